@@ -1,0 +1,44 @@
+# Shared by the native code of every rdmakit package.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+find_package(Threads REQUIRED)
+
+set(RDMAKIT_SANITIZE "" CACHE STRING "address,undefined or thread: build everything with it")
+
+# Flags of a target that holds rdmakit's own code.
+function(rdmakit_target target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror -fno-strict-aliasing)
+  target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
+  target_link_libraries(${target} PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
+  if(RDMAKIT_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${RDMAKIT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+    target_link_options(${target} PUBLIC -fsanitize=${RDMAKIT_SANITIZE})
+  endif()
+endfunction()
+
+# A Node-API addon NAME.node from binding sources and the libraries it rests on. Nothing is made
+# outside of cmake-js (the sanitizer builds compile the libraries alone).
+function(rdmakit_addon name)
+  cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
+  if(NOT CMAKE_JS_INC)
+    return()
+  endif()
+  execute_process(
+    COMMAND node -p "require('node-addon-api').include_dir"
+    WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+    OUTPUT_VARIABLE node_addon_api OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  get_filename_component(node_addon_api "${node_addon_api}" ABSOLUTE BASE_DIR ${CMAKE_CURRENT_SOURCE_DIR})
+  add_library(${name} SHARED ${arg_SOURCES} ${CMAKE_JS_SRC})
+  rdmakit_target(${name})
+  set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX ".node")
+  target_compile_definitions(${name} PRIVATE NAPI_VERSION=9 NODE_ADDON_API_DISABLE_DEPRECATED NODE_ADDON_API_CPP_EXCEPTIONS)
+  target_include_directories(${name} SYSTEM PRIVATE ${CMAKE_JS_INC} ${node_addon_api})
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} ${CMAKE_JS_LIB})
+endfunction()

@@ -1,0 +1,93 @@
+// The contract between native addons: how a verbs object travels from @rdmakit/verbs to the code that
+// posts on it. The object itself is a genuine `ibv_*` struct, so the inline verbs of
+// <infiniband/verbs.h> (ibv_post_send, ibv_post_recv, ibv_poll_cq, ibv_req_notify_cq) work on it
+// whatever provider made it. Plain C layout: addons share this header and nothing else.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace rdmakit {
+
+inline constexpr uint32_t kHandleAbi = 1;
+
+enum class HandleKind : uint32_t {
+  context = 1,
+  protection_domain,
+  memory_region,
+  completion_channel,
+  completion_queue,
+  queue_pair,
+};
+
+// The verbs that a data path needs and that <infiniband/verbs.h> does not inline.
+// All return 0 or an errno value unless said otherwise.
+struct DataPathVerbs {
+  // ibv_get_cq_event(3) on a channel whose fd is non-blocking (all of ours are): 0, or EAGAIN when
+  // there is no event. A readable fd is a hint only: EAGAIN after poll(2) said "readable" is normal.
+  // On a software provider with manual progress this is also what moves data.
+  int (*get_cq_event)(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context);
+  // ibv_ack_cq_events(3)
+  void (*ack_cq_events)(ibv_cq* cq, unsigned int count);
+  // ibv_modify_qp(3) to IBV_QPS_ERR: everything outstanding completes with IBV_WC_WR_FLUSH_ERR.
+  int (*move_to_error)(ibv_qp* qp);
+};
+
+// One reference-counted verbs object. `release` of the last reference destroys the object and then
+// releases what it was made from (a queue pair holds its CQs, its PD and its connection id).
+// retain and release may be called on any thread.
+struct Handle {
+  uint32_t abi;                // kHandleAbi
+  HandleKind kind;
+  void* object;                // ibv_context*, ibv_pd*, ibv_mr*, ibv_comp_channel*, ibv_cq* or ibv_qp*
+  const DataPathVerbs* verbs;  // valid as long as the process
+  uint32_t capabilities;       // kCapability… bits of the device
+  uint32_t max_inline_data;    // bytes, granted by the device; queue pairs only, else 0
+  void (*retain)(Handle* self);
+  void (*release)(Handle* self);
+};
+
+// Capability bits: what a device can do beyond SEND, RECV, RDMA WRITE and RDMA READ.
+inline constexpr uint32_t kCapabilityWriteWithImmediate = 1u << 0;
+inline constexpr uint32_t kCapabilitySendWithImmediate = 1u << 1;
+inline constexpr uint32_t kCapabilityAtomics = 1u << 2;
+
+// napi_type_tag of an external that carries a Handle*. Check it before a cast.
+inline constexpr uint64_t kHandleTagLower = 0x8d1f63a0c2be4e57;
+inline constexpr uint64_t kHandleTagUpper = 0x7264'6d61'6b69'7401;
+
+// Owns one reference.
+template <typename Object>
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(Handle* handle) : handle_(handle) {
+    if (handle_ != nullptr) handle_->retain(handle_);
+  }
+  Ref(const Ref& other) : Ref(other.handle_) {}
+  Ref(Ref&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+  Ref& operator=(Ref other) noexcept {
+    std::swap(handle_, other.handle_);
+    return *this;
+  }
+  ~Ref() {
+    if (handle_ != nullptr) handle_->release(handle_);
+  }
+  Object* get() const { return handle_ == nullptr ? nullptr : static_cast<Object*>(handle_->object); }
+  Object* operator->() const { return get(); }
+  const Handle* handle() const { return handle_; }
+  explicit operator bool() const { return handle_ != nullptr; }
+
+ private:
+  Handle* handle_ = nullptr;
+};
+
+using PdRef = Ref<ibv_pd>;
+using MrRef = Ref<ibv_mr>;
+using ChannelRef = Ref<ibv_comp_channel>;
+using CqRef = Ref<ibv_cq>;
+using QpRef = Ref<ibv_qp>;
+
+}  // namespace rdmakit

@@ -1,0 +1,127 @@
+// The control path of a verbs provider: open, register, create, connect, modify, destroy.
+// The data path is not here: it is the inline verbs over `context->ops` (see include/rdmakit/handle.h).
+//
+// Error convention, as in libibverbs: a function that returns a pointer gives nullptr and sets errno;
+// a function that returns int gives 0 or an errno value (never -1). No function throws.
+#pragma once
+
+#include <infiniband/verbs.h>
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rdmakit/handle.h"
+
+namespace rdmakit {
+
+// Who moves data on a software provider while the application does other things.
+enum class Progress {
+  automatic,  // a thread of the provider: one-sided targets are served without the application's help
+  manual,     // whoever polls the CQ, or calls get_cq_event after its channel's fd became readable.
+              // The caller promises to do one of the two; there is no second thread in the way.
+};
+
+struct DeviceInfo {
+  std::string name;
+  std::string provider;
+  std::string transport;  // "InfiniBand", "RoCE", "iWARP" …
+  uint64_t guid = 0;      // host byte order
+};
+
+// RFC 6581 / rdma_connect(3) parameters. 0 = as much as the device allows.
+struct ConnectParameters {
+  std::vector<uint8_t> private_data;
+  uint8_t responder_resources = 0;  // inbound RDMA READs that this side serves at once (IRD)
+  uint8_t initiator_depth = 0;      // outbound RDMA READs that this side keeps outstanding (ORD)
+  ibv_qp* qp = nullptr;             // made by this id's create_qp
+};
+
+class ConnectionId;
+
+struct CmEvent {
+  enum class Type {
+    route_resolved,   // answer to resolve(): context() is known now
+    resolve_failed,   // answer to resolve(); status = errno value
+    connect_request,  // on a listener: `request` is the new id
+    established,      // answer to connect() and accept(); private_data = the acceptor's, on the connector
+    rejected,         // answer to connect(): the peer said no; private_data = its reason
+    connect_failed,   // answer to connect() or accept(); status = errno value
+    disconnected,     // once after established; status 0 = orderly, else errno value
+  };
+  Type type;
+  int status = 0;
+  std::vector<uint8_t> private_data;
+  std::shared_ptr<ConnectionId> request;
+};
+
+// One end of a connection, or a listener (rdma_cm_id of rdma_cm(7)).
+class ConnectionId : public std::enable_shared_from_this<ConnectionId> {
+ public:
+  // Called on a thread of the provider, one event at a time for one id. After close() returned it is
+  // not called again. It must not block, and may call close() of its own id only from another thread.
+  using Sink = std::function<void(CmEvent&&)>;
+
+  virtual ~ConnectionId() = default;
+  // An id that arrives with connect_request keeps its events until it has a sink.
+  virtual void set_sink(Sink sink) = 0;
+  virtual int listen(const sockaddr* address, socklen_t length, int backlog) = 0;
+  virtual int resolve(const sockaddr* address, socklen_t length, int timeout_ms) = 0;
+  virtual ibv_context* context() = 0;  // nullptr before route_resolved
+  virtual ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) = 0;
+  virtual int connect(const ConnectParameters& parameters) = 0;
+  virtual int accept(const ConnectParameters& parameters) = 0;
+  virtual int reject(const std::vector<uint8_t>& private_data) = 0;
+  virtual int disconnect() = 0;
+  virtual sockaddr_storage local_address() const = 0;
+  virtual sockaddr_storage peer_address() const = 0;
+  // Ends whatever is under way. The queue pair must be destroyed first. Idempotent.
+  virtual void close() = 0;
+};
+
+class Provider {
+ public:
+  virtual ~Provider() = default;
+  virtual const char* name() const = 0;
+  // 0, or an errno value with `why` saying in one line what is missing and what to install.
+  virtual int available(std::string& why) = 0;
+
+  virtual int list_devices(std::vector<DeviceInfo>& devices) = 0;
+  virtual ibv_context* open_device(const std::string& name) = 0;
+  virtual int close_device(ibv_context* context) = 0;
+  virtual int query_device(ibv_context* context, ibv_device_attr* attributes) = 0;
+  virtual int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) = 0;
+  virtual uint32_t capabilities(ibv_context* context) = 0;
+
+  virtual ibv_pd* alloc_pd(ibv_context* context) = 0;
+  virtual int dealloc_pd(ibv_pd* pd) = 0;
+  virtual ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) = 0;
+  virtual int dereg_mr(ibv_mr* mr) = 0;
+
+  // The channel's fd is non-blocking and may be put into any poll or epoll set.
+  virtual ibv_comp_channel* create_comp_channel(ibv_context* context) = 0;
+  virtual int destroy_comp_channel(ibv_comp_channel* channel) = 0;
+  // channel may be nullptr. Both CQs of a queue pair must have the same Progress.
+  virtual ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context,
+                            ibv_comp_channel* channel, Progress progress) = 0;
+  virtual int destroy_cq(ibv_cq* cq) = 0;
+
+  // A queue pair outside of a connection id (create_qp of ConnectionId is the usual way).
+  virtual ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) = 0;
+  virtual int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) = 0;
+  virtual int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init) = 0;
+  // Also for a queue pair that a ConnectionId made.
+  virtual int destroy_qp(ibv_qp* qp) = 0;
+
+  virtual std::shared_ptr<ConnectionId> create_id() = 0;
+  virtual const DataPathVerbs* data_path_verbs() const = 0;
+};
+
+// Process-wide instances; never destroyed before exit.
+Provider& ibverbs_provider();
+Provider& iwarp_provider();
+
+}  // namespace rdmakit
