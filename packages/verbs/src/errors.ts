@@ -1,0 +1,60 @@
+/**
+ * A verb failed. `code` is the errno name (`ENOMEM`, `ECONNREFUSED` …), `verb` the libibverbs or
+ * librdmacm name of what was called, `object` what it was called on.
+ */
+export class VerbsError extends Error {
+  override readonly name = 'VerbsError'
+  readonly code: string
+  readonly verb: string
+  readonly object: string
+
+  constructor(code: string, verb: string, object: string, detail: string) {
+    super(`${verb} on ${object}: ${detail} (${code})`)
+    this.code = code
+    this.verb = verb
+    this.object = object
+  }
+}
+
+/** The caller used the API wrongly: a bad argument, a closed object. Nothing was sent. */
+export class UsageError extends Error {
+  override readonly name: string = 'UsageError'
+  readonly code: string = 'EINVAL'
+}
+
+/** The peer answered a connect with a reject. `privateData` is what it gave as reason. */
+export class ConnectionRejectedError extends VerbsError {
+  readonly privateData: Uint8Array
+
+  constructor(object: string, privateData: Uint8Array) {
+    super('ECONNREFUSED', 'rdma_connect', object, 'the peer rejected the connection')
+    this.privateData = privateData
+  }
+}
+
+/** Shape of what the addon throws. */
+interface NativeFailure {
+  code: string
+  verb: string
+  detail: string
+}
+
+function isNativeFailure(value: unknown): value is NativeFailure {
+  return value instanceof Error && 'verb' in value && 'code' in value && 'detail' in value
+}
+
+/** Turns a failure of the addon into a {@link VerbsError} that names `object`; other errors pass as they are. */
+export function named(object: string, failure: unknown): unknown {
+  return isNativeFailure(failure)
+    ? new VerbsError(failure.code, failure.verb, object, failure.detail)
+    : failure
+}
+
+/** Runs a native call and names the object it was made on if it fails. */
+export function calling<T>(object: string, call: () => T): T {
+  try {
+    return call()
+  } catch (failure) {
+    throw named(object, failure)
+  }
+}

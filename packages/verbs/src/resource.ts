@@ -1,0 +1,48 @@
+import { UsageError } from './errors.js'
+import { type Handle, native } from './native.js'
+
+/**
+ * A verbs object with an owner. Closing it closes what was made from it first, children before
+ * parents, as pyverbs does; closing twice is fine.
+ */
+export abstract class Resource {
+  readonly #children = new Set<Resource>()
+  readonly #parents: Resource[]
+  #handle: Handle | undefined
+
+  protected constructor(handle: Handle, parents: Resource[]) {
+    this.#handle = handle
+    this.#parents = parents
+    for (const parent of parents) parent.#children.add(this)
+  }
+
+  /** What errors call this object, e.g. `queue pair 17`. */
+  abstract readonly description: string
+
+  /**
+   * The native handle, for another addon that works on this object (see `rdmakit/handle.h`).
+   * @throws UsageError when the object is closed
+   */
+  get handle(): Handle {
+    if (this.#handle === undefined) throw new UsageError(`${this.description} is closed`)
+    return this.#handle
+  }
+
+  get closed(): boolean {
+    return this.#handle === undefined
+  }
+
+  /** Releases the object and all that was made from it. Native users keep what they hold until they let go. */
+  close(): void {
+    const handle = this.#handle
+    if (handle === undefined) return
+    for (const child of [...this.#children]) child.close()
+    this.#handle = undefined
+    for (const parent of this.#parents) parent.#children.delete(this)
+    native.close(handle)
+  }
+
+  [Symbol.dispose](): void {
+    this.close()
+  }
+}
