@@ -1,0 +1,312 @@
+import {
+  type NativeEngine,
+  type NativeEvent,
+  type NativeLaneRequirements,
+  type NativeLaneStatistics,
+  type NativeSafety,
+  type NativeStatistics,
+  native,
+  type VerbsHandle,
+} from './native.js'
+
+/** Any resource of `@rdmakit/verbs`: what matters is the external that it carries. */
+export interface VerbsResource {
+  readonly handle: VerbsHandle
+}
+
+/**
+ * How a lane awaits completions. `poll` spins for ever (a core of its own), `event` sleeps at once,
+ * `adaptive` spins for about as long as completions have been taking and then sleeps.
+ */
+export type WaitMode = 'poll' | 'event' | 'adaptive'
+
+export interface BlockEngineOptions {
+  /** bytes; a multiple of 4096 */
+  readonly size: number | bigint
+  /** bytes; a power of two ≥ 1 MiB; default 64 MiB. The last slab may be used in part. */
+  readonly slabSize?: number
+  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
+  readonly readOnly?: boolean
+  /** milliseconds that one RDMA operation may take before its server counts as failed; default 4000 */
+  readonly operationTimeout?: number
+  /** default `adaptive` */
+  readonly waitMode?: WaitMode
+  /** microseconds that `adaptive` may spin at most; default 50 */
+  readonly maxSpin?: number
+  /** touch the whole page map at start (2 bits per 4 KiB of volume); default false */
+  readonly prefault?: boolean
+  /** mark the lanes as part of the I/O path (PR_SET_IO_FLUSHER): for swap; default false */
+  readonly ioFlusher?: boolean
+  /**
+   * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
+   * which pages were written. Created when missing, refused with EINVAL when it is of another size.
+   * Default: memory of this process; a successor would then read zeros.
+   */
+  readonly pageMap?: string
+  /** name under which the volume is exported; the empty name always works too; default '' */
+  readonly exportName?: string
+  /** one line for NBD_INFO_DESCRIPTION and `nbdinfo --list`; default '' */
+  readonly description?: string
+  /** milliseconds for a client's whole handshake; default 10000 */
+  readonly handshakeTimeout?: number
+  /** handshakes under way at once; a connection beyond that is closed at once; default 256 */
+  readonly maxHandshakes?: number
+  /** milliseconds that a client waits for a free lane before it is refused; default 2000 */
+  readonly laneWait?: number
+}
+
+/** Where a slab's bytes are. */
+export interface SlabMapping {
+  /** index of the server, 0 … 1023 */
+  readonly server: number
+  readonly remoteKey: number
+  /** virtual address of the slab's first byte at the server */
+  readonly address: bigint
+}
+
+/** What JavaScript must allocate for one lane. */
+export type LaneRequirements = NativeLaneRequirements
+
+/** The verbs objects of one lane. They must not be used by anyone else while the engine lives. */
+export interface LaneResources {
+  /** made with `manual` progress or automatic, ≥ {@link LaneRequirements.completionQueueEntries} */
+  readonly completionQueue: VerbsResource
+  /** the queue's channel; may be missing in wait mode `poll` only */
+  readonly channel?: VerbsResource
+  /** by server index; null where this lane does not reach that server (yet) */
+  readonly queuePairs: readonly (VerbsResource | null)[]
+  /**
+   * The arena: ≥ {@link LaneRequirements.arenaBytes} bytes, registered with local write access. One
+   * region for all servers, or one per server index over the same memory when servers sit on
+   * different devices.
+   */
+  readonly memoryRegions: readonly VerbsResource[]
+}
+
+export interface Lane {
+  readonly index: number
+  /** protections that could not be had, each a sentence to print */
+  readonly warnings: readonly string[]
+}
+
+export type EngineEvent = NativeEvent
+export type LaneStatistics = NativeLaneStatistics
+export type EngineStatistics = NativeStatistics
+
+type Listener<Type extends EngineEvent['type']> = (event: Extract<EngineEvent, { type: Type }>) => void
+
+/**
+ * A volume of remote memory served as a block device. It moves pages between NBD connections and RDMA
+ * queue pairs in native threads (lanes); JavaScript sets it up and hears of failures, never of pages.
+ */
+export class BlockEngine {
+  readonly size: bigint
+  readonly slabSize: number
+  readonly slabCount: number
+  /** NBD transmission flags of the export, as the kernel takes them in NBD_ATTR_SERVER_FLAGS */
+  readonly exportFlags: number
+  readonly #engine: NativeEngine
+  readonly #listeners = new Map<string, Set<(event: EngineEvent) => void>>()
+  #closing: Promise<void> | undefined
+
+  /** @throws EINVAL: an option out of range; ENOMEM or another errno: the page map cannot be had */
+  constructor(options: BlockEngineOptions) {
+    this.size = BigInt(options.size)
+    this.slabSize = options.slabSize ?? 64 * 1024 * 1024
+    this.#engine = native.createEngine(
+      {
+        size: this.size,
+        slabSize: BigInt(this.slabSize),
+        readOnly: options.readOnly ?? false,
+        operationTimeout: options.operationTimeout ?? 4000,
+        waitMode: options.waitMode ?? 'adaptive',
+        maxSpin: options.maxSpin ?? 50,
+        prefault: options.prefault ?? false,
+        ioFlusher: options.ioFlusher ?? false,
+        pageMap: options.pageMap ?? '',
+        exportName: options.exportName ?? '',
+        description: options.description ?? '',
+        handshakeTimeout: options.handshakeTimeout ?? 10_000,
+        maxHandshakes: options.maxHandshakes ?? 256,
+        laneWait: options.laneWait ?? 2000,
+      },
+      (event) => this.#emit(event),
+    )
+    this.slabCount = Number((this.size + BigInt(this.slabSize) - 1n) / BigInt(this.slabSize))
+    this.exportFlags = native.exportFlags(this.#engine)
+  }
+
+  /** What to allocate for each lane. The same for every engine of this build. */
+  static laneRequirements(): LaneRequirements {
+    return native.laneRequirements()
+  }
+
+  /**
+   * Says where slab `index` is, for the first time. Requests that touch a slab never mapped are
+   * answered EIO when they need it (a READ of pages never written does not).
+   * @throws EEXIST: it is mapped already; EINVAL: index or mapping out of range
+   */
+  mapSlab(index: number, { server, remoteKey, address }: SlabMapping): void {
+    native.mapSlab(this.#engine, index, server, remoteKey, address)
+  }
+
+  /**
+   * Moves slab `index` to another place while lanes run. `kept`: the new place holds every byte of the
+   * old one (the caller copied them, and nothing wrote meanwhile). `lost`: its written pages are gone;
+   * they read as EIO until they are written or trimmed again.
+   */
+  replaceSlab(index: number, { server, remoteKey, address }: SlabMapping, contents: 'kept' | 'lost'): void {
+    native.replaceSlab(this.#engine, index, server, remoteKey, address, contents === 'lost')
+  }
+
+  /**
+   * Starts a native thread that serves one connection at a time.
+   * @throws EINVAL: a handle of the wrong kind, an arena too small; ENOSPC: 64 lanes exist
+   */
+  addLane(resources: LaneResources): Lane {
+    return native.addLane(
+      this.#engine,
+      resources.completionQueue.handle,
+      resources.channel?.handle,
+      resources.queuePairs.map((queuePair) => queuePair?.handle),
+      resources.memoryRegions.map((region) => region.handle),
+    )
+  }
+
+  /**
+   * Gives a running lane the queue pair of one more server. A server that failed never comes back
+   * under its index: its next incarnation has another epoch and empty memory, so it gets a new index.
+   * @throws EEXIST: the lane has a queue pair for it; EHOSTDOWN: that index has failed
+   */
+  connectServer(lane: number, server: number, queuePair: VerbsResource, memoryRegion?: VerbsResource): void {
+    native.connectServer(this.#engine, lane, server, queuePair.handle, memoryRegion?.handle)
+  }
+
+  /** The server is gone (heartbeat lost, disconnected): every lane answers EIO for its slabs. Idempotent. */
+  failServer(server: number, reason = 'declared failed'): void {
+    native.failServer(this.#engine, server, reason)
+  }
+
+  /**
+   * Accepts NBD clients on a Unix socket with mode 0600. A stale socket file is replaced.
+   * @throws EADDRINUSE: a live server listens there; EEXIST: the path is not a socket
+   */
+  listenUnix(path: string): void {
+    native.listenUnix(this.#engine, path)
+  }
+
+  /** Accepts NBD clients on TCP. Port 0 takes a free one. @returns the bound address */
+  listenTcp(host: string, port: number): { host: string; port: number } {
+    return native.listenTcp(this.#engine, host, port)
+  }
+
+  /**
+   * Starts `lane` on one end of a socketpair, in transmission phase, and gives the other end's file
+   * descriptor for the kernel (or a client without handshake). The caller closes it.
+   * @throws EBUSY: the lane serves another connection
+   */
+  attachSocketpair(lane: number): number {
+    return native.attachSocketpair(this.#engine, lane)
+  }
+
+  /** A snapshot; each counter is exact, the set of them is not taken at one instant. */
+  statistics(): EngineStatistics {
+    return native.statistics(this.#engine)
+  }
+
+  /** @returns a function that unsubscribes */
+  on<Type extends EngineEvent['type']>(type: Type, listener: Listener<Type>): () => void {
+    const listeners = this.#listeners.get(type) ?? new Set()
+    this.#listeners.set(type, listeners)
+    const untyped = listener as (event: EngineEvent) => void
+    listeners.add(untyped)
+    return () => listeners.delete(untyped)
+  }
+
+  /**
+   * Stops accepting, lets the lanes answer what is in flight (new requests get ESHUTDOWN) for up to
+   * `timeout` milliseconds, ends what remains with EIO and joins the threads. Idempotent.
+   * @throws ETIMEDOUT: a lane did not end, for its device gave the work requests back neither done nor
+   *   flushed; its memory stays registered
+   */
+  close(timeout = 5000): Promise<void> {
+    this.#closing ??= native.close(this.#engine, timeout)
+    return this.#closing
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close()
+  }
+
+  #emit(event: EngineEvent): void {
+    for (const listener of this.#listeners.get(event.type) ?? []) listener(event)
+  }
+}
+
+export type Safety = NativeSafety
+
+/**
+ * Prepares this process to serve swap: locks its memory (MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) and
+ * asks the OOM killer to spare it. Says of each protection whether it was granted, and why not.
+ */
+export function protectProcess(): readonly Safety[] {
+  return native.protectProcess()
+}
+
+/** Closes a descriptor that {@link BlockEngine.attachSocketpair} gave, once the kernel has it. */
+export function closeDescriptor(descriptor: number): void {
+  native.closeDescriptor(descriptor)
+}
+
+export interface KernelDeviceOptions {
+  /** of /dev/nbdINDEX; default: the first free one */
+  readonly index?: number
+  readonly size: number | bigint
+  /** bytes; default 4096 */
+  readonly blockSize?: number
+  /** seconds that the kernel waits for an answer before it retries on another connection; default 3 */
+  readonly timeout?: number
+  /** seconds that requests wait for a new connection when all are dead; default 3600; 0 fails them at once */
+  readonly deadConnectionTimeout?: number
+  /** {@link BlockEngine.exportFlags} */
+  readonly serverFlags: number
+  /** what a reconfigure must repeat to be let in; default none */
+  readonly identifier?: string
+  /** one descriptor from {@link BlockEngine.attachSocketpair} per connection */
+  readonly sockets: readonly number[]
+}
+
+/** The kernel's block device driver (nbd.ko), over its generic netlink family. */
+export const kernelDevice = {
+  /**
+   * Makes /dev/nbdINDEX. @returns the index
+   * @throws ENOENT: the nbd module is not loaded; EPERM: not root; EBUSY: the device is in use
+   */
+  connect(options: KernelDeviceOptions): number {
+    return native.kernelConnect(kernelOptions(options))
+  },
+  /** Gives an existing device new connections in place of its dead ones. */
+  reconfigure(options: KernelDeviceOptions & { readonly index: number }): void {
+    native.kernelReconfigure(kernelOptions(options))
+  },
+  disconnect(index: number): void {
+    native.kernelDisconnect(index)
+  },
+  status(): readonly { readonly index: number; readonly connected: boolean }[] {
+    return native.kernelStatus()
+  },
+}
+
+function kernelOptions(options: KernelDeviceOptions) {
+  return {
+    index: options.index ?? -1,
+    size: BigInt(options.size),
+    blockSize: options.blockSize ?? 4096,
+    timeout: options.timeout ?? 3,
+    deadConnectionTimeout: options.deadConnectionTimeout ?? 3600,
+    serverFlags: options.serverFlags,
+    clientFlags: 0,
+    identifier: options.identifier ?? '',
+    sockets: [...options.sockets],
+  }
+}

@@ -1,0 +1,151 @@
+import { createRequire } from 'node:module'
+
+/** A type-tagged `napi_external` that carries a verbs object from `@rdmakit/verbs`. */
+export type VerbsHandle = object
+
+/** The native `Engine` behind a JavaScript external. */
+export type NativeEngine = { readonly __nbdEngine: unique symbol }
+
+export interface NativeEngineOptions {
+  size: bigint
+  slabSize: bigint
+  readOnly: boolean
+  operationTimeout: number
+  waitMode: 'poll' | 'event' | 'adaptive'
+  maxSpin: number
+  prefault: boolean
+  ioFlusher: boolean
+  pageMap: string
+  exportName: string
+  description: string
+  handshakeTimeout: number
+  maxHandshakes: number
+  laneWait: number
+}
+
+export interface NativeLaneRequirements {
+  arenaBytes: number
+  sendQueueDepth: number
+  completionQueueEntries: number
+  maxInlineData: number
+}
+
+/** `[lower bound in ns, requests]` of each non-empty power-of-two bucket. */
+export type NativeHistogram = [number, number][]
+
+export interface NativeLaneStatistics {
+  state: 'idle' | 'serving' | 'draining' | 'stopped'
+  connections: number
+  reads: number
+  writes: number
+  flushes: number
+  trims: number
+  writeZeroes: number
+  bytesRead: number
+  bytesWritten: number
+  errors: number
+  inFlight: number
+  rdmaReads: number
+  rdmaWrites: number
+  rdmaFences: number
+  outstandingOperations: number
+  pagesReadWithoutNetwork: number
+  pagesWaitedFor: number
+  spins: number
+  sleeps: number
+  spinLimit: number
+  readLatency: NativeHistogram
+  writeLatency: NativeHistogram
+}
+
+export interface NativeStatistics {
+  failedServers: number[]
+  writtenPages: number
+  handshakes: number
+  handshakesRefused: number
+  lanes: NativeLaneStatistics[]
+}
+
+export type NativeEvent =
+  | { type: 'serverFailed'; server: number; lane: number; reason: string }
+  | { type: 'connectionOpened'; lane: number }
+  | { type: 'connectionClosed'; lane: number; reason: string }
+  | { type: 'laneIdle'; lane: number }
+  | { type: 'handshakeRefused'; peer: string; reason: string }
+  | { type: 'listenerFailed'; address: string; reason: string }
+
+export interface NativeSafety {
+  name: string
+  granted: boolean
+  reason: string
+}
+
+export interface NativeKernelConnect {
+  /** -1: the first free one */
+  index: number
+  size: bigint
+  blockSize: number
+  timeout: number
+  deadConnectionTimeout: number
+  serverFlags: number
+  clientFlags: number
+  identifier: string
+  sockets: number[]
+}
+
+/** The addon's functions. Each throws an Error with `code` (errno name) and `syscall` on failure. */
+export interface NativeBinding {
+  laneRequirements(): NativeLaneRequirements
+  createEngine(options: NativeEngineOptions, sink: (event: NativeEvent) => void): NativeEngine
+  exportFlags(engine: NativeEngine): number
+  mapSlab(engine: NativeEngine, slab: number, server: number, remoteKey: number, address: bigint): void
+  replaceSlab(
+    engine: NativeEngine,
+    slab: number,
+    server: number,
+    remoteKey: number,
+    address: bigint,
+    contentsLost: boolean,
+  ): void
+  addLane(
+    engine: NativeEngine,
+    completionQueue: VerbsHandle,
+    channel: VerbsHandle | undefined,
+    queuePairs: (VerbsHandle | undefined)[],
+    memoryRegions: VerbsHandle[],
+  ): { index: number; warnings: string[] }
+  connectServer(
+    engine: NativeEngine,
+    lane: number,
+    server: number,
+    queuePair: VerbsHandle,
+    memoryRegion: VerbsHandle | undefined,
+  ): void
+  failServer(engine: NativeEngine, server: number, reason: string): void
+  listenUnix(engine: NativeEngine, path: string): void
+  listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
+  attachSocketpair(engine: NativeEngine, lane: number): number
+  statistics(engine: NativeEngine): NativeStatistics
+  close(engine: NativeEngine, timeout: number): Promise<void>
+  protectProcess(): NativeSafety[]
+  closeDescriptor(descriptor: number): void
+  kernelConnect(options: NativeKernelConnect): number
+  kernelReconfigure(options: NativeKernelConnect): void
+  kernelDisconnect(index: number): void
+  kernelStatus(): { index: number; connected: boolean }[]
+}
+
+function load(): NativeBinding {
+  const path = '../build/Release/nbd_client.node'
+  try {
+    return createRequire(import.meta.url)(path) as NativeBinding
+  } catch (cause) {
+    const detail = (cause as Error).message.split('\n')[0]
+    throw new Error(
+      `@rdmakit/nbd-client: its native addon could not be loaded (${detail}); run "npm run build"`,
+      { cause },
+    )
+  }
+}
+
+export const native: NativeBinding = load()
