@@ -30,7 +30,7 @@ export class CompletionChannel extends Resource {
     this.#watching = true
     const waiters = this.#waiters
     calling(this.description, () =>
-      native.watchChannel(this.handle, (cq) => waiters.get(native.cqIdentity(cq))?.()),
+      native.watchChannel(this.handle, (cq) => waiters.get(cq)?.()),
     )
   }
 }

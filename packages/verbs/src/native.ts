@@ -76,7 +76,8 @@ export interface NativeVerbs {
   mrInfo(mr: Handle): { address: bigint; length: number; localKey: number; remoteKey: number }
   mrBuffer(mr: Handle): ArrayBuffer
   createChannel(context: Handle): Handle
-  watchChannel(channel: Handle, wake: (cq: Handle) => void): void
+  /** `wake` gets the identity ({@link cqIdentity}) of the queue that has an event. */
+  watchChannel(channel: Handle, wake: (cq: bigint) => void): void
   createCq(context: Handle, entries: number, channel: Handle | undefined, manual: boolean): Handle
   cqIdentity(cq: Handle): bigint
   pollCq(cq: Handle, max: number): NativeWorkCompletion[]

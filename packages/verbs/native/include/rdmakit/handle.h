@@ -20,6 +20,7 @@ enum class HandleKind : uint32_t {
   completion_channel,
   completion_queue,
   queue_pair,
+  connection_id,  // ConnectionId*; stays within @rdmakit/verbs
 };
 
 // The verbs that a data path needs and that <infiniband/verbs.h> does not inline.

@@ -1,0 +1,91 @@
+#include "binding/channel_watcher.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <thread>
+
+namespace rdmakit::binding {
+namespace {
+
+struct Watch {
+  ibv_comp_channel* channel;
+  const DataPathVerbs* verbs;
+  Napi::ThreadSafeFunction wake;
+};
+
+class Watcher {
+ public:
+  Watcher() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+    // Detached: it lives as long as the process, and waits in the kernel while nothing is watched.
+    if (epoll_ >= 0) std::thread(&Watcher::run, this).detach();
+  }
+
+  uint64_t add(Watch watch) {
+    std::lock_guard lock(mutex_);
+    const uint64_t id = ++last_;
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.u64 = id;
+    if (epoll_ctl(epoll_, EPOLL_CTL_ADD, watch.channel->fd, &event) != 0) return 0;
+    watches_.emplace(id, std::move(watch));
+    return id;
+  }
+
+  void remove(uint64_t id) {
+    std::lock_guard lock(mutex_);
+    auto found = watches_.find(id);
+    if (found == watches_.end()) return;
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, found->second.channel->fd, nullptr);
+    found->second.wake.Release();
+    watches_.erase(found);
+  }
+
+ private:
+  void run() {
+    epoll_event events[16];
+    for (;;) {
+      const int count = epoll_wait(epoll_, events, 16, -1);
+      if (count < 0 && errno != EINTR) return;
+      for (int i = 0; i < count; ++i) take(events[i].data.u64);
+    }
+  }
+
+  void take(uint64_t id) {
+    // The lock is held while the channel is touched, so that remove() can promise its silence.
+    std::lock_guard lock(mutex_);
+    auto found = watches_.find(id);
+    if (found == watches_.end()) return;
+    Watch& watch = found->second;
+    ibv_cq* cq = nullptr;
+    void* context = nullptr;
+    while (watch.verbs->get_cq_event(watch.channel, &cq, &context) == 0) {
+      watch.verbs->ack_cq_events(cq, 1);
+      watch.wake.NonBlockingCall(cq, [](Napi::Env env, Napi::Function wake, ibv_cq* ready) {
+        wake.Call({Napi::BigInt::New(env, reinterpret_cast<uint64_t>(ready))});
+      });
+    }
+  }
+
+  int epoll_;
+  std::mutex mutex_;
+  std::map<uint64_t, Watch> watches_;
+  uint64_t last_ = 0;
+};
+
+Watcher& watcher() {
+  static auto* made = new Watcher;
+  return *made;
+}
+
+}  // namespace
+
+uint64_t watch_channel(ibv_comp_channel* channel, const DataPathVerbs* verbs, Napi::ThreadSafeFunction wake) {
+  return watcher().add({channel, verbs, std::move(wake)});
+}
+
+void unwatch_channel(uint64_t watch) { watcher().remove(watch); }
+
+}  // namespace rdmakit::binding

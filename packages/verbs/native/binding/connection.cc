@@ -1,0 +1,228 @@
+// Connection ids and listeners.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <cerrno>
+
+#include "binding/failure.h"
+#include "binding/objects.h"
+
+namespace rdmakit::binding {
+
+Provider& provider_named(const Napi::Value& value);
+
+namespace {
+
+const char* type_name(CmEvent::Type type) {
+  switch (type) {
+    case CmEvent::Type::route_resolved:
+      return "route_resolved";
+    case CmEvent::Type::resolve_failed:
+      return "resolve_failed";
+    case CmEvent::Type::connect_request:
+      return "connect_request";
+    case CmEvent::Type::established:
+      return "established";
+    case CmEvent::Type::rejected:
+      return "rejected";
+    case CmEvent::Type::connect_failed:
+      return "connect_failed";
+    case CmEvent::Type::disconnected:
+      return "disconnected";
+  }
+  return "unknown";
+}
+
+void call_sink(Napi::Env env, Napi::Function sink, Provider& provider, std::unique_ptr<CmEvent> event) {
+  // The environment is going away: the event goes with it.
+  if (env == nullptr || sink.IsEmpty()) return;
+  Napi::Object out = Napi::Object::New(env);
+  out.Set("type", type_name(event->type));
+  out.Set("status", event->status);
+  Napi::Uint8Array bytes = Napi::Uint8Array::New(env, event->private_data.size());
+  if (!event->private_data.empty()) {
+    memcpy(bytes.Data(), event->private_data.data(), event->private_data.size());
+  }
+  out.Set("privateData", bytes);
+  out.Set("request", event->request == nullptr
+                         ? env.Undefined()
+                         : Object::wrap(env, new IdObject(provider, std::move(event->request))));
+  sink.Call({out});
+}
+
+}  // namespace
+
+void IdObject::set_sink(Napi::Env env, Napi::Function sink) {
+  if (has_sink_) return;
+  sink_ = Napi::ThreadSafeFunction::New(env, sink, "connection events", 0, 1);
+  has_sink_ = true;
+  id_->set_sink([doorbell = sink_, &owner = provider](CmEvent&& event) {
+    auto* carried = new CmEvent(std::move(event));
+    const napi_status status =
+        doorbell.NonBlockingCall(carried, [&owner](Napi::Env to, Napi::Function call, CmEvent* taken) {
+          call_sink(to, call, owner, std::unique_ptr<CmEvent>(taken));
+        });
+    if (status != napi_ok) delete carried;
+  });
+}
+
+void IdObject::end_events() {
+  if (!has_sink_) return;
+  has_sink_ = false;
+  id_->set_sink([](CmEvent&&) {});
+  sink_.Release();
+}
+
+void IdObject::destroy() {
+  id_->close();
+  id_.reset();
+}
+
+namespace {
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t length = 0;
+};
+
+Address address_of(const Napi::Value& host, const Napi::Value& port) {
+  Address out;
+  const std::string text = host.As<Napi::String>();
+  const auto number = htons(static_cast<uint16_t>(port.As<Napi::Number>().Uint32Value()));
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&out.storage);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&out.storage);
+  if (inet_pton(AF_INET, text.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = number;
+    out.length = sizeof *v4;
+  } else if (inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = number;
+    out.length = sizeof *v6;
+  } else {
+    throw failure(host.Env(), EINVAL, "inet_pton", "\"" + text + "\" is not an IP address");
+  }
+  return out;
+}
+
+Napi::Value address_object(Napi::Env env, const sockaddr_storage& address) {
+  char text[INET6_ADDRSTRLEN] = "";
+  uint16_t port = 0;
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
+    port = ntohs(v4.sin_port);
+  } else if (address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
+    port = ntohs(v6.sin6_port);
+  }
+  Napi::Object out = Napi::Object::New(env);
+  out.Set("host", text);
+  out.Set("port", port);
+  return out;
+}
+
+Napi::Value create_id(const Napi::CallbackInfo& info) {
+  Provider& provider = provider_named(info[0]);
+  std::string why;
+  if (int error = provider.available(why); error != 0) throw failure(info.Env(), error, "dlopen", why);
+  std::shared_ptr<ConnectionId> id = provider.create_id();
+  if (id == nullptr) {
+    const int error = errno;
+    throw failure(info.Env(), error, "rdma_create_id",
+                  error == ENODEV || error == ENOENT
+                      ? "this machine has no RDMA device; list devices with \"rdma link\", or use iwarp://"
+                      : reason(error));
+  }
+  return Object::wrap(info.Env(), new IdObject(provider, std::move(id)));
+}
+
+void set_id_sink(const Napi::CallbackInfo& info) {
+  object_of<IdObject>(info[0]).set_sink(info.Env(), info[1].As<Napi::Function>());
+}
+
+void id_listen(const Napi::CallbackInfo& info) {
+  const Address address = address_of(info[1], info[2]);
+  check(info.Env(),
+        object_of<IdObject>(info[0]).id().listen(reinterpret_cast<const sockaddr*>(&address.storage),
+                                                 address.length, info[3].As<Napi::Number>().Int32Value()),
+        "rdma_listen");
+}
+
+void id_resolve(const Napi::CallbackInfo& info) {
+  const Address address = address_of(info[1], info[2]);
+  check(info.Env(),
+        object_of<IdObject>(info[0]).id().resolve(reinterpret_cast<const sockaddr*>(&address.storage),
+                                                  address.length, info[3].As<Napi::Number>().Int32Value()),
+        "rdma_resolve_addr");
+}
+
+Napi::Value id_context(const Napi::CallbackInfo& info) {
+  auto& object = object_of<IdObject>(info[0]);
+  ibv_context* context = object.id().context();
+  if (context == nullptr) throw failure(info.Env(), ENODEV, "rdma_resolve_addr");
+  return wrap_context(info.Env(), object.provider, context, false);
+}
+
+ConnectParameters parameters_of(const Napi::CallbackInfo& info) {
+  ConnectParameters out;
+  out.qp = object_of<QpObject>(info[1]).qp();
+  auto bytes = info[2].As<Napi::Uint8Array>();
+  out.private_data.assign(bytes.Data(), bytes.Data() + bytes.ByteLength());
+  out.responder_resources = static_cast<uint8_t>(info[3].As<Napi::Number>().Uint32Value());
+  out.initiator_depth = static_cast<uint8_t>(info[4].As<Napi::Number>().Uint32Value());
+  return out;
+}
+
+const char* explain_connect(int error) {
+  return error == EINVAL ? "the private data is too long, or the connection is in another state"
+                         : strerror(error);
+}
+
+void id_connect(const Napi::CallbackInfo& info) {
+  const int error = object_of<IdObject>(info[0]).id().connect(parameters_of(info));
+  if (error != 0) throw failure(info.Env(), error, "rdma_connect", explain_connect(error));
+}
+
+void id_accept(const Napi::CallbackInfo& info) {
+  const int error = object_of<IdObject>(info[0]).id().accept(parameters_of(info));
+  if (error != 0) throw failure(info.Env(), error, "rdma_accept", explain_connect(error));
+}
+
+void id_reject(const Napi::CallbackInfo& info) {
+  auto bytes = info[1].As<Napi::Uint8Array>();
+  check(info.Env(),
+        object_of<IdObject>(info[0]).id().reject({bytes.Data(), bytes.Data() + bytes.ByteLength()}),
+        "rdma_reject");
+}
+
+void id_disconnect(const Napi::CallbackInfo& info) {
+  check(info.Env(), object_of<IdObject>(info[0]).id().disconnect(), "rdma_disconnect");
+}
+
+Napi::Value id_local(const Napi::CallbackInfo& info) {
+  return address_object(info.Env(), object_of<IdObject>(info[0]).id().local_address());
+}
+
+Napi::Value id_peer(const Napi::CallbackInfo& info) {
+  return address_object(info.Env(), object_of<IdObject>(info[0]).id().peer_address());
+}
+
+}  // namespace
+
+void export_connections(Napi::Env env, Napi::Object exports) {
+  exports.Set("createId", Napi::Function::New(env, create_id));
+  exports.Set("setIdSink", Napi::Function::New(env, set_id_sink));
+  exports.Set("idListen", Napi::Function::New(env, id_listen));
+  exports.Set("idResolve", Napi::Function::New(env, id_resolve));
+  exports.Set("idContext", Napi::Function::New(env, id_context));
+  exports.Set("idConnect", Napi::Function::New(env, id_connect));
+  exports.Set("idAccept", Napi::Function::New(env, id_accept));
+  exports.Set("idReject", Napi::Function::New(env, id_reject));
+  exports.Set("idDisconnect", Napi::Function::New(env, id_disconnect));
+  exports.Set("idLocalAddress", Napi::Function::New(env, id_local));
+  exports.Set("idPeerAddress", Napi::Function::New(env, id_peer));
+}
+
+}  // namespace rdmakit::binding

@@ -1,0 +1,163 @@
+// Devices, contexts, protection domains.
+#include <cerrno>
+
+#include "binding/failure.h"
+#include "binding/objects.h"
+
+namespace rdmakit::binding {
+
+Provider& provider_named(const Napi::Value& value) {
+  const std::string name = value.As<Napi::String>();
+  if (name == "iwarp") return iwarp_provider();
+  if (name == "ibverbs") return ibverbs_provider();
+  throw Napi::TypeError::New(value.Env(), "unknown provider " + name);
+}
+
+ContextObject::ContextObject(Provider& provider, ibv_context* context, bool owned)
+    : Object(kKind, provider, context), owned_(owned) {
+  capabilities = provider.capabilities(context);
+}
+
+void ContextObject::destroy() {
+  if (owned_) provider.close_device(context());
+}
+
+void PdObject::destroy() {
+  provider.dealloc_pd(pd());
+  parent_ = {};
+}
+
+Napi::Value wrap_context(Napi::Env env, Provider& provider, ibv_context* context, bool owned) {
+  return Object::wrap(env, new ContextObject(provider, context, owned));
+}
+
+namespace {
+
+Napi::Value provider_available(const Napi::CallbackInfo& info) {
+  std::string why;
+  if (provider_named(info[0]).available(why) == 0) return info.Env().Undefined();
+  return Napi::String::New(info.Env(), why);
+}
+
+Napi::Value list_devices(const Napi::CallbackInfo& info) {
+  std::vector<DeviceInfo> devices;
+  check(info.Env(), provider_named(info[0]).list_devices(devices), "ibv_get_device_list");
+  Napi::Array list = Napi::Array::New(info.Env(), devices.size());
+  for (uint32_t i = 0; i < devices.size(); ++i) {
+    Napi::Object device = Napi::Object::New(info.Env());
+    char guid[20];
+    snprintf(guid, sizeof guid, "%016llx", static_cast<unsigned long long>(devices[i].guid));
+    device.Set("name", devices[i].name);
+    device.Set("provider", devices[i].provider);
+    device.Set("transport", devices[i].transport);
+    device.Set("guid", guid);
+    list.Set(i, device);
+  }
+  return list;
+}
+
+Napi::Value open_device(const Napi::CallbackInfo& info) {
+  Provider& provider = provider_named(info[0]);
+  ibv_context* context = provider.open_device(info[1].As<Napi::String>());
+  if (context == nullptr) throw failure(info.Env(), errno, "ibv_open_device");
+  return wrap_context(info.Env(), provider, context, true);
+}
+
+Napi::Value context_info(const Napi::CallbackInfo& info) {
+  auto& context = object_of<ContextObject>(info[0]);
+  Napi::Object out = Napi::Object::New(info.Env());
+  out.Set("provider", context.provider.name());
+  out.Set("name", context.context()->device->name);
+  out.Set("capabilities", context.capabilities);
+  out.Set("identity", Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(context.object)));
+  return out;
+}
+
+Napi::Value query_device(const Napi::CallbackInfo& info) {
+  auto& context = object_of<ContextObject>(info[0]);
+  ibv_device_attr a{};
+  check(info.Env(), context.provider.query_device(context.context(), &a), "ibv_query_device");
+  Napi::Object out = Napi::Object::New(info.Env());
+  out.Set("fw_ver", a.fw_ver);
+  out.Set("max_mr_size", Napi::BigInt::New(info.Env(), a.max_mr_size));
+  out.Set("page_size_cap", Napi::BigInt::New(info.Env(), a.page_size_cap));
+  out.Set("vendor_id", a.vendor_id);
+  out.Set("vendor_part_id", a.vendor_part_id);
+  out.Set("hw_ver", a.hw_ver);
+  out.Set("max_qp", a.max_qp);
+  out.Set("max_qp_wr", a.max_qp_wr);
+  out.Set("device_cap_flags", a.device_cap_flags);
+  out.Set("max_sge", a.max_sge);
+  out.Set("max_sge_rd", a.max_sge_rd);
+  out.Set("max_cq", a.max_cq);
+  out.Set("max_cqe", a.max_cqe);
+  out.Set("max_mr", a.max_mr);
+  out.Set("max_pd", a.max_pd);
+  out.Set("max_qp_rd_atom", a.max_qp_rd_atom);
+  out.Set("max_qp_init_rd_atom", a.max_qp_init_rd_atom);
+  out.Set("atomic_cap", static_cast<int>(a.atomic_cap));
+  out.Set("max_srq", a.max_srq);
+  out.Set("phys_port_cnt", a.phys_port_cnt);
+  return out;
+}
+
+Napi::Value query_port(const Napi::CallbackInfo& info) {
+  auto& context = object_of<ContextObject>(info[0]);
+  ibv_port_attr a{};
+  const auto port = static_cast<uint8_t>(info[1].As<Napi::Number>().Uint32Value());
+  check(info.Env(), context.provider.query_port(context.context(), port, &a), "ibv_query_port");
+  Napi::Object out = Napi::Object::New(info.Env());
+  out.Set("state", static_cast<int>(a.state));
+  out.Set("max_mtu", static_cast<int>(a.max_mtu));
+  out.Set("active_mtu", static_cast<int>(a.active_mtu));
+  out.Set("gid_tbl_len", a.gid_tbl_len);
+  out.Set("max_msg_sz", a.max_msg_sz);
+  out.Set("lid", a.lid);
+  out.Set("active_width", a.active_width);
+  out.Set("active_speed", a.active_speed);
+  out.Set("link_layer", a.link_layer);
+  return out;
+}
+
+Napi::Value alloc_pd(const Napi::CallbackInfo& info) {
+  auto& context = object_of<ContextObject>(info[0]);
+  ibv_pd* pd = context.provider.alloc_pd(context.context());
+  if (pd == nullptr) throw failure(info.Env(), errno, "ibv_alloc_pd");
+  return Object::wrap(info.Env(), new PdObject(context, pd));
+}
+
+// JavaScript lets go. What needs JavaScript's thread to end is ended here.
+void close_handle(const Napi::CallbackInfo& info) {
+  void* data = nullptr;
+  if (!info[0].IsExternal() || napi_get_value_external(info.Env(), info[0], &data) != napi_ok) return;
+  auto* object = static_cast<Object*>(static_cast<Handle*>(data));
+  switch (object->kind) {
+    case HandleKind::memory_region:
+      static_cast<MrObject*>(object)->detach();
+      break;
+    case HandleKind::completion_channel:
+      static_cast<ChannelObject*>(object)->unwatch();
+      break;
+    case HandleKind::connection_id:
+      static_cast<IdObject*>(object)->end_events();
+      break;
+    default:
+      break;
+  }
+  object->close();
+}
+
+}  // namespace
+
+void export_devices(Napi::Env env, Napi::Object exports) {
+  exports.Set("providerAvailable", Napi::Function::New(env, provider_available));
+  exports.Set("listDevices", Napi::Function::New(env, list_devices));
+  exports.Set("openDevice", Napi::Function::New(env, open_device));
+  exports.Set("contextInfo", Napi::Function::New(env, context_info));
+  exports.Set("queryDevice", Napi::Function::New(env, query_device));
+  exports.Set("queryPort", Napi::Function::New(env, query_port));
+  exports.Set("allocPd", Napi::Function::New(env, alloc_pd));
+  exports.Set("close", Napi::Function::New(env, close_handle));
+}
+
+}  // namespace rdmakit::binding

@@ -1,0 +1,41 @@
+// Errors as src/errors.ts expects them: code (errno name), verb, detail.
+#pragma once
+
+#include <napi.h>
+
+#include <cstring>
+#include <string>
+
+namespace rdmakit::binding {
+
+inline const char* errno_name(int error) {
+  const char* name = strerrorname_np(error);
+  return name == nullptr ? "EIO" : name;
+}
+
+inline Napi::Error failure(Napi::Env env, int error, const char* verb, const std::string& detail) {
+  Napi::Error made =
+      Napi::Error::New(env, std::string(verb) + ": " + detail + " (" + errno_name(error) + ")");
+  made.Set("code", errno_name(error));
+  made.Set("verb", verb);
+  made.Set("detail", detail);
+  return made;
+}
+
+// What the system says of `error`, in lower case as the rest of our messages.
+inline std::string reason(int error) {
+  std::string text = strerror(error);
+  if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
+inline Napi::Error failure(Napi::Env env, int error, const char* verb) {
+  return failure(env, error, verb, reason(error));
+}
+
+// Throws when a verb returned an errno value.
+inline void check(Napi::Env env, int error, const char* verb) {
+  if (error != 0) throw failure(env, error, verb);
+}
+
+}  // namespace rdmakit::binding

@@ -1,0 +1,74 @@
+#include "binding/object.h"
+
+#include "binding/failure.h"
+
+namespace rdmakit::binding {
+namespace {
+
+constexpr napi_type_tag kTag{kHandleTagLower, kHandleTagUpper};
+
+}  // namespace
+
+Object::Object(HandleKind kind, Provider& owner, void* verbs_object)
+    : Handle{kHandleAbi, kind, verbs_object, owner.data_path_verbs(), 0, 0, retain_object, release_object},
+      provider(owner) {}
+
+void Object::retain_object(Handle* self) {
+  auto* object = static_cast<Object*>(self);
+  object->memory_.fetch_add(1, std::memory_order_relaxed);
+  object->users_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Object::release_object(Handle* self) {
+  auto* object = static_cast<Object*>(self);
+  object->leave();
+  object->forget();
+}
+
+void Object::leave() {
+  // A stale handle may be retained and released after the last user left: destroy once only.
+  if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1 && object != nullptr) {
+    destroy();
+    object = nullptr;
+  }
+}
+
+void Object::forget() {
+  if (memory_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+}
+
+void Object::close() {
+  if (!closed_.exchange(true, std::memory_order_acq_rel)) leave();
+}
+
+void Object::finalize(napi_env, void* data, void*) {
+  auto* object = static_cast<Object*>(static_cast<Handle*>(data));
+  object->close();
+  object->forget();
+}
+
+Napi::Value Object::wrap(Napi::Env env, Object* object) {
+  napi_value external = nullptr;
+  if (napi_create_external(env, static_cast<Handle*>(object), finalize, nullptr, &external) != napi_ok) {
+    object->close();
+    object->forget();
+    throw Napi::Error::New(env);
+  }
+  if (napi_type_tag_object(env, external, &kTag) != napi_ok) throw Napi::Error::New(env);
+  return {env, external};
+}
+
+Handle* unwrap(const Napi::Value& value, HandleKind kind, const char* expected) {
+  bool tagged = false;
+  if (value.IsExternal()) napi_check_object_type_tag(value.Env(), value, &kTag, &tagged);
+  if (!tagged) throw Napi::TypeError::New(value.Env(), std::string("expected the handle of a ") + expected);
+  void* data = nullptr;
+  napi_get_value_external(value.Env(), value, &data);
+  auto* handle = static_cast<Handle*>(data);
+  if (handle->abi != kHandleAbi || handle->kind != kind)
+    throw Napi::TypeError::New(value.Env(), std::string("expected the handle of a ") + expected);
+  if (handle->object == nullptr) throw failure(value.Env(), EINVAL, expected, "it is closed");
+  return handle;
+}
+
+}  // namespace rdmakit::binding

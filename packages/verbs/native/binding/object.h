@@ -1,0 +1,56 @@
+// Verbs objects as JavaScript holds them: reference counted, type tagged, shared with other addons.
+#pragma once
+
+#include <napi.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "provider.h"
+
+namespace rdmakit::binding {
+
+// Two counts. `users`: who may post on the object; when the last one leaves the verbs object is
+// destroyed. `memory`: who may still look at this struct; JavaScript does until its external is
+// collected, so a stale handle finds object == nullptr and never freed memory.
+class Object : public Handle {
+ public:
+  Object(const Object&) = delete;
+  Object& operator=(const Object&) = delete;
+
+  // The external of this object, with JavaScript as its first user. Takes over the new object.
+  static Napi::Value wrap(Napi::Env env, Object* object);
+  // JavaScript's user leaves. Idempotent.
+  void close();
+
+ protected:
+  Object(HandleKind kind, Provider& provider, void* verbs_object);
+  virtual ~Object() = default;
+  // Destroys the verbs object and lets go of what it was made from.
+  virtual void destroy() = 0;
+
+ private:
+  static void retain_object(Handle* self);
+  static void release_object(Handle* self);
+  static void finalize(napi_env env, void* data, void* hint);
+  void leave();
+  void forget();
+
+  std::atomic<uint32_t> users_{1};
+  std::atomic<uint32_t> memory_{1};
+  std::atomic<bool> closed_{false};
+
+ public:
+  Provider& provider;
+};
+
+// The object of an argument, or a JavaScript TypeError.
+Handle* unwrap(const Napi::Value& value, HandleKind kind, const char* expected);
+
+template <typename Type>
+Type& object_of(const Napi::Value& value) {
+  return *static_cast<Type*>(static_cast<Object*>(unwrap(value, Type::kKind, Type::kName)));
+}
+
+}  // namespace rdmakit::binding

@@ -1,0 +1,155 @@
+// The verbs objects, each holding what it was made from.
+#pragma once
+
+#include <sys/mman.h>
+
+#include "binding/object.h"
+
+namespace rdmakit::binding {
+
+class ContextObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::context;
+  static constexpr const char* kName = "device context";
+  // `owned`: opened by us; contexts of connection ids belong to librdmacm.
+  ContextObject(Provider& provider, ibv_context* context, bool owned);
+  ibv_context* context() const { return static_cast<ibv_context*>(object); }
+
+ private:
+  void destroy() override;
+  bool owned_;
+};
+
+class PdObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::protection_domain;
+  static constexpr const char* kName = "protection domain";
+  PdObject(ContextObject& parent, ibv_pd* pd) : Object(kKind, parent.provider, pd), parent_(&parent) {
+    capabilities = parent.capabilities;
+  }
+  ibv_pd* pd() const { return static_cast<ibv_pd*>(object); }
+
+ private:
+  void destroy() override;
+  Ref<ibv_context> parent_;
+};
+
+// Anonymous zeroed memory. It outlives its registration for as long as its ArrayBuffer is reachable.
+class Mapping {
+ public:
+  // nullptr with errno set. The pages are touched: the memory is there, or the call fails.
+  static std::shared_ptr<Mapping> create(size_t length);
+  Mapping(void* address, size_t length) : address_(address), length_(length) {}
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  ~Mapping() { munmap(address_, length_); }
+  void* address() const { return address_; }
+
+ private:
+  void* address_;
+  size_t length_;
+};
+
+class MrObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::memory_region;
+  static constexpr const char* kName = "memory region";
+  MrObject(Provider& provider, Ref<ibv_pd> parent, ibv_mr* mr, std::shared_ptr<Mapping> mapping)
+      : Object(kKind, provider, mr), mapping_(std::move(mapping)), parent_(std::move(parent)) {}
+  ibv_mr* mr() const { return static_cast<ibv_mr*>(object); }
+  // The one ArrayBuffer over the region.
+  Napi::Value buffer(Napi::Env env);
+  // Detaches the ArrayBuffer: later accesses find length 0 instead of memory that is gone.
+  void detach();
+
+ private:
+  void destroy() override;
+  std::shared_ptr<Mapping> mapping_;
+  Napi::Reference<Napi::ArrayBuffer> buffer_;
+  Ref<ibv_pd> parent_;
+};
+
+class ChannelObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::completion_channel;
+  static constexpr const char* kName = "completion channel";
+  ChannelObject(ContextObject& parent, ibv_comp_channel* channel)
+      : Object(kKind, parent.provider, channel), parent_(&parent) {}
+  ibv_comp_channel* channel() const { return static_cast<ibv_comp_channel*>(object); }
+  // Calls `wake` with a completion queue at each event, from then on. Once for a channel.
+  void watch(Napi::Env env, Napi::Function wake);
+  // Ends the watching; JavaScript's thread only.
+  void unwatch();
+
+ private:
+  void destroy() override;
+  Ref<ibv_context> parent_;
+  uint64_t watch_ = 0;
+};
+
+class CqObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::completion_queue;
+  static constexpr const char* kName = "completion queue";
+  CqObject(ContextObject& parent, Ref<ibv_comp_channel> channel, ibv_cq* cq)
+      : Object(kKind, parent.provider, cq), parent_(&parent), channel_(std::move(channel)) {
+    capabilities = parent.capabilities;
+  }
+  ibv_cq* cq() const { return static_cast<ibv_cq*>(object); }
+
+ private:
+  void destroy() override;
+  Ref<ibv_context> parent_;
+  Ref<ibv_comp_channel> channel_;
+};
+
+class IdObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::connection_id;
+  static constexpr const char* kName = "connection id";
+  IdObject(Provider& provider, std::shared_ptr<ConnectionId> id)
+      : Object(kKind, provider, id.get()), id_(std::move(id)) {}
+  ConnectionId& id() const { return *id_; }
+  void set_sink(Napi::Env env, Napi::Function sink);
+  // Lets the event loop end; JavaScript's thread only.
+  void end_events();
+
+ private:
+  void destroy() override;
+  std::shared_ptr<ConnectionId> id_;
+  Napi::ThreadSafeFunction sink_;
+  bool has_sink_ = false;
+};
+
+class QpObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::queue_pair;
+  static constexpr const char* kName = "queue pair";
+  QpObject(IdObject& id, PdObject& pd, CqObject& send, CqObject& receive, ibv_qp* qp, const ibv_qp_cap& caps)
+      : Object(kKind, id.provider, qp), caps_(caps), id_(&id), pd_(&pd), send_(&send), receive_(&receive) {
+    capabilities = pd.capabilities;
+    max_inline_data = caps.max_inline_data;
+  }
+  ibv_qp* qp() const { return static_cast<ibv_qp*>(object); }
+  const ibv_qp_cap& caps() const { return caps_; }
+
+ private:
+  void destroy() override;
+  ibv_qp_cap caps_;
+  Ref<ConnectionId> id_;
+  Ref<ibv_pd> pd_;
+  Ref<ibv_cq> send_;
+  Ref<ibv_cq> receive_;
+};
+
+// The one ContextObject's external of a native context, made on first use.
+Napi::Value wrap_context(Napi::Env env, Provider& provider, ibv_context* context, bool owned);
+
+// Registration of each file's functions.
+void export_devices(Napi::Env env, Napi::Object exports);
+void export_memory(Napi::Env env, Napi::Object exports);
+void export_completions(Napi::Env env, Napi::Object exports);
+void export_queue_pairs(Napi::Env env, Napi::Object exports);
+void export_connections(Napi::Env env, Napi::Object exports);
+
+}  // namespace rdmakit::binding
