@@ -1,0 +1,222 @@
+import { RingConnection } from '@rdmakit/ring-transport'
+import {
+  ConnectionId,
+  type Context,
+  deferred,
+  type ProtectionDomain,
+  type QueuePair,
+  type QueuePairOptions,
+} from '@rdmakit/verbs'
+import { control, dataConnectionData, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION } from './protocol.js'
+
+/** A slab of a server's memory, as one-sided operations name it. */
+export interface RemoteSlab {
+  readonly id: number
+  readonly address: bigint
+  readonly remoteKey: number
+  /** bytes */
+  readonly length: number
+}
+
+/** The server refused a request; `code` is an errno name, e.g. `ENOSPC`. */
+export class SwapServerError extends Error {
+  override readonly name = 'SwapServerError'
+  constructor(
+    readonly code: string,
+    message: string,
+  ) {
+    super(message)
+  }
+}
+
+export interface SessionOptions {
+  /** who we are, for the server's log */
+  readonly client?: string
+  /** milliseconds between heartbeats, default 1000 */
+  readonly heartbeatInterval?: number
+  /** milliseconds without an answer after which the server counts as lost, default 3000 */
+  readonly heartbeatTimeout?: number
+  readonly signal?: AbortSignal
+}
+
+/** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
+const ALLOCATE_TIMEOUT_MS = 60_000
+const REQUEST_TIMEOUT_MS = 5_000
+
+/** A client's session with a swap-server: allocate slabs, open data connections, hear of its loss. */
+export class SwapServerSession {
+  readonly uri: string
+  readonly epoch: string
+  /** bytes */
+  readonly slabSize: number
+  readonly totalSlabs: number
+  readonly freeSlabs: number
+  /** settles once with the reason why the session ended; never rejects */
+  readonly lost: Promise<string>
+  readonly #control: RingConnection
+  readonly #token: Uint8Array
+  readonly #lost = deferred<string>()
+  readonly #data = new Set<ConnectionId>()
+  #heartbeat: NodeJS.Timeout | undefined
+  #closed = false
+
+  private constructor(uri: string, connection: RingConnection, hello: control.HelloReply.$Properties) {
+    this.uri = uri
+    this.#control = connection
+    this.epoch = hello.epoch ?? ''
+    this.slabSize = Number(hello.slabSize)
+    this.totalSlabs = Number(hello.totalSlabs)
+    this.freeSlabs = Number(hello.freeSlabs)
+    this.#token = hello.token ?? new Uint8Array()
+    this.lost = this.#lost.promise
+    void connection.closed.then((reason) => this.#lose(reason?.message ?? 'the server closed the session'))
+  }
+
+  /**
+   * Opens a session with the first of `uris` that answers: the addresses of one server.
+   * @throws the last address's VerbsError when none does
+   */
+  static async open(uris: readonly string[], options: SessionOptions = {}): Promise<SwapServerSession> {
+    let failure: unknown
+    for (const uri of uris) {
+      try {
+        return await SwapServerSession.#openOne(uri, options)
+      } catch (reason) {
+        options.signal?.throwIfAborted()
+        failure = reason
+      }
+    }
+    throw failure
+  }
+
+  static async #openOne(uri: string, options: SessionOptions): Promise<SwapServerSession> {
+    const connection = await RingConnection.connect(
+      uri,
+      options.signal === undefined ? {} : { signal: options.signal },
+    )
+    try {
+      const { hello } = await ask(
+        connection,
+        { hello: { version: PROTOCOL_VERSION, client: options.client ?? `pid ${process.pid}` } },
+        REQUEST_TIMEOUT_MS,
+      )
+      if (!hello) throw new SwapServerError('EPROTO', 'the server did not answer hello')
+      const session = new SwapServerSession(uri, connection, hello)
+      session.#startHeartbeat(options.heartbeatInterval ?? 1_000, options.heartbeatTimeout ?? 3_000)
+      return session
+    } catch (failure) {
+      void connection.close()
+      throw failure
+    }
+  }
+
+  /** The device that the session runs on; data connections use the same. */
+  get context(): Context {
+    return this.#control.context
+  }
+
+  /**
+   * Allocates `count` zeroed slabs.
+   * @throws SwapServerError ENOSPC when the server has fewer
+   */
+  async allocate(count: number): Promise<RemoteSlab[]> {
+    const slabs: RemoteSlab[] = []
+    while (slabs.length < count) {
+      const wanted = Math.min(count - slabs.length, MAX_SLABS_PER_REQUEST)
+      const { allocate } = await this.#ask({ allocate: { count: wanted } }, ALLOCATE_TIMEOUT_MS)
+      const received = allocate?.slabs ?? []
+      if (received.length !== wanted)
+        throw new SwapServerError('EPROTO', `the server gave ${received.length} slabs instead of ${wanted}`)
+      for (const slab of received) slabs.push(remoteSlab(slab, this.slabSize))
+    }
+    return slabs
+  }
+
+  /** Gives slabs back. Nothing may be in flight to them. */
+  async free(slabs: readonly RemoteSlab[]): Promise<void> {
+    if (slabs.length > 0) await this.#ask({ free: { ids: slabs.map(({ id }) => id) } })
+  }
+
+  async query(): Promise<control.QueryReply.$Properties> {
+    const { query } = await this.#ask({ query: {} })
+    if (!query) throw new SwapServerError('EPROTO', 'the server did not answer the query')
+    return query
+  }
+
+  /** Opens a queue pair on which this session's slabs can be read and written. */
+  async connectData(protectionDomain: ProtectionDomain, options: QueuePairOptions): Promise<QueuePair> {
+    const id = await ConnectionId.resolve(this.uri)
+    try {
+      const queuePair = id.createQueuePair(protectionDomain, options)
+      await id.connect({ privateData: dataConnectionData(this.#token) })
+      this.#data.add(id)
+      void id.disconnected.then((reason) => {
+        this.#data.delete(id)
+        if (!this.#closed) this.#lose(reason?.message ?? 'the server closed a data connection')
+      })
+      return queuePair
+    } catch (failure) {
+      id.close()
+      throw failure
+    }
+  }
+
+  /** Ends the session; the server frees its slabs. Idempotent. */
+  async close(): Promise<void> {
+    if (this.#closed) return
+    this.#closed = true
+    clearInterval(this.#heartbeat)
+    for (const id of [...this.#data]) {
+      id.disconnect()
+      id.close()
+    }
+    await this.#control.close()
+    this.#lost.resolve('the session was closed')
+  }
+
+  #ask(request: control.Request.$Properties, timeout = REQUEST_TIMEOUT_MS): Promise<control.Response> {
+    return ask(this.#control, request, timeout)
+  }
+
+  #lose(reason: string): void {
+    clearInterval(this.#heartbeat)
+    this.#lost.resolve(reason)
+  }
+
+  #startHeartbeat(interval: number, timeout: number): void {
+    let waiting = false
+    this.#heartbeat = setInterval(async () => {
+      if (waiting) return
+      waiting = true
+      try {
+        const { heartbeat } = await this.#ask({ heartbeat: {} }, timeout)
+        if (heartbeat?.epoch !== this.epoch) this.#lose('the server was restarted and its memory is empty')
+      } catch (failure) {
+        if (!this.#closed) this.#lose(`no heartbeat: ${(failure as Error).message}`)
+      } finally {
+        waiting = false
+      }
+    }, interval)
+    this.#heartbeat.unref()
+  }
+}
+
+async function ask(
+  connection: RingConnection,
+  request: control.Request.$Properties,
+  timeout: number,
+): Promise<control.Response> {
+  const bytes = await connection.request(control.Request.encode(request).finish(), { timeout })
+  const response = control.Response.decode(bytes)
+  if (response.failure)
+    throw new SwapServerError(response.failure.code ?? 'EIO', response.failure.message ?? 'no reason given')
+  return response
+}
+
+/** Checks what the server sent before anything is written there. */
+function remoteSlab(slab: control.Slab.$Properties, slabSize: number): RemoteSlab {
+  const { id, address, rkey, length } = slab
+  if (Number(length) !== slabSize || rkey == null || address == null)
+    throw new SwapServerError('EPROTO', `the server described slab ${id} wrongly`)
+  return { id: Number(id), address: BigInt(address), remoteKey: rkey, length: slabSize }
+}

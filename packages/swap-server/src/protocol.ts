@@ -1,0 +1,28 @@
+import { rdmakit } from '../generated/control.js'
+
+export import control = rdmakit.swap.v1
+
+/** Version of the control protocol. */
+export const PROTOCOL_VERSION = 1
+
+/** Slabs that one Allocate may ask for. */
+export const MAX_SLABS_PER_REQUEST = 64
+
+/** Bytes of a session's token. */
+export const TOKEN_BYTES = 16
+
+/** Start of the private data of a data connection: "RKPG", then version 1, then three zero bytes. */
+const DATA_MAGIC = Buffer.from([0x52, 0x4b, 0x50, 0x47, 1, 0, 0, 0])
+
+/** The private data with which a data connection of a session connects (24 bytes). */
+export function dataConnectionData(token: Uint8Array): Uint8Array {
+  return Buffer.concat([DATA_MAGIC, token])
+}
+
+/** The token in the private data of a data connection; undefined when it is something else. */
+export function dataConnectionToken(privateData: Uint8Array): Buffer | undefined {
+  const bytes = Buffer.from(privateData.buffer, privateData.byteOffset, privateData.byteLength)
+  const end = DATA_MAGIC.length + TOKEN_BYTES
+  if (bytes.length < end || !bytes.subarray(0, DATA_MAGIC.length).equals(DATA_MAGIC)) return undefined
+  return Buffer.from(bytes.subarray(DATA_MAGIC.length, end))
+}
