@@ -1,0 +1,38 @@
+import { type ConnectionRequest, VerbsError } from '@rdmakit/verbs'
+import { RingConnection } from './connection.js'
+import { encodeRefusal, isRingRequest } from './handshake.js'
+import { Link } from './link.js'
+import { type AcceptOptions, settings } from './options.js'
+
+/**
+ * Accepts a connection request of a ring transport. For a program that has its own Listener and sorts
+ * the requests itself with {@link isRingRequest}; {@link RingServer} does it for the others.
+ * @throws VerbsError EPROTO when it is no ring request or a malformed one, EMSGSIZE when its ring is
+ *   larger than `maxPeerCapacity`, ETIMEDOUT. The request is refused with the reason before this throws.
+ */
+export async function acceptRing(
+  request: ConnectionRequest,
+  options: AcceptOptions = {},
+): Promise<RingConnection> {
+  const chosen = settings(options)
+  try {
+    return new RingConnection(await Link.accept(request, chosen))
+  } catch (failure) {
+    refuseRing(request, isRingRequest(request.privateData) ? reasonOf(failure) : 'not a ring request')
+    throw failure
+  }
+}
+
+/** Refuses a request; the peer's connect fails with `reason`, at most 48 ASCII characters. */
+export function refuseRing({ id }: ConnectionRequest, reason: string): void {
+  if (id.closed) return
+  try {
+    id.reject(encodeRefusal(reason))
+  } catch {
+    id.close()
+  }
+}
+
+function reasonOf(failure: unknown): string {
+  return failure instanceof VerbsError ? failure.code : 'internal error'
+}

@@ -1,0 +1,398 @@
+import { ConnectionId, deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
+import { Observable, Subject } from 'rxjs'
+import { decodeError } from './errors.js'
+import { Link, type LinkSink } from './link.js'
+import type { RingMessage } from './message.js'
+import { SEND, TYPE } from './native.js'
+import { type ConnectOptions, type Settings, settings } from './options.js'
+import { PendingRequests } from './requests.js'
+import { type RequestHandler, Responder } from './responder.js'
+
+/** Why a connection ended: `undefined` when one of the ends closed it in good order. */
+export type CloseReason = VerbsError | undefined
+
+export interface RequestOptions extends WaitOptions {}
+
+export interface CloseOptions {
+  /**
+   * Let what is under way finish (default): requests, handlers, messages on their way, and the peer's
+   * too. False breaks the connection at once.
+   */
+  readonly drain?: boolean
+  /** how long draining may take, milliseconds, default 5000; then the connection is broken */
+  readonly timeout?: number
+}
+
+const DEFAULT_TIMEOUT_MS = 5_000
+const EMPTY = new Uint8Array()
+
+/**
+ * A connection that carries messages both ways through rings of registered memory, in order, each
+ * once. It keeps the event loop alive until it is closed.
+ */
+export class RingConnection {
+  /**
+   * Messages of the peer. Each is readable until the subscriber's callback returns, unless it is
+   * retained (see {@link RingMessage}). While nobody subscribes they wait in the ring, and a full ring
+   * stalls the peer. Completes when the connection ends, however it ends: {@link closed} says why.
+   */
+  readonly messages: Observable<RingMessage>
+  /** Settles once, when the connection has ended and its resources are free. Never rejects. */
+  readonly closed: Promise<CloseReason>
+  readonly #closed = deferred<CloseReason>()
+  readonly #link: Link
+  readonly #subject = new Subject<RingMessage>()
+  readonly #requests: PendingRequests
+  readonly #responder = new Responder((type, correlation, bytes) =>
+    this.#state === 'ended' ? undefined : this.#post(type, correlation, bytes),
+  )
+  readonly #flush = () => this.#flushNow()
+  readonly #peerClosed = deferred<void>()
+  #waiting: RingMessage[] = []
+  #writable = deferred<void>()
+  #state: 'open' | 'closing' | 'ended' = 'open'
+  #peerHasClosed = false
+  #full = false
+  #flushScheduled = false
+  #ending: Promise<void> | undefined
+
+  /** @internal */
+  constructor(link: Link) {
+    this.#link = link
+    this.#requests = new PendingRequests(link.id.description)
+    this.closed = this.#closed.promise
+    this.messages = new Observable((subscriber) => {
+      const subscription = this.#state === 'ended' ? undefined : this.#subject.subscribe(subscriber)
+      const waiting = this.#waiting
+      this.#waiting = []
+      for (const message of waiting) {
+        if (subscriber.closed) this.#waiting.push(message)
+        else {
+          subscriber.next(message)
+          message.release()
+        }
+      }
+      if (subscription === undefined) subscriber.complete()
+      return subscription
+    })
+    this.#writable.promise.catch(() => {})
+    const sink: LinkSink = {
+      message: (type, message) => this.#receive(type, message),
+      writable: () => this.#onWritable(),
+      broken: (reason) => void this.#end(reason),
+    }
+    // The owner first gets a turn to subscribe and to set a handler.
+    setImmediate(() => link.start(sink))
+    void link.id.disconnected.then((reason) => {
+      const orderly = this.#peerHasClosed || this.#state !== 'open'
+      void this.#end(orderly ? undefined : (reason ?? this.#reset('the peer vanished')))
+    })
+  }
+
+  /**
+   * Connects to a {@link RingServer}. Of several addresses the first that answers is taken.
+   * @throws UsageError for a bad address or option; VerbsError ECONNREFUSED when nobody listens or the
+   *   peer refuses, EPROTO when it is not a ring transport, ETIMEDOUT; the signal's reason
+   */
+  static async connect(
+    uri: string | readonly string[],
+    options: ConnectOptions = {},
+  ): Promise<RingConnection> {
+    const chosen = settings(options)
+    const uris = typeof uri === 'string' ? [uri] : uri
+    if (uris.length === 0) throw new UsageError('connect needs an address')
+    const failures: unknown[] = []
+    for (const one of uris) {
+      options.signal?.throwIfAborted()
+      try {
+        return await RingConnection.#connectOne(one, chosen)
+      } catch (failure) {
+        failures.push(failure)
+      }
+    }
+    throw failures.length === 1
+      ? failures[0]
+      : new AggregateError(failures, `none of ${uris.join(', ')} connects`)
+  }
+
+  static async #connectOne(uri: string, chosen: Settings): Promise<RingConnection> {
+    const id = await ConnectionId.resolve(uri, chosen.wait)
+    return new RingConnection(await Link.connect(id, chosen))
+  }
+
+  get localUri(): string {
+    return this.#link.id.localUri
+  }
+
+  get peerUri(): string {
+    return this.#link.id.peerUri
+  }
+
+  /** What the peer passed as `applicationData`. */
+  get applicationData(): Uint8Array {
+    return this.#link.peer.applicationData
+  }
+
+  /** bytes of the largest message that can be sent: half of the peer's ring less 16 */
+  get maxMessageLength(): number {
+    return this.#link.maxMessageLength
+  }
+
+  /** How messages are notified, both ways: what both devices can do. */
+  get notification(): 'immediate' | 'send' {
+    return this.#link.usesImmediate ? 'immediate' : 'send'
+  }
+
+  /** True until the connection is closing. */
+  get isOpen(): boolean {
+    return this.#state === 'open'
+  }
+
+  /**
+   * Sends one message. It is copied, and leaves with all others of this turn of the event loop, at
+   * {@link flush}, or when 16 are together.
+   * @returns false when it was not taken because the peer's ring is full: wait for {@link writable}
+   * @throws VerbsError EMSGSIZE above {@link maxMessageLength}, ESHUTDOWN when the connection is closing
+   */
+  send(bytes: Uint8Array): boolean {
+    this.#requireOpen()
+    return this.#trySend(TYPE.data, 0, bytes)
+  }
+
+  /** Posts what was sent in this turn now. */
+  flush(): void {
+    if (this.#flushScheduled) this.#flushNow()
+  }
+
+  /**
+   * Resolves when a message is likely to be taken again; at once when none was refused.
+   * @throws VerbsError ESHUTDOWN or what ended the connection; the signal's reason
+   */
+  async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
+    signal?.throwIfAborted()
+    this.#requireOpen()
+    if (!this.#full) return
+    if (signal === undefined) return this.#writable.promise
+    const aborted = deferred<never>()
+    const abort = () => aborted.reject(signal.reason)
+    signal.addEventListener('abort', abort, { once: true })
+    try {
+      await Promise.race([this.#writable.promise, aborted.promise])
+    } finally {
+      signal.removeEventListener('abort', abort)
+    }
+  }
+
+  /**
+   * Sends a request and waits for the response, which is in memory of its own.
+   * @param options timeout in milliseconds, default 5000
+   * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, ECONNRESET when the
+   *   connection breaks, EMSGSIZE, ESHUTDOWN; the signal's reason
+   */
+  request(
+    bytes: Uint8Array,
+    { signal, timeout = DEFAULT_TIMEOUT_MS }: RequestOptions = {},
+  ): Promise<Uint8Array> {
+    try {
+      signal?.throwIfAborted()
+      this.#requireOpen()
+    } catch (failure) {
+      return Promise.reject(failure)
+    }
+    const { correlation, response } = this.#requests.add(timeout)
+    const fail = (reason: unknown) => this.#requests.settle(correlation, (pending) => pending.reject(reason))
+    this.#post(TYPE.request, correlation, bytes, () => this.#requests.has(correlation))?.catch(fail)
+    if (signal === undefined) return response
+    const abort = () => fail(signal.reason)
+    signal.addEventListener('abort', abort, { once: true })
+    return response.finally(() => signal.removeEventListener('abort', abort))
+  }
+
+  /**
+   * Answers the peer's requests with `handler`, in place of an earlier one. What it throws goes to the
+   * peer as a {@link RemoteError} with its `code` and message. Without a handler requests fail with ENOSYS.
+   */
+  handle(handler: RequestHandler | undefined): void {
+    this.#responder.handler = handler
+  }
+
+  /** Ends the connection. Idempotent; resolves when its resources are free. Never rejects. */
+  async close({ drain = true, timeout = DEFAULT_TIMEOUT_MS }: CloseOptions = {}): Promise<void> {
+    for (const message of this.#waiting.splice(0)) message.release()
+    if (!drain) await this.#end(undefined)
+    else if (this.#state === 'open') await this.#shutdown(timeout, this.#peerClosed.promise)
+    await this.closed
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+
+  // — sending —
+
+  #trySend(type: number, correlation: number, bytes: Uint8Array): boolean {
+    switch (this.#link.send(type, correlation, bytes)) {
+      case SEND.done:
+        if (!this.#flushScheduled) {
+          this.#flushScheduled = true
+          this.#link.poller.scheduleFlush(this.#flush)
+        }
+        return true
+      case SEND.full:
+        this.#full = true
+        return false
+      case SEND.tooLong:
+        throw new VerbsError(
+          'EMSGSIZE',
+          'send',
+          this.#link.id.description,
+          `the message is ${bytes.length} bytes, at most ${this.maxMessageLength} fit the peer's ring`,
+        )
+      default: {
+        const reason = this.#reset('the queue pair takes no more')
+        void this.#end(reason)
+        throw reason
+      }
+    }
+  }
+
+  /** Sends, waiting for room as long as `wanted`. Undefined when it is done already. */
+  #post(
+    type: number,
+    correlation: number,
+    bytes: Uint8Array,
+    wanted: () => boolean = () => true,
+  ): Promise<void> | undefined {
+    try {
+      if (this.#trySend(type, correlation, bytes)) return undefined
+    } catch (failure) {
+      return Promise.reject(failure)
+    }
+    return (async () => {
+      do await this.#writable.promise
+      while (wanted() && !this.#trySend(type, correlation, bytes))
+    })()
+  }
+
+  #flushNow(): void {
+    this.#flushScheduled = false
+    // When the queue is full, the writable event comes back here.
+    if (this.#state !== 'ended' && this.#link.flush() === SEND.failed)
+      void this.#end(this.#reset('the queue pair takes no more'))
+  }
+
+  #onWritable(): void {
+    if (this.#state === 'ended') return
+    this.#flushNow()
+    this.#full = false
+    const waiters = this.#writable
+    this.#writable = deferred<void>()
+    this.#writable.promise.catch(() => {})
+    waiters.resolve()
+  }
+
+  // — receiving —
+
+  #receive(type: number, message: RingMessage): void {
+    if (this.#peerHasClosed && (type === TYPE.data || type === TYPE.request)) {
+      message.release()
+      void this.#end(
+        new VerbsError('EPROTO', 'receive', this.#link.id.description, 'the peer sent after its close'),
+      )
+      return
+    }
+    switch (type) {
+      case TYPE.data:
+        if (!this.#subject.observed || this.#waiting.length > 0) {
+          this.#waiting.push(message)
+          return
+        }
+        this.#subject.next(message)
+        message.release()
+        return
+      case TYPE.request:
+        this.#responder.answer(message)
+        return
+      case TYPE.response:
+      case TYPE.error: {
+        const known = this.#requests.settle(message.correlation, (pending) =>
+          type === TYPE.response
+            ? pending.resolve(message.copy())
+            : pending.reject(decodeError(message.data)),
+        )
+        message.release()
+        if (!known)
+          void this.#end(
+            new VerbsError(
+              'EPROTO',
+              'receive',
+              this.#link.id.description,
+              'the peer answered what nobody asked',
+            ),
+          )
+        return
+      }
+      case TYPE.close:
+        message.release()
+        this.#peerHasClosed = true
+        this.#peerClosed.resolve()
+        if (this.#state === 'open') void this.#shutdown(DEFAULT_TIMEOUT_MS, this.#link.id.disconnected)
+    }
+  }
+
+  // — ending —
+
+  /**
+   * Both ends do the same: finish what is under way, send CLOSE, wait for the end of the other. Who
+   * began waits for the peer's CLOSE and disconnects; the other waits for that, so that its own CLOSE
+   * is not lost with the queue pair.
+   */
+  async #shutdown(timeout: number, other: Promise<unknown>): Promise<void> {
+    this.#state = 'closing'
+    const drain = async () => {
+      await this.#requests.idle()
+      await this.#responder.idle()
+      await this.#post(TYPE.close, 0, EMPTY)
+      this.#flushNow()
+      while (!this.#link.drained()) await this.#writable.promise
+      await other
+    }
+    try {
+      await within(drain(), timeout, () => this.#reset('draining takes too long'))
+      await this.#end(undefined)
+    } catch (failure) {
+      await this.#end(failure instanceof VerbsError ? failure : undefined)
+    }
+  }
+
+  #end(reason: CloseReason): Promise<void> {
+    this.#ending ??= this.#finish(reason)
+    return this.#ending
+  }
+
+  async #finish(reason: CloseReason): Promise<void> {
+    this.#state = 'ended'
+    try {
+      this.#link.id.disconnect()
+    } catch {
+      // It is disconnected already, which is what was wanted.
+    }
+    await this.#link.destroy()
+    const failure =
+      reason ?? new VerbsError('ECANCELED', 'request', this.#link.id.description, 'it was closed')
+    this.#requests.rejectAll(failure)
+    this.#writable.reject(failure)
+    this.#peerClosed.resolve()
+    this.#subject.complete()
+    this.#closed.resolve(reason)
+  }
+
+  #requireOpen(): void {
+    if (this.#state !== 'open')
+      throw new VerbsError('ESHUTDOWN', 'send', this.#link.id.description, 'the connection is closed')
+  }
+
+  #reset(detail: string): VerbsError {
+    return new VerbsError('ECONNRESET', 'connection', this.#link.id.description, detail)
+  }
+}

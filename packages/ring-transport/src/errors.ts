@@ -1,0 +1,30 @@
+/** The peer's handler failed. `code` and the message are what the peer said, shortened to 1 KiB. */
+export class RemoteError extends Error {
+  override readonly name = 'RemoteError'
+  /** the peer's error code, `ENOSYS` when it has no handler, `EREMOTEIO` when its error had none */
+  readonly code: string
+
+  constructor(code: string, message: string) {
+    super(message)
+    this.code = code
+  }
+}
+
+const MAX_BYTES = 1024
+
+/** An error as the payload of an ERROR frame: UTF-8 `CODE message`. */
+export function encodeError(failure: unknown): Uint8Array {
+  const code =
+    failure instanceof Error && 'code' in failure && /^[A-Z][A-Z0-9_]{1,31}$/.test(String(failure.code))
+      ? String(failure.code)
+      : 'EREMOTEIO'
+  const text = failure instanceof Error ? failure.message : 'the handler failed'
+  return new TextEncoder().encode(`${code} ${text}`).subarray(0, MAX_BYTES)
+}
+
+/** Reads the payload of an ERROR frame; anything malformed becomes an `EREMOTEIO`. */
+export function decodeError(bytes: Uint8Array): RemoteError {
+  const text = new TextDecoder().decode(bytes.subarray(0, MAX_BYTES))
+  const [, code, message] = /^([A-Z][A-Z0-9_]{1,31}) (.*)$/s.exec(text) ?? []
+  return new RemoteError(code ?? 'EREMOTEIO', message ?? 'the peer failed without saying why')
+}

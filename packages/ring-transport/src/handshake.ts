@@ -1,0 +1,126 @@
+import { VerbsError } from '@rdmakit/verbs'
+
+/**
+ * What two ends tell each other in the private data of connect and accept, big-endian:
+ *
+ * ```
+ *  0  u32  magic 'rdkR'
+ *  4  u8   version
+ *  5  u8   flags: 1 = this end can send and receive RDMA WRITE WITH IMMEDIATE
+ *  6  u8   log2 of the ring's capacity in bytes
+ *  7  u8   length of the application's data
+ *  8  u16  notifications that this end takes before it must return credit
+ * 10  u16  zero
+ * 12  u32  rkey of the ring
+ * 16  u64  address of the ring
+ * 24  …    the application's data, at most 32 bytes
+ * ```
+ *
+ * It fits the 56 bytes that a connect carries on InfiniBand and RoCE (rdma_connect(3)).
+ */
+export interface Handshake {
+  readonly writeWithImmediate: boolean
+  readonly log2Capacity: number
+  readonly receiveDepth: number
+  readonly remoteKey: number
+  readonly address: bigint
+  readonly applicationData: Uint8Array
+}
+
+const MAGIC = 0x72646b52
+const VERSION = 1
+const HEADER = 24
+const FLAG_WRITE_WITH_IMMEDIATE = 1
+/** marks a refusal in the place of the flags */
+const REFUSAL = 0xff
+
+export const MAX_APPLICATION_DATA = 32
+/** 4 KiB … 64 MiB: a credit names 20 bits of 64-byte units (see native/ring/wire.h) */
+export const MIN_LOG2_CAPACITY = 12
+export const MAX_LOG2_CAPACITY = 26
+/** a credit names 10 bits of notifications, and half of them must tell before from after */
+export const MIN_RECEIVE_DEPTH = 8
+export const MAX_RECEIVE_DEPTH = 512
+
+/** Whether private data of a connection request asks for a ring connection, of whatever version. */
+export function isRingRequest(privateData: Uint8Array): boolean {
+  return privateData.length >= HEADER && view(privateData).getUint32(0) === MAGIC
+}
+
+/**
+ * The application's part of a ring connection's private data.
+ * @throws VerbsError EPROTO when it is not a valid ring handshake
+ */
+export function applicationData(privateData: Uint8Array): Uint8Array {
+  return decodeHandshake(privateData, 'connection request').applicationData
+}
+
+export function encodeHandshake(handshake: Handshake): Uint8Array {
+  const { applicationData } = handshake
+  const bytes = new Uint8Array(HEADER + applicationData.length)
+  const fields = view(bytes)
+  fields.setUint32(0, MAGIC)
+  fields.setUint8(4, VERSION)
+  fields.setUint8(5, handshake.writeWithImmediate ? FLAG_WRITE_WITH_IMMEDIATE : 0)
+  fields.setUint8(6, handshake.log2Capacity)
+  fields.setUint8(7, applicationData.length)
+  fields.setUint16(8, handshake.receiveDepth)
+  fields.setUint32(12, handshake.remoteKey)
+  fields.setBigUint64(16, handshake.address)
+  bytes.set(applicationData, HEADER)
+  return bytes
+}
+
+/** @throws VerbsError EPROTO naming the field that is wrong */
+export function decodeHandshake(bytes: Uint8Array, object: string): Handshake {
+  const wrong = (what: string) =>
+    new VerbsError('EPROTO', 'rdma_connect', object, `the peer's ring handshake has ${what}`)
+  if (!isRingRequest(bytes)) throw wrong('no magic number: it is not a ring transport')
+  const fields = view(bytes)
+  const version = fields.getUint8(4)
+  if (version !== VERSION) throw wrong(`version ${version}, this end speaks ${VERSION}`)
+  const flags = fields.getUint8(5)
+  if ((flags & ~FLAG_WRITE_WITH_IMMEDIATE) !== 0) throw wrong(`unknown flags 0x${flags.toString(16)}`)
+  const log2Capacity = fields.getUint8(6)
+  if (log2Capacity < MIN_LOG2_CAPACITY || log2Capacity > MAX_LOG2_CAPACITY)
+    throw wrong(`a ring of 2^${log2Capacity} bytes`)
+  const length = fields.getUint8(7)
+  if (length > MAX_APPLICATION_DATA || HEADER + length > bytes.length)
+    throw wrong(`${length} bytes of application data in ${bytes.length}`)
+  const receiveDepth = fields.getUint16(8)
+  if (receiveDepth < MIN_RECEIVE_DEPTH || receiveDepth > MAX_RECEIVE_DEPTH)
+    throw wrong(`a receive depth of ${receiveDepth}`)
+  if (fields.getUint16(10) !== 0) throw wrong('a reserved field that is not zero')
+  const address = fields.getBigUint64(16)
+  if (address === 0n || (address & 63n) !== 0n || address + (1n << BigInt(log2Capacity)) > 1n << 64n)
+    throw wrong(`a ring at address 0x${address.toString(16)}`)
+  return {
+    writeWithImmediate: (flags & FLAG_WRITE_WITH_IMMEDIATE) !== 0,
+    log2Capacity,
+    receiveDepth,
+    remoteKey: fields.getUint32(12),
+    address,
+    applicationData: bytes.slice(HEADER, HEADER + length),
+  }
+}
+
+/** Private data of a reject that says why; at most 48 bytes of ASCII. */
+export function encodeRefusal(reason: string): Uint8Array {
+  const bytes = new Uint8Array(6 + Math.min(reason.length, 48))
+  view(bytes).setUint32(0, MAGIC)
+  view(bytes).setUint8(4, VERSION)
+  view(bytes).setUint8(5, REFUSAL)
+  for (let at = 6; at < bytes.length; at++) bytes[at] = reason.charCodeAt(at - 6)
+  return bytes
+}
+
+/** The reason in a reject's private data, or undefined when a ring transport did not write it. */
+export function decodeRefusal(bytes: Uint8Array): string | undefined {
+  if (bytes.length < 6 || view(bytes).getUint32(0) !== MAGIC || bytes[5] !== REFUSAL) return undefined
+  // Only printable ASCII of the peer's reaches an error message.
+  return String.fromCharCode(...bytes.subarray(6, 54)).replace(/[^ -~]/g, '')
+}
+
+function view(bytes: Uint8Array): DataView {
+  return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+}

@@ -1,0 +1,301 @@
+import {
+  type ConnectionId,
+  ConnectionRejectedError,
+  type ConnectionRequest,
+  deferred,
+  type MemoryRegion,
+  type ProtectionDomain,
+  VerbsError,
+} from '@rdmakit/verbs'
+import { decodeHandshake, decodeRefusal, encodeHandshake, type Handshake } from './handshake.js'
+import { HeldFrames } from './held.js'
+import { type MessageSource, RingMessage } from './message.js'
+import { TYPE } from './native.js'
+import type { Settings } from './options.js'
+import { type FrameSink, Poller } from './poller.js'
+
+/** What a link tells the connection above it. */
+export interface LinkSink {
+  message(type: number, message: RingMessage): void
+  writable(): void
+  broken(reason: VerbsError): void
+}
+
+/** Work requests and receives for credit alone, which so never waits for data (native/ring/wire.h). */
+const RESERVED = 8
+/** Behind the ring and behind the staging region: one 8-byte word for each notification. */
+const WORD = 8
+const HEADER = 16
+
+/**
+ * The verbs objects of one ring connection: its own protection domain (so that no other peer's keys
+ * reach its ring), the ring, the staging region that mirrors the peer's ring, and the queue pair.
+ */
+export class Link implements FrameSink, MessageSource {
+  readonly id: ConnectionId
+  readonly poller: Poller
+  readonly ringBytes: Uint8Array
+  readonly held = new HeldFrames()
+  readonly #protectionDomain: ProtectionDomain
+  readonly #ring: MemoryRegion
+  readonly #settings: Settings
+  readonly #entries: number
+  readonly #detached = deferred<void>()
+  readonly #halfRing: number
+  #connection = -1
+  #staging: MemoryRegion | undefined
+  #peer: Handshake | undefined
+  #sink: LinkSink | undefined
+  #early: (() => void)[] = []
+  /** what the peer was told last, or is about to be */
+  #credited = 0
+  #freed = false
+
+  private constructor(
+    id: ConnectionId,
+    poller: Poller,
+    pd: ProtectionDomain,
+    ring: MemoryRegion,
+    chosen: Settings,
+  ) {
+    this.id = id
+    this.poller = poller
+    this.#protectionDomain = pd
+    this.#ring = ring
+    this.#settings = chosen
+    this.#entries = chosen.receiveDepth + chosen.sendDepth + 2 * RESERVED
+    this.#halfRing = 2 ** (chosen.log2Capacity - 7)
+    this.ringBytes = new Uint8Array(ring.buffer)
+  }
+
+  static async connect(id: ConnectionId, chosen: Settings): Promise<Link> {
+    const link = await Link.#make(id, chosen)
+    try {
+      const answer = await id.connect({
+        ...chosen.wait,
+        privateData: link.#handshake(link.#canWriteImmediate),
+      })
+      await link.#establish(decodeHandshake(answer, id.description))
+      return link
+    } catch (failure) {
+      await link.destroy()
+      throw failure instanceof ConnectionRejectedError ? refused(id, failure) : failure
+    }
+  }
+
+  static async accept({ id, privateData }: ConnectionRequest, chosen: Settings): Promise<Link> {
+    const peer = decodeHandshake(privateData, id.description)
+    if (2 ** peer.log2Capacity > chosen.maxPeerCapacity)
+      throw new VerbsError(
+        'EMSGSIZE',
+        'rdma_accept',
+        id.description,
+        `its ring is 2^${peer.log2Capacity} bytes`,
+      )
+    const link = await Link.#make(id, chosen)
+    try {
+      await link.#establish(peer)
+      // The acceptor decides; the connector reads the decision in the flag.
+      await id.accept({ ...chosen.wait, privateData: link.#handshake(link.usesImmediate) })
+      return link
+    } catch (failure) {
+      await link.destroy()
+      throw failure
+    }
+  }
+
+  static async #make(id: ConnectionId, chosen: Settings): Promise<Link> {
+    const poller = chosen.poller ?? Poller.shared(id.context)
+    const pd = id.context.allocateProtectionDomain()
+    try {
+      const receives = chosen.receiveDepth + RESERVED
+      const ring = await pd.allocateMemoryRegion(2 ** chosen.log2Capacity + receives * WORD, ['remote-write'])
+      const link = new Link(id, poller, pd, ring, chosen)
+      const queuePair = id.createQueuePair(pd, {
+        sendQueue: poller.queue,
+        maxSend: chosen.sendDepth + RESERVED,
+        maxReceive: receives,
+        maxInlineData: chosen.maxInlineData,
+      })
+      const { log2Capacity, receiveDepth, sendDepth } = chosen
+      link.#connection = poller.attach(
+        queuePair.handle,
+        ring.handle,
+        log2Capacity,
+        receiveDepth,
+        sendDepth,
+        link.#entries,
+        link,
+      )
+      return link
+    } catch (failure) {
+      id.close()
+      pd.close()
+      throw failure
+    }
+  }
+
+  /** Starts what has come meanwhile, then passes everything on as it comes. */
+  start(sink: LinkSink): void {
+    this.#sink = sink
+    const early = this.#early
+    this.#early = []
+    for (const event of early) event()
+  }
+
+  get peer(): Handshake {
+    if (this.#peer === undefined) throw new Error('the link is not established')
+    return this.#peer
+  }
+
+  /** Whether notifications go by RDMA WRITE WITH IMMEDIATE, else by SEND. Both ends do the same. */
+  get usesImmediate(): boolean {
+    return this.#canWriteImmediate && this.peer.writeWithImmediate
+  }
+
+  /** bytes */
+  get maxMessageLength(): number {
+    return 2 ** (this.peer.log2Capacity - 1) - HEADER
+  }
+
+  send(type: number, correlation: number, bytes: Uint8Array): number {
+    return this.poller.native.send(this.#connection, type, correlation, bytes)
+  }
+
+  flush(): number {
+    return this.poller.native.flush(this.#connection)
+  }
+
+  drained(): boolean {
+    return this.poller.native.drained(this.#connection)
+  }
+
+  frame(type: number, offset: number, length: number, end: number, correlation: number): void {
+    switch (type) {
+      case TYPE.pad:
+        this.held.add({ end, isReleased: true })
+        this.released()
+        break
+      case TYPE.detached:
+        this.#detached.resolve()
+        break
+      case TYPE.writable:
+        this.#pass((sink) => sink.writable())
+        break
+      case TYPE.broken: {
+        const reason = brokenReason(this.id, offset, length)
+        this.#pass((sink) => sink.broken(reason))
+        break
+      }
+      default: {
+        const message = new RingMessage(this, offset, length, end, correlation)
+        this.held.add(message)
+        if (this.#sink !== undefined) this.#sink.message(type, message)
+        else this.#pass((sink) => sink.message(type, message))
+      }
+    }
+  }
+
+  released(): void {
+    if (!this.held.advance()) return
+    if (this.#freed) {
+      if (this.held.count === 0) this.#closeRing()
+      return
+    }
+    const { released } = this.held
+    this.poller.storeReleased(this.#connection, released)
+    // Half a ring at a time: the rule that native/ring/wire.h proves free of deadlock.
+    if ((released - this.#credited) >>> 0 < this.#halfRing) return
+    this.#credited = released
+    this.poller.native.returnCredit(this.#connection)
+  }
+
+  /**
+   * Breaks the connection and frees everything. What has arrived is passed on before it resolves.
+   * The ring itself stays mapped until the last message that is retained is released.
+   */
+  async destroy(): Promise<void> {
+    if (this.#connection >= 0) {
+      this.poller.native.detach(this.#connection)
+      await this.#detached.promise
+      this.poller.native.release(this.#connection)
+      this.poller.forget(this.#connection, this.#entries)
+    }
+    this.#freed = true
+    this.id.close()
+    this.#staging?.close()
+    if (this.held.count === 0) this.#closeRing()
+  }
+
+  #closeRing(): void {
+    this.#ring.close()
+    this.#protectionDomain.close()
+  }
+
+  #pass(event: (sink: LinkSink) => void): void {
+    const sink = this.#sink
+    if (sink !== undefined) event(sink)
+    else this.#early.push(() => this.#sink !== undefined && event(this.#sink))
+  }
+
+  get #canWriteImmediate(): boolean {
+    return this.#settings.immediate && this.id.context.capabilities.writeWithImmediate
+  }
+
+  #handshake(writeWithImmediate: boolean): Uint8Array {
+    return encodeHandshake({
+      writeWithImmediate,
+      log2Capacity: this.#settings.log2Capacity,
+      receiveDepth: this.#settings.receiveDepth,
+      remoteKey: this.#ring.remoteKey,
+      address: this.#ring.address,
+      applicationData: this.#settings.applicationData,
+    })
+  }
+
+  async #establish(peer: Handshake): Promise<void> {
+    if (2 ** peer.log2Capacity > this.#settings.maxPeerCapacity)
+      throw new VerbsError(
+        'EMSGSIZE',
+        'rdma_connect',
+        this.id.description,
+        `its ring is 2^${peer.log2Capacity} bytes`,
+      )
+    this.#peer = peer
+    const words = (peer.receiveDepth + RESERVED) * WORD
+    this.#staging = await this.#protectionDomain.allocateMemoryRegion(2 ** peer.log2Capacity + words)
+    this.poller.native.establish(
+      this.#connection,
+      this.#staging.handle,
+      peer.address,
+      peer.remoteKey,
+      peer.log2Capacity,
+      peer.receiveDepth,
+      this.usesImmediate,
+    )
+  }
+}
+
+function refused(id: ConnectionId, failure: ConnectionRejectedError): VerbsError {
+  const reason = decodeRefusal(failure.privateData)
+  return reason === undefined
+    ? failure
+    : new VerbsError('ECONNREFUSED', 'rdma_connect', id.description, `the peer refused: ${reason}`)
+}
+
+/** @param kind 0: a work completion with status `detail`; 1: the peer broke rule `detail` of the protocol */
+function brokenReason(id: ConnectionId, kind: number, detail: number): VerbsError {
+  return kind === 0
+    ? new VerbsError('ECONNRESET', 'ibv_poll_cq', id.description, `the queue pair failed, status ${detail}`)
+    : new VerbsError('EPROTO', 'receive', id.description, `the peer sent ${VIOLATIONS[detail] ?? 'nonsense'}`)
+}
+
+/** In the order of `Violation` in native/ring/wire.h. */
+const VIOLATIONS = [
+  'a notification of nothing, or of more than the ring holds',
+  'a credit for more than it was sent',
+  'a frame that reaches beyond what was published',
+  'a frame of unknown type or flags',
+  'a pad that does not end at the ring’s end',
+  'a notification of the wrong size',
+]

@@ -1,0 +1,100 @@
+import { createRequire } from 'node:module'
+import type { Handle } from '@rdmakit/verbs'
+
+/** Where the words that JavaScript shares with a poller are, in 32-bit words of its memory. */
+export interface NativeLayout {
+  readonly head: number
+  readonly tail: number
+  readonly idle: number
+  readonly full: number
+  readonly slots: number
+  readonly slotStride: number
+  readonly descriptors: number
+  readonly descriptorStride: number
+  readonly descriptorCount: number
+}
+
+/** The native half of a {@link Poller}; its thread runs from the constructor to `stop`. */
+export interface NativePoller {
+  readonly memory: ArrayBuffer
+  readonly layout: NativeLayout
+  /** Posts the receives of a queue pair and takes its completions. Returns the connection's number. */
+  attach(
+    queuePair: Handle,
+    ring: Handle,
+    log2Capacity: number,
+    receiveDepth: number,
+    sendDepth: number,
+  ): number
+  /** Makes the connection able to send, now that the peer's ring is known. */
+  establish(
+    connection: number,
+    staging: Handle,
+    peerAddress: bigint,
+    peerKey: number,
+    log2Capacity: number,
+    receiveDepth: number,
+    writeWithImmediate: boolean,
+  ): void
+  /** Queues a frame: one of {@link SEND}. */
+  send(connection: number, type: number, correlation: number, bytes: Uint8Array): number
+  /** Posts what is queued: {@link SEND}.done, or full (a writable event follows), or failed. */
+  flush(connection: number): number
+  /** Whether everything sent has completed; if not, a writable event follows. */
+  drained(connection: number): boolean
+  /** Reports the released position to the peer. */
+  returnCredit(connection: number): void
+  /** Breaks the connection; a `detached` event is its last. */
+  detach(connection: number): void
+  /** Lets go of a connection's verbs objects, after its `detached` event. */
+  release(connection: number): void
+  /** Whether the thread's doorbell keeps the event loop alive. */
+  setRef(on: boolean): void
+  /** Rouses the thread after descriptors were drained that it found full. */
+  wake(): void
+  /** Ends the thread and joins it. Idempotent. */
+  stop(): void
+}
+
+export interface NativeRing {
+  Poller: new (
+    queue: Handle,
+    channel: Handle,
+    mode: number,
+    cpu: number,
+    spinMicroseconds: number,
+    maxConnections: number,
+    descriptorCount: number,
+    doorbell: () => void,
+  ) => NativePoller
+}
+
+/** What `send` and `flush` return. */
+export const SEND = { done: 0, full: 1, tooLong: 2, closed: 3, failed: 4 } as const
+
+/** Frame types on the wire, and from 0x100 the poller's own events. */
+export const TYPE = {
+  data: 1,
+  pad: 2,
+  request: 3,
+  response: 4,
+  error: 5,
+  close: 6,
+  writable: 0x100,
+  broken: 0x101,
+  detached: 0x102,
+} as const
+
+function load(): NativeRing {
+  const require = createRequire(import.meta.url)
+  try {
+    return require('../build/Release/ring_transport.node') as NativeRing
+  } catch (cause) {
+    throw new Error(
+      `@rdmakit/ring-transport: its native addon could not be loaded (${(cause as Error).message.split('\n')[0]}); run "npm run build"`,
+      { cause },
+    )
+  }
+}
+
+export const native: NativeRing = load()

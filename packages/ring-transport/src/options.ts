@@ -1,0 +1,88 @@
+import { UsageError, type WaitOptions } from '@rdmakit/verbs'
+import {
+  MAX_APPLICATION_DATA,
+  MAX_LOG2_CAPACITY,
+  MAX_RECEIVE_DEPTH,
+  MIN_LOG2_CAPACITY,
+  MIN_RECEIVE_DEPTH,
+} from './handshake.js'
+import type { Poller } from './poller.js'
+
+/** What both ends of a ring connection can choose for their side. */
+export interface RingOptions {
+  /** whose thread serves the connection; default the one that all connections of a device share */
+  readonly poller?: Poller
+  /**
+   * Bytes of the ring that this end receives in: a power of two, 4 KiB … 64 MiB, default 1 MiB. The
+   * largest message that the peer can send is half of it less 16 bytes.
+   */
+  readonly capacity?: number
+  /** Notifications that the peer may send ahead, 8 … 512, default 128. One tells of up to a batch of messages. */
+  readonly receiveDepth?: number
+  /** work requests that this end keeps outstanding, 16 … 4096, default 128 */
+  readonly sendDepth?: number
+  /** bytes wished for inline sends, default 256; the device may grant less */
+  readonly maxInlineData?: number
+  /**
+   * How the peer learns of a message: `immediate` (default) by RDMA WRITE WITH IMMEDIATE where both
+   * devices have it, else as `send`: by a small SEND behind the WRITE, which every device has.
+   */
+  readonly notification?: 'immediate' | 'send'
+  /** at most 32 bytes for the peer's application, which sees them as {@link RingConnection.applicationData} */
+  readonly applicationData?: Uint8Array
+  /**
+   * Largest ring of the peer's to accept, bytes, default 16 MiB. This end keeps a staging region of
+   * that size for what it sends.
+   */
+  readonly maxPeerCapacity?: number
+}
+
+export interface ConnectOptions extends RingOptions, WaitOptions {}
+export interface AcceptOptions extends RingOptions, WaitOptions {}
+
+/** Options with their defaults, checked. */
+export interface Settings {
+  readonly poller: Poller | undefined
+  readonly log2Capacity: number
+  readonly receiveDepth: number
+  readonly sendDepth: number
+  readonly maxInlineData: number
+  readonly immediate: boolean
+  readonly applicationData: Uint8Array
+  readonly maxPeerCapacity: number
+  readonly wait: WaitOptions
+}
+
+/** @throws UsageError naming the option that is out of range */
+export function settings(options: ConnectOptions): Settings {
+  const { capacity = 2 ** 20, applicationData = new Uint8Array(), notification = 'immediate' } = options
+  const log2Capacity = Math.log2(capacity)
+  if (!Number.isInteger(log2Capacity) || log2Capacity < MIN_LOG2_CAPACITY || log2Capacity > MAX_LOG2_CAPACITY)
+    throw new UsageError(`capacity must be a power of two from 4 KiB to 64 MiB, not ${capacity}`)
+  if (applicationData.length > MAX_APPLICATION_DATA)
+    throw new UsageError(
+      `applicationData is ${applicationData.length} bytes, at most ${MAX_APPLICATION_DATA} fit`,
+    )
+  if (notification !== 'immediate' && notification !== 'send')
+    throw new UsageError(`notification is "immediate" or "send", not "${notification}"`)
+  return {
+    poller: options.poller,
+    log2Capacity,
+    receiveDepth: whole('receiveDepth', options.receiveDepth ?? 128, MIN_RECEIVE_DEPTH, MAX_RECEIVE_DEPTH),
+    sendDepth: whole('sendDepth', options.sendDepth ?? 128, 16, 4096),
+    maxInlineData: whole('maxInlineData', options.maxInlineData ?? 256, 0, 4096),
+    immediate: notification === 'immediate',
+    applicationData,
+    maxPeerCapacity: whole('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
+    wait: {
+      ...(options.signal === undefined ? {} : { signal: options.signal }),
+      ...(options.timeout === undefined ? {} : { timeout: options.timeout }),
+    },
+  }
+}
+
+function whole(name: string, value: number, least: number, most: number): number {
+  if (!Number.isInteger(value) || value < least || value > most)
+    throw new UsageError(`${name} must be a whole number from ${least} to ${most}, not ${value}`)
+  return value
+}

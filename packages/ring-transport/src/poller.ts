@@ -1,0 +1,264 @@
+import { availableParallelism } from 'node:os'
+import {
+  type CompletionChannel,
+  type CompletionQueue,
+  type Context,
+  type Handle,
+  UsageError,
+  VerbsError,
+} from '@rdmakit/verbs'
+import { type NativeLayout, type NativePoller, native } from './native.js'
+
+/**
+ * How the thread waits for a completion. `poll`: it spins, a core is its own. `event`: it sleeps on a
+ * completion channel. `adaptive`: it spins as long as completions have lately taken to come, if that
+ * is short, then sleeps.
+ */
+export type PollerMode = 'poll' | 'event' | 'adaptive'
+const MODES: readonly PollerMode[] = ['poll', 'event', 'adaptive']
+
+export interface PollerOptions {
+  /** default `adaptive` */
+  readonly mode?: PollerMode
+  /** CPU to pin the thread to; default none */
+  readonly cpu?: number
+  /** longest spin of `adaptive` before it sleeps, microseconds, 0 … 10000, default 50 */
+  readonly spinMicroseconds?: number
+  /** connections at a time, 1 … 16384, default 1024 */
+  readonly maxConnections?: number
+  /**
+   * Entries of the completion queue, default 32768 or what the device allows. The depths of all
+   * connections must fit; a connection of the default depths takes 272.
+   */
+  readonly completionQueueEntries?: number
+  /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */
+  readonly descriptors?: number
+}
+
+/** @internal what a poller tells of one connection; `type` is one of {@link TYPE} */
+export interface FrameSink {
+  frame(type: number, offset: number, length: number, end: number, correlation: number): void
+}
+
+/** Messages taken before the tail is shown to the thread and outgoing batches are posted. */
+const DRAIN_BATCH = 256
+/** Batches before other work of the event loop gets its turn. */
+const DRAIN_BATCHES_PER_TURN = 8
+
+/**
+ * A native thread that serves the completion queue of any number of connections of one device and
+ * hands their messages to JavaScript in batches. It keeps the event loop alive as long as it has
+ * connections.
+ */
+export class Poller {
+  static readonly #shared = new WeakMap<Context, Poller>()
+
+  readonly context: Context
+  readonly mode: PollerMode
+  /** @internal where its connections' queue pairs complete */
+  readonly queue: CompletionQueue
+  readonly #channel: CompletionChannel
+  readonly #native: NativePoller
+  readonly #layout: NativeLayout
+  readonly #words: Int32Array
+  readonly #unsigned: Uint32Array
+  readonly #sinks = new Map<number, FrameSink>()
+  readonly #dirty = new Set<() => void>()
+  readonly #entries: number
+  #entriesUsed = 0
+  #tail = 0
+  #draining = false
+  #flushScheduled = false
+  #closed = false
+
+  /**
+   * @throws UsageError for an option out of range; VerbsError when the device has not the resources
+   */
+  constructor(context: Context, options: PollerOptions = {}) {
+    const { mode = 'adaptive', cpu, spinMicroseconds = 50 } = options
+    const { maxConnections = 1024, descriptors = 4096 } = options
+    if (!MODES.includes(mode)) throw new UsageError(`mode is ${MODES.join(', ')}, not "${mode}"`)
+    range('spinMicroseconds', spinMicroseconds, 0, 10_000)
+    range('maxConnections', maxConnections, 1, 16_384)
+    range('descriptors', descriptors, 64, 65_536)
+    if ((descriptors & (descriptors - 1)) !== 0)
+      throw new UsageError(`descriptors must be a power of two, not ${descriptors}`)
+    if (cpu !== undefined) range('cpu', cpu, 0, 1023)
+    const allowed = Number(context.queryDevice().max_cqe ?? 32_768)
+    this.#entries = options.completionQueueEntries ?? Math.min(32_768, allowed)
+    range('completionQueueEntries', this.#entries, 64, allowed)
+    this.context = context
+    this.mode = mode
+    this.#channel = context.createCompletionChannel()
+    this.queue = context.createCompletionQueue({
+      entries: this.#entries,
+      channel: this.#channel,
+      progress: 'manual',
+    })
+    // With one CPU nothing completes while this thread spins.
+    const spin = availableParallelism() === 1 ? 0 : spinMicroseconds
+    this.#native = new native.Poller(
+      this.queue.handle,
+      this.#channel.handle,
+      MODES.indexOf(mode),
+      cpu ?? -1,
+      spin,
+      maxConnections,
+      descriptors,
+      () => this.#drain(),
+    )
+    this.#layout = this.#native.layout
+    this.#words = new Int32Array(this.#native.memory)
+    this.#unsigned = new Uint32Array(this.#native.memory)
+  }
+
+  /** The poller that connections of a device share when they name none: adaptive, made at first use. */
+  static shared(context: Context): Poller {
+    const known = Poller.#shared.get(context)
+    if (known !== undefined && !known.#closed) return known
+    const poller = new Poller(context)
+    Poller.#shared.set(context, poller)
+    return poller
+  }
+
+  /** Connections that it serves now. */
+  get connections(): number {
+    return this.#sinks.size
+  }
+
+  get closed(): boolean {
+    return this.#closed
+  }
+
+  /**
+   * Ends the thread. Close its connections first: theirs would never hear of anything again.
+   * @throws UsageError when connections are left
+   */
+  close(): void {
+    if (this.#closed) return
+    if (this.#sinks.size > 0)
+      throw new UsageError(`the poller serves ${this.#sinks.size} connections; close them first`)
+    this.#closed = true
+    this.#native.stop()
+    this.queue.close()
+    this.#channel.close()
+  }
+
+  [Symbol.dispose](): void {
+    this.close()
+  }
+
+  /** @internal takes on a queue pair; its receives are posted when this returns */
+  attach(
+    queuePair: Handle,
+    ring: Handle,
+    log2Capacity: number,
+    receiveDepth: number,
+    sendDepth: number,
+    entries: number,
+    sink: FrameSink,
+  ): number {
+    if (this.#closed) throw new UsageError('the poller is closed')
+    if (this.#entriesUsed + entries > this.#entries)
+      throw new VerbsError(
+        'ENOSPC',
+        'ibv_create_qp',
+        this.queue.description,
+        `${this.#entriesUsed} of ${this.#entries} entries are taken; raise completionQueueEntries`,
+      )
+    const connection = this.#native.attach(queuePair, ring, log2Capacity, receiveDepth, sendDepth)
+    this.#entriesUsed += entries
+    this.#sinks.set(connection, sink)
+    if (this.#sinks.size === 1) this.#native.setRef(true)
+    return connection
+  }
+
+  /** @internal the connection's `detached` event has come: nothing of it is left in the queue */
+  forget(connection: number, entries: number): void {
+    if (!this.#sinks.delete(connection)) return
+    this.#entriesUsed -= entries
+    if (this.#sinks.size === 0) this.#native.setRef(false)
+  }
+
+  /** @internal */
+  get native(): NativePoller {
+    return this.#native
+  }
+
+  /** @internal publishes how far JavaScript has consumed a connection's ring, in units modulo 2^32 */
+  storeReleased(connection: number, units: number): void {
+    const { slots, slotStride } = this.#layout
+    Atomics.store(this.#words, slots + (connection & 0xffff) * slotStride, units)
+  }
+
+  /** @internal runs `flush` once at the end of this drain, else of this turn of the event loop */
+  scheduleFlush(flush: () => void): void {
+    this.#dirty.add(flush)
+    if (this.#draining || this.#flushScheduled) return
+    this.#flushScheduled = true
+    queueMicrotask(() => {
+      this.#flushScheduled = false
+      this.#flush()
+    })
+  }
+
+  #flush(): void {
+    for (const flush of this.#dirty) {
+      this.#dirty.delete(flush)
+      flush()
+    }
+  }
+
+  /**
+   * Takes what the thread has put into the descriptor ring. The thread rings the doorbell only when
+   * `idle` is set, so before this returns it either set `idle` and saw the ring empty after that, or
+   * comes back by itself. Both sides store their word before they load the other's, sequentially
+   * consistent (Atomics, std::memory_order_seq_cst), so one of them sees the other.
+   */
+  #drain(): void {
+    if (this.#closed) return
+    const words = this.#words
+    const { head, full, idle } = this.#layout
+    Atomics.store(words, idle, 0)
+    for (let batch = 0; batch < DRAIN_BATCHES_PER_TURN; ) {
+      if (this.#take(Atomics.load(words, head))) {
+        if (Atomics.load(words, full) !== 0) this.#native.wake()
+        batch++
+        continue
+      }
+      Atomics.store(words, idle, 1)
+      if (Atomics.load(words, head) === this.#tail) return
+      // More came. If the thread has taken the word, its doorbell is on the way.
+      if (Atomics.exchange(words, idle, 0) === 0) return
+    }
+    setImmediate(() => this.#drain())
+  }
+
+  /** Dispatches up to a batch of descriptors and shows the new tail. False when there was none. */
+  #take(head: number): boolean {
+    if (head === this.#tail) return false
+    const unsigned = this.#unsigned
+    const { descriptors, descriptorStride, descriptorCount, tail } = this.#layout
+    this.#draining = true
+    for (let left = DRAIN_BATCH; left > 0 && this.#tail !== head; left--) {
+      const at = descriptors + (this.#tail & (descriptorCount - 1)) * descriptorStride
+      const [connection, offset, length] = [unsigned[at], unsigned[at + 1], unsigned[at + 2]] as Triple
+      const [type, low, high] = [unsigned[at + 3], unsigned[at + 4], unsigned[at + 5]] as Triple
+      const end = unsigned[at + 6] as number
+      this.#tail = (this.#tail + 1) | 0
+      // A connection that is forgotten has no sink; what is left of it means nothing.
+      this.#sinks.get(connection)?.frame(type, offset, length, end, high * 0x1_0000_0000 + low)
+    }
+    Atomics.store(this.#words, tail, this.#tail)
+    this.#draining = false
+    this.#flush()
+    return true
+  }
+}
+
+type Triple = [number, number, number]
+
+function range(name: string, value: number, least: number, most: number): void {
+  if (!Number.isInteger(value) || value < least || value > most)
+    throw new UsageError(`${name} must be a whole number from ${least} to ${most}, not ${value}`)
+}

@@ -1,0 +1,73 @@
+import { VerbsError } from '@rdmakit/verbs'
+import { encodeError } from './errors.js'
+import type { RingMessage } from './message.js'
+import { TYPE } from './native.js'
+
+/** Answers requests. The request is readable until the result settles, and holds its part of the ring so long. */
+export type RequestHandler = (request: RingMessage) => Uint8Array | Promise<Uint8Array>
+
+/** Sends a frame; a promise when that has to wait. */
+export type Post = (type: number, correlation: number, bytes: Uint8Array) => Promise<void> | undefined
+
+/** Runs the handler on the peer's requests and sends what it returns. */
+export class Responder {
+  handler: RequestHandler | undefined
+  readonly #post: Post
+  #running = 0
+  #idle: (() => void) | undefined
+
+  constructor(post: Post) {
+    this.#post = post
+  }
+
+  answer(request: RingMessage): void {
+    this.#running++
+    const respond = (bytes: Uint8Array) => this.#respond(request, TYPE.response, bytes)
+    const fail = (failure: unknown) => this.#respond(request, TYPE.error, encodeError(failure))
+    if (this.handler === undefined) {
+      fail(new VerbsError('ENOSYS', 'request', 'the peer', 'it has no handler'))
+      return
+    }
+    try {
+      const result = this.handler(request)
+      if (result instanceof Promise) result.then(respond, fail)
+      else respond(result)
+    } catch (failure) {
+      fail(failure)
+    }
+  }
+
+  /** Resolves when no handler runs and every response is on its way. */
+  async idle(): Promise<void> {
+    while (this.#running > 0)
+      await new Promise<void>((resolve) => {
+        this.#idle = resolve
+      })
+  }
+
+  #respond(request: RingMessage, type: number, bytes: Uint8Array): void {
+    const { correlation } = request
+    request.release()
+    const sent = this.#post(type, correlation, bytes)
+    if (sent === undefined) {
+      this.#finish()
+      return
+    }
+    // A response that is too long is the handler's fault and the requester is told; any other failure
+    // has ended the connection.
+    sent
+      .catch((failure) => {
+        if (failure instanceof VerbsError && failure.code === 'EMSGSIZE')
+          return this.#post(TYPE.error, correlation, encodeError(failure))
+        return undefined
+      })
+      .catch(() => {})
+      .finally(() => this.#finish())
+  }
+
+  #finish(): void {
+    if (--this.#running > 0) return
+    this.#idle?.()
+    this.#idle = undefined
+  }
+}
