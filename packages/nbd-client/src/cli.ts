@@ -1,0 +1,158 @@
+#!/usr/bin/env node
+import { parseSizeInUnits } from '@rdmakit/swap-server'
+import { parseUri, UsageError } from '@rdmakit/verbs'
+import { Command, InvalidArgumentError } from 'commander'
+
+/** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
+function server(text: string, servers: string[][]): string[][] {
+  return [...servers, text.split(',').map((uri) => uri.trim())]
+}
+
+function whole(what: string, minimum: number, maximum: number) {
+  return (text: string): number => {
+    const value = Number(text)
+    if (!/^\d+$/.test(text) || value < minimum || value > maximum)
+      throw new InvalidArgumentError(`${what} is a whole number from ${minimum} to ${maximum}.`)
+    return value
+  }
+}
+
+interface VolumeOptions {
+  server: string[][]
+  size: string
+  connections: number
+  timeout: number
+}
+
+/** Checks what can be checked before anything is opened. */
+function volumeOf(options: VolumeOptions) {
+  if (options.server.length === 0) throw new UsageError('at least one --server <uri> is needed')
+  for (const uri of options.server.flat()) parseUri(uri)
+  return {
+    servers: options.server,
+    size: parseSizeInUnits(options.size, '--size', 4096),
+    connections: options.connections,
+    operationTimeout: options.timeout,
+  }
+}
+
+/** `host:port` or `[v6]:port`. */
+function tcpAddress(text: string): { host: string; port: number } {
+  const [, bracketed, plain, port] = /^(?:\[([0-9a-fA-F:.]+)\]|([^:]+)):(\d{1,5})$/.exec(text) ?? []
+  const host = bracketed ?? plain
+  if (host === undefined || Number(port) > 65535)
+    throw new UsageError(`--tcp "${text}" is not host:port; port 0 takes a free one`)
+  return { host, port: Number(port) }
+}
+
+/** Aborts at the first SIGTERM or SIGINT. */
+function stopSignal(): AbortSignal {
+  const stop = new AbortController()
+  for (const name of ['SIGTERM', 'SIGINT'] as const)
+    process.on(name, () => stop.abort(new Error(`ended by ${name}`)))
+  return stop.signal
+}
+
+const program = new Command('nbd-client')
+  .description("Other machines' memory as a Linux block device, for swap, or as an NBD export.")
+
+const withVolume = (command: Command) =>
+  command
+    .option(
+      '--server <uri[,uri…]>',
+      'a swap-server: rdma://host:port or iwarp://host:port; several addresses of one server with commas; repeat it for more servers',
+      server,
+      [] as string[][],
+    )
+    .requiredOption('--size <size>', 'size of the volume, a multiple of 4096, e.g. 512M')
+    .option(
+      '--timeout <seconds>',
+      'a remote operation slower than this fails its server',
+      whole('--timeout', 1, 600),
+      4,
+    )
+
+withVolume(program.command('serve'))
+  .description('Serve the volume to any NBD client. Prints "ready <nbd uri>". SIGTERM ends it.')
+  .option('--unix <path>', 'listen on a Unix socket (mode 0600)')
+  .option('--tcp <host:port>', 'listen on TCP; anyone who can connect can read and write')
+  .option('--connections <n>', 'NBD connections served at once', whole('--connections', 1, 64), 8)
+  .option('--export-name <name>', 'name of the export; the empty name always works', '')
+  .option('--read-only', 'refuse writes', false)
+  .addHelpText(
+    'after',
+    `
+Examples:
+  nbd-client serve --server iwarp://127.0.0.1:7471 --size 1G --unix /tmp/memory.sock
+  nbdinfo 'nbd+unix:///?socket=/tmp/memory.sock'
+
+When the last server is lost, clients get I/O errors, the socket is removed and the exit status is 1.`,
+  )
+  .action(
+    async (
+      options: VolumeOptions & { unix?: string; tcp?: string; exportName: string; readOnly: boolean },
+    ) => {
+      if ((options.unix === undefined) === (options.tcp === undefined))
+        throw new UsageError('give one of --unix <path> and --tcp <host:port>')
+      const volume = volumeOf(options)
+      const address = options.unix === undefined ? tcpAddress(options.tcp as string) : { unix: options.unix }
+      const { serve } = await import('./serve.js')
+      const { exportName, readOnly } = options
+      process.exitCode = await serve({ ...volume, address, exportName, readOnly, signal: stopSignal() })
+    },
+  )
+
+withVolume(program.command('attach'))
+  .description('Attach the volume as /dev/nbdN. Prints "attached /dev/nbdN" and stays; SIGTERM detaches.')
+  .option('--device <device>', 'which device; default the first free one')
+  .option('--connections <n>', 'sockets between kernel and client', whole('--connections', 1, 64), 2)
+  .option('--swap', 'make it swap: locks memory, runs mkswap and swapon; SIGTERM runs swapoff first', false)
+  .option(
+    '--swap-priority <n>',
+    'priority of the swap, higher is used first',
+    whole('--swap-priority', 0, 32767),
+  )
+  .addHelpText(
+    'after',
+    `
+Examples:
+  nbd-client attach --server rdma://10.0.0.1:7471 --size 4G --swap
+  nbd-client attach --server rdma://10.0.0.1:7471,iwarp://10.0.0.1:7472 --size 4G --device /dev/nbd3
+
+Needs root and the nbd kernel module.`,
+  )
+  .action(async (options: VolumeOptions & { device?: string; swap: boolean; swapPriority?: number }) => {
+    const volume = volumeOf(options)
+    const { attach, deviceIndex } = await import('./attach.js')
+    if (options.device !== undefined) deviceIndex(options.device)
+    const { device, swap, swapPriority } = options
+    process.exitCode = await attach({ ...volume, device, swap, swapPriority, signal: stopSignal() })
+  })
+
+program
+  .command('detach')
+  .argument('<device>', 'e.g. /dev/nbd0')
+  .description('Detach a device: swapoff if it is swap, then the end of its nbd-client.')
+  .option('--timeout <seconds>', 'how long swapoff may take', whole('--timeout', 1, 86_400), 300)
+  .action(async (device: string, options: { timeout: number }) => {
+    const { detach } = await import('./detach.js')
+    await detach(device, options.timeout)
+  })
+
+program
+  .command('status')
+  .description('Show the running nbd-clients of this machine.')
+  .option('--json', 'as a JSON array', false)
+  .action(async (options: { json: boolean }) => {
+    const { printStatus } = await import('./status.js')
+    await printStatus(options.json)
+  })
+
+program.parseAsync().then(
+  // What the commands opened is closed by now; nothing else may keep the process.
+  () => process.exit(),
+  (failure: Error) => {
+    process.stderr.write(`nbd-client: ${failure.message}\n`)
+    process.exit(1)
+  },
+)

@@ -1,0 +1,34 @@
+import { existsSync } from 'node:fs'
+import { deviceIndex } from './attach.js'
+import { kernelDevice } from './engine.js'
+import { runningClients } from './runtime.js'
+import { say } from './session-log.js'
+import { isSwap, swapOff } from './swap.js'
+
+const POLL_MS = 50
+
+/** Detaches a device: its process ends in good order; a device without a process is ended here. */
+export async function detach(device: string, timeoutSeconds: number): Promise<void> {
+  const index = deviceIndex(device)
+  const path = `/dev/nbd${index}`
+  if (process.geteuid?.() !== 0) throw new Error('detach must be run as root')
+  const attached = `/sys/block/nbd${index}/pid`
+  if (!existsSync(attached)) throw new Error(`${path} is not attached; "nbd-client status" lists what is`)
+  const owner = (await runningClients()).find(({ status }) => status.target === path)
+  if (owner === undefined) {
+    say(`no running nbd-client holds ${path}; ending the device itself`)
+    if (isSwap(path)) await swapOff(path)
+    kernelDevice.disconnect(index)
+    return
+  }
+  await owner.stop()
+  const deadline = Date.now() + timeoutSeconds * 1000
+  // The kernel has no event for "the device is gone" that a script could await: its sysfs file is it.
+  while (existsSync(attached)) {
+    if (Date.now() > deadline)
+      throw new Error(
+        `${path} is still attached after ${timeoutSeconds} s; process ${owner.status.pid} is bringing its pages back, see its messages`,
+      )
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS))
+  }
+}

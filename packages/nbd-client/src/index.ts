@@ -1,0 +1,16 @@
+export { type AttachOptions, attach } from './attach.js'
+export {
+  BlockEngine,
+  type BlockEngineOptions,
+  type EngineEvent,
+  type EngineStatistics,
+  kernelDevice,
+  type Lane,
+  type LaneRequirements,
+  type LaneResources,
+  type SlabMapping,
+  type WaitMode,
+} from './engine.js'
+export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'
+export { type ServeOptions, serve } from './serve.js'
+export { Volume, type VolumeOptions, type VolumeServer } from './volume.js'

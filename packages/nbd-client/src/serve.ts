@@ -1,0 +1,71 @@
+import { ControlSocket } from './runtime.js'
+import { reportFailures, say, statusOf } from './session-log.js'
+import { Volume } from './volume.js'
+
+export interface ServeOptions {
+  readonly servers: readonly (readonly string[])[]
+  readonly size: number
+  readonly address: { readonly unix: string } | { readonly host: string; readonly port: number }
+  readonly connections: number
+  readonly exportName: string
+  readonly readOnly: boolean
+  /** seconds */
+  readonly operationTimeout: number
+  readonly signal: AbortSignal
+}
+
+/**
+ * Serves remote memory as an NBD export until `signal` aborts or the last server is lost.
+ * @returns the process's exit status
+ */
+export async function serve(options: ServeOptions): Promise<number> {
+  const volume = await Volume.open({
+    servers: options.servers,
+    size: options.size,
+    lanes: options.connections,
+    signal: options.signal,
+    progress: say,
+    engine: {
+      exportName: options.exportName,
+      readOnly: options.readOnly,
+      operationTimeout: options.operationTimeout * 1000,
+      description: 'remote memory',
+    },
+  })
+  let control: ControlSocket | undefined
+  try {
+    reportFailures(volume)
+    const { address, exportName } = options
+    const name = encodeURIComponent(exportName)
+    let uri: string
+    if ('unix' in address) {
+      volume.engine.listenUnix(address.unix)
+      uri = `nbd+unix:///${name}?socket=${encodeURI(address.unix)}`
+    } else {
+      const bound = volume.engine.listenTcp(address.host, address.port)
+      uri = `nbd://${bound.host.includes(':') ? `[${bound.host}]` : bound.host}:${bound.port}/${name}`
+    }
+    const stopped = new Promise<number>((resolve) => {
+      if (options.signal.aborted) resolve(0)
+      options.signal.addEventListener('abort', () => resolve(0), { once: true })
+      // With its last server the volume has lost its data: in-flight requests get EIO, and a new start
+      // makes a new volume.
+      volume.onServerFailure(() => {
+        if (volume.lost) resolve(1)
+      })
+      if (volume.lost) resolve(1)
+    })
+    control = await ControlSocket.open(
+      () => statusOf(volume, { mode: 'serve', target: uri, swap: false }),
+      () => process.kill(process.pid, 'SIGTERM'),
+    )
+    volume.engine.on('listenerFailed', ({ address: where, reason }) =>
+      say(`listener ${where} failed: ${reason}`),
+    )
+    process.stdout.write(`ready ${uri}\n`)
+    return await stopped
+  } finally {
+    control?.close()
+    await volume.close()
+  }
+}

@@ -1,0 +1,149 @@
+import { describe, expect, it } from 'vitest'
+import { ConnectionId, ConnectionRejectedError, Listener, VerbsError } from '../../src/index.js'
+import { completions, connectedPair, LISTEN_URI } from './pair.js'
+
+describe(`errors on ${LISTEN_URI}`, () => {
+  it('a key that the peer never gave: remote access error, then the connection ends', async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    client.queuePair.postSend({
+      opcode: 'rdma-read',
+      data: [{ region: client.region, length: 64 }],
+      remoteAddress: server.region.address,
+      remoteKey: server.region.remoteKey ^ 0x00ff00,
+    })
+    const [completion] = await completions(client.completionQueue, 1)
+    expect(completion?.status).toBe('remote-access-error')
+    expect(client.queuePair.state).toBe('error')
+  })
+
+  it('a read past the end of the region: remote access error', async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    client.queuePair.postSend({
+      opcode: 'rdma-read',
+      data: [{ region: client.region, length: 64 }],
+      remoteAddress: server.region.address + BigInt(server.region.length) - 63n,
+      remoteKey: server.region.remoteKey,
+    })
+    expect((await completions(client.completionQueue, 1))[0]?.status).toBe('remote-access-error')
+  })
+
+  it('a region of another protection domain is out of reach', async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    using stranger = server.context.allocateProtectionDomain()
+    const region = await stranger.allocateMemoryRegion(4096, ['remote-read', 'remote-write'])
+    client.queuePair.postSend({
+      opcode: 'rdma-read',
+      data: [{ region: client.region, length: 64 }],
+      remoteAddress: region.address,
+      remoteKey: region.remoteKey,
+    })
+    expect((await completions(client.completionQueue, 1))[0]?.status).toBe('remote-access-error')
+  })
+
+  it('a region that was deregistered is out of reach', async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    const region = await server.protectionDomain.allocateMemoryRegion(4096, ['remote-read'])
+    const { address: remoteAddress, remoteKey } = region
+    region.close()
+    client.queuePair.postSend({
+      opcode: 'rdma-read',
+      data: [{ region: client.region, length: 64 }],
+      remoteAddress,
+      remoteKey,
+    })
+    expect((await completions(client.completionQueue, 1))[0]?.status).toBe('remote-access-error')
+  })
+
+  it('a message longer than the posted buffer fails at the receiver', async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    server.queuePair.postReceive({ data: [{ region: server.region, length: 10 }] })
+    client.queuePair.postSend({ opcode: 'send', data: [{ region: client.region, length: 11 }] })
+    expect((await completions(server.completionQueue, 1))[0]?.status).toBe('local-length-error')
+  })
+
+  it('moving to the error state flushes what is outstanding', async () => {
+    using pair = await connectedPair()
+    const { server } = pair
+    for (let i = 0; i < 5; i++)
+      server.queuePair.postReceive({ workRequestId: BigInt(i), data: [{ region: server.region }] })
+    server.queuePair.moveToError()
+    const flushed = await completions(server.completionQueue, 5)
+    expect(flushed.map(({ status }) => status)).toEqual(Array(5).fill('flushed'))
+    expect(flushed.map(({ workRequestId }) => workRequestId)).toEqual([0n, 1n, 2n, 3n, 4n])
+  })
+
+  it('both ends hear of a disconnect, and what was posted is flushed', async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    server.queuePair.postReceive({ data: [{ region: server.region }] })
+    client.id.disconnect()
+    expect(await server.id.disconnected).toBeUndefined()
+    expect((await completions(server.completionQueue, 1))[0]?.status).toBe('flushed')
+  })
+
+  it('nobody listens: ECONNREFUSED, with the verb and the object', async () => {
+    const listener = await Listener.listen(LISTEN_URI, () => {})
+    const { uri } = listener
+    listener.close()
+    const id = await ConnectionId.resolve(uri)
+    try {
+      const queue = id.context.createCompletionQueue({ entries: 16 })
+      const protectionDomain = id.context.allocateProtectionDomain()
+      id.createQueuePair(protectionDomain, { sendQueue: queue })
+      const failure = await id.connect().catch((reason: unknown) => reason)
+      expect(failure).toBeInstanceOf(VerbsError)
+      expect(failure).toMatchObject({
+        code: 'ECONNREFUSED',
+        verb: 'rdma_connect',
+        object: `connection to ${uri}`,
+      })
+    } finally {
+      id.close()
+    }
+  })
+
+  it('a reject carries its reason', async () => {
+    const listener = await Listener.listen(LISTEN_URI, ({ id }) => id.reject(Buffer.from('no room')))
+    const id = await ConnectionId.resolve(listener.uri)
+    try {
+      id.createQueuePair(id.context.allocateProtectionDomain(), {
+        sendQueue: id.context.createCompletionQueue({ entries: 16 }),
+      })
+      const failure = await id.connect().catch((reason: unknown) => reason)
+      expect(failure).toBeInstanceOf(ConnectionRejectedError)
+      const { privateData } = failure as ConnectionRejectedError
+      expect(Buffer.from(privateData).toString('latin1')).toMatch(/^no room\0*$/)
+    } finally {
+      id.close()
+      listener.close()
+    }
+  })
+
+  it('private data travels both ways', async () => {
+    const seen: string[] = []
+    const listener = await Listener.listen(LISTEN_URI, async ({ id, privateData }) => {
+      seen.push(Buffer.from(privateData).toString('latin1'))
+      id.createQueuePair(id.context.allocateProtectionDomain(), {
+        sendQueue: id.context.createCompletionQueue({ entries: 16 }),
+      })
+      await id.accept({ privateData: Buffer.from('welcome') })
+    })
+    const id = await ConnectionId.resolve(listener.uri)
+    try {
+      id.createQueuePair(id.context.allocateProtectionDomain(), {
+        sendQueue: id.context.createCompletionQueue({ entries: 16 }),
+      })
+      const answer = await id.connect({ privateData: Buffer.from('hello') })
+      expect(Buffer.from(answer).toString('latin1')).toMatch(/^welcome\0*$/)
+      expect(seen[0]).toMatch(/^hello\0*$/)
+    } finally {
+      id.close()
+      listener.close()
+    }
+  })
+})

@@ -1,0 +1,88 @@
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import {
+  type Context,
+  listDevices,
+  openDevice,
+  providerProblem,
+  UsageError,
+  VerbsError,
+} from '../src/index.js'
+
+describe('devices', () => {
+  it('lists the software iWARP device on every machine', () => {
+    expect(listDevices()).toContainEqual(
+      expect.objectContaining({ name: 'iwarp0', provider: 'iwarp', transport: 'iWARP' }),
+    )
+    expect(providerProblem('iwarp')).toBeUndefined()
+  })
+
+  it('names device, verb and errno when there is no such device', () => {
+    expect(() => openDevice('nosuch0', 'iwarp')).toThrow(
+      expect.objectContaining({ code: 'ENODEV', verb: 'ibv_open_device', object: 'device nosuch0' }),
+    )
+  })
+})
+
+describe('resources', () => {
+  let context: Context
+  beforeEach(() => {
+    context = openDevice('iwarp0', 'iwarp')
+  })
+  afterEach(() => context.close())
+
+  it('answers device and port queries', () => {
+    expect(context.queryDevice().max_qp).toBeGreaterThan(0)
+    expect(context.queryPort(1).state).toBe(4) // IBV_PORT_ACTIVE
+    expect(() => context.queryPort(9)).toThrow(VerbsError)
+  })
+
+  it('gives a memory region one zeroed ArrayBuffer, detached when the region is closed', async () => {
+    const region = await context.allocateProtectionDomain().allocateMemoryRegion(10_000, ['remote-write'])
+    expect(region.buffer).toBe(region.buffer)
+    expect(region.buffer.byteLength).toBe(10_000)
+    const view = new Uint8Array(region.buffer)
+    expect(view.every((byte) => byte === 0)).toBe(true)
+    region.close()
+    expect(view.length).toBe(0)
+    expect(() => region.handle).toThrow(/is closed/)
+  })
+
+  it('closes children with their parent, and closing twice is fine', async () => {
+    const protectionDomain = context.allocateProtectionDomain()
+    const region = await protectionDomain.allocateMemoryRegion(4096)
+    protectionDomain.close()
+    protectionDomain.close()
+    expect(region.closed).toBe(true)
+  })
+
+  it.each([0, -1, 1.5, Number.NaN, 2 ** 41])('refuses a region of %d bytes', async (length) => {
+    await expect(context.allocateProtectionDomain().allocateMemoryRegion(length)).rejects.toThrow(UsageError)
+  })
+
+  it('says ENOMEM for more memory than there is', async () => {
+    await expect(context.allocateProtectionDomain().allocateMemoryRegion(2 ** 40)).rejects.toMatchObject({
+      code: 'ENOMEM',
+    })
+  })
+
+  it('refuses a completion queue without entries', () => {
+    expect(() => context.createCompletionQueue({ entries: 0 })).toThrow(UsageError)
+  })
+
+  it('refuses to wait on a queue without a channel', async () => {
+    await expect(context.createCompletionQueue({ entries: 1 }).wait()).rejects.toThrow(
+      /no completion channel/,
+    )
+  })
+
+  it('frees 200 regions of 8 MiB one after the other without growing', async () => {
+    const protectionDomain = context.allocateProtectionDomain()
+    const before = process.memoryUsage().rss
+    for (let i = 0; i < 200; i++) {
+      const region = await protectionDomain.allocateMemoryRegion(8 * 2 ** 20)
+      new Uint8Array(region.buffer).fill(i)
+      region.close()
+    }
+    expect(process.memoryUsage().rss - before).toBeLessThan(100 * 2 ** 20)
+  })
+})

@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Brings a fresh machine to where the project builds and runs: system packages, npm packages, build.
+# Usage: scripts/setup.sh [build] [test] [lab]   (groups of system packages; default: build)
+# Quick when there is nothing to do. Says what it does.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+declare -A packages=(
+  [build]="g++ make cmake libibverbs-dev librdmacm-dev"
+  [test]="nbdkit libnbd-bin python3-libnbd fio qemu-utils clang-format clang libclang-rt-14-dev"
+  [lab]="qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers ibverbs-utils
+         rdmacm-utils perftest qperf nbdkit nbd-client libnbd-bin fio util-linux mount"
+)
+
+missing=()
+for group in "${@:-build}"; do
+  for package in ${packages[$group]:?unknown group "$group"}; do
+    dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null | grep -qx installed || missing+=("$package")
+  done
+done
+if ((${#missing[@]})); then
+  if ((EUID != 0)); then
+    echo "setup: these system packages are missing; as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  echo "setup: installing system packages: ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if [[ ! -e node_modules/.package-lock.json || package-lock.json -nt node_modules/.package-lock.json ]]; then
+  echo "setup: npm ci"
+  npm ci --no-audit --no-fund --loglevel=error
+  touch node_modules/.package-lock.json
+fi
+
+echo "setup: build"
+npm run --silent build
