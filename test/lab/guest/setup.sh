@@ -1,0 +1,20 @@
+# Second program of a guest, on its real root: what every test takes for granted, then the agent.
+# Drivers are loaded only by whoever asks for them (rxe.sh, nbd.sh).
+set -eu
+
+mount -t sysfs sys /sys
+mkdir -p /dev/shm /dev/pts
+mount -t tmpfs -o mode=1777 shm /dev/shm
+mount -t devpts devpts /dev/pts
+mount -t tmpfs -o mode=755 run /run
+mount -t cgroup2 cgroup /sys/fs/cgroup
+echo +memory >/sys/fs/cgroup/cgroup.subtree_control
+
+mkdir -p /lib/modules
+mount --bind "$lab_kernel/lib/modules" /lib/modules
+
+echo "$lab_name" >/proc/sys/kernel/hostname
+ip link set lo up
+
+cd "$lab_top"
+exec "$lab_agent" /dev/vport*p1

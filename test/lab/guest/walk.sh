@@ -1,0 +1,22 @@
+# Runs array-walk alone in a control group, and alone on the swap that is on.
+#
+#   walk.sh ARRAY_WALK BYTES LIMIT     LIMIT: bytes of memory, or max
+set -eu
+program=$1 bytes=$2 limit=$3
+
+if [ "$(wc -l </proc/swaps)" -gt 2 ]; then
+  echo "walk.sh: more than one swap device is on:" >&2
+  cat /proc/swaps >&2
+  exit 2
+fi
+
+group=/sys/fs/cgroup/walk
+mkdir "$group"
+echo "$limit" >"$group/memory.max"
+(
+  # A subshell's own process number: $$ stays the script's.
+  sh -c 'echo "$PPID"' >"$group/cgroup.procs"
+  exec "$program" --bytes "$bytes" --json
+) && status=0 || status=$?
+rmdir "$group"
+exit "$status"

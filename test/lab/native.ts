@@ -1,0 +1,36 @@
+import { createHash } from 'node:crypto'
+import { existsSync, readFileSync } from 'node:fs'
+import { mkdir, mkdtemp, rename, rm } from 'node:fs/promises'
+import { join } from 'node:path'
+import { LocalShell } from './local-shell.js'
+import { cache, guestScripts, top } from './paths.js'
+
+/** The guest's agent, compiled when its source changed. */
+export async function ensureAgent(): Promise<string> {
+  return await compile('agent', join(guestScripts, 'agent.cc'))
+}
+
+/** The thesis's micro-benchmark, compiled when its source changed. */
+export async function ensureArrayWalk(): Promise<string> {
+  return await compile('array-walk', join(top, 'bench', 'native', 'array-walk.cc'))
+}
+
+async function compile(name: string, source: string): Promise<string> {
+  const identity = createHash('sha256').update(readFileSync(source)).digest('hex').slice(0, 16)
+  const folder = join(cache, 'bin')
+  const file = join(folder, `${name}-${identity}`)
+  if (existsSync(file)) return file
+  await mkdir(folder, { recursive: true })
+  const work = await mkdtemp(join(folder, 'compiling-'))
+  try {
+    const built = join(work, name)
+    // Static: it starts without a walk through the host's libraries over 9p.
+    await new LocalShell().run(['g++', '-std=c++20', '-O2', '-Wall', '-Wextra', '-static', '-o', built, source], {
+      deadlineMs: 120_000,
+    })
+    await rename(built, file)
+    return file
+  } finally {
+    await rm(work, { recursive: true, force: true })
+  }
+}

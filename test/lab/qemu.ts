@@ -1,0 +1,54 @@
+import type { Accelerator } from './accelerator.js'
+import type { Kernel } from './kernel.js'
+
+export interface Machine {
+  accelerator: Accelerator
+  kernel: Kernel
+  initramfs: string
+  memoryMiB: number
+  cpus: number
+  /** Words for guest/init and guest/setup.sh. */
+  environment: Readonly<Record<string, string>>
+  /** QEMU's name for where the serial console goes: stdio, or file:PATH. */
+  console: string
+  /** Socket on which the host listens for the agent. */
+  agentSocket?: string
+  disk?: { file: string; direct: boolean }
+  wire?: { socket: string; end: WireEnd }
+}
+
+/** The end that opens the wire boots first; they are equal after that. */
+export type WireEnd = 'listen' | 'connect'
+
+/** The command line of one guest, QEMU's own name first. */
+export function qemuArguments(machine: Machine): string[] {
+  const words = Object.entries(machine.environment).map(([name, value]) => `${name}="${value}"`)
+  // The guest runs only our own programs, and mitigations cost an emulated guest much of its speed.
+  const append = ['console=ttyS0', 'panic=-1', 'quiet', 'mitigations=off', 'random.trust_cpu=on', ...words]
+  const command = [
+    // QEMU dies with this process, however this process dies.
+    ...['setpriv', '--pdeathsig', 'KILL', 'qemu-system-x86_64'],
+    ...['-accel', machine.accelerator === 'tcg' ? 'tcg,thread=multi' : 'kvm'],
+    ...['-cpu', 'max', '-smp', String(machine.cpus), '-m', String(machine.memoryMiB)],
+    ...['-nodefaults', '-display', 'none', '-no-reboot', '-serial', machine.console],
+    ...['-kernel', machine.kernel.image, '-initrd', machine.initramfs, '-append', append.join(' ')],
+    ...['-virtfs', 'local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap'],
+  ]
+  if (machine.agentSocket !== undefined) {
+    command.push('-chardev', `socket,id=agent,path=${machine.agentSocket}`)
+    command.push('-device', 'virtio-serial-pci', '-device', 'virtserialport,chardev=agent,nr=1')
+  }
+  if (machine.disk) {
+    const cache = machine.disk.direct ? 'none' : 'writeback'
+    command.push('-drive', `file=${machine.disk.file},format=raw,if=none,id=disk,cache=${cache}`)
+    command.push('-device', 'virtio-blk-pci,drive=disk')
+  }
+  if (machine.wire) {
+    const { socket, end } = machine.wire
+    const server = end === 'listen' ? 'on' : 'off'
+    const mac = end === 'listen' ? '52:54:00:00:77:01' : '52:54:00:00:77:02'
+    command.push('-netdev', `stream,id=wire,server=${server},addr.type=unix,addr.path=${socket}`)
+    command.push('-device', `virtio-net-pci,netdev=wire,host_mtu=9000,mac=${mac}`)
+  }
+  return command
+}

@@ -1,0 +1,50 @@
+import { join } from 'node:path'
+import { guestScripts } from './paths.js'
+import type { Shell } from './shell.js'
+
+/** What array-walk reports; pages are 4096 bytes. */
+export interface Walk {
+  bytes: number
+  pages: number
+  writeSeconds: number
+  readSeconds: number
+  seconds: number
+  /** pswpout and pswpin of /proc/vmstat while it ran. */
+  pagesOut: number
+  pagesIn: number
+  wrongPages: number
+}
+
+export interface WalkOptions {
+  /** The compiled micro-benchmark: LabParts.arrayWalk. */
+  program: string
+  bytes: number
+  /** memory.max of the control group it runs in; none by default. */
+  limitBytes?: number
+  deadlineMs?: number
+}
+
+/**
+ * Writes integers one after another into an array, reads them back and verifies, in a control group
+ * of its own. At most one swap device may be on. Wrong pages are counted, not thrown.
+ */
+export async function walkArray(shell: Shell, options: WalkOptions): Promise<Walk> {
+  const { program, bytes, limitBytes = 'max', deadlineMs = 240_000 } = options
+  const script = join(guestScripts, 'walk.sh')
+  const command = ['sh', script, program, String(bytes), String(limitBytes)]
+  const result = await shell.exec(command, { deadlineMs })
+  const report = /^\{.*\}$/m.exec(result.stdout)?.[0]
+  if (report === undefined) throw new Error(`array-walk: ${result.stderr || `ended with ${result.status}`}`)
+  return JSON.parse(report) as Walk
+}
+
+/** Makes the device swap space, swaps on it while `body` runs, and takes it off again. */
+export async function withSwapOn<T>(shell: Shell, device: string, body: () => Promise<T>): Promise<T> {
+  await shell.run(['mkswap', device])
+  await shell.run(['swapon', device])
+  try {
+    return await body()
+  } finally {
+    await shell.run(['swapoff', device], { deadlineMs: 120_000 })
+  }
+}
