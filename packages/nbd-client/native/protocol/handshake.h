@@ -1,0 +1,108 @@
+// The server's side of the fixed newstyle negotiation: bytes in, bytes out, and a decision.
+// No I/O, no allocation after construction, no exception. Specification: proto.md, "Handshake phase".
+//
+//   greeting -> client flags -> option header -> option payload -> (answer) -> option header …
+//                                    |                                 |
+//                                    +-- EXPORT_NAME, GO --> asks for a lane --> transmission
+//
+// Its owner repeats: send output(); when that is empty, receive at most input().size() bytes. It never
+// asks for more bytes than the negotiation still needs, so no byte of the transmission phase is taken,
+// and none outlives a change of state. It answers one option at a time, which bounds both buffers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "protocol/request.h"
+
+namespace rdmakit::nbd {
+
+inline constexpr uint32_t kMaxString = 4096;         // "Values": strings
+inline constexpr uint32_t kMaxOptions = 32;          // in one session
+inline constexpr uint32_t kMaxOptionLength = 32768;  // what is longer ends the session unread
+
+struct ExportDescription {
+  std::string name;         // ≤ kMaxString bytes; the empty name always means this export
+  std::string description;  // ≤ kMaxString bytes
+  Export exported;
+  uint32_t preferred_block_size = 4096;
+};
+
+class Handshake {
+ public:
+  enum class Phase {
+    negotiating,
+    wants_lane,    // answer with grant() or refuse()
+    transmission,  // once output() is sent, the connection belongs to a lane
+    closed,        // once output() is sent, close; reason() says why
+  };
+
+  explicit Handshake(const ExportDescription& description);
+
+  std::span<const uint8_t> output() const { return {output_.data() + sent_, filled_ - sent_}; }
+  void sent(size_t bytes);
+  // Where the next bytes go. Empty while output waits, while a lane is awaited, and at the end.
+  std::span<uint8_t> input();
+  void received(size_t bytes);
+
+  Phase phase() const { return phase_; }
+  const char* reason() const { return reason_; }
+
+  // A lane is reserved: tell the client the export's flags as they are now, and go.
+  void grant(uint16_t transmission_flags);
+  // No lane: says so (GO, the client may go on) or closes (EXPORT_NAME has no way to say it).
+  void refuse(OptionReplyType type, const char* reason);
+
+ private:
+  using Step = void (Handshake::*)();
+
+  // One per state; each is called when all the bytes it waited for are there.
+  void on_client_flags();
+  void on_option_header();
+  void on_option_payload();
+  void on_discarded();
+
+  // One per option.
+  void on_export_name();
+  void on_abort();
+  void on_list();
+  void on_info_or_go();
+  void answer_info(uint16_t transmission_flags);
+  void answer_export_name(uint16_t transmission_flags);
+
+  void expect(size_t bytes, Step step);
+  void expect_option();
+  void discard_payload(Step then);
+  void reply(OptionReplyType type, std::span<const uint8_t> payload = {});
+  void reply_error(OptionReplyType type, std::string_view text);
+  void reply_string(InfoType type, std::string_view text);
+  void put(const void* bytes, size_t length);
+  void close(const char* reason);
+  bool exports(std::string_view name) const;
+
+  const ExportDescription& description_;
+  Phase phase_ = Phase::negotiating;
+  const char* reason_ = "";
+  Step step_ = nullptr;
+  Step after_discard_ = nullptr;
+  size_t expected_ = 0;    // bytes that step_ waits for
+  size_t have_ = 0;        // of them
+  size_t discarding_ = 0;  // payload bytes that nobody will look at
+  uint32_t options_ = 0;
+  uint32_t option_ = 0;
+  uint32_t option_length_ = 0;
+  uint32_t infos_ = 0;  // bit per InfoType asked for
+  bool fixed_newstyle_ = false;
+  bool no_zeroes_ = false;
+  size_t filled_ = 0;
+  size_t sent_ = 0;
+  // The largest option looked into is GO: a name and as many information requests as fit.
+  std::array<uint8_t, kMaxString + 1024> input_;
+  // The largest answer: EXPORT, NAME, DESCRIPTION, BLOCK_SIZE and ACK.
+  std::array<uint8_t, 2 * kMaxString + 512> output_;
+};
+
+}  // namespace rdmakit::nbd
