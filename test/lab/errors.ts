@@ -23,7 +23,10 @@ export const exitNoGuest = 77
 export async function before<T>(deadlineMs: number, what: string, promise: Promise<T>): Promise<T> {
   let timer: NodeJS.Timeout | undefined
   const expired = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new DeadlineError(`${what}: not within ${deadlineMs / 1000} s`)), deadlineMs)
+    timer = setTimeout(
+      () => reject(new DeadlineError(`${what}: not within ${deadlineMs / 1000} s`)),
+      deadlineMs,
+    )
   })
   try {
     return await Promise.race([promise, expired])

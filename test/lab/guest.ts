@@ -9,7 +9,7 @@ import { makeDisk } from './disk.js'
 import { before, DeadlineError, GuestDiedError } from './errors.js'
 import type { LabParts } from './lab-parts.js'
 import { LocalShell } from './local-shell.js'
-import { top } from './paths.js'
+import { cache, top } from './paths.js'
 import { qemuArguments, type WireEnd } from './qemu.js'
 import { type Command, type CommandOptions, RunningProcess, Shell, tail, toArguments } from './shell.js'
 
@@ -33,6 +33,7 @@ const guestEnvironment = {
   // The host's own Node, wherever it lives.
   PATH: `${dirname(process.execPath)}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin`,
   LANG: 'C.UTF-8',
+  RDMAKIT_CACHE: cache,
 }
 
 /** A running guest: commands run in it as in any other shell. */

@@ -12,7 +12,10 @@ const earlyModules = ['virtio_pci', 'virtio_console', '9pnet_virtio', '9p', 'ove
 /** The initramfs: busybox, the early modules in the order they load, and guest/init. */
 export async function ensureInitramfs(kernel: Kernel): Promise<string> {
   const init = join(guestScripts, 'init')
-  const identity = createHash('sha256').update(readFileSync(init)).update(earlyModules.join(' ')).digest('hex')
+  const identity = createHash('sha256')
+    .update(readFileSync(init))
+    .update(earlyModules.join(' '))
+    .digest('hex')
   const folder = join(cache, 'initramfs')
   const file = join(folder, `${kernel.version}-${identity.slice(0, 16)}.cpio`)
   if (existsSync(file)) return file

@@ -1,7 +1,7 @@
+import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { mkdir, mkdtemp, readdir, rename, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { spawnSync } from 'node:child_process'
 import { NoGuestError } from './errors.js'
 import { LocalShell } from './local-shell.js'
 import { cache } from './paths.js'

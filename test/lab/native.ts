@@ -25,9 +25,12 @@ async function compile(name: string, source: string): Promise<string> {
   try {
     const built = join(work, name)
     // Static: it starts without a walk through the host's libraries over 9p.
-    await new LocalShell().run(['g++', '-std=c++20', '-O2', '-Wall', '-Wextra', '-static', '-o', built, source], {
-      deadlineMs: 120_000,
-    })
+    await new LocalShell().run(
+      ['g++', '-std=c++20', '-O2', '-Wall', '-Wextra', '-static', '-o', built, source],
+      {
+        deadlineMs: 120_000,
+      },
+    )
     await rename(built, file)
     return file
   } finally {

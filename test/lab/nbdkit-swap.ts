@@ -15,7 +15,11 @@ export interface NbdkitSwapOptions extends WalkOptions {
  * The peer that remote swap is compared with: the kernel's own nbd-client over TCP, and nbdkit's
  * memory plugin behind it. Server and client may be the same shell. nbd.sh must have run in the client.
  */
-export async function walkOverNbdkit(server: Shell, client: Shell, options: NbdkitSwapOptions): Promise<Walk> {
+export async function walkOverNbdkit(
+  server: Shell,
+  client: Shell,
+  options: NbdkitSwapOptions,
+): Promise<Walk> {
   const { address, device = '/dev/nbd0', exportBytes = 2 * options.bytes } = options
   const script = join(guestScripts, 'nbdkit-swap.sh')
   await server.run(['sh', script, 'serve', address, String(exportBytes)])

@@ -40,7 +40,9 @@ export function ensurePackages(say: (line: string) => void): void {
     const env = { ...process.env, DEBIAN_FRONTEND: 'noninteractive' }
     const apt = spawnSync('apt-get', ['-q', ...args], { encoding: 'utf8', env, timeout: 300_000 })
     if (apt.status !== 0) {
-      throw new NoGuestError(`the lab's packages cannot be installed: apt-get ${args.join(' ')}:\n${apt.stderr}`)
+      throw new NoGuestError(
+        `the lab's packages cannot be installed: apt-get ${args.join(' ')}:\n${apt.stderr}`,
+      )
     }
   }
 }

@@ -1,0 +1,94 @@
+import { existsSync, watch } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { before } from './errors.js'
+import { Guest, type GuestOptions } from './guest.js'
+import type { LabParts } from './lab-parts.js'
+
+export interface PairOptions {
+  server?: Omit<GuestOptions, 'wire'>
+  client?: Omit<GuestOptions, 'wire'>
+}
+
+/** Two guests on one wire, each with Soft-RoCE on it. */
+export class GuestPair implements AsyncDisposable {
+  static readonly serverAddress = '10.77.0.1'
+  static readonly clientAddress = '10.77.0.2'
+
+  private constructor(
+    readonly server: Guest,
+    readonly client: Guest,
+    private readonly folder: string,
+  ) {}
+
+  /** Boots both at the same time; one processor each unless told otherwise. */
+  static async boot(parts: LabParts, options: PairOptions = {}): Promise<GuestPair> {
+    const folder = await mkdtemp(join(tmpdir(), 'rdmakit-lab-wire-'))
+    const socket = join(folder, 'wire.sock')
+    const listens = Guest.boot(parts, {
+      name: 'server',
+      cpus: 1,
+      ...options.server,
+      wire: { socket, end: 'listen' },
+    })
+    listens.catch(() => {}) // Reported below, together with the other one.
+    await Promise.race([fileAppears(socket, 15_000), listens]).catch(() => {})
+    const connects = Guest.boot(parts, {
+      name: 'client',
+      cpus: 1,
+      ...options.client,
+      wire: { socket, end: 'connect' },
+    })
+    try {
+      const [server, client] = await bothOrNone(listens, connects)
+      const pair = new GuestPair(server, client, folder)
+      try {
+        await Promise.all([
+          server.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.serverAddress]),
+          client.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.clientAddress]),
+        ])
+      } catch (error) {
+        await pair.powerOff()
+        throw error
+      }
+      return pair
+    } catch (error) {
+      await rm(folder, { recursive: true, force: true })
+      throw error
+    }
+  }
+
+  async powerOff(): Promise<void> {
+    await Promise.all([this.server.powerOff(), this.client.powerOff()])
+    await rm(this.folder, { recursive: true, force: true })
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.powerOff()
+  }
+}
+
+async function bothOrNone(...boots: [Promise<Guest>, Promise<Guest>]): Promise<[Guest, Guest]> {
+  const [first, second] = await Promise.allSettled(boots)
+  if (first.status === 'fulfilled' && second.status === 'fulfilled') return [first.value, second.value]
+  const up = [first, second].flatMap((boot) => (boot.status === 'fulfilled' ? [boot.value] : []))
+  await Promise.all(up.map((guest) => guest.kill()))
+  throw first.status === 'rejected' ? first.reason : (second as PromiseRejectedResult).reason
+}
+
+async function fileAppears(file: string, deadlineMs: number): Promise<void> {
+  const watcher = watch(join(file, '..'))
+  try {
+    const appears = new Promise<void>((resolve) => {
+      const look = (): void => {
+        if (existsSync(file)) resolve()
+      }
+      watcher.on('change', look)
+      look()
+    })
+    await before(deadlineMs, `waiting for ${file}`, appears)
+  } finally {
+    watcher.close()
+  }
+}
