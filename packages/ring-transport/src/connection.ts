@@ -1,4 +1,4 @@
-import { ConnectionId, deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
+import { ConnectionId, type Context, deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
 import { Observable, Subject } from 'rxjs'
 import { decodeError } from './errors.js'
 import { Link, type LinkSink } from './link.js'
@@ -118,6 +118,11 @@ export class RingConnection {
   static async #connectOne(uri: string, chosen: Settings): Promise<RingConnection> {
     const id = await ConnectionId.resolve(uri, chosen.wait)
     return new RingConnection(await Link.connect(id, chosen))
+  }
+
+  /** The device that the connection runs on. */
+  get context(): Context {
+    return this.#link.id.context
   }
 
   get localUri(): string {
