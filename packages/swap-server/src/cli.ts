@@ -38,7 +38,6 @@ Examples:
 
 Security: anyone who can connect may take memory. Listen on loopback or on a network that you trust.`,
   )
-  .showHelpAfterError('(swap-server --help explains the options)')
 
 async function main(): Promise<void> {
   const options = program.parse().opts<Options>()

@@ -48,7 +48,7 @@ export class Session {
     this.#control = connection
     this.context = context
     this.#protectionDomain = context.allocateProtectionDomain()
-    connection.handle((request) => this.#answer(request))
+    connection.handle((request) => this.#answer(request.copy()))
   }
 
   get client(): string {
