@@ -1,7 +1,7 @@
 import { existsSync, readFileSync } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { rm } from 'node:fs/promises'
 import { createServer, type Socket } from 'node:net'
-import { constants, tmpdir } from 'node:os'
+import { constants } from 'node:os'
 import { dirname, join } from 'node:path'
 import { StringDecoder } from 'node:string_decoder'
 import { encodeFrame, encodeStart, type Frame, FrameReader, Kind } from './channel.js'
@@ -12,6 +12,7 @@ import { LocalShell } from './local-shell.js'
 import { cache, top } from './paths.js'
 import { qemuArguments, type WireEnd } from './qemu.js'
 import { type Command, type CommandOptions, RunningProcess, Shell, tail, toArguments } from './shell.js'
+import { makeWorkFolder } from './work-folder.js'
 
 export interface GuestOptions {
   /** Host name in the guest. */
@@ -63,7 +64,7 @@ export class Guest extends Shell implements AsyncDisposable {
 
   static async boot(parts: LabParts, options: GuestOptions = {}): Promise<Guest> {
     const { name = 'guest', memoryMiB = 2048, cpus = 2, diskMiB, wire, deadlineMs = 90_000 } = options
-    const folder = await mkdtemp(join(tmpdir(), `rdmakit-lab-${name}-`))
+    const folder = await makeWorkFolder(name)
     const agentSocket = join(folder, 'agent.sock')
     const server = createServer()
     await new Promise<void>((resolve) => server.listen(agentSocket, resolve))

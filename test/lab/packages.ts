@@ -19,9 +19,9 @@ export const labPackages = [
 ] as const
 
 export function missingPackages(): string[] {
-  const query = spawnSync('dpkg-query', ['-W', '-f', '${Package} ${db:Status-Status}\n', ...labPackages], {
-    encoding: 'utf8',
-  })
+  // biome-ignore lint/suspicious/noTemplateCurlyInString: dpkg's own notation
+  const format = '${Package} ${db:Status-Status}\n'
+  const query = spawnSync('dpkg-query', ['-W', '-f', format, ...labPackages], { encoding: 'utf8' })
   if (query.error) throw new NoGuestError('the lab needs Debian 12: there is no dpkg-query here')
   const installed = new Set(query.stdout.split('\n').filter((line) => line.endsWith(' installed')))
   return labPackages.filter((name) => !installed.has(`${name} installed`))

@@ -1,10 +1,10 @@
 import { existsSync, watch } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { before } from './errors.js'
 import { Guest, type GuestOptions } from './guest.js'
 import type { LabParts } from './lab-parts.js'
+import { makeWorkFolder } from './work-folder.js'
 
 export interface PairOptions {
   server?: Omit<GuestOptions, 'wire'>
@@ -24,7 +24,7 @@ export class GuestPair implements AsyncDisposable {
 
   /** Boots both at the same time; one processor each unless told otherwise. */
   static async boot(parts: LabParts, options: PairOptions = {}): Promise<GuestPair> {
-    const folder = await mkdtemp(join(tmpdir(), 'rdmakit-lab-wire-'))
+    const folder = await makeWorkFolder('wire')
     const socket = join(folder, 'wire.sock')
     const listens = Guest.boot(parts, {
       name: 'server',

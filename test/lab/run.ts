@@ -1,6 +1,7 @@
 // The lab's command line; scripts/lab.sh builds what is missing and starts it.
 import { mkdirSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { guestDemo } from './demo.js'
 import { exitNoGuest, NoGuestError } from './errors.js'
 import { Guest } from './guest.js'
 import { type LabParts, prepareLab } from './lab-parts.js'
@@ -10,13 +11,16 @@ import type { Command, ExecOptions, Shell } from './shell.js'
 
 const usage = `usage: npm run lab [-- COMMAND]
 
-  (nothing)              the tests inside one guest, then those that need two
+  (nothing)              the tests inside one guest, then those on the host
   guest [VITEST OPTION]  only the tests inside one guest
-  pair [VITEST OPTION]   only the tests with two guests
+  host [VITEST OPTION]   only those on the host: the harness itself, and two guests on one wire
   exec SHELL COMMAND     boot one guest and run a command in it
+  demo                   remote swap between two guests, against local memory and a local disk
 `
 
 const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--config']
+// Colours and redrawn lines are for terminals.
+const vitestEnvironment = { CI: '1', ...(!process.stdout.isTTY && { NO_COLOR: '1' }) }
 const guestTestsDeadlineMs = 600_000
 
 const say = (line: string): void => console.log(`lab: ${line}`)
@@ -39,7 +43,7 @@ async function bootForTests(parts: LabParts): Promise<Guest> {
 async function testInGuest(parts: LabParts, options: readonly string[]): Promise<number> {
   await using guest = await bootForTests(parts)
   const command = [...vitest, 'test/lab/vitest.config.ts', ...options]
-  const status = await live(guest, command, { env: { CI: '1' }, deadlineMs: guestTestsDeadlineMs })
+  const status = await live(guest, command, { env: vitestEnvironment, deadlineMs: guestTestsDeadlineMs })
   const results = await guest.exec(['cat', '/run/rdmakit-lab-results.json'])
   mkdirSync(join(top, 'test-results'), { recursive: true })
   if (results.status === 0) writeFileSync(join(top, 'test-results', 'lab-guest.json'), results.stdout)
@@ -47,24 +51,28 @@ async function testInGuest(parts: LabParts, options: readonly string[]): Promise
   return status
 }
 
-async function testWithTwo(options: readonly string[]): Promise<number> {
-  const command = [...vitest, 'test/lab/vitest.pair.config.ts', ...options]
-  return await live(new LocalShell(), command, { env: { CI: '1' }, deadlineMs: guestTestsDeadlineMs })
+async function testOnHost(options: readonly string[]): Promise<number> {
+  const command = [...vitest, 'test/lab/vitest.host.config.ts', ...options]
+  return await live(new LocalShell(), command, { env: vitestEnvironment, deadlineMs: guestTestsDeadlineMs })
 }
 
 async function main([command, ...rest]: readonly string[]): Promise<number> {
-  if (command !== undefined && !['guest', 'pair', 'exec'].includes(command)) {
+  if (command !== undefined && !['guest', 'host', 'exec', 'demo'].includes(command)) {
     process.stderr.write(usage)
     return 2
+  }
+  if (command === 'demo') {
+    await guestDemo()
+    return 0
   }
   const parts = await prepareLab(say)
   if (command === 'exec') {
     await using guest = await bootForTests(parts)
     return await live(guest, rest.join(' '), { deadlineMs: guestTestsDeadlineMs })
   }
-  const inGuest = command === 'pair' ? 0 : await testInGuest(parts, rest)
-  const withTwo = command === 'guest' ? 0 : await testWithTwo(rest)
-  return inGuest === 0 ? withTwo : inGuest
+  const inGuest = command === 'host' ? 0 : await testInGuest(parts, rest)
+  const onHost = command === 'guest' ? 0 : await testOnHost(rest)
+  return inGuest === 0 ? onHost : inGuest
 }
 
 try {

@@ -1,0 +1,67 @@
+import type { Command, RunningProcess, Shell } from './shell.js'
+
+const attachDeadlineMs = 60_000
+const detachDeadlineMs = 120_000 // swapoff reads back whatever is still out there.
+
+/** The two programs of a swap service, and what they print once they are ready. */
+export interface SwapService {
+  serve: Command
+  listening: RegExp
+  /** Attaches the device, makes it swap space and swaps on it; SIGTERM undoes all three. */
+  attach: Command
+  attached: RegExp
+}
+
+/** This project's own: a page server in one place, a block device on its memory in the other. */
+export function rdmakitSwap(uri: string, memory: string, size: string, device = '/dev/nbd0'): SwapService {
+  return {
+    serve: ['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', memory],
+    listening: /^listening (\S+)/,
+    attach: [
+      ...['node', 'packages/nbd-client/dist/cli.js', 'attach', '--server', uri],
+      ...['--size', size, '--device', device, '--swap'],
+    ],
+    attached: /^attached (\S+)/,
+  }
+}
+
+/** Remote swap that is on: a server process in one shell, a client process in another. */
+export class RemoteSwap implements AsyncDisposable {
+  private constructor(
+    readonly server: RunningProcess,
+    readonly client: RunningProcess,
+  ) {}
+
+  /** Starts the server, then attaches the client. The two shells may be the same one. */
+  static async attach(server: Shell, client: Shell, service: SwapService): Promise<RemoteSwap> {
+    const serving = server.start(service.serve)
+    try {
+      await serving.waitForLine(service.listening, attachDeadlineMs)
+      const attaching = client.start(service.attach)
+      try {
+        await attaching.waitForLine(service.attached, attachDeadlineMs)
+      } catch (error) {
+        await attaching.stop().catch(() => {})
+        throw error
+      }
+      return new RemoteSwap(serving, attaching)
+    } catch (error) {
+      await serving.stop().catch(() => {})
+      throw error
+    }
+  }
+
+  /** Takes the swap off, then stops the server. Throws when either did not end as it should. */
+  async detach(): Promise<void> {
+    const client = await this.client.stop(detachDeadlineMs)
+    const server = await this.server.stop()
+    for (const [name, end] of Object.entries({ client, server })) {
+      if (end.status !== 0)
+        throw new Error(`the ${name} ended with ${end.status ?? end.signal}: ${end.stderr}`)
+    }
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.detach()
+  }
+}

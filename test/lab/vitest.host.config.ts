@@ -1,0 +1,14 @@
+import { defineConfig } from 'vitest/config'
+
+/** Tests on the host that boot guests of their own: the harness itself, and two guests on one wire. */
+export default defineConfig({
+  test: {
+    include: ['test/lab/host-tests/**/*.test.ts'],
+    pool: 'forks',
+    maxWorkers: 1,
+    fileParallelism: false,
+    testTimeout: 240_000,
+    hookTimeout: 120_000,
+    reporters: ['verbose', ['json', { outputFile: 'test-results/lab-host.json' }]],
+  },
+})
