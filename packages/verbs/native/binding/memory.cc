@@ -10,6 +10,11 @@ std::shared_ptr<Mapping> Mapping::create(size_t length) {
   constexpr size_t kHugePage = size_t{2} << 20;
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   length = (length + page - 1) / page * page;
+  // Where the kernel overcommits without limit the touching below would end in its OOM killer.
+  if (length / page >= static_cast<size_t>(sysconf(_SC_PHYS_PAGES))) {
+    errno = ENOMEM;
+    return nullptr;
+  }
   void* address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (address == MAP_FAILED) return nullptr;
   auto mapping = std::make_shared<Mapping>(address, length);

@@ -1,0 +1,150 @@
+// What is wrong is said in one line on stderr, with what to do, and the exit status is not 0.
+import { join } from 'node:path'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { NBD_CLIENT, type Program, run, SWAP_SERVER, startServer, temporaryFolder } from './processes.js'
+
+const folder = temporaryFolder()
+let server: Program
+let uri: string
+
+beforeAll(async () => {
+  const started = await startServer(['--memory', '64M', '--slab-size', '16M'])
+  server = started.program
+  uri = started.uri
+})
+
+afterAll(async () => {
+  await server?.stop()
+  folder[Symbol.dispose]()
+})
+
+const node = (script: string, ...args: string[]) => run(process.execPath, [script, ...args], 30_000)
+const serve = (...args: string[]) =>
+  node(NBD_CLIENT, 'serve', '--unix', join(folder.path, 'bad.sock'), ...args)
+
+function expectOneLine({ status, stderr }: { status: number | null; stderr: string }, pattern: RegExp) {
+  expect(stderr).toMatch(pattern)
+  // What was done before the failure is told on lines of its own; the failure is one line, the last.
+  expect(stderr.trimEnd().split('\n').at(-1)).toMatch(pattern)
+  expect(status).not.toBe(0)
+}
+
+describe('nbd-client', () => {
+  it('unknown URI scheme', () => {
+    expectOneLine(
+      serve('--server', 'tcp://127.0.0.1:1', '--size', '16M'),
+      /unknown URI scheme "tcp:\/\/".*known: rdma:\/\/, iwarp:\/\//,
+    )
+  })
+
+  it.each(['abc', '-5', '0', '1X', ''])('size %j is not a size', (size) => {
+    expectOneLine(serve('--server', uri, `--size=${size}`), /--size/)
+  })
+
+  it('size that is not a multiple of 4096', () => {
+    expectOneLine(serve('--server', uri, '--size', '1000000'), /not a multiple of 4096.*1003520/)
+  })
+
+  it('server unreachable', () => {
+    expectOneLine(serve('--server', 'iwarp://127.0.0.1:1', '--size', '16M'), /nobody listens there/)
+  })
+
+  it('unknown host', () => {
+    expectOneLine(serve('--server', 'iwarp://no.such.host.invalid:1', '--size', '16M'), /unknown host/)
+  })
+
+  it('server too small', () => {
+    expectOneLine(serve('--server', uri, '--size', '128M'), /server too small.*64 MiB.*128 MiB.*--memory/)
+  })
+
+  it('no RDMA device for rdma://', () => {
+    expectOneLine(serve('--server', 'rdma://127.0.0.1:1', '--size', '16M'), /RDMA device.*iwarp:\/\//)
+  })
+
+  it('no nbd module', () => {
+    expectOneLine(
+      node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M'),
+      /nbd module.*nbd-client serve/,
+    )
+  })
+
+  it('not root', () => {
+    expectOneLine(
+      run(
+        'setpriv',
+        [
+          '--reuid=65534',
+          '--regid=65534',
+          '--clear-groups',
+          process.execPath,
+          NBD_CLIENT,
+          'attach',
+          '--server',
+          uri,
+          '--size',
+          '16M',
+        ],
+        30_000,
+      ),
+      /must be run as root.*nbd-client serve/,
+    )
+  })
+
+  it('a device that is none', () => {
+    expectOneLine(
+      node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M', '--device', '/dev/sda'),
+      /not an NBD device.*\/dev\/nbd0/,
+    )
+  })
+
+  it('detaching what is not attached', () => {
+    expectOneLine(node(NBD_CLIENT, 'detach', '/dev/nbd0'), /not attached/)
+  })
+
+  it('neither socket nor address', () => {
+    expectOneLine(node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M'), /--unix.*--tcp/)
+  })
+
+  it('a socket path that a file has', () => {
+    expectOneLine(
+      node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M', '--unix', NBD_CLIENT),
+      /not a socket/i,
+    )
+  })
+
+  it('an unknown option', () => {
+    expectOneLine(serve('--server', uri, '--size', '16M', '--nonsense'), /unknown option '--nonsense'/)
+  })
+})
+
+describe('swap-server', () => {
+  it('unknown URI scheme', () => {
+    expectOneLine(node(SWAP_SERVER, '--listen', 'udp://x:1', '--memory', '64M'), /unknown URI scheme/)
+  })
+
+  it('memory below one slab', () => {
+    expectOneLine(
+      node(SWAP_SERVER, '--listen', 'iwarp://127.0.0.1:0', '--memory', '1M'),
+      /does not hold one slab/,
+    )
+  })
+
+  it('a slab size that is not a power of two', () => {
+    expectOneLine(
+      node(SWAP_SERVER, '--listen', 'iwarp://127.0.0.1:0', '--memory', '64M', '--slab-size', '3M'),
+      /power of two/,
+    )
+  })
+
+  it('an address in use', () => {
+    expectOneLine(node(SWAP_SERVER, '--listen', uri, '--memory', '64M'), /EADDRINUSE/)
+  })
+
+  it('no RDMA device for rdma://', () => {
+    expectOneLine(node(SWAP_SERVER, '--listen', 'rdma://127.0.0.1:0', '--memory', '64M'), /RDMA device/)
+  })
+
+  it('no --memory', () => {
+    expectOneLine(node(SWAP_SERVER, '--listen', 'iwarp://127.0.0.1:0'), /--memory/)
+  })
+})
