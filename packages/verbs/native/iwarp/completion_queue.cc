@@ -1,0 +1,150 @@
+#include "iwarp/completion_queue.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "iwarp/completion_channel.h"
+#include "iwarp/queue_pair.h"
+
+namespace rdmakit::iwarp {
+namespace {
+
+// Up to this many sockets are tried one by one: a recv that finds nothing costs about as much as an
+// epoll_wait that finds nothing, and a recv that finds something is the one that was needed anyway.
+// Beyond, one epoll_wait says which sockets are worth a recv.
+constexpr size_t kTriedDirectly = 4;
+
+}  // namespace
+
+CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_context,
+                                 CompletionChannel* channel, Progress progress)
+    : ibv_cq{}, progress_(progress), channel_(channel) {
+  this->context = context;
+  this->channel = channel;
+  this->cq_context = cq_context;
+  const uint32_t capacity = std::bit_ceil(static_cast<uint32_t>(std::max(entries, 1)));
+  cqe = static_cast<int>(capacity);
+  mask_ = capacity - 1;
+  ring_ = std::make_unique_for_overwrite<ibv_wc[]>(capacity);
+  pthread_mutex_init(&mutex, nullptr);
+  pthread_cond_init(&cond, nullptr);
+  if (channel_ != nullptr) channel_->attach();
+}
+
+CompletionQueue::~CompletionQueue() {
+  if (channel_ != nullptr) {
+    channel_->detach(this);
+    wait_for_acknowledgements();
+  }
+  pthread_cond_destroy(&cond);
+  pthread_mutex_destroy(&mutex);
+}
+
+void CompletionQueue::wait_for_acknowledgements() {
+  pthread_mutex_lock(&mutex);
+  while (comp_events_completed != events_taken) pthread_cond_wait(&cond, &mutex);
+  pthread_mutex_unlock(&mutex);
+}
+
+void CompletionQueue::acknowledge(unsigned count) {
+  pthread_mutex_lock(&mutex);
+  comp_events_completed += count;
+  pthread_cond_signal(&cond);
+  pthread_mutex_unlock(&mutex);
+}
+
+void CompletionQueue::attach(QueuePair* queue_pair, int socket) {
+  const std::lock_guard lock(members_mutex_);
+  members_.push_back({queue_pair, socket, false});
+  if (progress_ != Progress::manual) return;
+  if (channel_ != nullptr) {
+    watch(members_.back(), channel_->poll_set());
+  } else if (members_.size() > kTriedDirectly) {
+    if (own_set_ == nullptr) {
+      auto set = std::make_unique<PollSet>();
+      if (!set->ok()) return;  // out of descriptors: go on one by one
+      own_set_ = std::move(set);
+    }
+    for (Member& member : members_) {
+      if (!member.watched) watch(member, *own_set_);
+    }
+  }
+}
+
+void CompletionQueue::watch(Member& member, PollSet& set) {
+  const uint64_t token = set.add(member.queue_pair, member.socket, EPOLLIN);
+  // 0 also when both queues of the queue pair share the set and it is watched already.
+  if (token != 0) member.queue_pair->watch_with(this, &set, token);
+  member.watched = true;
+}
+
+void CompletionQueue::detach(QueuePair* queue_pair) {
+  const std::lock_guard lock(members_mutex_);
+  std::erase_if(members_, [&](const Member& member) { return member.queue_pair == queue_pair; });
+}
+
+void CompletionQueue::request_notification(bool solicited_only) {
+  const std::lock_guard lock(ring_mutex_);
+  // Asking for less than was asked before changes nothing (InfiniBand §11.4.2.2).
+  if (!solicited_only) {
+    armed_ = Armed::any;
+  } else if (armed_ == Armed::no) {
+    armed_ = Armed::solicited;
+  }
+}
+
+// Hot path.
+void CompletionQueue::push(const ibv_wc& completion, bool solicited) {
+  bool notify = false;
+  {
+    const std::lock_guard lock(ring_mutex_);
+    const uint32_t tail = tail_.load(std::memory_order_relaxed);
+    if (tail - head_.load(std::memory_order_relaxed) > mask_) [[unlikely]] {
+      overrun_.store(true, std::memory_order_relaxed);
+    } else {
+      ring_[tail & mask_] = completion;
+      tail_.store(tail + 1, std::memory_order_release);
+    }
+    notify = armed_ == Armed::any || (armed_ == Armed::solicited && solicited);
+    if (notify) armed_ = Armed::no;
+  }
+  if (notify && channel_ != nullptr) channel_->post(this);
+}
+
+int CompletionQueue::pop(int capacity, ibv_wc* completions) {
+  if (head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire)) {
+    return overrun_.load(std::memory_order_relaxed) ? -1 : 0;
+  }
+  const std::lock_guard lock(ring_mutex_);
+  const uint32_t head = head_.load(std::memory_order_relaxed);
+  const uint32_t ready = tail_.load(std::memory_order_relaxed) - head;
+  const uint32_t count = std::min(ready, static_cast<uint32_t>(capacity));
+  for (uint32_t i = 0; i < count; i++) completions[i] = ring_[(head + i) & mask_];
+  head_.store(head + count, std::memory_order_release);
+  return static_cast<int>(count);
+}
+
+int CompletionQueue::poll(int capacity, ibv_wc* completions) {
+  if (capacity <= 0) return 0;
+  const int count = pop(capacity, completions);
+  if (count != 0) return count;
+  progress();
+  return pop(capacity, completions);
+}
+
+void CompletionQueue::progress() {
+  const std::unique_lock lock(members_mutex_, std::try_to_lock);
+  if (!lock) return;  // another thread is at it
+  PollSet* set = channel_ != nullptr ? &channel_->poll_set() : own_set_.get();
+  if (members_.size() <= kTriedDirectly || (progress_ == Progress::manual && set == nullptr)) {
+    for (const Member& member : members_) {
+      member.queue_pair->progress(EPOLLIN, QueuePair::Contention::give_up);
+    }
+  } else if (progress_ == Progress::manual) {
+    set->progress();
+  }
+  // With automatic progress and many queue pairs the engine knows better where data is.
+}
+// End of hot path.
+
+}  // namespace rdmakit::iwarp

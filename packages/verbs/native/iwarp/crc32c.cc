@@ -1,0 +1,136 @@
+#include "iwarp/crc32c.h"
+
+#include <array>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <nmmintrin.h>
+#endif
+
+namespace rdmakit::iwarp {
+namespace {
+
+constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1edc6f41 with its bits reversed
+
+using Table = std::array<uint32_t, 256>;
+
+// Slicing by eight: tables[k][b] is the register after byte b and k zero bytes.
+constexpr std::array<Table, 8> make_slices() {
+  std::array<Table, 8> tables{};
+  for (uint32_t byte = 0; byte < 256; byte++) {
+    uint32_t crc = byte;
+    for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ ((crc & 1) ? kPolynomial : 0);
+    tables[0][byte] = crc;
+  }
+  for (uint32_t byte = 0; byte < 256; byte++) {
+    for (size_t k = 1; k < 8; k++) {
+      const uint32_t before = tables[k - 1][byte];
+      tables[k][byte] = (before >> 8) ^ tables[0][before & 0xff];
+    }
+  }
+  return tables;
+}
+constexpr std::array<Table, 8> kSlices = make_slices();
+
+}  // namespace
+
+uint32_t crc32c_extend_portable(uint32_t state, const void* data, size_t length) {
+  const uint8_t* at = static_cast<const uint8_t*>(data);
+  for (; length >= 8; at += 8, length -= 8) {
+    const uint32_t low = state ^ (static_cast<uint32_t>(at[0]) | static_cast<uint32_t>(at[1]) << 8 |
+                                  static_cast<uint32_t>(at[2]) << 16 | static_cast<uint32_t>(at[3]) << 24);
+    state = kSlices[7][low & 0xff] ^ kSlices[6][(low >> 8) & 0xff] ^ kSlices[5][(low >> 16) & 0xff] ^
+            kSlices[4][low >> 24] ^ kSlices[3][at[4]] ^ kSlices[2][at[5]] ^ kSlices[1][at[6]] ^
+            kSlices[0][at[7]];
+  }
+  for (; length > 0; at++, length--) state = (state >> 8) ^ kSlices[0][(state ^ *at) & 0xff];
+  return state;
+}
+
+#if defined(__x86_64__)
+namespace {
+
+// The crc32 instruction takes three cycles and one can start each cycle: three independent streams
+// keep it busy. Streams are joined by "what this register becomes after N zero bytes", which is
+// linear in the register and so four table look-ups.
+constexpr size_t kLongStream = 4096;
+constexpr size_t kShortStream = 256;
+using Shift = std::array<Table, 4>;
+
+Shift make_shift(size_t zeros) {
+  // The effect on each single bit first: table entries are sums (xor) of bits.
+  static const std::array<uint8_t, kLongStream> zero_bytes{};
+  std::array<uint32_t, 32> bits;
+  for (size_t bit = 0; bit < 32; bit++) {
+    bits[bit] = crc32c_extend_portable(uint32_t{1} << bit, zero_bytes.data(), zeros);
+  }
+  Shift shift{};
+  for (size_t byte = 0; byte < 4; byte++) {
+    for (size_t value = 0; value < 256; value++) {
+      for (size_t bit = 0; bit < 8; bit++) {
+        if (value & (size_t{1} << bit)) shift[byte][value] ^= bits[byte * 8 + bit];
+      }
+    }
+  }
+  return shift;
+}
+
+inline uint32_t apply(const Shift& shift, uint32_t state) {
+  return shift[0][state & 0xff] ^ shift[1][(state >> 8) & 0xff] ^ shift[2][(state >> 16) & 0xff] ^
+         shift[3][state >> 24];
+}
+
+inline uint64_t load64(const uint8_t* from) {
+  uint64_t value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+template <size_t kStream>
+__attribute__((target("sse4.2"))) uint32_t three_streams(const Shift& shift, uint32_t state,
+                                                         const uint8_t* at) {
+  uint64_t first = state, second = 0, third = 0;
+  for (const uint8_t* end = at + kStream; at < end; at += 8) {
+    first = _mm_crc32_u64(first, load64(at));
+    second = _mm_crc32_u64(second, load64(at + kStream));
+    third = _mm_crc32_u64(third, load64(at + 2 * kStream));
+  }
+  const uint32_t joined = apply(shift, static_cast<uint32_t>(first)) ^ static_cast<uint32_t>(second);
+  return apply(shift, joined) ^ static_cast<uint32_t>(third);
+}
+
+__attribute__((target("sse4.2"))) uint32_t extend_sse42(uint32_t state, const void* data, size_t length) {
+  static const Shift long_shift = make_shift(kLongStream);
+  static const Shift short_shift = make_shift(kShortStream);
+  const uint8_t* at = static_cast<const uint8_t*>(data);
+  while (length >= 3 * kLongStream) {
+    state = three_streams<kLongStream>(long_shift, state, at);
+    at += 3 * kLongStream;
+    length -= 3 * kLongStream;
+  }
+  while (length >= 3 * kShortStream) {
+    state = three_streams<kShortStream>(short_shift, state, at);
+    at += 3 * kShortStream;
+    length -= 3 * kShortStream;
+  }
+  uint64_t wide = state;
+  for (; length >= 8; at += 8, length -= 8) wide = _mm_crc32_u64(wide, load64(at));
+  state = static_cast<uint32_t>(wide);
+  for (; length > 0; at++, length--) state = _mm_crc32_u8(state, *at);
+  return state;
+}
+
+const auto extend = __builtin_cpu_supports("sse4.2") ? extend_sse42 : crc32c_extend_portable;
+
+}  // namespace
+
+uint32_t crc32c_extend(uint32_t state, const void* data, size_t length) {
+  return extend(state, data, length);
+}
+#else
+uint32_t crc32c_extend(uint32_t state, const void* data, size_t length) {
+  return crc32c_extend_portable(state, data, length);
+}
+#endif
+
+}  // namespace rdmakit::iwarp

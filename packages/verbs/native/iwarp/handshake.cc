@@ -1,0 +1,99 @@
+// What the initiator's and the responder's MPA setup have in common.
+#include "iwarp/handshake.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "iwarp/connection.h"
+
+namespace rdmakit::iwarp {
+namespace {
+
+// The largest ULPDU for this socket: one FPDU a TCP segment (RFC 5044 §5.1). On loopback, whose MTU
+// is 64 KiB, that is close to 64 KiB.
+uint32_t ulpdu_limit(int socket) {
+  int segment = 0;
+  socklen_t length = sizeof segment;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_MAXSEG, &segment, &length) != 0 || segment <= 0) segment = 536;
+  return max_ulpdu_length(static_cast<uint32_t>(segment));
+}
+
+}  // namespace
+
+bool crc_wanted() {
+  static const bool wanted = [] {
+    const char* value = std::getenv("RDMAKIT_IWARP_CRC");
+    return value == nullptr || std::strcmp(value, "0") != 0;
+  }();
+  return wanted;
+}
+
+void prepare_socket(int socket) {
+  const auto set = [socket](int level, int option, int value) {
+    setsockopt(socket, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+}
+
+void Connection::fail(int status, Events& events) {
+  socket_.reset();
+  state_ = State::ended;
+  if (queue_pair_ != nullptr) queue_pair_->fail(Failure{});
+  events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
+}
+
+// Reads no further than the frame's end: what follows is the queue pair's. False: more has to arrive,
+// or `error` is set.
+bool Connection::read_frame(MpaFrame& frame, int& error) {
+  error = 0;
+  while (true) {
+    size_t wanted = 0;
+    const MpaParse result = parse_mpa(received_, frame, wanted);
+    if (result == MpaParse::malformed) {
+      error = EPROTO;
+      return false;
+    }
+    if (result == MpaParse::complete) return true;
+    const size_t have = received_.size();
+    received_.resize(wanted);
+    const ssize_t got = ::recv(socket_.get(), received_.data() + have, wanted - have, MSG_DONTWAIT);
+    const int failed = errno;
+    received_.resize(have + static_cast<size_t>(std::max<ssize_t>(got, 0)));
+    if (got == 0) error = ECONNRESET;
+    if (got < 0 && failed != EAGAIN && failed != EINTR) error = failed;
+    if (got <= 0) return false;
+  }
+}
+
+// Setup frames are far smaller than an empty socket's buffer: anything but success is the end.
+bool Connection::send_all(const std::vector<uint8_t>& bytes) {
+  return ::send(socket_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
+         static_cast<ssize_t>(bytes.size());
+}
+
+void Connection::establish(QueuePair::StartParameters&& parameters, std::vector<uint8_t>&& private_data,
+                           Events& events) {
+  if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
+  Engine::instance().unwatch(socket_.get());
+  parameters.max_ulpdu = ulpdu_limit(socket_.get());
+  parameters.inbound_reads = inbound_reads_;
+  parameters.outbound_reads = outbound_reads_;
+  parameters.socket = std::move(socket_);
+  // Before start(): the first bytes may already end the connection.
+  state_ = State::established;
+  const int error = queue_pair_->start(std::move(parameters));
+  if (error != 0) return fail(error, events);
+  events.push_back({CmEvent::Type::established, 0, std::move(private_data), nullptr});
+}
+
+}  // namespace rdmakit::iwarp

@@ -1,0 +1,107 @@
+#include "iwarp/memory_table.h"
+
+#include <sys/random.h>
+#include <time.h>
+
+namespace rdmakit::iwarp {
+namespace {
+
+// An STag is a 24-bit index and an 8-bit key (RFC 5040 §2.1 leaves the split to the implementation;
+// verbs consumers may change the low 8 bits of a memory window's key). Of the index 16 bits are the
+// slot; the other 8 are random like the key, so a peer that guesses is wrong 65535 times of 65536
+// and loses its connection each time.
+uint32_t make_stag(uint32_t slot) {
+  uint16_t random = 0;
+  if (getrandom(&random, sizeof random, 0) != sizeof random) {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    random = static_cast<uint16_t>(now.tv_nsec ^ now.tv_nsec >> 16);
+  }
+  return static_cast<uint32_t>(random >> 8) << 24 | slot << 8 | (random & 0xff);
+}
+
+uint32_t slot_number(uint32_t stag) { return stag >> 8 & 0xffff; }
+
+}  // namespace
+
+MemoryTable& MemoryTable::instance() {
+  static MemoryTable* table = std::make_unique<MemoryTable>().release();  // outlives every thread
+  return *table;
+}
+
+uint32_t MemoryTable::add(const ibv_pd* pd, void* address, uint64_t length, int access) {
+  const std::lock_guard lock(mutex_);
+  uint32_t number;
+  if (!free_.empty()) {
+    number = free_.back();
+    free_.pop_back();
+  } else {
+    if (next_ >= kChunkSlots * kChunks) return 0;
+    number = next_++;
+    std::atomic<Chunk*>& chunk = chunks_[number / kChunkSlots];
+    if (chunk.load(std::memory_order_relaxed) == nullptr) {
+      owned_.push_back(std::make_unique<Chunk>());
+      chunk.store(owned_.back().get(), std::memory_order_release);
+    }
+  }
+  const uint32_t stag = make_stag(number);
+  Slot* slot = find(stag);
+  slot->address = reinterpret_cast<uint64_t>(address);
+  slot->length = length;
+  slot->pd = pd;
+  slot->access = access;
+  slot->stag.store(stag, std::memory_order_release);
+  return stag;
+}
+
+void MemoryTable::remove(uint32_t stag) {
+  Slot* slot = find(stag);
+  slot->stag.store(0, std::memory_order_seq_cst);
+  // A pin lasts one copy or one non-blocking system call.
+  while (slot->pins.load(std::memory_order_seq_cst) != 0) {
+    const timespec pause{0, 20'000};
+    nanosleep(&pause, nullptr);
+  }
+  const std::lock_guard lock(mutex_);
+  free_.push_back(slot_number(stag));
+}
+
+MemoryTable::Slot* MemoryTable::find(uint32_t stag) {
+  const uint32_t number = slot_number(stag);
+  Chunk* chunk = chunks_[number / kChunkSlots].load(std::memory_order_acquire);
+  return chunk == nullptr ? nullptr : &chunk->slots[number % kChunkSlots];
+}
+
+// Hot path.
+MemoryTable::Pin MemoryTable::pin(uint32_t stag, const ibv_pd* pd, int access, uint64_t address,
+                                  uint64_t length, Fault& fault) {
+  fault = Fault::unknown;
+  if (stag == 0) return Pin();
+  Slot* slot = find(stag);
+  if (slot == nullptr) return Pin();
+  // Pin first, look second: remove() does it the other way round, so one of the two sees the other.
+  slot->pins.fetch_add(1, std::memory_order_seq_cst);
+  Pin pin(slot);
+  if (slot->stag.load(std::memory_order_seq_cst) != stag) return Pin();
+  if (slot->pd != pd) {
+    fault = Fault::other_domain;
+    return Pin();
+  }
+  if ((slot->access & access) != access) {
+    fault = Fault::access;
+    return Pin();
+  }
+  if (address + length < address) {
+    fault = Fault::wrap;
+    return Pin();
+  }
+  if (address < slot->address || length > slot->length || address - slot->address > slot->length - length) {
+    fault = Fault::bounds;
+    return Pin();
+  }
+  fault = Fault::none;
+  return pin;
+}
+// End of hot path.
+
+}  // namespace rdmakit::iwarp

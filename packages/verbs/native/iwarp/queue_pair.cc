@@ -1,0 +1,262 @@
+#include "iwarp/queue_pair.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "iwarp/completion_queue.h"
+#include "iwarp/connection.h"
+#include "iwarp/engine.h"
+#include "iwarp/protection_domain.h"
+
+namespace rdmakit::iwarp {
+namespace {
+
+// Headers, small FPDUs, and the start of large ones; the rest of a large one goes straight from the
+// socket to its place.
+constexpr size_t kReceiveBuffer = 32 * 1024;
+
+std::atomic<uint32_t> next_queue_pair_number{1};
+
+uint32_t ring_size(uint32_t entries) { return std::bit_ceil(std::max(entries, 1u)); }
+
+}  // namespace
+
+Failure Failure::protocol(TerminateCode code) {
+  Failure failure;
+  failure.send_terminate = true;
+  failure.terminate.code = code;
+  failure.vendor_error =
+      static_cast<uint32_t>(code.layer) << 16 | static_cast<uint32_t>(code.type) << 8 | code.code;
+  failure.status = EPROTO;
+  return failure;
+}
+
+Failure Failure::lost(int error) {
+  Failure failure;
+  failure.send_status = IBV_WC_RETRY_EXC_ERR;
+  failure.status = error;
+  return failure;
+}
+
+std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attributes) {
+  const ibv_qp_cap& cap = attributes->cap;
+  if (attributes->qp_type != IBV_QPT_RC || attributes->srq != nullptr) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  if (attributes->send_cq == nullptr || attributes->recv_cq == nullptr ||
+      cap.max_send_wr > kMaxWorkRequests || cap.max_recv_wr > kMaxWorkRequests ||
+      cap.max_send_sge > kMaxSge || cap.max_recv_sge > kMaxSge || cap.max_inline_data > kMaxInline ||
+      static_cast<CompletionQueue*>(attributes->send_cq)->progress_mode() !=
+          static_cast<CompletionQueue*>(attributes->recv_cq)->progress_mode()) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  std::unique_ptr<QueuePair> queue_pair(new QueuePair(pd, *attributes));
+  attributes->cap = queue_pair->cap_;
+  return queue_pair;
+}
+
+QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes)
+    : ibv_qp{}, cap_(attributes.cap), signal_all_(attributes.sq_sig_all != 0) {
+  context = pd->context;
+  qp_context = attributes.qp_context;
+  this->pd = pd;
+  send_cq = attributes.send_cq;
+  recv_cq = attributes.recv_cq;
+  qp_type = attributes.qp_type;
+  ibv_qp::state = IBV_QPS_RESET;
+  qp_num = next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff;
+  cap_.max_send_wr = ring_size(cap_.max_send_wr);
+  cap_.max_recv_wr = ring_size(cap_.max_recv_wr);
+  cap_.max_send_sge = std::max(cap_.max_send_sge, 1u);
+  cap_.max_recv_sge = std::max(cap_.max_recv_sge, 1u);
+  send_mask_ = cap_.max_send_wr - 1;
+  receive_mask_ = cap_.max_recv_wr - 1;
+  // Left untouched: an idle queue pair costs address space, not memory.
+  send_works_ = std::make_unique_for_overwrite<SendWork[]>(cap_.max_send_wr);
+  send_sges_ = std::make_unique_for_overwrite<ibv_sge[]>(size_t{cap_.max_send_wr} * cap_.max_send_sge);
+  inline_ = std::make_unique_for_overwrite<uint8_t[]>(size_t{cap_.max_send_wr} * cap_.max_inline_data);
+  receive_works_ = std::make_unique_for_overwrite<ReceiveWork[]>(cap_.max_recv_wr);
+  receive_sges_ = std::make_unique_for_overwrite<ibv_sge[]>(size_t{cap_.max_recv_wr} * cap_.max_recv_sge);
+  send_queue()->users++;
+  receive_queue()->users++;
+  static_cast<ProtectionDomain*>(pd)->users++;
+}
+
+QueuePair::~QueuePair() {
+  send_queue()->users--;
+  receive_queue()->users--;
+  static_cast<ProtectionDomain*>(pd)->users--;
+}
+
+CompletionQueue* QueuePair::send_queue() const { return static_cast<CompletionQueue*>(send_cq); }
+CompletionQueue* QueuePair::receive_queue() const { return static_cast<CompletionQueue*>(recv_cq); }
+
+int QueuePair::modify(ibv_qp_attr* attributes, int mask) {
+  if ((mask & IBV_QP_STATE) == 0) return mask == 0 ? 0 : EOPNOTSUPP;
+  switch (attributes->qp_state) {
+    case IBV_QPS_ERR: {
+      fail(Failure{});
+      return 0;
+    }
+    case IBV_QPS_INIT: {
+      const std::lock_guard lock(send_mutex_);
+      if (state_.load() != State::reset) return EINVAL;
+      ibv_qp::state = IBV_QPS_INIT;
+      state_.store(State::init);
+      return 0;
+    }
+    default:
+      return EOPNOTSUPP;  // connecting takes a ConnectionId
+  }
+}
+
+void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
+  *attributes = ibv_qp_attr{};
+  switch (state_.load()) {
+    case State::reset:
+      attributes->qp_state = IBV_QPS_RESET;
+      break;
+    case State::init:
+      attributes->qp_state = IBV_QPS_INIT;
+      break;
+    case State::connected:
+      attributes->qp_state = IBV_QPS_RTS;
+      attributes->max_rd_atomic = static_cast<uint8_t>(outbound_reads_);
+      attributes->max_dest_rd_atomic = static_cast<uint8_t>(inbound_reads_);
+      break;
+    case State::error:
+      attributes->qp_state = IBV_QPS_ERR;
+      break;
+  }
+  attributes->cur_qp_state = attributes->qp_state;
+  attributes->path_mtu = IBV_MTU_4096;
+  attributes->port_num = 1;
+  attributes->cap = cap_;
+  if (init == nullptr) return;
+  *init = ibv_qp_init_attr{};
+  init->qp_context = qp_context;
+  init->send_cq = send_cq;
+  init->recv_cq = recv_cq;
+  init->cap = cap_;
+  init->qp_type = qp_type;
+  init->sq_sig_all = signal_all_;
+}
+
+int QueuePair::start(StartParameters&& parameters) {
+  {
+    const std::lock_guard receive_lock(receive_mutex_);
+    const std::lock_guard send_lock(send_mutex_);
+    if (state_.load() != State::init) return ECONNABORTED;
+    buffer_ = std::make_unique_for_overwrite<uint8_t[]>(kReceiveBuffer);
+    end_ = std::min(parameters.received.size(), kReceiveBuffer);
+    if (end_ > 0) std::memcpy(buffer_.get(), parameters.received.data(), end_);
+    socket_ = std::move(parameters.socket);
+    socket_fd_ = socket_.get();
+    max_ulpdu_ = parameters.max_ulpdu;
+    if (parameters.inbound_reads > 0) stage_ = std::make_unique_for_overwrite<uint8_t[]>(max_ulpdu_);
+    crc_ = parameters.crc;
+    inbound_reads_ = std::min(parameters.inbound_reads, kMaxReadDepth);
+    outbound_reads_ = std::min(parameters.outbound_reads, kMaxReadDepth);
+    hold_sends_ = parameters.hold_sends;
+    if (parameters.read_was_sent) {
+      rtr_response_wanted_ = true;
+      read_request_sequence_ = 2;
+    }
+    ibv_qp::state = IBV_QPS_RTS;
+    state_.store(State::connected);
+  }
+  if (send_queue()->progress_mode() == Progress::automatic) {
+    PollSet& set = Engine::instance().poll_set();
+    watch_with(nullptr, &set, set.add(this, socket_fd_, EPOLLIN));
+  }
+  send_queue()->attach(this, socket_fd_);
+  if (receive_queue() != send_queue()) receive_queue()->attach(this, socket_fd_);
+  if (!parameters.received.empty()) progress(EPOLLIN, Contention::wait);
+  return 0;
+}
+
+void QueuePair::watch_with(CompletionQueue* owner, PollSet* set, uint64_t token) {
+  const std::lock_guard lock(send_mutex_);
+  if (token == 0) return;
+  watches_[watch_count_++] = {owner, set, token};
+  if (state_.load() != State::connected) {
+    set->mute(socket_fd_);  // it ended while it was being added
+  } else if (backlog_.load(std::memory_order_relaxed)) {
+    set->change(token, socket_fd_, EPOLLIN | EPOLLOUT);
+  }
+}
+
+void QueuePair::fail(const Failure& failure) {
+  const std::lock_guard receive_lock(receive_mutex_);
+  const std::lock_guard send_lock(send_mutex_);
+  fail_locked(failure);
+}
+
+void QueuePair::fail_locked(const Failure& failure) {
+  const State before = state_.load();
+  if (before == State::error) return;
+  if (before == State::reset) {
+    ibv_qp::state = IBV_QPS_ERR;
+    state_.store(State::error);
+    return;
+  }
+  if (before == State::connected) {
+    if (failure.send_terminate) send_terminate(failure);
+    // A half sent FPDU cannot be finished, so the peer shall see a broken stream; else an orderly end.
+    ::shutdown(socket_fd_, SHUT_WR);
+    for (uint32_t i = 0; i < watch_count_; i++) watches_[i].set->mute(socket_fd_);
+  }
+  ibv_qp::state = IBV_QPS_ERR;
+  state_.store(State::error);
+  batch_.clear();
+  flush_sends(failure);
+  flush_receives(failure);
+  if (before == State::connected) Connection::queue_pair_ended(connection_, failure.status);
+}
+
+void QueuePair::retire() {
+  send_queue()->detach(this);
+  if (receive_queue() != send_queue()) receive_queue()->detach(this);
+  std::array<Watch, 3> watches;
+  uint32_t count;
+  {
+    const std::lock_guard lock(send_mutex_);
+    watches = watches_;
+    count = std::exchange(watch_count_, 0);
+  }
+  for (uint32_t i = 0; i < count; i++) watches[i].set->remove(watches[i].token, socket_fd_);
+  const std::lock_guard receive_lock(receive_mutex_);
+  const std::lock_guard send_lock(send_mutex_);
+  if (state_.load() == State::connected) {
+    ::shutdown(socket_fd_, SHUT_WR);
+    Connection::queue_pair_ended(connection_, 0);
+  }
+  ibv_qp::state = IBV_QPS_ERR;
+  state_.store(State::error);
+  batch_.clear();
+  socket_.reset();
+}
+
+// Hot path.
+void QueuePair::progress(uint32_t events, Contention contention) {
+  if (state_.load(std::memory_order_acquire) != State::connected) return;
+  const bool send_too = (events & EPOLLOUT) || contention == Contention::give_up;
+  if (send_too && backlog_.load(std::memory_order_relaxed)) {
+    Result failure;
+    {
+      const std::lock_guard lock(send_mutex_);
+      if (state_.load() == State::connected) failure = transmit(8);
+    }
+    if (failure) return fail(*failure);
+  }
+  if (events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP)) receive(contention);
+}
+// End of hot path.
+
+}  // namespace rdmakit::iwarp

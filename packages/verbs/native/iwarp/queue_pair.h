@@ -1,0 +1,287 @@
+// ibv_qp: a reliable connection over one TCP socket.
+//
+// Locks, in the order in which they are taken: receive_mutex_ (the socket's incoming side and the
+// receive queue's head), send_mutex_ (its outgoing side and the send queue), then a completion queue's
+// and a channel's own. receive_queue_mutex_ guards post_recv callers among each other only.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "iwarp/batch.h"
+#include "iwarp/ddp.h"
+#include "iwarp/memory_table.h"
+#include "iwarp/poll_set.h"
+#include "iwarp/unique_fd.h"
+
+namespace rdmakit::iwarp {
+
+class CompletionQueue;
+class Connection;
+
+// Device limits, in query_device too.
+inline constexpr uint32_t kMaxWorkRequests = 16384;
+inline constexpr uint32_t kMaxSge = 32;
+inline constexpr uint32_t kMaxInline = 1024;
+inline constexpr uint32_t kMaxReadDepth = 64;  // IRD and ORD
+inline constexpr uint32_t kMaxMessage = 1u << 30;
+
+// Why a connection ends, and what is told to whom.
+struct Failure {
+  // Of one outstanding send work request; all others get IBV_WC_WR_FLUSH_ERR.
+  ibv_wc_status send_status = IBV_WC_WR_FLUSH_ERR;
+  std::optional<uint32_t> send_index;  // none: the oldest outstanding
+  // Of the receive work request at the head of the receive queue.
+  ibv_wc_status receive_status = IBV_WC_WR_FLUSH_ERR;
+  uint32_t vendor_error = 0;  // layer, type and code of a Terminate message
+  // Sent to the peer before the close.
+  bool send_terminate = false;
+  TerminateMessage terminate;
+  std::optional<std::array<uint8_t, kReadRequestLength>> read_request;
+  int status = 0;  // of the id's `disconnected` event: 0 is an orderly end
+
+  static Failure protocol(TerminateCode code);
+  static Failure lost(int error);
+};
+
+class QueuePair : public ibv_qp {
+ public:
+  enum class State : uint8_t { reset, init, connected, error };
+  enum class Contention { wait, give_up };
+
+  struct StartParameters {
+    UniqueFd socket;
+    uint32_t inbound_reads = 0;   // IRD
+    uint32_t outbound_reads = 0;  // ORD
+    uint32_t max_ulpdu = 128;
+    bool crc = true;
+    bool hold_sends = false;            // until the peer's first FPDU (RFC 5044 §7.1.2: an MPA responder)
+    bool read_was_sent = false;         // the first FPDU sent was a zero-length Read Request (RFC 6581 §8)
+    std::span<const uint8_t> received;  // bytes that were taken from the socket already
+  };
+
+  // Null and errno when the attributes ask for too much. Grants go back into `attributes->cap`.
+  static std::unique_ptr<QueuePair> create(ibv_pd* pd, ibv_qp_init_attr* attributes);
+  ~QueuePair();
+
+  // The id that made this queue pair, and hears of the end of its connection.
+  void set_connection(std::weak_ptr<Connection> connection) { connection_ = std::move(connection); }
+  std::weak_ptr<Connection> connection() const { return connection_; }
+
+  // INIT → RTS on a socket whose MPA setup is done. 0 or an errno value.
+  int start(StartParameters&& parameters);
+  int modify(ibv_qp_attr* attributes, int mask);
+  void query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const;
+  // To the error state, as if for `failure`. With Failure{} that is an orderly disconnect.
+  void fail(const Failure& failure);
+  // Ends the connection and makes sure that no thread works for this queue pair any more.
+  void retire();
+
+  int post_send(ibv_send_wr* request, ibv_send_wr** bad);
+  int post_receive(ibv_recv_wr* request, ibv_recv_wr** bad);
+
+  // Moves whatever data can be moved now. Any thread, under a poll set's or completion queue's lock.
+  void progress(uint32_t events, Contention contention);
+  // The set that watches this queue pair's socket; `owner` is the completion queue it belongs to,
+  // nullptr for the engine's.
+  void watch_with(CompletionQueue* owner, PollSet* set, uint64_t token);
+
+ private:
+  struct SendWork {
+    uint64_t wr_id;
+    uint64_t remote_address;
+    uint64_t end_position;  // of the outgoing stream, after its last byte
+    uint32_t remote_key;
+    uint32_t immediate;  // in network byte order
+    uint32_t length;
+    uint32_t received;       // READ
+    uint32_t read_sequence;  // READ
+    ibv_wr_opcode opcode;
+    uint8_t sge_count;
+    bool inlined;
+    bool signaled;
+    bool solicited;
+    bool fence;
+    bool done;  // READ: the response is complete
+  };
+  struct ReceiveWork {
+    uint64_t wr_id;
+    uint64_t length;
+    uint32_t sge_count;
+  };
+  // What is being put into FPDUs: one message at a time, from the send queue or a READ response.
+  enum class Step : uint8_t { immediate_before, data, immediate_after, read_request, finished };
+  struct Cursor {
+    bool active = false;
+    bool response = false;
+    Step step = Step::finished;
+    uint32_t offset = 0;
+  };
+  // Where an incoming payload goes.
+  struct Placement {
+    bool tagged = false;  // to (stag, address), else to the scatter list from `offset` on
+    uint32_t stag = 0;
+    uint64_t address = 0;
+    const ibv_sge* sges = nullptr;
+    uint32_t sge_count = 0;
+    uint64_t offset = 0;
+    bool failed_is_receive = false;  // a bad scatter list belongs to a receive, not to a READ
+  };
+  // A payload's memory, pinned.
+  struct Target {
+    std::array<iovec, kMaxSge + 1> pieces;
+    std::array<uint32_t, kMaxSge> keys;
+    std::array<MemoryTable::Pin, kMaxSge> pins;
+    uint32_t count = 0;
+  };
+  using Result = std::optional<Failure>;
+
+  QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes);
+
+  // queue_pair_post.cc
+  int check(const ibv_send_wr& request, uint64_t& length) const;
+  void enqueue(const ibv_send_wr& request, uint32_t length);
+  void complete_sends();
+  void report_send(const SendWork& work, ibv_wc_status status, uint32_t vendor_error);
+  void flush_sends(const Failure& failure);
+  void flush_receives(const Failure& failure);
+
+  // queue_pair_transmit.cc: all under send_mutex_
+  Result transmit(int sends);
+  Result fill_batch();
+  bool pick();
+  Result append(SendWork& work, bool& fits);
+  Result append_data(SendWork& work, bool& fits);
+  bool append_immediate(const SendWork& work, bool follows_in_send);
+  bool append_read_request(SendWork& work);
+  Result append_response(bool& fits);
+  enum class Sent { all, blocked, dead };
+  Sent send_batch();
+  void set_backlog(bool backlog);
+  void send_terminate(const Failure& failure);
+  void fail_locked(const Failure& failure);
+
+  // queue_pair_receive.cc: all under receive_mutex_
+  void receive(Contention contention);
+  Result receive_available();
+  Result consume();
+  Result consume_stream(bool& more);
+  Result begin_stream(const Segment& segment, const uint8_t* fpdu, size_t ulpdu_length);
+  ssize_t read_into_buffer(size_t& asked);
+  ssize_t read_into_target(size_t& asked, Result& failure);
+
+  // queue_pair_message.cc: what segments mean; all under receive_mutex_
+  Result begin_segment(const Segment& segment, Placement& placement);
+  Result begin_send(const Segment& segment, Placement& placement);
+  Result begin_read_response(const Segment& segment, Placement& placement);
+  Result finish_segment(const Segment& segment, const uint8_t* payload);
+  Result finish_send(const Segment& segment);
+  Result finish_immediate(const Segment& segment, const uint8_t* payload);
+  Result finish_read_request(const Segment& segment, const uint8_t* payload);
+  Result finish_read_response(const Segment& segment);
+  Result peer_terminated(const Segment& segment, const uint8_t* payload);
+  Result resolve(const Placement& placement, uint64_t offset, uint32_t length, Target& target);
+  bool gather(const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length, int access,
+              Target& target) const;
+  void complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited);
+
+  CompletionQueue* send_queue() const;
+  CompletionQueue* receive_queue() const;
+  const ibv_sge* send_sges(uint32_t index) const {
+    return &send_sges_[size_t{index & send_mask_} * cap_.max_send_sge];
+  }
+  uint8_t* inline_data(uint32_t index) { return &inline_[size_t{index & send_mask_} * cap_.max_inline_data]; }
+  const ibv_sge* receive_sges(uint32_t index) const {
+    return &receive_sges_[size_t{index & receive_mask_} * cap_.max_recv_sge];
+  }
+
+  ibv_qp_cap cap_{};
+  bool signal_all_ = false;
+  std::atomic<State> state_{State::reset};
+  int socket_fd_ = -1;  // set once by start(), before the state
+  uint32_t max_ulpdu_ = 128;
+  bool crc_ = true;
+  uint32_t inbound_reads_ = 0;
+  uint32_t outbound_reads_ = 0;
+  std::weak_ptr<Connection> connection_;
+
+  // --- send side, under send_mutex_
+  std::mutex send_mutex_;
+  UniqueFd socket_;
+  std::unique_ptr<SendWork[]> send_works_;
+  std::unique_ptr<ibv_sge[]> send_sges_;
+  std::unique_ptr<uint8_t[]> inline_;
+  uint32_t send_mask_ = 0;
+  uint32_t send_head_ = 0;  // oldest that is not complete
+  uint32_t send_next_ = 0;  // oldest that is not yet wholly in FPDUs
+  uint32_t send_tail_ = 0;
+  Cursor cursor_;
+  bool response_turn_ = false;  // responses and own messages take turns
+  bool hold_sends_ = false;
+  std::atomic<bool> dead_{
+      false};  // the socket refuses bytes: what it still has to read decides how this ends
+  uint64_t sent_position_ = 0;
+  uint64_t built_position_ = 0;
+  uint32_t send_sequence_ = 1;                 // MSN on queue 0 (RFC 5041 §5.2.1: starts at 1)
+  uint32_t read_request_sequence_ = 1;         // MSN on queue 1
+  std::array<uint32_t, kMaxReadDepth> reads_;  // send queue indices of READs that wait for data
+  uint32_t reads_head_ = 0;
+  uint32_t reads_tail_ = 0;
+  std::array<ReadRequest, kMaxReadDepth> responses_;  // READ requests of the peer
+  uint32_t responses_head_ = 0;
+  uint32_t responses_tail_ = 0;
+  std::unique_ptr<uint8_t[]> stage_;  // one READ response FPDU's payload
+  bool stage_used_ = false;
+  Result failed_work_;  // found while filling a batch; acted upon after what came before it is sent
+  Batch batch_;
+  std::atomic<bool> backlog_{false};
+  struct Watch {
+    CompletionQueue* owner = nullptr;
+    PollSet* set = nullptr;
+    uint64_t token = 0;
+  };
+  std::array<Watch, 3> watches_{};
+  uint32_t watch_count_ = 0;
+
+  // --- receive side, under receive_mutex_
+  std::mutex receive_mutex_;
+  std::unique_ptr<uint8_t[]> buffer_;
+  size_t begin_ = 0;
+  size_t end_ = 0;
+  struct Stream {
+    bool active = false;
+    Segment segment;
+    Placement placement;
+    uint32_t done = 0;  // payload bytes placed
+    uint32_t pad = 0;
+    uint32_t crc = 0;
+  } stream_;
+  bool peer_spoke_ = false;
+  bool transmit_wanted_ = false;
+  bool rtr_response_wanted_ = false;
+  uint32_t expected_send_ = 1;
+  uint32_t expected_read_request_ = 1;
+  uint32_t send_offset_ = 0;   // of the SEND that is arriving
+  uint64_t write_length_ = 0;  // of the WRITE that is arriving or was the last to arrive
+  bool write_continues_ = false;
+  bool immediate_held_ = false;  // belongs to the next SEND
+  uint32_t immediate_ = 0;       // in network byte order
+
+  // --- receive queue: filled under receive_queue_mutex_, emptied under receive_mutex_
+  std::mutex receive_queue_mutex_;
+  std::unique_ptr<ReceiveWork[]> receive_works_;
+  std::unique_ptr<ibv_sge[]> receive_sges_;
+  uint32_t receive_mask_ = 0;
+  std::atomic<uint32_t> receive_head_{0};
+  std::atomic<uint32_t> receive_tail_{0};
+};
+
+}  // namespace rdmakit::iwarp

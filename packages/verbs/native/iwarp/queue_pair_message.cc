@@ -1,0 +1,292 @@
+// What incoming segments mean: which memory a payload goes to, and what happens when it is there.
+// All under receive_mutex_. Whatever the peer says is checked here before it is acted upon.
+#include <cerrno>
+#include <cstring>
+
+#include "iwarp/byte_order.h"
+#include "iwarp/completion_queue.h"
+#include "iwarp/queue_pair.h"
+
+namespace rdmakit::iwarp {
+
+bool immediate_belongs_to_next_send(const uint8_t* payload);
+
+namespace {
+
+Failure blame(TerminateCode code, const Segment& segment) {
+  Failure failure = Failure::protocol(code);
+  failure.terminate.has_segment = true;
+  failure.terminate.segment = segment;
+  return failure;
+}
+
+// An incoming WRITE is checked by DDP, but for access rights, which are RDMAP's (RFC 5040 §7.2).
+TerminateCode write_fault(MemoryTable::Fault fault) {
+  switch (fault) {
+    case MemoryTable::Fault::other_domain:
+      return terminate::ddp_not_associated;
+    case MemoryTable::Fault::access:
+      return terminate::rdmap_access;
+    case MemoryTable::Fault::bounds:
+      return terminate::ddp_bounds;
+    case MemoryTable::Fault::wrap:
+      return terminate::ddp_wrap;
+    default:
+      return terminate::ddp_invalid_stag;
+  }
+}
+
+TerminateCode read_fault(MemoryTable::Fault fault) {
+  switch (fault) {
+    case MemoryTable::Fault::other_domain:
+      return terminate::rdmap_not_associated;
+    case MemoryTable::Fault::access:
+      return terminate::rdmap_access;
+    case MemoryTable::Fault::bounds:
+      return terminate::rdmap_bounds;
+    case MemoryTable::Fault::wrap:
+      return terminate::rdmap_wrap;
+    default:
+      return terminate::rdmap_invalid_stag;
+  }
+}
+
+// The peer's Terminate as the status of the work request that it is about.
+ibv_wc_status status_of(TerminateCode code) {
+  if (code == terminate::ddp_no_buffer) return IBV_WC_RNR_RETRY_EXC_ERR;
+  if (code == terminate::ddp_too_long) return IBV_WC_REM_INV_REQ_ERR;
+  const bool protection = (code.layer == 0 && code.type == 1) || (code.layer == 1 && code.type == 1);
+  if (protection) return IBV_WC_REM_ACCESS_ERR;
+  return IBV_WC_REM_OP_ERR;
+}
+
+}  // namespace
+
+// Hot path.
+QueuePair::Result QueuePair::begin_segment(const Segment& segment, Placement& placement) {
+  switch (segment.opcode) {
+    case Opcode::write:
+      placement.tagged = true;
+      placement.stag = segment.stag;
+      placement.address = segment.offset;
+      return std::nullopt;
+    case Opcode::send:
+    case Opcode::send_solicited:
+      return begin_send(segment, placement);
+    case Opcode::send_invalidate:
+    case Opcode::send_solicited_invalidate:
+      // Only memory windows can be invalidated by a peer, and there are none.
+      return blame(terminate::rdmap_cannot_invalidate, segment);
+    case Opcode::read_response:
+      return begin_read_response(segment, placement);
+    default:
+      return std::nullopt;
+  }
+}
+
+QueuePair::Result QueuePair::begin_send(const Segment& segment, Placement& placement) {
+  // TCP keeps order, so the only acceptable segment is the next one.
+  if (segment.sequence != expected_send_) return blame(terminate::ddp_sequence, segment);
+  if (segment.message_offset != send_offset_) return blame(terminate::ddp_message_offset, segment);
+  const uint32_t head = receive_head_.load(std::memory_order_relaxed);
+  if (head == receive_tail_.load(std::memory_order_acquire)) return blame(terminate::ddp_no_buffer, segment);
+  const ReceiveWork& work = receive_works_[head & receive_mask_];
+  if (segment.payload_length > work.length - send_offset_) {
+    Failure failure = blame(terminate::ddp_too_long, segment);
+    failure.receive_status = IBV_WC_LOC_LEN_ERR;
+    return failure;
+  }
+  placement.sges = receive_sges(head);
+  placement.sge_count = work.sge_count;
+  placement.offset = send_offset_;
+  placement.failed_is_receive = true;
+  return std::nullopt;
+}
+
+QueuePair::Result QueuePair::begin_read_response(const Segment& segment, Placement& placement) {
+  if (rtr_response_wanted_) {
+    if (segment.payload_length != 0 || !segment.last) return blame(terminate::ddp_bounds, segment);
+    return std::nullopt;
+  }
+  const std::lock_guard lock(send_mutex_);
+  if (reads_head_ == reads_tail_) return blame(terminate::rdmap_opcode, segment);
+  const uint32_t index = reads_[reads_head_ % kMaxReadDepth];
+  const SendWork& work = send_works_[index & send_mask_];
+  if (segment.stag != work.read_sequence) return blame(terminate::ddp_invalid_stag, segment);
+  const uint32_t left = work.length - work.received;
+  if (segment.offset != work.received || segment.payload_length > left ||
+      (segment.last && segment.payload_length != left)) {
+    return blame(terminate::ddp_bounds, segment);
+  }
+  placement.sges = send_sges(index);
+  placement.sge_count = work.sge_count;
+  placement.offset = work.received;
+  return std::nullopt;
+}
+
+// Pins the memory of a payload's bytes [offset, offset + length).
+QueuePair::Result QueuePair::resolve(const Placement& placement, uint64_t offset, uint32_t length,
+                                     Target& target) {
+  if (placement.tagged) {
+    const uint64_t address = placement.address + offset;
+    MemoryTable::Fault fault;
+    target.pins[0] =
+        MemoryTable::instance().pin(placement.stag, pd, IBV_ACCESS_REMOTE_WRITE, address, length, fault);
+    if (!target.pins[0]) {
+      Segment segment;
+      segment.tagged = true;
+      segment.last = true;
+      segment.opcode = Opcode::write;
+      segment.stag = placement.stag;
+      segment.offset = placement.address;
+      segment.header_length = kTaggedHeaderLength;
+      segment.payload_length = length;
+      return blame(write_fault(fault), segment);
+    }
+    target.pieces[0] = {reinterpret_cast<void*>(address), length};
+    target.count = 1;
+    return std::nullopt;
+  }
+  if (gather(placement.sges, placement.sge_count, placement.offset + offset, length, IBV_ACCESS_LOCAL_WRITE,
+             target)) {
+    return std::nullopt;
+  }
+  Failure failure = Failure::protocol(terminate::local_catastrophic);
+  if (placement.failed_is_receive) {
+    failure.receive_status = IBV_WC_LOC_PROT_ERR;
+  } else {
+    failure.send_status = IBV_WC_LOC_PROT_ERR;
+    const std::lock_guard lock(send_mutex_);
+    failure.send_index = reads_[reads_head_ % kMaxReadDepth];
+  }
+  return failure;
+}
+
+QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_t* payload) {
+  switch (segment.opcode) {
+    case Opcode::write:
+      if (!write_continues_) write_length_ = 0;
+      write_length_ += segment.payload_length;
+      write_continues_ = !segment.last;
+      return std::nullopt;
+    case Opcode::send:
+    case Opcode::send_solicited:
+      return finish_send(segment);
+    case Opcode::immediate:
+    case Opcode::immediate_solicited:
+      return finish_immediate(segment, payload);
+    case Opcode::read_request:
+      return finish_read_request(segment, payload);
+    case Opcode::read_response:
+      return finish_read_response(segment);
+    case Opcode::terminate:
+      return peer_terminated(segment, payload);
+    default:
+      return blame(terminate::rdmap_opcode, segment);
+  }
+}
+
+void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited) {
+  const uint32_t head = receive_head_.load(std::memory_order_relaxed);
+  ibv_wc completion{};
+  completion.wr_id = receive_works_[head & receive_mask_].wr_id;
+  completion.status = IBV_WC_SUCCESS;
+  completion.opcode = opcode;
+  completion.byte_len = length;
+  completion.qp_num = qp_num;
+  if (with_immediate) {
+    completion.wc_flags = IBV_WC_WITH_IMM;
+    completion.imm_data = immediate_;
+  }
+  receive_head_.store(head + 1, std::memory_order_release);
+  receive_queue()->push(completion, solicited);
+}
+
+QueuePair::Result QueuePair::finish_send(const Segment& segment) {
+  send_offset_ += segment.payload_length;
+  if (!segment.last) return std::nullopt;
+  complete_receive(send_offset_, IBV_WC_RECV, immediate_held_, segment.opcode == Opcode::send_solicited);
+  immediate_held_ = false;
+  send_offset_ = 0;
+  expected_send_++;
+  return std::nullopt;
+}
+
+QueuePair::Result QueuePair::finish_immediate(const Segment& segment, const uint8_t* payload) {
+  if (segment.sequence != expected_send_) return blame(terminate::ddp_sequence, segment);
+  if (send_offset_ != 0 || immediate_held_) return blame(terminate::ddp_message_offset, segment);
+  std::memcpy(&immediate_, payload, sizeof immediate_);
+  expected_send_++;
+  if (immediate_belongs_to_next_send(payload)) {
+    immediate_held_ = true;
+    return std::nullopt;
+  }
+  if (receive_head_.load(std::memory_order_relaxed) == receive_tail_.load(std::memory_order_acquire)) {
+    return blame(terminate::ddp_no_buffer, segment);
+  }
+  const uint64_t written = write_continues_ ? 0 : write_length_;
+  complete_receive(static_cast<uint32_t>(written), IBV_WC_RECV_RDMA_WITH_IMM, true,
+                   segment.opcode == Opcode::immediate_solicited);
+  return std::nullopt;
+}
+
+QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const uint8_t* payload) {
+  const ReadRequest request = parse_read_request(payload);
+  const auto refuse = [&](TerminateCode code) {
+    Failure failure = blame(code, segment);
+    std::memcpy(failure.read_request.emplace().data(), payload, kReadRequestLength);
+    return failure;
+  };
+  if (segment.sequence != expected_read_request_) return refuse(terminate::ddp_sequence);
+  expected_read_request_++;
+  if (request.length > 0) {  // RFC 5040 §5.2: the STag of a zero-length READ is not looked at
+    MemoryTable::Fault fault;
+    const MemoryTable::Pin pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ,
+                                                             request.source_offset, request.length, fault);
+    if (!pin) return refuse(read_fault(fault));
+  }
+  // A zero-length READ as the peer's Ready-To-Receive message takes no place of the negotiated depth.
+  const uint32_t depth = std::max(inbound_reads_, 1u);
+  const std::lock_guard lock(send_mutex_);
+  if (responses_tail_ - responses_head_ >= depth) return refuse(terminate::ddp_no_buffer);
+  responses_[responses_tail_++ % kMaxReadDepth] = request;
+  transmit_wanted_ = true;
+  return std::nullopt;
+}
+
+QueuePair::Result QueuePair::finish_read_response(const Segment& segment) {
+  if (rtr_response_wanted_) {
+    rtr_response_wanted_ = false;
+    return std::nullopt;
+  }
+  const std::lock_guard lock(send_mutex_);
+  SendWork& work = send_works_[reads_[reads_head_ % kMaxReadDepth] & send_mask_];
+  work.received += segment.payload_length;
+  if (!segment.last) return std::nullopt;
+  work.done = true;
+  reads_head_++;
+  complete_sends();
+  if (send_next_ != send_tail_) transmit_wanted_ = true;  // READs and fences may have waited for this
+  return std::nullopt;
+}
+// End of hot path.
+
+QueuePair::Result QueuePair::peer_terminated(const Segment& segment, const uint8_t* payload) {
+  Failure failure;
+  failure.send_status = IBV_WC_REM_OP_ERR;
+  failure.status = ECONNABORTED;
+  TerminateMessage message;
+  if (!parse_terminate(payload, segment.payload_length, message)) return failure;
+  failure.send_status = status_of(message.code);
+  failure.vendor_error = static_cast<uint32_t>(message.code.layer) << 16 |
+                         static_cast<uint32_t>(message.code.type) << 8 | message.code.code;
+  if (!message.has_segment || message.segment.opcode != Opcode::read_request) return failure;
+  const std::lock_guard lock(send_mutex_);
+  for (uint32_t i = reads_head_; i != reads_tail_; i++) {
+    const uint32_t index = reads_[i % kMaxReadDepth];
+    if (send_works_[index & send_mask_].read_sequence == message.segment.sequence) failure.send_index = index;
+  }
+  return failure;
+}
+
+}  // namespace rdmakit::iwarp

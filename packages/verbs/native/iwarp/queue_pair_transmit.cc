@@ -1,0 +1,360 @@
+// From the send queue and the peer's READ requests to FPDUs in the socket. All under send_mutex_.
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "iwarp/byte_order.h"
+#include "iwarp/completion_queue.h"
+#include "iwarp/crc32c.h"
+#include "iwarp/queue_pair.h"
+
+namespace rdmakit::iwarp {
+namespace {
+
+// The second half of an Immediate Data message's 8 octets (verbs have 4). RFC 7306 binds immediate
+// data to no message; verbs bind it to one. After a WRITE that is the natural reading. For a SEND the
+// Immediate Data goes first and says here that it belongs to the SEND behind it, so that both take
+// one receive and make one completion. A receiver that knows nothing of this sees two messages.
+constexpr uint32_t kBelongsToNextSend = 0x53454e44;
+
+// Large payloads start and stay at cache line boundaries, which is what the kernel copies best.
+uint32_t payload_limit(uint32_t max_ulpdu, size_t header) {
+  const uint32_t limit = max_ulpdu - static_cast<uint32_t>(header);
+  return limit > 4096 ? limit & ~63u : limit;
+}
+
+}  // namespace
+
+bool immediate_belongs_to_next_send(const uint8_t* payload) {
+  return load_be32(payload + 4) == kBelongsToNextSend;
+}
+
+// Hot path: no allocation; system calls are sends, and one epoll_ctl when a backlog begins or ends.
+QueuePair::Result QueuePair::transmit(int sends) {
+  while (!dead_) {
+    if (batch_.empty()) {
+      if (failed_work_) return failed_work_;
+      failed_work_ = fill_batch();
+      if (batch_.empty()) {
+        if (failed_work_) return failed_work_;
+        set_backlog(false);
+        return std::nullopt;
+      }
+    } else if (!batch_.pin_again(pd)) {
+      Failure failure = Failure::protocol(terminate::local_catastrophic);
+      failure.send_status = IBV_WC_LOC_PROT_ERR;
+      return failure;
+    }
+    const Sent sent = send_batch();
+    batch_.unpin();
+    complete_sends();
+    if (sent == Sent::dead) {
+      dead_ = true;
+      return std::nullopt;
+    }
+    if (sent == Sent::blocked || --sends <= 0) {
+      // After the last send there may be nothing left; whoever is told to go on will find out.
+      set_backlog(true);
+      return std::nullopt;
+    }
+  }
+  return std::nullopt;
+}
+
+QueuePair::Sent QueuePair::send_batch() {
+  while (!batch_.empty()) {
+    ssize_t sent;
+    if (batch_.piece_count() == 1) {
+      sent = ::send(socket_fd_, batch_.pieces()->iov_base, batch_.pieces()->iov_len,
+                    MSG_DONTWAIT | MSG_NOSIGNAL);
+    } else {
+      msghdr message{};
+      message.msg_iov = batch_.pieces();
+      message.msg_iovlen = batch_.piece_count();
+      sent = ::sendmsg(socket_fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      return errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM ? Sent::blocked : Sent::dead;
+    }
+    sent_position_ += static_cast<uint64_t>(sent);
+    batch_.advance(static_cast<size_t>(sent));
+  }
+  stage_used_ = false;
+  return Sent::all;
+}
+
+void QueuePair::set_backlog(bool backlog) {
+  if (backlog_.load(std::memory_order_relaxed) == backlog) return;
+  backlog_.store(backlog, std::memory_order_relaxed);
+  for (uint32_t i = 0; i < watch_count_; i++) {
+    watches_[i].set->change(watches_[i].token, socket_fd_, backlog ? EPOLLIN | EPOLLOUT : EPOLLIN);
+  }
+}
+
+QueuePair::Result QueuePair::fill_batch() {
+  bool fits = true;
+  while (fits) {
+    if (!cursor_.active && !pick()) return std::nullopt;
+    Result failure =
+        cursor_.response ? append_response(fits) : append(send_works_[send_next_ & send_mask_], fits);
+    if (failure) return failure;
+  }
+  return std::nullopt;
+}
+
+// Begins the next message: own messages and READ responses take turns, and neither is cut in two by
+// the other.
+bool QueuePair::pick() {
+  const bool response = responses_head_ != responses_tail_;
+  bool own = send_next_ != send_tail_ && !hold_sends_;
+  if (own) {
+    const SendWork& work = send_works_[send_next_ & send_mask_];
+    const uint32_t reading = reads_tail_ - reads_head_;
+    // ORD (RFC 6581 §9): excess READs, and everything behind them, wait here.
+    if (work.opcode == IBV_WR_RDMA_READ && reading >= std::max(outbound_reads_, 1u)) own = false;
+    if (work.fence && reading > 0) own = false;
+  }
+  if (!response && !own) return false;
+  cursor_ = Cursor{};
+  cursor_.active = true;
+  cursor_.response = response && (response_turn_ || !own);
+  response_turn_ = !cursor_.response;
+  if (!cursor_.response) {
+    switch (send_works_[send_next_ & send_mask_].opcode) {
+      case IBV_WR_RDMA_READ:
+        cursor_.step = Step::read_request;
+        break;
+      case IBV_WR_SEND_WITH_IMM:
+        cursor_.step = Step::immediate_before;
+        break;
+      default:
+        cursor_.step = Step::data;
+    }
+  }
+  return true;
+}
+
+QueuePair::Result QueuePair::append(SendWork& work, bool& fits) {
+  Result failure;
+  switch (cursor_.step) {
+    case Step::immediate_before:
+      fits = append_immediate(work, true);
+      if (fits) cursor_.step = Step::data;
+      return failure;
+    case Step::data:
+      failure = append_data(work, fits);
+      if (failure || !fits || cursor_.step == Step::data) return failure;
+      break;
+    case Step::immediate_after:
+      fits = append_immediate(work, false);
+      if (!fits) return failure;
+      cursor_.step = Step::finished;
+      break;
+    case Step::read_request:
+      if (outbound_reads_ == 0) {  // the peer serves none: waiting would be for ever
+        failure = Failure{};
+        failure->send_status = IBV_WC_REM_INV_REQ_ERR;
+        failure->send_index = send_next_;
+        failure->status = EPROTO;
+        return failure;
+      }
+      fits = append_read_request(work);
+      if (!fits) return failure;
+      cursor_.step = Step::finished;
+      break;
+    case Step::finished:
+      break;
+  }
+  if (cursor_.step == Step::finished) {
+    work.end_position = built_position_;
+    send_next_++;
+    cursor_.active = false;
+  }
+  return failure;
+}
+
+QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
+  const bool write = work.opcode == IBV_WR_RDMA_WRITE || work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
+  Segment segment;
+  segment.tagged = write;
+  const size_t header = write ? kTaggedHeaderLength : kUntaggedHeaderLength;
+  const uint32_t length = std::min(work.length - cursor_.offset, payload_limit(max_ulpdu_, header));
+  const bool copied = work.inlined || length <= Batch::kCopied;
+  fits = batch_.fits(copied ? 0 : work.sge_count, copied ? length : 0);
+  if (!fits) return std::nullopt;
+
+  Target target;
+  if (!work.inlined && length > 0 &&
+      !gather(send_sges(send_next_), work.sge_count, cursor_.offset, length, 0, target)) {
+    Failure failure = Failure::protocol(terminate::local_catastrophic);
+    failure.send_status = IBV_WC_LOC_PROT_ERR;
+    failure.send_index = send_next_;
+    return failure;
+  }
+  segment.last = cursor_.offset + length == work.length;
+  if (write) {
+    segment.opcode = Opcode::write;
+    segment.stag = work.remote_key;
+    segment.offset = work.remote_address + cursor_.offset;
+  } else {
+    segment.opcode = work.solicited ? Opcode::send_solicited : Opcode::send;
+    segment.queue = kSendQueue;
+    segment.sequence = send_sequence_;
+    segment.message_offset = cursor_.offset;
+  }
+  const uint32_t ulpdu = static_cast<uint32_t>(header) + length;
+  batch_.begin_fpdu(ulpdu, crc_);
+  build_segment(batch_.write(static_cast<uint32_t>(header)), segment);
+  if (work.inlined) {
+    if (length > 0) std::memcpy(batch_.write(length), inline_data(send_next_) + cursor_.offset, length);
+  } else if (copied) {
+    for (uint32_t i = 0; i < target.count; i++) {
+      const iovec& piece = target.pieces[i];
+      std::memcpy(batch_.write(static_cast<uint32_t>(piece.iov_len)), piece.iov_base, piece.iov_len);
+    }
+  } else {
+    for (uint32_t i = 0; i < target.count; i++) {
+      const iovec& piece = target.pieces[i];
+      batch_.reference(piece.iov_base, static_cast<uint32_t>(piece.iov_len), target.keys[i],
+                       std::move(target.pins[i]));
+    }
+  }
+  batch_.end_fpdu();
+  built_position_ += fpdu_length(ulpdu);
+  cursor_.offset += length;
+  if (segment.last) {
+    if (!write) send_sequence_++;
+    cursor_.step = work.opcode == IBV_WR_RDMA_WRITE_WITH_IMM ? Step::immediate_after : Step::finished;
+  }
+  return std::nullopt;
+}
+
+bool QueuePair::append_immediate(const SendWork& work, bool follows_in_send) {
+  if (!batch_.fits(0, kImmediateLength)) return false;
+  Segment segment;
+  segment.last = true;
+  segment.opcode = work.solicited && !follows_in_send ? Opcode::immediate_solicited : Opcode::immediate;
+  segment.queue = kSendQueue;
+  segment.sequence = send_sequence_++;
+  const uint32_t ulpdu = kUntaggedHeaderLength + kImmediateLength;
+  batch_.begin_fpdu(ulpdu, crc_);
+  build_segment(batch_.write(kUntaggedHeaderLength), segment);
+  uint8_t* payload = batch_.write(kImmediateLength);
+  std::memcpy(payload, &work.immediate, sizeof work.immediate);
+  store_be32(payload + 4, follows_in_send ? kBelongsToNextSend : 0);
+  batch_.end_fpdu();
+  built_position_ += fpdu_length(ulpdu);
+  return true;
+}
+
+bool QueuePair::append_read_request(SendWork& work) {
+  if (!batch_.fits(0, kReadRequestLength)) return false;
+  Segment segment;
+  segment.last = true;
+  segment.opcode = Opcode::read_request;
+  segment.queue = kReadRequestQueue;
+  segment.sequence = read_request_sequence_++;
+  work.read_sequence = segment.sequence;
+  // The sink is named by the request's own number and offset 0, not by a region: the response is
+  // matched to this work request, so the peer learns no key and no address of ours.
+  const ReadRequest request{segment.sequence, 0, work.length, work.remote_key, work.remote_address};
+  const uint32_t ulpdu = kUntaggedHeaderLength + kReadRequestLength;
+  batch_.begin_fpdu(ulpdu, crc_);
+  build_segment(batch_.write(kUntaggedHeaderLength), segment);
+  build_read_request(batch_.write(kReadRequestLength), request);
+  batch_.end_fpdu();
+  built_position_ += fpdu_length(ulpdu);
+  reads_[reads_tail_++ % kMaxReadDepth] = send_next_;
+  return true;
+}
+
+// A READ may be served while the local application changes the memory. The CRC must be of the bytes
+// that are sent, so they are copied first: into the scratch buffer, or the stage when there are many.
+QueuePair::Result QueuePair::append_response(bool& fits) {
+  const ReadRequest& request = responses_[responses_head_ % kMaxReadDepth];
+  const uint32_t length =
+      std::min(request.length - cursor_.offset, payload_limit(max_ulpdu_, kTaggedHeaderLength));
+  const bool staged = length > Batch::kCopied;
+  fits = batch_.fits(staged ? 1 : 0, staged ? 0 : length) && !(staged && stage_used_);
+  if (!fits) return std::nullopt;
+
+  const uint64_t source = request.source_offset + cursor_.offset;
+  MemoryTable::Pin pin;
+  if (length > 0) {
+    MemoryTable::Fault fault;
+    pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ, source, length, fault);
+    if (!pin) return Failure::protocol(terminate::rdmap_invalid_stag);  // deregistered meanwhile
+  }
+  Segment segment;
+  segment.tagged = true;
+  segment.last = cursor_.offset + length == request.length;
+  segment.opcode = Opcode::read_response;
+  segment.stag = request.sink_stag;
+  segment.offset = request.sink_offset + cursor_.offset;
+  const uint32_t ulpdu = kTaggedHeaderLength + length;
+  batch_.begin_fpdu(ulpdu, crc_);
+  build_segment(batch_.write(kTaggedHeaderLength), segment);
+  if (staged) {
+    std::memcpy(stage_.get(), reinterpret_cast<const void*>(source), length);
+    batch_.reference(stage_.get(), length, 0, MemoryTable::Pin());
+    stage_used_ = true;
+  } else if (length > 0) {
+    std::memcpy(batch_.write(length), reinterpret_cast<const void*>(source), length);
+  }
+  batch_.end_fpdu();
+  built_position_ += fpdu_length(ulpdu);
+  cursor_.offset += length;
+  if (segment.last) {
+    responses_head_++;
+    cursor_.active = false;
+  }
+  return std::nullopt;
+}
+
+bool QueuePair::gather(const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length, int access,
+                       Target& target) const {
+  MemoryTable& table = MemoryTable::instance();
+  for (uint32_t i = 0; i < count && length > 0; i++) {
+    const ibv_sge& sge = sges[i];
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const uint32_t part = static_cast<uint32_t>(std::min<uint64_t>(sge.length - offset, length));
+    MemoryTable::Fault fault;
+    target.pins[target.count] = table.pin(sge.lkey, pd, access, sge.addr + offset, part, fault);
+    if (!target.pins[target.count]) return false;
+    target.keys[target.count] = sge.lkey;
+    target.pieces[target.count++] = {reinterpret_cast<void*>(sge.addr + offset), part};
+    length -= part;
+    offset = 0;
+  }
+  return length == 0;
+}
+// End of hot path.
+
+void QueuePair::send_terminate(const Failure& failure) {
+  // Only between FPDUs: first the rest of those that are under way. When the socket takes no more,
+  // the peer learns of the end from the end.
+  if (dead_) return;
+  if (!batch_.empty() && (!batch_.pin_again(pd) || send_batch() != Sent::all)) return;
+  Segment segment;
+  segment.last = true;
+  segment.opcode = Opcode::terminate;
+  segment.queue = kTerminateQueue;
+  segment.sequence = 1;
+  std::array<uint8_t, kMaxTerminateLength> payload;
+  const size_t length = build_terminate(payload.data(), failure.terminate,
+                                        failure.read_request ? failure.read_request->data() : nullptr);
+  const uint32_t ulpdu = static_cast<uint32_t>(kUntaggedHeaderLength + length);
+  batch_.begin_fpdu(ulpdu, crc_);
+  build_segment(batch_.write(kUntaggedHeaderLength), segment);
+  std::memcpy(batch_.write(static_cast<uint32_t>(length)), payload.data(), length);
+  batch_.end_fpdu();
+  send_batch();
+}
+
+}  // namespace rdmakit::iwarp
