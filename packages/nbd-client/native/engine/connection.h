@@ -1,0 +1,119 @@
+// One NBD connection in its transmission phase, served by a lane with the lane's memory and queue.
+//
+//   socket -> InputStream -> parse -> RequestSlot -> operations -> RdmaQueue
+//                                          ^                            |
+//   socket <- ReplyQueue  <----------------+------ operation_finished <-+
+//
+// connection.cc         life, parsing, replies
+// connection_read.cc    READ
+// connection_write.cc   WRITE, WRITE_ZEROES, TRIM
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/arena.h"
+#include "engine/descriptor.h"
+#include "engine/index_stack.h"
+#include "engine/input_stream.h"
+#include "engine/rdma_queue.h"
+#include "engine/reply_queue.h"
+#include "engine/request_slot.h"
+#include "engine/statistics.h"
+#include "engine/volume.h"
+
+namespace rdmakit::nbd {
+
+class Connection {
+ public:
+  Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics);
+
+  // Takes over a socket in transmission phase. Only when idle().
+  void open(int socket);
+  // Ends it now, without answers to what is under way. Its operations run out by themselves.
+  void drop(const char* reason);
+  // From now on every new request is answered ESHUTDOWN.
+  void refuse_new() { refusing_ = true; }
+
+  bool is_open() const { return static_cast<bool>(socket_); }
+  // Nothing is left of a connection: the lane may take another.
+  bool idle() const { return !is_open() && free_slots_.size() == kRequests; }
+  // Every request so far is answered and the answers are sent.
+  bool quiet() const { return free_slots_.size() == kRequests && replies_.empty(); }
+  int socket() const { return socket_.get(); }
+  const char* reason() const { return reason_; }
+
+  // ---- hot path ----
+  // Receives, parses, and starts what can be started. True: something moved.
+  bool step(uint64_t now);
+  // Sends replies, and ends the connection when it is over. True: something moved.
+  bool send(uint64_t now);
+  void operation_finished(Operation& operation, bool succeeded, uint64_t now);
+  void operation_doomed(Operation& operation);
+
+  // What a sleeping lane must watch.
+  bool wants_input() const { return is_open() && !end_of_file_ && !input_ended_ && !input_full_; }
+  bool wants_output() const { return is_open() && output_blocked_; }
+  // Something waits for a page that another lane may be filling, which wakes nobody.
+  bool waits_for_page() const { return !waiting_.empty() || read_waits_; }
+  // When a client that said goodbye must have taken its answers; 0: none.
+  uint64_t linger_deadline() const { return linger_deadline_; }
+
+ private:
+  bool receive();
+  bool parse();
+  bool begin_request();
+  bool take_payload();
+  void finish_payload();
+  void end_input(const char* reason);
+  void check_end_of_file();
+  void drop_later(const char* reason) {
+    if (drop_reason_ == nullptr) drop_reason_ = reason;
+  }
+
+  void reply_if_ready(uint16_t index);
+  void fail_request(uint16_t index, ErrorCode error);
+  void release_if_done(uint16_t index);
+
+  bool start_reads();
+  bool issue_read(uint16_t index);
+  void update_parts(RequestSlot& slot);
+
+  void write_zeroes(uint16_t index);
+  void zero_edge(uint16_t index, uint64_t offset, uint64_t length);
+  void clear_pages(const Request& request);
+  void start(Operation& operation);
+  bool advance(Operation& operation);
+  bool fill_with_zeroes(uint64_t page, const SlabPlace& place);
+  void finish_unposted(Operation& operation, bool succeeded);
+  bool retry_waiting();
+
+  Volume& volume_;
+  const Arena& arena_;
+  RdmaQueue& rdma_;
+  LaneStatistics& statistics_;
+  Descriptor socket_;
+  InputStream input_;
+  std::vector<RequestSlot> slots_;
+  IndexStack<kRequests> free_slots_;
+  IndexStack<kOutputChunks> free_chunks_;
+  IndexQueue<kRequests> reads_;  // READs with more to issue, first come first served
+  ReplyQueue replies_;
+  std::vector<Operation*> waiting_;  // parts of WRITEs that wait for a page or an operation
+
+  uint64_t now_ = 0;
+  uint16_t writing_ = kNone;     // slot of the WRITE whose payload is arriving
+  uint32_t payload_left_ = 0;    // of it
+  uint64_t payload_offset_ = 0;  // in the volume, of its next byte
+  bool end_of_file_ = false;     // nothing more comes; what came is still worked on
+  bool input_ended_ = false;     // no request follows
+  bool input_full_ = false;
+  bool output_blocked_ = false;
+  bool refusing_ = false;
+  bool read_waits_ = false;
+  uint64_t linger_deadline_ = 0;
+  const char* reason_ = "";
+  const char* drop_reason_ = nullptr;
+};
+
+}  // namespace rdmakit::nbd

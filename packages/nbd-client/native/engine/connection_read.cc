@@ -1,0 +1,115 @@
+// READ: slab -> output memory -> client.
+#include <algorithm>
+#include <cstring>
+
+#include "engine/connection.h"
+
+namespace rdmakit::nbd {
+
+// ---- hot path begins: no allocation, no log, no lock, no system call ----
+
+// Chunks and operations go to READs in the order in which they came, and a READ gets all its chunks at
+// once: no two of them can each hold what the other lacks. A READ that streams keeps its chunks until
+// it ends, so it can always go on.
+bool Connection::start_reads() {
+  bool moved = false;
+  const bool waited = read_waits_;
+  read_waits_ = false;
+  if (!replies_.empty()) {
+    const uint16_t front = replies_.front();
+    if (slots_[front].streams() && slots_[front].error == kOk && !slots_[front].issued)
+      moved |= issue_read(front);
+  }
+  while (!reads_.empty()) {
+    const uint16_t index = reads_.front();
+    RequestSlot& slot = slots_[index];
+    if (slot.error == kOk) {
+      if (slot.window == 0 && slot.request.length > kPage) {
+        const auto chunks = std::min(slot.parts(), kWindow);
+        if (free_chunks_.size() < chunks) break;
+        for (; slot.window < chunks; slot.window++) slot.chunk[slot.window] = free_chunks_.pop();
+      }
+      moved |= issue_read(index);
+      const bool window_full = slot.streams() && slot.cursor == kWindow * kOutputChunk;
+      if (!slot.issued && !window_full) break;
+    }
+    reads_.pop();
+    slot.queued = false;
+    reply_if_ready(index);
+    release_if_done(index);
+  }
+  if (read_waits_ && !waited) statistics_.pages_waited_for.add();
+  return moved;
+}
+
+// Starts as much of the READ as memory, operations and the state of its pages allow.
+bool Connection::issue_read(uint16_t index) {
+  RequestSlot& slot = slots_[index];
+  bool moved = false;
+  while (slot.cursor < slot.request.length && !slot.issued) {
+    const uint32_t part = slot.cursor / kOutputChunk;
+    const uint32_t within = slot.cursor % kOutputChunk;
+    if (slot.window != 0 && part >= slot.parts_sent + slot.window) break;
+    const uint64_t offset = slot.request.offset + slot.cursor;
+    const uint64_t limit = std::min({uint64_t{slot.request.length} - slot.cursor,
+                                     uint64_t{kOutputChunk} - within, volume_.left_in_slab(offset)});
+    const uint64_t page = offset / kPage;
+    const uint64_t head = offset % kPage;
+    const uint64_t pages = (head + limit + kPage - 1) / kPage;
+    const PageState state = volume_.pages().get(page);
+    const uint64_t run = pages == 1 ? 1 : volume_.pages().run(page, pages, state);
+    if (run == 0) continue;  // changed between the two looks
+    const auto bytes = static_cast<uint32_t>(std::min(limit, run * kPage - head));
+    const uint16_t place_in_window = slot.window == 0 ? 0 : static_cast<uint16_t>(part % slot.window);
+    uint8_t* memory =
+        slot.window == 0 ? arena_.request_page(index) : arena_.output_chunk(slot.chunk[place_in_window]);
+    memory += within;
+
+    if (state == PageState::unset) {
+      std::memset(memory, 0, bytes);
+      statistics_.pages_read_without_network.add(run);
+    } else {
+      if (rdma_.available() <= kReservedOperations) break;
+      const SlabPlace place = volume_.place(offset);
+      // Also for a claimed page: its claim may hang on the server that failed.
+      if (state == PageState::lost || !place.mapped || !rdma_.usable(place.server)) {
+        fail_request(index, kEio);
+        moved = true;
+        break;
+      }
+      if (state == PageState::claimed) {
+        read_waits_ = true;
+        break;
+      }
+      Operation& operation = rdma_.take(Operation::Kind::read);
+      operation.request = index;
+      operation.part = place_in_window;
+      operation.offset = offset;
+      operation.length = bytes;
+      operation.memory = memory;
+      slot.pending[place_in_window]++;
+      slot.outstanding++;
+      rdma_.chain(operation, place, place.address + offset % volume_.slab_size(), now_);
+    }
+    slot.cursor += bytes;
+    moved = true;
+  }
+  if (slot.cursor == slot.request.length) slot.issued = true;
+  update_parts(slot);
+  return moved;
+}
+
+void Connection::update_parts(RequestSlot& slot) {
+  if (!slot.streams()) return;
+  const uint32_t parts = slot.parts();
+  while (slot.parts_ready < parts) {
+    const uint64_t end =
+        std::min<uint64_t>(uint64_t{slot.parts_ready + 1} * kOutputChunk, slot.request.length);
+    if (slot.cursor < end || slot.pending[slot.parts_ready % kWindow] > 0) return;
+    slot.parts_ready++;
+  }
+}
+
+// ---- hot path ends ----
+
+}  // namespace rdmakit::nbd

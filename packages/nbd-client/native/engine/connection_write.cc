@@ -1,0 +1,142 @@
+// WRITE, WRITE_ZEROES and TRIM: client -> slab, or only the page map.
+#include <algorithm>
+
+#include "engine/connection.h"
+
+namespace rdmakit::nbd {
+
+// ---- hot path begins: no allocation, no log, no lock, no system call ----
+
+void Connection::start(Operation& operation) {
+  if (advance(operation)) return;
+  waiting_.push_back(&operation);
+  statistics_.pages_waited_for.add();
+}
+
+bool Connection::retry_waiting() {
+  size_t kept = 0;
+  for (Operation* operation : waiting_) {
+    if (!advance(*operation)) waiting_[kept++] = operation;
+  }
+  const bool moved = kept < waiting_.size();
+  waiting_.resize(kept);
+  return moved;
+}
+
+// Posts what it can of a part of a WRITE (or of an edge of zeros). True: the operation is posted or
+// over. False: it waits, for a page that is being filled or for a free operation; call again.
+//
+// The usual case, whole pages that were written before, is one look at the page map and one work
+// request. See PageMap for why the others are safe. Operations taken here are posted at once, so the
+// reserve that only this function touches always comes back.
+bool Connection::advance(Operation& operation) {
+  PageMap& pages = volume_.pages();
+  for (;;) {
+    const uint64_t page = operation.offset / kPage;
+    const uint64_t head = operation.offset % kPage;
+    const uint64_t limit = std::min<uint64_t>(operation.length, volume_.left_in_slab(operation.offset));
+    const PageState state = pages.get(page);
+    if (state == PageState::unset && operation.kind == Operation::Kind::zero_edge) {
+      finish_unposted(operation, true);
+      return true;
+    }
+    const SlabPlace place = volume_.place(operation.offset);
+    const bool part_of_page = head != 0 || limit < kPage;
+    if (!place.mapped || !rdma_.usable(place.server) || (state == PageState::lost && part_of_page)) {
+      finish_unposted(operation, false);
+      return true;
+    }
+    if (state == PageState::claimed) return false;
+    if (state == PageState::unset && part_of_page) {
+      if (!fill_with_zeroes(page, place)) return false;
+      continue;  // it waits for its own fill now, or lost the race for the claim
+    }
+
+    uint64_t bytes;
+    bool claims = false;
+    if (state == PageState::written) {
+      const uint64_t span = (head + limit + kPage - 1) / kPage;
+      const uint64_t run = span == 1 ? 1 : pages.run(page, span, state);
+      if (run == 0) continue;
+      bytes = std::min(limit, run * kPage - head);
+    } else {
+      // Two operations may be needed; look before claiming, for a claim must be posted.
+      if (rdma_.available() == 0) return false;
+      const uint64_t run = pages.claim(page, limit / kPage, state);
+      if (run == 0) continue;
+      bytes = run * kPage;
+      claims = true;
+    }
+    Operation* posted = &operation;
+    if (bytes < operation.length) {
+      if (rdma_.available() == 0) return false;  // claims nothing: checked above
+      posted = &rdma_.take(operation.kind);
+      posted->request = operation.request;
+      posted->offset = operation.offset;
+      posted->memory = operation.memory;
+      posted->chunk = operation.chunk;
+      if (operation.chunk != kNone) input_.pin_again(operation.chunk);
+      slots_[operation.request].outstanding++;
+      operation.offset += bytes;
+      operation.memory += bytes;
+      operation.length -= static_cast<uint32_t>(bytes);
+    }
+    posted->length = static_cast<uint32_t>(bytes);
+    posted->claimed = claims;
+    posted->claimed_from = state;
+    rdma_.chain(*posted, place, place.address + posted->offset % volume_.slab_size(), now_);
+    if (posted == &operation) return true;
+  }
+}
+
+// Before a part of an unset page is written, all of it must be zeros at the server. False: no operation
+// is free. True: look at the page again.
+bool Connection::fill_with_zeroes(uint64_t page, const SlabPlace& place) {
+  if (rdma_.available() == 0) return false;
+  if (volume_.pages().claim(page, 1, PageState::unset) == 0) return true;
+  Operation& fill = rdma_.take(Operation::Kind::zero_fill);
+  fill.offset = page * kPage;
+  fill.length = kPage;
+  fill.memory = arena_.zeroes();
+  fill.claimed = true;
+  fill.claimed_from = PageState::unset;
+  rdma_.chain(fill, place, place.address + fill.offset % volume_.slab_size(), now_);
+  return true;
+}
+
+void Connection::finish_unposted(Operation& operation, bool succeeded) {
+  operation_finished(operation, succeeded, now_);
+}
+
+// Whole pages only: TRIM may leave its edges as they are.
+void Connection::clear_pages(const Request& request) {
+  const uint64_t first = (request.offset + kPage - 1) / kPage;
+  const uint64_t end = (request.offset + request.length) / kPage;
+  if (first < end) volume_.pages().clear(first, end - first);
+}
+
+// Whole pages cost no network. NO_HOLE needs nothing: a slab keeps its memory whatever its pages say.
+void Connection::write_zeroes(uint16_t index) {
+  const Request& request = slots_[index].request;
+  clear_pages(request);
+  const uint64_t end = request.offset + request.length;
+  const uint64_t first_page_end = (request.offset / kPage + 1) * kPage;
+  if (request.offset % kPage != 0 || end < first_page_end)
+    zero_edge(index, request.offset, std::min(end, first_page_end) - request.offset);
+  const uint64_t last_page = end / kPage * kPage;
+  if (end % kPage != 0 && last_page > request.offset) zero_edge(index, last_page, end - last_page);
+}
+
+void Connection::zero_edge(uint16_t index, uint64_t offset, uint64_t length) {
+  Operation& operation = rdma_.take(Operation::Kind::zero_edge);
+  operation.request = index;
+  operation.offset = offset;
+  operation.length = static_cast<uint32_t>(length);
+  operation.memory = arena_.zeroes();
+  slots_[index].outstanding++;
+  start(operation);
+}
+
+// ---- hot path ends ----
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,45 @@
+// A free list of small indexes. Last in, first out: what was used last is still in the cache.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace rdmakit::nbd {
+
+template <size_t kCapacity>
+class IndexStack {
+ public:
+  IndexStack() {
+    for (size_t i = 0; i < kCapacity; i++) items_[i] = static_cast<uint16_t>(kCapacity - 1 - i);
+  }
+  size_t size() const { return size_; }
+  uint16_t pop() { return items_[--size_]; }
+  void push(uint16_t index) { items_[size_++] = index; }
+
+ private:
+  std::array<uint16_t, kCapacity> items_;
+  size_t size_ = kCapacity;
+};
+
+// First in, first out, of at most kCapacity small indexes.
+template <size_t kCapacity>
+class IndexQueue {
+  static_assert((kCapacity & (kCapacity - 1)) == 0);
+
+ public:
+  bool empty() const { return head_ == tail_; }
+  size_t size() const { return tail_ - head_; }
+  uint16_t operator[](size_t position) const { return items_[(head_ + position) % kCapacity]; }
+  uint16_t front() const { return items_[head_ % kCapacity]; }
+  void push(uint16_t index) { items_[tail_++ % kCapacity] = index; }
+  void pop() { head_++; }
+  void clear() { head_ = tail_; }
+
+ private:
+  std::array<uint16_t, kCapacity> items_;
+  size_t head_ = 0;
+  size_t tail_ = 0;
+};
+
+}  // namespace rdmakit::nbd

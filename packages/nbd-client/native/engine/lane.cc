@@ -1,0 +1,333 @@
+#include "engine/lane.h"
+
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <system_error>
+
+#include "engine/clock.h"
+#include "kernel/swap_safety.h"
+
+namespace rdmakit::nbd {
+
+namespace {
+constexpr uint64_t kMillisecond = 1'000'000;
+// After the queue pairs were moved to error, flushes have this long to arrive.
+constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
+constexpr int kPageRetryMs = 1;
+}  // namespace
+
+Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control)
+    : index_(index),
+      volume_(volume),
+      options_(std::move(options)),
+      wake_control_(std::move(wake_control)),
+      arena_(options_.arena),
+      rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, arena_.scratch()),
+      connection_(volume, arena_, rdma_, statistics_),
+      waiter_(options_.wait_mode, options_.max_spin_ns) {}
+
+Lane::~Lane() {
+  if (thread_.joinable()) thread_.join();
+  Command command;
+  while (commands_.pop(command)) {
+    if (command.type == Command::Type::attach) {
+      close(command.socket);
+    } else {
+      command.qp->release(command.qp);
+      command.mr->release(command.mr);
+    }
+  }
+}
+
+// ---- control path ----
+
+int Lane::start(std::vector<std::string>& warnings) {
+  wake_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!wake_ || !epoll_) return errno;
+  const auto watch = [this](int fd) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
+  };
+  if (const int error = watch(wake_.get()); error != 0) return error;
+  if (options_.channel) {
+    if (const int error = watch(options_.channel->fd); error != 0) return error;
+  }
+  for (auto& server : options_.servers) {
+    const int error = rdma_.connect(server.index, std::move(server.qp), std::move(server.mr));
+    if (error != 0) return error;
+  }
+  options_.servers.clear();
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& failure) {
+    return failure.code().value();
+  }
+  std::unique_lock lock(lifecycle_);
+  changed_.wait(lock, [this] { return ready_; });
+  warnings = warnings_;
+  return 0;
+}
+
+void Lane::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t ignored = write(wake_.get(), &one, sizeof one);
+}
+
+bool Lane::reserve() {
+  State expected = State::idle;
+  return state_.compare_exchange_strong(expected, State::reserved);
+}
+
+void Lane::give_up() {
+  State expected = State::reserved;
+  state_.compare_exchange_strong(expected, State::idle);
+}
+
+void Lane::attach(int socket) {
+  {
+    const std::lock_guard lock(producers_);
+    if (!commands_.push({Command::Type::attach, socket, 0, nullptr, nullptr})) {
+      close(socket);
+      give_up();
+    }
+  }
+  wake();
+}
+
+int Lane::connect(uint32_t server, const QpRef& qp, const MrRef& mr) {
+  auto* qp_handle = const_cast<Handle*>(qp.handle());
+  auto* mr_handle = const_cast<Handle*>(mr.handle());
+  qp_handle->retain(qp_handle);
+  mr_handle->retain(mr_handle);
+  {
+    const std::lock_guard lock(producers_);
+    if (!commands_.push({Command::Type::connect, -1, server, qp_handle, mr_handle})) {
+      qp_handle->release(qp_handle);
+      mr_handle->release(mr_handle);
+      return EAGAIN;
+    }
+  }
+  wake();
+  return 0;
+}
+
+void Lane::stop(uint64_t deadline) {
+  stop_at_.store(std::max<uint64_t>(deadline, 1));
+  wake();
+}
+
+bool Lane::join(uint64_t deadline) {
+  if (!thread_.joinable()) return true;
+  std::unique_lock lock(lifecycle_);
+  const uint64_t now = now_ns();
+  const auto left = std::chrono::nanoseconds(deadline > now ? deadline - now : 0);
+  if (!changed_.wait_for(lock, left, [this] { return ended_; })) return false;
+  lock.unlock();
+  thread_.join();
+  return rdma_.outstanding() == 0;
+}
+
+// ---- the thread ----
+
+void Lane::run() {
+  prepare_thread();
+  {
+    const std::lock_guard lock(lifecycle_);
+    ready_ = true;
+  }
+  changed_.notify_all();
+  loop();
+  state_.store(State::stopped, std::memory_order_release);
+  const std::lock_guard lock(lifecycle_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void Lane::prepare_thread() {
+  char name[16];
+  snprintf(name, sizeof name, "nbd-lane-%u", index_);
+  pthread_setname_np(pthread_self(), name);
+  touch_stack();
+  if (options_.io_flusher) {
+    const Safety flusher = mark_io_flusher();
+    if (!flusher.granted) warnings_.push_back(flusher.name + ": " + flusher.reason);
+  }
+}
+
+// ---- hot path begins ----
+// Rules: no allocation, no log, no lock, no system call that is not the work itself (recv, sendmsg, the
+// device's own, and epoll_wait when there is nothing to do). Everything used here was made before.
+
+void Lane::loop() {
+  for (;;) {
+    if (!commands_.empty()) take_commands();
+    now_ = now_ns();
+    rdma_.adopt_failures();
+    bool moved = rdma_.poll() > 0;
+    if (connection_.is_open()) {
+      moved |= connection_.step(now_);
+      rdma_.flush(now_);
+      moved |= connection_.send(now_);
+    }
+    rdma_.check_deadlines(now_);
+    if (state_.load(std::memory_order_relaxed) == State::serving && !connection_.is_open()) settle_state();
+    if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
+        rdma_.outstanding() == 0)
+      settle_state();
+    if (stop_at_.load(std::memory_order_relaxed) != 0 && may_exit(now_)) return;
+
+    if (moved) {
+      if (waiter_.moved(now_)) (waiter_.slept() ? statistics_.sleeps : statistics_.spins).add();
+      continue;
+    }
+    const bool busy = connection_.is_open() || rdma_.outstanding() > 0;
+    if (busy && waiter_.spin(now_)) {
+      __builtin_ia32_pause();
+      continue;
+    }
+    sleep(now_);
+  }
+}
+
+void Lane::sleep(uint64_t now) {
+  waiter_.sleeping();
+  statistics_.spin_limit.set(waiter_.limit());
+  if (rdma_.outstanding() > 0) {
+    // Armed first, then looked at once more: a completion between the two would raise no event.
+    if (!options_.channel || ibv_req_notify_cq(rdma_.cq(), 0) != 0) return;
+    if (rdma_.poll() > 0) {
+      if (connection_.is_open()) connection_.send(now);
+      return;
+    }
+  }
+  watch_socket();
+  epoll_event events[4];
+  const int count = epoll_wait(epoll_.get(), events, 4, timeout_ms(now));
+  for (int i = 0; i < count; i++) {
+    const int fd = events[i].data.fd;
+    if (fd == wake_.get()) {
+      uint64_t value;
+      [[maybe_unused]] const ssize_t ignored = read(fd, &value, sizeof value);
+    } else if (options_.channel && fd == options_.channel->fd) {
+      drain_channel();
+    } else if ((events[i].events & (EPOLLERR | EPOLLHUP)) != 0 && !connection_.wants_input()) {
+      // Both directions are gone, and with them whoever would take the answers.
+      connection_.drop("connection reset");
+    }
+  }
+}
+
+int Lane::timeout_ms(uint64_t now) const {
+  if (connection_.waits_for_page()) return kPageRetryMs;
+  uint64_t next = UINT64_MAX;
+  const auto consider = [&next](uint64_t deadline) {
+    if (deadline != 0) next = std::min(next, deadline);
+  };
+  consider(rdma_.next_deadline());
+  consider(connection_.linger_deadline());
+  consider(stop_at_.load(std::memory_order_relaxed));
+  if (next == UINT64_MAX) return -1;
+  return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / kMillisecond + 1, 60'000));
+}
+
+// Level-triggered, changed only when the wish changes: EPOLLOUT while a reply is stuck, no EPOLLIN
+// while there is no room.
+void Lane::watch_socket() {
+  const int socket = connection_.socket();
+  if (socket < 0) {
+    watched_ = -1;  // closing a socket takes it out of the set
+    return;
+  }
+  const uint32_t wanted =
+      (connection_.wants_input() ? EPOLLIN : 0u) | (connection_.wants_output() ? EPOLLOUT : 0u);
+  if (watched_ == socket && watched_events_ == wanted) return;
+  epoll_event event{};
+  event.events = wanted;
+  event.data.fd = socket;
+  epoll_ctl(epoll_.get(), watched_ == socket ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket, &event);
+  watched_ = socket;
+  watched_events_ = wanted;
+}
+
+void Lane::drain_channel() {
+  const DataPathVerbs* verbs = options_.cq.handle()->verbs;
+  ibv_cq* cq;
+  void* context;
+  unsigned int events = 0;
+  while (verbs->get_cq_event(options_.channel.get(), &cq, &context) == 0) events++;
+  if (events > 0) verbs->ack_cq_events(options_.cq.get(), events);
+}
+
+void Lane::operation_finished(Operation& operation, bool succeeded) {
+  connection_.operation_finished(operation, succeeded, now_);
+}
+
+// ---- hot path ends ----
+
+void Lane::operation_doomed(Operation& operation) { connection_.operation_doomed(operation); }
+
+void Lane::server_failed(uint32_t server, const char* reason) {
+  if (volume_.fail(server)) emit(Event::Type::server_failed, reason, server);
+}
+
+void Lane::emit(Event::Type type, const char* reason, uint32_t server) {
+  // A full ring means that control has stood still for 256 events; the counters still tell.
+  if (events_.push(Event::about(type, index_, reason, server))) wake_control_();
+}
+
+void Lane::take_commands() {
+  Command command;
+  while (commands_.pop(command)) {
+    if (command.type == Command::Type::attach) {
+      watched_ = -1;
+      connection_.open(command.socket);
+      if (announced_stop_) connection_.refuse_new();
+      state_.store(State::serving, std::memory_order_release);
+      emit(Event::Type::connection_opened, "");
+    } else {
+      rdma_.connect(command.server, QpRef(command.qp), MrRef(command.mr));
+      command.qp->release(command.qp);
+      command.mr->release(command.mr);
+    }
+  }
+}
+
+// serving -> draining when the connection is gone, draining -> idle when its operations are.
+void Lane::settle_state() {
+  if (state_.load(std::memory_order_relaxed) == State::serving) {
+    watched_ = -1;
+    emit(Event::Type::connection_closed, connection_.reason());
+    state_.store(State::draining, std::memory_order_release);
+    return;
+  }
+  state_.store(State::idle, std::memory_order_release);
+  emit(Event::Type::lane_idle, "");
+}
+
+bool Lane::may_exit(uint64_t now) {
+  const uint64_t deadline = stop_at_.load(std::memory_order_relaxed);
+  if (!announced_stop_) {
+    announced_stop_ = true;
+    connection_.refuse_new();
+    return false;  // once more through the loop, so that what has arrived is answered
+  }
+  if (connection_.is_open() && (connection_.quiet() || now >= deadline)) connection_.drop("engine closed");
+  if (connection_.is_open()) return false;
+  if (rdma_.outstanding() == 0 && connection_.idle()) return true;
+  if (now < deadline) return false;
+  if (!abandoned_) {
+    abandoned_ = true;
+    rdma_.abandon();
+  }
+  return now >= deadline + kFlushTime;
+}
+
+}  // namespace rdmakit::nbd

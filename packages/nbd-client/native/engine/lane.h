@@ -1,0 +1,130 @@
+// A lane: one thread that serves one connection at a time with its own completion queue, queue pairs
+// and registered arena.
+//
+// Control talks to it through atomics, a mailbox and an eventfd; it talks back through a ring of events.
+// No lock is shared, so a lane never waits for whoever sets it up.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/arena.h"
+#include "engine/connection.h"
+#include "engine/event.h"
+#include "engine/rdma_queue.h"
+#include "engine/spsc_ring.h"
+#include "engine/statistics.h"
+#include "engine/volume.h"
+#include "engine/waiter.h"
+
+namespace rdmakit::nbd {
+
+struct LaneOptions {
+  CqRef cq;
+  ChannelRef channel;  // may be empty in WaitMode::poll
+  struct Server {
+    uint32_t index;
+    QpRef qp;
+    MrRef mr;
+  };
+  std::vector<Server> servers;
+  void* arena = nullptr;  // of Arena::kBytes, inside every server's memory region
+  WaitMode wait_mode = WaitMode::adaptive;
+  uint64_t max_spin_ns = 50'000;
+  uint64_t operation_timeout_ns = 4'000'000'000;
+  bool io_flusher = false;
+};
+
+class Lane final : private OperationListener {
+ public:
+  enum class State : uint32_t { idle, reserved, serving, draining, stopped };
+
+  // `wake_control` is called (on the lane's thread) after an event was put into events().
+  Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control);
+  ~Lane();
+
+  // ---- control path, any thread ----
+  // Starts the thread and waits until it is ready. 0 or an errno value.
+  int start(std::vector<std::string>& warnings);
+  // idle -> reserved, by one caller. Then attach() or give_up().
+  bool reserve();
+  void give_up();
+  void attach(int socket);
+  // EAGAIN: the mailbox is full.
+  int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
+  void wake();
+  // Answer what is there until `deadline` (ns), then end the connection and flush the queue pairs.
+  void stop(uint64_t deadline);
+  // False: the thread did not end by `deadline`; the lane must not be destroyed.
+  bool join(uint64_t deadline);
+
+  State state() const { return state_.load(std::memory_order_acquire); }
+  const LaneStatistics& statistics() const { return statistics_; }
+  SpscRing<Event, 256>& events() { return events_; }
+  uint32_t index() const { return index_; }
+
+ private:
+  struct Command {
+    enum class Type : uint8_t { attach, connect } type;
+    int socket;
+    uint32_t server;
+    Handle* qp;  // both with a reference that goes to the lane
+    Handle* mr;
+  };
+
+  void run();
+  void prepare_thread();
+  void loop();
+  void take_commands();
+  void sleep(uint64_t now);
+  int timeout_ms(uint64_t now) const;
+  void watch_socket();
+  void drain_channel();
+  void settle_state();
+  bool may_exit(uint64_t now);
+  void emit(Event::Type type, const char* reason, uint32_t server = 0);
+
+  void operation_finished(Operation& operation, bool succeeded) override;
+  void operation_doomed(Operation& operation) override;
+  void server_failed(uint32_t server, const char* reason) override;
+
+  const uint32_t index_;
+  Volume& volume_;
+  LaneOptions options_;
+  const std::function<void()> wake_control_;
+  LaneStatistics statistics_;
+  const Arena arena_;
+  RdmaQueue rdma_;
+  Connection connection_;
+  Waiter waiter_;
+
+  Descriptor wake_;
+  Descriptor epoll_;
+  int watched_ = -1;             // the socket in the epoll set
+  uint32_t watched_events_ = 0;  // and what for
+  uint64_t now_ = 0;
+  bool announced_stop_ = false;
+  bool abandoned_ = false;
+
+  std::atomic<State> state_{State::idle};
+  std::atomic<uint64_t> stop_at_{0};  // 0: go on
+  SpscRing<Command, 64> commands_;
+  std::mutex producers_;  // of commands_; the lane never takes it
+  SpscRing<Event, 256> events_;
+
+  std::thread thread_;
+  std::mutex lifecycle_;
+  std::condition_variable changed_;
+  bool ready_ = false;
+  bool ended_ = false;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,44 @@
+// The fixed sizes of the engine, with the reason for each.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "protocol/request.h"
+
+namespace rdmakit::nbd {
+
+inline constexpr uint32_t kPage = 4096;
+
+// One recv(2) fills at most a chunk. 256 KiB holds 60 page writes, more than a kernel queue sends at
+// once; 16 of them hold the payload of every operation that can be outstanding at qd 128.
+inline constexpr uint32_t kInputChunk = 256 << 10;
+inline constexpr uint32_t kInputChunks = 16;
+
+// A READ above a page borrows output chunks. 64 KiB is where the cost of one more RDMA READ no longer
+// shows beside its data.
+inline constexpr uint32_t kOutputChunk = 64 << 10;
+inline constexpr uint32_t kOutputChunks = 128;
+// Chunks that one READ holds at most: up to kWindow × kOutputChunk = 1 MiB is read whole before its
+// reply starts; what is longer is streamed through the same chunks.
+inline constexpr uint32_t kWindow = 16;
+
+// Outstanding requests of a connection. The kernel's NBD queue is 128 deep.
+inline constexpr uint32_t kRequests = 128;
+
+// RDMA operations of a lane, waiting ones included.
+inline constexpr uint32_t kOperations = 256;
+// Kept back for operations that others wait for (see Connection::advance), so that a lane full of
+// waiting operations still moves.
+inline constexpr uint32_t kReservedOperations = 16;
+// A fence covers at least one WRITE, so there are never more of them (see RdmaQueue).
+inline constexpr uint32_t kFences = kOperations;
+
+inline constexpr uint32_t kMaxLanes = 64;
+// Indexes, not servers alive: each incarnation of a server takes a new one.
+inline constexpr uint32_t kMaxServers = 1024;
+inline constexpr uint64_t kMinSlab = 1 << 20;
+// nbdcopy opens 4 connections to an export that says CAN_MULTI_CONN and fails when one is refused.
+inline constexpr uint32_t kMultiConnectionLanes = 4;
+
+}  // namespace rdmakit::nbd

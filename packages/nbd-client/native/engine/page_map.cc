@@ -1,0 +1,187 @@
+#include "engine/page_map.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+namespace rdmakit::nbd {
+
+namespace {
+
+constexpr uint64_t kFileMagic = 0x70616d6567617072;  // "rpagemap"
+
+// First page of the file.
+struct FileHeader {
+  uint64_t magic;
+  uint64_t pages;  // of the volume
+};
+
+// Low bit of each page whose 2 bits equal `state`.
+uint64_t equal(uint64_t word, PageState state, uint64_t low) {
+  const uint64_t different = word ^ (static_cast<uint64_t>(state) * low);
+  return ~(different | different >> 1) & low;
+}
+
+// Length of the run of set low bits from `position` on (in pages).
+uint64_t run_from(uint64_t bits, uint64_t position, uint64_t low) {
+  const uint64_t gaps = (~bits & low) >> (2 * position);
+  const uint64_t rest = 32 - position;
+  return gaps == 0 ? rest : std::min<uint64_t>(std::countr_zero(gaps) / 2, rest);
+}
+
+// Both bits of `count` pages from `position` on.
+uint64_t mask_of(uint64_t position, uint64_t count) {
+  const uint64_t ones = count == 32 ? ~uint64_t{0} : (uint64_t{1} << (2 * count)) - 1;
+  return ones << (2 * position);
+}
+
+}  // namespace
+
+PageMap::~PageMap() {
+  if (mapping_ != nullptr) munmap(mapping_, mapped_);
+}
+
+int PageMap::open(uint64_t pages, const std::string& file, bool prefault) {
+  pages_ = pages;
+  const uint64_t words = (pages + kPerWord - 1) / kPerWord;
+  const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
+  if (file.empty()) {
+    mapping_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | (prefault ? MAP_POPULATE : 0), -1, 0);
+    if (mapping_ == MAP_FAILED) {
+      mapping_ = nullptr;
+      return errno;
+    }
+    mapped_ = bytes;
+    words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
+    return 0;
+  }
+  if (const int error = map_file(file, bytes); error != 0) return error;
+  if (prefault) madvise(mapping_, mapped_, MADV_POPULATE_WRITE);
+  words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(mapping_) + kPage);
+  for (uint64_t i = 0; i < words; i++) {
+    const uint64_t word = words_[i].load(std::memory_order_relaxed);
+    const uint64_t claimed = equal(word, PageState::claimed, kLow);
+    if (claimed != 0) words_[i].store(word | claimed, std::memory_order_relaxed);  // 10 -> 11
+  }
+  return 0;
+}
+
+int PageMap::map_file(const std::string& file, size_t bytes) {
+  file_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file_) return errno;
+  if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
+  struct stat status;
+  if (fstat(file_.get(), &status) != 0) return errno;
+  const size_t total = kPage + bytes;
+  const bool fresh = status.st_size == 0;
+  if (fresh) {
+    // Real blocks now: a write to a hole on a full tmpfs would be SIGBUS on the page path.
+    if (const int error = posix_fallocate(file_.get(), 0, static_cast<off_t>(total)); error != 0)
+      return error;
+  } else if (static_cast<size_t>(status.st_size) != total) {
+    return EINVAL;
+  }
+  void* mapping = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
+  if (mapping == MAP_FAILED) return errno;
+  mapping_ = mapping;
+  mapped_ = total;
+  auto* header = static_cast<FileHeader*>(mapping_);
+  if (fresh) *header = {kFileMagic, pages_};
+  return header->magic == kFileMagic && header->pages == pages_ ? 0 : EINVAL;
+}
+
+template <typename Change>
+void PageMap::for_each_word(uint64_t first, uint64_t count, Change change) {
+  while (count > 0) {
+    const uint64_t position = first % kPerWord;
+    const uint64_t here = std::min(count, kPerWord - position);
+    change(words_[first / kPerWord], mask_of(position, here));
+    first += here;
+    count -= here;
+  }
+}
+
+// ---- hot path begins: called for each page request; no system call, no lock, no allocation ----
+
+uint64_t PageMap::run(uint64_t first, uint64_t limit, PageState state) const {
+  uint64_t found = 0;
+  while (found < limit) {
+    const uint64_t position = (first + found) % kPerWord;
+    const uint64_t word = words_[(first + found) / kPerWord].load(std::memory_order_acquire);
+    const uint64_t here = run_from(equal(word, state, kLow), position, kLow);
+    found += here;
+    if (here < kPerWord - position) break;
+  }
+  return std::min(found, limit);
+}
+
+uint64_t PageMap::claim(uint64_t first, uint64_t limit, PageState from) {
+  uint64_t claimed = 0;
+  while (claimed < limit) {
+    const uint64_t position = (first + claimed) % kPerWord;
+    auto& word = words_[(first + claimed) / kPerWord];
+    uint64_t old = word.load(std::memory_order_acquire);
+    uint64_t here;
+    uint64_t wanted;
+    do {
+      here = std::min(run_from(equal(old, from, kLow), position, kLow), limit - claimed);
+      if (here == 0) return claimed;
+      const uint64_t mask = mask_of(position, here);
+      wanted = (old & ~mask) | (static_cast<uint64_t>(PageState::claimed) * kLow & mask);
+    } while (!word.compare_exchange_weak(old, wanted));
+    claimed += here;
+    if (here < kPerWord - position) break;
+  }
+  return claimed;
+}
+
+void PageMap::settle(uint64_t first, uint64_t count, PageState to) {
+  // The bits are ours alone while claimed, so flipping them needs no loop.
+  const uint64_t flip = (static_cast<uint64_t>(PageState::claimed) ^ static_cast<uint64_t>(to)) * kLow;
+  for_each_word(first, count,
+                [flip](std::atomic<uint64_t>& word, uint64_t mask) { word.fetch_xor(flip & mask); });
+}
+
+void PageMap::clear(uint64_t first, uint64_t count) {
+  for_each_word(first, count, [](std::atomic<uint64_t>& word, uint64_t mask) {
+    uint64_t old = word.load(std::memory_order_acquire);
+    uint64_t wanted;
+    do {
+      const uint64_t held = old & kLow & mask;  // written 01 and lost 11; claimed is 10
+      if (held == 0) return;
+      wanted = old & ~(held * 3);
+    } while (!word.compare_exchange_weak(old, wanted));
+  });
+}
+
+// ---- hot path ends ----
+
+uint64_t PageMap::lose(uint64_t first, uint64_t count) {
+  uint64_t claimed = 0;
+  for_each_word(first, count, [&claimed](std::atomic<uint64_t>& word, uint64_t mask) {
+    uint64_t old = word.load();
+    while (!word.compare_exchange_weak(old, old | (equal(old, PageState::written, kLow) & mask) << 1)) {
+    }
+    claimed += static_cast<uint64_t>(std::popcount(equal(old, PageState::claimed, kLow) & mask));
+  });
+  return claimed;
+}
+
+uint64_t PageMap::count(PageState state) const {
+  uint64_t total = 0;
+  for (uint64_t first = 0; first < pages_; first += kPerWord) {
+    const uint64_t word = words_[first / kPerWord].load(std::memory_order_relaxed);
+    const uint64_t valid = mask_of(0, std::min(kPerWord, pages_ - first));
+    total += static_cast<uint64_t>(std::popcount(equal(word, state, kLow) & valid));
+  }
+  return total;
+}
+
+}  // namespace rdmakit::nbd

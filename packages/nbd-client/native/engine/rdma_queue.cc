@@ -1,0 +1,299 @@
+#include "engine/rdma_queue.h"
+
+#include <cerrno>
+#include <cstdio>
+
+namespace rdmakit::nbd {
+
+namespace {
+constexpr uint32_t kFenceBytes = 8;
+constexpr int kPollBatch = 32;
+}  // namespace
+
+RdmaQueue::RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListener& listener, CqRef cq,
+                     uint64_t timeout_ns, uint8_t* scratch)
+    : volume_(volume),
+      statistics_(statistics),
+      listener_(listener),
+      cq_(std::move(cq)),
+      timeout_(timeout_ns),
+      scratch_(scratch),
+      links_(kMaxServers),
+      operations_(kOperations + kFences) {
+  known_.reserve(kMaxServers);
+  dirty_.reserve(kMaxServers);
+  for (size_t i = 0; i < operations_.size(); i++) {
+    Operation& operation = operations_[i];
+    operation.index = static_cast<uint16_t>(i);
+    operation.wr.wr_id = i;
+    operation.wr.sg_list = &operation.sge;
+    operation.wr.num_sge = 1;
+    operation.wr.send_flags = IBV_SEND_SIGNALED;
+  }
+}
+
+// ---- control ----
+
+int RdmaQueue::connect(uint32_t server, QpRef&& qp, MrRef&& mr) {
+  if (volume_.failed(server)) return EHOSTDOWN;
+  Link& link = links_[server];
+  if (link.qp) return EEXIST;
+  link.fenced = qp->context->device->transport_type == IBV_TRANSPORT_IWARP;
+  link.qp = std::move(qp);
+  link.mr = std::move(mr);
+  link.usable = true;
+  known_.push_back(static_cast<uint16_t>(server));
+  return 0;
+}
+
+void RdmaQueue::fail(uint32_t server, const char* reason) {
+  Link& link = links_[server];
+  if (!link.usable) return;
+  link.usable = false;
+  link.qp.handle()->verbs->move_to_error(link.qp.get());
+  // What waits for its flush has no deadline any more; its request is answered now.
+  for (uint16_t i = oldest_; i != kNone;) {
+    Operation& operation = operations_[i];
+    i = operation.newer;
+    if (operation.server != server) continue;
+    untime(operation);
+    if (operation.kind != Operation::Kind::fence) listener_.operation_doomed(operation);
+  }
+  // Writes that completed and wait for their fence left the order of deadlines before.
+  for (Operation& operation : operations_) {
+    if (operation.server == server && operation.stage == Operation::Stage::posted && operation.completed &&
+        operation.kind != Operation::Kind::fence)
+      listener_.operation_doomed(operation);
+  }
+  listener_.server_failed(server, reason);
+  const uint16_t chain = link.chain_head;
+  link.chain_head = link.chain_tail = link.last_write = link.first_fenced = kNone;
+  fail_chain(chain);
+}
+
+void RdmaQueue::adopt_failures() {
+  const uint32_t failures = volume_.failures();
+  if (failures == failures_seen_) return;
+  failures_seen_ = failures;
+  for (const uint16_t server : known_) {
+    if (volume_.failed(server)) fail(server, "declared failed elsewhere");
+  }
+}
+
+void RdmaQueue::abandon() {
+  for (const uint16_t server : known_) {
+    Link& link = links_[server];
+    if (link.outstanding > 0) link.qp.handle()->verbs->move_to_error(link.qp.get());
+  }
+}
+
+// ---- hot path begins: no allocation, no log, no lock, no system call but the device's own ----
+
+Operation& RdmaQueue::take(Operation::Kind kind) {
+  Operation& operation = operations_[free_.pop()];
+  operation.kind = kind;
+  operation.stage = Operation::Stage::waiting;
+  operation.request = operation.chunk = kNone;
+  operation.claimed = false;
+  operation.fence = operation.next_fenced = kNone;
+  operation.completed = false;
+  return operation;
+}
+
+void RdmaQueue::give_back(Operation& operation) {
+  operation.stage = Operation::Stage::free;
+  free_.push(operation.index);
+}
+
+void RdmaQueue::chain(Operation& operation, const SlabPlace& place, uint64_t address, uint64_t now) {
+  Link& link = links_[place.server];
+  const bool reads = operation.kind == Operation::Kind::read;
+  operation.server = static_cast<uint16_t>(place.server);
+  operation.slab_version = place.version;
+  operation.sge = {reinterpret_cast<uint64_t>(operation.memory), operation.length, link.mr->lkey};
+  operation.wr.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  operation.wr.wr.rdma.remote_addr = address;
+  operation.wr.wr.rdma.rkey = place.remote_key;
+  if (!link.dirty) {
+    link.dirty = true;
+    dirty_.push_back(operation.server);
+  }
+  append(link, operation, now);
+  if (reads) {
+    statistics_.rdma_reads.add();
+  } else {
+    statistics_.rdma_writes.add();
+    link.last_write = operation.index;
+    if (link.fenced) {
+      operation.next_fenced = link.first_fenced;
+      link.first_fenced = operation.index;
+    }
+  }
+}
+
+void RdmaQueue::append(Link& link, Operation& operation, uint64_t now) {
+  operation.stage = Operation::Stage::chained;
+  operation.deadline = now + timeout_;
+  operation.wr.next = nullptr;
+  if (link.chain_head == kNone) {
+    link.chain_head = operation.index;
+  } else {
+    operations_[link.chain_tail].wr.next = &operation.wr;
+  }
+  link.chain_tail = operation.index;
+}
+
+void RdmaQueue::add_fence(Link& link, uint64_t now) {
+  const Operation& last = operations_[link.last_write];
+  Operation& fence = operations_[kOperations + free_fences_.pop()];
+  fence.kind = Operation::Kind::fence;
+  fence.server = last.server;
+  fence.completed = false;
+  fence.next_fenced = link.first_fenced;
+  // The last bytes written: at least as long as a page edge, and readable where they were writable.
+  const uint32_t length = last.length < kFenceBytes ? last.length : kFenceBytes;
+  fence.sge = {reinterpret_cast<uint64_t>(scratch_), length, link.mr->lkey};
+  fence.wr.opcode = IBV_WR_RDMA_READ;
+  fence.wr.wr.rdma = last.wr.wr.rdma;
+  for (uint16_t i = link.first_fenced; i != kNone; i = operations_[i].next_fenced)
+    operations_[i].fence = fence.index;
+  link.first_fenced = kNone;
+  append(link, fence, now);
+  statistics_.rdma_fences.add();
+}
+
+void RdmaQueue::flush(uint64_t now) {
+  if (dirty_.empty()) return;
+  // By index: an answer given here (fail_chain) never chains anything, but be safe against growth.
+  for (size_t i = 0; i < dirty_.size(); i++) {
+    const uint16_t server = dirty_[i];
+    Link& link = links_[server];
+    link.dirty = false;
+    if (link.chain_head == kNone) continue;  // failed since
+    if (link.fenced && link.last_write != kNone) add_fence(link, now);
+    const uint16_t head = link.chain_head;
+    link.chain_head = link.chain_tail = link.last_write = kNone;
+    ibv_send_wr* refused = nullptr;
+    const int error = ibv_post_send(link.qp.get(), &operations_[head].wr, &refused);
+    const uint16_t stop = error == 0 ? kNone : static_cast<uint16_t>(refused->wr_id);
+    for (uint16_t index = head; index != stop;) {
+      Operation& operation = operations_[index];
+      operation.stage = Operation::Stage::posted;
+      outstanding_++;
+      link.outstanding++;
+      time(operation);
+      index = operation.wr.next == nullptr ? kNone : static_cast<uint16_t>(operation.wr.next->wr_id);
+    }
+    if (error != 0) {
+      char reason[64];
+      snprintf(reason, sizeof reason, "post refused with errno %d", error);
+      fail(server, reason);
+      fail_chain(stop);
+    }
+  }
+  dirty_.clear();
+  statistics_.outstanding_operations.set(outstanding_);
+}
+
+int RdmaQueue::poll() {
+  if (outstanding_ == 0) return 0;
+  ibv_wc completions[kPollBatch];
+  const int count = ibv_poll_cq(cq_.get(), kPollBatch, completions);
+  for (int i = 0; i < count; i++) {
+    const ibv_wc& wc = completions[i];
+    if (wc.wr_id >= operations_.size()) continue;
+    Operation& operation = operations_[wc.wr_id];
+    if (operation.stage != Operation::Stage::posted || operation.completed) continue;
+    outstanding_--;
+    Link& link = links_[operation.server];
+    link.outstanding--;
+    untime(operation);
+    if (wc.status != IBV_WC_SUCCESS && link.usable) {
+      // Over for this one already: fail() must not look at it again.
+      operation.completed = true;
+      operation.succeeded = false;
+      char reason[64];
+      snprintf(reason, sizeof reason, "work completion status %d, vendor error %u", wc.status, wc.vendor_err);
+      fail(operation.server, reason);
+    }
+    // Once a server has failed nothing of it counts as done.
+    completed(operation, wc.status == IBV_WC_SUCCESS && link.usable);
+  }
+  if (count > 0) statistics_.outstanding_operations.set(outstanding_);
+  return count;
+}
+
+void RdmaQueue::completed(Operation& operation, bool succeeded) {
+  if (operation.kind == Operation::Kind::fence) {
+    finish_fenced(operation, succeeded);
+  } else if (operation.fence != kNone) {
+    operation.completed = true;
+    operation.succeeded = succeeded;
+  } else {
+    finish(operation, succeeded);
+  }
+}
+
+void RdmaQueue::finish_fenced(Operation& fence, bool succeeded) {
+  for (uint16_t i = fence.next_fenced; i != kNone;) {
+    Operation& operation = operations_[i];
+    i = operation.next_fenced;
+    operation.fence = operation.next_fenced = kNone;
+    // Completions of a queue pair are in order, so a write is over before its fence; should one not
+    // be, it ends with its own completion.
+    if (operation.completed) finish(operation, succeeded && operation.succeeded);
+  }
+  fence.stage = Operation::Stage::free;
+  fence.next_fenced = kNone;
+  free_fences_.push(static_cast<uint16_t>(fence.index - kOperations));
+}
+
+void RdmaQueue::finish(Operation& operation, bool succeeded) {
+  listener_.operation_finished(operation, succeeded);
+}
+
+void RdmaQueue::time(Operation& operation) {
+  operation.timed = true;
+  operation.newer = kNone;
+  operation.older = newest_;
+  (newest_ == kNone ? oldest_ : operations_[newest_].newer) = operation.index;
+  newest_ = operation.index;
+}
+
+void RdmaQueue::untime(Operation& operation) {
+  if (!operation.timed) return;
+  operation.timed = false;
+  (operation.older == kNone ? oldest_ : operations_[operation.older].newer) = operation.newer;
+  (operation.newer == kNone ? newest_ : operations_[operation.newer].older) = operation.older;
+}
+
+void RdmaQueue::check_deadlines(uint64_t now) {
+  while (oldest_ != kNone && operations_[oldest_].deadline <= now)
+    fail(operations_[oldest_].server, "no completion within the operation timeout");
+}
+
+// ---- hot path ends ----
+
+// Ends operations that never reached the device, from `first` along the chain.
+void RdmaQueue::fail_chain(uint16_t first) {
+  for (uint16_t index = first; index != kNone;) {
+    Operation& operation = operations_[index];
+    index = operation.wr.next == nullptr ? kNone : static_cast<uint16_t>(operation.wr.next->wr_id);
+    operation.stage = Operation::Stage::posted;
+    if (operation.kind == Operation::Kind::fence) {
+      finish_fenced(operation, false);
+    } else {
+      // Not under a fence any more: a fence of the same chain comes after it and is refused too, or
+      // was not made yet. It still is in that fence's list, so it is marked as over and ends there.
+      if (operation.fence != kNone) {
+        operation.completed = true;
+        operation.succeeded = false;
+      } else {
+        operation.next_fenced = kNone;
+        finish(operation, false);
+      }
+    }
+  }
+}
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,53 @@
+// Counters of one lane: written by its thread alone, read by anyone at any time.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstdint>
+
+namespace rdmakit::nbd {
+
+// One writer, so a load and a store do instead of a locked addition.
+class Counter {
+ public:
+  void add(uint64_t amount = 1) {
+    value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+  }
+  void set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  uint64_t get() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+// Powers of two: bucket n counts latencies of [2^n, 2^(n+1)) ns.
+class Histogram {
+ public:
+  static constexpr size_t kBuckets = 40;
+  void add(uint64_t nanoseconds) {
+    const auto bucket = static_cast<size_t>(std::bit_width(nanoseconds | 1) - 1);
+    buckets_[bucket < kBuckets ? bucket : kBuckets - 1].add();
+  }
+  uint64_t count(size_t bucket) const { return buckets_[bucket].get(); }
+
+ private:
+  std::array<Counter, kBuckets> buckets_;
+};
+
+struct alignas(64) LaneStatistics {
+  Counter connections;
+  Counter reads, writes, flushes, trims, write_zeroes;  // requests answered with success
+  Counter bytes_read, bytes_written;
+  Counter errors;     // requests answered with an error
+  Counter in_flight;  // requests now
+  Counter rdma_reads, rdma_writes, rdma_fences;
+  Counter outstanding_operations;  // now
+  Counter pages_read_without_network;
+  Counter pages_waited_for;               // met while another WRITE was filling them
+  Counter spins, sleeps;                  // waits that ended while spinning, and that slept
+  Counter spin_limit;                     // ns, now
+  Histogram read_latency, write_latency;  // from the header's arrival to the queued reply
+};
+
+}  // namespace rdmakit::nbd
