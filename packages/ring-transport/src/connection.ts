@@ -1,4 +1,12 @@
-import { ConnectionId, type Context, deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
+import {
+  ConnectionId,
+  type Context,
+  deferred,
+  UsageError,
+  VerbsError,
+  type WaitOptions,
+  within,
+} from '@rdmakit/verbs'
 import { Observable, Subject } from 'rxjs'
 import { decodeError } from './errors.js'
 import { Link, type LinkSink } from './link.js'

@@ -22,8 +22,8 @@ export interface LinkSink {
 }
 
 /** Work requests and receives for credit alone, which so never waits for data (native/ring/wire.h). */
-const RESERVED = 8
-/** Behind the ring and behind the staging region: one 8-byte word for each notification. */
+const RESERVED = 4
+/** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
 const HEADER = 16
 
@@ -47,8 +47,6 @@ export class Link implements FrameSink, MessageSource {
   #peer: Handshake | undefined
   #sink: LinkSink | undefined
   #early: (() => void)[] = []
-  /** what the peer was told last, or is about to be */
-  #credited = 0
   #freed = false
 
   private constructor(
@@ -108,13 +106,13 @@ export class Link implements FrameSink, MessageSource {
     const poller = chosen.poller ?? Poller.shared(id.context)
     const pd = id.context.allocateProtectionDomain()
     try {
-      const receives = chosen.receiveDepth + RESERVED
-      const ring = await pd.allocateMemoryRegion(2 ** chosen.log2Capacity + receives * WORD, ['remote-write'])
+      const words = chosen.receiveDepth + 2 * RESERVED
+      const ring = await pd.allocateMemoryRegion(2 ** chosen.log2Capacity + words * WORD, ['remote-write'])
       const link = new Link(id, poller, pd, ring, chosen)
       const queuePair = id.createQueuePair(pd, {
         sendQueue: poller.queue,
         maxSend: chosen.sendDepth + RESERVED,
-        maxReceive: receives,
+        maxReceive: chosen.receiveDepth + RESERVED,
         maxInlineData: chosen.maxInlineData,
       })
       const { log2Capacity, receiveDepth, sendDepth } = chosen
@@ -202,12 +200,11 @@ export class Link implements FrameSink, MessageSource {
       if (this.held.count === 0) this.#closeRing()
       return
     }
+    // Half a ring at a time: the rule that native/ring/wire.h proves free of deadlock. What is credited
+    // may be read late, which asks once more than needed and never once less.
     const { released } = this.held
-    this.poller.storeReleased(this.#connection, released)
-    // Half a ring at a time: the rule that native/ring/wire.h proves free of deadlock.
-    if ((released - this.#credited) >>> 0 < this.#halfRing) return
-    this.#credited = released
-    this.poller.native.returnCredit(this.#connection)
+    const credited = this.poller.credited(this.#connection)
+    if ((released - credited) >>> 0 >= this.#halfRing) this.poller.returnCredit(this.#connection, released)
   }
 
   /**
@@ -262,7 +259,7 @@ export class Link implements FrameSink, MessageSource {
         `its ring is 2^${peer.log2Capacity} bytes`,
       )
     this.#peer = peer
-    const words = (peer.receiveDepth + RESERVED) * WORD
+    const words = this.#settings.sendDepth * WORD
     this.#staging = await this.#protectionDomain.allocateMemoryRegion(2 ** peer.log2Capacity + words)
     this.poller.native.establish(
       this.#connection,

@@ -9,6 +9,10 @@ export interface NativeLayout {
   readonly full: number
   readonly slots: number
   readonly slotStride: number
+  /** in a slot: units consumed, written by JavaScript */
+  readonly released: number
+  /** in a slot: units credited to the peer, written by the thread */
+  readonly reported: number
   readonly descriptors: number
   readonly descriptorStride: number
   readonly descriptorCount: number

@@ -185,10 +185,17 @@ export class Poller {
     return this.#native
   }
 
-  /** @internal publishes how far JavaScript has consumed a connection's ring, in units modulo 2^32 */
-  storeReleased(connection: number, units: number): void {
-    const { slots, slotStride } = this.#layout
-    Atomics.store(this.#words, slots + (connection & 0xffff) * slotStride, units)
+  /** @internal units modulo 2^32 of a connection's ring that the peer has been told are free; may lag */
+  credited(connection: number): number {
+    const { slots, slotStride, reported } = this.#layout
+    return this.#unsigned[slots + (connection & 0xffff) * slotStride + reported] as number
+  }
+
+  /** @internal publishes how far JavaScript has consumed a connection's ring, for the peer to be told */
+  returnCredit(connection: number, units: number): void {
+    const { slots, slotStride, released } = this.#layout
+    Atomics.store(this.#words, slots + (connection & 0xffff) * slotStride + released, units)
+    this.#native.returnCredit(connection)
   }
 
   /** @internal runs `flush` once at the end of this drain, else of this turn of the event loop */

@@ -1,0 +1,169 @@
+#include "binding/poller_object.h"
+
+#include "binding/handles.h"
+
+namespace rdmakit::ring::binding {
+namespace {
+
+uint32_t number(const Napi::Value& value) { return value.As<Napi::Number>().Uint32Value(); }
+
+Napi::Value result(Napi::Env env, SendResult result) {
+  return Napi::Number::New(env, static_cast<int32_t>(result));
+}
+
+}  // namespace
+
+Napi::Function PollerObject::define(Napi::Env env) {
+  return DefineClass(env, "Poller",
+                     {
+                         InstanceAccessor<&PollerObject::memory>("memory"),
+                         InstanceAccessor<&PollerObject::layout>("layout"),
+                         InstanceMethod<&PollerObject::attach>("attach"),
+                         InstanceMethod<&PollerObject::establish>("establish"),
+                         InstanceMethod<&PollerObject::send>("send"),
+                         InstanceMethod<&PollerObject::flush>("flush"),
+                         InstanceMethod<&PollerObject::drained>("drained"),
+                         InstanceMethod<&PollerObject::return_credit>("returnCredit"),
+                         InstanceMethod<&PollerObject::detach>("detach"),
+                         InstanceMethod<&PollerObject::release>("release"),
+                         InstanceMethod<&PollerObject::set_ref>("setRef"),
+                         InstanceMethod<&PollerObject::wake>("wake"),
+                         InstanceMethod<&PollerObject::stop>("stop"),
+                     });
+}
+
+PollerObject::PollerObject(const Napi::CallbackInfo& info) : Napi::ObjectWrap<PollerObject>(info) {
+  const Napi::Env env = info.Env();
+  auto cq = reference<CqRef>(info[0], HandleKind::completion_queue, "completion queue");
+  auto channel = reference<ChannelRef>(info[1], HandleKind::completion_channel, "completion channel");
+  PollerOptions options;
+  options.mode = static_cast<Mode>(number(info[2]));
+  options.cpu = info[3].As<Napi::Number>().Int32Value();
+  options.spin_ns = uint64_t{number(info[4])} * 1000;
+  options.max_connections = number(info[5]);
+  options.descriptor_count = number(info[6]);
+  if (options.max_connections > kMaxConnections) throw failure(env, EINVAL, "Poller", "too many connections");
+  doorbell_ = Napi::ThreadSafeFunction::New(env, info[7].As<Napi::Function>(), "ring poller", 0, 1);
+  // Connections keep the event loop alive (setRef), a poller without any does not.
+  doorbell_.Unref(env);
+  poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options,
+                                     [doorbell = doorbell_] { doorbell.NonBlockingCall(); });
+  if (int error = poller_->start(); error != 0) {
+    doorbell_.Release();
+    check(env, error, "pthread_create");
+  }
+  ended_ = false;
+  // A process that exits with connections open: the thread ends before anything it uses.
+  napi_add_env_cleanup_hook(env, at_exit, this);
+}
+
+PollerObject::~PollerObject() { end(); }
+
+void PollerObject::at_exit(void* self) { static_cast<PollerObject*>(self)->end(); }
+
+void PollerObject::end() {
+  if (ended_) return;
+  ended_ = true;
+  napi_remove_env_cleanup_hook(Env(), at_exit, this);
+  poller_->stop();
+  doorbell_.Release();
+}
+
+Napi::Value PollerObject::memory(const Napi::CallbackInfo& info) {
+  // Always the same: V8 does not take two ArrayBuffers over one address.
+  if (memory_.IsEmpty()) {
+    auto* keep = new std::shared_ptr<Poller>(poller_);
+    Board& board = poller_->board();
+    Napi::ArrayBuffer made = Napi::ArrayBuffer::New(
+        info.Env(), board.memory(), board.bytes(),
+        [](Napi::Env, void*, std::shared_ptr<Poller>* kept) { delete kept; }, keep);
+    memory_ = Napi::Persistent(made);
+  }
+  return memory_.Value();
+}
+
+Napi::Value PollerObject::layout(const Napi::CallbackInfo& info) {
+  const Board& board = poller_->board();
+  Napi::Object out = Napi::Object::New(info.Env());
+  out.Set("head", Board::kHead);
+  out.Set("tail", Board::kTail);
+  out.Set("idle", Board::kIdle);
+  out.Set("full", Board::kFull);
+  out.Set("slots", Board::kSlots);
+  out.Set("slotStride", Board::kSlotStride);
+  out.Set("released", Board::kReleased);
+  out.Set("reported", Board::kReported);
+  out.Set("descriptors", board.descriptors_at());
+  out.Set("descriptorStride", static_cast<uint32_t>(sizeof(Descriptor) / 4));
+  out.Set("descriptorCount", board.descriptor_count());
+  return out;
+}
+
+Napi::Value PollerObject::attach(const Napi::CallbackInfo& info) {
+  ConnectionOptions options;
+  options.qp = reference<QpRef>(info[0], HandleKind::queue_pair, "queue pair");
+  options.ring = reference<MrRef>(info[1], HandleKind::memory_region, "memory region");
+  options.log2_capacity = number(info[2]);
+  options.receive_depth = number(info[3]);
+  options.send_depth = number(info[4]);
+  uint32_t made = 0;
+  check(info.Env(), poller_->attach(options, made), "ibv_post_recv");
+  return Napi::Number::New(info.Env(), made);
+}
+
+void PollerObject::establish(const Napi::CallbackInfo& info) {
+  auto staging = reference<MrRef>(info[1], HandleKind::memory_region, "memory region");
+  PeerRing peer;
+  bool lossless = false;
+  peer.address = info[2].As<Napi::BigInt>().Uint64Value(&lossless);
+  peer.key = number(info[3]);
+  peer.log2_capacity = number(info[4]);
+  peer.receive_depth = number(info[5]);
+  peer.write_with_immediate = info[6].As<Napi::Boolean>();
+  check(info.Env(), poller_->establish(number(info[0]), staging, peer), "establish");
+}
+
+// --- hot path: one call for each message sent, and one for each batch -----------------------------
+Napi::Value PollerObject::send(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  void* data = nullptr;
+  size_t length = 0;
+  napi_typedarray_type type;
+  if (napi_get_typedarray_info(env, info[3], &type, &length, &data, nullptr, nullptr) != napi_ok ||
+      type != napi_uint8_array)
+    throw Napi::TypeError::New(env, "a message is a Uint8Array");
+  if (length > UINT32_MAX) return result(env, SendResult::too_long);
+  return result(env, poller_->send(number(info[0]), static_cast<FrameType>(number(info[1])),
+                                   static_cast<uint64_t>(info[2].As<Napi::Number>().Int64Value()), data,
+                                   static_cast<uint32_t>(length)));
+}
+
+Napi::Value PollerObject::flush(const Napi::CallbackInfo& info) {
+  return result(info.Env(), poller_->flush(number(info[0])));
+}
+// --- end of the hot path -------------------------------------------------------------------------
+
+Napi::Value PollerObject::drained(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), poller_->drained(number(info[0])));
+}
+
+void PollerObject::return_credit(const Napi::CallbackInfo& info) { poller_->return_credit(number(info[0])); }
+
+void PollerObject::detach(const Napi::CallbackInfo& info) { poller_->detach(number(info[0])); }
+
+void PollerObject::release(const Napi::CallbackInfo& info) { poller_->release(number(info[0])); }
+
+void PollerObject::set_ref(const Napi::CallbackInfo& info) {
+  if (ended_) return;
+  if (info[0].As<Napi::Boolean>()) {
+    doorbell_.Ref(info.Env());
+  } else {
+    doorbell_.Unref(info.Env());
+  }
+}
+
+void PollerObject::wake(const Napi::CallbackInfo&) { poller_->wake(); }
+
+void PollerObject::stop(const Napi::CallbackInfo&) { end(); }
+
+}  // namespace rdmakit::ring::binding

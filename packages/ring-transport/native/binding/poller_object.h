@@ -1,0 +1,43 @@
+// class Poller of the addon: src/native.ts says what its methods do.
+#pragma once
+
+#include <napi.h>
+
+#include <memory>
+
+#include "ring/poller.h"
+
+namespace rdmakit::ring::binding {
+
+class PollerObject final : public Napi::ObjectWrap<PollerObject> {
+ public:
+  static Napi::Function define(Napi::Env env);
+  explicit PollerObject(const Napi::CallbackInfo& info);
+  ~PollerObject() override;
+
+ private:
+  Napi::Value memory(const Napi::CallbackInfo& info);
+  Napi::Value layout(const Napi::CallbackInfo& info);
+  Napi::Value attach(const Napi::CallbackInfo& info);
+  void establish(const Napi::CallbackInfo& info);
+  Napi::Value send(const Napi::CallbackInfo& info);
+  Napi::Value flush(const Napi::CallbackInfo& info);
+  Napi::Value drained(const Napi::CallbackInfo& info);
+  void return_credit(const Napi::CallbackInfo& info);
+  void detach(const Napi::CallbackInfo& info);
+  void release(const Napi::CallbackInfo& info);
+  void set_ref(const Napi::CallbackInfo& info);
+  void wake(const Napi::CallbackInfo& info);
+  void stop(const Napi::CallbackInfo& info);
+
+  void end();
+  static void at_exit(void* self);
+
+  // Shared with the ArrayBuffer over its board.
+  std::shared_ptr<Poller> poller_;
+  Napi::ThreadSafeFunction doorbell_;
+  Napi::Reference<Napi::ArrayBuffer> memory_;
+  bool ended_ = true;
+};
+
+}  // namespace rdmakit::ring::binding

@@ -1,0 +1,112 @@
+// Memory that a poller shares with its consumer (JavaScript): a single-producer single-consumer ring
+// of descriptors, the words of its handshakes, and two words for each connection. It is one
+// ArrayBuffer in JavaScript, so a batch of messages crosses without a call.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <new>
+
+namespace rdmakit::ring {
+
+// One frame, or an event of the poller's own.
+struct alignas(32) Descriptor {
+  uint32_t connection;
+  uint32_t offset;  // of the payload in the connection's ring; of `broken`: 0 completion, 1 violation
+  uint32_t length;  // of the payload; of `broken`: ibv_wc_status or Violation
+  uint32_t type;    // FrameType or Event
+  uint64_t correlation;
+  uint32_t end;  // position of the frame's end, in units modulo 2^32
+  uint32_t reserved;
+};
+static_assert(sizeof(Descriptor) == 32);
+
+enum class Event : uint32_t { writable = 0x100, broken, detached };
+
+class Board {
+ public:
+  // Layout in 32-bit words. Each word that one side writes has a cache line of its own.
+  static constexpr uint32_t kLine = 16;
+  static constexpr uint32_t kHead = 0 * kLine;
+  static constexpr uint32_t kTail = 1 * kLine;
+  static constexpr uint32_t kIdle = 2 * kLine;
+  static constexpr uint32_t kFull = 3 * kLine;
+  static constexpr uint32_t kSlots = 4 * kLine;
+  static constexpr uint32_t kSlotStride = 2 * kLine;
+  static constexpr uint32_t kReleased = 0;      // by the consumer: units consumed, modulo 2^32
+  static constexpr uint32_t kReported = kLine;  // by the poller: units credited to the peer, modulo 2^32
+
+  Board(uint32_t slots, uint32_t descriptors)
+      : descriptors_at_(kSlots + slots * kSlotStride),
+        mask_(descriptors - 1),
+        bytes_((size_t{descriptors_at_} * 4 + size_t{descriptors} * sizeof(Descriptor) + 4095) &
+               ~size_t{4095}),
+        memory_(static_cast<uint32_t*>(std::aligned_alloc(4096, bytes_))) {
+    if (memory_ == nullptr) throw std::bad_alloc();
+    std::fill_n(memory_.get(), bytes_ / 4, 0u);
+    memory_.get()[kIdle] = 1;
+  }
+
+  void* memory() const { return memory_.get(); }
+  size_t bytes() const { return bytes_; }
+  uint32_t descriptors_at() const { return descriptors_at_; }
+  uint32_t descriptor_count() const { return mask_ + 1; }
+
+  std::atomic_ref<uint32_t> word(uint32_t index) const {
+    return std::atomic_ref<uint32_t>(memory_.get()[index]);
+  }
+  std::atomic_ref<uint32_t> slot_word(uint32_t slot, uint32_t which) const {
+    return word(kSlots + slot * kSlotStride + which);
+  }
+
+  // --- hot path: the poller's side --------------------------------------------------------------
+  // A place for the next descriptor, or nullptr when the consumer has not drained far enough. Then
+  // `kFull` asks it to call Poller::wake when it has. Both sides store their word and then load the
+  // other's, sequentially consistent, so either this sees the new tail or the consumer sees kFull.
+  Descriptor* claim() {
+    if (head_ - tail_ > mask_) {
+      tail_ = word(kTail).load(std::memory_order_acquire);
+      if (head_ - tail_ > mask_) {
+        word(kFull).store(1, std::memory_order_seq_cst);
+        tail_ = word(kTail).load(std::memory_order_seq_cst);
+        if (head_ - tail_ > mask_) return nullptr;
+      }
+      word(kFull).store(0, std::memory_order_relaxed);
+    }
+    return at(head_);
+  }
+  void push() { ++head_; }
+  bool unpublished() const { return shown_ != head_; }
+
+  // Shows what was pushed. True when the consumer sleeps and the doorbell must ring: it stores kIdle
+  // before its last look at kHead, this stores kHead before it looks at kIdle.
+  bool publish() {
+    if (shown_ == head_) return false;
+    shown_ = head_;
+    word(kHead).store(head_, std::memory_order_seq_cst);
+    return word(kIdle).load(std::memory_order_seq_cst) != 0 &&
+           word(kIdle).exchange(0, std::memory_order_seq_cst) != 0;
+  }
+  // --- end of the hot path ----------------------------------------------------------------------
+
+  Descriptor* at(uint32_t position) const {
+    return reinterpret_cast<Descriptor*>(memory_.get() + descriptors_at_) + (position & mask_);
+  }
+
+ private:
+  struct Free {
+    void operator()(uint32_t* memory) const { std::free(memory); }
+  };
+  uint32_t descriptors_at_;
+  uint32_t mask_;
+  size_t bytes_;
+  std::unique_ptr<uint32_t, Free> memory_;
+  uint32_t head_ = 0;   // pushed
+  uint32_t shown_ = 0;  // published
+  uint32_t tail_ = 0;   // as last seen
+};
+
+}  // namespace rdmakit::ring

@@ -1,0 +1,77 @@
+// One connection as its poller sees it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "rdmakit/handle.h"
+#include "ring/receiver.h"
+#include "ring/sender.h"
+
+namespace rdmakit::ring {
+
+struct Connection {
+  Connection(const QpRef& qp_ref, const MrRef& ring, uint32_t slot_index, uint32_t generation_count,
+             uint32_t log2_capacity, uint32_t receive_depth, uint32_t send_depth)
+      : slot(slot_index),
+        generation(generation_count),
+        qp(qp_ref),
+        sender(qp_ref, slot_index, generation_count, send_depth),
+        receiver(qp_ref, ring, slot_index, generation_count, log2_capacity, receive_depth) {}
+
+  uint32_t number() const { return connection_number(slot, generation); }
+
+  const uint32_t slot;
+  const uint32_t generation;
+  const QpRef qp;
+  Sender sender;
+  Receiver receiver;
+
+  // By the application's thread: what it asks of the poller, and that `sender` is established.
+  static constexpr uint32_t kWishCredit = 1;
+  static constexpr uint32_t kWishDetach = 2;
+  std::atomic<uint32_t> wishes{0};
+  std::atomic<bool> established{false};
+
+  // The rest is the poller's.
+  bool touched = false;     // in this batch of completions
+  bool in_backlog = false;  // something is to be told
+  bool has_credit = false;
+  uint32_t credit_word = 0;
+  bool broken = false;    // nothing more is posted
+  bool violated = false;  // nothing more is read
+  bool leaving = false;   // it was asked to go
+  bool left = false;      // all its completions have been seen
+  bool tell_writable = false;
+  bool tell_broken = false;
+  uint32_t broken_kind = 0;
+  uint32_t broken_detail = 0;
+  uint64_t leave_deadline = 0;
+  Connection* next_touched = nullptr;
+  Connection* next_backlog = nullptr;
+  Connection* next_leaving = nullptr;
+};
+
+// First in, first out, without memory of its own.
+template <Connection* Connection::*Next>
+class ConnectionList {
+ public:
+  bool empty() const { return first_ == nullptr; }
+  void add(Connection* connection) {
+    connection->*Next = nullptr;
+    *(first_ == nullptr ? &first_ : &(last_->*Next)) = connection;
+    last_ = connection;
+  }
+  Connection* take() {
+    Connection* connection = first_;
+    if (connection != nullptr) first_ = connection->*Next;
+    return connection;
+  }
+  Connection* last() const { return first_ == nullptr ? nullptr : last_; }
+
+ private:
+  Connection* first_ = nullptr;
+  Connection* last_ = nullptr;
+};
+
+}  // namespace rdmakit::ring

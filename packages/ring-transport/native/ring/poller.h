@@ -1,0 +1,123 @@
+// The dedicated polling thread. It takes the completions of all its connections from one completion
+// queue, posts receives and credit, and describes arrived frames on the board. Applications send on
+// their own thread; the two never wait for each other.
+//
+// What each side may call is said at each function: "application" is one thread at a time (JavaScript).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "rdmakit/handle.h"
+#include "ring/board.h"
+#include "ring/connection.h"
+#include "ring/waiting.h"
+
+namespace rdmakit::ring {
+
+struct PollerOptions {
+  Mode mode = Mode::adaptive;
+  int cpu = -1;  // to pin to; -1: none
+  uint64_t spin_ns = 50'000;
+  uint32_t max_connections = 1024;   // at most kMaxConnections
+  uint32_t descriptor_count = 4096;  // a power of two
+};
+
+struct ConnectionOptions {
+  QpRef qp;
+  MrRef ring;
+  uint32_t log2_capacity = 20;
+  uint32_t receive_depth = 128;
+  uint32_t send_depth = 128;
+};
+
+class Poller {
+ public:
+  // `doorbell` is called on the polling thread when the board's consumer has set Board::kIdle.
+  Poller(CqRef cq, ChannelRef channel, const PollerOptions& options, std::function<void()> doorbell);
+  ~Poller();
+  Poller(const Poller&) = delete;
+  Poller& operator=(const Poller&) = delete;
+
+  // By the application. 0 or errno.
+  int start();
+  // Joins the thread. Idempotent. Connections are released with the poller.
+  void stop();
+  Board& board() { return board_; }
+
+  // By the application; a `number` that is not attached is an error that is returned, never followed.
+  int attach(const ConnectionOptions& options, uint32_t& number);
+  int establish(uint32_t number, const MrRef& staging, const PeerRing& peer);
+  SendResult send(uint32_t number, FrameType type, uint64_t correlation, const void* data, uint32_t length);
+  SendResult flush(uint32_t number);
+  bool drained(uint32_t number);
+  // Released units were stored in the slot's word, and half a ring or more is not credited.
+  void return_credit(uint32_t number);
+  // Breaks the connection. When its completions are through and its frames described, Event::detached.
+  void detach(uint32_t number);
+  // After Event::detached: destroys it, and with it its references to verbs objects.
+  void release(uint32_t number);
+  // The consumer has drained a board whose Board::kFull is set.
+  void wake();
+
+ private:
+  static constexpr int kCompletions = 32;   // taken at a time
+  static constexpr int kFramesInTurn = 64;  // described of one connection before the next has its turn
+  static constexpr uint64_t kLeaveNs = 200'000'000;  // for flushed completions to come
+
+  struct Slot {
+    std::unique_ptr<Connection> owned;          // the application's
+    std::atomic<Connection*> current{nullptr};  // set by the application, cleared by the poller
+    uint32_t generation = 0;
+  };
+
+  void run();
+  bool poll_completions();
+  void handle(const ibv_wc& completion);
+  void settle(Connection& connection);
+  void credit(Connection& connection);
+  bool deliver_backlog();
+  bool deliver(Connection& connection);
+  bool tell(Connection& connection, Event event, uint32_t kind = 0, uint32_t detail = 0);
+  bool attend();
+  bool settle_leaving();
+  void break_connection(Connection& connection, uint32_t kind, uint32_t detail);
+  void to_backlog(Connection& connection);
+  void sleep();
+  void acknowledge_events();
+  void ask(uint32_t number, uint32_t wish);
+  void rouse();
+  Connection* find(uint32_t number);
+
+  CqRef cq_;
+  ChannelRef channel_;
+  const DataPathVerbs* verbs_;
+  PollerOptions options_;
+  Board board_;
+  std::function<void()> doorbell_;
+  std::vector<Slot> slots_;
+  uint32_t next_slot_ = 0;
+  std::thread thread_;
+  int rouse_fd_ = -1;
+
+  // Application to poller: which slots have wishes.
+  std::vector<std::atomic<uint64_t>> attention_;
+  alignas(64) std::atomic<bool> any_attention_{false};
+  std::atomic<bool> stopping_{false};
+  alignas(64) std::atomic<bool> sleeping_{false};
+
+  // The poller's own.
+  alignas(64) AdaptiveSpin spin_;
+  ConnectionList<&Connection::next_touched> touched_;
+  ConnectionList<&Connection::next_backlog> backlog_;
+  ConnectionList<&Connection::next_leaving> leaving_;
+  bool armed_ = false;
+  bool more_completions_ = false;  // the last poll may have left some
+  unsigned int events_ = 0;        // not acknowledged yet
+};
+
+}  // namespace rdmakit::ring

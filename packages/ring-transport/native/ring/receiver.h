@@ -1,0 +1,73 @@
+// The incoming half of a connection, all of it the poller's: receives, notifications, the frames in
+// the ring, and the credit that goes back. Every byte that the peer wrote is checked here.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "rdmakit/handle.h"
+#include "ring/board.h"
+#include "ring/wire.h"
+#include "ring/work_id.h"
+
+namespace rdmakit::ring {
+
+class Receiver {
+ public:
+  // `ring` holds the capacity and, behind it, ring_words() times 8 bytes.
+  static constexpr uint32_t ring_words(uint32_t depth) { return depth + 2 * kReservedForCredit; }
+  Receiver(QpRef qp, MrRef ring, uint32_t slot, uint32_t generation, uint32_t log2_capacity, uint32_t depth);
+
+  // Posts every receive: 0 or errno. Once, before the peer can send.
+  int start();
+
+  // --- by the poller ---
+  // Takes one successful receive completion: the word that it brought, or a violation.
+  Violation take(const ibv_wc& completion, uint32_t index, uint32_t& word);
+  // A receive came back unused: the queue pair is in error.
+  void flushed() { --outstanding_; }
+  uint32_t outstanding() const { return outstanding_; }
+  // Posts the receives that were taken, all with one call: 0 or errno.
+  int repost();
+  // Accepts `units` more of the ring.
+  Violation publish(uint32_t units);
+  bool has_frame() const { return parsed_ != published_; }
+  // Reads the next frame into everything of `descriptor` but its connection.
+  Violation next(Descriptor& descriptor);
+
+  // Sends credit when there is enough of it. 0 or errno.
+  int return_credit(uint32_t released, uint32_t peer_key, uint64_t peer_address, bool with_immediate);
+  void credit_completed() { --credits_in_flight_; }
+  // Units credited to the peer so far.
+  uint64_t reported() const { return reported_; }
+
+ private:
+  const uint8_t* at(uint64_t position) const { return ring_ + ((position & mask_) << kUnitLog2); }
+
+  QpRef qp_;
+  MrRef mr_;
+  const uint8_t* ring_;
+  uint32_t slot_;
+  uint32_t generation_;
+  uint32_t capacity_;
+  uint32_t mask_;
+  uint32_t depth_;  // notifications of data that the peer may be ahead
+  std::vector<ibv_recv_wr> receives_;
+  std::vector<ibv_sge> elements_;
+  ibv_recv_wr* taken_ = nullptr;  // chain of receives to post again
+  uint32_t taken_count_ = 0;
+  uint32_t outstanding_ = 0;
+
+  uint64_t published_ = 0;  // by the peer
+  uint64_t parsed_ = 0;     // handed on
+  uint64_t released_ = 0;   // consumed
+  uint64_t reported_ = 0;   // … and credited
+  uint64_t notifications_ = 0;
+  uint64_t reported_notifications_ = 0;
+  uint32_t credits_in_flight_ = 0;
+  uint32_t credits_ = 0;
+};
+
+}  // namespace rdmakit::ring

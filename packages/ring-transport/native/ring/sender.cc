@@ -1,0 +1,181 @@
+#include "ring/sender.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+
+namespace rdmakit::ring {
+
+void Sender::establish(MrRef staging, const PeerRing& peer) {
+  mr_ = std::move(staging);
+  peer_ = peer;
+  staging_ = static_cast<uint8_t*>(mr_->addr);
+  max_inline_ = qp_.handle()->max_inline_data;
+  capacity_ = 1u << (peer.log2_capacity - kUnitLog2);
+  mask_ = capacity_ - 1;
+  limit_ = capacity_;
+}
+
+// --- hot path ------------------------------------------------------------------------------------
+// No allocation, no lock, no system call but the post itself.
+
+SendResult Sender::queue(FrameType type, uint64_t correlation, const void* data, uint32_t length) {
+  if (failed_) return SendResult::failed;
+  if (capacity_ == 0) return SendResult::closed;
+  if (length > max_length()) return SendResult::too_long;
+  const uint32_t units = units_of(length);
+  if (!reserve(units)) {
+    // What is laid out, a pad perhaps, must reach the peer for credit to come back.
+    if (SendResult result = flush(); result == SendResult::failed) return result;
+    // The poller stores credit, then looks at the wish; this stores the wish, then looks at the credit.
+    wish_.store(true, std::memory_order_seq_cst);
+    if (!reserve(units)) return flush() == SendResult::failed ? SendResult::failed : SendResult::full;
+  }
+  uint8_t* frame = at(next_);
+  const FrameHeader header{length, static_cast<uint16_t>(type), 0, correlation};
+  std::memcpy(frame, &header, sizeof header);
+  if (length > 0) std::memcpy(frame + sizeof header, data, length);
+  next_ += units;
+  ++frames_;
+  closing_ = closing_ || type == FrameType::close;
+  if (frames_ >= kBatchFrames || next_ - posted_.load(std::memory_order_relaxed) >= kBatchUnits)
+    if (flush() == SendResult::failed) return SendResult::failed;
+  return SendResult::done;
+}
+
+// Room for a frame of `units` at next_, behind a pad when it does not fit before the ring's end. The
+// pad is laid out even when the frame has to wait (claim 1 of wire.h).
+bool Sender::reserve(uint32_t units) {
+  const uint32_t to_end = capacity_ - static_cast<uint32_t>(next_ & mask_);
+  if (units > to_end) {
+    if (limit_ - next_ < to_end && free_units() < to_end) return false;
+    const FrameHeader pad{to_end * kUnit - static_cast<uint32_t>(sizeof(FrameHeader)),
+                          static_cast<uint16_t>(FrameType::pad), 0, 0};
+    std::memcpy(at(next_), &pad, sizeof pad);
+    next_ += to_end;
+  }
+  return limit_ - next_ >= units || free_units() >= units;
+}
+
+// A place is free when the peer has consumed what it held, and the device no longer reads it here:
+// until its completion a retransmission may.
+uint32_t Sender::free_units() {
+  limit_ = std::min(credited_.load(std::memory_order_seq_cst), completed_.load(std::memory_order_seq_cst)) +
+           capacity_;
+  return static_cast<uint32_t>(limit_ - next_);
+}
+
+bool Sender::can_post(uint32_t requests) {
+  return requests_ + requests - completed_requests_.load(std::memory_order_seq_cst) <= depth_ &&
+         notifications_.load(std::memory_order_relaxed) -
+                 credited_notifications_.load(std::memory_order_seq_cst) <
+             peer_.receive_depth;
+}
+
+SendResult Sender::flush() {
+  if (failed_) return SendResult::failed;
+  if (next_ == posted_.load(std::memory_order_relaxed)) return SendResult::done;
+  constexpr uint32_t kMost = 3;  // up to the ring's end, from its start, the SEND
+  if (!can_post(kMost)) {
+    wish_.store(true, std::memory_order_seq_cst);
+    if (!can_post(kMost)) return SendResult::full;
+  }
+  return post();
+}
+
+// The whole batch lies together but for the ring's end, so it takes one WRITE, or two, and one
+// notification: a chain of at most three, one doorbell.
+SendResult Sender::post() {
+  const uint64_t posted = posted_.load(std::memory_order_relaxed);
+  const uint64_t notifications = notifications_.load(std::memory_order_relaxed);
+  const uint32_t units = static_cast<uint32_t>(next_ - posted);
+  const uint32_t first = std::min(units, capacity_ - static_cast<uint32_t>(posted & mask_));
+  ibv_send_wr requests[3];
+  ibv_sge elements[3];
+  uint32_t count = 0;
+  auto add = [&](const void* data, uint32_t length) -> ibv_send_wr& {
+    elements[count] = {reinterpret_cast<uint64_t>(data), length, mr_->lkey};
+    ibv_send_wr& request = requests[count];
+    request = {};
+    request.sg_list = &elements[count];
+    request.num_sge = 1;
+    request.send_flags = length <= max_inline_ ? IBV_SEND_INLINE : 0;
+    if (count > 0) requests[count - 1].next = &request;
+    ++count;
+    return request;
+  };
+  auto write = [&](uint64_t position, uint32_t length) {
+    ibv_send_wr& request = add(at(position), length * kUnit);
+    request.opcode = IBV_WR_RDMA_WRITE;
+    request.wr.rdma.remote_addr = peer_.address + ((position & mask_) << kUnitLog2);
+    request.wr.rdma.rkey = peer_.key;
+  };
+  write(posted, first);
+  if (first < units) write(posted + first, units - first);
+  if (peer_.write_with_immediate) {
+    requests[count - 1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    requests[count - 1].imm_data = htonl(units);
+  } else {
+    // Used again as many notifications later as the send queue holds: by then this one has completed.
+    uint8_t* word = staging_ + (size_t{capacity_} << kUnitLog2) + notifications % depth_ * 8;
+    std::memcpy(word, &units, sizeof units);
+    add(word, sizeof units).opcode = IBV_WR_SEND;
+  }
+
+  requests_ += count;
+  unsignaled_requests_ += count;
+  unsignaled_units_ += units;
+  // Often enough that what never completes by itself, the unsignaled tail, holds less than a quarter
+  // of the send queue and of the staging region: the rest is room enough for any frame.
+  ibv_send_wr& last = requests[count - 1];
+  if (closing_ || unsignaled_requests_ >= depth_ / 4 || unsignaled_units_ >= capacity_ / 4) {
+    last.send_flags |= IBV_SEND_SIGNALED;
+    unsignaled_requests_ = 0;
+    unsignaled_units_ = 0;
+  }
+  const WorkId id{Work::data, slot_, generation_, static_cast<uint32_t>(requests_),
+                  static_cast<uint32_t>(next_)};
+  for (uint32_t i = 0; i < count; ++i) requests[i].wr_id = id.encode();
+  posted_.store(next_, std::memory_order_release);
+  notifications_.store(notifications + 1, std::memory_order_release);
+  frames_ = 0;
+  ibv_send_wr* bad = nullptr;
+  if (ibv_post_send(qp_.get(), requests, &bad) != 0) {
+    failed_ = true;
+    return SendResult::failed;
+  }
+  return SendResult::done;
+}
+
+bool Sender::drained() {
+  auto all = [&] {
+    return next_ == posted_.load(std::memory_order_relaxed) &&
+           completed_.load(std::memory_order_seq_cst) == next_;
+  };
+  if (capacity_ == 0 || failed_ || all()) return true;
+  wish_.store(true, std::memory_order_seq_cst);
+  return all();
+}
+
+Violation Sender::credit(uint32_t word) {
+  const uint64_t units = credited_.load(std::memory_order_relaxed);
+  const uint64_t notifications = credited_notifications_.load(std::memory_order_relaxed);
+  const uint64_t more_units = (word - units) & kCreditUnitMask;
+  const uint64_t more_notifications = ((word >> kCreditUnitBits) - notifications) & kCreditNotificationMask;
+  if (more_units > posted_.load(std::memory_order_acquire) - units ||
+      more_notifications > notifications_.load(std::memory_order_acquire) - notifications)
+    return Violation::credit;
+  credited_.store(units + more_units, std::memory_order_seq_cst);
+  credited_notifications_.store(notifications + more_notifications, std::memory_order_seq_cst);
+  return Violation::none;
+}
+
+void Sender::complete(const WorkId& id) {
+  const uint64_t requests = completed_requests_.load(std::memory_order_relaxed);
+  const uint64_t units = completed_.load(std::memory_order_relaxed);
+  completed_requests_.store(requests + ((id.low - requests) & 0xffff), std::memory_order_seq_cst);
+  completed_.store(units + ((id.high - units) & 0xffffff), std::memory_order_seq_cst);
+}
+// --- end of the hot path -------------------------------------------------------------------------
+
+}  // namespace rdmakit::ring
