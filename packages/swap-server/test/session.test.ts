@@ -1,0 +1,237 @@
+import { randomBytes } from 'node:crypto'
+import { RingConnection } from '@rdmakit/ring-transport'
+import { ConnectionId, ConnectionRejectedError, type QueuePair } from '@rdmakit/verbs'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { type RemoteSlab, SwapServer, SwapServerSession } from '../src/index.js'
+import { dataConnectionData } from '../src/protocol.js'
+
+const MIB = 2 ** 20
+let server: SwapServer
+let uri: string
+const open: SwapServerSession[] = []
+
+beforeEach(async () => {
+  server = new SwapServer({ memory: 8 * MIB, slabSize: MIB })
+  uri = await server.listen('iwarp://127.0.0.1:0')
+})
+
+afterEach(async () => {
+  await Promise.all(open.splice(0).map((session) => session.close()))
+  await server.close()
+})
+
+async function session(): Promise<SwapServerSession> {
+  const made = await SwapServerSession.open([uri])
+  open.push(made)
+  return made
+}
+
+/** A client's own side of a data connection: reads and writes one slab through it. */
+async function dataPath(owner: SwapServerSession) {
+  const protectionDomain = owner.context.allocateProtectionDomain()
+  const channel = owner.context.createCompletionChannel()
+  const queue = owner.context.createCompletionQueue({ entries: 16, channel })
+  const region = await protectionDomain.allocateMemoryRegion(MIB)
+  const queuePair: QueuePair = await owner.connectData(protectionDomain, { sendQueue: queue })
+  const move = async (opcode: 'rdma-read' | 'rdma-write', { address, remoteKey }: RemoteSlab) => {
+    queuePair.postSend({ opcode, data: [{ region }], remoteAddress: address, remoteKey })
+    const [completion] = await queue.wait()
+    return completion?.status
+  }
+  return { bytes: new Uint8Array(region.buffer), move }
+}
+
+/** Waits for what an event of the other end brings about; fails after 5 s. */
+async function eventually(condition: () => boolean): Promise<void> {
+  const deadline = Date.now() + 5000
+  while (!condition()) {
+    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+}
+
+describe('a session', () => {
+  it('tells of the server at hello', async () => {
+    expect(await session()).toMatchObject({
+      slabSize: MIB,
+      totalSlabs: 8,
+      freeSlabs: 8,
+      epoch: server.epoch,
+    })
+  })
+
+  it('allocates zeroed slabs that a data connection writes and reads', async () => {
+    const client = await session()
+    const [slab] = (await client.allocate(1)) as [RemoteSlab]
+    const { bytes, move } = await dataPath(client)
+    bytes.fill(0xff)
+    expect(await move('rdma-read', slab)).toBe('success')
+    expect(bytes.every((byte) => byte === 0)).toBe(true)
+    const content = randomBytes(MIB)
+    bytes.set(content)
+    expect(await move('rdma-write', slab)).toBe('success')
+    bytes.fill(0)
+    expect(await move('rdma-read', slab)).toBe('success')
+    expect(content.equals(bytes)).toBe(true)
+  })
+
+  it('gets zeros again from memory that another client wrote', async () => {
+    const first = await session()
+    const slabs = await first.allocate(8)
+    const writer = await dataPath(first)
+    writer.bytes.fill(0xee)
+    for (const slab of slabs) expect(await writer.move('rdma-write', slab)).toBe('success')
+    await first.free(slabs)
+    const second = await session()
+    const reader = await dataPath(second)
+    for (const slab of await second.allocate(8)) {
+      expect(await reader.move('rdma-read', slab)).toBe('success')
+      expect(reader.bytes.every((byte) => byte === 0)).toBe(true)
+    }
+  })
+
+  it("cannot reach another session's slab with its key", async () => {
+    const [mine, theirs] = [await session(), await session()]
+    const [secret] = (await theirs.allocate(1)) as [RemoteSlab]
+    const { move } = await dataPath(mine)
+    expect(await move('rdma-read', secret)).toBe('remote-access-error')
+  })
+
+  it('cannot reach a slab that it gave back', async () => {
+    const client = await session()
+    const slabs = await client.allocate(1)
+    const { move } = await dataPath(client)
+    await client.free(slabs)
+    expect(await move('rdma-read', slabs[0] as RemoteSlab)).toBe('remote-access-error')
+  })
+
+  it('allocates all or none: ENOSPC takes nothing', async () => {
+    const client = await session()
+    await client.allocate(5)
+    await expect(client.allocate(4)).rejects.toMatchObject({ code: 'ENOSPC' })
+    expect(server.store.free).toBe(3)
+    await client.allocate(3)
+    expect(server.store.free).toBe(0)
+  })
+
+  it('frees what it allocated when it ends', async () => {
+    const client = await session()
+    await client.allocate(8)
+    expect(server.store.free).toBe(0)
+    await client.close()
+    await eventually(() => server.store.free === 8 && server.sessions === 0)
+  })
+
+  it('cannot free a slab twice, nor one of another', async () => {
+    const client = await session()
+    const [slab] = (await client.allocate(1)) as [RemoteSlab]
+    const other = await session()
+    await expect(other.free([slab])).rejects.toMatchObject({ code: 'EINVAL' })
+    await client.free([slab])
+    await expect(client.free([slab])).rejects.toMatchObject({ code: 'EINVAL' })
+    expect(server.store.free).toBe(8)
+  })
+
+  it('hears of its loss when the server ends', async () => {
+    const client = await session()
+    await server.close()
+    expect(await client.lost).toMatch(/closed|peer|connection/)
+  })
+
+  it('is ended when it is silent for too long', async () => {
+    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 400 })
+    try {
+      const client = await SwapServerSession.open([await impatient.listen('iwarp://127.0.0.1:0')], {
+        heartbeatInterval: 60_000,
+      })
+      await client.allocate(1)
+      expect(impatient.store.free).toBe(0)
+      await client.lost
+      await eventually(() => impatient.store.free === 1)
+      await client.close()
+    } finally {
+      await impatient.close()
+    }
+  })
+
+  it('lives while it heartbeats', async () => {
+    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 400 })
+    try {
+      const client = await SwapServerSession.open([await impatient.listen('iwarp://127.0.0.1:0')], {
+        heartbeatInterval: 50,
+      })
+      let lost = false
+      void client.lost.then(() => {
+        lost = true
+      })
+      // Three times the server's patience, told by its own answers.
+      const until = Date.now() + 1200
+      while (Date.now() < until) await client.query()
+      expect(lost).toBe(false)
+      await client.close()
+    } finally {
+      await impatient.close()
+    }
+  })
+
+  it('opens with the first address that answers', async () => {
+    const made = await SwapServerSession.open(['iwarp://127.0.0.1:1', uri])
+    open.push(made)
+    expect(made.uri).toBe(uri)
+  })
+})
+
+describe('what is refused', () => {
+  it('a data connection with a wrong token', async () => {
+    const id = await ConnectionId.resolve(uri)
+    try {
+      id.createQueuePair(id.context.allocateProtectionDomain(), {
+        sendQueue: id.context.createCompletionQueue({ entries: 16 }),
+      })
+      await expect(id.connect({ privateData: dataConnectionData(randomBytes(16)) })).rejects.toBeInstanceOf(
+        ConnectionRejectedError,
+      )
+    } finally {
+      id.close()
+    }
+  })
+
+  it('a connection that is neither control nor data', async () => {
+    const id = await ConnectionId.resolve(uri)
+    try {
+      id.createQueuePair(id.context.allocateProtectionDomain(), {
+        sendQueue: id.context.createCompletionQueue({ entries: 16 }),
+      })
+      await expect(id.connect({ privateData: Buffer.from('who are you') })).rejects.toBeInstanceOf(
+        ConnectionRejectedError,
+      )
+    } finally {
+      id.close()
+    }
+  })
+
+  it.each([
+    ['bytes that are no message', Buffer.from('\xff\xff\xff\xff', 'latin1'), 'EPROTO'],
+    ['allocate before hello', Buffer.from([0x12, 0x02, 0x08, 0x01]), 'EPROTO'],
+    ['an empty request', Buffer.alloc(0), 'EPROTO'],
+  ])('%s, and the server goes on', async (_, bytes, code) => {
+    const { control } = await import('../src/protocol.js')
+    const connection = await RingConnection.connect(uri)
+    const { failure } = control.Response.decode(await connection.request(bytes))
+    expect(failure?.code).toBe(code)
+    await connection.close()
+    expect((await session()).freeSlabs).toBe(8)
+  })
+
+  it('more sessions than allowed', async () => {
+    const small = new SwapServer({ memory: MIB, slabSize: MIB, maxSessions: 1 })
+    try {
+      const address = await small.listen('iwarp://127.0.0.1:0')
+      const one = await SwapServerSession.open([address])
+      await expect(SwapServerSession.open([address])).rejects.toThrow(/reject|refus/)
+      await one.close()
+    } finally {
+      await small.close()
+    }
+  })
+})
