@@ -1,10 +1,8 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
-import { dirname, join } from 'node:path'
-import { fileURLToPath } from 'node:url'
-
-const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
+import { join } from 'node:path'
+import { top } from '../lab/paths.js'
 
 export const SWAP_SERVER = join(top, 'packages/swap-server/dist/cli.js')
 export const NBD_CLIENT = join(top, 'packages/nbd-client/dist/cli.js')
