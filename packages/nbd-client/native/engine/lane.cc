@@ -135,6 +135,12 @@ bool Lane::join(uint64_t deadline) {
   return rdma_.outstanding() == 0;
 }
 
+void Lane::drop_resources() {
+  rdma_.drop_resources();
+  options_.cq = CqRef();
+  options_.channel = ChannelRef();
+}
+
 // ---- the thread ----
 
 void Lane::run() {

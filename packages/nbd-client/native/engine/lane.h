@@ -64,6 +64,8 @@ class Lane final : private OperationListener {
   void stop(uint64_t deadline);
   // False: the thread did not end by `deadline`; the lane must not be destroyed.
   bool join(uint64_t deadline);
+  // After join(): lets go of the verbs objects; the statistics stay.
+  void drop_resources();
 
   State state() const { return state_.load(std::memory_order_acquire); }
   const LaneStatistics& statistics() const { return statistics_; }

@@ -87,6 +87,11 @@ void RdmaQueue::abandon() {
   }
 }
 
+void RdmaQueue::drop_resources() {
+  links_.clear();
+  cq_ = CqRef();
+}
+
 // ---- hot path begins: no allocation, no log, no lock, no system call but the device's own ----
 
 Operation& RdmaQueue::take(Operation::Kind kind) {

@@ -57,6 +57,8 @@ class RdmaQueue {
   void adopt_failures();
   // Moves every queue pair with something outstanding to error.
   void abandon();
+  // Only when nothing is outstanding, and never to be used again.
+  void drop_resources();
 
   // ---- hot path ----
   bool usable(uint32_t server) const { return server < kMaxServers && links_[server].usable; }

@@ -40,6 +40,8 @@ class Handshake {
     closed,        // once output() is sent, close; reason() says why
   };
 
+  // The description must outlive it. Its transmission flags may change; each answer tells the flags of
+  // its moment.
   explicit Handshake(const ExportDescription& description);
 
   std::span<const uint8_t> output() const { return {output_.data() + sent_, filled_ - sent_}; }
@@ -50,9 +52,11 @@ class Handshake {
 
   Phase phase() const { return phase_; }
   const char* reason() const { return reason_; }
+  // The client said goodbye, which is no failure.
+  bool aborted() const { return phase_ == Phase::closed && option_ == kOptAbort; }
 
-  // A lane is reserved: tell the client the export's flags as they are now, and go.
-  void grant(uint16_t transmission_flags);
+  // A lane is reserved: go.
+  void grant();
   // No lane: says so (GO, the client may go on) or closes (EXPORT_NAME has no way to say it).
   void refuse(OptionReplyType type, const char* reason);
 
@@ -70,8 +74,8 @@ class Handshake {
   void on_abort();
   void on_list();
   void on_info_or_go();
-  void answer_info(uint16_t transmission_flags);
-  void answer_export_name(uint16_t transmission_flags);
+  void answer_info();
+  void answer_export_name();
 
   void expect(size_t bytes, Step step);
   void expect_option();

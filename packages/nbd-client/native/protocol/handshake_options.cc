@@ -16,10 +16,10 @@ void Handshake::on_export_name() {
   phase_ = Phase::wants_lane;
 }
 
-void Handshake::answer_export_name(uint16_t transmission_flags) {
+void Handshake::answer_export_name() {
   ExportNameReply reply{};
   reply.size = description_.exported.size;
-  reply.transmission_flags = transmission_flags;
+  reply.transmission_flags = description_.exported.flags;
   put(&reply, no_zeroes_ ? sizeof reply - sizeof reply.zeroes : sizeof reply);
 }
 
@@ -97,15 +97,15 @@ void Handshake::on_info_or_go() {
     phase_ = Phase::wants_lane;
     return;
   }
-  answer_info(description_.exported.flags);
+  answer_info();
   expect_option();
 }
 
-void Handshake::answer_info(uint16_t transmission_flags) {
+void Handshake::answer_info() {
   InfoExport size;
   size.type = kInfoExport;
   size.size = description_.exported.size;
-  size.transmission_flags = transmission_flags;
+  size.transmission_flags = description_.exported.flags;
   reply(kRepInfo, {reinterpret_cast<uint8_t*>(&size), sizeof size});
   if ((infos_ & 1u << kInfoName) != 0) reply_string(kInfoName, description_.name);
   if ((infos_ & 1u << kInfoDescription) != 0) reply_string(kInfoDescription, description_.description);
@@ -127,12 +127,12 @@ void Handshake::reply_string(InfoType type, std::string_view text) {
   reply(kRepInfo, {payload.data(), sizeof wire_type + text.size()});
 }
 
-void Handshake::grant(uint16_t transmission_flags) {
+void Handshake::grant() {
   if (phase_ != Phase::wants_lane) return;
   if (option_ == kOptGo) {
-    answer_info(transmission_flags);
+    answer_info();
   } else {
-    answer_export_name(transmission_flags);
+    answer_export_name();
   }
   phase_ = Phase::transmission;
 }

@@ -1,0 +1,327 @@
+#include "engine/acceptor.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+
+#include "engine/clock.h"
+
+namespace rdmakit::nbd {
+
+namespace {
+constexpr uint64_t kMillisecond = 1'000'000;
+constexpr uint64_t kPause = 100 * kMillisecond;
+// A flood of bad clients must not become a flood of events.
+constexpr uint64_t kReportInterval = 100 * kMillisecond;
+
+std::string name_of(const sockaddr_storage& address, socklen_t length) {
+  if (address.ss_family == AF_UNIX) return "unix";
+  char host[NI_MAXHOST];
+  char service[NI_MAXSERV];
+  if (getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, service,
+                  sizeof service, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return "unknown";
+  return std::string(host) + ":" + service;
+}
+}  // namespace
+
+struct Acceptor::Session {
+  Session(int fd, const ExportDescription& description) : socket(fd), handshake(description) {}
+  Descriptor socket;
+  Handshake handshake;
+  std::string peer;
+  uint64_t deadline = 0;
+  uint64_t lane_deadline = 0;  // 0: does not wait for a lane
+  Lane* lane = nullptr;        // reserved
+  uint32_t watched = 0;
+  bool over = false;
+};
+
+Acceptor::Acceptor(Host& host, ExportDescription description, const AcceptorOptions& options)
+    : host_(host), description_(std::move(description)), options_(options) {}
+
+Acceptor::~Acceptor() { join(); }
+
+int Acceptor::start() {
+  wake_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
+  if (!wake_ || !epoll_) return errno;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.ptr = this;
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) return errno;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& failure) {
+    return failure.code().value();
+  }
+  return 0;
+}
+
+void Acceptor::wake() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t ignored = write(wake_.get(), &one, sizeof one);
+}
+
+void Acceptor::add(Listener&& listener) {
+  {
+    const std::lock_guard lock(orders_);
+    new_listeners_.push_back(std::make_unique<Listener>(std::move(listener)));
+  }
+  wake();
+}
+
+void Acceptor::stop_accepting() {
+  {
+    const std::lock_guard lock(orders_);
+    stop_accepting_ = true;
+  }
+  wake();
+}
+
+void Acceptor::join() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(orders_);
+    stop_accepting_ = end_ = true;
+  }
+  wake();
+  thread_.join();
+}
+
+// ---- the thread ----
+
+void Acceptor::run() {
+  pthread_setname_np(pthread_self(), "nbd-acceptor");
+  for (;;) {
+    epoll_event events[64];
+    const int count = epoll_wait(epoll_.get(), events, 64, timeout_ms(now_ns()));
+    const uint64_t now = now_ns();
+    bool woken = false;
+    for (int i = 0; i < count; i++) {
+      if (events[i].data.ptr == this) {
+        uint64_t value;
+        [[maybe_unused]] const ssize_t ignored = read(wake_.get(), &value, sizeof value);
+        woken = true;
+        continue;
+      }
+      // A listener or a session: sessions are not destroyed before sweep(), so the pointer is good.
+      const auto listener = std::find_if(listeners_.begin(), listeners_.end(),
+                                         [&](const auto& each) { return each.get() == events[i].data.ptr; });
+      if (listener != listeners_.end()) {
+        accept_from(**listener, now);
+        continue;
+      }
+      auto& session = *static_cast<Session*>(events[i].data.ptr);
+      // While it waits for a lane nothing is read, so its leaving shows only here.
+      if (session.lane_deadline != 0 && (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
+        session.over = true;
+      drive(session, now);
+    }
+    if (woken) {
+      host_.woken();
+      take_orders();
+      const std::lock_guard lock(orders_);
+      if (end_) break;
+    }
+    expire(now);
+    sweep();
+  }
+  host_.woken();
+}
+
+void Acceptor::take_orders() {
+  const std::lock_guard lock(orders_);
+  for (auto& listener : new_listeners_) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.ptr = listener.get();
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener->fd(), &event) != 0) {
+      Event failure = Event::about(Event::Type::listener_failed, 0, strerror(errno));
+      snprintf(failure.subject.data(), failure.subject.size(), "%s", listener->address().c_str());
+      host_.report(failure);
+      continue;
+    }
+    listeners_.push_back(std::move(listener));
+  }
+  new_listeners_.clear();
+  if (!stop_accepting_) return;
+  listeners_.clear();
+  for (auto& session : sessions_) session->over = true;
+}
+
+void Acceptor::accept_from(const Listener& listener, uint64_t now) {
+  // A few at a time, so that sessions under way get their turn.
+  for (int i = 0; i < 16; i++) {
+    sockaddr_storage address{};
+    socklen_t length = sizeof address;
+    const int fd = accept4(listener.fd(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC);
+    if (fd < 0) {
+      if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) return;
+      // Out of descriptors or memory: the connection stays in the backlog; look again in a while.
+      paused_until_ = now + kPause;
+      watch_listeners(0);
+      Event failure = Event::about(Event::Type::listener_failed, 0, strerror(errno));
+      snprintf(failure.subject.data(), failure.subject.size(), "%s", listener.address().c_str());
+      return host_.report(failure);
+    }
+    Descriptor socket(fd);
+    const std::string peer = name_of(address, length);
+    if (sessions_.size() >= options_.max_handshakes) {
+      refuse(peer, "too many handshakes at once");
+      continue;
+    }
+    const int on = 1;
+    if (address.ss_family != AF_UNIX) {
+      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      // A client whose host died must not keep its lane for ever.
+      setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    }
+    accepted_.fetch_add(1, std::memory_order_relaxed);
+    auto session = std::make_unique<Session>(socket.release(), description_);
+    session->peer = peer;
+    session->deadline = now + options_.handshake_timeout_ns;
+    sessions_.push_back(std::move(session));
+    drive(*sessions_.back(), now);
+  }
+}
+
+void Acceptor::watch_listeners(uint32_t events) {
+  for (const auto& listener : listeners_) {
+    epoll_event event{};
+    event.events = events;
+    event.data.ptr = listener.get();
+    epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, listener->fd(), &event);
+  }
+}
+
+void Acceptor::refuse(const std::string& peer, const char* reason) {
+  refused_.fetch_add(1, std::memory_order_relaxed);
+  const uint64_t now = now_ns();
+  if (now - last_report_ < kReportInterval) return;
+  last_report_ = now;
+  Event event = Event::about(Event::Type::handshake_refused, 0, reason);
+  snprintf(event.subject.data(), event.subject.size(), "%s", peer.c_str());
+  host_.report(event);
+}
+
+void Acceptor::drive(Session& session, uint64_t now) {
+  if (session.over) return;
+  description_.exported.flags = host_.transmission_flags();
+  session.over = converse(session, now);
+}
+
+// True: the session is over, one way or the other.
+bool Acceptor::converse(Session& session, uint64_t now) {
+  Handshake& handshake = session.handshake;
+  for (;;) {
+    if (const auto output = handshake.output(); !output.empty()) {
+      const ssize_t bytes =
+          send(session.socket.get(), output.data(), output.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (bytes > 0) {
+        handshake.sent(static_cast<size_t>(bytes));
+        continue;
+      }
+      if (errno != EAGAIN && errno != EINTR) return true;
+      watch(session, EPOLLOUT);
+      return false;
+    }
+    switch (handshake.phase()) {
+      case Handshake::Phase::closed:
+        if (!handshake.aborted()) refuse(session.peer, handshake.reason());
+        return true;
+      case Handshake::Phase::transmission:
+        hand_over(session);
+        return true;
+      case Handshake::Phase::wants_lane:
+        session.lane = host_.reserve_lane();
+        if (session.lane != nullptr) {
+          session.lane_deadline = 0;
+          handshake.grant();
+          continue;
+        }
+        if (session.lane_deadline == 0) session.lane_deadline = now + options_.lane_wait_ns;
+        if (now >= session.lane_deadline) {
+          session.lane_deadline = 0;
+          refuse(session.peer, "all lanes are busy");
+          handshake.refuse(kRepErrPolicy, "all connections of this server are in use, try again later");
+          continue;
+        }
+        watch(session, EPOLLRDHUP);
+        return false;
+      case Handshake::Phase::negotiating:
+        break;
+    }
+    const auto room = handshake.input();
+    const ssize_t bytes = recv(session.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
+    if (bytes > 0) {
+      handshake.received(static_cast<size_t>(bytes));
+      continue;
+    }
+    if (bytes == 0 || (errno != EAGAIN && errno != EINTR)) return true;
+    watch(session, EPOLLIN);
+    return false;
+  }
+}
+
+void Acceptor::hand_over(Session& session) {
+  Lane* lane = std::exchange(session.lane, nullptr);
+  if (session.watched != 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session.socket.get(), nullptr);
+  session.watched = 0;
+  lane->attach(session.socket.release());
+}
+
+void Acceptor::watch(Session& session, uint32_t events) {
+  if (session.watched == events) return;
+  epoll_event event{};
+  event.events = events;
+  event.data.ptr = &session;
+  const int operation = session.watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
+  session.watched = events;
+  if (epoll_ctl(epoll_.get(), operation, session.socket.get(), &event) != 0) session.over = true;
+}
+
+void Acceptor::expire(uint64_t now) {
+  if (paused_until_ != 0 && now >= paused_until_) {
+    paused_until_ = 0;
+    watch_listeners(EPOLLIN);
+  }
+  for (size_t i = 0; i < sessions_.size(); i++) {
+    Session& session = *sessions_[i];
+    if (session.over) continue;
+    if (now >= session.deadline) {
+      refuse(session.peer, "handshake timeout");
+      session.over = true;
+    } else if (session.lane_deadline != 0) {
+      drive(session, now);  // a lane may have become free, or the wait is over
+    }
+  }
+}
+
+int Acceptor::timeout_ms(uint64_t now) const {
+  uint64_t next = paused_until_ == 0 ? UINT64_MAX : paused_until_;
+  for (const auto& session : sessions_) {
+    next = std::min(next, session->deadline);
+    if (session->lane_deadline != 0) next = std::min(next, session->lane_deadline);
+  }
+  if (next == UINT64_MAX) return -1;
+  return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / kMillisecond + 1, 60'000));
+}
+
+void Acceptor::sweep() {
+  std::erase_if(sessions_, [](const auto& session) {
+    if (session->over && session->lane != nullptr) session->lane->give_up();
+    return session->over;
+  });
+}
+
+}  // namespace rdmakit::nbd

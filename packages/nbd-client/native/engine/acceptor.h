@@ -1,0 +1,94 @@
+// Accepts clients and negotiates with many of them at once on one thread, so that only those who have
+// finished the handshake ever occupy a lane. Also the thread on which the engine's events come out.
+//
+// A client that asks for transmission (GO, EXPORT_NAME) while no lane is free waits for at most
+// `lane_wait`; then GO is answered NBD_REP_ERR_POLICY with a text, which every client shows to its user
+// (closing the connection would look like a crash), and EXPORT_NAME, which has no error reply, is
+// closed. The lane is reserved before the client is told "go", so nobody goes and then finds none.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/event.h"
+#include "engine/lane.h"
+#include "engine/listener.h"
+#include "protocol/handshake.h"
+
+namespace rdmakit::nbd {
+
+struct AcceptorOptions {
+  uint64_t handshake_timeout_ns = 10'000'000'000;  // for the whole of it
+  uint64_t lane_wait_ns = 2'000'000'000;
+  uint32_t max_handshakes = 256;
+};
+
+class Acceptor {
+ public:
+  // What it needs of the engine; all called on its thread.
+  class Host {
+   public:
+    virtual Lane* reserve_lane() = 0;
+    virtual uint16_t transmission_flags() = 0;
+    virtual void report(const Event& event) = 0;
+    // After each wake().
+    virtual void woken() = 0;
+
+   protected:
+    ~Host() = default;
+  };
+
+  Acceptor(Host& host, ExportDescription description, const AcceptorOptions& options);
+  ~Acceptor();
+  int start();
+  // Any thread.
+  void wake();
+  void add(Listener&& listener);
+  // Closes listeners and handshakes; the thread goes on for wake().
+  void stop_accepting();
+  void join();
+
+  uint64_t handshakes() const { return accepted_.load(std::memory_order_relaxed); }
+  uint64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Session;
+
+  void run();
+  void take_orders();
+  void accept_from(const Listener& listener, uint64_t now);
+  void refuse(const std::string& peer, const char* reason);
+  void drive(Session& session, uint64_t now);
+  bool converse(Session& session, uint64_t now);
+  void hand_over(Session& session);
+  void watch(Session& session, uint32_t events);
+  void expire(uint64_t now);
+  int timeout_ms(uint64_t now) const;
+  void watch_listeners(uint32_t events);
+  void sweep();
+
+  Host& host_;
+  ExportDescription description_;  // its flags follow transmission_flags()
+  const AcceptorOptions options_;
+  Descriptor wake_;
+  Descriptor epoll_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
+  std::vector<std::unique_ptr<Session>> sessions_;  // oldest first
+  uint64_t paused_until_ = 0;                       // accepting, after descriptors ran out
+  uint64_t last_report_ = 0;
+  std::atomic<uint64_t> accepted_{0};
+  std::atomic<uint64_t> refused_{0};
+
+  std::mutex orders_;
+  std::vector<std::unique_ptr<Listener>> new_listeners_;
+  bool stop_accepting_ = false;
+  bool end_ = false;
+  std::thread thread_;
+};
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,234 @@
+#include "engine/engine.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "engine/clock.h"
+
+namespace rdmakit::nbd {
+
+namespace {
+
+constexpr int kSocketBuffer = 4 << 20;
+// join() gives lanes this much more than stop(): for the flushes.
+constexpr uint64_t kJoinSlack = 1'500'000'000;
+
+int refuse(std::string& why, int error, const char* text) {
+  why = text;
+  return error;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, Sink sink) : options_(options), sink_(std::move(sink)) {}
+
+void Engine::Closer::operator()(Engine* engine) const {
+  engine->close(0);
+  if (!engine->stuck_) delete engine;
+}
+
+Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, std::string& why) {
+  Owner engine(new Engine(options, std::move(sink)));
+  if (options.export_name.size() > kMaxString || options.description.size() > kMaxString) {
+    error = refuse(why, EINVAL, "export name and description have at most 4096 bytes");
+    return nullptr;
+  }
+  error = engine->volume_.open(options.volume, why);
+  if (error != 0) return nullptr;
+  ExportDescription description;
+  description.name = options.export_name;
+  description.description = options.description;
+  description.exported = engine->volume_.exported();
+  description.preferred_block_size = kPage;
+  engine->acceptor_ = std::make_unique<Acceptor>(*engine, std::move(description), options.acceptor);
+  error = engine->acceptor_->start();
+  if (error != 0) return nullptr;
+  return engine;
+}
+
+int Engine::check_region(const MrRef& region, uint64_t arena, std::string& why) const {
+  const auto address = reinterpret_cast<uint64_t>(region->addr);
+  if (arena < address || arena + Arena::kBytes > address + region->length)
+    return refuse(why, EINVAL, "the memory region does not hold the lane's arena (see laneRequirements)");
+  return 0;
+}
+
+int Engine::add_lane(LaneResources&& resources, uint32_t& index, std::vector<std::string>& warnings,
+                     std::string& why) {
+  const std::lock_guard lock(control_);
+  if (closed_) return refuse(why, ESHUTDOWN, "the engine is closed");
+  index = lane_count();
+  if (index == kMaxLanes) return refuse(why, ENOSPC, "64 lanes exist");
+  auto& [cq, channel, queue_pairs, regions] = resources;
+  if (!cq) return refuse(why, EINVAL, "a lane needs a completion queue");
+  if (!channel && options_.wait_mode != WaitMode::poll)
+    return refuse(why, EINVAL, "a lane that sleeps needs a completion channel");
+  if (channel && cq->channel != channel.get())
+    return refuse(why, EINVAL, "the completion queue belongs to another channel");
+  const LaneRequirements needs = lane_requirements();
+  if (cq->cqe < static_cast<int>(needs.completion_queue_entries))
+    return refuse(why, EINVAL, "the completion queue is too small (see laneRequirements)");
+  if (queue_pairs.size() > kMaxServers) return refuse(why, EINVAL, "more than 1024 servers");
+  if (regions.empty() || (regions.size() > 1 && regions.size() < queue_pairs.size()))
+    return refuse(why, EINVAL, "one memory region is needed, or one for each server");
+
+  LaneControl control;
+  control.connected.resize(kMaxServers);
+  control.arena = reinterpret_cast<uint64_t>(regions[0]->addr);
+  if (regions.size() == 1) control.shared_region = regions[0];
+  LaneOptions options;
+  for (size_t server = 0; server < queue_pairs.size(); server++) {
+    if (!queue_pairs[server]) continue;
+    MrRef& region = regions.size() == 1 ? regions[0] : regions[server];
+    if (!region) return refuse(why, EINVAL, "a server has a queue pair and no memory region");
+    if (const int error = check_region(region, control.arena, why); error != 0) return error;
+    if (queue_pairs[server]->send_cq != cq.get())
+      return refuse(why, EINVAL, "a queue pair sends to another completion queue");
+    if (region->pd != queue_pairs[server]->pd)
+      return refuse(why, EINVAL, "a queue pair and its memory region are of different protection domains");
+    control.connected[server] = true;
+    options.servers.push_back({static_cast<uint32_t>(server), std::move(queue_pairs[server]), region});
+  }
+  if (const int error = check_region(regions[0], control.arena, why); error != 0) return error;
+  options.cq = std::move(cq);
+  options.channel = std::move(channel);
+  options.arena = reinterpret_cast<void*>(control.arena);
+  options.wait_mode = options_.wait_mode;
+  options.max_spin_ns = options_.max_spin_ns;
+  options.operation_timeout_ns = options_.operation_timeout_ns;
+  options.io_flusher = options_.io_flusher;
+
+  auto lane = std::make_unique<Lane>(index, volume_, std::move(options), [this] { acceptor_->wake(); });
+  if (const int error = lane->start(warnings); error != 0) {
+    why = "the lane could not be started";
+    return error;
+  }
+  lane_controls_[index] = std::move(control);
+  lanes_[index] = std::move(lane);
+  lane_count_.store(index + 1, std::memory_order_release);
+  acceptor_->wake();  // somebody may be waiting for a lane
+  return 0;
+}
+
+int Engine::connect_server(uint32_t lane, uint32_t server, const QpRef& qp, const MrRef& mr,
+                           std::string& why) {
+  const std::lock_guard lock(control_);
+  if (lane >= lane_count() || server >= kMaxServers) return refuse(why, EINVAL, "no such lane or server");
+  LaneControl& control = lane_controls_[lane];
+  if (closed_) return refuse(why, ESHUTDOWN, "the engine is closed");
+  if (control.connected[server]) return refuse(why, EEXIST, "the lane has a queue pair for this server");
+  if (volume_.failed(server)) return refuse(why, EHOSTDOWN, "this server index has failed; use a new one");
+  const MrRef& region = mr ? mr : control.shared_region;
+  if (!region) return refuse(why, EINVAL, "a memory region is needed");
+  if (const int error = check_region(region, control.arena, why); error != 0) return error;
+  if (region->pd != qp->pd)
+    return refuse(why, EINVAL, "the queue pair and the memory region are of different protection domains");
+  const int error = lanes_[lane]->connect(server, qp, region);
+  if (error != 0) return refuse(why, error, "the lane does not keep up with its commands");
+  control.connected[server] = true;
+  return 0;
+}
+
+int Engine::fail_server(uint32_t server, const std::string& reason) {
+  if (server >= kMaxServers) return EINVAL;
+  if (!volume_.fail(server)) return 0;
+  {
+    const std::lock_guard lock(control_);
+    own_events_.push_back(Event::about(Event::Type::server_failed, kMaxLanes, reason.c_str(), server));
+  }
+  for (uint32_t i = 0; i < lane_count(); i++) lanes_[i]->wake();
+  acceptor_->wake();
+  return 0;
+}
+
+int Engine::listen_unix(const std::string& path, std::string& why) {
+  Listener listener;
+  if (const int error = listener.open_unix(path, why); error != 0) return error;
+  acceptor_->add(std::move(listener));
+  return 0;
+}
+
+int Engine::listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
+                       std::string& why) {
+  Listener listener;
+  if (const int error = listener.open_tcp(host, port, why); error != 0) return error;
+  bound_host = listener.host();
+  bound_port = listener.port();
+  acceptor_->add(std::move(listener));
+  return 0;
+}
+
+int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
+  const std::lock_guard lock(control_);
+  if (lane >= lane_count()) return EINVAL;
+  if (closed_) return ESHUTDOWN;
+  int pair[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return errno;
+  Descriptor ours(pair[0]);
+  Descriptor theirs(pair[1]);
+  for (const int fd : pair) {
+    // A large request in one go. Root may pass the system's limit; others get what it allows.
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kSocketBuffer, sizeof kSocketBuffer) != 0)
+      setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBuffer, sizeof kSocketBuffer);
+  }
+  if (!lanes_[lane]->reserve()) return EBUSY;
+  lanes_[lane]->attach(ours.release());
+  descriptor = theirs.release();
+  return 0;
+}
+
+int Engine::close(uint64_t timeout_ns) {
+  {
+    const std::lock_guard lock(control_);
+    if (std::exchange(closed_, true)) return 0;
+  }
+  if (acceptor_ != nullptr) acceptor_->stop_accepting();
+  const uint64_t deadline = now_ns() + timeout_ns;
+  const uint32_t lanes = lane_count();
+  for (uint32_t i = 0; i < lanes; i++) lanes_[i]->stop(deadline);
+  for (uint32_t i = 0; i < lanes; i++) stuck_ |= !lanes_[i]->join(deadline + kJoinSlack);
+  if (acceptor_ != nullptr) acceptor_->join();  // the last events go out here
+  if (stuck_) return ETIMEDOUT;
+  for (uint32_t i = 0; i < lanes; i++) lanes_[i]->drop_resources();
+  return 0;
+}
+
+// ---- on the acceptor's thread ----
+
+Lane* Engine::reserve_lane() {
+  for (uint32_t i = 0; i < lane_count(); i++) {
+    if (lanes_[i]->reserve()) return lanes_[i].get();
+  }
+  return nullptr;
+}
+
+uint16_t Engine::transmission_flags() {
+  const uint16_t flags = volume_.exported().flags;
+  return lane_count() >= kMultiConnectionLanes ? flags : flags & static_cast<uint16_t>(~kFlagCanMultiConn);
+}
+
+void Engine::report(const Event& event) { sink_(event); }
+
+void Engine::woken() {
+  std::vector<Event> events;
+  {
+    const std::lock_guard lock(control_);
+    events.swap(own_events_);
+  }
+  for (const Event& event : events) sink_(event);
+  for (uint32_t i = 0; i < lane_count(); i++) {
+    Event event;
+    while (lanes_[i]->events().pop(event)) {
+      if (event.type == Event::Type::server_failed) {
+        // Lanes that are awake see it by themselves; this is for the sleeping ones.
+        for (uint32_t j = 0; j < lane_count(); j++) lanes_[j]->wake();
+      }
+      sink_(event);
+    }
+  }
+}
+
+}  // namespace rdmakit::nbd

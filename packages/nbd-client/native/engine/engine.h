@@ -1,0 +1,100 @@
+// A volume served on lanes: the object that the binding holds. All functions may be called on any
+// thread, and none of them is on the page path.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/acceptor.h"
+#include "engine/lane.h"
+#include "engine/volume.h"
+
+namespace rdmakit::nbd {
+
+struct EngineOptions {
+  VolumeOptions volume;
+  std::string export_name;
+  std::string description;
+  uint64_t operation_timeout_ns = 4'000'000'000;
+  WaitMode wait_mode = WaitMode::adaptive;
+  uint64_t max_spin_ns = 50'000;
+  bool io_flusher = false;
+  AcceptorOptions acceptor;
+};
+
+// The verbs objects of a lane (see laneRequirements in TypeScript, lane_requirements() here).
+struct LaneResources {
+  CqRef cq;
+  ChannelRef channel;
+  std::vector<QpRef> queue_pairs;     // by server index; empty where there is none
+  std::vector<MrRef> memory_regions;  // one for all, or one by server index over the same memory
+};
+
+class Engine final : private Acceptor::Host {
+ public:
+  // Called on a thread of the engine, one event at a time, not after close() returned.
+  using Sink = std::function<void(const Event&)>;
+
+  // Closes the engine and frees it, unless a lane is stuck: then its thread still uses the engine.
+  struct Closer {
+    void operator()(Engine* engine) const;
+  };
+  using Owner = std::unique_ptr<Engine, Closer>;
+
+  // nullptr with `error` (errno value) and `why`.
+  static Owner open(const EngineOptions& options, Sink sink, int& error, std::string& why);
+  Volume& volume() { return volume_; }
+  const Acceptor& acceptor() const { return *acceptor_; }
+
+  // The functions below return 0 or an errno value, with `why` where there is more to say.
+  int add_lane(LaneResources&& resources, uint32_t& index, std::vector<std::string>& warnings,
+               std::string& why);
+  int connect_server(uint32_t lane, uint32_t server, const QpRef& qp, const MrRef& mr, std::string& why);
+  int fail_server(uint32_t server, const std::string& reason);
+  int listen_unix(const std::string& path, std::string& why);
+  int listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
+                 std::string& why);
+  int attach_socketpair(uint32_t lane, int& descriptor);
+  // Blocks. ETIMEDOUT: a lane did not end, or its device kept work requests; see Closer.
+  int close(uint64_t timeout_ns);
+
+  uint32_t lane_count() const { return lane_count_.load(std::memory_order_acquire); }
+  const Lane& lane(uint32_t index) const { return *lanes_[index]; }
+
+ private:
+  struct LaneControl {  // what control knows of a lane, under control_
+    std::vector<bool> connected;
+    MrRef shared_region;  // when one serves all servers
+    uint64_t arena = 0;
+  };
+
+  Engine(const EngineOptions& options, Sink sink);
+  ~Engine() = default;
+  int check_region(const MrRef& region, uint64_t arena, std::string& why) const;
+
+  Lane* reserve_lane() override;
+  uint16_t transmission_flags() override;
+  void report(const Event& event) override;
+  void woken() override;
+
+  const EngineOptions options_;
+  const Sink sink_;
+  Volume volume_;
+  std::array<std::unique_ptr<Lane>, kMaxLanes> lanes_;
+  std::atomic<uint32_t> lane_count_{0};
+  std::unique_ptr<Acceptor> acceptor_;
+
+  std::mutex control_;
+  std::array<LaneControl, kMaxLanes> lane_controls_;
+  std::vector<Event> own_events_;
+  bool closed_ = false;
+  bool stuck_ = false;  // a lane did not end
+};
+
+}  // namespace rdmakit::nbd
