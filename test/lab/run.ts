@@ -1,5 +1,5 @@
 // The lab's command line; scripts/lab.sh builds what is missing and starts it.
-import { mkdirSync, writeFileSync } from 'node:fs'
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { guestDemo } from './demo.js'
 import { exitNoGuest, NoGuestError } from './errors.js'
@@ -23,6 +23,8 @@ const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--co
 const vitestEnvironment = { CI: '1', ...(!process.stdout.isTTY && { NO_COLOR: '1' }) }
 const guestTestsDeadlineMs = 600_000
 
+const resultsFolder = join(top, 'test-results')
+
 const say = (line: string): void => console.log(`lab: ${line}`)
 
 /** Runs a command with its output passed on as it comes; its exit status. */
@@ -45,8 +47,8 @@ async function testInGuest(parts: LabParts, options: readonly string[]): Promise
   const command = [...vitest, 'test/lab/vitest.config.ts', ...options]
   const status = await live(guest, command, { env: vitestEnvironment, deadlineMs: guestTestsDeadlineMs })
   const results = await guest.exec(['cat', '/run/rdmakit-lab-results.json'])
-  mkdirSync(join(top, 'test-results'), { recursive: true })
-  if (results.status === 0) writeFileSync(join(top, 'test-results', 'lab-guest.json'), results.stdout)
+  mkdirSync(resultsFolder, { recursive: true })
+  if (results.status === 0) writeFileSync(join(resultsFolder, 'lab-guest.json'), results.stdout)
   if (status !== 0) say(`the guest's kernel said last:\n${await guest.run('dmesg | tail -n 30')}`)
   return status
 }
@@ -70,6 +72,8 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     await using guest = await bootForTests(parts)
     return await live(guest, rest.join(' '), { deadlineMs: guestTestsDeadlineMs })
   }
+  // A run that breaks off must not leave the results of an earlier one to be counted as its own.
+  for (const name of ['lab-guest.json', 'lab-host.json']) rmSync(join(resultsFolder, name), { force: true })
   const inGuest = command === 'host' ? 0 : await testInGuest(parts, rest)
   const onHost = command === 'guest' ? 0 : await testOnHost(rest)
   return inGuest === 0 ? onHost : inGuest
