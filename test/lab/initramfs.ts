@@ -51,7 +51,7 @@ async function moduleFiles(kernel: Kernel): Promise<string[]> {
       ...['modprobe', '-C', '/dev/null', '-d', kernel.root, '-S', kernel.version],
       ...['--show-depends', module],
     ])
-    for (const [, file] of shown.matchAll(/^insmod (\S+)/gm)) if (file !== undefined) files.add(file)
+    for (const [, file] of shown.matchAll(/^insmod (.+\.ko)/gm)) if (file !== undefined) files.add(file)
   }
   return [...files]
 }
