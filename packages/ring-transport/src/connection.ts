@@ -87,14 +87,11 @@ export class RingConnection {
     const sink: LinkSink = {
       message: (type, message) => this.#receive(type, message),
       writable: () => this.#onWritable(),
-      broken: (reason) => void this.#end(reason),
+      broken: (reason) => void this.#lost(reason),
     }
     // The owner first gets a turn to subscribe and to set a handler.
     setImmediate(() => link.start(sink))
-    void link.id.disconnected.then((reason) => {
-      const orderly = this.#peerHasClosed || this.#state !== 'open'
-      void this.#end(orderly ? undefined : (reason ?? this.#reset('the peer vanished')))
-    })
+    void link.id.disconnected.then((reason) => this.#lost(reason ?? this.#reset('the peer vanished')))
   }
 
   /**
@@ -376,6 +373,11 @@ export class RingConnection {
     } catch (failure) {
       await this.#end(failure instanceof VerbsError ? failure : undefined)
     }
+  }
+
+  /** The queue pair or the connection failed; after the peer's CLOSE that is how it ends in good order. */
+  #lost(reason: VerbsError): Promise<void> {
+    return this.#end(this.#peerHasClosed && reason.code === 'ECONNRESET' ? undefined : reason)
   }
 
   #end(reason: CloseReason): Promise<void> {

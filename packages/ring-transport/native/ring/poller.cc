@@ -69,11 +69,11 @@ void Poller::stop() {
 }
 
 // --- hot path ------------------------------------------------------------------------------------
-// No allocation, no lock, no system call but the work itself and the sleep when there is none.
+// No allocation, no lock, no system call but the work itself, the offer of an idle core, and the sleep.
 
 void Poller::run() {
   uint64_t idle_since = 0;
-  for (uint32_t spins = 0; !stopping_.load(std::memory_order_relaxed); ++spins) {
+  while (!stopping_.load(std::memory_order_relaxed)) {
     bool worked = poll_completions();
     if (any_attention_.load(std::memory_order_relaxed)) worked |= attend();
     if (!leaving_.empty()) worked |= settle_leaving();
@@ -84,9 +84,6 @@ void Poller::run() {
       continue;
     }
     if (options_.mode == Mode::poll) {
-      // The one system call of this mode: where threads outnumber cores, whoever has to send what
-      // this waits for may have no core but this one.
-      if (spins % 256 == 0) sched_yield();
       relax();
       continue;
     }
