@@ -264,8 +264,8 @@ void remote_access_errors(Progress progress) {
       Completions done = pump(client, 3, server, 1);
       CHECK(done.server[0].wr_id == 9 && done.server[0].status == IBV_WC_WR_FLUSH_ERR);
       CHECK(done.client[0].wr_id == 1 && done.client[0].status == IBV_WC_REM_ACCESS_ERR);
-      CHECK(done.client[1].wr_id == 2 && done.client[1].status == IBV_WC_WR_FLUSH_ERR);
-      CHECK(done.client[2].wr_id == 8 && done.client[2].status == IBV_WC_WR_FLUSH_ERR);
+      for (size_t i = 1; i < 3; i++) CHECK(done.client[i].status == IBV_WC_WR_FLUSH_ERR);
+      CHECK(done.client[1].wr_id + done.client[2].wr_id == 2 + 8);
       CHECK(client.id.events->expect(CmEvent::Type::disconnected).status == ECONNABORTED);
       CHECK(server.id.events->expect(CmEvent::Type::disconnected).status == EPROTO);
       // What is posted to a queue pair in error is flushed.

@@ -25,7 +25,7 @@ CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_con
   const uint32_t capacity = std::bit_ceil(static_cast<uint32_t>(std::max(entries, 1)));
   cqe = static_cast<int>(capacity);
   mask_ = capacity - 1;
-  ring_ = std::make_unique_for_overwrite<ibv_wc[]>(capacity);
+  ring_ = std::make_unique_for_overwrite<Entry[]>(capacity);
   pthread_mutex_init(&mutex, nullptr);
   pthread_cond_init(&cond, nullptr);
   if (channel_ != nullptr) channel_->attach();
@@ -83,6 +83,16 @@ void CompletionQueue::detach(QueuePair* queue_pair) {
   std::erase_if(members_, [&](const Member& member) { return member.queue_pair == queue_pair; });
 }
 
+void CompletionQueue::forget(const std::atomic<uint32_t>* polled) {
+  const std::lock_guard lock(ring_mutex_);
+  const uint32_t end = tail_.load(std::memory_order_relaxed);
+  uint32_t kept = head_.load(std::memory_order_relaxed);
+  for (uint32_t i = kept; i != end; i++) {
+    if (ring_[i & mask_].polled != polled) ring_[kept++ & mask_] = ring_[i & mask_];
+  }
+  tail_.store(kept, std::memory_order_release);
+}
+
 void CompletionQueue::request_notification(bool solicited_only) {
   const std::lock_guard lock(ring_mutex_);
   // Asking for less than was asked before changes nothing (InfiniBand §11.4.2.2).
@@ -94,7 +104,8 @@ void CompletionQueue::request_notification(bool solicited_only) {
 }
 
 // Hot path.
-void CompletionQueue::push(const ibv_wc& completion, bool solicited) {
+void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled,
+                           uint32_t position) {
   bool notify = false;
   {
     const std::lock_guard lock(ring_mutex_);
@@ -102,7 +113,7 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited) {
     if (tail - head_.load(std::memory_order_relaxed) > mask_) [[unlikely]] {
       overrun_.store(true, std::memory_order_relaxed);
     } else {
-      ring_[tail & mask_] = completion;
+      ring_[tail & mask_] = {completion, polled, position};
       tail_.store(tail + 1, std::memory_order_release);
     }
     notify = armed_ == Armed::any || (armed_ == Armed::solicited && solicited);
@@ -119,7 +130,11 @@ int CompletionQueue::pop(int capacity, ibv_wc* completions) {
   const uint32_t head = head_.load(std::memory_order_relaxed);
   const uint32_t ready = tail_.load(std::memory_order_relaxed) - head;
   const uint32_t count = std::min(ready, static_cast<uint32_t>(capacity));
-  for (uint32_t i = 0; i < count; i++) completions[i] = ring_[(head + i) & mask_];
+  for (uint32_t i = 0; i < count; i++) {
+    const Entry& entry = ring_[(head + i) & mask_];
+    completions[i] = entry.completion;
+    entry.polled->store(entry.position, std::memory_order_release);
+  }
   head_.store(head + count, std::memory_order_release);
   return static_cast<int>(count);
 }

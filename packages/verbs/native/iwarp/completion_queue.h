@@ -25,8 +25,12 @@ class CompletionQueue : public ibv_cq {
 
   Progress progress_mode() const { return progress_; }
 
-  // Adds a completion. `solicited`: it also wakes who asked for solicited events only.
-  void push(const ibv_wc& completion, bool solicited);
+  // Adds a completion. `solicited`: it also wakes who asked for solicited events only. When it is
+  // polled, `polled` becomes `position`: a work queue entry is free again only then, so that a
+  // completion queue as large as the work queues that feed it cannot overflow.
+  void push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled, uint32_t position);
+  // Drops the completions that would tell `polled`: its queue pair is going away.
+  void forget(const std::atomic<uint32_t>* polled);
   // ibv_poll_cq: the number taken, or -1 once completions were lost because the ring was full.
   int poll(int capacity, ibv_wc* completions);
   void request_notification(bool solicited_only);
@@ -58,7 +62,12 @@ class CompletionQueue : public ibv_cq {
   CompletionChannel* const channel_;
 
   std::mutex ring_mutex_;
-  std::unique_ptr<ibv_wc[]> ring_;
+  struct Entry {
+    ibv_wc completion;
+    std::atomic<uint32_t>* polled;
+    uint32_t position;
+  };
+  std::unique_ptr<Entry[]> ring_;
   uint32_t mask_ = 0;
   std::atomic<uint32_t> head_{0};
   std::atomic<uint32_t> tail_{0};

@@ -26,6 +26,7 @@ constexpr uint16_t kOrdReadRtr = 0x4000;
 
 MpaParse parse_mpa(std::span<const uint8_t> bytes, MpaFrame& frame, size_t& length) {
   length = kMpaHeaderLength;
+  if (bytes.empty()) return MpaParse::incomplete;
   // A wrong key is said at once: whoever speaks another protocol may never send 20 bytes.
   const size_t compared = std::min(bytes.size(), kKeyLength);
   const bool request = std::memcmp(bytes.data(), kRequestKey, compared) == 0;

@@ -241,6 +241,8 @@ void QueuePair::retire() {
   state_.store(State::error);
   batch_.clear();
   socket_.reset();
+  send_queue()->forget(&send_polled_);
+  receive_queue()->forget(&receive_polled_);
 }
 
 // Hot path.

@@ -150,7 +150,7 @@ class QueuePair : public ibv_qp {
   int check(const ibv_send_wr& request, uint64_t& length) const;
   void enqueue(const ibv_send_wr& request, uint32_t length);
   void complete_sends();
-  void report_send(const SendWork& work, ibv_wc_status status, uint32_t vendor_error);
+  void report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error);
   void flush_sends(const Failure& failure);
   void flush_receives(const Failure& failure);
 
@@ -172,6 +172,7 @@ class QueuePair : public ibv_qp {
   // queue_pair_receive.cc: all under receive_mutex_
   void receive(Contention contention);
   Result receive_available();
+  Failure ended();
   Result consume();
   Result consume_stream(bool& more);
   Result begin_stream(const Segment& segment, const uint8_t* fpdu, size_t ulpdu_length);
@@ -223,6 +224,8 @@ class QueuePair : public ibv_qp {
   uint32_t send_head_ = 0;  // oldest that is not complete
   uint32_t send_next_ = 0;  // oldest that is not yet wholly in FPDUs
   uint32_t send_tail_ = 0;
+  uint32_t send_reported_ = 0;            // behind the last one with a completion
+  std::atomic<uint32_t> send_polled_{0};  // behind the last one whose completion was polled
   Cursor cursor_;
   bool response_turn_ = false;  // responses and own messages take turns
   bool hold_sends_ = false;
@@ -282,6 +285,7 @@ class QueuePair : public ibv_qp {
   uint32_t receive_mask_ = 0;
   std::atomic<uint32_t> receive_head_{0};
   std::atomic<uint32_t> receive_tail_{0};
+  std::atomic<uint32_t> receive_polled_{0};  // behind the last one whose completion was polled
 };
 
 }  // namespace rdmakit::iwarp

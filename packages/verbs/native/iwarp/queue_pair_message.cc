@@ -199,7 +199,7 @@ void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, bool wit
     completion.imm_data = immediate_;
   }
   receive_head_.store(head + 1, std::memory_order_release);
-  receive_queue()->push(completion, solicited);
+  receive_queue()->push(completion, solicited, &receive_polled_, head + 1);
 }
 
 QueuePair::Result QueuePair::finish_send(const Segment& segment) {

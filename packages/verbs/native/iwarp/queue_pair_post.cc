@@ -81,7 +81,10 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   for (int i = 0; i < request.num_sge; i++) length += request.sg_list[i].length;
   if (length > kMaxMessage) return EINVAL;
   if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
-  if (send_tail_ - send_head_ > send_mask_) return ENOMEM;
+  // An entry is in use until its completion has been polled; unsignaled ones until a later completion
+  // has been, or until they are done when there is no completion to wait for.
+  const uint32_t polled = send_polled_.load(std::memory_order_acquire);
+  if (send_tail_ - (polled == send_reported_ ? send_head_ : polled) > send_mask_) return ENOMEM;
   return 0;
 }
 
@@ -123,12 +126,13 @@ void QueuePair::complete_sends() {
     const SendWork& work = send_works_[send_head_ & send_mask_];
     const bool done = work.opcode == IBV_WR_RDMA_READ ? work.done : work.end_position <= sent_position_;
     if (!done) return;
-    if (work.signaled) report_send(work, IBV_WC_SUCCESS, 0);
+    if (work.signaled) report_send(send_head_, IBV_WC_SUCCESS, 0);
     send_head_++;
   }
 }
 
-void QueuePair::report_send(const SendWork& work, ibv_wc_status status, uint32_t vendor_error) {
+void QueuePair::report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error) {
+  const SendWork& work = send_works_[index & send_mask_];
   ibv_wc completion{};
   completion.wr_id = work.wr_id;
   completion.status = status;
@@ -136,7 +140,8 @@ void QueuePair::report_send(const SendWork& work, ibv_wc_status status, uint32_t
   completion.opcode = completion_opcode(work.opcode);
   completion.byte_len = work.opcode == IBV_WR_RDMA_READ ? work.length : 0;
   completion.qp_num = qp_num;
-  send_queue()->push(completion, status != IBV_WC_SUCCESS);
+  send_reported_ = index + 1;
+  send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, send_reported_);
 }
 
 int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
@@ -151,7 +156,7 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
     for (; request != nullptr; request = request->next) {
       if (request->num_sge < 0 || static_cast<uint32_t>(request->num_sge) > cap_.max_recv_sge) {
         error = EINVAL;
-      } else if (tail - receive_head_.load(std::memory_order_acquire) > receive_mask_) {
+      } else if (tail - receive_polled_.load(std::memory_order_acquire) > receive_mask_) {
         error = ENOMEM;
       }
       if (error != 0) {
@@ -186,8 +191,7 @@ void QueuePair::flush_sends(const Failure& failure) {
   const uint32_t blamed = failure.send_index.value_or(send_head_);
   for (; send_head_ != send_tail_; send_head_++) {
     const bool own = send_head_ == blamed && failure.send_status != IBV_WC_WR_FLUSH_ERR;
-    report_send(send_works_[send_head_ & send_mask_], own ? failure.send_status : IBV_WC_WR_FLUSH_ERR,
-                own ? failure.vendor_error : 0);
+    report_send(send_head_, own ? failure.send_status : IBV_WC_WR_FLUSH_ERR, own ? failure.vendor_error : 0);
   }
   send_next_ = send_head_;
   cursor_ = Cursor{};
@@ -204,7 +208,7 @@ void QueuePair::flush_receives(const Failure& failure) {
     completion.status = status;
     completion.opcode = IBV_WC_RECV;
     completion.qp_num = qp_num;
-    receive_queue()->push(completion, true);
+    receive_queue()->push(completion, true, &receive_polled_, head + 1);
     status = IBV_WC_WR_FLUSH_ERR;
   }
   receive_head_.store(head, std::memory_order_release);

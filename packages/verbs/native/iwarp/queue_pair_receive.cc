@@ -67,15 +67,21 @@ QueuePair::Result QueuePair::receive_available() {
       return Failure::lost(errno);
     }
     if (got == 0) {
-      // Between FPDUs the peer has closed in order; within one the stream is broken.
-      const bool whole = begin_ == end_ && !stream_.active && send_offset_ == 0 && !write_continues_;
-      return whole && !dead_ ? Failure{} : Failure::lost(ECONNRESET);
+      return ended();
     }
     failure = consume();
     if (failure) return failure;
     if (static_cast<size_t>(got) < asked) return std::nullopt;  // there is no more just now
   }
   return std::nullopt;
+}
+
+// The peer has closed. That is orderly between messages and with nothing outstanding; else something is
+// lost. (A peer that was killed closes like this too, and who waits for its answer must be told.)
+Failure QueuePair::ended() {
+  const bool whole = begin_ == end_ && !stream_.active && send_offset_ == 0 && !write_continues_;
+  const std::lock_guard lock(send_mutex_);
+  return whole && !dead_ && send_head_ == send_tail_ ? Failure{} : Failure::lost(ECONNRESET);
 }
 
 ssize_t QueuePair::read_into_buffer(size_t& asked) {
