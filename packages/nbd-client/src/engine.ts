@@ -51,7 +51,10 @@ export interface BlockEngineOptions {
   readonly handshakeTimeout?: number
   /** handshakes under way at once; a connection beyond that is closed at once; default 256 */
   readonly maxHandshakes?: number
-  /** milliseconds that a client waits for a free lane before it is refused; default 2000 */
+  /**
+   * Milliseconds that a client waits for a free lane before it is refused; default 2000. The export
+   * says CAN_MULTI_CONN from 4 lanes on, for nbdcopy opens 4 connections and fails when one is refused.
+   */
   readonly laneWait?: number
 }
 
@@ -154,6 +157,8 @@ export class BlockEngine {
    * Moves slab `index` to another place while lanes run. `kept`: the new place holds every byte of the
    * old one (the caller copied them, and nothing wrote meanwhile). `lost`: its written pages are gone;
    * they read as EIO until they are written or trimmed again.
+   * @throws EBUSY (`lost` only): first writes to the old place are still ending. The slab is unmapped
+   *   and answers EIO; call again in a moment.
    */
   replaceSlab(index: number, { server, remoteKey, address }: SlabMapping, contents: 'kept' | 'lost'): void {
     native.replaceSlab(this.#engine, index, server, remoteKey, address, contents === 'lost')

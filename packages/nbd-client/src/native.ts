@@ -61,12 +61,14 @@ export interface NativeLaneStatistics {
 export interface NativeStatistics {
   failedServers: number[]
   writtenPages: number
+  lostPages: number
   handshakes: number
   handshakesRefused: number
   lanes: NativeLaneStatistics[]
 }
 
 export type NativeEvent =
+  /** lane: the one that noticed, -1 when it was `failServer` */
   | { type: 'serverFailed'; server: number; lane: number; reason: string }
   | { type: 'connectionOpened'; lane: number }
   | { type: 'connectionClosed'; lane: number; reason: string }

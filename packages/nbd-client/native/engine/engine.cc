@@ -43,7 +43,8 @@ Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, 
   description.description = options.description;
   description.exported = engine->volume_.exported();
   description.preferred_block_size = kPage;
-  engine->acceptor_ = std::make_unique<Acceptor>(*engine, std::move(description), options.acceptor);
+  Acceptor::Host& host = *engine;
+  engine->acceptor_ = std::make_unique<Acceptor>(host, std::move(description), options.acceptor);
   error = engine->acceptor_->start();
   if (error != 0) return nullptr;
   return engine;

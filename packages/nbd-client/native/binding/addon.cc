@@ -1,0 +1,56 @@
+// The addon's face: the functions that src/native.ts declares.
+#include <napi.h>
+
+#include "binding/engine_object.h"
+#include "binding/kernel_functions.h"
+#include "engine/arena.h"
+
+namespace rdmakit::nbd::binding {
+
+namespace {
+
+Napi::Value lane_requirements(const Napi::CallbackInfo& info) {
+  const LaneRequirements needs = nbd::lane_requirements();
+  Napi::Object object = Napi::Object::New(info.Env());
+  object.Set("arenaBytes", static_cast<double>(needs.arena_bytes));
+  object.Set("sendQueueDepth", needs.send_queue_depth);
+  object.Set("completionQueueEntries", needs.completion_queue_entries);
+  object.Set("maxInlineData", needs.max_inline_data);
+  return object;
+}
+
+Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+  const auto add = [&](const char* name, auto function) {
+    exports.Set(name, Napi::Function::New(env, function, name));
+  };
+  add("laneRequirements", lane_requirements);
+  add("createEngine", create_engine);
+  add("exportFlags", export_flags);
+  add("mapSlab", map_slab);
+  add("replaceSlab", replace_slab);
+  add("addLane", add_lane);
+  add("connectServer", connect_server);
+  add("failServer", fail_server);
+  add("listenUnix", listen_unix);
+  add("listenTcp", listen_tcp);
+  add("attachSocketpair", attach_socketpair);
+  add("statistics", statistics);
+  add("close", close_engine);
+  add("protectProcess", protect_process);
+  add("closeDescriptor", close_descriptor);
+  add("kernelConnect", kernel_connect);
+  add("kernelReconfigure", kernel_reconfigure);
+  add("kernelDisconnect", kernel_disconnect);
+  add("kernelStatus", kernel_status);
+  return exports;
+}
+
+}  // namespace
+
+}  // namespace rdmakit::nbd::binding
+
+static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
+  return rdmakit::nbd::binding::initialize(env, exports);
+}
+
+NODE_API_MODULE(nbd_client, initialize)

@@ -1,0 +1,64 @@
+#include "binding/convert.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace rdmakit::nbd::binding {
+
+namespace {
+constexpr napi_type_tag kHandleTag{kHandleTagLower, kHandleTagUpper};
+}
+
+void check(Napi::Env env, int error, const char* syscall, const std::string& why) {
+  if (error == 0) return;
+  const char* name = strerrorname_np(error);
+  const std::string code = name == nullptr ? "EIO" : name;
+  const std::string& detail = why.empty() ? std::string(strerror(error)) : why;
+  Napi::Error failure = Napi::Error::New(env, std::string(syscall) + ": " + detail + " (" + code + ")");
+  failure.Set("code", code);
+  failure.Set("syscall", syscall);
+  throw failure;
+}
+
+uint64_t to_uint64(const Napi::Value& value, const char* what) {
+  if (value.IsBigInt()) {
+    bool lossless = false;
+    const uint64_t number = value.As<Napi::BigInt>().Uint64Value(&lossless);
+    if (lossless) return number;
+  }
+  throw Napi::TypeError::New(value.Env(), std::string(what) + " must be a bigint of 0 … 2^64-1");
+}
+
+uint32_t to_uint32(const Napi::Value& value, const char* what) {
+  if (value.IsNumber()) {
+    const double number = value.As<Napi::Number>().DoubleValue();
+    if (number >= 0 && number <= UINT32_MAX && std::floor(number) == number)
+      return static_cast<uint32_t>(number);
+  }
+  throw Napi::TypeError::New(value.Env(), std::string(what) + " must be an integer of 0 … 2^32-1");
+}
+
+std::string to_string(const Napi::Value& value, const char* what) {
+  if (!value.IsString()) throw Napi::TypeError::New(value.Env(), std::string(what) + " must be a string");
+  return value.As<Napi::String>().Utf8Value();
+}
+
+Handle* to_handle(const Napi::Value& value, HandleKind kind, const char* what) {
+  const Napi::Env env = value.Env();
+  bool tagged = false;
+  if (value.IsExternal()) napi_check_object_type_tag(env, value, &kHandleTag, &tagged);
+  void* data = nullptr;
+  if (tagged) napi_get_value_external(env, value, &data);
+  auto* handle = static_cast<Handle*>(data);
+  if (handle == nullptr)
+    throw Napi::TypeError::New(env, std::string(what) + " is no handle of @rdmakit/verbs");
+  // Before anything else of it is read: another ABI may have another layout.
+  if (handle->abi != kHandleAbi)
+    check(env, EPROTO, what, "@rdmakit/verbs and @rdmakit/nbd-client are of different versions");
+  if (handle->kind != kind)
+    throw Napi::TypeError::New(env, std::string(what) + " is a handle of another kind");
+  if (handle->object == nullptr) check(env, EINVAL, what, "it is closed");
+  return handle;
+}
+
+}  // namespace rdmakit::nbd::binding

@@ -1,0 +1,101 @@
+// What JavaScript asks of an engine while it lives.
+#include "binding/convert.h"
+#include "binding/engine_object.h"
+
+namespace rdmakit::nbd::binding {
+
+Napi::Value export_flags(const Napi::CallbackInfo& info) {
+  return Napi::Number::New(info.Env(), to_engine(info[0]).volume().exported().flags);
+}
+
+void map_slab(const Napi::CallbackInfo& info) {
+  const int error =
+      to_engine(info[0]).volume().map_slab(to_uint32(info[1], "slab"), to_uint32(info[2], "server"),
+                                           to_uint32(info[3], "remoteKey"), to_uint64(info[4], "address"));
+  check(info.Env(), error, "mapSlab",
+        error == EEXIST ? "the slab is mapped already" : "slab or server out of range");
+}
+
+void replace_slab(const Napi::CallbackInfo& info) {
+  const int error = to_engine(info[0]).volume().replace_slab(
+      to_uint32(info[1], "slab"), to_uint32(info[2], "server"), to_uint32(info[3], "remoteKey"),
+      to_uint64(info[4], "address"), info[5].ToBoolean());
+  check(info.Env(), error, "replaceSlab",
+        error == EBUSY ? "first writes to the old place are still ending; the slab stays unmapped, call again"
+                       : "slab or server out of range");
+}
+
+Napi::Value add_lane(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  Engine& engine = to_engine(info[0]);
+  if (!info[3].IsArray() || !info[4].IsArray())
+    throw Napi::TypeError::New(env, "queuePairs and memoryRegions must be arrays");
+  LaneResources resources;
+  resources.cq = to_reference<CqRef>(info[1], HandleKind::completion_queue, "completionQueue");
+  resources.channel = to_optional<ChannelRef>(info[2], HandleKind::completion_channel, "channel");
+  const auto queue_pairs = info[3].As<Napi::Array>();
+  for (uint32_t i = 0; i < queue_pairs.Length(); i++)
+    resources.queue_pairs.push_back(
+        to_optional<QpRef>(queue_pairs.Get(i), HandleKind::queue_pair, "queuePair"));
+  const auto regions = info[4].As<Napi::Array>();
+  for (uint32_t i = 0; i < regions.Length(); i++)
+    resources.memory_regions.push_back(
+        to_optional<MrRef>(regions.Get(i), HandleKind::memory_region, "memoryRegion"));
+  uint32_t index = 0;
+  std::vector<std::string> warnings;
+  std::string why;
+  check(env, engine.add_lane(std::move(resources), index, warnings, why), "addLane", why);
+  Napi::Object lane = Napi::Object::New(env);
+  lane.Set("index", index);
+  Napi::Array texts = Napi::Array::New(env, warnings.size());
+  for (size_t i = 0; i < warnings.size(); i++) texts.Set(static_cast<uint32_t>(i), warnings[i]);
+  lane.Set("warnings", texts);
+  return lane;
+}
+
+void connect_server(const Napi::CallbackInfo& info) {
+  Engine& engine = to_engine(info[0]);
+  const auto qp = to_reference<QpRef>(info[3], HandleKind::queue_pair, "queuePair");
+  const auto mr = to_optional<MrRef>(info[4], HandleKind::memory_region, "memoryRegion");
+  std::string why;
+  const int error =
+      engine.connect_server(to_uint32(info[1], "lane"), to_uint32(info[2], "server"), qp, mr, why);
+  check(info.Env(), error, "connectServer", why);
+}
+
+void fail_server(const Napi::CallbackInfo& info) {
+  const int error =
+      to_engine(info[0]).fail_server(to_uint32(info[1], "server"), to_string(info[2], "reason"));
+  check(info.Env(), error, "failServer", "server out of range");
+}
+
+void listen_unix(const Napi::CallbackInfo& info) {
+  std::string why;
+  const int error = to_engine(info[0]).listen_unix(to_string(info[1], "path"), why);
+  check(info.Env(), error, "listen", why);
+}
+
+Napi::Value listen_tcp(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  const uint32_t port = to_uint32(info[2], "port");
+  if (port > UINT16_MAX) throw Napi::TypeError::New(env, "port must be an integer of 0 … 65535");
+  std::string bound_host;
+  uint16_t bound_port = 0;
+  std::string why;
+  const int error = to_engine(info[0]).listen_tcp(to_string(info[1], "host"), static_cast<uint16_t>(port),
+                                                  bound_host, bound_port, why);
+  check(env, error, "listen", why);
+  Napi::Object bound = Napi::Object::New(env);
+  bound.Set("host", bound_host);
+  bound.Set("port", static_cast<uint32_t>(bound_port));
+  return bound;
+}
+
+Napi::Value attach_socketpair(const Napi::CallbackInfo& info) {
+  int descriptor = -1;
+  const int error = to_engine(info[0]).attach_socketpair(to_uint32(info[1], "lane"), descriptor);
+  check(info.Env(), error, "attachSocketpair", error == EBUSY ? "the lane serves another connection" : "");
+  return Napi::Number::New(info.Env(), descriptor);
+}
+
+}  // namespace rdmakit::nbd::binding

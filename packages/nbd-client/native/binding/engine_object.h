@@ -1,0 +1,39 @@
+// The engine behind a type-tagged external, and the way of its events into JavaScript.
+#pragma once
+
+#include <napi.h>
+
+#include <memory>
+
+#include "engine/engine.h"
+
+namespace rdmakit::nbd::binding {
+
+struct EngineObject {
+  // Unreferenced: an engine alone does not keep Node alive. Used a few times in an engine's life, never
+  // per request.
+  Napi::ThreadSafeFunction events;
+  Engine::Owner engine;
+  bool events_released = false;
+
+  ~EngineObject();
+  void release_events();
+};
+
+Engine& to_engine(const Napi::Value& value);
+
+// The functions of src/native.ts.
+Napi::Value create_engine(const Napi::CallbackInfo& info);
+Napi::Value export_flags(const Napi::CallbackInfo& info);
+void map_slab(const Napi::CallbackInfo& info);
+void replace_slab(const Napi::CallbackInfo& info);
+Napi::Value add_lane(const Napi::CallbackInfo& info);
+void connect_server(const Napi::CallbackInfo& info);
+void fail_server(const Napi::CallbackInfo& info);
+void listen_unix(const Napi::CallbackInfo& info);
+Napi::Value listen_tcp(const Napi::CallbackInfo& info);
+Napi::Value attach_socketpair(const Napi::CallbackInfo& info);
+Napi::Value close_engine(const Napi::CallbackInfo& info);
+Napi::Value statistics(const Napi::CallbackInfo& info);
+
+}  // namespace rdmakit::nbd::binding

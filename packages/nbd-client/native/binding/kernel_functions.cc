@@ -1,0 +1,86 @@
+#include "binding/kernel_functions.h"
+
+#include <unistd.h>
+
+#include "binding/convert.h"
+#include "kernel/netlink.h"
+#include "kernel/swap_safety.h"
+
+namespace rdmakit::nbd::binding {
+
+namespace {
+
+KernelDevice to_device(const Napi::Value& value) {
+  if (!value.IsObject()) throw Napi::TypeError::New(value.Env(), "expected options");
+  const auto from = value.As<Napi::Object>();
+  KernelDevice device;
+  const Napi::Value index = from.Get("index");
+  const bool any = index.IsNumber() && index.As<Napi::Number>().Int32Value() == -1;
+  device.index = any ? -1 : static_cast<int>(to_uint32(index, "index"));
+  device.size = to_uint64(from.Get("size"), "size");
+  device.block_size = to_uint32(from.Get("blockSize"), "blockSize");
+  device.timeout = to_uint32(from.Get("timeout"), "timeout");
+  device.dead_connection_timeout = to_uint32(from.Get("deadConnectionTimeout"), "deadConnectionTimeout");
+  device.server_flags = to_uint32(from.Get("serverFlags"), "serverFlags");
+  device.client_flags = to_uint32(from.Get("clientFlags"), "clientFlags");
+  device.identifier = to_string(from.Get("identifier"), "identifier");
+  const Napi::Value sockets = from.Get("sockets");
+  if (!sockets.IsArray()) throw Napi::TypeError::New(value.Env(), "sockets must be an array");
+  const auto list = sockets.As<Napi::Array>();
+  for (uint32_t i = 0; i < list.Length(); i++)
+    device.sockets.push_back(static_cast<int>(to_uint32(list.Get(i), "socket")));
+  return device;
+}
+
+}  // namespace
+
+Napi::Value protect_process(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  Napi::Array result = Napi::Array::New(env);
+  for (const Safety& safety : nbd::protect_process()) {
+    Napi::Object each = Napi::Object::New(env);
+    each.Set("name", safety.name);
+    each.Set("granted", safety.granted);
+    each.Set("reason", safety.reason);
+    result.Set(result.Length(), each);
+  }
+  return result;
+}
+
+void close_descriptor(const Napi::CallbackInfo& info) {
+  close(static_cast<int>(to_uint32(info[0], "descriptor")));
+}
+
+Napi::Value kernel_connect(const Napi::CallbackInfo& info) {
+  uint32_t index = 0;
+  std::string why;
+  check(info.Env(), nbd::kernel_connect(to_device(info[0]), index, why), "nbd connect", why);
+  return Napi::Number::New(info.Env(), index);
+}
+
+void kernel_reconfigure(const Napi::CallbackInfo& info) {
+  std::string why;
+  check(info.Env(), nbd::kernel_reconfigure(to_device(info[0]), why), "nbd reconfigure", why);
+}
+
+void kernel_disconnect(const Napi::CallbackInfo& info) {
+  std::string why;
+  check(info.Env(), nbd::kernel_disconnect(to_uint32(info[0], "index"), why), "nbd disconnect", why);
+}
+
+Napi::Value kernel_status(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  std::vector<KernelDeviceStatus> devices;
+  std::string why;
+  check(env, nbd::kernel_status(devices, why), "nbd status", why);
+  Napi::Array result = Napi::Array::New(env);
+  for (const auto& [index, connected] : devices) {
+    Napi::Object each = Napi::Object::New(env);
+    each.Set("index", index);
+    each.Set("connected", connected);
+    result.Set(result.Length(), each);
+  }
+  return result;
+}
+
+}  // namespace rdmakit::nbd::binding

@@ -1,0 +1,15 @@
+// The kernel's device and the protections of a process that serves swap. See src/native.ts.
+#pragma once
+
+#include <napi.h>
+
+namespace rdmakit::nbd::binding {
+
+Napi::Value protect_process(const Napi::CallbackInfo& info);
+void close_descriptor(const Napi::CallbackInfo& info);
+Napi::Value kernel_connect(const Napi::CallbackInfo& info);
+void kernel_reconfigure(const Napi::CallbackInfo& info);
+void kernel_disconnect(const Napi::CallbackInfo& info);
+Napi::Value kernel_status(const Napi::CallbackInfo& info);
+
+}  // namespace rdmakit::nbd::binding
