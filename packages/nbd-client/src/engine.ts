@@ -35,7 +35,10 @@ export interface BlockEngineOptions {
   readonly maxSpin?: number
   /** touch the whole page map at start (2 bits per 4 KiB of volume); default false */
   readonly prefault?: boolean
-  /** mark the lanes as part of the I/O path (PR_SET_IO_FLUSHER): for swap; default false */
+  /**
+   * For swap: the lanes are marked as part of the I/O path (PR_SET_IO_FLUSHER) and their arenas locked.
+   * What is not granted is a warning of {@link BlockEngine.addLane}. Default false.
+   */
   readonly ioFlusher?: boolean
   /**
    * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
@@ -251,8 +254,9 @@ export class BlockEngine {
 export type Safety = NativeSafety
 
 /**
- * Prepares this process to serve swap: locks its memory (MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) and
- * asks the OOM killer to spare it. Says of each protection whether it was granted, and why not.
+ * Prepares this process to serve swap: locks the memory that lanes use (all but V8's own heap, see
+ * native/kernel/swap_safety.h) and asks the OOM killer to spare it. Says of each protection whether it
+ * was granted, and why not. Call it after the lanes are made, and again after more were added.
  */
 export function protectProcess(): readonly Safety[] {
   return native.protectProcess()

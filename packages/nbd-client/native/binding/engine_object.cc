@@ -66,7 +66,7 @@ EngineOptions to_options(const Napi::Object& from) {
   options.operation_timeout_ns =
       std::max(to_uint32(from.Get("operationTimeout"), "operationTimeout"), 1u) * kMillisecond;
   options.max_spin_ns = to_uint32(from.Get("maxSpin"), "maxSpin") * uint64_t{1000};
-  options.io_flusher = from.Get("ioFlusher").ToBoolean();
+  options.swap_safe = from.Get("ioFlusher").ToBoolean();
   options.acceptor.handshake_timeout_ns =
       to_uint32(from.Get("handshakeTimeout"), "handshakeTimeout") * kMillisecond;
   options.acceptor.max_handshakes = to_uint32(from.Get("maxHandshakes"), "maxHandshakes");

@@ -100,7 +100,7 @@ int Engine::add_lane(LaneResources&& resources, uint32_t& index, std::vector<std
   options.wait_mode = options_.wait_mode;
   options.max_spin_ns = options_.max_spin_ns;
   options.operation_timeout_ns = options_.operation_timeout_ns;
-  options.io_flusher = options_.io_flusher;
+  options.swap_safe = options_.swap_safe;
 
   auto lane = std::make_unique<Lane>(index, volume_, std::move(options), [this] { acceptor_->wake(); });
   if (const int error = lane->start(warnings); error != 0) {

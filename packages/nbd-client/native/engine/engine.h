@@ -24,7 +24,7 @@ struct EngineOptions {
   uint64_t operation_timeout_ns = 4'000'000'000;
   WaitMode wait_mode = WaitMode::adaptive;
   uint64_t max_spin_ns = 50'000;
-  bool io_flusher = false;
+  bool swap_safe = false;
   AcceptorOptions acceptor;
 };
 

@@ -162,9 +162,10 @@ void Lane::prepare_thread() {
   snprintf(name, sizeof name, "nbd-lane-%u", index_);
   pthread_setname_np(pthread_self(), name);
   touch_stack();
-  if (options_.io_flusher) {
-    const Safety flusher = mark_io_flusher();
-    if (!flusher.granted) warnings_.push_back(flusher.name + ": " + flusher.reason);
+  if (options_.swap_safe) {
+    for (const Safety& safety : {mark_io_flusher(), lock_range(options_.arena, Arena::kBytes)}) {
+      if (!safety.granted) warnings_.push_back(safety.name + ": " + safety.reason);
+    }
   }
 }
 

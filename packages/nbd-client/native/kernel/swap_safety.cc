@@ -5,7 +5,9 @@
 #include <sys/prctl.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <fstream>
 
 #include "engine/descriptor.h"
 
@@ -24,8 +26,24 @@ Safety outcome(const char* name, int error, const char* hint) {
 }  // namespace
 
 Safety lock_memory() {
-  const int error = mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT) == 0 ? 0 : errno;
-  return outcome("mlockall", error, "needs CAP_IPC_LOCK or a larger memlock limit");
+  std::ifstream maps("/proc/self/smaps");
+  uintptr_t first = 0;
+  uintptr_t end = 0;
+  bool accessible = false;
+  int error = maps ? 0 : ENOENT;
+  for (std::string line; std::getline(maps, line);) {
+    char permissions[5] = {};
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &first, &end, permissions) == 3) {
+      // Guard pages have nothing to lock, and the kernel's own pages ([vdso] …) cannot be.
+      accessible = std::strncmp(permissions, "---", 3) != 0 && line.find("[v") == std::string::npos;
+      continue;
+    }
+    // The last line of each mapping.
+    if (!line.starts_with("VmFlags:") || !accessible) continue;
+    if (line.find(" dc") != std::string::npos || line.find(" io") != std::string::npos) continue;
+    if (mlock2(reinterpret_cast<void*>(first), end - first, MLOCK_ONFAULT) != 0) error = errno;
+  }
+  return outcome("mlock", error, "needs CAP_IPC_LOCK or a larger memlock limit");
 }
 
 Safety spare_from_oom_killer() {
@@ -33,6 +51,11 @@ Safety spare_from_oom_killer() {
   const char score[] = "-1000";
   const bool written = file && write(file.get(), score, sizeof score - 1) == sizeof score - 1;
   return outcome("oom_score_adj -1000", written ? 0 : errno, "needs CAP_SYS_RESOURCE");
+}
+
+Safety lock_range(void* memory, size_t bytes) {
+  const int error = mlock2(memory, bytes, MLOCK_ONFAULT) == 0 ? 0 : errno;
+  return outcome("mlock of the arena", error, "needs CAP_IPC_LOCK or a larger memlock limit");
 }
 
 Safety mark_io_flusher() {

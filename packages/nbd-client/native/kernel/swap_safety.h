@@ -14,8 +14,15 @@ struct Safety {
   std::string reason;  // when not granted
 };
 
-// mlockall(2): pages are locked as they are touched.
+// Locks the memory of this process as it is touched (mlock2(2), MLOCK_ONFAULT): program text, malloc's
+// heaps, thread stacks, the page map, the arenas. Not V8's heap, which no lane touches: mlockall(2)
+// makes V8 abort, for it gives code pages back with madvise(MADV_DONTNEED), which fails on locked memory
+// and which V8 takes for a fatal error. V8 marks all that it maps MADV_DONTFORK ("dc" in
+// /proc/PID/smaps), and that is what we leave out. It covers what exists now: call it once the lanes
+// are made, and again after more memory came.
 Safety lock_memory();
+// The same for one range, whoever mapped it.
+Safety lock_range(void* memory, size_t bytes);
 // oom_score_adj of proc(5): killed last.
 Safety spare_from_oom_killer();
 // PR_SET_IO_FLUSHER of prctl(2) for the calling thread: its allocations never start I/O, hence never
