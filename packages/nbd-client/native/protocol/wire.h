@@ -166,7 +166,7 @@ static_assert(sizeof(RequestHeader) == 28);
 struct SimpleReply {  // server -> client; the data of a successful READ follows
   Be32 magic;         // kSimpleReplyMagic
   Be32 error;         // ErrorCode
-  uint64_t cookie;    // the request's
+  Be64 cookie;        // the request's
 };
 static_assert(sizeof(SimpleReply) == 16);
 
