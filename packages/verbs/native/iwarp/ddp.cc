@@ -17,6 +17,9 @@ constexpr uint8_t kHasLength = 0x80;
 constexpr uint8_t kHasDdpHeader = 0x40;
 constexpr uint8_t kHasRdmapHeader = 0x20;
 
+// "SEND" in the second half of an Immediate Data message.
+constexpr uint32_t kBelongsToNextSend = 0x53454e44;
+
 bool refuse(TerminateCode& why, TerminateCode code) {
   why = code;
   return false;
@@ -130,6 +133,18 @@ void build_read_request(uint8_t* to, const ReadRequest& request) {
   store_be32(to + 12, request.length);
   store_be32(to + 16, request.source_stag);
   store_be64(to + 20, request.source_offset);
+}
+
+Immediate parse_immediate(const uint8_t* payload) {
+  Immediate immediate;
+  std::memcpy(&immediate.data, payload, sizeof immediate.data);
+  immediate.belongs_to_next_send = load_be32(payload + 4) == kBelongsToNextSend;
+  return immediate;
+}
+
+void build_immediate(uint8_t* to, const Immediate& immediate) {
+  std::memcpy(to, &immediate.data, sizeof immediate.data);
+  store_be32(to + 4, immediate.belongs_to_next_send ? kBelongsToNextSend : 0);
 }
 
 bool parse_terminate(const uint8_t* payload, size_t length, TerminateMessage& message) {

@@ -110,6 +110,19 @@ struct ReadRequest {
 ReadRequest parse_read_request(const uint8_t* payload);
 void build_read_request(uint8_t* to, const ReadRequest& request);
 
+// Immediate Data, RFC 7306 §6: 8 octets, of which verbs use the first four, as they are.
+//
+// The RFC binds immediate data to no message; verbs bind it to one. Behind a WRITE that is what every
+// receiver makes of it. For a SEND the Immediate Data goes first and says in its last four octets that
+// it belongs to the SEND behind it, so that both take one receive and make one completion. A receiver
+// that knows nothing of this sees two messages.
+struct Immediate {
+  uint32_t data = 0;  // in network byte order, like ibv_send_wr's
+  bool belongs_to_next_send = false;
+};
+Immediate parse_immediate(const uint8_t* payload);
+void build_immediate(uint8_t* to, const Immediate& immediate);
+
 // RDMAP Terminate, RFC 5040 §4.8: control word, then optionally the length and headers of the
 // segment that is to blame.
 struct TerminateMessage {

@@ -15,10 +15,6 @@
 namespace rdmakit::iwarp {
 namespace {
 
-// Headers, small FPDUs, and the start of large ones; the rest of a large one goes straight from the
-// socket to its place.
-constexpr size_t kReceiveBuffer = 32 * 1024;
-
 std::atomic<uint32_t> next_queue_pair_number{1};
 
 uint32_t ring_size(uint32_t entries) { return std::bit_ceil(std::max(entries, 1u)); }

@@ -34,6 +34,10 @@ inline constexpr uint32_t kMaxInline = 1024;
 inline constexpr uint32_t kMaxReadDepth = 64;  // IRD and ORD
 inline constexpr uint32_t kMaxMessage = 1u << 30;
 
+// A queue pair's receive buffer: headers, small FPDUs, and the start of large ones; the rest of a large
+// one goes straight from the socket to its place.
+inline constexpr size_t kReceiveBuffer = 32 * 1024;
+
 // Why a connection ends, and what is told to whom.
 struct Failure {
   // Of one outstanding send work request; all others get IBV_WC_WR_FLUSH_ERR.
@@ -160,7 +164,7 @@ class QueuePair : public ibv_qp {
   bool pick();
   Result append(SendWork& work, bool& fits);
   Result append_data(SendWork& work, bool& fits);
-  bool append_immediate(const SendWork& work, bool follows_in_send);
+  bool append_immediate(const SendWork& work, bool send_follows);
   bool append_read_request(SendWork& work);
   Result append_response(bool& fits);
   enum class Sent { all, blocked, dead };

@@ -3,13 +3,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "iwarp/byte_order.h"
 #include "iwarp/completion_queue.h"
 #include "iwarp/queue_pair.h"
 
 namespace rdmakit::iwarp {
-
-bool immediate_belongs_to_next_send(const uint8_t* payload);
 
 namespace {
 
@@ -215,9 +212,10 @@ QueuePair::Result QueuePair::finish_send(const Segment& segment) {
 QueuePair::Result QueuePair::finish_immediate(const Segment& segment, const uint8_t* payload) {
   if (segment.sequence != expected_send_) return blame(terminate::ddp_sequence, segment);
   if (send_offset_ != 0 || immediate_held_) return blame(terminate::ddp_message_offset, segment);
-  std::memcpy(&immediate_, payload, sizeof immediate_);
+  const Immediate immediate = parse_immediate(payload);
+  immediate_ = immediate.data;
   expected_send_++;
-  if (immediate_belongs_to_next_send(payload)) {
+  if (immediate.belongs_to_next_send) {
     immediate_held_ = true;
     return std::nullopt;
   }

@@ -19,7 +19,6 @@
 namespace rdmakit::iwarp {
 namespace {
 
-constexpr size_t kReceiveBuffer = 32 * 1024;
 // FPDUs up to this length are waited for in the buffer: copying them costs less than a further call.
 constexpr size_t kBufferedFpdu = 8 * 1024;
 // Behind the payload that is read to its place: its trailer, the next header, and a few small FPDUs.
@@ -182,6 +181,11 @@ QueuePair::Result QueuePair::begin_stream(const Segment& segment, const uint8_t*
   Placement placement;
   Result failure = begin_segment(segment, placement);
   if (failure) return failure;
+  {
+    Target target;  // the whole payload must have a place before any of it is put there
+    failure = resolve(placement, 0, segment.payload_length, target);
+    if (failure) return failure;
+  }
   stream_.active = true;
   stream_.segment = segment;
   stream_.placement = placement;

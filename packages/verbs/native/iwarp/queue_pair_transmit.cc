@@ -5,19 +5,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "iwarp/byte_order.h"
-#include "iwarp/completion_queue.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/queue_pair.h"
 
 namespace rdmakit::iwarp {
 namespace {
-
-// The second half of an Immediate Data message's 8 octets (verbs have 4). RFC 7306 binds immediate
-// data to no message; verbs bind it to one. After a WRITE that is the natural reading. For a SEND the
-// Immediate Data goes first and says here that it belongs to the SEND behind it, so that both take
-// one receive and make one completion. A receiver that knows nothing of this sees two messages.
-constexpr uint32_t kBelongsToNextSend = 0x53454e44;
 
 // Large payloads start and stay at cache line boundaries, which is what the kernel copies best.
 uint32_t payload_limit(uint32_t max_ulpdu, size_t header) {
@@ -26,10 +17,6 @@ uint32_t payload_limit(uint32_t max_ulpdu, size_t header) {
 }
 
 }  // namespace
-
-bool immediate_belongs_to_next_send(const uint8_t* payload) {
-  return load_be32(payload + 4) == kBelongsToNextSend;
-}
 
 // Hot path: no allocation; system calls are sends, and one epoll_ctl when a backlog begins or ends.
 QueuePair::Result QueuePair::transmit(int sends) {
@@ -232,19 +219,17 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
   return std::nullopt;
 }
 
-bool QueuePair::append_immediate(const SendWork& work, bool follows_in_send) {
+bool QueuePair::append_immediate(const SendWork& work, bool send_follows) {
   if (!batch_.fits(0, kImmediateLength)) return false;
   Segment segment;
   segment.last = true;
-  segment.opcode = work.solicited && !follows_in_send ? Opcode::immediate_solicited : Opcode::immediate;
+  segment.opcode = work.solicited && !send_follows ? Opcode::immediate_solicited : Opcode::immediate;
   segment.queue = kSendQueue;
   segment.sequence = send_sequence_++;
   const uint32_t ulpdu = kUntaggedHeaderLength + kImmediateLength;
   batch_.begin_fpdu(ulpdu, crc_);
   build_segment(batch_.write(kUntaggedHeaderLength), segment);
-  uint8_t* payload = batch_.write(kImmediateLength);
-  std::memcpy(payload, &work.immediate, sizeof work.immediate);
-  store_be32(payload + 4, follows_in_send ? kBelongsToNextSend : 0);
+  build_immediate(batch_.write(kImmediateLength), {work.immediate, send_follows});
   batch_.end_fpdu();
   built_position_ += fpdu_length(ulpdu);
   return true;
