@@ -1,0 +1,43 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { LocalShell } from '../local-shell.js'
+import { ensureArrayWalk } from '../native.js'
+import { cpuTimeOf } from '../process-time.js'
+import { RemoteSwap, rdmakitSwap } from '../remote-swap.js'
+import { walkArray } from '../swap.js'
+
+const mebibyte = 1024 * 1024
+
+// One machine's kernel swaps to the memory of a swap-server, over rxe: both ends in this guest.
+describe('remote swap over rxe', () => {
+  const serverProgram = 'swap-server/dist/cli.js'
+  const shell = new LocalShell()
+  let swap: RemoteSwap
+  let program: string
+
+  beforeAll(async () => {
+    program = await ensureArrayWalk()
+    swap = await RemoteSwap.attach(shell, shell, rdmakitSwap('rdma://10.77.0.1:7471', '384M', '384M'))
+  }, 120_000)
+
+  afterAll(async () => {
+    await swap?.detach()
+  }, 120_000)
+
+  // Three times in a row: the second and third find pages that were discarded and written again.
+  test.each([1, 2, 3])('256 MiB under a limit of 128 MiB come back right, time %i', async (time) => {
+    const before = cpuTimeOf(serverProgram)
+    const walk = await walkArray(shell, { program, bytes: 256 * mebibyte, limitBytes: 128 * mebibyte })
+    const after = cpuTimeOf(serverProgram)
+    const used = { user: after.user - before.user, system: after.system - before.system }
+    console.log(
+      `remote swap over rxe, time ${time}: ${JSON.stringify(walk)}; swap-server's CPU: ` +
+        `${before.user.toFixed(2)} + ${before.system.toFixed(2)} s before, ` +
+        `${after.user.toFixed(2)} + ${after.system.toFixed(2)} s after`,
+    )
+    expect(walk.wrongPages).toBe(0)
+    expect(walk.pagesOut).toBeGreaterThan(30_000)
+    expect(walk.pagesIn).toBeGreaterThan(30_000)
+    // 512 MiB travelled. What the server's process used is its heartbeats: at most a twentieth of the time.
+    expect(used.user + used.system).toBeLessThan(0.05 * walk.seconds)
+  })
+})
