@@ -60,6 +60,8 @@ export class RingConnection {
   #writable = deferred<void>()
   #state: 'open' | 'closing' | 'ended' = 'open'
   #peerHasClosed = false
+  /** while draining: called when more has completed, or nothing will any more */
+  #progress: (() => void) | undefined
   #full = false
   #flushScheduled = false
   #ending: Promise<void> | undefined
@@ -86,8 +88,8 @@ export class RingConnection {
     this.#writable.promise.catch(() => {})
     const sink: LinkSink = {
       message: (type, message) => this.#receive(type, message),
-      writable: () => this.#onWritable(),
-      broken: (reason) => void this.#lost(reason),
+      writable: (room) => this.#onWritable(room),
+      broken: (reason) => this.#lost(reason),
     }
     // The owner first gets a turn to subscribe and to set a handler.
     setImmediate(() => link.start(sink))
@@ -291,9 +293,11 @@ export class RingConnection {
       void this.#end(this.#reset('the queue pair takes no more'))
   }
 
-  #onWritable(): void {
+  #onWritable(room: boolean): void {
     if (this.#state === 'ended') return
     this.#flushNow()
+    this.#progress?.()
+    if (!room) return
     this.#full = false
     const waiters = this.#writable
     this.#writable = deferred<void>()
@@ -364,7 +368,10 @@ export class RingConnection {
       await this.#responder.idle()
       await this.#post(TYPE.close, 0, EMPTY)
       this.#flushNow()
-      while (!this.#link.drained()) await this.#writable.promise
+      while (!this.#link.drained())
+        await new Promise<void>((resolve) => {
+          this.#progress = resolve
+        })
       await other
     }
     try {
@@ -375,17 +382,17 @@ export class RingConnection {
     }
   }
 
-  /** The queue pair or the connection failed; after the peer's CLOSE that is how it ends in good order. */
-  #lost(reason: VerbsError): Promise<void> {
-    return this.#end(this.#peerHasClosed && reason.code === 'ECONNRESET' ? undefined : reason)
+  /** The queue pair or the connection failed, which after the peer's CLOSE is its end in good order. */
+  #lost(reason: VerbsError): void {
+    void this.#end(reason, reason.code === 'ECONNRESET')
   }
 
-  #end(reason: CloseReason): Promise<void> {
-    this.#ending ??= this.#finish(reason)
+  #end(reason: CloseReason, closedExcuses = false): Promise<void> {
+    this.#ending ??= this.#finish(reason, closedExcuses)
     return this.#ending
   }
 
-  async #finish(reason: CloseReason): Promise<void> {
+  async #finish(reason: CloseReason, closedExcuses: boolean): Promise<void> {
     this.#state = 'ended'
     try {
       this.#link.id.disconnect()
@@ -393,13 +400,16 @@ export class RingConnection {
       // It is disconnected already, which is what was wanted.
     }
     await this.#link.destroy()
+    // All that had arrived has been received by now, the peer's CLOSE perhaps.
+    const final = closedExcuses && this.#peerHasClosed ? undefined : reason
     const failure =
-      reason ?? new VerbsError('ECANCELED', 'request', this.#link.id.description, 'it was closed')
+      final ?? new VerbsError('ECANCELED', 'request', this.#link.id.description, 'it was closed')
     this.#requests.rejectAll(failure)
     this.#writable.reject(failure)
     this.#peerClosed.resolve()
+    this.#progress?.()
     this.#subject.complete()
-    this.#closed.resolve(reason)
+    this.#closed.resolve(final)
   }
 
   #requireOpen(): void {

@@ -10,14 +10,15 @@ import {
 import { decodeHandshake, decodeRefusal, encodeHandshake, type Handshake } from './handshake.js'
 import { HeldFrames } from './held.js'
 import { type MessageSource, RingMessage } from './message.js'
-import { TYPE } from './native.js'
+import { GRANT_ROOM, TYPE } from './native.js'
 import type { Settings } from './options.js'
 import { type FrameSink, Poller } from './poller.js'
 
 /** What a link tells the connection above it. */
 export interface LinkSink {
   message(type: number, message: RingMessage): void
-  writable(): void
+  /** `room`: the frame that was refused fits now; else something was posted, credited or completed */
+  writable(room: boolean): void
   broken(reason: VerbsError): void
 }
 
@@ -178,7 +179,7 @@ export class Link implements FrameSink, MessageSource {
         this.#detached.resolve()
         break
       case TYPE.writable:
-        this.#pass((sink) => sink.writable())
+        this.#pass((sink) => sink.writable((offset & GRANT_ROOM) !== 0))
         break
       case TYPE.broken: {
         const reason = brokenReason(this.id, offset, length)

@@ -76,6 +76,9 @@ export interface NativeRing {
 /** What `send` and `flush` return. */
 export const SEND = { done: 0, full: 1, tooLong: 2, closed: 3, failed: 4 } as const
 
+/** What a writable event grants: that the refused frame fits (`native/ring/sender.h`). */
+export const GRANT_ROOM = 1
+
 /** Frame types on the wire, and from 0x100 the poller's own events. */
 export const TYPE = {
   data: 1,

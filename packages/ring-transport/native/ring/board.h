@@ -15,7 +15,8 @@ namespace rdmakit::ring {
 // One frame, or an event of the poller's own.
 struct alignas(32) Descriptor {
   uint32_t connection;
-  uint32_t offset;  // of the payload in the connection's ring; of `broken`: 0 completion, 1 violation
+  uint32_t offset;  // of the payload in the connection's ring; `broken`: 0 completion, 1 violation;
+                    // `writable`: kGrant…
   uint32_t length;  // of the payload; of `broken`: ibv_wc_status or Violation
   uint32_t type;    // FrameType or Event
   uint64_t correlation;

@@ -38,11 +38,11 @@ struct Connection {
   bool in_backlog = false;  // something is to be told
   bool has_credit = false;
   uint32_t credit_word = 0;
-  bool broken = false;    // nothing more is posted
-  bool violated = false;  // nothing more is read
-  bool leaving = false;   // it was asked to go
-  bool left = false;      // all its completions have been seen
-  bool tell_writable = false;
+  bool broken = false;        // nothing more is posted
+  bool violated = false;      // nothing more is read
+  bool leaving = false;       // it was asked to go
+  bool left = false;          // all its completions have been seen
+  uint32_t tell_granted = 0;  // Sender::kGrant…
   bool tell_broken = false;
   uint32_t broken_kind = 0;
   uint32_t broken_detail = 0;

@@ -165,9 +165,9 @@ void Poller::settle(Connection& connection) {
     if (violation != Violation::none)
       break_connection(connection, kKindViolation, static_cast<uint32_t>(violation));
   }
-  if (connection.sender.take_wish()) connection.tell_writable = true;
+  connection.tell_granted |= connection.sender.granted();
   credit(connection);
-  if (connection.tell_writable || connection.tell_broken || connection.receiver.has_frame())
+  if (connection.tell_granted != 0 || connection.tell_broken || connection.receiver.has_frame())
     to_backlog(connection);
 }
 
@@ -207,9 +207,9 @@ bool Poller::deliver_backlog() {
 
 // True when nothing is left to tell of this connection. It may be gone then.
 bool Poller::deliver(Connection& connection) {
-  if (connection.tell_writable) {
-    if (!tell(connection, Event::writable)) return false;
-    connection.tell_writable = false;
+  if (connection.tell_granted != 0) {
+    if (!tell(connection, Event::writable, connection.tell_granted)) return false;
+    connection.tell_granted = 0;
   }
   for (int left = kFramesInTurn; !connection.violated && connection.receiver.has_frame(); --left) {
     if (left == 0) return false;

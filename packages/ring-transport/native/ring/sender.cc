@@ -24,12 +24,11 @@ SendResult Sender::queue(FrameType type, uint64_t correlation, const void* data,
   if (capacity_ == 0) return SendResult::closed;
   if (length > max_length()) return SendResult::too_long;
   const uint32_t units = units_of(length);
-  if (!reserve(units)) {
+  for (uint64_t wished; !reserve(units, wished);) {
     // What is laid out, a pad perhaps, must reach the peer for credit to come back.
-    if (SendResult result = flush(); result == SendResult::failed) return result;
-    // The poller stores credit, then looks at the wish; this stores the wish, then looks at the credit.
-    wish_.store(true, std::memory_order_seq_cst);
-    if (!reserve(units)) return flush() == SendResult::failed ? SendResult::failed : SendResult::full;
+    if (flush() == SendResult::failed) return SendResult::failed;
+    wished_limit_.store(wished, std::memory_order_seq_cst);
+    if (limit() < wished) return SendResult::full;
   }
   uint8_t* frame = at(next_);
   const FrameHeader header{length, static_cast<uint16_t>(type), 0, correlation};
@@ -44,25 +43,40 @@ SendResult Sender::queue(FrameType type, uint64_t correlation, const void* data,
 }
 
 // Room for a frame of `units` at next_, behind a pad when it does not fit before the ring's end. The
-// pad is laid out even when the frame has to wait (claim 1 of wire.h).
-bool Sender::reserve(uint32_t units) {
+// pad is laid out even when the frame has to wait (claim 1 of wire.h). Without room, `wished` is where
+// the limit must get to.
+bool Sender::reserve(uint32_t units, uint64_t& wished) {
   const uint32_t to_end = capacity_ - static_cast<uint32_t>(next_ & mask_);
   if (units > to_end) {
-    if (limit_ - next_ < to_end && free_units() < to_end) return false;
+    wished = next_ + to_end;
+    if (limit_ < wished && (limit_ = limit()) < wished) return false;
     const FrameHeader pad{to_end * kUnit - static_cast<uint32_t>(sizeof(FrameHeader)),
                           static_cast<uint16_t>(FrameType::pad), 0, 0};
     std::memcpy(at(next_), &pad, sizeof pad);
     next_ += to_end;
   }
-  return limit_ - next_ >= units || free_units() >= units;
+  wished = next_ + units;
+  return limit_ >= wished || (limit_ = limit()) >= wished;
 }
 
 // A place is free when the peer has consumed what it held, and the device no longer reads it here:
 // until its completion a retransmission may.
-uint32_t Sender::free_units() {
-  limit_ = std::min(credited_.load(std::memory_order_seq_cst), completed_.load(std::memory_order_seq_cst)) +
-           capacity_;
-  return static_cast<uint32_t>(limit_ - next_);
+uint64_t Sender::limit() const {
+  return std::min(credited_.load(std::memory_order_seq_cst), completed_.load(std::memory_order_seq_cst)) +
+         capacity_;
+}
+
+uint32_t Sender::granted() {
+  uint32_t grants = 0;
+  const uint64_t wished = wished_limit_.load(std::memory_order_seq_cst);
+  if (wished != kNoWish && wished <= limit()) {
+    wished_limit_.store(kNoWish, std::memory_order_seq_cst);
+    grants |= kGrantRoom;
+  }
+  if (wished_other_.load(std::memory_order_seq_cst) &&
+      wished_other_.exchange(false, std::memory_order_seq_cst))
+    grants |= kGrantOther;
+  return grants;
 }
 
 bool Sender::can_post(uint32_t requests) {
@@ -77,7 +91,7 @@ SendResult Sender::flush() {
   if (next_ == posted_.load(std::memory_order_relaxed)) return SendResult::done;
   constexpr uint32_t kMost = 3;  // up to the ring's end, from its start, the SEND
   if (!can_post(kMost)) {
-    wish_.store(true, std::memory_order_seq_cst);
+    wished_other_.store(true, std::memory_order_seq_cst);
     if (!can_post(kMost)) return SendResult::full;
   }
   return post();
@@ -153,7 +167,7 @@ bool Sender::drained() {
            completed_.load(std::memory_order_seq_cst) == next_;
   };
   if (capacity_ == 0 || failed_ || all()) return true;
-  wish_.store(true, std::memory_order_seq_cst);
+  wished_other_.store(true, std::memory_order_seq_cst);
   return all();
 }
 

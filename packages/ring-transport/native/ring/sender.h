@@ -53,14 +53,14 @@ class Sender {
   // --- by the poller ---
   Violation credit(uint32_t word);
   void complete(const WorkId& id);
-  // Whether the sending thread waits for what the calls above brought. Clears the wish.
-  bool take_wish() {
-    return wish_.load(std::memory_order_seq_cst) && wish_.exchange(false, std::memory_order_seq_cst);
-  }
+  // What the sending thread waits for and now has, of the two below; the wish is cleared.
+  uint32_t granted();
+  static constexpr uint32_t kGrantRoom = 1;   // the frame that was refused fits
+  static constexpr uint32_t kGrantOther = 2;  // flush or drained may find more than it did
 
  private:
-  bool reserve(uint32_t units);
-  uint32_t free_units();
+  bool reserve(uint32_t units, uint64_t& limit);
+  uint64_t limit() const;
   bool can_post(uint32_t requests);
   SendResult post();
   uint8_t* at(uint64_t position) const { return staging_ + ((position & mask_) << kUnitLog2); }
@@ -95,7 +95,11 @@ class Sender {
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> completed_requests_{0};
 
-  alignas(64) std::atomic<bool> wish_{false};
+  // Wishes. The sending thread stores one, then looks once more at what the poller stores; the poller
+  // stores that, then looks at the wishes. Sequentially consistent, so that one sees the other.
+  static constexpr uint64_t kNoWish = UINT64_MAX;
+  alignas(64) std::atomic<uint64_t> wished_limit_{kNoWish};  // units that must be free to lay out
+  std::atomic<bool> wished_other_{false};
 };
 
 }  // namespace rdmakit::ring

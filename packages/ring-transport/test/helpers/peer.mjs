@@ -1,0 +1,76 @@
+// The other process of a test: a ring server that does what its first argument says, and tells its
+// parent where it listens and what it saw. Second argument: options as JSON.
+
+import { Poller, RingServer } from '@rdmakit/ring-transport'
+import { listDevices, openDevice } from '@rdmakit/verbs'
+
+const [role, json] = process.argv.slice(2)
+const { mode, ...options } = JSON.parse(json ?? '{}')
+const device = listDevices().find(({ provider }) => provider === 'iwarp')
+if (mode !== undefined) options.poller = new Poller(openDevice(device.name, 'iwarp'), { mode })
+
+const tell = (message) => process.send?.(message)
+
+const roles = {
+  /** answers with what it was asked; sends back every message */
+  echo(connection) {
+    connection.handle((request) => request.copy())
+    const queue = []
+    let running = false
+    connection.messages.subscribe(async (message) => {
+      queue.push(message.copy())
+      if (running) return
+      running = true
+      try {
+        for (let next = queue.shift(); next !== undefined; next = queue.shift())
+          while (!connection.send(next)) await connection.writable()
+      } catch {
+        // The connection has ended, and closed says so.
+      }
+      running = false
+    })
+  },
+  /** never answers */
+  silent(connection) {
+    connection.handle(() => new Promise(() => {}))
+    connection.messages.subscribe(() => {})
+  },
+  /** counts and checks numbered messages, slowly */
+  slow(connection) {
+    let count = 0
+    let sum = 0
+    const held = []
+    connection.handle(() => new TextEncoder().encode(JSON.stringify({ count, sum })))
+    connection.messages.subscribe((message) => {
+      const number = new DataView(message.data.buffer, message.data.byteOffset).getUint32(0)
+      if (number !== count) tell({ wrong: `message ${number} came for ${count}` })
+      count++
+      sum += message.length
+      held.push(message.retain())
+      setTimeout(
+        () => {
+          for (const one of held.splice(0)) one.release()
+        },
+        held.length < 8 ? 20 : 2,
+      )
+    })
+  },
+  /** dies in the middle of a request */
+  dies(connection) {
+    connection.handle(() => process.kill(process.pid, 'SIGKILL'))
+  },
+  /** connections are open when it exits by itself */
+  exits(connection) {
+    connection.messages.subscribe(() => process.exit(7))
+  },
+}
+
+const server = await RingServer.listen('iwarp://127.0.0.1:0', {
+  ...options,
+  onConnection(connection) {
+    roles[role](connection)
+    connection.closed.then((reason) => tell({ closed: reason?.code ?? 'in order' }))
+  },
+})
+tell({ uri: server.uri })
+process.on('message', () => server.close({ drain: false }).then(() => process.disconnect()))
