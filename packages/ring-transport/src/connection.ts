@@ -65,6 +65,7 @@ export class RingConnection {
   #full = false
   #flushScheduled = false
   #ending: Promise<void> | undefined
+  #failure: VerbsError | undefined
 
   /** @internal */
   constructor(link: Link) {
@@ -382,26 +383,33 @@ export class RingConnection {
     }
   }
 
-  /** The queue pair or the connection failed, which after the peer's CLOSE is its end in good order. */
+  /**
+   * The queue pair or the connection failed. Of several tidings of one failure, which come in any
+   * order, the one that names a broken rule says most.
+   */
   #lost(reason: VerbsError): void {
-    void this.#end(reason, reason.code === 'ECONNRESET')
+    if (this.#failure === undefined || reason.code === 'EPROTO') this.#failure = reason
+    void this.#end(reason)
   }
 
-  #end(reason: CloseReason, closedExcuses = false): Promise<void> {
-    this.#ending ??= this.#finish(reason, closedExcuses)
+  #end(reason: CloseReason): Promise<void> {
+    this.#ending ??= this.#finish(reason)
     return this.#ending
   }
 
-  async #finish(reason: CloseReason, closedExcuses: boolean): Promise<void> {
+  async #finish(reason: CloseReason): Promise<void> {
     this.#state = 'ended'
+    const lost = this.#failure !== undefined
     try {
       this.#link.id.disconnect()
     } catch {
       // It is disconnected already, which is what was wanted.
     }
     await this.#link.destroy()
-    // All that had arrived has been received by now, the peer's CLOSE perhaps.
-    const final = closedExcuses && this.#peerHasClosed ? undefined : reason
+    // All that had arrived has been received by now: the peer's CLOSE perhaps, after which a lost
+    // connection is the end in good order, or what it did wrong.
+    const latest = lost ? this.#failure : reason
+    const final = lost && this.#peerHasClosed && latest?.code === 'ECONNRESET' ? undefined : latest
     const failure =
       final ?? new VerbsError('ECANCELED', 'request', this.#link.id.description, 'it was closed')
     this.#requests.rejectAll(failure)

@@ -1,0 +1,170 @@
+// Peers that break the protocol, played with bare verbs: each loses its own connection, no other.
+import { ConnectionId, type SendWorkRequest } from '@rdmakit/verbs'
+import { afterEach, expect, it } from 'vitest'
+import { decodeHandshake, encodeHandshake } from '../src/handshake.js'
+import { type CloseReason, RingConnection, RingServer } from '../src/index.js'
+
+const CAPACITY = 4096
+const UNIT = 64
+const CREDIT = 0x80000000
+
+const ends: (() => unknown)[] = []
+afterEach(async () => {
+  for (const end of ends.splice(0).reverse()) await end()
+})
+
+/** A server, a good connection to it, and a bare queue pair that says what it likes. */
+async function badPeer() {
+  const reasons: Promise<CloseReason>[] = []
+  const accepted: RingConnection[] = []
+  const server = await RingServer.listen('iwarp://127.0.0.1:0', {
+    capacity: CAPACITY,
+    onConnection(connection) {
+      connection.handle((request) => request.copy())
+      connection.messages.subscribe()
+      reasons.push(connection.closed)
+      accepted.push(connection)
+    },
+  })
+  ends.push(() => server.close({ drain: false }))
+  const good = await RingConnection.connect(server.uri)
+
+  const id = await ConnectionId.resolve(server.uri)
+  const pd = id.context.allocateProtectionDomain()
+  ends.push(() => {
+    id.close()
+    pd.close()
+  })
+  const queue = id.context.createCompletionQueue({ entries: 1000 })
+  const region = await pd.allocateMemoryRegion(65536, ['remote-write'])
+  const queuePair = id.createQueuePair(pd, { sendQueue: queue, maxReceive: 128 })
+  for (let i = 0; i < 100; i++) queuePair.postReceive({ data: [{ region, length: 8 }] })
+  const answer = await id.connect({
+    privateData: encodeHandshake({
+      writeWithImmediate: true,
+      log2Capacity: 12,
+      receiveDepth: 8,
+      remoteKey: region.remoteKey,
+      address: region.address,
+      applicationData: new Uint8Array(),
+    }),
+  })
+  const ring = decodeHandshake(answer, 'test')
+  await expect.poll(() => accepted.length).toBe(2)
+  const fields = new DataView(region.buffer, 8192)
+
+  /** Writes a frame's header at a unit of the server's ring and publishes `units`. */
+  function publish(units: number, header: { length: number; type: number; flags?: number }, at = 0) {
+    fields.setUint32(0, header.length, true)
+    fields.setUint16(4, header.type, true)
+    fields.setUint16(6, header.flags ?? 0, true)
+    fields.setBigUint64(8, 0n, true)
+    write({ immediate: units, data: [{ region, offset: 8192, length: 16 }], unit: at })
+  }
+  function write({
+    immediate,
+    data = [],
+    unit = 0,
+  }: {
+    immediate: number
+    data?: SendWorkRequest['data']
+    unit?: number
+  }) {
+    queuePair.postSend({
+      opcode: 'rdma-write-with-immediate',
+      immediate,
+      data: data ?? [],
+      remoteAddress: ring.address + BigInt(unit * UNIT),
+      remoteKey: ring.remoteKey,
+    })
+  }
+  /** It was thrown out, and the good connection was not. */
+  async function thrownOut(code: RegExp, saying: RegExp) {
+    const reason = await reasons[1]
+    expect(reason?.code).toMatch(code)
+    expect(reason?.message).toMatch(saying)
+    expect(await good.request(new Uint8Array([5]))).toEqual(new Uint8Array([5]))
+  }
+  return { publish, write, thrownOut, queuePair, region, ring, victim: () => accepted[1] as RingConnection }
+}
+
+it('a good frame by bare verbs is taken', async () => {
+  const { publish, victim, ring } = await badPeer()
+  let count = 0
+  victim().messages.subscribe((message) => {
+    count += message.length
+  })
+  publish(1, { length: 40, type: 1 })
+  await expect.poll(() => count).toBe(40)
+  expect(ring.log2Capacity).toBe(12)
+})
+
+it.each<[string, RegExp, (bad: Awaited<ReturnType<typeof badPeer>>) => void]>([
+  ['a notification of nothing', /of nothing/, (bad) => bad.write({ immediate: 0 })],
+  ['more than the ring holds', /more than the ring/, (bad) => bad.write({ immediate: CAPACITY / UNIT + 1 })],
+  [
+    'more than the ring holds in sum',
+    /more than the ring/,
+    (bad) => {
+      for (let i = 0; i < 70; i++) bad.publish(1, { length: 0, type: 1 }, i % 64)
+      for (let i = 0; i < 10; i++) bad.write({ immediate: CAPACITY / UNIT })
+    },
+  ],
+  ['a credit for what was never sent', /a credit/, (bad) => bad.write({ immediate: CREDIT + 5 })],
+  [
+    'a credit for notifications never sent',
+    /a credit/,
+    (bad) => bad.write({ immediate: CREDIT + (3 << 21) }),
+  ],
+  ['a frame longer than what was published', /beyond/, (bad) => bad.publish(1, { length: 100, type: 1 })],
+  ['a frame longer than half the ring', /beyond/, (bad) => bad.publish(60, { length: 3000, type: 1 })],
+  ['a frame of absurd length', /beyond/, (bad) => bad.publish(1, { length: 0xffffffff, type: 1 })],
+  ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 7 })],
+  ['type zero', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 0 })],
+  [
+    'flags that mean nothing',
+    /unknown type or flags/,
+    (bad) => bad.publish(1, { length: 0, type: 1, flags: 1 }),
+  ],
+  ['a pad in the middle of the ring', /pad/, (bad) => bad.publish(1, { length: 0, type: 2 })],
+  [
+    'a notification of the wrong size',
+    /wrong size/,
+    (bad) => bad.queuePair.postSend({ opcode: 'send', data: [{ region: bad.region, length: 3 }] }),
+  ],
+])('%s', async (_, saying, act) => {
+  const bad = await badPeer()
+  act(bad)
+  await bad.thrownOut(/^EPROTO$/, saying)
+})
+
+it('an answer that nobody asked for', async () => {
+  const bad = await badPeer()
+  bad.publish(1, { length: 0, type: 4 })
+  await bad.thrownOut(/^EPROTO$/, /nobody asked/)
+})
+
+it('messages after its close', async () => {
+  const bad = await badPeer()
+  bad.publish(1, { length: 0, type: 6 })
+  bad.publish(1, { length: 0, type: 1 }, 1)
+  await bad.thrownOut(/^EPROTO$/, /after its close/)
+})
+
+it('a notification that does not fit any receive', async () => {
+  const bad = await badPeer()
+  bad.queuePair.postSend({ opcode: 'send', data: [{ region: bad.region, length: 4096 }] })
+  // The provider or the flushed queue pair is heard first.
+  await bad.thrownOut(/^(EPROTO|ECONNRESET)$/, /./)
+})
+
+it('a write outside of the ring', async () => {
+  const bad = await badPeer()
+  bad.queuePair.postSend({
+    opcode: 'rdma-write',
+    data: [{ region: bad.region, length: 64 }],
+    remoteAddress: bad.ring.address + 1_000_000n,
+    remoteKey: bad.ring.remoteKey,
+  })
+  await bad.thrownOut(/^(EPROTO|ECONNRESET)$/, /./)
+})

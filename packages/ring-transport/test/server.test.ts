@@ -1,0 +1,169 @@
+import { ConnectionId, type ConnectionRequest, Listener } from '@rdmakit/verbs'
+import { afterEach, describe, expect, it } from 'vitest'
+import {
+  acceptRing,
+  applicationData,
+  isRingRequest,
+  Poller,
+  RingConnection,
+  RingServer,
+  type RingServerOptions,
+} from '../src/index.js'
+import { iwarpDevice } from './helpers/processes.js'
+
+const servers: { close(options?: object): unknown }[] = []
+afterEach(async () => {
+  for (const server of servers.splice(0)) await server.close({ drain: false })
+})
+
+async function listen(options: Partial<RingServerOptions> = {}): Promise<RingServer> {
+  const server = await RingServer.listen('iwarp://127.0.0.1:0', { onConnection: () => {}, ...options })
+  servers.push(server)
+  return server
+}
+
+describe('a server', () => {
+  it('listens at several addresses; a client takes the first that answers', async () => {
+    const server = await RingServer.listen(['iwarp://127.0.0.1:0', 'iwarp://127.0.0.1:0'], {
+      onConnection: () => {},
+    })
+    servers.push(server)
+    expect(new Set(server.uris).size).toBe(2)
+    for (const uri of server.uris) await (await RingConnection.connect(uri)).close()
+    const connection = await RingConnection.connect(['iwarp://127.0.0.1:1', server.uri])
+    expect(connection.peerUri).toBe(server.uri)
+    await connection.close()
+    await expect(RingConnection.connect(['iwarp://127.0.0.1:1', 'iwarp://127.0.0.1:2'])).rejects.toThrow(
+      AggregateError,
+    )
+  })
+
+  it('and its clients see the application data of each other', async () => {
+    const seen: unknown[] = []
+    const server = await listen({
+      applicationData: new Uint8Array([1, 2]),
+      admit: (data, peer) => {
+        seen.push(data, peer)
+        return true
+      },
+    })
+    const connection = await RingConnection.connect(server.uri, { applicationData: new Uint8Array([3]) })
+    expect(connection.applicationData).toEqual(new Uint8Array([1, 2]))
+    expect(seen).toEqual([new Uint8Array([3]), expect.stringMatching(/^iwarp:\/\/127\.0\.0\.1:\d+$/)])
+    await connection.close()
+  })
+
+  it('refuses whom it does not admit, and says why', async () => {
+    const server = await listen({ admit: () => 'not today' })
+    await expect(RingConnection.connect(server.uri)).rejects.toMatchObject({
+      code: 'ECONNREFUSED',
+      message: expect.stringContaining('not today'),
+    })
+  })
+
+  it('refuses more connections than it may have, until one leaves', async () => {
+    const server = await listen({ maxConnections: 1 })
+    const first = await RingConnection.connect(server.uri)
+    await expect(RingConnection.connect(server.uri)).rejects.toThrow('too many connections')
+    await first.close()
+    await expect.poll(() => server.connections.size).toBe(0)
+    await (await RingConnection.connect(server.uri)).close()
+  })
+
+  it('refuses a ring that would cost it too much memory', async () => {
+    const failures: unknown[] = []
+    const server = await listen({ maxPeerCapacity: 65536, onError: (failure) => failures.push(failure) })
+    await expect(RingConnection.connect(server.uri, { capacity: 131072 })).rejects.toThrow('EMSGSIZE')
+    expect(failures).toEqual([expect.objectContaining({ code: 'EMSGSIZE' })])
+  })
+
+  it('refuses what is no ring request', async () => {
+    const failures: unknown[] = []
+    const server = await listen({ onError: (failure) => failures.push(failure) })
+    const id = await ConnectionId.resolve(server.uri)
+    const pd = id.context.allocateProtectionDomain()
+    id.createQueuePair(pd, { sendQueue: id.context.createCompletionQueue({ entries: 300 }) })
+    await expect(id.connect({ privateData: new Uint8Array(24) })).rejects.toMatchObject({
+      code: 'ECONNREFUSED',
+    })
+    expect(failures).toEqual([expect.objectContaining({ code: 'EPROTO' })])
+    id.close()
+    pd.close()
+  })
+
+  it('that closes takes its connections with it', async () => {
+    const server = await listen()
+    const connections = await Promise.all([
+      RingConnection.connect(server.uri),
+      RingConnection.connect(server.uri),
+    ])
+    await server.close()
+    await server.close()
+    expect(await Promise.all(connections.map(({ closed }) => closed))).toEqual([undefined, undefined])
+    await expect(RingConnection.connect(server.uri)).rejects.toMatchObject({ code: 'ECONNREFUSED' })
+  })
+})
+
+describe('acceptRing', () => {
+  it('takes ring requests of a listener that sorts them itself', async () => {
+    const requests: ConnectionRequest[] = []
+    const listener = await Listener.listen('iwarp://127.0.0.1:0', async (request) => {
+      requests.push(request)
+      if (!isRingRequest(request.privateData)) return request.id.reject()
+      const connection = await acceptRing(request)
+      connection.handle(() => applicationData(request.privateData))
+    })
+    servers.push(listener)
+    const connection = await RingConnection.connect(listener.uri, { applicationData: new Uint8Array([42]) })
+    expect(await connection.request(new Uint8Array())).toEqual(new Uint8Array([42]))
+    await connection.close()
+  })
+})
+
+describe('options', () => {
+  it.each([
+    ['capacity', { capacity: 5000 }],
+    ['capacity', { capacity: 2 ** 27 }],
+    ['receiveDepth', { receiveDepth: 4 }],
+    ['sendDepth', { sendDepth: 8 }],
+    ['maxInlineData', { maxInlineData: -1 }],
+    ['applicationData', { applicationData: new Uint8Array(33) }],
+    ['notification', { notification: 'pigeon' as 'send' }],
+  ])('out of range name the option: %s', async (name, options) => {
+    await expect(RingConnection.connect('iwarp://127.0.0.1:1', options)).rejects.toThrow(name)
+    await expect(RingServer.listen('iwarp://127.0.0.1:0', { onConnection() {}, ...options })).rejects.toThrow(
+      name,
+    )
+  })
+
+  it.each([
+    ['mode', { mode: 'sleepy' as 'poll' }],
+    ['cpu', { cpu: -2 }],
+    ['descriptors', { descriptors: 100 }],
+    ['spinMicroseconds', { spinMicroseconds: 1e6 }],
+    ['maxConnections', { maxConnections: 0 }],
+    ['completionQueueEntries', { completionQueueEntries: 1 }],
+  ])('of a poller too: %s', (name, options) => {
+    expect(() => new Poller(iwarpDevice(), options)).toThrow(name)
+  })
+})
+
+describe('a poller', () => {
+  it('refuses a connection that its completion queue has no room for', async () => {
+    const server = await listen()
+    const poller = new Poller(iwarpDevice(), { completionQueueEntries: 300 })
+    const first = await RingConnection.connect(server.uri, { poller })
+    await expect(RingConnection.connect(server.uri, { poller })).rejects.toMatchObject({ code: 'ENOSPC' })
+    expect(() => poller.close()).toThrow('close them first')
+    await first.close()
+    const second = await RingConnection.connect(server.uri, { poller })
+    await second.close()
+    poller.close()
+    poller.close()
+    await expect(RingConnection.connect(server.uri, { poller })).rejects.toThrow('closed')
+  })
+
+  it('pinned to a CPU that is not there says so', () => {
+    expect(() => new Poller(iwarpDevice(), { cpu: 1023 })).toThrow(/EINVAL/)
+  })
+})
