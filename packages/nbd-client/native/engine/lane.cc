@@ -189,7 +189,10 @@ void Lane::loop() {
     if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
         rdma_.outstanding() == 0)
       settle_state();
-    if (stop_at_.load(std::memory_order_relaxed) != 0 && may_exit(now_)) return;
+    if (stop_at_.load(std::memory_order_relaxed) != 0) {
+      if (may_exit(now_)) return;
+      moved |= announce_stop();
+    }
 
     if (moved) {
       if (waiter_.moved(now_)) (waiter_.slept() ? statistics_.sleeps : statistics_.spins).add();
@@ -319,13 +322,17 @@ void Lane::settle_state() {
   emit(Event::Type::lane_idle, "");
 }
 
+// True once: one more turn of the loop before anything ends, so that what has arrived is answered.
+bool Lane::announce_stop() {
+  if (announced_stop_) return false;
+  announced_stop_ = true;
+  connection_.refuse_new();
+  return true;
+}
+
 bool Lane::may_exit(uint64_t now) {
   const uint64_t deadline = stop_at_.load(std::memory_order_relaxed);
-  if (!announced_stop_) {
-    announced_stop_ = true;
-    connection_.refuse_new();
-    return false;  // once more through the loop, so that what has arrived is answered
-  }
+  if (!announced_stop_) return false;
   if (connection_.is_open() && (connection_.quiet() || now >= deadline)) connection_.drop("engine closed");
   if (connection_.is_open()) return false;
   if (rdma_.outstanding() == 0 && connection_.idle()) return true;

@@ -90,6 +90,7 @@ class Lane final : private OperationListener {
   void watch_socket();
   void drain_channel();
   void settle_state();
+  bool announce_stop();
   bool may_exit(uint64_t now);
   void emit(Event::Type type, const char* reason, uint32_t server = 0);
 

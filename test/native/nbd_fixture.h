@@ -1,0 +1,265 @@
+// What the tests of the block engine share: checks, an engine on memory devices, and NBD clients.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/engine.h"
+#include "nbd_memory_device.h"
+
+#define CHECK(condition)                                                                               \
+  do {                                                                                                 \
+    if (!(condition)) {                                                                                \
+      std::fprintf(stderr, "%s:%d: failed: %s (errno %d %s)\n", __FILE__, __LINE__, #condition, errno, \
+                   std::strerror(errno));                                                              \
+      std::abort();                                                                                    \
+    }                                                                                                  \
+  } while (0)
+
+namespace fixture {
+
+using namespace rdmakit;
+using namespace rdmakit::nbd;
+using memory_device::Behaviour;
+using memory_device::Server;
+
+struct Shape {
+  uint64_t size = 32 << 20;
+  uint64_t slab_size = 1 << 20;
+  uint32_t servers = 2;
+  uint32_t lanes = 1;
+  Behaviour behaviour;
+  EngineOptions options;
+};
+
+// Slab i is at server i % servers.
+class TestVolume {
+ public:
+  explicit TestVolume(const Shape& given) : shape(given), device_(given.behaviour.iwarp) {
+    shape.options.volume.size = shape.size;
+    shape.options.volume.slab_size = shape.slab_size;
+    const uint64_t slabs = (shape.size + shape.slab_size - 1) / shape.slab_size;
+    const uint64_t each = (slabs + shape.servers - 1) / shape.servers * shape.slab_size;
+    for (uint32_t i = 0; i < shape.servers; i++)
+      servers.push_back(std::make_unique<Server>(each, 0x1000 + i));
+    int error = 0;
+    std::string why;
+    engine = Engine::open(
+        shape.options, [this](const Event& event) { record(event); }, error, why);
+    if (engine == nullptr) std::fprintf(stderr, "%s\n", why.c_str());
+    CHECK(engine != nullptr);
+    for (uint32_t slab = 0; slab < slabs; slab++) {
+      const uint32_t server = slab % shape.servers;
+      CHECK(engine->volume().map_slab(slab, server, servers[server]->key(),
+                                      servers[server]->address() + slab / shape.servers * shape.slab_size) ==
+            0);
+    }
+    for (uint32_t i = 0; i < shape.lanes; i++) add_lane();
+  }
+  TestVolume(const TestVolume&) = delete;
+  TestVolume& operator=(const TestVolume&) = delete;
+  ~TestVolume() {
+    engine.reset();
+    for (void* arena : arenas_) munmap(arena, Arena::kBytes);
+  }
+
+  void add_lane() {
+    void* arena = mmap(nullptr, Arena::kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    arenas_.push_back(arena);
+    LaneResources resources;
+    resources.channel = device_.channel();
+    resources.cq = device_.queue(resources.channel);
+    for (auto& server : servers)
+      resources.queue_pairs.push_back(device_.queue_pair(resources.cq, *server, shape.behaviour));
+    resources.memory_regions.push_back(device_.region(arena, Arena::kBytes));
+    uint32_t index;
+    std::vector<std::string> warnings;
+    std::string why;
+    const int error = engine->add_lane(std::move(resources), index, warnings, why);
+    if (error != 0) std::fprintf(stderr, "add_lane: %s\n", why.c_str());
+    CHECK(error == 0);
+  }
+
+  // The client's end of a new connection. Waits for the lane to be free.
+  int attach(uint32_t lane) {
+    int fd = -1;
+    for (int i = 0; i < 20'000; i++) {
+      const int error = engine->attach_socketpair(lane, fd);
+      if (error == 0) return fd;
+      CHECK(error == EBUSY);
+      usleep(500);
+    }
+    CHECK(!"the lane never became free");
+    return -1;
+  }
+
+  void record(const Event& event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    arrived_.notify_all();
+  }
+  // Waits for an event of this type (also one that came before).
+  Event wait_for(Event::Type type, int seconds = 20) {
+    std::unique_lock lock(mutex_);
+    Event found;
+    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
+      for (const Event& event : events_) {
+        if (event.type != type) continue;
+        found = event;
+        return true;
+      }
+      return false;
+    }));
+    return found;
+  }
+  size_t count(Event::Type type) {
+    const std::lock_guard lock(mutex_);
+    size_t found = 0;
+    for (const Event& event : events_) found += event.type == type;
+    return found;
+  }
+
+  Shape shape;
+  std::vector<std::unique_ptr<Server>> servers;
+  Engine::Owner engine;
+
+ private:
+  memory_device::Device device_;
+  std::vector<void*> arenas_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<Event> events_;
+};
+
+inline bool read_all(int fd, void* memory, size_t length) {
+  auto* to = static_cast<uint8_t*>(memory);
+  while (length > 0) {
+    const ssize_t bytes = recv(fd, to, length, 0);
+    if (bytes <= 0) return false;
+    to += bytes;
+    length -= static_cast<size_t>(bytes);
+  }
+  return true;
+}
+
+inline bool write_all(int fd, const void* memory, size_t length) {
+  const auto* from = static_cast<const uint8_t*>(memory);
+  while (length > 0) {
+    const ssize_t bytes = send(fd, from, length, MSG_NOSIGNAL);
+    if (bytes <= 0) return false;
+    from += bytes;
+    length -= static_cast<size_t>(bytes);
+  }
+  return true;
+}
+
+inline RequestHeader header(uint16_t command, uint64_t cookie, uint64_t offset, uint32_t length,
+                            uint16_t flags = 0) {
+  RequestHeader made;
+  made.magic = kRequestMagic;
+  made.flags = flags;
+  made.type = command;
+  made.cookie = cookie;
+  made.offset = offset;
+  made.length = length;
+  return made;
+}
+
+// A client in transmission phase that many threads may use at once. Errors: an ErrorCode, or kGone.
+inline constexpr uint32_t kGone = 0xffffffff;
+
+class Client {
+ public:
+  explicit Client(int fd) : fd_(fd), reader_([this] { read_replies(); }) {}
+  ~Client() {
+    shutdown(fd_, SHUT_RDWR);
+    reader_.join();
+    close(fd_);
+  }
+  uint32_t read(uint64_t offset, uint8_t* data, uint32_t length) {
+    return call(kCmdRead, offset, length, data, nullptr);
+  }
+  uint32_t write(uint64_t offset, const uint8_t* data, uint32_t length, uint16_t flags = 0) {
+    return call(kCmdWrite, offset, length, nullptr, data, flags);
+  }
+  uint32_t call(uint16_t command, uint64_t offset, uint32_t length, uint8_t* in = nullptr,
+                const uint8_t* out = nullptr, uint16_t flags = 0) {
+    Pending pending{in, length};
+    uint64_t cookie;
+    {
+      const std::lock_guard lock(mutex_);
+      if (gone_) return kGone;
+      cookie = ++cookies_;
+      pending_[cookie] = &pending;
+    }
+    {
+      const std::lock_guard lock(sending_);
+      const RequestHeader request = header(command, cookie, offset, length, flags);
+      // Both may fail: the reader finds out.
+      if (write_all(fd_, &request, sizeof request) && out != nullptr) write_all(fd_, out, length);
+    }
+    std::unique_lock lock(mutex_);
+    answered_.wait(lock, [&] { return pending.done; });
+    return pending.error;
+  }
+  int fd() const { return fd_; }
+
+ private:
+  struct Pending {
+    uint8_t* data;
+    uint32_t length;
+    uint32_t error = kGone;
+    bool done = false;
+  };
+  void read_replies() {
+    SimpleReply reply;
+    while (read_all(fd_, &reply, sizeof reply)) {
+      CHECK(reply.magic == kSimpleReplyMagic);
+      Pending* pending;
+      {
+        const std::lock_guard lock(mutex_);
+        const auto found = pending_.find(reply.cookie);
+        CHECK(found != pending_.end());
+        pending = found->second;
+        pending_.erase(found);
+      }
+      if (reply.error == kOk && pending->data != nullptr && !read_all(fd_, pending->data, pending->length)) {
+        const std::lock_guard lock(mutex_);
+        pending->done = true;  // with kGone
+        answered_.notify_all();
+        break;
+      }
+      const std::lock_guard lock(mutex_);
+      pending->error = reply.error;
+      pending->done = true;
+      answered_.notify_all();
+    }
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    for (auto& [cookie, pending] : pending_) pending->done = true;
+    pending_.clear();
+    answered_.notify_all();
+  }
+
+  const int fd_;
+  std::mutex mutex_;
+  std::mutex sending_;
+  std::condition_variable answered_;
+  std::map<uint64_t, Pending*> pending_;
+  uint64_t cookies_ = 0;
+  bool gone_ = false;
+  std::thread reader_;
+};
+
+}  // namespace fixture
