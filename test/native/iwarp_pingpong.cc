@@ -46,6 +46,25 @@ void ping_pong(Progress progress, uint32_t size, int iterations) {
               times[times.size() / 10], times[times.size() * 99 / 100]);
 }
 
+// One READ at a time from a target whose application does nothing: what a page fault waits for.
+void read_latency(uint32_t size, int iterations) {
+  Listener listener;
+  Pair pair(listener, {}, {.progress = Progress::automatic});
+  Memory near(pair.client->pd, size), far(pair.server->pd, size);
+  std::vector<double> times;
+  for (int i = 0; i < iterations; i++) {
+    const auto begin = Clock::now();
+    post(*pair.client,
+         {.opcode = IBV_WR_RDMA_READ, .remote_address = far.address(), .remote_key = far.mr->rkey},
+         {near.sge(0, size)});
+    pair.client->expect(0);
+    times.push_back(microseconds(Clock::now() - begin));
+  }
+  std::sort(times.begin(), times.end());
+  std::printf("READ %u B from an idle application: median %.2f us, 99%% %.2f\n", size,
+              times[times.size() / 2], times[times.size() * 99 / 100]);
+}
+
 void bandwidth(Progress progress, ibv_wr_opcode opcode, uint32_t size, int count) {
   Listener listener;
   Pair pair(listener, {.progress = progress}, {.progress = progress});
@@ -98,6 +117,7 @@ int main(int argc, char** argv) {
   const Progress progress =
       argc > 1 && std::string(argv[1]) == "automatic" ? Progress::automatic : Progress::manual;
   for (const uint32_t size : {64u, 4096u}) ping_pong(progress, size, 100'000);
+  read_latency(4096, 50'000);
   for (const uint32_t size : {4096u, 1u << 20}) {
     const int count = size > 65536 ? 4000 : 200'000;
     bandwidth(progress, IBV_WR_RDMA_WRITE, size, count);

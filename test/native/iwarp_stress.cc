@@ -1,5 +1,8 @@
 // The iwarp provider from connection to data to failure, over loopback.
 #include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <functional>
@@ -169,6 +172,31 @@ void chains(Progress progress) {
   for (int i = 0; i < 8; i++)
     CHECK(try_post(*idle.client, read_from(idle_target, 0, 1, 0), {idle_back.sge(0, 100)}) == 0);
   CHECK(try_post(*idle.client, read_from(idle_target, 0, 1, 0), {idle_back.sge(0, 100)}) == ENOMEM);
+}
+
+// A work queue entry is free again when its completion has been polled, so completion queues that are as
+// large as the work queues cannot overflow; and what was never signaled never fills the queue.
+void work_queue_entries() {
+  Listener listener;
+  Pair pair(listener, {.depth = 8}, {.progress = Progress::automatic});
+  Memory near(pair.client->pd, 64), far(pair.server->pd, 64);
+  for (int i = 0; i < 1000; i++) {
+    int error;
+    while ((error = try_post(*pair.client, write_to(far, 0, 0, IBV_SEND_INLINE), {near.sge(0, 64)})) ==
+           ENOMEM) {
+      ibv_wc wc;
+      CHECK(ibv_poll_cq(pair.client->cq, 1, &wc) == 0);  // moves a backlog, if there is one
+    }
+    CHECK(error == 0);
+  }
+  ibv_wc wc;
+  for (uint64_t i = 0; i < 8; i++) post(*pair.client, write_to(far, 0, i), {near.sge(0, 64)});
+  CHECK(try_post(*pair.client, write_to(far, 0, 8), {near.sge(0, 64)}) == ENOMEM);
+  pair.client->expect(0);
+  post(*pair.client, write_to(far, 0, 8), {near.sge(0, 64)});
+  CHECK(try_post(*pair.client, write_to(far, 0, 9), {near.sge(0, 64)}) == ENOMEM);
+  pair.client->destroy_qp();  // takes its completions with it
+  CHECK(ibv_poll_cq(pair.client->cq, 1, &wc) == 0);
 }
 
 // A fenced WRITE waits for the READ before it, so the READ cannot see it.
@@ -384,6 +412,63 @@ void cut_in_the_middle(Progress progress) {
   CHECK(done.client[1].wr_id == 2);
   CHECK(done.client[1].status == (first == IBV_WC_SUCCESS ? IBV_WC_RETRY_EXC_ERR : IBV_WC_WR_FLUSH_ERR));
   CHECK(pair.client->id.events->expect(CmEvent::Type::disconnected).status != 0);
+}
+
+// The peer's process is killed while it writes and while this side waits for it.
+void killed_process(Progress progress) {
+  Listener listener;
+  const std::string port = std::to_string(ntohs(listener.address().sin_port));
+  char program[] = "/proc/self/exe", role[] = "writer";
+  std::string argument = port;
+  char* arguments[] = {program, role, argument.data(), nullptr};
+  pid_t child = 0;
+  CHECK(posix_spawn(&child, program, nullptr, nullptr, arguments, environ) == 0);
+  CmEvent request = listener.events->expect(CmEvent::Type::connect_request);
+  End end(Id(std::move(request.request)), {.progress = progress});
+  Memory memory(end.pd, 1 << 20);
+  const uint64_t address = memory.address();
+  ConnectParameters parameters;
+  parameters.qp = end.qp;
+  parameters.private_data.resize(12);
+  std::memcpy(parameters.private_data.data(), &address, 8);
+  std::memcpy(parameters.private_data.data() + 8, &memory.mr->rkey, 4);
+  for (uint64_t i = 0; i < 8; i++) post_receive(end, i, memory.sge(0, 0));
+  CHECK(end.id.id->accept(parameters) == 0);
+  end.id.events->expect(CmEvent::Type::established);
+  for (uint64_t i = 0; i < 4; i++) CHECK(end.expect(i).opcode == IBV_WC_RECV_RDMA_WITH_IMM);
+  CHECK(kill(child, SIGKILL) == 0);
+  CHECK(waitpid(child, nullptr, 0) == child);
+  ibv_wc wc;
+  do {
+    wc = end.completion();
+  } while (wc.status == IBV_WC_SUCCESS);
+  CHECK(wc.status == IBV_WC_WR_FLUSH_ERR);
+  end.id.events->expect(CmEvent::Type::disconnected);
+}
+
+// The other process of killed_process.
+[[noreturn]] void write_for_ever(uint16_t port) {
+  Id id;
+  const sockaddr_in address = loopback(port);
+  CHECK(id.id->resolve(reinterpret_cast<const sockaddr*>(&address), sizeof address, 1000) == 0);
+  id.events->expect(CmEvent::Type::route_resolved);
+  End end(std::move(id), {});
+  ConnectParameters parameters;
+  parameters.qp = end.qp;
+  CHECK(end.id.id->connect(parameters) == 0);
+  const CmEvent established = end.id.events->expect(CmEvent::Type::established);
+  Send send{.opcode = IBV_WR_RDMA_WRITE_WITH_IMM};
+  std::memcpy(&send.remote_address, established.private_data.data(), 8);
+  std::memcpy(&send.remote_key, established.private_data.data() + 8, 4);
+  Memory memory(end.pd, 1 << 20);
+  for (int i = 0; i < 4; i++) {
+    post(end, send, {memory.sge(0, 1 << 20)});
+    end.completion();
+  }
+  send.opcode = IBV_WR_RDMA_WRITE;
+  while (true) {
+    if (try_post(end, send, {memory.sge(0, 1 << 20)}) == 0) end.completion(1000);
+  }
 }
 
 void connecting_fails() {
@@ -619,7 +704,9 @@ void timed(const char* name, const std::function<void()>& test) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "writer")
+    write_for_ever(static_cast<uint16_t>(std::atoi(argv[2])));
   constexpr Progress kModes[] = {Progress::manual, Progress::automatic};
   timed("every operation", [] {
     for (const size_t length : {0, 1, 3, 64, 511, 513, 4096, 65408, 65409, 1 << 20, 9'000'001}) {
@@ -634,10 +721,12 @@ int main() {
     timed("remote access errors", [=] { remote_access_errors(mode); });
     timed("disconnects", [=] { disconnects(mode); });
     timed("cut in the middle", [=] { cut_in_the_middle(mode); });
+    timed("killed process", [=] { killed_process(mode); });
     timed("shared queue", [=] { shared_queue(mode, false); });
     timed("shared queue and channel", [=] { shared_queue(mode, true); });
     timed("many posters", [=] { many_posters(mode); });
   }
+  timed("work queue entries", work_queue_entries);
   timed("fence", fence);
   timed("receive errors", receive_errors);
   timed("local errors", local_errors);

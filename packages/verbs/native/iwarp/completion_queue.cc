@@ -74,7 +74,7 @@ void CompletionQueue::attach(QueuePair* queue_pair, int socket) {
 void CompletionQueue::watch(Member& member, PollSet& set) {
   const uint64_t token = set.add(member.queue_pair, member.socket, EPOLLIN);
   // 0 also when both queues of the queue pair share the set and it is watched already.
-  if (token != 0) member.queue_pair->watch_with(this, &set, token);
+  if (token != 0) member.queue_pair->watch_with(&set, token);
   member.watched = true;
 }
 

@@ -31,6 +31,13 @@ Failure Failure::protocol(TerminateCode code) {
   return failure;
 }
 
+Failure Failure::blame(TerminateCode code, const Segment& segment) {
+  Failure failure = protocol(code);
+  failure.terminate.has_segment = true;
+  failure.terminate.segment = segment;
+  return failure;
+}
+
 Failure Failure::lost(int error) {
   Failure failure;
   failure.send_status = IBV_WC_RETRY_EXC_ERR;
@@ -52,9 +59,14 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
     errno = EINVAL;
     return nullptr;
   }
-  std::unique_ptr<QueuePair> queue_pair(new QueuePair(pd, *attributes));
-  attributes->cap = queue_pair->cap_;
-  return queue_pair;
+  try {
+    std::unique_ptr<QueuePair> queue_pair(new QueuePair(pd, *attributes));
+    attributes->cap = queue_pair->cap_;
+    return queue_pair;
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+    return nullptr;
+  }
 }
 
 QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes)
@@ -149,13 +161,19 @@ int QueuePair::start(StartParameters&& parameters) {
     const std::lock_guard receive_lock(receive_mutex_);
     const std::lock_guard send_lock(send_mutex_);
     if (state_.load() != State::init) return ECONNABORTED;
-    buffer_ = std::make_unique_for_overwrite<uint8_t[]>(kReceiveBuffer);
+    try {
+      buffer_ = std::make_unique_for_overwrite<uint8_t[]>(kReceiveBuffer);
+      if (parameters.inbound_reads > 0) {
+        stage_ = std::make_unique_for_overwrite<uint8_t[]>(parameters.max_ulpdu);
+      }
+    } catch (const std::bad_alloc&) {
+      return ENOMEM;
+    }
     end_ = std::min(parameters.received.size(), kReceiveBuffer);
     if (end_ > 0) std::memcpy(buffer_.get(), parameters.received.data(), end_);
     socket_ = std::move(parameters.socket);
     socket_fd_ = socket_.get();
     max_ulpdu_ = parameters.max_ulpdu;
-    if (parameters.inbound_reads > 0) stage_ = std::make_unique_for_overwrite<uint8_t[]>(max_ulpdu_);
     crc_ = parameters.crc;
     inbound_reads_ = std::min(parameters.inbound_reads, kMaxReadDepth);
     outbound_reads_ = std::min(parameters.outbound_reads, kMaxReadDepth);
@@ -169,7 +187,9 @@ int QueuePair::start(StartParameters&& parameters) {
   }
   if (send_queue()->progress_mode() == Progress::automatic) {
     PollSet& set = Engine::instance().poll_set();
-    watch_with(nullptr, &set, set.add(this, socket_fd_, EPOLLIN));
+    const uint64_t token = set.add(this, socket_fd_, EPOLLIN);
+    if (token == 0) return ENOMEM;  // the caller fails this queue pair
+    watch_with(&set, token);
   }
   send_queue()->attach(this, socket_fd_);
   if (receive_queue() != send_queue()) receive_queue()->attach(this, socket_fd_);
@@ -177,10 +197,9 @@ int QueuePair::start(StartParameters&& parameters) {
   return 0;
 }
 
-void QueuePair::watch_with(CompletionQueue* owner, PollSet* set, uint64_t token) {
+void QueuePair::watch_with(PollSet* set, uint64_t token) {
   const std::lock_guard lock(send_mutex_);
-  if (token == 0) return;
-  watches_[watch_count_++] = {owner, set, token};
+  watches_[watch_count_++] = {set, token};
   if (state_.load() != State::connected) {
     set->mute(socket_fd_);  // it ended while it was being added
   } else if (backlog_.load(std::memory_order_relaxed)) {
@@ -214,6 +233,27 @@ void QueuePair::fail_locked(const Failure& failure) {
   flush_sends(failure);
   flush_receives(failure);
   if (before == State::connected) Connection::queue_pair_ended(connection_, failure.status);
+}
+
+void QueuePair::send_terminate(const Failure& failure) {
+  // Only between FPDUs: first the rest of those that are under way. When the socket takes no more,
+  // the peer learns of the end from the end.
+  if (dead_) return;
+  if (!batch_.empty() && (!batch_.pin_again(pd) || send_batch() != Sent::all)) return;
+  Segment segment;
+  segment.last = true;
+  segment.opcode = Opcode::terminate;
+  segment.queue = kTerminateQueue;
+  segment.sequence = 1;
+  std::array<uint8_t, kMaxTerminateLength> payload;
+  const size_t length = build_terminate(payload.data(), failure.terminate,
+                                        failure.read_request ? failure.read_request->data() : nullptr);
+  const uint32_t ulpdu = static_cast<uint32_t>(kUntaggedHeaderLength + length);
+  batch_.begin_fpdu(ulpdu, crc_);
+  build_segment(batch_.write(kUntaggedHeaderLength), segment);
+  std::memcpy(batch_.write(static_cast<uint32_t>(length)), payload.data(), length);
+  batch_.end_fpdu();
+  send_batch();
 }
 
 void QueuePair::retire() {

@@ -53,6 +53,7 @@ struct Failure {
   int status = 0;  // of the id's `disconnected` event: 0 is an orderly end
 
   static Failure protocol(TerminateCode code);
+  static Failure blame(TerminateCode code, const Segment& segment);
   static Failure lost(int error);
 };
 
@@ -94,9 +95,8 @@ class QueuePair : public ibv_qp {
 
   // Moves whatever data can be moved now. Any thread, under a poll set's or completion queue's lock.
   void progress(uint32_t events, Contention contention);
-  // The set that watches this queue pair's socket; `owner` is the completion queue it belongs to,
-  // nullptr for the engine's.
-  void watch_with(CompletionQueue* owner, PollSet* set, uint64_t token);
+  // A set that watches this queue pair's socket from now on.
+  void watch_with(PollSet* set, uint64_t token);
 
  private:
   struct SendWork {
@@ -150,8 +150,13 @@ class QueuePair : public ibv_qp {
 
   QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes);
 
+  // queue_pair.cc: under receive_mutex_ and send_mutex_
+  void fail_locked(const Failure& failure);
+  void send_terminate(const Failure& failure);
+
   // queue_pair_post.cc
   int check(const ibv_send_wr& request, uint64_t& length) const;
+  uint32_t first_send_in_use() const;
   void enqueue(const ibv_send_wr& request, uint32_t length);
   void complete_sends();
   void report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error);
@@ -170,8 +175,6 @@ class QueuePair : public ibv_qp {
   enum class Sent { all, blocked, dead };
   Sent send_batch();
   void set_backlog(bool backlog);
-  void send_terminate(const Failure& failure);
-  void fail_locked(const Failure& failure);
 
   // queue_pair_receive.cc: all under receive_mutex_
   void receive(Contention contention);
@@ -193,10 +196,12 @@ class QueuePair : public ibv_qp {
   Result finish_read_request(const Segment& segment, const uint8_t* payload);
   Result finish_read_response(const Segment& segment);
   Result peer_terminated(const Segment& segment, const uint8_t* payload);
+  void complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited);
+
+  // queue_pair_memory.cc
   Result resolve(const Placement& placement, uint64_t offset, uint32_t length, Target& target);
   bool gather(const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length, int access,
               Target& target) const;
-  void complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited);
 
   CompletionQueue* send_queue() const;
   CompletionQueue* receive_queue() const;
@@ -229,6 +234,7 @@ class QueuePair : public ibv_qp {
   uint32_t send_next_ = 0;  // oldest that is not yet wholly in FPDUs
   uint32_t send_tail_ = 0;
   uint32_t send_reported_ = 0;            // behind the last one with a completion
+  uint32_t send_unpolled_ = 0;            // the first of those whose completions wait to be polled
   std::atomic<uint32_t> send_polled_{0};  // behind the last one whose completion was polled
   Cursor cursor_;
   bool response_turn_ = false;  // responses and own messages take turns
@@ -251,7 +257,6 @@ class QueuePair : public ibv_qp {
   Batch batch_;
   std::atomic<bool> backlog_{false};
   struct Watch {
-    CompletionQueue* owner = nullptr;
     PollSet* set = nullptr;
     uint64_t token = 0;
   };

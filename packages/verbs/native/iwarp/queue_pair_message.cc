@@ -10,29 +10,7 @@ namespace rdmakit::iwarp {
 
 namespace {
 
-Failure blame(TerminateCode code, const Segment& segment) {
-  Failure failure = Failure::protocol(code);
-  failure.terminate.has_segment = true;
-  failure.terminate.segment = segment;
-  return failure;
-}
-
-// An incoming WRITE is checked by DDP, but for access rights, which are RDMAP's (RFC 5040 §7.2).
-TerminateCode write_fault(MemoryTable::Fault fault) {
-  switch (fault) {
-    case MemoryTable::Fault::other_domain:
-      return terminate::ddp_not_associated;
-    case MemoryTable::Fault::access:
-      return terminate::rdmap_access;
-    case MemoryTable::Fault::bounds:
-      return terminate::ddp_bounds;
-    case MemoryTable::Fault::wrap:
-      return terminate::ddp_wrap;
-    default:
-      return terminate::ddp_invalid_stag;
-  }
-}
-
+// The source of a peer's READ is checked by RDMAP (RFC 5040 §7.2).
 TerminateCode read_fault(MemoryTable::Fault fault) {
   switch (fault) {
     case MemoryTable::Fault::other_domain:
@@ -73,7 +51,7 @@ QueuePair::Result QueuePair::begin_segment(const Segment& segment, Placement& pl
     case Opcode::send_invalidate:
     case Opcode::send_solicited_invalidate:
       // Only memory windows can be invalidated by a peer, and there are none.
-      return blame(terminate::rdmap_cannot_invalidate, segment);
+      return Failure::blame(terminate::rdmap_cannot_invalidate, segment);
     case Opcode::read_response:
       return begin_read_response(segment, placement);
     default:
@@ -83,13 +61,14 @@ QueuePair::Result QueuePair::begin_segment(const Segment& segment, Placement& pl
 
 QueuePair::Result QueuePair::begin_send(const Segment& segment, Placement& placement) {
   // TCP keeps order, so the only acceptable segment is the next one.
-  if (segment.sequence != expected_send_) return blame(terminate::ddp_sequence, segment);
-  if (segment.message_offset != send_offset_) return blame(terminate::ddp_message_offset, segment);
+  if (segment.sequence != expected_send_) return Failure::blame(terminate::ddp_sequence, segment);
+  if (segment.message_offset != send_offset_) return Failure::blame(terminate::ddp_message_offset, segment);
   const uint32_t head = receive_head_.load(std::memory_order_relaxed);
-  if (head == receive_tail_.load(std::memory_order_acquire)) return blame(terminate::ddp_no_buffer, segment);
+  if (head == receive_tail_.load(std::memory_order_acquire))
+    return Failure::blame(terminate::ddp_no_buffer, segment);
   const ReceiveWork& work = receive_works_[head & receive_mask_];
   if (segment.payload_length > work.length - send_offset_) {
-    Failure failure = blame(terminate::ddp_too_long, segment);
+    Failure failure = Failure::blame(terminate::ddp_too_long, segment);
     failure.receive_status = IBV_WC_LOC_LEN_ERR;
     return failure;
   }
@@ -102,61 +81,23 @@ QueuePair::Result QueuePair::begin_send(const Segment& segment, Placement& place
 
 QueuePair::Result QueuePair::begin_read_response(const Segment& segment, Placement& placement) {
   if (rtr_response_wanted_) {
-    if (segment.payload_length != 0 || !segment.last) return blame(terminate::ddp_bounds, segment);
+    if (segment.payload_length != 0 || !segment.last) return Failure::blame(terminate::ddp_bounds, segment);
     return std::nullopt;
   }
   const std::lock_guard lock(send_mutex_);
-  if (reads_head_ == reads_tail_) return blame(terminate::rdmap_opcode, segment);
+  if (reads_head_ == reads_tail_) return Failure::blame(terminate::rdmap_opcode, segment);
   const uint32_t index = reads_[reads_head_ % kMaxReadDepth];
   const SendWork& work = send_works_[index & send_mask_];
-  if (segment.stag != work.read_sequence) return blame(terminate::ddp_invalid_stag, segment);
+  if (segment.stag != work.read_sequence) return Failure::blame(terminate::ddp_invalid_stag, segment);
   const uint32_t left = work.length - work.received;
   if (segment.offset != work.received || segment.payload_length > left ||
       (segment.last && segment.payload_length != left)) {
-    return blame(terminate::ddp_bounds, segment);
+    return Failure::blame(terminate::ddp_bounds, segment);
   }
   placement.sges = send_sges(index);
   placement.sge_count = work.sge_count;
   placement.offset = work.received;
   return std::nullopt;
-}
-
-// Pins the memory of a payload's bytes [offset, offset + length).
-QueuePair::Result QueuePair::resolve(const Placement& placement, uint64_t offset, uint32_t length,
-                                     Target& target) {
-  if (placement.tagged) {
-    const uint64_t address = placement.address + offset;
-    MemoryTable::Fault fault;
-    target.pins[0] =
-        MemoryTable::instance().pin(placement.stag, pd, IBV_ACCESS_REMOTE_WRITE, address, length, fault);
-    if (!target.pins[0]) {
-      Segment segment;
-      segment.tagged = true;
-      segment.last = true;
-      segment.opcode = Opcode::write;
-      segment.stag = placement.stag;
-      segment.offset = placement.address;
-      segment.header_length = kTaggedHeaderLength;
-      segment.payload_length = length;
-      return blame(write_fault(fault), segment);
-    }
-    target.pieces[0] = {reinterpret_cast<void*>(address), length};
-    target.count = 1;
-    return std::nullopt;
-  }
-  if (gather(placement.sges, placement.sge_count, placement.offset + offset, length, IBV_ACCESS_LOCAL_WRITE,
-             target)) {
-    return std::nullopt;
-  }
-  Failure failure = Failure::protocol(terminate::local_catastrophic);
-  if (placement.failed_is_receive) {
-    failure.receive_status = IBV_WC_LOC_PROT_ERR;
-  } else {
-    failure.send_status = IBV_WC_LOC_PROT_ERR;
-    const std::lock_guard lock(send_mutex_);
-    failure.send_index = reads_[reads_head_ % kMaxReadDepth];
-  }
-  return failure;
 }
 
 QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_t* payload) {
@@ -179,7 +120,7 @@ QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_
     case Opcode::terminate:
       return peer_terminated(segment, payload);
     default:
-      return blame(terminate::rdmap_opcode, segment);
+      return Failure::blame(terminate::rdmap_opcode, segment);
   }
 }
 
@@ -210,8 +151,8 @@ QueuePair::Result QueuePair::finish_send(const Segment& segment) {
 }
 
 QueuePair::Result QueuePair::finish_immediate(const Segment& segment, const uint8_t* payload) {
-  if (segment.sequence != expected_send_) return blame(terminate::ddp_sequence, segment);
-  if (send_offset_ != 0 || immediate_held_) return blame(terminate::ddp_message_offset, segment);
+  if (segment.sequence != expected_send_) return Failure::blame(terminate::ddp_sequence, segment);
+  if (send_offset_ != 0 || immediate_held_) return Failure::blame(terminate::ddp_message_offset, segment);
   const Immediate immediate = parse_immediate(payload);
   immediate_ = immediate.data;
   expected_send_++;
@@ -220,7 +161,7 @@ QueuePair::Result QueuePair::finish_immediate(const Segment& segment, const uint
     return std::nullopt;
   }
   if (receive_head_.load(std::memory_order_relaxed) == receive_tail_.load(std::memory_order_acquire)) {
-    return blame(terminate::ddp_no_buffer, segment);
+    return Failure::blame(terminate::ddp_no_buffer, segment);
   }
   const uint64_t written = write_continues_ ? 0 : write_length_;
   complete_receive(static_cast<uint32_t>(written), IBV_WC_RECV_RDMA_WITH_IMM, true,
@@ -231,7 +172,7 @@ QueuePair::Result QueuePair::finish_immediate(const Segment& segment, const uint
 QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const uint8_t* payload) {
   const ReadRequest request = parse_read_request(payload);
   const auto refuse = [&](TerminateCode code) {
-    Failure failure = blame(code, segment);
+    Failure failure = Failure::blame(code, segment);
     std::memcpy(failure.read_request.emplace().data(), payload, kReadRequestLength);
     return failure;
   };

@@ -299,47 +299,6 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   return std::nullopt;
 }
 
-bool QueuePair::gather(const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length, int access,
-                       Target& target) const {
-  MemoryTable& table = MemoryTable::instance();
-  for (uint32_t i = 0; i < count && length > 0; i++) {
-    const ibv_sge& sge = sges[i];
-    if (offset >= sge.length) {
-      offset -= sge.length;
-      continue;
-    }
-    const uint32_t part = static_cast<uint32_t>(std::min<uint64_t>(sge.length - offset, length));
-    MemoryTable::Fault fault;
-    target.pins[target.count] = table.pin(sge.lkey, pd, access, sge.addr + offset, part, fault);
-    if (!target.pins[target.count]) return false;
-    target.keys[target.count] = sge.lkey;
-    target.pieces[target.count++] = {reinterpret_cast<void*>(sge.addr + offset), part};
-    length -= part;
-    offset = 0;
-  }
-  return length == 0;
-}
 // End of hot path.
-
-void QueuePair::send_terminate(const Failure& failure) {
-  // Only between FPDUs: first the rest of those that are under way. When the socket takes no more,
-  // the peer learns of the end from the end.
-  if (dead_) return;
-  if (!batch_.empty() && (!batch_.pin_again(pd) || send_batch() != Sent::all)) return;
-  Segment segment;
-  segment.last = true;
-  segment.opcode = Opcode::terminate;
-  segment.queue = kTerminateQueue;
-  segment.sequence = 1;
-  std::array<uint8_t, kMaxTerminateLength> payload;
-  const size_t length = build_terminate(payload.data(), failure.terminate,
-                                        failure.read_request ? failure.read_request->data() : nullptr);
-  const uint32_t ulpdu = static_cast<uint32_t>(kUntaggedHeaderLength + length);
-  batch_.begin_fpdu(ulpdu, crc_);
-  build_segment(batch_.write(kUntaggedHeaderLength), segment);
-  std::memcpy(batch_.write(static_cast<uint32_t>(length)), payload.data(), length);
-  batch_.end_fpdu();
-  send_batch();
-}
 
 }  // namespace rdmakit::iwarp
