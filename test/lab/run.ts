@@ -8,12 +8,14 @@ import { type LabParts, prepareLab } from './lab-parts.js'
 import { LocalShell } from './local-shell.js'
 import { top } from './paths.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
+import { swapBench } from './swap-bench.js'
 
 const usage = `usage: npm run lab [-- COMMAND]
 
   (nothing)              the tests inside one guest, then those on the host
   guest [VITEST OPTION]  only the tests inside one guest
   host [VITEST OPTION]   only those on the host: the harness itself, and two guests on one wire
+  bench                  swap between two guests, beside nbdkit over TCP
   exec SHELL COMMAND     boot one guest and run a command in it
   demo                   remote swap between two guests, against local memory and a local disk
 `
@@ -59,7 +61,7 @@ async function testOnHost(options: readonly string[]): Promise<number> {
 }
 
 async function main([command, ...rest]: readonly string[]): Promise<number> {
-  if (command !== undefined && !['guest', 'host', 'exec', 'demo'].includes(command)) {
+  if (command !== undefined && !['guest', 'host', 'exec', 'demo', 'bench'].includes(command)) {
     process.stderr.write(usage)
     return 2
   }
@@ -68,6 +70,10 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     return 0
   }
   const parts = await prepareLab(say)
+  if (command === 'bench') {
+    await swapBench(parts, say)
+    return 0
+  }
   if (command === 'exec') {
     await using guest = await bootForTests(parts)
     return await live(guest, rest.join(' '), { deadlineMs: guestTestsDeadlineMs })
