@@ -189,7 +189,7 @@ class Traffic {
           stream.received);
     ++stream.received;
     const uint8_t* data = static_cast<const uint8_t*>(stream.end->ring->addr) + descriptor.offset;
-    expected_.resize(std::max<size_t>(expected_.size(), descriptor.length));
+    if (expected_.size() < descriptor.length) expected_.resize(descriptor.length);
     fill(expected_.data(), descriptor.length, descriptor.correlation);
     CHECK(std::memcmp(data, expected_.data(), descriptor.length) == 0, "message %lu of %u bytes is corrupt",
           descriptor.correlation, descriptor.length);
@@ -221,7 +221,7 @@ class Traffic {
   std::vector<Stream> streams_;
   Stream* by_slot_[256] = {};
   std::vector<uint8_t> payload_;
-  std::vector<uint8_t> expected_;
+  std::vector<uint8_t> expected_ = std::vector<uint8_t>(1);
   uint32_t tail_ = 0;
   bool closing_ = false;  // the other side may have gone first
 };

@@ -43,13 +43,12 @@ PollerObject::PollerObject(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Po
   options.max_connections = number(info[5]);
   options.descriptor_count = number(info[6]);
   if (options.max_connections > kMaxConnections) throw failure(env, EINVAL, "Poller", "too many connections");
-  doorbell_ = Napi::ThreadSafeFunction::New(env, info[7].As<Napi::Function>(), "ring poller", 0, 1);
   // Connections keep the event loop alive (setRef), a poller without any does not.
-  doorbell_.Unref(env);
+  doorbell_ = Doorbell(env, info[7].As<Napi::Function>());
   poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options,
-                                     [doorbell = doorbell_] { doorbell.NonBlockingCall(); });
+                                     [doorbell = doorbell_] { doorbell.ring(); });
   if (int error = poller_->start(); error != 0) {
-    doorbell_.Release();
+    doorbell_.end();
     check(env, error, "pthread_create");
   }
   ended_ = false;
@@ -66,7 +65,7 @@ void PollerObject::end() {
   ended_ = true;
   napi_remove_env_cleanup_hook(Env(), at_exit, this);
   poller_->stop();
-  doorbell_.Release();
+  doorbell_.end();
 }
 
 Napi::Value PollerObject::memory(const Napi::CallbackInfo& info) {
@@ -155,11 +154,7 @@ void PollerObject::release(const Napi::CallbackInfo& info) { poller_->release(nu
 
 void PollerObject::set_ref(const Napi::CallbackInfo& info) {
   if (ended_) return;
-  if (info[0].As<Napi::Boolean>()) {
-    doorbell_.Ref(info.Env());
-  } else {
-    doorbell_.Unref(info.Env());
-  }
+  doorbell_.set_ref(info.Env(), info[0].As<Napi::Boolean>());
 }
 
 void PollerObject::wake(const Napi::CallbackInfo&) { poller_->wake(); }

@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "binding/doorbell.h"
 #include "ring/poller.h"
 
 namespace rdmakit::ring::binding {
@@ -35,7 +36,7 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
 
   // Shared with the ArrayBuffer over its board.
   std::shared_ptr<Poller> poller_;
-  Napi::ThreadSafeFunction doorbell_;
+  Doorbell doorbell_;
   Napi::Reference<Napi::ArrayBuffer> memory_;
   bool ended_ = true;
 };
