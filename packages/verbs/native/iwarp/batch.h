@@ -28,7 +28,7 @@ class Batch {
   }
 
   // One FPDU: begin, then write and reference `ulpdu_length` bytes in all, then end. With `crc` false
-  // the CRC field is sent as zero (RFC 5044 §4.4: the field is always there).
+  // the CRC field is sent as zero (RFC 5044: the field is always there).
   void begin_fpdu(uint32_t ulpdu_length, bool crc);
   // Room for `length` bytes, which the caller fills before the next call here.
   uint8_t* write(uint32_t length) {

@@ -95,7 +95,7 @@ void CompletionQueue::forget(const std::atomic<uint32_t>* polled) {
 
 void CompletionQueue::request_notification(bool solicited_only) {
   const std::lock_guard lock(ring_mutex_);
-  // Asking for less than was asked before changes nothing (InfiniBand §11.4.2.2).
+  // Asking for less than was asked before changes nothing.
   if (!solicited_only) {
     armed_ = Armed::any;
   } else if (armed_ == Armed::no) {

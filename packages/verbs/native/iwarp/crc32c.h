@@ -1,4 +1,4 @@
-// CRC32C (Castagnoli), the check of MPA's FPDUs (RFC 5044 §4.4; polynomial and vectors: RFC 3720 §12.1
+// CRC32C (Castagnoli), the check of MPA's FPDUs (RFC 5044; polynomial and vectors: RFC 3720
 // and appendix B.4).
 #pragma once
 

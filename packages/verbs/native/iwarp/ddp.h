@@ -16,13 +16,13 @@ enum class Opcode : uint8_t {
   send_solicited = 5,
   send_solicited_invalidate = 6,
   terminate = 7,
-  immediate = 8,            // RFC 7306 §6
-  immediate_solicited = 9,  // RFC 7306 §6
-  atomic_request = 10,      // RFC 7306 §5
-  atomic_response = 11,     // RFC 7306 §5
+  immediate = 8,            // RFC 7306
+  immediate_solicited = 9,  // RFC 7306
+  atomic_request = 10,      // RFC 7306
+  atomic_response = 11,     // RFC 7306
 };
 
-// Untagged queues, RFC 5040 §5.1 (figure 4); Immediate Data shares queue 0 with Send.
+// Untagged queues, RFC 5040; Immediate Data shares queue 0 with Send.
 inline constexpr uint32_t kSendQueue = 0;
 inline constexpr uint32_t kReadRequestQueue = 1;
 inline constexpr uint32_t kTerminateQueue = 2;
@@ -33,7 +33,7 @@ inline constexpr size_t kMaxHeaderLength = kUntaggedHeaderLength;
 inline constexpr size_t kReadRequestLength = 28;
 inline constexpr size_t kImmediateLength = 8;
 
-// What a Terminate message says, RFC 5040 §4.8 and RFC 5041 §8.2.
+// What a Terminate message says, RFC 5040 §4.8 and RFC 5041 §8.
 struct TerminateCode {
   uint8_t layer = 0;
   uint8_t type = 0;
@@ -110,7 +110,7 @@ struct ReadRequest {
 ReadRequest parse_read_request(const uint8_t* payload);
 void build_read_request(uint8_t* to, const ReadRequest& request);
 
-// Immediate Data, RFC 7306 §6: 8 octets, of which verbs use the first four, as they are.
+// Immediate Data, RFC 7306: 8 octets, of which verbs use the first four, as they are.
 //
 // The RFC binds immediate data to no message; verbs bind it to one. Behind a WRITE that is what every
 // receiver makes of it. For a SEND the Immediate Data goes first and says in its last four octets that

@@ -15,7 +15,7 @@
 namespace rdmakit::iwarp {
 namespace {
 
-// The largest ULPDU for this socket: one FPDU a TCP segment (RFC 5044 §5.1). On loopback, whose MTU
+// The largest ULPDU for this socket: one FPDU a TCP segment (RFC 5044). On loopback, whose MTU
 // is 64 KiB, that is close to 64 KiB.
 uint32_t ulpdu_limit(int socket) {
   int segment = 0;

@@ -1,5 +1,5 @@
 // The connecting side: TCP, MPA request, MPA reply, and the Ready-To-Receive message that lets the
-// responder send before it has been sent anything (RFC 6581 §8). On the engine's thread, under mutex_.
+// responder send before it has been sent anything (RFC 6581). On the engine's thread, under mutex_.
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -51,7 +51,7 @@ void Connection::finish_accept(Events& events) {
   reply.enhanced = request.enhanced;
   reply.private_data = std::move(private_data_);
   if (request.enhanced) {
-    // Each side's inbound depth serves the other's outbound depth (RFC 6581 §9.1).
+    // Each side's inbound depth serves the other's outbound depth (RFC 6581).
     if (request.ord != kMpaReadDepthUnknown) inbound_reads_ = std::min<uint32_t>(inbound_reads_, request.ord);
     if (request.ird != kMpaReadDepthUnknown)
       outbound_reads_ = std::min<uint32_t>(outbound_reads_, request.ird);

@@ -6,7 +6,7 @@
 namespace rdmakit::iwarp {
 namespace {
 
-// An STag is a 24-bit index and an 8-bit key (RFC 5040 §2.1 leaves the split to the implementation;
+// An STag is a 24-bit index and an 8-bit key (RFC 5040 leaves the split to the implementation;
 // verbs consumers may change the low 8 bits of a memory window's key). Of the index 16 bits are the
 // slot; the other 8 are random like the key, so a peer that guesses is wrong 65535 times of 65536
 // and loses its connection each time.

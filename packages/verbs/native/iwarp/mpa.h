@@ -11,9 +11,9 @@ namespace rdmakit::iwarp {
 
 inline constexpr size_t kMpaHeaderLength = 20;
 inline constexpr size_t kMpaMaxPrivateData = 512;  // RFC 5044 §7.1
-inline constexpr size_t kMpaEnhancedLength = 4;    // IRD and ORD words in front of it, RFC 6581 §9
+inline constexpr size_t kMpaEnhancedLength = 4;    // IRD and ORD words in front of it, RFC 6581
 inline constexpr uint16_t kMpaReadDepthMask = 0x3fff;
-// "The ULP negotiates this itself", RFC 6581 §9.1.
+// "The ULP negotiates this itself", RFC 6581.
 inline constexpr uint16_t kMpaReadDepthUnknown = 0x3fff;
 
 // A Request or a Reply frame.
@@ -55,7 +55,7 @@ constexpr size_t fpdu_length(size_t ulpdu_length) {
   return kFpduLengthField + ulpdu_length + fpdu_pad(ulpdu_length) + kFpduCrcLength;
 }
 
-// MULPDU (RFC 5044 §4.2, §5.1): the largest ULPDU whose FPDU fits one TCP segment of `segment_size`
+// MULPDU (RFC 5044): the largest ULPDU whose FPDU fits one TCP segment of `segment_size`
 // bytes. At least 128, which the RFC asks of every connection.
 uint32_t max_ulpdu_length(uint32_t segment_size);
 

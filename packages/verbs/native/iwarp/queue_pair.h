@@ -69,7 +69,7 @@ class QueuePair : public ibv_qp {
     uint32_t max_ulpdu = 128;
     bool crc = true;
     bool hold_sends = false;            // until the peer's first FPDU (RFC 5044 §7.1.2: an MPA responder)
-    bool read_was_sent = false;         // the first FPDU sent was a zero-length Read Request (RFC 6581 §8)
+    bool read_was_sent = false;         // the first FPDU sent was a zero-length Read Request (RFC 6581)
     std::span<const uint8_t> received;  // bytes that were taken from the socket already
   };
 
@@ -243,7 +243,7 @@ class QueuePair : public ibv_qp {
       false};  // the socket refuses bytes: what it still has to read decides how this ends
   uint64_t sent_position_ = 0;
   uint64_t built_position_ = 0;
-  uint32_t send_sequence_ = 1;                 // MSN on queue 0 (RFC 5041 §5.2.1: starts at 1)
+  uint32_t send_sequence_ = 1;                 // MSN on queue 0 (RFC 5041: starts at 1)
   uint32_t read_request_sequence_ = 1;         // MSN on queue 1
   std::array<uint32_t, kMaxReadDepth> reads_;  // send queue indices of READs that wait for data
   uint32_t reads_head_ = 0;

@@ -6,7 +6,7 @@
 namespace rdmakit::iwarp {
 namespace {
 
-// An incoming WRITE is checked by DDP, but for access rights, which are RDMAP's (RFC 5040 §7.2).
+// An incoming WRITE is checked by DDP, but for access rights, which are RDMAP's (RFC 5040).
 TerminateCode write_fault(MemoryTable::Fault fault) {
   switch (fault) {
     case MemoryTable::Fault::other_domain:

@@ -10,7 +10,7 @@ namespace rdmakit::iwarp {
 
 namespace {
 
-// The source of a peer's READ is checked by RDMAP (RFC 5040 §7.2).
+// The source of a peer's READ is checked by RDMAP (RFC 5040).
 TerminateCode read_fault(MemoryTable::Fault fault) {
   switch (fault) {
     case MemoryTable::Fault::other_domain:
@@ -33,6 +33,18 @@ ibv_wc_status status_of(TerminateCode code) {
   const bool protection = (code.layer == 0 && code.type == 1) || (code.layer == 1 && code.type == 1);
   if (protection) return IBV_WC_REM_ACCESS_ERR;
   return IBV_WC_REM_OP_ERR;
+}
+
+// An application may wait for a WRITE by polling the memory that a later WRITE goes to, so what was
+// placed first must be seen first.
+inline void order_placements() {
+#if defined(__x86_64__)
+  asm volatile("" ::: "memory");  // stores are not reordered with stores
+#elif defined(__aarch64__)
+  asm volatile("dmb ishst" ::: "memory");
+#else
+  __sync_synchronize();
+#endif
 }
 
 }  // namespace
@@ -106,6 +118,7 @@ QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_
       if (!write_continues_) write_length_ = 0;
       write_length_ += segment.payload_length;
       write_continues_ = !segment.last;
+      order_placements();
       return std::nullopt;
     case Opcode::send:
     case Opcode::send_solicited:
@@ -178,7 +191,7 @@ QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const u
   };
   if (segment.sequence != expected_read_request_) return refuse(terminate::ddp_sequence);
   expected_read_request_++;
-  if (request.length > 0) {  // RFC 5040 §5.2: the STag of a zero-length READ is not looked at
+  if (request.length > 0) {  // RFC 5040: the STag of a zero-length READ is not looked at
     MemoryTable::Fault fault;
     const MemoryTable::Pin pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ,
                                                              request.source_offset, request.length, fault);

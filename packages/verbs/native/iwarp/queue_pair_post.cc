@@ -125,7 +125,7 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
 }
 
 // Completes, in order, what is done: a READ when its data is there; anything else when its last byte
-// is in the socket (RFC 5040 §5.3: the LLP is reliable, so the buffer may be reused).
+// is in the socket (RFC 5040: the LLP is reliable, so the buffer may be reused).
 void QueuePair::complete_sends() {
   while (send_head_ != send_next_) {
     const SendWork& work = send_works_[send_head_ & send_mask_];

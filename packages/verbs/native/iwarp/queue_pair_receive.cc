@@ -2,7 +2,7 @@
 //
 // An FPDU that is wholly in the buffer is checked first and then copied to its place. Of a large one
 // that has only begun to arrive, the rest goes from the socket straight to its place, and the CRC is
-// checked when it is complete: placed is not delivered (RFC 5041 §5.3), nothing completes before the
+// checked when it is complete: placed is not delivered (RFC 5041), nothing completes before the
 // check, and a wrong CRC ends the connection. What the early placement gives up is that an FPDU
 // damaged in flight, in a way that TCP's own checksum misses, can be written into the memory that its
 // damaged header names; the header still has to pass every check of STag, domain, access and bounds.

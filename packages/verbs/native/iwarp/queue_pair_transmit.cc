@@ -100,7 +100,7 @@ bool QueuePair::pick() {
   if (own) {
     const SendWork& work = send_works_[send_next_ & send_mask_];
     const uint32_t reading = reads_tail_ - reads_head_;
-    // ORD (RFC 6581 §9): excess READs, and everything behind them, wait here.
+    // ORD (RFC 6581): excess READs, and everything behind them, wait here.
     if (work.opcode == IBV_WR_RDMA_READ && reading >= std::max(outbound_reads_, 1u)) own = false;
     if (work.fence && reading > 0) own = false;
   }
