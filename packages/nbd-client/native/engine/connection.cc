@@ -152,7 +152,6 @@ bool Connection::begin_request() {
     reads_.push(index);
     return true;
   }
-  slot.issued = true;
   if (slot.error == kOk) {
     // FLUSH, and FUA on anything, have nothing to do: they promise that writes answered before are on
     // the server, and no write is answered before its completion says so (RdmaQueue confirms it by a
@@ -161,6 +160,7 @@ bool Connection::begin_request() {
     if (request.command == kCmdTrim) clear_pages(request);
     if (request.command == kCmdWriteZeroes) write_zeroes(index);
   }
+  slot.issued = true;  // only now: an edge of zeros may be over before the other one has started
   reply_if_ready(index);
   return true;
 }
