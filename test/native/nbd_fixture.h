@@ -40,13 +40,14 @@ struct Shape {
   uint32_t servers = 2;
   uint32_t lanes = 1;
   Behaviour behaviour;
+  bool fenced = false;  // the device calls itself iWARP (behaviour.iwarp implies it)
   EngineOptions options;
 };
 
 // Slab i is at server i % servers.
 class TestVolume {
  public:
-  explicit TestVolume(const Shape& given) : shape(given), device_(given.behaviour.iwarp) {
+  explicit TestVolume(const Shape& given) : shape(given), device_(given.fenced || given.behaviour.iwarp) {
     shape.options.volume.size = shape.size;
     shape.options.volume.slab_size = shape.slab_size;
     const uint64_t slabs = (shape.size + shape.slab_size - 1) / shape.slab_size;

@@ -1,0 +1,136 @@
+// The page path allocates nothing: 100,000 requests of every kind, with every allocation that a lane's
+// thread makes counted from the first request on.
+#include <sys/prctl.h>
+
+#include <random>
+
+#include "nbd_fixture.h"
+
+namespace {
+
+std::atomic<bool> armed{false};
+std::atomic<uint64_t> allocations{0};
+
+// By its name: nothing else tells a lane's thread from the outside.
+bool on_lane() {
+  thread_local int known = -1;
+  if (known < 0) {
+    char name[17] = {};
+    prctl(PR_GET_NAME, name);
+    known = std::strncmp(name, "nbd-lane-", 9) == 0 ? 1 : 0;
+  }
+  return known == 1;
+}
+
+void count() {
+  if (armed.load(std::memory_order_relaxed) && on_lane()) allocations++;
+}
+
+}  // namespace
+
+// A sanitizer has a malloc of its own; there only operator new is counted.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+extern "C" {
+void* __libc_malloc(size_t);
+void* __libc_calloc(size_t, size_t);
+void* __libc_realloc(void*, size_t);
+void* malloc(size_t bytes) {
+  count();
+  return __libc_malloc(bytes);
+}
+void* calloc(size_t items, size_t bytes) {
+  count();
+  return __libc_calloc(items, bytes);
+}
+void* realloc(void* memory, size_t bytes) {
+  count();
+  return __libc_realloc(memory, bytes);
+}
+}
+#else
+void* operator new(size_t bytes) {
+  count();
+  void* memory = std::malloc(bytes);
+  if (memory == nullptr) std::abort();
+  return memory;
+}
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+#endif
+
+using namespace fixture;
+
+namespace {
+
+constexpr uint64_t kRequests100k = 100'000;
+constexpr uint32_t kDepth = 32;
+
+void run(bool fenced) {
+  Shape shape;
+  shape.fenced = fenced;
+  TestVolume volume(shape);
+  const int fd = volume.attach(0);
+  volume.wait_for(Event::Type::connection_opened);  // opening a connection is not the page path
+  armed = true;
+
+  std::vector<uint32_t> expected(kRequests100k);  // bytes of data in each reply, by cookie
+  std::atomic<uint64_t> answered{0};
+  std::thread receiver([&] {
+    std::vector<uint8_t> data(2 << 20);
+    SimpleReply reply;
+    for (uint64_t i = 0; i < kRequests100k; i++) {
+      CHECK(read_all(fd, &reply, sizeof reply) && reply.error == kOk);
+      CHECK(read_all(fd, data.data(), expected[reply.cookie]));
+      answered++;
+    }
+  });
+  std::mt19937_64 random(5);
+  const std::vector<uint8_t> payload(2 << 20, 0x77);
+  for (uint64_t i = 0; i < kRequests100k; i++) {
+    while (i - answered >= kDepth) std::this_thread::yield();
+    uint64_t offset = random() % (shape.size / 4096 - 520) * 4096;
+    uint32_t length = 4096;
+    if (random() % 8 == 0) {
+      offset += random() % 4096;
+      length = 1 + static_cast<uint32_t>(random() % 20'000);
+    }
+    if (random() % 1000 == 0) length = 2 << 20;
+    const uint64_t kind = random() % 16;
+    const uint16_t command = kind < 7     ? kCmdRead
+                             : kind < 14  ? kCmdWrite
+                             : kind == 14 ? kCmdTrim
+                                          : kCmdWriteZeroes;
+    if (command == kCmdRead) expected[i] = length;
+    const RequestHeader request = header(command, i, offset, length);
+    CHECK(write_all(fd, &request, sizeof request));
+    if (command == kCmdWrite) CHECK(write_all(fd, payload.data(), length));
+  }
+  receiver.join();
+  armed = false;
+  const LaneStatistics& statistics = volume.engine->lane(0).statistics();
+  std::printf("%s: %llu requests, %llu RDMA operations, %llu allocations\n", fenced ? "with fences" : "plain",
+              static_cast<unsigned long long>(kRequests100k),
+              static_cast<unsigned long long>(statistics.rdma_reads.get() + statistics.rdma_writes.get() +
+                                              statistics.rdma_fences.get()),
+              static_cast<unsigned long long>(allocations.load()));
+  CHECK(allocations == 0);
+  CHECK((statistics.rdma_fences.get() > 0) == fenced);
+  close(fd);
+}
+
+}  // namespace
+
+int main() {
+  // The counter works: this thread takes the name of a lane for a moment.
+  std::thread([] {
+    prctl(PR_SET_NAME, "nbd-lane-test");
+    armed = true;
+    std::make_unique<std::vector<int>>(100);
+    armed = false;
+  }).join();
+  CHECK(allocations.exchange(0) > 0);
+  run(false);
+  run(true);
+  std::printf("ok\n");
+  return 0;
+}
