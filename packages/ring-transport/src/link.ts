@@ -67,8 +67,12 @@ export class Link implements FrameSink, MessageSource {
     this.ringBytes = new Uint8Array(ring.buffer)
   }
 
+  /** Connects; the id is closed when it throws. */
   static async connect(id: ConnectionId, chosen: Settings): Promise<Link> {
-    const link = await Link.#make(id, chosen)
+    const link = await Link.#make(id, chosen).catch((failure) => {
+      id.close()
+      throw failure
+    })
     try {
       const answer = await id.connect({
         ...chosen.wait,
@@ -82,6 +86,7 @@ export class Link implements FrameSink, MessageSource {
     }
   }
 
+  /** Accepts; when it throws before the answer is given, the id is open and can still be rejected. */
   static async accept({ id, privateData }: ConnectionRequest, chosen: Settings): Promise<Link> {
     const peer = decodeHandshake(privateData, id.description)
     if (2 ** peer.log2Capacity > chosen.maxPeerCapacity)
@@ -128,7 +133,7 @@ export class Link implements FrameSink, MessageSource {
       )
       return link
     } catch (failure) {
-      id.close()
+      // The ring and the queue pair go with their protection domain.
       pd.close()
       throw failure
     }

@@ -27,8 +27,8 @@ export interface PollerOptions {
   /** connections at a time, 1 … 16384, default 1024 */
   readonly maxConnections?: number
   /**
-   * Entries of the completion queue, default 32768 or what the device allows. The depths of all
-   * connections must fit; a connection of the default depths takes 272.
+   * Entries of the completion queue, default 69632 or what the device allows. The depths of all
+   * connections must fit; a connection of the default depths takes 264, so 263 of them do.
    */
   readonly completionQueueEntries?: number
   /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */
@@ -39,6 +39,9 @@ export interface PollerOptions {
 export interface FrameSink {
   frame(type: number, offset: number, length: number, end: number, correlation: number): void
 }
+
+/** enough for the 256 connections that a server takes by default */
+const DEFAULT_ENTRIES = 69_632
 
 /** Messages taken before the tail is shown to the thread and outgoing batches are posted. */
 const DRAIN_BATCH = 256
@@ -84,8 +87,8 @@ export class Poller {
     if ((descriptors & (descriptors - 1)) !== 0)
       throw new UsageError(`descriptors must be a power of two, not ${descriptors}`)
     if (cpu !== undefined) range('cpu', cpu, 0, 1023)
-    const allowed = Number(context.queryDevice().max_cqe ?? 32_768)
-    this.#entries = options.completionQueueEntries ?? Math.min(32_768, allowed)
+    const allowed = Number(context.queryDevice().max_cqe)
+    this.#entries = options.completionQueueEntries ?? Math.min(DEFAULT_ENTRIES, allowed)
     range('completionQueueEntries', this.#entries, 64, allowed)
     this.context = context
     this.mode = mode
@@ -115,7 +118,7 @@ export class Poller {
   /** The poller that connections of a device share when they name none: adaptive, made at first use. */
   static shared(context: Context): Poller {
     const known = Poller.#shared.get(context)
-    if (known !== undefined && !known.#closed) return known
+    if (known !== undefined && !known.#closed && !known.queue.closed) return known
     const poller = new Poller(context)
     Poller.#shared.set(context, poller)
     return poller

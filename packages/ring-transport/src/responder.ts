@@ -30,8 +30,8 @@ export class Responder {
     }
     try {
       const result = this.handler(request)
-      if (result instanceof Promise) result.then(respond, fail)
-      else respond(result)
+      if (result instanceof Uint8Array) respond(result)
+      else Promise.resolve(result).then(respond, fail)
     } catch (failure) {
       fail(failure)
     }
@@ -53,14 +53,10 @@ export class Responder {
       this.#finish()
       return
     }
-    // A response that is too long is the handler's fault and the requester is told; any other failure
-    // has ended the connection.
+    // A response that cannot be sent, too long or not even bytes, is the handler's fault: the requester
+    // is told. When the connection has ended, that fails too, and there is nobody to tell.
     sent
-      .catch((failure) => {
-        if (failure instanceof VerbsError && failure.code === 'EMSGSIZE')
-          return this.#post(TYPE.error, correlation, encodeError(failure))
-        return undefined
-      })
+      .catch((failure) => this.#post(TYPE.error, correlation, encodeError(failure)))
       .catch(() => {})
       .finally(() => this.#finish())
   }

@@ -17,12 +17,14 @@ export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
 
 /** Listens for ring connections. It keeps the event loop alive until it is closed. */
 export class RingServer {
-  readonly #listeners: Listener[]
-  readonly #connections: Set<RingConnection>
+  readonly #listeners: Listener[] = []
+  readonly #connections = new Set<RingConnection>()
+  readonly #maxConnections: number
+  #arriving = 0
+  #closed = false
 
-  private constructor(listeners: Listener[], connections: Set<RingConnection>) {
-    this.#listeners = listeners
-    this.#connections = connections
+  private constructor(maxConnections: number) {
+    this.#maxConnections = maxConnections
   }
 
   /**
@@ -37,37 +39,15 @@ export class RingServer {
       throw new UsageError(`maxConnections must be a whole number from 1, not ${maxConnections}`)
     const uris = typeof uri === 'string' ? [uri] : uri
     if (uris.length === 0) throw new UsageError('listen needs an address')
-    const connections = new Set<RingConnection>()
-    let arriving = 0
-
-    const take = async (request: ConnectionRequest) => {
-      if (connections.size + arriving >= maxConnections) return refuseRing(request, 'too many connections')
-      arriving++
-      try {
-        if (isRingRequest(request.privateData)) {
-          const verdict = options.admit?.(applicationData(request.privateData), request.id.peerUri) ?? true
-          if (verdict !== true) return refuseRing(request, verdict)
-        }
-        const connection = await acceptRing(request, options)
-        connections.add(connection)
-        void connection.closed.then(() => connections.delete(connection))
-        options.onConnection(connection)
-      } catch (failure) {
-        refuseRing(request, 'malformed request')
-        options.onError?.(failure)
-      } finally {
-        arriving--
-      }
-    }
-
-    const listeners: Listener[] = []
+    const server = new RingServer(maxConnections)
     try {
-      for (const one of uris) listeners.push(await Listener.listen(one, take))
+      for (const one of uris)
+        server.#listeners.push(await Listener.listen(one, (request) => server.#take(request, options)))
     } catch (failure) {
-      for (const listener of listeners) listener.close()
+      await server.close()
       throw failure
     }
-    return new RingServer(listeners, connections)
+    return server
   }
 
   /** Where it listens, with the port resolved: the first of {@link uris}. */
@@ -85,11 +65,49 @@ export class RingServer {
 
   /** Stops listening and closes its connections. Idempotent. */
   async close(options: CloseOptions = {}): Promise<void> {
+    this.#closed = true
     for (const listener of this.#listeners) listener.close()
     await Promise.all([...this.#connections].map((connection) => connection.close(options)))
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close()
+  }
+
+  async #take(request: ConnectionRequest, options: RingServerOptions): Promise<void> {
+    if (this.#connections.size + this.#arriving >= this.#maxConnections) {
+      refuseRing(request, 'too many connections')
+      return
+    }
+    this.#arriving++
+    try {
+      if (isRingRequest(request.privateData)) {
+        const verdict = options.admit?.(applicationData(request.privateData), request.id.peerUri) ?? true
+        if (verdict !== true) {
+          refuseRing(request, verdict)
+          return
+        }
+      }
+      const connection = await acceptRing(request, options)
+      this.#connections.add(connection)
+      void connection.closed.then(() => this.#connections.delete(connection))
+      await this.#introduce(connection, options)
+    } catch (failure) {
+      // Refused already, unless it was `admit` or a malformed request that threw.
+      refuseRing(request, 'malformed request')
+      options.onError?.(failure)
+    } finally {
+      this.#arriving--
+    }
+  }
+
+  async #introduce(connection: RingConnection, options: RingServerOptions): Promise<void> {
+    try {
+      if (this.#closed) await connection.close({ drain: false })
+      else options.onConnection(connection)
+    } catch (failure) {
+      await connection.close({ drain: false })
+      options.onError?.(failure)
+    }
   }
 }

@@ -230,6 +230,15 @@ describe('requests', () => {
     await expect(a.request(new Uint8Array(1))).rejects.toMatchObject({ code: 'EREMOTEIO' })
   })
 
+  it('fail when the handler returns something else than bytes', async () => {
+    const { a, b } = await pair()
+    b.handle(() => 'text' as unknown as Uint8Array)
+    await expect(a.request(new Uint8Array())).rejects.toMatchObject({
+      name: 'RemoteError',
+      code: 'EREMOTEIO',
+    })
+  })
+
   it('fail with ENOSYS without a handler', async () => {
     const { a } = await pair()
     await expect(a.request(new Uint8Array())).rejects.toMatchObject({ name: 'RemoteError', code: 'ENOSYS' })

@@ -9,7 +9,7 @@ import {
   RingServer,
   type RingServerOptions,
 } from '../src/index.js'
-import { iwarpDevice } from './helpers/processes.js'
+import { iwarpDevice, sendAll } from './helpers/processes.js'
 
 const servers: { close(options?: object): unknown }[] = []
 afterEach(async () => {
@@ -91,6 +91,36 @@ describe('a server', () => {
     pd.close()
   })
 
+  it('goes on when onConnection throws; that connection ends', async () => {
+    const failures: unknown[] = []
+    let first = true
+    const server = await listen({
+      onConnection() {
+        if (first) {
+          first = false
+          throw new Error('not ready')
+        }
+      },
+      onError: (failure) => failures.push(failure),
+    })
+    const unlucky = await RingConnection.connect(server.uri)
+    expect(await unlucky.closed).toMatchObject({ code: 'ECONNRESET' })
+    expect(failures).toEqual([new Error('not ready')])
+    await (await RingConnection.connect(server.uri)).close()
+  })
+
+  it('takes many connections of the default depths at a time', async () => {
+    const server = await listen({
+      capacity: 4096,
+      onConnection: (one) => one.handle((request) => request.copy()),
+    })
+    const many = await Promise.all(
+      Array.from({ length: 100 }, () => RingConnection.connect(server.uri, { capacity: 4096 })),
+    )
+    await Promise.all(many.map((one) => one.request(new Uint8Array(1))))
+    await Promise.all(many.map((one) => one.close()))
+  })
+
   it('that closes takes its connections with it', async () => {
     const server = await listen()
     const connections = await Promise.all([
@@ -161,6 +191,21 @@ describe('a poller', () => {
     poller.close()
     poller.close()
     await expect(RingConnection.connect(server.uri, { poller })).rejects.toThrow('closed')
+  })
+
+  it('with few descriptors delays messages and drops none', async () => {
+    const poller = new Poller(iwarpDevice(), { descriptors: 64, cpu: 0 })
+    const server = await listen({ poller, onConnection: (one) => one.messages.subscribe(() => count++) })
+    let count = 0
+    const connection = await RingConnection.connect(server.uri)
+    await sendAll(
+      connection,
+      Array.from({ length: 20_000 }, (_, i) => new Uint8Array(i % 100)),
+    )
+    await expect.poll(() => count).toBe(20_000)
+    await connection.close()
+    await server.close()
+    poller.close()
   })
 
   it('pinned to a CPU that is not there says so', () => {
