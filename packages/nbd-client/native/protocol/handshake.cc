@@ -117,6 +117,7 @@ void Handshake::discard_payload(Step then) {
 }
 
 void Handshake::put(const void* bytes, size_t length) {
+  if (length == 0) return;  // memcpy wants a pointer even then
   std::memcpy(output_.data() + filled_, bytes, length);
   filled_ += length;
 }
