@@ -97,6 +97,7 @@ describe('programs by others against nbd-client serve', () => {
       '--offset_increment=32m',
       '--verify=crc32c',
       '--verify_fatal=1',
+      '--verify_state_save=0',
       '--output-format=json',
     ])
     const { jobs } = JSON.parse(out.slice(out.indexOf('{')))
