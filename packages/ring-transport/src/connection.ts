@@ -11,8 +11,9 @@ import { Observable, Subject } from 'rxjs'
 import { decodeError } from './errors.js'
 import { Link, type LinkSink } from './link.js'
 import type { RingMessage } from './message.js'
-import { SEND, TYPE } from './native.js'
+import { TYPE } from './native.js'
 import { type ConnectOptions, type Settings, settings } from './options.js'
+import { Outbox } from './outbox.js'
 import { PendingRequests } from './requests.js'
 import { type RequestHandler, Responder } from './responder.js'
 
@@ -51,19 +52,12 @@ export class RingConnection {
   readonly #link: Link
   readonly #subject = new Subject<RingMessage>()
   readonly #requests: PendingRequests
-  readonly #responder = new Responder((type, correlation, bytes) =>
-    this.#state === 'ended' ? undefined : this.#post(type, correlation, bytes),
-  )
-  readonly #flush = () => this.#flushNow()
+  readonly #outbox: Outbox
+  readonly #responder: Responder
   readonly #peerClosed = deferred<void>()
   #waiting: RingMessage[] = []
-  #writable = deferred<void>()
   #state: 'open' | 'closing' | 'ended' = 'open'
   #peerHasClosed = false
-  /** while draining: called when more has completed, or nothing will any more */
-  #progress: (() => void) | undefined
-  #full = false
-  #flushScheduled = false
   #ending: Promise<void> | undefined
   #failure: VerbsError | undefined
 
@@ -71,6 +65,12 @@ export class RingConnection {
   constructor(link: Link) {
     this.#link = link
     this.#requests = new PendingRequests(link.id.description)
+    this.#outbox = new Outbox(link, () => {
+      const reason = this.#reset('the queue pair takes no more')
+      this.#lost(reason)
+      return reason
+    })
+    this.#responder = new Responder((type, correlation, bytes) => this.#outbox.post(type, correlation, bytes))
     this.closed = this.#closed.promise
     this.messages = new Observable((subscriber) => {
       const subscription = this.#state === 'ended' ? undefined : this.#subject.subscribe(subscriber)
@@ -86,10 +86,9 @@ export class RingConnection {
       if (subscription === undefined) subscriber.complete()
       return subscription
     })
-    this.#writable.promise.catch(() => {})
     const sink: LinkSink = {
       message: (type, message) => this.#receive(type, message),
-      writable: (room) => this.#onWritable(room),
+      writable: (room) => this.#outbox.onWritable(room),
       broken: (reason) => this.#lost(reason),
     }
     // The owner first gets a turn to subscribe and to set a handler.
@@ -169,12 +168,12 @@ export class RingConnection {
    */
   send(bytes: Uint8Array): boolean {
     this.#requireOpen()
-    return this.#trySend(TYPE.data, 0, bytes)
+    return this.#outbox.send(TYPE.data, 0, bytes)
   }
 
   /** Posts what was sent in this turn now. */
   flush(): void {
-    if (this.#flushScheduled) this.#flushNow()
+    this.#outbox.flushScheduled()
   }
 
   /**
@@ -184,13 +183,13 @@ export class RingConnection {
   async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
     signal?.throwIfAborted()
     this.#requireOpen()
-    if (!this.#full) return
-    if (signal === undefined) return this.#writable.promise
+    const writable = this.#outbox.writable()
+    if (signal === undefined) return writable
     const aborted = deferred<never>()
     const abort = () => aborted.reject(signal.reason)
     signal.addEventListener('abort', abort, { once: true })
     try {
-      await Promise.race([this.#writable.promise, aborted.promise])
+      await Promise.race([writable, aborted.promise])
     } finally {
       signal.removeEventListener('abort', abort)
     }
@@ -214,7 +213,7 @@ export class RingConnection {
     }
     const { correlation, response } = this.#requests.add(timeout)
     const fail = (reason: unknown) => this.#requests.settle(correlation, (pending) => pending.reject(reason))
-    this.#post(TYPE.request, correlation, bytes, () => this.#requests.has(correlation))?.catch(fail)
+    this.#outbox.post(TYPE.request, correlation, bytes, () => this.#requests.has(correlation))?.catch(fail)
     if (signal === undefined) return response
     const abort = () => fail(signal.reason)
     signal.addEventListener('abort', abort, { once: true })
@@ -239,71 +238,6 @@ export class RingConnection {
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close()
-  }
-
-  // — sending —
-
-  #trySend(type: number, correlation: number, bytes: Uint8Array): boolean {
-    switch (this.#link.send(type, correlation, bytes)) {
-      case SEND.done:
-        if (!this.#flushScheduled) {
-          this.#flushScheduled = true
-          this.#link.poller.scheduleFlush(this.#flush)
-        }
-        return true
-      case SEND.full:
-        this.#full = true
-        return false
-      case SEND.tooLong:
-        throw new VerbsError(
-          'EMSGSIZE',
-          'send',
-          this.#link.id.description,
-          `the message is ${bytes.length} bytes, at most ${this.maxMessageLength} fit the peer's ring`,
-        )
-      default: {
-        const reason = this.#reset('the queue pair takes no more')
-        void this.#end(reason)
-        throw reason
-      }
-    }
-  }
-
-  /** Sends, waiting for room as long as `wanted`. Undefined when it is done already. */
-  #post(
-    type: number,
-    correlation: number,
-    bytes: Uint8Array,
-    wanted: () => boolean = () => true,
-  ): Promise<void> | undefined {
-    try {
-      if (this.#trySend(type, correlation, bytes)) return undefined
-    } catch (failure) {
-      return Promise.reject(failure)
-    }
-    return (async () => {
-      do await this.#writable.promise
-      while (wanted() && !this.#trySend(type, correlation, bytes))
-    })()
-  }
-
-  #flushNow(): void {
-    this.#flushScheduled = false
-    // When the queue is full, the writable event comes back here.
-    if (this.#state !== 'ended' && this.#link.flush() === SEND.failed)
-      void this.#end(this.#reset('the queue pair takes no more'))
-  }
-
-  #onWritable(room: boolean): void {
-    if (this.#state === 'ended') return
-    this.#flushNow()
-    this.#progress?.()
-    if (!room) return
-    this.#full = false
-    const waiters = this.#writable
-    this.#writable = deferred<void>()
-    this.#writable.promise.catch(() => {})
-    waiters.resolve()
   }
 
   // — receiving —
@@ -367,12 +301,8 @@ export class RingConnection {
     const drain = async () => {
       await this.#requests.idle()
       await this.#responder.idle()
-      await this.#post(TYPE.close, 0, EMPTY)
-      this.#flushNow()
-      while (!this.#link.drained())
-        await new Promise<void>((resolve) => {
-          this.#progress = resolve
-        })
+      await this.#outbox.post(TYPE.close, 0, EMPTY)
+      await this.#outbox.drained()
       await other
     }
     try {
@@ -413,9 +343,8 @@ export class RingConnection {
     const failure =
       final ?? new VerbsError('ECANCELED', 'request', this.#link.id.description, 'it was closed')
     this.#requests.rejectAll(failure)
-    this.#writable.reject(failure)
+    this.#outbox.end(failure)
     this.#peerClosed.resolve()
-    this.#progress?.()
     this.#subject.complete()
     this.#closed.resolve(final)
   }

@@ -20,7 +20,7 @@ export class RingServer {
   readonly #listeners: Listener[] = []
   readonly #connections = new Set<RingConnection>()
   readonly #maxConnections: number
-  #arriving = 0
+  readonly #arriving = new Set<Promise<void>>()
   #closed = false
 
   private constructor(maxConnections: number) {
@@ -42,7 +42,7 @@ export class RingServer {
     const server = new RingServer(maxConnections)
     try {
       for (const one of uris)
-        server.#listeners.push(await Listener.listen(one, (request) => server.#take(request, options)))
+        server.#listeners.push(await Listener.listen(one, (request) => server.#arrive(request, options)))
     } catch (failure) {
       await server.close()
       throw failure
@@ -67,6 +67,7 @@ export class RingServer {
   async close(options: CloseOptions = {}): Promise<void> {
     this.#closed = true
     for (const listener of this.#listeners) listener.close()
+    await Promise.allSettled(this.#arriving)
     await Promise.all([...this.#connections].map((connection) => connection.close(options)))
   }
 
@@ -74,12 +75,22 @@ export class RingServer {
     return this.close()
   }
 
-  async #take(request: ConnectionRequest, options: RingServerOptions): Promise<void> {
-    if (this.#connections.size + this.#arriving >= this.#maxConnections) {
-      refuseRing(request, 'too many connections')
+  async #arrive(request: ConnectionRequest, options: RingServerOptions): Promise<void> {
+    if (this.#closed || this.#connections.size + this.#arriving.size >= this.#maxConnections) {
+      refuseRing(request, this.#closed ? 'the server is closed' : 'too many connections')
       return
     }
-    this.#arriving++
+    const taken = this.#take(request, options)
+    this.#arriving.add(taken)
+    try {
+      await taken
+    } finally {
+      this.#arriving.delete(taken)
+    }
+  }
+
+  async #take(request: ConnectionRequest, options: RingServerOptions): Promise<void> {
+    let connection: RingConnection
     try {
       if (isRingRequest(request.privateData)) {
         const verdict = options.admit?.(applicationData(request.privateData), request.id.peerUri) ?? true
@@ -88,26 +99,22 @@ export class RingServer {
           return
         }
       }
-      const connection = await acceptRing(request, options)
-      this.#connections.add(connection)
-      void connection.closed.then(() => this.#connections.delete(connection))
-      await this.#introduce(connection, options)
+      connection = await acceptRing(request, options)
     } catch (failure) {
       // Refused already, unless it was `admit` or a malformed request that threw.
       refuseRing(request, 'malformed request')
       options.onError?.(failure)
-    } finally {
-      this.#arriving--
+      return
     }
-  }
-
-  async #introduce(connection: RingConnection, options: RingServerOptions): Promise<void> {
+    this.#connections.add(connection)
+    void connection.closed.then(() => this.#connections.delete(connection))
+    // One that came while the server closes is closed with the others.
+    if (this.#closed) return
     try {
-      if (this.#closed) await connection.close({ drain: false })
-      else options.onConnection(connection)
+      options.onConnection(connection)
     } catch (failure) {
-      await connection.close({ drain: false })
       options.onError?.(failure)
+      await connection.close({ drain: false })
     }
   }
 }
