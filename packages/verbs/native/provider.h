@@ -6,6 +6,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "mapped_memory.h"
 #include "rdmakit/handle.h"
 
 namespace rdmakit {
@@ -96,6 +98,12 @@ class Provider {
   virtual int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) = 0;
   virtual uint32_t capabilities(ibv_context* context) = 0;
 
+  // Memory to register: at least `length` bytes, zeroed, touched, page-aligned; nullptr and errno when
+  // there is none. Any other memory may be registered too, but this is the fastest for the provider's
+  // peers. Deregister first, then unmap, with the length that was asked for.
+  virtual void* map_memory(size_t length) { return map_private_memory(length); }
+  virtual void unmap_memory(void* address, size_t length) { ::munmap(address, length); }
+
   virtual ibv_pd* alloc_pd(ibv_context* context) = 0;
   virtual int dealloc_pd(ibv_pd* pd) = 0;
   virtual ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) = 0;
@@ -123,5 +131,6 @@ class Provider {
 // Process-wide instances; never destroyed before exit.
 Provider& ibverbs_provider();
 Provider& iwarp_provider();
+Provider& shm_provider();
 
 }  // namespace rdmakit

@@ -1,0 +1,89 @@
+#include "shm/completion_channel.h"
+
+#include <sys/eventfd.h>
+
+#include <cerrno>
+
+#include "shm/completion_queue.h"
+
+namespace rdmakit::shm {
+
+CompletionChannel::CompletionChannel(ibv_context* context)
+    : ibv_comp_channel{}, event_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  this->context = context;
+  fd = event_fd_.get();
+  refcnt = 0;
+}
+
+void CompletionChannel::attach(CompletionQueue* queue) {
+  const std::lock_guard lock(queues_mutex_);
+  queues_.push_back(queue);
+}
+
+bool CompletionChannel::in_use() {
+  const std::lock_guard lock(queues_mutex_);
+  return !queues_.empty();
+}
+
+void CompletionChannel::detach(CompletionQueue* queue) {
+  const std::lock_guard queues_lock(queues_mutex_);
+  std::erase(queues_, queue);
+  const std::lock_guard lock(mutex_);
+  CompletionQueue* before = nullptr;
+  for (CompletionQueue* at = first_; at != nullptr; before = at, at = at->next_with_events) {
+    if (at != queue) continue;
+    (before == nullptr ? first_ : before->next_with_events) = queue->next_with_events;
+    if (last_ == queue) last_ = before;
+    break;
+  }
+  queue->events = 0;
+}
+
+void CompletionChannel::ring() {
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t done = write(event_fd_.get(), &one, sizeof one);
+}
+
+void CompletionChannel::post(CompletionQueue* queue) {
+  const std::lock_guard lock(mutex_);
+  if (queue->events++ == 0) {
+    queue->next_with_events = nullptr;
+    (last_ == nullptr ? first_ : last_->next_with_events) = queue;
+    last_ = queue;
+  }
+  ring();
+}
+
+CompletionQueue* CompletionChannel::next_event() {
+  const std::lock_guard lock(mutex_);
+  CompletionQueue* taken = first_;
+  if (taken == nullptr) return nullptr;
+  taken->events--;
+  taken->events_taken++;
+  first_ = taken->next_with_events;
+  if (first_ == nullptr) last_ = nullptr;
+  if (taken->events > 0) {  // to the end: queues take turns
+    taken->next_with_events = nullptr;
+    (last_ == nullptr ? first_ : last_->next_with_events) = taken;
+    last_ = taken;
+  }
+  if (first_ != nullptr) ring();
+  return taken;
+}
+
+int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
+  // Silence the descriptor first and look second: what comes in between rings again.
+  uint64_t count;
+  [[maybe_unused]] const ssize_t done = read(event_fd_.get(), &count, sizeof count);
+  {
+    const std::lock_guard lock(queues_mutex_);
+    for (CompletionQueue* each : queues_) each->look_for_arrivals();
+  }
+  CompletionQueue* taken = next_event();
+  if (taken == nullptr) return EAGAIN;
+  *queue = taken;
+  *queue_context = taken->cq_context;
+  return 0;
+}
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,200 @@
+#include "shm/completion_queue.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "shm/completion_channel.h"
+#include "shm/layout.h"
+#include "shm/queue_pair.h"
+
+namespace rdmakit::shm {
+namespace {
+
+// Up to this many queue pairs are looked at in every poll, each one cache line that is in the first
+// level cache while nothing arrives. Of more, every poll takes as many, and the recently busy ones.
+constexpr size_t kLookedAt = 32;
+
+}  // namespace
+
+CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_context,
+                                 CompletionChannel* channel)
+    : ibv_cq{}, channel_(channel), armed_(kArmedNot) {
+  this->context = context;
+  this->channel = channel;
+  this->cq_context = cq_context;
+  const uint32_t capacity = std::bit_ceil(static_cast<uint32_t>(std::max(entries, 1)));
+  cqe = static_cast<int>(capacity);
+  mask_ = capacity - 1;
+  ring_ = std::make_unique_for_overwrite<Entry[]>(capacity);
+  pthread_mutex_init(&mutex, nullptr);
+  pthread_cond_init(&cond, nullptr);
+  if (channel_ != nullptr) channel_->attach(this);
+}
+
+CompletionQueue::~CompletionQueue() {
+  if (channel_ != nullptr) {
+    channel_->detach(this);
+    wait_for_acknowledgements();
+  }
+  pthread_cond_destroy(&cond);
+  pthread_mutex_destroy(&mutex);
+}
+
+// Blocks until all events that were taken have been acknowledged, as ibv_destroy_cq(3) does.
+void CompletionQueue::wait_for_acknowledgements() {
+  pthread_mutex_lock(&mutex);
+  while (comp_events_completed != events_taken) pthread_cond_wait(&cond, &mutex);
+  pthread_mutex_unlock(&mutex);
+}
+
+void CompletionQueue::acknowledge(unsigned count) {
+  pthread_mutex_lock(&mutex);
+  comp_events_completed += count;
+  pthread_cond_signal(&cond);
+  pthread_mutex_unlock(&mutex);
+}
+
+void CompletionQueue::attach(QueuePair* queue_pair) {
+  {
+    const std::lock_guard lock(members_lock_);
+    members_.push_back(queue_pair);
+    const std::lock_guard ring_lock(ring_lock_);
+    if (queue_pair->recv_cq == this && armed_ != kArmedNot) queue_pair->arm(armed_);
+  }
+  // A message may have come before the arming.
+  look_for_arrivals();
+}
+
+void CompletionQueue::detach(QueuePair* queue_pair) {
+  const std::lock_guard lock(members_lock_);
+  std::erase(members_, queue_pair);
+  std::replace(recent_.begin(), recent_.end(), queue_pair, static_cast<QueuePair*>(nullptr));
+}
+
+void CompletionQueue::forget(const std::atomic<uint32_t>* polled) {
+  const std::lock_guard lock(ring_lock_);
+  const uint32_t end = tail_.load(std::memory_order_relaxed);
+  uint32_t kept = head_.load(std::memory_order_relaxed);
+  for (uint32_t i = kept; i != end; i++) {
+    if (ring_[i & mask_].polled != polled) ring_[kept++ & mask_] = ring_[i & mask_];
+  }
+  tail_.store(kept, std::memory_order_release);
+}
+
+void CompletionQueue::request_notification(bool solicited_only) {
+  const std::lock_guard lock(members_lock_);
+  uint32_t armed;
+  {
+    const std::lock_guard ring_lock(ring_lock_);
+    // Asking for less than was asked before changes nothing (InfiniBand §11.4.2.2).
+    armed_ = std::max(armed_, solicited_only ? kArmedSolicited : kArmedAny);
+    armed = armed_;
+  }
+  look_at_all_ = true;
+  if (channel_ == nullptr) return;
+  for (QueuePair* member : members_) {
+    if (member->recv_cq == this) member->arm(armed);
+  }
+}
+
+void CompletionQueue::look_for_arrivals() {
+  if (channel_ == nullptr) return;
+  bool notify = false;
+  {
+    const std::lock_guard lock(members_lock_);
+    const std::lock_guard ring_lock(ring_lock_);
+    if (armed_ == kArmedNot) return;
+    for (const QueuePair* member : members_) {
+      if (member->recv_cq == this && member->has_arrival(armed_ == kArmedSolicited)) {
+        notify = true;
+        armed_ = kArmedNot;
+        break;
+      }
+    }
+  }
+  if (notify) channel_->post(this);
+}
+
+// Hot path: no allocation, no system call unless somebody sleeps.
+void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled,
+                           uint32_t position) {
+  bool notify = false;
+  {
+    const std::lock_guard lock(ring_lock_);
+    const uint32_t tail = tail_.load(std::memory_order_relaxed);
+    if (tail - head_.load(std::memory_order_relaxed) > mask_) [[unlikely]] {
+      overrun_.store(true, std::memory_order_relaxed);
+    } else {
+      ring_[tail & mask_] = {completion, polled, position};
+      tail_.store(tail + 1, std::memory_order_release);
+    }
+    notify = armed_ == kArmedAny || (armed_ == kArmedSolicited && solicited);
+    if (notify) armed_ = kArmedNot;
+  }
+  if (notify && channel_ != nullptr) channel_->post(this);
+}
+
+int CompletionQueue::pop(int capacity, ibv_wc* completions) {
+  if (head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire)) return 0;
+  const std::lock_guard lock(ring_lock_);
+  const uint32_t head = head_.load(std::memory_order_relaxed);
+  const uint32_t ready = tail_.load(std::memory_order_relaxed) - head;
+  const uint32_t count = std::min(ready, static_cast<uint32_t>(capacity));
+  for (uint32_t i = 0; i < count; i++) {
+    const Entry& entry = ring_[(head + i) & mask_];
+    completions[i] = entry.completion;
+    entry.polled->store(entry.position, std::memory_order_release);
+  }
+  head_.store(head + count, std::memory_order_release);
+  return static_cast<int>(count);
+}
+
+int CompletionQueue::poll(int capacity, ibv_wc* completions) {
+  if (capacity <= 0) return 0;
+  int count = pop(capacity, completions);
+  if (count == capacity) return count;
+  {
+    const std::lock_guard lock(members_lock_);
+    if (waiting.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      try_waiting();
+    count += scan(capacity - count, completions + count);
+  }
+  if (count == 0 && overrun_.load(std::memory_order_relaxed)) [[unlikely]]
+    return -1;
+  return count;
+}
+
+int CompletionQueue::scan(int capacity, ibv_wc* completions) {
+  const size_t size = members_.size();
+  const bool all = size <= kLookedAt || look_at_all_;
+  const size_t looks = all ? size : kLookedAt;
+  int count = 0;
+  if (!all) {
+    for (QueuePair* member : recent_) {
+      if (member != nullptr && count < capacity)
+        count += member->consume(capacity - count, completions + count);
+    }
+  }
+  for (size_t i = 0; i < looks; i++) {
+    if (count == capacity) return count;
+    if (next_ >= size) next_ = 0;
+    QueuePair* member = members_[next_++];
+    if (member->recv_cq != this) continue;
+    const int taken = member->consume(capacity - count, completions + count);
+    count += taken;
+    if (taken > 0 && !all && std::find(recent_.begin(), recent_.end(), member) == recent_.end()) {
+      recent_[next_recent_++ % recent_.size()] = member;
+    }
+  }
+  look_at_all_ = false;
+  return count;
+}
+// End of hot path.
+
+void CompletionQueue::try_waiting() {
+  for (QueuePair* member : members_) {
+    if (member->send_cq == this) member->progress_from_poll();
+  }
+}
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,91 @@
+// ibv_cq: a ring with the completions of this side's own work, and the queue pairs whose arrivals are
+// in shared memory until they are polled.
+//
+// Locks: members_lock_, then a queue pair's send lock, then ring_lock_, then the channel's.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "shm/spin_lock.h"
+
+namespace rdmakit::shm {
+
+class CompletionChannel;
+class QueuePair;
+
+class CompletionQueue : public ibv_cq {
+ public:
+  CompletionQueue(ibv_context* context, int entries, void* cq_context, CompletionChannel* channel);
+  ~CompletionQueue();
+
+  // Adds a completion. `solicited`: it also wakes who asked for solicited events only. When it is
+  // polled, `polled` becomes `position`: a work queue entry is free again only then, so that a
+  // completion queue as large as the work queues that feed it cannot overflow.
+  void push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled, uint32_t position);
+  // Drops the completions that would tell `polled`: its queue pair is going away.
+  void forget(const std::atomic<uint32_t>* polled);
+  // ibv_poll_cq: the number taken, or -1 once completions were lost because the ring was full.
+  int poll(int capacity, ibv_wc* completions);
+  void request_notification(bool solicited_only);
+
+  // A connected queue pair joins, with its arrivals when this is its receive queue.
+  void attach(QueuePair* queue_pair);
+  // Once this has returned no poller touches the queue pair.
+  void detach(QueuePair* queue_pair);
+  // Held while arrivals are taken.
+  SpinLock& members_lock() { return members_lock_; }
+
+  // A peer rang: is there an arrival that this queue is armed for? Then its event is posted.
+  void look_for_arrivals();
+
+  CompletionChannel* event_channel() const { return channel_; }
+
+  // Queue pairs made on this queue, connected or not.
+  std::atomic<int> users{0};
+  // Queue pairs whose sends wait for something; a poller tries them.
+  std::atomic<int> waiting{0};
+
+  void acknowledge(unsigned count);
+
+  // Of the channel, under its lock.
+  CompletionQueue* next_with_events = nullptr;
+  unsigned events = 0;
+  unsigned events_taken = 0;
+
+ private:
+  int pop(int capacity, ibv_wc* completions);
+  int scan(int capacity, ibv_wc* completions);
+  void try_waiting();
+  void wait_for_acknowledgements();
+
+  CompletionChannel* const channel_;
+
+  struct Entry {
+    ibv_wc completion;
+    std::atomic<uint32_t>* polled;
+    uint32_t position;
+  };
+  SpinLock ring_lock_;
+  std::unique_ptr<Entry[]> ring_;
+  uint32_t mask_ = 0;
+  std::atomic<uint32_t> head_{0};
+  std::atomic<uint32_t> tail_{0};
+  uint32_t armed_;  // kArmed…
+  std::atomic<bool> overrun_{false};
+
+  SpinLock members_lock_;
+  std::vector<QueuePair*> members_;
+  size_t next_ = 0;                     // the member to look at next
+  bool look_at_all_ = false;            // the first poll after arming misses nothing
+  std::array<QueuePair*, 8> recent_{};  // the ones that had arrivals lately, when there are many
+  size_t next_recent_ = 0;
+};
+
+}  // namespace rdmakit::shm

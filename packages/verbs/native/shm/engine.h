@@ -1,0 +1,70 @@
+// The provider's thread: connection setup, announcements and hang-ups. It moves no data, except for
+// queue pairs whose SENDs waited for a receive. Started at first use, never stopped.
+#pragma once
+
+#include <sys/epoll.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "iwarp/unique_fd.h"
+
+namespace rdmakit::shm {
+
+class Engine {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Something with a socket or a deadline. Called on the engine's thread.
+  class Client {
+   public:
+    virtual ~Client() = default;
+    virtual void on_ready() = 0;
+    virtual void on_deadline() = 0;
+  };
+
+  static Engine& instance();
+
+  bool on_this_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+
+  // Runs `task` on the engine's thread, in order.
+  void post(std::function<void()> task);
+
+  // A client gets a number, by which its events find it as long as it lives.
+  uint64_t enroll(std::weak_ptr<Client> client);
+  void forget(uint64_t number);
+  // 0 or an errno value. A descriptor is watched until it is closed or unwatched.
+  int watch(uint64_t number, int fd);
+  void unwatch(int fd);
+  // Calls on_deadline once at that time; nothing cancels it, the client checks what it still waits for.
+  void call_at(uint64_t number, Clock::time_point when);
+
+  Engine();
+
+ private:
+  void run();
+  void run_tasks();
+  void run_deadlines();
+  int timeout_ms();
+  void wake();
+  std::shared_ptr<Client> find(uint64_t number);
+
+  iwarp::UniqueFd epoll_;
+  iwarp::UniqueFd wake_fd_;
+  std::mutex mutex_;
+  bool woken_ = false;
+  std::vector<std::function<void()>> tasks_;
+  std::unordered_map<uint64_t, std::weak_ptr<Client>> clients_;
+  std::multimap<Clock::time_point, uint64_t> deadlines_;
+  uint64_t next_number_ = 1;
+  std::thread thread_;
+};
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,202 @@
+// Connection setup and the frames of an established connection. Under mutex_ on the engine's thread.
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "shm/connection.h"
+
+namespace rdmakit::shm {
+namespace {
+
+constexpr int kConnectTimeoutMs = 5'000;  // a full backlog, when resolve() named no other time
+constexpr int kConnectRetryMs = 5;
+constexpr int kReplyTimeoutMs = 30'000;  // the peer's application decides
+constexpr int kSegmentsTimeoutMs = 30'000;
+constexpr int kFramesAtOnce = 64;  // then others have their turn
+
+bool same_user(const Frame& frame) { return frame.uid == geteuid() || frame.uid == 0 || geteuid() == 0; }
+
+}  // namespace
+
+void Connection::fail(int status, Events& events) {
+  stop_watching();
+  socket_.reset();
+  state_ = State::ended;
+  if (queue_pair_ != nullptr) queue_pair_->fail({IBV_WC_WR_FLUSH_ERR, status, status});
+  link_.reset();
+  events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
+}
+
+void Connection::start_connect(Events& events) {
+  if (state_ != State::connecting) return;
+  UniqueFd made(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  if (!made || setsockopt(made.get(), SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes) != 0) {
+    return fail(errno, events);
+  }
+  if (::connect(made.get(), reinterpret_cast<const sockaddr*>(&peer_), peer_length_) != 0) {
+    const auto now = Engine::Clock::now();
+    if (retry_until_ == Engine::Clock::time_point::max()) {
+      retry_until_ = now + std::chrono::milliseconds(timeout_ms_ > 0 ? timeout_ms_ : kConnectTimeoutMs);
+    }
+    if (errno != EAGAIN) return fail(errno == ENOENT ? ECONNREFUSED : errno, events);
+    if (now > retry_until_) return fail(ETIMEDOUT, events);
+    return set_deadline(kConnectRetryMs);  // the listener's backlog is full
+  }
+  socket_ = std::move(made);
+  socklen_t length = sizeof local_;
+  getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&local_), &length);
+  if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
+  int error = send_greeting(FrameType::request);
+  if (error == 0) error = Engine::instance().watch(number_, socket_.get());
+  if (error != 0) return fail(error, events);
+  state_ = State::await_reply;
+  set_deadline(kReplyTimeoutMs);
+}
+
+int Connection::send_greeting(FrameType type) {
+  GreetingFrame greeting{};
+  greeting.header = header_of(type);
+  greeting.private_length = static_cast<uint32_t>(private_data_.size());
+  std::copy(private_data_.begin(), private_data_.end(), greeting.private_data);
+  int fds[3];
+  size_t count = 0;
+  if (type != FrameType::reject) {
+    greeting.receive_entries = queue_pair_->shape().entries;
+    greeting.receive_sges = queue_pair_->shape().sges;
+    greeting.queue_pair = queue_pair_->qp_num;
+    fds[count++] = queue_pair_->area_fd();
+    fds[count++] = queue_pair_->table_fd();
+    if (queue_pair_->event_fd() >= 0) fds[count++] = queue_pair_->event_fd();
+  }
+  return socket() < 0 ? ECONNRESET : send_frame(socket(), &greeting, sizeof greeting, {fds, count});
+}
+
+void Connection::read_reply(Events& events) {
+  Frame frame;
+  const int error = receive_frame(socket_.get(), frame);
+  if (error == EAGAIN) return;
+  if (error != 0) return fail(error == EPIPE ? ECONNRESET : error, events);
+  const GreetingFrame greeting = frame.greeting;
+  const bool reply = frame.header.type == FrameType::accept || frame.header.type == FrameType::reject;
+  if (!reply || greeting.private_length > kMaxPrivateData) return fail(EPROTO, events);
+  if (!same_user(frame)) return fail(EACCES, events);
+  std::vector<uint8_t> bytes(greeting.private_data, greeting.private_data + greeting.private_length);
+  if (frame.header.type == FrameType::reject) {
+    if (greeting.status != 0) return fail(greeting.status, events);
+    fail(ECONNREFUSED, events);
+    events.back() = {CmEvent::Type::rejected, 0, std::move(bytes), nullptr};
+    return;
+  }
+  peer_private_data_ = std::move(bytes);
+  begin(greeting, frame, events);
+}
+
+void Connection::read_request() {
+  auto frame = std::make_unique<Frame>();
+  const int error = receive_frame(socket_.get(), *frame);
+  if (error == EAGAIN) return;
+  const GreetingFrame& greeting = frame->greeting;
+  state_ = State::ended;
+  if (error == 0 && frame->header.type == FrameType::request && greeting.private_length <= kMaxPrivateData) {
+    if (same_user(*frame)) {
+      peer_private_data_.assign(greeting.private_data, greeting.private_data + greeting.private_length);
+      request_ = std::move(frame);
+      state_ = State::requested;
+      return;
+    }
+    GreetingFrame refusal{};
+    refusal.header = header_of(FrameType::reject);
+    refusal.status = EACCES;
+    send_frame(socket_.get(), &refusal, sizeof refusal, {});
+  }
+  stop_watching();
+  socket_.reset();
+}
+
+void Connection::finish_accept(Events& events) {
+  if (state_ != State::requested) return;
+  if (!socket_ || request_ == nullptr) return fail(ECONNRESET, events);
+  if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
+  const std::unique_ptr<Frame> request = std::move(request_);
+  const GreetingFrame greeting = request->greeting;
+  begin(greeting, *request, events);
+}
+
+// Both sides: the queue pair starts, the peer's regions are awaited.
+void Connection::begin(const GreetingFrame& greeting, Frame& frame, Events& events) {
+  if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
+  std::unique_ptr<Peer> peer = Peer::open(greeting, frame);
+  if (peer == nullptr) return fail(errno, events);
+  const bool responder = frame.header.type == FrameType::request;
+  // The reply goes before the first announcement, and the area is in use as soon as it is there.
+  const int error = responder ? send_greeting(FrameType::accept) : 0;
+  if (error != 0) return fail(error == EPIPE ? ECONNRESET : error, events);
+  link_ = std::make_shared<Link>(std::move(socket_), number_);
+  state_ = State::await_segments;
+  set_deadline(kSegmentsTimeoutMs);
+  if (queue_pair_->start(std::move(peer), link_) != 0) return fail(ECONNABORTED, events);
+  link_->synchronized();
+}
+
+void Connection::read_frames(Events& events) {
+  for (int i = 0; i < kFramesAtOnce; i++) {
+    Frame frame;
+    int error = receive_frame(link_->socket(), frame);
+    if (error == EAGAIN) break;
+    if (error == EPIPE) return lost(Failure::lost(ECONNRESET), events);
+    if (error == 0) error = take_frame(frame, events);
+    if (error != 0) {
+      if (queue_pair_ != nullptr) queue_pair_->fail({IBV_WC_WR_FLUSH_ERR, error, ECONNABORTED});
+      return;
+    }
+    if (state_ != State::await_segments && state_ != State::established) return;
+  }
+  // Whatever came, it may be what a send has been waiting for.
+  if (queue_pair_ != nullptr) queue_pair_->progress();
+}
+
+// 0 or an errno value, with which the connection ends.
+int Connection::take_frame(Frame& frame, Events& events) {
+  switch (frame.header.type) {
+    case FrameType::announce:
+      if (!frame.fds[0]) return EPROTO;
+      if (queue_pair_ == nullptr) return 0;
+      return queue_pair_->add_segment(frame.segment.number, frame.segment.generation, frame.fds[0].get());
+    case FrameType::withdraw:
+      if (queue_pair_ != nullptr) queue_pair_->remove_segment(frame.segment.number, frame.segment.generation);
+      return 0;
+    case FrameType::synchronized:
+      if (state_ != State::await_segments) return EPROTO;
+      state_ = State::established;
+      events.push_back({CmEvent::Type::established, 0, std::move(peer_private_data_), nullptr});
+      return 0;
+    case FrameType::kick:
+      return 0;
+    case FrameType::end:
+      lost({IBV_WC_WR_FLUSH_ERR, frame.plain.status, 0}, events);
+      return 0;
+    default:
+      return EPROTO;
+  }
+}
+
+// The peer has ended, or is dead.
+void Connection::lost(const Failure& failure, Events& events) {
+  stop_watching();
+  link_->note_peer_over();
+  const State before = state_;
+  state_ = State::ended;
+  // When this side had failed by itself before, that is the reason.
+  const int status = queue_pair_ != nullptr ? queue_pair_->fail(failure) : failure.status;
+  const bool established = before == State::established;
+  events.push_back({established ? CmEvent::Type::disconnected : CmEvent::Type::connect_failed,
+                    established || status != 0 ? status : ECONNRESET,
+                    {},
+                    nullptr});
+}
+
+}  // namespace rdmakit::shm

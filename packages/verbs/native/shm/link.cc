@@ -1,0 +1,84 @@
+#include "shm/link.h"
+
+#include <poll.h>
+
+#include <cerrno>
+
+#include "shm/engine.h"
+
+namespace rdmakit::shm {
+namespace {
+
+// A peer that reads nothing does not get to keep more than this of our memory.
+constexpr size_t kMostWaiting = 128 * 1024;
+
+}  // namespace
+
+void Link::announce(const std::shared_ptr<Segment>& segment) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!announced_.emplace(segment->number, segment->generation).second) return;
+  }
+  put(SegmentFrame{header_of(FrameType::announce), segment->number, segment->generation}, segment);
+}
+
+void Link::withdraw(const std::shared_ptr<Segment>& segment) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (announced_.erase({segment->number, segment->generation}) == 0) return;
+  }
+  put(SegmentFrame{header_of(FrameType::withdraw), segment->number, segment->generation}, nullptr);
+}
+
+void Link::put(const Bytes& bytes, std::shared_ptr<Segment> segment) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  Waiting frame{bytes, std::move(segment)};
+  if (waiting_.empty() && send(frame) != EAGAIN) return;  // another error shows as a hang-up
+  if (waiting_.size() >= kMostWaiting) {
+    ended_ = true;
+    waiting_.clear();
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    return;
+  }
+  waiting_.push_back(std::move(frame));
+  if (waiting_.size() == 1) try_again_soon();
+}
+
+int Link::send(const Waiting& frame) {
+  const int fd = frame.segment == nullptr ? -1 : frame.segment->fd.get();
+  const std::span<const int> fds(&fd, frame.segment == nullptr ? 0 : 1);
+  return std::visit([&](const auto& bytes) { return send_frame(socket_.get(), &bytes, sizeof bytes, fds); },
+                    frame.bytes);
+}
+
+// By time and not by EPOLLOUT: the limit on descriptors in flight is no matter of this socket.
+void Link::try_again_soon() {
+  Engine::instance().call_at(number_, Engine::Clock::now() + std::chrono::milliseconds(1));
+}
+
+void Link::flush() {
+  const std::lock_guard lock(mutex_);
+  while (!waiting_.empty()) {
+    if (send(waiting_.front()) == EAGAIN) return try_again_soon();
+    waiting_.pop_front();
+  }
+}
+
+void Link::end(int status) {
+  const std::lock_guard lock(mutex_);
+  if (ended_) return;
+  ended_ = true;
+  waiting_.clear();
+  send({PlainFrame{header_of(FrameType::end), status, 0}, nullptr});
+  ::shutdown(socket_.get(), SHUT_WR);
+}
+
+bool Link::peer_over() {
+  if (peer_over_.load(std::memory_order_acquire)) return true;
+  // A process gives up its memory before its descriptors when it dies, so nothing of it runs any more.
+  pollfd state{socket_.get(), POLLRDHUP, 0};
+  return ::poll(&state, 1, 0) > 0 && (state.revents & (POLLHUP | POLLRDHUP | POLLERR));
+}
+
+}  // namespace rdmakit::shm

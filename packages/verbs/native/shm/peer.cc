@@ -1,0 +1,99 @@
+#include "shm/peer.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+namespace rdmakit::shm {
+namespace {
+
+// Address space that one peer may take by announcing segments.
+constexpr uint64_t kMostMapped = uint64_t{1} << 42;
+
+// The wake-up is a write on the hot path, so it must be a descriptor whose writes do not block.
+bool is_event_fd(int fd) {
+  char path[32], target[32] = {};
+  std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return readlink(path, target, sizeof target - 1) > 0 && std::strcmp(target, "anon_inode:[eventfd]") == 0;
+}
+
+}  // namespace
+
+std::unique_ptr<Peer> Peer::open(const GreetingFrame& greeting, Frame& frame) {
+  std::unique_ptr<Peer> peer(new Peer);
+  peer->shape_ = {greeting.receive_entries, greeting.receive_sges};
+  errno = EPROTO;
+  if (!peer->shape_.sane() || !frame.fds[0] || !frame.fds[1]) return nullptr;
+  if (frame.fds[2] && !is_event_fd(frame.fds[2].get())) return nullptr;
+  peer->area_ = SharedMapping::open(frame.fds[0].get(), peer->shape_.size(), Sharing::writable);
+  if (peer->area_ == nullptr) return nullptr;
+  peer->table_mapping_ =
+      SharedMapping::open(frame.fds[1].get(), kMaxRegions * sizeof(RegionEntry), Sharing::read_only);
+  if (peer->table_mapping_ == nullptr) return nullptr;
+  uint8_t* area = peer->area_->data();
+  peer->header_ = reinterpret_cast<AreaHeader*>(area);
+  peer->slots_ = reinterpret_cast<Slot*>(area + peer->shape_.slots_at());
+  peer->entries_ = area + peer->shape_.entries_at();
+  peer->entry_stride_ = peer->shape_.entry_stride();
+  peer->mask_ = peer->shape_.entries - 1;
+  peer->table_ = reinterpret_cast<const RegionEntry*>(peer->table_mapping_->data());
+  peer->event_fd_ = std::move(frame.fds[2]);
+  peer->pid_ = frame.pid;
+  peer->same_process_ = frame.pid == getpid();
+  peer->queue_pair_ = greeting.queue_pair;
+  return peer;
+}
+
+// Hot path.
+Peer::Reach Peer::reach(uint32_t key, uint64_t address, uint64_t length, int access,
+                        RemotePiece& piece) const {
+  const RegionEntry& entry = table_[slot_of_key(key)];
+  // The caller has made `key` its hazard: from here on the entry stays as it is, or the key is gone.
+  if (key == 0 || entry.key.load(std::memory_order_seq_cst) != key) return Reach::refused;
+  const uint64_t start = read_once(entry.address);
+  const uint64_t size = read_once(entry.length);
+  if ((read_once(entry.access) & static_cast<uint32_t>(access)) != static_cast<uint32_t>(access) ||
+      address + length < address || address < start || length > size || address - start > size - length) {
+    return Reach::refused;
+  }
+  piece.address = address;
+  piece.length = length;
+  const uint32_t number = read_once(entry.segment);
+  if (number == kNoSegment) [[unlikely]] {
+    piece.mapped = same_process_ ? reinterpret_cast<uint8_t*>(address) : nullptr;
+    return Reach::ok;
+  }
+  if (number >= segments_.size()) [[unlikely]]
+    return Reach::not_mapped;
+  const Mapped& segment = segments_[number];
+  if (segment.data == nullptr || segment.generation != read_once(entry.generation)) [[unlikely]] {
+    return Reach::not_mapped;
+  }
+  // The table is the peer's word; what we mapped is a fact.
+  const uint64_t offset = address - read_once(entry.segment_address);
+  if (offset > segment.size || length > segment.size - offset) [[unlikely]]
+    return Reach::refused;
+  piece.mapped = segment.data + offset;
+  return Reach::ok;
+}
+// End of hot path.
+
+int Peer::add_segment(uint32_t number, uint32_t generation, std::shared_ptr<SharedMapping> mapping) {
+  if (number >= kMaxSegments) return EPROTO;
+  if (mapping->size() > kMostMapped - mapped_bytes_) return ENOMEM;
+  if (number >= segments_.size()) segments_.resize(number + 1);
+  mapped_bytes_ += mapping->size() - segments_[number].size;
+  segments_[number] = {mapping->data(), mapping->size(), generation, std::move(mapping)};
+  return 0;
+}
+
+void Peer::remove_segment(uint32_t number, uint32_t generation) {
+  if (number >= segments_.size() || segments_[number].generation != generation) return;
+  mapped_bytes_ -= segments_[number].size;
+  segments_[number] = {};
+}
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,130 @@
+#include "shm/protection_domain.h"
+
+#include <sys/random.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "shm/queue_pair.h"
+
+namespace rdmakit::shm {
+namespace {
+
+// Slot numbers are the process's and not the domain's: a key of one domain is free in all others.
+struct SlotNumbers {
+  std::mutex mutex;
+  std::vector<uint32_t> free;
+  uint32_t next = 1;  // 0 stays unused: no valid key is 0
+};
+SlotNumbers& slot_numbers() {
+  static SlotNumbers* made = std::make_unique<SlotNumbers>().release();
+  return *made;
+}
+
+// 0 when all are in use.
+uint32_t make_key() {
+  SlotNumbers& numbers = slot_numbers();
+  uint32_t slot;
+  {
+    const std::lock_guard lock(numbers.mutex);
+    if (!numbers.free.empty()) {
+      slot = numbers.free.back();
+      numbers.free.pop_back();
+    } else if (numbers.next < kMaxRegions) {
+      slot = numbers.next++;
+    } else {
+      return 0;
+    }
+  }
+  uint16_t random = 0;
+  if (getrandom(&random, sizeof random, 0) != sizeof random) {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    random = static_cast<uint16_t>(now.tv_nsec ^ now.tv_nsec >> 16);
+  }
+  return static_cast<uint32_t>(random >> 8) << 24 | slot << 8 | (random & 0xff);
+}
+
+void free_key(uint32_t key) {
+  SlotNumbers& numbers = slot_numbers();
+  const std::lock_guard lock(numbers.mutex);
+  numbers.free.push_back(slot_of_key(key));
+}
+
+}  // namespace
+
+std::unique_ptr<ProtectionDomain> ProtectionDomain::create(ibv_context* context) {
+  std::unique_ptr<ProtectionDomain> made(new ProtectionDomain);
+  made->context = context;
+  made->mapping_ = SharedMapping::create("rdmakit-regions", kMaxRegions * sizeof(RegionEntry),
+                                         Sharing::read_only, made->table_fd_);
+  if (made->mapping_ == nullptr) return nullptr;
+  return made;
+}
+
+uint32_t ProtectionDomain::add(uint64_t address, uint64_t length, int access) {
+  const uint32_t key = make_key();
+  if (key == 0) {
+    errno = ENOMEM;
+    return 0;
+  }
+  const std::shared_ptr<Segment> segment = Segments::instance().find(address, length);
+  RegionEntry& entry = table()[slot_of_key(key)];
+  const std::lock_guard lock(mutex_);
+  entry.access = static_cast<uint32_t>(access);
+  entry.segment = segment == nullptr ? kNoSegment : segment->number;
+  entry.generation = segment == nullptr ? 0 : segment->generation;
+  entry.segment_address = segment == nullptr ? 0 : segment->address();
+  entry.address = address;
+  entry.length = length;
+  entry.key.store(key, std::memory_order_release);
+  if (segment != nullptr) {
+    Use& use = segments_[segment->number];
+    use.segment = segment;
+    if (use.regions++ == 0) {
+      for (QueuePair* queue_pair : queue_pairs_) queue_pair->announce(segment);
+    }
+  }
+  return key;
+}
+
+int ProtectionDomain::remove(uint32_t key) {
+  RegionEntry& entry = table()[slot_of_key(key)];
+  int error = 0;
+  const std::lock_guard lock(mutex_);
+  // Remove, then look who is at it; a peer says that it is at it, then looks whether the key is there.
+  entry.key.store(0, std::memory_order_seq_cst);
+  for (QueuePair* queue_pair : queue_pairs_) {
+    queue_pair->finish_posting();
+    if (!queue_pair->wait_for_peer(key)) error = EBUSY;
+  }
+  if (const auto use = segments_.find(entry.segment); use != segments_.end() && --use->second.regions == 0) {
+    for (QueuePair* queue_pair : queue_pairs_) queue_pair->withdraw(use->second.segment);
+    segments_.erase(use);
+  }
+  // After EBUSY the slot stays out of use: a new region in it would not know the late copy.
+  if (error == 0) free_key(key);
+  return error;
+}
+
+void ProtectionDomain::join(QueuePair* queue_pair) {
+  users++;
+  const std::lock_guard lock(mutex_);
+  queue_pairs_.push_back(queue_pair);
+}
+
+void ProtectionDomain::leave(QueuePair* queue_pair) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase(queue_pairs_, queue_pair);
+  }
+  users--;
+}
+
+void ProtectionDomain::announce_all(QueuePair& queue_pair) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [number, use] : segments_) queue_pair.announce(use.segment);
+}
+
+}  // namespace rdmakit::shm

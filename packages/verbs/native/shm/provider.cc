@@ -1,0 +1,268 @@
+// The provider's face: each verb finds the object behind the ibv_* struct and lets it do the work.
+#include "provider.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "shm/completion_channel.h"
+#include "shm/completion_queue.h"
+#include "shm/connection.h"
+#include "shm/device.h"
+#include "shm/protection_domain.h"
+#include "shm/queue_pair.h"
+#include "shm/segment.h"
+
+namespace rdmakit {
+namespace {
+
+using namespace shm;
+
+int get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
+  return static_cast<CompletionChannel*>(channel)->take(cq, cq_context);
+}
+void ack_cq_events(ibv_cq* cq, unsigned int count) { static_cast<CompletionQueue*>(cq)->acknowledge(count); }
+int move_to_error(ibv_qp* qp) {
+  static_cast<QueuePair*>(qp)->fail(Failure{});
+  return 0;
+}
+constexpr DataPathVerbs kDataPathVerbs{get_cq_event, ack_cq_events, move_to_error};
+
+template <typename Object, typename... Arguments>
+Object* make(Arguments&&... arguments) {
+  try {
+    return std::make_unique<Object>(std::forward<Arguments>(arguments)...).release();
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+}
+
+template <typename Object>
+void destroy(Object* object) {
+  std::unique_ptr<Object>(object).reset();
+}
+
+class ShmProvider final : public Provider {
+ public:
+  const char* name() const override { return "shm"; }
+  int available(std::string&) override { return 0; }
+
+  int list_devices(std::vector<DeviceInfo>& devices) override {
+    devices.push_back({kDeviceName, "shm", "shared memory", 0});
+    return 0;
+  }
+  ibv_context* open_device(const std::string& name) override {
+    if (name == kDeviceName) return device_context();
+    errno = ENODEV;
+    return nullptr;
+  }
+  int close_device(ibv_context*) override { return 0; }
+  int query_device(ibv_context* context, ibv_device_attr* attributes) override;
+  int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
+  uint32_t capabilities(ibv_context*) override {
+    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics;
+  }
+
+  ibv_pd* alloc_pd(ibv_context* context) override;
+  int dealloc_pd(ibv_pd* pd) override;
+  ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override;
+  int dereg_mr(ibv_mr* mr) override;
+
+  ibv_comp_channel* create_comp_channel(ibv_context* context) override;
+  int destroy_comp_channel(ibv_comp_channel* channel) override;
+  ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
+                    Progress progress) override;
+  int destroy_cq(ibv_cq* cq) override;
+
+  ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
+    return QueuePair::create(pd, attributes).release();
+  }
+  int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) override {
+    return static_cast<QueuePair*>(qp)->modify(attributes, mask);
+  }
+  int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) override {
+    static_cast<QueuePair*>(qp)->query(attributes, init);
+    return 0;
+  }
+  int destroy_qp(ibv_qp* qp) override;
+
+  void* map_memory(size_t length) override { return Segments::instance().map(length); }
+  void unmap_memory(void* address, size_t) override { Segments::instance().unmap(address); }
+
+  std::shared_ptr<ConnectionId> create_id() override { return Connection::create(); }
+  const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
+};
+
+constexpr int kMaxCompletions = 1 << 20;
+
+int ShmProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
+  *attributes = ibv_device_attr{};
+  std::strncpy(attributes->fw_ver, "1", sizeof attributes->fw_ver);
+  attributes->max_mr_size = UINT64_MAX;
+  attributes->page_size_cap = 4096;
+  attributes->max_qp = 65536;
+  attributes->max_qp_wr = kMaxWorkRequests;
+  attributes->max_sge = kMaxSge;
+  attributes->max_sge_rd = kMaxSge;
+  attributes->max_cq = 65536;
+  attributes->max_cqe = kMaxCompletions;
+  attributes->max_mr = kMaxRegions - 1;
+  attributes->max_pd = 65536;
+  // Reads and atomics are done when they are posted, so there is no bound; this is what the field holds.
+  attributes->max_qp_rd_atom = UINT8_MAX;
+  attributes->max_qp_init_rd_atom = UINT8_MAX;
+  attributes->max_res_rd_atom = UINT8_MAX * attributes->max_qp;
+  attributes->atomic_cap = IBV_ATOMIC_GLOB;  // they are the CPU's own
+  attributes->phys_port_cnt = 1;
+  return 0;
+}
+
+int ShmProvider::query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
+  if (port != 1) return EINVAL;
+  *attributes = ibv_port_attr{};
+  attributes->state = IBV_PORT_ACTIVE;
+  attributes->max_mtu = IBV_MTU_4096;
+  attributes->active_mtu = IBV_MTU_4096;
+  attributes->max_msg_sz = static_cast<uint32_t>(kMaxMessage);
+  attributes->gid_tbl_len = 1;
+  attributes->pkey_tbl_len = 1;
+  attributes->phys_state = 5;  // LinkUp
+  attributes->link_layer = IBV_LINK_LAYER_UNSPECIFIED;
+  return 0;
+}
+
+ibv_pd* ShmProvider::alloc_pd(ibv_context* context) { return ProtectionDomain::create(context).release(); }
+
+int ShmProvider::dealloc_pd(ibv_pd* pd) {
+  ProtectionDomain* own = static_cast<ProtectionDomain*>(pd);
+  if (own->users != 0) return EBUSY;
+  destroy(own);
+  return 0;
+}
+
+ibv_mr* ShmProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+  constexpr int kWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
+  constexpr int kKnown =
+      IBV_ACCESS_LOCAL_WRITE | kWrites | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING;
+  const uint64_t start = reinterpret_cast<uint64_t>(address);
+  // ibv_reg_mr(3): remote write and remote atomic need local write.
+  if ((access & ~kKnown) || start + length < start ||
+      ((access & kWrites) && !(access & IBV_ACCESS_LOCAL_WRITE))) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  MemoryRegion* mr = make<MemoryRegion>();
+  if (mr == nullptr) return nullptr;
+  ProtectionDomain* own = static_cast<ProtectionDomain*>(pd);
+  mr->context = pd->context;
+  mr->pd = pd;
+  mr->addr = address;
+  mr->length = length;
+  mr->lkey = mr->rkey = own->add(start, length, access);
+  if (mr->lkey == 0) {
+    const int error = errno;
+    destroy(mr);
+    errno = error;
+    return nullptr;
+  }
+  own->users++;
+  return mr;
+}
+
+int ShmProvider::dereg_mr(ibv_mr* mr) {
+  ProtectionDomain* pd = static_cast<ProtectionDomain*>(mr->pd);
+  const int error = pd->remove(mr->lkey);
+  pd->users--;
+  destroy(static_cast<MemoryRegion*>(mr));
+  return error;
+}
+
+ibv_comp_channel* ShmProvider::create_comp_channel(ibv_context* context) {
+  CompletionChannel* channel = make<CompletionChannel>(context);
+  if (channel == nullptr || channel->ok()) return channel;
+  destroy(channel);
+  errno = EMFILE;
+  return nullptr;
+}
+
+int ShmProvider::destroy_comp_channel(ibv_comp_channel* channel) {
+  CompletionChannel* own = static_cast<CompletionChannel*>(channel);
+  if (own->in_use()) return EBUSY;
+  destroy(own);
+  return 0;
+}
+
+// Both kinds of progress are one here: whoever posts moves the data.
+ibv_cq* ShmProvider::create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
+                               Progress) {
+  if (entries < 1 || entries > kMaxCompletions) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  return make<CompletionQueue>(context, entries, cq_context, static_cast<CompletionChannel*>(channel));
+}
+
+int ShmProvider::destroy_cq(ibv_cq* cq) {
+  CompletionQueue* own = static_cast<CompletionQueue*>(cq);
+  if (own->users != 0) return EBUSY;
+  destroy(own);
+  return 0;
+}
+
+int ShmProvider::destroy_qp(ibv_qp* qp) {
+  QueuePair* own = static_cast<QueuePair*>(qp);
+  if (const std::shared_ptr<Connection> connection = own->connection().lock()) connection->forget_qp(own);
+  own->retire();
+  destroy(own);
+  return 0;
+}
+
+int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
+  return static_cast<CompletionQueue*>(cq)->poll(entries, completions);
+}
+int req_notify_cq(ibv_cq* cq, int solicited_only) {
+  static_cast<CompletionQueue*>(cq)->request_notification(solicited_only != 0);
+  return 0;
+}
+int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
+  return static_cast<QueuePair*>(qp)->post_send(request, bad);
+}
+int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  return static_cast<QueuePair*>(qp)->post_receive(request, bad);
+}
+
+struct Device {
+  ibv_device device{};
+  ibv_context context{};
+
+  Device() {
+    std::strncpy(device.name, kDeviceName, sizeof device.name);
+    std::strncpy(device.dev_name, kDeviceName, sizeof device.dev_name);
+    device.node_type = IBV_NODE_UNSPECIFIED;
+    device.transport_type = IBV_TRANSPORT_UNSPECIFIED;
+    context.device = &device;
+    context.cmd_fd = -1;
+    context.async_fd = -1;
+    context.num_comp_vectors = 1;
+    pthread_mutex_init(&context.mutex, nullptr);
+    context.ops.poll_cq = poll_cq;
+    context.ops.req_notify_cq = req_notify_cq;
+    context.ops.post_send = post_send;
+    context.ops.post_recv = post_recv;
+  }
+};
+
+}  // namespace
+
+ibv_context* shm::device_context() {
+  static Device* device = std::make_unique<Device>().release();
+  return &device->context;
+}
+
+Provider& shm_provider() {
+  static ShmProvider* provider = std::make_unique<ShmProvider>().release();
+  return *provider;
+}
+
+}  // namespace rdmakit

@@ -1,0 +1,245 @@
+#include "shm/queue_pair.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <chrono>
+
+#include "shm/completion_channel.h"
+#include "shm/completion_queue.h"
+#include "shm/connection.h"
+#include "shm/protection_domain.h"
+
+namespace rdmakit::shm {
+namespace {
+
+// Far above the copy of the longest message; a peer that takes longer is stopped.
+constexpr std::chrono::seconds kPeerPatience{5};
+
+std::atomic<uint32_t> next_queue_pair_number{1};
+
+uint32_t ring_size(uint32_t entries) { return std::bit_ceil(std::max(entries, 1u)); }
+
+}  // namespace
+
+std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attributes) {
+  ibv_qp_cap& cap = attributes->cap;
+  if (attributes->qp_type != IBV_QPT_RC || attributes->srq != nullptr) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  if (attributes->send_cq == nullptr || attributes->recv_cq == nullptr ||
+      cap.max_send_wr > kMaxWorkRequests || cap.max_recv_wr > kMaxWorkRequests ||
+      cap.max_send_sge > kMaxSge || cap.max_recv_sge > kMaxSge || cap.max_inline_data > kMaxInline) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  cap.max_send_wr = ring_size(cap.max_send_wr);
+  cap.max_recv_wr = ring_size(cap.max_recv_wr);
+  cap.max_send_sge = std::max(cap.max_send_sge, 1u);
+  cap.max_recv_sge = std::max(cap.max_recv_sge, 1u);
+  const AreaShape shape{cap.max_recv_wr, cap.max_recv_sge};
+  UniqueFd fd;
+  std::shared_ptr<SharedMapping> area =
+      SharedMapping::create("rdmakit-queue-pair", shape.size(), Sharing::writable, fd);
+  if (area == nullptr) return nullptr;
+  std::unique_ptr<QueuePair> made(new QueuePair(pd, *attributes, shape));
+  made->area_fd_ = std::move(fd);
+  made->header_ = reinterpret_cast<AreaHeader*>(area->data());
+  made->header_->floor.store(UINT32_MAX, std::memory_order_relaxed);
+  made->slots_ = reinterpret_cast<Slot*>(area->data() + shape.slots_at());
+  made->area_ = std::move(area);
+  return made;
+}
+
+QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape)
+    : ibv_qp{}, cap_(attributes.cap), signal_all_(attributes.sq_sig_all != 0), shape_(shape) {
+  context = pd->context;
+  qp_context = attributes.qp_context;
+  this->pd = pd;
+  send_cq = attributes.send_cq;
+  recv_cq = attributes.recv_cq;
+  qp_type = attributes.qp_type;
+  ibv_qp::state = IBV_QPS_RESET;
+  qp_num = next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff;
+  send_mask_ = cap_.max_send_wr - 1;
+  receive_mask_ = cap_.max_recv_wr - 1;
+  // Left untouched: an idle queue pair costs address space, not memory.
+  send_works_ = std::make_unique_for_overwrite<SendWork[]>(cap_.max_send_wr);
+  send_sges_ = std::make_unique_for_overwrite<ibv_sge[]>(size_t{cap_.max_send_wr} * cap_.max_send_sge);
+  inline_ = std::make_unique_for_overwrite<uint8_t[]>(size_t{cap_.max_send_wr} * cap_.max_inline_data);
+  receive_works_ = std::make_unique_for_overwrite<ReceiveWork[]>(cap_.max_recv_wr);
+  receive_sges_ = std::make_unique_for_overwrite<ibv_sge[]>(size_t{cap_.max_recv_wr} * cap_.max_recv_sge);
+  send_queue()->users++;
+  receive_queue()->users++;
+  domain()->join(this);
+}
+
+QueuePair::~QueuePair() {
+  domain()->leave(this);
+  send_queue()->users--;
+  receive_queue()->users--;
+}
+
+CompletionQueue* QueuePair::send_queue() const { return static_cast<CompletionQueue*>(send_cq); }
+CompletionQueue* QueuePair::receive_queue() const { return static_cast<CompletionQueue*>(recv_cq); }
+ProtectionDomain* QueuePair::domain() const { return static_cast<ProtectionDomain*>(pd); }
+
+int QueuePair::table_fd() const { return domain()->table_fd(); }
+int QueuePair::event_fd() const {
+  CompletionChannel* channel = receive_queue()->event_channel();
+  return channel == nullptr ? -1 : channel->fd;
+}
+
+std::shared_ptr<Link> QueuePair::link() {
+  const std::lock_guard lock(send_lock_);
+  return link_;
+}
+
+int QueuePair::modify(ibv_qp_attr* attributes, int mask) {
+  if ((mask & IBV_QP_STATE) == 0) return mask == 0 ? 0 : EOPNOTSUPP;
+  switch (attributes->qp_state) {
+    case IBV_QPS_ERR:
+      fail(Failure{});
+      return 0;
+    case IBV_QPS_INIT: {
+      const std::lock_guard lock(send_lock_);
+      if (state_.load() != State::reset) return EINVAL;
+      ibv_qp::state = IBV_QPS_INIT;
+      state_.store(State::init);
+      return 0;
+    }
+    default:
+      return EOPNOTSUPP;  // connecting takes a ConnectionId
+  }
+}
+
+void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
+  *attributes = ibv_qp_attr{};
+  switch (state_.load()) {
+    case State::reset:
+      attributes->qp_state = IBV_QPS_RESET;
+      break;
+    case State::init:
+      attributes->qp_state = IBV_QPS_INIT;
+      break;
+    case State::connected:
+      attributes->qp_state = IBV_QPS_RTS;
+      attributes->dest_qp_num = peer_->queue_pair();
+      attributes->rnr_retry = 7;
+      break;
+    case State::error:
+      attributes->qp_state = IBV_QPS_ERR;
+      break;
+  }
+  attributes->cur_qp_state = attributes->qp_state;
+  attributes->path_mtu = IBV_MTU_4096;
+  attributes->port_num = 1;
+  attributes->cap = cap_;
+  if (init == nullptr) return;
+  *init = ibv_qp_init_attr{};
+  init->qp_context = qp_context;
+  init->send_cq = send_cq;
+  init->recv_cq = recv_cq;
+  init->cap = cap_;
+  init->qp_type = qp_type;
+  init->sq_sig_all = signal_all_;
+}
+
+int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
+  {
+    const std::lock_guard lock(send_lock_);
+    if (state_.load() != State::init) return ECONNABORTED;
+    peer_ = std::move(peer);
+    link_ = std::move(link);
+    ibv_qp::state = IBV_QPS_RTS;
+    state_.store(State::connected);
+  }
+  domain()->announce_all(*this);
+  receive_queue()->attach(this);
+  if (send_queue() != receive_queue()) send_queue()->attach(this);
+  return 0;
+}
+
+int QueuePair::fail(const Failure& failure) {
+  const std::lock_guard ending(ending_mutex_);
+  if (ended_) return end_status_;
+  ended_ = true;
+  end_status_ = failure.status;
+  std::shared_ptr<Link> link;
+  {
+    const std::lock_guard lock(send_lock_);
+    link = link_;
+    ibv_qp::state = IBV_QPS_ERR;
+    state_.store(State::error, std::memory_order_seq_cst);
+    flush_sends(failure.oldest_send);
+  }
+  // Close, then look who is at it; the peer says that it is at it, then looks whether this is closed.
+  header_->closed.store(1, std::memory_order_seq_cst);
+  wait_for_peer(0);
+  {
+    // What has arrived whole is delivered, the rest of the receives is flushed.
+    const std::lock_guard lock(receive_queue()->members_lock());
+    ibv_wc arrival;
+    while (consume(1, &arrival) == 1) {
+      receive_queue()->push(arrival, true, &receive_polled_, receive_head_);
+    }
+    broken_ = true;
+    flush_receives();
+  }
+  if (link == nullptr) return end_status_;
+  link->end(failure.peer_status);
+  Connection::queue_pair_ended(connection_, failure.status);
+  return end_status_;
+}
+
+void QueuePair::retire() {
+  fail(Failure{});
+  receive_queue()->detach(this);
+  send_queue()->detach(this);
+  send_queue()->forget(&send_polled_);
+  receive_queue()->forget(&receive_polled_);
+}
+
+bool QueuePair::wait_for_peer(uint32_t key) {
+  const auto clear = [&] {
+    const uint32_t hazard = header_->hazard.load(std::memory_order_seq_cst);
+    return key == 0 ? hazard == 0 : hazard != key;
+  };
+  if (clear()) return true;
+  const std::shared_ptr<Link> link = this->link();
+  const auto deadline = std::chrono::steady_clock::now() + kPeerPatience;
+  while (!clear()) {
+    if (link != nullptr && link->peer_over()) return true;
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    const timespec pause{0, 20'000};
+    nanosleep(&pause, nullptr);
+  }
+  return true;
+}
+
+int QueuePair::add_segment(uint32_t number, uint32_t generation, int fd) {
+  // Mapped and populated before the lock: a post must not wait for that.
+  std::shared_ptr<SharedMapping> mapping = SharedMapping::open(fd, 1, Sharing::writable);
+  if (mapping == nullptr) return errno;
+  mapping->populate(fd);
+  const std::lock_guard lock(send_lock_);
+  return peer_ == nullptr ? 0 : peer_->add_segment(number, generation, std::move(mapping));
+}
+
+void QueuePair::remove_segment(uint32_t number, uint32_t generation) {
+  const std::lock_guard lock(send_lock_);
+  if (peer_ != nullptr) peer_->remove_segment(number, generation);
+}
+
+void QueuePair::announce(const std::shared_ptr<Segment>& segment) {
+  if (const std::shared_ptr<Link> at = link()) at->announce(segment);
+}
+
+void QueuePair::withdraw(const std::shared_ptr<Segment>& segment) {
+  if (const std::shared_ptr<Link> at = link()) at->withdraw(segment);
+}
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,200 @@
+// ibv_qp: a reliable connection through two areas of shared memory.
+//
+// Locks, in the order in which they are taken: ending_mutex_ (one end at a time), the receive queue's
+// CompletionQueue::members_lock() (taking arrivals), send_lock_ (the send queue and what goes to the
+// peer), a completion queue's ring. receive_lock_ guards post_recv callers among each other only.
+//   queue_pair.cc          life and death
+//   queue_pair_send.cc     posting and completing sends
+//   queue_pair_execute.cc  doing one
+//   queue_pair_receive.cc  posting receives and taking arrivals
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "shm/layout.h"
+#include "shm/link.h"
+#include "shm/peer.h"
+#include "shm/spin_lock.h"
+
+namespace rdmakit::shm {
+
+class CompletionQueue;
+class Connection;
+class ProtectionDomain;
+
+// Why a connection ends, and what is told to whom.
+struct Failure {
+  ibv_wc_status oldest_send = IBV_WC_WR_FLUSH_ERR;  // all others get IBV_WC_WR_FLUSH_ERR
+  int status = 0;                                   // of the id's `disconnected` event; 0 is an orderly end
+  int peer_status = 0;                              // of the peer's
+
+  static Failure lost(int error) { return {IBV_WC_RETRY_EXC_ERR, error, error}; }
+  // This side broke the rules, or found that the peer did.
+  static Failure protocol() { return {IBV_WC_WR_FLUSH_ERR, EPROTO, ECONNABORTED}; }
+};
+
+class QueuePair : public ibv_qp {
+ public:
+  enum class State : uint8_t { reset, init, connected, error };
+
+  // Null and errno when the attributes ask for too much. Grants go back into `attributes->cap`.
+  static std::unique_ptr<QueuePair> create(ibv_pd* pd, ibv_qp_init_attr* attributes);
+  ~QueuePair();
+
+  // The id that made this queue pair, and hears of the end of its connection.
+  void set_connection(std::weak_ptr<Connection> connection) { connection_ = std::move(connection); }
+  std::weak_ptr<Connection> connection() const { return connection_; }
+
+  // For the greeting.
+  AreaShape shape() const { return shape_; }
+  int area_fd() const { return area_fd_.get(); }
+  int table_fd() const;
+  int event_fd() const;
+
+  // INIT → RTS. 0 or an errno value.
+  int start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link);
+  int modify(ibv_qp_attr* attributes, int mask);
+  void query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const;
+  // To the error state, as if for `failure`. With Failure{} that is an orderly disconnect.
+  // The status of the failure that came first.
+  int fail(const Failure& failure);
+  // Ends the connection and makes sure that no thread works for this queue pair any more.
+  void retire();
+
+  int post_send(ibv_send_wr* request, ibv_send_wr** bad);
+  int post_receive(ibv_recv_wr* request, ibv_recv_wr** bad);
+
+  // Of the receive completion queue, under its members_lock: takes up to `capacity` arrivals.
+  int consume(int capacity, ibv_wc* completions);
+  bool has_arrival(bool solicited_only) const;
+  void arm(uint32_t armed);
+
+  // Sends what waited, if it need not wait any more.
+  void progress();
+  void progress_from_poll();  // the same under a members_lock: a failure is left to the engine
+
+  // Segments of the peer; on the engine's thread. 0 or an errno value.
+  int add_segment(uint32_t number, uint32_t generation, int fd);
+  void remove_segment(uint32_t number, uint32_t generation);
+  // Segments of this process.
+  void announce(const std::shared_ptr<Segment>& segment);
+  void withdraw(const std::shared_ptr<Segment>& segment);
+
+  // A post_send that was under way has ended when this returns.
+  void finish_posting() {
+    send_lock_.lock();
+    send_lock_.unlock();
+  }
+  // Waits until the peer does not touch the region `key`, or with 0 anything: false when it still may
+  // after kPeerPatience.
+  bool wait_for_peer(uint32_t key);
+
+ private:
+  struct Request;
+  struct Outcome;
+  class Pieces;
+  struct SendWork {
+    uint64_t wr_id;
+    uint64_t remote_address;
+    uint64_t compare_add;
+    uint64_t swap;
+    uint32_t remote_key;
+    uint32_t immediate;  // in network byte order
+    uint32_t length;
+    uint32_t sge_count;
+    ibv_wr_opcode opcode;
+    unsigned flags;
+  };
+  struct ReceiveWork {
+    uint64_t wr_id;
+    uint64_t length;
+    uint32_t sge_count;
+  };
+
+  QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape);
+
+  CompletionQueue* send_queue() const;
+  CompletionQueue* receive_queue() const;
+  ProtectionDomain* domain() const;
+  std::shared_ptr<Link> link();
+
+  // queue_pair_send.cc, under send_lock_
+  int check(const ibv_send_wr& request, uint64_t& length) const;
+  void enqueue(const ibv_send_wr& request, uint32_t length);
+  bool drain();  // false: it failed
+  bool settle(const Outcome& outcome, uint64_t wr_id, ibv_wr_opcode opcode, uint32_t length, bool signaled);
+  void report_send(uint64_t wr_id, ibv_wr_opcode opcode, uint32_t length, ibv_wc_status status,
+                   uint32_t vendor_error);
+  void set_waiting(bool waiting);
+  void flush_sends(ibv_wc_status oldest);
+  uint8_t* inline_data(uint32_t index) const {
+    return &inline_[size_t{index & send_mask_} * cap_.max_inline_data];
+  }
+
+  // queue_pair_execute.cc, under send_lock_
+  Outcome execute(const Request& request);
+  Outcome send(const Request& request);
+  Outcome write(const Request& request);
+  Outcome read(const Request& request);
+  Outcome atomic(const Request& request);
+  Outcome place(const Request& request, const ReceiveEntry& entry);
+  ibv_wc_status check_local(const Request& request, int access) const;
+  bool has_receive();
+  bool hold(uint32_t key);
+  void let_go();
+  void publish(Slot& slot, SlotKind kind, const Request& request);
+  void wake();
+
+  // queue_pair_receive.cc
+  bool take(const Slot& slot, ibv_wc& completion);
+  void flush_receives();
+
+  const ibv_qp_cap cap_;
+  const bool signal_all_;
+  const AreaShape shape_;
+  UniqueFd area_fd_;  // until the peer has it
+  std::shared_ptr<SharedMapping> area_;
+
+  // The send side.
+  alignas(kApart) SpinLock send_lock_;
+  std::atomic<State> state_{State::reset};
+  std::atomic<bool> waiting_{false};  // the oldest send cannot be done yet
+  uint32_t held_ = 0;                 // the hazard as the peer sees it
+  uint32_t position_ = 0;             // messages sent that took a receive
+  uint32_t posted_ = 0;               // receives of the peer, as last read
+  uint32_t send_mask_ = 0;
+  uint32_t send_head_ = 0;                // the oldest that is not done
+  uint32_t send_tail_ = 0;                // the next to be posted
+  uint32_t send_reported_ = 0;            // the last with a completion, plus 1
+  std::atomic<uint32_t> send_polled_{0};  // the last whose completion was polled, plus 1
+  std::unique_ptr<Peer> peer_;
+  std::shared_ptr<Link> link_;
+  std::unique_ptr<SendWork[]> send_works_;
+  std::unique_ptr<ibv_sge[]> send_sges_;
+  std::unique_ptr<uint8_t[]> inline_;
+
+  // The receive side.
+  alignas(kApart) AreaHeader* header_ = nullptr;
+  Slot* slots_ = nullptr;
+  uint32_t receive_mask_ = 0;
+  uint32_t receive_head_ = 0;                // the next arrival; under members_lock
+  bool broken_ = false;                      // no more arrivals are taken; under members_lock
+  std::atomic<uint32_t> receive_polled_{0};  // the last that was polled, plus 1
+  std::unique_ptr<ReceiveWork[]> receive_works_;
+  std::unique_ptr<ibv_sge[]> receive_sges_;
+  alignas(kApart) SpinLock receive_lock_;
+  uint64_t floor_ = UINT32_MAX;
+  std::atomic<uint32_t> receive_tail_{0};
+
+  std::mutex ending_mutex_;
+  bool ended_ = false;
+  int end_status_ = 0;
+  std::weak_ptr<Connection> connection_;
+};
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,168 @@
+// The receive queue: receives that are posted, and messages that have arrived in the slots.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "shm/completion_queue.h"
+#include "shm/connection.h"
+#include "shm/protection_domain.h"
+#include "shm/queue_pair.h"
+
+namespace rdmakit::shm {
+
+// Hot path: no allocation; a system call only when the peer has been waiting for a receive.
+int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
+  int error = 0;
+  {
+    const std::lock_guard lock(receive_lock_);
+    if (state_.load(std::memory_order_relaxed) == State::reset) [[unlikely]] {
+      *bad = request;
+      return EINVAL;
+    }
+    uint32_t tail = receive_tail_.load(std::memory_order_relaxed);
+    for (; request != nullptr; request = request->next) {
+      if (request->num_sge < 0 || static_cast<uint32_t>(request->num_sge) > cap_.max_recv_sge) {
+        error = EINVAL;
+      } else if (tail - receive_polled_.load(std::memory_order_acquire) > receive_mask_) {
+        error = ENOMEM;
+      }
+      if (error != 0) [[unlikely]] {
+        *bad = request;
+        break;
+      }
+      const uint32_t index = tail & receive_mask_;
+      // Ours to rely on, and a copy for the peer, who could write to it.
+      ReceiveWork& work = receive_works_[index];
+      ibv_sge* own = &receive_sges_[size_t{index} * cap_.max_recv_sge];
+      auto& entry = *reinterpret_cast<ReceiveEntry*>(area_->data() + shape_.entries_at() +
+                                                     index * shape_.entry_stride());
+      work.wr_id = request->wr_id;
+      work.length = 0;
+      work.sge_count = static_cast<uint32_t>(request->num_sge);
+      entry.sge_count = work.sge_count;
+      for (uint32_t i = 0; i < work.sge_count; i++) {
+        const ibv_sge& sge = own[i] = request->sg_list[i];
+        entry.sges[i] = {sge.addr, sge.length, sge.lkey};
+        work.length += sge.length;
+      }
+      if (work.length < floor_) [[unlikely]] {
+        floor_ = work.length;
+        header_->floor.store(static_cast<uint32_t>(floor_), std::memory_order_relaxed);
+      }
+      tail++;
+    }
+    receive_tail_.store(tail, std::memory_order_release);
+    header_->posted.exchange(tail, std::memory_order_seq_cst);
+  }
+  // Post, then look who waits; the peer says that it waits, then looks what is posted.
+  if (header_->starved.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
+    const std::shared_ptr<Link> at = link();
+    if (at != nullptr && header_->starved.exchange(0, std::memory_order_relaxed) != 0) at->kick();
+  }
+  // fail() sets the state and then flushes, this publishes and then looks: one sees the other.
+  if (state_.load(std::memory_order_seq_cst) == State::error) [[unlikely]] {
+    const std::lock_guard lock(receive_queue()->members_lock());
+    if (broken_) flush_receives();
+  }
+  return error;
+}
+
+int QueuePair::consume(int capacity, ibv_wc* completions) {
+  int count = 0;
+  while (count < capacity && !broken_) {
+    const Slot& slot = slots_[receive_head_ & receive_mask_];
+    if (slot.sequence.load(std::memory_order_seq_cst) != receive_head_ + 1) break;
+    const bool good =
+        receive_head_ != receive_tail_.load(std::memory_order_acquire) && take(slot, completions[count]);
+    if (good) {
+      receive_head_++;
+      receive_polled_.store(receive_head_, std::memory_order_release);
+      count++;
+    }
+    if (!good || completions[count - 1].status != IBV_WC_SUCCESS) [[unlikely]] {
+      broken_ = true;
+      Connection::fail_queue_pair(connection_, Failure::protocol());
+    }
+  }
+  return count;
+}
+
+// False: what the peer wrote makes no sense.
+bool QueuePair::take(const Slot& slot, ibv_wc& completion) {
+  const SlotKind kind = read_once(slot.kind);
+  const uint8_t flags = read_once(slot.flags);
+  const uint32_t length = read_once(slot.length);
+  const uint32_t index = receive_head_ & receive_mask_;
+  const ReceiveWork& work = receive_works_[index];
+  completion = {};
+  completion.wr_id = work.wr_id;
+  completion.status = IBV_WC_SUCCESS;
+  completion.opcode = IBV_WC_RECV;
+  completion.byte_len = length;
+  completion.qp_num = qp_num;
+  if (flags & kSlotImmediate) {
+    completion.wc_flags = IBV_WC_WITH_IMM;
+    completion.imm_data = read_once(slot.immediate);
+  }
+  switch (kind) {
+    case SlotKind::payload: {
+      if (length > kSlotPayload) return false;
+      if (length > work.length) {
+        completion.status = IBV_WC_LOC_LEN_ERR;
+        return true;
+      }
+      const ibv_sge* sge = &receive_sges_[size_t{index} * cap_.max_recv_sge];
+      for (uint32_t done = 0; done < length; sge++) {
+        const uint32_t piece = std::min(sge->length, length - done);
+        if (piece == 0) continue;
+        if (!domain()->allows(sge->lkey, sge->addr, piece, IBV_ACCESS_LOCAL_WRITE)) [[unlikely]] {
+          completion.status = IBV_WC_LOC_PROT_ERR;
+          return true;
+        }
+        std::memcpy(reinterpret_cast<void*>(sge->addr), slot.payload + done, piece);
+        done += piece;
+      }
+      return true;
+    }
+    case SlotKind::placed:
+      return length <= work.length;
+    case SlotKind::write:
+      completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+      return true;
+    case SlotKind::length_error:
+      completion.status = IBV_WC_LOC_LEN_ERR;
+      return true;
+    case SlotKind::protection_error:
+      completion.status = IBV_WC_LOC_PROT_ERR;
+      return true;
+  }
+  return false;
+}
+// End of hot path.
+
+bool QueuePair::has_arrival(bool solicited_only) const {
+  if (broken_) return false;
+  for (uint32_t i = 0; i < shape_.entries; i++) {
+    const Slot& slot = slots_[(receive_head_ + i) & receive_mask_];
+    if (slot.sequence.load(std::memory_order_seq_cst) != receive_head_ + i + 1) return false;
+    if (!solicited_only || (read_once(slot.flags) & kSlotSolicited)) return true;
+  }
+  return false;
+}
+
+// Armed, then looked at the slots; the peer publishes, then looks whether we are armed.
+void QueuePair::arm(uint32_t armed) { header_->armed.exchange(armed, std::memory_order_seq_cst); }
+
+void QueuePair::flush_receives() {
+  const uint32_t tail = receive_tail_.load(std::memory_order_seq_cst);
+  for (; receive_head_ != tail; receive_head_++) {
+    ibv_wc completion{};
+    completion.wr_id = receive_works_[receive_head_ & receive_mask_].wr_id;
+    completion.status = IBV_WC_WR_FLUSH_ERR;
+    completion.opcode = IBV_WC_RECV;
+    completion.qp_num = qp_num;
+    receive_queue()->push(completion, true, &receive_polled_, receive_head_ + 1);
+  }
+}
+
+}  // namespace rdmakit::shm

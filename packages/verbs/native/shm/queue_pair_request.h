@@ -1,0 +1,53 @@
+// One send work request on its way, and how it went. Only for queue_pair_send.cc and _execute.cc.
+#pragma once
+
+#include "shm/queue_pair.h"
+
+namespace rdmakit::shm {
+
+struct QueuePair::Request {
+  const ibv_sge* sges = nullptr;
+  uint64_t length = 0;
+  uint64_t remote_address = 0;
+  uint64_t compare_add = 0;
+  uint64_t swap = 0;
+  uint32_t remote_key = 0;
+  uint32_t sge_count = 0;
+  uint32_t immediate = 0;
+  ibv_wr_opcode opcode = IBV_WR_SEND;
+  bool inlined = false;
+  bool solicited = false;
+
+  Request() = default;
+  Request(const ibv_send_wr& from, uint32_t bytes)
+      : sges(from.sg_list),
+        length(bytes),
+        sge_count(static_cast<uint32_t>(from.num_sge)),
+        immediate(from.imm_data),
+        opcode(from.opcode),
+        inlined(from.send_flags & IBV_SEND_INLINE),
+        solicited(from.send_flags & IBV_SEND_SOLICITED) {
+    if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+      remote_address = from.wr.atomic.remote_addr;
+      remote_key = from.wr.atomic.rkey;
+      compare_add = from.wr.atomic.compare_add;
+      swap = from.wr.atomic.swap;
+    } else {
+      remote_address = from.wr.rdma.remote_addr;
+      remote_key = from.wr.rdma.rkey;
+    }
+  }
+};
+
+struct QueuePair::Outcome {
+  ibv_wc_status status = IBV_WC_SUCCESS;
+  uint32_t vendor_error = 0;
+  bool waits = false;  // nothing was done: there is no receive, or no mapping yet
+
+  static Outcome failed(ibv_wc_status status, uint32_t vendor_error = 0) {
+    return {status, vendor_error, false};
+  }
+  static Outcome later() { return {IBV_WC_SUCCESS, 0, true}; }
+};
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,226 @@
+// The send queue. A request is done while it is posted; only one that has to wait, for a receive of the
+// peer or for the announcement of a segment, is copied into the queue, and all that come after it.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "shm/completion_queue.h"
+#include "shm/connection.h"
+#include "shm/queue_pair.h"
+#include "shm/queue_pair_request.h"
+
+namespace rdmakit::shm {
+namespace {
+
+ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
+  switch (opcode) {
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      return IBV_WC_RDMA_WRITE;
+    case IBV_WR_RDMA_READ:
+      return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return IBV_WC_FETCH_ADD;
+    default:
+      return IBV_WC_SEND;
+  }
+}
+
+bool is_atomic(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+}
+
+}  // namespace
+
+// Hot path: no allocation, no system call unless the peer sleeps, one uncontended lock.
+int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
+  int error = 0;
+  bool failed = false;
+  {
+    const std::lock_guard lock(send_lock_);
+    const State before = state_.load(std::memory_order_relaxed);
+    if (before != State::connected && before != State::error) [[unlikely]] {
+      *bad = request;
+      return EINVAL;
+    }
+    for (; request != nullptr; request = request->next) {
+      uint64_t length = 0;
+      error = check(*request, length);
+      if (error != 0) [[unlikely]] {
+        *bad = request;
+        break;
+      }
+      const uint32_t bytes = static_cast<uint32_t>(length);
+      const bool signaled = signal_all_ || (request->send_flags & IBV_SEND_SIGNALED);
+      if (send_head_ != send_tail_) [[unlikely]] {  // some wait, or wait to be flushed
+        enqueue(*request, bytes);
+        continue;
+      }
+      if (state_.load(std::memory_order_relaxed) == State::error) [[unlikely]] {
+        send_head_ = ++send_tail_;
+        report_send(request->wr_id, request->opcode, bytes, IBV_WC_WR_FLUSH_ERR, 0);
+        continue;
+      }
+      const Outcome outcome = execute(Request(*request, bytes));
+      if (outcome.waits) [[unlikely]] {
+        enqueue(*request, bytes);
+        set_waiting(true);
+        continue;
+      }
+      send_head_ = ++send_tail_;
+      failed |= !settle(outcome, request->wr_id, request->opcode, bytes, signaled);
+    }
+    let_go();
+  }
+  if (failed) [[unlikely]]
+    fail(Failure::protocol());
+  return error;
+}
+
+int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
+  switch (request.opcode) {
+    case IBV_WR_SEND:
+    case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_RDMA_WRITE:
+    case IBV_WR_RDMA_WRITE_WITH_IMM:
+      break;
+    case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      if (request.send_flags & IBV_SEND_INLINE) return EINVAL;
+      break;
+    default:
+      return EOPNOTSUPP;
+  }
+  if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > cap_.max_send_sge) return EINVAL;
+  length = 0;
+  for (int i = 0; i < request.num_sge; i++) length += request.sg_list[i].length;
+  if (length > kMaxMessage) return EINVAL;
+  if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
+  if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
+  // An entry is in use until its completion has been polled; unsignaled ones until a later completion
+  // has been, or until they are done when there is no completion to wait for.
+  const uint32_t polled = send_polled_.load(std::memory_order_acquire);
+  if (send_tail_ - (polled == send_reported_ ? send_head_ : polled) > send_mask_) return ENOMEM;
+  return 0;
+}
+
+// Completes what execute() did. False: the queue pair is in error now, and fail() has to follow.
+bool QueuePair::settle(const Outcome& outcome, uint64_t wr_id, ibv_wr_opcode opcode, uint32_t length,
+                       bool signaled) {
+  if (outcome.status == IBV_WC_SUCCESS) [[likely]] {
+    if (signaled) report_send(wr_id, opcode, length, IBV_WC_SUCCESS, 0);
+    return true;
+  }
+  report_send(wr_id, opcode, length, outcome.status, outcome.vendor_error);
+  ibv_qp::state = IBV_QPS_ERR;
+  state_.store(State::error, std::memory_order_seq_cst);
+  return false;
+}
+
+void QueuePair::report_send(uint64_t wr_id, ibv_wr_opcode opcode, uint32_t length, ibv_wc_status status,
+                            uint32_t vendor_error) {
+  ibv_wc completion{};
+  completion.wr_id = wr_id;
+  completion.status = status;
+  completion.vendor_err = vendor_error;
+  completion.opcode = completion_opcode(opcode);
+  completion.byte_len = opcode == IBV_WR_RDMA_READ || is_atomic(opcode) ? length : 0;
+  completion.qp_num = qp_num;
+  send_reported_ = send_head_;
+  send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, send_reported_);
+}
+// End of hot path.
+
+void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
+  SendWork& work = send_works_[send_tail_ & send_mask_];
+  const Request what(request, length);
+  work.wr_id = request.wr_id;
+  work.remote_address = what.remote_address;
+  work.remote_key = what.remote_key;
+  work.compare_add = what.compare_add;
+  work.swap = what.swap;
+  work.immediate = what.immediate;
+  work.length = length;
+  work.opcode = request.opcode;
+  work.flags = request.send_flags;
+  work.sge_count = 0;
+  ibv_sge* to = &send_sges_[size_t{send_tail_ & send_mask_} * cap_.max_send_sge];
+  if (what.inlined) {
+    uint8_t* bytes = inline_data(send_tail_);
+    if (length > 0) to[work.sge_count++] = {reinterpret_cast<uint64_t>(bytes), length, 0};
+    for (uint32_t i = 0; i < what.sge_count; i++) {
+      const ibv_sge& sge = request.sg_list[i];
+      if (sge.length > 0) std::memcpy(bytes, reinterpret_cast<const void*>(sge.addr), sge.length);
+      bytes += sge.length;
+    }
+  } else {
+    std::copy_n(request.sg_list, what.sge_count, to);
+    work.sge_count = what.sge_count;
+  }
+  send_tail_++;
+}
+
+// Does what is in the queue until one has to wait again.
+bool QueuePair::drain() {
+  bool good = true;
+  while (good && send_head_ != send_tail_) {
+    const SendWork& work = send_works_[send_head_ & send_mask_];
+    Request request;
+    request.opcode = work.opcode;
+    request.inlined = work.flags & IBV_SEND_INLINE;
+    request.solicited = work.flags & IBV_SEND_SOLICITED;
+    request.sges = &send_sges_[size_t{send_head_ & send_mask_} * cap_.max_send_sge];
+    request.sge_count = work.sge_count;
+    request.length = work.length;
+    request.remote_address = work.remote_address;
+    request.remote_key = work.remote_key;
+    request.compare_add = work.compare_add;
+    request.swap = work.swap;
+    request.immediate = work.immediate;
+    const Outcome outcome = execute(request);
+    if (outcome.waits) break;
+    const bool signaled = signal_all_ || (work.flags & IBV_SEND_SIGNALED);
+    send_head_++;
+    good = settle(outcome, work.wr_id, work.opcode, work.length, signaled);
+  }
+  let_go();
+  if (send_head_ == send_tail_) set_waiting(false);
+  return good;
+}
+
+void QueuePair::set_waiting(bool waiting) {
+  if (waiting_.load(std::memory_order_relaxed) == waiting) return;
+  waiting_.store(waiting, std::memory_order_relaxed);
+  send_queue()->waiting.fetch_add(waiting ? 1 : -1, std::memory_order_relaxed);
+}
+
+void QueuePair::progress() {
+  bool good = true;
+  if (waiting_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(send_lock_);
+    if (state_.load(std::memory_order_relaxed) == State::connected) good = drain();
+  }
+  if (!good) fail(Failure::protocol());
+}
+
+void QueuePair::progress_from_poll() {
+  if (!waiting_.load(std::memory_order_relaxed)) return;
+  const std::lock_guard lock(send_lock_);
+  if (state_.load(std::memory_order_relaxed) != State::connected || drain()) return;
+  Connection::fail_queue_pair(connection_, Failure::protocol());
+}
+
+void QueuePair::flush_sends(ibv_wc_status oldest) {
+  ibv_wc_status status = oldest;
+  while (send_head_ != send_tail_) {
+    const SendWork& work = send_works_[send_head_++ & send_mask_];
+    report_send(work.wr_id, work.opcode, work.length, status, 0);
+    status = IBV_WC_WR_FLUSH_ERR;
+  }
+  set_waiting(false);
+}
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,63 @@
+#include "shm/segment.h"
+
+#include <cerrno>
+
+#include "mapped_memory.h"
+#include "shm/layout.h"
+
+namespace rdmakit::shm {
+
+Segments& Segments::instance() {
+  static Segments* segments = std::make_unique<Segments>().release();
+  return *segments;
+}
+
+void* Segments::map(size_t length) {
+  if (length == 0 || more_than_machine_has(length)) {
+    errno = length == 0 ? EINVAL : ENOMEM;
+    return nullptr;
+  }
+  auto segment = std::make_shared<Segment>();
+  length = round_up_to_page(length);
+  segment->mapping = SharedMapping::create("rdmakit-segment", length, Sharing::writable, segment->fd);
+  if (segment->mapping == nullptr) return nullptr;
+  uint8_t* data = segment->mapping->data();
+  if (const int error = touch_memory(data, length); error != 0) {
+    errno = error;
+    return nullptr;
+  }
+  const std::lock_guard lock(mutex_);
+  if (!free_numbers_.empty()) {
+    segment->number = free_numbers_.back();
+    free_numbers_.pop_back();
+  } else if (next_number_ < kMaxSegments) {
+    segment->number = next_number_++;
+  } else {
+    errno = ENOMEM;
+    return nullptr;
+  }
+  segment->generation = next_generation_++;
+  by_address_.emplace(segment->address(), segment);
+  return data;
+}
+
+void Segments::unmap(void* address) {
+  std::shared_ptr<Segment> gone;  // unmapped after the lock is released
+  const std::lock_guard lock(mutex_);
+  const auto found = by_address_.find(reinterpret_cast<uint64_t>(address));
+  if (found == by_address_.end()) return;
+  gone = std::move(found->second);
+  by_address_.erase(found);
+  free_numbers_.push_back(gone->number);
+}
+
+std::shared_ptr<Segment> Segments::find(uint64_t address, uint64_t length) {
+  const std::lock_guard lock(mutex_);
+  auto after = by_address_.upper_bound(address);
+  if (after == by_address_.begin()) return nullptr;
+  const std::shared_ptr<Segment>& segment = std::prev(after)->second;
+  const uint64_t offset = address - segment->address();
+  return offset <= segment->length() && length <= segment->length() - offset ? segment : nullptr;
+}
+
+}  // namespace rdmakit::shm

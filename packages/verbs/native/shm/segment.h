@@ -1,0 +1,43 @@
+// Memory that map_memory gave: a memfd that peers can map.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "shm/shared_mapping.h"
+
+namespace rdmakit::shm {
+
+struct Segment {
+  UniqueFd fd;
+  std::shared_ptr<SharedMapping> mapping;
+  uint32_t number = 0;      // below kMaxSegments; used again after unmap_memory
+  uint32_t generation = 0;  // tells one use of a number from the next
+
+  uint64_t address() const { return reinterpret_cast<uint64_t>(mapping->data()); }
+  uint64_t length() const { return mapping->size(); }
+};
+
+// Every segment of the process, by address.
+class Segments {
+ public:
+  static Segments& instance();
+
+  // Null and errno on failure. The memory is there already, zeroed and touched.
+  void* map(size_t length);
+  void unmap(void* address);
+  // The segment that holds all of [address, address + length); null: plain memory.
+  std::shared_ptr<Segment> find(uint64_t address, uint64_t length);
+
+ private:
+  std::mutex mutex_;
+  std::map<uint64_t, std::shared_ptr<Segment>> by_address_;
+  std::vector<uint32_t> free_numbers_;
+  uint32_t next_number_ = 0;
+  uint32_t next_generation_ = 1;
+};
+
+}  // namespace rdmakit::shm
