@@ -195,11 +195,14 @@ void Lane::loop() {
     }
 
     if (moved) {
-      if (waiter_.moved(now_)) (waiter_.slept() ? statistics_.sleeps : statistics_.spins).add();
+      if (waiter_.moved(now_) && !waiter_.slept()) statistics_.spins.add();
       continue;
     }
-    const bool busy = connection_.is_open() || rdma_.outstanding() > 0;
-    if (busy && waiter_.spin(now_)) {
+    // Completions are worth spinning for. A request is not: its sender must be scheduled first, and a
+    // sleeping lane leaves it the core (4 KiB READ at depth 1, two cores: p99 11 µs instead of 56).
+    const bool spins =
+        rdma_.outstanding() > 0 || (options_.wait_mode == WaitMode::poll && connection_.is_open());
+    if (spins && waiter_.spin(now_)) {
       __builtin_ia32_pause();
       continue;
     }
@@ -219,6 +222,7 @@ void Lane::sleep(uint64_t now) {
     }
   }
   watch_socket();
+  statistics_.sleeps.add();
   epoll_event events[4];
   const int count = epoll_wait(epoll_.get(), events, 4, timeout_ms(now));
   for (int i = 0; i < count; i++) {

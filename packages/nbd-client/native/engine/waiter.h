@@ -1,4 +1,4 @@
-// How long a lane spins before it sleeps.
+// How long a lane spins for a completion before it sleeps.
 //
 // The estimate is the moving average of how long waits have been taking, whatever ended them
 // (completion or request). Spinning pays when that is short: a sleep costs a context switch and, in a
