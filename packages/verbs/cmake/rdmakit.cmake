@@ -38,7 +38,11 @@ function(rdmakit_addon name)
   add_library(${name} SHARED ${arg_SOURCES} ${CMAKE_JS_SRC})
   rdmakit_target(${name})
   set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX ".node")
-  target_compile_definitions(${name} PRIVATE NAPI_VERSION=9 NODE_ADDON_API_DISABLE_DEPRECATED NODE_ADDON_API_CPP_EXCEPTIONS)
+  target_compile_definitions(${name} PRIVATE NAPI_VERSION=9 NODE_ADDON_API_DISABLE_DEPRECATED NODE_ADDON_API_CPP_EXCEPTIONS
+    # In an environment that is ending nothing can be thrown any more: that is not a reason to abort.
+    NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS)
   target_include_directories(${name} SYSTEM PRIVATE ${CMAKE_JS_INC} ${node_addon_api})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} ${CMAKE_JS_LIB})
+  # Node unloads an addon with the last worker that used it; our threads still run in its code.
+  target_link_options(${name} PRIVATE -Wl,-z,nodelete)
 endfunction()

@@ -19,15 +19,18 @@ void ChannelObject::watch(Napi::Env env, Napi::Function wake) {
     doorbell.Release();
     throw failure(env, error, "ibv_get_cq_event");
   }
+  hook_.set(
+      env, [](void* channel) { static_cast<ChannelObject*>(channel)->end_in_javascript(); }, this);
 }
 
-void ChannelObject::unwatch() {
-  if (watch_ != 0) unwatch_channel(watch_);
+void ChannelObject::end_in_javascript() {
+  if (watch_ == 0) return;
+  hook_.clear();
+  unwatch_channel(watch_);
   watch_ = 0;
 }
 
 void ChannelObject::destroy() {
-  unwatch();
   provider.destroy_comp_channel(channel());
   parent_ = {};
 }

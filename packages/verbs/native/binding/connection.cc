@@ -64,11 +64,14 @@ void IdObject::set_sink(Napi::Env env, Napi::Function sink) {
         });
     if (status != napi_ok) delete carried;
   });
+  hook_.set(
+      env, [](void* id) { static_cast<IdObject*>(id)->end_in_javascript(); }, this);
 }
 
-void IdObject::end_events() {
+void IdObject::end_in_javascript() {
   if (!has_sink_) return;
   has_sink_ = false;
+  hook_.clear();
   id_->set_sink([](CmEvent&&) {});
   sink_.Release();
 }

@@ -126,25 +126,11 @@ Napi::Value alloc_pd(const Napi::CallbackInfo& info) {
   return Object::wrap(info.Env(), new PdObject(context, pd));
 }
 
-// JavaScript lets go. What needs JavaScript's thread to end is ended here.
+// JavaScript lets go.
 void close_handle(const Napi::CallbackInfo& info) {
   void* data = nullptr;
   if (!info[0].IsExternal() || napi_get_value_external(info.Env(), info[0], &data) != napi_ok) return;
-  auto* object = static_cast<Object*>(static_cast<Handle*>(data));
-  switch (object->kind) {
-    case HandleKind::memory_region:
-      static_cast<MrObject*>(object)->detach();
-      break;
-    case HandleKind::completion_channel:
-      static_cast<ChannelObject*>(object)->unwatch();
-      break;
-    case HandleKind::connection_id:
-      static_cast<IdObject*>(object)->end_events();
-      break;
-    default:
-      break;
-  }
-  object->close();
+  static_cast<Object*>(static_cast<Handle*>(data))->close();
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ Napi::Value MrObject::buffer(Napi::Env env) {
   return made;
 }
 
-void MrObject::detach() {
+void MrObject::end_in_javascript() {
   if (buffer_.IsEmpty()) return;
   Napi::ArrayBuffer made = buffer_.Value();
   if (!made.IsDetached()) made.Detach();

@@ -38,7 +38,9 @@ void Object::forget() {
 }
 
 void Object::close() {
-  if (!closed_.exchange(true, std::memory_order_acq_rel)) leave();
+  if (closed_.exchange(true, std::memory_order_acq_rel)) return;
+  end_in_javascript();
+  leave();
 }
 
 void Object::finalize(napi_env, void* data, void*) {

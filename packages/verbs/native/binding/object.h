@@ -21,14 +21,16 @@ class Object : public Handle {
 
   // The external of this object, with JavaScript as its first user. Takes over the new object.
   static Napi::Value wrap(Napi::Env env, Object* object);
-  // JavaScript's user leaves. Idempotent.
+  // JavaScript's user leaves; on its thread. Idempotent.
   void close();
 
  protected:
   Object(HandleKind kind, Provider& provider, void* verbs_object);
   virtual ~Object() = default;
-  // Destroys the verbs object and lets go of what it was made from.
+  // Destroys the verbs object and lets go of what it was made from. On any thread.
   virtual void destroy() = 0;
+  // Ends what needs JavaScript's thread to end, before its user leaves.
+  virtual void end_in_javascript() {}
 
  private:
   static void retain_object(Handle* self);

@@ -7,6 +7,28 @@
 
 namespace rdmakit::binding {
 
+// Calls a function when JavaScript's environment (a worker, the process) ends before the object does:
+// a native thread must not ring the doorbell of an environment that is gone.
+class EnvironmentHook {
+ public:
+  void set(napi_env env, void (*hook)(void* object), void* object) {
+    if (napi_add_env_cleanup_hook(env, hook, object) == napi_ok) {
+      env_ = env;
+      hook_ = hook;
+      object_ = object;
+    }
+  }
+  void clear() {
+    if (env_ != nullptr) napi_remove_env_cleanup_hook(env_, hook_, object_);
+    env_ = nullptr;
+  }
+
+ private:
+  napi_env env_ = nullptr;
+  void (*hook_)(void*) = nullptr;
+  void* object_ = nullptr;
+};
+
 class ContextObject final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::context;
@@ -59,11 +81,11 @@ class MrObject final : public Object {
   ibv_mr* mr() const { return static_cast<ibv_mr*>(object); }
   // The one ArrayBuffer over the region.
   Napi::Value buffer(Napi::Env env);
-  // Detaches the ArrayBuffer: later accesses find length 0 instead of memory that is gone.
-  void detach();
 
  private:
   void destroy() override;
+  // Detaches the ArrayBuffer: later accesses find length 0 instead of memory that is gone.
+  void end_in_javascript() override;
   std::shared_ptr<Mapping> mapping_;
   Napi::Reference<Napi::ArrayBuffer> buffer_;
   Ref<ibv_pd> parent_;
@@ -78,13 +100,13 @@ class ChannelObject final : public Object {
   ibv_comp_channel* channel() const { return static_cast<ibv_comp_channel*>(object); }
   // Calls `wake` with a completion queue at each event, from then on. Once for a channel.
   void watch(Napi::Env env, Napi::Function wake);
-  // Ends the watching; JavaScript's thread only.
-  void unwatch();
 
  private:
   void destroy() override;
+  void end_in_javascript() override;
   Ref<ibv_context> parent_;
   uint64_t watch_ = 0;
+  EnvironmentHook hook_;
 };
 
 class CqObject final : public Object {
@@ -111,12 +133,12 @@ class IdObject final : public Object {
       : Object(kKind, provider, id.get()), id_(std::move(id)) {}
   ConnectionId& id() const { return *id_; }
   void set_sink(Napi::Env env, Napi::Function sink);
-  // Lets the event loop end; JavaScript's thread only.
-  void end_events();
 
  private:
   void destroy() override;
+  void end_in_javascript() override;
   std::shared_ptr<ConnectionId> id_;
+  EnvironmentHook hook_;
   Napi::ThreadSafeFunction sink_;
   bool has_sink_ = false;
 };

@@ -1,0 +1,42 @@
+import { once } from 'node:events'
+import { fileURLToPath } from 'node:url'
+import { Worker } from 'node:worker_threads'
+import { describe, expect, it } from 'vitest'
+
+const index = fileURLToPath(new URL('../dist/index.js', import.meta.url))
+
+/** A worker that leaves everything open: a listener, a connection with traffic, a queue being waited on. */
+const BUSY = `
+const { parentPort } = require('node:worker_threads')
+import(${JSON.stringify(index)}).then(async ({ ConnectionId, Listener }) => {
+  const ends = async (id) => {
+    const pd = id.context.allocateProtectionDomain()
+    const channel = id.context.createCompletionChannel()
+    const cq = id.context.createCompletionQueue({ entries: 64, channel })
+    const region = await pd.allocateMemoryRegion(4096, ['remote-write'])
+    return { cq, region, qp: id.createQueuePair(pd, { sendQueue: cq }) }
+  }
+  const listener = await Listener.listen('iwarp://127.0.0.1:0', async ({ id }) => {
+    const end = await ends(id)
+    end.qp.postReceive({ data: [{ region: end.region }] })
+    await id.accept()
+    end.cq.wait().catch(() => {})
+  })
+  const id = await ConnectionId.resolve(listener.uri)
+  const { cq, qp, region } = await ends(id)
+  await id.connect()
+  cq.wait().catch(() => {})
+  qp.postSend({ opcode: 'send', data: [{ region, length: 8 }] })
+  parentPort.postMessage('busy')
+})`
+
+describe('a worker thread', () => {
+  it.each([1, 2, 3, 4, 5])(
+    'that is terminated with everything open leaves the process alive, time %i',
+    async () => {
+      const worker = new Worker(BUSY, { eval: true })
+      expect(await once(worker, 'message')).toEqual(['busy'])
+      await worker.terminate()
+    },
+  )
+})
