@@ -159,6 +159,11 @@ void chains() {
   client.expect(0);
   post(client, write_to(remote(target), 0, 64), {source.sge(0, 8)});
   for (uint64_t i = 1; i <= 64; i++) client.expect(i);
+  // Unsignaled ones before it do not count.
+  for (uint64_t i = 0; i < 1000; i++) post(client, write_to(remote(target), 0, i, 0), {source.sge(0, 8)});
+  for (uint64_t i = 0; i < 64; i++) post(client, write_to(remote(target), 0, i), {source.sge(0, 8)});
+  CHECK(try_post(client, write_to(remote(target), 0, 64), {source.sge(0, 8)}) == ENOMEM);
+  for (uint64_t i = 0; i < 64; i++) client.expect(i);
 }
 
 // --- Waiting.

@@ -129,6 +129,10 @@ void QueuePair::report_send(uint64_t wr_id, ibv_wr_opcode opcode, uint32_t lengt
   completion.opcode = completion_opcode(opcode);
   completion.byte_len = opcode == IBV_WR_RDMA_READ || is_atomic(opcode) ? length : 0;
   completion.qp_num = qp_num;
+  // While no completion waits to be polled, nobody else stores here, and all before this one is free.
+  if (send_polled_.load(std::memory_order_acquire) == send_reported_) {
+    send_polled_.store(send_head_ - 1, std::memory_order_relaxed);
+  }
   send_reported_ = send_head_;
   send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, send_reported_);
 }
