@@ -154,6 +154,7 @@ int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
     if (state_.load() != State::init) return ECONNABORTED;
     peer_ = std::move(peer);
     link_ = std::move(link);
+    area_fd_.reset();  // the peer has it
     ibv_qp::state = IBV_QPS_RTS;
     state_.store(State::connected);
   }

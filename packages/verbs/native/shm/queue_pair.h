@@ -147,6 +147,7 @@ class QueuePair : public ibv_qp {
   bool has_receive();
   bool hold(uint32_t key);
   void let_go();
+  bool can_touch(const RemotePiece& piece);
   void publish(Slot& slot, SlotKind kind, const Request& request);
   void wake();
 

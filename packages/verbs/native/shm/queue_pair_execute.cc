@@ -43,6 +43,10 @@ bool QueuePair::has_receive() {
   return position_ != posted_;
 }
 
+// Memory that is not shared is reached by the peer's process number, which another process may have
+// when the peer is gone.
+bool QueuePair::can_touch(const RemotePiece& piece) { return piece.mapped != nullptr || !link_->peer_over(); }
+
 QueuePair::Outcome QueuePair::execute(const Request& request) {
   switch (request.opcode) {
     case IBV_WR_SEND:
@@ -88,6 +92,8 @@ QueuePair::Outcome QueuePair::write(const Request& request) {
       case Peer::Reach::ok:
         break;
     }
+    if (!can_touch(piece)) [[unlikely]]
+      return Outcome::later();
     SgeWalk local(request.sges, request.sge_count);
     const int error = copy_to_peer(local, piece, peer_->pid());
     if (error != 0) [[unlikely]]
@@ -116,6 +122,8 @@ QueuePair::Outcome QueuePair::read(const Request& request) {
     case Peer::Reach::ok:
       break;
   }
+  if (!can_touch(piece)) [[unlikely]]
+    return Outcome::later();
   SgeWalk local(request.sges, request.sge_count);
   const int error = copy_from_peer(local, piece, peer_->pid());
   if (error != 0) [[unlikely]]
@@ -208,8 +216,9 @@ QueuePair::Outcome QueuePair::place(const Request& request, const ReceiveEntry& 
     RemotePiece piece;
     const Peer::Reach reach =
         peer_->reach(pieces[i].key, pieces[i].address, length, IBV_ACCESS_LOCAL_WRITE, piece);
-    if (reach == Peer::Reach::not_mapped) [[unlikely]]
+    if (reach == Peer::Reach::not_mapped || (reach == Peer::Reach::ok && !can_touch(piece))) [[unlikely]] {
       return Outcome::later();
+    }
     const int error = reach == Peer::Reach::ok ? copy_to_peer(local, piece, peer_->pid()) : EACCES;
     if (error != 0) [[unlikely]] {
       publish(slot, SlotKind::protection_error, request);
