@@ -11,7 +11,9 @@ for (const name of reports) {
   sum.passed += report.numPassedTests
   sum.failed += report.numTotalTests - report.numPassedTests
   // A file that could not be loaded has no tests to count.
-  sum.failed += report.testResults.filter((file) => file.status === 'failed' && file.assertionResults.length === 0).length
+  sum.failed += report.testResults.filter(
+    (file) => file.status === 'failed' && file.assertionResults.length === 0,
+  ).length
 }
 console.log(`${sum.passed} passed, ${sum.failed} failed`)
 process.exit(sum.failed === 0 && sum.passed > 0 ? 0 : 1)

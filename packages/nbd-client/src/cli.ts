@@ -53,8 +53,9 @@ function stopSignal(): AbortSignal {
   return stop.signal
 }
 
-const program = new Command('nbd-client')
-  .description("Other machines' memory as a Linux block device, for swap, or as an NBD export.")
+const program = new Command('nbd-client').description(
+  "Other machines' memory as a Linux block device, for swap, or as an NBD export.",
+)
 
 const withVolume = (command: Command) =>
   command

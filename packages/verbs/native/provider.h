@@ -113,8 +113,8 @@ class Provider {
   virtual ibv_comp_channel* create_comp_channel(ibv_context* context) = 0;
   virtual int destroy_comp_channel(ibv_comp_channel* channel) = 0;
   // channel may be nullptr. Both CQs of a queue pair must have the same Progress.
-  virtual ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context,
-                            ibv_comp_channel* channel, Progress progress) = 0;
+  virtual ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
+                            Progress progress) = 0;
   virtual int destroy_cq(ibv_cq* cq) = 0;
 
   // A queue pair outside of a connection id (create_qp of ConnectionId is the usual way).

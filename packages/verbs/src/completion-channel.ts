@@ -29,8 +29,6 @@ export class CompletionChannel extends Resource {
     if (this.#watching) return
     this.#watching = true
     const waiters = this.#waiters
-    calling(this.description, () =>
-      native.watchChannel(this.handle, (cq) => waiters.get(cq)?.()),
-    )
+    calling(this.description, () => native.watchChannel(this.handle, (cq) => waiters.get(cq)?.()))
   }
 }

@@ -40,7 +40,7 @@ struct DataPathVerbs {
 // releases what it was made from (a queue pair holds its CQs, its PD and its connection id).
 // retain and release may be called on any thread.
 struct Handle {
-  uint32_t abi;                // kHandleAbi
+  uint32_t abi;  // kHandleAbi
   HandleKind kind;
   void* object;                // ibv_context*, ibv_pd*, ibv_mr*, ibv_comp_channel*, ibv_cq* or ibv_qp*
   const DataPathVerbs* verbs;  // valid as long as the process
