@@ -1,4 +1,5 @@
 // The shm provider between two processes: what shares no address, and what happens when one dies.
+#include <sys/prctl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -93,6 +94,24 @@ void sleep_child(const std::string& path, Kind kind) {
   Side side = connect_side(path, {}, kRegion, kind);
   side.end->id.events->expect(CmEvent::Type::disconnected);
 }
+
+// Memory that is neither shared nor open to other processes: the error says so, and a peer of the same
+// user gets no further.
+void closed_child(const std::string& path) {
+  if (geteuid() == 0) CHECK(setuid(65534) == 0);  // root may reach everything
+  CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);          // and now others of this user may not
+  Listener listener(path);
+  Child child("refused", path);
+  Side side = accept_side(listener, {}, kRegion, Kind::plain);
+  CHECK(side.end->id.events->expect(CmEvent::Type::disconnected).status == ECONNABORTED);
+  CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);  // a leak checker traces its own process
+}
+void refused_child(const std::string& path) {
+  Side side = connect_side(path, {}, kRegion);
+  post(*side.end, write_to(side.far, 0, 1), {side.near->sge(0, 8)});
+  CHECK(side.end->expect(1, IBV_WC_REM_OP_ERR).vendor_err == EPERM);
+}
+void closed_memory() { Child child("closed", fresh_path()); }
 
 // --- Streams through short queues, both processes asleep most of the time.
 
@@ -313,6 +332,8 @@ int main(int argc, char** argv) {
         {"sleep", [&] { sleep_child(path, kind_of(role)); }},
         {"sleep-plain", [&] { sleep_child(path, kind_of(role)); }},
         {"stream", [&] { stream_child(path); }},
+        {"closed", [&] { closed_child(path); }},
+        {"refused", [&] { refused_child(path); }},
         {"flood", [&] { flood_child(path, Flood::everything); }},
         {"flood-writes", [&] { flood_child(path, Flood::writes); }},
         {"slabs", [&] { slabs_child(path); }},
@@ -324,6 +345,7 @@ int main(int argc, char** argv) {
   timed("every operation", [] { every_operation(Kind::shared); });
   timed("every operation, plain memory", [] { every_operation(Kind::plain); });
   timed("atomics need shared memory", atomics_need_shared_memory);
+  timed("closed memory", closed_memory);
   timed("stream", stream);
   timed("killed in the middle", killed_in_the_middle);
   timed("killed while asleep", killed_while_asleep);
