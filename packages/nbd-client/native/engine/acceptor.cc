@@ -275,9 +275,15 @@ bool Acceptor::converse(Session& session, uint64_t now) {
 
 void Acceptor::hand_over(Session& session) {
   Lane* lane = std::exchange(session.lane, nullptr);
+  unwatch(session);
+  lane->attach(session.socket.release());
+}
+
+// Closing the socket is not enough: between a fork and its exec a child holds it open too, and the
+// epoll set would go on naming a session that is gone (epoll(7), question 6).
+void Acceptor::unwatch(Session& session) {
   if (session.watched != 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, session.socket.get(), nullptr);
   session.watched = 0;
-  lane->attach(session.socket.release());
 }
 
 void Acceptor::watch(Session& session, uint32_t events) {
@@ -318,9 +324,11 @@ int Acceptor::timeout_ms(uint64_t now) const {
 }
 
 void Acceptor::sweep() {
-  std::erase_if(sessions_, [](const auto& session) {
-    if (session->over && session->lane != nullptr) session->lane->give_up();
-    return session->over;
+  std::erase_if(sessions_, [this](const auto& session) {
+    if (!session->over) return false;
+    if (session->lane != nullptr) session->lane->give_up();
+    unwatch(*session);
+    return true;
   });
 }
 

@@ -67,6 +67,7 @@ class Acceptor {
   bool converse(Session& session, uint64_t now);
   void hand_over(Session& session);
   void watch(Session& session, uint32_t events);
+  void unwatch(Session& session);
   void expire(uint64_t now);
   int timeout_ms(uint64_t now) const;
   void watch_listeners(uint32_t events);

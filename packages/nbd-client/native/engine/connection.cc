@@ -28,7 +28,7 @@ void Connection::open(int socket) {
   replies_.reset();
   writing_ = kNone;
   payload_left_ = 0;
-  end_of_file_ = input_ended_ = input_full_ = output_blocked_ = read_waits_ = false;
+  end_of_file_ = input_ended_ = input_full_ = more_input_ = output_blocked_ = read_waits_ = false;
   refusing_ = false;
   linger_deadline_ = 0;
   reason_ = "";
@@ -61,9 +61,9 @@ void Connection::drop(const char* reason) {
 
 // ---- hot path begins: no allocation, no log, no lock, no system call but recv and sendmsg ----
 
-bool Connection::step(uint64_t now) {
+bool Connection::step(uint64_t now, bool look) {
   now_ = now;
-  bool moved = receive();
+  bool moved = look && receive();
   if (!waiting_.empty()) moved |= retry_waiting();
   moved |= parse();
   if (end_of_file_ && !input_ended_) check_end_of_file();
@@ -76,6 +76,7 @@ bool Connection::receive() {
   if (!is_open() || end_of_file_ || input_ended_) return false;
   const InputStream::Status status = input_.receive(socket_.get());
   input_full_ = status == InputStream::Status::full;
+  more_input_ = status == InputStream::Status::received && input_.filled();
   switch (status) {
     case InputStream::Status::received:
       return true;

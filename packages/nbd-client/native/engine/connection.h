@@ -44,12 +44,17 @@ class Connection {
   const char* reason() const { return reason_; }
 
   // ---- hot path ----
-  // Receives, parses, and starts what can be started. True: something moved.
-  bool step(uint64_t now);
+  // Receives (if `look`), parses, and starts what can be started. True: something moved.
+  bool step(uint64_t now, bool look);
   // Sends replies, and ends the connection when it is over. True: something moved.
   bool send(uint64_t now);
   void operation_finished(Operation& operation, bool succeeded, uint64_t now);
   void operation_doomed(Operation& operation);
+
+  // The last recv(2) filled all the room it had, so there is more.
+  bool more_input() const { return more_input_; }
+  // There was no room to receive into.
+  bool input_full() const { return input_full_; }
 
   // What a sleeping lane must watch.
   bool wants_input() const { return is_open() && !end_of_file_ && !input_ended_ && !input_full_; }
@@ -108,6 +113,7 @@ class Connection {
   bool end_of_file_ = false;     // nothing more comes; what came is still worked on
   bool input_ended_ = false;     // no request follows
   bool input_full_ = false;
+  bool more_input_ = false;
   bool output_blocked_ = false;
   bool refusing_ = false;
   bool read_waits_ = false;

@@ -27,6 +27,8 @@ class InputStream {
   // One recv(2). `full`: no chunk is free, or too much is unread. `failed`: errno says why.
   Status receive(int socket);
 
+  // The chunk is full to its end.
+  bool filled() const { return end_ == kInputChunk; }
   std::span<uint8_t> unread() const { return {arena_.input_chunk(chunk_) + begin_, end_ - begin_}; }
   void consume(size_t bytes) { begin_ += static_cast<uint32_t>(bytes); }
   // Pins the chunk that unread() lies in.

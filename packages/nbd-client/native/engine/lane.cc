@@ -19,6 +19,13 @@ constexpr uint64_t kMillisecond = 1'000'000;
 // After the queue pairs were moved to error, flushes have this long to arrive.
 constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
 constexpr int kPageRetryMs = 1;
+constexpr uint64_t kLookInterval = 2'000;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 }  // namespace
 
 Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control)
@@ -176,11 +183,14 @@ void Lane::prepare_thread() {
 void Lane::loop() {
   for (;;) {
     if (!commands_.empty()) take_commands();
-    now_ = now_ns();
+    now_ = clock_.now();
     rdma_.adopt_failures();
     bool moved = rdma_.poll() > 0;
     if (connection_.is_open()) {
-      moved |= connection_.step(now_);
+      const bool look = look_ || connection_.input_full();
+      if (look) looked_at_ = now_;
+      moved |= connection_.step(now_, look);
+      look_ = connection_.more_input();
       rdma_.flush(now_);
       moved |= connection_.send(now_);
     }
@@ -203,7 +213,9 @@ void Lane::loop() {
     const bool spins =
         rdma_.outstanding() > 0 || (options_.wait_mode == WaitMode::poll && connection_.is_open());
     if (spins && waiter_.spin(now_)) {
-      __builtin_ia32_pause();
+      // Requests may come meanwhile; each look is a system call.
+      look_ = now_ - looked_at_ >= kLookInterval;
+      relax();
       continue;
     }
     sleep(now_);
@@ -232,9 +244,11 @@ void Lane::sleep(uint64_t now) {
       [[maybe_unused]] const ssize_t ignored = read(fd, &value, sizeof value);
     } else if (options_.channel && fd == options_.channel->fd) {
       drain_channel();
-    } else if ((events[i].events & (EPOLLERR | EPOLLHUP)) != 0 && !connection_.wants_input()) {
-      // Both directions are gone, and with them whoever would take the answers.
-      connection_.drop("connection reset");
+    } else {
+      look_ = true;
+      if ((events[i].events & (EPOLLERR | EPOLLHUP)) != 0 && !connection_.wants_input())
+        // Both directions are gone, and with them whoever would take the answers.
+        connection_.drop("connection reset");
     }
   }
 }
@@ -302,6 +316,7 @@ void Lane::take_commands() {
   while (commands_.pop(command)) {
     if (command.type == Command::Type::attach) {
       watched_ = -1;
+      look_ = true;
       connection_.open(command.socket);
       if (announced_stop_) connection_.refuse_new();
       state_.store(State::serving, std::memory_order_release);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/arena.h"
+#include "engine/clock.h"
 #include "engine/connection.h"
 #include "engine/event.h"
 #include "engine/rdma_queue.h"
@@ -112,7 +113,10 @@ class Lane final : private OperationListener {
   Descriptor epoll_;
   int watched_ = -1;             // the socket in the epoll set
   uint32_t watched_events_ = 0;  // and what for
+  LaneClock clock_;
   uint64_t now_ = 0;
+  bool look_ = false;  // at the socket: there may be something
+  uint64_t looked_at_ = 0;
   bool announced_stop_ = false;
   bool abandoned_ = false;
 
