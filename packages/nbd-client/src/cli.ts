@@ -61,7 +61,7 @@ const withVolume = (command: Command) =>
   command
     .option(
       '--server <uri[,uri…]>',
-      'a swap-server: rdma://host:port or iwarp://host:port; several addresses of one server with commas; repeat it for more servers',
+      'a swap-server: rdma://host:port, iwarp://host:port or shm:///path; several addresses of one server with commas; repeat it for more servers',
       server,
       [] as string[][],
     )

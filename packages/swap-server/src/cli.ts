@@ -17,7 +17,7 @@ const program = new Command('swap-server')
   .description("Lends this machine's memory to nbd-clients, which reach it by one-sided RDMA.")
   .requiredOption(
     '--listen <uri>',
-    'where to listen, any number of times: rdma://host:port, iwarp://host:port; port 0 takes a free one',
+    'where to listen, any number of times: rdma://host:port, iwarp://host:port, shm:///path; port 0 takes a free one',
     (uri: string, uris: string[]) => [...uris, uri],
     [] as string[],
   )

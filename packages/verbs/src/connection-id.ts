@@ -65,7 +65,8 @@ export class ConnectionId extends Resource {
     { signal, timeout = DEFAULT_TIMEOUT_MS }: WaitOptions = {},
   ): Promise<ConnectionId> {
     const endpoint = parseUri(uri)
-    if (endpoint.port === 0) throw new UsageError(`"${uri}" names port 0; a peer listens on a real port`)
+    if (endpoint.port === 0 && endpoint.provider !== 'shm')
+      throw new UsageError(`"${uri}" names port 0; a peer listens on a real port`)
     const host = await resolveHost(endpoint.host, `connection to ${uri}`)
     const description = `connection to ${uri}`
     const id = calling(
@@ -222,8 +223,9 @@ const EXPLANATIONS: Readonly<Record<string, string>> = {
   EPROTO: 'the peer does not speak the protocol',
 }
 
-/** @internal one address of a host name */
+/** @internal one address of a host name; the path of a socket is one itself */
 export async function resolveHost(host: string, object: string): Promise<string> {
+  if (host.startsWith('/')) return host
   try {
     return (await lookup(host)).address
   } catch {

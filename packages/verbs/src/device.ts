@@ -5,11 +5,11 @@ import { type NativeDeviceInfo, native, type ProviderName } from './native.js'
 /** A device that can be opened. */
 export type DeviceInfo = Readonly<NativeDeviceInfo>
 
-const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp']
+const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp', 'shm']
 
 /**
  * Why a provider cannot be used here, in one line with what to do, or undefined when it can.
- * `iwarp` always can; `ibverbs` needs `libibverbs.so.1` and `librdmacm.so.1`.
+ * `iwarp` and `shm` always can; `ibverbs` needs `libibverbs.so.1` and `librdmacm.so.1`.
  */
 export function providerProblem(provider: ProviderName): string | undefined {
   return native.providerAvailable(provider)

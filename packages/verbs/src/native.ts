@@ -3,7 +3,7 @@ import { createRequire } from 'node:module'
 /** A type-tagged `napi_external` that carries a verbs object between native addons. */
 export type Handle = { readonly __handle: unique symbol }
 
-export type ProviderName = 'ibverbs' | 'iwarp'
+export type ProviderName = 'ibverbs' | 'iwarp' | 'shm'
 
 export interface NativeDeviceInfo {
   name: string
@@ -53,6 +53,7 @@ export interface NativeCmEvent {
   request: Handle | undefined
 }
 
+/** `host` is an IP address, or the path of a Unix socket with port 0. */
 export interface NativeAddress {
   host: string
   port: number

@@ -1,15 +1,21 @@
 import { UsageError } from './errors.js'
 import type { ProviderName } from './native.js'
 
-/** Where a listener is, as `rdma://host:port` or `iwarp://host:port`. */
+/** Where a listener is, as `rdma://host:port`, `iwarp://host:port` or `shm:///path/of/a.sock`. */
 export interface Endpoint {
   readonly provider: ProviderName
+  /** name or address; for `shm` the absolute path of its socket, at most 107 bytes */
   readonly host: string
-  /** 0 only for a listener that takes any free port */
+  /** 0 for `shm`, and for a listener that takes any free port */
   readonly port: number
 }
 
-const SCHEMES: Readonly<Record<string, ProviderName>> = { rdma: 'ibverbs', iwarp: 'iwarp' }
+const SCHEMES: Readonly<Record<string, ProviderName>> = {
+  rdma: 'ibverbs',
+  iwarp: 'iwarp',
+  shm: 'shm',
+}
+const SHM_PATTERN = /^shm:\/\/(\/[^\0]{1,106})$/
 const PATTERN = /^([a-z][a-z0-9+.-]*):\/\/(\[[0-9a-fA-F:.]+\]|[^:/[\]]+)?(?::(\d+))?\/?$/
 
 /** Port of a URI that names none: the one that RDMA examples have used for twenty years. */
@@ -20,6 +26,14 @@ export const DEFAULT_PORT = 7471
  * @throws UsageError that says what is wrong and what is known
  */
 export function parseUri(uri: string): Endpoint {
+  if (uri.startsWith('shm:')) {
+    const path = SHM_PATTERN.exec(uri)?.[1]
+    if (path === undefined)
+      throw new UsageError(
+        `"${uri}" is not an address; write shm:///path/of/a.sock, at most 107 bytes of path`,
+      )
+    return { provider: 'shm', host: path, port: 0 }
+  }
   const [, scheme, host, port] = PATTERN.exec(uri) ?? []
   if (scheme === undefined || host === undefined)
     throw new UsageError(`"${uri}" is not an address; write rdma://host:port or iwarp://host:port`)
@@ -37,6 +51,7 @@ export function parseUri(uri: string): Endpoint {
 
 /** The URI of an endpoint. */
 export function formatUri({ provider, host, port }: Endpoint): string {
+  if (provider === 'shm') return `shm://${host}`
   const scheme = Object.keys(SCHEMES).find((name) => SCHEMES[name] === provider)
   return `${scheme}://${host.includes(':') ? `[${host}]` : host}:${port}`
 }

@@ -17,8 +17,20 @@ describe('verbs URIs', () => {
     expect(formatUri(endpoint)).toBe('iwarp://[::1]:5')
   })
 
+  it('names a socket for shm, both ways', () => {
+    const endpoint = parseUri('shm:///run/rdmakit/a.sock')
+    expect(endpoint).toEqual({ provider: 'shm', host: '/run/rdmakit/a.sock', port: 0 })
+    expect(formatUri(endpoint)).toBe('shm:///run/rdmakit/a.sock')
+  })
+
+  it.each(['shm://', 'shm://relative', 'shm:///', `shm:///${'x'.repeat(107)}`])('refuses %j', (uri) => {
+    expect(() => parseUri(uri)).toThrow(/shm:\/\/\/path/)
+  })
+
   it('refuses an unknown scheme and says which are known', () => {
-    expect(() => parseUri('tcp://a:1')).toThrow(/unknown URI scheme "tcp:\/\/".*rdma:\/\/, iwarp:\/\//)
+    expect(() => parseUri('tcp://a:1')).toThrow(
+      /unknown URI scheme "tcp:\/\/".*rdma:\/\/, iwarp:\/\/, shm:\/\//,
+    )
   })
 
   it.each(['', 'a:1', 'rdma://', 'rdma://a:b', 'rdma://a:1/x', 'rdma://a b:1:2'])(

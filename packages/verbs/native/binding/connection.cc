@@ -1,8 +1,10 @@
-// Connection ids and listeners.
+// Connection ids and listeners. A host that starts with "/" is the path of a Unix socket.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/un.h>
 
 #include <cerrno>
+#include <cstddef>
 
 #include "binding/failure.h"
 #include "binding/objects.h"
@@ -91,6 +93,15 @@ struct Address {
 Address address_of(const Napi::Value& host, const Napi::Value& port) {
   Address out;
   const std::string text = host.As<Napi::String>();
+  if (text.starts_with('/')) {
+    auto* local = reinterpret_cast<sockaddr_un*>(&out.storage);
+    if (text.size() >= sizeof local->sun_path)
+      throw failure(host.Env(), ENAMETOOLONG, "bind", "the path is longer than 107 bytes");
+    local->sun_family = AF_UNIX;
+    memcpy(local->sun_path, text.c_str(), text.size() + 1);
+    out.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + text.size() + 1);
+    return out;
+  }
   const auto number = htons(static_cast<uint16_t>(port.As<Napi::Number>().Uint32Value()));
   auto* v4 = reinterpret_cast<sockaddr_in*>(&out.storage);
   auto* v6 = reinterpret_cast<sockaddr_in6*>(&out.storage);
@@ -109,9 +120,11 @@ Address address_of(const Napi::Value& host, const Napi::Value& port) {
 }
 
 Napi::Value address_object(Napi::Env env, const sockaddr_storage& address) {
-  char text[INET6_ADDRSTRLEN] = "";
+  char text[sizeof(sockaddr_un::sun_path) + 1] = "";
   uint16_t port = 0;
-  if (address.ss_family == AF_INET) {
+  if (address.ss_family == AF_UNIX) {
+    memcpy(text, reinterpret_cast<const sockaddr_un&>(address).sun_path, sizeof(sockaddr_un::sun_path));
+  } else if (address.ss_family == AF_INET) {
     const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
     inet_ntop(AF_INET, &v4.sin_addr, text, sizeof text);
     port = ntohs(v4.sin_port);

@@ -9,6 +9,7 @@ namespace rdmakit::binding {
 Provider& provider_named(const Napi::Value& value) {
   const std::string name = value.As<Napi::String>();
   if (name == "iwarp") return iwarp_provider();
+  if (name == "shm") return shm_provider();
   if (name == "ibverbs") return ibverbs_provider();
   throw Napi::TypeError::New(value.Env(), "unknown provider " + name);
 }

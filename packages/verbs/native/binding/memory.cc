@@ -6,28 +6,9 @@
 
 namespace rdmakit::binding {
 
-std::shared_ptr<Mapping> Mapping::create(size_t length) {
-  constexpr size_t kHugePage = size_t{2} << 20;
-  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  length = (length + page - 1) / page * page;
-  // Where the kernel overcommits without limit the touching below would end in its OOM killer.
-  if (length / page >= static_cast<size_t>(sysconf(_SC_PHYS_PAGES))) {
-    errno = ENOMEM;
-    return nullptr;
-  }
-  void* address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) return nullptr;
-  auto mapping = std::make_shared<Mapping>(address, length);
-  if (length >= kHugePage) madvise(address, length, MADV_HUGEPAGE);
-  // A fork would share the pages copy-on-write, and the parent's next write would move it off the
-  // pages that the device knows (ibv_fork_init(3)).
-  if (madvise(address, length, MADV_DONTFORK) != 0) return nullptr;
-  if (madvise(address, length, MADV_POPULATE_WRITE) != 0) {
-    // Kernels before 5.14 have no such advice: touch by hand.
-    if (errno != EINVAL) return nullptr;
-    for (size_t at = 0; at < length; at += page) static_cast<volatile char*>(address)[at] = 0;
-  }
-  return mapping;
+std::shared_ptr<Mapping> Mapping::create(Provider& provider, size_t length) {
+  void* address = provider.map_memory(length);
+  return address == nullptr ? nullptr : std::make_shared<Mapping>(provider, address, length);
 }
 
 void MrObject::destroy() {
@@ -69,7 +50,7 @@ class Allocation final : public Napi::AsyncWorker {
 
  protected:
   void Execute() override {
-    mapping_ = Mapping::create(length_);
+    mapping_ = Mapping::create(provider_, length_);
     if (mapping_ == nullptr) {
       fail("mmap");
       return;

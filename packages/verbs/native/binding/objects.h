@@ -1,8 +1,6 @@
 // The verbs objects, each holding what it was made from.
 #pragma once
 
-#include <sys/mman.h>
-
 #include "binding/object.h"
 
 namespace rdmakit::binding {
@@ -56,18 +54,20 @@ class PdObject final : public Object {
   Ref<ibv_context> parent_;
 };
 
-// Anonymous zeroed memory. It outlives its registration for as long as its ArrayBuffer is reachable.
+// Zeroed memory of a provider. It outlives its registration for as long as its ArrayBuffer is reachable.
 class Mapping {
  public:
   // nullptr with errno set. The pages are touched: the memory is there, or the call fails.
-  static std::shared_ptr<Mapping> create(size_t length);
-  Mapping(void* address, size_t length) : address_(address), length_(length) {}
+  static std::shared_ptr<Mapping> create(Provider& provider, size_t length);
+  Mapping(Provider& provider, void* address, size_t length)
+      : provider_(provider), address_(address), length_(length) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { munmap(address_, length_); }
+  ~Mapping() { provider_.unmap_memory(address_, length_); }
   void* address() const { return address_; }
 
  private:
+  Provider& provider_;
   void* address_;
   size_t length_;
 };

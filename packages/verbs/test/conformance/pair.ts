@@ -11,10 +11,13 @@ import {
 } from '../../src/index.js'
 
 /**
- * Where the suite runs: a listening URI with port 0. Every case runs unchanged on every provider;
+ * Where the suite runs: a listening URI with port 0, or a path with %p for the process. Every case runs unchanged on every provider;
  * the lab names a real device here.
  */
-export const LISTEN_URI = process.env.RDMAKIT_CONFORMANCE_URI ?? 'iwarp://127.0.0.1:0'
+export const LISTEN_URI = (process.env.RDMAKIT_CONFORMANCE_URI ?? 'iwarp://127.0.0.1:0').replace(
+  '%p',
+  String(process.pid),
+)
 
 /** One end of a connection with everything that a case needs. */
 export interface End {
