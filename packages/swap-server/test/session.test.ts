@@ -1,18 +1,26 @@
 import { randomBytes } from 'node:crypto'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { ConnectionId, ConnectionRejectedError, type QueuePair } from '@rdmakit/verbs'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { type RemoteSlab, SwapServer, SwapServerSession } from '../src/index.js'
 import { dataConnectionData } from '../src/protocol.js'
 
 const MIB = 2 ** 20
+
+/** Every case runs over both software providers; each call is another address. */
+const ADDRESSES = {
+  iwarp: () => 'iwarp://127.0.0.1:0',
+  shm: () => `shm:///tmp/rdmakit-session-${process.pid}-${++sockets}.sock`,
+}
+let sockets = 0
+let address: () => string
 let server: SwapServer
 let uri: string
 const open: SwapServerSession[] = []
 
 beforeEach(async () => {
   server = new SwapServer({ memory: 8 * MIB, slabSize: MIB })
-  uri = await server.listen('iwarp://127.0.0.1:0')
+  uri = await server.listen(address())
 })
 
 afterEach(async () => {
@@ -50,7 +58,11 @@ async function eventually(condition: () => boolean): Promise<void> {
   }
 }
 
-describe('a session', () => {
+describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
+  beforeAll(() => {
+    address = listenAt
+  })
+
   it('tells of the server at hello', async () => {
     expect(await session()).toMatchObject({
       slabSize: MIB,
@@ -141,7 +153,7 @@ describe('a session', () => {
   it('is ended when it is silent for too long', async () => {
     const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 400 })
     try {
-      const client = await SwapServerSession.open([await impatient.listen('iwarp://127.0.0.1:0')], {
+      const client = await SwapServerSession.open([await impatient.listen(address())], {
         heartbeatInterval: 60_000,
       })
       await client.allocate(1)
@@ -157,7 +169,7 @@ describe('a session', () => {
   it('lives while it heartbeats', async () => {
     const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 400 })
     try {
-      const client = await SwapServerSession.open([await impatient.listen('iwarp://127.0.0.1:0')], {
+      const client = await SwapServerSession.open([await impatient.listen(address())], {
         heartbeatInterval: 50,
       })
       let lost = false
@@ -181,7 +193,11 @@ describe('a session', () => {
   })
 })
 
-describe('what is refused', () => {
+describe.each(Object.entries(ADDRESSES))('what is refused over %s', (_name, listenAt) => {
+  beforeAll(() => {
+    address = listenAt
+  })
+
   it('a data connection with a wrong token', async () => {
     const id = await ConnectionId.resolve(uri)
     try {
@@ -226,9 +242,9 @@ describe('what is refused', () => {
   it('more sessions than allowed', async () => {
     const small = new SwapServer({ memory: MIB, slabSize: MIB, maxSessions: 1 })
     try {
-      const address = await small.listen('iwarp://127.0.0.1:0')
-      const one = await SwapServerSession.open([address])
-      await expect(SwapServerSession.open([address])).rejects.toThrow(/reject|refus/)
+      const only = await small.listen(address())
+      const one = await SwapServerSession.open([only])
+      await expect(SwapServerSession.open([only])).rejects.toThrow(/reject|refus/)
       await one.close()
     } finally {
       await small.close()

@@ -105,7 +105,10 @@ void CompletionQueue::look_for_arrivals() {
     const std::lock_guard ring_lock(ring_lock_);
     if (armed_ == kArmedNot) return;
     for (const QueuePair* member : members_) {
-      if (member->recv_cq == this && member->has_arrival(armed_ == kArmedSolicited)) {
+      // A peer that disarmed us brought something after the arming. It raises its event even if a poll
+      // has taken it meanwhile (ibv_req_notify_cq(3)); without one nobody would arm again.
+      if (member->recv_cq == this &&
+          (member->was_disarmed() || member->has_arrival(armed_ == kArmedSolicited))) {
         notify = true;
         armed_ = kArmedNot;
         break;

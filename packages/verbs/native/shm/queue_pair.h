@@ -73,6 +73,8 @@ class QueuePair : public ibv_qp {
   int consume(int capacity, ibv_wc* completions);
   bool has_arrival(bool solicited_only) const;
   void arm(uint32_t armed);
+  // A peer has taken the arming away, because it brought something.
+  bool was_disarmed() const;
 
   // Sends what waited, if it need not wait any more.
   void progress();

@@ -153,6 +153,8 @@ bool QueuePair::has_arrival(bool solicited_only) const {
 // Armed, then looked at the slots; the peer publishes, then looks whether we are armed.
 void QueuePair::arm(uint32_t armed) { header_->armed.exchange(armed, std::memory_order_seq_cst); }
 
+bool QueuePair::was_disarmed() const { return header_->armed.load(std::memory_order_seq_cst) == kArmedNot; }
+
 void QueuePair::flush_receives() {
   const uint32_t tail = receive_tail_.load(std::memory_order_seq_cst);
   for (; receive_head_ != tail; receive_head_++) {
