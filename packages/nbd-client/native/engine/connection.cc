@@ -24,6 +24,7 @@ Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, Lane
 
 void Connection::open(int socket) {
   socket_.reset(socket);
+  open_ = true;
   input_.reset();
   replies_.reset();
   writing_ = kNone;
@@ -39,7 +40,7 @@ void Connection::open(int socket) {
 void Connection::drop(const char* reason) {
   if (!is_open()) return;
   if (reason_[0] == '\0') reason_ = reason;
-  socket_.reset();
+  open_ = false;
   drop_reason_ = nullptr;
   linger_deadline_ = 0;
   writing_ = kNone;

@@ -35,12 +35,14 @@ class Connection {
   // From now on every new request is answered ESHUTDOWN.
   void refuse_new() { refusing_ = true; }
 
-  bool is_open() const { return static_cast<bool>(socket_); }
+  bool is_open() const { return open_; }
   // Nothing is left of a connection: the lane may take another.
-  bool idle() const { return !is_open() && free_slots_.size() == kRequests; }
+  bool idle() const { return !open_ && free_slots_.size() == kRequests; }
   // Every request so far is answered and the answers are sent.
   bool quiet() const { return free_slots_.size() == kRequests && replies_.empty(); }
+  // Also after drop(), until close_socket(): whoever watches it must stop first.
   int socket() const { return socket_.get(); }
+  void close_socket() { socket_.reset(); }
   const char* reason() const { return reason_; }
 
   // ---- hot path ----
@@ -98,6 +100,7 @@ class Connection {
   RdmaQueue& rdma_;
   LaneStatistics& statistics_;
   Descriptor socket_;
+  bool open_ = false;
   InputStream input_;
   std::vector<RequestSlot> slots_;
   IndexStack<kRequests> free_slots_;

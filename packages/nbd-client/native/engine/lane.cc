@@ -195,12 +195,12 @@ void Lane::loop() {
       moved |= connection_.send(now_);
     }
     rdma_.check_deadlines(now_);
-    if (state_.load(std::memory_order_relaxed) == State::serving && !connection_.is_open()) settle_state();
+    if (!connection_.is_open() && connection_.socket() >= 0) end_connection();
     if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
         rdma_.outstanding() == 0)
-      settle_state();
+      become_idle();
     if (stop_at_.load(std::memory_order_relaxed) != 0) {
-      if (may_exit(now_)) return;
+      if (may_exit(now_)) break;
       moved |= announce_stop();
     }
 
@@ -220,6 +220,7 @@ void Lane::loop() {
     }
     sleep(now_);
   }
+  if (connection_.socket() >= 0) end_connection();
 }
 
 void Lane::sleep(uint64_t now) {
@@ -269,11 +270,8 @@ int Lane::timeout_ms(uint64_t now) const {
 // Level-triggered, changed only when the wish changes: EPOLLOUT while a reply is stuck, no EPOLLIN
 // while there is no room.
 void Lane::watch_socket() {
+  if (!connection_.is_open()) return;
   const int socket = connection_.socket();
-  if (socket < 0) {
-    watched_ = -1;  // closing a socket takes it out of the set
-    return;
-  }
   const uint32_t wanted =
       (connection_.wants_input() ? EPOLLIN : 0u) | (connection_.wants_output() ? EPOLLOUT : 0u);
   if (watched_ == socket && watched_events_ == wanted) return;
@@ -315,7 +313,6 @@ void Lane::take_commands() {
   Command command;
   while (commands_.pop(command)) {
     if (command.type == Command::Type::attach) {
-      watched_ = -1;
       look_ = true;
       connection_.open(command.socket);
       if (announced_stop_) connection_.refuse_new();
@@ -329,14 +326,18 @@ void Lane::take_commands() {
   }
 }
 
-// serving -> draining when the connection is gone, draining -> idle when its operations are.
-void Lane::settle_state() {
-  if (state_.load(std::memory_order_relaxed) == State::serving) {
-    watched_ = -1;
-    emit(Event::Type::connection_closed, connection_.reason());
-    state_.store(State::draining, std::memory_order_release);
-    return;
-  }
+// serving -> draining. Out of the epoll set before it is closed: between a fork and its exec a child
+// holds the socket open too, and the set would go on telling of it (epoll(7), question 6).
+void Lane::end_connection() {
+  if (watched_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched_, nullptr);
+  watched_ = -1;
+  connection_.close_socket();
+  emit(Event::Type::connection_closed, connection_.reason());
+  state_.store(State::draining, std::memory_order_release);
+}
+
+// draining -> idle, when the operations of the last connection are over.
+void Lane::become_idle() {
   state_.store(State::idle, std::memory_order_release);
   emit(Event::Type::lane_idle, "");
 }

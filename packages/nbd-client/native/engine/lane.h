@@ -90,7 +90,8 @@ class Lane final : private OperationListener {
   int timeout_ms(uint64_t now) const;
   void watch_socket();
   void drain_channel();
-  void settle_state();
+  void end_connection();
+  void become_idle();
   bool announce_stop();
   bool may_exit(uint64_t now);
   void emit(Event::Type type, const char* reason, uint32_t server = 0);
