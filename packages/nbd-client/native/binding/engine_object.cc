@@ -117,8 +117,16 @@ class CloseWorker final : public Napi::AsyncWorker {
 }  // namespace
 
 EngineObject::~EngineObject() {
+  if (env != nullptr) napi_remove_env_cleanup_hook(env, end, this);
   engine.reset();
   release_events();
+}
+
+void EngineObject::end(void* object) {
+  auto* self = static_cast<EngineObject*>(object);
+  self->env = nullptr;
+  self->engine->close(0);
+  self->release_events();
 }
 
 void EngineObject::release_events() {
@@ -149,6 +157,7 @@ Napi::Value create_engine(const Napi::CallbackInfo& info) {
   std::string why;
   object->engine = Engine::open(options, sink, error, why);
   if (object->engine == nullptr) check(env, error, "open", why);
+  if (napi_add_env_cleanup_hook(env, EngineObject::end, object.get()) == napi_ok) object->env = env;
   auto external = Napi::External<EngineObject>::New(env, object.get(), [](Napi::Env, EngineObject* data) {
     const std::unique_ptr<EngineObject> owned(data);
   });

@@ -14,10 +14,15 @@ struct EngineObject {
   // per request.
   Napi::ThreadSafeFunction events;
   Engine::Owner engine;
-  bool events_released = false;
 
   ~EngineObject();
+  // Before JavaScript's environment (a worker, the process) ends: none of our threads may call into it
+  // any more, and an engine without its control path serves nobody.
+  static void end(void* object);
   void release_events();
+
+  napi_env env = nullptr;  // while the hook for end() is set
+  bool events_released = false;
 };
 
 Engine& to_engine(const Napi::Value& value);

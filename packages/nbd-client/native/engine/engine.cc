@@ -182,9 +182,10 @@ int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
 }
 
 int Engine::close(uint64_t timeout_ns) {
+  const std::lock_guard closing(closing_);
   {
     const std::lock_guard lock(control_);
-    if (std::exchange(closed_, true)) return 0;
+    if (std::exchange(closed_, true)) return stuck_ ? ETIMEDOUT : 0;
   }
   if (acceptor_ != nullptr) acceptor_->stop_accepting();
   const uint64_t deadline = now_ns() + timeout_ns;

@@ -61,7 +61,8 @@ class Engine final : private Acceptor::Host {
   int listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
                  std::string& why);
   int attach_socketpair(uint32_t lane, int& descriptor);
-  // Blocks. ETIMEDOUT: a lane did not end, or its device kept work requests; see Closer.
+  // Blocks; a second caller waits for the first. ETIMEDOUT: a lane did not end, or its device kept work
+  // requests; see Closer.
   int close(uint64_t timeout_ns);
 
   uint32_t lane_count() const { return lane_count_.load(std::memory_order_acquire); }
@@ -90,6 +91,7 @@ class Engine final : private Acceptor::Host {
   std::atomic<uint32_t> lane_count_{0};
   std::unique_ptr<Acceptor> acceptor_;
 
+  std::mutex closing_;
   std::mutex control_;
   std::array<LaneControl, kMaxLanes> lane_controls_;
   std::vector<Event> own_events_;
