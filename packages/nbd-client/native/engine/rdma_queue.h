@@ -4,10 +4,10 @@
 //
 // When is a WRITE done? On InfiniBand and RoCE its completion means that the responder has it, and a
 // later READ on any queue pair sees it. On iWARP it means only that the local buffer may be reused: the
-// bytes may still sit in a TCP socket (RFC 5040, section 5.5), die with the server unseen, or be
+// bytes may still sit in a TCP socket (RFC 5040), die with the server unseen, or be
 // overtaken by a READ on another lane's connection. There each chain that writes ends with a fence: an
 // RDMA READ of 8 bytes. A READ request is processed only after everything before it on the stream was
-// placed (RFC 5041, section 5.3: in-order delivery), so its completion confirms all of them. It costs
+// placed (RFC 5041: delivery in order), so its completion confirms all of them. It costs
 // no extra round trip, for it travels with the writes.
 //
 // Deadlines: all operations have the same timeout, so the oldest one posted is the next to expire.
