@@ -23,6 +23,10 @@ describe('remote swap over rxe', () => {
     await swap?.detach()
   }, 120_000)
 
+  test('every protection against a swap deadlock is granted', () => {
+    expect(swap.client.stderr).not.toMatch(/warning/)
+  })
+
   // Three times in a row: the second and third find pages that were discarded and written again.
   test.each([1, 2, 3])('256 MiB under a limit of 128 MiB come back right, time %i', async (time) => {
     const before = cpuTimeOf(serverProgram)

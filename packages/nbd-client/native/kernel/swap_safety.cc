@@ -33,7 +33,12 @@ Safety lock_memory() {
   int error = maps ? 0 : ENOENT;
   for (std::string line; std::getline(maps, line);) {
     char permissions[5] = {};
-    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &first, &end, permissions) == 3) {
+    uintptr_t from = 0;
+    uintptr_t to = 0;
+    // Into variables of its own: "FilePmdMapped:" begins like a number.
+    if (std::sscanf(line.c_str(), "%lx-%lx %4s", &from, &to, permissions) == 3) {
+      first = from;
+      end = to;
       // Guard pages have nothing to lock, and the kernel's own pages ([vdso] …) cannot be.
       accessible = std::strncmp(permissions, "---", 3) != 0 && line.find("[v") == std::string::npos;
       continue;
