@@ -59,10 +59,6 @@ async function checkKernel(device: string | undefined): Promise<void> {
  */
 export async function attach(options: AttachOptions): Promise<number> {
   await checkKernel(options.device)
-  if (options.swap) {
-    for (const { name, granted, reason } of protectProcess())
-      if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
-  }
   const volume = await Volume.open({
     servers: options.servers,
     size: options.size,
@@ -77,6 +73,11 @@ export async function attach(options: AttachOptions): Promise<number> {
   })
   try {
     reportFailures(volume)
+    // Not before the lanes exist: what is locked is the memory that is there.
+    if (options.swap) {
+      for (const { name, granted, reason } of protectProcess())
+        if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
+    }
     for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings)))
       say(`warning: ${warning}`)
     const device = connectKernel(volume, options)
