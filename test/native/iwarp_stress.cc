@@ -619,7 +619,8 @@ void many_posters(Progress progress) {
   constexpr uint64_t kEach = 3000;
   Listener listener;
   Pair pair(listener, {.progress = progress, .depth = 64}, {.progress = progress});
-  Memory near(pair.client->pd, kPosters * 64), far(pair.server->pd, kPosters * 64);
+  // READs land behind what WRITEs are sent from: an outstanding READ owns its sink.
+  Memory near(pair.client->pd, 2 * kPosters * 64), far(pair.server->pd, kPosters * 64);
   std::atomic<uint64_t> completed{0};
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -627,9 +628,11 @@ void many_posters(Progress progress) {
     threads.emplace_back([&, t] {
       const size_t at = static_cast<size_t>(t) * 64;
       for (uint64_t i = 0; i < kEach; i++) {
-        const Send send = i % 3 == 2 ? read_from(far, at, i) : write_to(far, at, i);
+        const bool read = i % 3 == 2;
+        const Send send = read ? read_from(far, at, i) : write_to(far, at, i);
+        const size_t local = read ? kPosters * 64 + at : at;
         int error;
-        while ((error = try_post(*pair.client, send, {near.sge(at, 64)})) == ENOMEM)
+        while ((error = try_post(*pair.client, send, {near.sge(local, 64)})) == ENOMEM)
           std::this_thread::yield();
         CHECK(error == 0);
       }
