@@ -55,14 +55,6 @@ export class Session {
     return this.#client
   }
 
-  get slabCount(): number {
-    return this.#slabs.size
-  }
-
-  get dataConnections(): number {
-    return this.#data.size
-  }
-
   /** milliseconds since the client's last request */
   get silence(): number {
     return Date.now() - this.#lastHeard

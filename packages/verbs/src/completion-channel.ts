@@ -31,4 +31,9 @@ export class CompletionChannel extends Resource {
     const waiters = this.#waiters
     calling(this.description, () => native.watchChannel(this.handle, (cq) => waiters.get(cq)?.()))
   }
+
+  /** @internal forgets a queue that is being closed */
+  unsubscribe(queue: CompletionQueue): void {
+    this.#waiters.delete(native.cqIdentity(queue.handle))
+  }
 }

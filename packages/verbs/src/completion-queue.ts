@@ -94,6 +94,7 @@ export class CompletionQueue extends Resource {
 
   override close(): void {
     this.#wake?.()
+    if (!this.closed) this.channel?.unsubscribe(this)
     super.close()
   }
 }

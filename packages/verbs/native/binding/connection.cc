@@ -11,8 +11,6 @@
 
 namespace rdmakit::binding {
 
-Provider& provider_named(const Napi::Value& value);
-
 namespace {
 
 const char* type_name(CmEvent::Type type) {

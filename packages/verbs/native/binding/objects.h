@@ -164,7 +164,10 @@ class QpObject final : public Object {
   Ref<ibv_cq> receive_;
 };
 
-// The one ContextObject's external of a native context, made on first use.
+// The provider that a string of JavaScript's names, or a JavaScript TypeError.
+Provider& provider_named(const Napi::Value& value);
+
+// An external of a native context; src/context.ts keeps one Context for each.
 Napi::Value wrap_context(Napi::Env env, Provider& provider, ibv_context* context, bool owned);
 
 // Registration of each file's functions.
