@@ -219,7 +219,7 @@ struct Memory {
 
   Memory(ibv_pd* pd, size_t bytes, int access = kAllAccess, Kind wanted = Kind::shared)
       : size(bytes), kind(wanted) {
-    data = static_cast<uint8_t*>(kind == Kind::shared ? provider().map_memory(std::max<size_t>(bytes, 1))
+    data = static_cast<uint8_t*>(kind == Kind::shared ? provider().map_memory(std::max<size_t>(bytes, 1), {})
                                                       : std::calloc(std::max<size_t>(bytes, 1), 1));
     CHECK(data != nullptr);
     mr = provider().reg_mr(pd, data, bytes, access);
@@ -229,7 +229,7 @@ struct Memory {
   ~Memory() {
     deregister();
     if (kind == Kind::shared) {
-      provider().unmap_memory(data, size);
+      provider().unmap_memory(data, size, {});
     } else {
       std::free(data);
     }

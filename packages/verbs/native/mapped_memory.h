@@ -2,16 +2,36 @@
 #pragma once
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
+#include <cstdint>
 
 namespace rdmakit {
 
+enum class HugePages { transparent, none, size_2m, size_1g };
+
+struct MemoryOptions {
+  // `transparent`: when the kernel has some (madvise(2) MADV_HUGEPAGE). size_…: from hugetlbfs's pool, or
+  // ENOMEM when too few are reserved there.
+  HugePages huge_pages = HugePages::transparent;
+  int numa_node = -1;   // -1: wherever the touching thread runs
+  bool locked = false;  // mlock(2)
+  bool shared = false;  // backed by a memfd, so that it can be mapped a second time
+};
+
+inline size_t round_up_to(size_t length, size_t page) { return (length + page - 1) / page * page; }
+
 inline size_t round_up_to_page(size_t length) {
-  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return (length + page - 1) / page * page;
+  return round_up_to(length, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
+}
+
+inline size_t mapped_length(size_t length, const MemoryOptions& options) {
+  if (options.huge_pages == HugePages::size_2m) return round_up_to(length, size_t{2} << 20);
+  if (options.huge_pages == HugePages::size_1g) return round_up_to(length, size_t{1} << 30);
+  return round_up_to_page(length);
 }
 
 // Where the kernel overcommits without limit, touching this much would end in its OOM killer.
@@ -20,34 +40,85 @@ inline bool more_than_machine_has(size_t length) {
 }
 
 // 0 or an errno value.
-inline int touch_memory(void* address, size_t length) {
+inline int touch_memory(void* address, size_t length, HugePages huge_pages = HugePages::transparent) {
   constexpr size_t kHugePage = size_t{2} << 20;
-  if (length >= kHugePage) madvise(address, length, MADV_HUGEPAGE);
+  if (length >= kHugePage && huge_pages == HugePages::transparent) madvise(address, length, MADV_HUGEPAGE);
+  if (huge_pages == HugePages::none) madvise(address, length, MADV_NOHUGEPAGE);
   if (madvise(address, length, MADV_POPULATE_WRITE) == 0) return 0;
-  if (errno != EINVAL) return errno;
+  // EFAULT: a page that is not there, of hugetlbfs's pool most likely.
+  if (errno != EINVAL) return errno == EFAULT ? ENOMEM : errno;
   // Kernels before 5.14 have no such advice: touch by hand.
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   for (size_t at = 0; at < length; at += page) static_cast<volatile char*>(address)[at] = 0;
   return 0;
 }
 
-// Null and errno on failure. Given back with munmap.
-inline void* map_private_memory(size_t length) {
-  if (more_than_machine_has(length)) {
-    errno = ENOMEM;
-    return nullptr;
-  }
-  length = round_up_to_page(length);
-  void* address = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (address == MAP_FAILED) return nullptr;
+// Binds untouched memory to a node: mbind(2) with MPOL_BIND. 0 or an errno value.
+inline int bind_to_numa_node(void* address, size_t length, int node) {
+  constexpr int kBind = 2;
+  constexpr int kMaxNode = 1024;
+  constexpr int kBits = 8 * sizeof(unsigned long);
+  if (node >= kMaxNode) return EINVAL;
+  unsigned long mask[kMaxNode / kBits] = {};
+  mask[node / kBits] = 1ul << (node % kBits);
+  return syscall(SYS_mbind, address, length, kBind, mask, static_cast<unsigned long>(kMaxNode), 0u) == 0
+             ? 0
+             : errno;
+}
+
+// Places, touches and locks a fresh mapping as `options` say. 0 or an errno value.
+inline int prepare_memory(void* address, size_t length, const MemoryOptions& options) {
   // A fork would share the pages copy-on-write, and the parent's next write would move it off the
   // pages that the device knows (ibv_fork_init(3)).
   int error = madvise(address, length, MADV_DONTFORK) == 0 ? 0 : errno;
-  if (error == 0) error = touch_memory(address, length);
-  if (error == 0) return address;
-  munmap(address, length);
+  if (error == 0 && options.numa_node >= 0) error = bind_to_numa_node(address, length, options.numa_node);
+  if (error == 0) error = touch_memory(address, length, options.huge_pages);
+  if (error == 0 && options.locked && mlock(address, length) != 0) error = errno;
+  return error;
+}
+
+// Null and errno on failure. Given back with unmap_private_memory.
+inline void* map_private_memory(size_t length, const MemoryOptions& options = {}) {
+  if (length == 0 || more_than_machine_has(length)) {
+    errno = length == 0 ? EINVAL : ENOMEM;
+    return nullptr;
+  }
+  constexpr int k2m = 21 << MAP_HUGE_SHIFT;
+  constexpr int k1g = 30 << MAP_HUGE_SHIFT;
+  const bool two = options.huge_pages == HugePages::size_2m;
+  const bool one = options.huge_pages == HugePages::size_1g;
+  length = mapped_length(length, options);
+  int flags = options.shared ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS;
+  int fd = -1;
+  if (options.shared) {
+    // MFD_HUGE_… are MAP_HUGE_…'s bits (memfd_create(2)).
+    const unsigned huge = two ? MFD_HUGETLB | static_cast<unsigned>(k2m)
+                              : (one ? MFD_HUGETLB | static_cast<unsigned>(k1g) : 0u);
+    fd = memfd_create("rdmakit-region", MFD_CLOEXEC | huge);
+    if (fd < 0) return nullptr;
+    if (ftruncate(fd, static_cast<off_t>(length)) != 0) {
+      const int error = errno;
+      close(fd);
+      errno = error;
+      return nullptr;
+    }
+  } else {
+    flags |= two ? MAP_HUGETLB | k2m : (one ? MAP_HUGETLB | k1g : 0);
+  }
+  void* address = mmap(nullptr, length, PROT_READ | PROT_WRITE, flags, fd, 0);
+  int error = address == MAP_FAILED ? errno : 0;
+  if (fd >= 0) close(fd);
+  if (error == 0) {
+    error = prepare_memory(address, length, options);
+    if (error == 0) return address;
+    munmap(address, length);
+  }
   errno = error;
   return nullptr;
+}
+
+inline void unmap_private_memory(void* address, size_t length, const MemoryOptions& options = {}) {
+  munmap(address, mapped_length(length, options));
 }
 
 }  // namespace rdmakit

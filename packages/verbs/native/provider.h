@@ -6,9 +6,9 @@
 #pragma once
 
 #include <infiniband/verbs.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,6 +40,22 @@ struct ConnectParameters {
   uint8_t responder_resources = 0;  // inbound RDMA READs that this side serves at once (IRD)
   uint8_t initiator_depth = 0;      // outbound RDMA READs that this side keeps outstanding (ORD)
   ibv_qp* qp = nullptr;             // made by this id's create_qp
+};
+
+// An asynchronous event of a device (ibv_get_async_event(3)), acknowledged already.
+struct AsyncEvent {
+  ibv_event_type type;
+  // The ibv_cq*, ibv_qp* or ibv_srq* that it is about, as a name only: the object may be gone by now.
+  // The port number for IBV_EVENT_PORT_…; 0 for the device's own.
+  uint64_t element = 0;
+};
+
+// An entry of a port's GID table.
+struct GidEntry {
+  uint32_t index = 0;
+  ibv_gid gid{};
+  const char* type = "";         // "IB", "RoCE v1", "RoCE v2", "iWARP"
+  uint32_t interface_index = 0;  // of the network interface, 0 when it has none
 };
 
 class ConnectionId;
@@ -98,16 +114,43 @@ class Provider {
   virtual int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) = 0;
   virtual uint32_t capabilities(ibv_context* context) = 0;
 
+  // The valid entries of the port's GID table, in the order of their indices.
+  virtual int query_gids(ibv_context*, uint8_t, std::vector<GidEntry>&) { return EOPNOTSUPP; }
+
+  // Called on a thread of the provider for each asynchronous event of the device, in order; it must not
+  // block. Any number of watchers hear every event. The token, or 0 and errno.
+  using AsyncSink = std::function<void(const AsyncEvent&)>;
+  virtual uint64_t watch_async_events(ibv_context*, AsyncSink) { return unsupported<uint64_t>(0); }
+  // The sink is not called any more when this returns. Not from within a sink.
+  virtual void unwatch_async_events(ibv_context*, uint64_t) {}
+
   // Memory to register: at least `length` bytes, zeroed, touched, page-aligned; nullptr and errno when
   // there is none. Any other memory may be registered too, but this is the fastest for the provider's
-  // peers. Deregister first, then unmap, with the length that was asked for.
-  virtual void* map_memory(size_t length) { return map_private_memory(length); }
-  virtual void unmap_memory(void* address, size_t length) { ::munmap(address, length); }
+  // peers. Deregister first, then unmap, with the length and options that were asked for.
+  virtual void* map_memory(size_t length, const MemoryOptions& options) {
+    return map_private_memory(length, options);
+  }
+  virtual void unmap_memory(void* address, size_t length, const MemoryOptions& options) {
+    unmap_private_memory(address, length, options);
+  }
 
   virtual ibv_pd* alloc_pd(ibv_context* context) = 0;
   virtual int dealloc_pd(ibv_pd* pd) = 0;
   virtual ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) = 0;
   virtual int dereg_mr(ibv_mr* mr) = 0;
+  // ibv_rereg_mr(3): `flags` are IBV_REREG_MR_CHANGE_…, of which TRANSLATION uses address and length.
+  // The keys may change; read them from `mr`. 0 or an errno value; the region is unchanged on EINVAL and
+  // EOPNOTSUPP, and good for dereg_mr only after any other.
+  virtual int rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) { return EOPNOTSUPP; }
+  // ibv_reg_dmabuf_mr(3)
+  virtual ibv_mr* reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {
+    return unsupported<ibv_mr*>(nullptr);
+  }
+
+  // Memory windows of type 2: bound by IBV_WR_BIND_MW through ibv_post_send to a region that allows
+  // IBV_ACCESS_MW_BIND, ended by IBV_WR_LOCAL_INV or by the peer's IBV_WR_SEND_WITH_INV.
+  virtual ibv_mw* alloc_mw(ibv_pd*, ibv_mw_type) { return unsupported<ibv_mw*>(nullptr); }
+  virtual int dealloc_mw(ibv_mw*) { return EOPNOTSUPP; }
 
   // The channel's fd is non-blocking and may be put into any poll or epoll set.
   virtual ibv_comp_channel* create_comp_channel(ibv_context* context) = 0;
@@ -115,9 +158,31 @@ class Provider {
   // channel may be nullptr. Both CQs of a queue pair must have the same Progress.
   virtual ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
                             Progress progress) = 0;
+  // An extended CQ, read with ibv_start_poll … ibv_end_poll or with ibv_poll_cq like any other. What can
+  // be asked for: IBV_WC_STANDARD_FLAGS and IBV_WC_EX_WITH_COMPLETION_TIMESTAMP[_WALLCLOCK].
+  virtual ibv_cq_ex* create_cq_ex(ibv_context*, ibv_cq_init_attr_ex*, Progress) {
+    return unsupported<ibv_cq_ex*>(nullptr);
+  }
+  // ibv_resize_cq(3): EINVAL when it holds more completions than that already.
+  virtual int resize_cq(ibv_cq*, int) { return EOPNOTSUPP; }
   virtual int destroy_cq(ibv_cq* cq) = 0;
 
-  // A queue pair outside of a connection id (create_qp of ConnectionId is the usual way).
+  // Shared receive queues: posted to with ibv_post_srq_recv; IBV_EVENT_SRQ_LIMIT_REACHED comes once after
+  // modify_srq armed IBV_SRQ_LIMIT and fewer receives than that are left.
+  virtual ibv_srq* create_srq(ibv_pd*, ibv_srq_init_attr*) { return unsupported<ibv_srq*>(nullptr); }
+  virtual int modify_srq(ibv_srq*, ibv_srq_attr*, int) { return EOPNOTSUPP; }
+  virtual int query_srq(ibv_srq*, ibv_srq_attr*) { return EOPNOTSUPP; }
+  virtual int destroy_srq(ibv_srq*) { return EOPNOTSUPP; }  // EBUSY while a queue pair uses it
+
+  // Datagrams (IBV_QPT_UD).
+  virtual ibv_ah* create_ah(ibv_pd*, ibv_ah_attr*) { return unsupported<ibv_ah*>(nullptr); }
+  virtual int destroy_ah(ibv_ah*) { return EOPNOTSUPP; }
+  virtual int attach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
+  virtual int detach_mcast(ibv_qp*, const ibv_gid*, uint16_t) { return EOPNOTSUPP; }
+
+  // A queue pair outside of a connection id (create_qp of ConnectionId is the usual way). What the device
+  // does not have (a type, more than its limits) is EOPNOTSUPP or EINVAL. An iWARP queue pair, and one over
+  // shm, leaves INIT through a connection id only: modify_qp to RTR is EOPNOTSUPP.
   virtual ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) = 0;
   virtual int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) = 0;
   virtual int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init) = 0;
@@ -126,6 +191,14 @@ class Provider {
 
   virtual std::shared_ptr<ConnectionId> create_id() = 0;
   virtual const DataPathVerbs* data_path_verbs() const = 0;
+
+ private:
+  // What a verb that a provider does not have answers.
+  template <typename Nothing>
+  static Nothing unsupported(Nothing nothing) {
+    errno = EOPNOTSUPP;
+    return nothing;
+  }
 };
 
 // Process-wide instances; never destroyed before exit.

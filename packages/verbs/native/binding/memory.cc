@@ -6,9 +6,9 @@
 
 namespace rdmakit::binding {
 
-std::shared_ptr<Mapping> Mapping::create(Provider& provider, size_t length) {
-  void* address = provider.map_memory(length);
-  return address == nullptr ? nullptr : std::make_shared<Mapping>(provider, address, length);
+std::shared_ptr<Mapping> Mapping::create(Provider& provider, size_t length, const MemoryOptions& options) {
+  void* address = provider.map_memory(length, options);
+  return address == nullptr ? nullptr : std::make_shared<Mapping>(provider, address, length, options);
 }
 
 void MrObject::destroy() {
@@ -50,7 +50,7 @@ class Allocation final : public Napi::AsyncWorker {
 
  protected:
   void Execute() override {
-    mapping_ = Mapping::create(provider_, length_);
+    mapping_ = Mapping::create(provider_, length_, MemoryOptions{});
     if (mapping_ == nullptr) {
       fail("mmap");
       return;

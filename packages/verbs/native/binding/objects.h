@@ -58,18 +58,19 @@ class PdObject final : public Object {
 class Mapping {
  public:
   // nullptr with errno set. The pages are touched: the memory is there, or the call fails.
-  static std::shared_ptr<Mapping> create(Provider& provider, size_t length);
-  Mapping(Provider& provider, void* address, size_t length)
-      : provider_(provider), address_(address), length_(length) {}
+  static std::shared_ptr<Mapping> create(Provider& provider, size_t length, const MemoryOptions& options);
+  Mapping(Provider& provider, void* address, size_t length, const MemoryOptions& options)
+      : provider_(provider), address_(address), length_(length), options_(options) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { provider_.unmap_memory(address_, length_); }
+  ~Mapping() { provider_.unmap_memory(address_, length_, options_); }
   void* address() const { return address_; }
 
  private:
   Provider& provider_;
   void* address_;
   size_t length_;
+  MemoryOptions options_;
 };
 
 class MrObject final : public Object {

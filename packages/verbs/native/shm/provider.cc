@@ -87,8 +87,10 @@ class ShmProvider final : public Provider {
   }
   int destroy_qp(ibv_qp* qp) override;
 
-  void* map_memory(size_t length) override { return Segments::instance().map(length); }
-  void unmap_memory(void* address, size_t) override { Segments::instance().unmap(address); }
+  void* map_memory(size_t length, const MemoryOptions&) override { return Segments::instance().map(length); }
+  void unmap_memory(void* address, size_t, const MemoryOptions&) override {
+    Segments::instance().unmap(address);
+  }
 
   std::shared_ptr<ConnectionId> create_id() override { return Connection::create(); }
   const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }

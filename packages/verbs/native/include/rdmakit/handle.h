@@ -21,6 +21,9 @@ enum class HandleKind : uint32_t {
   completion_queue,
   queue_pair,
   connection_id,  // ConnectionId*; stays within @rdmakit/verbs
+  shared_receive_queue,
+  memory_window,
+  address_handle,
 };
 
 // The verbs that a data path needs and that <infiniband/verbs.h> does not inline.
@@ -42,7 +45,7 @@ struct DataPathVerbs {
 struct Handle {
   uint32_t abi;  // kHandleAbi
   HandleKind kind;
-  void* object;                // ibv_context*, ibv_pd*, ibv_mr*, ibv_comp_channel*, ibv_cq* or ibv_qp*
+  void* object;                // ibv_context*, ibv_pd*, ibv_mr*, ibv_comp_channel*, ibv_cq*, ibv_qp* …
   const DataPathVerbs* verbs;  // valid as long as the process
   uint32_t capabilities;       // kCapability… bits of the device
   uint32_t max_inline_data;    // bytes, granted by the device; queue pairs only, else 0
@@ -54,6 +57,14 @@ struct Handle {
 inline constexpr uint32_t kCapabilityWriteWithImmediate = 1u << 0;
 inline constexpr uint32_t kCapabilitySendWithImmediate = 1u << 1;
 inline constexpr uint32_t kCapabilityAtomics = 1u << 2;
+inline constexpr uint32_t kCapabilitySharedReceiveQueue = 1u << 3;
+inline constexpr uint32_t kCapabilityMemoryWindow = 1u << 4;  // type 2, with SEND_WITH_INV and LOCAL_INV
+inline constexpr uint32_t kCapabilityDatagram = 1u << 5;      // UD, UC, address handles, explicit RTR and RTS
+inline constexpr uint32_t kCapabilityMulticast = 1u << 6;
+inline constexpr uint32_t kCapabilityTimestamps = 1u << 7;  // extended CQ with completion timestamps
+inline constexpr uint32_t kCapabilityResize = 1u << 8;      // of a CQ
+inline constexpr uint32_t kCapabilityReregister = 1u << 9;  // of a memory region
+inline constexpr uint32_t kCapabilityDmaBuffer = 1u << 10;
 
 // napi_type_tag of an external that carries a Handle*. Check it before a cast.
 inline constexpr uint64_t kHandleTagLower = 0x8d1f63a0c2be4e57;
@@ -90,5 +101,6 @@ using MrRef = Ref<ibv_mr>;
 using ChannelRef = Ref<ibv_comp_channel>;
 using CqRef = Ref<ibv_cq>;
 using QpRef = Ref<ibv_qp>;
+using SrqRef = Ref<ibv_srq>;
 
 }  // namespace rdmakit
