@@ -1,3 +1,4 @@
+import { CompletionArray } from './completion-array.js'
 import type { CompletionChannel } from './completion-channel.js'
 import type { Context } from './context.js'
 import { deferred } from './deferred.js'
@@ -22,33 +23,71 @@ export interface CompletionQueueOptions {
    * polls this queue, or waits on its channel, does, which is faster; the caller promises to do so.
    */
   readonly progress?: 'automatic' | 'manual'
+  /**
+   * Stamp each completion (ibv_create_cq_ex(3)): with the device's own clock or with the time of day.
+   * EOPNOTSUPP where the device cannot (`capabilities.timestamps`)
+   */
+  readonly timestamps?: 'device' | 'wallclock'
 }
+
+const TIMESTAMPS = { none: 0, device: 1, wallclock: 2 } as const
 
 /** A completion queue (ibv_cq). */
 export class CompletionQueue extends Resource {
+  /** @internal */
+  override readonly identity: bigint
   readonly context: Context
   readonly channel: CompletionChannel | undefined
   #wake: (() => void) | undefined
 
   /** @internal made by {@link Context.createCompletionQueue} */
-  constructor(context: Context, { entries, channel, progress = 'automatic' }: CompletionQueueOptions) {
+  constructor(context: Context, options: CompletionQueueOptions) {
+    const { entries, channel, progress = 'automatic', timestamps = 'none' } = options
     if (!Number.isInteger(entries) || entries < 1)
       throw new UsageError(`a completion queue needs a whole number of entries from 1, not ${entries}`)
     super(
       calling(context.description, () =>
-        native.createCq(context.handle, entries, channel?.handle, progress === 'manual'),
+        native.createCq(
+          context.handle,
+          entries,
+          channel?.handle,
+          progress === 'manual',
+          TIMESTAMPS[timestamps],
+        ),
       ),
       channel === undefined ? [context] : [context, channel],
     )
     this.context = context
     this.channel = channel
+    this.identity = native.cqIdentity(this.handle)
   }
 
   get description(): string {
     return `completion queue of ${this.context.description}`
   }
 
-  /** Takes up to `max` completions (ibv_poll_cq(3)); an empty array when there is none. */
+  /** How many completions it can hold, as granted by the device. */
+  get entries(): number {
+    return native.cqEntries(this.handle)
+  }
+
+  /**
+   * Makes it larger or smaller (ibv_resize_cq(3)); what it holds stays.
+   * @throws VerbsError EINVAL: it holds more than that, or the device's limit; EOPNOTSUPP: the device cannot
+   *   (`capabilities.resize`)
+   */
+  resize(entries: number): void {
+    if (!Number.isInteger(entries) || entries < 1)
+      throw new UsageError(`a completion queue needs a whole number of entries from 1, not ${entries}`)
+    calling(this.description, () => native.resizeCq(this.handle, entries))
+  }
+
+  /** Completions in an ArrayBuffer, polled without allocating. @param capacity of one poll, 1…256 */
+  createCompletionArray(capacity: number): CompletionArray {
+    return new CompletionArray(this, capacity)
+  }
+
+  /** Takes up to `max` completions, at most 256 (ibv_poll_cq(3)); an empty array when there is none. */
   poll(max = 16): WorkCompletion[] {
     return calling(this.description, () => native.pollCq(this.handle, max)).map((completion) => ({
       ...completion,

@@ -1,3 +1,5 @@
+import { Observable, share } from 'rxjs'
+import { type AsyncEvent, asyncEvent } from './async-event.js'
 import { CompletionChannel } from './completion-channel.js'
 import { CompletionQueue, type CompletionQueueOptions } from './completion-queue.js'
 import { calling } from './errors.js'
@@ -5,12 +7,53 @@ import { type Handle, native, type ProviderName } from './native.js'
 import { ProtectionDomain } from './protection-domain.js'
 import { Resource } from './resource.js'
 
+/** The bits of `kCapability…` in `rdmakit/handle.h`. */
+const CAPABILITIES = {
+  writeWithImmediate: 1 << 0,
+  sendWithImmediate: 1 << 1,
+  atomics: 1 << 2,
+  sharedReceiveQueue: 1 << 3,
+  memoryWindow: 1 << 4,
+  datagram: 1 << 5,
+  multicast: 1 << 6,
+  timestamps: 1 << 7,
+  resize: 1 << 8,
+  reregister: 1 << 9,
+  dmaBuffer: 1 << 10,
+} as const
+
 /** What a device can do beyond SEND, RECEIVE, RDMA WRITE and RDMA READ. */
 export interface Capabilities {
   /** RDMA WRITE with 32 bits of immediate data; not on most iWARP devices */
   readonly writeWithImmediate: boolean
   readonly sendWithImmediate: boolean
+  /** 64-bit compare-and-swap and fetch-and-add */
   readonly atomics: boolean
+  readonly sharedReceiveQueue: boolean
+  /** windows of type 2, with `send-with-invalidate` and `local-invalidate` */
+  readonly memoryWindow: boolean
+  /** queue pairs of type `ud` and `uc`, address handles, explicit states */
+  readonly datagram: boolean
+  readonly multicast: boolean
+  /** completion queues with timestamps */
+  readonly timestamps: boolean
+  /** completion queues that can be resized */
+  readonly resize: boolean
+  /** memory regions whose rights and domain can change */
+  readonly reregister: boolean
+  /** memory regions over DMA buffers of other devices */
+  readonly dmaBuffer: boolean
+}
+
+/** An entry of a port's table of global identifiers. */
+export interface Gid {
+  readonly index: number
+  /** 16 bytes */
+  readonly gid: Uint8Array
+  /** `IB`, `RoCE v1`, `RoCE v2` or `iWARP` */
+  readonly type: string
+  /** of the network interface, 0 when it has none */
+  readonly interfaceIndex: number
 }
 
 /** An open device (ibv_context). One object per native context: comparing with `===` tells devices apart. */
@@ -20,6 +63,11 @@ export class Context extends Resource {
   readonly provider: ProviderName
   readonly deviceName: string
   readonly capabilities: Capabilities
+  /**
+   * What happens to the device outside of work requests (ibv_get_async_event(3)): overrun completion queues,
+   * limits of shared receive queues, port changes. Hot: events without a subscriber are gone.
+   */
+  readonly asyncEvents: Observable<AsyncEvent>
   readonly #identity: bigint
 
   private constructor(handle: Handle) {
@@ -28,11 +76,10 @@ export class Context extends Resource {
     this.provider = info.provider
     this.deviceName = info.name
     this.#identity = info.identity
-    this.capabilities = {
-      writeWithImmediate: (info.capabilities & 1) !== 0,
-      sendWithImmediate: (info.capabilities & 2) !== 0,
-      atomics: (info.capabilities & 4) !== 0,
-    }
+    this.capabilities = Object.fromEntries(
+      Object.entries(CAPABILITIES).map(([name, bit]) => [name, (info.capabilities & bit) !== 0]),
+    ) as Record<keyof Capabilities, boolean>
+    this.asyncEvents = this.#watchAsyncEvents()
   }
 
   /** The one Context of a native context handle. */
@@ -56,6 +103,24 @@ export class Context extends Resource {
   /** ibv_query_port(3): the fields of `struct ibv_port_attr`. @param port from 1 */
   queryPort(port = 1): Record<string, number> {
     return calling(`${this.description} port ${port}`, () => native.queryPort(this.handle, port))
+  }
+
+  /** The valid entries of the port's GID table (ibv_query_gid_table(3)). @param port from 1 */
+  queryGids(port = 1): Gid[] {
+    return calling(`${this.description} port ${port}`, () => native.queryGids(this.handle, port))
+  }
+
+  #watchAsyncEvents(): Observable<AsyncEvent> {
+    return new Observable<AsyncEvent>((subscriber) => {
+      calling(this.description, () =>
+        native.watchAsyncEvents(this.handle, (type, element) =>
+          subscriber.next(asyncEvent(type, element, (identity) => this.descendant(identity))),
+        ),
+      )
+      return () => {
+        if (!this.closed) native.unwatchAsyncEvents(this.handle)
+      }
+    }).pipe(share())
   }
 
   /** ibv_alloc_pd(3) */

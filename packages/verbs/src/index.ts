@@ -1,3 +1,6 @@
+export { AddressHandle, type AddressVector } from './address-vector.js'
+export type { AsyncEvent, AsyncEventType } from './async-event.js'
+export { CompletionArray } from './completion-array.js'
 export { CompletionChannel } from './completion-channel.js'
 export { CompletionQueue, type CompletionQueueOptions } from './completion-queue.js'
 export {
@@ -6,20 +9,30 @@ export {
   type DisconnectReason,
   type WaitOptions,
 } from './connection-id.js'
-export { type Capabilities, Context } from './context.js'
+export { type Capabilities, Context, type Gid } from './context.js'
 export { type Deferred, deferred, within } from './deferred.js'
 export { type DeviceInfo, listDevices, openDevice, providerProblem } from './device.js'
 export { ConnectionRejectedError, UsageError, VerbsError } from './errors.js'
 export { type ConnectionRequest, Listener, type ListenOptions } from './listener.js'
-export { type Access, MemoryRegion, type ScatterGatherElement } from './memory-region.js'
+export { type Access, type MemoryOptions, MemoryRegion, type ScatterGatherElement } from './memory-region.js'
+export { MemoryWindow } from './memory-window.js'
 export type { Handle, ProviderName } from './native.js'
 export { ProtectionDomain } from './protection-domain.js'
-export {
-  QueuePair,
-  type QueuePairOptions,
-  type QueuePairState,
-  type ReceiveWorkRequest,
-  type SendWorkRequest,
-} from './queue-pair.js'
+export { QueuePair, type QueuePairOptions, type UnconnectedQueuePairOptions } from './queue-pair.js'
+export type {
+  QueuePairAttributes,
+  QueuePairQuery,
+  QueuePairState,
+  QueuePairType,
+} from './queue-pair-state.js'
+export { Resource } from './resource.js'
+export { SharedReceiveQueue, type SharedReceiveQueueOptions } from './shared-receive-queue.js'
 export { DEFAULT_PORT, type Endpoint, formatUri, parseUri } from './uri.js'
 export type { CompletedOpcode, CompletionStatus, WorkCompletion } from './work-completion.js'
+export type {
+  DatagramDestination,
+  ReceiveWorkRequest,
+  SendFlags,
+  SendWorkRequest,
+} from './work-request.js'
+export { ReceiveSlots, type SendSlot, SendSlots } from './work-request-slots.js'

@@ -1,22 +1,63 @@
-import { UsageError } from './errors.js'
-import { type Handle, native } from './native.js'
+import { calling, UsageError } from './errors.js'
+import { type Handle, type NativeMemoryOptions, native } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
 import { Resource } from './resource.js'
 
-const ACCESS = { 'local-write': 1, 'remote-write': 2, 'remote-read': 4, 'remote-atomic': 8 } as const
+const ACCESS = {
+  'local-write': 1,
+  'remote-write': 2,
+  'remote-read': 4,
+  'remote-atomic': 8,
+  'bind-memory-window': 16,
+} as const
 
-/** ibv_reg_mr(3): `remote-write` and `remote-atomic` imply `local-write`. */
+/**
+ * What may be done with memory (ibv_reg_mr(3)). `remote-write` and `remote-atomic` imply `local-write`;
+ * `bind-memory-window` lets a {@link MemoryWindow} be bound to it.
+ */
 export type Access = keyof typeof ACCESS
 
 /** @internal */
-export function accessBits(access: readonly Access[]): number {
+export function accessBits(access: readonly Access[], { window = false } = {}): number {
   let bits = 0
   for (const one of access) {
     if (!(one in ACCESS)) throw new UsageError(`unknown access "${one}"`)
     bits |= ACCESS[one]
-    if (one === 'remote-write' || one === 'remote-atomic') bits |= ACCESS['local-write']
+    if (!window && (one === 'remote-write' || one === 'remote-atomic')) bits |= ACCESS['local-write']
   }
   return bits
+}
+
+const HUGE_PAGES = ['transparent', 'none', '2MiB', '1GiB'] as const
+
+/** How {@link ProtectionDomain.allocateMemoryRegion} maps memory. */
+export interface MemoryOptions {
+  /**
+   * `transparent` (default): when the kernel has some (madvise(2) MADV_HUGEPAGE). `none`: never. `2MiB` and
+   * `1GiB`: from the pool of hugetlbfs, ENOMEM when too few are reserved (`vm.nr_hugepages`); not over `shm`
+   * (EOPNOTSUPP), whose peers map the memory and must be sure that it is there.
+   */
+  readonly hugePages?: (typeof HUGE_PAGES)[number]
+  /** the NUMA node whose memory it must be (mbind(2), MPOL_BIND), from 0; default: the touching thread's */
+  readonly numaNode?: number
+  /** keep it in memory (mlock(2)); ENOMEM or EPERM beyond `ulimit -l`. Real devices pin it anyway */
+  readonly locked?: boolean
+  /** back it by a memfd, which another mapping can share; over `shm` it always is */
+  readonly memfd?: boolean
+}
+
+/** @internal */
+export function nativeMemoryOptions({
+  hugePages = 'transparent',
+  numaNode = -1,
+  locked = false,
+  memfd = false,
+}: MemoryOptions): NativeMemoryOptions {
+  const pages = HUGE_PAGES.indexOf(hugePages)
+  if (pages < 0) throw new UsageError(`huge pages are ${HUGE_PAGES.join(', ')}, not "${hugePages}"`)
+  if (!Number.isInteger(numaNode) || numaNode < -1)
+    throw new UsageError(`a NUMA node is a whole number from 0, not ${numaNode}`)
+  return { hugePages: pages, numaNode, locked, shared: memfd }
 }
 
 /** A slice of a memory region as work requests name it. */
@@ -30,33 +71,76 @@ export interface ScatterGatherElement {
 
 /** Registered memory (ibv_mr) and the one ArrayBuffer over it. */
 export class MemoryRegion extends Resource {
-  readonly protectionDomain: ProtectionDomain
   readonly length: number
   /** virtual address, as remote peers name it */
   readonly address: bigint
-  readonly localKey: number
-  readonly remoteKey: number
+  #protectionDomain: ProtectionDomain
+  #localKey: number
+  #remoteKey: number
   #buffer: ArrayBuffer | undefined
 
-  /** @internal made by {@link ProtectionDomain.allocateMemoryRegion} */
+  /** @internal made by {@link ProtectionDomain.allocateMemoryRegion} and its siblings */
   constructor(protectionDomain: ProtectionDomain, handle: Handle) {
     super(handle, [protectionDomain])
-    this.protectionDomain = protectionDomain
+    this.#protectionDomain = protectionDomain
     const info = native.mrInfo(handle)
     this.length = info.length
     this.address = info.address
-    this.localKey = info.localKey
-    this.remoteKey = info.remoteKey
+    this.#localKey = info.localKey
+    this.#remoteKey = info.remoteKey
   }
 
   get description(): string {
-    return `memory region 0x${this.remoteKey.toString(16)} (${this.length} bytes)`
+    return `memory region 0x${this.#remoteKey.toString(16)} (${this.length} bytes)`
   }
 
-  /** The memory itself; always the same ArrayBuffer. It is detached (length 0) by {@link close}. */
+  /** The domain whose queue pairs may use the region. */
+  get protectionDomain(): ProtectionDomain {
+    return this.#protectionDomain
+  }
+
+  /** Names the region in work requests of this side (lkey). */
+  get localKey(): number {
+    return this.#localKey
+  }
+
+  /** Names the region to peers (rkey); whoever has it can do what the region's access says. */
+  get remoteKey(): number {
+    return this.#remoteKey
+  }
+
+  /**
+   * The memory itself; always the same ArrayBuffer. Memory that was allocated is detached (length 0) by
+   * {@link close}; a caller's own ArrayBuffer stays as it is.
+   */
   get buffer(): ArrayBuffer {
-    if (this.#buffer === undefined) this.#buffer = native.mrBuffer(this.handle)
+    if (this.#buffer === undefined)
+      this.#buffer = calling(this.description, () => native.mrBuffer(this.handle))
     return this.#buffer
+  }
+
+  /**
+   * Changes the region's rights, or moves it to another protection domain (ibv_rereg_mr(3)). Its keys may
+   * change, and the old ones are dead when this returns. Nothing that uses the region may be outstanding.
+   * @throws VerbsError EOPNOTSUPP: the device cannot (`capabilities.reregister`); EBUSY: a memory window is
+   *   bound to it
+   */
+  reregister(change: {
+    readonly access: readonly Access[]
+    readonly protectionDomain?: ProtectionDomain
+  }): void {
+    const { access, protectionDomain = this.#protectionDomain } = change
+    const moves = protectionDomain !== this.#protectionDomain
+    calling(this.description, () =>
+      native.reregMr(this.handle, moves ? protectionDomain.handle : undefined, accessBits(access)),
+    )
+    if (moves) {
+      this.adopt(this.#protectionDomain, protectionDomain)
+      this.#protectionDomain = protectionDomain
+    }
+    const info = native.mrInfo(this.handle)
+    this.#localKey = info.localKey
+    this.#remoteKey = info.remoteKey
   }
 }
 

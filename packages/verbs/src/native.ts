@@ -18,8 +18,12 @@ export interface NativeWorkCompletion {
   opcode: number
   byteLength: number
   immediate: number | undefined
+  invalidatedKey: number | undefined
+  globalRoutingHeader: boolean
+  sourceQueuePairNumber: number
   queuePairNumber: number
   vendorError: number
+  timestamp: bigint | undefined
 }
 
 export interface NativeSge {
@@ -34,8 +38,61 @@ export interface NativeSendWorkRequest {
   flags: number
   sges: NativeSge[]
   immediate: number
+  invalidateKey: number
   remoteAddress: bigint
   remoteKey: number
+  compareAdd: bigint
+  swap: bigint
+  bind?: {
+    window: Handle
+    key: number
+    region: Handle
+    address: bigint
+    length: number
+    access: number
+  }
+  datagram?: { addressHandle: Handle; queuePairNumber: number; queueKey: number }
+}
+
+/** Where mapped memory comes from; `hugePages` is the index of `HugePages` in `mapped_memory.h`. */
+export interface NativeMemoryOptions {
+  hugePages: number
+  numaNode: number
+  locked: boolean
+  shared: boolean
+}
+
+export interface NativeAddressVector {
+  portNumber: number
+  serviceLevel: number
+  lid: number
+  gid?: Uint8Array
+  sourceGidIndex: number
+  hopLimit: number
+  trafficClass: number
+  flowLabel: number
+}
+
+export interface NativeGid {
+  index: number
+  gid: Uint8Array
+  type: string
+  interfaceIndex: number
+}
+
+/** Records in an ArrayBuffer of native memory, with a function that takes whole numbers. */
+export interface NativeSlots {
+  handle: Handle
+  buffer: ArrayBuffer
+  /** how many were posted; fewer than `count` when the queue is full */
+  post(first: number, count: number): number
+}
+
+export interface NativeCompletionArray {
+  handle: Handle
+  buffer: ArrayBuffer
+  /** how many completions were taken; -1 when the queue is broken */
+  poll(max: number): number
 }
 
 /** What a connection id reports. `request` is a new id on a listener. */
@@ -73,22 +130,47 @@ export interface NativeVerbs {
   queryDevice(context: Handle): Record<string, number | bigint | string>
   queryPort(context: Handle, port: number): Record<string, number>
   allocPd(context: Handle): Handle
-  allocMr(pd: Handle, length: number, access: number): Promise<Handle>
+  queryGids(context: Handle, port: number): NativeGid[]
+  watchAsyncEvents(context: Handle, sink: (type: number, element: bigint) => void): void
+  unwatchAsyncEvents(context: Handle): void
+  allocMr(pd: Handle, length: number, access: number, options: NativeMemoryOptions): Promise<Handle>
+  regMr(pd: Handle, buffer: ArrayBufferLike, offset: number, length: number, access: number): Handle
+  regDmabufMr(pd: Handle, fd: number, offset: number, length: number, access: number): Handle
+  reregMr(mr: Handle, pd: Handle | undefined, access: number): void
+  allocMw(pd: Handle): Handle
+  mwKey(mw: Handle): number
+  createSrq(pd: Handle, maxReceive: number, maxReceiveSge: number): Handle
+  srqInfo(srq: Handle): { identity: bigint; maxReceive: number; maxReceiveSge: number; limit: number }
+  setSrqLimit(srq: Handle, limit: number): void
+  createAh(pd: Handle, vector: NativeAddressVector): Handle
+  attachMulticast(qp: Handle, gid: Uint8Array, lid: number): void
+  detachMulticast(qp: Handle, gid: Uint8Array, lid: number): void
   mrInfo(mr: Handle): { address: bigint; length: number; localKey: number; remoteKey: number }
   mrBuffer(mr: Handle): ArrayBuffer
   createChannel(context: Handle): Handle
   /** `wake` gets the identity ({@link cqIdentity}) of the queue that has an event. */
   watchChannel(channel: Handle, wake: (cq: bigint) => void): void
-  createCq(context: Handle, entries: number, channel: Handle | undefined, manual: boolean): Handle
+  createCq(
+    context: Handle,
+    entries: number,
+    channel: Handle | undefined,
+    manual: boolean,
+    timestamps: number,
+  ): Handle
+  resizeCq(cq: Handle, entries: number): void
+  cqEntries(cq: Handle): number
+  createCompletionArray(cq: Handle, count: number): NativeCompletionArray
   cqIdentity(cq: Handle): bigint
   pollCq(cq: Handle, max: number): NativeWorkCompletion[]
   requestNotification(cq: Handle, solicitedOnly: boolean): void
   createQp(
-    id: Handle,
+    id: Handle | undefined,
     pd: Handle,
     sendCq: Handle,
     recvCq: Handle,
+    srq: Handle | undefined,
     caps: {
+      type: number
       maxSend: number
       maxReceive: number
       maxSendSge: number
@@ -99,6 +181,7 @@ export interface NativeVerbs {
   ): Handle
   qpInfo(qp: Handle): {
     number: number
+    identity: bigint
     state: number
     maxInline: number
     maxSend: number
@@ -106,7 +189,12 @@ export interface NativeVerbs {
   }
   qpToError(qp: Handle): void
   postSend(qp: Handle, requests: NativeSendWorkRequest[]): void
-  postReceive(qp: Handle, requests: { workRequestId: bigint; sges: NativeSge[] }[]): void
+  modifyQp(qp: Handle, attributes: Record<string, number | NativeAddressVector>): void
+  queryQp(qp: Handle): Record<string, number>
+  /** on a queue pair, or with `shared` on a shared receive queue */
+  postReceive(queue: Handle, requests: { workRequestId: bigint; sges: NativeSge[] }[], shared: boolean): void
+  createSendSlots(qp: Handle, regions: Handle[], count: number): NativeSlots
+  createReceiveSlots(queue: Handle, regions: Handle[], count: number, shared: boolean): NativeSlots
   createId(provider: ProviderName): Handle
   setIdSink(id: Handle, sink: (event: NativeCmEvent) => void): void
   idListen(id: Handle, host: string, port: number, backlog: number): void

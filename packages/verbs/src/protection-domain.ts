@@ -1,8 +1,18 @@
+import { AddressHandle, type AddressVector } from './address-vector.js'
 import type { Context } from './context.js'
 import { calling, named, UsageError } from './errors.js'
-import { type Access, accessBits, MemoryRegion } from './memory-region.js'
+import {
+  type Access,
+  accessBits,
+  type MemoryOptions,
+  MemoryRegion,
+  nativeMemoryOptions,
+} from './memory-region.js'
+import { MemoryWindow } from './memory-window.js'
 import { native } from './native.js'
+import { QueuePair, type UnconnectedQueuePairOptions } from './queue-pair.js'
 import { Resource } from './resource.js'
+import { SharedReceiveQueue, type SharedReceiveQueueOptions } from './shared-receive-queue.js'
 
 /** Groups memory regions and queue pairs that may work together (ibv_pd). */
 export class ProtectionDomain extends Resource {
@@ -28,13 +38,81 @@ export class ProtectionDomain extends Resource {
    * @param access what the local device and remote peers may do; reading locally is always allowed
    * @throws VerbsError ENOMEM: not enough memory, or a locked-memory limit (`ulimit -l`)
    */
-  async allocateMemoryRegion(length: number, access: Access[] = ['local-write']): Promise<MemoryRegion> {
+  async allocateMemoryRegion(
+    length: number,
+    access: readonly Access[] = ['local-write'],
+    options: MemoryOptions = {},
+  ): Promise<MemoryRegion> {
     if (!Number.isSafeInteger(length) || length < 1 || length > 2 ** 40)
       throw new UsageError(`memory region length must be an integer from 1 to 2^40, not ${length}`)
+    const bits = accessBits(access)
+    const mapping = nativeMemoryOptions(options)
     try {
-      return new MemoryRegion(this, await native.allocMr(this.handle, length, accessBits(access)))
+      return new MemoryRegion(this, await native.allocMr(this.handle, length, bits, mapping))
     } catch (failure) {
       throw named(this.description, failure)
     }
+  }
+
+  /**
+   * Registers a caller's own memory (ibv_reg_mr(3)). It is kept alive until the region is closed; it must
+   * not be transferred (`postMessage`, `structuredClone`) or resized meanwhile, which would move the bytes
+   * away from what the device was told. Over `shm` peers reach it by process_vm_readv(2), which is slower.
+   * @param memory an ArrayBuffer, or a view of the part to register
+   * @throws UsageError: no bytes, or a SharedArrayBuffer
+   */
+  registerMemoryRegion(
+    memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
+    access: readonly Access[] = ['local-write'],
+  ): MemoryRegion {
+    const view = ArrayBuffer.isView(memory) ? memory : new Uint8Array(memory)
+    if (!((view.buffer as ArrayBufferLike) instanceof ArrayBuffer))
+      throw new UsageError('a SharedArrayBuffer cannot be registered')
+    if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
+    return new MemoryRegion(
+      this,
+      calling(this.description, () =>
+        native.regMr(this.handle, view.buffer, view.byteOffset, view.byteLength, accessBits(access)),
+      ),
+    )
+  }
+
+  /**
+   * Registers memory of another device, a GPU's for instance (ibv_reg_dmabuf_mr(3)). It has no ArrayBuffer.
+   * @param fd of the DMA buffer; may be closed afterwards
+   * @throws VerbsError EOPNOTSUPP: the device cannot (`capabilities.dmaBuffer`)
+   */
+  registerDmaBuffer(
+    { fd, offset = 0, length }: { readonly fd: number; readonly offset?: number; readonly length: number },
+    access: readonly Access[] = ['local-write'],
+  ): MemoryRegion {
+    const handle = calling(this.description, () =>
+      native.regDmabufMr(this.handle, fd, offset, length, accessBits(access)),
+    )
+    return new MemoryRegion(this, handle)
+  }
+
+  /** ibv_alloc_mw(3), type 2. @throws VerbsError EOPNOTSUPP without `capabilities.memoryWindow` */
+  allocateMemoryWindow(): MemoryWindow {
+    return new MemoryWindow(this)
+  }
+
+  /** ibv_create_srq(3). @throws VerbsError EOPNOTSUPP without `capabilities.sharedReceiveQueue` */
+  createSharedReceiveQueue(options: SharedReceiveQueueOptions = {}): SharedReceiveQueue {
+    return new SharedReceiveQueue(this, options)
+  }
+
+  /**
+   * A queue pair that no connection id drives (ibv_create_qp(3)), in state `reset`: for datagrams, and for
+   * programs that exchange addresses by themselves. {@link ConnectionId.createQueuePair} is the usual way.
+   * @throws VerbsError EOPNOTSUPP: a type that the device does not have
+   */
+  createQueuePair(options: UnconnectedQueuePairOptions): QueuePair {
+    return new QueuePair(undefined, this, options)
+  }
+
+  /** ibv_create_ah(3). @throws VerbsError EOPNOTSUPP without `capabilities.datagram` */
+  createAddressHandle(vector: AddressVector): AddressHandle {
+    return new AddressHandle(this, vector)
   }
 }

@@ -1,69 +1,30 @@
 import type { CompletionQueue } from './completion-queue.js'
 import type { ConnectionId } from './connection-id.js'
 import { calling, UsageError } from './errors.js'
-import { nativeSges, type ScatterGatherElement } from './memory-region.js'
-import { type NativeSendWorkRequest, native } from './native.js'
+import { type MemoryRegion, nativeSges } from './memory-region.js'
+import { native } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
+import {
+  nativeAttributes,
+  type QueuePairAttributes,
+  type QueuePairQuery,
+  type QueuePairState,
+  type QueuePairType,
+  queryOf,
+  STATES,
+  TYPES,
+} from './queue-pair-state.js'
 import { Resource } from './resource.js'
-
-/** `enum ibv_wr_opcode` */
-const OPCODES = {
-  'rdma-write': 0,
-  'rdma-write-with-immediate': 1,
-  send: 2,
-  'send-with-immediate': 3,
-  'rdma-read': 4,
-} as const
-
-/** `enum ibv_send_flags` */
-const FENCE = 1
-const SIGNALED = 2
-const SOLICITED = 4
-const INLINE = 8
-
-const STATES = ['reset', 'init', 'rtr', 'rts', 'sqd', 'sqe', 'error', 'unknown'] as const
-export type QueuePairState = (typeof STATES)[number]
-
-interface SendFlags {
-  /** handed back in the completion, default 0 */
-  readonly workRequestId?: bigint
-  /** ask for a completion on success, default true */
-  readonly signaled?: boolean
-  /** raise an event on a peer that armed for solicited completions only */
-  readonly solicited?: boolean
-  /** copy the data while posting; at most {@link QueuePair.maxInlineData} bytes */
-  readonly inline?: boolean
-  /** wait for earlier RDMA READs first */
-  readonly fence?: boolean
-  readonly data?: readonly ScatterGatherElement[]
-}
-
-interface Remote {
-  /** virtual address in the peer's memory */
-  readonly remoteAddress: bigint
-  readonly remoteKey: number
-}
-
-/** What {@link QueuePair.postSend} takes (ibv_send_wr). */
-export type SendWorkRequest = SendFlags &
-  (
-    | { readonly opcode: 'send' }
-    | { readonly opcode: 'send-with-immediate'; readonly immediate: number }
-    | ({ readonly opcode: 'rdma-write' } & Remote)
-    | ({ readonly opcode: 'rdma-write-with-immediate'; readonly immediate: number } & Remote)
-    | ({ readonly opcode: 'rdma-read' } & Remote)
-  )
-
-/** What {@link QueuePair.postReceive} takes (ibv_recv_wr). */
-export interface ReceiveWorkRequest {
-  readonly workRequestId?: bigint
-  readonly data?: readonly ScatterGatherElement[]
-}
+import type { SharedReceiveQueue } from './shared-receive-queue.js'
+import { nativeSendWorkRequest, type ReceiveWorkRequest, type SendWorkRequest } from './work-request.js'
+import { ReceiveSlots, SendSlots } from './work-request-slots.js'
 
 export interface QueuePairOptions {
   readonly sendQueue: CompletionQueue
   /** default: the same as `sendQueue` */
   readonly receiveQueue?: CompletionQueue
+  /** receives come from here instead of a queue of the queue pair's own */
+  readonly sharedReceiveQueue?: SharedReceiveQueue
   /** work requests outstanding, default 128 each */
   readonly maxSend?: number
   readonly maxReceive?: number
@@ -76,33 +37,66 @@ export interface QueuePairOptions {
   readonly signalAll?: boolean
 }
 
-/** A reliable connected queue pair (ibv_qp of type IBV_QPT_RC), made through a {@link ConnectionId}. */
+export interface UnconnectedQueuePairOptions extends QueuePairOptions {
+  /** default `rc` */
+  readonly type?: QueuePairType
+}
+
+/**
+ * A queue pair (ibv_qp). The usual one is reliable and made by {@link ConnectionId.createQueuePair}, which
+ * also connects it; {@link ProtectionDomain.createQueuePair} makes one whose states the program changes
+ * itself with {@link modify}.
+ */
 export class QueuePair extends Resource {
+  /** @internal */
+  override readonly identity: bigint
   readonly number: number
+  readonly type: QueuePairType
   /** bytes that an inline send may carry, as granted by the device */
   readonly maxInlineData: number
 
-  /** @internal made by {@link ConnectionId.createQueuePair} */
-  constructor(id: ConnectionId, protectionDomain: ProtectionDomain, options: QueuePairOptions) {
-    const { sendQueue, receiveQueue = sendQueue } = options
+  /** @internal made by {@link ConnectionId.createQueuePair} and {@link ProtectionDomain.createQueuePair} */
+  constructor(
+    id: ConnectionId | undefined,
+    protectionDomain: ProtectionDomain,
+    options: UnconnectedQueuePairOptions,
+  ) {
+    const { sendQueue, receiveQueue = sendQueue, sharedReceiveQueue, type = 'rc' } = options
+    if (!(type in TYPES)) throw new UsageError(`a queue pair is rc, uc or ud, not "${type}"`)
     super(
-      calling(id.description, () =>
-        native.createQp(id.handle, protectionDomain.handle, sendQueue.handle, receiveQueue.handle, {
-          maxSend: options.maxSend ?? 128,
-          maxReceive: options.maxReceive ?? 128,
-          maxSendSge: options.maxSendElements ?? 1,
-          maxReceiveSge: options.maxReceiveElements ?? 1,
-          maxInline: options.maxInlineData ?? 64,
-          signalAll: options.signalAll ?? false,
-        }),
+      calling((id ?? protectionDomain).description, () =>
+        native.createQp(
+          id?.handle,
+          protectionDomain.handle,
+          sendQueue.handle,
+          receiveQueue.handle,
+          sharedReceiveQueue?.handle,
+          {
+            type: TYPES[type],
+            maxSend: options.maxSend ?? 128,
+            maxReceive: sharedReceiveQueue === undefined ? (options.maxReceive ?? 128) : 0,
+            maxSendSge: options.maxSendElements ?? 1,
+            maxReceiveSge: sharedReceiveQueue === undefined ? (options.maxReceiveElements ?? 1) : 0,
+            maxInline: options.maxInlineData ?? 64,
+            signalAll: options.signalAll ?? false,
+          },
+        ),
       ),
-      sendQueue === receiveQueue
-        ? [id, protectionDomain, sendQueue]
-        : [id, protectionDomain, sendQueue, receiveQueue],
+      [
+        ...new Set([
+          ...(id === undefined ? [] : [id]),
+          protectionDomain,
+          sendQueue,
+          receiveQueue,
+          ...(sharedReceiveQueue === undefined ? [] : [sharedReceiveQueue]),
+        ]),
+      ],
     )
     const info = native.qpInfo(this.handle)
     this.number = info.number
+    this.type = type
     this.maxInlineData = info.maxInline
+    this.identity = info.identity
   }
 
   get description(): string {
@@ -115,12 +109,15 @@ export class QueuePair extends Resource {
 
   /**
    * Posts work requests in order, ringing the doorbell once (ibv_post_send(3)).
-   * @throws VerbsError ENOMEM: the send queue is full; EINVAL: a request the device refuses.
-   *   The requests before the refused one are posted.
+   * @throws VerbsError ENOMEM: the send queue is full; EINVAL: a request the device refuses; EOPNOTSUPP: an
+   *   operation the device does not have. The requests before the refused one are posted.
    */
   postSend(...requests: readonly SendWorkRequest[]): void {
-    const prepared = requests.map((request) => this.#prepare(request))
+    const prepared = requests.map(nativeSendWorkRequest)
     calling(this.description, () => native.postSend(this.handle, prepared))
+    for (const [i, request] of requests.entries()) {
+      if (request.opcode === 'bind-memory-window') request.window.bound(prepared[i]?.bind?.key as number)
+    }
   }
 
   /** Posts receive buffers (ibv_post_recv(3)). @throws VerbsError ENOMEM: the receive queue is full */
@@ -129,7 +126,35 @@ export class QueuePair extends Resource {
       workRequestId,
       sges: nativeSges(data),
     }))
-    calling(this.description, () => native.postReceive(this.handle, prepared))
+    calling(this.description, () => native.postReceive(this.handle, prepared, false))
+  }
+
+  /**
+   * Sends in an ArrayBuffer, to be posted without allocating. @param count slots, from 1
+   * @throws VerbsError EINVAL: on a queue pair of type `ud`
+   */
+  createSendSlots(count: number, regions: readonly MemoryRegion[]): SendSlots {
+    return new SendSlots(this, count, regions)
+  }
+
+  /** Receives in an ArrayBuffer, to be posted without allocating. @param count slots, from 1 */
+  createReceiveSlots(count: number, regions: readonly MemoryRegion[]): ReceiveSlots {
+    return new ReceiveSlots(this, count, regions, false)
+  }
+
+  /**
+   * Changes state and attributes (ibv_modify_qp(3)).
+   * @throws UsageError naming each attribute that the transition needs and that is missing; VerbsError
+   *   EOPNOTSUPP: queue pairs of this device are connected by a connection id (iWARP, shm)
+   */
+  modify(attributes: QueuePairAttributes): void {
+    const prepared = nativeAttributes(this.type, this.state, attributes)
+    calling(this.description, () => native.modifyQp(this.handle, prepared))
+  }
+
+  /** ibv_query_qp(3) */
+  query(): QueuePairQuery {
+    return queryOf(calling(this.description, () => native.queryQp(this.handle)))
   }
 
   /** Moves the queue pair to the error state: everything outstanding completes as `flushed`. */
@@ -137,24 +162,16 @@ export class QueuePair extends Resource {
     calling(this.description, () => native.qpToError(this.handle))
   }
 
-  #prepare(request: SendWorkRequest): NativeSendWorkRequest {
-    const opcode = OPCODES[request.opcode]
-    if (opcode === undefined) throw new UsageError(`unknown opcode "${request.opcode}"`)
-    const immediate = 'immediate' in request ? request.immediate : 0
-    if (!Number.isInteger(immediate) || immediate < 0 || immediate > 0xffffffff)
-      throw new UsageError(`immediate data is 32 bits, not ${immediate}`)
-    return {
-      workRequestId: request.workRequestId ?? 0n,
-      opcode,
-      flags:
-        (request.fence ? FENCE : 0) |
-        (request.signaled === false ? 0 : SIGNALED) |
-        (request.solicited ? SOLICITED : 0) |
-        (request.inline ? INLINE : 0),
-      sges: nativeSges(request.data ?? []),
-      immediate,
-      remoteAddress: 'remoteAddress' in request ? request.remoteAddress : 0n,
-      remoteKey: 'remoteKey' in request ? request.remoteKey : 0,
-    }
+  /**
+   * Receives the datagrams of a multicast group (ibv_attach_mcast(3)); type `ud` only.
+   * @param gid the group's 16 bytes @param lid the group's LID on InfiniBand, 0 on RoCE
+   */
+  attachMulticast(gid: Uint8Array, lid = 0): void {
+    calling(this.description, () => native.attachMulticast(this.handle, gid, lid))
+  }
+
+  /** ibv_detach_mcast(3) */
+  detachMulticast(gid: Uint8Array, lid = 0): void {
+    calling(this.description, () => native.detachMulticast(this.handle, gid, lid))
   }
 }

@@ -16,6 +16,9 @@ export abstract class Resource {
     for (const parent of parents) parent.#children.add(this)
   }
 
+  /** @internal how asynchronous events name this object, if they do */
+  readonly identity: bigint | undefined
+
   /** What errors call this object, e.g. `queue pair 17`. */
   abstract readonly description: string
 
@@ -40,6 +43,22 @@ export abstract class Resource {
     this.#handle = undefined
     for (const parent of this.#parents) parent.#children.delete(this)
     native.close(handle)
+  }
+
+  /** @internal what was made from this object, directly or not, and has this identity */
+  protected descendant(identity: bigint): Resource | undefined {
+    for (const child of this.#children) {
+      const found = child.identity === identity ? child : child.descendant(identity)
+      if (found !== undefined) return found
+    }
+    return undefined
+  }
+
+  /** @internal takes this object from one of its parents to another */
+  protected adopt(from: Resource, to: Resource): void {
+    from.#children.delete(this)
+    to.#children.add(this)
+    this.#parents[this.#parents.indexOf(from)] = to
   }
 
   [Symbol.dispose](): void {

@@ -52,6 +52,18 @@ export interface WorkCompletion {
   readonly byteLength: number
   /** 32 bits in host byte order; undefined when the message carried none */
   readonly immediate: number | undefined
+  /** the memory window of this side that the message took away; undefined when it took none */
+  readonly invalidatedKey: number | undefined
+  /** of a datagram: the first 40 bytes of the buffer are a global routing header */
+  readonly globalRoutingHeader: boolean
+  /** of a datagram: who sent it */
+  readonly sourceQueuePairNumber: number
   readonly queuePairNumber: number
+  /** what the device says beyond `status`; its meaning is the vendor's */
   readonly vendorError: number
+  /**
+   * When the request completed, if the queue has timestamps: nanoseconds since 1970 (`wallclock`), or ticks
+   * of the device's clock (`device`; nanoseconds of CLOCK_MONOTONIC on the software providers)
+   */
+  readonly timestamp: bigint | undefined
 }

@@ -8,6 +8,14 @@ Napi::Object init(Napi::Env env, Napi::Object exports) {
   export_memory(env, exports);
   export_completions(env, exports);
   export_queue_pairs(env, exports);
+  export_queue_pair_states(env, exports);
+  export_shared_receive_queues(env, exports);
+  export_memory_windows(env, exports);
+  export_datagrams(env, exports);
+  export_posting(env, exports);
+  export_prepared_requests(env, exports);
+  export_completion_arrays(env, exports);
+  export_async_events(env, exports);
   export_connections(env, exports);
   return exports;
 }

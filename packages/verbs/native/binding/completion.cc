@@ -1,10 +1,9 @@
 // Completion channels and completion queues.
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <cerrno>
 
 #include "binding/channel_watcher.h"
+#include "binding/completion_entry.h"
 #include "binding/failure.h"
 #include "binding/objects.h"
 
@@ -54,15 +53,48 @@ void watch(const Napi::CallbackInfo& info) {
   object_of<ChannelObject>(info[0]).watch(info.Env(), info[1].As<Napi::Function>());
 }
 
+// The standard fields and a timestamp.
+ibv_cq* create_stamped_cq(ContextObject& context, int entries, ibv_comp_channel* channel, Progress progress,
+                          Timestamps timestamps) {
+  ibv_cq_init_attr_ex attributes{};
+  attributes.cqe = static_cast<uint32_t>(entries);
+  attributes.channel = channel;
+  const unsigned stamp = timestamps == Timestamps::device ? IBV_WC_EX_WITH_COMPLETION_TIMESTAMP
+                                                          : IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  attributes.wc_flags = static_cast<unsigned>(IBV_WC_STANDARD_FLAGS) | stamp;
+  ibv_cq_ex* cq = context.provider.create_cq_ex(context.context(), &attributes, progress);
+  return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
+}
+
+// createCq(context, entries, channel | undefined, manual, timestamps: 0 none, 1 device, 2 wallclock)
 Napi::Value create_cq(const Napi::CallbackInfo& info) {
   auto& context = object_of<ContextObject>(info[0]);
+  const int entries = info[1].As<Napi::Number>().Int32Value();
   Ref<ibv_comp_channel> channel;
   if (!info[2].IsUndefined()) channel = Ref<ibv_comp_channel>(&object_of<ChannelObject>(info[2]));
   const auto progress = info[3].As<Napi::Boolean>() ? Progress::manual : Progress::automatic;
-  ibv_cq* cq = context.provider.create_cq(context.context(), info[1].As<Napi::Number>().Int32Value(), nullptr,
-                                          channel.get(), progress);
-  if (cq == nullptr) throw failure(info.Env(), errno, "ibv_create_cq");
-  return Object::wrap(info.Env(), new CqObject(context, std::move(channel), cq));
+  const auto timestamps = static_cast<Timestamps>(info[4].As<Napi::Number>().Int32Value());
+  ibv_cq* cq = timestamps == Timestamps::none
+                   ? context.provider.create_cq(context.context(), entries, nullptr, channel.get(), progress)
+                   : create_stamped_cq(context, entries, channel.get(), progress, timestamps);
+  if (cq == nullptr) {
+    const int error = errno;
+    throw failure(info.Env(), error, timestamps == Timestamps::none ? "ibv_create_cq" : "ibv_create_cq_ex",
+                  error == EOPNOTSUPP ? "the device has no completion timestamps" : reason(error));
+  }
+  return Object::wrap(info.Env(), new CqObject(context, std::move(channel), cq, timestamps));
+}
+
+void resize_cq(const Napi::CallbackInfo& info) {
+  auto& object = object_of<CqObject>(info[0]);
+  const int error = object.provider.resize_cq(object.cq(), info[1].As<Napi::Number>().Int32Value());
+  if (error != 0)
+    throw failure(info.Env(), error, "ibv_resize_cq",
+                  error == EOPNOTSUPP ? "the device cannot resize completion queues" : reason(error));
+}
+
+Napi::Value cq_entries(const Napi::CallbackInfo& info) {
+  return Napi::Number::New(info.Env(), object_of<CqObject>(info[0]).cq()->cqe);
 }
 
 Napi::Value cq_identity(const Napi::CallbackInfo& info) {
@@ -70,24 +102,31 @@ Napi::Value cq_identity(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value poll_cq(const Napi::CallbackInfo& info) {
-  ibv_cq* cq = object_of<CqObject>(info[0]).cq();
-  ibv_wc completions[64];
-  const int wanted = std::clamp(info[1].As<Napi::Number>().Int32Value(), 1, 64);
-  const int count = ibv_poll_cq(cq, wanted, completions);
+  auto& queue = object_of<CqObject>(info[0]);
+  CompletionEntry completions[kMaxPoll];
+  const int count = poll_into(queue, info[1].As<Napi::Number>().Int32Value(), completions);
   if (count < 0) throw failure(info.Env(), EIO, "ibv_poll_cq", "the queue is broken, most likely overrun");
   Napi::Array out = Napi::Array::New(info.Env(), static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
-    const ibv_wc& wc = completions[i];
+    const CompletionEntry& from = completions[i];
     Napi::Object one = Napi::Object::New(info.Env());
-    one.Set("workRequestId", Napi::BigInt::New(info.Env(), wc.wr_id));
-    one.Set("status", static_cast<int>(wc.status));
-    one.Set("opcode", static_cast<int>(wc.opcode));
-    one.Set("byteLength", wc.byte_len);
-    const bool immediate = wc.status == IBV_WC_SUCCESS && (wc.wc_flags & IBV_WC_WITH_IMM) != 0;
-    one.Set("immediate", immediate ? Napi::Number::New(info.Env(), ntohl(wc.imm_data)).As<Napi::Value>()
-                                   : info.Env().Undefined());
-    one.Set("queuePairNumber", wc.qp_num);
-    one.Set("vendorError", wc.vendor_err);
+    const unsigned flags = from.status == IBV_WC_SUCCESS ? from.flags : 0;
+    const auto only_if = [&](bool present, auto value) -> Napi::Value {
+      return present ? Napi::Value::From(info.Env(), value) : info.Env().Undefined();
+    };
+    one.Set("workRequestId", Napi::BigInt::New(info.Env(), from.work_request_id));
+    one.Set("status", from.status);
+    one.Set("opcode", from.opcode);
+    one.Set("byteLength", from.byte_length);
+    one.Set("immediate", only_if(flags & IBV_WC_WITH_IMM, from.immediate));
+    one.Set("invalidatedKey", only_if(flags & IBV_WC_WITH_INV, from.immediate));
+    one.Set("globalRoutingHeader", (flags & IBV_WC_GRH) != 0);
+    one.Set("sourceQueuePairNumber", from.source);
+    one.Set("queuePairNumber", from.queue_pair);
+    one.Set("vendorError", from.vendor_error);
+    one.Set("timestamp", queue.timestamps() == Timestamps::none
+                             ? info.Env().Undefined()
+                             : Napi::BigInt::New(info.Env(), from.timestamp).As<Napi::Value>());
     out.Set(static_cast<uint32_t>(i), one);
   }
   return out;
@@ -104,6 +143,8 @@ void export_completions(Napi::Env env, Napi::Object exports) {
   exports.Set("createChannel", Napi::Function::New(env, create_channel));
   exports.Set("watchChannel", Napi::Function::New(env, watch));
   exports.Set("createCq", Napi::Function::New(env, create_cq));
+  exports.Set("resizeCq", Napi::Function::New(env, resize_cq));
+  exports.Set("cqEntries", Napi::Function::New(env, cq_entries));
   exports.Set("cqIdentity", Napi::Function::New(env, cq_identity));
   exports.Set("pollCq", Napi::Function::New(env, poll_cq));
   exports.Set("requestNotification", Napi::Function::New(env, request_notification));

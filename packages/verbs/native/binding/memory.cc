@@ -3,6 +3,7 @@
 
 #include "binding/failure.h"
 #include "binding/objects.h"
+#include "binding/values.h"
 
 namespace rdmakit::binding {
 
@@ -11,14 +12,43 @@ std::shared_ptr<Mapping> Mapping::create(Provider& provider, size_t length, cons
   return address == nullptr ? nullptr : std::make_shared<Mapping>(provider, address, length, options);
 }
 
+MrObject::MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffer borrowed)
+    : Object(kKind, parent.provider, mr), parent_(&parent) {
+  capabilities = parent.capabilities;
+  if (borrowed.IsEmpty()) return;
+  buffer_ = Napi::Persistent(borrowed);
+  borrowed_ = true;
+  // The last native user may leave on any thread, the reference only on JavaScript's.
+  releaser_ = Napi::ThreadSafeFunction::New(env, Napi::Function::New(env, [](const Napi::CallbackInfo&) {}),
+                                            "memory region", 0, 1);
+  releaser_.Unref(env);
+}
+
 void MrObject::destroy() {
   provider.dereg_mr(mr());
   mapping_.reset();
+  if (borrowed_) {
+    auto* reference = new Napi::Reference<Napi::ArrayBuffer>(std::move(buffer_));
+    const napi_status status = releaser_.NonBlockingCall(
+        reference,
+        [](Napi::Env, Napi::Function, Napi::Reference<Napi::ArrayBuffer>* taken) { delete taken; });
+    // The environment ends, and takes the reference along: it must not be touched any more.
+    if (status != napi_ok) reference->SuppressDestruct();
+    releaser_.Release();
+  }
   parent_ = {};
+}
+
+int MrObject::reregister(PdObject* pd, int access) {
+  const int flags = IBV_REREG_MR_CHANGE_ACCESS | (pd == nullptr ? 0 : IBV_REREG_MR_CHANGE_PD);
+  const int error = provider.rereg_mr(mr(), flags, pd == nullptr ? nullptr : pd->pd(), nullptr, 0, access);
+  if (error == 0 && pd != nullptr) parent_ = Ref<ibv_pd>(pd);
+  return error;
 }
 
 Napi::Value MrObject::buffer(Napi::Env env) {
   if (!buffer_.IsEmpty()) return buffer_.Value();
+  if (mapping_ == nullptr) throw failure(env, EINVAL, "mmap", "a DMA buffer is not memory of this process");
   auto* keep = new std::shared_ptr<Mapping>(mapping_);
   Napi::ArrayBuffer made = Napi::ArrayBuffer::New(
       env, mr()->addr, mr()->length, [](Napi::Env, void*, std::shared_ptr<Mapping>* kept) { delete kept; },
@@ -28,7 +58,7 @@ Napi::Value MrObject::buffer(Napi::Env env) {
 }
 
 void MrObject::end_in_javascript() {
-  if (buffer_.IsEmpty()) return;
+  if (borrowed_ || buffer_.IsEmpty()) return;
   Napi::ArrayBuffer made = buffer_.Value();
   if (!made.IsDetached()) made.Detach();
   buffer_.Reset();
@@ -38,19 +68,20 @@ namespace {
 
 class Allocation final : public Napi::AsyncWorker {
  public:
-  Allocation(Napi::Env env, PdObject& pd, size_t length, int access)
+  Allocation(Napi::Env env, PdObject& pd, size_t length, int access, const MemoryOptions& options)
       : Napi::AsyncWorker(env),
         deferred_(Napi::Promise::Deferred::New(env)),
         provider_(pd.provider),
         pd_(&pd),
         capabilities_(pd.capabilities),
         length_(length),
-        access_(access) {}
+        access_(access),
+        options_(options) {}
   Napi::Promise promise() const { return deferred_.Promise(); }
 
  protected:
   void Execute() override {
-    mapping_ = Mapping::create(provider_, length_, MemoryOptions{});
+    mapping_ = Mapping::create(provider_, length_, options_);
     if (mapping_ == nullptr) {
       fail("mmap");
       return;
@@ -82,19 +113,71 @@ class Allocation final : public Napi::AsyncWorker {
   uint32_t capabilities_;
   size_t length_;
   int access_;
+  MemoryOptions options_;
   std::shared_ptr<Mapping> mapping_;
   ibv_mr* mr_ = nullptr;
   int error_ = 0;
   const char* verb_ = "";
 };
 
+MemoryOptions options_of(const Napi::Object& from) {
+  MemoryOptions options;
+  options.huge_pages = static_cast<HugePages>(number(from.Get("hugePages")));
+  options.numa_node = from.Get("numaNode").As<Napi::Number>().Int32Value();
+  options.locked = from.Get("locked").As<Napi::Boolean>();
+  options.shared = from.Get("shared").As<Napi::Boolean>();
+  return options;
+}
+
+// allocMr(pd, length, access, options)
 Napi::Value alloc_mr(const Napi::CallbackInfo& info) {
   auto& pd = object_of<PdObject>(info[0]);
-  auto* work = new Allocation(info.Env(), pd, static_cast<size_t>(info[1].As<Napi::Number>().Int64Value()),
-                              info[2].As<Napi::Number>().Int32Value());
+  auto* work =
+      new Allocation(info.Env(), pd, static_cast<size_t>(info[1].As<Napi::Number>().Int64Value()),
+                     info[2].As<Napi::Number>().Int32Value(), options_of(info[3].As<Napi::Object>()));
   Napi::Promise promise = work->promise();
   work->Queue();
   return promise;
+}
+
+// regMr(pd, arrayBuffer, offset, length, access)
+Napi::Value reg_mr(const Napi::CallbackInfo& info) {
+  auto& pd = object_of<PdObject>(info[0]);
+  if (!info[1].IsArrayBuffer())
+    throw failure(info.Env(), EINVAL, "ibv_reg_mr", "a SharedArrayBuffer cannot be registered");
+  Napi::ArrayBuffer buffer = info[1].As<Napi::ArrayBuffer>();
+  const auto offset = static_cast<size_t>(info[2].As<Napi::Number>().Int64Value());
+  const auto length = static_cast<size_t>(info[3].As<Napi::Number>().Int64Value());
+  if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength() - offset)
+    throw failure(info.Env(), EINVAL, "ibv_reg_mr", "it has no bytes there");
+  ibv_mr* mr = pd.provider.reg_mr(pd.pd(), static_cast<uint8_t*>(buffer.Data()) + offset, length,
+                                  info[4].As<Napi::Number>().Int32Value());
+  if (mr == nullptr) throw failure(info.Env(), errno, "ibv_reg_mr");
+  return Object::wrap(info.Env(), new MrObject(info.Env(), pd, mr, buffer));
+}
+
+// regDmabufMr(pd, fd, offset, length, access)
+Napi::Value reg_dmabuf_mr(const Napi::CallbackInfo& info) {
+  auto& pd = object_of<PdObject>(info[0]);
+  const auto offset = static_cast<uint64_t>(info[2].As<Napi::Number>().Int64Value());
+  const auto length = static_cast<size_t>(info[3].As<Napi::Number>().Int64Value());
+  ibv_mr* mr = pd.provider.reg_dmabuf_mr(pd.pd(), offset, length, 0, info[1].As<Napi::Number>().Int32Value(),
+                                         info[4].As<Napi::Number>().Int32Value());
+  if (mr == nullptr) {
+    const int error = errno;
+    throw failure(info.Env(), error, "ibv_reg_dmabuf_mr",
+                  error == EOPNOTSUPP ? "the device cannot register DMA buffers" : reason(error));
+  }
+  return Object::wrap(info.Env(), new MrObject(info.Env(), pd, mr, {}));
+}
+
+// reregMr(mr, pd | undefined, access)
+void rereg_mr(const Napi::CallbackInfo& info) {
+  PdObject* pd = info[1].IsUndefined() ? nullptr : &object_of<PdObject>(info[1]);
+  const int error = object_of<MrObject>(info[0]).reregister(pd, info[2].As<Napi::Number>().Int32Value());
+  if (error != 0)
+    throw failure(info.Env(), error, "ibv_rereg_mr",
+                  error == EOPNOTSUPP ? "the device cannot re-register memory" : reason(error));
 }
 
 Napi::Value mr_info(const Napi::CallbackInfo& info) {
@@ -115,6 +198,9 @@ Napi::Value mr_buffer(const Napi::CallbackInfo& info) {
 
 void export_memory(Napi::Env env, Napi::Object exports) {
   exports.Set("allocMr", Napi::Function::New(env, alloc_mr));
+  exports.Set("regMr", Napi::Function::New(env, reg_mr));
+  exports.Set("regDmabufMr", Napi::Function::New(env, reg_dmabuf_mr));
+  exports.Set("reregMr", Napi::Function::New(env, rereg_mr));
   exports.Set("mrInfo", Napi::Function::New(env, mr_info));
   exports.Set("mrBuffer", Napi::Function::New(env, mr_buffer));
 }

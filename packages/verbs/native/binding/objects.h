@@ -2,6 +2,7 @@
 #pragma once
 
 #include "binding/object.h"
+#include "mapped_memory.h"
 
 namespace rdmakit::binding {
 
@@ -34,10 +35,17 @@ class ContextObject final : public Object {
   // `owned`: opened by us; contexts of connection ids belong to librdmacm.
   ContextObject(Provider& provider, ibv_context* context, bool owned);
   ibv_context* context() const { return static_cast<ibv_context*>(object); }
+  // Calls `sink` with every asynchronous event of the device from then on, until unwatch or close.
+  void watch(Napi::Env env, Napi::Function sink);
+  void unwatch();
 
  private:
   void destroy() override;
+  void end_in_javascript() override { unwatch(); }
   bool owned_;
+  uint64_t watch_ = 0;
+  Napi::ThreadSafeFunction sink_;
+  EnvironmentHook hook_;
 };
 
 class PdObject final : public Object {
@@ -77,11 +85,17 @@ class MrObject final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::memory_region;
   static constexpr const char* kName = "memory region";
+  // Memory of ours.
   MrObject(Provider& provider, Ref<ibv_pd> parent, ibv_mr* mr, std::shared_ptr<Mapping> mapping)
       : Object(kKind, provider, mr), mapping_(std::move(mapping)), parent_(std::move(parent)) {}
+  // Memory of the caller's ArrayBuffer, which lives as long as its registration; or, with an empty
+  // `borrowed`, of a DMA buffer.
+  MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffer borrowed);
   ibv_mr* mr() const { return static_cast<ibv_mr*>(object); }
   // The one ArrayBuffer over the region.
   Napi::Value buffer(Napi::Env env);
+  // ibv_rereg_mr(3) with new rights and, unless null, another domain.
+  int reregister(PdObject* pd, int access);
 
  private:
   void destroy() override;
@@ -89,6 +103,8 @@ class MrObject final : public Object {
   void end_in_javascript() override;
   std::shared_ptr<Mapping> mapping_;
   Napi::Reference<Napi::ArrayBuffer> buffer_;
+  bool borrowed_ = false;
+  Napi::ThreadSafeFunction releaser_;
   Ref<ibv_pd> parent_;
 };
 
@@ -110,20 +126,66 @@ class ChannelObject final : public Object {
   EnvironmentHook hook_;
 };
 
+enum class Timestamps { none, device, wallclock };
+
 class CqObject final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::completion_queue;
   static constexpr const char* kName = "completion queue";
-  CqObject(ContextObject& parent, Ref<ibv_comp_channel> channel, ibv_cq* cq)
-      : Object(kKind, parent.provider, cq), parent_(&parent), channel_(std::move(channel)) {
+  // `timestamps`: `cq` is an extended one (ibv_cq_ex).
+  CqObject(ContextObject& parent, Ref<ibv_comp_channel> channel, ibv_cq* cq, Timestamps timestamps)
+      : Object(kKind, parent.provider, cq),
+        timestamps_(timestamps),
+        parent_(&parent),
+        channel_(std::move(channel)) {
     capabilities = parent.capabilities;
   }
   ibv_cq* cq() const { return static_cast<ibv_cq*>(object); }
+  Timestamps timestamps() const { return timestamps_; }
 
  private:
   void destroy() override;
+  Timestamps timestamps_;
   Ref<ibv_context> parent_;
   Ref<ibv_comp_channel> channel_;
+};
+
+class SrqObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::shared_receive_queue;
+  static constexpr const char* kName = "shared receive queue";
+  SrqObject(PdObject& parent, ibv_srq* srq) : Object(kKind, parent.provider, srq), parent_(&parent) {
+    capabilities = parent.capabilities;
+  }
+  ibv_srq* srq() const { return static_cast<ibv_srq*>(object); }
+
+ private:
+  void destroy() override;
+  Ref<ibv_pd> parent_;
+};
+
+class MwObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::memory_window;
+  static constexpr const char* kName = "memory window";
+  MwObject(PdObject& parent, ibv_mw* mw) : Object(kKind, parent.provider, mw), parent_(&parent) {}
+  ibv_mw* mw() const { return static_cast<ibv_mw*>(object); }
+
+ private:
+  void destroy() override;
+  Ref<ibv_pd> parent_;
+};
+
+class AhObject final : public Object {
+ public:
+  static constexpr HandleKind kKind = HandleKind::address_handle;
+  static constexpr const char* kName = "address handle";
+  AhObject(PdObject& parent, ibv_ah* ah) : Object(kKind, parent.provider, ah), parent_(&parent) {}
+  ibv_ah* ah() const { return static_cast<ibv_ah*>(object); }
+
+ private:
+  void destroy() override;
+  Ref<ibv_pd> parent_;
 };
 
 class IdObject final : public Object {
@@ -148,8 +210,16 @@ class QpObject final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::queue_pair;
   static constexpr const char* kName = "queue pair";
-  QpObject(IdObject& id, PdObject& pd, CqObject& send, CqObject& receive, ibv_qp* qp, const ibv_qp_cap& caps)
-      : Object(kKind, id.provider, qp), caps_(caps), id_(&id), pd_(&pd), send_(&send), receive_(&receive) {
+  // `id` and `srq` may be null.
+  QpObject(IdObject* id, PdObject& pd, CqObject& send, CqObject& receive, SrqObject* srq, ibv_qp* qp,
+           const ibv_qp_cap& caps)
+      : Object(kKind, pd.provider, qp),
+        caps_(caps),
+        id_(id),
+        pd_(&pd),
+        send_(&send),
+        receive_(&receive),
+        srq_(srq) {
     capabilities = pd.capabilities;
     max_inline_data = caps.max_inline_data;
   }
@@ -163,6 +233,7 @@ class QpObject final : public Object {
   Ref<ibv_pd> pd_;
   Ref<ibv_cq> send_;
   Ref<ibv_cq> receive_;
+  Ref<ibv_srq> srq_;
 };
 
 // The provider that a string of JavaScript's names, or a JavaScript TypeError.
@@ -176,6 +247,14 @@ void export_devices(Napi::Env env, Napi::Object exports);
 void export_memory(Napi::Env env, Napi::Object exports);
 void export_completions(Napi::Env env, Napi::Object exports);
 void export_queue_pairs(Napi::Env env, Napi::Object exports);
+void export_queue_pair_states(Napi::Env env, Napi::Object exports);
+void export_shared_receive_queues(Napi::Env env, Napi::Object exports);
+void export_memory_windows(Napi::Env env, Napi::Object exports);
+void export_datagrams(Napi::Env env, Napi::Object exports);
+void export_posting(Napi::Env env, Napi::Object exports);
+void export_prepared_requests(Napi::Env env, Napi::Object exports);
+void export_completion_arrays(Napi::Env env, Napi::Object exports);
+void export_async_events(Napi::Env env, Napi::Object exports);
 void export_connections(Napi::Env env, Napi::Object exports);
 
 }  // namespace rdmakit::binding

@@ -20,10 +20,13 @@ enum class HandleKind : uint32_t {
   completion_channel,
   completion_queue,
   queue_pair,
-  connection_id,  // ConnectionId*; stays within @rdmakit/verbs
+  connection_id,  // ConnectionId*; this and what follows stays within @rdmakit/verbs
   shared_receive_queue,
   memory_window,
   address_handle,
+  send_slots,
+  receive_slots,
+  completion_array,
 };
 
 // The verbs that a data path needs and that <infiniband/verbs.h> does not inline.

@@ -1,0 +1,56 @@
+import { calling, UsageError } from './errors.js'
+import { type NativeAddressVector, native } from './native.js'
+import type { ProtectionDomain } from './protection-domain.js'
+import { Resource } from './resource.js'
+
+/** The way to a port of the fabric (ibv_ah_attr): by GID on RoCE, by LID within an InfiniBand subnet. */
+export interface AddressVector {
+  /** the 16 bytes of the destination's GID, of `Context.queryGids` there */
+  readonly gid?: Uint8Array
+  /** which entry of this port's GID table is the source, default 0 */
+  readonly sourceGidIndex?: number
+  /** routers on the way at most, default 64 */
+  readonly hopLimit?: number
+  /** 0…255, default 0 */
+  readonly trafficClass?: number
+  /** 20 bits, default 0 */
+  readonly flowLabel?: number
+  /** the destination's local identifier, default 0 (RoCE has none) */
+  readonly lid?: number
+  /** 0…15, default 0 */
+  readonly serviceLevel?: number
+  /** the local port, default 1 */
+  readonly portNumber?: number
+}
+
+/** @internal */
+export function nativeAddressVector(vector: AddressVector): NativeAddressVector {
+  const { gid, lid = 0 } = vector
+  if (gid !== undefined && gid.byteLength !== 16)
+    throw new UsageError(`a GID has 16 bytes, not ${gid.byteLength}`)
+  if (gid === undefined && lid === 0) throw new UsageError('an address vector needs a GID or a LID')
+  return {
+    portNumber: vector.portNumber ?? 1,
+    serviceLevel: vector.serviceLevel ?? 0,
+    lid,
+    ...(gid === undefined ? {} : { gid }),
+    sourceGidIndex: vector.sourceGidIndex ?? 0,
+    hopLimit: vector.hopLimit ?? 64,
+    trafficClass: vector.trafficClass ?? 0,
+    flowLabel: vector.flowLabel ?? 0,
+  }
+}
+
+/** Where datagrams go (ibv_ah). */
+export class AddressHandle extends Resource {
+  readonly description = 'address handle'
+
+  /** @internal made by {@link ProtectionDomain.createAddressHandle} */
+  constructor(protectionDomain: ProtectionDomain, vector: AddressVector) {
+    const prepared = nativeAddressVector(vector)
+    super(
+      calling(protectionDomain.description, () => native.createAh(protectionDomain.handle, prepared)),
+      [protectionDomain],
+    )
+  }
+}

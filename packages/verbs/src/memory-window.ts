@@ -1,0 +1,42 @@
+import { calling } from './errors.js'
+import { native } from './native.js'
+import type { ProtectionDomain } from './protection-domain.js'
+import { Resource } from './resource.js'
+
+/**
+ * A memory window of type 2 (ibv_mw): remote access to a part of a region, given and taken away by work
+ * requests, without the cost of a registration. `bind-memory-window` on a queue pair gives it;
+ * `local-invalidate`, or the peer's `send-with-invalidate`, takes it away.
+ */
+export class MemoryWindow extends Resource {
+  #remoteKey: number
+
+  /** @internal made by {@link ProtectionDomain.allocateMemoryWindow} */
+  constructor(protectionDomain: ProtectionDomain) {
+    super(
+      calling(protectionDomain.description, () => native.allocMw(protectionDomain.handle)),
+      [protectionDomain],
+    )
+    this.#remoteKey = native.mwKey(this.handle)
+  }
+
+  get description(): string {
+    return `memory window 0x${this.#remoteKey.toString(16)}`
+  }
+
+  /** The key that peers use, valid once the last bind has completed. Each bind gives another one. */
+  get remoteKey(): number {
+    return this.#remoteKey
+  }
+
+  /** @internal the key of the next bind: the low 8 bits are the consumer's (ibv_inc_rkey) */
+  get nextKey(): number {
+    const tag = (this.#remoteKey + 1) & 0xff
+    return ((this.#remoteKey & ~0xff) | tag) >>> 0
+  }
+
+  /** @internal a bind was posted */
+  bound(key: number): void {
+    this.#remoteKey = key
+  }
+}
