@@ -9,6 +9,8 @@ bash scripts/setup.sh build test
 style() {
   echo "check: TypeScript (biome)"
   npx biome check --error-on-warnings .
+  echo "check: types of the tests"
+  npx tsc -p tsconfig.tests.json
   echo "check: C++ (clang-format)"
   git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
 }

@@ -1,4 +1,7 @@
+import { expect, it, type TestContext } from 'vitest'
 import {
+  type Access,
+  type Capabilities,
   type CompletionQueue,
   ConnectionId,
   type Context,
@@ -7,6 +10,7 @@ import {
   type ProtectionDomain,
   type QueuePair,
   type QueuePairOptions,
+  type SharedReceiveQueue,
   type WorkCompletion,
 } from '../../src/index.js'
 
@@ -26,6 +30,7 @@ export interface End {
   readonly protectionDomain: ProtectionDomain
   readonly completionQueue: CompletionQueue
   readonly queuePair: QueuePair
+  readonly sharedReceiveQueue: SharedReceiveQueue | undefined
   /** 1 MiB that peers may read and write */
   readonly region: MemoryRegion
   readonly bytes: Uint8Array
@@ -38,27 +43,55 @@ export interface Pair extends Disposable {
 
 export const REGION_BYTES = 2 ** 20
 
-type EndOptions = Partial<Omit<QueuePairOptions, 'sendQueue' | 'receiveQueue'>> & {
+type EndOptions = Partial<Omit<QueuePairOptions, 'sendQueue' | 'receiveQueue' | 'sharedReceiveQueue'>> & {
   /** completion channel, for cases that wait instead of polling */
   readonly channel?: boolean
+  /** completions that the queue holds, default 512 */
+  readonly entries?: number
+  /** bytes of the region, default REGION_BYTES */
+  readonly bytes?: number
+  /** what peers may do with the region, default to read and write it */
+  readonly access?: readonly Access[]
+  /** stamps on completions */
+  readonly timestamps?: 'device' | 'wallclock'
+  /** receives come from a shared queue of this depth */
+  readonly sharedReceives?: number
 }
 
-async function makeEnd(id: ConnectionId, options: EndOptions): Promise<End> {
+export async function makeEnd(id: ConnectionId, options: EndOptions): Promise<End> {
   const { context } = id
-  const { channel, ...queuePairOptions } = options
+  const {
+    channel,
+    entries = 512,
+    bytes = REGION_BYTES,
+    access = ['remote-read', 'remote-write'],
+    sharedReceives,
+    timestamps,
+    ...queuePairOptions
+  } = options
   const protectionDomain = context.allocateProtectionDomain()
   const completionQueue = context.createCompletionQueue({
-    entries: 512,
+    entries,
+    ...(timestamps === undefined ? {} : { timestamps }),
     ...(channel ? { channel: context.createCompletionChannel() } : {}),
   })
-  const region = await protectionDomain.allocateMemoryRegion(REGION_BYTES, ['remote-read', 'remote-write'])
-  const queuePair = id.createQueuePair(protectionDomain, { sendQueue: completionQueue, ...queuePairOptions })
+  const region = await protectionDomain.allocateMemoryRegion(bytes, access)
+  const sharedReceiveQueue =
+    sharedReceives === undefined
+      ? undefined
+      : protectionDomain.createSharedReceiveQueue({ maxReceive: sharedReceives })
+  const queuePair = id.createQueuePair(protectionDomain, {
+    sendQueue: completionQueue,
+    ...queuePairOptions,
+    ...(sharedReceiveQueue === undefined ? {} : { sharedReceiveQueue }),
+  })
   return {
     id,
     context,
     protectionDomain,
     completionQueue,
     queuePair,
+    sharedReceiveQueue,
     region,
     bytes: new Uint8Array(region.buffer),
   }
@@ -94,18 +127,81 @@ export async function connectedPair(
       client,
       server,
       [Symbol.dispose]() {
-        for (const end of [client, server]) {
-          end.id.disconnect()
-          end.id.close()
-          end.protectionDomain.close()
-          end.completionQueue.channel?.close()
-          end.completionQueue.close()
-        }
+        closeEnd(client)
+        closeEnd(server)
       },
     }
   } finally {
     listener.close()
   }
+}
+
+/** Closes one end of a pair and what belongs to it. */
+export function closeEnd(end: End): void {
+  end.id.disconnect()
+  end.id.close()
+  end.protectionDomain.close()
+  end.completionQueue.channel?.close()
+  end.completionQueue.close()
+}
+
+/** The device that the suite runs on. */
+export async function openContext(): Promise<{ context: Context; uri: string } & Disposable> {
+  const listener = await Listener.listen(LISTEN_URI, ({ id }) => id.reject())
+  const id = await ConnectionId.resolve(listener.uri)
+  return {
+    context: id.context,
+    uri: listener.uri,
+    [Symbol.dispose]() {
+      id.close()
+      listener.close()
+    },
+  }
+}
+
+/** The device's context, with nothing listening any more. */
+async function probedContext(): Promise<Context> {
+  using device = await openContext()
+  return device.context
+}
+
+/**
+ * A case that needs a capability. Where the device lacks it, `refused` shows that it fails in the documented
+ * way, and the report names the case as unsupported.
+ */
+export function itRequires(
+  capability: keyof Capabilities,
+  title: string,
+  supported: () => Promise<void>,
+  refused: (context: Context) => void | Promise<void>,
+): void {
+  it(title, async (test) => {
+    const context = await probedContext()
+    if (context.capabilities[capability]) return supported()
+    await refused(context)
+    unsupported(test, `the device lacks ${capability}`)
+  })
+}
+
+/** Names this case as one that the device does not support. */
+export function unsupported(test: TestContext, reason: string): void {
+  Object.assign(test.task.meta, { unsupported: reason })
+}
+
+/** What a verb that a device does not have throws. */
+export function expectUnsupported(call: () => unknown): void {
+  expect(call).toThrow(expect.objectContaining({ name: 'VerbsError', code: 'EOPNOTSUPP' }))
+}
+
+/** What a post that a device does not support throws: libibverbs' drivers say EINVAL or EOPNOTSUPP. */
+export function expectRefused(call: () => unknown): void {
+  let failure: unknown
+  try {
+    call()
+  } catch (thrown) {
+    failure = thrown
+  }
+  expect(failure).toMatchObject({ name: 'VerbsError', code: expect.stringMatching(/^(EOPNOTSUPP|EINVAL)$/) })
 }
 
 const DEADLINE_MS = 10_000
@@ -124,6 +220,6 @@ export async function completions(queue: CompletionQueue, count: number): Promis
 }
 
 /** A pattern in which every byte depends on its place. */
-export function pattern(length: number, seed = 1): Uint8Array {
+export function pattern(length: number, seed = 1): Uint8Array<ArrayBuffer> {
   return Uint8Array.from({ length }, (_, i) => (i * 31 + (i >> 8) * 17 + seed * 101) & 0xff)
 }

@@ -1,0 +1,161 @@
+import { firstValueFrom, timeout } from 'rxjs'
+import { filter } from 'rxjs/operators'
+import { describe, expect, it } from 'vitest'
+import {
+  completions,
+  connectedPair,
+  type End,
+  expectUnsupported,
+  itRequires,
+  LISTEN_URI,
+  openContext,
+} from './pair.js'
+
+const send = (end: End, options: { solicited?: boolean; signaled?: boolean } = {}) =>
+  end.queuePair.postSend({ opcode: 'send', data: [{ region: end.region, length: 8 }], ...options })
+
+const receive = (end: End, count: number) => {
+  for (let i = 0; i < count; i++) end.queuePair.postReceive({ data: [{ region: end.region, length: 64 }] })
+}
+
+describe(`completion queue on ${LISTEN_URI}`, () => {
+  it('poll takes no more than it is asked for, and loses none', async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    receive(server, 20)
+    for (let i = 0; i < 20; i++) send(client)
+    await completions(client.completionQueue, 20)
+    let taken = 0
+    const deadline = Date.now() + 10_000
+    while (taken < 20 && Date.now() < deadline) {
+      const got = server.completionQueue.poll(3)
+      expect(got.length).toBeLessThanOrEqual(3)
+      taken += got.length
+      await new Promise((resolve) => setImmediate(resolve))
+    }
+    expect(taken).toBe(20)
+    expect(server.completionQueue.poll()).toEqual([])
+  })
+
+  it('refuses a queue without entries, or with more than the device has', async () => {
+    using device = await openContext()
+    expect(() => device.context.createCompletionQueue({ entries: 0 })).toThrow(/whole number/)
+    const { max_cqe } = device.context.queryDevice()
+    expect(() => device.context.createCompletionQueue({ entries: (max_cqe as number) + 1 })).toThrow(
+      expect.objectContaining({ verb: 'ibv_create_cq', code: expect.stringMatching(/^(EINVAL|ENOMEM)$/) }),
+    )
+  })
+
+  it('armed for solicited completions only, an ordinary one does not wake', async () => {
+    using pair = await connectedPair({ channel: true })
+    const { client, server } = pair
+    receive(server, 2)
+    let woken = 0
+    server.completionQueue.channel?.subscribe(server.completionQueue, () => woken++)
+    server.completionQueue.requestNotification(true)
+    send(client)
+    await completions(server.completionQueue, 1)
+    await completions(client.completionQueue, 1)
+    // What could have been an event of the first is behind the round trip of the second.
+    expect(woken).toBe(0)
+    send(client, { solicited: true })
+    await completions(server.completionQueue, 1)
+    await expect.poll(() => woken, { timeout: 10_000 }).toBe(1)
+  })
+
+  it('an error completion wakes whoever is armed for solicited ones', async () => {
+    using pair = await connectedPair({ channel: true })
+    const { server } = pair
+    receive(server, 1)
+    let woken = 0
+    server.completionQueue.channel?.subscribe(server.completionQueue, () => woken++)
+    server.completionQueue.requestNotification(true)
+    server.queuePair.moveToError()
+    await expect.poll(() => woken, { timeout: 10_000 }).toBe(1)
+  })
+
+  itRequires(
+    'resize',
+    'a resized queue keeps what it holds and has the room',
+    async () => {
+      using pair = await connectedPair({ entries: 16 })
+      const { client, server } = pair
+      receive(server, 8)
+      for (let i = 0; i < 8; i++) send(client)
+      await completions(client.completionQueue, 8)
+      server.completionQueue.resize(400)
+      expect(server.completionQueue.entries).toBeGreaterThanOrEqual(400)
+      expect(await completions(server.completionQueue, 8)).toHaveLength(8)
+      receive(server, 100)
+      for (let i = 0; i < 100; i++) {
+        send(client)
+        if (i % 10 === 9) await completions(client.completionQueue, 10)
+      }
+      const all = await completions(server.completionQueue, 100)
+      expect(all.every(({ status }) => status === 'success')).toBe(true)
+    },
+    (context) => {
+      using queue = context.createCompletionQueue({ entries: 16 })
+      expectUnsupported(() => queue.resize(400))
+    },
+  )
+
+  itRequires(
+    'timestamps',
+    'completions are stamped in the order in which they came',
+    async () => {
+      using device = await openContext()
+      const { context } = device
+      for (const timestamps of ['device', 'wallclock'] as const) {
+        using queue = context.createCompletionQueue({ entries: 16, timestamps })
+        using protectionDomain = context.allocateProtectionDomain()
+        expect(queue.poll()).toEqual([])
+        protectionDomain.close()
+      }
+      device[Symbol.dispose]()
+      using pair = await connectedPair({ timestamps: 'wallclock' })
+      const { client, server } = pair
+      const before = BigInt(Date.now()) * 1_000_000n
+      receive(server, 3)
+      for (let i = 0; i < 3; i++) {
+        send(client)
+        await completions(client.completionQueue, 1)
+      }
+      const stamps = (await completions(server.completionQueue, 3)).map(
+        ({ timestamp }) => timestamp as bigint,
+      )
+      const after = BigInt(Date.now() + 1) * 1_000_000n
+      expect([...stamps].sort((a, b) => (a < b ? -1 : 1))).toEqual(stamps)
+      // The wall clock of Node has milliseconds.
+      expect(stamps[0]).toBeGreaterThanOrEqual(before - 2_000_000n)
+      expect(stamps[2]).toBeLessThanOrEqual(after)
+    },
+    (context) => {
+      expectUnsupported(() => context.createCompletionQueue({ entries: 16, timestamps: 'device' }))
+    },
+  )
+
+  it('an overrun breaks the queue, says so, and takes nothing else along', async () => {
+    using other = await connectedPair()
+    using pair = await connectedPair({ entries: 8, maxSend: 256, maxReceive: 256 })
+    const { client, server } = pair
+    const room = server.completionQueue.entries
+    const failed = firstValueFrom(
+      server.context.asyncEvents.pipe(
+        filter(({ type, object }) => type === 'completion-queue-error' && object === server.completionQueue),
+        timeout(10_000),
+      ),
+    )
+    // More receives complete than the queue has entries, and nobody polls.
+    receive(server, Math.min(room + 8, 256))
+    for (let i = 0; i < Math.min(room + 8, 256); i++) {
+      send(client, { signaled: true })
+      client.completionQueue.poll(16)
+    }
+    expect((await failed).object).toBe(server.completionQueue)
+    const { client: good, server: target } = other
+    receive(target, 1)
+    send(good)
+    expect(await completions(target.completionQueue, 1)).toMatchObject([{ status: 'success' }])
+  })
+})
