@@ -24,10 +24,12 @@ const TYPES = [
   'work-queue-fatal',
 ] as const
 
+/** What {@link AsyncEvent.type} can be. */
 export type AsyncEventType = (typeof TYPES)[number]
 
 /** What happened to a device, outside of any work request (ibv_get_async_event(3)). */
 export interface AsyncEvent {
+  /** what happened */
   readonly type: AsyncEventType
   /** the completion queue, queue pair or shared receive queue that it is about, if this program still has it */
   readonly object: Resource | undefined

@@ -59,10 +59,12 @@ export class CompletionArray extends Resource {
     return this.#word(i, 0) + this.#word(i, 1) * HIGH
   }
 
+  /** Whether the request did what it was to do. */
   succeeded(i: number): boolean {
     return this.#word(i, 2) === 0
   }
 
+  /** How the request ended. */
   status(i: number): CompletionStatus {
     return STATUSES[this.#word(i, 2)] ?? 'general-error'
   }
@@ -87,6 +89,7 @@ export class CompletionArray extends Resource {
     return this.#word(i, 6)
   }
 
+  /** The queue pair of this side that the request was on. */
   queuePairNumber(i: number): number {
     return this.#word(i, 7)
   }

@@ -6,6 +6,7 @@ import { Resource } from './resource.js'
 
 /** Wakes a waiter when an armed completion queue gets a completion (ibv_comp_channel). */
 export class CompletionChannel extends Resource {
+  /** the device */
   readonly context: Context
   readonly #waiters = new Map<bigint, () => void>()
   #watching = false

@@ -13,6 +13,7 @@ import {
   type WorkCompletion,
 } from './work-completion.js'
 
+/** What {@link Context.createCompletionQueue} takes. */
 export interface CompletionQueueOptions {
   /** how many completions it can hold; at least the sum of the depths of the queues that feed it */
   readonly entries: number
@@ -36,7 +37,9 @@ const TIMESTAMPS = { none: 0, device: 1, wallclock: 2 } as const
 export class CompletionQueue extends Resource {
   /** @internal */
   override readonly identity: bigint
+  /** the device */
   readonly context: Context
+  /** where armed notifications go */
   readonly channel: CompletionChannel | undefined
   #wake: (() => void) | undefined
 

@@ -12,12 +12,15 @@ import { formatUri, parseUri } from './uri.js'
 /** How long a connection step may take when the caller names no time. */
 const DEFAULT_TIMEOUT_MS = 5_000
 
+/** How long to wait, and what ends it before. */
 export interface WaitOptions {
+  /** ends the wait with its reason */
   readonly signal?: AbortSignal
   /** milliseconds, default 5000 */
   readonly timeout?: number
 }
 
+/** What {@link ConnectionId.connect} and {@link ConnectionId.accept} take. */
 export interface ConnectOptions extends WaitOptions {
   /** at most 56 bytes on InfiniBand and RoCE, 512 on iWARP (rdma_connect(3)) */
   readonly privateData?: Uint8Array
@@ -39,6 +42,7 @@ export class ConnectionId extends Resource {
   readonly disconnected: Promise<DisconnectReason>
   readonly #disconnected: Deferred<DisconnectReason>
   readonly description: string
+  /** which provider carries the connection */
   readonly provider: ProviderName
   #step: Deferred<NativeCmEvent> | undefined
   #context: Context | undefined
@@ -100,10 +104,12 @@ export class ConnectionId extends Resource {
     return this.#context
   }
 
+  /** This end: provider, address, port. */
   get localUri(): string {
     return formatUri({ provider: this.provider, ...native.idLocalAddress(this.handle) })
   }
 
+  /** The other end: provider, address, port. */
   get peerUri(): string {
     return formatUri({ provider: this.provider, ...native.idPeerAddress(this.handle) })
   }

@@ -26,14 +26,17 @@ const CAPABILITIES = {
 export interface Capabilities {
   /** RDMA WRITE with 32 bits of immediate data; not on most iWARP devices */
   readonly writeWithImmediate: boolean
+  /** SEND with 32 bits of immediate data */
   readonly sendWithImmediate: boolean
   /** 64-bit compare-and-swap and fetch-and-add */
   readonly atomics: boolean
+  /** receives that many queue pairs take from */
   readonly sharedReceiveQueue: boolean
   /** windows of type 2, with `send-with-invalidate` and `local-invalidate` */
   readonly memoryWindow: boolean
   /** queue pairs of type `ud` and `uc`, address handles, explicit states */
   readonly datagram: boolean
+  /** datagrams to groups */
   readonly multicast: boolean
   /** completion queues with timestamps */
   readonly timestamps: boolean
@@ -47,6 +50,7 @@ export interface Capabilities {
 
 /** An entry of a port's table of global identifiers. */
 export interface Gid {
+  /** place in the table, as address vectors name it */
   readonly index: number
   /** 16 bytes */
   readonly gid: Uint8Array
@@ -60,8 +64,11 @@ export interface Gid {
 export class Context extends Resource {
   static readonly #open = new Map<bigint, WeakRef<Context>>()
 
+  /** who made the device */
   readonly provider: ProviderName
+  /** as {@link listDevices} lists it */
   readonly deviceName: string
+  /** what the device can do beyond the basics */
   readonly capabilities: Capabilities
   /**
    * What happens to the device outside of work requests (ibv_get_async_event(3)): overrun completion queues,

@@ -1,10 +1,14 @@
 /** A promise and the functions that settle it (`Promise.withResolvers` of Node 22). */
 export interface Deferred<T> {
+  /** what is settled */
   readonly promise: Promise<T>
+  /** fulfils it */
   readonly resolve: (value: T) => void
+  /** rejects it */
   readonly reject: (reason: unknown) => void
 }
 
+/** A promise with its ends outside. */
 export function deferred<T>(): Deferred<T> {
   let resolve!: (value: T) => void
   let reject!: (reason: unknown) => void

@@ -3,9 +3,13 @@
  * librdmacm name of what was called, `object` what it was called on.
  */
 export class VerbsError extends Error {
+  /** `VerbsError`, as a log prints it */
   override readonly name = 'VerbsError'
+  /** an errno name */
   readonly code: string
+  /** what failed, under the name of its manual page */
   readonly verb: string
+  /** what it failed on */
   readonly object: string
 
   constructor(code: string, verb: string, object: string, detail: string) {
@@ -18,12 +22,15 @@ export class VerbsError extends Error {
 
 /** The caller used the API wrongly: a bad argument, a closed object. Nothing was sent. */
 export class UsageError extends Error {
+  /** `UsageError`, as a log prints it */
   override readonly name: string = 'UsageError'
+  /** always `EINVAL` */
   readonly code: string = 'EINVAL'
 }
 
 /** The peer answered a connect with a reject. `privateData` is what it gave as reason. */
 export class ConnectionRejectedError extends VerbsError {
+  /** the peer's reason */
   readonly privateData: Uint8Array
 
   constructor(object: string, privateData: Uint8Array) {

@@ -30,9 +30,21 @@ export { SharedReceiveQueue, type SharedReceiveQueueOptions } from './shared-rec
 export { DEFAULT_PORT, type Endpoint, formatUri, parseUri } from './uri.js'
 export type { CompletedOpcode, CompletionStatus, WorkCompletion } from './work-completion.js'
 export type {
+  BindMemoryWindowRequest,
+  CompareAndSwapRequest,
   DatagramDestination,
+  FetchAndAddRequest,
+  LocalInvalidateRequest,
+  ReadRequest,
   ReceiveWorkRequest,
+  RemoteMemory,
   SendFlags,
+  SendRequest,
+  SendRequestCommon,
+  SendWithImmediateRequest,
+  SendWithInvalidateRequest,
   SendWorkRequest,
+  WriteRequest,
+  WriteWithImmediateRequest,
 } from './work-request.js'
 export { ReceiveSlots, type SendSlot, SendSlots } from './work-request-slots.js'

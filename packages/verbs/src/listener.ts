@@ -9,11 +9,13 @@ import { formatUri, parseUri } from './uri.js'
  * `id.reject()`; an id that is left alone is closed by its peer's timeout.
  */
 export interface ConnectionRequest {
+  /** the acceptor's end */
   readonly id: ConnectionId
   /** what the peer passed to connect; padded with zeros to 56 bytes by InfiniBand and RoCE */
   readonly privateData: Uint8Array
 }
 
+/** What {@link Listener.listen} takes. */
 export interface ListenOptions {
   /** requests that may wait for an answer, default 128 */
   readonly backlog?: number

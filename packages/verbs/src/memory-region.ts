@@ -62,6 +62,7 @@ export function nativeMemoryOptions({
 
 /** A slice of a memory region as work requests name it. */
 export interface ScatterGatherElement {
+  /** where the bytes are */
   readonly region: MemoryRegion
   /** bytes from the region's start, default 0 */
   readonly offset?: number
@@ -71,6 +72,7 @@ export interface ScatterGatherElement {
 
 /** Registered memory (ibv_mr) and the one ArrayBuffer over it. */
 export class MemoryRegion extends Resource {
+  /** bytes */
   readonly length: number
   /** virtual address, as remote peers name it */
   readonly address: bigint

@@ -1,8 +1,12 @@
 import { createRequire } from 'node:module'
 
 /** A type-tagged `napi_external` that carries a verbs object between native addons. */
-export type Handle = { readonly __handle: unique symbol }
+export type Handle = {
+  /** @internal tells it from other objects */
+  readonly __handle: unique symbol
+}
 
+/** Any libibverbs device; RDMA over TCP in user space; shared memory of one host. */
 export type ProviderName = 'ibverbs' | 'iwarp' | 'shm'
 
 export interface NativeDeviceInfo {

@@ -16,6 +16,7 @@ import { SharedReceiveQueue, type SharedReceiveQueueOptions } from './shared-rec
 
 /** Groups memory regions and queue pairs that may work together (ibv_pd). */
 export class ProtectionDomain extends Resource {
+  /** the device */
   readonly context: Context
 
   /** @internal made by {@link Context.allocateProtectionDomain} */

@@ -12,12 +12,14 @@ export type QueuePairType = keyof typeof TYPES
 /** `enum ibv_qp_state`, in its order. */
 export const STATES = ['reset', 'init', 'rtr', 'rts', 'sqd', 'sqe', 'error', 'unknown'] as const
 
+/** The life of a queue pair (ibv_modify_qp(3)): ready to receive is `rtr`, ready to send `rts`. */
 export type QueuePairState = (typeof STATES)[number]
 
 const MTUS = [256, 512, 1024, 2048, 4096] as const
 
 /** What ibv_modify_qp(3) sets; which of them a transition needs is checked before the device is asked. */
 export interface QueuePairAttributes {
+  /** the state to enter */
   readonly state?: Exclude<QueuePairState, 'unknown'>
   /** what peers may do with memory through this queue pair */
   readonly access?: readonly Access[]
@@ -29,7 +31,9 @@ export interface QueuePairAttributes {
   readonly queueKey?: number
   /** bytes */
   readonly pathMtu?: (typeof MTUS)[number]
+  /** the way to the peer's port */
   readonly addressVector?: AddressVector
+  /** 24 bits: the peer's {@link QueuePair.number} */
   readonly destinationQueuePairNumber?: number
   /** 24 bits: the peer's `sendPacketSequence` */
   readonly receivePacketSequence?: number
@@ -131,6 +135,7 @@ export function nativeAttributes(
 export type QueuePairQuery = Readonly<
   Record<Exclude<Name, 'state' | 'access' | 'pathMtu' | 'addressVector'>, number>
 > & {
+  /** where the queue pair is */
   readonly state: QueuePairState
   /** bytes; undefined before it was set */
   readonly pathMtu: number | undefined

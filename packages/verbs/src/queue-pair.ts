@@ -19,17 +19,21 @@ import type { SharedReceiveQueue } from './shared-receive-queue.js'
 import { nativeSendWorkRequest, type ReceiveWorkRequest, type SendWorkRequest } from './work-request.js'
 import { ReceiveSlots, SendSlots } from './work-request-slots.js'
 
+/** What {@link ConnectionId.createQueuePair} takes. */
 export interface QueuePairOptions {
+  /** where sends complete */
   readonly sendQueue: CompletionQueue
   /** default: the same as `sendQueue` */
   readonly receiveQueue?: CompletionQueue
   /** receives come from here instead of a queue of the queue pair's own */
   readonly sharedReceiveQueue?: SharedReceiveQueue
-  /** work requests outstanding, default 128 each */
+  /** sends outstanding, default 128 */
   readonly maxSend?: number
+  /** receives outstanding, default 128 */
   readonly maxReceive?: number
-  /** scatter/gather elements of one work request, default 1 */
+  /** scatter/gather elements of one send, default 1 */
   readonly maxSendElements?: number
+  /** scatter/gather elements of one receive, default 1 */
   readonly maxReceiveElements?: number
   /** bytes wished for inline sends, default 64; read {@link QueuePair.maxInlineData} for what was granted */
   readonly maxInlineData?: number
@@ -37,6 +41,7 @@ export interface QueuePairOptions {
   readonly signalAll?: boolean
 }
 
+/** What {@link ProtectionDomain.createQueuePair} takes. */
 export interface UnconnectedQueuePairOptions extends QueuePairOptions {
   /** default `rc` */
   readonly type?: QueuePairType
@@ -50,7 +55,10 @@ export interface UnconnectedQueuePairOptions extends QueuePairOptions {
 export class QueuePair extends Resource {
   /** @internal */
   override readonly identity: bigint
+  /** 24 bits; what peers and completions call it */
   readonly number: number
+
+  /** how it is connected */
   readonly type: QueuePairType
   /** bytes that an inline send may carry, as granted by the device */
   readonly maxInlineData: number
@@ -103,6 +111,7 @@ export class QueuePair extends Resource {
     return `queue pair ${this.number}`
   }
 
+  /** Where it is in the life of a queue pair (ibv_query_qp(3)). */
   get state(): QueuePairState {
     return STATES[native.qpInfo(this.handle).state] ?? 'unknown'
   }

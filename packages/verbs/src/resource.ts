@@ -31,6 +31,7 @@ export abstract class Resource {
     return this.#handle
   }
 
+  /** Whether {@link close} was called, here or on what this was made from. */
   get closed(): boolean {
     return this.#handle === undefined
   }
@@ -61,6 +62,7 @@ export abstract class Resource {
     this.#parents[this.#parents.indexOf(from)] = to
   }
 
+  /** {@link close}, for `using`. */
   [Symbol.dispose](): void {
     this.close()
   }

@@ -7,6 +7,7 @@ import { Resource } from './resource.js'
 import type { ReceiveWorkRequest } from './work-request.js'
 import { ReceiveSlots } from './work-request-slots.js'
 
+/** What {@link ProtectionDomain.createSharedReceiveQueue} takes. */
 export interface SharedReceiveQueueOptions {
   /** receives outstanding, default 128 */
   readonly maxReceive?: number
@@ -21,6 +22,7 @@ export interface SharedReceiveQueueOptions {
 export class SharedReceiveQueue extends Resource {
   /** @internal */
   override readonly identity: bigint
+  /** whose regions its receives may name */
   readonly protectionDomain: ProtectionDomain
 
   /** @internal made by {@link ProtectionDomain.createSharedReceiveQueue} */

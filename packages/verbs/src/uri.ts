@@ -3,6 +3,7 @@ import type { ProviderName } from './native.js'
 
 /** Where a listener is, as `rdma://host:port`, `iwarp://host:port` or `shm:///path/of/a.sock`. */
 export interface Endpoint {
+  /** the scheme names it */
   readonly provider: ProviderName
   /** name or address; for `shm` the absolute path of its socket, at most 107 bytes */
   readonly host: string

@@ -26,6 +26,7 @@ export const STATUSES = [
   'tag-matching-rendezvous-incomplete',
 ] as const
 
+/** How a work request ended (`enum ibv_wc_status`). */
 export type CompletionStatus = (typeof STATUSES)[number]
 
 /** `enum ibv_wc_opcode` */
@@ -41,12 +42,16 @@ export const COMPLETED_OPCODES = {
   129: 'receive-rdma-write-with-immediate',
 } as const
 
+/** What completed (`enum ibv_wc_opcode`). */
 export type CompletedOpcode = (typeof COMPLETED_OPCODES)[keyof typeof COMPLETED_OPCODES]
 
 /** One entry of a completion queue (ibv_wc). `opcode` and `byteLength` mean something on success only. */
 export interface WorkCompletion {
+  /** what the request was posted with */
   readonly workRequestId: bigint
+  /** how it ended */
   readonly status: CompletionStatus
+  /** what completed */
   readonly opcode: CompletedOpcode | undefined
   /** bytes received or read */
   readonly byteLength: number
@@ -58,6 +63,7 @@ export interface WorkCompletion {
   readonly globalRoutingHeader: boolean
   /** of a datagram: who sent it */
   readonly sourceQueuePairNumber: number
+  /** the queue pair of this side */
   readonly queuePairNumber: number
   /** what the device says beyond `status`; its meaning is the vendor's */
   readonly vendorError: number

@@ -17,7 +17,9 @@ abstract class Slots extends Resource {
   readonly buffer: ArrayBuffer
   /** how many slots there are */
   readonly count: number
+  /** @internal */
   protected readonly view: DataView
+  /** @internal */
   protected readonly words: Uint32Array
   readonly #regions: readonly MemoryRegion[]
   readonly #object: string
@@ -87,6 +89,7 @@ abstract class Slots extends Resource {
     return index
   }
 
+  /** @internal */
   protected checkSlot(slot: number): void {
     if (!Number.isInteger(slot) || slot < 0 || slot >= this.count)
       throw new UsageError(`slot ${slot} is not one of 0…${this.count - 1}`)
@@ -100,19 +103,27 @@ function checkCount(count: number): void {
 
 /** What {@link SendSlots.set} puts into a slot. */
 export interface SendSlot extends SendFlags {
+  /** which operation */
   readonly opcode: Exclude<keyof typeof OPCODES, 'bind-memory-window'>
+  /** handed back in the completion, default 0, below 2^53 */
   readonly workRequestId?: number
+  /** where the bytes are; one that the slots were made with */
   readonly region?: MemoryRegion
   /** bytes from the region's start, default 0 */
   readonly offset?: number
   /** bytes, default 0 */
   readonly length?: number
+  /** virtual address in the peer's memory */
   readonly remoteAddress?: bigint
+  /** the peer's key */
   readonly remoteKey?: number
+  /** 32 bits of immediate data */
   readonly immediate?: number
+  /** the window that a `…-invalidate` takes away */
   readonly invalidateKey?: number
   /** of `compare-and-swap` */
   readonly compare?: bigint
+  /** of `compare-and-swap` */
   readonly swap?: bigint
   /** of `fetch-and-add` */
   readonly add?: bigint

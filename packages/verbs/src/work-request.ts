@@ -30,6 +30,7 @@ const SIGNALED = 2
 const SOLICITED = 4
 const INLINE = 8
 
+/** What a send asks for beside its work (`enum ibv_send_flags`). */
 export interface SendFlags {
   /** ask for a completion on success, default true */
   readonly signaled?: boolean
@@ -51,72 +52,132 @@ export function flagBits({ fence, signaled, solicited, inline }: SendFlags): num
   )
 }
 
-interface Common extends SendFlags {
+/** What every work request that is sent has. */
+export interface SendRequestCommon extends SendFlags {
   /** handed back in the completion, default 0 */
   readonly workRequestId?: bigint
   /** where the bytes come from; for `rdma-read` and the atomics where they go */
   readonly data?: readonly ScatterGatherElement[]
 }
 
-interface Remote {
+/** Memory of the peer. */
+export interface RemoteMemory {
   /** virtual address in the peer's memory */
   readonly remoteAddress: bigint
+  /** the peer's {@link MemoryRegion.remoteKey} or {@link MemoryWindow.remoteKey} */
   readonly remoteKey: number
 }
 
 /** Where a datagram goes: on a queue pair of type `ud`, and there only. */
 export interface DatagramDestination {
+  /** the way to the peer's port */
   readonly addressHandle: AddressHandle
+  /** the peer's {@link QueuePair.number} */
   readonly queuePairNumber: number
   /** must be the receiving queue pair's */
   readonly queueKey: number
 }
 
-interface Datagram {
+/** A message that takes a receive of the peer. */
+export interface SendRequest extends SendRequestCommon {
+  /** which operation */
+  readonly opcode: 'send'
+  /** of a datagram */
   readonly destination?: DatagramDestination
 }
 
+/** A message with 32 bits beside it. */
+export interface SendWithImmediateRequest extends SendRequestCommon {
+  /** which operation */
+  readonly opcode: 'send-with-immediate'
+  /** 32 bits, host byte order */
+  readonly immediate: number
+  /** of a datagram */
+  readonly destination?: DatagramDestination
+}
+
+/** A message that takes a memory window of the peer away before it is received. */
+export interface SendWithInvalidateRequest extends SendRequestCommon {
+  /** which operation */
+  readonly opcode: 'send-with-invalidate'
+  /** the window's key */
+  readonly invalidateKey: number
+}
+
+/** Bytes put into the peer's memory, which takes no notice. */
+export interface WriteRequest extends SendRequestCommon, RemoteMemory {
+  /** which operation */
+  readonly opcode: 'rdma-write'
+}
+
+/** Bytes put into the peer's memory, and a receive taken that tells of it. */
+export interface WriteWithImmediateRequest extends SendRequestCommon, RemoteMemory {
+  /** which operation */
+  readonly opcode: 'rdma-write-with-immediate'
+  /** 32 bits, host byte order */
+  readonly immediate: number
+}
+
+/** Bytes fetched from the peer's memory. */
+export interface ReadRequest extends SendRequestCommon, RemoteMemory {
+  /** which operation */
+  readonly opcode: 'rdma-read'
+}
+
+/** 8 bytes of the peer, aligned to 8, replaced if they are what was expected; `data` gets what they were. */
+export interface CompareAndSwapRequest extends SendRequestCommon, RemoteMemory {
+  /** which operation */
+  readonly opcode: 'compare-and-swap'
+  /** what they must be */
+  readonly compare: bigint
+  /** what they become then */
+  readonly swap: bigint
+}
+
+/** 8 bytes of the peer, aligned to 8, added to modulo 2^64; `data` gets what they were. */
+export interface FetchAndAddRequest extends SendRequestCommon, RemoteMemory {
+  /** which operation */
+  readonly opcode: 'fetch-and-add'
+  /** what is added */
+  readonly add: bigint
+}
+
+/** Takes a memory window of this side away. */
+export interface LocalInvalidateRequest extends SendRequestCommon {
+  /** which operation */
+  readonly opcode: 'local-invalidate'
+  /** the window's key */
+  readonly invalidateKey: number
+}
+
+/** Gives remote access to a part of a region, under the window's next {@link MemoryWindow.remoteKey}. */
+export interface BindMemoryWindowRequest extends SendRequestCommon {
+  /** which operation */
+  readonly opcode: 'bind-memory-window'
+  /** must not be bound already: invalidate it first */
+  readonly window: MemoryWindow
+  /** must allow `bind-memory-window` */
+  readonly region: MemoryRegion
+  /** bytes from the region's start, default 0 */
+  readonly offset?: number
+  /** bytes, default to the region's end */
+  readonly length?: number
+  /** what the holder of the key may do; writing needs a region with `local-write` */
+  readonly access: readonly Access[]
+}
+
 /** What {@link QueuePair.postSend} takes (ibv_send_wr). */
-export type SendWorkRequest = Common &
-  (
-    | ({ readonly opcode: 'send' } & Datagram)
-    | ({ readonly opcode: 'send-with-immediate'; readonly immediate: number } & Datagram)
-    | {
-        readonly opcode: 'send-with-invalidate'
-        /** the peer's memory window, which the message takes away before it is received */
-        readonly invalidateKey: number
-      }
-    | ({ readonly opcode: 'rdma-write' } & Remote)
-    | ({ readonly opcode: 'rdma-write-with-immediate'; readonly immediate: number } & Remote)
-    | ({ readonly opcode: 'rdma-read' } & Remote)
-    | ({
-        /** 8 bytes, aligned to 8: replaced by `swap` if they are `compare`; `data` gets what they were */
-        readonly opcode: 'compare-and-swap'
-        readonly compare: bigint
-        readonly swap: bigint
-      } & Remote)
-    | ({
-        /** 8 bytes, aligned to 8: `add` is added modulo 2^64; `data` gets what they were */
-        readonly opcode: 'fetch-and-add'
-        readonly add: bigint
-      } & Remote)
-    | {
-        /** takes away a memory window of this side */
-        readonly opcode: 'local-invalidate'
-        readonly invalidateKey: number
-      }
-    | {
-        /** gives remote access to a part of a region, under the window's next {@link MemoryWindow.remoteKey} */
-        readonly opcode: 'bind-memory-window'
-        readonly window: MemoryWindow
-        readonly region: MemoryRegion
-        /** bytes from the region's start, default 0 */
-        readonly offset?: number
-        /** bytes, default to the region's end */
-        readonly length?: number
-        readonly access: readonly Access[]
-      }
-  )
+export type SendWorkRequest =
+  | SendRequest
+  | SendWithImmediateRequest
+  | SendWithInvalidateRequest
+  | WriteRequest
+  | WriteWithImmediateRequest
+  | ReadRequest
+  | CompareAndSwapRequest
+  | FetchAndAddRequest
+  | LocalInvalidateRequest
+  | BindMemoryWindowRequest
 
 /** What {@link QueuePair.postReceive} takes (ibv_recv_wr). */
 export interface ReceiveWorkRequest {
