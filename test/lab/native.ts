@@ -1,7 +1,7 @@
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { mkdir, mkdtemp, rename, rm } from 'node:fs/promises'
-import { join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 import { LocalShell } from './local-shell.js'
 import { cache, guestScripts, top } from './paths.js'
 
@@ -13,6 +13,19 @@ export async function ensureAgent(): Promise<string> {
 /** The thesis's micro-benchmark, compiled when its source changed. */
 export async function ensureArrayWalk(): Promise<string> {
   return await compile('array-walk', join(top, 'bench', 'native', 'array-walk.cc'))
+}
+
+/** The test of a device's verbs (test/native/ibverbs_smoke.cc), as programs of a guest run it. */
+export const deviceTest = join('build', 'native-plain', 'ibverbs_smoke')
+
+/** Builds the test of a device's verbs with the providers that it runs on. */
+export async function buildDeviceTest(): Promise<void> {
+  const shell = new LocalShell()
+  const folder = dirname(deviceTest)
+  await shell.run(['cmake', '-S', 'test/native', '-B', folder, '-DCMAKE_BUILD_TYPE=Release'])
+  await shell.run(['cmake', '--build', folder, '--target', basename(deviceTest), '--parallel', '2'], {
+    deadlineMs: 300_000,
+  })
 }
 
 async function compile(name: string, source: string): Promise<string> {

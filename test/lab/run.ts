@@ -6,6 +6,7 @@ import { exitNoGuest, NoGuestError } from './errors.js'
 import { Guest } from './guest.js'
 import { type LabParts, prepareLab } from './lab-parts.js'
 import { LocalShell } from './local-shell.js'
+import { buildDeviceTest } from './native.js'
 import { top } from './paths.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
 import { swapBench } from './swap-bench.js'
@@ -45,6 +46,7 @@ async function bootForTests(parts: LabParts): Promise<Guest> {
 }
 
 async function testInGuest(parts: LabParts, options: readonly string[]): Promise<number> {
+  await buildDeviceTest()
   await using guest = await bootForTests(parts)
   const command = [...vitest, 'test/lab/vitest.config.ts', ...options]
   const status = await live(guest, command, { env: vitestEnvironment, deadlineMs: guestTestsDeadlineMs })

@@ -21,6 +21,11 @@ void find(void* library, const char* name, Function*& function, std::string& pro
   }
 }
 
+template <typename Function>
+void find_newer(void* library, const char* name, Function*& function) {
+  function = reinterpret_cast<Function*>(dlsym(library, name));
+}
+
 Loaded load() {
   Loaded loaded;
   // RTLD_GLOBAL is not needed: device drivers are loaded by libibverbs itself.
@@ -58,6 +63,21 @@ Loaded load() {
   find(verbs, "ibv_modify_qp", f.modify_qp, problem);
   find(verbs, "ibv_query_qp", f.query_qp, problem);
   find(verbs, "ibv_destroy_qp", f.destroy_qp, problem);
+  find(verbs, "ibv_query_gid", f.query_gid, problem);
+  find(verbs, "ibv_get_async_event", f.get_async_event, problem);
+  find(verbs, "ibv_ack_async_event", f.ack_async_event, problem);
+  find(verbs, "ibv_resize_cq", f.resize_cq, problem);
+  find(verbs, "ibv_create_srq", f.create_srq, problem);
+  find(verbs, "ibv_modify_srq", f.modify_srq, problem);
+  find(verbs, "ibv_query_srq", f.query_srq, problem);
+  find(verbs, "ibv_destroy_srq", f.destroy_srq, problem);
+  find(verbs, "ibv_create_ah", f.create_ah, problem);
+  find(verbs, "ibv_destroy_ah", f.destroy_ah, problem);
+  find(verbs, "ibv_attach_mcast", f.attach_mcast, problem);
+  find(verbs, "ibv_detach_mcast", f.detach_mcast, problem);
+  find_newer(verbs, "ibv_rereg_mr", f.rereg_mr);
+  find_newer(verbs, "_ibv_query_gid_table", f.query_gid_table);
+  find_newer(verbs, "ibv_reg_dmabuf_mr", f.reg_dmabuf_mr);
   find(cm, "rdma_create_event_channel", f.create_event_channel, problem);
   find(cm, "rdma_create_id", f.create_id, problem);
   find(cm, "rdma_destroy_id", f.destroy_id, problem);

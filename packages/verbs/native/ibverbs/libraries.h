@@ -36,6 +36,24 @@ struct Libraries {
   int (*modify_qp)(ibv_qp* qp, ibv_qp_attr* attributes, int mask);
   int (*query_qp)(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init);
   int (*destroy_qp)(ibv_qp* qp);
+  int (*query_gid)(ibv_context* context, uint8_t port, int index, ibv_gid* gid);
+  int (*get_async_event)(ibv_context* context, ibv_async_event* event);
+  void (*ack_async_event)(ibv_async_event* event);
+  int (*resize_cq)(ibv_cq* cq, int entries);
+  ibv_srq* (*create_srq)(ibv_pd* pd, ibv_srq_init_attr* attributes);
+  int (*modify_srq)(ibv_srq* srq, ibv_srq_attr* attributes, int mask);
+  int (*query_srq)(ibv_srq* srq, ibv_srq_attr* attributes);
+  int (*destroy_srq)(ibv_srq* srq);
+  ibv_ah* (*create_ah)(ibv_pd* pd, ibv_ah_attr* attributes);
+  int (*destroy_ah)(ibv_ah* ah);
+  int (*attach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
+  int (*detach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
+
+  // nullptr where rdma-core is older than they are: 2014, version 32, version 34.
+  int (*rereg_mr)(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access);
+  ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t count, uint32_t flags,
+                             size_t entry_size);
+  ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
 
   rdma_event_channel* (*create_event_channel)();
   int (*create_id)(rdma_event_channel* channel, rdma_cm_id** id, void* context, rdma_port_space space);

@@ -9,8 +9,12 @@
 #include <map>
 #include <mutex>
 
+#include "ibverbs/async_events.h"
+#include "ibverbs/capabilities.h"
 #include "ibverbs/connection.h"
+#include "ibverbs/gids.h"
 #include "ibverbs/libraries.h"
+#include "ibverbs/reregister.h"
 
 namespace rdmakit {
 namespace ibverbs {
@@ -21,7 +25,11 @@ const Libraries* loaded() {
   return libraries(why);
 }
 
-int errno_of(int result) { return result == 0 ? 0 : (errno != 0 ? errno : EIO); }
+// Drivers differ: most answer an errno value, some -1 with errno, siw a negative errno value.
+int errno_of(int result) {
+  if (result == -1) return errno != 0 ? errno : EIO;
+  return result < 0 ? -result : result;
+}
 
 int get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
   return loaded()->get_cq_event(channel, cq, cq_context) == 0 ? 0 : errno;
@@ -32,7 +40,7 @@ void ack_cq_events(ibv_cq* cq, unsigned int count) { loaded()->ack_cq_events(cq,
 int move_to_error(ibv_qp* qp) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  return loaded()->modify_qp(qp, &attributes, IBV_QP_STATE);
+  return errno_of(loaded()->modify_qp(qp, &attributes, IBV_QP_STATE));
 }
 
 constexpr DataPathVerbs kDataPathVerbs{get_cq_event, ack_cq_events, move_to_error};
@@ -45,6 +53,19 @@ const char* transport_name(ibv_context* context, const Libraries& lib) {
   if (lib.query_port(context, 1, attributes) == 0 && port.link_layer == IBV_LINK_LAYER_ETHERNET)
     return "RoCE";
   return "InfiniBand";
+}
+
+// What to register with so that `access` holds on this device.
+int access_on(ibv_context* context, int access) {
+  // iWARP places the response of an RDMA READ as a remote write into the sink (RFC 5040 §5.2).
+  const bool sink =
+      context->device->transport_type == IBV_TRANSPORT_IWARP && (access & IBV_ACCESS_LOCAL_WRITE) != 0;
+  return sink ? access | IBV_ACCESS_REMOTE_WRITE : access;
+}
+
+AsyncEvents& async_events() {
+  static auto* events = new AsyncEvents(*loaded());  // lives until exit: its thread uses it
+  return *events;
 }
 
 class IbverbsProvider final : public Provider {
@@ -97,42 +118,56 @@ class IbverbsProvider final : public Provider {
     return context;
   }
 
-  int close_device(ibv_context* context) override { return errno_of(loaded()->close_device(context)); }
+  int close_device(ibv_context* context) override {
+    async_events().forget(context);
+    return errno_of(loaded()->close_device(context));
+  }
 
   int query_device(ibv_context* context, ibv_device_attr* attributes) override {
-    return loaded()->query_device(context, attributes);
+    return errno_of(loaded()->query_device(context, attributes));
   }
 
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override {
     // The exported symbol fills the struct's older, shorter form; the rest stays zero.
-    return loaded()->query_port(context, port, reinterpret_cast<_compat_ibv_port_attr*>(attributes));
+    return errno_of(
+        loaded()->query_port(context, port, reinterpret_cast<_compat_ibv_port_attr*>(attributes)));
   }
 
-  uint32_t capabilities(ibv_context* context) override {
-    uint32_t bits = 0;
-    // RFC 7306 came after most iWARP devices: neither siw nor cxgb4 carry immediate data.
-    if (context->device->transport_type == IBV_TRANSPORT_IB) {
-      bits |= kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate;
-    }
-    ibv_device_attr attributes{};
-    if (query_device(context, &attributes) == 0 && attributes.atomic_cap != IBV_ATOMIC_NONE) {
-      bits |= kCapabilityAtomics;
-    }
-    return bits;
+  uint32_t capabilities(ibv_context* context) override { return capabilities_of(*loaded(), context); }
+
+  int query_gids(ibv_context* context, uint8_t port, std::vector<GidEntry>& gids) override {
+    return ibverbs::query_gids(*loaded(), context, port, gids);
+  }
+
+  uint64_t watch_async_events(ibv_context* context, AsyncSink sink) override {
+    return async_events().watch(context, std::move(sink));
+  }
+  void unwatch_async_events(ibv_context* context, uint64_t token) override {
+    async_events().unwatch(context, token);
   }
 
   ibv_pd* alloc_pd(ibv_context* context) override { return loaded()->alloc_pd(context); }
-  int dealloc_pd(ibv_pd* pd) override { return loaded()->dealloc_pd(pd); }
+  int dealloc_pd(ibv_pd* pd) override { return errno_of(loaded()->dealloc_pd(pd)); }
 
   ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override {
-    // iWARP places the response of an RDMA READ as a remote write into the sink (RFC 5040 §5.2).
-    if (pd->context->device->transport_type == IBV_TRANSPORT_IWARP &&
-        (access & IBV_ACCESS_LOCAL_WRITE) != 0) {
-      access |= IBV_ACCESS_REMOTE_WRITE;
-    }
-    return loaded()->reg_mr(pd, address, length, access);
+    return loaded()->reg_mr(pd, address, length, access_on(pd->context, access));
   }
-  int dereg_mr(ibv_mr* mr) override { return loaded()->dereg_mr(mr); }
+  int dereg_mr(ibv_mr* mr) override { return errno_of(loaded()->dereg_mr(mr)); }
+  int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) override {
+    if ((flags & IBV_REREG_MR_CHANGE_ACCESS) != 0) access = access_on(mr->context, access);
+    return reregister(*loaded(), mr, flags, pd, address, length, access);
+  }
+  ibv_mr* reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+                        int access) override {
+    if (loaded()->reg_dmabuf_mr == nullptr) {
+      errno = EOPNOTSUPP;
+      return nullptr;
+    }
+    return loaded()->reg_dmabuf_mr(pd, offset, length, iova, fd, access_on(pd->context, access));
+  }
+
+  ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) override { return ibv_alloc_mw(pd, type); }
+  int dealloc_mw(ibv_mw* mw) override { return errno_of(ibv_dealloc_mw(mw)); }
 
   ibv_comp_channel* create_comp_channel(ibv_context* context) override {
     ibv_comp_channel* channel = loaded()->create_comp_channel(context);
@@ -140,23 +175,49 @@ class IbverbsProvider final : public Provider {
     return channel;
   }
   int destroy_comp_channel(ibv_comp_channel* channel) override {
-    return loaded()->destroy_comp_channel(channel);
+    return errno_of(loaded()->destroy_comp_channel(channel));
   }
 
   ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
                     Progress) override {
     return loaded()->create_cq(context, entries, cq_context, channel, 0);
   }
-  int destroy_cq(ibv_cq* cq) override { return loaded()->destroy_cq(cq); }
+  ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress) override {
+    return ibv_create_cq_ex(context, attributes);
+  }
+  int resize_cq(ibv_cq* cq, int entries) override { return errno_of(loaded()->resize_cq(cq, entries)); }
+  int destroy_cq(ibv_cq* cq) override { return errno_of(loaded()->destroy_cq(cq)); }
+
+  ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
+    return loaded()->create_srq(pd, attributes);
+  }
+  int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
+    return errno_of(loaded()->modify_srq(srq, attributes, mask));
+  }
+  int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
+    return errno_of(loaded()->query_srq(srq, attributes));
+  }
+  int destroy_srq(ibv_srq* srq) override { return errno_of(loaded()->destroy_srq(srq)); }
+
+  ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr* attributes) override {
+    return loaded()->create_ah(pd, attributes);
+  }
+  int destroy_ah(ibv_ah* ah) override { return errno_of(loaded()->destroy_ah(ah)); }
+  int attach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) override {
+    return errno_of(loaded()->attach_mcast(qp, gid, lid));
+  }
+  int detach_mcast(ibv_qp* qp, const ibv_gid* gid, uint16_t lid) override {
+    return errno_of(loaded()->detach_mcast(qp, gid, lid));
+  }
 
   ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
     return loaded()->create_qp(pd, attributes);
   }
   int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) override {
-    return loaded()->modify_qp(qp, attributes, mask);
+    return errno_of(loaded()->modify_qp(qp, attributes, mask));
   }
   int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init) override {
-    return loaded()->query_qp(qp, attributes, mask, init);
+    return errno_of(loaded()->query_qp(qp, attributes, mask, init));
   }
 
   int destroy_qp(ibv_qp* qp) override {
@@ -168,7 +229,7 @@ class IbverbsProvider final : public Provider {
         owners_.erase(found);
       }
     }
-    if (owner == nullptr) return loaded()->destroy_qp(qp);
+    if (owner == nullptr) return errno_of(loaded()->destroy_qp(qp));
     owner->destroy_qp();
     return 0;
   }
