@@ -1,3 +1,5 @@
+import { createSocket } from 'node:dgram'
+import { once } from 'node:events'
 import { describe, expect, it } from 'vitest'
 import type { Context, Gid, QueuePair, QueuePairType } from '../../src/index.js'
 import {
@@ -256,6 +258,12 @@ describe(`queue pair states on ${LISTEN_URI}`, () => {
       )
       b.queuePair.attachMulticast(group)
       b.queuePair.postReceive({ data: [{ region: b.region, length: 2000 }] })
+      // On RoCE the host's IP layer must be a member too, which rdma_join_multicast(3) sees to.
+      const member = createSocket('udp4')
+      member.bind(0)
+      await once(member, 'listening')
+      member.addMembership('224.0.0.77', source.gid.subarray(12).join('.'))
+      a.bytes.set(pattern(100))
       const addressHandle = a.protectionDomain.createAddressHandle({
         gid: group,
         sourceGidIndex: source.index,
@@ -268,6 +276,11 @@ describe(`queue pair states on ${LISTEN_URI}`, () => {
         destination: { addressHandle, queuePairNumber: 0xffffff, queueKey: KEY },
       })
       expect(await completions(a.completionQueue, 1)).toMatchObject([{ status: 'success' }])
+      expect(await completions(b.completionQueue, 1)).toMatchObject([
+        { status: 'success', byteLength: 140, sourceQueuePairNumber: a.queuePair.number },
+      ])
+      expect(Buffer.compare(b.bytes.subarray(40, 140), pattern(100))).toBe(0)
+      member.close()
       b.queuePair.detachMulticast(group)
       a.protectionDomain.close()
       b.protectionDomain.close()
