@@ -112,15 +112,15 @@ describe(`memory windows on ${LISTEN_URI}`, () => {
         invalidateKey: remoteKey,
         data: [{ region: client.region, length: 10 }],
       })
-      expect(await completions(server.completionQueue, 1)).toMatchObject([
-        {
-          status: 'success',
-          opcode: 'receive',
-          workRequestId: 5n,
-          byteLength: 10,
-          invalidatedKey: remoteKey,
-        },
-      ])
+      const [received] = await completions(server.completionQueue, 1)
+      expect(received).toMatchObject({
+        status: 'success',
+        opcode: 'receive',
+        workRequestId: 5n,
+        byteLength: 10,
+      })
+      // rxe of Linux 6.1 sets the kernel's flag for it, which is another one in libibverbs.
+      if (!server.context.deviceName.startsWith('rxe')) expect(received?.invalidatedKey).toBe(remoteKey)
       await completions(client.completionQueue, 1)
       client.queuePair.postSend(read(client, server.region.address + 4096n, remoteKey))
       expect((await completions(client.completionQueue, 1))[0]?.status).toBe('remote-access-error')
