@@ -135,7 +135,12 @@ void work_queue_entries() {
     }
     CHECK(error == 0);
   }
+  // One signaled behind many unsignaled ones holds its own entry only.
   ibv_wc wc;
+  post(*pair.client, write_to(far, 0, 100), {near.sge(0, 64)});
+  for (uint64_t i = 0; i < 7; i++) post(*pair.client, write_to(far, 0, 0, 0), {near.sge(0, 64)});
+  CHECK(try_post(*pair.client, write_to(far, 0, 0, 0), {near.sge(0, 64)}) == ENOMEM);
+  pair.client->expect(100);
   for (uint64_t i = 0; i < 8; i++) post(*pair.client, write_to(far, 0, i), {near.sge(0, 64)});
   CHECK(try_post(*pair.client, write_to(far, 0, 8), {near.sge(0, 64)}) == ENOMEM);
   pair.client->expect(0);

@@ -156,7 +156,6 @@ class QueuePair : public ibv_qp {
 
   // queue_pair_post.cc
   int check(const ibv_send_wr& request, uint64_t& length) const;
-  uint32_t first_send_in_use() const;
   void enqueue(const ibv_send_wr& request, uint32_t length);
   void complete_sends();
   void report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error);
@@ -234,7 +233,6 @@ class QueuePair : public ibv_qp {
   uint32_t send_next_ = 0;  // oldest that is not yet wholly in FPDUs
   uint32_t send_tail_ = 0;
   uint32_t send_reported_ = 0;            // behind the last one with a completion
-  uint32_t send_unpolled_ = 0;            // the first of those whose completions wait to be polled
   std::atomic<uint32_t> send_polled_{0};  // behind the last one whose completion was polled
   Cursor cursor_;
   bool response_turn_ = false;  // responses and own messages take turns

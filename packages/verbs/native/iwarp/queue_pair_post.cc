@@ -81,16 +81,11 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   for (int i = 0; i < request.num_sge; i++) length += request.sg_list[i].length;
   if (length > kMaxMessage) return EINVAL;
   if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
-  if (send_tail_ - first_send_in_use() > send_mask_) return ENOMEM;
-  return 0;
-}
-
-// An entry is in use until its completion has been polled; an unsignaled one until a later completion
-// has been, or until it is done when there is no completion to wait for.
-uint32_t QueuePair::first_send_in_use() const {
+  // An entry is in use until its completion has been polled; an unsignaled one until a later completion
+  // has been, or until it is done when there is no completion to wait for.
   const uint32_t polled = send_polled_.load(std::memory_order_acquire);
-  if (polled == send_reported_) return send_head_;
-  return static_cast<int32_t>(polled - send_unpolled_) > 0 ? polled : send_unpolled_;
+  if (send_tail_ - (polled == send_reported_ ? send_head_ : polled) > send_mask_) return ENOMEM;
+  return 0;
 }
 
 void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
@@ -145,7 +140,10 @@ void QueuePair::report_send(uint32_t index, ibv_wc_status status, uint32_t vendo
   completion.opcode = completion_opcode(work.opcode);
   completion.byte_len = work.opcode == IBV_WR_RDMA_READ ? work.length : 0;
   completion.qp_num = qp_num;
-  if (send_polled_.load(std::memory_order_acquire) == send_reported_) send_unpolled_ = index;
+  // While no completion waits to be polled, nobody else stores here, and all before this one is free.
+  if (send_polled_.load(std::memory_order_acquire) == send_reported_) {
+    send_polled_.store(index, std::memory_order_relaxed);
+  }
   send_reported_ = index + 1;
   send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, send_reported_);
 }
