@@ -61,7 +61,7 @@ class IwarpProvider final : public Provider {
   int query_device(ibv_context* context, ibv_device_attr* attributes) override;
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
   uint32_t capabilities(ibv_context*) override {
-    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate;
+    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics;
   }
 
   ibv_pd* alloc_pd(ibv_context* context) override;
@@ -109,7 +109,7 @@ int IwarpProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->max_qp_rd_atom = kMaxReadDepth;
   attributes->max_qp_init_rd_atom = kMaxReadDepth;
   attributes->max_res_rd_atom = static_cast<int>(kMaxReadDepth) * attributes->max_qp;
-  attributes->atomic_cap = IBV_ATOMIC_NONE;
+  attributes->atomic_cap = IBV_ATOMIC_GLOB;
   attributes->phys_port_cnt = 1;
   return 0;
 }
@@ -142,12 +142,12 @@ int IwarpProvider::dealloc_pd(ibv_pd* pd) {
 }
 
 ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
-  constexpr int kKnown =
-      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING;
+  constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
+                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
+  constexpr int kRemoteChange = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const bool wraps = reinterpret_cast<uintptr_t>(address) + length < length;
-  // ibv_reg_mr(3): remote write needs local write.
-  if ((access & ~kKnown) || wraps ||
-      ((access & IBV_ACCESS_REMOTE_WRITE) && !(access & IBV_ACCESS_LOCAL_WRITE))) {
+  // ibv_reg_mr(3): remote write and remote atomic need local write.
+  if ((access & ~kKnown) || wraps || ((access & kRemoteChange) && !(access & IBV_ACCESS_LOCAL_WRITE))) {
     errno = EINVAL;
     return nullptr;
   }

@@ -57,6 +57,8 @@ struct Failure {
   static Failure lost(int error);
 };
 
+TerminateCode rdmap_fault(MemoryTable::Fault fault);
+
 class QueuePair : public ibv_qp {
  public:
   enum class State : uint8_t { reset, init, connected, error };
@@ -102,19 +104,21 @@ class QueuePair : public ibv_qp {
   struct SendWork {
     uint64_t wr_id;
     uint64_t remote_address;
+    uint64_t operands[2];   // atomics: compare or add, swap
     uint64_t end_position;  // of the outgoing stream, after its last byte
     uint32_t remote_key;
     uint32_t immediate;  // in network byte order
     uint32_t length;
     uint32_t received;       // READ
-    uint32_t read_sequence;  // READ
+    uint32_t read_sequence;  // READ and atomics: of the request, on queue 1
     ibv_wr_opcode opcode;
     uint8_t sge_count;
     bool inlined;
     bool signaled;
     bool solicited;
     bool fence;
-    bool done;  // READ: the response is complete
+    bool answered;  // READ and atomics: complete with the peer's response, not with the last byte sent
+    bool done;      // the response is complete
   };
   struct ReceiveWork {
     uint64_t wr_id;
@@ -122,12 +126,25 @@ class QueuePair : public ibv_qp {
     uint32_t sge_count;
   };
   // What is being put into FPDUs: one message at a time, from the send queue or a READ response.
-  enum class Step : uint8_t { immediate_before, data, immediate_after, read_request, finished };
+  enum class Step : uint8_t {
+    immediate_before,
+    data,
+    immediate_after,
+    read_request,
+    atomic_request,
+    finished
+  };
   struct Cursor {
     bool active = false;
     bool response = false;
     Step step = Step::finished;
     uint32_t offset = 0;
+  };
+  // A request of the peer that waits for its response.
+  struct Response {
+    bool atomic;
+    ReadRequest read;
+    AtomicRequest operation;
   };
   // Where an incoming payload goes.
   struct Placement {
@@ -158,6 +175,7 @@ class QueuePair : public ibv_qp {
   int check(const ibv_send_wr& request, uint64_t& length) const;
   void enqueue(const ibv_send_wr& request, uint32_t length);
   void complete_sends();
+  void response_complete(SendWork& work);
   void report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error);
   void flush_sends(const Failure& failure);
   void flush_receives(const Failure& failure);
@@ -174,6 +192,12 @@ class QueuePair : public ibv_qp {
   enum class Sent { all, blocked, dead };
   Sent send_batch();
   void set_backlog(bool backlog);
+
+  // queue_pair_atomic.cc: the first two under send_mutex_, the others under receive_mutex_
+  bool append_atomic_request(SendWork& work);
+  Result append_atomic_response(const AtomicRequest& request, bool& fits);
+  Result finish_atomic_request(const Segment& segment, const uint8_t* payload);
+  Result finish_atomic_response(const Segment& segment, const uint8_t* payload);
 
   // queue_pair_receive.cc: all under receive_mutex_
   void receive(Contention contention);
@@ -193,6 +217,7 @@ class QueuePair : public ibv_qp {
   Result finish_send(const Segment& segment);
   Result finish_immediate(const Segment& segment, const uint8_t* payload);
   Result finish_read_request(const Segment& segment, const uint8_t* payload);
+  bool queue_response(const Response& response);
   Result finish_read_response(const Segment& segment);
   Result peer_terminated(const Segment& segment, const uint8_t* payload);
   void complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited);
@@ -243,10 +268,11 @@ class QueuePair : public ibv_qp {
   uint64_t built_position_ = 0;
   uint32_t send_sequence_ = 1;                 // MSN on queue 0 (RFC 5041: starts at 1)
   uint32_t read_request_sequence_ = 1;         // MSN on queue 1
-  std::array<uint32_t, kMaxReadDepth> reads_;  // send queue indices of READs that wait for data
+  uint32_t atomic_response_sequence_ = 1;      // MSN on queue 3
+  std::array<uint32_t, kMaxReadDepth> reads_;  // send queue indices of what waits for a response
   uint32_t reads_head_ = 0;
   uint32_t reads_tail_ = 0;
-  std::array<ReadRequest, kMaxReadDepth> responses_;  // READ requests of the peer
+  std::array<Response, kMaxReadDepth> responses_;
   uint32_t responses_head_ = 0;
   uint32_t responses_tail_ = 0;
   std::unique_ptr<uint8_t[]> stage_;  // one READ response FPDU's payload
@@ -279,6 +305,7 @@ class QueuePair : public ibv_qp {
   bool rtr_response_wanted_ = false;
   uint32_t expected_send_ = 1;
   uint32_t expected_read_request_ = 1;
+  uint32_t expected_atomic_response_ = 1;
   uint32_t send_offset_ = 0;   // of the SEND that is arriving
   uint64_t write_length_ = 0;  // of the WRITE that is arriving or was the last to arrive
   bool write_continues_ = false;

@@ -24,6 +24,22 @@ TerminateCode write_fault(MemoryTable::Fault fault) {
 
 }  // namespace
 
+// The source of a READ and the target of an atomic are checked by RDMAP (RFC 5040).
+TerminateCode rdmap_fault(MemoryTable::Fault fault) {
+  switch (fault) {
+    case MemoryTable::Fault::other_domain:
+      return terminate::rdmap_not_associated;
+    case MemoryTable::Fault::access:
+      return terminate::rdmap_access;
+    case MemoryTable::Fault::bounds:
+      return terminate::rdmap_bounds;
+    case MemoryTable::Fault::wrap:
+      return terminate::rdmap_wrap;
+    default:
+      return terminate::rdmap_invalid_stag;
+  }
+}
+
 // Hot path.
 // Pins the memory of a payload's bytes [offset, offset + length).
 QueuePair::Result QueuePair::resolve(const Placement& placement, uint64_t offset, uint32_t length,

@@ -10,22 +10,6 @@ namespace rdmakit::iwarp {
 
 namespace {
 
-// The source of a peer's READ is checked by RDMAP (RFC 5040).
-TerminateCode read_fault(MemoryTable::Fault fault) {
-  switch (fault) {
-    case MemoryTable::Fault::other_domain:
-      return terminate::rdmap_not_associated;
-    case MemoryTable::Fault::access:
-      return terminate::rdmap_access;
-    case MemoryTable::Fault::bounds:
-      return terminate::rdmap_bounds;
-    case MemoryTable::Fault::wrap:
-      return terminate::rdmap_wrap;
-    default:
-      return terminate::rdmap_invalid_stag;
-  }
-}
-
 // The peer's Terminate as the status of the work request that it is about.
 ibv_wc_status status_of(TerminateCode code) {
   if (code == terminate::ddp_no_buffer) return IBV_WC_RNR_RETRY_EXC_ERR;
@@ -100,6 +84,7 @@ QueuePair::Result QueuePair::begin_read_response(const Segment& segment, Placeme
   if (reads_head_ == reads_tail_) return Failure::blame(terminate::rdmap_opcode, segment);
   const uint32_t index = reads_[reads_head_ % kMaxReadDepth];
   const SendWork& work = send_works_[index & send_mask_];
+  if (work.opcode != IBV_WR_RDMA_READ) return Failure::blame(terminate::rdmap_opcode, segment);
   if (segment.stag != work.read_sequence) return Failure::blame(terminate::ddp_invalid_stag, segment);
   const uint32_t left = work.length - work.received;
   if (segment.offset != work.received || segment.payload_length > left ||
@@ -132,6 +117,10 @@ QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_
       return finish_read_response(segment);
     case Opcode::terminate:
       return peer_terminated(segment, payload);
+    case Opcode::atomic_request:
+      return finish_atomic_request(segment, payload);
+    case Opcode::atomic_response:
+      return finish_atomic_response(segment, payload);
     default:
       return Failure::blame(terminate::rdmap_opcode, segment);
   }
@@ -195,15 +184,21 @@ QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const u
     MemoryTable::Fault fault;
     const MemoryTable::Pin pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ,
                                                              request.source_offset, request.length, fault);
-    if (!pin) return refuse(read_fault(fault));
+    if (!pin) return refuse(rdmap_fault(fault));
   }
+  if (!queue_response({false, request, {}})) return refuse(terminate::ddp_no_buffer);
+  return std::nullopt;
+}
+
+// False when the peer has asked for more than was negotiated (IRD, RFC 6581).
+bool QueuePair::queue_response(const Response& response) {
   // A zero-length READ as the peer's Ready-To-Receive message takes no place of the negotiated depth.
   const uint32_t depth = std::max(inbound_reads_, 1u);
   const std::lock_guard lock(send_mutex_);
-  if (responses_tail_ - responses_head_ >= depth) return refuse(terminate::ddp_no_buffer);
-  responses_[responses_tail_++ % kMaxReadDepth] = request;
+  if (responses_tail_ - responses_head_ >= depth) return false;
+  responses_[responses_tail_++ % kMaxReadDepth] = response;
   transmit_wanted_ = true;
-  return std::nullopt;
+  return true;
 }
 
 QueuePair::Result QueuePair::finish_read_response(const Segment& segment) {
@@ -214,11 +209,7 @@ QueuePair::Result QueuePair::finish_read_response(const Segment& segment) {
   const std::lock_guard lock(send_mutex_);
   SendWork& work = send_works_[reads_[reads_head_ % kMaxReadDepth] & send_mask_];
   work.received += segment.payload_length;
-  if (!segment.last) return std::nullopt;
-  work.done = true;
-  reads_head_++;
-  complete_sends();
-  if (send_next_ != send_tail_) transmit_wanted_ = true;  // READs and fences may have waited for this
+  if (segment.last) response_complete(work);
   return std::nullopt;
 }
 // End of hot path.
@@ -232,7 +223,11 @@ QueuePair::Result QueuePair::peer_terminated(const Segment& segment, const uint8
   failure.send_status = status_of(message.code);
   failure.vendor_error = static_cast<uint32_t>(message.code.layer) << 16 |
                          static_cast<uint32_t>(message.code.type) << 8 | message.code.code;
-  if (!message.has_segment || message.segment.opcode != Opcode::read_request) return failure;
+  if (!message.has_segment || message.segment.queue != kReadRequestQueue || message.segment.tagged)
+    return failure;
+  // That of an atomic which is not to be done (RFC 7306): bad operation code or alignment.
+  if (message.segment.opcode == Opcode::atomic_request && message.code.type == 2)
+    failure.send_status = IBV_WC_REM_INV_REQ_ERR;
   const std::lock_guard lock(send_mutex_);
   for (uint32_t i = reads_head_; i != reads_tail_; i++) {
     const uint32_t index = reads_[i % kMaxReadDepth];

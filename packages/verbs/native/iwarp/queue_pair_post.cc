@@ -20,9 +20,17 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
       return IBV_WC_RDMA_WRITE;
     case IBV_WR_RDMA_READ:
       return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return IBV_WC_FETCH_ADD;
     default:
       return IBV_WC_SEND;
   }
+}
+
+bool is_atomic(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 }  // namespace
@@ -71,6 +79,8 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
     case IBV_WR_RDMA_WRITE_WITH_IMM:
       break;
     case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
       if (request.send_flags & IBV_SEND_INLINE) return EINVAL;
       break;
     default:
@@ -81,6 +91,7 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   for (int i = 0; i < request.num_sge; i++) length += request.sg_list[i].length;
   if (length > kMaxMessage) return EINVAL;
   if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
+  if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
   // An entry is in use until its completion has been polled; an unsignaled one until a later completion
   // has been, or until it is done when there is no completion to wait for.
   const uint32_t polled = send_polled_.load(std::memory_order_acquire);
@@ -101,7 +112,14 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
   work.signaled = signal_all_ || (request.send_flags & IBV_SEND_SIGNALED);
   work.solicited = request.send_flags & IBV_SEND_SOLICITED;
   work.fence = request.send_flags & IBV_SEND_FENCE;
+  work.answered = request.opcode == IBV_WR_RDMA_READ;
   work.done = false;
+  if (is_atomic(request.opcode)) [[unlikely]] {
+    work.answered = true;
+    work.remote_key = request.wr.atomic.rkey;
+    work.operands[0] = request.wr.atomic.compare_add;
+    work.operands[1] = request.wr.atomic.swap;
+  }
   work.sge_count = 0;
   if (work.inlined) {
     uint8_t* to = inline_data(send_tail_);
@@ -119,16 +137,24 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
   send_tail_++;
 }
 
-// Completes, in order, what is done: a READ when its data is there; anything else when its last byte
-// is in the socket (RFC 5040: the LLP is reliable, so the buffer may be reused).
+// Completes, in order, what is done: a READ or an atomic when the response is there; anything else when its
+// last byte is in the socket (RFC 5040: the LLP is reliable, so the buffer may be reused).
 void QueuePair::complete_sends() {
   while (send_head_ != send_next_) {
     const SendWork& work = send_works_[send_head_ & send_mask_];
-    const bool done = work.opcode == IBV_WR_RDMA_READ ? work.done : work.end_position <= sent_position_;
+    const bool done = work.answered ? work.done : work.end_position <= sent_position_;
     if (!done) return;
     if (work.signaled) report_send(send_head_, IBV_WC_SUCCESS, 0);
     send_head_++;
   }
+}
+
+// The oldest that waits for a response has it.
+void QueuePair::response_complete(SendWork& work) {
+  work.done = true;
+  reads_head_++;
+  complete_sends();
+  if (send_next_ != send_tail_) transmit_wanted_ = true;  // READs and fences may have waited for this
 }
 
 void QueuePair::report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error) {
@@ -138,7 +164,7 @@ void QueuePair::report_send(uint32_t index, ibv_wc_status status, uint32_t vendo
   completion.status = status;
   completion.vendor_err = vendor_error;
   completion.opcode = completion_opcode(work.opcode);
-  completion.byte_len = work.opcode == IBV_WR_RDMA_READ ? work.length : 0;
+  completion.byte_len = work.answered ? work.length : 0;
   completion.qp_num = qp_num;
   // While no completion waits to be polled, nobody else stores here, and all before this one is free.
   if (send_polled_.load(std::memory_order_acquire) == send_reported_) {

@@ -100,8 +100,8 @@ bool QueuePair::pick() {
   if (own) {
     const SendWork& work = send_works_[send_next_ & send_mask_];
     const uint32_t reading = reads_tail_ - reads_head_;
-    // ORD (RFC 6581): excess READs, and everything behind them, wait here.
-    if (work.opcode == IBV_WR_RDMA_READ && reading >= std::max(outbound_reads_, 1u)) own = false;
+    // ORD (RFC 6581): excess READs and atomics, and everything behind them, wait here.
+    if (work.answered && reading >= std::max(outbound_reads_, 1u)) own = false;
     if (work.fence && reading > 0) own = false;
   }
   if (!response && !own) return false;
@@ -116,6 +116,10 @@ bool QueuePair::pick() {
         break;
       case IBV_WR_SEND_WITH_IMM:
         cursor_.step = Step::immediate_before;
+        break;
+      case IBV_WR_ATOMIC_CMP_AND_SWP:
+      case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        cursor_.step = Step::atomic_request;
         break;
       default:
         cursor_.step = Step::data;
@@ -141,6 +145,7 @@ QueuePair::Result QueuePair::append(SendWork& work, bool& fits) {
       cursor_.step = Step::finished;
       break;
     case Step::read_request:
+    case Step::atomic_request:
       if (outbound_reads_ == 0) {  // the peer serves none: waiting would be for ever
         failure = Failure{};
         failure->send_status = IBV_WC_REM_INV_REQ_ERR;
@@ -148,7 +153,7 @@ QueuePair::Result QueuePair::append(SendWork& work, bool& fits) {
         failure->status = EPROTO;
         return failure;
       }
-      fits = append_read_request(work);
+      fits = cursor_.step == Step::read_request ? append_read_request(work) : append_atomic_request(work);
       if (!fits) return failure;
       cursor_.step = Step::finished;
       break;
@@ -259,7 +264,9 @@ bool QueuePair::append_read_request(SendWork& work) {
 // A READ may be served while the local application changes the memory. The CRC must be of the bytes
 // that are sent, so they are copied first: into the scratch buffer, or the stage when there are many.
 QueuePair::Result QueuePair::append_response(bool& fits) {
-  const ReadRequest& request = responses_[responses_head_ % kMaxReadDepth];
+  const Response& response = responses_[responses_head_ % kMaxReadDepth];
+  if (response.atomic) return append_atomic_response(response.operation, fits);
+  const ReadRequest& request = response.read;
   const uint32_t length =
       std::min(request.length - cursor_.offset, payload_limit(max_ulpdu_, kTaggedHeaderLength));
   const bool staged = length > Batch::kCopied;
