@@ -566,7 +566,7 @@ void protocol_errors(Progress progress) {
        [&](const Victim& victim) {
          return fpdu(tagged(Opcode::read_response, victim.key(), at(victim, 0), payload));
        }},
-      {"an atomic", terminate::rdmap_opcode,
+      {"an atomic on no region", terminate::rdmap_invalid_stag,
        [&](const Victim&) { return fpdu(untagged(Opcode::atomic_request, 1, 1, 0, Bytes(52))); }},
   };
   for (const Case& each : cases) {
