@@ -61,13 +61,16 @@ class IwarpProvider final : public Provider {
   int query_device(ibv_context* context, ibv_device_attr* attributes) override;
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
   uint32_t capabilities(ibv_context*) override {
-    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics;
+    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics |
+           kCapabilityMemoryWindow;
   }
 
   ibv_pd* alloc_pd(ibv_context* context) override;
   int dealloc_pd(ibv_pd* pd) override;
   ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override;
   int dereg_mr(ibv_mr* mr) override;
+  ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) override;
+  int dealloc_mw(ibv_mw* mw) override;
 
   ibv_comp_channel* create_comp_channel(ibv_context* context) override;
   int destroy_comp_channel(ibv_comp_channel* channel) override;
@@ -105,6 +108,8 @@ int IwarpProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->max_cq = 65536;
   attributes->max_cqe = kMaxCompletions;
   attributes->max_mr = kMaxRegions;
+  attributes->max_mw = kMaxRegions;
+  attributes->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   attributes->max_pd = 65536;
   attributes->max_qp_rd_atom = kMaxReadDepth;
   attributes->max_qp_init_rd_atom = kMaxReadDepth;
@@ -143,7 +148,7 @@ int IwarpProvider::dealloc_pd(ibv_pd* pd) {
 
 ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
   constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_RELAXED_ORDERING;
+                         IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING;
   constexpr int kRemoteChange = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const bool wraps = reinterpret_cast<uintptr_t>(address) + length < length;
   // ibv_reg_mr(3): remote write and remote atomic need local write.
@@ -168,9 +173,36 @@ ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int acce
 }
 
 int IwarpProvider::dereg_mr(ibv_mr* mr) {
-  MemoryTable::instance().remove(mr->lkey);
+  if (!MemoryTable::instance().remove(mr->lkey)) return EBUSY;  // windows are bound to it
   static_cast<ProtectionDomain*>(mr->pd)->users--;
   destroy(static_cast<MemoryRegion*>(mr));
+  return 0;
+}
+
+ibv_mw* IwarpProvider::alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+  if (type != IBV_MW_TYPE_2) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  MemoryWindow* mw = make<MemoryWindow>();
+  if (mw == nullptr) return nullptr;
+  mw->context = pd->context;
+  mw->pd = pd;
+  mw->type = type;
+  mw->rkey = MemoryTable::instance().add_window(pd);
+  if (mw->rkey == 0) {
+    destroy(mw);
+    errno = ENOMEM;
+    return nullptr;
+  }
+  static_cast<ProtectionDomain*>(pd)->users++;
+  return mw;
+}
+
+int IwarpProvider::dealloc_mw(ibv_mw* mw) {
+  MemoryTable::instance().remove_window(mw->rkey);
+  static_cast<ProtectionDomain*>(mw->pd)->users--;
+  destroy(static_cast<MemoryWindow*>(mw));
   return 0;
 }
 

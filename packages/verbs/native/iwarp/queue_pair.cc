@@ -277,6 +277,7 @@ void QueuePair::retire() {
   state_.store(State::error);
   batch_.clear();
   socket_.reset();
+  if (bound_windows_) MemoryTable::instance().invalidate_all(this);
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
 }

@@ -104,10 +104,10 @@ class QueuePair : public ibv_qp {
   struct SendWork {
     uint64_t wr_id;
     uint64_t remote_address;
-    uint64_t operands[2];   // atomics: compare or add, swap
+    uint64_t operands[2];   // atomics: compare or add, swap; a window's length, and its region and access
     uint64_t end_position;  // of the outgoing stream, after its last byte
     uint32_t remote_key;
-    uint32_t immediate;  // in network byte order
+    uint32_t immediate;  // in network byte order; or the key to invalidate, in the host's
     uint32_t length;
     uint32_t received;       // READ
     uint32_t read_sequence;  // READ and atomics: of the request, on queue 1
@@ -132,6 +132,7 @@ class QueuePair : public ibv_qp {
     immediate_after,
     read_request,
     atomic_request,
+    local,
     finished
   };
   struct Cursor {
@@ -199,6 +200,13 @@ class QueuePair : public ibv_qp {
   Result finish_atomic_request(const Segment& segment, const uint8_t* payload);
   Result finish_atomic_response(const Segment& segment, const uint8_t* payload);
 
+  // queue_pair_window.cc: under send_mutex_, but for the last, which is under receive_mutex_
+  int check_local(const ibv_send_wr& request) const;
+  static void note_binding(const ibv_send_wr& request, SendWork& work);
+  bool local_work_next() const;
+  Result execute_local(const SendWork& work);
+  Result invalidate_for_peer(const Segment& segment);
+
   // queue_pair_receive.cc: all under receive_mutex_
   void receive(Contention contention);
   Result receive_available();
@@ -220,7 +228,9 @@ class QueuePair : public ibv_qp {
   bool queue_response(const Response& response);
   Result finish_read_response(const Segment& segment);
   Result peer_terminated(const Segment& segment, const uint8_t* payload);
-  void complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited);
+  // `datum` is what `flags` say: immediate data or the key that was invalidated.
+  void complete_receive(uint32_t length, ibv_wc_opcode opcode, unsigned flags, uint32_t datum,
+                        bool solicited);
 
   // queue_pair_memory.cc
   Result resolve(const Placement& placement, uint64_t offset, uint32_t length, Target& target);
@@ -277,6 +287,7 @@ class QueuePair : public ibv_qp {
   uint32_t responses_tail_ = 0;
   std::unique_ptr<uint8_t[]> stage_;  // one READ response FPDU's payload
   bool stage_used_ = false;
+  bool bound_windows_ = false;
   Result failed_work_;  // found while filling a batch; acted upon after what came before it is sent
   Batch batch_;
   std::atomic<bool> backlog_{false};

@@ -60,7 +60,7 @@ QueuePair::Result QueuePair::append_atomic_response(const AtomicRequest& request
   {
     MemoryTable::Fault fault;
     const MemoryTable::Pin pin = MemoryTable::instance().pin(request.stag, pd, IBV_ACCESS_REMOTE_ATOMIC,
-                                                             request.offset, sizeof(uint64_t), fault);
+                                                             request.offset, sizeof(uint64_t), fault, this);
     if (!pin) return Failure::protocol(terminate::rdmap_invalid_stag);  // deregistered meanwhile
     response.original = execute(request);
   }
@@ -89,7 +89,7 @@ QueuePair::Result QueuePair::finish_atomic_request(const Segment& segment, const
   {
     MemoryTable::Fault fault;
     const MemoryTable::Pin pin = MemoryTable::instance().pin(request.stag, pd, IBV_ACCESS_REMOTE_ATOMIC,
-                                                             request.offset, sizeof(uint64_t), fault);
+                                                             request.offset, sizeof(uint64_t), fault, this);
     if (!pin) return Failure::blame(rdmap_fault(fault), segment);
   }
   if (!queue_response({true, {}, request})) return Failure::blame(terminate::ddp_no_buffer, segment);

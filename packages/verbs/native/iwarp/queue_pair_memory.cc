@@ -47,8 +47,8 @@ QueuePair::Result QueuePair::resolve(const Placement& placement, uint64_t offset
   if (placement.tagged) {
     const uint64_t address = placement.address + offset;
     MemoryTable::Fault fault;
-    target.pins[0] =
-        MemoryTable::instance().pin(placement.stag, pd, IBV_ACCESS_REMOTE_WRITE, address, length, fault);
+    target.pins[0] = MemoryTable::instance().pin(placement.stag, pd, IBV_ACCESS_REMOTE_WRITE, address, length,
+                                                 fault, this);
     if (!target.pins[0]) {
       Segment segment;
       segment.tagged = true;

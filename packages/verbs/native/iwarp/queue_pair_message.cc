@@ -43,11 +43,9 @@ QueuePair::Result QueuePair::begin_segment(const Segment& segment, Placement& pl
       return std::nullopt;
     case Opcode::send:
     case Opcode::send_solicited:
-      return begin_send(segment, placement);
     case Opcode::send_invalidate:
     case Opcode::send_solicited_invalidate:
-      // Only memory windows can be invalidated by a peer, and there are none.
-      return Failure::blame(terminate::rdmap_cannot_invalidate, segment);
+      return begin_send(segment, placement);
     case Opcode::read_response:
       return begin_read_response(segment, placement);
     default:
@@ -107,6 +105,8 @@ QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_
       return std::nullopt;
     case Opcode::send:
     case Opcode::send_solicited:
+    case Opcode::send_invalidate:
+    case Opcode::send_solicited_invalidate:
       return finish_send(segment);
     case Opcode::immediate:
     case Opcode::immediate_solicited:
@@ -126,7 +126,8 @@ QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_
   }
 }
 
-void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited) {
+void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, unsigned flags, uint32_t datum,
+                                 bool solicited) {
   const uint32_t head = receive_head_.load(std::memory_order_relaxed);
   ibv_wc completion{};
   completion.wr_id = receive_works_[head & receive_mask_].wr_id;
@@ -134,10 +135,8 @@ void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, bool wit
   completion.opcode = opcode;
   completion.byte_len = length;
   completion.qp_num = qp_num;
-  if (with_immediate) {
-    completion.wc_flags = IBV_WC_WITH_IMM;
-    completion.imm_data = immediate_;
-  }
+  completion.wc_flags = flags;
+  completion.imm_data = datum;  // or invalidated_rkey, in its place
   receive_head_.store(head + 1, std::memory_order_release);
   receive_queue()->push(completion, solicited, &receive_polled_, head + 1);
 }
@@ -145,7 +144,18 @@ void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, bool wit
 QueuePair::Result QueuePair::finish_send(const Segment& segment) {
   send_offset_ += segment.payload_length;
   if (!segment.last) return std::nullopt;
-  complete_receive(send_offset_, IBV_WC_RECV, immediate_held_, segment.opcode == Opcode::send_solicited);
+  unsigned flags = immediate_held_ ? unsigned{IBV_WC_WITH_IMM} : 0;
+  uint32_t datum = immediate_held_ ? immediate_ : 0;
+  bool solicited = segment.opcode == Opcode::send_solicited;
+  if (segment.opcode == Opcode::send_invalidate || segment.opcode == Opcode::send_solicited_invalidate)
+      [[unlikely]] {
+    Result failure = invalidate_for_peer(segment);
+    if (failure) return failure;
+    flags = IBV_WC_WITH_INV;
+    datum = segment.invalidate;
+    solicited = segment.opcode == Opcode::send_solicited_invalidate;
+  }
+  complete_receive(send_offset_, IBV_WC_RECV, flags, datum, solicited);
   immediate_held_ = false;
   send_offset_ = 0;
   expected_send_++;
@@ -166,7 +176,7 @@ QueuePair::Result QueuePair::finish_immediate(const Segment& segment, const uint
     return Failure::blame(terminate::ddp_no_buffer, segment);
   }
   const uint64_t written = write_continues_ ? 0 : write_length_;
-  complete_receive(static_cast<uint32_t>(written), IBV_WC_RECV_RDMA_WITH_IMM, true,
+  complete_receive(static_cast<uint32_t>(written), IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM, immediate_,
                    segment.opcode == Opcode::immediate_solicited);
   return std::nullopt;
 }
@@ -182,8 +192,8 @@ QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const u
   expected_read_request_++;
   if (request.length > 0) {  // RFC 5040: the STag of a zero-length READ is not looked at
     MemoryTable::Fault fault;
-    const MemoryTable::Pin pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ,
-                                                             request.source_offset, request.length, fault);
+    const MemoryTable::Pin pin = MemoryTable::instance().pin(
+        request.source_stag, pd, IBV_ACCESS_REMOTE_READ, request.source_offset, request.length, fault, this);
     if (!pin) return refuse(rdmap_fault(fault));
   }
   if (!queue_response({false, request, {}})) return refuse(terminate::ddp_no_buffer);

@@ -24,6 +24,10 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
       return IBV_WC_COMP_SWAP;
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       return IBV_WC_FETCH_ADD;
+    case IBV_WR_BIND_MW:
+      return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV:
+      return IBV_WC_LOCAL_INV;
     default:
       return IBV_WC_SEND;
   }
@@ -75,9 +79,16 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   switch (request.opcode) {
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
       break;
+    case IBV_WR_BIND_MW:
+    case IBV_WR_LOCAL_INV: {
+      const int error = check_local(request);
+      if (error != 0) return error;
+      break;
+    }
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
@@ -119,6 +130,8 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
     work.remote_key = request.wr.atomic.rkey;
     work.operands[0] = request.wr.atomic.compare_add;
     work.operands[1] = request.wr.atomic.swap;
+  } else if (request.opcode == IBV_WR_BIND_MW) [[unlikely]] {
+    note_binding(request, work);
   }
   work.sge_count = 0;
   if (work.inlined) {

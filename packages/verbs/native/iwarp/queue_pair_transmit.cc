@@ -26,6 +26,7 @@ QueuePair::Result QueuePair::transmit(int sends) {
       failed_work_ = fill_batch();
       if (batch_.empty()) {
         if (failed_work_) return failed_work_;
+        complete_sends();  // what needs no bytes
         set_backlog(false);
         return std::nullopt;
       }
@@ -96,7 +97,7 @@ QueuePair::Result QueuePair::fill_batch() {
 // the other.
 bool QueuePair::pick() {
   const bool response = responses_head_ != responses_tail_;
-  bool own = send_next_ != send_tail_ && !hold_sends_;
+  bool own = send_next_ != send_tail_ && (!hold_sends_ || local_work_next());
   if (own) {
     const SendWork& work = send_works_[send_next_ & send_mask_];
     const uint32_t reading = reads_tail_ - reads_head_;
@@ -120,6 +121,10 @@ bool QueuePair::pick() {
       case IBV_WR_ATOMIC_CMP_AND_SWP:
       case IBV_WR_ATOMIC_FETCH_AND_ADD:
         cursor_.step = Step::atomic_request;
+        break;
+      case IBV_WR_BIND_MW:
+      case IBV_WR_LOCAL_INV:
+        cursor_.step = Step::local;
         break;
       default:
         cursor_.step = Step::data;
@@ -155,6 +160,11 @@ QueuePair::Result QueuePair::append(SendWork& work, bool& fits) {
       }
       fits = cursor_.step == Step::read_request ? append_read_request(work) : append_atomic_request(work);
       if (!fits) return failure;
+      cursor_.step = Step::finished;
+      break;
+    case Step::local:
+      failure = execute_local(work);
+      if (failure) return failure;
       cursor_.step = Step::finished;
       break;
     case Step::finished:
@@ -193,6 +203,10 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
     segment.offset = work.remote_address + cursor_.offset;
   } else {
     segment.opcode = work.solicited ? Opcode::send_solicited : Opcode::send;
+    if (work.opcode == IBV_WR_SEND_WITH_INV) [[unlikely]] {
+      segment.opcode = work.solicited ? Opcode::send_solicited_invalidate : Opcode::send_invalidate;
+      segment.invalidate = work.immediate;
+    }
     segment.queue = kSendQueue;
     segment.sequence = send_sequence_;
     segment.message_offset = cursor_.offset;
@@ -277,7 +291,8 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   MemoryTable::Pin pin;
   if (length > 0) {
     MemoryTable::Fault fault;
-    pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ, source, length, fault);
+    pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ, source, length, fault,
+                                      this);
     if (!pin) return Failure::protocol(terminate::rdmap_invalid_stag);  // deregistered meanwhile
   }
   Segment segment;
