@@ -560,7 +560,7 @@ void protocol_errors(Progress progress) {
        [&](const Victim&) { return fpdu(untagged(Opcode::send, 0, 1, 4, payload)); }},
       {"Immediate without a receive", terminate::ddp_no_buffer,
        [&](const Victim&) { return fpdu(untagged(Opcode::immediate, 0, 1, 0, Bytes(8))); }},
-      {"Send with Invalidate", terminate::rdmap_cannot_invalidate,
+      {"Send with Invalidate without a receive", terminate::ddp_no_buffer,
        [&](const Victim&) { return fpdu(untagged(Opcode::send_invalidate, 0, 1, 0, payload)); }},
       {"a response nobody asked for", terminate::rdmap_opcode,
        [&](const Victim& victim) {
