@@ -55,6 +55,47 @@ inline void post_two(End& end, const Send& first, const Send& second, ibv_sge sg
   CHECK(ibv_post_send(end.qp, requests, &bad) == 0);
 }
 
+// The device's asynchronous events, in order.
+class AsyncLog {
+ public:
+  AsyncLog() {
+    token_ = provider().watch_async_events(context(), [this](const AsyncEvent& event) {
+      const std::lock_guard lock(mutex_);
+      events_.push_back(event);
+      arrived_.notify_all();
+    });
+    CHECK(token_ != 0);
+  }
+  AsyncLog(const AsyncLog&) = delete;
+  ~AsyncLog() { provider().unwatch_async_events(context(), token_); }
+
+  // The next of this type about this object; others before it are passed over.
+  void expect(ibv_event_type type, const void* object) {
+    std::unique_lock lock(mutex_);
+    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    while (true) {
+      while (!events_.empty()) {
+        const AsyncEvent event = events_.front();
+        events_.pop_front();
+        if (event.type == type && event.element == reinterpret_cast<uint64_t>(object)) return;
+      }
+      CHECK(arrived_.wait_until(lock, deadline) == std::cv_status::no_timeout);
+    }
+  }
+  size_t count(ibv_event_type type) {
+    const std::lock_guard lock(mutex_);
+    size_t count = 0;
+    for (const AsyncEvent& event : events_) count += event.type == type;
+    return count;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<AsyncEvent> events_;
+  uint64_t token_ = 0;
+};
+
 inline void timed(const char* name, const std::function<void()>& test) {
   const auto begin = Clock::now();
   test();

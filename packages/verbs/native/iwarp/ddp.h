@@ -45,6 +45,9 @@ struct TerminateCode {
   bool operator==(const TerminateCode&) const = default;
 };
 
+// The peer's STag, range or right: of RDMAP, or of DDP's tagged buffers.
+constexpr bool is_protection_error(TerminateCode code) { return code.layer <= 1 && code.type == 1; }
+
 namespace terminate {
 inline constexpr TerminateCode local_catastrophic{0, 0, 0};
 // RDMAP remote protection errors

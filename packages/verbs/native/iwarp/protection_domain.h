@@ -11,7 +11,9 @@ struct ProtectionDomain : ibv_pd {
   std::atomic<int> users{0};  // regions, windows, shared receive queues and queue pairs
 };
 
-struct MemoryRegion : ibv_mr {};
+struct MemoryRegion : ibv_mr {
+  int access = 0;
+};
 
 struct MemoryWindow : ibv_mw {};
 

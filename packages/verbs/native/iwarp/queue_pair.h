@@ -18,20 +18,25 @@
 
 #include "iwarp/batch.h"
 #include "iwarp/ddp.h"
+#include "iwarp/device_events.h"
 #include "iwarp/memory_table.h"
 #include "iwarp/poll_set.h"
+#include "iwarp/receive_work.h"
 #include "iwarp/unique_fd.h"
 
 namespace rdmakit::iwarp {
 
 class CompletionQueue;
 class Connection;
+class SharedReceiveQueue;
 
 // Device limits, in query_device too.
 inline constexpr uint32_t kMaxWorkRequests = 16384;
 inline constexpr uint32_t kMaxSge = 32;
 inline constexpr uint32_t kMaxInline = 1024;
 inline constexpr uint32_t kMaxReadDepth = 64;  // IRD and ORD
+inline constexpr int kRemoteAccess =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr uint32_t kMaxMessage = 1u << 30;
 
 // A queue pair's receive buffer: headers, small FPDUs, and the start of large ones; the rest of a large
@@ -120,10 +125,9 @@ class QueuePair : public ibv_qp {
     bool answered;  // READ and atomics: complete with the peer's response, not with the last byte sent
     bool done;      // the response is complete
   };
-  struct ReceiveWork {
-    uint64_t wr_id;
-    uint64_t length;
-    uint32_t sge_count;
+  struct Receive {
+    const ReceiveWork* work = nullptr;
+    const ibv_sge* sges = nullptr;
   };
   // What is being put into FPDUs: one message at a time, from the send queue or a READ response.
   enum class Step : uint8_t {
@@ -168,8 +172,12 @@ class QueuePair : public ibv_qp {
 
   QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes);
 
-  // queue_pair.cc: under receive_mutex_ and send_mutex_
+  // queue_pair.cc
+  int change_state(ibv_qp_state wanted);
+  int reset();
+  // Under receive_mutex_ and send_mutex_
   void fail_locked(const Failure& failure);
+  void tell_of_end(const Failure& failure);
   void send_terminate(const Failure& failure);
 
   // queue_pair_post.cc
@@ -207,6 +215,11 @@ class QueuePair : public ibv_qp {
   Result execute_local(const SendWork& work);
   Result invalidate_for_peer(const Segment& segment);
 
+  // queue_pair_shared.cc: on a shared receive queue; all under receive_mutex_
+  Receive next_shared_receive();
+  uint64_t finish_shared_receive();
+  void flush_shared_receive(const Failure& failure);
+
   // queue_pair_receive.cc: all under receive_mutex_
   void receive(Contention contention);
   Result receive_available();
@@ -219,6 +232,7 @@ class QueuePair : public ibv_qp {
 
   // queue_pair_message.cc: what segments mean; all under receive_mutex_
   Result begin_segment(const Segment& segment, Placement& placement);
+  Receive next_receive();
   Result begin_send(const Segment& segment, Placement& placement);
   Result begin_read_response(const Segment& segment, Placement& placement);
   Result finish_segment(const Segment& segment, const uint8_t* payload);
@@ -233,9 +247,12 @@ class QueuePair : public ibv_qp {
                         bool solicited);
 
   // queue_pair_memory.cc
+  // Of the peer's: MemoryTable's pin, and whether this queue pair grants such access.
+  MemoryTable::Pin pin_for_peer(uint32_t stag, int access, uint64_t address, uint64_t length,
+                                MemoryTable::Fault& fault) const;
   Result resolve(const Placement& placement, uint64_t offset, uint32_t length, Target& target);
-  bool gather(const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length, int access,
-              Target& target) const;
+  bool gather(const ibv_pd* domain, const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length,
+              int access, Target& target) const;
 
   CompletionQueue* send_queue() const;
   CompletionQueue* receive_queue() const;
@@ -250,12 +267,14 @@ class QueuePair : public ibv_qp {
   ibv_qp_cap cap_{};
   bool signal_all_ = false;
   std::atomic<State> state_{State::reset};
-  int socket_fd_ = -1;  // set once by start(), before the state
+  std::atomic<int> remote_access_{kRemoteAccess};  // what the peer may do at all (IBV_QP_ACCESS_FLAGS)
+  int socket_fd_ = -1;                             // set once by start(), before the state
   uint32_t max_ulpdu_ = 128;
   bool crc_ = true;
   uint32_t inbound_reads_ = 0;
   uint32_t outbound_reads_ = 0;
   std::weak_ptr<Connection> connection_;
+  DeviceEvent end_event_{static_cast<ibv_qp*>(this)};
 
   // --- send side, under send_mutex_
   std::mutex send_mutex_;
@@ -331,6 +350,12 @@ class QueuePair : public ibv_qp {
   std::atomic<uint32_t> receive_head_{0};
   std::atomic<uint32_t> receive_tail_{0};
   std::atomic<uint32_t> receive_polled_{0};  // behind the last one whose completion was polled
+
+  // --- or a shared one: what a message that is arriving has taken is under receive_mutex_
+  SharedReceiveQueue* shared_ = nullptr;
+  const ibv_pd* receive_pd_ = nullptr;  // of the memory that is received into
+  const ReceiveWork* taken_ = nullptr;
+  DeviceEvent last_receive_event_{static_cast<ibv_qp*>(this)};
 };
 
 }  // namespace rdmakit::iwarp

@@ -59,8 +59,8 @@ QueuePair::Result QueuePair::append_atomic_response(const AtomicRequest& request
   AtomicResponse response{request.identifier, 0};
   {
     MemoryTable::Fault fault;
-    const MemoryTable::Pin pin = MemoryTable::instance().pin(request.stag, pd, IBV_ACCESS_REMOTE_ATOMIC,
-                                                             request.offset, sizeof(uint64_t), fault, this);
+    const MemoryTable::Pin pin =
+        pin_for_peer(request.stag, IBV_ACCESS_REMOTE_ATOMIC, request.offset, sizeof(uint64_t), fault);
     if (!pin) return Failure::protocol(terminate::rdmap_invalid_stag);  // deregistered meanwhile
     response.original = execute(request);
   }
@@ -88,8 +88,8 @@ QueuePair::Result QueuePair::finish_atomic_request(const Segment& segment, const
   if (request.offset % sizeof(uint64_t) != 0) return Failure::blame(terminate::rdmap_catastrophic, segment);
   {
     MemoryTable::Fault fault;
-    const MemoryTable::Pin pin = MemoryTable::instance().pin(request.stag, pd, IBV_ACCESS_REMOTE_ATOMIC,
-                                                             request.offset, sizeof(uint64_t), fault, this);
+    const MemoryTable::Pin pin =
+        pin_for_peer(request.stag, IBV_ACCESS_REMOTE_ATOMIC, request.offset, sizeof(uint64_t), fault);
     if (!pin) return Failure::blame(rdmap_fault(fault), segment);
   }
   if (!queue_response({true, {}, request})) return Failure::blame(terminate::ddp_no_buffer, segment);
@@ -109,7 +109,7 @@ QueuePair::Result QueuePair::finish_atomic_response(const Segment& segment, cons
     return Failure::blame(terminate::rdmap_opcode, segment);
   }
   Target target;
-  if (!gather(send_sges(index), work.sge_count, 0, work.length, IBV_ACCESS_LOCAL_WRITE, target)) {
+  if (!gather(pd, send_sges(index), work.sge_count, 0, work.length, IBV_ACCESS_LOCAL_WRITE, target)) {
     Failure failure = Failure::protocol(terminate::local_catastrophic);
     failure.send_status = IBV_WC_LOC_PROT_ERR;
     failure.send_index = index;

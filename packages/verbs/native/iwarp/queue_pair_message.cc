@@ -14,8 +14,7 @@ namespace {
 ibv_wc_status status_of(TerminateCode code) {
   if (code == terminate::ddp_no_buffer) return IBV_WC_RNR_RETRY_EXC_ERR;
   if (code == terminate::ddp_too_long) return IBV_WC_REM_INV_REQ_ERR;
-  const bool protection = (code.layer == 0 && code.type == 1) || (code.layer == 1 && code.type == 1);
-  if (protection) return IBV_WC_REM_ACCESS_ERR;
+  if (is_protection_error(code)) return IBV_WC_REM_ACCESS_ERR;
   return IBV_WC_REM_OP_ERR;
 }
 
@@ -53,21 +52,28 @@ QueuePair::Result QueuePair::begin_segment(const Segment& segment, Placement& pl
   }
 }
 
+// What the next message goes to, or the one that is arriving.
+inline QueuePair::Receive QueuePair::next_receive() {
+  if (shared_ != nullptr) [[unlikely]]
+    return next_shared_receive();
+  const uint32_t head = receive_head_.load(std::memory_order_relaxed);
+  if (head == receive_tail_.load(std::memory_order_acquire)) return {};
+  return {&receive_works_[head & receive_mask_], receive_sges(head)};
+}
+
 QueuePair::Result QueuePair::begin_send(const Segment& segment, Placement& placement) {
   // TCP keeps order, so the only acceptable segment is the next one.
   if (segment.sequence != expected_send_) return Failure::blame(terminate::ddp_sequence, segment);
   if (segment.message_offset != send_offset_) return Failure::blame(terminate::ddp_message_offset, segment);
-  const uint32_t head = receive_head_.load(std::memory_order_relaxed);
-  if (head == receive_tail_.load(std::memory_order_acquire))
-    return Failure::blame(terminate::ddp_no_buffer, segment);
-  const ReceiveWork& work = receive_works_[head & receive_mask_];
-  if (segment.payload_length > work.length - send_offset_) {
+  const Receive receive = next_receive();
+  if (receive.work == nullptr) return Failure::blame(terminate::ddp_no_buffer, segment);
+  if (segment.payload_length > receive.work->length - send_offset_) {
     Failure failure = Failure::blame(terminate::ddp_too_long, segment);
     failure.receive_status = IBV_WC_LOC_LEN_ERR;
     return failure;
   }
-  placement.sges = receive_sges(head);
-  placement.sge_count = work.sge_count;
+  placement.sges = receive.sges;
+  placement.sge_count = receive.work->sge_count;
   placement.offset = send_offset_;
   placement.failed_is_receive = true;
   return std::nullopt;
@@ -130,14 +136,18 @@ void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, unsigned
                                  bool solicited) {
   const uint32_t head = receive_head_.load(std::memory_order_relaxed);
   ibv_wc completion{};
-  completion.wr_id = receive_works_[head & receive_mask_].wr_id;
+  if (shared_ != nullptr) [[unlikely]] {
+    completion.wr_id = finish_shared_receive();
+  } else {
+    completion.wr_id = receive_works_[head & receive_mask_].wr_id;
+    receive_head_.store(head + 1, std::memory_order_release);
+  }
   completion.status = IBV_WC_SUCCESS;
   completion.opcode = opcode;
   completion.byte_len = length;
   completion.qp_num = qp_num;
   completion.wc_flags = flags;
   completion.imm_data = datum;  // or invalidated_rkey, in its place
-  receive_head_.store(head + 1, std::memory_order_release);
   receive_queue()->push(completion, solicited, &receive_polled_, head + 1);
 }
 
@@ -172,9 +182,7 @@ QueuePair::Result QueuePair::finish_immediate(const Segment& segment, const uint
     immediate_held_ = true;
     return std::nullopt;
   }
-  if (receive_head_.load(std::memory_order_relaxed) == receive_tail_.load(std::memory_order_acquire)) {
-    return Failure::blame(terminate::ddp_no_buffer, segment);
-  }
+  if (next_receive().work == nullptr) return Failure::blame(terminate::ddp_no_buffer, segment);
   const uint64_t written = write_continues_ ? 0 : write_length_;
   complete_receive(static_cast<uint32_t>(written), IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM, immediate_,
                    segment.opcode == Opcode::immediate_solicited);
@@ -192,8 +200,8 @@ QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const u
   expected_read_request_++;
   if (request.length > 0) {  // RFC 5040: the STag of a zero-length READ is not looked at
     MemoryTable::Fault fault;
-    const MemoryTable::Pin pin = MemoryTable::instance().pin(
-        request.source_stag, pd, IBV_ACCESS_REMOTE_READ, request.source_offset, request.length, fault, this);
+    const MemoryTable::Pin pin = pin_for_peer(request.source_stag, IBV_ACCESS_REMOTE_READ,
+                                              request.source_offset, request.length, fault);
     if (!pin) return refuse(rdmap_fault(fault));
   }
   if (!queue_response({false, request, {}})) return refuse(terminate::ddp_no_buffer);

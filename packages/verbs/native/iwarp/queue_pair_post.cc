@@ -191,7 +191,7 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
   int error = 0;
   {
     const std::lock_guard lock(receive_queue_mutex_);
-    if (state_.load(std::memory_order_relaxed) == State::reset) {
+    if (state_.load(std::memory_order_relaxed) == State::reset || shared_ != nullptr) {
       *bad = request;
       return EINVAL;
     }
@@ -206,16 +206,8 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
         *bad = request;
         break;
       }
-      ReceiveWork& work = receive_works_[tail & receive_mask_];
-      work.wr_id = request->wr_id;
-      work.length = 0;
-      work.sge_count = 0;
-      ibv_sge* to = &receive_sges_[size_t{tail & receive_mask_} * cap_.max_recv_sge];
-      for (int i = 0; i < request->num_sge; i++) {
-        if (request->sg_list[i].length == 0) continue;
-        to[work.sge_count++] = request->sg_list[i];
-        work.length += request->sg_list[i].length;
-      }
+      receive_works_[tail & receive_mask_].fill(
+          *request, &receive_sges_[size_t{tail & receive_mask_} * cap_.max_recv_sge]);
       tail++;
     }
     receive_tail_.store(tail, std::memory_order_seq_cst);
@@ -243,6 +235,7 @@ void QueuePair::flush_sends(const Failure& failure) {
 }
 
 void QueuePair::flush_receives(const Failure& failure) {
+  if (shared_ != nullptr) return flush_shared_receive(failure);
   ibv_wc_status status = failure.receive_status;
   uint32_t head = receive_head_.load(std::memory_order_relaxed);
   for (; head != receive_tail_.load(std::memory_order_seq_cst); head++) {

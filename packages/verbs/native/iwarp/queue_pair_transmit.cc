@@ -190,7 +190,7 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
 
   Target target;
   if (!work.inlined && length > 0 &&
-      !gather(send_sges(send_next_), work.sge_count, cursor_.offset, length, 0, target)) {
+      !gather(pd, send_sges(send_next_), work.sge_count, cursor_.offset, length, 0, target)) {
     Failure failure = Failure::protocol(terminate::local_catastrophic);
     failure.send_status = IBV_WC_LOC_PROT_ERR;
     failure.send_index = send_next_;
@@ -291,8 +291,7 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   MemoryTable::Pin pin;
   if (length > 0) {
     MemoryTable::Fault fault;
-    pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ, source, length, fault,
-                                      this);
+    pin = pin_for_peer(request.source_stag, IBV_ACCESS_REMOTE_READ, source, length, fault);
     if (!pin) return Failure::protocol(terminate::rdmap_invalid_stag);  // deregistered meanwhile
   }
   Segment segment;
