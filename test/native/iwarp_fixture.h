@@ -119,7 +119,8 @@ struct Options {
   uint32_t sge = 4;
   uint32_t inline_data = 512;
   uint8_t reads = 0;
-  ibv_cq* cq = nullptr;  // shared, else one of its own
+  ibv_cq* cq = nullptr;    // shared, else one of its own
+  ibv_srq* srq = nullptr;  // else a receive queue of its own
 };
 
 // One end: everything from the protection domain to the queue pair.
@@ -146,6 +147,7 @@ struct End {
     ibv_qp_init_attr attributes{};
     attributes.qp_type = IBV_QPT_RC;
     attributes.send_cq = attributes.recv_cq = cq;
+    attributes.srq = options.srq;
     attributes.cap = {options.depth, options.depth, options.sge, options.sge, options.inline_data};
     qp = id.id->create_qp(pd, &attributes);
     CHECK(qp != nullptr);

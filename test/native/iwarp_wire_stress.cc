@@ -560,13 +560,13 @@ void protocol_errors(Progress progress) {
        [&](const Victim&) { return fpdu(untagged(Opcode::send, 0, 1, 4, payload)); }},
       {"Immediate without a receive", terminate::ddp_no_buffer,
        [&](const Victim&) { return fpdu(untagged(Opcode::immediate, 0, 1, 0, Bytes(8))); }},
-      {"Send with Invalidate", terminate::rdmap_cannot_invalidate,
+      {"Send with Invalidate without a receive", terminate::ddp_no_buffer,
        [&](const Victim&) { return fpdu(untagged(Opcode::send_invalidate, 0, 1, 0, payload)); }},
       {"a response nobody asked for", terminate::rdmap_opcode,
        [&](const Victim& victim) {
          return fpdu(tagged(Opcode::read_response, victim.key(), at(victim, 0), payload));
        }},
-      {"an atomic", terminate::rdmap_opcode,
+      {"an atomic on no region", terminate::rdmap_invalid_stag,
        [&](const Victim&) { return fpdu(untagged(Opcode::atomic_request, 1, 1, 0, Bytes(52))); }},
   };
   for (const Case& each : cases) {

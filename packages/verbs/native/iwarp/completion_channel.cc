@@ -82,7 +82,7 @@ int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
   }
   set_readable(first_ != nullptr);
   if (taken == nullptr) return EAGAIN;
-  *queue = taken;
+  *queue = taken->as_cq();
   *queue_context = taken->cq_context;
   return 0;
 }

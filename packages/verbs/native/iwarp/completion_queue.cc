@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 
 #include "iwarp/completion_channel.h"
 #include "iwarp/queue_pair.h"
@@ -18,7 +19,7 @@ constexpr size_t kTriedDirectly = 4;
 
 CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_context,
                                  CompletionChannel* channel, Progress progress)
-    : ibv_cq{}, progress_(progress), channel_(channel) {
+    : ibv_cq_ex{}, progress_(progress), channel_(channel) {
   this->context = context;
   this->channel = channel;
   this->cq_context = cq_context;
@@ -83,12 +84,47 @@ void CompletionQueue::detach(QueuePair* queue_pair) {
   std::erase_if(members_, [&](const Member& member) { return member.queue_pair == queue_pair; });
 }
 
+// A thread of the provider's: it takes the queue pairs' locks.
+void CompletionQueue::fail_members() {
+  Failure failure = Failure::protocol(terminate::local_catastrophic);
+  failure.status = EOVERFLOW;
+  const std::lock_guard lock(members_mutex_);
+  for (const Member& member : members_) member.queue_pair->fail(failure);
+}
+
+int CompletionQueue::resize(int entries) {
+  if (entries < 1 || entries > kMaxCompletions) return EINVAL;
+  const uint32_t capacity = std::bit_ceil(static_cast<uint32_t>(entries));
+  try {
+    auto ring = std::make_unique_for_overwrite<Entry[]>(capacity);
+    auto stamps = stamps_ == nullptr ? nullptr : std::make_unique_for_overwrite<Stamp[]>(capacity);
+    const std::lock_guard lock(ring_mutex_);
+    const uint32_t head = head_.load(std::memory_order_relaxed);
+    const uint32_t tail = tail_.load(std::memory_order_relaxed);
+    if (tail - head > static_cast<uint32_t>(entries)) return EINVAL;
+    for (uint32_t i = head; i != tail; i++) {
+      ring[i & (capacity - 1)] = ring_[i & mask_];
+      if (stamps != nullptr) stamps[i & (capacity - 1)] = stamps_[i & mask_];
+    }
+    ring_ = std::move(ring);
+    stamps_ = std::move(stamps);
+    mask_ = capacity - 1;
+    cqe = static_cast<int>(capacity);
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
 void CompletionQueue::forget(const std::atomic<uint32_t>* polled) {
   const std::lock_guard lock(ring_mutex_);
   const uint32_t end = tail_.load(std::memory_order_relaxed);
   uint32_t kept = head_.load(std::memory_order_relaxed);
   for (uint32_t i = kept; i != end; i++) {
-    if (ring_[i & mask_].polled != polled) ring_[kept++ & mask_] = ring_[i & mask_];
+    if (ring_[i & mask_].polled == polled) continue;
+    ring_[kept & mask_] = ring_[i & mask_];
+    if (stamps_ != nullptr) stamps_[kept & mask_] = stamps_[i & mask_];
+    kept++;
   }
   tail_.store(kept, std::memory_order_release);
 }
@@ -110,10 +146,13 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic
   {
     const std::lock_guard lock(ring_mutex_);
     const uint32_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail - head_.load(std::memory_order_relaxed) > mask_) [[unlikely]] {
-      overrun_.store(true, std::memory_order_relaxed);
+    if (tail - head_.load(std::memory_order_relaxed) > mask_ || overrun_.load(std::memory_order_relaxed))
+        [[unlikely]] {
+      if (!overrun_.exchange(true, std::memory_order_relaxed)) error_event_.raise(IBV_EVENT_CQ_ERR);
     } else {
       ring_[tail & mask_] = {completion, polled, position};
+      if (stamps_ != nullptr) [[unlikely]]
+        stamp(stamps_[tail & mask_]);
       tail_.store(tail + 1, std::memory_order_release);
     }
     notify = armed_ == Armed::any || (armed_ == Armed::solicited && solicited);
@@ -122,7 +161,7 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic
   if (notify && channel_ != nullptr) channel_->post(this);
 }
 
-int CompletionQueue::pop(int capacity, ibv_wc* completions) {
+int CompletionQueue::pop(int capacity, ibv_wc* completions, Stamp* stamps) {
   if (head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire)) {
     return overrun_.load(std::memory_order_relaxed) ? -1 : 0;
   }
@@ -133,18 +172,20 @@ int CompletionQueue::pop(int capacity, ibv_wc* completions) {
   for (uint32_t i = 0; i < count; i++) {
     const Entry& entry = ring_[(head + i) & mask_];
     completions[i] = entry.completion;
+    if (stamps != nullptr) [[unlikely]]
+      stamps[i] = stamps_ != nullptr ? stamps_[(head + i) & mask_] : Stamp{};
     entry.polled->store(entry.position, std::memory_order_release);
   }
   head_.store(head + count, std::memory_order_release);
   return static_cast<int>(count);
 }
 
-int CompletionQueue::poll(int capacity, ibv_wc* completions) {
+int CompletionQueue::poll(int capacity, ibv_wc* completions, Stamp* stamps) {
   if (capacity <= 0) return 0;
-  const int count = pop(capacity, completions);
+  const int count = pop(capacity, completions, stamps);
   if (count != 0) return count;
   progress();
-  return pop(capacity, completions);
+  return pop(capacity, completions, stamps);
 }
 
 void CompletionQueue::progress() {

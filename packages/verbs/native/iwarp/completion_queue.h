@@ -1,4 +1,6 @@
-// ibv_cq: a ring of work completions, and the queue pairs that a poller of the ring moves forward.
+// ibv_cq and ibv_cq_ex: a ring of work completions, and the queue pairs that a poller of the ring moves
+// forward. The structs begin alike, as ibv_cq_ex_to_cq() wants it, so every queue has room for the extended
+// one's verbs; they are filled in when it was made by create_cq_ex.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -9,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "iwarp/device_events.h"
 #include "iwarp/poll_set.h"
 #include "provider.h"
 
@@ -17,11 +20,30 @@ namespace rdmakit::iwarp {
 class CompletionChannel;
 class QueuePair;
 
-class CompletionQueue : public ibv_cq {
+inline constexpr int kMaxCompletions = 1 << 20;
+
+class CompletionQueue : public ibv_cq_ex {
  public:
+  // When a completion was added.
+  struct Stamp {
+    uint64_t monotonic_ns;  // CLOCK_MONOTONIC
+    uint64_t wallclock_ns;  // CLOCK_REALTIME
+  };
+  static constexpr uint64_t kStampFlags =
+      IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+
   CompletionQueue(ibv_context* context, int entries, void* cq_context, CompletionChannel* channel,
                   Progress progress);
   ~CompletionQueue();
+  // Null and errno. Reads as `attributes->wc_flags` say.
+  static std::unique_ptr<CompletionQueue> create_extended(ibv_context* context,
+                                                          const ibv_cq_init_attr_ex& attributes,
+                                                          Progress progress);
+
+  static CompletionQueue* of(ibv_cq* cq) {
+    return static_cast<CompletionQueue*>(reinterpret_cast<ibv_cq_ex*>(cq));
+  }
+  ibv_cq* as_cq() { return ibv_cq_ex_to_cq(this); }
 
   Progress progress_mode() const { return progress_; }
 
@@ -31,8 +53,12 @@ class CompletionQueue : public ibv_cq {
   void push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled, uint32_t position);
   // Drops the completions that would tell `polled`: its queue pair is going away.
   void forget(const std::atomic<uint32_t>* polled);
-  // ibv_poll_cq: the number taken, or -1 once completions were lost because the ring was full.
-  int poll(int capacity, ibv_wc* completions);
+  // ibv_poll_cq: the number taken, or -1 when there are no more and some were lost because the ring was
+  // full. From then on none is added, IBV_EVENT_CQ_ERR tells of it, and whoever feeds this queue fails.
+  // `stamps`: an extended queue's.
+  int poll(int capacity, ibv_wc* completions, Stamp* stamps = nullptr);
+  // 0 or an errno value.
+  int resize(int entries);
   void request_notification(bool solicited_only);
 
   // A queue pair with a live socket joins. A queue with manual progress watches the socket in its
@@ -55,8 +81,15 @@ class CompletionQueue : public ibv_cq {
 
  private:
   enum class Armed : uint8_t { no, solicited, any };
-  int pop(int capacity, ibv_wc* completions);
+  int pop(int capacity, ibv_wc* completions, Stamp* stamps);
   void progress();
+  void stamp(Stamp& stamp) const;
+  void fail_members();
+
+  // completion_queue_extended.cc
+  void extend(const ibv_cq_init_attr_ex& attributes);
+  int read_one();
+  void set_readers(uint64_t flags);
 
   const Progress progress_;
   CompletionChannel* const channel_;
@@ -68,6 +101,9 @@ class CompletionQueue : public ibv_cq {
     uint32_t position;
   };
   std::unique_ptr<Entry[]> ring_;
+  std::unique_ptr<Stamp[]> stamps_;  // like ring_; null when nobody asked for them
+  bool monotonic_wanted_ = false;
+  bool wallclock_wanted_ = false;
   uint32_t mask_ = 0;
   std::atomic<uint32_t> head_{0};
   std::atomic<uint32_t> tail_{0};
@@ -84,6 +120,14 @@ class CompletionQueue : public ibv_cq {
   void watch(Member& member, PollSet& set);
   std::vector<Member> members_;
   std::unique_ptr<PollSet> own_set_;
+
+  // From start_poll to end_poll.
+  std::mutex reader_mutex_;
+  ibv_wc current_{};
+  Stamp current_stamp_{};
+
+  DeviceEvent error_event_{static_cast<ibv_cq_ex*>(this),
+                           [](void* object) { of(static_cast<ibv_cq*>(object))->fail_members(); }};
 };
 
 }  // namespace rdmakit::iwarp

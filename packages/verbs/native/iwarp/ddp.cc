@@ -79,6 +79,16 @@ bool parse_segment(const uint8_t* ulpdu, size_t ulpdu_length, Segment& segment, 
       one_segment = true;
       exact_length = kReadRequestLength;
       break;
+    case Opcode::atomic_request:
+      queue = kReadRequestQueue;
+      one_segment = true;
+      exact_length = kAtomicRequestLength;
+      break;
+    case Opcode::atomic_response:
+      queue = kAtomicResponseQueue;
+      one_segment = true;
+      exact_length = kAtomicResponseLength;
+      break;
     case Opcode::terminate:
       queue = kTerminateQueue;
       one_segment = true;
@@ -133,6 +143,50 @@ void build_read_request(uint8_t* to, const ReadRequest& request) {
   store_be32(to + 12, request.length);
   store_be32(to + 16, request.source_stag);
   store_be64(to + 20, request.source_offset);
+}
+
+bool parse_atomic_request(const uint8_t* payload, AtomicRequest& request) {
+  const uint32_t operation = load_be32(payload) & 0x0f;  // behind 28 reserved bits
+  request.operation = static_cast<AtomicOperation>(operation);
+  request.identifier = load_be32(payload + 4);
+  request.stag = load_be32(payload + 8);
+  request.offset = load_be64(payload + 12);
+  request.add_swap = load_be64(payload + 20);
+  request.add_swap_mask = load_be64(payload + 28);
+  request.compare = load_be64(payload + 36);
+  request.compare_mask = load_be64(payload + 44);
+  return request.operation == AtomicOperation::fetch_add ||
+         request.operation == AtomicOperation::compare_swap;
+}
+
+uint64_t atomic_result(const AtomicRequest& request, uint64_t original) {
+  const uint64_t mask = request.add_swap_mask;
+  if (request.operation == AtomicOperation::fetch_add) {
+    // Field by field: the last bit of each is added without its carry.
+    return ((original & ~mask) + (request.add_swap & ~mask)) ^ ((original ^ request.add_swap) & mask);
+  }
+  if ((original ^ request.compare) & request.compare_mask) return original;
+  return (original & ~mask) | (request.add_swap & mask);
+}
+
+void build_atomic_request(uint8_t* to, const AtomicRequest& request) {
+  store_be32(to, static_cast<uint32_t>(request.operation));
+  store_be32(to + 4, request.identifier);
+  store_be32(to + 8, request.stag);
+  store_be64(to + 12, request.offset);
+  store_be64(to + 20, request.add_swap);
+  store_be64(to + 28, request.add_swap_mask);
+  store_be64(to + 36, request.compare);
+  store_be64(to + 44, request.compare_mask);
+}
+
+AtomicResponse parse_atomic_response(const uint8_t* payload) {
+  return {load_be32(payload), load_be64(payload + 4)};
+}
+
+void build_atomic_response(uint8_t* to, const AtomicResponse& response) {
+  store_be32(to, response.identifier);
+  store_be64(to + 4, response.original);
 }
 
 Immediate parse_immediate(const uint8_t* payload) {

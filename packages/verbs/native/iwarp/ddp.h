@@ -22,16 +22,20 @@ enum class Opcode : uint8_t {
   atomic_response = 11,     // RFC 7306
 };
 
-// Untagged queues, RFC 5040; Immediate Data shares queue 0 with Send.
+// Untagged queues, RFC 5040; Immediate Data shares queue 0 with Send, Atomic Requests share queue 1 with
+// Read Requests (RFC 7306).
 inline constexpr uint32_t kSendQueue = 0;
 inline constexpr uint32_t kReadRequestQueue = 1;
 inline constexpr uint32_t kTerminateQueue = 2;
+inline constexpr uint32_t kAtomicResponseQueue = 3;
 
 inline constexpr size_t kTaggedHeaderLength = 14;
 inline constexpr size_t kUntaggedHeaderLength = 18;
 inline constexpr size_t kMaxHeaderLength = kUntaggedHeaderLength;
 inline constexpr size_t kReadRequestLength = 28;
 inline constexpr size_t kImmediateLength = 8;
+inline constexpr size_t kAtomicRequestLength = 52;
+inline constexpr size_t kAtomicResponseLength = 12;
 
 // What a Terminate message says, RFC 5040 §4.8 and RFC 5041 §8.
 struct TerminateCode {
@@ -40,6 +44,9 @@ struct TerminateCode {
   uint8_t code = 0;
   bool operator==(const TerminateCode&) const = default;
 };
+
+// The peer's STag, range or right: of RDMAP, or of DDP's tagged buffers.
+constexpr bool is_protection_error(TerminateCode code) { return code.layer <= 1 && code.type == 1; }
 
 namespace terminate {
 inline constexpr TerminateCode local_catastrophic{0, 0, 0};
@@ -109,6 +116,33 @@ struct ReadRequest {
 };
 ReadRequest parse_read_request(const uint8_t* payload);
 void build_read_request(uint8_t* to, const ReadRequest& request);
+
+// Atomic Request, RFC 7306 §5.
+enum class AtomicOperation : uint8_t { fetch_add = 0, compare_swap = 2 };
+struct AtomicRequest {
+  AtomicOperation operation = AtomicOperation::fetch_add;
+  uint32_t identifier = 0;
+  uint32_t stag = 0;
+  uint64_t offset = 0;
+  uint64_t add_swap = 0;
+  // Of an add: 1 where a field of the sum ends, so that nothing is carried beyond. Of a swap: 1 where the
+  // bits are replaced.
+  uint64_t add_swap_mask = 0;
+  uint64_t compare = 0;
+  uint64_t compare_mask = 0;  // 1 where the bits are compared
+};
+// False when the operation is none that the RFC names.
+bool parse_atomic_request(const uint8_t* payload, AtomicRequest& request);
+// What the memory holds afterwards when it held `original` before.
+uint64_t atomic_result(const AtomicRequest& request, uint64_t original);
+void build_atomic_request(uint8_t* to, const AtomicRequest& request);
+
+struct AtomicResponse {
+  uint32_t identifier = 0;
+  uint64_t original = 0;  // what the memory held before
+};
+AtomicResponse parse_atomic_response(const uint8_t* payload);
+void build_atomic_response(uint8_t* to, const AtomicResponse& response);
 
 // Immediate Data, RFC 7306: 8 octets, of which verbs use the first four, as they are.
 //

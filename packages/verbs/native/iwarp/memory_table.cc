@@ -20,8 +20,6 @@ uint32_t make_stag(uint32_t slot) {
   return static_cast<uint32_t>(random >> 8) << 24 | slot << 8 | (random & 0xff);
 }
 
-uint32_t slot_number(uint32_t stag) { return stag >> 8 & 0xffff; }
-
 }  // namespace
 
 MemoryTable& MemoryTable::instance() {
@@ -29,14 +27,13 @@ MemoryTable& MemoryTable::instance() {
   return *table;
 }
 
-uint32_t MemoryTable::add(const ibv_pd* pd, void* address, uint64_t length, int access) {
-  const std::lock_guard lock(mutex_);
+MemoryTable::Slot* MemoryTable::take(uint32_t& stag) {
   uint32_t number;
   if (!free_.empty()) {
     number = free_.back();
     free_.pop_back();
   } else {
-    if (next_ >= kChunkSlots * kChunks) return 0;
+    if (next_ >= kChunkSlots * kChunks) return nullptr;
     number = next_++;
     std::atomic<Chunk*>& chunk = chunks_[number / kChunkSlots];
     if (chunk.load(std::memory_order_relaxed) == nullptr) {
@@ -44,37 +41,52 @@ uint32_t MemoryTable::add(const ibv_pd* pd, void* address, uint64_t length, int 
       chunk.store(owned_.back().get(), std::memory_order_release);
     }
   }
-  const uint32_t stag = make_stag(number);
-  Slot* slot = find(stag);
+  stag = make_stag(number);
+  return find(stag);
+}
+
+uint32_t MemoryTable::add(const ibv_pd* pd, void* address, uint64_t length, int access) {
+  const std::lock_guard lock(mutex_);
+  uint32_t stag = 0;
+  Slot* slot = take(stag);
+  if (slot == nullptr) return 0;
   slot->address = reinterpret_cast<uint64_t>(address);
   slot->length = length;
-  slot->pd = pd;
+  slot->scope = pd;
   slot->access = access;
+  slot->windows.store(0, std::memory_order_relaxed);
   slot->stag.store(stag, std::memory_order_release);
   return stag;
 }
 
-void MemoryTable::remove(uint32_t stag) {
+bool MemoryTable::remove(uint32_t stag) {
   Slot* slot = find(stag);
+  uint32_t none = 0;
+  if (!slot->windows.compare_exchange_strong(none, kClosed)) return false;
   slot->stag.store(0, std::memory_order_seq_cst);
-  // A pin lasts one copy or one non-blocking system call.
-  while (slot->pins.load(std::memory_order_seq_cst) != 0) {
+  wait_for_pins(*slot);
+  const std::lock_guard lock(mutex_);
+  free_.push_back(number_of(stag));
+  return true;
+}
+
+// A pin lasts one copy or one non-blocking system call.
+void MemoryTable::wait_for_pins(const Slot& slot) {
+  while (slot.pins.load(std::memory_order_seq_cst) != 0) {
     const timespec pause{0, 20'000};
     nanosleep(&pause, nullptr);
   }
-  const std::lock_guard lock(mutex_);
-  free_.push_back(slot_number(stag));
 }
 
 MemoryTable::Slot* MemoryTable::find(uint32_t stag) {
-  const uint32_t number = slot_number(stag);
+  const uint32_t number = number_of(stag);
   Chunk* chunk = chunks_[number / kChunkSlots].load(std::memory_order_acquire);
   return chunk == nullptr ? nullptr : &chunk->slots[number % kChunkSlots];
 }
 
 // Hot path.
 MemoryTable::Pin MemoryTable::pin(uint32_t stag, const ibv_pd* pd, int access, uint64_t address,
-                                  uint64_t length, Fault& fault) {
+                                  uint64_t length, Fault& fault, const ibv_qp* queue_pair) {
   fault = Fault::unknown;
   if (stag == 0) return Pin();
   Slot* slot = find(stag);
@@ -83,7 +95,7 @@ MemoryTable::Pin MemoryTable::pin(uint32_t stag, const ibv_pd* pd, int access, u
   slot->pins.fetch_add(1, std::memory_order_seq_cst);
   Pin pin(slot);
   if (slot->stag.load(std::memory_order_seq_cst) != stag) return Pin();
-  if (slot->pd != pd) {
+  if (slot->scope != pd && (queue_pair == nullptr || slot->scope != queue_pair)) {
     fault = Fault::other_domain;
     return Pin();
   }

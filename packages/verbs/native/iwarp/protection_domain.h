@@ -1,4 +1,4 @@
-// ibv_pd and ibv_mr.
+// ibv_pd, ibv_mr and ibv_mw.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -8,9 +8,13 @@
 namespace rdmakit::iwarp {
 
 struct ProtectionDomain : ibv_pd {
-  std::atomic<int> users{0};  // regions and queue pairs
+  std::atomic<int> users{0};  // regions, windows, shared receive queues and queue pairs
 };
 
-struct MemoryRegion : ibv_mr {};
+struct MemoryRegion : ibv_mr {
+  int access = 0;
+};
+
+struct MemoryWindow : ibv_mw {};
 
 }  // namespace rdmakit::iwarp

@@ -1,6 +1,10 @@
 // The provider's face: each verb finds the object behind the ibv_* struct and lets it do the work.
 #include "provider.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netpacket/packet.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -9,9 +13,11 @@
 #include "iwarp/completion_queue.h"
 #include "iwarp/connection.h"
 #include "iwarp/device.h"
+#include "iwarp/device_events.h"
 #include "iwarp/memory_table.h"
 #include "iwarp/protection_domain.h"
 #include "iwarp/queue_pair.h"
+#include "iwarp/shared_receive_queue.h"
 
 namespace rdmakit {
 namespace {
@@ -21,7 +27,7 @@ using namespace iwarp;
 int get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
   return static_cast<CompletionChannel*>(channel)->take(cq, cq_context);
 }
-void ack_cq_events(ibv_cq* cq, unsigned int count) { static_cast<CompletionQueue*>(cq)->acknowledge(count); }
+void ack_cq_events(ibv_cq* cq, unsigned int count) { CompletionQueue::of(cq)->acknowledge(count); }
 int move_to_error(ibv_qp* qp) {
   static_cast<QueuePair*>(qp)->fail(Failure{});
   return 0;
@@ -60,20 +66,49 @@ class IwarpProvider final : public Provider {
   int close_device(ibv_context*) override { return 0; }
   int query_device(ibv_context* context, ibv_device_attr* attributes) override;
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
+  int query_gids(ibv_context* context, uint8_t port, std::vector<GidEntry>& entries) override;
   uint32_t capabilities(ibv_context*) override {
-    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate;
+    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics |
+           kCapabilityMemoryWindow | kCapabilitySharedReceiveQueue | kCapabilityTimestamps |
+           kCapabilityResize | kCapabilityReregister;
+  }
+
+  uint64_t watch_async_events(ibv_context*, AsyncSink sink) override {
+    return DeviceEvents::instance().watchers().watch(std::move(sink));
+  }
+  void unwatch_async_events(ibv_context*, uint64_t token) override {
+    DeviceEvents::instance().watchers().unwatch(token);
   }
 
   ibv_pd* alloc_pd(ibv_context* context) override;
   int dealloc_pd(ibv_pd* pd) override;
   ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override;
   int dereg_mr(ibv_mr* mr) override;
+  int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) override;
+  ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) override;
+  int dealloc_mw(ibv_mw* mw) override;
 
   ibv_comp_channel* create_comp_channel(ibv_context* context) override;
   int destroy_comp_channel(ibv_comp_channel* channel) override;
   ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
                     Progress progress) override;
+  ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress progress) override {
+    return CompletionQueue::create_extended(context, *attributes, progress).release();
+  }
+  int resize_cq(ibv_cq* cq, int entries) override { return CompletionQueue::of(cq)->resize(entries); }
   int destroy_cq(ibv_cq* cq) override;
+
+  ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
+    return SharedReceiveQueue::create(pd, attributes).release();
+  }
+  int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
+    return static_cast<SharedReceiveQueue*>(srq)->modify(*attributes, mask);
+  }
+  int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
+    static_cast<SharedReceiveQueue*>(srq)->query(attributes);
+    return 0;
+  }
+  int destroy_srq(ibv_srq* srq) override;
 
   ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
     return QueuePair::create(pd, attributes).release();
@@ -91,8 +126,6 @@ class IwarpProvider final : public Provider {
   const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
 };
 
-constexpr int kMaxCompletions = 1 << 20;
-
 int IwarpProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   *attributes = ibv_device_attr{};
   std::strncpy(attributes->fw_ver, "1", sizeof attributes->fw_ver);
@@ -105,11 +138,16 @@ int IwarpProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->max_cq = 65536;
   attributes->max_cqe = kMaxCompletions;
   attributes->max_mr = kMaxRegions;
+  attributes->max_mw = kMaxRegions;
+  attributes->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
+  attributes->max_srq = 65536;
+  attributes->max_srq_wr = kMaxWorkRequests;
+  attributes->max_srq_sge = kMaxSge;
   attributes->max_pd = 65536;
   attributes->max_qp_rd_atom = kMaxReadDepth;
   attributes->max_qp_init_rd_atom = kMaxReadDepth;
   attributes->max_res_rd_atom = static_cast<int>(kMaxReadDepth) * attributes->max_qp;
-  attributes->atomic_cap = IBV_ATOMIC_NONE;
+  attributes->atomic_cap = IBV_ATOMIC_GLOB;
   attributes->phys_port_cnt = 1;
   return 0;
 }
@@ -128,6 +166,29 @@ int IwarpProvider::query_port(ibv_context*, uint8_t port, ibv_port_attr* attribu
   return 0;
 }
 
+// One entry, as on any iWARP port: a hardware address. Of the first network interface that has one; the
+// provider itself is bound to none, and connections go by IP addresses.
+int IwarpProvider::query_gids(ibv_context*, uint8_t port, std::vector<GidEntry>& entries) {
+  if (port != 1) return EINVAL;
+  GidEntry entry;
+  entry.type = "iWARP";
+  ifaddrs* interfaces = nullptr;
+  if (getifaddrs(&interfaces) != 0) return errno;
+  for (const ifaddrs* at = interfaces; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_PACKET || (at->ifa_flags & IFF_LOOPBACK))
+      continue;
+    sockaddr_ll link;
+    std::memcpy(&link, at->ifa_addr, sizeof link);
+    if (link.sll_halen != 6) continue;
+    std::memcpy(entry.gid.raw, link.sll_addr, link.sll_halen);
+    entry.interface_index = static_cast<uint32_t>(link.sll_ifindex);
+    break;
+  }
+  freeifaddrs(interfaces);
+  entries.push_back(entry);
+  return 0;
+}
+
 ibv_pd* IwarpProvider::alloc_pd(ibv_context* context) {
   ProtectionDomain* pd = make<ProtectionDomain>();
   if (pd != nullptr) pd->context = context;
@@ -141,13 +202,18 @@ int IwarpProvider::dealloc_pd(ibv_pd* pd) {
   return 0;
 }
 
-ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+bool may_register(const void* address, size_t length, int access) {
   constexpr int kKnown =
-      IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING;
+      IBV_ACCESS_LOCAL_WRITE | kRemoteAccess | IBV_ACCESS_MW_BIND | IBV_ACCESS_RELAXED_ORDERING;
+  constexpr int kRemoteChange = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   const bool wraps = reinterpret_cast<uintptr_t>(address) + length < length;
-  // ibv_reg_mr(3): remote write needs local write.
-  if ((access & ~kKnown) || wraps ||
-      ((access & IBV_ACCESS_REMOTE_WRITE) && !(access & IBV_ACCESS_LOCAL_WRITE))) {
+  // ibv_reg_mr(3): remote write and remote atomic need local write.
+  const bool unwritable = (access & kRemoteChange) && !(access & IBV_ACCESS_LOCAL_WRITE);
+  return !(access & ~kKnown) && !wraps && !unwritable;
+}
+
+ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+  if (!may_register(address, length, access)) {
     errno = EINVAL;
     return nullptr;
   }
@@ -157,6 +223,7 @@ ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int acce
   mr->pd = pd;
   mr->addr = address;
   mr->length = length;
+  mr->access = access;
   mr->lkey = mr->rkey = MemoryTable::instance().add(pd, address, length, access);
   if (mr->lkey == 0) {
     destroy(mr);
@@ -167,10 +234,66 @@ ibv_mr* IwarpProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int acce
   return mr;
 }
 
+// A new key: whoever has the old one has lost the region as it was.
+int IwarpProvider::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) {
+  constexpr int kKnown =
+      IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+  MemoryRegion* own = static_cast<MemoryRegion*>(mr);
+  if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION)) {
+    address = own->addr;
+    length = own->length;
+  }
+  if (!(flags & IBV_REREG_MR_CHANGE_PD)) pd = own->pd;
+  if (!(flags & IBV_REREG_MR_CHANGE_ACCESS)) access = own->access;
+  if (flags == 0 || (flags & ~kKnown) || !may_register(address, length, access)) return EINVAL;
+  MemoryTable& table = MemoryTable::instance();
+  const uint32_t stag = table.add(pd, address, length, access);
+  if (stag == 0) return ENOMEM;
+  if (!table.remove(own->lkey)) {
+    table.remove(stag);
+    return EBUSY;  // windows are bound to it
+  }
+  static_cast<ProtectionDomain*>(own->pd)->users--;
+  static_cast<ProtectionDomain*>(pd)->users++;
+  own->pd = pd;
+  own->addr = address;
+  own->length = length;
+  own->access = access;
+  own->lkey = own->rkey = stag;
+  return 0;
+}
+
 int IwarpProvider::dereg_mr(ibv_mr* mr) {
-  MemoryTable::instance().remove(mr->lkey);
+  if (!MemoryTable::instance().remove(mr->lkey)) return EBUSY;  // windows are bound to it
   static_cast<ProtectionDomain*>(mr->pd)->users--;
   destroy(static_cast<MemoryRegion*>(mr));
+  return 0;
+}
+
+ibv_mw* IwarpProvider::alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+  if (type != IBV_MW_TYPE_2) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  MemoryWindow* mw = make<MemoryWindow>();
+  if (mw == nullptr) return nullptr;
+  mw->context = pd->context;
+  mw->pd = pd;
+  mw->type = type;
+  mw->rkey = MemoryTable::instance().add_window(pd);
+  if (mw->rkey == 0) {
+    destroy(mw);
+    errno = ENOMEM;
+    return nullptr;
+  }
+  static_cast<ProtectionDomain*>(pd)->users++;
+  return mw;
+}
+
+int IwarpProvider::dealloc_mw(ibv_mw* mw) {
+  MemoryTable::instance().remove_window(mw->rkey);
+  static_cast<ProtectionDomain*>(mw->pd)->users--;
+  destroy(static_cast<MemoryWindow*>(mw));
   return 0;
 }
 
@@ -195,12 +318,20 @@ ibv_cq* IwarpProvider::create_cq(ibv_context* context, int entries, void* cq_con
     errno = EINVAL;
     return nullptr;
   }
-  return make<CompletionQueue>(context, entries, cq_context, static_cast<CompletionChannel*>(channel),
-                               progress);
+  CompletionQueue* cq =
+      make<CompletionQueue>(context, entries, cq_context, static_cast<CompletionChannel*>(channel), progress);
+  return cq == nullptr ? nullptr : cq->as_cq();
 }
 
 int IwarpProvider::destroy_cq(ibv_cq* cq) {
-  CompletionQueue* own = static_cast<CompletionQueue*>(cq);
+  CompletionQueue* own = CompletionQueue::of(cq);
+  if (own->users != 0) return EBUSY;
+  destroy(own);
+  return 0;
+}
+
+int IwarpProvider::destroy_srq(ibv_srq* srq) {
+  SharedReceiveQueue* own = static_cast<SharedReceiveQueue*>(srq);
   if (own->users != 0) return EBUSY;
   destroy(own);
   return 0;
@@ -215,10 +346,10 @@ int IwarpProvider::destroy_qp(ibv_qp* qp) {
 }
 
 int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
-  return static_cast<CompletionQueue*>(cq)->poll(entries, completions);
+  return CompletionQueue::of(cq)->poll(entries, completions);
 }
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
-  static_cast<CompletionQueue*>(cq)->request_notification(solicited_only != 0);
+  CompletionQueue::of(cq)->request_notification(solicited_only != 0);
   return 0;
 }
 int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
@@ -226,6 +357,9 @@ int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
 }
 int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
   return static_cast<QueuePair*>(qp)->post_receive(request, bad);
+}
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  return static_cast<SharedReceiveQueue*>(srq)->post(request, bad);
 }
 
 struct Device {
@@ -246,6 +380,7 @@ struct Device {
     context.ops.req_notify_cq = req_notify_cq;
     context.ops.post_send = post_send;
     context.ops.post_recv = post_recv;
+    context.ops.post_srq_recv = post_srq_recv;
   }
 };
 

@@ -11,6 +11,7 @@
 #include "iwarp/connection.h"
 #include "iwarp/engine.h"
 #include "iwarp/protection_domain.h"
+#include "iwarp/shared_receive_queue.h"
 
 namespace rdmakit::iwarp {
 namespace {
@@ -47,15 +48,15 @@ Failure Failure::lost(int error) {
 
 std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attributes) {
   const ibv_qp_cap& cap = attributes->cap;
-  if (attributes->qp_type != IBV_QPT_RC || attributes->srq != nullptr) {
+  if (attributes->qp_type != IBV_QPT_RC) {
     errno = EOPNOTSUPP;
     return nullptr;
   }
   if (attributes->send_cq == nullptr || attributes->recv_cq == nullptr ||
       cap.max_send_wr > kMaxWorkRequests || cap.max_recv_wr > kMaxWorkRequests ||
       cap.max_send_sge > kMaxSge || cap.max_recv_sge > kMaxSge || cap.max_inline_data > kMaxInline ||
-      static_cast<CompletionQueue*>(attributes->send_cq)->progress_mode() !=
-          static_cast<CompletionQueue*>(attributes->recv_cq)->progress_mode()) {
+      CompletionQueue::of(attributes->send_cq)->progress_mode() !=
+          CompletionQueue::of(attributes->recv_cq)->progress_mode()) {
     errno = EINVAL;
     return nullptr;
   }
@@ -79,10 +80,13 @@ QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes)
   qp_type = attributes.qp_type;
   ibv_qp::state = IBV_QPS_RESET;
   qp_num = next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff;
+  srq = attributes.srq;
+  shared_ = static_cast<SharedReceiveQueue*>(srq);
+  receive_pd_ = shared_ == nullptr ? pd : shared_->pd;
   cap_.max_send_wr = ring_size(cap_.max_send_wr);
-  cap_.max_recv_wr = ring_size(cap_.max_recv_wr);
+  cap_.max_recv_wr = shared_ == nullptr ? ring_size(cap_.max_recv_wr) : 0;
   cap_.max_send_sge = std::max(cap_.max_send_sge, 1u);
-  cap_.max_recv_sge = std::max(cap_.max_recv_sge, 1u);
+  cap_.max_recv_sge = shared_ == nullptr ? std::max(cap_.max_recv_sge, 1u) : 0;
   send_mask_ = cap_.max_send_wr - 1;
   receive_mask_ = cap_.max_recv_wr - 1;
   // Left untouched: an idle queue pair costs address space, not memory.
@@ -94,34 +98,74 @@ QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes)
   send_queue()->users++;
   receive_queue()->users++;
   static_cast<ProtectionDomain*>(pd)->users++;
+  if (shared_ != nullptr) shared_->users++;
 }
 
 QueuePair::~QueuePair() {
+  if (shared_ != nullptr) shared_->users--;
   send_queue()->users--;
   receive_queue()->users--;
   static_cast<ProtectionDomain*>(pd)->users--;
 }
 
-CompletionQueue* QueuePair::send_queue() const { return static_cast<CompletionQueue*>(send_cq); }
-CompletionQueue* QueuePair::receive_queue() const { return static_cast<CompletionQueue*>(recv_cq); }
+CompletionQueue* QueuePair::send_queue() const { return CompletionQueue::of(send_cq); }
+CompletionQueue* QueuePair::receive_queue() const { return CompletionQueue::of(recv_cq); }
 
 int QueuePair::modify(ibv_qp_attr* attributes, int mask) {
-  if ((mask & IBV_QP_STATE) == 0) return mask == 0 ? 0 : EOPNOTSUPP;
-  switch (attributes->qp_state) {
+  constexpr int kKnown =
+      IBV_QP_STATE | IBV_QP_CUR_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+  constexpr unsigned kAccess = IBV_ACCESS_LOCAL_WRITE | kRemoteAccess;
+  if (mask & ~kKnown) return EOPNOTSUPP;
+  if ((mask & IBV_QP_PORT) && attributes->port_num != 1) return EINVAL;
+  if ((mask & IBV_QP_PKEY_INDEX) && attributes->pkey_index != 0) return EINVAL;
+  if ((mask & IBV_QP_ACCESS_FLAGS) && (attributes->qp_access_flags & ~kAccess)) return EINVAL;
+  if (mask & IBV_QP_STATE) {
+    const int error = change_state(attributes->qp_state);
+    if (error != 0) return error;
+  }
+  if (mask & IBV_QP_ACCESS_FLAGS)
+    remote_access_.store(static_cast<int>(attributes->qp_access_flags) & kRemoteAccess);
+  return 0;
+}
+
+int QueuePair::change_state(ibv_qp_state wanted) {
+  switch (wanted) {
     case IBV_QPS_ERR: {
       fail(Failure{});
       return 0;
     }
     case IBV_QPS_INIT: {
       const std::lock_guard lock(send_mutex_);
-      if (state_.load() != State::reset) return EINVAL;
+      const State state = state_.load();
+      if (state != State::reset && state != State::init) return EINVAL;
       ibv_qp::state = IBV_QPS_INIT;
       state_.store(State::init);
       return 0;
     }
+    case IBV_QPS_RESET:
+      return reset();
     default:
       return EOPNOTSUPP;  // connecting takes a ConnectionId
   }
+}
+
+// As it was made. One that has been connected had its stream; it is for destroy_qp only.
+int QueuePair::reset() {
+  const std::lock_guard receive_lock(receive_mutex_);
+  const std::lock_guard send_lock(send_mutex_);
+  if (socket_fd_ >= 0) return EOPNOTSUPP;
+  const std::lock_guard posting_lock(receive_queue_mutex_);
+  send_queue()->forget(&send_polled_);
+  receive_queue()->forget(&receive_polled_);
+  send_head_ = send_next_ = send_reported_ = send_tail_;
+  send_polled_.store(send_tail_);
+  const uint32_t tail = receive_tail_.load();
+  receive_head_.store(tail);
+  receive_polled_.store(tail);
+  remote_access_.store(kRemoteAccess);
+  ibv_qp::state = IBV_QPS_RESET;
+  state_.store(State::reset);
+  return 0;
 }
 
 void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
@@ -145,12 +189,14 @@ void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
   attributes->cur_qp_state = attributes->qp_state;
   attributes->path_mtu = IBV_MTU_4096;
   attributes->port_num = 1;
+  attributes->qp_access_flags = static_cast<unsigned>(remote_access_.load());
   attributes->cap = cap_;
   if (init == nullptr) return;
   *init = ibv_qp_init_attr{};
   init->qp_context = qp_context;
   init->send_cq = send_cq;
   init->recv_cq = recv_cq;
+  init->srq = srq;
   init->cap = cap_;
   init->qp_type = qp_type;
   init->sq_sig_all = signal_all_;
@@ -216,11 +262,6 @@ void QueuePair::fail(const Failure& failure) {
 void QueuePair::fail_locked(const Failure& failure) {
   const State before = state_.load();
   if (before == State::error) return;
-  if (before == State::reset) {
-    ibv_qp::state = IBV_QPS_ERR;
-    state_.store(State::error);
-    return;
-  }
   if (before == State::connected) {
     if (failure.send_terminate) send_terminate(failure);
     // A half sent FPDU cannot be finished, so the peer shall see a broken stream; else an orderly end.
@@ -232,7 +273,24 @@ void QueuePair::fail_locked(const Failure& failure) {
   batch_.clear();
   flush_sends(failure);
   flush_receives(failure);
+  tell_of_end(failure);
   if (before == State::connected) Connection::queue_pair_ended(connection_, failure.status);
+}
+
+// An error of this side or of what the peer asked for that no completion tells of is an event.
+void QueuePair::tell_of_end(const Failure& failure) {
+  if (shared_ != nullptr) last_receive_event_.raise(IBV_EVENT_QP_LAST_WQE_REACHED);
+  const bool completed =
+      failure.send_status != IBV_WC_WR_FLUSH_ERR || failure.receive_status != IBV_WC_WR_FLUSH_ERR;
+  if (!failure.send_terminate || completed) return;
+  const TerminateCode code = failure.terminate.code;
+  if (is_protection_error(code)) {
+    end_event_.raise(IBV_EVENT_QP_ACCESS_ERR);
+  } else if (code == terminate::local_catastrophic || code == terminate::mpa_crc) {
+    end_event_.raise(IBV_EVENT_QP_FATAL);
+  } else {
+    end_event_.raise(IBV_EVENT_QP_REQ_ERR);
+  }
 }
 
 void QueuePair::send_terminate(const Failure& failure) {
@@ -277,8 +335,10 @@ void QueuePair::retire() {
   state_.store(State::error);
   batch_.clear();
   socket_.reset();
+  if (bound_windows_) MemoryTable::instance().invalidate_all(this);
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
+  if (taken_ != nullptr) shared_->release(std::exchange(taken_, nullptr));
 }
 
 // Hot path.

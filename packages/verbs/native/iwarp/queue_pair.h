@@ -18,20 +18,25 @@
 
 #include "iwarp/batch.h"
 #include "iwarp/ddp.h"
+#include "iwarp/device_events.h"
 #include "iwarp/memory_table.h"
 #include "iwarp/poll_set.h"
+#include "iwarp/receive_work.h"
 #include "iwarp/unique_fd.h"
 
 namespace rdmakit::iwarp {
 
 class CompletionQueue;
 class Connection;
+class SharedReceiveQueue;
 
 // Device limits, in query_device too.
 inline constexpr uint32_t kMaxWorkRequests = 16384;
 inline constexpr uint32_t kMaxSge = 32;
 inline constexpr uint32_t kMaxInline = 1024;
 inline constexpr uint32_t kMaxReadDepth = 64;  // IRD and ORD
+inline constexpr int kRemoteAccess =
+    IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 inline constexpr uint32_t kMaxMessage = 1u << 30;
 
 // A queue pair's receive buffer: headers, small FPDUs, and the start of large ones; the rest of a large
@@ -56,6 +61,8 @@ struct Failure {
   static Failure blame(TerminateCode code, const Segment& segment);
   static Failure lost(int error);
 };
+
+TerminateCode rdmap_fault(MemoryTable::Fault fault);
 
 class QueuePair : public ibv_qp {
  public:
@@ -102,32 +109,47 @@ class QueuePair : public ibv_qp {
   struct SendWork {
     uint64_t wr_id;
     uint64_t remote_address;
+    uint64_t operands[2];   // atomics: compare or add, swap; a window's length, and its region and access
     uint64_t end_position;  // of the outgoing stream, after its last byte
     uint32_t remote_key;
-    uint32_t immediate;  // in network byte order
+    uint32_t immediate;  // in network byte order; or the key to invalidate, in the host's
     uint32_t length;
     uint32_t received;       // READ
-    uint32_t read_sequence;  // READ
+    uint32_t read_sequence;  // READ and atomics: of the request, on queue 1
     ibv_wr_opcode opcode;
     uint8_t sge_count;
     bool inlined;
     bool signaled;
     bool solicited;
     bool fence;
-    bool done;  // READ: the response is complete
+    bool answered;  // READ and atomics: complete with the peer's response, not with the last byte sent
+    bool done;      // the response is complete
   };
-  struct ReceiveWork {
-    uint64_t wr_id;
-    uint64_t length;
-    uint32_t sge_count;
+  struct Receive {
+    const ReceiveWork* work = nullptr;
+    const ibv_sge* sges = nullptr;
   };
   // What is being put into FPDUs: one message at a time, from the send queue or a READ response.
-  enum class Step : uint8_t { immediate_before, data, immediate_after, read_request, finished };
+  enum class Step : uint8_t {
+    immediate_before,
+    data,
+    immediate_after,
+    read_request,
+    atomic_request,
+    local,
+    finished
+  };
   struct Cursor {
     bool active = false;
     bool response = false;
     Step step = Step::finished;
     uint32_t offset = 0;
+  };
+  // A request of the peer that waits for its response.
+  struct Response {
+    bool atomic;
+    ReadRequest read;
+    AtomicRequest operation;
   };
   // Where an incoming payload goes.
   struct Placement {
@@ -150,15 +172,19 @@ class QueuePair : public ibv_qp {
 
   QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes);
 
-  // queue_pair.cc: under receive_mutex_ and send_mutex_
+  // queue_pair.cc
+  int change_state(ibv_qp_state wanted);
+  int reset();
+  // Under receive_mutex_ and send_mutex_
   void fail_locked(const Failure& failure);
+  void tell_of_end(const Failure& failure);
   void send_terminate(const Failure& failure);
 
   // queue_pair_post.cc
   int check(const ibv_send_wr& request, uint64_t& length) const;
-  uint32_t first_send_in_use() const;
   void enqueue(const ibv_send_wr& request, uint32_t length);
   void complete_sends();
+  void response_complete(SendWork& work);
   void report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error);
   void flush_sends(const Failure& failure);
   void flush_receives(const Failure& failure);
@@ -176,6 +202,24 @@ class QueuePair : public ibv_qp {
   Sent send_batch();
   void set_backlog(bool backlog);
 
+  // queue_pair_atomic.cc: the first two under send_mutex_, the others under receive_mutex_
+  bool append_atomic_request(SendWork& work);
+  Result append_atomic_response(const AtomicRequest& request, bool& fits);
+  Result finish_atomic_request(const Segment& segment, const uint8_t* payload);
+  Result finish_atomic_response(const Segment& segment, const uint8_t* payload);
+
+  // queue_pair_window.cc: under send_mutex_, but for the last, which is under receive_mutex_
+  int check_local(const ibv_send_wr& request) const;
+  static void note_binding(const ibv_send_wr& request, SendWork& work);
+  bool local_work_next() const;
+  Result execute_local(const SendWork& work);
+  Result invalidate_for_peer(const Segment& segment);
+
+  // queue_pair_shared.cc: on a shared receive queue; all under receive_mutex_
+  Receive next_shared_receive();
+  uint64_t finish_shared_receive();
+  void flush_shared_receive(const Failure& failure);
+
   // queue_pair_receive.cc: all under receive_mutex_
   void receive(Contention contention);
   Result receive_available();
@@ -188,20 +232,27 @@ class QueuePair : public ibv_qp {
 
   // queue_pair_message.cc: what segments mean; all under receive_mutex_
   Result begin_segment(const Segment& segment, Placement& placement);
+  Receive next_receive();
   Result begin_send(const Segment& segment, Placement& placement);
   Result begin_read_response(const Segment& segment, Placement& placement);
   Result finish_segment(const Segment& segment, const uint8_t* payload);
   Result finish_send(const Segment& segment);
   Result finish_immediate(const Segment& segment, const uint8_t* payload);
   Result finish_read_request(const Segment& segment, const uint8_t* payload);
+  bool queue_response(const Response& response);
   Result finish_read_response(const Segment& segment);
   Result peer_terminated(const Segment& segment, const uint8_t* payload);
-  void complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited);
+  // `datum` is what `flags` say: immediate data or the key that was invalidated.
+  void complete_receive(uint32_t length, ibv_wc_opcode opcode, unsigned flags, uint32_t datum,
+                        bool solicited);
 
   // queue_pair_memory.cc
+  // Of the peer's: MemoryTable's pin, and whether this queue pair grants such access.
+  MemoryTable::Pin pin_for_peer(uint32_t stag, int access, uint64_t address, uint64_t length,
+                                MemoryTable::Fault& fault) const;
   Result resolve(const Placement& placement, uint64_t offset, uint32_t length, Target& target);
-  bool gather(const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length, int access,
-              Target& target) const;
+  bool gather(const ibv_pd* domain, const ibv_sge* sges, uint32_t count, uint64_t offset, uint32_t length,
+              int access, Target& target) const;
 
   CompletionQueue* send_queue() const;
   CompletionQueue* receive_queue() const;
@@ -216,12 +267,14 @@ class QueuePair : public ibv_qp {
   ibv_qp_cap cap_{};
   bool signal_all_ = false;
   std::atomic<State> state_{State::reset};
-  int socket_fd_ = -1;  // set once by start(), before the state
+  std::atomic<int> remote_access_{kRemoteAccess};  // what the peer may do at all (IBV_QP_ACCESS_FLAGS)
+  int socket_fd_ = -1;                             // set once by start(), before the state
   uint32_t max_ulpdu_ = 128;
   bool crc_ = true;
   uint32_t inbound_reads_ = 0;
   uint32_t outbound_reads_ = 0;
   std::weak_ptr<Connection> connection_;
+  DeviceEvent end_event_{static_cast<ibv_qp*>(this)};
 
   // --- send side, under send_mutex_
   std::mutex send_mutex_;
@@ -234,7 +287,6 @@ class QueuePair : public ibv_qp {
   uint32_t send_next_ = 0;  // oldest that is not yet wholly in FPDUs
   uint32_t send_tail_ = 0;
   uint32_t send_reported_ = 0;            // behind the last one with a completion
-  uint32_t send_unpolled_ = 0;            // the first of those whose completions wait to be polled
   std::atomic<uint32_t> send_polled_{0};  // behind the last one whose completion was polled
   Cursor cursor_;
   bool response_turn_ = false;  // responses and own messages take turns
@@ -245,14 +297,16 @@ class QueuePair : public ibv_qp {
   uint64_t built_position_ = 0;
   uint32_t send_sequence_ = 1;                 // MSN on queue 0 (RFC 5041: starts at 1)
   uint32_t read_request_sequence_ = 1;         // MSN on queue 1
-  std::array<uint32_t, kMaxReadDepth> reads_;  // send queue indices of READs that wait for data
+  uint32_t atomic_response_sequence_ = 1;      // MSN on queue 3
+  std::array<uint32_t, kMaxReadDepth> reads_;  // send queue indices of what waits for a response
   uint32_t reads_head_ = 0;
   uint32_t reads_tail_ = 0;
-  std::array<ReadRequest, kMaxReadDepth> responses_;  // READ requests of the peer
+  std::array<Response, kMaxReadDepth> responses_;
   uint32_t responses_head_ = 0;
   uint32_t responses_tail_ = 0;
   std::unique_ptr<uint8_t[]> stage_;  // one READ response FPDU's payload
   bool stage_used_ = false;
+  bool bound_windows_ = false;
   Result failed_work_;  // found while filling a batch; acted upon after what came before it is sent
   Batch batch_;
   std::atomic<bool> backlog_{false};
@@ -281,6 +335,7 @@ class QueuePair : public ibv_qp {
   bool rtr_response_wanted_ = false;
   uint32_t expected_send_ = 1;
   uint32_t expected_read_request_ = 1;
+  uint32_t expected_atomic_response_ = 1;
   uint32_t send_offset_ = 0;   // of the SEND that is arriving
   uint64_t write_length_ = 0;  // of the WRITE that is arriving or was the last to arrive
   bool write_continues_ = false;
@@ -295,6 +350,12 @@ class QueuePair : public ibv_qp {
   std::atomic<uint32_t> receive_head_{0};
   std::atomic<uint32_t> receive_tail_{0};
   std::atomic<uint32_t> receive_polled_{0};  // behind the last one whose completion was polled
+
+  // --- or a shared one: what a message that is arriving has taken is under receive_mutex_
+  SharedReceiveQueue* shared_ = nullptr;
+  const ibv_pd* receive_pd_ = nullptr;  // of the memory that is received into
+  const ReceiveWork* taken_ = nullptr;
+  DeviceEvent last_receive_event_{static_cast<ibv_qp*>(this)};
 };
 
 }  // namespace rdmakit::iwarp

@@ -10,28 +10,11 @@ namespace rdmakit::iwarp {
 
 namespace {
 
-// The source of a peer's READ is checked by RDMAP (RFC 5040).
-TerminateCode read_fault(MemoryTable::Fault fault) {
-  switch (fault) {
-    case MemoryTable::Fault::other_domain:
-      return terminate::rdmap_not_associated;
-    case MemoryTable::Fault::access:
-      return terminate::rdmap_access;
-    case MemoryTable::Fault::bounds:
-      return terminate::rdmap_bounds;
-    case MemoryTable::Fault::wrap:
-      return terminate::rdmap_wrap;
-    default:
-      return terminate::rdmap_invalid_stag;
-  }
-}
-
 // The peer's Terminate as the status of the work request that it is about.
 ibv_wc_status status_of(TerminateCode code) {
   if (code == terminate::ddp_no_buffer) return IBV_WC_RNR_RETRY_EXC_ERR;
   if (code == terminate::ddp_too_long) return IBV_WC_REM_INV_REQ_ERR;
-  const bool protection = (code.layer == 0 && code.type == 1) || (code.layer == 1 && code.type == 1);
-  if (protection) return IBV_WC_REM_ACCESS_ERR;
+  if (is_protection_error(code)) return IBV_WC_REM_ACCESS_ERR;
   return IBV_WC_REM_OP_ERR;
 }
 
@@ -59,11 +42,9 @@ QueuePair::Result QueuePair::begin_segment(const Segment& segment, Placement& pl
       return std::nullopt;
     case Opcode::send:
     case Opcode::send_solicited:
-      return begin_send(segment, placement);
     case Opcode::send_invalidate:
     case Opcode::send_solicited_invalidate:
-      // Only memory windows can be invalidated by a peer, and there are none.
-      return Failure::blame(terminate::rdmap_cannot_invalidate, segment);
+      return begin_send(segment, placement);
     case Opcode::read_response:
       return begin_read_response(segment, placement);
     default:
@@ -71,21 +52,28 @@ QueuePair::Result QueuePair::begin_segment(const Segment& segment, Placement& pl
   }
 }
 
+// What the next message goes to, or the one that is arriving.
+inline QueuePair::Receive QueuePair::next_receive() {
+  if (shared_ != nullptr) [[unlikely]]
+    return next_shared_receive();
+  const uint32_t head = receive_head_.load(std::memory_order_relaxed);
+  if (head == receive_tail_.load(std::memory_order_acquire)) return {};
+  return {&receive_works_[head & receive_mask_], receive_sges(head)};
+}
+
 QueuePair::Result QueuePair::begin_send(const Segment& segment, Placement& placement) {
   // TCP keeps order, so the only acceptable segment is the next one.
   if (segment.sequence != expected_send_) return Failure::blame(terminate::ddp_sequence, segment);
   if (segment.message_offset != send_offset_) return Failure::blame(terminate::ddp_message_offset, segment);
-  const uint32_t head = receive_head_.load(std::memory_order_relaxed);
-  if (head == receive_tail_.load(std::memory_order_acquire))
-    return Failure::blame(terminate::ddp_no_buffer, segment);
-  const ReceiveWork& work = receive_works_[head & receive_mask_];
-  if (segment.payload_length > work.length - send_offset_) {
+  const Receive receive = next_receive();
+  if (receive.work == nullptr) return Failure::blame(terminate::ddp_no_buffer, segment);
+  if (segment.payload_length > receive.work->length - send_offset_) {
     Failure failure = Failure::blame(terminate::ddp_too_long, segment);
     failure.receive_status = IBV_WC_LOC_LEN_ERR;
     return failure;
   }
-  placement.sges = receive_sges(head);
-  placement.sge_count = work.sge_count;
+  placement.sges = receive.sges;
+  placement.sge_count = receive.work->sge_count;
   placement.offset = send_offset_;
   placement.failed_is_receive = true;
   return std::nullopt;
@@ -100,6 +88,7 @@ QueuePair::Result QueuePair::begin_read_response(const Segment& segment, Placeme
   if (reads_head_ == reads_tail_) return Failure::blame(terminate::rdmap_opcode, segment);
   const uint32_t index = reads_[reads_head_ % kMaxReadDepth];
   const SendWork& work = send_works_[index & send_mask_];
+  if (work.opcode != IBV_WR_RDMA_READ) return Failure::blame(terminate::rdmap_opcode, segment);
   if (segment.stag != work.read_sequence) return Failure::blame(terminate::ddp_invalid_stag, segment);
   const uint32_t left = work.length - work.received;
   if (segment.offset != work.received || segment.payload_length > left ||
@@ -122,6 +111,8 @@ QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_
       return std::nullopt;
     case Opcode::send:
     case Opcode::send_solicited:
+    case Opcode::send_invalidate:
+    case Opcode::send_solicited_invalidate:
       return finish_send(segment);
     case Opcode::immediate:
     case Opcode::immediate_solicited:
@@ -132,31 +123,49 @@ QueuePair::Result QueuePair::finish_segment(const Segment& segment, const uint8_
       return finish_read_response(segment);
     case Opcode::terminate:
       return peer_terminated(segment, payload);
+    case Opcode::atomic_request:
+      return finish_atomic_request(segment, payload);
+    case Opcode::atomic_response:
+      return finish_atomic_response(segment, payload);
     default:
       return Failure::blame(terminate::rdmap_opcode, segment);
   }
 }
 
-void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, bool with_immediate, bool solicited) {
+void QueuePair::complete_receive(uint32_t length, ibv_wc_opcode opcode, unsigned flags, uint32_t datum,
+                                 bool solicited) {
   const uint32_t head = receive_head_.load(std::memory_order_relaxed);
   ibv_wc completion{};
-  completion.wr_id = receive_works_[head & receive_mask_].wr_id;
+  if (shared_ != nullptr) [[unlikely]] {
+    completion.wr_id = finish_shared_receive();
+  } else {
+    completion.wr_id = receive_works_[head & receive_mask_].wr_id;
+    receive_head_.store(head + 1, std::memory_order_release);
+  }
   completion.status = IBV_WC_SUCCESS;
   completion.opcode = opcode;
   completion.byte_len = length;
   completion.qp_num = qp_num;
-  if (with_immediate) {
-    completion.wc_flags = IBV_WC_WITH_IMM;
-    completion.imm_data = immediate_;
-  }
-  receive_head_.store(head + 1, std::memory_order_release);
+  completion.wc_flags = flags;
+  completion.imm_data = datum;  // or invalidated_rkey, in its place
   receive_queue()->push(completion, solicited, &receive_polled_, head + 1);
 }
 
 QueuePair::Result QueuePair::finish_send(const Segment& segment) {
   send_offset_ += segment.payload_length;
   if (!segment.last) return std::nullopt;
-  complete_receive(send_offset_, IBV_WC_RECV, immediate_held_, segment.opcode == Opcode::send_solicited);
+  unsigned flags = immediate_held_ ? unsigned{IBV_WC_WITH_IMM} : 0;
+  uint32_t datum = immediate_held_ ? immediate_ : 0;
+  bool solicited = segment.opcode == Opcode::send_solicited;
+  if (segment.opcode == Opcode::send_invalidate || segment.opcode == Opcode::send_solicited_invalidate)
+      [[unlikely]] {
+    Result failure = invalidate_for_peer(segment);
+    if (failure) return failure;
+    flags = IBV_WC_WITH_INV;
+    datum = segment.invalidate;
+    solicited = segment.opcode == Opcode::send_solicited_invalidate;
+  }
+  complete_receive(send_offset_, IBV_WC_RECV, flags, datum, solicited);
   immediate_held_ = false;
   send_offset_ = 0;
   expected_send_++;
@@ -173,11 +182,9 @@ QueuePair::Result QueuePair::finish_immediate(const Segment& segment, const uint
     immediate_held_ = true;
     return std::nullopt;
   }
-  if (receive_head_.load(std::memory_order_relaxed) == receive_tail_.load(std::memory_order_acquire)) {
-    return Failure::blame(terminate::ddp_no_buffer, segment);
-  }
+  if (next_receive().work == nullptr) return Failure::blame(terminate::ddp_no_buffer, segment);
   const uint64_t written = write_continues_ ? 0 : write_length_;
-  complete_receive(static_cast<uint32_t>(written), IBV_WC_RECV_RDMA_WITH_IMM, true,
+  complete_receive(static_cast<uint32_t>(written), IBV_WC_RECV_RDMA_WITH_IMM, IBV_WC_WITH_IMM, immediate_,
                    segment.opcode == Opcode::immediate_solicited);
   return std::nullopt;
 }
@@ -193,17 +200,23 @@ QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const u
   expected_read_request_++;
   if (request.length > 0) {  // RFC 5040: the STag of a zero-length READ is not looked at
     MemoryTable::Fault fault;
-    const MemoryTable::Pin pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ,
-                                                             request.source_offset, request.length, fault);
-    if (!pin) return refuse(read_fault(fault));
+    const MemoryTable::Pin pin = pin_for_peer(request.source_stag, IBV_ACCESS_REMOTE_READ,
+                                              request.source_offset, request.length, fault);
+    if (!pin) return refuse(rdmap_fault(fault));
   }
+  if (!queue_response({false, request, {}})) return refuse(terminate::ddp_no_buffer);
+  return std::nullopt;
+}
+
+// False when the peer has asked for more than was negotiated (IRD, RFC 6581).
+bool QueuePair::queue_response(const Response& response) {
   // A zero-length READ as the peer's Ready-To-Receive message takes no place of the negotiated depth.
   const uint32_t depth = std::max(inbound_reads_, 1u);
   const std::lock_guard lock(send_mutex_);
-  if (responses_tail_ - responses_head_ >= depth) return refuse(terminate::ddp_no_buffer);
-  responses_[responses_tail_++ % kMaxReadDepth] = request;
+  if (responses_tail_ - responses_head_ >= depth) return false;
+  responses_[responses_tail_++ % kMaxReadDepth] = response;
   transmit_wanted_ = true;
-  return std::nullopt;
+  return true;
 }
 
 QueuePair::Result QueuePair::finish_read_response(const Segment& segment) {
@@ -214,11 +227,7 @@ QueuePair::Result QueuePair::finish_read_response(const Segment& segment) {
   const std::lock_guard lock(send_mutex_);
   SendWork& work = send_works_[reads_[reads_head_ % kMaxReadDepth] & send_mask_];
   work.received += segment.payload_length;
-  if (!segment.last) return std::nullopt;
-  work.done = true;
-  reads_head_++;
-  complete_sends();
-  if (send_next_ != send_tail_) transmit_wanted_ = true;  // READs and fences may have waited for this
+  if (segment.last) response_complete(work);
   return std::nullopt;
 }
 // End of hot path.
@@ -232,7 +241,11 @@ QueuePair::Result QueuePair::peer_terminated(const Segment& segment, const uint8
   failure.send_status = status_of(message.code);
   failure.vendor_error = static_cast<uint32_t>(message.code.layer) << 16 |
                          static_cast<uint32_t>(message.code.type) << 8 | message.code.code;
-  if (!message.has_segment || message.segment.opcode != Opcode::read_request) return failure;
+  if (!message.has_segment || message.segment.queue != kReadRequestQueue || message.segment.tagged)
+    return failure;
+  // That of an atomic which is not to be done (RFC 7306): bad operation code or alignment.
+  if (message.segment.opcode == Opcode::atomic_request && message.code.type == 2)
+    failure.send_status = IBV_WC_REM_INV_REQ_ERR;
   const std::lock_guard lock(send_mutex_);
   for (uint32_t i = reads_head_; i != reads_tail_; i++) {
     const uint32_t index = reads_[i % kMaxReadDepth];

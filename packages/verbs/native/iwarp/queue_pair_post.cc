@@ -20,9 +20,21 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
       return IBV_WC_RDMA_WRITE;
     case IBV_WR_RDMA_READ:
       return IBV_WC_RDMA_READ;
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+      return IBV_WC_COMP_SWAP;
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
+      return IBV_WC_FETCH_ADD;
+    case IBV_WR_BIND_MW:
+      return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV:
+      return IBV_WC_LOCAL_INV;
     default:
       return IBV_WC_SEND;
   }
+}
+
+bool is_atomic(ibv_wr_opcode opcode) {
+  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
 }
 
 }  // namespace
@@ -67,10 +79,19 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   switch (request.opcode) {
     case IBV_WR_SEND:
     case IBV_WR_SEND_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
       break;
+    case IBV_WR_BIND_MW:
+    case IBV_WR_LOCAL_INV: {
+      const int error = check_local(request);
+      if (error != 0) return error;
+      break;
+    }
     case IBV_WR_RDMA_READ:
+    case IBV_WR_ATOMIC_CMP_AND_SWP:
+    case IBV_WR_ATOMIC_FETCH_AND_ADD:
       if (request.send_flags & IBV_SEND_INLINE) return EINVAL;
       break;
     default:
@@ -81,16 +102,12 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   for (int i = 0; i < request.num_sge; i++) length += request.sg_list[i].length;
   if (length > kMaxMessage) return EINVAL;
   if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
-  if (send_tail_ - first_send_in_use() > send_mask_) return ENOMEM;
-  return 0;
-}
-
-// An entry is in use until its completion has been polled; an unsignaled one until a later completion
-// has been, or until it is done when there is no completion to wait for.
-uint32_t QueuePair::first_send_in_use() const {
+  if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
+  // An entry is in use until its completion has been polled; an unsignaled one until a later completion
+  // has been, or until it is done when there is no completion to wait for.
   const uint32_t polled = send_polled_.load(std::memory_order_acquire);
-  if (polled == send_reported_) return send_head_;
-  return static_cast<int32_t>(polled - send_unpolled_) > 0 ? polled : send_unpolled_;
+  if (send_tail_ - (polled == send_reported_ ? send_head_ : polled) > send_mask_) return ENOMEM;
+  return 0;
 }
 
 void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
@@ -106,7 +123,16 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
   work.signaled = signal_all_ || (request.send_flags & IBV_SEND_SIGNALED);
   work.solicited = request.send_flags & IBV_SEND_SOLICITED;
   work.fence = request.send_flags & IBV_SEND_FENCE;
+  work.answered = request.opcode == IBV_WR_RDMA_READ;
   work.done = false;
+  if (is_atomic(request.opcode)) [[unlikely]] {
+    work.answered = true;
+    work.remote_key = request.wr.atomic.rkey;
+    work.operands[0] = request.wr.atomic.compare_add;
+    work.operands[1] = request.wr.atomic.swap;
+  } else if (request.opcode == IBV_WR_BIND_MW) [[unlikely]] {
+    note_binding(request, work);
+  }
   work.sge_count = 0;
   if (work.inlined) {
     uint8_t* to = inline_data(send_tail_);
@@ -124,16 +150,24 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
   send_tail_++;
 }
 
-// Completes, in order, what is done: a READ when its data is there; anything else when its last byte
-// is in the socket (RFC 5040: the LLP is reliable, so the buffer may be reused).
+// Completes, in order, what is done: a READ or an atomic when the response is there; anything else when its
+// last byte is in the socket (RFC 5040: the LLP is reliable, so the buffer may be reused).
 void QueuePair::complete_sends() {
   while (send_head_ != send_next_) {
     const SendWork& work = send_works_[send_head_ & send_mask_];
-    const bool done = work.opcode == IBV_WR_RDMA_READ ? work.done : work.end_position <= sent_position_;
+    const bool done = work.answered ? work.done : work.end_position <= sent_position_;
     if (!done) return;
     if (work.signaled) report_send(send_head_, IBV_WC_SUCCESS, 0);
     send_head_++;
   }
+}
+
+// The oldest that waits for a response has it.
+void QueuePair::response_complete(SendWork& work) {
+  work.done = true;
+  reads_head_++;
+  complete_sends();
+  if (send_next_ != send_tail_) transmit_wanted_ = true;  // READs and fences may have waited for this
 }
 
 void QueuePair::report_send(uint32_t index, ibv_wc_status status, uint32_t vendor_error) {
@@ -143,9 +177,12 @@ void QueuePair::report_send(uint32_t index, ibv_wc_status status, uint32_t vendo
   completion.status = status;
   completion.vendor_err = vendor_error;
   completion.opcode = completion_opcode(work.opcode);
-  completion.byte_len = work.opcode == IBV_WR_RDMA_READ ? work.length : 0;
+  completion.byte_len = work.answered ? work.length : 0;
   completion.qp_num = qp_num;
-  if (send_polled_.load(std::memory_order_acquire) == send_reported_) send_unpolled_ = index;
+  // While no completion waits to be polled, nobody else stores here, and all before this one is free.
+  if (send_polled_.load(std::memory_order_acquire) == send_reported_) {
+    send_polled_.store(index, std::memory_order_relaxed);
+  }
   send_reported_ = index + 1;
   send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, send_reported_);
 }
@@ -154,7 +191,7 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
   int error = 0;
   {
     const std::lock_guard lock(receive_queue_mutex_);
-    if (state_.load(std::memory_order_relaxed) == State::reset) {
+    if (state_.load(std::memory_order_relaxed) == State::reset || shared_ != nullptr) {
       *bad = request;
       return EINVAL;
     }
@@ -169,16 +206,8 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
         *bad = request;
         break;
       }
-      ReceiveWork& work = receive_works_[tail & receive_mask_];
-      work.wr_id = request->wr_id;
-      work.length = 0;
-      work.sge_count = 0;
-      ibv_sge* to = &receive_sges_[size_t{tail & receive_mask_} * cap_.max_recv_sge];
-      for (int i = 0; i < request->num_sge; i++) {
-        if (request->sg_list[i].length == 0) continue;
-        to[work.sge_count++] = request->sg_list[i];
-        work.length += request->sg_list[i].length;
-      }
+      receive_works_[tail & receive_mask_].fill(
+          *request, &receive_sges_[size_t{tail & receive_mask_} * cap_.max_recv_sge]);
       tail++;
     }
     receive_tail_.store(tail, std::memory_order_seq_cst);
@@ -206,6 +235,7 @@ void QueuePair::flush_sends(const Failure& failure) {
 }
 
 void QueuePair::flush_receives(const Failure& failure) {
+  if (shared_ != nullptr) return flush_shared_receive(failure);
   ibv_wc_status status = failure.receive_status;
   uint32_t head = receive_head_.load(std::memory_order_relaxed);
   for (; head != receive_tail_.load(std::memory_order_seq_cst); head++) {

@@ -26,6 +26,7 @@ QueuePair::Result QueuePair::transmit(int sends) {
       failed_work_ = fill_batch();
       if (batch_.empty()) {
         if (failed_work_) return failed_work_;
+        complete_sends();  // what needs no bytes
         set_backlog(false);
         return std::nullopt;
       }
@@ -96,12 +97,12 @@ QueuePair::Result QueuePair::fill_batch() {
 // the other.
 bool QueuePair::pick() {
   const bool response = responses_head_ != responses_tail_;
-  bool own = send_next_ != send_tail_ && !hold_sends_;
+  bool own = send_next_ != send_tail_ && (!hold_sends_ || local_work_next());
   if (own) {
     const SendWork& work = send_works_[send_next_ & send_mask_];
     const uint32_t reading = reads_tail_ - reads_head_;
-    // ORD (RFC 6581): excess READs, and everything behind them, wait here.
-    if (work.opcode == IBV_WR_RDMA_READ && reading >= std::max(outbound_reads_, 1u)) own = false;
+    // ORD (RFC 6581): excess READs and atomics, and everything behind them, wait here.
+    if (work.answered && reading >= std::max(outbound_reads_, 1u)) own = false;
     if (work.fence && reading > 0) own = false;
   }
   if (!response && !own) return false;
@@ -116,6 +117,14 @@ bool QueuePair::pick() {
         break;
       case IBV_WR_SEND_WITH_IMM:
         cursor_.step = Step::immediate_before;
+        break;
+      case IBV_WR_ATOMIC_CMP_AND_SWP:
+      case IBV_WR_ATOMIC_FETCH_AND_ADD:
+        cursor_.step = Step::atomic_request;
+        break;
+      case IBV_WR_BIND_MW:
+      case IBV_WR_LOCAL_INV:
+        cursor_.step = Step::local;
         break;
       default:
         cursor_.step = Step::data;
@@ -141,6 +150,7 @@ QueuePair::Result QueuePair::append(SendWork& work, bool& fits) {
       cursor_.step = Step::finished;
       break;
     case Step::read_request:
+    case Step::atomic_request:
       if (outbound_reads_ == 0) {  // the peer serves none: waiting would be for ever
         failure = Failure{};
         failure->send_status = IBV_WC_REM_INV_REQ_ERR;
@@ -148,8 +158,13 @@ QueuePair::Result QueuePair::append(SendWork& work, bool& fits) {
         failure->status = EPROTO;
         return failure;
       }
-      fits = append_read_request(work);
+      fits = cursor_.step == Step::read_request ? append_read_request(work) : append_atomic_request(work);
       if (!fits) return failure;
+      cursor_.step = Step::finished;
+      break;
+    case Step::local:
+      failure = execute_local(work);
+      if (failure) return failure;
       cursor_.step = Step::finished;
       break;
     case Step::finished:
@@ -175,7 +190,7 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
 
   Target target;
   if (!work.inlined && length > 0 &&
-      !gather(send_sges(send_next_), work.sge_count, cursor_.offset, length, 0, target)) {
+      !gather(pd, send_sges(send_next_), work.sge_count, cursor_.offset, length, 0, target)) {
     Failure failure = Failure::protocol(terminate::local_catastrophic);
     failure.send_status = IBV_WC_LOC_PROT_ERR;
     failure.send_index = send_next_;
@@ -188,6 +203,10 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
     segment.offset = work.remote_address + cursor_.offset;
   } else {
     segment.opcode = work.solicited ? Opcode::send_solicited : Opcode::send;
+    if (work.opcode == IBV_WR_SEND_WITH_INV) [[unlikely]] {
+      segment.opcode = work.solicited ? Opcode::send_solicited_invalidate : Opcode::send_invalidate;
+      segment.invalidate = work.immediate;
+    }
     segment.queue = kSendQueue;
     segment.sequence = send_sequence_;
     segment.message_offset = cursor_.offset;
@@ -259,7 +278,9 @@ bool QueuePair::append_read_request(SendWork& work) {
 // A READ may be served while the local application changes the memory. The CRC must be of the bytes
 // that are sent, so they are copied first: into the scratch buffer, or the stage when there are many.
 QueuePair::Result QueuePair::append_response(bool& fits) {
-  const ReadRequest& request = responses_[responses_head_ % kMaxReadDepth];
+  const Response& response = responses_[responses_head_ % kMaxReadDepth];
+  if (response.atomic) return append_atomic_response(response.operation, fits);
+  const ReadRequest& request = response.read;
   const uint32_t length =
       std::min(request.length - cursor_.offset, payload_limit(max_ulpdu_, kTaggedHeaderLength));
   const bool staged = length > Batch::kCopied;
@@ -270,7 +291,7 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   MemoryTable::Pin pin;
   if (length > 0) {
     MemoryTable::Fault fault;
-    pin = MemoryTable::instance().pin(request.source_stag, pd, IBV_ACCESS_REMOTE_READ, source, length, fault);
+    pin = pin_for_peer(request.source_stag, IBV_ACCESS_REMOTE_READ, source, length, fault);
     if (!pin) return Failure::protocol(terminate::rdmap_invalid_stag);  // deregistered meanwhile
   }
   Segment segment;

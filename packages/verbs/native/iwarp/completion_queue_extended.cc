@@ -1,0 +1,110 @@
+// ibv_cq_ex: one completion after another, read field by field, and when it was added.
+#include <time.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <new>
+
+#include "iwarp/completion_channel.h"
+#include "iwarp/completion_queue.h"
+
+namespace rdmakit::iwarp {
+namespace {
+
+// What ibv_cq_ex_to_cq() rests on.
+static_assert(offsetof(ibv_cq_ex, context) == offsetof(ibv_cq, context));
+static_assert(offsetof(ibv_cq_ex, channel) == offsetof(ibv_cq, channel));
+static_assert(offsetof(ibv_cq_ex, cq_context) == offsetof(ibv_cq, cq_context));
+static_assert(offsetof(ibv_cq_ex, cqe) == offsetof(ibv_cq, cqe));
+static_assert(offsetof(ibv_cq_ex, comp_events_completed) == offsetof(ibv_cq, comp_events_completed));
+
+CompletionQueue* self(ibv_cq_ex* cq) { return static_cast<CompletionQueue*>(cq); }
+
+uint64_t now_ns(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+}  // namespace
+
+std::unique_ptr<CompletionQueue> CompletionQueue::create_extended(ibv_context* context,
+                                                                  const ibv_cq_init_attr_ex& attributes,
+                                                                  Progress progress) {
+  constexpr uint64_t kKnown = IBV_WC_STANDARD_FLAGS | kStampFlags;
+  const bool has_flags = attributes.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS;
+  if (attributes.cqe < 1 || attributes.cqe > static_cast<uint32_t>(kMaxCompletions)) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  if ((attributes.wc_flags & ~kKnown) || (attributes.comp_mask & ~uint32_t{IBV_CQ_INIT_ATTR_MASK_FLAGS}) ||
+      (has_flags && (attributes.flags & ~uint32_t{IBV_CREATE_CQ_ATTR_SINGLE_THREADED}))) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  try {
+    auto queue =
+        std::make_unique<CompletionQueue>(context, static_cast<int>(attributes.cqe), attributes.cq_context,
+                                          static_cast<CompletionChannel*>(attributes.channel), progress);
+    queue->extend(attributes);
+    return queue;
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+    return nullptr;
+  }
+}
+
+void CompletionQueue::extend(const ibv_cq_init_attr_ex& attributes) {
+  monotonic_wanted_ = attributes.wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
+  wallclock_wanted_ = attributes.wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  if (monotonic_wanted_ || wallclock_wanted_) stamps_ = std::make_unique<Stamp[]>(size_t{mask_} + 1);
+  set_readers(attributes.wc_flags);
+}
+
+// Hot path of who reads extended completions.
+void CompletionQueue::stamp(Stamp& stamp) const {
+  if (monotonic_wanted_) stamp.monotonic_ns = now_ns(CLOCK_MONOTONIC);
+  if (wallclock_wanted_) stamp.wallclock_ns = now_ns(CLOCK_REALTIME);
+}
+
+// 0, ENOENT when there is none, EIO after an overrun.
+int CompletionQueue::read_one() {
+  const int count = poll(1, &current_, &current_stamp_);
+  if (count <= 0) return count == 0 ? ENOENT : EIO;
+  wr_id = current_.wr_id;
+  status = current_.status;
+  return 0;
+}
+
+// Readers exist for what was asked for, as ibv_create_cq_ex(3) says.
+void CompletionQueue::set_readers(uint64_t flags) {
+  start_poll = [](ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
+    if (attributes != nullptr && attributes->comp_mask != 0) return EINVAL;
+    CompletionQueue* own = self(cq);
+    own->reader_mutex_.lock();  // until end_poll, unless there is nothing to read
+    const int error = own->read_one();
+    if (error != 0) own->reader_mutex_.unlock();
+    return error;
+  };
+  next_poll = [](ibv_cq_ex* cq) { return self(cq)->read_one(); };
+  end_poll = [](ibv_cq_ex* cq) { self(cq)->reader_mutex_.unlock(); };
+  read_opcode = [](ibv_cq_ex* cq) { return self(cq)->current_.opcode; };
+  read_vendor_err = [](ibv_cq_ex* cq) { return self(cq)->current_.vendor_err; };
+  read_wc_flags = [](ibv_cq_ex* cq) { return self(cq)->current_.wc_flags; };
+  if (flags & IBV_WC_EX_WITH_BYTE_LEN)
+    read_byte_len = [](ibv_cq_ex* cq) { return self(cq)->current_.byte_len; };
+  if (flags & IBV_WC_EX_WITH_IMM) read_imm_data = [](ibv_cq_ex* cq) { return self(cq)->current_.imm_data; };
+  if (flags & IBV_WC_EX_WITH_QP_NUM) read_qp_num = [](ibv_cq_ex* cq) { return self(cq)->current_.qp_num; };
+  if (flags & IBV_WC_EX_WITH_SRC_QP) read_src_qp = [](ibv_cq_ex* cq) { return self(cq)->current_.src_qp; };
+  // Of InfiniBand's addressing; 0 here.
+  if (flags & IBV_WC_EX_WITH_SLID) read_slid = [](ibv_cq_ex*) { return uint32_t{0}; };
+  if (flags & IBV_WC_EX_WITH_SL) read_sl = [](ibv_cq_ex*) { return uint8_t{0}; };
+  if (flags & IBV_WC_EX_WITH_DLID_PATH_BITS) read_dlid_path_bits = [](ibv_cq_ex*) { return uint8_t{0}; };
+  if (flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
+    read_completion_ts = [](ibv_cq_ex* cq) { return self(cq)->current_stamp_.monotonic_ns; };
+  if (flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+    read_completion_wallclock_ns = [](ibv_cq_ex* cq) { return self(cq)->current_stamp_.wallclock_ns; };
+}
+// End of hot path.
+
+}  // namespace rdmakit::iwarp
