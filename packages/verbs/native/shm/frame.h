@@ -21,7 +21,7 @@
 namespace rdmakit::shm {
 
 inline constexpr uint32_t kFrameMagic = 0x6b6d6472;  // "rdmk"
-inline constexpr uint16_t kFrameVersion = 1;
+inline constexpr uint16_t kFrameVersion = 2;
 inline constexpr size_t kMaxPrivateData = 512;
 
 enum class FrameType : uint16_t {
@@ -41,11 +41,16 @@ struct FrameHeader {
   FrameType type;
 };
 
+// What a greeting brings beyond the area and the region table.
+inline constexpr uint32_t kGreetingEventFd = 1;  // the third descriptor: rung for arrivals
+inline constexpr uint32_t kGreetingStamps = 2;   // arrivals are to carry the time
+
 struct GreetingFrame {  // request, accept, reject
   FrameHeader header;
   uint32_t receive_entries;  // AreaShape of the sender's area
   uint32_t receive_sges;
   uint32_t queue_pair;  // number
+  uint32_t flags;       // kGreeting…
   int32_t status;       // reject: 0, or an errno value when it was not the application that said no
   uint32_t private_length;
   uint8_t private_data[kMaxPrivateData];
@@ -57,10 +62,13 @@ struct SegmentFrame {  // announce, withdraw
   uint32_t generation;
 };
 
+// What the receiver of an end did wrong, as an asynchronous event tells it.
+enum class Blame : uint32_t { nothing, access, request };
+
 struct PlainFrame {  // synchronized, kick, end
   FrameHeader header;
   int32_t status;  // end: 0 is orderly, else an errno value
-  uint32_t reserved;
+  Blame blame;     // end
 };
 
 inline FrameHeader header_of(FrameType type) { return {kFrameMagic, kFrameVersion, type}; }

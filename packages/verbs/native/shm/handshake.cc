@@ -25,7 +25,7 @@ void Connection::fail(int status, Events& events) {
   stop_watching();
   socket_.reset();
   state_ = State::ended;
-  if (queue_pair_ != nullptr) queue_pair_->fail({IBV_WC_WR_FLUSH_ERR, status, status});
+  if (queue_pair_ != nullptr) queue_pair_->fail({.status = status, .peer_status = status});
   link_.reset();
   events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
 }
@@ -70,7 +70,11 @@ int Connection::send_greeting(FrameType type) {
     greeting.queue_pair = queue_pair_->qp_num;
     fds[count++] = queue_pair_->area_fd();
     fds[count++] = queue_pair_->table_fd();
-    if (queue_pair_->event_fd() >= 0) fds[count++] = queue_pair_->event_fd();
+    if (queue_pair_->shape().stamped) greeting.flags |= kGreetingStamps;
+    if (queue_pair_->event_fd() >= 0) {
+      greeting.flags |= kGreetingEventFd;
+      fds[count++] = queue_pair_->event_fd();
+    }
   }
   return socket() < 0 ? ECONNRESET : send_frame(socket(), &greeting, sizeof greeting, {fds, count});
 }
@@ -150,7 +154,8 @@ void Connection::read_frames(Events& events) {
     if (error == EPIPE) return lost(Failure::lost(ECONNRESET), events);
     if (error == 0) error = take_frame(frame, events);
     if (error != 0) {
-      if (queue_pair_ != nullptr) queue_pair_->fail({IBV_WC_WR_FLUSH_ERR, error, ECONNABORTED});
+      if (queue_pair_ != nullptr)
+        queue_pair_->fail(error == EPROTO ? Failure::violation() : Failure::fatal(error));
       return;
     }
     if (state_ != State::await_segments && state_ != State::established) return;
@@ -176,9 +181,13 @@ int Connection::take_frame(Frame& frame, Events& events) {
       return 0;
     case FrameType::kick:
       return 0;
-    case FrameType::end:
-      lost({IBV_WC_WR_FLUSH_ERR, frame.plain.status, 0}, events);
+    case FrameType::end: {
+      Failure failure{.status = frame.plain.status};
+      if (frame.plain.blame == Blame::access) failure.event = Failure::kAccess;
+      if (frame.plain.blame == Blame::request) failure.event = Failure::kRequest;
+      lost(failure, events);
       return 0;
+    }
     default:
       return EPROTO;
   }

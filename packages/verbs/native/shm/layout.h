@@ -86,6 +86,7 @@ inline constexpr uint32_t kArmedAny = 2;
 struct AreaShape {
   uint32_t entries = 0;
   uint32_t sges = 0;
+  bool stamped = false;
 
   bool sane() const {
     return entries > 0 && entries <= kMaxWorkRequests && (entries & (entries - 1)) == 0 && sges > 0 &&
@@ -94,7 +95,9 @@ struct AreaShape {
   size_t entry_stride() const { return (sizeof(ReceiveEntry) + sges * sizeof(ReceiveSge) + 63) / 64 * 64; }
   size_t slots_at() const { return sizeof(AreaHeader); }
   size_t entries_at() const { return slots_at() + entries * sizeof(Slot); }
-  size_t size() const { return entries_at() + entries * entry_stride(); }
+  // When each arrival was published: std::atomic<uint64_t>, nanoseconds of CLOCK_MONOTONIC.
+  size_t stamps_at() const { return entries_at() + entries * entry_stride(); }
+  size_t size() const { return stamps_at() + (stamped ? entries * sizeof(uint64_t) : 0); }
 };
 
 // A region of a protection domain. Written by its owner; peers map the table read-only.

@@ -32,7 +32,8 @@ class Peer {
   const ReceiveEntry& entry(uint32_t position) const {
     return *reinterpret_cast<const ReceiveEntry*>(entries_ + (position & mask_) * entry_stride_);
   }
-  uint32_t entries() const { return mask_ + 1; }
+  bool stamped() const { return shape_.stamped; }
+  std::atomic<uint64_t>& stamp(uint32_t position) const { return stamps_[position & mask_]; }
   uint32_t sges() const { return shape_.sges; }
   pid_t pid() const { return pid_; }
   uint32_t queue_pair() const { return queue_pair_; }
@@ -52,6 +53,7 @@ class Peer {
   Slot* slots_ = nullptr;
   uint8_t* entries_ = nullptr;
   size_t entry_stride_ = 0;
+  std::atomic<uint64_t>* stamps_ = nullptr;
   uint32_t mask_ = 0;
   const RegionEntry* table_ = nullptr;
   struct Mapped {

@@ -10,6 +10,7 @@
 #include "shm/completion_channel.h"
 #include "shm/completion_queue.h"
 #include "shm/connection.h"
+#include "shm/device.h"
 #include "shm/protection_domain.h"
 
 namespace rdmakit::shm {
@@ -40,7 +41,8 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
   cap.max_recv_wr = ring_size(cap.max_recv_wr);
   cap.max_send_sge = std::max(cap.max_send_sge, 1u);
   cap.max_recv_sge = std::max(cap.max_recv_sge, 1u);
-  const AreaShape shape{cap.max_recv_wr, cap.max_recv_sge};
+  const AreaShape shape{cap.max_recv_wr, cap.max_recv_sge,
+                        CompletionQueue::of(attributes->recv_cq)->stamped()};
   UniqueFd fd;
   std::shared_ptr<SharedMapping> area =
       SharedMapping::create("rdmakit-queue-pair", shape.size(), Sharing::writable, fd);
@@ -50,6 +52,7 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
   made->header_ = reinterpret_cast<AreaHeader*>(area->data());
   made->header_->floor.store(UINT32_MAX, std::memory_order_relaxed);
   made->slots_ = reinterpret_cast<Slot*>(area->data() + shape.slots_at());
+  made->stamps_ = reinterpret_cast<const uint64_t*>(area->data() + shape.stamps_at());
   made->area_ = std::move(area);
   return made;
 }
@@ -83,8 +86,8 @@ QueuePair::~QueuePair() {
   receive_queue()->users--;
 }
 
-CompletionQueue* QueuePair::send_queue() const { return static_cast<CompletionQueue*>(send_cq); }
-CompletionQueue* QueuePair::receive_queue() const { return static_cast<CompletionQueue*>(recv_cq); }
+CompletionQueue* QueuePair::send_queue() const { return CompletionQueue::of(send_cq); }
+CompletionQueue* QueuePair::receive_queue() const { return CompletionQueue::of(recv_cq); }
 ProtectionDomain* QueuePair::domain() const { return static_cast<ProtectionDomain*>(pd); }
 
 int QueuePair::table_fd() const { return domain()->table_fd(); }
@@ -111,9 +114,36 @@ int QueuePair::modify(ibv_qp_attr* attributes, int mask) {
       state_.store(State::init);
       return 0;
     }
+    case IBV_QPS_RESET:
+      return reset();
     default:
       return EOPNOTSUPP;  // connecting takes a ConnectionId
   }
+}
+
+// Only what was never connected comes back from the error state: the area of a connection stays closed, so
+// that a peer which has not noticed finds it so.
+int QueuePair::reset() {
+  const std::lock_guard ending(ending_mutex_);
+  const std::lock_guard members_lock(receive_queue()->members_lock());
+  const std::lock_guard lock(send_lock_);
+  const std::lock_guard receive_lock(receive_lock_);
+  if (link_ != nullptr || !connection_.expired()) return EOPNOTSUPP;
+  ibv_qp::state = IBV_QPS_RESET;
+  state_.store(State::reset);
+  // What was posted is dropped, and so are its completions: they would count as those of new work.
+  send_queue()->forget(&send_polled_);
+  receive_queue()->forget(&receive_polled_);
+  send_head_ = send_tail_ = send_reported_ = 0;
+  send_polled_.store(0);
+  receive_head_ = 0;
+  receive_polled_.store(0);
+  receive_tail_.store(0);
+  header_->posted.store(0);
+  header_->closed.store(0);
+  broken_ = ended_ = false;
+  end_status_ = 0;
+  return 0;
 }
 
 void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
@@ -153,6 +183,7 @@ int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
     const std::lock_guard lock(send_lock_);
     if (state_.load() != State::init) return ECONNABORTED;
     peer_ = std::move(peer);
+    peer_stamped_ = peer_->stamped();
     link_ = std::move(link);
     area_fd_.reset();  // the peer has it
     ibv_qp::state = IBV_QPS_RTS;
@@ -179,7 +210,7 @@ int QueuePair::fail(const Failure& failure) {
   }
   // Close, then look who is at it; the peer says that it is at it, then looks whether this is closed.
   header_->closed.store(1, std::memory_order_seq_cst);
-  wait_for_peer(0);
+  if (failure.peer_keeps_rules) wait_for_peer(0);
   {
     // What has arrived whole is delivered, the rest of the receives is flushed.
     const std::lock_guard lock(receive_queue()->members_lock());
@@ -190,14 +221,51 @@ int QueuePair::fail(const Failure& failure) {
     broken_ = true;
     flush_receives();
   }
+  if (failure.event != Failure::kNothing) {
+    events_.fetch_or(failure.event);
+    Engine::instance().call(errand_);
+  }
   if (link == nullptr) return end_status_;
-  link->end(failure.peer_status);
+  link->end(failure.peer_status, failure.peer_blame);
   Connection::queue_pair_ended(connection_, failure.status);
   return end_status_;
 }
 
+void QueuePair::fail_later(const Failure& failure) {
+  {
+    const std::lock_guard lock(later_lock_);
+    if (fails_later_) return;
+    fails_later_ = true;
+    later_ = failure;
+  }
+  Engine::instance().call(errand_);
+}
+
+void QueuePair::run_errand() {
+  bool fails;
+  Failure failure;
+  {
+    const std::lock_guard lock(later_lock_);
+    fails = fails_later_;
+    failure = later_;
+  }
+  if (fails) fail(failure);
+  raise_events();
+}
+
+void QueuePair::raise_events() {
+  const uint32_t events = events_.exchange(0);
+  const auto raise = [&](uint32_t event, ibv_event_type type) {
+    if (events & event) async_events().emit({type, reinterpret_cast<uint64_t>(static_cast<ibv_qp*>(this))});
+  };
+  raise(Failure::kAccess, IBV_EVENT_QP_ACCESS_ERR);
+  raise(Failure::kRequest, IBV_EVENT_QP_REQ_ERR);
+  raise(Failure::kFatal, IBV_EVENT_QP_FATAL);
+}
+
 void QueuePair::retire() {
   fail(Failure{});
+  Engine::instance().cancel(errand_);
   receive_queue()->detach(this);
   send_queue()->detach(this);
   send_queue()->forget(&send_polled_);

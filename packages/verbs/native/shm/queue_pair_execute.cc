@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 
+#include "shm/completion_queue.h"
 #include "shm/copy.h"
 #include "shm/protection_domain.h"
 #include "shm/queue_pair.h"
@@ -86,7 +87,7 @@ QueuePair::Outcome QueuePair::write(const Request& request) {
     switch (peer_->reach(request.remote_key, request.remote_address, request.length, IBV_ACCESS_REMOTE_WRITE,
                          piece)) {
       case Peer::Reach::refused:
-        return Outcome::failed(IBV_WC_REM_ACCESS_ERR);
+        return Outcome::refused();
       case Peer::Reach::not_mapped:
         return Outcome::later();
       case Peer::Reach::ok:
@@ -116,7 +117,7 @@ QueuePair::Outcome QueuePair::read(const Request& request) {
   switch (peer_->reach(request.remote_key, request.remote_address, request.length, IBV_ACCESS_REMOTE_READ,
                        piece)) {
     case Peer::Reach::refused:
-      return Outcome::failed(IBV_WC_REM_ACCESS_ERR);
+      return Outcome::refused();
     case Peer::Reach::not_mapped:
       return Outcome::later();
     case Peer::Reach::ok:
@@ -141,7 +142,7 @@ QueuePair::Outcome QueuePair::atomic(const Request& request) {
   switch (peer_->reach(request.remote_key, request.remote_address, sizeof(uint64_t), IBV_ACCESS_REMOTE_ATOMIC,
                        piece)) {
     case Peer::Reach::refused:
-      return Outcome::failed(IBV_WC_REM_ACCESS_ERR);
+      return Outcome::refused();
     case Peer::Reach::not_mapped:
       return Outcome::later();
     case Peer::Reach::ok:
@@ -150,7 +151,7 @@ QueuePair::Outcome QueuePair::atomic(const Request& request) {
   if (piece.mapped == nullptr) [[unlikely]]
     return Outcome::failed(IBV_WC_REM_OP_ERR, EOPNOTSUPP);
   if (reinterpret_cast<uintptr_t>(piece.mapped) % sizeof(uint64_t) != 0) [[unlikely]] {
-    return Outcome::failed(IBV_WC_REM_INV_REQ_ERR);
+    return Outcome::invalid(Blame::request);
   }
   const std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(piece.mapped));
   uint64_t before = request.compare_add;
@@ -204,7 +205,7 @@ QueuePair::Outcome QueuePair::place(const Request& request, const ReceiveEntry& 
   }
   if (request.length > capacity) [[unlikely]] {
     publish(slot, SlotKind::length_error, request);
-    return Outcome::failed(IBV_WC_REM_INV_REQ_ERR);
+    return Outcome::invalid(Blame::nothing);  // the peer's completion tells it
   }
   SgeWalk local(request.sges, request.sge_count);
   uint64_t left = request.length;
@@ -234,6 +235,8 @@ void QueuePair::publish(Slot& slot, SlotKind kind, const Request& request) {
   const bool immediate =
       request.opcode == IBV_WR_SEND_WITH_IMM || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   const bool solicited = request.solicited || kind >= SlotKind::length_error;
+  if (peer_stamped_) [[unlikely]]
+    peer_->stamp(position_).store(monotonic_now(), std::memory_order_relaxed);
   slot.length = static_cast<uint32_t>(request.length);
   slot.immediate = request.immediate;
   slot.kind = kind;

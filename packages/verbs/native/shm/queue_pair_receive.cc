@@ -81,7 +81,7 @@ int QueuePair::consume(int capacity, ibv_wc* completions) {
     }
     if (!good || completions[count - 1].status != IBV_WC_SUCCESS) [[unlikely]] {
       broken_ = true;
-      Connection::fail_queue_pair(connection_, Failure::protocol());
+      fail_later(good ? Failure::receive() : Failure::violation());
     }
   }
   return count;
@@ -93,6 +93,8 @@ bool QueuePair::take(const Slot& slot, ibv_wc& completion) {
   const uint8_t flags = read_once(slot.flags);
   const uint32_t length = read_once(slot.length);
   const uint32_t index = receive_head_ & receive_mask_;
+  if (shape_.stamped) [[unlikely]]
+    arrival_time_ = std::min(read_once(stamps_[index]), monotonic_now());
   const ReceiveWork& work = receive_works_[index];
   completion = {};
   completion.wr_id = work.wr_id;
