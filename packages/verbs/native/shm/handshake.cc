@@ -62,7 +62,7 @@ int Connection::send_greeting(FrameType type) {
   greeting.header = header_of(type);
   greeting.private_length = static_cast<uint32_t>(private_data_.size());
   std::copy(private_data_.begin(), private_data_.end(), greeting.private_data);
-  int fds[3];
+  int fds[kMaxDescriptors];
   size_t count = 0;
   if (type != FrameType::reject) {
     greeting.receive_entries = queue_pair_->shape().entries;
@@ -74,6 +74,13 @@ int Connection::send_greeting(FrameType type) {
     if (queue_pair_->event_fd() >= 0) {
       greeting.flags |= kGreetingEventFd;
       fds[count++] = queue_pair_->event_fd();
+    }
+    if (const SharedReceiveQueue* shared = queue_pair_->shared_receives()) {
+      greeting.flags |= kGreetingShared;
+      greeting.shared_entries = shared->shape().entries;
+      greeting.shared_sges = shared->shape().sges;
+      fds[count++] = shared->board_fd();
+      fds[count++] = shared->claims_fd();
     }
   }
   return socket() < 0 ? ECONNRESET : send_frame(socket(), &greeting, sizeof greeting, {fds, count});
@@ -180,6 +187,11 @@ int Connection::take_frame(Frame& frame, Events& events) {
       events.push_back({CmEvent::Type::established, 0, std::move(peer_private_data_), nullptr});
       return 0;
     case FrameType::kick:
+      return 0;
+    case FrameType::limit:
+      if (queue_pair_ == nullptr) return 0;
+      if (queue_pair_->shared_receives() == nullptr) return EPROTO;
+      queue_pair_->shared_receives()->look_at_limit();
       return 0;
     case FrameType::end: {
       Failure failure{.status = frame.plain.status};

@@ -12,6 +12,7 @@
 #include "shm/protection_domain.h"
 #include "shm/queue_pair.h"
 #include "shm/segment.h"
+#include "shm/shared_receive_queue.h"
 
 namespace rdmakit {
 namespace {
@@ -62,7 +63,7 @@ class ShmProvider final : public Provider {
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
   uint32_t capabilities(ibv_context*) override {
     return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics |
-           kCapabilityTimestamps | kCapabilityResize | kCapabilityReregister;
+           kCapabilitySharedReceiveQueue | kCapabilityTimestamps | kCapabilityResize | kCapabilityReregister;
   }
   // Addresses are paths of sockets: there is no GID.
   int query_gids(ibv_context*, uint8_t port, std::vector<GidEntry>&) override {
@@ -87,6 +88,18 @@ class ShmProvider final : public Provider {
   ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress) override;
   int resize_cq(ibv_cq* cq, int entries) override;
   int destroy_cq(ibv_cq* cq) override;
+
+  ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
+    return SharedReceiveQueue::create(pd, attributes).release();
+  }
+  int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
+    return static_cast<SharedReceiveQueue*>(srq)->modify(*attributes, mask);
+  }
+  int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
+    static_cast<SharedReceiveQueue*>(srq)->query(*attributes);
+    return 0;
+  }
+  int destroy_srq(ibv_srq* srq) override;
 
   ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
     return QueuePair::create(pd, attributes).release();
@@ -126,6 +139,9 @@ int ShmProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->max_cqe = kMaxCompletions;
   attributes->max_mr = kMaxRegions - 1;
   attributes->max_pd = 65536;
+  attributes->max_srq = 65536;
+  attributes->max_srq_wr = kMaxWorkRequests;
+  attributes->max_srq_sge = kMaxSge;
   // Reads and atomics are done when they are posted, so there is no bound; this is what the field holds.
   attributes->max_qp_rd_atom = UINT8_MAX;
   attributes->max_qp_init_rd_atom = UINT8_MAX;
@@ -285,6 +301,13 @@ int ShmProvider::destroy_cq(ibv_cq* cq) {
   return 0;
 }
 
+int ShmProvider::destroy_srq(ibv_srq* srq) {
+  auto* own = static_cast<SharedReceiveQueue*>(srq);
+  if (own->in_use()) return EBUSY;
+  destroy(own);
+  return 0;
+}
+
 int ShmProvider::destroy_qp(ibv_qp* qp) {
   QueuePair* own = static_cast<QueuePair*>(qp);
   if (const std::shared_ptr<Connection> connection = own->connection().lock()) connection->forget_qp(own);
@@ -307,6 +330,10 @@ int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
   return static_cast<QueuePair*>(qp)->post_receive(request, bad);
 }
 
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  return static_cast<SharedReceiveQueue&>(*srq).post(request, bad);
+}
+
 struct Device {
   ibv_device device{};
   ibv_context context{};
@@ -325,6 +352,7 @@ struct Device {
     context.ops.req_notify_cq = req_notify_cq;
     context.ops.post_send = post_send;
     context.ops.post_recv = post_recv;
+    context.ops.post_srq_recv = post_srq_recv;
   }
 };
 

@@ -21,6 +21,7 @@
 #include "shm/layout.h"
 #include "shm/link.h"
 #include "shm/peer.h"
+#include "shm/shared_receive_queue.h"
 #include "shm/spin_lock.h"
 
 namespace rdmakit::shm {
@@ -31,7 +32,7 @@ class ProtectionDomain;
 
 // Why a connection ends, and what is told to whom.
 struct Failure {
-  enum Event : uint32_t { kNothing = 0, kFatal = 1, kAccess = 2, kRequest = 4 };
+  enum Event : uint32_t { kNothing = 0, kFatal = 1, kAccess = 2, kRequest = 4, kLastReceive = 8 };
   ibv_wc_status oldest_send = IBV_WC_WR_FLUSH_ERR;  // all others get IBV_WC_WR_FLUSH_ERR
   int status = 0;                                   // of the id's `disconnected` event; 0 is an orderly end
   int peer_status = 0;                              // of the peer's
@@ -72,6 +73,7 @@ class QueuePair final : public ibv_qp {
   AreaShape shape() const { return shape_; }
   int area_fd() const { return area_fd_.get(); }
   int table_fd() const;
+  SharedReceiveQueue* shared_receives() const { return shared_; }
   int event_fd() const;
 
   // INIT → RTS. 0 or an errno value.
@@ -97,6 +99,9 @@ class QueuePair final : public ibv_qp {
   void arm(uint32_t armed);
   // A peer has taken the arming away, because it brought something.
   bool was_disarmed() const;
+
+  // Something was posted to the shared receive queue: the peer is woken if it waits for that.
+  void kick_starved();
 
   // Sends what waited, if it need not wait any more.
   void progress();
@@ -134,12 +139,6 @@ class QueuePair final : public ibv_qp {
     ibv_wr_opcode opcode;
     unsigned flags;
   };
-  struct ReceiveWork {
-    uint64_t wr_id;
-    uint64_t length;
-    uint32_t sge_count;
-  };
-
   QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape);
 
   int reset();
@@ -173,15 +172,21 @@ class QueuePair final : public ibv_qp {
   Outcome place(const Request& request, const ReceiveEntry& entry);
   ibv_wc_status check_local(const Request& request, int access) const;
   bool has_receive();
+  bool take_shared_receive();
+  const ReceiveEntry& receive_entry() const;
   bool hold(uint32_t key);
   void let_go();
   bool can_touch(const RemotePiece& piece);
+  void publish_payload(const Request& request);
   void publish(Slot& slot, SlotKind kind, const Request& request);
   void wake();
 
   // queue_pair_receive.cc
-  bool take(const Slot& slot, ibv_wc& completion);
+  bool take(const Slot& slot, const ReceiveWork& work, const ibv_sge* sges, ibv_wc& completion);
+  bool take_private(const Slot& slot, ibv_wc& completion);
+  bool take_shared(const Slot& slot, ibv_wc& completion);
   void flush_receives();
+  void flush_shared();
 
   const ibv_qp_cap cap_;
   const bool signal_all_;
@@ -195,7 +200,8 @@ class QueuePair final : public ibv_qp {
   std::atomic<bool> waiting_{false};  // the oldest send cannot be done yet
   uint32_t held_ = 0;                 // the hazard as the peer sees it
   uint32_t position_ = 0;             // messages sent that took a receive
-  uint32_t posted_ = 0;               // receives of the peer, as last read
+  uint32_t posted_ = 0;               // receives of the peer, as last read; of a shared queue, as taken
+  uint32_t taken_ = 0;                // the receive of a shared queue that is for the next message
   uint32_t send_mask_ = 0;
   uint32_t send_head_ = 0;                // the oldest that is not done
   uint32_t send_tail_ = 0;                // the next to be posted
@@ -213,6 +219,7 @@ class QueuePair final : public ibv_qp {
   alignas(kApart) AreaHeader* header_ = nullptr;
   Slot* slots_ = nullptr;
   const uint64_t* stamps_ = nullptr;
+  SharedReceiveQueue* const shared_;  // or null
   uint32_t receive_mask_ = 0;
   uint32_t receive_head_ = 0;                // the next arrival; under members_lock
   bool broken_ = false;                      // no more arrivals are taken; under members_lock
