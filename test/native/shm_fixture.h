@@ -126,6 +126,8 @@ struct Options {
   uint32_t sge = 4;
   uint32_t inline_data = 512;
   ibv_cq* cq = nullptr;  // shared, else one of its own
+  ibv_pd* pd = nullptr;  // likewise
+  ibv_srq* srq = nullptr;
 };
 
 // One end: everything from the protection domain to the queue pair.
@@ -139,7 +141,7 @@ struct End {
   Options options;
 
   End(Id made, const Options& wanted) : id(std::move(made)), options(wanted) {
-    pd = provider().alloc_pd(context());
+    pd = options.pd != nullptr ? options.pd : provider().alloc_pd(context());
     CHECK(pd != nullptr);
     cq = options.cq;
     if (cq == nullptr) {
@@ -152,6 +154,7 @@ struct End {
     ibv_qp_init_attr attributes{};
     attributes.qp_type = IBV_QPT_RC;
     attributes.send_cq = attributes.recv_cq = cq;
+    attributes.srq = options.srq;
     attributes.cap = {options.depth, options.depth, options.sge, options.sge, options.inline_data};
     qp = id.id->create_qp(pd, &attributes);
     CHECK(qp != nullptr);
@@ -162,7 +165,7 @@ struct End {
     id.id->close();
     if (owns_cq) CHECK(provider().destroy_cq(cq) == 0);
     if (channel != nullptr) CHECK(provider().destroy_comp_channel(channel) == 0);
-    CHECK(provider().dealloc_pd(pd) == 0);
+    if (options.pd == nullptr) CHECK(provider().dealloc_pd(pd) == 0);
   }
   void destroy_qp() {
     if (qp != nullptr) CHECK(provider().destroy_qp(std::exchange(qp, nullptr)) == 0);

@@ -81,7 +81,7 @@ int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
   }
   CompletionQueue* taken = next_event();
   if (taken == nullptr) return EAGAIN;
-  *queue = taken;
+  *queue = taken->verbs();
   *queue_context = taken->cq_context;
   return 0;
 }

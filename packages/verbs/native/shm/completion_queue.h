@@ -5,6 +5,7 @@
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <time.h>
 
 #include <array>
 #include <atomic>
@@ -13,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "shm/engine.h"
 #include "shm/spin_lock.h"
 
 namespace rdmakit::shm {
@@ -20,10 +22,18 @@ namespace rdmakit::shm {
 class CompletionChannel;
 class QueuePair;
 
-class CompletionQueue : public ibv_cq {
+// An ibv_cq_ex begins like an ibv_cq (ibv_cq_ex_to_cq), so every queue is an extended one.
+class CompletionQueue final : public ibv_cq_ex {
  public:
-  CompletionQueue(ibv_context* context, int entries, void* cq_context, CompletionChannel* channel);
+  // `flags`: IBV_WC_EX_…, of which the timestamps matter.
+  CompletionQueue(ibv_context* context, int entries, void* cq_context, CompletionChannel* channel,
+                  uint64_t flags);
   ~CompletionQueue();
+
+  static CompletionQueue* of(ibv_cq* queue) {
+    return static_cast<CompletionQueue*>(reinterpret_cast<ibv_cq_ex*>(queue));
+  }
+  ibv_cq* verbs() { return ibv_cq_ex_to_cq(this); }
 
   // Adds a completion. `solicited`: it also wakes who asked for solicited events only. When it is
   // polled, `polled` becomes `position`: a work queue entry is free again only then, so that a
@@ -31,8 +41,11 @@ class CompletionQueue : public ibv_cq {
   void push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled, uint32_t position);
   // Drops the completions that would tell `polled`: its queue pair is going away.
   void forget(const std::atomic<uint32_t>* polled);
-  // ibv_poll_cq: the number taken, or -1 once completions were lost because the ring was full.
-  int poll(int capacity, ibv_wc* completions);
+  // ibv_poll_cq: the number taken, or -1 once a completion was lost because the ring was full. `time`, when
+  // asked for, is when the one completion that is taken came into being.
+  int poll(int capacity, ibv_wc* completions, uint64_t* time = nullptr);
+  // ibv_resize_cq: 0 or an errno value.
+  int resize(int entries);
   void request_notification(bool solicited_only);
 
   // A connected queue pair joins, with its arrivals when this is its receive queue.
@@ -46,6 +59,8 @@ class CompletionQueue : public ibv_cq {
   void look_for_arrivals();
 
   CompletionChannel* event_channel() const { return channel_; }
+  // Completions of this queue carry the time.
+  bool stamped() const { return stamped_; }
 
   // Queue pairs made on this queue, connected or not.
   std::atomic<int> users{0};
@@ -60,12 +75,19 @@ class CompletionQueue : public ibv_cq {
   unsigned events_taken = 0;
 
  private:
-  int pop(int capacity, ibv_wc* completions);
-  int scan(int capacity, ibv_wc* completions);
+  int pop(int capacity, ibv_wc* completions, uint64_t* time);
+  int scan(int capacity, ibv_wc* completions, uint64_t* time);
   void try_waiting();
   void wait_for_acknowledgements();
+  void tell_overrun();
+
+  // completion_queue_extended.cc
+  void fill_extended(uint64_t flags);
+  int begin_poll();
+  int take_next();
 
   CompletionChannel* const channel_;
+  const bool stamped_;
 
   struct Entry {
     ibv_wc completion;
@@ -74,11 +96,13 @@ class CompletionQueue : public ibv_cq {
   };
   SpinLock ring_lock_;
   std::unique_ptr<Entry[]> ring_;
+  std::unique_ptr<uint64_t[]> times_;  // of the entries, when they are stamped; CLOCK_MONOTONIC
   uint32_t mask_ = 0;
   std::atomic<uint32_t> head_{0};
   std::atomic<uint32_t> tail_{0};
   uint32_t armed_;  // kArmed…
   std::atomic<bool> overrun_{false};
+  Engine::Errand overrun_errand_{[this] { tell_overrun(); }};
 
   SpinLock members_lock_;
   std::vector<QueuePair*> members_;
@@ -86,6 +110,18 @@ class CompletionQueue : public ibv_cq {
   bool look_at_all_ = false;            // the first poll after arming misses nothing
   std::array<QueuePair*, 8> recent_{};  // the ones that had arrivals lately, when there are many
   size_t next_recent_ = 0;
+
+  // Between ibv_start_poll and ibv_end_poll.
+  SpinLock extended_lock_;
+  ibv_wc current_{};
+  uint64_t current_time_ = 0;
 };
+
+// CLOCK_MONOTONIC in nanoseconds.
+inline uint64_t monotonic_now() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
 
 }  // namespace rdmakit::shm

@@ -159,15 +159,6 @@ void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
   });
 }
 
-void Connection::fail_queue_pair(std::weak_ptr<Connection> id, const Failure& failure) {
-  Engine::instance().post([id = std::move(id), failure] {
-    const auto self = id.lock();
-    if (self == nullptr) return;
-    const std::lock_guard lock(self->mutex_);
-    if (self->queue_pair_ != nullptr) self->queue_pair_->fail(failure);
-  });
-}
-
 void Connection::later(void (Connection::*step)(Events&)) {
   Engine::instance().post([weak = weak_from_this(), step] {
     const auto self = std::static_pointer_cast<Connection>(weak.lock());

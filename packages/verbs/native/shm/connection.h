@@ -46,8 +46,6 @@ class Connection final : public ConnectionId, public Engine::Client {
   void forget_qp(QueuePair* queue_pair);
   // The established connection of this id is over. Takes no lock and no reference.
   static void queue_pair_ended(std::weak_ptr<Connection> id, int status);
-  // fail() of the id's queue pair, by the engine: the caller holds locks that fail() takes.
-  static void fail_queue_pair(std::weak_ptr<Connection> id, const Failure& failure);
 
  private:
   enum class State : uint8_t {

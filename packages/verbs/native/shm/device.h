@@ -1,12 +1,15 @@
-// The one device of this provider, "shm0", and its process-wide context.
+// The one device of this provider, "shm0", its process-wide context, and what it tells.
 #pragma once
 
 #include <infiniband/verbs.h>
+
+#include "software/async_events.h"
 
 namespace rdmakit::shm {
 
 inline constexpr char kDeviceName[] = "shm0";
 
 ibv_context* device_context();
+software::AsyncEvents& async_events();
 
 }  // namespace rdmakit::shm

@@ -43,6 +43,46 @@ void Engine::post(std::function<void()> task) {
   wake();
 }
 
+void Engine::call(Errand& errand) {
+  {
+    const std::lock_guard lock(errands_mutex_);
+    if (errand.queued_) return;
+    errand.queued_ = true;
+    errand.next_ = nullptr;
+    (last_errand_ == nullptr ? first_errand_ : last_errand_->next_) = &errand;
+    last_errand_ = &errand;
+  }
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t done = write(wake_fd_.get(), &one, sizeof one);
+}
+
+void Engine::cancel(Errand& errand) {
+  std::unique_lock lock(errands_mutex_);
+  if (errand.queued_) {
+    Errand* before = nullptr;
+    for (Errand* at = first_errand_; at != &errand; at = at->next_) before = at;
+    (before == nullptr ? first_errand_ : before->next_) = errand.next_;
+    if (last_errand_ == &errand) last_errand_ = before;
+    errand.queued_ = false;
+  }
+  if (!on_this_thread()) errand_over_.wait(lock, [&] { return running_ != &errand; });
+}
+
+void Engine::run_errands() {
+  std::unique_lock lock(errands_mutex_);
+  while (first_errand_ != nullptr) {
+    running_ = first_errand_;
+    first_errand_ = running_->next_;
+    if (first_errand_ == nullptr) last_errand_ = nullptr;
+    running_->queued_ = false;
+    lock.unlock();
+    running_->run_();
+    lock.lock();
+    running_ = nullptr;
+    errand_over_.notify_all();
+  }
+}
+
 void Engine::wake() {
   if (woken_) return;
   woken_ = true;
@@ -101,6 +141,7 @@ void Engine::run() {
       const uint64_t number = events[i].data.u64;
       if (number == kWake) {
         run_tasks();
+        run_errands();
       } else if (const std::shared_ptr<Client> client = find(number)) {
         client->on_ready();
       }

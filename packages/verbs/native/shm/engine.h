@@ -5,6 +5,7 @@
 #include <sys/epoll.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,6 +13,7 @@
 #include <mutex>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "iwarp/unique_fd.h"
@@ -37,6 +39,23 @@ class Engine {
   // Runs `task` on the engine's thread, in order.
   void post(std::function<void()> task);
 
+  // A task that a data path can ask for: asking allocates nothing. It runs once for any number of calls
+  // that come before it does.
+  class Errand {
+   public:
+    explicit Errand(std::function<void()> run) : run_(std::move(run)) {}
+    Errand(const Errand&) = delete;
+
+   private:
+    friend class Engine;
+    const std::function<void()> run_;
+    Errand* next_ = nullptr;
+    bool queued_ = false;
+  };
+  void call(Errand& errand);
+  // It neither runs nor will when this returns. From a task of the engine it may be running still.
+  void cancel(Errand& errand);
+
   // A client gets a number, by which its events find it as long as it lives.
   uint64_t enroll(std::weak_ptr<Client> client);
   void forget(uint64_t number);
@@ -51,6 +70,7 @@ class Engine {
  private:
   void run();
   void run_tasks();
+  void run_errands();
   void run_deadlines();
   int timeout_ms();
   void wake();
@@ -64,6 +84,11 @@ class Engine {
   std::unordered_map<uint64_t, std::weak_ptr<Client>> clients_;
   std::multimap<Clock::time_point, uint64_t> deadlines_;
   uint64_t next_number_ = 1;
+  std::mutex errands_mutex_;  // held for a few instructions only
+  std::condition_variable errand_over_;
+  Errand* first_errand_ = nullptr;
+  Errand* last_errand_ = nullptr;
+  Errand* running_ = nullptr;
   std::thread thread_;
 };
 

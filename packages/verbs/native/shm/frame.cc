@@ -19,6 +19,7 @@ size_t frame_length(FrameType type) {
     case FrameType::synchronized:
     case FrameType::kick:
     case FrameType::end:
+    case FrameType::limit:
       return sizeof(PlainFrame);
   }
   return 0;
@@ -28,7 +29,7 @@ size_t frame_length(FrameType type) {
 
 int send_frame(int socket, const void* frame, size_t length, std::span<const int> fds) {
   iovec bytes{const_cast<void*>(frame), length};
-  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;
@@ -50,7 +51,7 @@ int send_frame(int socket, const void* frame, size_t length, std::span<const int
 
 int receive_frame(int socket, Frame& frame) {
   iovec bytes{&frame.greeting, sizeof frame.greeting};
-  alignas(cmsghdr) char control[CMSG_SPACE(3 * sizeof(int)) + CMSG_SPACE(sizeof(ucred))];
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int)) + CMSG_SPACE(sizeof(ucred))];
   msghdr message{};
   message.msg_iov = &bytes;
   message.msg_iovlen = 1;

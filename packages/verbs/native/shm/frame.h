@@ -5,7 +5,7 @@
 //            ◄─ accept + area, table, eventfd   |  reject
 //   announce … synchronized ──────────►         either may use the other's area from here on;
 //            ◄────────── announce … synchronized  `established` follows the peer's `synchronized`
-//   announce, withdraw, kick ◄───────►
+//   announce, withdraw, kick, limit ◄►
 //   end ◄────────────────────────────►          a hang-up without it is a peer's death
 #pragma once
 
@@ -21,7 +21,7 @@
 namespace rdmakit::shm {
 
 inline constexpr uint32_t kFrameMagic = 0x6b6d6472;  // "rdmk"
-inline constexpr uint16_t kFrameVersion = 1;
+inline constexpr uint16_t kFrameVersion = 2;
 inline constexpr size_t kMaxPrivateData = 512;
 
 enum class FrameType : uint16_t {
@@ -33,6 +33,7 @@ enum class FrameType : uint16_t {
   synchronized,  // all segments of the time before the connection have been announced
   kick,          // a receive was posted that the peer was waiting for
   end,           // the queue pair is in the error state and touches nothing any more
+  limit,         // few receives are left in the shared receive queue
 };
 
 struct FrameHeader {
@@ -41,12 +42,22 @@ struct FrameHeader {
   FrameType type;
 };
 
+// What a greeting brings beyond the area and the region table.
+inline constexpr uint32_t kGreetingEventFd = 1;  // the third descriptor: rung for arrivals
+inline constexpr uint32_t kGreetingStamps = 2;   // arrivals are to carry the time
+inline constexpr uint32_t kGreetingShared = 4;   // the last two descriptors: board and claims of a shared
+                                                 // receive queue, whose receives the messages take
+inline constexpr size_t kMaxDescriptors = 5;
+
 struct GreetingFrame {  // request, accept, reject
   FrameHeader header;
   uint32_t receive_entries;  // AreaShape of the sender's area
   uint32_t receive_sges;
-  uint32_t queue_pair;  // number
-  int32_t status;       // reject: 0, or an errno value when it was not the application that said no
+  uint32_t queue_pair;      // number
+  uint32_t flags;           // kGreeting…
+  uint32_t shared_entries;  // SharedShape of the shared receive queue
+  uint32_t shared_sges;
+  int32_t status;  // reject: 0, or an errno value when it was not the application that said no
   uint32_t private_length;
   uint8_t private_data[kMaxPrivateData];
 };
@@ -57,10 +68,13 @@ struct SegmentFrame {  // announce, withdraw
   uint32_t generation;
 };
 
-struct PlainFrame {  // synchronized, kick, end
+// What the receiver of an end did wrong, as an asynchronous event tells it.
+enum class Blame : uint32_t { nothing, access, request };
+
+struct PlainFrame {  // synchronized, kick, end, limit
   FrameHeader header;
   int32_t status;  // end: 0 is orderly, else an errno value
-  uint32_t reserved;
+  Blame blame;     // end
 };
 
 inline FrameHeader header_of(FrameType type) { return {kFrameMagic, kFrameVersion, type}; }
@@ -72,7 +86,7 @@ struct Frame {
     SegmentFrame segment;
     PlainFrame plain;
   };
-  std::array<UniqueFd, 3> fds;
+  std::array<UniqueFd, kMaxDescriptors> fds;
   // Of the sending process, told by the kernel.
   pid_t pid;
   uid_t uid;

@@ -25,7 +25,7 @@ void Connection::fail(int status, Events& events) {
   stop_watching();
   socket_.reset();
   state_ = State::ended;
-  if (queue_pair_ != nullptr) queue_pair_->fail({IBV_WC_WR_FLUSH_ERR, status, status});
+  if (queue_pair_ != nullptr) queue_pair_->fail({.status = status, .peer_status = status});
   link_.reset();
   events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
 }
@@ -62,7 +62,7 @@ int Connection::send_greeting(FrameType type) {
   greeting.header = header_of(type);
   greeting.private_length = static_cast<uint32_t>(private_data_.size());
   std::copy(private_data_.begin(), private_data_.end(), greeting.private_data);
-  int fds[3];
+  int fds[kMaxDescriptors];
   size_t count = 0;
   if (type != FrameType::reject) {
     greeting.receive_entries = queue_pair_->shape().entries;
@@ -70,7 +70,18 @@ int Connection::send_greeting(FrameType type) {
     greeting.queue_pair = queue_pair_->qp_num;
     fds[count++] = queue_pair_->area_fd();
     fds[count++] = queue_pair_->table_fd();
-    if (queue_pair_->event_fd() >= 0) fds[count++] = queue_pair_->event_fd();
+    if (queue_pair_->shape().stamped) greeting.flags |= kGreetingStamps;
+    if (queue_pair_->event_fd() >= 0) {
+      greeting.flags |= kGreetingEventFd;
+      fds[count++] = queue_pair_->event_fd();
+    }
+    if (const SharedReceiveQueue* shared = queue_pair_->shared_receives()) {
+      greeting.flags |= kGreetingShared;
+      greeting.shared_entries = shared->shape().entries;
+      greeting.shared_sges = shared->shape().sges;
+      fds[count++] = shared->board_fd();
+      fds[count++] = shared->claims_fd();
+    }
   }
   return socket() < 0 ? ECONNRESET : send_frame(socket(), &greeting, sizeof greeting, {fds, count});
 }
@@ -150,7 +161,8 @@ void Connection::read_frames(Events& events) {
     if (error == EPIPE) return lost(Failure::lost(ECONNRESET), events);
     if (error == 0) error = take_frame(frame, events);
     if (error != 0) {
-      if (queue_pair_ != nullptr) queue_pair_->fail({IBV_WC_WR_FLUSH_ERR, error, ECONNABORTED});
+      if (queue_pair_ != nullptr)
+        queue_pair_->fail(error == EPROTO ? Failure::violation() : Failure::fatal(error));
       return;
     }
     if (state_ != State::await_segments && state_ != State::established) return;
@@ -176,9 +188,18 @@ int Connection::take_frame(Frame& frame, Events& events) {
       return 0;
     case FrameType::kick:
       return 0;
-    case FrameType::end:
-      lost({IBV_WC_WR_FLUSH_ERR, frame.plain.status, 0}, events);
+    case FrameType::limit:
+      if (queue_pair_ == nullptr) return 0;
+      if (queue_pair_->shared_receives() == nullptr) return EPROTO;
+      queue_pair_->shared_receives()->look_at_limit();
       return 0;
+    case FrameType::end: {
+      Failure failure{.status = frame.plain.status};
+      if (frame.plain.blame == Blame::access) failure.event = Failure::kAccess;
+      if (frame.plain.blame == Blame::request) failure.event = Failure::kRequest;
+      lost(failure, events);
+      return 0;
+    }
     default:
       return EPROTO;
   }

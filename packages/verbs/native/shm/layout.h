@@ -46,7 +46,7 @@ struct alignas(kApart) Slot {
   uint32_t immediate;  // network byte order
   SlotKind kind;
   uint8_t flags;
-  uint16_t reserved;
+  uint16_t entry;  // of the shared receive queue, when the receive is one of those
   uint8_t payload[kSlotPayload];
 };
 static_assert(sizeof(Slot) == kApart);
@@ -72,11 +72,14 @@ struct AreaHeader {
   alignas(kApart) std::atomic<uint32_t> posted;
   // Owner arms, peer disarms when it rings the eventfd.
   alignas(kApart) std::atomic<uint32_t> armed;
-  // Peer: the key of the owner's region that it is about to touch, or 0.
+  // Peer: the key of the owner's region that it is about to touch, kTakingReceive, or 0.
   alignas(kApart) std::atomic<uint32_t> hazard;
   // Peer: 1 while it waits for a receive to be posted. The owner takes it back when it wakes the peer.
   alignas(kApart) std::atomic<uint32_t> starved;
 };
+
+// A hazard, though no key: the peer takes a receive from a shared queue.
+inline constexpr uint32_t kTakingReceive = 1;
 
 inline constexpr uint32_t kArmedNot = 0;
 inline constexpr uint32_t kArmedSolicited = 1;
@@ -86,6 +89,7 @@ inline constexpr uint32_t kArmedAny = 2;
 struct AreaShape {
   uint32_t entries = 0;
   uint32_t sges = 0;
+  bool stamped = false;
 
   bool sane() const {
     return entries > 0 && entries <= kMaxWorkRequests && (entries & (entries - 1)) == 0 && sges > 0 &&
@@ -94,7 +98,9 @@ struct AreaShape {
   size_t entry_stride() const { return (sizeof(ReceiveEntry) + sges * sizeof(ReceiveSge) + 63) / 64 * 64; }
   size_t slots_at() const { return sizeof(AreaHeader); }
   size_t entries_at() const { return slots_at() + entries * sizeof(Slot); }
-  size_t size() const { return entries_at() + entries * entry_stride(); }
+  // When each arrival was published: std::atomic<uint64_t>, nanoseconds of CLOCK_MONOTONIC.
+  size_t stamps_at() const { return entries_at() + entries * entry_stride(); }
+  size_t size() const { return stamps_at() + (stamped ? entries * sizeof(uint64_t) : 0); }
 };
 
 // A region of a protection domain. Written by its owner; peers map the table read-only.

@@ -65,12 +65,12 @@ void Link::flush() {
   }
 }
 
-void Link::end(int status) {
+void Link::end(int status, Blame blame) {
   const std::lock_guard lock(mutex_);
   if (ended_) return;
   ended_ = true;
   waiting_.clear();
-  send({PlainFrame{header_of(FrameType::end), status, 0}, nullptr});
+  send({PlainFrame{header_of(FrameType::end), status, blame}, nullptr});
   ::shutdown(socket_.get(), SHUT_WR);
 }
 

@@ -24,10 +24,25 @@ bool is_event_fd(int fd) {
 
 std::unique_ptr<Peer> Peer::open(const GreetingFrame& greeting, Frame& frame) {
   std::unique_ptr<Peer> peer(new Peer);
-  peer->shape_ = {greeting.receive_entries, greeting.receive_sges};
+  peer->shape_ = {greeting.receive_entries, greeting.receive_sges, (greeting.flags & kGreetingStamps) != 0};
   errno = EPROTO;
   if (!peer->shape_.sane() || !frame.fds[0] || !frame.fds[1]) return nullptr;
-  if (frame.fds[2] && !is_event_fd(frame.fds[2].get())) return nullptr;
+  size_t next = 2;
+  UniqueFd event_fd;
+  if (greeting.flags & kGreetingEventFd) {
+    event_fd = std::move(frame.fds[next++]);
+    if (!event_fd || !is_event_fd(event_fd.get())) return nullptr;
+  }
+  if (greeting.flags & kGreetingShared) {
+    // The slots must hold one arrival for each receive.
+    if (peer->shape_.entries != greeting.shared_entries || !frame.fds[next] || !frame.fds[next + 1]) {
+      return nullptr;
+    }
+    peer->shared_ = SharedReceives::open({greeting.shared_entries, greeting.shared_sges},
+                                         frame.fds[next].get(), frame.fds[next + 1].get());
+    if (peer->shared_ == nullptr) return nullptr;
+    errno = EPROTO;
+  }
   peer->area_ = SharedMapping::open(frame.fds[0].get(), peer->shape_.size(), Sharing::writable);
   if (peer->area_ == nullptr) return nullptr;
   peer->table_mapping_ =
@@ -38,9 +53,10 @@ std::unique_ptr<Peer> Peer::open(const GreetingFrame& greeting, Frame& frame) {
   peer->slots_ = reinterpret_cast<Slot*>(area + peer->shape_.slots_at());
   peer->entries_ = area + peer->shape_.entries_at();
   peer->entry_stride_ = peer->shape_.entry_stride();
+  peer->stamps_ = reinterpret_cast<std::atomic<uint64_t>*>(area + peer->shape_.stamps_at());
   peer->mask_ = peer->shape_.entries - 1;
   peer->table_ = reinterpret_cast<const RegionEntry*>(peer->table_mapping_->data());
-  peer->event_fd_ = std::move(frame.fds[2]);
+  peer->event_fd_ = std::move(event_fd);
   peer->pid_ = frame.pid;
   peer->same_process_ = frame.pid == getpid();
   peer->queue_pair_ = greeting.queue_pair;

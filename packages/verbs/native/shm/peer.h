@@ -10,6 +10,7 @@
 #include "shm/frame.h"
 #include "shm/layout.h"
 #include "shm/shared_mapping.h"
+#include "shm/shared_receives.h"
 
 namespace rdmakit::shm {
 
@@ -32,7 +33,10 @@ class Peer {
   const ReceiveEntry& entry(uint32_t position) const {
     return *reinterpret_cast<const ReceiveEntry*>(entries_ + (position & mask_) * entry_stride_);
   }
-  uint32_t entries() const { return mask_ + 1; }
+  // Null: the receives are those of the area.
+  SharedReceives* shared() const { return shared_.get(); }
+  bool stamped() const { return shape_.stamped; }
+  std::atomic<uint64_t>& stamp(uint32_t position) const { return stamps_[position & mask_]; }
   uint32_t sges() const { return shape_.sges; }
   pid_t pid() const { return pid_; }
   uint32_t queue_pair() const { return queue_pair_; }
@@ -52,6 +56,7 @@ class Peer {
   Slot* slots_ = nullptr;
   uint8_t* entries_ = nullptr;
   size_t entry_stride_ = 0;
+  std::atomic<uint64_t>* stamps_ = nullptr;
   uint32_t mask_ = 0;
   const RegionEntry* table_ = nullptr;
   struct Mapped {
@@ -65,6 +70,7 @@ class Peer {
   bool same_process_ = false;
 
   AreaShape shape_;
+  std::unique_ptr<SharedReceives> shared_;
   std::shared_ptr<SharedMapping> area_;
   std::shared_ptr<SharedMapping> table_mapping_;
   UniqueFd event_fd_;

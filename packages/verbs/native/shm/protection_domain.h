@@ -17,7 +17,9 @@ namespace rdmakit::shm {
 
 class QueuePair;
 
-struct MemoryRegion : ibv_mr {};
+struct MemoryRegion : ibv_mr {
+  int access = 0;
+};
 
 class ProtectionDomain : public ibv_pd {
  public:

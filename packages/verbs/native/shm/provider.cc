@@ -12,6 +12,7 @@
 #include "shm/protection_domain.h"
 #include "shm/queue_pair.h"
 #include "shm/segment.h"
+#include "shm/shared_receive_queue.h"
 
 namespace rdmakit {
 namespace {
@@ -21,7 +22,7 @@ using namespace shm;
 int get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
   return static_cast<CompletionChannel*>(channel)->take(cq, cq_context);
 }
-void ack_cq_events(ibv_cq* cq, unsigned int count) { static_cast<CompletionQueue*>(cq)->acknowledge(count); }
+void ack_cq_events(ibv_cq* cq, unsigned int count) { CompletionQueue::of(cq)->acknowledge(count); }
 int move_to_error(ibv_qp* qp) {
   static_cast<QueuePair*>(qp)->fail(Failure{});
   return 0;
@@ -61,19 +62,44 @@ class ShmProvider final : public Provider {
   int query_device(ibv_context* context, ibv_device_attr* attributes) override;
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
   uint32_t capabilities(ibv_context*) override {
-    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics;
+    return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics |
+           kCapabilitySharedReceiveQueue | kCapabilityTimestamps | kCapabilityResize | kCapabilityReregister;
   }
+  // Addresses are paths of sockets: there is no GID.
+  int query_gids(ibv_context*, uint8_t port, std::vector<GidEntry>&) override {
+    return port == 1 ? 0 : EINVAL;
+  }
+
+  uint64_t watch_async_events(ibv_context*, AsyncSink sink) override {
+    return async_events().watch(std::move(sink));
+  }
+  void unwatch_async_events(ibv_context*, uint64_t token) override { async_events().unwatch(token); }
 
   ibv_pd* alloc_pd(ibv_context* context) override;
   int dealloc_pd(ibv_pd* pd) override;
   ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override;
   int dereg_mr(ibv_mr* mr) override;
+  int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) override;
 
   ibv_comp_channel* create_comp_channel(ibv_context* context) override;
   int destroy_comp_channel(ibv_comp_channel* channel) override;
   ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
                     Progress progress) override;
+  ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress) override;
+  int resize_cq(ibv_cq* cq, int entries) override;
   int destroy_cq(ibv_cq* cq) override;
+
+  ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
+    return SharedReceiveQueue::create(pd, attributes).release();
+  }
+  int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
+    return static_cast<SharedReceiveQueue*>(srq)->modify(*attributes, mask);
+  }
+  int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
+    static_cast<SharedReceiveQueue*>(srq)->query(*attributes);
+    return 0;
+  }
+  int destroy_srq(ibv_srq* srq) override;
 
   ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
     return QueuePair::create(pd, attributes).release();
@@ -87,7 +113,9 @@ class ShmProvider final : public Provider {
   }
   int destroy_qp(ibv_qp* qp) override;
 
-  void* map_memory(size_t length, const MemoryOptions&) override { return Segments::instance().map(length); }
+  void* map_memory(size_t length, const MemoryOptions& options) override {
+    return Segments::instance().map(length, options);
+  }
   void unmap_memory(void* address, size_t, const MemoryOptions&) override {
     Segments::instance().unmap(address);
   }
@@ -111,6 +139,9 @@ int ShmProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->max_cqe = kMaxCompletions;
   attributes->max_mr = kMaxRegions - 1;
   attributes->max_pd = 65536;
+  attributes->max_srq = 65536;
+  attributes->max_srq_wr = kMaxWorkRequests;
+  attributes->max_srq_sge = kMaxSge;
   // Reads and atomics are done when they are posted, so there is no bound; this is what the field holds.
   attributes->max_qp_rd_atom = UINT8_MAX;
   attributes->max_qp_init_rd_atom = UINT8_MAX;
@@ -127,7 +158,6 @@ int ShmProvider::query_port(ibv_context*, uint8_t port, ibv_port_attr* attribute
   attributes->max_mtu = IBV_MTU_4096;
   attributes->active_mtu = IBV_MTU_4096;
   attributes->max_msg_sz = static_cast<uint32_t>(kMaxMessage);
-  attributes->gid_tbl_len = 1;
   attributes->pkey_tbl_len = 1;
   attributes->phys_state = 5;  // LinkUp
   attributes->link_layer = IBV_LINK_LAYER_UNSPECIFIED;
@@ -143,14 +173,19 @@ int ShmProvider::dealloc_pd(ibv_pd* pd) {
   return 0;
 }
 
-ibv_mr* ShmProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+// ibv_reg_mr(3): remote write and remote atomic need local write.
+bool can_register(const void* address, size_t length, int access) {
   constexpr int kWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   constexpr int kKnown =
       IBV_ACCESS_LOCAL_WRITE | kWrites | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING;
   const uint64_t start = reinterpret_cast<uint64_t>(address);
-  // ibv_reg_mr(3): remote write and remote atomic need local write.
-  if ((access & ~kKnown) || start + length < start ||
-      ((access & kWrites) && !(access & IBV_ACCESS_LOCAL_WRITE))) {
+  return !(access & ~kKnown) && start + length >= start &&
+         (!(access & kWrites) || (access & IBV_ACCESS_LOCAL_WRITE));
+}
+
+ibv_mr* ShmProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+  const uint64_t start = reinterpret_cast<uint64_t>(address);
+  if (!can_register(address, length, access)) {
     errno = EINVAL;
     return nullptr;
   }
@@ -161,6 +196,7 @@ ibv_mr* ShmProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access
   mr->pd = pd;
   mr->addr = address;
   mr->length = length;
+  mr->access = access;
   mr->lkey = mr->rkey = own->add(start, length, access);
   if (mr->lkey == 0) {
     const int error = errno;
@@ -177,6 +213,35 @@ int ShmProvider::dereg_mr(ibv_mr* mr) {
   const int error = pd->remove(mr->lkey);
   pd->users--;
   destroy(static_cast<MemoryRegion*>(mr));
+  return error;
+}
+
+// A new region, then the end of the old one: there is no moment without one of the two, and when the new
+// one cannot be had nothing has changed.
+int ShmProvider::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) {
+  constexpr int kKnown =
+      IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+  MemoryRegion* own = static_cast<MemoryRegion*>(mr);
+  if (flags == 0 || (flags & ~kKnown) || ((flags & IBV_REREG_MR_CHANGE_PD) && pd == nullptr)) return EINVAL;
+  if (!(flags & IBV_REREG_MR_CHANGE_TRANSLATION)) {
+    address = mr->addr;
+    length = mr->length;
+  }
+  if (!(flags & IBV_REREG_MR_CHANGE_PD)) pd = mr->pd;
+  if (!(flags & IBV_REREG_MR_CHANGE_ACCESS)) access = own->access;
+  if (!can_register(address, length, access)) return EINVAL;
+  ProtectionDomain* before = static_cast<ProtectionDomain*>(mr->pd);
+  ProtectionDomain* after = static_cast<ProtectionDomain*>(pd);
+  const uint32_t key = after->add(reinterpret_cast<uint64_t>(address), length, access);
+  if (key == 0) return errno;
+  const int error = before->remove(mr->lkey);
+  after->users++;
+  before->users--;
+  mr->pd = pd;
+  mr->addr = address;
+  mr->length = length;
+  mr->lkey = mr->rkey = key;
+  own->access = access;
   return error;
 }
 
@@ -202,12 +267,43 @@ ibv_cq* ShmProvider::create_cq(ibv_context* context, int entries, void* cq_conte
     errno = EINVAL;
     return nullptr;
   }
-  return make<CompletionQueue>(context, entries, cq_context, static_cast<CompletionChannel*>(channel));
+  CompletionQueue* made = make<CompletionQueue>(context, entries, cq_context,
+                                                static_cast<CompletionChannel*>(channel), uint64_t{0});
+  return made == nullptr ? nullptr : made->verbs();
+}
+
+ibv_cq_ex* ShmProvider::create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress) {
+  constexpr uint64_t kKnown = uint64_t{IBV_WC_STANDARD_FLAGS} | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |
+                              IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+  const uint32_t flags = attributes->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attributes->flags : 0;
+  if ((attributes->wc_flags & ~kKnown) || (attributes->comp_mask & ~uint32_t{IBV_CQ_INIT_ATTR_MASK_FLAGS}) ||
+      (flags & ~uint32_t{IBV_CREATE_CQ_ATTR_SINGLE_THREADED})) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
+  if (attributes->cqe < 1 || attributes->cqe > kMaxCompletions || attributes->comp_vector >= 1) {
+    errno = EINVAL;
+    return nullptr;
+  }
+  return make<CompletionQueue>(context, static_cast<int>(attributes->cqe), attributes->cq_context,
+                               static_cast<CompletionChannel*>(attributes->channel), attributes->wc_flags);
+}
+
+int ShmProvider::resize_cq(ibv_cq* cq, int entries) {
+  if (entries < 1 || entries > kMaxCompletions) return EINVAL;
+  return CompletionQueue::of(cq)->resize(entries);
 }
 
 int ShmProvider::destroy_cq(ibv_cq* cq) {
-  CompletionQueue* own = static_cast<CompletionQueue*>(cq);
+  CompletionQueue* own = CompletionQueue::of(cq);
   if (own->users != 0) return EBUSY;
+  destroy(own);
+  return 0;
+}
+
+int ShmProvider::destroy_srq(ibv_srq* srq) {
+  auto* own = static_cast<SharedReceiveQueue*>(srq);
+  if (own->in_use()) return EBUSY;
   destroy(own);
   return 0;
 }
@@ -221,10 +317,10 @@ int ShmProvider::destroy_qp(ibv_qp* qp) {
 }
 
 int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
-  return static_cast<CompletionQueue*>(cq)->poll(entries, completions);
+  return CompletionQueue::of(cq)->poll(entries, completions);
 }
 int req_notify_cq(ibv_cq* cq, int solicited_only) {
-  static_cast<CompletionQueue*>(cq)->request_notification(solicited_only != 0);
+  CompletionQueue::of(cq)->request_notification(solicited_only != 0);
   return 0;
 }
 int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
@@ -232,6 +328,10 @@ int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
 }
 int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
   return static_cast<QueuePair*>(qp)->post_receive(request, bad);
+}
+
+int post_srq_recv(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
+  return static_cast<SharedReceiveQueue&>(*srq).post(request, bad);
 }
 
 struct Device {
@@ -252,6 +352,7 @@ struct Device {
     context.ops.req_notify_cq = req_notify_cq;
     context.ops.post_send = post_send;
     context.ops.post_recv = post_recv;
+    context.ops.post_srq_recv = post_srq_recv;
   }
 };
 
@@ -260,6 +361,11 @@ struct Device {
 ibv_context* shm::device_context() {
   static Device* device = std::make_unique<Device>().release();
   return &device->context;
+}
+
+software::AsyncEvents& shm::async_events() {
+  static software::AsyncEvents* events = std::make_unique<software::AsyncEvents>().release();
+  return *events;
 }
 
 Provider& shm_provider() {

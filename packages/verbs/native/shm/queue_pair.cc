@@ -10,6 +10,7 @@
 #include "shm/completion_channel.h"
 #include "shm/completion_queue.h"
 #include "shm/connection.h"
+#include "shm/device.h"
 #include "shm/protection_domain.h"
 
 namespace rdmakit::shm {
@@ -18,7 +19,7 @@ namespace {
 // Far above the copy of the longest message; a peer that takes longer is stopped.
 constexpr std::chrono::seconds kPeerPatience{5};
 
-std::atomic<uint32_t> next_queue_pair_number{1};
+std::atomic<uint32_t> next_queue_pair_number{0};
 
 uint32_t ring_size(uint32_t entries) { return std::bit_ceil(std::max(entries, 1u)); }
 
@@ -26,21 +27,25 @@ uint32_t ring_size(uint32_t entries) { return std::bit_ceil(std::max(entries, 1u
 
 std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attributes) {
   ibv_qp_cap& cap = attributes->cap;
-  if (attributes->qp_type != IBV_QPT_RC || attributes->srq != nullptr) {
+  auto* shared = static_cast<SharedReceiveQueue*>(attributes->srq);
+  if (attributes->qp_type != IBV_QPT_RC) {
     errno = EOPNOTSUPP;
     return nullptr;
   }
   if (attributes->send_cq == nullptr || attributes->recv_cq == nullptr ||
-      cap.max_send_wr > kMaxWorkRequests || cap.max_recv_wr > kMaxWorkRequests ||
-      cap.max_send_sge > kMaxSge || cap.max_recv_sge > kMaxSge || cap.max_inline_data > kMaxInline) {
+      (shared != nullptr && shared->pd != pd) || cap.max_send_wr > kMaxWorkRequests ||
+      cap.max_recv_wr > kMaxWorkRequests || cap.max_send_sge > kMaxSge || cap.max_recv_sge > kMaxSge ||
+      cap.max_inline_data > kMaxInline) {
     errno = EINVAL;
     return nullptr;
   }
   cap.max_send_wr = ring_size(cap.max_send_wr);
-  cap.max_recv_wr = ring_size(cap.max_recv_wr);
+  // The slots of a queue pair that shares its receives are enough for all of them to come here.
+  cap.max_recv_wr = shared == nullptr ? ring_size(cap.max_recv_wr) : 0;
   cap.max_send_sge = std::max(cap.max_send_sge, 1u);
-  cap.max_recv_sge = std::max(cap.max_recv_sge, 1u);
-  const AreaShape shape{cap.max_recv_wr, cap.max_recv_sge};
+  cap.max_recv_sge = shared == nullptr ? std::max(cap.max_recv_sge, 1u) : 0;
+  const AreaShape shape{shared == nullptr ? cap.max_recv_wr : shared->shape().entries,
+                        std::max(cap.max_recv_sge, 1u), CompletionQueue::of(attributes->recv_cq)->stamped()};
   UniqueFd fd;
   std::shared_ptr<SharedMapping> area =
       SharedMapping::create("rdmakit-queue-pair", shape.size(), Sharing::writable, fd);
@@ -48,24 +53,31 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
   std::unique_ptr<QueuePair> made(new QueuePair(pd, *attributes, shape));
   made->area_fd_ = std::move(fd);
   made->header_ = reinterpret_cast<AreaHeader*>(area->data());
-  made->header_->floor.store(UINT32_MAX, std::memory_order_relaxed);
+  // The receives of a shared queue are looked at one by one.
+  made->header_->floor.store(shared == nullptr ? UINT32_MAX : 0, std::memory_order_relaxed);
   made->slots_ = reinterpret_cast<Slot*>(area->data() + shape.slots_at());
+  made->stamps_ = reinterpret_cast<const uint64_t*>(area->data() + shape.stamps_at());
   made->area_ = std::move(area);
   return made;
 }
 
 QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape)
-    : ibv_qp{}, cap_(attributes.cap), signal_all_(attributes.sq_sig_all != 0), shape_(shape) {
+    : ibv_qp{},
+      cap_(attributes.cap),
+      signal_all_(attributes.sq_sig_all != 0),
+      shape_(shape),
+      shared_(static_cast<SharedReceiveQueue*>(attributes.srq)) {
   context = pd->context;
   qp_context = attributes.qp_context;
   this->pd = pd;
   send_cq = attributes.send_cq;
   recv_cq = attributes.recv_cq;
+  srq = attributes.srq;
   qp_type = attributes.qp_type;
   ibv_qp::state = IBV_QPS_RESET;
-  qp_num = next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff;
+  qp_num = next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) % 0xffffff + 1;  // never 0
   send_mask_ = cap_.max_send_wr - 1;
-  receive_mask_ = cap_.max_recv_wr - 1;
+  receive_mask_ = shape_.entries - 1;
   // Left untouched: an idle queue pair costs address space, not memory.
   send_works_ = std::make_unique_for_overwrite<SendWork[]>(cap_.max_send_wr);
   send_sges_ = std::make_unique_for_overwrite<ibv_sge[]>(size_t{cap_.max_send_wr} * cap_.max_send_sge);
@@ -75,16 +87,18 @@ QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape s
   send_queue()->users++;
   receive_queue()->users++;
   domain()->join(this);
+  if (shared_ != nullptr) shared_->join(this);
 }
 
 QueuePair::~QueuePair() {
+  if (shared_ != nullptr) shared_->leave(this);
   domain()->leave(this);
   send_queue()->users--;
   receive_queue()->users--;
 }
 
-CompletionQueue* QueuePair::send_queue() const { return static_cast<CompletionQueue*>(send_cq); }
-CompletionQueue* QueuePair::receive_queue() const { return static_cast<CompletionQueue*>(recv_cq); }
+CompletionQueue* QueuePair::send_queue() const { return CompletionQueue::of(send_cq); }
+CompletionQueue* QueuePair::receive_queue() const { return CompletionQueue::of(recv_cq); }
 ProtectionDomain* QueuePair::domain() const { return static_cast<ProtectionDomain*>(pd); }
 
 int QueuePair::table_fd() const { return domain()->table_fd(); }
@@ -111,9 +125,36 @@ int QueuePair::modify(ibv_qp_attr* attributes, int mask) {
       state_.store(State::init);
       return 0;
     }
+    case IBV_QPS_RESET:
+      return reset();
     default:
       return EOPNOTSUPP;  // connecting takes a ConnectionId
   }
+}
+
+// Only what was never connected comes back from the error state: the area of a connection stays closed, so
+// that a peer which has not noticed finds it so.
+int QueuePair::reset() {
+  const std::lock_guard ending(ending_mutex_);
+  const std::lock_guard members_lock(receive_queue()->members_lock());
+  const std::lock_guard lock(send_lock_);
+  const std::lock_guard receive_lock(receive_lock_);
+  if (link_ != nullptr || !connection_.expired()) return EOPNOTSUPP;
+  ibv_qp::state = IBV_QPS_RESET;
+  state_.store(State::reset);
+  // What was posted is dropped, and so are its completions: they would count as those of new work.
+  send_queue()->forget(&send_polled_);
+  receive_queue()->forget(&receive_polled_);
+  send_head_ = send_tail_ = send_reported_ = 0;
+  send_polled_.store(0);
+  receive_head_ = 0;
+  receive_polled_.store(0);
+  receive_tail_.store(0);
+  header_->posted.store(0);
+  header_->closed.store(0);
+  broken_ = ended_ = false;
+  end_status_ = 0;
+  return 0;
 }
 
 void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
@@ -143,6 +184,7 @@ void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
   init->qp_context = qp_context;
   init->send_cq = send_cq;
   init->recv_cq = recv_cq;
+  init->srq = srq;
   init->cap = cap_;
   init->qp_type = qp_type;
   init->sq_sig_all = signal_all_;
@@ -153,6 +195,7 @@ int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
     const std::lock_guard lock(send_lock_);
     if (state_.load() != State::init) return ECONNABORTED;
     peer_ = std::move(peer);
+    peer_stamped_ = peer_->stamped();
     link_ = std::move(link);
     area_fd_.reset();  // the peer has it
     ibv_qp::state = IBV_QPS_RTS;
@@ -179,7 +222,7 @@ int QueuePair::fail(const Failure& failure) {
   }
   // Close, then look who is at it; the peer says that it is at it, then looks whether this is closed.
   header_->closed.store(1, std::memory_order_seq_cst);
-  wait_for_peer(0);
+  if (failure.peer_keeps_rules) wait_for_peer(0);
   {
     // What has arrived whole is delivered, the rest of the receives is flushed.
     const std::lock_guard lock(receive_queue()->members_lock());
@@ -190,14 +233,54 @@ int QueuePair::fail(const Failure& failure) {
     broken_ = true;
     flush_receives();
   }
+  const uint32_t new_events =
+      failure.event | (shared_ != nullptr ? Failure::kLastReceive : Failure::kNothing);
+  if (new_events != Failure::kNothing) {
+    events_.fetch_or(new_events);
+    Engine::instance().call(errand_);
+  }
   if (link == nullptr) return end_status_;
-  link->end(failure.peer_status);
+  link->end(failure.peer_status, failure.peer_blame);
   Connection::queue_pair_ended(connection_, failure.status);
   return end_status_;
 }
 
+void QueuePair::fail_later(const Failure& failure) {
+  {
+    const std::lock_guard lock(later_lock_);
+    if (fails_later_) return;
+    fails_later_ = true;
+    later_ = failure;
+  }
+  Engine::instance().call(errand_);
+}
+
+void QueuePair::run_errand() {
+  bool fails;
+  Failure failure;
+  {
+    const std::lock_guard lock(later_lock_);
+    fails = fails_later_;
+    failure = later_;
+  }
+  if (fails) fail(failure);
+  raise_events();
+}
+
+void QueuePair::raise_events() {
+  const uint32_t events = events_.exchange(0);
+  const auto raise = [&](uint32_t event, ibv_event_type type) {
+    if (events & event) async_events().emit({type, reinterpret_cast<uint64_t>(static_cast<ibv_qp*>(this))});
+  };
+  raise(Failure::kAccess, IBV_EVENT_QP_ACCESS_ERR);
+  raise(Failure::kRequest, IBV_EVENT_QP_REQ_ERR);
+  raise(Failure::kFatal, IBV_EVENT_QP_FATAL);
+  raise(Failure::kLastReceive, IBV_EVENT_QP_LAST_WQE_REACHED);
+}
+
 void QueuePair::retire() {
   fail(Failure{});
+  Engine::instance().cancel(errand_);
   receive_queue()->detach(this);
   send_queue()->detach(this);
   send_queue()->forget(&send_polled_);
@@ -233,6 +316,11 @@ int QueuePair::add_segment(uint32_t number, uint32_t generation, int fd) {
 void QueuePair::remove_segment(uint32_t number, uint32_t generation) {
   const std::lock_guard lock(send_lock_);
   if (peer_ != nullptr) peer_->remove_segment(number, generation);
+}
+
+void QueuePair::kick_starved() {
+  if (header_->starved.exchange(0, std::memory_order_seq_cst) == 0) return;
+  if (const std::shared_ptr<Link> at = link()) at->kick();
 }
 
 void QueuePair::announce(const std::shared_ptr<Segment>& segment) {

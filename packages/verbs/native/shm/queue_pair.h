@@ -12,13 +12,16 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 
+#include "shm/engine.h"
 #include "shm/layout.h"
 #include "shm/link.h"
 #include "shm/peer.h"
+#include "shm/shared_receive_queue.h"
 #include "shm/spin_lock.h"
 
 namespace rdmakit::shm {
@@ -29,16 +32,32 @@ class ProtectionDomain;
 
 // Why a connection ends, and what is told to whom.
 struct Failure {
+  enum Event : uint32_t { kNothing = 0, kFatal = 1, kAccess = 2, kRequest = 4, kLastReceive = 8 };
   ibv_wc_status oldest_send = IBV_WC_WR_FLUSH_ERR;  // all others get IBV_WC_WR_FLUSH_ERR
   int status = 0;                                   // of the id's `disconnected` event; 0 is an orderly end
   int peer_status = 0;                              // of the peer's
+  Event event = kNothing;                           // asynchronous event of the queue pair
+  Blame peer_blame = Blame::nothing;                // what the peer's tells
+  bool peer_keeps_rules = true;                     // its hazard is worth waiting for
 
-  static Failure lost(int error) { return {IBV_WC_RETRY_EXC_ERR, error, error}; }
-  // This side broke the rules, or found that the peer did.
-  static Failure protocol() { return {IBV_WC_WR_FLUSH_ERR, EPROTO, ECONNABORTED}; }
+  static Failure lost(int error) {
+    return {.oldest_send = IBV_WC_RETRY_EXC_ERR, .status = error, .peer_status = error};
+  }
+  // A request of this side was wrong, as its completion tells.
+  static Failure own(Blame blame) {
+    return {.status = EPROTO, .peer_status = ECONNABORTED, .peer_blame = blame};
+  }
+  // A message could not be received, as its completion tells.
+  static Failure receive() { return {.status = EPROTO, .peer_status = ECONNABORTED}; }
+  // This side cannot go on.
+  static Failure fatal(int error) { return {.status = error, .peer_status = ECONNABORTED, .event = kFatal}; }
+  // What the peer wrote or sent makes no sense.
+  static Failure violation() {
+    return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal, .peer_keeps_rules = false};
+  }
 };
 
-class QueuePair : public ibv_qp {
+class QueuePair final : public ibv_qp {
  public:
   enum class State : uint8_t { reset, init, connected, error };
 
@@ -54,6 +73,7 @@ class QueuePair : public ibv_qp {
   AreaShape shape() const { return shape_; }
   int area_fd() const { return area_fd_.get(); }
   int table_fd() const;
+  SharedReceiveQueue* shared_receives() const { return shared_; }
   int event_fd() const;
 
   // INIT → RTS. 0 or an errno value.
@@ -63,6 +83,8 @@ class QueuePair : public ibv_qp {
   // To the error state, as if for `failure`. With Failure{} that is an orderly disconnect.
   // The status of the failure that came first.
   int fail(const Failure& failure);
+  // The same, by the engine: for callers that hold a lock which fail() takes. Allocates nothing.
+  void fail_later(const Failure& failure);
   // Ends the connection and makes sure that no thread works for this queue pair any more.
   void retire();
 
@@ -72,9 +94,14 @@ class QueuePair : public ibv_qp {
   // Of the receive completion queue, under its members_lock: takes up to `capacity` arrivals.
   int consume(int capacity, ibv_wc* completions);
   bool has_arrival(bool solicited_only) const;
+  // When the last arrival that consume() took was published, if its queue is stamped.
+  uint64_t arrival_time() const { return arrival_time_; }
   void arm(uint32_t armed);
   // A peer has taken the arming away, because it brought something.
   bool was_disarmed() const;
+
+  // Something was posted to the shared receive queue: the peer is woken if it waits for that.
+  void kick_starved();
 
   // Sends what waited, if it need not wait any more.
   void progress();
@@ -112,13 +139,11 @@ class QueuePair : public ibv_qp {
     ibv_wr_opcode opcode;
     unsigned flags;
   };
-  struct ReceiveWork {
-    uint64_t wr_id;
-    uint64_t length;
-    uint32_t sge_count;
-  };
-
   QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape);
+
+  int reset();
+  void run_errand();
+  void raise_events();
 
   CompletionQueue* send_queue() const;
   CompletionQueue* receive_queue() const;
@@ -147,15 +172,21 @@ class QueuePair : public ibv_qp {
   Outcome place(const Request& request, const ReceiveEntry& entry);
   ibv_wc_status check_local(const Request& request, int access) const;
   bool has_receive();
+  bool take_shared_receive();
+  const ReceiveEntry& receive_entry() const;
   bool hold(uint32_t key);
   void let_go();
   bool can_touch(const RemotePiece& piece);
+  void publish_payload(const Request& request);
   void publish(Slot& slot, SlotKind kind, const Request& request);
   void wake();
 
   // queue_pair_receive.cc
-  bool take(const Slot& slot, ibv_wc& completion);
+  bool take(const Slot& slot, const ReceiveWork& work, const ibv_sge* sges, ibv_wc& completion);
+  bool take_private(const Slot& slot, ibv_wc& completion);
+  bool take_shared(const Slot& slot, ibv_wc& completion);
   void flush_receives();
+  void flush_shared();
 
   const ibv_qp_cap cap_;
   const bool signal_all_;
@@ -169,14 +200,17 @@ class QueuePair : public ibv_qp {
   std::atomic<bool> waiting_{false};  // the oldest send cannot be done yet
   uint32_t held_ = 0;                 // the hazard as the peer sees it
   uint32_t position_ = 0;             // messages sent that took a receive
-  uint32_t posted_ = 0;               // receives of the peer, as last read
+  uint32_t posted_ = 0;               // receives of the peer, as last read; of a shared queue, as taken
+  uint32_t taken_ = 0;                // the receive of a shared queue that is for the next message
   uint32_t send_mask_ = 0;
   uint32_t send_head_ = 0;                // the oldest that is not done
   uint32_t send_tail_ = 0;                // the next to be posted
   uint32_t send_reported_ = 0;            // the last with a completion, plus 1
   std::atomic<uint32_t> send_polled_{0};  // the last whose completion was polled, plus 1
+  bool peer_stamped_ = false;             // the peer wants the time of arrivals
   std::unique_ptr<Peer> peer_;
   std::shared_ptr<Link> link_;
+  Blame blame_ = Blame::nothing;  // for the request that ended the connection
   std::unique_ptr<SendWork[]> send_works_;
   std::unique_ptr<ibv_sge[]> send_sges_;
   std::unique_ptr<uint8_t[]> inline_;
@@ -184,15 +218,24 @@ class QueuePair : public ibv_qp {
   // The receive side.
   alignas(kApart) AreaHeader* header_ = nullptr;
   Slot* slots_ = nullptr;
+  const uint64_t* stamps_ = nullptr;
+  SharedReceiveQueue* const shared_;  // or null
   uint32_t receive_mask_ = 0;
   uint32_t receive_head_ = 0;                // the next arrival; under members_lock
   bool broken_ = false;                      // no more arrivals are taken; under members_lock
+  uint64_t arrival_time_ = 0;                // under members_lock
   std::atomic<uint32_t> receive_polled_{0};  // the last that was polled, plus 1
   std::unique_ptr<ReceiveWork[]> receive_works_;
   std::unique_ptr<ibv_sge[]> receive_sges_;
   alignas(kApart) SpinLock receive_lock_;
   uint64_t floor_ = UINT32_MAX;
   std::atomic<uint32_t> receive_tail_{0};
+
+  Engine::Errand errand_{[this] { run_errand(); }};
+  SpinLock later_lock_;
+  bool fails_later_ = false;
+  Failure later_;
+  std::atomic<uint32_t> events_{0};  // Failure::Event bits that have not been told
 
   std::mutex ending_mutex_;
   bool ended_ = false;

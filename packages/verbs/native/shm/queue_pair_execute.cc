@@ -8,6 +8,7 @@
 #include <array>
 #include <cerrno>
 
+#include "shm/completion_queue.h"
 #include "shm/copy.h"
 #include "shm/protection_domain.h"
 #include "shm/queue_pair.h"
@@ -34,6 +35,8 @@ void QueuePair::let_go() {
 // The peer has a receive for message number position_.
 bool QueuePair::has_receive() {
   if (position_ != posted_) return true;
+  if (peer_->shared() != nullptr) [[unlikely]]
+    return take_shared_receive();
   AreaHeader& header = peer_->header();
   posted_ = header.posted.load(std::memory_order_acquire);
   if (position_ != posted_) return true;
@@ -41,6 +44,31 @@ bool QueuePair::has_receive() {
   header.starved.exchange(1, std::memory_order_seq_cst);
   posted_ = header.posted.load(std::memory_order_seq_cst);
   return position_ != posted_;
+}
+
+// From a queue that other peers share. It stays ours until the message is published, or until the owner has
+// closed the area and taken it back: the hazard tells it that we are at it.
+bool QueuePair::take_shared_receive() {
+  if (!hold(kTakingReceive)) return false;
+  SharedReceives& shared = *peer_->shared();
+  uint32_t taken = shared.take(peer_->queue_pair());
+  if (taken == SharedReceives::kNone) {
+    // First what the owner looks for, then where it looks whether there is anything.
+    peer_->header().starved.exchange(1, std::memory_order_seq_cst);
+    shared.starve();
+    taken = shared.take(peer_->queue_pair());
+    if (taken == SharedReceives::kNone) return false;
+  }
+  if (shared.tells_limit()) [[unlikely]]
+    link_->tell_limit();
+  taken_ = taken;
+  peer_->slot(position_).entry = static_cast<uint16_t>(taken);
+  posted_ = position_ + 1;
+  return true;
+}
+
+const ReceiveEntry& QueuePair::receive_entry() const {
+  return peer_->shared() != nullptr ? peer_->shared()->entry(taken_) : peer_->entry(position_);
 }
 
 // Memory that is not shared is reached by the peer's process number, which another process may have
@@ -86,7 +114,7 @@ QueuePair::Outcome QueuePair::write(const Request& request) {
     switch (peer_->reach(request.remote_key, request.remote_address, request.length, IBV_ACCESS_REMOTE_WRITE,
                          piece)) {
       case Peer::Reach::refused:
-        return Outcome::failed(IBV_WC_REM_ACCESS_ERR);
+        return Outcome::refused();
       case Peer::Reach::not_mapped:
         return Outcome::later();
       case Peer::Reach::ok:
@@ -116,7 +144,7 @@ QueuePair::Outcome QueuePair::read(const Request& request) {
   switch (peer_->reach(request.remote_key, request.remote_address, request.length, IBV_ACCESS_REMOTE_READ,
                        piece)) {
     case Peer::Reach::refused:
-      return Outcome::failed(IBV_WC_REM_ACCESS_ERR);
+      return Outcome::refused();
     case Peer::Reach::not_mapped:
       return Outcome::later();
     case Peer::Reach::ok:
@@ -141,7 +169,7 @@ QueuePair::Outcome QueuePair::atomic(const Request& request) {
   switch (peer_->reach(request.remote_key, request.remote_address, sizeof(uint64_t), IBV_ACCESS_REMOTE_ATOMIC,
                        piece)) {
     case Peer::Reach::refused:
-      return Outcome::failed(IBV_WC_REM_ACCESS_ERR);
+      return Outcome::refused();
     case Peer::Reach::not_mapped:
       return Outcome::later();
     case Peer::Reach::ok:
@@ -150,7 +178,7 @@ QueuePair::Outcome QueuePair::atomic(const Request& request) {
   if (piece.mapped == nullptr) [[unlikely]]
     return Outcome::failed(IBV_WC_REM_OP_ERR, EOPNOTSUPP);
   if (reinterpret_cast<uintptr_t>(piece.mapped) % sizeof(uint64_t) != 0) [[unlikely]] {
-    return Outcome::failed(IBV_WC_REM_INV_REQ_ERR);
+    return Outcome::invalid(Blame::request);
   }
   const std::atomic_ref<uint64_t> target(*reinterpret_cast<uint64_t*>(piece.mapped));
   uint64_t before = request.compare_add;
@@ -175,8 +203,13 @@ QueuePair::Outcome QueuePair::send(const Request& request) {
   // A short message that every receive has room for needs no look at the receive.
   if (request.length > kSlotPayload ||
       request.length > peer_->header().floor.load(std::memory_order_relaxed)) {
-    return place(request, peer_->entry(position_));
+    return place(request, receive_entry());
   }
+  publish_payload(request);
+  return Outcome{};
+}
+
+void QueuePair::publish_payload(const Request& request) {
   Slot& slot = peer_->slot(position_);
   SgeWalk local(request.sges, request.sge_count);
   for (uint64_t done = 0; done < request.length;) {
@@ -186,14 +219,13 @@ QueuePair::Outcome QueuePair::send(const Request& request) {
     done += length;
   }
   publish(slot, SlotKind::payload, request);
-  return Outcome{};
 }
 
 // Puts a message into the buffers of the receive that waits for it.
 QueuePair::Outcome QueuePair::place(const Request& request, const ReceiveEntry& entry) {
   Slot& slot = peer_->slot(position_);
   const uint32_t count = read_once(entry.sge_count);
-  if (count > peer_->sges()) [[unlikely]]
+  if (count > (peer_->shared() == nullptr ? peer_->sges() : peer_->shared()->sges())) [[unlikely]]
     return Outcome::failed(IBV_WC_REM_OP_ERR, EPROTO);
   std::array<ReceiveSge, kMaxSge> pieces;
   uint64_t capacity = 0;
@@ -204,7 +236,11 @@ QueuePair::Outcome QueuePair::place(const Request& request, const ReceiveEntry& 
   }
   if (request.length > capacity) [[unlikely]] {
     publish(slot, SlotKind::length_error, request);
-    return Outcome::failed(IBV_WC_REM_INV_REQ_ERR);
+    return Outcome::invalid(Blame::nothing);  // the peer's completion tells it
+  }
+  if (request.length <= kSlotPayload) {
+    publish_payload(request);
+    return Outcome{};
   }
   SgeWalk local(request.sges, request.sge_count);
   uint64_t left = request.length;
@@ -234,6 +270,8 @@ void QueuePair::publish(Slot& slot, SlotKind kind, const Request& request) {
   const bool immediate =
       request.opcode == IBV_WR_SEND_WITH_IMM || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   const bool solicited = request.solicited || kind >= SlotKind::length_error;
+  if (peer_stamped_) [[unlikely]]
+    peer_->stamp(position_).store(monotonic_now(), std::memory_order_relaxed);
   slot.length = static_cast<uint32_t>(request.length);
   slot.immediate = request.immediate;
   slot.kind = kind;

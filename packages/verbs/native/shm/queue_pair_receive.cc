@@ -15,7 +15,7 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
   int error = 0;
   {
     const std::lock_guard lock(receive_lock_);
-    if (state_.load(std::memory_order_relaxed) == State::reset) [[unlikely]] {
+    if (state_.load(std::memory_order_relaxed) == State::reset || shared_ != nullptr) [[unlikely]] {
       *bad = request;
       return EINVAL;
     }
@@ -73,7 +73,7 @@ int QueuePair::consume(int capacity, ibv_wc* completions) {
     const Slot& slot = slots_[receive_head_ & receive_mask_];
     if (slot.sequence.load(std::memory_order_seq_cst) != receive_head_ + 1) break;
     const bool good =
-        receive_head_ != receive_tail_.load(std::memory_order_acquire) && take(slot, completions[count]);
+        shared_ == nullptr ? take_private(slot, completions[count]) : take_shared(slot, completions[count]);
     if (good) {
       receive_head_++;
       receive_polled_.store(receive_head_, std::memory_order_release);
@@ -81,19 +81,38 @@ int QueuePair::consume(int capacity, ibv_wc* completions) {
     }
     if (!good || completions[count - 1].status != IBV_WC_SUCCESS) [[unlikely]] {
       broken_ = true;
-      Connection::fail_queue_pair(connection_, Failure::protocol());
+      fail_later(good ? Failure::receive() : Failure::violation());
     }
   }
   return count;
 }
 
 // False: what the peer wrote makes no sense.
-bool QueuePair::take(const Slot& slot, ibv_wc& completion) {
+bool QueuePair::take_private(const Slot& slot, ibv_wc& completion) {
+  if (receive_head_ == receive_tail_.load(std::memory_order_acquire)) return false;
+  const uint32_t index = receive_head_ & receive_mask_;
+  return take(slot, receive_works_[index], &receive_sges_[size_t{index} * cap_.max_recv_sge], completion);
+}
+
+bool QueuePair::take_shared(const Slot& slot, ibv_wc& completion) {
+  const uint32_t entry = read_once(slot.entry);
+  const ReceiveWork* work = shared_->claim(entry);
+  if (work == nullptr) return false;
+  const bool good = take(slot, *work, shared_->sges(entry), completion);
+  if (!good) {  // to flush_shared, as one that the peer had taken
+    shared_->unclaim(entry, qp_num);
+    return false;
+  }
+  shared_->release(entry);
+  return true;
+}
+
+bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* sge, ibv_wc& completion) {
   const SlotKind kind = read_once(slot.kind);
   const uint8_t flags = read_once(slot.flags);
   const uint32_t length = read_once(slot.length);
-  const uint32_t index = receive_head_ & receive_mask_;
-  const ReceiveWork& work = receive_works_[index];
+  if (shape_.stamped) [[unlikely]]
+    arrival_time_ = std::min(read_once(stamps_[receive_head_ & receive_mask_]), monotonic_now());
   completion = {};
   completion.wr_id = work.wr_id;
   completion.status = IBV_WC_SUCCESS;
@@ -111,7 +130,6 @@ bool QueuePair::take(const Slot& slot, ibv_wc& completion) {
         completion.status = IBV_WC_LOC_LEN_ERR;
         return true;
       }
-      const ibv_sge* sge = &receive_sges_[size_t{index} * cap_.max_recv_sge];
       for (uint32_t done = 0; done < length; sge++) {
         const uint32_t piece = std::min(sge->length, length - done);
         if (piece == 0) continue;
@@ -155,7 +173,19 @@ void QueuePair::arm(uint32_t armed) { header_->armed.exchange(armed, std::memory
 
 bool QueuePair::was_disarmed() const { return header_->armed.load(std::memory_order_seq_cst) == kArmedNot; }
 
+// What the peer had taken from the shared queue and not used; the rest stays there for others.
+void QueuePair::flush_shared() {
+  ibv_wc completion{};
+  completion.status = IBV_WC_WR_FLUSH_ERR;
+  completion.opcode = IBV_WC_RECV;
+  completion.qp_num = qp_num;
+  for (uint32_t at = 0; shared_->take_back(qp_num, at, completion.wr_id);) {
+    receive_queue()->push(completion, true, &receive_polled_, receive_head_);
+  }
+}
+
 void QueuePair::flush_receives() {
+  if (shared_ != nullptr) return flush_shared();
   const uint32_t tail = receive_tail_.load(std::memory_order_seq_cst);
   for (; receive_head_ != tail; receive_head_++) {
     ibv_wc completion{};

@@ -42,12 +42,15 @@ struct QueuePair::Request {
 struct QueuePair::Outcome {
   ibv_wc_status status = IBV_WC_SUCCESS;
   uint32_t vendor_error = 0;
-  bool waits = false;  // nothing was done: there is no receive, or no mapping yet
+  bool waits = false;            // nothing was done: there is no receive, or no mapping yet
+  Blame blame = Blame::nothing;  // of this side, as its peer's asynchronous event tells it
 
   static Outcome failed(ibv_wc_status status, uint32_t vendor_error = 0) {
-    return {status, vendor_error, false};
+    return {status, vendor_error, false, Blame::nothing};
   }
-  static Outcome later() { return {IBV_WC_SUCCESS, 0, true}; }
+  static Outcome refused() { return {IBV_WC_REM_ACCESS_ERR, 0, false, Blame::access}; }
+  static Outcome invalid(Blame blame) { return {IBV_WC_REM_INV_REQ_ERR, 0, false, blame}; }
+  static Outcome later() { return {IBV_WC_SUCCESS, 0, true, Blame::nothing}; }
 };
 
 }  // namespace rdmakit::shm

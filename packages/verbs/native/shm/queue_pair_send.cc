@@ -75,7 +75,7 @@ int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
     let_go();
   }
   if (failed) [[unlikely]]
-    fail(Failure::protocol());
+    fail(Failure::own(blame_));
   return error;
 }
 
@@ -115,6 +115,7 @@ bool QueuePair::settle(const Outcome& outcome, uint64_t wr_id, ibv_wr_opcode opc
     return true;
   }
   report_send(wr_id, opcode, length, outcome.status, outcome.vendor_error);
+  blame_ = outcome.blame;
   ibv_qp::state = IBV_QPS_ERR;
   state_.store(State::error, std::memory_order_seq_cst);
   return false;
@@ -207,14 +208,14 @@ void QueuePair::progress() {
     const std::lock_guard lock(send_lock_);
     if (state_.load(std::memory_order_relaxed) == State::connected) good = drain();
   }
-  if (!good) fail(Failure::protocol());
+  if (!good) fail(Failure::own(blame_));
 }
 
 void QueuePair::progress_from_poll() {
   if (!waiting_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(send_lock_);
   if (state_.load(std::memory_order_relaxed) != State::connected || drain()) return;
-  Connection::fail_queue_pair(connection_, Failure::protocol());
+  fail_later(Failure::own(blame_));
 }
 
 void QueuePair::flush_sends(ibv_wc_status oldest) {

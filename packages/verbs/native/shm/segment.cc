@@ -2,7 +2,6 @@
 
 #include <cerrno>
 
-#include "mapped_memory.h"
 #include "shm/layout.h"
 
 namespace rdmakit::shm {
@@ -12,7 +11,11 @@ Segments& Segments::instance() {
   return *segments;
 }
 
-void* Segments::map(size_t length) {
+void* Segments::map(size_t length, const MemoryOptions& options) {
+  if (options.huge_pages == HugePages::size_2m || options.huge_pages == HugePages::size_1g) {
+    errno = EOPNOTSUPP;
+    return nullptr;
+  }
   if (length == 0 || more_than_machine_has(length)) {
     errno = length == 0 ? EINVAL : ENOMEM;
     return nullptr;
@@ -22,7 +25,7 @@ void* Segments::map(size_t length) {
   segment->mapping = SharedMapping::create("rdmakit-segment", length, Sharing::writable, segment->fd);
   if (segment->mapping == nullptr) return nullptr;
   uint8_t* data = segment->mapping->data();
-  if (const int error = touch_memory(data, length); error != 0) {
+  if (const int error = prepare_memory(data, length, options); error != 0) {
     errno = error;
     return nullptr;
   }

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <vector>
 
+#include "mapped_memory.h"
 #include "shm/shared_mapping.h"
 
 namespace rdmakit::shm {
@@ -26,8 +27,9 @@ class Segments {
  public:
   static Segments& instance();
 
-  // Null and errno on failure. The memory is there already, zeroed and touched.
-  void* map(size_t length);
+  // Null and errno on failure. The memory is there already, zeroed and touched. Huge pages of a pool are
+  // EOPNOTSUPP: peers map no hugetlbfs, whose pages can be lacking when they are touched.
+  void* map(size_t length, const MemoryOptions& options);
   void unmap(void* address);
   // The segment that holds all of [address, address + length); null: plain memory.
   std::shared_ptr<Segment> find(uint64_t address, uint64_t length);
