@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# npm run bench -- [suite…]: ring, nbd, lab. Without a suite: all. Figures are ratios of one run; the
+# npm run bench -- [suite…]: verbs, ring, nbd, lab. Without a suite: all. Figures are ratios of one run; the
 # machine must do nothing else meanwhile.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-bash scripts/setup.sh build test
+bash scripts/setup.sh build test bench >&2
 exec node bench/dist/main.js "$@"

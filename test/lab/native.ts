@@ -18,12 +18,19 @@ export async function ensureArrayWalk(): Promise<string> {
 /** The test of a device's verbs (test/native/ibverbs_smoke.cc), as programs of a guest run it. */
 export const deviceTest = join('build', 'native-plain', 'ibverbs_smoke')
 
-/** Builds the test of a device's verbs with the providers that it runs on. */
-export async function buildDeviceTest(): Promise<void> {
+/** The ping-pong over the package's native layer (bench/native), likewise. */
+export const verbsPingpong = join('build', 'bench', 'verbs-pingpong')
+
+export const buildDeviceTest = (): Promise<void> => build('test/native', deviceTest)
+
+export const buildVerbsBenchmarks = (): Promise<void> => build('bench/native', verbsPingpong)
+
+/** One program of a CMake project, with the providers that it runs on. */
+async function build(source: string, program: string): Promise<void> {
   const shell = new LocalShell()
-  const folder = dirname(deviceTest)
-  await shell.run(['cmake', '-S', 'test/native', '-B', folder, '-DCMAKE_BUILD_TYPE=Release'])
-  await shell.run(['cmake', '--build', folder, '--target', basename(deviceTest), '--parallel', '2'], {
+  const folder = dirname(program)
+  await shell.run(['cmake', '-S', source, '-B', folder, '-DCMAKE_BUILD_TYPE=Release'])
+  await shell.run(['cmake', '--build', folder, '--target', basename(program), '--parallel', '2'], {
     deadlineMs: 300_000,
   })
 }

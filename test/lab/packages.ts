@@ -14,6 +14,7 @@ export const labPackages = [
   'ibverbs-providers',
   'ibverbs-utils',
   'rdmacm-utils',
+  'perftest',
   'nbdkit',
   'nbd-client',
 ] as const

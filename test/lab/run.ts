@@ -10,13 +10,15 @@ import { buildDeviceTest } from './native.js'
 import { top } from './paths.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
 import { swapBench } from './swap-bench.js'
+import { verbsBench } from './verbs-bench.js'
 
 const usage = `usage: npm run lab [-- COMMAND]
 
   (nothing)              the tests inside one guest, then those on the host
   guest [VITEST OPTION]  only the tests inside one guest
   host [VITEST OPTION]   only those on the host: the harness itself, and two guests on one wire
-  bench                  swap between two guests, beside nbdkit over TCP
+  bench [swap|verbs]     swap between two guests, beside nbdkit over TCP; verbs on a guest's devices,
+                         beside perftest. Both by default
   exec SHELL COMMAND     boot one guest and run a command in it
   demo                   remote swap between two guests, against local memory and a local disk
 `
@@ -73,7 +75,13 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
   }
   const parts = await prepareLab(say)
   if (command === 'bench') {
-    await swapBench(parts, say)
+    const [only] = rest
+    if (only !== undefined && only !== 'swap' && only !== 'verbs') {
+      process.stderr.write(usage)
+      return 2
+    }
+    if (only !== 'swap') await verbsBench(parts, say)
+    if (only !== 'verbs') await swapBench(parts, say)
     return 0
   }
   if (command === 'exec') {
