@@ -38,9 +38,8 @@ async function live(shell: Shell, command: Command, options: ExecOptions = {}): 
 async function bootForTests(parts: LabParts): Promise<Guest> {
   const guest = await Guest.boot(parts, { diskMiB: 512 })
   say(`a guest is up after ${guest.bootSeconds.toFixed(1)} s (${parts.accelerator})`)
-  await guest.run(
-    'sh test/lab/guest/rxe.sh veth 10.77.0.1 && sh test/lab/guest/nbd.sh && sh test/lab/guest/disk.sh',
-  )
+  const scripts = ['rxe.sh veth 10.77.0.1', `siw.sh '${parts.siw}'`, 'nbd.sh', 'disk.sh']
+  await guest.run(scripts.map((script) => `sh test/lab/guest/${script}`).join(' && '))
   return guest
 }
 
