@@ -8,7 +8,7 @@ mkdir -p test-results
 failures=0
 
 echo "test: unit, conformance and end-to-end tests over software RDMA"
-npx vitest run --reporter=default --reporter=json --outputFile.json=test-results/host.json || failures=1
+npx vitest run --reporter=default --reporter=./scripts/results-reporter.mjs --outputFile.json=test-results/host.json || failures=1
 
 echo "test: the lab (guests with real kernel drivers)"
 bash scripts/lab.sh || failures=1

@@ -9,6 +9,6 @@ export default defineConfig({
     fileParallelism: false,
     testTimeout: 240_000,
     hookTimeout: 120_000,
-    reporters: ['verbose', ['json', { outputFile: 'test-results/lab-host.json' }]],
+    reporters: ['verbose', ['./scripts/results-reporter.mjs', { outputFile: 'test-results/lab-host.json' }]],
   },
 })

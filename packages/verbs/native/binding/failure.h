@@ -3,13 +3,16 @@
 
 #include <napi.h>
 
+#include <cctype>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 
 namespace rdmakit::binding {
 
+// Verbs return errno values, but some drivers of libibverbs (siw's, as a post's result) negative ones.
 inline const char* errno_name(int error) {
-  const char* name = strerrorname_np(error);
+  const char* name = strerrorname_np(std::abs(error));
   return name == nullptr ? "EIO" : name;
 }
 
@@ -24,7 +27,7 @@ inline Napi::Error failure(Napi::Env env, int error, const char* verb, const std
 
 // What the system says of `error`, in lower case as the rest of our messages.
 inline std::string reason(int error) {
-  std::string text = strerror(error);
+  std::string text = strerror(std::abs(error));
   if (!text.empty()) text[0] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[0])));
   return text;
 }

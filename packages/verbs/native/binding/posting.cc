@@ -25,7 +25,7 @@ std::vector<ibv_sge> sges_of(const Napi::Value& value) {
 }
 
 const char* explain_post(int error) {
-  switch (error) {
+  switch (std::abs(error)) {
     case ENOMEM:
       return "the queue is full, or a request has more scatter/gather elements than the queue pair";
     case EINVAL:

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <vector>
 
 #include "binding/bound_function.h"
@@ -92,7 +93,7 @@ napi_value post_slots(napi_env env, const BoundCall& call, Slot* slots, uint32_t
       requests[i].next = i + 1 < chain ? &requests[i + 1] : nullptr;
     }
     Request* bad = nullptr;
-    const int error = post(requests, &bad);
+    const int error = std::abs(post(requests, &bad));  // siw's driver returns -errno
     if (error == 0) {
       posted += chain;
       continue;
