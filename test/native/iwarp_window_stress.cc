@@ -101,7 +101,15 @@ void life(Progress progress) {
     CHECK(post_bind(server, 10, window, far, 0, 64) == 0);
     CHECK(pump(client, 0, server, 1).server[0].status == IBV_WC_SUCCESS);
   }
-  // A whole chain in order: what is bound may be used by the SEND behind it, in one doorbell.
+  // Of many segments: it ends with the last.
+  Memory large(client.pd, 1 << 20), larger(server.pd, 1 << 20);
+  large.fill(3);
+  post_receive(server, 11, larger.sge(0, 1 << 20));
+  CHECK(post_invalidate(client, 12, IBV_WR_SEND_WITH_INV, window.mw->rkey, {large.sge(0, 1 << 20)}) == 0);
+  done = pump(client, 1, server, 1);
+  CHECK(done.server[0].wc_flags == IBV_WC_WITH_INV && done.server[0].byte_len == 1 << 20);
+  CHECK(large.bytes == larger.bytes);
+  CHECK(provider().dereg_mr(std::exchange(far.mr, nullptr)) == 0);  // nothing is bound to it any more
   CHECK(provider().dealloc_pd(server.pd) == EBUSY);
 }
 

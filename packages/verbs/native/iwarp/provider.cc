@@ -1,13 +1,7 @@
 // The provider's face: each verb finds the object behind the ibv_* struct and lets it do the work.
 #include "provider.h"
 
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netpacket/packet.h>
-
-#include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "iwarp/completion_channel.h"
 #include "iwarp/completion_queue.h"
@@ -64,9 +58,15 @@ class IwarpProvider final : public Provider {
     return nullptr;
   }
   int close_device(ibv_context*) override { return 0; }
-  int query_device(ibv_context* context, ibv_device_attr* attributes) override;
-  int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
-  int query_gids(ibv_context* context, uint8_t port, std::vector<GidEntry>& entries) override;
+  int query_device(ibv_context*, ibv_device_attr* attributes) override {
+    return describe_device(*attributes);
+  }
+  int query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) override {
+    return describe_port(port, *attributes);
+  }
+  int query_gids(ibv_context*, uint8_t port, std::vector<GidEntry>& entries) override {
+    return list_gids(port, entries);
+  }
   uint32_t capabilities(ibv_context*) override {
     return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics |
            kCapabilityMemoryWindow | kCapabilitySharedReceiveQueue | kCapabilityTimestamps |
@@ -125,69 +125,6 @@ class IwarpProvider final : public Provider {
   std::shared_ptr<ConnectionId> create_id() override { return Connection::create(); }
   const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
 };
-
-int IwarpProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
-  *attributes = ibv_device_attr{};
-  std::strncpy(attributes->fw_ver, "1", sizeof attributes->fw_ver);
-  attributes->max_mr_size = UINT64_MAX;
-  attributes->page_size_cap = 4096;
-  attributes->max_qp = 65536;
-  attributes->max_qp_wr = kMaxWorkRequests;
-  attributes->max_sge = kMaxSge;
-  attributes->max_sge_rd = kMaxSge;
-  attributes->max_cq = 65536;
-  attributes->max_cqe = kMaxCompletions;
-  attributes->max_mr = kMaxRegions;
-  attributes->max_mw = kMaxRegions;
-  attributes->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
-  attributes->max_srq = 65536;
-  attributes->max_srq_wr = kMaxWorkRequests;
-  attributes->max_srq_sge = kMaxSge;
-  attributes->max_pd = 65536;
-  attributes->max_qp_rd_atom = kMaxReadDepth;
-  attributes->max_qp_init_rd_atom = kMaxReadDepth;
-  attributes->max_res_rd_atom = static_cast<int>(kMaxReadDepth) * attributes->max_qp;
-  attributes->atomic_cap = IBV_ATOMIC_GLOB;
-  attributes->phys_port_cnt = 1;
-  return 0;
-}
-
-int IwarpProvider::query_port(ibv_context*, uint8_t port, ibv_port_attr* attributes) {
-  if (port != 1) return EINVAL;
-  *attributes = ibv_port_attr{};
-  attributes->state = IBV_PORT_ACTIVE;
-  attributes->max_mtu = IBV_MTU_4096;
-  attributes->active_mtu = IBV_MTU_4096;
-  attributes->max_msg_sz = kMaxMessage;
-  attributes->gid_tbl_len = 1;
-  attributes->pkey_tbl_len = 1;
-  attributes->phys_state = 5;  // LinkUp
-  attributes->link_layer = IBV_LINK_LAYER_ETHERNET;
-  return 0;
-}
-
-// One entry, as on any iWARP port: a hardware address. Of the first network interface that has one; the
-// provider itself is bound to none, and connections go by IP addresses.
-int IwarpProvider::query_gids(ibv_context*, uint8_t port, std::vector<GidEntry>& entries) {
-  if (port != 1) return EINVAL;
-  GidEntry entry;
-  entry.type = "iWARP";
-  ifaddrs* interfaces = nullptr;
-  if (getifaddrs(&interfaces) != 0) return errno;
-  for (const ifaddrs* at = interfaces; at != nullptr; at = at->ifa_next) {
-    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_PACKET || (at->ifa_flags & IFF_LOOPBACK))
-      continue;
-    sockaddr_ll link;
-    std::memcpy(&link, at->ifa_addr, sizeof link);
-    if (link.sll_halen != 6) continue;
-    std::memcpy(entry.gid.raw, link.sll_addr, link.sll_halen);
-    entry.interface_index = static_cast<uint32_t>(link.sll_ifindex);
-    break;
-  }
-  freeifaddrs(interfaces);
-  entries.push_back(entry);
-  return 0;
-}
 
 ibv_pd* IwarpProvider::alloc_pd(ibv_context* context) {
   ProtectionDomain* pd = make<ProtectionDomain>();
@@ -345,51 +282,7 @@ int IwarpProvider::destroy_qp(ibv_qp* qp) {
   return 0;
 }
 
-int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
-  return CompletionQueue::of(cq)->poll(entries, completions);
-}
-int req_notify_cq(ibv_cq* cq, int solicited_only) {
-  CompletionQueue::of(cq)->request_notification(solicited_only != 0);
-  return 0;
-}
-int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
-  return static_cast<QueuePair*>(qp)->post_send(request, bad);
-}
-int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
-  return static_cast<QueuePair*>(qp)->post_receive(request, bad);
-}
-int post_srq_recv(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
-  return static_cast<SharedReceiveQueue*>(srq)->post(request, bad);
-}
-
-struct Device {
-  ibv_device device{};
-  ibv_context context{};
-
-  Device() {
-    std::strncpy(device.name, kDeviceName, sizeof device.name);
-    std::strncpy(device.dev_name, kDeviceName, sizeof device.dev_name);
-    device.node_type = IBV_NODE_RNIC;
-    device.transport_type = IBV_TRANSPORT_IWARP;
-    context.device = &device;
-    context.cmd_fd = -1;
-    context.async_fd = -1;
-    context.num_comp_vectors = 1;
-    pthread_mutex_init(&context.mutex, nullptr);
-    context.ops.poll_cq = poll_cq;
-    context.ops.req_notify_cq = req_notify_cq;
-    context.ops.post_send = post_send;
-    context.ops.post_recv = post_recv;
-    context.ops.post_srq_recv = post_srq_recv;
-  }
-};
-
 }  // namespace
-
-ibv_context* iwarp::device_context() {
-  static Device* device = std::make_unique<Device>().release();
-  return &device->context;
-}
 
 Provider& iwarp_provider() {
   static IwarpProvider* provider = std::make_unique<IwarpProvider>().release();

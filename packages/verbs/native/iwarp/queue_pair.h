@@ -109,7 +109,6 @@ class QueuePair : public ibv_qp {
   struct SendWork {
     uint64_t wr_id;
     uint64_t remote_address;
-    uint64_t operands[2];   // atomics: compare or add, swap; a window's length, and its region and access
     uint64_t end_position;  // of the outgoing stream, after its last byte
     uint32_t remote_key;
     uint32_t immediate;  // in network byte order; or the key to invalidate, in the host's
@@ -122,8 +121,9 @@ class QueuePair : public ibv_qp {
     bool signaled;
     bool solicited;
     bool fence;
-    bool answered;  // READ and atomics: complete with the peer's response, not with the last byte sent
-    bool done;      // the response is complete
+    bool answered;         // READ and atomics: complete with the peer's response, not with the last byte sent
+    bool done;             // the response is complete
+    uint64_t operands[2];  // atomics: compare or add, swap; a window's length, and its region and access
   };
   struct Receive {
     const ReceiveWork* work = nullptr;

@@ -211,7 +211,8 @@ QueuePair::Result QueuePair::finish_read_request(const Segment& segment, const u
 // False when the peer has asked for more than was negotiated (IRD, RFC 6581).
 bool QueuePair::queue_response(const Response& response) {
   // A zero-length READ as the peer's Ready-To-Receive message takes no place of the negotiated depth.
-  const uint32_t depth = std::max(inbound_reads_, 1u);
+  const bool empty = !response.atomic && response.read.length == 0;
+  const uint32_t depth = empty ? std::max(inbound_reads_, 1u) : inbound_reads_;
   const std::lock_guard lock(send_mutex_);
   if (responses_tail_ - responses_head_ >= depth) return false;
   responses_[responses_tail_++ % kMaxReadDepth] = response;
@@ -244,7 +245,7 @@ QueuePair::Result QueuePair::peer_terminated(const Segment& segment, const uint8
   if (!message.has_segment || message.segment.queue != kReadRequestQueue || message.segment.tagged)
     return failure;
   // That of an atomic which is not to be done (RFC 7306): bad operation code or alignment.
-  if (message.segment.opcode == Opcode::atomic_request && message.code.type == 2)
+  if (message.segment.opcode == Opcode::atomic_request && message.code.layer == 0 && message.code.type == 2)
     failure.send_status = IBV_WC_REM_INV_REQ_ERR;
   const std::lock_guard lock(send_mutex_);
   for (uint32_t i = reads_head_; i != reads_tail_; i++) {
