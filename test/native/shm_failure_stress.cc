@@ -103,7 +103,7 @@ void local_errors() {
   Pair pair(listener, {}, {});
   Memory near(pair.client->pd, 4096);
   CHECK(try_post(*pair.client, {.flags = IBV_SEND_INLINE}, {near.sge(0, 4096)}) == EINVAL);
-  CHECK(try_post(*pair.client, {.opcode = IBV_WR_LOCAL_INV}, {near.sge(0, 8)}) == EOPNOTSUPP);
+  CHECK(try_post(*pair.client, {.opcode = IBV_WR_TSO}, {near.sge(0, 8)}) == EOPNOTSUPP);
   CHECK(try_post(*pair.client, {}, std::vector<ibv_sge>(5, near.sge(0, 1))) == EINVAL);
   errno = 0;
   CHECK(provider().reg_mr(pair.client->pd, near.data, 10, IBV_ACCESS_REMOTE_WRITE) == nullptr &&

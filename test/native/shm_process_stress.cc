@@ -232,7 +232,7 @@ void stopped_peer() {
   child.signal(SIGSTOP);
   const auto begin = Clock::now();
   const int error = provider().dereg_mr(mr);  // most of the flood's time is in copies
-  CHECK(error == 0 || error == EBUSY);
+  CHECK(error == 0 || error == ETIMEDOUT);
   CHECK(Clock::now() - begin < std::chrono::seconds(8));
   child.signal(SIGKILL);
   child.signal(SIGCONT);

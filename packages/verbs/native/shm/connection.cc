@@ -275,7 +275,10 @@ void Connection::on_deadline() {
   std::shared_ptr<Connection> listener;
   {
     const std::lock_guard lock(mutex_);
-    if (link_ != nullptr) link_->flush();
+    if (link_ != nullptr) {
+      link_->flush();
+      if (queue_pair_ != nullptr) queue_pair_->progress();
+    }
     if (paused_ && state_ == State::listening) {
       paused_ = false;
       Engine::instance().watch(number_, socket_.get());

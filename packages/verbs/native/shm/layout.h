@@ -33,17 +33,19 @@ enum class SlotKind : uint8_t {
   write,             // the immediate data of an RDMA WRITE
   length_error,      // a SEND too long for the receive; the connection is over
   protection_error,  // a receive whose buffers are not to be written; the connection is over
+  wrong_key,         // a SEND that would invalidate what is no window of the connection; which is over
 };
 
 inline constexpr uint8_t kSlotImmediate = 1;
 inline constexpr uint8_t kSlotSolicited = 2;
+inline constexpr uint8_t kSlotInvalidate = 4;  // `immediate` is the key of a window of the receiver
 inline constexpr uint32_t kSlotPayload = 112;
 
 // The arrival of a message, one for each posted receive, in the same order. Written by the peer.
 struct alignas(kApart) Slot {
   std::atomic<uint32_t> sequence;  // receive's number + 1 once the rest is valid; stored last
   uint32_t length;
-  uint32_t immediate;  // network byte order
+  uint32_t immediate;  // network byte order; or a key
   SlotKind kind;
   uint8_t flags;
   uint16_t entry;  // of the shared receive queue, when the receive is one of those
@@ -103,16 +105,21 @@ struct AreaShape {
   size_t size() const { return stamps_at() + (stamped ? entries * sizeof(uint64_t) : 0); }
 };
 
-// A region of a protection domain. Written by its owner; peers map the table read-only.
+// A region of a protection domain, or a window that is bound. Written by its owner; peers map the table
+// read-only.
 struct alignas(64) RegionEntry {
   std::atomic<uint32_t> key;  // 0: free. Stored last, and removed first
-  uint32_t access;            // IBV_ACCESS_…
+  uint32_t access;            // IBV_ACCESS_…, and kRegion
   uint32_t segment;           // kNoSegment: memory that is not shared
   uint32_t generation;        // of the segment
   uint64_t address;
   uint64_t length;
   uint64_t segment_address;  // of the segment's first byte, in the owner
+  uint32_t queue_pair;       // of a window: the owner's, whose peer alone may use it
 };
+
+// In the access flags of a region, and in those that everybody but the user of a window asks for.
+inline constexpr uint32_t kRegion = 1u << 31;
 
 inline constexpr uint32_t kNoSegment = UINT32_MAX;
 inline constexpr uint32_t kMaxSegments = 64 * 1024;

@@ -42,7 +42,8 @@ void Link::put(const Bytes& bytes, std::shared_ptr<Segment> segment) {
     return;
   }
   waiting_.push_back(std::move(frame));
-  if (waiting_.size() == 1) try_again_soon();
+  // By time and not by EPOLLOUT: the limit on descriptors in flight is no matter of this socket.
+  if (waiting_.size() == 1) wake_soon();
 }
 
 int Link::send(const Waiting& frame) {
@@ -52,15 +53,14 @@ int Link::send(const Waiting& frame) {
                     frame.bytes);
 }
 
-// By time and not by EPOLLOUT: the limit on descriptors in flight is no matter of this socket.
-void Link::try_again_soon() {
+void Link::wake_soon() {
   Engine::instance().call_at(number_, Engine::Clock::now() + std::chrono::milliseconds(1));
 }
 
 void Link::flush() {
   const std::lock_guard lock(mutex_);
   while (!waiting_.empty()) {
-    if (send(waiting_.front()) == EAGAIN) return try_again_soon();
+    if (send(waiting_.front()) == EAGAIN) return wake_soon();
     waiting_.pop_front();
   }
 }

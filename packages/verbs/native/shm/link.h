@@ -28,6 +28,8 @@ class Link {
   void tell_limit() { put(PlainFrame{header_of(FrameType::limit), 0, Blame::nothing}, nullptr); }
   // The last frame. What is still waiting to be sent is not sent any more.
   void end(int status, Blame blame);
+  // The engine calls the connection in a moment.
+  void wake_soon();
   // Sends what is waiting. Called by the engine at the time that this link asked for.
   void flush();
 
@@ -43,7 +45,6 @@ class Link {
   };
   void put(const Bytes& bytes, std::shared_ptr<Segment> segment);
   int send(const Waiting& frame);
-  void try_again_soon();
 
   const UniqueFd socket_;
   const uint64_t number_;

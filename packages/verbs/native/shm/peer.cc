@@ -64,15 +64,19 @@ std::unique_ptr<Peer> Peer::open(const GreetingFrame& greeting, Frame& frame) {
 }
 
 // Hot path.
-Peer::Reach Peer::reach(uint32_t key, uint64_t address, uint64_t length, int access,
+Peer::Reach Peer::reach(uint32_t key, uint64_t address, uint64_t length, uint32_t access,
                         RemotePiece& piece) const {
   const RegionEntry& entry = table_[slot_of_key(key)];
   // The caller has made `key` its hazard: from here on the entry stays as it is, or the key is gone.
   if (key == 0 || entry.key.load(std::memory_order_seq_cst) != key) return Reach::refused;
   const uint64_t start = read_once(entry.address);
   const uint64_t size = read_once(entry.length);
-  if ((read_once(entry.access) & static_cast<uint32_t>(access)) != static_cast<uint32_t>(access) ||
-      address + length < address || address < start || length > size || address - start > size - length) {
+  const uint32_t granted = read_once(entry.access);
+  if ((granted & (access | kRegion)) != (access | kRegion)) [[unlikely]] {
+    const bool window = (granted & kRegion) == 0 && read_once(entry.queue_pair) == queue_pair_;
+    if (!window || (granted & access) != access) return Reach::refused;
+  }
+  if (address + length < address || address < start || length > size || address - start > size - length) {
     return Reach::refused;
   }
   piece.address = address;
@@ -94,6 +98,12 @@ Peer::Reach Peer::reach(uint32_t key, uint64_t address, uint64_t length, int acc
     return Reach::refused;
   piece.mapped = segment.data + offset;
   return Reach::ok;
+}
+
+bool Peer::has_window(uint32_t key) const {
+  const RegionEntry& entry = table_[slot_of_key(key)];
+  return key != 0 && entry.key.load(std::memory_order_seq_cst) == key &&
+         (read_once(entry.access) & kRegion) == 0 && read_once(entry.queue_pair) == queue_pair_;
 }
 // End of hot path.
 

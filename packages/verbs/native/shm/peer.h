@@ -43,7 +43,10 @@ class Peer {
   int event_fd() const { return event_fd_.get(); }
 
   // The region of `key`, when it allows `access` and holds all of [address, address + length).
-  Reach reach(uint32_t key, uint64_t address, uint64_t length, int access, RemotePiece& piece) const;
+  Reach reach(uint32_t key, uint64_t address, uint64_t length, uint32_t access, RemotePiece& piece) const;
+
+  // `key` is that of a window that was bound for this connection.
+  bool has_window(uint32_t key) const;
 
   // 0 or an errno value.
   int add_segment(uint32_t number, uint32_t generation, std::shared_ptr<SharedMapping> mapping);

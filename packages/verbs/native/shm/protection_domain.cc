@@ -1,58 +1,12 @@
 #include "shm/protection_domain.h"
 
-#include <sys/random.h>
-#include <time.h>
-
 #include <algorithm>
 #include <cerrno>
 
 #include "shm/queue_pair.h"
+#include "shm/region_keys.h"
 
 namespace rdmakit::shm {
-namespace {
-
-// Slot numbers are the process's and not the domain's: a key of one domain is free in all others.
-struct SlotNumbers {
-  std::mutex mutex;
-  std::vector<uint32_t> free;
-  uint32_t next = 1;  // 0 stays unused: no valid key is 0
-};
-SlotNumbers& slot_numbers() {
-  static SlotNumbers* made = std::make_unique<SlotNumbers>().release();
-  return *made;
-}
-
-// 0 when all are in use.
-uint32_t make_key() {
-  SlotNumbers& numbers = slot_numbers();
-  uint32_t slot;
-  {
-    const std::lock_guard lock(numbers.mutex);
-    if (!numbers.free.empty()) {
-      slot = numbers.free.back();
-      numbers.free.pop_back();
-    } else if (numbers.next < kMaxRegions) {
-      slot = numbers.next++;
-    } else {
-      return 0;
-    }
-  }
-  uint16_t random = 0;
-  if (getrandom(&random, sizeof random, 0) != sizeof random) {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    random = static_cast<uint16_t>(now.tv_nsec ^ now.tv_nsec >> 16);
-  }
-  return static_cast<uint32_t>(random >> 8) << 24 | slot << 8 | (random & 0xff);
-}
-
-void free_key(uint32_t key) {
-  SlotNumbers& numbers = slot_numbers();
-  const std::lock_guard lock(numbers.mutex);
-  numbers.free.push_back(slot_of_key(key));
-}
-
-}  // namespace
 
 std::unique_ptr<ProtectionDomain> ProtectionDomain::create(ibv_context* context) {
   std::unique_ptr<ProtectionDomain> made(new ProtectionDomain);
@@ -72,7 +26,7 @@ uint32_t ProtectionDomain::add(uint64_t address, uint64_t length, int access) {
   const std::shared_ptr<Segment> segment = Segments::instance().find(address, length);
   RegionEntry& entry = table()[slot_of_key(key)];
   const std::lock_guard lock(mutex_);
-  entry.access = static_cast<uint32_t>(access);
+  entry.access = static_cast<uint32_t>(access) | kRegion;
   entry.segment = segment == nullptr ? kNoSegment : segment->number;
   entry.generation = segment == nullptr ? 0 : segment->generation;
   entry.segment_address = segment == nullptr ? 0 : segment->address();
@@ -97,13 +51,13 @@ int ProtectionDomain::remove(uint32_t key) {
   entry.key.store(0, std::memory_order_seq_cst);
   for (QueuePair* queue_pair : queue_pairs_) {
     queue_pair->finish_posting();
-    if (!queue_pair->wait_for_peer(key)) error = EBUSY;
+    if (!queue_pair->wait_for_peer(key)) error = ETIMEDOUT;
   }
   if (const auto use = segments_.find(entry.segment); use != segments_.end() && --use->second.regions == 0) {
     for (QueuePair* queue_pair : queue_pairs_) queue_pair->withdraw(use->second.segment);
     segments_.erase(use);
   }
-  // After EBUSY the slot stays out of use: a new region in it would not know the late copy.
+  // After ETIMEDOUT the slot stays out of use: a new region in it would not know the late copy.
   if (error == 0) free_key(key);
   return error;
 }
@@ -118,6 +72,10 @@ void ProtectionDomain::leave(QueuePair* queue_pair) {
   {
     const std::lock_guard lock(mutex_);
     std::erase(queue_pairs_, queue_pair);
+    const std::lock_guard windows_lock(windows_lock_);
+    for (MemoryWindow* window : windows_) {
+      if (window->region != nullptr && window->queue_pair == queue_pair->qp_num) unbind(*window);
+    }
   }
   users--;
 }

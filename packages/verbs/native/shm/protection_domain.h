@@ -5,6 +5,7 @@
 #include <infiniband/verbs.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,6 +13,7 @@
 
 #include "shm/layout.h"
 #include "shm/segment.h"
+#include "shm/spin_lock.h"
 
 namespace rdmakit::shm {
 
@@ -19,6 +21,14 @@ class QueuePair;
 
 struct MemoryRegion : ibv_mr {
   int access = 0;
+  int windows = 0;  // bound to it; under the domain's windows_lock_
+};
+
+// A memory window of type 2.
+struct MemoryWindow : ibv_mw {
+  // While it is bound; under the domain's windows_lock_.
+  MemoryRegion* region = nullptr;
+  uint32_t queue_pair = 0;
 };
 
 class ProtectionDomain : public ibv_pd {
@@ -28,10 +38,23 @@ class ProtectionDomain : public ibv_pd {
 
   // The key of a new region (lkey and rkey are the same), or 0 and errno. Peers hear of its segment.
   uint32_t add(uint64_t address, uint64_t length, int access);
-  // The key is dead when this returns. 0, or EBUSY when a stopped peer may still be copying.
+  // The key is dead when this returns. 0, or ETIMEDOUT when a stopped peer may still be copying.
   int remove(uint32_t key);
 
-  // A queue pair of this domain comes and goes.
+  // EBUSY while windows are bound to the region.
+  int can_remove(const MemoryRegion& region);
+
+  // A window comes, null and errno on failure, and goes; as with remove().
+  MemoryWindow* add_window();
+  int remove_window(MemoryWindow* window);
+  // Hot path: binds `window` under `key` for the queue pair of this number, and ends the window of this key
+  // of that queue pair. Allocates nothing. False when that cannot be. The queue pair's peer may be at the
+  // memory still when invalidate() returns.
+  bool bind(MemoryWindow& window, uint32_t key, MemoryRegion& region, uint64_t address, uint64_t length,
+            uint32_t access, uint32_t queue_pair);
+  bool invalidate(uint32_t key, uint32_t queue_pair);
+
+  // A queue pair of this domain comes and goes, and its windows with it.
   void join(QueuePair* queue_pair);
   void leave(QueuePair* queue_pair);
   // The queue pair is connected: its peer hears of all segments.
@@ -40,11 +63,11 @@ class ProtectionDomain : public ibv_pd {
   int table_fd() const { return table_fd_.get(); }
 
   // Hot path: a scatter/gather element of this process.
-  bool allows(uint32_t key, uint64_t address, uint64_t length, int access) const {
+  bool allows(uint32_t key, uint64_t address, uint64_t length, uint32_t access) const {
+    access |= kRegion;
     const RegionEntry& entry = table()[slot_of_key(key)];
     return key != 0 && entry.key.load(std::memory_order_acquire) == key &&
-           (entry.access & static_cast<uint32_t>(access)) == static_cast<uint32_t>(access) &&
-           address >= entry.address && length <= entry.length &&
+           (entry.access & access) == access && address >= entry.address && length <= entry.length &&
            address - entry.address <= entry.length - length;
   }
   // End of hot path.
@@ -64,6 +87,14 @@ class ProtectionDomain : public ibv_pd {
     int regions = 0;
   };
   std::map<uint32_t, Use> segments_;  // by number
+  void unbind(MemoryWindow& window);
+
+  struct Free {
+    void operator()(MemoryWindow** array) const { std::free(array); }
+  };
+  std::vector<MemoryWindow*> windows_;  // under mutex_
+  SpinLock windows_lock_;
+  std::unique_ptr<MemoryWindow*[], Free> window_of_slot_;  // made with the first window; mostly untouched
 };
 
 }  // namespace rdmakit::shm

@@ -63,7 +63,8 @@ class ShmProvider final : public Provider {
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
   uint32_t capabilities(ibv_context*) override {
     return kCapabilityWriteWithImmediate | kCapabilitySendWithImmediate | kCapabilityAtomics |
-           kCapabilitySharedReceiveQueue | kCapabilityTimestamps | kCapabilityResize | kCapabilityReregister;
+           kCapabilitySharedReceiveQueue | kCapabilityMemoryWindow | kCapabilityTimestamps |
+           kCapabilityResize | kCapabilityReregister;
   }
   // Addresses are paths of sockets: there is no GID.
   int query_gids(ibv_context*, uint8_t port, std::vector<GidEntry>&) override {
@@ -80,6 +81,9 @@ class ShmProvider final : public Provider {
   ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override;
   int dereg_mr(ibv_mr* mr) override;
   int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) override;
+
+  ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) override;
+  int dealloc_mw(ibv_mw* mw) override;
 
   ibv_comp_channel* create_comp_channel(ibv_context* context) override;
   int destroy_comp_channel(ibv_comp_channel* channel) override;
@@ -138,6 +142,8 @@ int ShmProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   attributes->max_cq = 65536;
   attributes->max_cqe = kMaxCompletions;
   attributes->max_mr = kMaxRegions - 1;
+  attributes->max_mw = kMaxRegions - 1;
+  attributes->device_cap_flags = IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
   attributes->max_pd = 65536;
   attributes->max_srq = 65536;
   attributes->max_srq_wr = kMaxWorkRequests;
@@ -176,8 +182,8 @@ int ShmProvider::dealloc_pd(ibv_pd* pd) {
 // ibv_reg_mr(3): remote write and remote atomic need local write.
 bool can_register(const void* address, size_t length, int access) {
   constexpr int kWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
-  constexpr int kKnown =
-      IBV_ACCESS_LOCAL_WRITE | kWrites | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_RELAXED_ORDERING;
+  constexpr int kKnown = IBV_ACCESS_LOCAL_WRITE | kWrites | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_MW_BIND |
+                         IBV_ACCESS_RELAXED_ORDERING;
   const uint64_t start = reinterpret_cast<uint64_t>(address);
   return !(access & ~kKnown) && start + length >= start &&
          (!(access & kWrites) || (access & IBV_ACCESS_LOCAL_WRITE));
@@ -210,6 +216,7 @@ ibv_mr* ShmProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access
 
 int ShmProvider::dereg_mr(ibv_mr* mr) {
   ProtectionDomain* pd = static_cast<ProtectionDomain*>(mr->pd);
+  if (pd->can_remove(*static_cast<MemoryRegion*>(mr)) != 0) return EBUSY;
   const int error = pd->remove(mr->lkey);
   pd->users--;
   destroy(static_cast<MemoryRegion*>(mr));
@@ -232,6 +239,7 @@ int ShmProvider::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size
   if (!can_register(address, length, access)) return EINVAL;
   ProtectionDomain* before = static_cast<ProtectionDomain*>(mr->pd);
   ProtectionDomain* after = static_cast<ProtectionDomain*>(pd);
+  if (before->can_remove(*own) != 0) return EINVAL;
   const uint32_t key = after->add(reinterpret_cast<uint64_t>(address), length, access);
   if (key == 0) return errno;
   const int error = before->remove(mr->lkey);
@@ -243,6 +251,16 @@ int ShmProvider::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size
   mr->lkey = mr->rkey = key;
   own->access = access;
   return error;
+}
+
+ibv_mw* ShmProvider::alloc_mw(ibv_pd* pd, ibv_mw_type type) {
+  if (type == IBV_MW_TYPE_2) return static_cast<ProtectionDomain*>(pd)->add_window();
+  errno = EOPNOTSUPP;
+  return nullptr;
+}
+
+int ShmProvider::dealloc_mw(ibv_mw* mw) {
+  return static_cast<ProtectionDomain*>(mw->pd)->remove_window(static_cast<MemoryWindow*>(mw));
 }
 
 ibv_comp_channel* ShmProvider::create_comp_channel(ibv_context* context) {

@@ -16,9 +16,6 @@
 namespace rdmakit::shm {
 namespace {
 
-// Far above the copy of the longest message; a peer that takes longer is stopped.
-constexpr std::chrono::seconds kPeerPatience{5};
-
 std::atomic<uint32_t> next_queue_pair_number{0};
 
 uint32_t ring_size(uint32_t entries) { return std::bit_ceil(std::max(entries, 1u)); }
@@ -264,6 +261,9 @@ void QueuePair::run_errand() {
     failure = later_;
   }
   if (fails) fail(failure);
+  if (ticks_.exchange(false)) {
+    if (const std::shared_ptr<Link> at = link()) at->wake_soon();
+  }
   raise_events();
 }
 

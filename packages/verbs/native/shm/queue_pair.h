@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -56,6 +57,9 @@ struct Failure {
     return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal, .peer_keeps_rules = false};
   }
 };
+
+// Far above the copy of the longest message; a peer that takes longer is stopped.
+inline constexpr std::chrono::seconds kPeerPatience{5};
 
 class QueuePair final : public ibv_qp {
  public:
@@ -122,6 +126,8 @@ class QueuePair final : public ibv_qp {
   // Waits until the peer does not touch the region `key`, or with 0 anything: false when it still may
   // after kPeerPatience.
   bool wait_for_peer(uint32_t key);
+  // Once, now.
+  bool peer_touches(uint32_t key) const { return header_->hazard.load(std::memory_order_seq_cst) == key; }
 
  private:
   struct Request;
@@ -133,8 +139,8 @@ class QueuePair final : public ibv_qp {
     uint64_t compare_add;
     uint64_t swap;
     uint32_t remote_key;
+    uint64_t length;
     uint32_t immediate;  // in network byte order
-    uint32_t length;
     uint32_t sge_count;
     ibv_wr_opcode opcode;
     unsigned flags;
@@ -152,12 +158,14 @@ class QueuePair final : public ibv_qp {
 
   // queue_pair_send.cc, under send_lock_
   int check(const ibv_send_wr& request, uint64_t& length) const;
+  bool has_room() const;
   void enqueue(const ibv_send_wr& request, uint32_t length);
   bool drain();  // false: it failed
   bool settle(const Outcome& outcome, uint64_t wr_id, ibv_wr_opcode opcode, uint32_t length, bool signaled);
   void report_send(uint64_t wr_id, ibv_wr_opcode opcode, uint32_t length, ibv_wc_status status,
                    uint32_t vendor_error);
   void set_waiting(bool waiting);
+  void tick_soon();
   void flush_sends(ibv_wc_status oldest);
   uint8_t* inline_data(uint32_t index) const {
     return &inline_[size_t{index & send_mask_} * cap_.max_inline_data];
@@ -169,8 +177,11 @@ class QueuePair final : public ibv_qp {
   Outcome write(const Request& request);
   Outcome read(const Request& request);
   Outcome atomic(const Request& request);
+  Outcome send_and_invalidate(const Request& request);
+  Outcome bind(const Request& request);
+  Outcome invalidate(const Request& request);
   Outcome place(const Request& request, const ReceiveEntry& entry);
-  ibv_wc_status check_local(const Request& request, int access) const;
+  ibv_wc_status check_local(const Request& request, uint32_t access) const;
   bool has_receive();
   bool take_shared_receive();
   const ReceiveEntry& receive_entry() const;
@@ -198,6 +209,7 @@ class QueuePair final : public ibv_qp {
   alignas(kApart) SpinLock send_lock_;
   std::atomic<State> state_{State::reset};
   std::atomic<bool> waiting_{false};  // the oldest send cannot be done yet
+  uint32_t revoking_ = 0;             // the window whose end the oldest send waits for
   uint32_t held_ = 0;                 // the hazard as the peer sees it
   uint32_t position_ = 0;             // messages sent that took a receive
   uint32_t posted_ = 0;               // receives of the peer, as last read; of a shared queue, as taken
@@ -210,7 +222,9 @@ class QueuePair final : public ibv_qp {
   bool peer_stamped_ = false;             // the peer wants the time of arrivals
   std::unique_ptr<Peer> peer_;
   std::shared_ptr<Link> link_;
-  Blame blame_ = Blame::nothing;  // for the request that ended the connection
+  std::chrono::steady_clock::time_point revoking_until_;
+  std::atomic<bool> ticks_{false};  // the engine is to look at the waiting sends soon
+  Blame blame_ = Blame::nothing;    // for the request that ended the connection
   std::unique_ptr<SendWork[]> send_works_;
   std::unique_ptr<ibv_sge[]> send_sges_;
   std::unique_ptr<uint8_t[]> inline_;

@@ -15,6 +15,17 @@
 #include "shm/queue_pair_request.h"
 
 namespace rdmakit::shm {
+namespace {
+
+// By opcode.
+constexpr std::array<uint8_t, IBV_WR_SEND_WITH_INV + 1> kSlotFlags = [] {
+  std::array<uint8_t, IBV_WR_SEND_WITH_INV + 1> flags{};
+  flags[IBV_WR_SEND_WITH_IMM] = flags[IBV_WR_RDMA_WRITE_WITH_IMM] = kSlotImmediate;
+  flags[IBV_WR_SEND_WITH_INV] = kSlotInvalidate;
+  return flags;
+}();
+
+}  // namespace
 
 // Hot path: no allocation, no system call unless the peer sleeps or its memory is not shared.
 bool QueuePair::hold(uint32_t key) {
@@ -85,12 +96,18 @@ QueuePair::Outcome QueuePair::execute(const Request& request) {
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       return atomic(request);
+    case IBV_WR_SEND_WITH_INV:
+      return send_and_invalidate(request);
+    case IBV_WR_BIND_MW:
+      return bind(request);
+    case IBV_WR_LOCAL_INV:
+      return invalidate(request);
     default:
       return write(request);
   }
 }
 
-ibv_wc_status QueuePair::check_local(const Request& request, int access) const {
+ibv_wc_status QueuePair::check_local(const Request& request, uint32_t access) const {
   if (request.inlined) return IBV_WC_SUCCESS;
   for (uint32_t i = 0; i < request.sge_count; i++) {
     const ibv_sge& sge = request.sges[i];
@@ -267,15 +284,13 @@ QueuePair::Outcome QueuePair::place(const Request& request, const ReceiveEntry& 
 }
 
 void QueuePair::publish(Slot& slot, SlotKind kind, const Request& request) {
-  const bool immediate =
-      request.opcode == IBV_WR_SEND_WITH_IMM || request.opcode == IBV_WR_RDMA_WRITE_WITH_IMM;
   const bool solicited = request.solicited || kind >= SlotKind::length_error;
   if (peer_stamped_) [[unlikely]]
     peer_->stamp(position_).store(monotonic_now(), std::memory_order_relaxed);
   slot.length = static_cast<uint32_t>(request.length);
   slot.immediate = request.immediate;
   slot.kind = kind;
-  slot.flags = static_cast<uint8_t>((immediate ? kSlotImmediate : 0) | (solicited ? kSlotSolicited : 0));
+  slot.flags = static_cast<uint8_t>(kSlotFlags[request.opcode] | (solicited ? kSlotSolicited : 0));
   // Publish, then look whether the peer sleeps; it arms, then looks at the slots. All four are
   // sequentially consistent (a plain store would pass the load), so one of the two sees the other.
   slot.sequence.exchange(++position_, std::memory_order_seq_cst);

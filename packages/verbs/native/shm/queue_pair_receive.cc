@@ -119,9 +119,17 @@ bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* s
   completion.opcode = IBV_WC_RECV;
   completion.byte_len = length;
   completion.qp_num = qp_num;
-  if (flags & kSlotImmediate) {
-    completion.wc_flags = IBV_WC_WITH_IMM;
+  if (flags & (kSlotImmediate | kSlotInvalidate)) {
+    completion.wc_flags = flags & kSlotImmediate ? IBV_WC_WITH_IMM : IBV_WC_WITH_INV;
     completion.imm_data = read_once(slot.immediate);
+    if ((flags & kSlotInvalidate) && kind != SlotKind::wrong_key) {
+      if (!domain()->invalidate(completion.invalidated_rkey, qp_num)) {
+        completion.status = IBV_WC_LOC_ACCESS_ERR;
+        return true;
+      }
+      // A peer that has ended a window and uses it all the same: it is not waited for here.
+      if (peer_touches(completion.invalidated_rkey)) return false;
+    }
   }
   switch (kind) {
     case SlotKind::payload: {
@@ -149,6 +157,9 @@ bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* s
       return true;
     case SlotKind::length_error:
       completion.status = IBV_WC_LOC_LEN_ERR;
+      return true;
+    case SlotKind::wrong_key:
+      completion.status = IBV_WC_LOC_ACCESS_ERR;
       return true;
     case SlotKind::protection_error:
       completion.status = IBV_WC_LOC_PROT_ERR;

@@ -5,6 +5,8 @@
 
 namespace rdmakit::shm {
 
+// A BIND_MW has its window in compare_add, its region in swap, the window's place and key in remote_address,
+// length and remote_key, and its access flags in immediate.
 struct QueuePair::Request {
   const ibv_sge* sges = nullptr;
   uint64_t length = 0;
@@ -27,14 +29,24 @@ struct QueuePair::Request {
         opcode(from.opcode),
         inlined(from.send_flags & IBV_SEND_INLINE),
         solicited(from.send_flags & IBV_SEND_SOLICITED) {
-    if (opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+    if (opcode < IBV_WR_ATOMIC_CMP_AND_SWP) [[likely]] {
+      remote_address = from.wr.rdma.remote_addr;
+      remote_key = from.wr.rdma.rkey;
+    } else if (opcode <= IBV_WR_ATOMIC_FETCH_AND_ADD) {
       remote_address = from.wr.atomic.remote_addr;
       remote_key = from.wr.atomic.rkey;
       compare_add = from.wr.atomic.compare_add;
       swap = from.wr.atomic.swap;
-    } else {
-      remote_address = from.wr.rdma.remote_addr;
-      remote_key = from.wr.rdma.rkey;
+    } else if (opcode == IBV_WR_BIND_MW) {
+      compare_add = reinterpret_cast<uint64_t>(from.bind_mw.mw);
+      swap = reinterpret_cast<uint64_t>(from.bind_mw.bind_info.mr);
+      remote_address = from.bind_mw.bind_info.addr;
+      remote_key = from.bind_mw.rkey;
+      length = from.bind_mw.bind_info.length;
+      immediate = from.bind_mw.bind_info.mw_access_flags;
+      sge_count = 0;
+    } else if (opcode == IBV_WR_LOCAL_INV) {
+      sge_count = 0;
     }
   }
 };

@@ -23,6 +23,10 @@ ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
       return IBV_WC_COMP_SWAP;
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       return IBV_WC_FETCH_ADD;
+    case IBV_WR_BIND_MW:
+      return IBV_WC_BIND_MW;
+    case IBV_WR_LOCAL_INV:
+      return IBV_WC_LOCAL_INV;
     default:
       return IBV_WC_SEND;
   }
@@ -85,12 +89,23 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
     case IBV_WR_SEND_WITH_IMM:
     case IBV_WR_RDMA_WRITE:
     case IBV_WR_RDMA_WRITE_WITH_IMM:
+    case IBV_WR_SEND_WITH_INV:
       break;
     case IBV_WR_RDMA_READ:
     case IBV_WR_ATOMIC_CMP_AND_SWP:
     case IBV_WR_ATOMIC_FETCH_AND_ADD:
       if (request.send_flags & IBV_SEND_INLINE) return EINVAL;
       break;
+    case IBV_WR_BIND_MW:
+      if (request.bind_mw.mw == nullptr || request.bind_mw.mw->type != IBV_MW_TYPE_2 ||
+          request.bind_mw.bind_info.mr == nullptr) {
+        return EINVAL;
+      }
+      length = 0;
+      return has_room() ? 0 : ENOMEM;
+    case IBV_WR_LOCAL_INV:
+      length = 0;
+      return has_room() ? 0 : ENOMEM;
     default:
       return EOPNOTSUPP;
   }
@@ -100,11 +115,14 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   if (length > kMaxMessage) return EINVAL;
   if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
   if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
-  // An entry is in use until its completion has been polled; unsignaled ones until a later completion
-  // has been, or until they are done when there is no completion to wait for.
+  return has_room() ? 0 : ENOMEM;
+}
+
+// An entry is in use until its completion has been polled; unsignaled ones until a later completion has
+// been, or until they are done when there is no completion to wait for.
+bool QueuePair::has_room() const {
   const uint32_t polled = send_polled_.load(std::memory_order_acquire);
-  if (send_tail_ - (polled == send_reported_ ? send_head_ : polled) > send_mask_) return ENOMEM;
-  return 0;
+  return send_tail_ - (polled == send_reported_ ? send_head_ : polled) <= send_mask_;
 }
 
 // Completes what execute() did. False: the queue pair is in error now, and fail() has to follow.
@@ -148,7 +166,7 @@ void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
   work.compare_add = what.compare_add;
   work.swap = what.swap;
   work.immediate = what.immediate;
-  work.length = length;
+  work.length = what.length;
   work.opcode = request.opcode;
   work.flags = request.send_flags;
   work.sge_count = 0;
@@ -189,7 +207,7 @@ bool QueuePair::drain() {
     if (outcome.waits) break;
     const bool signaled = signal_all_ || (work.flags & IBV_SEND_SIGNALED);
     send_head_++;
-    good = settle(outcome, work.wr_id, work.opcode, work.length, signaled);
+    good = settle(outcome, work.wr_id, work.opcode, static_cast<uint32_t>(work.length), signaled);
   }
   let_go();
   if (send_head_ == send_tail_) set_waiting(false);
@@ -200,6 +218,12 @@ void QueuePair::set_waiting(bool waiting) {
   if (waiting_.load(std::memory_order_relaxed) == waiting) return;
   waiting_.store(waiting, std::memory_order_relaxed);
   send_queue()->waiting.fetch_add(waiting ? 1 : -1, std::memory_order_relaxed);
+}
+
+// For what nobody tells of when it is over.
+void QueuePair::tick_soon() {
+  ticks_.store(true);
+  Engine::instance().call(errand_);
 }
 
 void QueuePair::progress() {
@@ -222,7 +246,7 @@ void QueuePair::flush_sends(ibv_wc_status oldest) {
   ibv_wc_status status = oldest;
   while (send_head_ != send_tail_) {
     const SendWork& work = send_works_[send_head_++ & send_mask_];
-    report_send(work.wr_id, work.opcode, work.length, status, 0);
+    report_send(work.wr_id, work.opcode, static_cast<uint32_t>(work.length), status, 0);
     status = IBV_WC_WR_FLUSH_ERR;
   }
   set_waiting(false);
