@@ -22,7 +22,14 @@ export interface Figures {
   averageUs: number
   mebibytesPerSecond: number
   millionPerSecond: number
+  /** One operation after the other: what each takes. */
+  nanosecondsEach: number
 }
+
+const withEach = (figures: Figures): Figures => ({
+  ...figures,
+  nanosecondsEach: 1000 / figures.millionPerSecond,
+})
 
 /** What verbs-many prints: for each of `count` queue pairs, and of the process while it idles. */
 export interface ManyFigures {
@@ -42,19 +49,42 @@ export function buildNativeBenchmarks(): void {
 }
 
 async function pair(program: string, uri: string, args: readonly string[]): Promise<string> {
+  return between(program, uri, (bound) => [`${folder}/${program}`, '--connect', bound, ...args])
+}
+
+/** Runs a listening `program` and, with where it listens, the command of the connecting side. */
+async function between(
+  program: string,
+  uri: string,
+  connecting: (bound: string) => readonly string[],
+): Promise<string> {
   const path = `${folder}/${program}`
   await using listening = new Child('taskset', ['-c', CORES.listening, path, '--listen', uri])
   const [, bound] = await listening.prints(/^listening (\S+)$/m)
-  const { stdout } = await run(
-    'taskset',
-    ['-c', CORES.connecting, path, '--connect', bound as string, ...args],
-    { timeout: DEADLINE_MS },
-  )
+  const { stdout } = await run('taskset', ['-c', CORES.connecting, ...connecting(bound as string)], {
+    timeout: DEADLINE_MS,
+  })
   return stdout
 }
 
 export async function pingpong(uri: string, test: string, ...args: string[]): Promise<Figures> {
-  return JSON.parse(await pair('verbs-pingpong', uri, ['--test', test, ...args]))
+  return withEach(JSON.parse(await pair('verbs-pingpong', uri, ['--test', test, ...args])))
+}
+
+/** 64-byte WRITEs from prepared slots of TypeScript, one at a time or 64 with one call. */
+export async function slots(uri: string, mode: 'one' | 'many', iterations: number): Promise<Figures> {
+  const script = fileURLToPath(new URL('verbs-slots.js', import.meta.url))
+  return withEach(
+    JSON.parse(
+      await between('verbs-pingpong', uri, (bound) => [
+        process.execPath,
+        script,
+        bound,
+        mode,
+        String(iterations),
+      ]),
+    ),
+  )
 }
 
 /** A copy of 1 MiB blocks by one process, to memory that another may map. */
@@ -129,5 +159,6 @@ export async function ucx(
     averageUs: average,
     mebibytesPerSecond: bandwidth,
     millionPerSecond: rate / 1e6,
+    nanosecondsEach: 1e9 / rate,
   }
 }

@@ -3,7 +3,7 @@
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { buildNativeBenchmarks, type Figures, many, memcpy, pingpong, ucx } from './native-verbs.js'
+import { buildNativeBenchmarks, type Figures, many, memcpy, pingpong, slots, ucx } from './native-verbs.js'
 import { figure, median, printTable } from './table.js'
 
 const ROUNDS = 5
@@ -65,6 +65,24 @@ function comparisons(folder: string): readonly Comparison[] {
       limit: () => 10,
       ours: () => pingpong(shm, 'write-rate', ...messages(16)),
       theirs: () => ucx('posix', 'ucp_put_bw', 64, 2_000_000),
+    },
+    {
+      ...rate,
+      name: 'shm WRITE 64 B from TypeScript, 64 slots each post',
+      peer: 'the same from C++, 16 each post (limit: 2)',
+      limit: () => 2,
+      ours: () => slots(shm, 'many', 4_000_000),
+      theirs: () => pingpong(shm, 'write-rate', ...messages(16)),
+    },
+    {
+      name: 'shm WRITE 64 B from TypeScript, post and poll one',
+      unit: 'ns',
+      figure: 'nanosecondsEach',
+      less: true,
+      peer: 'the same from C++ (limit: 300 more)',
+      limit: (peer) => peer + 300,
+      ours: () => slots(shm, 'one', 1_000_000),
+      theirs: () => pingpong(shm, 'write-bw', '--size', '64', '--depth', '1', '--iterations', '1000000'),
     },
     {
       ...bandwidth,
