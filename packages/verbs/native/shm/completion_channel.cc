@@ -1,5 +1,6 @@
 #include "shm/completion_channel.h"
 
+#include <fcntl.h>
 #include <sys/eventfd.h>
 
 #include <cerrno>
@@ -73,6 +74,8 @@ CompletionQueue* CompletionChannel::next_event() {
 
 int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
   // Silence the descriptor first and look second: what comes in between rings again.
+  // The peers have the descriptor, and with it its flags.
+  if ((fcntl(event_fd_.get(), F_GETFL) & O_NONBLOCK) == 0) fcntl(event_fd_.get(), F_SETFL, O_NONBLOCK);
   uint64_t count;
   [[maybe_unused]] const ssize_t done = read(event_fd_.get(), &count, sizeof count);
   {

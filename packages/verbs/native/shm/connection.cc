@@ -257,6 +257,7 @@ void Connection::on_ready() {
         // The initiator has nothing to say before our reply, so this is its end.
         stop_watching();
         socket_.reset();
+        request_.reset();
         break;
       case State::await_segments:
       case State::established:

@@ -69,12 +69,13 @@ struct SegmentFrame {  // announce, withdraw
 };
 
 // What the receiver of an end did wrong, as an asynchronous event tells it.
-enum class Blame : uint32_t { nothing, access, request };
+enum class Blame : uint8_t { nothing, access, request };
 
 struct PlainFrame {  // synchronized, kick, end, limit
   FrameHeader header;
   int32_t status;  // end: 0 is orderly, else an errno value
   Blame blame;     // end
+  uint8_t reserved[3];
 };
 
 inline FrameHeader header_of(FrameType type) { return {kFrameMagic, kFrameVersion, type}; }

@@ -70,7 +70,7 @@ void Link::end(int status, Blame blame) {
   if (ended_) return;
   ended_ = true;
   waiting_.clear();
-  send({PlainFrame{header_of(FrameType::end), status, blame}, nullptr});
+  send({PlainFrame{header_of(FrameType::end), status, blame, {}}, nullptr});
   ::shutdown(socket_.get(), SHUT_WR);
 }
 

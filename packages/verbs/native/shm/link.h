@@ -23,9 +23,9 @@ class Link {
 
   void announce(const std::shared_ptr<Segment>& segment);
   void withdraw(const std::shared_ptr<Segment>& segment);
-  void synchronized() { put(PlainFrame{header_of(FrameType::synchronized), 0, Blame::nothing}, nullptr); }
-  void kick() { put(PlainFrame{header_of(FrameType::kick), 0, Blame::nothing}, nullptr); }
-  void tell_limit() { put(PlainFrame{header_of(FrameType::limit), 0, Blame::nothing}, nullptr); }
+  void synchronized() { put(PlainFrame{header_of(FrameType::synchronized), 0, Blame::nothing, {}}, nullptr); }
+  void kick() { put(PlainFrame{header_of(FrameType::kick), 0, Blame::nothing, {}}, nullptr); }
+  void tell_limit() { put(PlainFrame{header_of(FrameType::limit), 0, Blame::nothing, {}}, nullptr); }
   // The last frame. What is still waiting to be sent is not sent any more.
   void end(int status, Blame blame);
   // The engine calls the connection in a moment.

@@ -64,17 +64,17 @@ std::unique_ptr<Peer> Peer::open(const GreetingFrame& greeting, Frame& frame) {
 }
 
 // Hot path.
-Peer::Reach Peer::reach(uint32_t key, uint64_t address, uint64_t length, uint32_t access,
-                        RemotePiece& piece) const {
+Peer::Reach Peer::find(uint32_t key, uint64_t address, uint64_t length, uint32_t wanted,
+                       RemotePiece& piece) const {
   const RegionEntry& entry = table_[slot_of_key(key)];
   // The caller has made `key` its hazard: from here on the entry stays as it is, or the key is gone.
   if (key == 0 || entry.key.load(std::memory_order_seq_cst) != key) return Reach::refused;
   const uint64_t start = read_once(entry.address);
   const uint64_t size = read_once(entry.length);
   const uint32_t granted = read_once(entry.access);
-  if ((granted & (access | kRegion)) != (access | kRegion)) [[unlikely]] {
+  if ((granted & wanted) != wanted) [[unlikely]] {
     const bool window = (granted & kRegion) == 0 && read_once(entry.queue_pair) == queue_pair_;
-    if (!window || (granted & access) != access) return Reach::refused;
+    if (!window || ((granted | kRegion) & wanted) != wanted) return Reach::refused;
   }
   if (address + length < address || address < start || length > size || address - start > size - length) {
     return Reach::refused;

@@ -43,7 +43,9 @@ class Peer {
   int event_fd() const { return event_fd_.get(); }
 
   // The region of `key`, when it allows `access` and holds all of [address, address + length).
-  Reach reach(uint32_t key, uint64_t address, uint64_t length, uint32_t access, RemotePiece& piece) const;
+  Reach reach(uint32_t key, uint64_t address, uint64_t length, uint32_t access, RemotePiece& piece) const {
+    return find(key, address, length, access | kRegion, piece);
+  }
 
   // `key` is that of a window that was bound for this connection.
   bool has_window(uint32_t key) const;
@@ -54,6 +56,7 @@ class Peer {
 
  private:
   Peer() = default;
+  Reach find(uint32_t key, uint64_t address, uint64_t length, uint32_t wanted, RemotePiece& piece) const;
 
   AreaHeader* header_ = nullptr;
   Slot* slots_ = nullptr;

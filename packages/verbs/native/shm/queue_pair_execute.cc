@@ -2,6 +2,7 @@
 //
 // The rule of every access to memory that the peer owns: hold its key as hazard, see that the area is
 // open and the key is there, touch, let go. An entry of the peer's region table means nothing before.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -303,6 +304,8 @@ void QueuePair::publish(Slot& slot, SlotKind kind, const Request& request) {
 
 void QueuePair::wake() {
   if (peer_->header().armed.exchange(kArmedNot, std::memory_order_relaxed) == kArmedNot) return;
+  // The descriptor's flags are the peer's too: one that would block is a sleep of its own choice.
+  if ((fcntl(peer_->event_fd(), F_GETFL) & O_NONBLOCK) == 0) return;
   const uint64_t one = 1;
   [[maybe_unused]] const ssize_t done = ::write(peer_->event_fd(), &one, sizeof one);
 }
