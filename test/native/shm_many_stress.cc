@@ -1,4 +1,6 @@
 // The shm provider: many connections, queue pairs and threads at once, and nothing left of them.
+#include <sys/resource.h>
+
 #include "shm_traffic.h"
 
 using namespace fixture;
@@ -121,9 +123,73 @@ void many_posters() {
   for (std::thread& thread : threads) thread.join();
 }
 
+// --- A thousand connections that do nothing, both ends in this process.
+
+size_t resident_bytes() {  // shared memory counts, once for the process
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  size_t pages = 0, resident = 0;
+  CHECK(file != nullptr && std::fscanf(file, "%zu %zu", &pages, &resident) == 2);
+  std::fclose(file);
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::chrono::nanoseconds processor_time() {
+  timespec used;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return std::chrono::seconds(used.tv_sec) + std::chrono::nanoseconds(used.tv_nsec);
+}
+
+void thousand_idle(uint32_t depth, [[maybe_unused]] size_t most_bytes) {
+  constexpr size_t kPairs = 1000;
+  rlimit files{};
+  CHECK(getrlimit(RLIMIT_NOFILE, &files) == 0);
+  files.rlim_cur = files.rlim_max;
+  CHECK(setrlimit(RLIMIT_NOFILE, &files) == 0);
+  Listener listener;
+  ibv_pd* pd = provider().alloc_pd(context());
+  ibv_cq* queue = provider().create_cq(context(), 4096, nullptr, nullptr, Progress::manual);
+  CHECK(pd != nullptr && queue != nullptr);
+  {
+    // Many regions of others: what a queue pair costs does not grow with them.
+    ibv_pd* elsewhere = provider().alloc_pd(context());
+    std::vector<std::unique_ptr<Memory>> others;
+    for (int i = 0; i < 2000; i++) others.push_back(std::make_unique<Memory>(elsewhere, 4096));
+    Memory memory(pd, 4096);
+    others.clear();
+    CHECK(provider().dealloc_pd(elsewhere) == 0);
+    const Options options{.depth = depth, .sge = 1, .inline_data = 64, .cq = queue, .pd = pd};
+    std::vector<std::unique_ptr<Pair>> pairs;
+    const size_t before = resident_bytes();
+    for (size_t i = 0; i < kPairs; i++) {
+      pairs.push_back(std::make_unique<Pair>(listener, options, options));
+      post_receive(*pairs.back()->server, i, memory.sge(0, 64));
+      post(*pairs.back()->client, {.wr_id = i, .flags = 0}, {memory.sge(0, 64)});
+    }
+    ibv_wc wc;
+    for (size_t received = 0; received < kPairs;) {
+      const int count = ibv_poll_cq(queue, 1, &wc);
+      CHECK(count == 0 || (count == 1 && wc.status == IBV_WC_SUCCESS));
+      received += static_cast<size_t>(count);
+    }
+    const size_t each = (resident_bytes() - before) / (2 * kPairs);
+    const auto used = processor_time();
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+    const auto idle = processor_time() - used;
+    std::printf("  depth %u: %zu bytes a queue pair; idle, %.3f%% of a core\n", depth, each,
+                100.0 * static_cast<double>(idle.count()) / 2e9);
+    CHECK(idle < std::chrono::milliseconds(20));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    CHECK(each < most_bytes);
+#endif
+  }
+  CHECK(provider().destroy_cq(queue) == 0 && provider().dealloc_pd(pd) == 0);
+}
+
 }  // namespace
 
 int main() {
+  timed("1,000 idle, depth 16", [] { thousand_idle(16, 24 << 10); });
+  timed("1,000 idle, depth 128", [] { thousand_idle(128, 24 << 10); });
   timed("shared queue", [] { shared_queue(false); });
   timed("shared queue and channel", [] { shared_queue(true); });
   timed("many posters", many_posters);

@@ -14,20 +14,20 @@ constexpr size_t kMostWaiting = 128 * 1024;
 
 }  // namespace
 
-void Link::announce(const std::shared_ptr<Segment>& segment) {
+void Link::announce(const std::shared_ptr<Segment>& segment, uint32_t number) {
   {
     const std::lock_guard lock(mutex_);
-    if (!announced_.emplace(segment->number, segment->generation).second) return;
+    if (!announced_.insert(segment->generation).second) return;
   }
-  put(SegmentFrame{header_of(FrameType::announce), segment->number, segment->generation}, segment);
+  put(SegmentFrame{header_of(FrameType::announce), number, segment->generation}, segment);
 }
 
-void Link::withdraw(const std::shared_ptr<Segment>& segment) {
+void Link::withdraw(const std::shared_ptr<Segment>& segment, uint32_t number) {
   {
     const std::lock_guard lock(mutex_);
-    if (announced_.erase({segment->number, segment->generation}) == 0) return;
+    if (announced_.erase(segment->generation) == 0) return;
   }
-  put(SegmentFrame{header_of(FrameType::withdraw), segment->number, segment->generation}, nullptr);
+  put(SegmentFrame{header_of(FrameType::withdraw), number, segment->generation}, nullptr);
 }
 
 void Link::put(const Bytes& bytes, std::shared_ptr<Segment> segment) {

@@ -21,8 +21,8 @@ class Link {
 
   int socket() const { return socket_.get(); }
 
-  void announce(const std::shared_ptr<Segment>& segment);
-  void withdraw(const std::shared_ptr<Segment>& segment);
+  void announce(const std::shared_ptr<Segment>& segment, uint32_t number);
+  void withdraw(const std::shared_ptr<Segment>& segment, uint32_t number);
   void synchronized() { put(PlainFrame{header_of(FrameType::synchronized), 0, Blame::nothing, {}}, nullptr); }
   void kick() { put(PlainFrame{header_of(FrameType::kick), 0, Blame::nothing, {}}, nullptr); }
   void tell_limit() { put(PlainFrame{header_of(FrameType::limit), 0, Blame::nothing, {}}, nullptr); }
@@ -52,7 +52,7 @@ class Link {
   std::mutex mutex_;
   bool ended_ = false;
   std::deque<Waiting> waiting_;
-  std::set<std::pair<uint32_t, uint32_t>> announced_;  // number, generation
+  std::set<uint32_t> announced_;  // generations
 };
 
 }  // namespace rdmakit::shm

@@ -27,20 +27,29 @@ uint32_t ProtectionDomain::add(uint64_t address, uint64_t length, int access) {
   RegionEntry& entry = table()[slot_of_key(key)];
   const std::lock_guard lock(mutex_);
   entry.access = static_cast<uint32_t>(access) | kRegion;
-  entry.segment = segment == nullptr ? kNoSegment : segment->number;
+  entry.segment = segment == nullptr ? kNoSegment : use(segment);
   entry.generation = segment == nullptr ? 0 : segment->generation;
   entry.segment_address = segment == nullptr ? 0 : segment->address();
   entry.address = address;
   entry.length = length;
   entry.key.store(key, std::memory_order_release);
-  if (segment != nullptr) {
-    Use& use = segments_[segment->number];
-    use.segment = segment;
-    if (use.regions++ == 0) {
-      for (QueuePair* queue_pair : queue_pairs_) queue_pair->announce(segment);
-    }
-  }
   return key;
+}
+
+// One more region of it; peers hear of the first. Its number. There are never more than kMaxSegments of them,
+// as there are no more regions.
+uint32_t ProtectionDomain::use(const std::shared_ptr<Segment>& segment) {
+  Use& use = segments_[segment->generation];
+  if (use.regions++ > 0) return use.number;
+  use.segment = segment;
+  if (free_numbers_.empty()) {
+    use.number = next_number_++;
+  } else {
+    use.number = free_numbers_.back();
+    free_numbers_.pop_back();
+  }
+  for (QueuePair* queue_pair : queue_pairs_) queue_pair->announce(segment, use.number);
+  return use.number;
 }
 
 int ProtectionDomain::remove(uint32_t key) {
@@ -53,8 +62,10 @@ int ProtectionDomain::remove(uint32_t key) {
     queue_pair->finish_posting();
     if (!queue_pair->wait_for_peer(key)) error = ETIMEDOUT;
   }
-  if (const auto use = segments_.find(entry.segment); use != segments_.end() && --use->second.regions == 0) {
-    for (QueuePair* queue_pair : queue_pairs_) queue_pair->withdraw(use->second.segment);
+  const auto use = entry.segment == kNoSegment ? segments_.end() : segments_.find(entry.generation);
+  if (use != segments_.end() && --use->second.regions == 0) {
+    for (QueuePair* queue_pair : queue_pairs_) queue_pair->withdraw(use->second.segment, use->second.number);
+    free_numbers_.push_back(use->second.number);
     segments_.erase(use);
   }
   // After ETIMEDOUT the slot stays out of use: a new region in it would not know the late copy.
@@ -82,7 +93,7 @@ void ProtectionDomain::leave(QueuePair* queue_pair) {
 
 void ProtectionDomain::announce_all(QueuePair& queue_pair) {
   const std::lock_guard lock(mutex_);
-  for (const auto& [number, use] : segments_) queue_pair.announce(use.segment);
+  for (const auto& [generation, use] : segments_) queue_pair.announce(use.segment, use.number);
 }
 
 }  // namespace rdmakit::shm

@@ -85,8 +85,12 @@ class ProtectionDomain : public ibv_pd {
   struct Use {
     std::shared_ptr<Segment> segment;
     int regions = 0;
+    uint32_t number = 0;  // below kMaxSegments, and low: peers have an array
   };
-  std::map<uint32_t, Use> segments_;  // by number
+  std::map<uint32_t, Use> segments_;  // by generation
+  std::vector<uint32_t> free_numbers_;
+  uint32_t next_number_ = 0;
+  uint32_t use(const std::shared_ptr<Segment>& segment);
   void unbind(MemoryWindow& window);
 
   struct Free {

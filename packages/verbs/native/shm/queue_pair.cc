@@ -75,12 +75,19 @@ QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape s
   qp_num = next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) % 0xffffff + 1;  // never 0
   send_mask_ = cap_.max_send_wr - 1;
   receive_mask_ = shape_.entries - 1;
-  // Left untouched: an idle queue pair costs address space, not memory.
-  send_works_ = std::make_unique_for_overwrite<SendWork[]>(cap_.max_send_wr);
-  send_sges_ = std::make_unique_for_overwrite<ibv_sge[]>(size_t{cap_.max_send_wr} * cap_.max_send_sge);
-  inline_ = std::make_unique_for_overwrite<uint8_t[]>(size_t{cap_.max_send_wr} * cap_.max_inline_data);
-  receive_works_ = std::make_unique_for_overwrite<ReceiveWork[]>(cap_.max_recv_wr);
-  receive_sges_ = std::make_unique_for_overwrite<ibv_sge[]>(size_t{cap_.max_recv_wr} * cap_.max_recv_sge);
+  // One piece, and left untouched: an idle queue pair costs address space, not memory.
+  const size_t send_sges = size_t{cap_.max_send_wr} * cap_.max_send_sge;
+  const size_t receive_sges = size_t{cap_.max_recv_wr} * cap_.max_recv_sge;
+  const size_t inline_bytes = size_t{cap_.max_send_wr} * cap_.max_inline_data;
+  static_assert(sizeof(ReceiveWork) % 8 == 0 && sizeof(ibv_sge) % 8 == 0 && sizeof(SendWork) % 8 == 0);
+  rings_ = std::make_unique_for_overwrite<uint8_t[]>(cap_.max_recv_wr * sizeof(ReceiveWork) +
+                                                     (receive_sges + send_sges) * sizeof(ibv_sge) +
+                                                     cap_.max_send_wr * sizeof(SendWork) + inline_bytes);
+  receive_works_ = reinterpret_cast<ReceiveWork*>(rings_.get());
+  receive_sges_ = reinterpret_cast<ibv_sge*>(receive_works_ + cap_.max_recv_wr);
+  send_sges_ = receive_sges_ + receive_sges;
+  send_works_ = reinterpret_cast<SendWork*>(send_sges_ + send_sges);
+  inline_ = reinterpret_cast<uint8_t*>(send_works_ + cap_.max_send_wr);
   send_queue()->users++;
   receive_queue()->users++;
   domain()->join(this);
@@ -323,12 +330,12 @@ void QueuePair::kick_starved() {
   if (const std::shared_ptr<Link> at = link()) at->kick();
 }
 
-void QueuePair::announce(const std::shared_ptr<Segment>& segment) {
-  if (const std::shared_ptr<Link> at = link()) at->announce(segment);
+void QueuePair::announce(const std::shared_ptr<Segment>& segment, uint32_t number) {
+  if (const std::shared_ptr<Link> at = link()) at->announce(segment, number);
 }
 
-void QueuePair::withdraw(const std::shared_ptr<Segment>& segment) {
-  if (const std::shared_ptr<Link> at = link()) at->withdraw(segment);
+void QueuePair::withdraw(const std::shared_ptr<Segment>& segment, uint32_t number) {
+  if (const std::shared_ptr<Link> at = link()) at->withdraw(segment, number);
 }
 
 }  // namespace rdmakit::shm

@@ -6,6 +6,7 @@
 //   queue_pair.cc          life and death
 //   queue_pair_send.cc     posting and completing sends
 //   queue_pair_execute.cc  doing one
+//   queue_pair_window.cc   binding and ending memory windows
 //   queue_pair_receive.cc  posting receives and taking arrivals
 #pragma once
 
@@ -115,8 +116,8 @@ class QueuePair final : public ibv_qp {
   int add_segment(uint32_t number, uint32_t generation, int fd);
   void remove_segment(uint32_t number, uint32_t generation);
   // Segments of this process.
-  void announce(const std::shared_ptr<Segment>& segment);
-  void withdraw(const std::shared_ptr<Segment>& segment);
+  void announce(const std::shared_ptr<Segment>& segment, uint32_t number);
+  void withdraw(const std::shared_ptr<Segment>& segment, uint32_t number);
 
   // A post_send that was under way has ended when this returns.
   void finish_posting() {
@@ -204,6 +205,7 @@ class QueuePair final : public ibv_qp {
   const AreaShape shape_;
   UniqueFd area_fd_;  // until the peer has it
   std::shared_ptr<SharedMapping> area_;
+  std::unique_ptr<uint8_t[]> rings_;  // works, scatter/gather lists and inline data of both queues
 
   // The send side.
   alignas(kApart) SpinLock send_lock_;
@@ -225,9 +227,9 @@ class QueuePair final : public ibv_qp {
   std::chrono::steady_clock::time_point revoking_until_;
   std::atomic<bool> ticks_{false};  // the engine is to look at the waiting sends soon
   Blame blame_ = Blame::nothing;    // for the request that ended the connection
-  std::unique_ptr<SendWork[]> send_works_;
-  std::unique_ptr<ibv_sge[]> send_sges_;
-  std::unique_ptr<uint8_t[]> inline_;
+  SendWork* send_works_ = nullptr;
+  ibv_sge* send_sges_ = nullptr;
+  uint8_t* inline_ = nullptr;
 
   // The receive side.
   alignas(kApart) AreaHeader* header_ = nullptr;
@@ -239,8 +241,8 @@ class QueuePair final : public ibv_qp {
   bool broken_ = false;                      // no more arrivals are taken; under members_lock
   uint64_t arrival_time_ = 0;                // under members_lock
   std::atomic<uint32_t> receive_polled_{0};  // the last that was polled, plus 1
-  std::unique_ptr<ReceiveWork[]> receive_works_;
-  std::unique_ptr<ibv_sge[]> receive_sges_;
+  ReceiveWork* receive_works_ = nullptr;
+  ibv_sge* receive_sges_ = nullptr;
   alignas(kApart) SpinLock receive_lock_;
   uint64_t floor_ = UINT32_MAX;
   std::atomic<uint32_t> receive_tail_{0};

@@ -2,8 +2,6 @@
 
 #include <cerrno>
 
-#include "shm/layout.h"
-
 namespace rdmakit::shm {
 
 Segments& Segments::instance() {
@@ -30,15 +28,6 @@ void* Segments::map(size_t length, const MemoryOptions& options) {
     return nullptr;
   }
   const std::lock_guard lock(mutex_);
-  if (!free_numbers_.empty()) {
-    segment->number = free_numbers_.back();
-    free_numbers_.pop_back();
-  } else if (next_number_ < kMaxSegments) {
-    segment->number = next_number_++;
-  } else {
-    errno = ENOMEM;
-    return nullptr;
-  }
   segment->generation = next_generation_++;
   by_address_.emplace(segment->address(), segment);
   return data;
@@ -51,7 +40,6 @@ void Segments::unmap(void* address) {
   if (found == by_address_.end()) return;
   gone = std::move(found->second);
   by_address_.erase(found);
-  free_numbers_.push_back(gone->number);
 }
 
 std::shared_ptr<Segment> Segments::find(uint64_t address, uint64_t length) {

@@ -5,7 +5,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <vector>
 
 #include "mapped_memory.h"
 #include "shm/shared_mapping.h"
@@ -15,8 +14,7 @@ namespace rdmakit::shm {
 struct Segment {
   UniqueFd fd;
   std::shared_ptr<SharedMapping> mapping;
-  uint32_t number = 0;      // below kMaxSegments; used again after unmap_memory
-  uint32_t generation = 0;  // tells one use of a number from the next
+  uint32_t generation = 0;  // no other segment of this process has had it, but for wrapping around
 
   uint64_t address() const { return reinterpret_cast<uint64_t>(mapping->data()); }
   uint64_t length() const { return mapping->size(); }
@@ -37,8 +35,6 @@ class Segments {
  private:
   std::mutex mutex_;
   std::map<uint64_t, std::shared_ptr<Segment>> by_address_;
-  std::vector<uint32_t> free_numbers_;
-  uint32_t next_number_ = 0;
   uint32_t next_generation_ = 1;
 };
 
