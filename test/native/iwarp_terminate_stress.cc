@@ -1,0 +1,149 @@
+// Every error that a peer can make, and the Terminate message that it gets for it (RFC 5040 §4.8, RFC 5041
+// §8, RFC 5044 §8, RFC 6581): the table in native/iwarp/README.md.
+#include "iwarp_raw_peer.h"
+
+using namespace fixture;
+
+namespace {
+
+// Each of these must end the connection with the Terminate message that the RFCs have for it.
+void protocol_errors(Progress progress) {
+  struct Case {
+    const char* name;
+    TerminateCode expected;
+    std::function<Bytes(const Victim&)> bytes;
+  };
+  const auto at = [](const Victim& victim, uint64_t offset) { return victim.memory->address(offset); };
+  const Bytes payload(16, 0xee);
+  const Case cases[] = {
+      {"wrong CRC", terminate::mpa_crc,
+       [&](const Victim& victim) {
+         Bytes bytes = fpdu(tagged(Opcode::write, victim.key(), at(victim, 0), payload));
+         bytes.back() ^= 1;
+         return bytes;
+       }},
+      {"wrong CRC, large", terminate::mpa_crc,
+       [&](const Victim& victim) {
+         Bytes bytes = fpdu(tagged(Opcode::write, victim.key(), at(victim, 0), Bytes(60'000)));
+         bytes[30'000] ^= 1;
+         return bytes;
+       }},
+      {"no header", terminate::rdmap_catastrophic, [&](const Victim&) { return fpdu(Bytes(5, 0xc1)); }},
+      {"empty", terminate::rdmap_catastrophic, [&](const Victim&) { return fpdu({}); }},
+      {"unknown STag", terminate::ddp_invalid_stag,
+       [&](const Victim& victim) {
+         return fpdu(tagged(Opcode::write, victim.key() ^ 0x80, at(victim, 0), payload));
+       }},
+      {"STag 0", terminate::ddp_invalid_stag,
+       [&](const Victim& victim) { return fpdu(tagged(Opcode::write, 0, at(victim, 0), payload)); }},
+      {"past the end", terminate::ddp_bounds,
+       [&](const Victim& victim) {
+         return fpdu(
+             tagged(Opcode::write, victim.key(), at(victim, victim.memory->bytes.size() - 15), payload));
+       }},
+      {"before the beginning", terminate::ddp_bounds,
+       [&](const Victim& victim) {
+         return fpdu(tagged(Opcode::write, victim.key(), at(victim, 0) - 1, payload));
+       }},
+      {"wraps", terminate::ddp_wrap,
+       [&](const Victim& victim) {
+         return fpdu(tagged(Opcode::write, victim.key(), UINT64_MAX - 7, payload));
+       }},
+      {"large, past the end", terminate::ddp_bounds,
+       [&](const Victim& victim) {
+         return fpdu(tagged(Opcode::write, victim.key(), at(victim, 128 * 1024 - 59'999), Bytes(60'000)));
+       }},
+      {"Read of an unknown STag", terminate::rdmap_invalid_stag,
+       [&](const Victim& victim) {
+         return fpdu(read_request(1, {1, 0, 8, victim.key() ^ 0x80, at(victim, 0)}));
+       }},
+      {"Read past the end", terminate::rdmap_bounds,
+       [&](const Victim& victim) {
+         return fpdu(read_request(1, {1, 0, UINT32_MAX, victim.key(), at(victim, 0)}));
+       }},
+      {"Read that wraps", terminate::rdmap_wrap,
+       [&](const Victim& victim) {
+         return fpdu(read_request(1, {1, 0, 16, victim.key(), UINT64_MAX - 7}));
+       }},
+      {"Read out of sequence", terminate::ddp_sequence,
+       [&](const Victim& victim) {
+         return fpdu(read_request(2, {1, 0, 8, victim.key(), at(victim, 0)}));
+       }},
+      {"Send without a receive", terminate::ddp_no_buffer,
+       [&](const Victim&) { return fpdu(untagged(Opcode::send, 0, 1, 0, payload)); }},
+      {"Send out of sequence", terminate::ddp_sequence,
+       [&](const Victim&) { return fpdu(untagged(Opcode::send, 0, 2, 0, payload)); }},
+      {"Send at an offset", terminate::ddp_message_offset,
+       [&](const Victim&) { return fpdu(untagged(Opcode::send, 0, 1, 4, payload)); }},
+      {"Immediate without a receive", terminate::ddp_no_buffer,
+       [&](const Victim&) { return fpdu(untagged(Opcode::immediate, 0, 1, 0, Bytes(8))); }},
+      {"Send with Invalidate", terminate::rdmap_cannot_invalidate,
+       [&](const Victim&) { return fpdu(untagged(Opcode::send_invalidate, 0, 1, 0, payload)); }},
+      {"a response nobody asked for", terminate::rdmap_opcode,
+       [&](const Victim& victim) {
+         return fpdu(tagged(Opcode::read_response, victim.key(), at(victim, 0), payload));
+       }},
+      {"an atomic", terminate::rdmap_opcode,
+       [&](const Victim&) { return fpdu(untagged(Opcode::atomic_request, 1, 1, 0, Bytes(52))); }},
+  };
+  for (const Case& each : cases) {
+    Victim victim(progress);
+    const Bytes before = victim.memory->bytes;
+    victim.peer.send(each.bytes(victim));
+    victim.drain();
+    const TerminateCode code = victim.peer.receive_terminate();
+    if (!(code == each.expected)) {
+      std::fprintf(stderr, "%s: terminate %d/%d/%d\n", each.name, code.layer, code.type, code.code);
+      std::abort();
+    }
+    CHECK(victim.end->id.events->expect(CmEvent::Type::disconnected).status == EPROTO);
+    if (std::strcmp(each.name, "wrong CRC, large") != 0) CHECK(victim.memory->bytes == before);
+  }
+}
+
+// Lies in the answers to this side's READs.
+void wrong_responses() {
+  const auto respond = [](const std::function<Bytes(const ReadRequest&)>& make, ibv_wc_status expected) {
+    Victim victim(Progress::automatic);
+    post(*victim.end, {.wr_id = 5, .opcode = IBV_WR_RDMA_READ, .remote_address = 7, .remote_key = 6},
+         {victim.memory->sge(10, 16)});
+    const Bytes asked = victim.peer.receive_fpdu();
+    const Bytes before = victim.memory->bytes;
+    victim.peer.send(make(parse_read_request(asked.data() + kUntaggedHeaderLength)));
+    victim.end->expect(5, expected);
+    CHECK(victim.end->id.events->expect(CmEvent::Type::disconnected).status != 0);
+    CHECK(victim.memory->bytes == before);
+  };
+  const auto response = [](uint32_t stag, uint64_t offset, size_t length, bool last) {
+    return fpdu(tagged(Opcode::read_response, stag, offset, Bytes(length), last));
+  };
+  using Request = const ReadRequest&;
+  respond([&](Request to) { return response(to.sink_stag + 1, to.sink_offset, 16, true); },
+          IBV_WC_WR_FLUSH_ERR);
+  respond([&](Request to) { return response(to.sink_stag, to.sink_offset + 1, 8, false); },
+          IBV_WC_WR_FLUSH_ERR);
+  respond([&](Request to) { return response(to.sink_stag, to.sink_offset, 17, true); }, IBV_WC_WR_FLUSH_ERR);
+  respond([&](Request to) { return response(to.sink_stag, to.sink_offset, 60'000, true); },
+          IBV_WC_WR_FLUSH_ERR);
+  respond([&](Request to) { return response(to.sink_stag, to.sink_offset, 15, true); }, IBV_WC_WR_FLUSH_ERR);
+  // The peer's own Terminate message reaches the work request that it is about.
+  respond(
+      [&](Request) {
+        Bytes payload(kMaxTerminateLength);
+        TerminateMessage message;
+        message.code = terminate::rdmap_bounds;
+        payload.resize(build_terminate(payload.data(), message, nullptr));
+        return fpdu(untagged(Opcode::terminate, 2, 1, 0, payload));
+      },
+      IBV_WC_REM_ACCESS_ERR);
+}
+
+}  // namespace
+
+int main() {
+  timed("wrong responses", wrong_responses);
+  for (const Progress progress : {Progress::manual, Progress::automatic}) {
+    timed("protocol errors", [=] { protocol_errors(progress); });
+  }
+  std::puts("ok");
+}
