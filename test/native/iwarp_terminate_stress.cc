@@ -15,6 +15,12 @@ void protocol_errors(Progress progress) {
   };
   const auto at = [](const Victim& victim, uint64_t offset) { return victim.memory->address(offset); };
   const Bytes payload(16, 0xee);
+  const auto with = [](Bytes bytes, size_t at, uint8_t value) {
+    bytes[at] = value;
+    return bytes;
+  };
+  const Victim foreign(progress);
+  const Bytes foreign_before = foreign.memory->bytes;
   const Case cases[] = {
       {"wrong CRC", terminate::mpa_crc,
        [&](const Victim& victim) {
@@ -83,8 +89,48 @@ void protocol_errors(Progress progress) {
        [&](const Victim& victim) {
          return fpdu(tagged(Opcode::read_response, victim.key(), at(victim, 0), payload));
        }},
-      {"an atomic", terminate::rdmap_opcode,
-       [&](const Victim&) { return fpdu(untagged(Opcode::atomic_request, 1, 1, 0, Bytes(52))); }},
+      {"DDP version, tagged", terminate::ddp_tagged_version,
+       [&](const Victim& victim) {
+         return fpdu(with(tagged(Opcode::write, victim.key(), at(victim, 0), payload), 0, 0xc2));
+       }},
+      {"DDP version, untagged", terminate::ddp_untagged_version,
+       [&](const Victim&) { return fpdu(with(untagged(Opcode::send, 0, 1, 0, payload), 0, 0x40)); }},
+      {"RDMAP version", terminate::rdmap_version,
+       [&](const Victim&) { return fpdu(with(untagged(Opcode::send, 0, 1, 0, payload), 1, 0x83)); }},
+      {"no such opcode", terminate::rdmap_opcode,
+       [&](const Victim&) { return fpdu(with(untagged(Opcode::send, 0, 1, 0, payload), 1, 0x4f)); }},
+      {"a tagged Send", terminate::rdmap_opcode,
+       [&](const Victim& victim) { return fpdu(tagged(Opcode::send, victim.key(), 0, payload)); }},
+      {"a Send on queue 3", terminate::ddp_queue,
+       [&](const Victim&) { return fpdu(untagged(Opcode::send, 3, 1, 0, payload)); }},
+      {"a Read Request on queue 0", terminate::ddp_queue,
+       [&](const Victim&) { return fpdu(untagged(Opcode::read_request, 0, 1, 0, Bytes(28))); }},
+      {"a Read Request in two", terminate::ddp_message_offset,
+       [&](const Victim&) { return fpdu(untagged(Opcode::read_request, 1, 1, 0, Bytes(28), false)); }},
+      {"a Read Request that is too long", terminate::ddp_too_long,
+       [&](const Victim&) { return fpdu(untagged(Opcode::read_request, 1, 1, 0, Bytes(29))); }},
+      {"a Read Request that is too short", terminate::rdmap_catastrophic,
+       [&](const Victim&) { return fpdu(untagged(Opcode::read_request, 1, 1, 0, Bytes(27))); }},
+      {"a Terminate that is too long", terminate::ddp_too_long,
+       [&](const Victim&) { return fpdu(untagged(Opcode::terminate, 2, 1, 0, Bytes(53))); }},
+      {"WRITE to another domain", terminate::ddp_not_associated,
+       [&](const Victim&) {
+         return fpdu(tagged(Opcode::write, foreign.key(), foreign.memory->address(), payload));
+       }},
+      {"Read of another domain", terminate::rdmap_not_associated,
+       [&](const Victim&) {
+         return fpdu(read_request(1, {1, 0, 8, foreign.key(), foreign.memory->address()}));
+       }},
+      {"WRITE without the right", terminate::rdmap_access,
+       [&](const Victim& victim) {
+         return fpdu(tagged(Opcode::write, victim.local->mr->rkey, victim.local->address(), payload));
+       }},
+      {"Read without the right", terminate::rdmap_access,
+       [&](const Victim& victim) {
+         return fpdu(read_request(1, {1, 0, 8, victim.local->mr->rkey, victim.local->address()}));
+       }},
+      {"Immediate out of sequence", terminate::ddp_sequence,
+       [&](const Victim&) { return fpdu(untagged(Opcode::immediate, 0, 7, 0, Bytes(8))); }},
   };
   for (const Case& each : cases) {
     Victim victim(progress);
@@ -98,7 +144,41 @@ void protocol_errors(Progress progress) {
     }
     CHECK(victim.end->id.events->expect(CmEvent::Type::disconnected).status == EPROTO);
     if (std::strcmp(each.name, "wrong CRC, large") != 0) CHECK(victim.memory->bytes == before);
+    CHECK(victim.local->bytes == Bytes(victim.local->bytes.size()));
   }
+  CHECK(foreign.memory->bytes == foreign_before);
+}
+
+// A Send that is longer than the receive it goes to: the receive says so too.
+void too_long(Progress progress) {
+  for (const bool in_two : {false, true}) {
+    Victim victim(progress);
+    const Bytes before = victim.memory->bytes;
+    post_receive(*victim.end, 1, victim.memory->sge(100, 15));
+    post_receive(*victim.end, 2, victim.memory->sge(200, 15));
+    if (in_two) victim.peer.send(fpdu(untagged(Opcode::send, 0, 1, 0, Bytes(8, before[100]), false)));
+    victim.peer.send(fpdu(untagged(Opcode::send, 0, 1, in_two ? 8 : 0, Bytes(in_two ? 8 : 16))));
+    victim.end->expect(1, IBV_WC_LOC_LEN_ERR);
+    victim.end->expect(2, IBV_WC_WR_FLUSH_ERR);
+    CHECK(victim.peer.receive_terminate() == terminate::ddp_too_long);
+    CHECK(Bytes(victim.memory->bytes.begin() + 108, victim.memory->bytes.end()) ==
+          Bytes(before.begin() + 108, before.end()));
+  }
+}
+
+// What the Terminate message tells of the segment to blame: its length and headers, and a Read Request whole.
+void blame() {
+  const auto told = [](const Bytes& bytes) {
+    Victim victim(Progress::automatic);
+    victim.peer.send(bytes);
+    return victim.peer.receive_fpdu();
+  };
+  const Bytes write = tagged(Opcode::write, 0x01020304, 5, Bytes(100));
+  const Bytes header(write.begin(), write.begin() + kTaggedHeaderLength);
+  CHECK(told(fpdu(write)) ==
+        untagged(Opcode::terminate, 2, 1, 0, Bytes{0x11, 0x00, 0xc0, 0, 0, 114} + header));
+  const Bytes read = read_request(1, {1, 2, 3, 0x01020304, 5});
+  CHECK(told(fpdu(read)) == untagged(Opcode::terminate, 2, 1, 0, Bytes{0x01, 0x00, 0xe0, 0, 0, 46} + read));
 }
 
 // Lies in the answers to this side's READs.
@@ -141,9 +221,11 @@ void wrong_responses() {
 }  // namespace
 
 int main() {
+  timed("blame", blame);
   timed("wrong responses", wrong_responses);
   for (const Progress progress : {Progress::manual, Progress::automatic}) {
     timed("protocol errors", [=] { protocol_errors(progress); });
+    timed("too long", [=] { too_long(progress); });
   }
   std::puts("ok");
 }
