@@ -162,16 +162,16 @@ void markers() {
       Bytes ulpdu(random() % 4 == 0 ? random() % 65'536 : random() % 600);
       for (uint8_t& byte : ulpdu) byte = static_cast<uint8_t>(random());
       const size_t begin = stream.size();
-      stream = stream + build_fpdu(ulpdu, true, true, begin);
+      stream += build_fpdu(ulpdu, true, true, begin);
       Bytes plain = {static_cast<uint8_t>(ulpdu.size() >> 8), static_cast<uint8_t>(ulpdu.size())};
-      plain = plain + ulpdu;
+      plain += ulpdu;
       while (plain.size() % 4 != 0) plain.push_back(0);
       plain.resize(plain.size() + 4);
       const size_t length_field = begin % 512 == 0 ? begin + 4 : begin;
       for (const uint8_t byte : plain) {
         if (naive.size() % 512 == 0) {
           const size_t back = naive.size() < length_field ? 0 : naive.size() - length_field;
-          naive = naive + Bytes{0, 0, static_cast<uint8_t>(back >> 8), static_cast<uint8_t>(back)};
+          naive += Bytes{0, 0, static_cast<uint8_t>(back >> 8), static_cast<uint8_t>(back)};
         }
         naive.push_back(byte);
       }

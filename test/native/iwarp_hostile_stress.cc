@@ -174,7 +174,7 @@ void noise(Progress progress, Bystander& bystander) {
     for (int part = 0; part < 10; part++) {
       Bytes ulpdu(random() % 3 == 0 ? random() % 60'000 : random() % 100);
       for (uint8_t& byte : ulpdu) byte = static_cast<uint8_t>(random());
-      all = all + (round % 2 ? ulpdu : fpdu(ulpdu));
+      all += (round % 2 ? ulpdu : fpdu(ulpdu));
     }
     target.victim.peer.send(all);
     target.victim.peer.close();
@@ -187,16 +187,22 @@ void noise(Progress progress, Bystander& bystander) {
 // turns.
 void tiny_messages(Progress progress, Bystander& bystander) {
   Target target(progress);
-  constexpr int kMillion = 1'000'000;
+#if defined(__SANITIZE_THREAD__)
+  constexpr int kMessages = 100'000;
+#else
+  constexpr int kMessages = 1'000'000;
+#endif
   constexpr int kChunk = 1000;
+  const timeval patience{60, 0};
+  setsockopt(target.victim.peer.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   Bytes chunk;
   for (int i = 0; i < kChunk; i++) {
     const Bytes payload = i % 2 ? Bytes{static_cast<uint8_t>(i)} : Bytes{};
-    chunk = chunk + fpdu(tagged(Opcode::write, target.memory.mr->rkey, target.memory.address(i), payload));
+    chunk += fpdu(tagged(Opcode::write, target.memory.mr->rkey, target.memory.address(i), payload));
   }
   const uint64_t before = bystander.rounds();
   std::thread sender([&] {
-    for (int i = 0; i < kMillion / kChunk; i++) target.victim.peer.send(chunk);
+    for (int i = 0; i < kMessages / kChunk; i++) target.victim.peer.send(chunk);
     target.victim.peer.send(
         fpdu(read_request(1, {1, 0, 1, target.memory.mr->rkey, target.memory.address(1)})));
   });
@@ -224,7 +230,7 @@ void peers_that_never_read(Bystander& bystander) {
   for (const auto& target : targets) {
     Bytes all;
     for (uint32_t i = 1; i <= 4; i++) {  // as many as were agreed on
-      all = all + fpdu(read_request(i, {1, 0, 64 * 1024, target->memory.mr->rkey, target->memory.address()}));
+      all += fpdu(read_request(i, {1, 0, 64 * 1024, target->memory.mr->rkey, target->memory.address()}));
     }
     target->victim.peer.send(all);
   }
@@ -250,7 +256,7 @@ void read_floods(Progress progress, Bystander& bystander) {
   setsockopt(target.victim.peer.descriptor(), SOL_SOCKET, SO_RCVBUF, &small, sizeof small);
   Bytes flood;
   for (uint32_t i = 1; i <= 3000; i++) {
-    flood = flood + fpdu(read_request(i, {1, 0, 64 * 1024, target.memory.mr->rkey, target.memory.address()}));
+    flood += fpdu(read_request(i, {1, 0, 64 * 1024, target.memory.mr->rkey, target.memory.address()}));
   }
   target.ends_by(flood);
   bystander.still_well();
@@ -264,7 +270,7 @@ void terminate_floods(Progress progress, Bystander& bystander) {
     message.code = {static_cast<uint8_t>(i % 4), static_cast<uint8_t>(i % 16), static_cast<uint8_t>(i)};
     message.has_segment = i % 2;
     payload.resize(build_terminate(payload.data(), message, nullptr));
-    flood = flood + fpdu(untagged(Opcode::terminate, 2, i, 0, payload));
+    flood += fpdu(untagged(Opcode::terminate, 2, i, 0, payload));
   }
   Target target(progress);
   post_receive(*target.victim.end, 1, target.memory.sge(0, 8));

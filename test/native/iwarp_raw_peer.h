@@ -18,10 +18,11 @@ using namespace rdmakit::iwarp;
 
 using Bytes = std::vector<uint8_t>;
 
-inline Bytes operator+(Bytes left, const Bytes& right) {
+inline Bytes& operator+=(Bytes& left, const Bytes& right) {
   left.insert(left.end(), right.begin(), right.end());
   return left;
 }
+inline Bytes operator+(Bytes left, const Bytes& right) { return left += right; }
 
 inline Bytes text(const char* characters) { return Bytes(characters, characters + std::strlen(characters)); }
 
@@ -101,7 +102,7 @@ class RawPeer {
     MpaFrame frame;
     size_t length = 0;
     CHECK(parse_mpa(bytes, frame, length) != MpaParse::malformed);
-    if (length > bytes.size()) bytes = bytes + receive(length - bytes.size());
+    if (length > bytes.size()) bytes += receive(length - bytes.size());
     CHECK(parse_mpa(bytes, frame, length) == MpaParse::complete);
     return frame;
   }
@@ -113,7 +114,7 @@ class RawPeer {
     const size_t length = load_be16(&all[lead]);
     const size_t plain = fpdu_length(length);
     const size_t whole = markers_received ? marked_length(received_position, plain) : plain;
-    all = all + receive(whole - all.size());
+    all += receive(whole - all.size());
     CHECK(all.size() == whole);
     const uint32_t sum = load_crc(&all[whole - 4]);
     CHECK(crc ? sum == crc32c(all.data(), whole - 4) : sum == 0);

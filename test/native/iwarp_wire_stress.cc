@@ -61,7 +61,7 @@ void too_many_reads() {
   Victim victim(Progress::automatic);
   Bytes flood;
   for (uint32_t i = 1; i <= 3000; i++) {
-    flood = flood + fpdu(read_request(i, {1, 0, 128 * 1024, victim.key(), victim.memory->address()}));
+    flood += fpdu(read_request(i, {1, 0, 128 * 1024, victim.key(), victim.memory->address()}));
   }
   victim.peer.send(flood);
   CHECK(victim.end->id.events->expect(CmEvent::Type::disconnected).status == EPROTO);
@@ -106,7 +106,7 @@ void random_bytes_on_the_wire(Progress progress, int rounds) {
         store_be32(&ulpdu[2], victim.key());
         store_be64(&ulpdu[6], ulpdu[0] & 0x80 ? victim.memory->address(random() % 1000) : 0x100000000 >> 32);
       }
-      noise = noise + (round % 3 == 0 ? ulpdu : fpdu(ulpdu));
+      noise += (round % 3 == 0 ? ulpdu : fpdu(ulpdu));
     }
     victim.peer.send(noise);
     victim.peer.close();
