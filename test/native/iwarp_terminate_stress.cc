@@ -166,6 +166,19 @@ void too_long(Progress progress) {
   }
 }
 
+// This side's fault: the memory of a receive is gone. The peer is told no more than that.
+void memory_gone(Progress progress) {
+  for (const size_t length : {16u, 60'000u}) {
+    Victim victim(progress);
+    auto gone = std::make_unique<Memory>(victim.end->pd, 64 * 1024);
+    post_receive(*victim.end, 1, gone->sge(0, length));
+    gone.reset();
+    victim.peer.send(fpdu(untagged(Opcode::send, 0, 1, 0, Bytes(length))));
+    victim.end->expect(1, IBV_WC_LOC_PROT_ERR);
+    CHECK(victim.peer.receive_terminate() == terminate::local_catastrophic);
+  }
+}
+
 // What the Terminate message tells of the segment to blame: its length and headers, and a Read Request whole.
 void blame() {
   const auto told = [](const Bytes& bytes) {
@@ -226,6 +239,7 @@ int main() {
   for (const Progress progress : {Progress::manual, Progress::automatic}) {
     timed("protocol errors", [=] { protocol_errors(progress); });
     timed("too long", [=] { too_long(progress); });
+    timed("memory gone", [=] { memory_gone(progress); });
   }
   std::puts("ok");
 }
