@@ -65,7 +65,8 @@ class World {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE | MAP_POPULATE, -1, 0);
     CHECK(memory == wanted && cq != nullptr);
     memory_ = static_cast<uint8_t*>(memory);
-    constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+    constexpr int kAll =
+        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
     uint8_t* at = memory_ + kGuardLength;
     const auto add = [&](int number, size_t length, int access, uint8_t fill, ibv_pd* domain) {
       regions[static_cast<size_t>(number)] = {at, length, access, fill, domain, nullptr};
@@ -224,13 +225,16 @@ class Session {
     ibv_sge sge{world_.regions[World::kOpen].address() + number * 2048, what * 8u,
                 world_.regions[World::kOpen].mr->lkey};
     ibv_send_wr request{}, *bad = nullptr;
-    constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_RDMA_READ,     IBV_WR_SEND,      IBV_WR_RDMA_WRITE,
-                                          IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE_WITH_IMM};
-    request.opcode = kOpcodes[what % 6];
-    if (request.opcode == IBV_WR_RDMA_READ) {
+    constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_RDMA_READ,     IBV_WR_SEND,
+                                          IBV_WR_RDMA_WRITE,    IBV_WR_SEND_WITH_IMM,
+                                          IBV_WR_RDMA_READ,     IBV_WR_RDMA_WRITE_WITH_IMM,
+                                          IBV_WR_SEND_WITH_INV, IBV_WR_ATOMIC_FETCH_AND_ADD};
+    request.opcode = kOpcodes[what % 8];
+    const bool atomic = request.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
+    if (request.opcode == IBV_WR_RDMA_READ || atomic) {
       lent_[8 + number] = true;
-      sge = {world_.regions[World::kLocal].address() + (8 + number) * 1024, std::min(what * 8u, 900u),
-             world_.regions[World::kLocal].mr->lkey};
+      sge = {world_.regions[World::kLocal].address() + (8 + number) * 1024,
+             atomic ? 8u : std::min(what * 8u, 900u), world_.regions[World::kLocal].mr->lkey};
     }
     request.wr_id = number;
     request.send_flags = IBV_SEND_SIGNALED;

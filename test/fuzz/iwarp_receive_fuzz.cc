@@ -85,16 +85,20 @@ class Script {
 
   void rare(uint8_t what) {
     World& world = World::instance();
-    switch (what % 4) {
+    switch (what % 8) {
       case 0:
         deliver();
         return session_.hang_up();
       case 1:
         return terminate_message();
+      case 4:
+        return atomic_request();
+      case 5:
+        return atomic_response();
       default: {  // a region goes away while a message for it may be half there, and another comes
-        Region& region = world.regions[what / 4 % World::kRegions];
+        Region& region = world.regions[what / 8 % World::kRegions];
         CHECK(iwarp_provider().dereg_mr(region.mr) == 0);
-        if (what % 4 == 2) deliver();
+        if (what % 8 == 2) deliver();
         region.enroll();
       }
     }
@@ -158,6 +162,28 @@ class Script {
     tagged(Opcode::read_response, responses_ + (how >> 4), response_offset_ + (how & 8), bytes, last);
     response_offset_ = last ? 0 : response_offset_ + bytes.size();
     responses_ += last;
+  }
+  void atomic_request() {
+    const uint8_t how = input_.byte();
+    AtomicRequest request;
+    request.operation = static_cast<AtomicOperation>(how & 15);
+    request.identifier = how;
+    request.stag = stag();
+    request.offset = offset(request.stag) + (how >> 7);
+    request.add_swap = request.compare = 0x7777777777777777;
+    request.add_swap_mask = request.compare_mask = input_.byte() * 0x0101010101010101;
+    Bytes bytes(kAtomicRequestLength);
+    build_atomic_request(bytes.data(), request);
+    untagged(Opcode::atomic_request, kReadRequestQueue, reads_++, 0, bytes, true, 0);
+    // What it leaves behind may look like anything.
+    session_.honest_payloads = false;
+  }
+  void atomic_response() {
+    const uint8_t how = input_.byte();
+    Bytes bytes(kAtomicResponseLength);
+    build_atomic_response(bytes.data(), {responses_ + (how >> 4), how});
+    untagged(Opcode::atomic_response, kAtomicResponseQueue, 1 + (how & 1), 0, bytes, true, 0);
+    responses_++;
   }
   void terminate_message() {
     TerminateMessage message;
@@ -260,8 +286,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Session session(choices);
   for (int i = 0; i < 3; i++) session.post_receive();
   if (mode & kReads) {
-    session.post_send(6);
-    session.post_send(102);
+    session.post_send(8);
+    session.post_send(100);
+    session.post_send(7);
   }
   if (mode & kRaw) {
     session.honest_payloads = false;

@@ -83,12 +83,20 @@ void protocol_errors(Progress progress) {
        [&](const Victim&) { return fpdu(untagged(Opcode::send, 0, 1, 4, payload)); }},
       {"Immediate without a receive", terminate::ddp_no_buffer,
        [&](const Victim&) { return fpdu(untagged(Opcode::immediate, 0, 1, 0, Bytes(8))); }},
-      {"Send with Invalidate", terminate::rdmap_cannot_invalidate,
+      {"Send with Invalidate without a receive", terminate::ddp_no_buffer,
        [&](const Victim&) { return fpdu(untagged(Opcode::send_invalidate, 0, 1, 0, payload)); }},
       {"a response nobody asked for", terminate::rdmap_opcode,
        [&](const Victim& victim) {
          return fpdu(tagged(Opcode::read_response, victim.key(), at(victim, 0), payload));
        }},
+      {"an atomic on no region", terminate::rdmap_invalid_stag,
+       [&](const Victim&) { return fpdu(untagged(Opcode::atomic_request, 1, 1, 0, Bytes(52))); }},
+      {"an atomic on queue 0", terminate::ddp_queue,
+       [&](const Victim&) { return fpdu(untagged(Opcode::atomic_request, 0, 1, 0, Bytes(52))); }},
+      {"an atomic that is too short", terminate::rdmap_catastrophic,
+       [&](const Victim&) { return fpdu(untagged(Opcode::atomic_request, 1, 1, 0, Bytes(51))); }},
+      {"an atomic response nobody asked for", terminate::rdmap_opcode,
+       [&](const Victim&) { return fpdu(untagged(Opcode::atomic_response, 3, 1, 0, Bytes(12))); }},
       {"DDP version, tagged", terminate::ddp_tagged_version,
        [&](const Victim& victim) {
          return fpdu(with(tagged(Opcode::write, victim.key(), at(victim, 0), payload), 0, 0xc2));
