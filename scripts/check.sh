@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# npm run check: format and lint of TypeScript and C++, and the native stress tests under
-# AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer.
-# Usage: scripts/check.sh [style] [native]   (default: both)
+# npm run check: format and lint of TypeScript and C++, the native stress tests under
+# AddressSanitizer + UndefinedBehaviorSanitizer and under ThreadSanitizer, and each fuzz target for a minute
+# (or RDMAKIT_FUZZ_SECONDS).
+# Usage: scripts/check.sh [style] [native] [fuzz]   (default: all)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh build test
@@ -33,7 +34,7 @@ native() {
   ctest --test-dir "$build" --output-on-failure "${@:3}"
 }
 
-for part in "${@:-style native}"; do
+for part in "${@:-style native fuzz}"; do
   for one in $part; do
     case $one in
       style) style ;;
@@ -43,8 +44,12 @@ for part in "${@:-style native}"; do
         native asan-ubsan address,undefined
         native tsan thread
         ;;
+      fuzz)
+        echo "check: fuzz targets"
+        bash scripts/fuzz.sh "${RDMAKIT_FUZZ_SECONDS:-60}"
+        ;;
       *)
-        echo "check: unknown part \"$one\"; known: style, native" >&2
+        echo "check: unknown part \"$one\"; known: style, native, fuzz" >&2
         exit 2
         ;;
     esac

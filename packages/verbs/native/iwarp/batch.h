@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 
 #include "iwarp/memory_table.h"
 #include "iwarp/mpa.h"
@@ -22,6 +23,9 @@ class Batch {
   static constexpr uint32_t kScratch = 16 * 1024;
 
   bool empty() const { return count_ == 0; }
+  // From now on FPDUs are sent with markers; the first of them begins at `position` (see markers.h). They
+  // are copied for that. Throws std::bad_alloc.
+  void use_markers(uint64_t position);
   // Whether one more FPDU with `pieces` payload pieces, `copied` bytes of them copied, still fits.
   bool fits(uint32_t pieces, uint32_t copied) const {
     return bytes_ < kBytes && count_ + pieces + 2 <= kPieces && used_ + kOverhead + copied <= kScratch;
@@ -39,7 +43,8 @@ class Batch {
   }
   // `key` and `pin` are of the region; 0 and empty for memory that needs none.
   void reference(void* data, uint32_t length, uint32_t key, MemoryTable::Pin pin);
-  void end_fpdu();
+  // The length of the FPDU in the stream.
+  [[nodiscard]] uint32_t end_fpdu();
 
   // For sendmsg: what is left to send.
   iovec* pieces() { return pieces_.data() + at_; }
@@ -54,7 +59,7 @@ class Batch {
 
   void clear() {
     unpin();
-    count_ = at_ = used_ = bytes_ = 0;
+    count_ = at_ = used_ = bytes_ = first_ = 0;
   }
 
  private:
@@ -62,6 +67,7 @@ class Batch {
 
   void touch(uint32_t length);
   void sum_scratch();
+  uint32_t mark_fpdu();
 
   std::array<iovec, kPieces> pieces_;
   std::array<uint32_t, kPieces> keys_;
@@ -72,10 +78,15 @@ class Batch {
   uint32_t bytes_ = 0;  // in all pieces
 
   // Of the FPDU under construction
-  bool crc_enabled_ = true;
+  bool crc_enabled_ = true;  // while markers are used: to be computed by mark_fpdu()
   uint32_t ulpdu_length_ = 0;
   uint32_t crc_ = 0;
   uint32_t summed_ = 0;  // scratch bytes before this are in crc_
+
+  // With markers: whole FPDUs, of which those under way come to bytes_.
+  std::unique_ptr<uint8_t[]> marked_;
+  uint64_t position_ = 0;
+  uint32_t first_ = 0;  // piece of the FPDU under construction
 
   alignas(64) std::array<uint8_t, kScratch> scratch_;
 };

@@ -67,6 +67,8 @@ void Connection::close() {
   std::unique_lock lock(mutex_);
   if (state_ != State::closed) {
     if (queue_pair_ != nullptr) queue_pair_->fail(Failure{});
+    // An initiator that is told nothing takes this for a responder of revision 1, and asks again.
+    if (state_ == State::requested && !answered_) send_rejection({});
     state_ = State::closed;
     socket_.reset();
     pending.swap(pending_);
@@ -129,6 +131,7 @@ void Connection::forget_qp(QueuePair* queue_pair) {
 }
 
 void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
+  if (id.expired()) return;
   Engine::instance().post([id = std::move(id), status] {
     const auto self = id.lock();
     if (self == nullptr) return;
@@ -181,15 +184,8 @@ int Connection::reject(const std::vector<uint8_t>& private_data) {
   if (state_ != State::requested || answered_) return EINVAL;
   if (private_data.size() > kMpaMaxPrivateData - kMpaEnhancedLength) return EINVAL;
   answered_ = true;
-  MpaFrame reply = peer_frame_;
-  reply.reply = true;
-  reply.reject = true;
-  reply.markers = false;
-  reply.private_data = private_data;
-  if (socket_) {
-    send_all(build_mpa(reply));
-    socket_.reset();
-  }
+  send_rejection(private_data);
+  socket_.reset();
   state_ = State::ended;
   return 0;
 }

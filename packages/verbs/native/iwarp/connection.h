@@ -83,13 +83,16 @@ class Connection final : public ConnectionId, public Engine::Client {
 
   // handshake_initiator.cc
   void start_connect(Events& events);
+  void connect_tcp(Events& events);
   void tcp_connected(Events& events);
   void read_reply(Events& events);
+  void try_first_revision(Events& events);
 
   // handshake_responder.cc
   void read_request();
   void finish_accept(Events& events);
   void read_first_fpdu(Events& events);
+  void send_rejection(const std::vector<uint8_t>& private_data);
 
   // listener.cc
   void accept_sockets();
@@ -110,6 +113,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   // What this side asks for; then what both agreed on.
   uint32_t inbound_reads_ = 0;
   uint32_t outbound_reads_ = 0;
+  uint8_t revision_ = kMpaEnhancedRevision;  // of the request
   std::vector<uint8_t> private_data_;
   std::vector<uint8_t> received_;
   MpaFrame peer_frame_;

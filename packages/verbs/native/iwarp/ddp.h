@@ -76,7 +76,10 @@ inline constexpr TerminateCode ddp_too_long{1, 2, 0x05};
 inline constexpr TerminateCode ddp_untagged_version{1, 2, 0x06};
 // LLP: MPA
 inline constexpr TerminateCode mpa_crc{2, 0, 0x02};
-inline constexpr TerminateCode mpa_length{2, 0, 0x03};
+inline constexpr TerminateCode mpa_marker{2, 0,
+                                          0x03};  // and the length field disagree on where an FPDU begins
+inline constexpr TerminateCode mpa_insufficient_ird{2, 0, 0x06};  // RFC 6581
+inline constexpr TerminateCode mpa_no_rtr{2, 0, 0x07};            // RFC 6581
 }  // namespace terminate
 
 struct Segment {

@@ -17,20 +17,27 @@ namespace {
 
 // The largest ULPDU for this socket: one FPDU a TCP segment (RFC 5044). On loopback, whose MTU
 // is 64 KiB, that is close to 64 KiB.
-uint32_t ulpdu_limit(int socket) {
+uint32_t ulpdu_limit(int socket, bool markers) {
   int segment = 0;
   socklen_t length = sizeof segment;
   if (getsockopt(socket, IPPROTO_TCP, TCP_MAXSEG, &segment, &length) != 0 || segment <= 0) segment = 536;
-  return max_ulpdu_length(static_cast<uint32_t>(segment));
+  return max_ulpdu_length(static_cast<uint32_t>(segment), markers);
+}
+
+bool environment_is(const char* name, const char* wanted) {
+  const char* value = std::getenv(name);
+  return value != nullptr && std::strcmp(value, wanted) == 0;
 }
 
 }  // namespace
 
 bool crc_wanted() {
-  static const bool wanted = [] {
-    const char* value = std::getenv("RDMAKIT_IWARP_CRC");
-    return value == nullptr || std::strcmp(value, "0") != 0;
-  }();
+  static const bool wanted = !environment_is("RDMAKIT_IWARP_CRC", "0");
+  return wanted;
+}
+
+bool markers_wanted() {
+  static const bool wanted = environment_is("RDMAKIT_IWARP_MARKERS", "1");
   return wanted;
 }
 
@@ -85,7 +92,8 @@ void Connection::establish(QueuePair::StartParameters&& parameters, std::vector<
                            Events& events) {
   if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
   Engine::instance().unwatch(socket_.get());
-  parameters.max_ulpdu = ulpdu_limit(socket_.get());
+  parameters.receive_markers = markers_wanted();
+  parameters.max_ulpdu = ulpdu_limit(socket_.get(), parameters.send_markers);
   parameters.inbound_reads = inbound_reads_;
   parameters.outbound_reads = outbound_reads_;
   parameters.socket = std::move(socket_);

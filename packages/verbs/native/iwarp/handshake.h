@@ -18,6 +18,10 @@ inline constexpr uint32_t kUnnegotiatedReads = 1;
 // (RFC 5044 §7.1).
 bool crc_wanted();
 
+// Whether this side asks for markers: no, unless RDMAKIT_IWARP_MARKERS=1. The peer decides about those that
+// it gets (RFC 5044 §7.1).
+bool markers_wanted();
+
 // TCP_NODELAY, and keepalive so that a host that vanished is noticed without traffic.
 void prepare_socket(int socket);
 

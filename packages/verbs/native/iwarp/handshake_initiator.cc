@@ -6,7 +6,6 @@
 #include <cerrno>
 
 #include "iwarp/connection.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/ddp.h"
 #include "iwarp/handshake.h"
 
@@ -14,31 +13,45 @@ namespace rdmakit::iwarp {
 namespace {
 
 // A zero-length RDMA Write or Read Request, which look at no STag.
-std::vector<uint8_t> ready_to_receive(bool write, bool crc) {
-  std::vector<uint8_t> fpdu(kFpduLengthField + kUntaggedHeaderLength + kReadRequestLength + kFpduMaxTrailer);
+std::vector<uint8_t> ready_to_receive(bool write) {
   Segment segment;
   segment.tagged = write;
   segment.last = true;
   segment.opcode = write ? Opcode::write : Opcode::read_request;
   segment.queue = kReadRequestQueue;
   segment.sequence = 1;
-  size_t ulpdu = build_segment(fpdu.data() + kFpduLengthField, segment);
+  std::vector<uint8_t> ulpdu(kUntaggedHeaderLength + kReadRequestLength);
+  size_t length = build_segment(ulpdu.data(), segment);
   if (!write) {
-    build_read_request(fpdu.data() + kFpduLengthField + ulpdu, ReadRequest{});
-    ulpdu += kReadRequestLength;
+    build_read_request(ulpdu.data() + length, ReadRequest{});
+    length += kReadRequestLength;
   }
-  fpdu.resize(fpdu_length(ulpdu));
-  fpdu[0] = static_cast<uint8_t>(ulpdu >> 8);
-  fpdu[1] = static_cast<uint8_t>(ulpdu);
-  const size_t checked = fpdu.size() - kFpduCrcLength;
-  store_crc(fpdu.data() + checked, crc ? crc32c(fpdu.data(), checked) : 0);
-  return fpdu;
+  ulpdu.resize(length);
+  return ulpdu;
+}
+
+std::vector<uint8_t> terminate_message(TerminateCode code) {
+  Segment segment;
+  segment.last = true;
+  segment.opcode = Opcode::terminate;
+  segment.queue = kTerminateQueue;
+  segment.sequence = 1;
+  std::vector<uint8_t> ulpdu(kUntaggedHeaderLength + kMaxTerminateLength);
+  size_t length = build_segment(ulpdu.data(), segment);
+  length += build_terminate(ulpdu.data() + length, TerminateMessage{code, false, {}}, nullptr);
+  ulpdu.resize(length);
+  return ulpdu;
 }
 
 }  // namespace
 
 void Connection::start_connect(Events& events) {
   if (state_ != State::connecting) return;
+  set_deadline(timeout_ms_ > 0 ? timeout_ms_ : kConnectTimeoutMs);
+  connect_tcp(events);
+}
+
+void Connection::connect_tcp(Events& events) {
   socket_ = UniqueFd(::socket(peer_.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket_) return fail(errno, events);
   prepare_socket(socket_.get());
@@ -46,7 +59,6 @@ void Connection::start_connect(Events& events) {
       errno != EINPROGRESS) {
     return fail(errno, events);
   }
-  set_deadline(timeout_ms_ > 0 ? timeout_ms_ : kConnectTimeoutMs);
   const int error = Engine::instance().watch(number_, socket_.get(), EPOLLOUT);
   if (error != 0) fail(error, events);
 }
@@ -60,49 +72,77 @@ void Connection::tcp_connected(Events& events) {
   getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&local_), &length);
 
   MpaFrame request;
+  request.revision = revision_;
   request.crc = crc_wanted();
-  request.enhanced = true;
-  request.ird = static_cast<uint16_t>(inbound_reads_);
-  request.ord = static_cast<uint16_t>(outbound_reads_);
-  request.peer_to_peer = true;
-  request.rtr_write = true;
-  request.rtr_read = true;
-  request.private_data = std::move(private_data_);
+  request.markers = markers_wanted();
+  request.enhanced = revision_ >= kMpaEnhancedRevision;
+  if (request.enhanced) {
+    request.ird = static_cast<uint16_t>(inbound_reads_);
+    request.ord = static_cast<uint16_t>(outbound_reads_);
+    request.peer_to_peer = true;
+    request.rtr_write = true;
+    request.rtr_read = true;
+  }
+  request.private_data = private_data_;
   if (!send_all(build_mpa(request))) return fail(ECONNRESET, events);
   state_ = State::await_reply;
-  set_deadline(kReplyTimeoutMs);
+  if (request.enhanced) set_deadline(kReplyTimeoutMs);  // the second try has what is left of the first one's
   error = Engine::instance().change(number_, socket_.get(), EPOLLIN);
   if (error != 0) fail(error, events);
+}
+
+// RFC 5044 knows revision 1 only: its responders close the connection, or answer in their own revision,
+// having taken the enhanced data for the application's. So all is said again without it (RFC 6581).
+void Connection::try_first_revision(Events& events) {
+  revision_ = 1;
+  received_.clear();
+  state_ = State::connecting;
+  connect_tcp(events);
 }
 
 void Connection::read_reply(Events& events) {
   MpaFrame reply;
   int error = 0;
   if (!read_frame(reply, error)) {
+    const bool closed = (error == ECONNRESET || error == EPIPE) && received_.empty();
+    if (closed && revision_ >= kMpaEnhancedRevision) return try_first_revision(events);
     if (error != 0) fail(error, events);
     return;
   }
   if (!reply.reply) return fail(EPROTO, events);
+  if (reply.revision < kMpaEnhancedRevision && revision_ >= kMpaEnhancedRevision) {
+    return try_first_revision(events);
+  }
   if (reply.reject) {
     fail(ECONNREFUSED, events);
     events.back() = {CmEvent::Type::rejected, ECONNREFUSED, std::move(reply.private_data), nullptr};
     return;
   }
-  // Markers that the peer wants in what we send are not made here.
-  if (reply.markers) return fail(EPROTONOSUPPORT, events);
 
   QueuePair::StartParameters parameters;
   parameters.crc = crc_wanted() || reply.crc;
+  parameters.send_markers = reply.markers;
+  const auto send_first = [&](const std::vector<uint8_t>& ulpdu) {
+    const std::vector<uint8_t> fpdu = build_fpdu(ulpdu, parameters.crc, parameters.send_markers);
+    parameters.sent = fpdu.size();
+    return send_all(fpdu);
+  };
   if (reply.enhanced) {
     if (reply.ird != kMpaReadDepthUnknown) outbound_reads_ = std::min<uint32_t>(outbound_reads_, reply.ird);
     // The responder may ask for more than was offered to it; what the device has it may have.
     if (reply.ord != kMpaReadDepthUnknown) {
-      if (reply.ord > kMaxReadDepth) return fail(EPROTO, events);
+      if (reply.ord > kMaxReadDepth) {
+        send_first(terminate_message(terminate::mpa_insufficient_ird));
+        return fail(EPROTO, events);
+      }
       inbound_reads_ = std::max<uint32_t>(inbound_reads_, reply.ord);
     }
     if (reply.peer_to_peer) {
-      if (!reply.rtr_write && !reply.rtr_read) return fail(EPROTO, events);
-      if (!send_all(ready_to_receive(reply.rtr_write, parameters.crc))) return fail(ECONNRESET, events);
+      if (!reply.rtr_write && !reply.rtr_read) {
+        send_first(terminate_message(terminate::mpa_no_rtr));
+        return fail(EPROTO, events);
+      }
+      if (!send_first(ready_to_receive(reply.rtr_write))) return fail(ECONNRESET, events);
       parameters.read_was_sent = !reply.rtr_write;
     }
   } else {

@@ -8,6 +8,7 @@
 #include "iwarp/byte_order.h"
 #include "iwarp/connection.h"
 #include "iwarp/handshake.h"
+#include "iwarp/markers.h"
 
 namespace rdmakit::iwarp {
 
@@ -17,18 +18,7 @@ void Connection::read_request() {
   int error = 0;
   const bool whole = read_frame(request, error);
   if (!whole && error == 0) return;
-  const bool acceptable = whole && !request.reply && !request.markers;
-  if (whole && !request.reply && request.markers) {
-    // RFC 5044 §7.1: markers are the receiver's choice, and this sender makes none.
-    MpaFrame reply;
-    reply.reply = true;
-    reply.reject = true;
-    reply.crc = request.crc;
-    reply.revision = request.revision;
-    reply.enhanced = request.enhanced;
-    send_all(build_mpa(reply));
-  }
-  if (!acceptable) {
+  if (!whole || request.reply) {
     socket_.reset();
     state_ = State::ended;
     return;
@@ -48,6 +38,7 @@ void Connection::finish_accept(Events& events) {
   reply.reply = true;
   reply.revision = request.revision;
   reply.crc = crc_wanted() || request.crc;
+  reply.markers = markers_wanted();
   reply.enhanced = request.enhanced;
   reply.private_data = std::move(private_data_);
   if (request.enhanced) {
@@ -74,18 +65,31 @@ void Connection::finish_accept(Events& events) {
   // sends is held until the initiator's first FPDU (RFC 5044 §7.1.2).
   QueuePair::StartParameters parameters;
   parameters.crc = reply.crc;
+  parameters.send_markers = request.markers;
   parameters.hold_sends = true;
   establish(std::move(parameters), {}, events);
+}
+
+// In the request's revision, and with its choice of enhanced data.
+void Connection::send_rejection(const std::vector<uint8_t>& private_data) {
+  if (!socket_) return;
+  MpaFrame reply = peer_frame_;
+  reply.reply = true;
+  reply.reject = true;
+  reply.markers = false;
+  reply.private_data = private_data;
+  send_all(build_mpa(reply));
 }
 
 // The engine reads the Ready-To-Receive message itself: with manual progress nobody polls before the
 // application has been told `established`. The bytes are then the queue pair's first.
 void Connection::read_first_fpdu(Events& events) {
   constexpr size_t kLongest = 64;  // more than either Ready-To-Receive message has
+  const size_t lead = markers_wanted() ? leading_marker(0) : 0;
   while (true) {
-    size_t wanted = kFpduLengthField;
-    if (received_.size() >= kFpduLengthField) {
-      wanted = std::min(fpdu_length(load_be16(received_.data())), kLongest);
+    size_t wanted = lead + kFpduLengthField;
+    if (received_.size() >= wanted) {
+      wanted = std::min(lead + fpdu_length(load_be16(received_.data() + lead)), kLongest);
     }
     const size_t have = received_.size();
     if (have >= wanted) break;
@@ -101,6 +105,7 @@ void Connection::read_first_fpdu(Events& events) {
   }
   QueuePair::StartParameters parameters;
   parameters.crc = crc_wanted() || peer_frame_.crc;
+  parameters.send_markers = peer_frame_.markers;
   parameters.received = received_;
   establish(std::move(parameters), {}, events);
 }

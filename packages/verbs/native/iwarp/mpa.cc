@@ -4,6 +4,8 @@
 #include <cstring>
 
 #include "iwarp/byte_order.h"
+#include "iwarp/crc32c.h"
+#include "iwarp/markers.h"
 
 namespace rdmakit::iwarp {
 namespace {
@@ -87,12 +89,33 @@ std::vector<uint8_t> build_mpa(const MpaFrame& frame) {
   return bytes;
 }
 
-uint32_t max_ulpdu_length(uint32_t segment_size) {
+uint32_t max_ulpdu_length(uint32_t segment_size, bool markers) {
   constexpr uint32_t kLeast = 128;
   constexpr uint32_t kMost = 65534;  // the 16-bit length field, kept a multiple of 4 with it
+  if (markers) {
+    // As many as there can be in a segment; a marker's pointer has 16 bits too.
+    segment_size = std::min<uint32_t>(segment_size, UINT16_MAX);
+    segment_size -=
+        static_cast<uint32_t>((segment_size + kMarkerInterval - 1) / kMarkerInterval * kMarkerLength);
+  }
   if (segment_size < kLeast + 8) return kLeast;
   const uint32_t framed = (segment_size - static_cast<uint32_t>(kFpduCrcLength)) & ~3u;
   return std::min(kMost, framed - static_cast<uint32_t>(kFpduLengthField));
+}
+
+std::vector<uint8_t> build_fpdu(std::span<const uint8_t> ulpdu, bool crc, bool markers, uint64_t position) {
+  std::vector<uint8_t> fpdu(fpdu_length(ulpdu.size()));
+  store_be16(fpdu.data(), static_cast<uint16_t>(ulpdu.size()));
+  std::copy(ulpdu.begin(), ulpdu.end(), fpdu.begin() + kFpduLengthField);
+  if (markers) {
+    std::vector<uint8_t> marked(marked_length(position, fpdu.size()));
+    const iovec plain{fpdu.data(), fpdu.size()};
+    insert_markers(marked.data(), position, {&plain, 1});
+    fpdu = std::move(marked);
+  }
+  const size_t checked = fpdu.size() - kFpduCrcLength;
+  if (crc) store_crc(fpdu.data() + checked, crc32c(fpdu.data(), checked));
+  return fpdu;
 }
 
 void store_crc(uint8_t* to, uint32_t crc) {

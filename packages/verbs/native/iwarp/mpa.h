@@ -10,8 +10,9 @@
 namespace rdmakit::iwarp {
 
 inline constexpr size_t kMpaHeaderLength = 20;
-inline constexpr size_t kMpaMaxPrivateData = 512;  // RFC 5044 §7.1
-inline constexpr size_t kMpaEnhancedLength = 4;    // IRD and ORD words in front of it, RFC 6581
+inline constexpr size_t kMpaMaxPrivateData = 512;   // RFC 5044 §7.1
+inline constexpr size_t kMpaEnhancedLength = 4;     // IRD and ORD words in front of it, RFC 6581
+inline constexpr uint8_t kMpaEnhancedRevision = 2;  // RFC 6581; 1 is RFC 5044's
 inline constexpr uint16_t kMpaReadDepthMask = 0x3fff;
 // "The ULP negotiates this itself", RFC 6581.
 inline constexpr uint16_t kMpaReadDepthUnknown = 0x3fff;
@@ -56,8 +57,12 @@ constexpr size_t fpdu_length(size_t ulpdu_length) {
 }
 
 // MULPDU (RFC 5044): the largest ULPDU whose FPDU fits one TCP segment of `segment_size`
-// bytes. At least 128, which the RFC asks of every connection.
-uint32_t max_ulpdu_length(uint32_t segment_size);
+// bytes, with or without markers. At least 128, which the RFC asks of every connection.
+uint32_t max_ulpdu_length(uint32_t segment_size, bool markers = false);
+
+// A whole FPDU, as it stands at `position` of a stream with markers, or in one without.
+std::vector<uint8_t> build_fpdu(std::span<const uint8_t> ulpdu, bool crc, bool markers = false,
+                                uint64_t position = 0);
 
 // The CRC travels as in iSCSI: least significant byte first.
 void store_crc(uint8_t* to, uint32_t crc);

@@ -208,19 +208,22 @@ int QueuePair::start(StartParameters&& parameters) {
     const std::lock_guard send_lock(send_mutex_);
     if (state_.load() != State::init) return ECONNABORTED;
     try {
-      buffer_ = std::make_unique_for_overwrite<uint8_t[]>(kReceiveBuffer);
+      if (parameters.receive_markers) buffer_size_ = kMarkedReceiveBuffer;
+      buffer_ = std::make_unique_for_overwrite<uint8_t[]>(buffer_size_);
+      if (parameters.send_markers) batch_.use_markers(parameters.sent);
       if (parameters.inbound_reads > 0) {
         stage_ = std::make_unique_for_overwrite<uint8_t[]>(parameters.max_ulpdu);
       }
     } catch (const std::bad_alloc&) {
       return ENOMEM;
     }
-    end_ = std::min(parameters.received.size(), kReceiveBuffer);
+    end_ = std::min(parameters.received.size(), buffer_size_);
     if (end_ > 0) std::memcpy(buffer_.get(), parameters.received.data(), end_);
     socket_ = std::move(parameters.socket);
     socket_fd_ = socket_.get();
     max_ulpdu_ = parameters.max_ulpdu;
     crc_ = parameters.crc;
+    receive_markers_ = parameters.receive_markers;
     inbound_reads_ = std::min(parameters.inbound_reads, kMaxReadDepth);
     outbound_reads_ = std::min(parameters.outbound_reads, kMaxReadDepth);
     hold_sends_ = parameters.hold_sends;
@@ -310,7 +313,7 @@ void QueuePair::send_terminate(const Failure& failure) {
   batch_.begin_fpdu(ulpdu, crc_);
   build_segment(batch_.write(kUntaggedHeaderLength), segment);
   std::memcpy(batch_.write(static_cast<uint32_t>(length)), payload.data(), length);
-  batch_.end_fpdu();
+  built_position_ += batch_.end_fpdu();
   send_batch();
 }
 

@@ -42,6 +42,8 @@ inline constexpr uint32_t kMaxMessage = 1u << 30;
 // A queue pair's receive buffer: headers, small FPDUs, and the start of large ones; the rest of a large
 // one goes straight from the socket to its place.
 inline constexpr size_t kReceiveBuffer = 32 * 1024;
+// With markers every FPDU goes through the buffer as a whole.
+inline constexpr size_t kMarkedReceiveBuffer = 128 * 1024;
 
 // Why a connection ends, and what is told to whom.
 struct Failure {
@@ -75,6 +77,9 @@ class QueuePair : public ibv_qp {
     uint32_t outbound_reads = 0;  // ORD
     uint32_t max_ulpdu = 128;
     bool crc = true;
+    bool send_markers = false;          // the peer asked for them
+    bool receive_markers = false;       // this side did
+    size_t sent = 0;                    // octets of FPDUs that are in the socket already
     bool hold_sends = false;            // until the peer's first FPDU (RFC 5044 §7.1.2: an MPA responder)
     bool read_was_sent = false;         // the first FPDU sent was a zero-length Read Request (RFC 6581)
     std::span<const uint8_t> received;  // bytes that were taken from the socket already
@@ -225,6 +230,9 @@ class QueuePair : public ibv_qp {
   Result receive_available();
   Failure ended();
   Result consume();
+  Result consume_marked();
+  Result understand(const uint8_t* ulpdu, size_t ulpdu_length, Segment& segment);
+  Result place(const Segment& segment, const uint8_t* payload);
   Result consume_stream(bool& more);
   Result begin_stream(const Segment& segment, const uint8_t* fpdu, size_t ulpdu_length);
   ssize_t read_into_buffer(size_t& asked);
@@ -271,6 +279,7 @@ class QueuePair : public ibv_qp {
   int socket_fd_ = -1;                             // set once by start(), before the state
   uint32_t max_ulpdu_ = 128;
   bool crc_ = true;
+  bool receive_markers_ = false;
   uint32_t inbound_reads_ = 0;
   uint32_t outbound_reads_ = 0;
   std::weak_ptr<Connection> connection_;
@@ -320,8 +329,10 @@ class QueuePair : public ibv_qp {
   // --- receive side, under receive_mutex_
   std::mutex receive_mutex_;
   std::unique_ptr<uint8_t[]> buffer_;
+  size_t buffer_size_ = kReceiveBuffer;
   size_t begin_ = 0;
   size_t end_ = 0;
+  uint64_t received_position_ = 0;  // with markers: of begin_ in the incoming stream
   struct Stream {
     bool active = false;
     Segment segment;

@@ -47,8 +47,7 @@ bool QueuePair::append_atomic_request(SendWork& work) {
   batch_.begin_fpdu(ulpdu, crc_);
   build_segment(batch_.write(kUntaggedHeaderLength), segment);
   build_atomic_request(batch_.write(kAtomicRequestLength), request);
-  batch_.end_fpdu();
-  built_position_ += fpdu_length(ulpdu);
+  built_position_ += batch_.end_fpdu();
   reads_[reads_tail_++ % kMaxReadDepth] = send_next_;
   return true;
 }
@@ -73,8 +72,7 @@ QueuePair::Result QueuePair::append_atomic_response(const AtomicRequest& request
   batch_.begin_fpdu(ulpdu, crc_);
   build_segment(batch_.write(kUntaggedHeaderLength), segment);
   build_atomic_response(batch_.write(kAtomicResponseLength), response);
-  batch_.end_fpdu();
-  built_position_ += fpdu_length(ulpdu);
+  built_position_ += batch_.end_fpdu();
   responses_head_++;
   cursor_.active = false;
   return std::nullopt;

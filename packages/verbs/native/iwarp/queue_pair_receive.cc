@@ -14,6 +14,7 @@
 
 #include "iwarp/byte_order.h"
 #include "iwarp/crc32c.h"
+#include "iwarp/markers.h"
 #include "iwarp/queue_pair.h"
 
 namespace rdmakit::iwarp {
@@ -91,7 +92,7 @@ ssize_t QueuePair::read_into_buffer(size_t& asked) {
     end_ -= begin_;
     begin_ = 0;
   }
-  asked = kReceiveBuffer - end_;
+  asked = buffer_size_ - end_;
   const ssize_t got = ::recv(socket_fd_, buffer_.get() + end_, asked, MSG_DONTWAIT);
   if (got > 0) end_ += static_cast<size_t>(got);
   return got;
@@ -122,6 +123,8 @@ ssize_t QueuePair::read_into_target(size_t& asked, Result& failure) {
 }
 
 QueuePair::Result QueuePair::consume() {
+  if (receive_markers_) [[unlikely]]
+    return consume_marked();
   while (true) {
     if (stream_.active) {
       bool more = false;
@@ -144,37 +147,69 @@ QueuePair::Result QueuePair::consume() {
     }
 
     Segment segment;
-    TerminateCode why;
-    if (!parse_segment(ulpdu, ulpdu_length, segment, why)) return Failure::protocol(why);
-    if (!peer_spoke_) {
-      peer_spoke_ = true;
-      const std::lock_guard lock(send_mutex_);
-      if (hold_sends_) transmit_wanted_ = true;
-      hold_sends_ = false;
-    }
-    if (!whole) {
-      Result failure = begin_stream(segment, fpdu, ulpdu_length);
-      if (failure) return failure;
-      continue;
-    }
-    const uint8_t* payload = ulpdu + segment.header_length;
-    Placement placement;
-    Result failure = begin_segment(segment, placement);
+    Result failure = understand(ulpdu, ulpdu_length, segment);
     if (failure) return failure;
-    if (segment.payload_length > 0 && (placement.tagged || placement.sges != nullptr)) {
-      Target target;
-      failure = resolve(placement, 0, segment.payload_length, target);
-      if (failure) return failure;
-      const uint8_t* from = payload;
-      for (uint32_t i = 0; i < target.count; i++) {
-        std::memcpy(target.pieces[i].iov_base, from, target.pieces[i].iov_len);
-        from += target.pieces[i].iov_len;
-      }
+    failure =
+        whole ? place(segment, ulpdu + segment.header_length) : begin_stream(segment, fpdu, ulpdu_length);
+    if (failure) return failure;
+    if (whole) begin_ += length;
+  }
+}
+
+// consume() for a stream with markers, which are part of what the CRC covers: each FPDU is waited for,
+// checked and freed of its markers in the buffer.
+QueuePair::Result QueuePair::consume_marked() {
+  while (true) {
+    const size_t available = end_ - begin_;
+    const size_t lead = leading_marker(received_position_);
+    if (available < lead + kFpduLengthField) return std::nullopt;
+    uint8_t* fpdu = buffer_.get() + begin_;
+    const size_t ulpdu_length = load_be16(fpdu + lead);
+    const size_t length = marked_length(received_position_, fpdu_length(ulpdu_length));
+    if (available < length) return std::nullopt;
+    const size_t checked = length - kFpduCrcLength;
+    if (crc_ && load_crc(fpdu + checked) != crc32c(fpdu, checked)) {
+      return Failure::protocol(terminate::mpa_crc);
     }
-    failure = finish_segment(segment, payload);
+    if (!remove_markers(fpdu, length, received_position_)) return Failure::protocol(terminate::mpa_marker);
+    Segment segment;
+    Result failure = understand(fpdu + kFpduLengthField, ulpdu_length, segment);
+    if (failure) return failure;
+    failure = place(segment, fpdu + kFpduLengthField + segment.header_length);
     if (failure) return failure;
     begin_ += length;
+    received_position_ += length;
   }
+}
+
+QueuePair::Result QueuePair::understand(const uint8_t* ulpdu, size_t ulpdu_length, Segment& segment) {
+  TerminateCode why;
+  if (!parse_segment(ulpdu, ulpdu_length, segment, why)) return Failure::protocol(why);
+  if (!peer_spoke_) {
+    peer_spoke_ = true;
+    const std::lock_guard lock(send_mutex_);
+    if (hold_sends_) transmit_wanted_ = true;
+    hold_sends_ = false;
+  }
+  return std::nullopt;
+}
+
+// All of a segment whose payload is in the buffer.
+QueuePair::Result QueuePair::place(const Segment& segment, const uint8_t* payload) {
+  Placement placement;
+  Result failure = begin_segment(segment, placement);
+  if (failure) return failure;
+  if (segment.payload_length > 0 && (placement.tagged || placement.sges != nullptr)) {
+    Target target;
+    failure = resolve(placement, 0, segment.payload_length, target);
+    if (failure) return failure;
+    const uint8_t* from = payload;
+    for (uint32_t i = 0; i < target.count; i++) {
+      std::memcpy(target.pieces[i].iov_base, from, target.pieces[i].iov_len);
+      from += target.pieces[i].iov_len;
+    }
+  }
+  return finish_segment(segment, payload);
 }
 
 QueuePair::Result QueuePair::begin_stream(const Segment& segment, const uint8_t* fpdu, size_t ulpdu_length) {

@@ -228,8 +228,7 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
                        std::move(target.pins[i]));
     }
   }
-  batch_.end_fpdu();
-  built_position_ += fpdu_length(ulpdu);
+  built_position_ += batch_.end_fpdu();
   cursor_.offset += length;
   if (segment.last) {
     if (!write) send_sequence_++;
@@ -249,8 +248,7 @@ bool QueuePair::append_immediate(const SendWork& work, bool send_follows) {
   batch_.begin_fpdu(ulpdu, crc_);
   build_segment(batch_.write(kUntaggedHeaderLength), segment);
   build_immediate(batch_.write(kImmediateLength), {work.immediate, send_follows});
-  batch_.end_fpdu();
-  built_position_ += fpdu_length(ulpdu);
+  built_position_ += batch_.end_fpdu();
   return true;
 }
 
@@ -269,8 +267,7 @@ bool QueuePair::append_read_request(SendWork& work) {
   batch_.begin_fpdu(ulpdu, crc_);
   build_segment(batch_.write(kUntaggedHeaderLength), segment);
   build_read_request(batch_.write(kReadRequestLength), request);
-  batch_.end_fpdu();
-  built_position_ += fpdu_length(ulpdu);
+  built_position_ += batch_.end_fpdu();
   reads_[reads_tail_++ % kMaxReadDepth] = send_next_;
   return true;
 }
@@ -310,8 +307,7 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   } else if (length > 0) {
     std::memcpy(batch_.write(length), reinterpret_cast<const void*>(source), length);
   }
-  batch_.end_fpdu();
-  built_position_ += fpdu_length(ulpdu);
+  built_position_ += batch_.end_fpdu();
   cursor_.offset += length;
   if (segment.last) {
     responses_head_++;

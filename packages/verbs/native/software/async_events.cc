@@ -10,7 +10,7 @@ namespace rdmakit::software {
 uint64_t AsyncEvents::watch(Sink sink) {
   try {
     const std::lock_guard lock(mutex_);
-    watchers_.push_back(std::make_shared<const Watcher>(next_token_, std::move(sink)));
+    watchers_.push_back(std::make_shared<const Watcher>(Watcher{next_token_, std::move(sink)}));
     return next_token_++;
   } catch (const std::bad_alloc&) {
     errno = ENOMEM;
