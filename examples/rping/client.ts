@@ -23,9 +23,9 @@ export async function ping(uri: string, { count, size, verify, verbose }: PingOp
   await id.connect({ responderResources: 1, initiatorDepth: 1 })
   for (let number = 0; count === 0 || number < count; number++) {
     fill(sent, number)
-    await peer.send(source)
+    peer.send(source)
     await peer.receive()
-    await peer.send(sink)
+    peer.send(sink)
     await peer.receive()
     if (verify && !sent.equals(came)) throw new Error(`ping ${number} came back changed`)
     if (verbose) console.log(`ping data: ${came.toString('latin1', 0, came.indexOf(0))}`)

@@ -77,8 +77,11 @@ export class Peer implements Disposable {
     this.#postReceive()
   }
 
-  /** Tells the other end where `region` lies. */
-  async send(region: MemoryRegion): Promise<void> {
+  /**
+   * Tells the other end where `region` lies. Its answer shows that it has the message, which may then be
+   * overwritten; a client that has what it wanted may leave before the message's completion comes.
+   */
+  send(region: MemoryRegion): void {
     const message = Buffer.from(this.#messages.buffer, 0, MESSAGE_BYTES)
     message.writeBigUInt64BE(region.address)
     message.writeUInt32BE(region.remoteKey, 8)
@@ -87,7 +90,6 @@ export class Peer implements Disposable {
       opcode: 'send',
       data: [{ region: this.#messages, length: MESSAGE_BYTES }],
     })
-    await this.#completion('send')
   }
 
   /** What the other end sends next. A "go ahead" has the form of any message; its fields mean nothing. */
@@ -152,7 +154,7 @@ export class Peer implements Disposable {
       const failed = next.find(({ status }) => status !== 'success')
       if (failed?.status === 'flushed') throw new DisconnectedError('the peer disconnected')
       if (failed !== undefined) throw new Error(`${opcode} ended with ${failed.status}`)
-      this.#taken.push(...next)
+      this.#taken.push(...next.filter(({ opcode }) => opcode !== 'send'))
     }
   }
 }

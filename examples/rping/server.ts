@@ -49,12 +49,12 @@ async function answer(id: ConnectionId, { size, verbose, signal }: PongOptions):
     // The data is a string in C, and so is what goes back.
     const end = bytes.subarray(0, source.length).indexOf(0)
     if (verbose) console.log(`server ping data: ${bytes.toString('latin1', 0, Math.max(end, 0))}`)
-    await peer.send(region)
+    peer.send(region)
     const sink = await peer.receive()
     const length = end < 0 ? source.length : end + 1
     if (sink.length < length) throw new Error(`no room for a pong of ${length} bytes in ${sink.length}`)
     await peer.write(region, length, sink)
-    await peer.send(region)
+    peer.send(region)
   }
 }
 

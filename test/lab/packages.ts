@@ -10,6 +10,9 @@ export const labPackages = [
   'iproute2',
   'xz-utils',
   'g++',
+  'make',
+  // objtool, which every module's compilation runs
+  'libelf1',
   'rdma-core',
   'ibverbs-providers',
   'ibverbs-utils',

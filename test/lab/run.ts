@@ -26,7 +26,7 @@ const usage = `usage: npm run lab [-- COMMAND]
 const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--config']
 // Colours and redrawn lines are for terminals.
 const vitestEnvironment = { CI: '1', ...(!process.stdout.isTTY && { NO_COLOR: '1' }) }
-const guestTestsDeadlineMs = 600_000
+const guestTestsDeadlineMs = 1_200_000
 
 const resultsFolder = join(top, 'test-results')
 

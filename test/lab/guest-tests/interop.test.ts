@@ -39,10 +39,10 @@ describe('our rping serves that of librdmacm', () => {
   test.each(arrangements)('%s', async (_, arrangement) => {
     const server = shell.start([...ours(arrangement), '-s', '-P'])
     try {
-      await server.waitForLine(/^listening /, 30_000)
+      await server.waitForLine(/^listening /, 60_000)
       for (const bytes of [64, 65_535]) {
         const client = [...theirs(arrangement), ...pinging(10, bytes)]
-        expectPings(await shell.exec(client, { deadlineMs: 30_000 }), 10)
+        expectPings(await shell.exec(client, { deadlineMs: 60_000 }), 10)
       }
       expectPings(await server.stop(), 20)
       expect(server.stderr).toBe('')
@@ -63,9 +63,9 @@ describe('our rping pings that of librdmacm', () => {
   test.each(arrangements)('%s', async (_, arrangement) => {
     const server = shell.start([...theirs(arrangement), '-s', '-d', '-S', '65535'])
     try {
-      await server.waitForLine(/^rdma_listen/, 15_000)
+      await server.waitForLine(/^rdma_listen/, 30_000)
       const client = [...ours(arrangement), ...pinging(10, 65_535)]
-      expectPings(await shell.exec(client, { deadlineMs: 30_000 }), 10)
+      expectPings(await shell.exec(client, { deadlineMs: 60_000 }), 10)
       expectPings(await server.ended(10_000), 10)
     } finally {
       await server.stop()

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <thread>
 
+#include "ibverbs/iwarp_states.h"
+
 namespace rdmakit::ibverbs {
 namespace {
 
@@ -255,6 +257,10 @@ void Connection::on_event(rdma_cm_event_type type, int status, std::vector<uint8
       return;
     case RDMA_CM_EVENT_ESTABLISHED:
       established_ = true;
+      {
+        std::lock_guard lock(id_mutex_);
+        if (id_ != nullptr && id_->qp != nullptr) note_established(id_->qp);
+      }
       emit({Type::established, 0, std::move(private_data), nullptr});
       return;
     case RDMA_CM_EVENT_REJECTED:

@@ -13,6 +13,7 @@
 #include "ibverbs/capabilities.h"
 #include "ibverbs/connection.h"
 #include "ibverbs/gids.h"
+#include "ibverbs/iwarp_states.h"
 #include "ibverbs/libraries.h"
 #include "ibverbs/reregister.h"
 
@@ -214,10 +215,10 @@ class IbverbsProvider final : public Provider {
     return loaded()->create_qp(pd, attributes);
   }
   int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) override {
-    return errno_of(loaded()->modify_qp(qp, attributes, mask));
+    return ibverbs::modify_qp(*loaded(), qp, attributes, mask);
   }
   int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init) override {
-    return errno_of(loaded()->query_qp(qp, attributes, mask, init));
+    return ibverbs::query_qp(*loaded(), qp, attributes, mask, init);
   }
 
   int destroy_qp(ibv_qp* qp) override {
