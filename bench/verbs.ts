@@ -8,7 +8,7 @@ import { figure, median, printTable } from './table.js'
 
 const ROUNDS = 5
 /** No round begins after this much; the lab's part is apart. */
-const LAST_ROUND_AFTER_MS = 150_000
+const LAST_ROUND_AFTER_MS = 120_000
 const QUEUE_PAIRS = 1000
 const MIB = String(2 ** 20)
 

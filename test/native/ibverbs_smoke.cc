@@ -63,6 +63,17 @@ void reliable(Device& device) {
   CHECK(attributes.qp_state == IBV_QPS_RTS && attributes.dest_qp_num == far.qp->qp_num);
 }
 
+void flushed(Device& device) {
+  End near(device, IBV_QPT_RC), far(device, IBV_QPT_RC);
+  connect(near, far);
+  Memory memory(device, 64);
+  near.post_receive(1, memory.sge(0, 64));
+  CHECK(provider().data_path_verbs()->move_to_error(near.qp) == 0);
+  near.received.expect(1, IBV_WC_WR_FLUSH_ERR);
+  CHECK(near.post(request(2, IBV_WR_SEND), memory.sge(0, 64)) == 0);
+  near.sent.expect(2, IBV_WC_WR_FLUSH_ERR);
+}
+
 void atomics(Device& device) {
   End near(device, IBV_QPT_RC), far(device, IBV_QPT_RC);
   connect(near, far);
@@ -306,6 +317,7 @@ int main(int argc, char** argv) {
   run(device, "resize", kCapabilityResize, resize);
   run(device, "reregister", kCapabilityReregister, reregister);
   run(device, "reliable", kCapabilityDatagram, reliable);
+  run(device, "flushed", kCapabilityDatagram, flushed);
   run(device, "atomics", kCapabilityDatagram | kCapabilityAtomics, atomics);
   run(device, "unreliable", kCapabilityDatagram, unreliable);
   run(device, "datagram", kCapabilityDatagram, datagram);

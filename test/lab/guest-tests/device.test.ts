@@ -20,6 +20,7 @@ describe('the verbs of an InfiniBand device, on rxe', () => {
     'shared-receive-queue',
     'resize',
     'reliable',
+    'flushed',
     'atomics',
     'unreliable',
     'datagram',
