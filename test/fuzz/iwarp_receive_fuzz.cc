@@ -171,7 +171,7 @@ class Script {
     request.stag = stag();
     request.offset = offset(request.stag) + (how >> 7);
     request.add_swap = request.compare = 0x7777777777777777;
-    request.add_swap_mask = request.compare_mask = input_.byte() * 0x0101010101010101;
+    request.add_swap_mask = request.compare_mask = input_.byte() * 0x0101010101010101u;
     Bytes bytes(kAtomicRequestLength);
     build_atomic_request(bytes.data(), request);
     untagged(Opcode::atomic_request, kReadRequestQueue, reads_++, 0, bytes, true, 0);
