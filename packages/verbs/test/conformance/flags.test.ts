@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { completions, connectedPair, LISTEN_URI, pattern } from './pair.js'
+import { completions, connectedPair, isSiw, LISTEN_URI, pattern } from './pair.js'
 
 describe(`flags and limits on ${LISTEN_URI}`, () => {
   it('signalAll completes what asks for no completion', async () => {
@@ -60,7 +60,8 @@ describe(`flags and limits on ${LISTEN_URI}`, () => {
       data: [
         { region: client.region, offset: 0, length: 1 },
         { region: client.region, offset: 5000, length: 699 },
-        { region: client.region, offset: 100, length: 0 },
+        // siw of Linux 6.1 looks up no memory for an empty piece, and breaks on it in the kernel.
+        ...(isSiw(client.context) ? [] : [{ region: client.region, offset: 100, length: 0 }]),
         { region: client.region, offset: 9000, length: 300 },
       ],
     })
