@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { ConnectionId, ConnectionRejectedError, Listener, VerbsError } from '../../src/index.js'
-import { completions, connectedPair, isSiw, LISTEN_URI, refusedStatus } from './pair.js'
+import { completions, connectedPair, errorShows, LISTEN_URI, refusedStatus } from './pair.js'
 
 describe(`errors on ${LISTEN_URI}`, () => {
   it('a key that the peer never gave: remote access error, then the connection ends', async () => {
@@ -14,8 +14,7 @@ describe(`errors on ${LISTEN_URI}`, () => {
     })
     const [completion] = await completions(client.completionQueue, 1)
     expect(completion?.status).toBe(refusedStatus(client.context))
-    // siw tells its state by the event that the connection is over.
-    if (isSiw(client.context)) await client.id.disconnected
+    await errorShows(client)
     expect(client.queuePair.state).toBe('error')
   })
 

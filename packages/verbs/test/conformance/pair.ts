@@ -209,6 +209,11 @@ export function isSiw(context: Context): boolean {
   return context.queryDevice().vendor_id === 0x626d74
 }
 
+/** Until an error of the connection shows in the queue pair's state: siw's shows with the connection's end. */
+export async function errorShows({ id, context }: End): Promise<void> {
+  if (isSiw(context)) await id.disconnected
+}
+
 /**
  * What a request completes with that the peer refused. siw logs what a Terminate message says and flushes
  * the request that it is about.
