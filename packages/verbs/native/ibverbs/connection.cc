@@ -284,6 +284,7 @@ void Connection::on_event(rdma_cm_event_type type, int status, std::vector<uint8
         // is flushed (rdma_disconnect(3)).
         std::lock_guard lock(id_mutex_);
         if (id_ != nullptr) lib_.disconnect(id_);
+        if (id_ != nullptr && id_->qp != nullptr) note_disconnected(id_->qp);
       }
       emit_disconnected(0);
       return;

@@ -35,4 +35,8 @@ void note_established(ibv_qp* qp) {
   if (is_iwarp(qp)) qp->state = IBV_QPS_RTS;
 }
 
+void note_disconnected(ibv_qp* qp) {
+  if (is_iwarp(qp)) qp->state = IBV_QPS_ERR;
+}
+
 }  // namespace rdmakit::ibverbs

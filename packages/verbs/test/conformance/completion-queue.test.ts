@@ -6,10 +6,15 @@ import {
   connectedPair,
   type End,
   expectUnsupported,
+  isSiw,
   itRequires,
   LISTEN_URI,
   openContext,
+  unsupported,
 } from './pair.js'
+
+/** siw_rqe_complete of Linux 6.1 takes every receive for an ordinary one. */
+const NEVER_SOLICITED = 'siw raises no event for whoever is armed for solicited completions'
 
 const send = (end: End, options: { solicited?: boolean; signaled?: boolean } = {}) =>
   end.queuePair.postSend({ opcode: 'send', data: [{ region: end.region, length: 8 }], ...options })
@@ -46,9 +51,10 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     )
   })
 
-  it('armed for solicited completions only, an ordinary one does not wake', async () => {
+  it('armed for solicited completions only, an ordinary one does not wake', async (test) => {
     using pair = await connectedPair({ channel: true })
     const { client, server } = pair
+    if (isSiw(server.context)) return unsupported(test, NEVER_SOLICITED)
     receive(server, 2)
     let woken = 0
     server.completionQueue.channel?.subscribe(server.completionQueue, () => woken++)
@@ -63,9 +69,10 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     await expect.poll(() => woken, { timeout: 10_000 }).toBe(1)
   })
 
-  it('an error completion wakes whoever is armed for solicited ones', async () => {
+  it('an error completion wakes whoever is armed for solicited ones', async (test) => {
     using pair = await connectedPair({ channel: true })
     const { server } = pair
+    if (isSiw(server.context)) return unsupported(test, NEVER_SOLICITED)
     receive(server, 1)
     let woken = 0
     server.completionQueue.channel?.subscribe(server.completionQueue, () => woken++)

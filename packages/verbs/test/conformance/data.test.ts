@@ -100,12 +100,12 @@ describe(`data transfer on ${LISTEN_URI}`, () => {
       remoteAddress: server.region.address + 50n,
       remoteKey: server.region.remoteKey,
     } as const
-    server.queuePair.postReceive({ workRequestId: 3n })
-    client.bytes.set(pattern(100))
     if (!client.context.capabilities.writeWithImmediate) {
       expect(() => client.queuePair.postSend(write)).toThrow()
       return
     }
+    server.queuePair.postReceive({ workRequestId: 3n })
+    client.bytes.set(pattern(100))
     client.queuePair.postSend(write)
     expect(await completions(server.completionQueue, 1)).toMatchObject([
       {

@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 import { ConnectionId, ConnectionRejectedError, Listener, VerbsError } from '../../src/index.js'
-import { completions, connectedPair, LISTEN_URI } from './pair.js'
+import { completions, connectedPair, errorShows, LISTEN_URI, refusedStatus } from './pair.js'
 
 describe(`errors on ${LISTEN_URI}`, () => {
   it('a key that the peer never gave: remote access error, then the connection ends', async () => {
@@ -13,7 +13,8 @@ describe(`errors on ${LISTEN_URI}`, () => {
       remoteKey: server.region.remoteKey ^ 0x00ff00,
     })
     const [completion] = await completions(client.completionQueue, 1)
-    expect(completion?.status).toBe('remote-access-error')
+    expect(completion?.status).toBe(refusedStatus(client.context))
+    await errorShows(client)
     expect(client.queuePair.state).toBe('error')
   })
 
@@ -26,7 +27,7 @@ describe(`errors on ${LISTEN_URI}`, () => {
       remoteAddress: server.region.address + BigInt(server.region.length) - 63n,
       remoteKey: server.region.remoteKey,
     })
-    expect((await completions(client.completionQueue, 1))[0]?.status).toBe('remote-access-error')
+    expect((await completions(client.completionQueue, 1))[0]?.status).toBe(refusedStatus(client.context))
   })
 
   it('a region of another protection domain is out of reach', async () => {
@@ -40,7 +41,7 @@ describe(`errors on ${LISTEN_URI}`, () => {
       remoteAddress: region.address,
       remoteKey: region.remoteKey,
     })
-    expect((await completions(client.completionQueue, 1))[0]?.status).toBe('remote-access-error')
+    expect((await completions(client.completionQueue, 1))[0]?.status).toBe(refusedStatus(client.context))
   })
 
   it('a region that was deregistered is out of reach', async () => {
@@ -55,7 +56,7 @@ describe(`errors on ${LISTEN_URI}`, () => {
       remoteAddress,
       remoteKey,
     })
-    expect((await completions(client.completionQueue, 1))[0]?.status).toBe('remote-access-error')
+    expect((await completions(client.completionQueue, 1))[0]?.status).toBe(refusedStatus(client.context))
   })
 
   it('a message longer than the posted buffer fails at the receiver', async () => {

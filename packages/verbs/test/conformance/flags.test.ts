@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { completions, connectedPair, LISTEN_URI, pattern } from './pair.js'
+import { completions, connectedPair, errorShows, isSiw, LISTEN_URI, pattern } from './pair.js'
 
 describe(`flags and limits on ${LISTEN_URI}`, () => {
   it('signalAll completes what asks for no completion', async () => {
@@ -60,7 +60,8 @@ describe(`flags and limits on ${LISTEN_URI}`, () => {
       data: [
         { region: client.region, offset: 0, length: 1 },
         { region: client.region, offset: 5000, length: 699 },
-        { region: client.region, offset: 100, length: 0 },
+        // siw of Linux 6.1 looks up no memory for an empty piece, and breaks on it in the kernel.
+        ...(isSiw(client.context) ? [] : [{ region: client.region, offset: 100, length: 0 }]),
         { region: client.region, offset: 9000, length: 300 },
       ],
     })
@@ -106,7 +107,8 @@ describe(`flags and limits on ${LISTEN_URI}`, () => {
   it('inline data beyond the limit is refused while posting', async () => {
     using pair = await connectedPair()
     const { client } = pair
-    const length = client.queuePair.maxInlineData + 1
+    // siw takes some more than it grants.
+    const length = client.queuePair.maxInlineData + (isSiw(client.context) ? 1024 : 1)
     expect(() =>
       client.queuePair.postSend({ opcode: 'send', inline: true, data: [{ region: client.region, length }] }),
     ).toThrow(expect.objectContaining({ verb: 'ibv_post_send' }))
@@ -169,6 +171,7 @@ describe(`flags and limits on ${LISTEN_URI}`, () => {
     expect(['local-protection-error', 'local-queue-pair-operation-error', 'local-length-error']).toContain(
       failed?.status,
     )
+    await errorShows(client)
     expect(client.queuePair.state).toBe('error')
     strange.close()
   })

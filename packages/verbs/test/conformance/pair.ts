@@ -204,6 +204,24 @@ export function expectRefused(call: () => unknown): void {
   expect(failure).toMatchObject({ name: 'VerbsError', code: expect.stringMatching(/^(EOPNOTSUPP|EINVAL)$/) })
 }
 
+/** siw of Linux 6.1, the kernel's iWARP in software, whose ways some cases allow for. */
+export function isSiw(context: Context): boolean {
+  return context.queryDevice().vendor_id === 0x626d74
+}
+
+/** Until an error of the connection shows in the queue pair's state: siw's shows with the connection's end. */
+export async function errorShows({ id, context }: End): Promise<void> {
+  if (isSiw(context)) await id.disconnected
+}
+
+/**
+ * What a request completes with that the peer refused. siw logs what a Terminate message says and flushes
+ * the request that it is about.
+ */
+export function refusedStatus(context: Context): WorkCompletion['status'] {
+  return isSiw(context) ? 'flushed' : 'remote-access-error'
+}
+
 const DEADLINE_MS = 10_000
 
 /** Takes `count` completions, giving the event loop its turns between polls. */
