@@ -35,6 +35,8 @@ void overrun() {
     ibv_wc wc[16];
     CHECK(ibv_poll_cq(queue, 16, wc) == -1 && ibv_poll_cq(queue, 16, wc) == -1);
     CHECK(provider().resize_cq(queue, 64) == EINVAL);
+    Pair late(listener, {.cq = queue}, {});  // it is no use to anybody
+    watch.expect(IBV_EVENT_QP_FATAL, late.client->qp);
     pollfd waiting{channel->fd, POLLIN, 0};
     CHECK(::poll(&waiting, 1, 2000) == 1);
     ibv_cq* ready = nullptr;

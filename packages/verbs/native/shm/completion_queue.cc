@@ -70,6 +70,7 @@ void CompletionQueue::attach(QueuePair* queue_pair) {
     const std::lock_guard ring_lock(ring_lock_);
     if (queue_pair->recv_cq == verbs() && armed_ != kArmedNot) queue_pair->arm(armed_);
   }
+  if (overrun_.load()) queue_pair->fail_later(Failure::fatal(EOVERFLOW));
   // A message may have come before the arming.
   look_for_arrivals();
 }
