@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <thread>
 
+#include "ibverbs/shared_receive_queues.h"
+
 namespace rdmakit::ibverbs {
 namespace {
 
@@ -100,6 +102,7 @@ void AsyncEvents::drain(ibv_context* context) {
   ibv_async_event event{};
   while (lib_.get_async_event(context, &event) == 0) {
     const AsyncEvent told{event.event_type, element_of(event)};
+    if (event.event_type == IBV_EVENT_SRQ_LIMIT_REACHED) note_limit_reached(event.element.srq);
     // At once: whoever destroys the element waits for it (ibv_ack_async_event(3)).
     lib_.ack_async_event(&event);
     for (const auto& [token, sink] : found->second) sink(told);

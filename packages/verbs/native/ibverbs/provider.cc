@@ -16,6 +16,7 @@
 #include "ibverbs/iwarp_states.h"
 #include "ibverbs/libraries.h"
 #include "ibverbs/reregister.h"
+#include "ibverbs/shared_receive_queues.h"
 
 namespace rdmakit {
 namespace ibverbs {
@@ -190,15 +191,15 @@ class IbverbsProvider final : public Provider {
   int destroy_cq(ibv_cq* cq) override { return errno_of(loaded()->destroy_cq(cq)); }
 
   ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
-    return loaded()->create_srq(pd, attributes);
+    return ibverbs::create_srq(*loaded(), pd, attributes);
   }
   int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
-    return errno_of(loaded()->modify_srq(srq, attributes, mask));
+    return ibverbs::modify_srq(*loaded(), srq, attributes, mask);
   }
   int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
-    return errno_of(loaded()->query_srq(srq, attributes));
+    return ibverbs::query_srq(*loaded(), srq, attributes);
   }
-  int destroy_srq(ibv_srq* srq) override { return errno_of(loaded()->destroy_srq(srq)); }
+  int destroy_srq(ibv_srq* srq) override { return ibverbs::destroy_srq(*loaded(), srq); }
 
   ibv_ah* create_ah(ibv_pd* pd, ibv_ah_attr* attributes) override {
     return loaded()->create_ah(pd, attributes);
