@@ -38,7 +38,7 @@ class Capture {
   readonly #waiters = new Set<() => void>()
 
   constructor(port: number) {
-    const limits = ['-a', 'duration:60', '-a', 'filesize:100000']
+    const limits = ['-B', '64', '-a', 'duration:60', '-a', 'filesize:100000']
     this.#process = spawn('tshark', ['-i', 'lo', '-f', `tcp port ${port}`, '-w', file, '-P', '-l', ...limits])
     this.#process.stdout?.setEncoding('utf8').on('data', (text: string) => {
       this.#lines += text
@@ -73,6 +73,8 @@ class Capture {
   async stop(): Promise<void> {
     this.#process.kill('SIGINT')
     await this.#exited
+    // What it lost cannot be decoded, and says nothing about what was sent.
+    if (this.#errors.includes('dropped')) throw new Error(`tshark lost packets: ${this.#errors}`)
   }
 }
 
