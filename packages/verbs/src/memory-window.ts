@@ -1,4 +1,5 @@
 import { calling } from './errors.js'
+import type { MemoryRegion } from './memory-region.js'
 import { native } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
 import { Resource } from './resource.js'
@@ -10,6 +11,7 @@ import { Resource } from './resource.js'
  */
 export class MemoryWindow extends Resource {
   #remoteKey: number
+  #region: MemoryRegion | undefined
 
   /** @internal made by {@link ProtectionDomain.allocateMemoryWindow} */
   constructor(protectionDomain: ProtectionDomain) {
@@ -35,8 +37,10 @@ export class MemoryWindow extends Resource {
     return ((this.#remoteKey & ~0xff) | tag) >>> 0
   }
 
-  /** @internal a bind was posted */
-  bound(key: number): void {
+  /** @internal a bind was posted; a region cannot go before the windows that are bound to it */
+  bound(key: number, region: MemoryRegion): void {
     this.#remoteKey = key
+    this.adopt(this.#region, region)
+    this.#region = region
   }
 }

@@ -125,7 +125,8 @@ export class QueuePair extends Resource {
     const prepared = requests.map(nativeSendWorkRequest)
     calling(this.description, () => native.postSend(this.handle, prepared))
     for (const [i, request] of requests.entries()) {
-      if (request.opcode === 'bind-memory-window') request.window.bound(prepared[i]?.bind?.key as number)
+      if (request.opcode === 'bind-memory-window')
+        request.window.bound(prepared[i]?.bind?.key as number, request.region)
     }
   }
 

@@ -40,7 +40,8 @@ export abstract class Resource {
   close(): void {
     const handle = this.#handle
     if (handle === undefined) return
-    for (const child of [...this.#children]) child.close()
+    // The last made goes first: it may rest on the earlier ones.
+    for (const child of [...this.#children].reverse()) child.close()
     this.#handle = undefined
     for (const parent of this.#parents) parent.#children.delete(this)
     native.close(handle)
@@ -55,11 +56,13 @@ export abstract class Resource {
     return undefined
   }
 
-  /** @internal takes this object from one of its parents to another */
-  protected adopt(from: Resource, to: Resource): void {
-    from.#children.delete(this)
+  /** @internal takes this object from one of its parents, if it has it as such, to another */
+  protected adopt(from: Resource | undefined, to: Resource): void {
+    const at = from === undefined ? -1 : this.#parents.indexOf(from)
+    if (from !== undefined) from.#children.delete(this)
     to.#children.add(this)
-    this.#parents[this.#parents.indexOf(from)] = to
+    if (at < 0) this.#parents.push(to)
+    else this.#parents[at] = to
   }
 
   /** {@link close}, for `using`. */

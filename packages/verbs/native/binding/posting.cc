@@ -110,6 +110,11 @@ void post_send(const Napi::CallbackInfo& info) {
   }
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(object.qp(), requests.data(), &refused);
+  // libibverbs leaves it to the application to note a window's new key, and drivers look at it next time.
+  for (const ibv_send_wr& request : requests) {
+    if (&request == refused) break;
+    if (request.opcode == IBV_WR_BIND_MW) request.bind_mw.mw->rkey = request.bind_mw.rkey;
+  }
   if (error != 0) throw failure(info.Env(), error, "ibv_post_send", explain_post(error));
 }
 

@@ -1,5 +1,14 @@
 import { describe, expect, it } from 'vitest'
-import { completions, connectedPair, errorShows, isSiw, LISTEN_URI, pattern } from './pair.js'
+import {
+  completions,
+  connectedPair,
+  errorShows,
+  isRxe,
+  isSiw,
+  LISTEN_URI,
+  pattern,
+  unsupported,
+} from './pair.js'
 
 describe(`flags and limits on ${LISTEN_URI}`, () => {
   it('signalAll completes what asks for no completion', async () => {
@@ -127,7 +136,7 @@ describe(`flags and limits on ${LISTEN_URI}`, () => {
     )
   })
 
-  it('a send queue that is full refuses one more, and takes it when completions were polled', async () => {
+  it('a send queue that is full refuses one more, and takes it when completions were polled', async (test) => {
     using pair = await connectedPair({ maxSend: 16 })
     const { client, server } = pair
     const write = () =>
@@ -147,6 +156,8 @@ describe(`flags and limits on ${LISTEN_URI}`, () => {
         failure = thrown
       }
     }
+    if (isRxe(client.context) && failure === undefined)
+      return unsupported(test, 'rxe frees an entry before its completion is polled')
     expect(failure).toMatchObject({ code: 'ENOMEM', verb: 'ibv_post_send' })
     expect(posted).toBeGreaterThanOrEqual(16)
     const done = await completions(client.completionQueue, posted)

@@ -172,12 +172,12 @@ async function probedContext(): Promise<Context> {
 export function itRequires(
   capability: keyof Capabilities,
   title: string,
-  supported: () => Promise<void>,
+  supported: (test: TestContext) => Promise<void>,
   refused: (context: Context) => void | Promise<void>,
 ): void {
   it(title, async (test) => {
     const context = await probedContext()
-    if (context.capabilities[capability]) return supported()
+    if (context.capabilities[capability]) return supported(test)
     await refused(context)
     unsupported(test, `the device lacks ${capability}`)
   })
@@ -202,6 +202,11 @@ export function expectRefused(call: () => unknown): void {
     failure = thrown
   }
   expect(failure).toMatchObject({ name: 'VerbsError', code: expect.stringMatching(/^(EOPNOTSUPP|EINVAL)$/) })
+}
+
+/** rxe of Linux 6.1, the kernel's RoCE in software, whose ways some cases allow for. */
+export function isRxe(context: Context): boolean {
+  return context.queryDevice().vendor_id === 0xffffff
 }
 
 /** siw of Linux 6.1, the kernel's iWARP in software, whose ways some cases allow for. */

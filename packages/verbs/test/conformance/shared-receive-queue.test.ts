@@ -105,8 +105,8 @@ describe(`shared receive queue on ${LISTEN_URI}`, () => {
       using pair = await connectedPair({ sharedReceives: 16 })
       const { client, server } = pair
       shared(server).postReceive({ workRequestId: 1n, data: [{ region: server.region, length: 64 }] })
-      server.queuePair.moveToError()
-      await client.id.disconnected
+      client.id.disconnect()
+      await server.id.disconnected
       // A shared queue's receives are not flushed by the end of one of its queue pairs.
       expect(server.completionQueue.poll()).toEqual([])
     },
