@@ -2,16 +2,19 @@ import { calling } from './errors.js'
 import type { MemoryRegion } from './memory-region.js'
 import { native } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
+import type { QueuePair } from './queue-pair.js'
 import { Resource } from './resource.js'
 
 /**
  * A memory window of type 2 (ibv_mw): remote access to a part of a region, given and taken away by work
  * requests, without the cost of a registration. `bind-memory-window` on a queue pair gives it;
- * `local-invalidate`, or the peer's `send-with-invalidate`, takes it away.
+ * `local-invalidate`, or the peer's `send-with-invalidate`, takes it away. A window is closed with the region
+ * and with the queue pair that it was last bound to.
  */
 export class MemoryWindow extends Resource {
   #remoteKey: number
   #region: MemoryRegion | undefined
+  #queuePair: QueuePair | undefined
 
   /** @internal made by {@link ProtectionDomain.allocateMemoryWindow} */
   constructor(protectionDomain: ProtectionDomain) {
@@ -37,10 +40,12 @@ export class MemoryWindow extends Resource {
     return ((this.#remoteKey & ~0xff) | tag) >>> 0
   }
 
-  /** @internal a bind was posted; a region cannot go before the windows that are bound to it */
-  bound(key: number, region: MemoryRegion): void {
+  /** @internal a bind was posted: neither the region nor the queue pair can go before the window */
+  bound(key: number, region: MemoryRegion, queuePair: QueuePair): void {
     this.#remoteKey = key
     this.adopt(this.#region, region)
     this.#region = region
+    this.adopt(this.#queuePair, queuePair)
+    this.#queuePair = queuePair
   }
 }

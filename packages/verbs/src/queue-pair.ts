@@ -126,7 +126,7 @@ export class QueuePair extends Resource {
     calling(this.description, () => native.postSend(this.handle, prepared))
     for (const [i, request] of requests.entries()) {
       if (request.opcode === 'bind-memory-window')
-        request.window.bound(prepared[i]?.bind?.key as number, request.region)
+        request.window.bound(prepared[i]?.bind?.key as number, request.region, this)
     }
   }
 
