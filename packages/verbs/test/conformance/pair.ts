@@ -230,12 +230,16 @@ export function refusedStatus(context: Context): WorkCompletion['status'] {
 const DEADLINE_MS = 10_000
 
 /** Takes `count` completions, giving the event loop its turns between polls. */
-export async function completions(queue: CompletionQueue, count: number): Promise<WorkCompletion[]> {
+export async function completions(
+  queue: CompletionQueue,
+  count: number,
+  deadlineMs = DEADLINE_MS,
+): Promise<WorkCompletion[]> {
   const taken: WorkCompletion[] = []
-  const deadline = Date.now() + DEADLINE_MS
+  const deadline = Date.now() + deadlineMs
   while (taken.length < count) {
     if (Date.now() > deadline)
-      throw new Error(`${taken.length} of ${count} completions after ${DEADLINE_MS} ms`)
+      throw new Error(`${taken.length} of ${count} completions after ${deadlineMs} ms`)
     taken.push(...queue.poll(count - taken.length))
     await new Promise((resolve) => setImmediate(resolve))
   }

@@ -1,6 +1,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { readdirSync, readFileSync } from 'node:fs'
+import { totalmem } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { ConnectionId, deferred, Listener } from '../../src/index.js'
@@ -8,6 +9,7 @@ import {
   completions,
   connectedPair,
   type End,
+  isRxe,
   LISTEN_URI,
   makeEnd,
   openContext,
@@ -59,6 +61,38 @@ describe(`scale on ${LISTEN_URI}`, { timeout: 240_000 }, () => {
     }
     const arrived = new Uint32Array(server.region.buffer)
     for (let i = 0; i < depth; i++) if (arrived[i] !== i * 7) throw new Error(`message ${i} is wrong`)
+  })
+
+  it('a message of the maximum size arrives whole, and one byte more is refused', async (test) => {
+    const { max_msg_sz } = await (async () => {
+      using device = await openContext()
+      return device.context.queryPort() as { max_msg_sz: number }
+    })()
+    const length = Math.min(max_msg_sz, Math.floor(totalmem() / 8))
+    if (length < max_msg_sz)
+      unsupported(test, `${max_msg_sz} bytes at both ends are more than this machine should give: ${length}`)
+    using pair = await connectedPair({ bytes: length + 4096 })
+    const { client, server } = pair
+    // A mark in every page, and at both ends.
+    const out = new Float64Array(client.region.buffer, 0, Math.floor(length / 8))
+    for (let at = 0; at < out.length; at += 512) out[at] = at + 1
+    client.bytes[length - 1] = 77
+    server.queuePair.postReceive({ data: [{ region: server.region }] })
+    client.queuePair.postSend({ opcode: 'send', data: [{ region: client.region, length }] })
+    expect(await completions(server.completionQueue, 1, 120_000)).toMatchObject([
+      { status: 'success', byteLength: length },
+    ])
+    expect(await completions(client.completionQueue, 1)).toMatchObject([{ status: 'success' }])
+    const arrived = new Float64Array(server.region.buffer, 0, Math.floor(length / 8))
+    for (let at = 0; at < arrived.length; at += 512)
+      if (arrived[at] !== at + 1) throw new Error(`byte ${at * 8} is wrong`)
+    expect(server.bytes[length - 1]).toBe(77)
+    expect(server.bytes[length]).toBe(0)
+    if (length < max_msg_sz || isRxe(client.context)) return // rxe sends what it says that it does not
+    const data = [{ region: client.region, length: length + 1 }]
+    expect(() => client.queuePair.postSend({ opcode: 'send', data })).toThrow(
+      expect.objectContaining({ verb: 'ibv_post_send', code: 'EINVAL' }),
+    )
   })
 
   it(`${CONNECTS} connections come and go, and leave nothing behind`, async () => {
