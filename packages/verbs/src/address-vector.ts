@@ -2,6 +2,7 @@ import { calling, UsageError } from './errors.js'
 import { type NativeAddressVector, native } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
 import { Resource } from './resource.js'
+import { whole } from './whole.js'
 
 /** The way to a port of the fabric (ibv_ah_attr): by GID on RoCE, by LID within an InfiniBand subnet. */
 export interface AddressVector {
@@ -30,14 +31,14 @@ export function nativeAddressVector(vector: AddressVector): NativeAddressVector 
     throw new UsageError(`a GID has 16 bytes, not ${gid.byteLength}`)
   if (gid === undefined && lid === 0) throw new UsageError('an address vector needs a GID or a LID')
   return {
-    portNumber: vector.portNumber ?? 1,
-    serviceLevel: vector.serviceLevel ?? 0,
-    lid,
+    portNumber: whole('a port number', vector.portNumber ?? 1, 0xff, 1),
+    serviceLevel: whole('a service level', vector.serviceLevel ?? 0, 15),
+    lid: whole('a LID', lid, 0xffff),
     ...(gid === undefined ? {} : { gid }),
-    sourceGidIndex: vector.sourceGidIndex ?? 0,
-    hopLimit: vector.hopLimit ?? 64,
-    trafficClass: vector.trafficClass ?? 0,
-    flowLabel: vector.flowLabel ?? 0,
+    sourceGidIndex: whole('the index of a GID', vector.sourceGidIndex ?? 0, 0xff),
+    hopLimit: whole('a hop limit', vector.hopLimit ?? 64, 0xff),
+    trafficClass: whole('a traffic class', vector.trafficClass ?? 0, 0xff),
+    flowLabel: whole('a flow label', vector.flowLabel ?? 0, 0xfffff),
   }
 }
 

@@ -48,6 +48,7 @@ export class CompletionArray extends Resource {
    * @throws VerbsError EIO: the queue is broken, most likely overrun
    */
   poll(max: number = this.capacity): number {
+    if (this.closed) throw new UsageError(`${this.description} is closed`)
     const count = this.#poll(max)
     if (count < 0)
       throw new VerbsError('EIO', 'ibv_poll_cq', this.#queue, 'the queue is broken, most likely overrun')

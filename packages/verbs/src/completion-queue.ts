@@ -5,6 +5,7 @@ import { deferred } from './deferred.js'
 import { calling, UsageError } from './errors.js'
 import { native } from './native.js'
 import { Resource } from './resource.js'
+import { whole } from './whole.js'
 import {
   COMPLETED_OPCODES,
   type CompletedOpcode,
@@ -46,8 +47,7 @@ export class CompletionQueue extends Resource {
   /** @internal made by {@link Context.createCompletionQueue} */
   constructor(context: Context, options: CompletionQueueOptions) {
     const { entries, channel, progress = 'automatic', timestamps = 'none' } = options
-    if (!Number.isInteger(entries) || entries < 1)
-      throw new UsageError(`a completion queue needs a whole number of entries from 1, not ${entries}`)
+    whole('the entries of a completion queue', entries, 2 ** 31 - 1, 1)
     super(
       calling(context.description, () =>
         native.createCq(
@@ -80,8 +80,7 @@ export class CompletionQueue extends Resource {
    *   (`capabilities.resize`)
    */
   resize(entries: number): void {
-    if (!Number.isInteger(entries) || entries < 1)
-      throw new UsageError(`a completion queue needs a whole number of entries from 1, not ${entries}`)
+    whole('the entries of a completion queue', entries, 2 ** 31 - 1, 1)
     calling(this.description, () => native.resizeCq(this.handle, entries))
   }
 

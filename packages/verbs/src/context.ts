@@ -2,6 +2,7 @@ import { Observable, share } from 'rxjs'
 import { type AsyncEvent, asyncEvent } from './async-event.js'
 import { CompletionChannel } from './completion-channel.js'
 import { CompletionQueue, type CompletionQueueOptions } from './completion-queue.js'
+import { deferred } from './deferred.js'
 import { calling } from './errors.js'
 import { type Handle, native, type ProviderName } from './native.js'
 import { ProtectionDomain } from './protection-domain.js'
@@ -76,6 +77,7 @@ export class Context extends Resource {
    */
   readonly asyncEvents: Observable<AsyncEvent>
   readonly #identity: bigint
+  readonly #end = deferred<void>()
 
   private constructor(handle: Handle) {
     super(handle, [])
@@ -124,6 +126,7 @@ export class Context extends Resource {
           subscriber.next(asyncEvent(type, element, (identity) => this.descendant(identity))),
         ),
       )
+      this.#end.promise.then(() => subscriber.complete())
       return () => {
         if (!this.closed) native.unwatchAsyncEvents(this.handle)
       }
@@ -148,5 +151,6 @@ export class Context extends Resource {
   override close(): void {
     Context.#open.delete(this.#identity)
     super.close()
+    this.#end.resolve()
   }
 }

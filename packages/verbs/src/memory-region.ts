@@ -2,6 +2,7 @@ import { calling, UsageError } from './errors.js'
 import { type Handle, type NativeMemoryOptions, native } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
 import { Resource } from './resource.js'
+import { whole } from './whole.js'
 
 const ACCESS = {
   'local-write': 1,
@@ -55,8 +56,7 @@ export function nativeMemoryOptions({
 }: MemoryOptions): NativeMemoryOptions {
   const pages = HUGE_PAGES.indexOf(hugePages)
   if (pages < 0) throw new UsageError(`huge pages are ${HUGE_PAGES.join(', ')}, not "${hugePages}"`)
-  if (!Number.isInteger(numaNode) || numaNode < -1)
-    throw new UsageError(`a NUMA node is a whole number from 0, not ${numaNode}`)
+  if (numaNode !== -1) whole('a NUMA node', numaNode)
   return { hugePages: pages, numaNode, locked, shared: memfd }
 }
 
@@ -76,6 +76,8 @@ export class MemoryRegion extends Resource {
   readonly length: number
   /** virtual address, as remote peers name it */
   readonly address: bigint
+  /** @internal memory of this process, which a DMA buffer is not */
+  readonly mapped: boolean
   #protectionDomain: ProtectionDomain
   #localKey: number
   #remoteKey: number
@@ -88,6 +90,7 @@ export class MemoryRegion extends Resource {
     const info = native.mrInfo(handle)
     this.length = info.length
     this.address = info.address
+    this.mapped = info.mapped
     this.#localKey = info.localKey
     this.#remoteKey = info.remoteKey
   }
@@ -113,7 +116,8 @@ export class MemoryRegion extends Resource {
 
   /**
    * The memory itself; always the same ArrayBuffer. Memory that was allocated is detached (length 0) by
-   * {@link close}; a caller's own ArrayBuffer stays as it is.
+   * {@link close}. Of a caller's own view it is the whole ArrayBuffer beneath, and stays as it is; offsets in
+   * work requests count from the view's first byte.
    */
   get buffer(): ArrayBuffer {
     if (this.#buffer === undefined)

@@ -149,7 +149,14 @@ export interface NativeVerbs {
   createAh(pd: Handle, vector: NativeAddressVector): Handle
   attachMulticast(qp: Handle, gid: Uint8Array, lid: number): void
   detachMulticast(qp: Handle, gid: Uint8Array, lid: number): void
-  mrInfo(mr: Handle): { address: bigint; length: number; localKey: number; remoteKey: number }
+  mrInfo(mr: Handle): {
+    address: bigint
+    length: number
+    localKey: number
+    remoteKey: number
+    /** memory of this process, which a DMA buffer is not */
+    mapped: boolean
+  }
   mrBuffer(mr: Handle): ArrayBuffer
   createChannel(context: Handle): Handle
   /** `wake` gets the identity ({@link cqIdentity}) of the queue that has an event. */

@@ -9,10 +9,11 @@ import {
   nativeMemoryOptions,
 } from './memory-region.js'
 import { MemoryWindow } from './memory-window.js'
-import { native } from './native.js'
+import { type Handle, native } from './native.js'
 import { QueuePair, type UnconnectedQueuePairOptions } from './queue-pair.js'
 import { Resource } from './resource.js'
 import { SharedReceiveQueue, type SharedReceiveQueueOptions } from './shared-receive-queue.js'
+import { whole } from './whole.js'
 
 /** Groups memory regions and queue pairs that may work together (ibv_pd). */
 export class ProtectionDomain extends Resource {
@@ -48,11 +49,17 @@ export class ProtectionDomain extends Resource {
       throw new UsageError(`memory region length must be an integer from 1 to 2^40, not ${length}`)
     const bits = accessBits(access)
     const mapping = nativeMemoryOptions(options)
+    let handle: Handle
     try {
-      return new MemoryRegion(this, await native.allocMr(this.handle, length, bits, mapping))
+      handle = await native.allocMr(this.handle, length, bits, mapping)
     } catch (failure) {
       throw named(this.description, failure)
     }
+    if (this.closed) {
+      native.close(handle)
+      throw new UsageError(`${this.description} was closed meanwhile`)
+    }
+    return new MemoryRegion(this, handle)
   }
 
   /**
@@ -60,15 +67,18 @@ export class ProtectionDomain extends Resource {
    * not be transferred (`postMessage`, `structuredClone`) or resized meanwhile, which would move the bytes
    * away from what the device was told. Over `shm` peers reach it by process_vm_readv(2), which is slower.
    * @param memory an ArrayBuffer, or a view of the part to register
-   * @throws UsageError: no bytes, or a SharedArrayBuffer
+   * @throws UsageError: no bytes, a SharedArrayBuffer, or a resizable one
    */
   registerMemoryRegion(
     memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
     access: readonly Access[] = ['local-write'],
   ): MemoryRegion {
+    const buffer: unknown = ArrayBuffer.isView(memory) ? memory.buffer : memory
+    if (!(buffer instanceof ArrayBuffer))
+      throw new UsageError('only an ArrayBuffer or a view of one can be registered')
+    if ((buffer as { resizable?: boolean }).resizable)
+      throw new UsageError('a resizable ArrayBuffer cannot be registered: its memory may go')
     const view = ArrayBuffer.isView(memory) ? memory : new Uint8Array(memory)
-    if (!((view.buffer as ArrayBufferLike) instanceof ArrayBuffer))
-      throw new UsageError('a SharedArrayBuffer cannot be registered')
     if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
     return new MemoryRegion(
       this,
@@ -79,7 +89,8 @@ export class ProtectionDomain extends Resource {
   }
 
   /**
-   * Registers memory of another device, a GPU's for instance (ibv_reg_dmabuf_mr(3)). It has no ArrayBuffer.
+   * Registers memory of another device, a GPU's for instance (ibv_reg_dmabuf_mr(3)). It has no ArrayBuffer, and
+   * cannot be sent from inline.
    * @param fd of the DMA buffer; may be closed afterwards
    * @throws VerbsError EOPNOTSUPP: the device cannot (`capabilities.dmaBuffer`)
    */
@@ -87,6 +98,9 @@ export class ProtectionDomain extends Resource {
     { fd, offset = 0, length }: { readonly fd: number; readonly offset?: number; readonly length: number },
     access: readonly Access[] = ['local-write'],
   ): MemoryRegion {
+    whole('a file descriptor', fd, 2 ** 31 - 1)
+    whole('an offset', offset, Number.MAX_SAFE_INTEGER)
+    whole('a length', length, Number.MAX_SAFE_INTEGER, 1)
     const handle = calling(this.description, () =>
       native.regDmabufMr(this.handle, fd, offset, length, accessBits(access)),
     )

@@ -2,6 +2,7 @@ import { type AddressVector, nativeAddressVector } from './address-vector.js'
 import { UsageError } from './errors.js'
 import { type Access, accessBits } from './memory-region.js'
 import type { NativeAddressVector } from './native.js'
+import { whole } from './whole.js'
 
 /** `enum ibv_qp_type` */
 export const TYPES = { rc: 2, uc: 3, ud: 4 } as const
@@ -55,6 +56,22 @@ export interface QueuePairAttributes {
 
 type Name = keyof QueuePairAttributes
 
+/** The largest value of each attribute that is a number (struct ibv_qp_attr, IBTA). */
+const MOST = {
+  partitionKeyIndex: 0xffff,
+  portNumber: 0xff,
+  queueKey: 0xffffffff,
+  destinationQueuePairNumber: 0xffffff,
+  receivePacketSequence: 0xffffff,
+  sendPacketSequence: 0xffffff,
+  responderResources: 0xff,
+  initiatorDepth: 0xff,
+  minReceiverNotReadyTimer: 31,
+  timeout: 31,
+  retryCount: 7,
+  receiverNotReadyRetryCount: 7,
+} as const
+
 /** The attributes that ibv_modify_qp(3) requires, by type and by the state that is entered. */
 const REQUIRED: Readonly<Record<QueuePairType, Partial<Record<QueuePairState, readonly Name[]>>>> = {
   rc: {
@@ -97,6 +114,7 @@ export function nativeAttributes(
 ): Record<string, number | NativeAddressVector> {
   const { state, access, pathMtu, addressVector, ...numbers } = attributes
   if (state !== undefined) {
+    if (!STATES.includes(state)) throw new UsageError(`"${state}" is not a state of a queue pair`)
     const sources = ENTERED_FROM[state]
     if (sources !== undefined && !sources.includes(from))
       throw new UsageError(
@@ -116,9 +134,7 @@ export function nativeAttributes(
   const prepared: Record<string, number | NativeAddressVector> = {}
   for (const [name, value] of Object.entries(numbers)) {
     if (value === undefined) continue
-    if (!Number.isInteger(value) || value < 0 || value > 0xffffffff)
-      throw new UsageError(`${name} is a whole number from 0, not ${value}`)
-    prepared[name] = value
+    prepared[name] = whole(name, value, MOST[name as keyof typeof MOST])
   }
   if (state !== undefined) prepared.state = STATES.indexOf(state)
   if (access !== undefined) prepared.access = accessBits(access)

@@ -16,6 +16,7 @@ import {
 } from './queue-pair-state.js'
 import { Resource } from './resource.js'
 import type { SharedReceiveQueue } from './shared-receive-queue.js'
+import { whole } from './whole.js'
 import { nativeSendWorkRequest, type ReceiveWorkRequest, type SendWorkRequest } from './work-request.js'
 import { ReceiveSlots, SendSlots } from './work-request-slots.js'
 
@@ -81,11 +82,14 @@ export class QueuePair extends Resource {
           sharedReceiveQueue?.handle,
           {
             type: TYPES[type],
-            maxSend: options.maxSend ?? 128,
-            maxReceive: sharedReceiveQueue === undefined ? (options.maxReceive ?? 128) : 0,
-            maxSendSge: options.maxSendElements ?? 1,
-            maxReceiveSge: sharedReceiveQueue === undefined ? (options.maxReceiveElements ?? 1) : 0,
-            maxInline: options.maxInlineData ?? 64,
+            maxSend: whole('maxSend', options.maxSend ?? 128),
+            maxReceive: sharedReceiveQueue === undefined ? whole('maxReceive', options.maxReceive ?? 128) : 0,
+            maxSendSge: whole('maxSendElements', options.maxSendElements ?? 1),
+            maxReceiveSge:
+              sharedReceiveQueue === undefined
+                ? whole('maxReceiveElements', options.maxReceiveElements ?? 1)
+                : 0,
+            maxInline: whole('maxInlineData', options.maxInlineData ?? 64),
             signalAll: options.signalAll ?? false,
           },
         ),
@@ -123,10 +127,15 @@ export class QueuePair extends Resource {
    */
   postSend(...requests: readonly SendWorkRequest[]): void {
     const prepared = requests.map(nativeSendWorkRequest)
-    calling(this.description, () => native.postSend(this.handle, prepared))
-    for (const [i, request] of requests.entries()) {
-      if (request.opcode === 'bind-memory-window')
-        request.window.bound(prepared[i]?.bind?.key as number, request.region, this)
+    try {
+      calling(this.description, () => native.postSend(this.handle, prepared))
+    } finally {
+      // Also after a failure: the requests before the refused one were posted.
+      for (const [i, request] of requests.entries()) {
+        const key = prepared[i]?.bind?.key
+        if (request.opcode === 'bind-memory-window' && key === native.mwKey(request.window.handle))
+          request.window.bound(key, request.region, this)
+      }
     }
   }
 

@@ -1,9 +1,10 @@
-import { calling, UsageError } from './errors.js'
+import { calling } from './errors.js'
 import type { MemoryRegion } from './memory-region.js'
 import { nativeSges } from './memory-region.js'
 import { native } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
 import { Resource } from './resource.js'
+import { whole } from './whole.js'
 import type { ReceiveWorkRequest } from './work-request.js'
 import { ReceiveSlots } from './work-request-slots.js'
 
@@ -30,7 +31,11 @@ export class SharedReceiveQueue extends Resource {
     const { maxReceive = 128, maxReceiveElements = 1 } = options
     super(
       calling(protectionDomain.description, () =>
-        native.createSrq(protectionDomain.handle, maxReceive, maxReceiveElements),
+        native.createSrq(
+          protectionDomain.handle,
+          whole('maxReceive', maxReceive),
+          whole('maxReceiveElements', maxReceiveElements),
+        ),
       ),
       [protectionDomain],
     )
@@ -72,8 +77,7 @@ export class SharedReceiveQueue extends Resource {
    * @throws VerbsError EINVAL: more than the queue holds
    */
   armLimit(receives: number): void {
-    if (!Number.isInteger(receives) || receives < 0)
-      throw new UsageError(`a limit is a whole number of receives from 0, not ${receives}`)
+    whole('a limit', receives)
     calling(this.description, () => native.setSrqLimit(this.handle, receives))
   }
 }

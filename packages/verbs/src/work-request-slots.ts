@@ -4,6 +4,7 @@ import { type NativeSlots, native } from './native.js'
 import type { QueuePair } from './queue-pair.js'
 import { Resource } from './resource.js'
 import type { SharedReceiveQueue } from './shared-receive-queue.js'
+import { whole, word } from './whole.js'
 import { flagBits, OPCODES, type SendFlags } from './work-request.js'
 
 const HIGH = 2 ** 32
@@ -50,12 +51,13 @@ abstract class Slots extends Resource {
    * Posts slots `first` … `first + count - 1` in order. Allocates nothing.
    * @returns how many were posted; fewer than `count` when the queue is full
    * @throws VerbsError EINVAL: a slot that names bytes outside of its regions or an unknown operation, or a
-   *   state that allows no posting; earlier chains of 32 slots are posted
+   *   state that allows no posting; its message says how many slots were posted before
    */
   post(first: number, count: number): number {
     try {
       return this.#post(first, count)
     } catch (failure) {
+      if (this.closed) throw new UsageError(`${this.description} are closed`)
       return calling(this.#object, () => {
         throw failure
       })
@@ -65,7 +67,19 @@ abstract class Slots extends Resource {
   /** @internal the word at which a slot starts */
   protected abstract at(slot: number): number
 
-  /** The slot's memory: `length` bytes from `offset` on in the region of this index. */
+  /** @internal what {@link setLocal} takes on trust */
+  protected checkLocal(slot: number, offset: number, length: number, region: MemoryRegion | undefined): void {
+    whole('a slot', slot, this.count - 1)
+    whole('an offset', offset, Number.MAX_SAFE_INTEGER)
+    whole('a length', length)
+    if (length > 0 && region === undefined) throw new UsageError('bytes need a region')
+  }
+
+  /**
+   * Unchecked, like the other setters but `set`: numbers that do not fit are cut, and what then lies outside
+   * of a region is refused by `post`. The slot's memory: `length` bytes from `offset` on in the
+   * region of this index.
+   */
   setLocal(slot: number, offset: number, length: number, region = 0): void {
     const at = this.at(slot)
     const words = this.words
@@ -88,17 +102,6 @@ abstract class Slots extends Resource {
     if (index < 0) throw new UsageError(`${this.description} were not made with ${region.description}`)
     return index
   }
-
-  /** @internal */
-  protected checkSlot(slot: number): void {
-    if (!Number.isInteger(slot) || slot < 0 || slot >= this.count)
-      throw new UsageError(`slot ${slot} is not one of 0…${this.count - 1}`)
-  }
-}
-
-function checkCount(count: number): void {
-  if (!Number.isInteger(count) || count < 1 || count > 65536)
-    throw new UsageError(`slots are a whole number from 1 to 65536, not ${count}`)
 }
 
 /** What {@link SendSlots.set} puts into a slot. */
@@ -141,7 +144,7 @@ export class SendSlots extends Slots {
 
   /** @internal made by {@link QueuePair.createSendSlots} */
   constructor(queuePair: QueuePair, count: number, regions: readonly MemoryRegion[]) {
-    checkCount(count)
+    whole('the number of slots', count, 65536, 1)
     const made = calling(queuePair.description, () =>
       native.createSendSlots(
         queuePair.handle,
@@ -158,11 +161,19 @@ export class SendSlots extends Slots {
 
   /** Fills a slot. */
   set(slot: number, request: SendSlot): void {
-    this.checkSlot(slot)
     const { opcode, region, offset = 0, length = 0 } = request
-    if (!(opcode in OPCODES)) throw new UsageError(`unknown opcode "${opcode}"`)
-    if (length > 0 && region === undefined) throw new UsageError('bytes need a region')
-    this.setWorkRequestId(slot, request.workRequestId ?? 0)
+    this.checkLocal(slot, offset, length, region)
+    if (!(opcode in OPCODES) || (opcode as string) === 'bind-memory-window')
+      throw new UsageError(`unknown opcode "${opcode}"`)
+    whole('immediate data', request.immediate ?? 0)
+    whole('a key', request.remoteKey ?? 0)
+    whole('a key', request.invalidateKey ?? 0)
+    for (const one of [request.remoteAddress, request.compare, request.add, request.swap])
+      word('an address or operand', one ?? 0n)
+    this.setWorkRequestId(
+      slot,
+      whole('a work request id', request.workRequestId ?? 0, Number.MAX_SAFE_INTEGER),
+    )
     this.setLocal(slot, offset, length, region === undefined ? 0 : this.regionIndex(region))
     this.setRemote(slot, request.remoteAddress ?? 0n, request.remoteKey ?? 0)
     this.setImmediate(slot, request.immediate ?? request.invalidateKey ?? 0)
@@ -213,7 +224,7 @@ export class ReceiveSlots extends Slots {
     regions: readonly MemoryRegion[],
     shared: boolean,
   ) {
-    checkCount(count)
+    whole('the number of slots', count, 65536, 1)
     const made = calling(queue.description, () =>
       native.createReceiveSlots(
         queue.handle,
@@ -234,10 +245,9 @@ export class ReceiveSlots extends Slots {
     slot: number,
     request: { workRequestId?: number; region?: MemoryRegion; offset?: number; length?: number },
   ): void {
-    this.checkSlot(slot)
     const { workRequestId = 0, region, offset = 0, length = 0 } = request
-    if (length > 0 && region === undefined) throw new UsageError('bytes need a region')
-    this.setWorkRequestId(slot, workRequestId)
+    this.checkLocal(slot, offset, length, region)
+    this.setWorkRequestId(slot, whole('a work request id', workRequestId, Number.MAX_SAFE_INTEGER))
     this.setLocal(slot, offset, length, region === undefined ? 0 : this.regionIndex(region))
   }
 }

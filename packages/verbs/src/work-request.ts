@@ -9,6 +9,7 @@ import {
 } from './memory-region.js'
 import type { MemoryWindow } from './memory-window.js'
 import type { NativeSendWorkRequest } from './native.js'
+import { whole, word } from './whole.js'
 
 /** `enum ibv_wr_opcode` */
 export const OPCODES = {
@@ -187,27 +188,26 @@ export interface ReceiveWorkRequest {
   readonly data?: readonly ScatterGatherElement[]
 }
 
-function uint32(value: number, name: string): number {
-  if (!Number.isInteger(value) || value < 0 || value > 0xffffffff)
-    throw new UsageError(`${name} is 32 bits, not ${value}`)
-  return value
-}
-
 /** @internal */
 export function nativeSendWorkRequest(request: SendWorkRequest): NativeSendWorkRequest {
   const opcode = OPCODES[request.opcode]
   if (opcode === undefined) throw new UsageError(`unknown opcode "${request.opcode}"`)
+  if (request.inline && request.data?.some(({ region }) => !region.mapped))
+    throw new UsageError('a DMA buffer cannot be sent from inline')
   const prepared: NativeSendWorkRequest = {
-    workRequestId: request.workRequestId ?? 0n,
+    workRequestId: word('a work request id', request.workRequestId ?? 0n),
     opcode,
     flags: flagBits(request),
     sges: nativeSges(request.data ?? []),
-    immediate: 'immediate' in request ? uint32(request.immediate, 'immediate data') : 0,
-    invalidateKey: 'invalidateKey' in request ? uint32(request.invalidateKey, 'a key') : 0,
-    remoteAddress: 'remoteAddress' in request ? request.remoteAddress : 0n,
-    remoteKey: 'remoteKey' in request ? request.remoteKey : 0,
-    compareAdd: 'compare' in request ? request.compare : 'add' in request ? request.add : 0n,
-    swap: 'swap' in request ? request.swap : 0n,
+    immediate: 'immediate' in request ? whole('immediate data', request.immediate) : 0,
+    invalidateKey: 'invalidateKey' in request ? whole('a key', request.invalidateKey) : 0,
+    remoteAddress: 'remoteAddress' in request ? word('an address', request.remoteAddress) : 0n,
+    remoteKey: 'remoteKey' in request ? whole('a key', request.remoteKey) : 0,
+    compareAdd: word(
+      'an operand',
+      'compare' in request ? request.compare : 'add' in request ? request.add : 0n,
+    ),
+    swap: word('an operand', 'swap' in request ? request.swap : 0n),
   }
   if (request.opcode === 'bind-memory-window') {
     const { window, region, access } = request
@@ -229,7 +229,11 @@ export function nativeSendWorkRequest(request: SendWorkRequest): NativeSendWorkR
   }
   if ('destination' in request && request.destination !== undefined) {
     const { addressHandle, queuePairNumber, queueKey } = request.destination
-    prepared.datagram = { addressHandle: addressHandle.handle, queuePairNumber, queueKey }
+    prepared.datagram = {
+      addressHandle: addressHandle.handle,
+      queuePairNumber: whole('a queue pair number', queuePairNumber, 0xffffff),
+      queueKey: whole('a queue key', queueKey),
+    }
   }
   return prepared
 }

@@ -1,5 +1,7 @@
+import { execFile } from 'node:child_process'
 import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
+import { promisify } from 'node:util'
 import { Worker } from 'node:worker_threads'
 import { describe, expect, it } from 'vitest'
 
@@ -9,12 +11,17 @@ const index = fileURLToPath(new URL('../dist/index.js', import.meta.url))
 const BUSY = `
 const { parentPort } = require('node:worker_threads')
 import(${JSON.stringify(index)}).then(async ({ ConnectionId, Listener }) => {
+  let context
   const ends = async (id) => {
     const pd = id.context.allocateProtectionDomain()
     const channel = id.context.createCompletionChannel()
     const cq = id.context.createCompletionQueue({ entries: 64, channel })
     const region = await pd.allocateMemoryRegion(4096, ['remote-write'])
-    return { cq, region, qp: id.createQueuePair(pd, { sendQueue: cq }) }
+    const own = [pd.registerMemoryRegion(new ArrayBuffer(4096)), pd.registerMemoryRegion(new Uint8Array(99))]
+    context = id.context
+    context.asyncEvents.subscribe(() => {})
+    const array = cq.createCompletionArray(8)
+    return { cq, region, own, array, qp: id.createQueuePair(pd, { sendQueue: cq }) }
   }
   const listener = await Listener.listen('iwarp://127.0.0.1:0', async ({ id }) => {
     const end = await ends(id)
@@ -39,4 +46,22 @@ describe('a worker thread', () => {
       await worker.terminate()
     },
   )
+})
+
+describe('a process', () => {
+  it('that ends with everything open ends well', async () => {
+    const script = `${BUSY.replace("require('node:worker_threads')", '{ parentPort: { postMessage: () => process.exit(7) } }')}`
+    const failure = await promisify(execFile)(process.execPath, ['-e', script], { timeout: 20_000 }).catch(
+      (reason: unknown) => reason,
+    )
+    expect(failure).toMatchObject({ code: 7, signal: null })
+  })
+
+  it('that returns from its last line with memory of its own still registered ends well', async () => {
+    const script = `import(${JSON.stringify(index)}).then(({ openDevice }) => {
+      const pd = openDevice('iwarp0', 'iwarp').allocateProtectionDomain()
+      globalThis.kept = Array.from({ length: 3 }, () => pd.registerMemoryRegion(new ArrayBuffer(4096)))
+    })`
+    await promisify(execFile)(process.execPath, ['-e', script], { timeout: 20_000 })
+  })
 })

@@ -24,18 +24,22 @@ struct BoundCall {
   uint32_t arguments[2] = {};
 };
 
-// The object and up to two whole numbers of a call. False with a JavaScript exception pending.
-inline bool bound_call(napi_env env, napi_callback_info info, BoundCall& call) {
+// The object and the `wanted` whole numbers of a call. False with a JavaScript exception pending.
+inline bool bound_call(napi_env env, napi_callback_info info, BoundCall& call, size_t wanted = 2) {
   size_t count = 2;
   napi_value arguments[2];
   void* data = nullptr;
   napi_get_cb_info(env, info, &count, arguments, nullptr, &data);
   call.object = static_cast<Object*>(data);
-  for (size_t i = 0; i < 2 && i < count; i++) {
-    if (napi_get_value_uint32(env, arguments[i], &call.arguments[i]) != napi_ok) {
-      napi_throw_type_error(env, "EINVAL", "expected a whole number");
+  for (size_t i = 0; i < wanted; i++) {
+    double value = -1;
+    // What a call lacks is undefined, which is no number.
+    if (napi_get_value_double(env, arguments[i], &value) != napi_ok || !(value >= 0 && value <= UINT32_MAX) ||
+        value != static_cast<uint32_t>(value)) {
+      napi_throw_type_error(env, "EINVAL", "expected a whole number from 0");
       return false;
     }
+    call.arguments[i] = static_cast<uint32_t>(value);
   }
   if (call.object->object == nullptr) {
     napi_throw_error(env, "EINVAL", "it is closed");

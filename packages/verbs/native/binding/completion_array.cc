@@ -19,7 +19,7 @@ class CompletionArray final : public Object {
   // Hot path: poll(max) → count, or -1 when the queue is broken.
   static napi_value poll(napi_env env, napi_callback_info info) {
     BoundCall call;
-    if (!bound_call(env, info, call)) return nullptr;
+    if (!bound_call(env, info, call, 1)) return nullptr;
     auto& self = *static_cast<CompletionArray*>(call.object);
     const uint32_t max = std::min(call.arguments[0], self.entries_.size());
     return number_of(env, max == 0 ? 0 : poll_into(self.queue_, static_cast<int>(max), self.entries_.data()));

@@ -23,15 +23,17 @@ int poll_plain(ibv_cq* cq, int max, CompletionEntry* entries) {
     for (int i = 0; i < count; i++) {
       const ibv_wc& from = completions[i];
       CompletionEntry& to = entries[taken++];
+      // ibv_poll_cq(3): after an error all but these four mean nothing.
+      const bool done = from.status == IBV_WC_SUCCESS;
       to.work_request_id = from.wr_id;
       to.status = from.status;
-      to.opcode = from.opcode;
-      to.byte_length = from.byte_len;
-      to.immediate = immediate_of(from.wc_flags, from.imm_data);
-      to.flags = from.wc_flags;
       to.queue_pair = from.qp_num;
       to.vendor_error = from.vendor_err;
-      to.source = from.src_qp;
+      to.opcode = done ? from.opcode : 0;
+      to.byte_length = done ? from.byte_len : 0;
+      to.flags = done ? from.wc_flags : 0;
+      to.immediate = immediate_of(to.flags, from.imm_data);
+      to.source = done ? from.src_qp : 0;
       to.timestamp = 0;
     }
     if (count < wanted) break;

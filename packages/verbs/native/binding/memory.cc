@@ -17,25 +17,19 @@ MrObject::MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffe
   capabilities = parent.capabilities;
   if (borrowed.IsEmpty()) return;
   buffer_ = Napi::Persistent(borrowed);
-  borrowed_ = true;
-  // The last native user may leave on any thread, the reference only on JavaScript's.
-  releaser_ = Napi::ThreadSafeFunction::New(env, Napi::Function::New(env, [](const Napi::CallbackInfo&) {}),
-                                            "memory region", 0, 1);
-  releaser_.Unref(env);
+  releaser_ = Releaser::of(env);
 }
 
 void MrObject::destroy() {
-  provider.dereg_mr(mr());
-  mapping_.reset();
-  if (borrowed_) {
-    auto* reference = new Napi::Reference<Napi::ArrayBuffer>(std::move(buffer_));
-    const napi_status status = releaser_.NonBlockingCall(
-        reference,
-        [](Napi::Env, Napi::Function, Napi::Reference<Napi::ArrayBuffer>* taken) { delete taken; });
-    // The environment ends, and takes the reference along: it must not be touched any more.
-    if (status != napi_ok) reference->SuppressDestruct();
-    releaser_.Release();
+  // EBUSY: a window is bound, and its key opens the memory still. Then it must stay where it is.
+  const bool gone = provider.dereg_mr(mr()) != EBUSY;
+  if (!gone) {
+    new std::shared_ptr<Mapping>(std::move(mapping_));
+    buffer_.SuppressDestruct();
+  } else if (releaser_ != nullptr) {
+    releaser_->release(std::move(buffer_));
   }
+  mapping_.reset();
   parent_ = {};
 }
 
@@ -58,7 +52,7 @@ Napi::Value MrObject::buffer(Napi::Env env) {
 }
 
 void MrObject::end_in_javascript() {
-  if (borrowed_ || buffer_.IsEmpty()) return;
+  if (releaser_ != nullptr || buffer_.IsEmpty()) return;
   Napi::ArrayBuffer made = buffer_.Value();
   if (!made.IsDetached()) made.Detach();
   buffer_.Reset();
@@ -161,8 +155,10 @@ Napi::Value reg_dmabuf_mr(const Napi::CallbackInfo& info) {
   auto& pd = object_of<PdObject>(info[0]);
   const auto offset = static_cast<uint64_t>(info[2].As<Napi::Number>().Int64Value());
   const auto length = static_cast<size_t>(info[3].As<Napi::Number>().Int64Value());
-  ibv_mr* mr = pd.provider.reg_dmabuf_mr(pd.pd(), offset, length, 0, info[1].As<Napi::Number>().Int32Value(),
-                                         info[4].As<Napi::Number>().Int32Value());
+  // Its addresses are offsets into the DMA buffer, as ibv_mr.addr has them.
+  ibv_mr* mr =
+      pd.provider.reg_dmabuf_mr(pd.pd(), offset, length, offset, info[1].As<Napi::Number>().Int32Value(),
+                                info[4].As<Napi::Number>().Int32Value());
   if (mr == nullptr) {
     const int error = errno;
     throw failure(info.Env(), error, "ibv_reg_dmabuf_mr",
@@ -187,6 +183,7 @@ Napi::Value mr_info(const Napi::CallbackInfo& info) {
   out.Set("length", static_cast<double>(mr->length));
   out.Set("localKey", mr->lkey);
   out.Set("remoteKey", mr->rkey);
+  out.Set("mapped", object_of<MrObject>(info[0]).mapped());
   return out;
 }
 

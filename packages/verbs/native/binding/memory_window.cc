@@ -8,6 +8,7 @@ namespace rdmakit::binding {
 
 void MwObject::destroy() {
   provider.dealloc_mw(mw());
+  region_ = {};
   parent_ = {};
 }
 

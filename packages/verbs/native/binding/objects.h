@@ -2,6 +2,7 @@
 #pragma once
 
 #include "binding/object.h"
+#include "binding/releaser.h"
 #include "mapped_memory.h"
 
 namespace rdmakit::binding {
@@ -92,6 +93,8 @@ class MrObject final : public Object {
   // `borrowed`, of a DMA buffer.
   MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffer borrowed);
   ibv_mr* mr() const { return static_cast<ibv_mr*>(object); }
+  // Memory of this process, which a DMA buffer is not.
+  bool mapped() const { return mapping_ != nullptr || releaser_ != nullptr; }
   // The one ArrayBuffer over the region.
   Napi::Value buffer(Napi::Env env);
   // ibv_rereg_mr(3) with new rights and, unless null, another domain.
@@ -103,8 +106,7 @@ class MrObject final : public Object {
   void end_in_javascript() override;
   std::shared_ptr<Mapping> mapping_;
   Napi::Reference<Napi::ArrayBuffer> buffer_;
-  bool borrowed_ = false;
-  Napi::ThreadSafeFunction releaser_;
+  std::shared_ptr<Releaser> releaser_;  // of memory that is borrowed
   Ref<ibv_pd> parent_;
 };
 
@@ -170,9 +172,12 @@ class MwObject final : public Object {
   static constexpr const char* kName = "memory window";
   MwObject(PdObject& parent, ibv_mw* mw) : Object(kKind, parent.provider, mw), parent_(&parent) {}
   ibv_mw* mw() const { return static_cast<ibv_mw*>(object); }
+  // A bind was posted: the region stays for as long as the window, or until it is bound to another.
+  void bound_to(MrObject& region) { region_ = Ref<ibv_mr>(&region); }
 
  private:
   void destroy() override;
+  Ref<ibv_mr> region_;
   Ref<ibv_pd> parent_;
 };
 

@@ -52,6 +52,9 @@ ibv_send_wr send_request(const Napi::Object& from, ibv_qp_type type) {
   request.wr_id = big(from.Get("workRequestId"));
   request.opcode = static_cast<ibv_wr_opcode>(number(from.Get("opcode")));
   request.send_flags = number(from.Get("flags"));
+  // On such a queue pair drivers follow the pointer to the address handle, whatever the operation.
+  if (type == IBV_QPT_UD && request.opcode != IBV_WR_SEND && request.opcode != IBV_WR_SEND_WITH_IMM)
+    throw failure(from.Env(), EINVAL, "ibv_post_send", "a datagram queue pair only sends");
   switch (request.opcode) {
     case IBV_WR_SEND_WITH_INV:
     case IBV_WR_LOCAL_INV:
@@ -111,9 +114,12 @@ void post_send(const Napi::CallbackInfo& info) {
   ibv_send_wr* refused = nullptr;
   const int error = ibv_post_send(object.qp(), requests.data(), &refused);
   // libibverbs leaves it to the application to note a window's new key, and drivers look at it next time.
-  for (const ibv_send_wr& request : requests) {
-    if (&request == refused) break;
-    if (request.opcode == IBV_WR_BIND_MW) request.bind_mw.mw->rkey = request.bind_mw.rkey;
+  // A driver that fails without naming the request has taken them all.
+  for (uint32_t i = 0; i < count && &requests[i] != refused; ++i) {
+    if (requests[i].opcode != IBV_WR_BIND_MW) continue;
+    requests[i].bind_mw.mw->rkey = requests[i].bind_mw.rkey;
+    Napi::Object bind = list.Get(i).As<Napi::Object>().Get("bind").As<Napi::Object>();
+    object_of<MwObject>(bind.Get("window")).bound_to(object_of<MrObject>(bind.Get("region")));
   }
   if (error != 0) throw failure(info.Env(), error, "ibv_post_send", explain_post(error));
 }

@@ -48,13 +48,14 @@ class Regions {
  public:
   explicit Regions(const Napi::Array& list) {
     for (uint32_t i = 0; i < list.Length(); i++) {
-      regions_.emplace_back(&object_of<MrObject>(list.Get(i)));
+      auto& region = object_of<MrObject>(list.Get(i));
+      regions_.push_back({MrRef(&region), region.mapped()});
     }
   }
-  // Hot path. False: outside of a region.
-  bool element(uint32_t region, uint64_t offset, uint32_t length, ibv_sge& out) const {
-    if (region >= regions_.size()) return false;
-    const ibv_mr* mr = regions_[region].get();
+  // Hot path. False: outside of a region, or inline from memory that is not the process's.
+  bool element(uint32_t region, uint64_t offset, uint32_t length, bool inlined, ibv_sge& out) const {
+    if (region >= regions_.size() || (inlined && !regions_[region].mapped)) return false;
+    const ibv_mr* mr = regions_[region].mr.get();
     if (offset > mr->length || length > mr->length - offset) return false;
     out = {reinterpret_cast<uint64_t>(mr->addr) + offset, length, mr->lkey};
     return true;
@@ -63,13 +64,23 @@ class Regions {
   void clear() { regions_.clear(); }
 
  private:
-  std::vector<MrRef> regions_;
+  struct Region {
+    MrRef mr;
+    bool mapped;
+  };
+  std::vector<Region> regions_;
 };
 
 constexpr uint32_t kChain = 32;
 
-napi_value refused(napi_env env, int error, const char* verb, const char* detail) {
-  failure(env, error, verb, detail).ThrowAsJavaScriptException();
+// `posted`: how many slots were posted before the one that was refused.
+napi_value refused(napi_env env, int error, const char* verb, const char* detail, uint32_t posted = 0) {
+  try {
+    failure(env, error, verb, std::string(detail) + "; " + std::to_string(posted) + " were posted")
+        .ThrowAsJavaScriptException();
+  } catch (const Napi::Error&) {
+    // The environment is ending: there is nobody to tell.
+  }
   return nullptr;
 }
 
@@ -89,7 +100,9 @@ napi_value post_slots(napi_env env, const BoundCall& call, Slot* slots, uint32_t
     for (uint32_t i = 0; i < chain; i++) {
       requests[i] = Request{};
       if (!prepare(slots[first + posted + i], requests[i], elements[i]))
-        return refused(env, EINVAL, verb, "a slot names memory outside of its regions, or an unknown opcode");
+        return refused(env, EINVAL, verb,
+                       "a slot names memory outside of its regions, an unknown opcode, or too much inline",
+                       posted);
       requests[i].next = i + 1 < chain ? &requests[i + 1] : nullptr;
     }
     Request* bad = nullptr;
@@ -98,10 +111,12 @@ napi_value post_slots(napi_env env, const BoundCall& call, Slot* slots, uint32_t
       posted += chain;
       continue;
     }
-    posted += static_cast<uint32_t>(bad - requests);
+    // A driver that fails without naming the request has taken them all.
+    posted += bad == nullptr ? chain : static_cast<uint32_t>(bad - requests);
     // A full queue is back-pressure, told by the count.
-    if (error == ENOMEM) break;
-    return refused(env, error, verb, "the queue pair's state or the device does not allow this request");
+    if (error == ENOMEM && bad != nullptr) break;
+    return refused(env, error, verb, "the queue pair's state or the device does not allow this request",
+                   posted);
   }
   return number_of(env, static_cast<int32_t>(posted));
 }
@@ -110,7 +125,11 @@ class SendSlots final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::send_slots;
   SendSlots(QpObject& qp, Regions regions, uint32_t count)
-      : Object(kKind, qp.provider, this), qp_(&qp), regions_(std::move(regions)), slots_(count) {}
+      : Object(kKind, qp.provider, this),
+        qp_(&qp),
+        max_inline_(qp.caps().max_inline_data),
+        regions_(std::move(regions)),
+        slots_(count) {}
   Napi::Value buffer(Napi::Env env) { return slots_.buffer(env); }
 
   // Hot path: post(first, count) → how many were posted.
@@ -132,7 +151,10 @@ class SendSlots final : public Object {
     request.opcode = static_cast<ibv_wr_opcode>(slot.opcode);
     request.send_flags = slot.flags;
     if (slot.length > 0) {
-      if (!regions_.element(slot.region, slot.offset, slot.length, element)) return false;
+      const bool inlined = slot.flags & IBV_SEND_INLINE;
+      // Some drivers would call it ENOMEM, which is a full queue here.
+      if (inlined && slot.length > max_inline_) return false;
+      if (!regions_.element(slot.region, slot.offset, slot.length, inlined, element)) return false;
       request.sg_list = &element;
       request.num_sge = 1;
     }
@@ -168,6 +190,7 @@ class SendSlots final : public Object {
     regions_.clear();
   }
   QpRef qp_;
+  const uint32_t max_inline_;
   Regions regions_;
   SharedRecords<SendSlot> slots_;
 };
@@ -196,7 +219,7 @@ class ReceiveSlots final : public Object {
           if (slot.length == 0) return true;
           request.sg_list = &element;
           request.num_sge = 1;
-          return self.regions_.element(slot.region, slot.offset, slot.length, element);
+          return self.regions_.element(slot.region, slot.offset, slot.length, false, element);
         },
         [&self](ibv_recv_wr* first, ibv_recv_wr** bad) {
           return self.srq_ ? ibv_post_srq_recv(self.srq_.get(), first, bad)

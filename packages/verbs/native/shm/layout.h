@@ -20,7 +20,7 @@ Value read_once(const Value& shared) {
 inline constexpr uint32_t kMaxWorkRequests = 16384;
 inline constexpr uint32_t kMaxSge = 32;
 inline constexpr uint32_t kMaxInline = 1024;
-inline constexpr uint64_t kMaxMessage = uint64_t{1} << 31;
+inline constexpr uint64_t kMaxMessage = uint64_t{1} << 30;
 inline constexpr uint32_t kMaxRegions = 64 * 1024;  // of a process; also the size of every region table
 
 // Two cache lines: the adjacent-line prefetcher of x86 moves them together, so what one side writes is

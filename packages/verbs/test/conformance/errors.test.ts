@@ -10,7 +10,7 @@ describe(`errors on ${LISTEN_URI}`, () => {
       opcode: 'rdma-read',
       data: [{ region: client.region, length: 64 }],
       remoteAddress: server.region.address,
-      remoteKey: server.region.remoteKey ^ 0x00ff00,
+      remoteKey: (server.region.remoteKey ^ 0x00ff00) >>> 0,
     })
     const [completion] = await completions(client.completionQueue, 1)
     expect(completion?.status).toBe(refusedStatus(client.context))

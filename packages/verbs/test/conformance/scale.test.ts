@@ -68,7 +68,7 @@ describe(`scale on ${LISTEN_URI}`, { timeout: 240_000 }, () => {
       using device = await openContext()
       return device.context.queryPort() as { max_msg_sz: number }
     })()
-    const length = Math.min(max_msg_sz, Math.floor(totalmem() / 8))
+    const length = Math.min(max_msg_sz, Math.floor(totalmem() / 16))
     if (length < max_msg_sz)
       unsupported(test, `${max_msg_sz} bytes at both ends are more than this machine should give: ${length}`)
     using pair = await connectedPair({ bytes: length + 4096 })

@@ -1,0 +1,43 @@
+#include "binding/releaser.h"
+
+namespace rdmakit::binding {
+namespace {
+
+// A thread runs one environment.
+thread_local std::shared_ptr<Releaser> own;
+
+}  // namespace
+
+std::shared_ptr<Releaser> Releaser::of(Napi::Env env) {
+  if (own != nullptr) return own;
+  auto made = std::make_shared<Releaser>();
+  made->doorbell_ = Napi::ThreadSafeFunction::New(
+      env, Napi::Function::New(env, [](const Napi::CallbackInfo&) {}), "memory regions", 0, 1);
+  made->doorbell_.Unref(env);
+  // Made after the doorbell, so that it runs before the doorbell's own end.
+  if (napi_add_env_cleanup_hook(env, end, made.get()) != napi_ok) throw Napi::Error::New(env);
+  own = made;
+  return own;
+}
+
+void Releaser::end(void* releaser) {
+  auto* self = static_cast<Releaser*>(releaser);
+  {
+    const std::lock_guard lock(self->mutex_);
+    self->open_ = false;
+    self->doorbell_.Release();
+  }
+  own.reset();
+}
+
+void Releaser::release(Reference&& reference) {
+  auto* taken = new Reference(std::move(reference));
+  const std::lock_guard lock(mutex_);
+  const napi_status status =
+      open_
+          ? doorbell_.NonBlockingCall(taken, [](Napi::Env, Napi::Function, Reference* gone) { delete gone; })
+          : napi_closing;
+  if (status != napi_ok) taken->SuppressDestruct();
+}
+
+}  // namespace rdmakit::binding
