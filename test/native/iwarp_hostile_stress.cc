@@ -226,21 +226,23 @@ void peers_that_never_read(Bystander& bystander) {
   constexpr size_t kPeers = 32;
   std::vector<std::unique_ptr<Target>> targets;
   for (size_t i = 0; i < kPeers; i++) targets.push_back(std::make_unique<Target>(Progress::automatic));
-  const size_t before = resident();
+  // What the peers send is made beforehand: a sanitizer keeps what the test frees.
+  std::vector<Bytes> requests, writes;
   for (const auto& target : targets) {
+    const uint32_t stag = target->memory.mr->rkey;
     Bytes all;
     for (uint32_t i = 1; i <= 4; i++) {  // as many as were agreed on
-      all += fpdu(read_request(i, {1, 0, 64 * 1024, target->memory.mr->rkey, target->memory.address()}));
+      all += fpdu(read_request(i, {1, 0, 64 * 1024, stag, target->memory.address()}));
     }
-    target->victim.peer.send(all);
+    requests.push_back(std::move(all));
+    writes.push_back(fpdu(tagged(Opcode::write, stag, target->memory.address(), Bytes(60'000))));
   }
+  const size_t before = resident();
+  for (size_t i = 0; i < kPeers; i++) targets[i]->victim.peer.send(requests[i]);
   bystander.still_well();
   // WRITEs behind them are still taken in.
-  for (const auto& target : targets) {
-    for (int i = 0; i < 50; i++) {
-      target->victim.peer.send(
-          fpdu(tagged(Opcode::write, target->memory.mr->rkey, target->memory.address(), Bytes(60'000))));
-    }
+  for (size_t i = 0; i < kPeers; i++) {
+    for (int round = 0; round < 50; round++) targets[i]->victim.peer.send(writes[i]);
   }
   bystander.still_well();
   const size_t after = resident();
