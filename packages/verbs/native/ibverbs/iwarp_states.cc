@@ -2,12 +2,12 @@
 
 #include <cerrno>
 
+#include "ibverbs/result.h"
+
 namespace rdmakit::ibverbs {
 namespace {
 
 bool is_iwarp(const ibv_qp* qp) { return qp->context->device->transport_type == IBV_TRANSPORT_IWARP; }
-
-int errno_of(int result) { return result == 0 ? 0 : (errno != 0 ? errno : EIO); }
 
 }  // namespace
 

@@ -16,6 +16,7 @@
 #include "ibverbs/iwarp_states.h"
 #include "ibverbs/libraries.h"
 #include "ibverbs/reregister.h"
+#include "ibverbs/result.h"
 #include "ibverbs/shared_receive_queues.h"
 
 namespace rdmakit {
@@ -25,12 +26,6 @@ namespace {
 const Libraries* loaded() {
   std::string why;
   return libraries(why);
-}
-
-// Drivers differ: most answer an errno value, some -1 with errno, siw a negative errno value.
-int errno_of(int result) {
-  if (result == -1) return errno != 0 ? errno : EIO;
-  return result < 0 ? -result : result;
 }
 
 int get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {

@@ -5,6 +5,8 @@
 #include <mutex>
 #include <utility>
 
+#include "ibverbs/result.h"
+
 namespace rdmakit::ibverbs {
 namespace {
 
@@ -17,8 +19,6 @@ Known& known() {
   static auto* all = new Known;  // lives until exit: threads use it
   return *all;
 }
-
-int errno_of(int result) { return result == 0 ? 0 : (errno != 0 ? errno : EIO); }
 
 }  // namespace
 
