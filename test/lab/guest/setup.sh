@@ -17,5 +17,8 @@ mount --bind "$lab_kernel/lib/modules" /lib/modules
 echo "$lab_name" >/proc/sys/kernel/hostname
 ip link set lo up
 
+# The default is an eighth of the memory, and siw holds even root to it.
+ulimit -l unlimited
+
 cd "$lab_top"
 exec "$lab_agent" /dev/vport*p1
