@@ -18,7 +18,7 @@ import {
 
 const IN_FLIGHT = 10_000
 /** An emulated guest makes fewer on the slower of its devices. */
-const CONNECTS = Number(process.env.RDMAKIT_CONFORMANCE_CONNECTS ?? 1_000)
+const CONNECTS = 1_000
 
 const openDescriptors = () => readdirSync('/proc/self/fd').length
 
