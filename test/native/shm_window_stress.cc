@@ -198,7 +198,7 @@ void errors() {
     pair.server->destroy_qp();  // and now it is not
     far.deregister();
   }
-  for (const int what : {0, 1, 2}) {  // a region, nothing, a window as a local key
+  for (const int what : {0, 1, 2, 3}) {  // a region, nothing, a window as a local key, no key
     Pair pair(listener, {}, {});
     Memory near(pair.client->pd, 64), far(pair.server->pd, 64, kWindowed | IBV_ACCESS_REMOTE_WRITE);
     Window window(pair.server->pd);
@@ -211,7 +211,7 @@ void errors() {
       pair.server->expect(6, IBV_WC_LOC_PROT_ERR);
       continue;
     }
-    invalidate(*pair.server, what == 0 ? far.mr->rkey : key ^ 1, IBV_WC_MW_BIND_ERR);
+    invalidate(*pair.server, what == 0 ? far.mr->rkey : what == 1 ? key ^ 1 : 0, IBV_WC_MW_BIND_ERR);
     window.release();  // ends it
     far.deregister();
   }
@@ -221,6 +221,30 @@ void errors() {
   ibv_send_wr request{};
   request.opcode = IBV_WR_BIND_MW;
   CHECK(post_request(*pair.server, request) == EINVAL);
+}
+
+// A bind waits behind a SEND that waits for a receive; its window, or its region, is gone when its turn
+// comes.
+void closed_while_queued() {
+  Listener listener;
+  for (const int gone : {0, 1, 2}) {  // neither, the window, the region
+    Pair pair(listener, {}, {});
+    Memory near(pair.client->pd, 64), far(pair.server->pd, 64, kWindowed);
+    Window window(pair.server->pd);
+    post(*pair.server, {.wr_id = 6}, {});
+    ibv_send_wr request{};
+    request.wr_id = 77;
+    request.opcode = IBV_WR_BIND_MW;
+    request.bind_mw.mw = window.mw;
+    request.bind_mw.rkey = ibv_inc_rkey(window.mw->rkey);
+    request.bind_mw.bind_info = {far.mr, far.address(), 64, kAll};
+    CHECK(post_request(*pair.server, request) == 0);
+    if (gone == 1) window.release();
+    if (gone == 2) far.deregister();
+    post_receive(*pair.client, 7, near.sge(0, 64));
+    pair.server->expect(6);
+    pair.server->expect(77, gone == 0 ? IBV_WC_SUCCESS : IBV_WC_MW_BIND_ERR);
+  }
 }
 
 // --- In another process, which writes as fast as it can.
@@ -336,6 +360,7 @@ int main(int argc, char** argv) {
   timed("scope", scope);
   timed("ends", ends);
   timed("errors", errors);
+  timed("closed while queued", closed_while_queued);
   timed("invalidate under fire", invalidate_under_fire);
   timed("stopped user", stopped_user);
   std::puts("ok");

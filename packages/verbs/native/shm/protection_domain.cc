@@ -56,8 +56,12 @@ int ProtectionDomain::remove(uint32_t key) {
   RegionEntry& entry = table()[slot_of_key(key)];
   int error = 0;
   const std::lock_guard lock(mutex_);
-  // Remove, then look who is at it; a peer says that it is at it, then looks whether the key is there.
-  entry.key.store(0, std::memory_order_seq_cst);
+  {
+    const std::lock_guard windows_lock(windows_lock_);
+    if (own_ != nullptr && own_[slot_of_key(key)].windows != 0) return EBUSY;
+    // Remove, then look who is at it; a peer says that it is at it, then looks whether the key is there.
+    entry.key.store(0, std::memory_order_seq_cst);
+  }
   for (QueuePair* queue_pair : queue_pairs_) {
     queue_pair->finish_posting();
     if (!queue_pair->wait_for_peer(key)) error = ETIMEDOUT;
@@ -85,7 +89,7 @@ void ProtectionDomain::leave(QueuePair* queue_pair) {
     std::erase(queue_pairs_, queue_pair);
     const std::lock_guard windows_lock(windows_lock_);
     for (MemoryWindow* window : windows_) {
-      if (window->region != nullptr && window->queue_pair == queue_pair->qp_num) unbind(*window);
+      if (window->region != 0 && window->queue_pair == queue_pair->qp_num) unbind(*window);
     }
   }
   users--;

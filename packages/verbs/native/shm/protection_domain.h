@@ -21,13 +21,13 @@ class QueuePair;
 
 struct MemoryRegion : ibv_mr {
   int access = 0;
-  int windows = 0;  // bound to it; under the domain's windows_lock_
 };
 
 // A memory window of type 2.
 struct MemoryWindow : ibv_mw {
+  uint32_t made_as = 0;  // its first key; rkey is the consumer's
   // While it is bound; under the domain's windows_lock_.
-  MemoryRegion* region = nullptr;
+  uint32_t region = 0;  // key
   uint32_t queue_pair = 0;
 };
 
@@ -38,19 +38,17 @@ class ProtectionDomain : public ibv_pd {
 
   // The key of a new region (lkey and rkey are the same), or 0 and errno. Peers hear of its segment.
   uint32_t add(uint64_t address, uint64_t length, int access);
-  // The key is dead when this returns. 0, or ETIMEDOUT when a stopped peer may still be copying.
+  // The key is dead when this returns. 0, or ETIMEDOUT when a stopped peer may still be copying; or EBUSY,
+  // and nothing has changed, while windows are bound to the region.
   int remove(uint32_t key);
-
-  // EBUSY while windows are bound to the region.
-  int can_remove(const MemoryRegion& region);
 
   // A window comes, null and errno on failure, and goes; as with remove().
   MemoryWindow* add_window();
   int remove_window(MemoryWindow* window);
-  // Hot path: binds `window` under `key` for the queue pair of this number, and ends the window of this key
-  // of that queue pair. Allocates nothing. False when that cannot be. The queue pair's peer may be at the
-  // memory still when invalidate() returns.
-  bool bind(MemoryWindow& window, uint32_t key, MemoryRegion& region, uint64_t address, uint64_t length,
+  // Hot path: binds the window that has had the key `window` under `key` for the queue pair of this number,
+  // and ends the window of this key of that queue pair. Allocates nothing. False when that cannot be. The
+  // queue pair's peer may be at the memory still when invalidate() returns.
+  bool bind(uint32_t window, uint32_t key, uint32_t region, uint64_t address, uint64_t length,
             uint32_t access, uint32_t queue_pair);
   bool invalidate(uint32_t key, uint32_t queue_pair);
 
@@ -71,6 +69,11 @@ class ProtectionDomain : public ibv_pd {
            address - entry.address <= entry.length - length;
   }
   // End of hot path.
+
+  // `key` is of a region, or of a window that is bound.
+  bool is_live(uint32_t key) const {
+    return table()[slot_of_key(key)].key.load(std::memory_order_seq_cst) == key;
+  }
 
   std::atomic<int> users{0};  // regions and queue pairs
 
@@ -93,12 +96,17 @@ class ProtectionDomain : public ibv_pd {
   uint32_t use(const std::shared_ptr<Segment>& segment);
   void unbind(MemoryWindow& window);
 
+  // What this process alone knows of a slot of the table.
+  struct Own {
+    MemoryWindow* window;  // whose slot it is
+    uint32_t windows;      // bound to the region in it
+  };
   struct Free {
-    void operator()(MemoryWindow** array) const { std::free(array); }
+    void operator()(Own* array) const { std::free(array); }
   };
   std::vector<MemoryWindow*> windows_;  // under mutex_
-  SpinLock windows_lock_;
-  std::unique_ptr<MemoryWindow*[], Free> window_of_slot_;  // made with the first window; mostly untouched
+  SpinLock windows_lock_;               // binding, and what keeps regions from going
+  std::unique_ptr<Own[], Free> own_;    // made with the first window; mostly untouched
 };
 
 }  // namespace rdmakit::shm

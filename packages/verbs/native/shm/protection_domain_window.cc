@@ -6,21 +6,21 @@
 #include "shm/region_keys.h"
 
 namespace rdmakit::shm {
+namespace {
 
-int ProtectionDomain::can_remove(const MemoryRegion& region) {
-  const std::lock_guard lock(windows_lock_);
-  return region.windows == 0 ? 0 : EBUSY;
-}
+// They differ only in the bits that are the consumer's.
+bool same_window(uint32_t key, uint32_t other) { return ((key ^ other) & ~0xffu) == 0; }
+
+}  // namespace
 
 MemoryWindow* ProtectionDomain::add_window() {
   const std::lock_guard lock(mutex_);
-  if (window_of_slot_ == nullptr) {
-    decltype(window_of_slot_) made(
-        static_cast<MemoryWindow**>(std::calloc(kMaxRegions, sizeof(MemoryWindow*))));
+  if (own_ == nullptr) {
+    decltype(own_) made(static_cast<Own*>(std::calloc(kMaxRegions, sizeof(Own))));
     const std::lock_guard windows_lock(windows_lock_);
-    window_of_slot_ = std::move(made);
+    own_ = std::move(made);
   }
-  const uint32_t key = window_of_slot_ == nullptr ? 0 : make_key();
+  const uint32_t key = own_ == nullptr ? 0 : make_key();
   if (key == 0) {
     errno = ENOMEM;
     return nullptr;
@@ -28,10 +28,12 @@ MemoryWindow* ProtectionDomain::add_window() {
   auto window = std::make_unique<MemoryWindow>();
   window->context = context;
   window->pd = this;
-  window->rkey = key;
+  window->rkey = window->made_as = key;
   window->type = IBV_MW_TYPE_2;
   windows_.push_back(window.get());
   users++;
+  const std::lock_guard windows_lock(windows_lock_);
+  own_[slot_of_key(key)].window = window.get();
   return window.release();
 }
 
@@ -39,42 +41,42 @@ int ProtectionDomain::remove_window(MemoryWindow* window) {
   const std::unique_ptr<MemoryWindow> gone(window);
   const std::lock_guard lock(mutex_);
   std::erase(windows_, window);
+  const uint32_t slot = slot_of_key(window->made_as);
   uint32_t key = 0;
   uint32_t user = 0;
   {
     const std::lock_guard windows_lock(windows_lock_);
-    if (window->region != nullptr) {
+    if (window->region != 0) {
       user = window->queue_pair;
-      key = table()[slot_of_key(window->rkey)].key.load(std::memory_order_relaxed);
+      key = table()[slot].key.load(std::memory_order_relaxed);
       unbind(*window);
     }
+    own_[slot].window = nullptr;
   }
   int error = 0;
   for (QueuePair* queue_pair : queue_pairs_) {
     if (key != 0 && queue_pair->qp_num == user && !queue_pair->wait_for_peer(key)) error = ETIMEDOUT;
   }
-  if (error == 0) free_key(window->rkey);
+  if (error == 0) free_key(window->made_as);
   users--;
   return error;
 }
 
 // Hot path.
-bool ProtectionDomain::bind(MemoryWindow& window, uint32_t key, MemoryRegion& region, uint64_t address,
+bool ProtectionDomain::bind(uint32_t window_key, uint32_t key, uint32_t region, uint64_t address,
                             uint64_t length, uint32_t access, uint32_t queue_pair) {
   constexpr uint32_t kWrites = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
   constexpr uint32_t kKnown = kWrites | IBV_ACCESS_REMOTE_READ;
   const uint32_t slot = slot_of_key(key);
-  if (window.pd != this || region.pd != this || slot != slot_of_key(window.rkey) ||
-      key >> 24 != window.rkey >> 24 || (access & ~kKnown) || length == 0) {
-    return false;
-  }
+  if (!same_window(window_key, key) || region == 0 || (access & ~kKnown) || length == 0) return false;
   const std::lock_guard lock(windows_lock_);
-  const RegionEntry& whole = table()[slot_of_key(region.lkey)];
+  MemoryWindow* window = own_ == nullptr ? nullptr : own_[slot].window;
+  if (window == nullptr || !same_window(window->made_as, key) || window->region != 0) return false;
+  const RegionEntry& whole = table()[slot_of_key(region)];
   const uint32_t needed =
       kRegion | IBV_ACCESS_MW_BIND | (access & kWrites ? uint32_t{IBV_ACCESS_LOCAL_WRITE} : 0);
-  if (window.region != nullptr || whole.key.load(std::memory_order_relaxed) != region.lkey ||
-      (whole.access & needed) != needed || address < whole.address || length > whole.length ||
-      address - whole.address > whole.length - length) {
+  if (whole.key.load(std::memory_order_acquire) != region || (whole.access & needed) != needed ||
+      address < whole.address || length > whole.length || address - whole.address > whole.length - length) {
     return false;
   }
   RegionEntry& entry = table()[slot];
@@ -85,10 +87,9 @@ bool ProtectionDomain::bind(MemoryWindow& window, uint32_t key, MemoryRegion& re
   entry.address = address;
   entry.length = length;
   entry.queue_pair = queue_pair;
-  window.region = &region;
-  window.queue_pair = queue_pair;
-  region.windows++;
-  window_of_slot_[slot] = &window;
+  window->region = region;
+  window->queue_pair = queue_pair;
+  own_[slot_of_key(region)].windows++;
   entry.key.store(key, std::memory_order_release);
   return true;
 }
@@ -96,7 +97,7 @@ bool ProtectionDomain::bind(MemoryWindow& window, uint32_t key, MemoryRegion& re
 bool ProtectionDomain::invalidate(uint32_t key, uint32_t queue_pair) {
   const std::lock_guard lock(windows_lock_);
   const uint32_t slot = slot_of_key(key);
-  MemoryWindow* window = window_of_slot_ == nullptr ? nullptr : window_of_slot_[slot];
+  MemoryWindow* window = own_ == nullptr ? nullptr : own_[slot].window;
   if (window == nullptr || window->queue_pair != queue_pair ||
       table()[slot].key.load(std::memory_order_relaxed) != key) {
     return false;
@@ -107,11 +108,9 @@ bool ProtectionDomain::invalidate(uint32_t key, uint32_t queue_pair) {
 
 // Under windows_lock_. From here on nobody finds the window; who had found it has its key as hazard.
 void ProtectionDomain::unbind(MemoryWindow& window) {
-  const uint32_t slot = slot_of_key(window.rkey);
-  table()[slot].key.store(0, std::memory_order_seq_cst);
-  window_of_slot_[slot] = nullptr;
-  window.region->windows--;
-  window.region = nullptr;
+  table()[slot_of_key(window.made_as)].key.store(0, std::memory_order_seq_cst);
+  own_[slot_of_key(window.region)].windows--;
+  window.region = 0;
   window.queue_pair = 0;
 }
 // End of hot path.

@@ -216,8 +216,8 @@ ibv_mr* ShmProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access
 
 int ShmProvider::dereg_mr(ibv_mr* mr) {
   ProtectionDomain* pd = static_cast<ProtectionDomain*>(mr->pd);
-  if (pd->can_remove(*static_cast<MemoryRegion*>(mr)) != 0) return EBUSY;
   const int error = pd->remove(mr->lkey);
+  if (error == EBUSY) return error;
   pd->users--;
   destroy(static_cast<MemoryRegion*>(mr));
   return error;
@@ -239,10 +239,13 @@ int ShmProvider::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size
   if (!can_register(address, length, access)) return EINVAL;
   ProtectionDomain* before = static_cast<ProtectionDomain*>(mr->pd);
   ProtectionDomain* after = static_cast<ProtectionDomain*>(pd);
-  if (before->can_remove(*own) != 0) return EINVAL;
   const uint32_t key = after->add(reinterpret_cast<uint64_t>(address), length, access);
   if (key == 0) return errno;
   const int error = before->remove(mr->lkey);
+  if (error == EBUSY) {  // windows are bound to it
+    after->remove(key);
+    return EINVAL;
+  }
   after->users++;
   before->users--;
   mr->pd = pd;

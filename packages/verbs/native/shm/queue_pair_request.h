@@ -5,8 +5,9 @@
 
 namespace rdmakit::shm {
 
-// A BIND_MW has its window in compare_add, its region in swap, the window's place and key in remote_address,
-// length and remote_key, and its access flags in immediate.
+// A BIND_MW has the keys of its window and region in compare_add and swap, for either can be gone when its
+// turn comes; what the window is to be in remote_address, length and remote_key, its access flags in
+// immediate.
 struct QueuePair::Request {
   const ibv_sge* sges = nullptr;
   uint64_t length = 0;
@@ -38,8 +39,8 @@ struct QueuePair::Request {
       compare_add = from.wr.atomic.compare_add;
       swap = from.wr.atomic.swap;
     } else if (opcode == IBV_WR_BIND_MW) {
-      compare_add = reinterpret_cast<uint64_t>(from.bind_mw.mw);
-      swap = reinterpret_cast<uint64_t>(from.bind_mw.bind_info.mr);
+      compare_add = from.bind_mw.mw->rkey;
+      swap = from.bind_mw.bind_info.mr->lkey;
       remote_address = from.bind_mw.bind_info.addr;
       remote_key = from.bind_mw.rkey;
       length = from.bind_mw.bind_info.length;

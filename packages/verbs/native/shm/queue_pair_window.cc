@@ -13,9 +13,8 @@ constexpr int kSpins = 200;
 }  // namespace
 
 QueuePair::Outcome QueuePair::bind(const Request& request) {
-  auto* window = static_cast<MemoryWindow*>(reinterpret_cast<ibv_mw*>(request.compare_add));
-  auto* region = static_cast<MemoryRegion*>(reinterpret_cast<ibv_mr*>(request.swap));
-  const bool bound = domain()->bind(*window, request.remote_key, *region, request.remote_address,
+  const bool bound = domain()->bind(static_cast<uint32_t>(request.compare_add), request.remote_key,
+                                    static_cast<uint32_t>(request.swap), request.remote_address,
                                     request.length, request.immediate, qp_num);
   return bound ? Outcome{} : Outcome::failed(IBV_WC_MW_BIND_ERR);
 }
@@ -25,7 +24,7 @@ QueuePair::Outcome QueuePair::bind(const Request& request) {
 // receive; not for longer than kPeerPatience.
 QueuePair::Outcome QueuePair::invalidate(const Request& request) {
   const uint32_t key = request.immediate;
-  if (revoking_ != key) {
+  if (revoking_ != key || key == 0) {  // 0 is no key, and while there is nothing to wait for
     if (!domain()->invalidate(key, qp_num)) return Outcome::failed(IBV_WC_MW_BIND_ERR);
     for (int i = 0; i < kSpins; i++) {
       if (!peer_touches(key)) return Outcome{};
