@@ -1,6 +1,10 @@
 // Memory windows over shm: who may use them, and that nobody does after their end.
+#include <fcntl.h>
+#include <sys/mman.h>
+
 #include <algorithm>
 
+#include "shm/queue_pair.h"
 #include "shm_process.h"
 
 using namespace fixture;
@@ -247,6 +251,71 @@ void closed_while_queued() {
   }
 }
 
+// The server of a pair, and its area as its peer has it: this test is the peer that is at the memory.
+struct Watched {
+  std::unique_ptr<End> client, server;
+  shm::UniqueFd fd;
+  shm::AreaHeader* area = nullptr;
+  std::thread letting_go;
+
+  explicit Watched(Listener& listener) : client(resolve(listener.path, {})) {
+    connect(*client);
+    server = std::make_unique<End>(
+        Id(std::move(listener.events->expect(CmEvent::Type::connect_request).request)), Options{});
+    fd = shm::UniqueFd(fcntl(static_cast<shm::QueuePair*>(server->qp)->area_fd(), F_DUPFD_CLOEXEC, 0));
+    void* at = mmap(nullptr, sizeof *area, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+    CHECK(at != MAP_FAILED);
+    area = static_cast<shm::AreaHeader*>(at);
+    accept(*server);
+    client->id.events->expect(CmEvent::Type::established);
+    server->id.events->expect(CmEvent::Type::established);
+  }
+  ~Watched() {
+    if (letting_go.joinable()) letting_go.join();
+    munmap(area, sizeof *area);
+  }
+  // From now on, and for a moment.
+  void touch(uint32_t key) {
+    if (letting_go.joinable()) letting_go.join();
+    area->hazard.store(key);
+    letting_go = std::thread([this] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      area->hazard.store(0);
+    });
+  }
+  bool touched() const { return area->hazard.load() != 0; }
+};
+
+// The memory of a window that is no longer bound is the application's only when its user has let go.
+void user_after_the_end() {
+  Listener listener;
+  for (const bool region : {false, true}) {
+    Watched pair(listener);
+    Memory far(pair.server->pd, 64, kWindowed);
+    Window window(pair.server->pd);
+    const uint32_t key = bind(*pair.server, window, far, 0, 64);
+    pair.touch(key);
+    ibv_send_wr request{};
+    request.wr_id = 78;
+    request.opcode = IBV_WR_LOCAL_INV;
+    request.invalidate_rkey = key;
+    CHECK(post_request(*pair.server, request) == 0);  // it waits in the queue
+    region ? far.deregister() : window.release();
+    CHECK(!pair.touched());
+    pair.server->expect(78);
+  }
+  Watched pair(listener);
+  Memory near(pair.client->pd, 64), far(pair.server->pd, 64, kWindowed);
+  Window window(pair.server->pd);
+  const uint32_t key = bind(*pair.server, window, far, 0, 64);
+  post_receive(*pair.server, 9, far.sge(0, 64));
+  pair.touch(key);
+  send_with_invalidate(*pair.client, key, near.sge(0, 8));
+  pair.server->expect(9, IBV_WC_WR_FLUSH_ERR);
+  CHECK(!pair.touched());
+  CHECK(pair.server->id.events->expect(CmEvent::Type::disconnected).status == EPROTO);
+}
+
 // --- In another process, which writes as fast as it can.
 
 void write_child(const std::string& path) {
@@ -361,6 +430,7 @@ int main(int argc, char** argv) {
   timed("ends", ends);
   timed("errors", errors);
   timed("closed while queued", closed_while_queued);
+  timed("user after the end", user_after_the_end);
   timed("invalidate under fire", invalidate_under_fire);
   timed("stopped user", stopped_user);
   std::puts("ok");

@@ -42,20 +42,15 @@ int ProtectionDomain::remove_window(MemoryWindow* window) {
   const std::lock_guard lock(mutex_);
   std::erase(windows_, window);
   const uint32_t slot = slot_of_key(window->made_as);
-  uint32_t key = 0;
-  uint32_t user = 0;
   {
     const std::lock_guard windows_lock(windows_lock_);
-    if (window->region != 0) {
-      user = window->queue_pair;
-      key = table()[slot].key.load(std::memory_order_relaxed);
-      unbind(*window);
-    }
+    if (window->region != 0) unbind(*window);
     own_[slot].window = nullptr;
   }
+  // It may have been unbound before, and its user be at the memory still: its keys are dead, all of them.
   int error = 0;
   for (QueuePair* queue_pair : queue_pairs_) {
-    if (key != 0 && queue_pair->qp_num == user && !queue_pair->wait_for_peer(key)) error = ETIMEDOUT;
+    if (!queue_pair->wait_for_peer(window->made_as)) error = ETIMEDOUT;
   }
   if (error == 0) free_key(window->made_as);
   users--;

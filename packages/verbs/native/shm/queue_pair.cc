@@ -297,7 +297,8 @@ void QueuePair::retire() {
 bool QueuePair::wait_for_peer(uint32_t key) {
   const auto clear = [&] {
     const uint32_t hazard = header_->hazard.load(std::memory_order_seq_cst);
-    return key == 0 ? hazard == 0 : hazard != key;
+    if (key == 0 || hazard == 0) return hazard == 0;
+    return hazard == kTakingReceive || (hazard != key && domain()->is_live(hazard));
   };
   if (clear()) return true;
   const std::shared_ptr<Link> link = this->link();

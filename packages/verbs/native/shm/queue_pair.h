@@ -57,6 +57,8 @@ struct Failure {
   static Failure violation() {
     return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal, .peer_keeps_rules = false};
   }
+  // It uses memory that it has given up: until it lets go, that memory is not the application's.
+  static Failure misuse() { return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal}; }
 };
 
 // Far above the copy of the longest message; a peer that takes longer is stopped.
@@ -124,8 +126,8 @@ class QueuePair final : public ibv_qp {
     send_lock_.lock();
     send_lock_.unlock();
   }
-  // Waits until the peer does not touch the region `key`, or with 0 anything: false when it still may
-  // after kPeerPatience.
+  // Waits until the peer does not touch the region or window `key`, nor anything by a key that is dead, which
+  // can be a window on that region; or with 0 anything. False when it still may after kPeerPatience.
   bool wait_for_peer(uint32_t key);
   // Once, now.
   bool peer_touches(uint32_t key) const { return header_->hazard.load(std::memory_order_seq_cst) == key; }

@@ -127,8 +127,12 @@ bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* s
         completion.status = IBV_WC_LOC_ACCESS_ERR;
         return true;
       }
-      // A peer that has ended a window and uses it all the same: it is not waited for here.
-      if (peer_touches(completion.invalidated_rkey)) return false;
+      // A peer that has ended a window and uses it all the same: it is not waited for here, but by the
+      // engine.
+      if (peer_touches(completion.invalidated_rkey)) {
+        fail_later(Failure::misuse());
+        return false;
+      }
     }
   }
   switch (kind) {
