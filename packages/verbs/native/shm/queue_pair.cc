@@ -237,6 +237,8 @@ int QueuePair::fail(const Failure& failure) {
     broken_ = true;
     flush_receives();
   }
+  // The peer can have ended between noting that it tells of the limit and telling.
+  if (shared_ != nullptr) shared_->look_at_limit();
   const uint32_t new_events =
       failure.event | (shared_ != nullptr ? Failure::kLastReceive : Failure::kNothing);
   if (new_events != Failure::kNothing) {
@@ -287,9 +289,9 @@ void QueuePair::raise_events() {
 
 void QueuePair::retire() {
   fail(Failure{});
-  Engine::instance().cancel(errand_);
   receive_queue()->detach(this);
   send_queue()->detach(this);
+  Engine::instance().cancel(errand_);  // now that no completion queue asks for it any more
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
 }
