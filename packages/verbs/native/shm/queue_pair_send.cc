@@ -228,9 +228,13 @@ void QueuePair::tick_soon() {
 
 void QueuePair::progress() {
   bool good = true;
-  if (waiting_.load(std::memory_order_relaxed)) {
+  {
+    // First the lock: a post that has told the peer that it waits, but not us yet, holds it.
     const std::lock_guard lock(send_lock_);
-    if (state_.load(std::memory_order_relaxed) == State::connected) good = drain();
+    if (waiting_.load(std::memory_order_relaxed) &&
+        state_.load(std::memory_order_relaxed) == State::connected) {
+      good = drain();
+    }
   }
   if (!good) fail(Failure::own(blame_));
 }
