@@ -134,8 +134,8 @@ const ReceiveWork* SharedReceiveQueue::claim(uint32_t entry) {
 }
 
 void SharedReceiveQueue::release(uint32_t entry) {
-  claimed_[entry].store(with_ticket(0, kNotPosted), std::memory_order_release);
   const std::lock_guard lock(lock_);
+  claimed_[entry].store(with_ticket(0, kNotPosted), std::memory_order_release);
   free_[free_count_++] = entry;
 }
 // End of hot path.
@@ -184,7 +184,11 @@ void SharedReceiveQueue::leave(QueuePair* queue_pair) {
       const bool known = low_of(claim) == kPosted ||
                          std::any_of(members_.begin(), members_.end(),
                                      [&](const QueuePair* each) { return each->qp_num == low_of(claim); });
-      if (!known && outstanding_[i].load()) publish(i);
+      // Ours before it is listed: one whose message is being claimed goes back to the free ones by itself.
+      if (!known && outstanding_[i].exchange(false)) {
+        publish(i);
+        outstanding_[i].store(true, std::memory_order_release);
+      }
     }
     board_->posted.exchange(next_ticket_, std::memory_order_seq_cst);
     claims_->next.store(next_ticket_ - shape_.entries, std::memory_order_relaxed);
