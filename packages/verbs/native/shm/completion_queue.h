@@ -112,7 +112,7 @@ class CompletionQueue final : public ibv_cq_ex {
   size_t next_recent_ = 0;
 
   // Between ibv_start_poll and ibv_end_poll.
-  SpinLock extended_lock_;
+  std::mutex extended_lock_;  // for as long as the application likes
   ibv_wc current_{};
   uint64_t current_time_ = 0;
 };
