@@ -33,6 +33,8 @@ DeviceEvent::~DeviceEvent() {
     (before == nullptr ? events.first_ : before->next_) = next_;
     if (events.last_ == this) events.last_ = before;
   }
+  // From a sink it is this very event perhaps.
+  if (Engine::instance().on_this_thread()) return;
   events.acted_.wait(lock, [&] { return events.acting_ != this; });
 }
 
@@ -59,17 +61,13 @@ void DeviceEvents::on_ready(uint32_t) {
     if (first_ == nullptr) last_ = nullptr;
     event->waiting_ = false;
     const AsyncEvent told{event->type_, reinterpret_cast<uint64_t>(event->object_)};
-    if (event->act_ != nullptr) {
-      acting_ = event;
-      lock.unlock();
-      event->act_(event->object_);
-      lock.lock();
-      acting_ = nullptr;
-      acted_.notify_all();
-    }
+    acting_ = event;
     lock.unlock();
+    if (event->act_ != nullptr) event->act_(event->object_);
     watchers_.emit(told);
     lock.lock();
+    acting_ = nullptr;
+    acted_.notify_all();
   }
 }
 

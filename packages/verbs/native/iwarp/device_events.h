@@ -21,7 +21,7 @@ class DeviceEvent {
   // `act`: what the engine's thread does with the object before it calls the sinks.
   explicit DeviceEvent(void* object, void (*act)(void*) = nullptr);
   DeviceEvent(const DeviceEvent&) = delete;
-  // Not told any more; waits for `act` if it is running.
+  // Not told any more; waits for `act` and the sinks if they are running, but on the engine's thread.
   ~DeviceEvent();
   // Any thread, under any lock but the list's own.
   void raise(ibv_event_type type);
