@@ -77,6 +77,9 @@ void overrun(Progress progress) {
     CHECK(try_post(*pair.client, write_to(far, 0, 9), {near.sge(0, 8)}) == 0);  // flushed to nowhere
     CHECK(ibv_poll_cq(small, 8, wc) == -1);
     CHECK(state_of(innocent.client->qp) == IBV_QPS_RTS);
+    Pair late(listener, {.progress = progress, .cq = small}, {.progress = Progress::automatic});
+    log.expect(IBV_EVENT_QP_FATAL, late.client->qp);  // the queue is no use to anybody
+    CHECK(late.client->id.events->expect(CmEvent::Type::disconnected).status == EOVERFLOW);
     CHECK(log.count(IBV_EVENT_CQ_ERR) == 0);
   }
   CHECK(provider().destroy_cq(small) == 0);

@@ -15,6 +15,13 @@ namespace {
 // Beyond, one epoll_wait says which sockets are worth a recv.
 constexpr size_t kTriedDirectly = 4;
 
+// Of who feeds a queue that has lost completions.
+Failure overrun_failure() {
+  Failure failure = Failure::protocol(terminate::local_catastrophic);
+  failure.status = EOVERFLOW;
+  return failure;
+}
+
 }  // namespace
 
 CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_context,
@@ -55,9 +62,16 @@ void CompletionQueue::acknowledge(unsigned count) {
 }
 
 void CompletionQueue::attach(QueuePair* queue_pair, int socket) {
-  const std::lock_guard lock(members_mutex_);
-  members_.push_back({queue_pair, socket, false});
-  if (progress_ != Progress::manual) return;
+  {
+    const std::lock_guard lock(members_mutex_);
+    members_.push_back({queue_pair, socket, false});
+    if (progress_ == Progress::manual) watch_last();
+  }
+  // Whoever failed the members may have been through before.
+  if (overrun_.load()) queue_pair->fail(overrun_failure());
+}
+
+void CompletionQueue::watch_last() {
   if (channel_ != nullptr) {
     watch(members_.back(), channel_->poll_set());
   } else if (members_.size() > kTriedDirectly) {
@@ -86,8 +100,7 @@ void CompletionQueue::detach(QueuePair* queue_pair) {
 
 // A thread of the provider's: it takes the queue pairs' locks.
 void CompletionQueue::fail_members() {
-  Failure failure = Failure::protocol(terminate::local_catastrophic);
-  failure.status = EOVERFLOW;
+  const Failure failure = overrun_failure();
   const std::lock_guard lock(members_mutex_);
   for (const Member& member : members_) member.queue_pair->fail(failure);
 }

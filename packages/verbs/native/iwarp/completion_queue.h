@@ -118,6 +118,7 @@ class CompletionQueue : public ibv_cq_ex {
     bool watched;
   };
   void watch(Member& member, PollSet& set);
+  void watch_last();
   std::vector<Member> members_;
   std::unique_ptr<PollSet> own_set_;
 
