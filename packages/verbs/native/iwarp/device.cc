@@ -12,53 +12,13 @@
 #include "iwarp/memory_table.h"
 #include "iwarp/queue_pair.h"
 #include "iwarp/shared_receive_queue.h"
+#include "software/device.h"
 
 namespace rdmakit::iwarp {
-namespace {
-
-int poll_cq(ibv_cq* cq, int entries, ibv_wc* completions) {
-  return CompletionQueue::of(cq)->poll(entries, completions);
-}
-int req_notify_cq(ibv_cq* cq, int solicited_only) {
-  CompletionQueue::of(cq)->request_notification(solicited_only != 0);
-  return 0;
-}
-int post_send(ibv_qp* qp, ibv_send_wr* request, ibv_send_wr** bad) {
-  return static_cast<QueuePair*>(qp)->post_send(request, bad);
-}
-int post_recv(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr** bad) {
-  return static_cast<QueuePair*>(qp)->post_receive(request, bad);
-}
-int post_srq_recv(ibv_srq* srq, ibv_recv_wr* request, ibv_recv_wr** bad) {
-  return static_cast<SharedReceiveQueue*>(srq)->post(request, bad);
-}
-
-struct Device {
-  ibv_device device{};
-  ibv_context context{};
-
-  Device() {
-    std::strncpy(device.name, kDeviceName, sizeof device.name);
-    std::strncpy(device.dev_name, kDeviceName, sizeof device.dev_name);
-    device.node_type = IBV_NODE_RNIC;
-    device.transport_type = IBV_TRANSPORT_IWARP;
-    context.device = &device;
-    context.cmd_fd = -1;
-    context.async_fd = -1;
-    context.num_comp_vectors = 1;
-    pthread_mutex_init(&context.mutex, nullptr);
-    context.ops.poll_cq = poll_cq;
-    context.ops.req_notify_cq = req_notify_cq;
-    context.ops.post_send = post_send;
-    context.ops.post_recv = post_recv;
-    context.ops.post_srq_recv = post_srq_recv;
-  }
-};
-
-}  // namespace
 
 ibv_context* device_context() {
-  static Device* device = std::make_unique<Device>().release();
+  using Device = software::Device<CompletionQueue, QueuePair, SharedReceiveQueue>;
+  static Device* device = std::make_unique<Device>(kDeviceName, IBV_NODE_RNIC, IBV_TRANSPORT_IWARP).release();
   return &device->context;
 }
 
