@@ -87,9 +87,12 @@ export const TYPE = {
   response: 4,
   error: 5,
   close: 6,
+  offer: 7,
+  settled: 8,
   writable: 0x100,
   broken: 0x101,
   detached: 0x102,
+  read: 0x103,
 } as const
 
 function load(): NativeRing {
