@@ -7,12 +7,14 @@ import {
   type WaitOptions,
   within,
 } from '@rdmakit/verbs'
-import { Observable, Subject } from 'rxjs'
+import type { Observable, ObservableInput } from 'rxjs'
+import type { RingBatch } from './batch.js'
 import { decodeError } from './errors.js'
+import { Inbox } from './inbox.js'
 import { Link, type LinkSink } from './link.js'
 import type { RingMessage } from './message.js'
 import { TYPE } from './native.js'
-import { type ConnectOptions, type Settings, settings } from './options.js'
+import { type ConnectOptions, type Settings, settings, whole } from './options.js'
 import { Outbox } from './outbox.js'
 import { PendingRequests } from './requests.js'
 import { type RequestHandler, Responder } from './responder.js'
@@ -21,6 +23,13 @@ import { type RequestHandler, Responder } from './responder.js'
 export type CloseReason = VerbsError | undefined
 
 export interface RequestOptions extends WaitOptions {}
+
+export interface BatchOptions {
+  /** messages in a batch at most, 1 … 65536, default 256 */
+  readonly limit?: number
+  /** ends the iteration with its reason */
+  readonly signal?: AbortSignal
+}
 
 export interface CloseOptions {
   /**
@@ -50,12 +59,11 @@ export class RingConnection {
   readonly closed: Promise<CloseReason>
   readonly #closed = deferred<CloseReason>()
   readonly #link: Link
-  readonly #subject = new Subject<RingMessage>()
+  readonly #inbox = new Inbox()
   readonly #requests: PendingRequests
   readonly #outbox: Outbox
   readonly #responder: Responder
   readonly #peerClosed = deferred<void>()
-  #waiting: RingMessage[] = []
   #state: 'open' | 'closing' | 'ended' = 'open'
   #peerHasClosed = false
   #ending: Promise<void> | undefined
@@ -72,20 +80,7 @@ export class RingConnection {
     })
     this.#responder = new Responder((type, correlation, bytes) => this.#outbox.post(type, correlation, bytes))
     this.closed = this.#closed.promise
-    this.messages = new Observable((subscriber) => {
-      const subscription = this.#state === 'ended' ? undefined : this.#subject.subscribe(subscriber)
-      const waiting = this.#waiting
-      this.#waiting = []
-      for (const message of waiting) {
-        if (subscriber.closed) this.#waiting.push(message)
-        else {
-          subscriber.next(message)
-          message.release()
-        }
-      }
-      if (subscription === undefined) subscriber.complete()
-      return subscription
-    })
+    this.messages = this.#inbox.observe()
     const sink: LinkSink = {
       message: (type, message) => this.#receive(type, message),
       writable: (room) => this.#outbox.onWritable(room),
@@ -171,6 +166,27 @@ export class RingConnection {
     return this.#outbox.send(TYPE.data, 0, bytes)
   }
 
+  /**
+   * Messages in batches: all that have arrived, when the next batch is asked for. They are readable until
+   * then. A consumer that takes its time stalls the sender, not this process's memory. It ends when the
+   * connection does.
+   * @throws UsageError when messages are taken in another way already; the signal's reason
+   */
+  batches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
+    return this.#inbox.batches(whole('limit', limit, 1, 65_536), signal)
+  }
+
+  /**
+   * Runs `project` on each message, on at most `concurrency` (default 1, at most 65536) at a time, and
+   * gives what comes of it. A message is readable until what `project` returned, a promise or an
+   * observable, has completed; only then is its part of the ring given back, so a slow consumer stops the
+   * sender and what waits takes no memory but the ring's. It completes when the connection ends and
+   * errors when `project` fails.
+   */
+  consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
+    return this.#inbox.consume(project, whole('concurrency', concurrency, 1, 65_536))
+  }
+
   /** Posts what was sent in this turn now. */
   flush(): void {
     this.#outbox.flushScheduled()
@@ -230,7 +246,7 @@ export class RingConnection {
 
   /** Ends the connection. Idempotent; resolves when its resources are free. Never rejects. */
   async close({ drain = true, timeout = DEFAULT_TIMEOUT_MS }: CloseOptions = {}): Promise<void> {
-    for (const message of this.#waiting.splice(0)) message.release()
+    this.#inbox.discard()
     if (!drain) await this.#end(undefined)
     else if (this.#state === 'open') await this.#shutdown(timeout, this.#peerClosed.promise)
     await this.closed
@@ -252,12 +268,7 @@ export class RingConnection {
     }
     switch (type) {
       case TYPE.data:
-        if (!this.#subject.observed || this.#waiting.length > 0) {
-          this.#waiting.push(message)
-          return
-        }
-        this.#subject.next(message)
-        message.release()
+        this.#inbox.arrive(message)
         return
       case TYPE.request:
         this.#responder.answer(message)
@@ -345,7 +356,7 @@ export class RingConnection {
     this.#requests.rejectAll(failure)
     this.#outbox.end(failure)
     this.#peerClosed.resolve()
-    this.#subject.complete()
+    this.#inbox.end()
     this.#closed.resolve(final)
   }
 

@@ -23,6 +23,16 @@ export class HeldFrames {
     this.#frames.push(frame)
   }
 
+  /** A frame that came and is done with. True when {@link released} moved over it: nothing before it is held. */
+  pass(end: number): boolean {
+    if (this.#frames.length > 0) {
+      this.#frames.push({ end, isReleased: true })
+      return false
+    }
+    this.released = end
+    return true
+  }
+
   /** Moves {@link released} over what was let go. False when it did not move. */
   advance(): boolean {
     const from = this.#first

@@ -1,5 +1,7 @@
 export { acceptRing, refuseRing } from './accept.js'
+export { RingBatch } from './batch.js'
 export {
+  type BatchOptions,
   type CloseOptions,
   type CloseReason,
   type RequestOptions,

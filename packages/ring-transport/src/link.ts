@@ -35,7 +35,8 @@ const HEADER = 16
 export class Link implements FrameSink, MessageSource {
   readonly id: ConnectionId
   readonly poller: Poller
-  readonly ringBytes: Uint8Array
+  readonly memory: Uint8Array
+  readonly debug: boolean
   readonly held = new HeldFrames()
   readonly #protectionDomain: ProtectionDomain
   readonly #ring: MemoryRegion
@@ -64,7 +65,8 @@ export class Link implements FrameSink, MessageSource {
     this.#settings = chosen
     this.#entries = chosen.receiveDepth + chosen.sendDepth + 2 * RESERVED
     this.#halfRing = 2 ** (chosen.log2Capacity - 7)
-    this.ringBytes = new Uint8Array(ring.buffer)
+    this.debug = chosen.debug
+    this.memory = new Uint8Array(ring.buffer)
   }
 
   /** Connects; the id is closed when it throws. */
@@ -192,7 +194,7 @@ export class Link implements FrameSink, MessageSource {
         break
       }
       default: {
-        const message = new RingMessage(this, offset, length, end, correlation)
+        const message = new RingMessage(this, offset, length, end, correlation, 0)
         this.held.add(message)
         if (this.#sink !== undefined) this.#sink.message(type, message)
         else this.#pass((sink) => sink.message(type, message))

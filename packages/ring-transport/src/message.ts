@@ -1,17 +1,21 @@
 import { UsageError } from '@rdmakit/verbs'
 
-/** @internal what a message needs of its connection */
+/** @internal where a message's bytes are */
 export interface MessageSource {
-  readonly ringBytes: Uint8Array
-  /** gives back the ring up to the oldest message that is still held */
+  /** all of the memory that messages lie in */
+  readonly memory: Uint8Array
+  /** whether the bytes of released messages are made unreadable */
+  readonly debug: boolean
+  /** gives the memory back up to the oldest message that is still held */
   released(): void
 }
 
 /**
- * A message in the ring. Its bytes are a view of registered memory, not a copy: they are good until
- * the message is released, which happens by itself when the callback that got it returns. To keep
- * them longer either `copy()`, or `retain()` now and `release()` later. A message that is held stops
- * the ring behind it from being reused, so a few held for long, or many for short, stall the sender.
+ * A message. Its bytes are a view of registered memory, the ring itself unless the message was too
+ * large for it, not a copy: they are good until the message is released, which happens by itself when
+ * the callback that got it returns. To keep them longer either `copy()`, or `retain()` now and
+ * `release()` later. A message that is held stops the ring behind it from being reused, so a few held
+ * for long, or many for short, stall the sender.
  */
 export class RingMessage {
   /** bytes of the payload */
@@ -22,15 +26,30 @@ export class RingMessage {
   readonly correlation: number
   readonly #source: MessageSource
   readonly #offset: number
+  readonly #immediate: number
   #holds = 1
+  #guard: Guard | undefined
 
   /** @internal */
-  constructor(source: MessageSource, offset: number, length: number, end: number, correlation: number) {
+  constructor(
+    source: MessageSource,
+    offset: number,
+    length: number,
+    end: number,
+    correlation: number,
+    immediate: number,
+  ) {
     this.#source = source
     this.#offset = offset
     this.length = length
     this.end = end
     this.correlation = correlation
+    this.#immediate = immediate
+  }
+
+  /** The 32 bits that the sender gave with the message, without a sign; 0 when it gave none. */
+  get immediate(): number {
+    return this.#immediate >>> 0
   }
 
   /** True once {@link data} can no longer be read. */
@@ -45,13 +64,15 @@ export class RingMessage {
    */
   get data(): Uint8Array {
     this.#require()
-    return this.#source.ringBytes.subarray(this.#offset, this.#offset + this.length)
+    if (!this.#source.debug) return this.#source.memory.subarray(this.#offset, this.#offset + this.length)
+    this.#guard ??= new Guard(this.#source.memory, this.#offset, this.length)
+    return this.#guard.bytes
   }
 
   /** The payload in memory of its own. @throws UsageError after the release */
   copy(): Uint8Array<ArrayBuffer> {
     this.#require()
-    return this.#source.ringBytes.slice(this.#offset, this.#offset + this.length) as Uint8Array<ArrayBuffer>
+    return copyOf(this.#source.memory, this.#offset, this.length)
   }
 
   /** The payload read as UTF-8. @throws UsageError after the release */
@@ -69,15 +90,114 @@ export class RingMessage {
   /** Lets go of one {@link retain}. The last one gives the ring's bytes back; more are ignored. */
   release(): void {
     if (this.#holds === 0) return
-    if (--this.#holds === 0) this.#source.released()
+    if (--this.#holds > 0) return
+    if (this.#source.debug) {
+      this.#guard ??= new Guard(this.#source.memory, this.#offset, 0)
+      this.#guard.close()
+    }
+    this.#source.released()
+  }
+
+  /** @internal */
+  show(view: RingView): void {
+    const { memory, debug } = this.#source
+    view.set(memory, this.#offset, this.length, this.#immediate, debug)
   }
 
   #require(): void {
-    if (this.#holds === 0)
-      throw new UsageError(
-        'this message is released; call copy() or retain() before the callback that got it returns',
-      )
+    if (this.#holds === 0) throw usedAfterRelease(this.#guard)
   }
 }
 
+/**
+ * What `drain` hands out: one object, used again for each message, so that a program that polls
+ * allocates nothing. All of it is good until the callback returns.
+ */
+export class RingView {
+  /** memory that the message lies in: its bytes are those from `offset` to `offset + length` */
+  bytes: Uint8Array = NOTHING
+  /** bytes from the start of {@link bytes} to the payload */
+  offset = 0
+  /** bytes of the payload */
+  length = 0
+  #immediate = 0
+  #guard: Guard | undefined
+
+  /** The 32 bits that the sender gave with the message, without a sign; 0 when it gave none. */
+  get immediate(): number {
+    return this.#immediate >>> 0
+  }
+
+  /** The payload as a view of the memory. It allocates the view: use `bytes` and `offset` where that matters. */
+  get data(): Uint8Array {
+    return this.bytes.subarray(this.offset, this.offset + this.length)
+  }
+
+  /** The payload in memory of its own. */
+  copy(): Uint8Array<ArrayBuffer> {
+    return copyOf(this.bytes, this.offset, this.length)
+  }
+
+  /** The payload read as UTF-8. */
+  text(): string {
+    return DECODER.decode(this.data)
+  }
+
+  /** @internal hot path */
+  set(memory: Uint8Array, offset: number, length: number, immediate: number, debug: boolean): void {
+    this.length = length
+    this.#immediate = immediate
+    if (debug) {
+      this.#guard = new Guard(memory, offset, length)
+      this.bytes = this.#guard.bytes
+      this.offset = 0
+    } else {
+      this.bytes = memory
+      this.offset = offset
+    }
+  }
+
+  /** @internal the callback has returned */
+  clear(): void {
+    if (this.#guard === undefined) return
+    this.#guard.close()
+    this.#guard = undefined
+    this.bytes = NOTHING
+    this.length = 0
+  }
+}
+
+/**
+ * A message's bytes in debug mode: a copy in a buffer of its own, which is taken away at the release. A
+ * view that somebody kept is empty from then on, its elements are undefined, and a DataView of it throws.
+ */
+class Guard {
+  readonly bytes: Uint8Array<ArrayBuffer>
+  released: Error | undefined
+
+  constructor(memory: Uint8Array, offset: number, length: number) {
+    this.bytes = copyOf(memory, offset, length)
+  }
+
+  close(): void {
+    structuredClone(this.bytes.buffer, { transfer: [this.bytes.buffer] })
+    this.released = new Error('it was released here')
+  }
+}
+
+function usedAfterRelease(guard: Guard | undefined): UsageError {
+  const failure = new UsageError(
+    'this message is released; call copy() or retain() before the callback that got it returns',
+  )
+  if (guard?.released !== undefined) failure.cause = guard.released
+  return failure
+}
+
+function copyOf(memory: Uint8Array, offset: number, length: number): Uint8Array<ArrayBuffer> {
+  const copy = new Uint8Array(length)
+  copy.set(memory.subarray(offset, offset + length))
+  return copy
+}
+
+const NOTHING = new Uint8Array()
 const DECODER = new TextDecoder()

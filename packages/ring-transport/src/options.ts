@@ -35,6 +35,11 @@ export interface RingOptions {
    * that size for what it sends.
    */
   readonly maxPeerCapacity?: number
+  /**
+   * Find uses of messages after their release: `data` is then a copy whose buffer is taken away at the
+   * release. Slow; default false, or true when RDMAKIT_RING_DEBUG is 1 in the environment.
+   */
+  readonly debug?: boolean
 }
 
 export interface ConnectOptions extends RingOptions, WaitOptions {}
@@ -50,6 +55,7 @@ export interface Settings {
   readonly immediate: boolean
   readonly applicationData: Uint8Array
   readonly maxPeerCapacity: number
+  readonly debug: boolean
   readonly wait: WaitOptions
 }
 
@@ -74,6 +80,7 @@ export function settings(options: ConnectOptions): Settings {
     immediate: notification === 'immediate',
     applicationData,
     maxPeerCapacity: whole('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
+    debug: options.debug ?? process.env.RDMAKIT_RING_DEBUG === '1',
     wait: {
       ...(options.signal === undefined ? {} : { signal: options.signal }),
       ...(options.timeout === undefined ? {} : { timeout: options.timeout }),
@@ -81,7 +88,8 @@ export function settings(options: ConnectOptions): Settings {
   }
 }
 
-function whole(name: string, value: number, least: number, most: number): number {
+/** @internal `value`, if it is a whole number in the range */
+export function whole(name: string, value: number, least: number, most: number): number {
   if (!Number.isInteger(value) || value < least || value > most)
     throw new UsageError(`${name} must be a whole number from ${least} to ${most}, not ${value}`)
   return value
