@@ -1,0 +1,45 @@
+import { randomUUID } from 'node:crypto'
+import { type ConnectOptions, RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
+
+/** Where a test listens, on each provider that runs everywhere. */
+export const PROVIDERS = [
+  ['iwarp', () => 'iwarp://127.0.0.1:0'],
+  ['shm', () => `shm:///tmp/rdmakit-ring-${process.pid}-${randomUUID().slice(0, 8)}.sock`],
+] as const
+
+export interface Pair extends AsyncDisposable {
+  /** the end that connected */
+  readonly a: RingConnection
+  /** the end that accepted */
+  readonly b: RingConnection
+  readonly server: RingServer
+}
+
+/** Both ends of one connection, in this process. Disposing breaks it. */
+export async function pair(
+  uri: string,
+  server: Partial<RingServerOptions> = {},
+  client: ConnectOptions = {},
+): Promise<Pair> {
+  let accepted!: (connection: RingConnection) => void
+  const arrived = new Promise<RingConnection>((resolve) => {
+    accepted = resolve
+  })
+  const listening = await RingServer.listen(uri, { onConnection: accepted, ...server })
+  try {
+    const a = await RingConnection.connect(listening.uri, client)
+    const b = await arrived
+    return {
+      a,
+      b,
+      server: listening,
+      async [Symbol.asyncDispose]() {
+        await a.close({ drain: false })
+        await listening.close({ drain: false })
+      },
+    }
+  } catch (failure) {
+    await listening.close({ drain: false })
+    throw failure
+  }
+}

@@ -1,0 +1,189 @@
+import { concatMap, firstValueFrom, from, lastValueFrom, take, toArray } from 'rxjs'
+import { describe, expect, it } from 'vitest'
+import type { RingMessage } from '../src/index.js'
+import { PROVIDERS, pair } from './helpers/pair.js'
+import { pattern, sendAll } from './helpers/processes.js'
+
+const numbered = (count: number, length = 64) =>
+  Array.from({ length: count }, (_, i) => {
+    const message = new Uint8Array(length)
+    new DataView(message.buffer).setUint32(0, i)
+    return message
+  })
+const number = (message: RingMessage) =>
+  new DataView(message.data.buffer, message.data.byteOffset).getUint32(0)
+
+/** Something to wait for, many times. */
+function gate() {
+  let open = () => {}
+  let opened = Promise.resolve()
+  return {
+    shut() {
+      opened = new Promise((resolve) => {
+        open = resolve
+      })
+    },
+    open: () => open(),
+    passed: () => opened,
+  }
+}
+
+describe.each(PROVIDERS)('over %s', (_, uri) => {
+  describe('batches', () => {
+    it('bring all that has arrived, in order, and end with the connection', async () => {
+      await using ends = await pair(uri())
+      const sending = sendAll(ends.a, numbered(20_000)).then(() => ends.a.close())
+      let next = 0
+      let batches = 0
+      for await (const batch of ends.b.batches({ limit: 100 })) {
+        batches++
+        expect(batch.length).toBeLessThanOrEqual(100)
+        for (const message of batch) expect(number(message)).toBe(next++)
+      }
+      await sending
+      expect(next).toBe(20_000)
+      expect(batches).toBeGreaterThanOrEqual(200)
+      expect(batches).toBeLessThan(20_000)
+    })
+
+    it('are readable until the next is asked for, what was retained longer', async () => {
+      await using ends = await pair(uri())
+      await sendAll(ends.a, [pattern(100, 1), pattern(100, 2)])
+      const batches = ends.b.batches({ limit: 1 })
+      const first = (await batches.next()).value?.messages[0] as RingMessage
+      expect(first.copy()).toEqual(pattern(100, 1))
+      first.retain()
+      const second = (await batches.next()).value?.messages[0] as RingMessage
+      expect(first.copy()).toEqual(pattern(100, 1))
+      first.release()
+      expect(first.isReleased).toBe(true)
+      expect(second.isReleased).toBe(false)
+      await batches.return()
+      expect(second.isReleased).toBe(true)
+    })
+
+    it('stall the sender of a consumer that does not ask', async () => {
+      await using ends = await pair(uri(), { capacity: 8192 })
+      const batches = ends.b.batches({ limit: 8 })
+      const messages = numbered(200, 512)
+      const sending = sendAll(ends.a, messages)
+      await batches.next()
+      // A ring of 8 KiB holds 14 of these, and 8 of them are in the consumer's hands.
+      expect(ends.a.send(messages[0] as Uint8Array)).toBe(false)
+      let seen = 8
+      while (seen < 200) seen += (await batches.next()).value?.length ?? 0
+      expect(await sending).toBeGreaterThan(0)
+      expect(seen).toBe(200)
+    })
+
+    it('end with the signal, and leave the messages to the next consumer', async () => {
+      await using ends = await pair(uri())
+      const stop = new AbortController()
+      const batches = ends.b.batches({ signal: stop.signal })
+      const waiting = batches.next()
+      stop.abort(new Error('enough'))
+      await expect(waiting).rejects.toThrow('enough')
+      ends.a.send(pattern(9, 9))
+      expect(await firstValueFrom(ends.b.consume((message) => [message.copy()]))).toEqual(pattern(9, 9))
+    })
+
+    it('cannot be taken beside another consumer', async () => {
+      await using ends = await pair(uri())
+      const subscription = ends.b.messages.subscribe()
+      await expect(ends.b.batches().next()).rejects.toMatchObject({ name: 'UsageError' })
+      subscription.unsubscribe()
+      const batches = ends.b.batches()
+      void batches.next().catch(() => {})
+      await expect(lastValueFrom(ends.b.consume(() => []))).rejects.toMatchObject({ name: 'UsageError' })
+      await expect(lastValueFrom(ends.b.messages)).rejects.toMatchObject({ name: 'UsageError' })
+    })
+  })
+
+  describe('consume', () => {
+    it('holds each message until the consumer is done with it, and stops the sender meanwhile', async () => {
+      await using ends = await pair(uri(), { capacity: 8192 })
+      const door = gate()
+      door.shut()
+      const messages = numbered(100, 512)
+      let working = 0
+      let most = 0
+      const seen = lastValueFrom(
+        ends.b
+          .consume(async (message) => {
+            most = Math.max(most, ++working)
+            await door.passed()
+            working--
+            return number(message)
+          }, 3)
+          .pipe(take(100), toArray()),
+      )
+      const sending = sendAll(ends.a, messages)
+      await expect.poll(() => working).toBe(3)
+      expect(ends.a.send(messages[0] as Uint8Array)).toBe(false)
+      door.open()
+      expect((await seen).toSorted((x, y) => x - y)).toEqual(messages.map((_, i) => i))
+      expect(most).toBe(3)
+      expect(await sending).toBeGreaterThan(0)
+    })
+
+    it('gives the ring back when it is left, and when a consumer fails', async () => {
+      await using ends = await pair(uri(), { capacity: 4096 })
+      let kept: RingMessage | undefined
+      const failing = lastValueFrom(
+        ends.b.consume((message) => {
+          kept = message
+          throw new Error('cannot')
+        }),
+      )
+      ends.a.send(pattern(1000, 1))
+      await expect(failing).rejects.toThrow('cannot')
+      expect(kept?.isReleased).toBe(true)
+      const left = ends.b.consume((message) => {
+        kept = message
+        return new Promise<never>(() => {})
+      })
+      const subscription = left.subscribe()
+      ends.a.send(pattern(1000, 2))
+      await expect.poll(() => kept?.isReleased).toBe(false)
+      subscription.unsubscribe()
+      expect(kept?.isReleased).toBe(true)
+      // All of the ring is free again: twenty times its size goes through.
+      const all = lastValueFrom(
+        ends.b
+          .consume((message) => from([message.length]).pipe(concatMap((length) => [length])))
+          .pipe(take(80), toArray()),
+      )
+      await sendAll(
+        ends.a,
+        Array.from({ length: 80 }, (_, i) => pattern(1000, i)),
+      )
+      expect(await all).toHaveLength(80)
+    })
+
+    it('completes when the connection ends', async () => {
+      await using ends = await pair(uri())
+      const seen = lastValueFrom(ends.b.consume((message) => [message.text()]).pipe(toArray()))
+      await sendAll(ends.a, [Buffer.from('a'), Buffer.from('b')])
+      await ends.a.close()
+      expect(await seen).toEqual(['a', 'b'])
+    })
+  })
+
+  describe('in debug mode', () => {
+    it('a view that is kept is empty after the release, and the error says where that was', async () => {
+      await using ends = await pair(uri(), { debug: true })
+      let view: Uint8Array | undefined
+      const message = firstValueFrom(ends.b.messages)
+      ends.b.messages.subscribe((one) => {
+        view = one.data
+        expect(Buffer.from(view).toString()).toBe('mine')
+      })
+      ends.a.send(Buffer.from('mine'))
+      const late = await message
+      expect(view).toHaveLength(0)
+      expect(() => late.data).toThrow(
+        expect.objectContaining({ cause: expect.objectContaining({ message: 'it was released here' }) }),
+      )
+    })
+  })
+})
