@@ -64,7 +64,7 @@ void exchange(Side& side, uint32_t number, uint64_t total, uint32_t& tail) {
   bool full = false, dirty = false;
   for (;;) {
     for (int i = 0; i < 7 && sent < total && !full; ++i) {
-      const auto result = side.poller->send(number, ring::FrameType::data, sent, bytes, sent % sizeof bytes);
+      const auto result = side.poller->send(number, ring::FrameType::data, 0, 0, bytes, sent % sizeof bytes);
       if (result == ring::SendResult::full) full = true;
       if (result == ring::SendResult::done) ++sent;
       CHECK(result == ring::SendResult::full || result == ring::SendResult::done);

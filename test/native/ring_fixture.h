@@ -155,15 +155,15 @@ class Side {
     ibv_qp_init_attr attributes = {};
     attributes.send_cq = attributes.recv_cq = cq_.get();
     attributes.qp_type = IBV_QPT_RC;
-    attributes.cap = {shape.send_depth + ring::kReservedForCredit,
-                      shape.receive_depth + ring::kReservedForCredit, 1, 1, shape.max_inline};
+    attributes.cap = {shape.send_depth + ring::kReservedForControl,
+                      shape.receive_depth + ring::kReservedForControl, 1, 1, shape.max_inline};
     ibv_qp* qp = end.id->create_qp(pd_.get(), &attributes);
     end.qp = QpRef(Counted::make(HandleKind::queue_pair, qp, capabilities_, attributes.cap.max_inline_data,
                                  [qp, id = end.id, cq = cq_, pd = pd_] { iwarp_provider().destroy_qp(qp); }));
     end.ring =
         region((size_t{1} << shape.log2_capacity) + ring::Receiver::ring_words(shape.receive_depth) * 8);
-    ring::ConnectionOptions options{end.qp, end.ring, shape.log2_capacity, shape.receive_depth,
-                                    shape.send_depth};
+    ring::ConnectionOptions options{
+        end.qp, end.ring, shape.log2_capacity, shape.receive_depth, {.depth = shape.send_depth}};
     CHECK(poller->attach(options, end.number) == 0);
     ring_units = 1u << (shape.log2_capacity - ring::kUnitLog2);
   }

@@ -120,7 +120,8 @@ class Traffic {
       const uint32_t length = length_of_next();
       fill(payload_.data(), length, stream.sent);
       const auto result =
-          side_.poller->send(stream.end->number, ring::FrameType::data, stream.sent, payload_.data(), length);
+          side_.poller->send(stream.end->number, ring::FrameType::data, static_cast<uint32_t>(stream.sent),
+                             ~static_cast<uint32_t>(stream.sent), payload_.data(), length);
       if (result == ring::SendResult::full) {
         stream.full = true;
         break;
@@ -185,13 +186,14 @@ class Traffic {
   }
 
   void check_message(Stream& stream, const ring::Descriptor& descriptor) {
-    CHECK(descriptor.correlation == stream.received, "message %lu came for %lu", descriptor.correlation,
+    CHECK(descriptor.correlation == stream.received, "message %u came for %lu", descriptor.correlation,
           stream.received);
+    CHECK(descriptor.immediate == ~descriptor.correlation);
     ++stream.received;
     const uint8_t* data = static_cast<const uint8_t*>(stream.end->ring->addr) + descriptor.offset;
     if (expected_.size() < descriptor.length) expected_.resize(descriptor.length);
     fill(expected_.data(), descriptor.length, descriptor.correlation);
-    CHECK(std::memcmp(data, expected_.data(), descriptor.length) == 0, "message %lu of %u bytes is corrupt",
+    CHECK(std::memcmp(data, expected_.data(), descriptor.length) == 0, "message %u of %u bytes is corrupt",
           descriptor.correlation, descriptor.length);
   }
 

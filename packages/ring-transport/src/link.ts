@@ -22,8 +22,8 @@ export interface LinkSink {
   broken(reason: VerbsError): void
 }
 
-/** Work requests and receives for credit alone, which so never waits for data (native/ring/wire.h). */
-const RESERVED = 4
+/** Work requests and receives for control alone, which so never waits for data (native/ring/wire.h). */
+const RESERVED = 6
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
 const HEADER = 16
@@ -165,11 +165,11 @@ export class Link implements FrameSink, MessageSource {
   }
 
   send(type: number, correlation: number, bytes: Uint8Array): number {
-    return this.poller.native.send(this.#connection, type, correlation, bytes)
+    return this.poller.native.send(this.#connection, type, correlation, 0, bytes)
   }
 
   flush(): number {
-    return this.poller.native.flush(this.#connection)
+    return this.poller.flush(this.#connection)
   }
 
   drained(): boolean {
@@ -303,4 +303,5 @@ const VIOLATIONS = [
   'a frame of unknown type or flags',
   'a pad that does not end at the ring’s end',
   'a notification of the wrong size',
+  'a second ping before the first was answered',
 ]

@@ -13,12 +13,20 @@ export interface NativeLayout {
   readonly released: number
   /** in a slot: units credited to the peer, written by the thread */
   readonly reported: number
+  /**
+   * in a slot: three words that a call about its lane writes, in units modulo 2^32: where the next frame
+   * goes, how far frames may reach (the window), and how far they have been posted
+   */
+  readonly lanes: number
   readonly descriptors: number
   readonly descriptorStride: number
   readonly descriptorCount: number
 }
 
-/** The native half of a {@link Poller}; its thread runs from the constructor to `stop`. */
+/**
+ * The native half of a {@link Poller}; its thread runs from the constructor to `stop`. A descriptor is eight
+ * words: connection, offset, length, type, correlation, immediate, end, zero.
+ */
 export interface NativePoller {
   readonly memory: ArrayBuffer
   readonly layout: NativeLayout
@@ -29,6 +37,8 @@ export interface NativePoller {
     log2Capacity: number,
     receiveDepth: number,
     sendDepth: number,
+    /** work requests, at most a quarter of `sendDepth`, which is what 0 means */
+    signalEvery: number,
   ): number
   /** Makes the connection able to send, now that the peer's ring is known. */
   establish(
@@ -40,10 +50,30 @@ export interface NativePoller {
     receiveDepth: number,
     writeWithImmediate: boolean,
   ): void
-  /** Queues a frame: one of {@link SEND}. */
-  send(connection: number, type: number, correlation: number, bytes: Uint8Array): number
-  /** Posts what is queued: {@link SEND}.done, or full (a writable event follows), or failed. */
-  flush(connection: number): number
+  /**
+   * The lane: JavaScript lays frames out in the staging region itself, from the lane's `next` up to its
+   * window, and says how far it got by `next`. `reserve` makes room for a payload of `length` bytes in one
+   * piece, behind a pad when it does not fit before the ring's end, and posts what is laid out when there is
+   * no room otherwise. {@link SEND}.done: the lane says where; full: a writable event with
+   * {@link GRANT_ROOM} follows; tooLong, closed, failed (also for a `next` beyond the window).
+   */
+  reserve(connection: number, next: number, length: number): number
+  /**
+   * Posts all up to `next` as one batch: {@link SEND}.done, or full (a writable event follows, then call
+   * again), closed, failed. `signal` 1: from now on each post completes by itself, so that `drained` comes
+   * true; to be said no later than with the last frame.
+   */
+  flush(connection: number, next: number, signal: number): number
+  /** Copies a frame behind what is laid out, and posts when a batch is together: as `reserve`. */
+  send(connection: number, type: number, correlation: number, immediate: number, bytes: Uint8Array): number
+  /** Asks the peer's poller for a sign of life: done, full while the last one is not answered, closed, failed. */
+  ping(connection: number): number
+  /** Fills `out` in the order of `connectionCounters`. False when there is no such connection. */
+  counters(connection: number, out: Float64Array): boolean
+  /** Fills `out` in the order of `pollerCounters`. */
+  pollerCounters(out: Float64Array): void
+  /** In mode `caller` only: takes completions and describes what they brought. Returns the board's head. */
+  turn(): number
   /** Whether everything sent has completed; if not, a writable event follows. */
   drained(connection: number): boolean
   /** Reports the released position to the peer. */
@@ -71,6 +101,8 @@ export interface NativeRing {
     descriptorCount: number,
     doorbell: () => void,
   ) => NativePoller
+  readonly connectionCounters: readonly string[]
+  readonly pollerCounters: readonly string[]
 }
 
 /** What `send` and `flush` return. */

@@ -28,7 +28,7 @@ export interface PollerOptions {
   readonly maxConnections?: number
   /**
    * Entries of the completion queue, default 69632 or what the device allows. The depths of all
-   * connections must fit; a connection of the default depths takes 264, so 263 of them do.
+   * connections must fit; a connection of the default depths takes 268, so 259 of them do.
    */
   readonly completionQueueEntries?: number
   /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */
@@ -169,7 +169,7 @@ export class Poller {
         this.queue.description,
         `${this.#entriesUsed} of ${this.#entries} entries are taken; raise completionQueueEntries`,
       )
-    const connection = this.#native.attach(queuePair, ring, log2Capacity, receiveDepth, sendDepth)
+    const connection = this.#native.attach(queuePair, ring, log2Capacity, receiveDepth, sendDepth, 0)
     this.#entriesUsed += entries
     this.#sinks.set(connection, sink)
     if (this.#sinks.size === 1) this.#native.setRef(true)
@@ -192,6 +192,16 @@ export class Poller {
   credited(connection: number): number {
     const { slots, slotStride, reported } = this.#layout
     return this.#unsigned[slots + (connection & 0xffff) * slotStride + reported] as number
+  }
+
+  /** @internal posts what `send` has queued */
+  flush(connection: number): number {
+    const { slots, slotStride, lanes } = this.#layout
+    return this.#native.flush(
+      connection,
+      this.#unsigned[slots + (connection & 0xffff) * slotStride + lanes] as number,
+      0,
+    )
   }
 
   /** @internal publishes how far JavaScript has consumed a connection's ring, for the peer to be told */
@@ -253,11 +263,10 @@ export class Poller {
     for (let left = DRAIN_BATCH; left > 0 && this.#tail !== head; left--) {
       const at = descriptors + (this.#tail & (descriptorCount - 1)) * descriptorStride
       const [connection, offset, length] = [unsigned[at], unsigned[at + 1], unsigned[at + 2]] as Triple
-      const [type, low, high] = [unsigned[at + 3], unsigned[at + 4], unsigned[at + 5]] as Triple
-      const end = unsigned[at + 6] as number
+      const [type, correlation, end] = [unsigned[at + 3], unsigned[at + 4], unsigned[at + 6]] as Triple
       this.#tail = (this.#tail + 1) | 0
       // A connection that is forgotten has no sink; what is left of it means nothing.
-      this.#sinks.get(connection)?.frame(type, offset, length, end, high * 0x1_0000_0000 + low)
+      this.#sinks.get(connection)?.frame(type, offset, length, end, correlation)
     }
     Atomics.store(this.#words, tail, this.#tail)
     this.#draining = false

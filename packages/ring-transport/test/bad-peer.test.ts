@@ -119,7 +119,7 @@ it.each<[string, RegExp, (bad: Awaited<ReturnType<typeof badPeer>>) => void]>([
   ['a frame longer than what was published', /beyond/, (bad) => bad.publish(1, { length: 100, type: 1 })],
   ['a frame longer than half the ring', /beyond/, (bad) => bad.publish(60, { length: 3000, type: 1 })],
   ['a frame of absurd length', /beyond/, (bad) => bad.publish(1, { length: 0xffffffff, type: 1 })],
-  ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 7 })],
+  ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 9 })],
   ['type zero', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 0 })],
   [
     'flags that mean nothing',

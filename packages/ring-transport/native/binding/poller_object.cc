@@ -1,6 +1,7 @@
 #include "binding/poller_object.h"
 
 #include "binding/handles.h"
+#include "binding/hot_call.h"
 
 namespace rdmakit::ring::binding {
 namespace {
@@ -10,6 +11,42 @@ uint32_t number(const Napi::Value& value) { return value.As<Napi::Number>().Uint
 Napi::Value result(Napi::Env env, SendResult result) {
   return Napi::Number::New(env, static_cast<int32_t>(result));
 }
+
+// The memory of a Float64Array with room for `count` numbers.
+double* numbers(const Napi::Value& value, size_t count) {
+  void* data = nullptr;
+  size_t length = 0;
+  napi_typedarray_type type;
+  if (napi_get_typedarray_info(value.Env(), value, &type, &length, &data, nullptr, nullptr) != napi_ok ||
+      type != napi_float64_array || length < count)
+    throw Napi::TypeError::New(value.Env(), "expected a Float64Array that holds every counter");
+  return static_cast<double*>(data);
+}
+
+// --- hot path: calls of each batch, or of each lap of a ring ---------------------------------------
+napi_value reserve(napi_env env, napi_callback_info info) {
+  const HotCall<3> call(env, info);
+  if (!call.good()) return nullptr;
+  return number_of(env, static_cast<int32_t>(call.object<Poller>().reserve(call[0], call[1], call[2])));
+}
+
+napi_value flush(napi_env env, napi_callback_info info) {
+  const HotCall<3> call(env, info);
+  if (!call.good()) return nullptr;
+  return number_of(env, static_cast<int32_t>(call.object<Poller>().flush(call[0], call[1], call[2] != 0)));
+}
+
+napi_value return_credit(napi_env env, napi_callback_info info) {
+  const HotCall<1> call(env, info);
+  if (call.good()) call.object<Poller>().return_credit(call[0]);
+  return nullptr;
+}
+
+napi_value turn(napi_env env, napi_callback_info info) {
+  const HotCall<0> call(env, info);
+  return number_of(env, static_cast<int32_t>(call.object<Poller>().turn()));
+}
+// --- end of the hot path -------------------------------------------------------------------------
 
 }  // namespace
 
@@ -21,9 +58,10 @@ Napi::Function PollerObject::define(Napi::Env env) {
                          InstanceMethod<&PollerObject::attach>("attach"),
                          InstanceMethod<&PollerObject::establish>("establish"),
                          InstanceMethod<&PollerObject::send>("send"),
-                         InstanceMethod<&PollerObject::flush>("flush"),
                          InstanceMethod<&PollerObject::drained>("drained"),
-                         InstanceMethod<&PollerObject::return_credit>("returnCredit"),
+                         InstanceMethod<&PollerObject::ping>("ping"),
+                         InstanceMethod<&PollerObject::counters>("counters"),
+                         InstanceMethod<&PollerObject::poller_counters>("pollerCounters"),
                          InstanceMethod<&PollerObject::detach>("detach"),
                          InstanceMethod<&PollerObject::release>("release"),
                          InstanceMethod<&PollerObject::set_ref>("setRef"),
@@ -52,6 +90,11 @@ PollerObject::PollerObject(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Po
     check(env, error, "pthread_create");
   }
   ended_ = false;
+  const Napi::Object self = info.This().As<Napi::Object>();
+  define_hot(self, "reserve", reserve, poller_.get());
+  define_hot(self, "flush", flush, poller_.get());
+  define_hot(self, "returnCredit", return_credit, poller_.get());
+  if (options.mode == Mode::caller) define_hot(self, "turn", turn, poller_.get());
   // A process that exits with connections open: the thread ends before anything it uses.
   napi_add_env_cleanup_hook(env, at_exit, this);
 }
@@ -92,6 +135,7 @@ Napi::Value PollerObject::layout(const Napi::CallbackInfo& info) {
   out.Set("slotStride", Board::kSlotStride);
   out.Set("released", Board::kReleased);
   out.Set("reported", Board::kReported);
+  out.Set("lanes", Board::kLane);
   out.Set("descriptors", board.descriptors_at());
   out.Set("descriptorStride", static_cast<uint32_t>(sizeof(Descriptor) / 4));
   out.Set("descriptorCount", board.descriptor_count());
@@ -104,7 +148,8 @@ Napi::Value PollerObject::attach(const Napi::CallbackInfo& info) {
   options.ring = reference<MrRef>(info[1], HandleKind::memory_region, "memory region");
   options.log2_capacity = number(info[2]);
   options.receive_depth = number(info[3]);
-  options.send_depth = number(info[4]);
+  options.send.depth = number(info[4]);
+  options.send.signal_every = number(info[5]);
   uint32_t made = 0;
   check(info.Env(), poller_->attach(options, made), "ibv_post_recv");
   return Napi::Number::New(info.Env(), made);
@@ -122,31 +167,35 @@ void PollerObject::establish(const Napi::CallbackInfo& info) {
   check(info.Env(), poller_->establish(number(info[0]), staging, peer), "establish");
 }
 
-// --- hot path: one call for each message sent, and one for each batch -----------------------------
 Napi::Value PollerObject::send(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   void* data = nullptr;
   size_t length = 0;
   napi_typedarray_type type;
-  if (napi_get_typedarray_info(env, info[3], &type, &length, &data, nullptr, nullptr) != napi_ok ||
+  if (napi_get_typedarray_info(env, info[4], &type, &length, &data, nullptr, nullptr) != napi_ok ||
       type != napi_uint8_array)
     throw Napi::TypeError::New(env, "a message is a Uint8Array");
   if (length > UINT32_MAX) return result(env, SendResult::too_long);
-  return result(env, poller_->send(number(info[0]), static_cast<FrameType>(number(info[1])),
-                                   static_cast<uint64_t>(info[2].As<Napi::Number>().Int64Value()), data,
-                                   static_cast<uint32_t>(length)));
+  return result(env, poller_->send(number(info[0]), static_cast<FrameType>(number(info[1])), number(info[2]),
+                                   number(info[3]), data, static_cast<uint32_t>(length)));
 }
 
-Napi::Value PollerObject::flush(const Napi::CallbackInfo& info) {
-  return result(info.Env(), poller_->flush(number(info[0])));
+Napi::Value PollerObject::ping(const Napi::CallbackInfo& info) {
+  return result(info.Env(), poller_->ping(number(info[0])));
 }
-// --- end of the hot path -------------------------------------------------------------------------
+
+Napi::Value PollerObject::counters(const Napi::CallbackInfo& info) {
+  double* out = numbers(info[1], std::size(kConnectionCounters));
+  return Napi::Boolean::New(info.Env(), poller_->counters(number(info[0]), out));
+}
+
+void PollerObject::poller_counters(const Napi::CallbackInfo& info) {
+  poller_->counters(numbers(info[0], std::size(kPollerCounters)));
+}
 
 Napi::Value PollerObject::drained(const Napi::CallbackInfo& info) {
   return Napi::Boolean::New(info.Env(), poller_->drained(number(info[0])));
 }
-
-void PollerObject::return_credit(const Napi::CallbackInfo& info) { poller_->return_credit(number(info[0])); }
 
 void PollerObject::detach(const Napi::CallbackInfo& info) { poller_->detach(number(info[0])); }
 

@@ -22,9 +22,10 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
   Napi::Value attach(const Napi::CallbackInfo& info);
   void establish(const Napi::CallbackInfo& info);
   Napi::Value send(const Napi::CallbackInfo& info);
-  Napi::Value flush(const Napi::CallbackInfo& info);
   Napi::Value drained(const Napi::CallbackInfo& info);
-  void return_credit(const Napi::CallbackInfo& info);
+  Napi::Value ping(const Napi::CallbackInfo& info);
+  Napi::Value counters(const Napi::CallbackInfo& info);
+  void poller_counters(const Napi::CallbackInfo& info);
   void detach(const Napi::CallbackInfo& info);
   void release(const Napi::CallbackInfo& info);
   void set_ref(const Napi::CallbackInfo& info);

@@ -2,6 +2,9 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "ring/poller.h"
 
 namespace rdmakit::ring {
@@ -18,9 +21,10 @@ int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
       (uint64_t{1} << options.log2_capacity) + uint64_t{Receiver::ring_words(options.receive_depth)} * 8;
   if (options.log2_capacity < kMinLog2Capacity || options.log2_capacity > kMaxLog2Capacity ||
       options.receive_depth < kMinReceiveDepth || options.receive_depth > kMaxReceiveDepth ||
-      options.send_depth < 16 || options.send_depth > 4096 || options.ring->length < ring_bytes)
+      options.send.depth < 16 || options.send.depth > 4096 ||
+      options.send.signal_every > options.send.depth / 4 || options.ring->length < ring_bytes)
     return EINVAL;
-  if (!thread_.joinable()) return ESHUTDOWN;
+  if (!running_) return ESHUTDOWN;
   // Round robin, so that a number is not soon used again.
   for (uint32_t tried = 0; tried < slots_.size(); ++tried) {
     const uint32_t index = next_slot_;
@@ -28,11 +32,12 @@ int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
     Slot& slot = slots_[index];
     if (slot.owned != nullptr) continue;
     slot.generation = (slot.generation + 1) & 0xff;
-    slot.owned =
-        std::make_unique<Connection>(options.qp, options.ring, index, slot.generation, options.log2_capacity,
-                                     options.receive_depth, options.send_depth);
+    slot.owned = std::make_unique<Connection>(options.qp, options.ring, index, slot.generation,
+                                              options.log2_capacity, options.receive_depth, options.send);
     board_.slot_word(index, Board::kReleased).store(0, std::memory_order_relaxed);
     board_.slot_word(index, Board::kReported).store(0, std::memory_order_relaxed);
+    for (uint32_t i = 0; i < 3; ++i)
+      board_.slot_word(index, Board::kLane + i).store(0, std::memory_order_relaxed);
     // The receives first: once the poller knows the connection, they are its business.
     if (int error = slot.owned->receiver.start(); error != 0) {
       slot.owned.reset();
@@ -53,30 +58,81 @@ int Poller::establish(uint32_t number, const MrRef& staging, const PeerRing& pee
       staging->length < (uint64_t{1} << peer.log2_capacity) + uint64_t{connection->sender.depth()} * 8)
     return EINVAL;
   connection->sender.establish(staging, peer);
+  show_lane(*connection);
   connection->established.store(true, std::memory_order_release);
   // Credit may have become due before there was a way to send it.
   ask(number, Connection::kWishCredit);
   return 0;
 }
 
-SendResult Poller::send(uint32_t number, FrameType type, uint64_t correlation, const void* data,
-                        uint32_t length) {
+// --- hot path ------------------------------------------------------------------------------------
+// No allocation, no lock, no system call but the post itself.
+
+void Poller::show_lane(Connection& connection) {
+  const Sender& sender = connection.sender;
+  const auto show = [&](uint32_t word, uint64_t position) {
+    board_.slot_word(connection.slot, Board::kLane + word)
+        .store(static_cast<uint32_t>(position), std::memory_order_relaxed);
+  };
+  show(0, sender.next());
+  show(1, sender.window());
+  show(2, sender.posted());
+}
+
+SendResult Poller::reserve(uint32_t number, uint32_t next, uint32_t length) {
   Connection* connection = find(number);
-  return connection == nullptr ? SendResult::closed
-                               : connection->sender.queue(type, correlation, data, length);
+  if (connection == nullptr) return SendResult::closed;
+  if (!connection->sender.advance(next)) return SendResult::failed;
+  const SendResult result = connection->sender.reserve(length);
+  show_lane(*connection);
+  return result;
+}
+
+SendResult Poller::flush(uint32_t number, uint32_t next, bool signal) {
+  Connection* connection = find(number);
+  if (connection == nullptr) return SendResult::closed;
+  if (!connection->sender.advance(next)) return SendResult::failed;
+  if (signal) connection->sender.signal();
+  const SendResult result = connection->sender.flush();
+  show_lane(*connection);
+  return result;
+}
+
+SendResult Poller::send(uint32_t number, FrameType type, uint32_t correlation, uint32_t immediate,
+                        const void* data, uint32_t length) {
+  Connection* connection = find(number);
+  if (connection == nullptr) return SendResult::closed;
+  const SendResult result = connection->sender.queue(type, correlation, immediate, data, length);
+  show_lane(*connection);
+  return result;
 }
 
 SendResult Poller::flush(uint32_t number) {
   Connection* connection = find(number);
-  return connection == nullptr ? SendResult::closed : connection->sender.flush();
+  if (connection == nullptr) return SendResult::closed;
+  const SendResult result = connection->sender.flush();
+  show_lane(*connection);
+  return result;
+}
+
+void Poller::return_credit(uint32_t number) {
+  if (options_.mode != Mode::caller) {
+    ask(number, Connection::kWishCredit);
+  } else if (Connection* connection = find(number); connection != nullptr) {
+    answer(*connection);
+  }
+}
+// --- end of the hot path -------------------------------------------------------------------------
+
+SendResult Poller::ping(uint32_t number) {
+  Connection* connection = find(number);
+  return connection == nullptr ? SendResult::closed : connection->sender.ping();
 }
 
 bool Poller::drained(uint32_t number) {
   Connection* connection = find(number);
   return connection == nullptr || connection->sender.drained();
 }
-
-void Poller::return_credit(uint32_t number) { ask(number, Connection::kWishCredit); }
 
 void Poller::detach(uint32_t number) { ask(number, Connection::kWishDetach); }
 
@@ -107,6 +163,42 @@ void Poller::rouse() {
   const uint64_t one = 1;
   // Can only fail when the counter is full, and then the thread is awake.
   [[maybe_unused]] ssize_t written = write(rouse_fd_, &one, sizeof one);
+}
+
+bool Poller::counters(uint32_t number, double* out) {
+  Connection* connection = find(number);
+  if (connection == nullptr) return false;
+  const ReceiveCounters& in = connection->receiver.counters;
+  const SendCounters& sent = connection->sender.counters;
+  const auto both = [&](Counter PostCounters::*which) {
+    return (in.posts.*which).get() + (sent.posts.*which).get();
+  };
+  const uint64_t values[] = {
+      in.frames.get(),
+      in.bytes.get(),
+      in.notifications.get(),
+      in.credits.get(),
+      in.credits_sent.get(),
+      in.pings.get(),
+      both(&PostCounters::doorbells),
+      both(&PostCounters::work_requests),
+      both(&PostCounters::inline_requests),
+      both(&PostCounters::signaled_requests),
+      sent.notifications.get(),
+      sent.stalls.get(),
+  };
+  static_assert(std::size(values) == std::size(kConnectionCounters));
+  std::copy(std::begin(values), std::end(values), out);
+  return true;
+}
+
+void Poller::counters(double* out) const {
+  const Counter* const values[] = {
+      &counters_.turns,       &counters_.empty_turns, &counters_.sleeps,     &counters_.wakes,
+      &counters_.completions, &counters_.doorbells,   &counters_.board_full,
+  };
+  static_assert(std::size(values) == std::size(kPollerCounters));
+  for (const Counter* value : values) *out++ = static_cast<double>(value->get());
 }
 
 }  // namespace rdmakit::ring

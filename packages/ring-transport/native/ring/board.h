@@ -1,5 +1,5 @@
 // Memory that a poller shares with its consumer (JavaScript): a single-producer single-consumer ring
-// of descriptors, the words of its handshakes, and two words for each connection. It is one
+// of descriptors, the words of its handshakes, and a few words for each connection. It is one
 // ArrayBuffer in JavaScript, so a batch of messages crosses without a call.
 #pragma once
 
@@ -19,7 +19,8 @@ struct alignas(32) Descriptor {
                     // `writable`: kGrant…
   uint32_t length;  // of the payload; of `broken`: ibv_wc_status or Violation
   uint32_t type;    // FrameType or Event
-  uint64_t correlation;
+  uint32_t correlation;
+  uint32_t immediate;
   uint32_t end;  // position of the frame's end, in units modulo 2^32
   uint32_t reserved;
 };
@@ -37,7 +38,10 @@ class Board {
   static constexpr uint32_t kFull = 3 * kLine;
   static constexpr uint32_t kSlots = 4 * kLine;
   static constexpr uint32_t kSlotStride = 2 * kLine;
-  static constexpr uint32_t kReleased = 0;      // by the consumer: units consumed, modulo 2^32
+  static constexpr uint32_t kReleased = 0;  // by the consumer: units consumed, modulo 2^32
+  // By the sending thread: the lane in which it lays frames out. Units modulo 2^32: where the next frame
+  // goes, how far frames may reach, and how far they have been posted.
+  static constexpr uint32_t kLane = 1;
   static constexpr uint32_t kReported = kLine;  // by the poller: units credited to the peer, modulo 2^32
 
   Board(uint32_t slots, uint32_t descriptors)
@@ -90,6 +94,21 @@ class Board {
     word(kHead).store(head_, std::memory_order_seq_cst);
     return word(kIdle).load(std::memory_order_seq_cst) != 0 &&
            word(kIdle).exchange(0, std::memory_order_seq_cst) != 0;
+  }
+
+  // The same where the poller and the consumer are one thread, which does not ring for itself.
+  void show() {
+    shown_ = head_;
+    word(kHead).store(head_, std::memory_order_relaxed);
+  }
+  uint32_t head() const { return shown_; }
+  // The consumer has not seen all, and counts on the doorbell for it. Takes kIdle like publish.
+  bool take_idle() {
+    if (word(kTail).load(std::memory_order_relaxed) == shown_ ||
+        word(kIdle).load(std::memory_order_relaxed) == 0)
+      return false;
+    word(kIdle).store(0, std::memory_order_relaxed);
+    return true;
   }
   // --- end of the hot path ----------------------------------------------------------------------
 

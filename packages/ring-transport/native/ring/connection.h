@@ -12,14 +12,41 @@ namespace rdmakit::ring {
 
 struct Connection {
   Connection(const QpRef& qp_ref, const MrRef& ring, uint32_t slot_index, uint32_t generation_count,
-             uint32_t log2_capacity, uint32_t receive_depth, uint32_t send_depth)
+             uint32_t log2_capacity, uint32_t receive_depth, const SenderOptions& send)
       : slot(slot_index),
         generation(generation_count),
         qp(qp_ref),
-        sender(qp_ref, slot_index, generation_count, send_depth),
+        sender(qp_ref, slot_index, generation_count, send),
         receiver(qp_ref, ring, slot_index, generation_count, log2_capacity, receive_depth) {}
 
   uint32_t number() const { return connection_number(slot, generation); }
+
+  // --- hot path, by the poller ---
+  // A credit, of which the last in a batch says it all; one that tells of nothing more is a pong.
+  Violation take_credit(uint32_t word) {
+    receiver.counters.credits.add(1);
+    has_control = true;
+    if (word != credit_word) {
+      credit_word = word;
+      has_credit = true;
+      return Violation::none;
+    }
+    if (has_pong) return Violation::credit;  // there is never more than one ping to answer
+    has_pong = true;
+    return Violation::none;
+  }
+  // Makes use of what take_credit took.
+  Violation settle_control() {
+    Violation violation = Violation::none;
+    if (has_credit) violation = sender.credit(credit_word);
+    if (has_pong && violation == Violation::none) violation = sender.pong();
+    has_control = has_credit = has_pong = false;
+    return violation;
+  }
+  void control_completed(const WorkId& id) {
+    const auto control = static_cast<Control>(id.low);
+    control == Control::ping ? sender.ping_completed() : receiver.control_completed(control);
+  }
 
   const uint32_t slot;
   const uint32_t generation;
@@ -34,15 +61,17 @@ struct Connection {
   std::atomic<bool> established{false};
 
   // The rest is the poller's.
-  bool touched = false;     // in this batch of completions
-  bool in_backlog = false;  // something is to be told
+  bool touched = false;      // in this batch of completions
+  bool in_backlog = false;   // something is to be told
+  bool has_control = false;  // what a receive brought depends on its being posted again
   bool has_credit = false;
-  uint32_t credit_word = 0;
-  bool broken = false;        // nothing more is posted
-  bool violated = false;      // nothing more is read
-  bool leaving = false;       // it was asked to go
-  bool left = false;          // all its completions have been seen
-  uint32_t tell_granted = 0;  // Sender::kGrant…
+  bool has_pong = false;
+  uint32_t credit_word = kCreditBit;  // the last one; a pong is the same again
+  bool broken = false;                // nothing more is posted
+  bool violated = false;              // nothing more is read
+  bool leaving = false;               // it was asked to go
+  bool left = false;                  // all its completions have been seen
+  uint32_t tell_granted = 0;          // Sender::kGrant…
   bool tell_broken = false;
   uint32_t broken_kind = 0;
   uint32_t broken_detail = 0;

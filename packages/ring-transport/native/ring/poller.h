@@ -1,6 +1,7 @@
-// The dedicated polling thread. It takes the completions of all its connections from one completion
-// queue, posts receives and credit, and describes arrived frames on the board. Applications send on
-// their own thread; the two never wait for each other.
+// Takes the completions of all its connections from one completion queue, posts receives and credit, and
+// describes arrived frames on the board. In all modes but `caller` a thread of its own does that:
+// applications send on their own thread, and the two never wait for each other. In mode `caller` the
+// application's thread does it, whenever it calls turn().
 //
 // What each side may call is said at each function: "application" is one thread at a time (JavaScript).
 #pragma once
@@ -32,7 +33,7 @@ struct ConnectionOptions {
   MrRef ring;
   uint32_t log2_capacity = 20;
   uint32_t receive_depth = 128;
-  uint32_t send_depth = 128;
+  SenderOptions send;
 };
 
 class Poller {
@@ -48,12 +49,33 @@ class Poller {
   // Joins the thread. Idempotent. Connections are released with the poller.
   void stop();
   Board& board() { return board_; }
+  Mode mode() const { return options_.mode; }
+
+  // Mode `caller`, by the application. Takes completions and describes what they brought: the board's head.
+  uint32_t turn();
+  // What a turn is wanted for without a completion: something that the application asked, or that waits for
+  // a place on the board.
+  bool wants_turn() const;
+  // Something waits for time to pass: a turn is wanted within kLeavePollMs.
+  bool waits_for_time() const { return !leaving_.empty(); }
+  static constexpr int kLeavePollMs = 5;
+  // Before the application sleeps until channel_fd() is readable: one turn is needed after this.
+  void arm();
+  bool armed() const { return armed_; }
+  int channel_fd() const { return channel_->fd; }
+  // The channel's fd is readable: takes the events, after which the queue is to be armed again.
+  void take_events();
 
   // By the application; a `number` that is not attached is an error that is returned, never followed.
   int attach(const ConnectionOptions& options, uint32_t& number);
   int establish(uint32_t number, const MrRef& staging, const PeerRing& peer);
-  SendResult send(uint32_t number, FrameType type, uint64_t correlation, const void* data, uint32_t length);
+  // As Sender has them. Each shows the lane (Board::kLane) as it is then.
+  SendResult reserve(uint32_t number, uint32_t next, uint32_t length);
+  SendResult flush(uint32_t number, uint32_t next, bool signal);
+  SendResult send(uint32_t number, FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
+                  uint32_t length);
   SendResult flush(uint32_t number);
+  SendResult ping(uint32_t number);
   bool drained(uint32_t number);
   // Released units were stored in the slot's word, and half a ring or more is not credited.
   void return_credit(uint32_t number);
@@ -63,11 +85,18 @@ class Poller {
   void release(uint32_t number);
   // The consumer has drained a board whose Board::kFull is set.
   void wake();
+  // In the order of kConnectionCounters and kPollerCounters. False: there is no such connection.
+  bool counters(uint32_t number, double* out);
+  void counters(double* out) const;
 
  private:
   static constexpr int kCompletions = 32;   // taken at a time
   static constexpr int kFramesInTurn = 64;  // described of one connection before the next has its turn
   static constexpr uint64_t kLeaveNs = 200'000'000;  // for flushed completions to come
+
+  // Of Event::broken.
+  static constexpr uint32_t kKindCompletion = 0;
+  static constexpr uint32_t kKindViolation = 1;
 
   struct Slot {
     std::unique_ptr<Connection> owned;          // the application's
@@ -76,10 +105,11 @@ class Poller {
   };
 
   void run();
+  bool step();
   bool poll_completions();
   void handle(const ibv_wc& completion);
   void settle(Connection& connection);
-  void credit(Connection& connection);
+  void answer(Connection& connection);
   bool deliver_backlog();
   bool deliver(Connection& connection);
   bool tell(Connection& connection, Event event, uint32_t kind = 0, uint32_t detail = 0);
@@ -92,6 +122,7 @@ class Poller {
   void ask(uint32_t number, uint32_t wish);
   void rouse();
   Connection* find(uint32_t number);
+  void show_lane(Connection& connection);
 
   CqRef cq_;
   ChannelRef channel_;
@@ -102,6 +133,7 @@ class Poller {
   std::vector<Slot> slots_;
   uint32_t next_slot_ = 0;
   std::thread thread_;
+  bool running_ = false;
   int rouse_fd_ = -1;
 
   // Application to poller: which slots have wishes.
@@ -118,6 +150,7 @@ class Poller {
   bool armed_ = false;
   bool more_completions_ = false;  // the last poll may have left some
   unsigned int events_ = 0;        // not acknowledged yet
+  PollerCounters counters_;
 };
 
 }  // namespace rdmakit::ring

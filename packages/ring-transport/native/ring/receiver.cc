@@ -14,7 +14,7 @@ Receiver::Receiver(QpRef qp, MrRef ring, uint32_t slot, uint32_t generation, uin
       capacity_(1u << (log2_capacity - kUnitLog2)),
       mask_(capacity_ - 1),
       depth_(depth),
-      receives_(depth + kReservedForCredit),
+      receives_(depth + kReservedForControl),
       elements_(receives_.size()) {
   const uint64_t words = reinterpret_cast<uint64_t>(ring_) + (uint64_t{1} << log2_capacity);
   for (uint32_t i = 0; i < receives_.size(); ++i) {
@@ -69,6 +69,7 @@ Violation Receiver::publish(uint32_t units) {
   if (units == 0 || units > capacity_ - (published_ - reported_)) return Violation::published;
   published_ += units;
   ++notifications_;
+  counters.notifications.add(1);
   return Violation::none;
 }
 
@@ -82,52 +83,67 @@ Violation Receiver::next(Descriptor& descriptor) {
   const uint32_t units = units_of(header.length);
   if (units > there || units > to_end) return Violation::frame_length;
   if (header.type < static_cast<uint16_t>(FrameType::data) ||
-      header.type > static_cast<uint16_t>(FrameType::close) || header.flags != 0)
+      header.type > static_cast<uint16_t>(FrameType::settled) || header.flags != 0)
     return Violation::frame_type;
   if (header.type == static_cast<uint16_t>(FrameType::pad) && units != to_end) return Violation::pad;
   descriptor.offset = static_cast<uint32_t>((parsed_ & mask_) << kUnitLog2) + sizeof header;
   descriptor.length = header.length;
   descriptor.type = header.type;
   descriptor.correlation = header.correlation;
+  descriptor.immediate = header.immediate;
   parsed_ += units;
+  counters.frames.add(1);
+  counters.bytes.add(header.length);
   descriptor.end = static_cast<uint32_t>(parsed_);
   return Violation::none;
 }
 
-int Receiver::return_credit(uint32_t released, uint32_t peer_key, uint64_t peer_address,
-                            bool with_immediate) {
+Violation Receiver::ping() {
+  // The peer cannot ping before it has the pong that is still owed to it.
+  if (pong_owed_) return Violation::ping;
+  pong_owed_ = true;
+  counters.pings.add(1);
+  return Violation::none;
+}
+
+int Receiver::answer(uint32_t released, const PeerRing& peer) {
   released_ += static_cast<uint32_t>(released - static_cast<uint32_t>(released_));
-  if (released_ - reported_ < capacity_ / 2 && notifications_ - reported_notifications_ < depth_ / 2)
-    return 0;
-  // Its turn comes when one of those in flight completes.
-  if (credits_in_flight_ == kReservedForCredit) return 0;
-  const uint32_t word = encode_credit(released_, notifications_);
-  // Behind the receives' words, one for each credit that may be in flight.
-  const ibv_sge& receives_end = elements_.back();
-  ibv_sge element = {receives_end.addr + 8 + credits_ % kReservedForCredit * 8, sizeof word, mr_->lkey};
-  ibv_send_wr request = {};
-  request.wr_id = WorkId{Work::credit, slot_, generation_, 0, 0}.encode();
-  request.send_flags = IBV_SEND_SIGNALED;
-  if (with_immediate) {
-    // Nothing is written, so the address is not looked at; it is a valid one all the same.
-    request.opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-    request.imm_data = htonl(word);
-    request.wr.rdma.remote_addr = peer_address;
-    request.wr.rdma.rkey = peer_key;
-  } else {
-    std::memcpy(reinterpret_cast<void*>(element.addr), &word, sizeof word);
-    if (qp_.handle()->max_inline_data >= sizeof word) request.send_flags |= IBV_SEND_INLINE;
-    request.opcode = IBV_WR_SEND;
-    request.sg_list = &element;
-    request.num_sge = 1;
+  const bool due =
+      released_ - reported_ >= capacity_ / 2 || notifications_ - reported_notifications_ >= depth_ / 2;
+  // What waits here has its turn when one of those in flight completes.
+  const bool credit = due && credits_in_flight_ < kCreditsInFlight;
+  const bool pong = pong_owed_ && !pong_in_flight_;
+  if (!credit && !pong) return 0;
+  if (int error = repost(); error != 0) return error;  // claim 2 of wire.h
+  if (credit) {
+    const uint32_t word = encode_credit(released_, notifications_);
+    if (int error = post_control(Control::credit, credits_ % kCreditsInFlight, word, peer); error != 0)
+      return error;
+    ++credits_;
+    ++credits_in_flight_;
+    reported_ = released_;
+    reported_notifications_ = notifications_;
   }
-  ibv_send_wr* bad = nullptr;
-  if (int error = ibv_post_send(qp_.get(), &request, &bad); error != 0) return error;
-  ++credits_in_flight_;
-  ++credits_;
-  reported_ = released_;
-  reported_notifications_ = notifications_;
+  if (pong) {
+    const uint32_t word = encode_credit(reported_, reported_notifications_);
+    if (int error = post_control(Control::pong, kCreditsInFlight, word, peer); error != 0) return error;
+    pong_owed_ = false;
+    pong_in_flight_ = true;
+  }
   return 0;
+}
+
+int Receiver::post_control(Control control, uint32_t place, uint32_t word, const PeerRing& peer) {
+  // Behind the receives' words.
+  auto* staged = reinterpret_cast<void*>(elements_.back().addr + 8 + uint64_t{place} * 8);
+  const WorkId id{Work::control, slot_, generation_, static_cast<uint32_t>(control), 0};
+  counters.credits_sent.add(1);
+  return post_word(qp_, peer, word, staged, mr_->lkey, id.encode(), counters.posts);
+}
+
+void Receiver::control_completed(Control control) {
+  if (control == Control::credit) --credits_in_flight_;
+  if (control == Control::pong) pong_in_flight_ = false;
 }
 // --- end of the hot path -------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
 
 #include "rdmakit/handle.h"
 #include "ring/board.h"
+#include "ring/peer_ring.h"
 #include "ring/wire.h"
 #include "ring/work_id.h"
 
@@ -16,8 +17,9 @@ namespace rdmakit::ring {
 
 class Receiver {
  public:
-  // `ring` holds the capacity and, behind it, ring_words() times 8 bytes.
-  static constexpr uint32_t ring_words(uint32_t depth) { return depth + 2 * kReservedForCredit; }
+  // `ring` holds the capacity and, behind it, ring_words() times 8 bytes: one for each receive, and one for
+  // each word of control that may be on its way.
+  static constexpr uint32_t ring_words(uint32_t depth) { return depth + 2 * kReservedForControl; }
   Receiver(QpRef qp, MrRef ring, uint32_t slot, uint32_t generation, uint32_t log2_capacity, uint32_t depth);
 
   // Posts every receive: 0 or errno. Once, before the peer can send.
@@ -37,14 +39,19 @@ class Receiver {
   // Reads the next frame into everything of `descriptor` but its connection.
   Violation next(Descriptor& descriptor);
 
-  // Sends credit when there is enough of it. 0 or errno.
-  int return_credit(uint32_t released, uint32_t peer_key, uint64_t peer_address, bool with_immediate);
-  void credit_completed() { --credits_in_flight_; }
+  // The peer wants to hear something.
+  Violation ping();
+  // Sends credit when there is enough of it, and the pong that is owed. 0 or errno.
+  int answer(uint32_t released, const PeerRing& peer);
+  void control_completed(Control control);
   // Units credited to the peer so far.
   uint64_t reported() const { return reported_; }
 
+  ReceiveCounters counters;
+
  private:
   const uint8_t* at(uint64_t position) const { return ring_ + ((position & mask_) << kUnitLog2); }
+  int post_control(Control control, uint32_t place, uint32_t word, const PeerRing& peer);
 
   QpRef qp_;
   MrRef mr_;
@@ -68,6 +75,8 @@ class Receiver {
   uint64_t reported_notifications_ = 0;
   uint32_t credits_in_flight_ = 0;
   uint32_t credits_ = 0;
+  bool pong_owed_ = false;
+  bool pong_in_flight_ = false;
 };
 
 }  // namespace rdmakit::ring

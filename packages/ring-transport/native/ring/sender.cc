@@ -6,6 +6,14 @@
 
 namespace rdmakit::ring {
 
+Sender::Sender(QpRef qp, uint32_t slot, uint32_t generation, const SenderOptions& options)
+    : qp_(std::move(qp)), slot_(slot), generation_(generation), options_(options) {
+  // What never completes by itself, the unsignaled tail, so holds at most a quarter of the send queue and
+  // of the staging region: the rest is room enough for any frame.
+  const uint32_t quarter = options.depth / 4;
+  options_.signal_every = options.signal_every == 0 ? quarter : std::min(options.signal_every, quarter);
+}
+
 void Sender::establish(MrRef staging, const PeerRing& peer) {
   mr_ = std::move(staging);
   peer_ = peer;
@@ -19,25 +27,43 @@ void Sender::establish(MrRef staging, const PeerRing& peer) {
 // --- hot path ------------------------------------------------------------------------------------
 // No allocation, no lock, no system call but the post itself.
 
-SendResult Sender::queue(FrameType type, uint64_t correlation, const void* data, uint32_t length) {
+uint64_t Sender::window() const { return std::min(limit_, (next_ | mask_) + 1); }
+
+bool Sender::advance(uint32_t next) {
+  const uint32_t units = next - static_cast<uint32_t>(next_);
+  if (units > window() - next_) return false;
+  next_ += units;
+  return true;
+}
+
+SendResult Sender::reserve(uint32_t length) {
   if (failed_) return SendResult::failed;
   if (capacity_ == 0) return SendResult::closed;
   if (length > max_length()) return SendResult::too_long;
   const uint32_t units = units_of(length);
-  for (uint64_t wished; !reserve(units, wished);) {
+  for (uint64_t wished; !make_room(units, wished);) {
     // What is laid out, a pad perhaps, must reach the peer for credit to come back.
     if (flush() == SendResult::failed) return SendResult::failed;
     wished_limit_.store(wished, std::memory_order_seq_cst);
-    if (limit() < wished) return SendResult::full;
+    if (limit() < wished) {
+      counters.stalls.add(1);
+      return SendResult::full;
+    }
   }
+  return SendResult::done;
+}
+
+SendResult Sender::queue(FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
+                         uint32_t length) {
+  if (const SendResult result = reserve(length); result != SendResult::done) return result;
   uint8_t* frame = at(next_);
-  const FrameHeader header{length, static_cast<uint16_t>(type), 0, correlation};
+  const FrameHeader header{length, static_cast<uint16_t>(type), 0, correlation, immediate};
   std::memcpy(frame, &header, sizeof header);
   if (length > 0) std::memcpy(frame + sizeof header, data, length);
-  next_ += units;
+  next_ += units_of(length);
   ++frames_;
-  closing_ = closing_ || type == FrameType::close;
-  if (frames_ >= kBatchFrames || next_ - posted_.load(std::memory_order_relaxed) >= kBatchUnits)
+  if (type == FrameType::close) signal();
+  if (frames_ >= options_.batch_frames || next_ - posted() >= options_.batch_units)
     if (flush() == SendResult::failed) return SendResult::failed;
   return SendResult::done;
 }
@@ -45,13 +71,13 @@ SendResult Sender::queue(FrameType type, uint64_t correlation, const void* data,
 // Room for a frame of `units` at next_, behind a pad when it does not fit before the ring's end. The
 // pad is laid out even when the frame has to wait (claim 1 of wire.h). Without room, `wished` is where
 // the limit must get to.
-bool Sender::reserve(uint32_t units, uint64_t& wished) {
+bool Sender::make_room(uint32_t units, uint64_t& wished) {
   const uint32_t to_end = capacity_ - static_cast<uint32_t>(next_ & mask_);
   if (units > to_end) {
     wished = next_ + to_end;
     if (limit_ < wished && (limit_ = limit()) < wished) return false;
     const FrameHeader pad{to_end * kUnit - static_cast<uint32_t>(sizeof(FrameHeader)),
-                          static_cast<uint16_t>(FrameType::pad), 0, 0};
+                          static_cast<uint16_t>(FrameType::pad), 0, 0, 0};
     std::memcpy(at(next_), &pad, sizeof pad);
     next_ += to_end;
   }
@@ -80,7 +106,7 @@ uint32_t Sender::granted() {
 }
 
 bool Sender::can_post(uint32_t requests) {
-  return requests_ + requests - completed_requests_.load(std::memory_order_seq_cst) <= depth_ &&
+  return requests_ + requests - completed_requests_.load(std::memory_order_seq_cst) <= options_.depth &&
          notifications_.load(std::memory_order_relaxed) -
                  credited_notifications_.load(std::memory_order_seq_cst) <
              peer_.receive_depth;
@@ -88,11 +114,14 @@ bool Sender::can_post(uint32_t requests) {
 
 SendResult Sender::flush() {
   if (failed_) return SendResult::failed;
-  if (next_ == posted_.load(std::memory_order_relaxed)) return SendResult::done;
+  if (next_ == posted()) return SendResult::done;
   constexpr uint32_t kMost = 3;  // up to the ring's end, from its start, the SEND
   if (!can_post(kMost)) {
     wished_other_.store(true, std::memory_order_seq_cst);
-    if (!can_post(kMost)) return SendResult::full;
+    if (!can_post(kMost)) {
+      counters.stalls.add(1);
+      return SendResult::full;
+    }
   }
   return post();
 }
@@ -100,7 +129,7 @@ SendResult Sender::flush() {
 // The whole batch lies together but for the ring's end, so it takes one WRITE, or two, and one
 // notification: a chain of at most three, one doorbell.
 SendResult Sender::post() {
-  const uint64_t posted = posted_.load(std::memory_order_relaxed);
+  const uint64_t posted = this->posted();
   const uint64_t notifications = notifications_.load(std::memory_order_relaxed);
   const uint32_t units = static_cast<uint32_t>(next_ - posted);
   const uint32_t first = std::min(units, capacity_ - static_cast<uint32_t>(posted & mask_));
@@ -113,7 +142,10 @@ SendResult Sender::post() {
     request = {};
     request.sg_list = &elements[count];
     request.num_sge = 1;
-    request.send_flags = length <= max_inline_ ? IBV_SEND_INLINE : 0;
+    if (length <= max_inline_) {
+      request.send_flags = IBV_SEND_INLINE;
+      counters.posts.inline_requests.add(1);
+    }
     if (count > 0) requests[count - 1].next = &request;
     ++count;
     return request;
@@ -130,8 +162,9 @@ SendResult Sender::post() {
     requests[count - 1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
     requests[count - 1].imm_data = htonl(units);
   } else {
-    // Used again as many notifications later as the send queue holds: by then this one has completed.
-    uint8_t* word = staging_ + (size_t{capacity_} << kUnitLog2) + notifications % depth_ * 8;
+    // Used again about as many notifications later as the send queue holds: by then this one, which takes
+    // two of its entries, has completed. The last place is the ping's.
+    uint8_t* word = staging_ + (size_t{capacity_} << kUnitLog2) + notifications % (options_.depth - 1) * 8;
     std::memcpy(word, &units, sizeof units);
     add(word, sizeof units).opcode = IBV_WR_SEND;
   }
@@ -139,14 +172,16 @@ SendResult Sender::post() {
   requests_ += count;
   unsignaled_requests_ += count;
   unsignaled_units_ += units;
-  // Often enough that what never completes by itself, the unsignaled tail, holds less than a quarter
-  // of the send queue and of the staging region: the rest is room enough for any frame.
   ibv_send_wr& last = requests[count - 1];
-  if (closing_ || unsignaled_requests_ >= depth_ / 4 || unsignaled_units_ >= capacity_ / 4) {
+  if (signal_ || unsignaled_requests_ >= options_.signal_every || unsignaled_units_ >= capacity_ / 4) {
     last.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_requests_ = 0;
     unsignaled_units_ = 0;
+    counters.posts.signaled_requests.add(1);
   }
+  counters.posts.doorbells.add(1);
+  counters.posts.work_requests.add(count);
+  counters.notifications.add(1);
   const WorkId id{Work::data, slot_, generation_, static_cast<uint32_t>(requests_),
                   static_cast<uint32_t>(next_)};
   for (uint32_t i = 0; i < count; ++i) requests[i].wr_id = id.encode();
@@ -162,13 +197,29 @@ SendResult Sender::post() {
 }
 
 bool Sender::drained() {
-  auto all = [&] {
-    return next_ == posted_.load(std::memory_order_relaxed) &&
-           completed_.load(std::memory_order_seq_cst) == next_;
-  };
+  auto all = [&] { return next_ == posted() && completed_.load(std::memory_order_seq_cst) == next_; };
   if (capacity_ == 0 || failed_ || all()) return true;
   wished_other_.store(true, std::memory_order_seq_cst);
   return all();
+}
+
+SendResult Sender::ping() {
+  if (failed_) return SendResult::failed;
+  if (capacity_ == 0) return SendResult::closed;
+  if (ping_.load(std::memory_order_acquire) != 0) return SendResult::full;
+  // Before it is posted, or the pong could come first.
+  ping_.store(kPingUnanswered | kPingPosted, std::memory_order_release);
+  void* word = staging_ + (size_t{capacity_} << kUnitLog2) + size_t{options_.depth - 1} * 8;
+  const WorkId id{Work::control, slot_, generation_, static_cast<uint32_t>(Control::ping), 0};
+  if (post_word(qp_, peer_, kPing, word, mr_->lkey, id.encode(), counters.posts) == 0)
+    return SendResult::done;
+  failed_ = true;
+  return SendResult::failed;
+}
+
+Violation Sender::pong() {
+  const uint32_t before = ping_.fetch_and(~kPingUnanswered, std::memory_order_acq_rel);
+  return (before & kPingUnanswered) != 0 ? Violation::none : Violation::credit;
 }
 
 Violation Sender::credit(uint32_t word) {

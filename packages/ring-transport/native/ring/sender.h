@@ -1,12 +1,18 @@
-// The outgoing half of a connection: frames are laid into a staging region that mirrors the peer's
+// The outgoing half of a connection: frames are laid out in a staging region that mirrors the peer's
 // ring, and published in batches. One application thread sends; the poller reports credit and
 // completions. The two share only the atomics below.
+//
+// The sending thread lays frames out itself, from next() up to window(), and says how far it got
+// (advance). It comes back only for more room (reserve) and to post (flush). queue() is all of that in one
+// call, for C++.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 
 #include "rdmakit/handle.h"
+#include "ring/counters.h"
+#include "ring/peer_ring.h"
 #include "ring/wire.h"
 #include "ring/work_id.h"
 
@@ -14,56 +20,69 @@ namespace rdmakit::ring {
 
 enum class SendResult : int32_t { done = 0, full, too_long, closed, failed };
 
-// The peer's ring, from its handshake, and how to notify it.
-struct PeerRing {
-  uint64_t address = 0;
-  uint32_t key = 0;
-  uint32_t log2_capacity = 0;
-  uint32_t receive_depth = 0;
-  bool write_with_immediate = false;
+struct SenderOptions {
+  uint32_t depth = 128;  // work requests of data that the send queue takes
+  uint32_t signal_every =
+      0;  // of those, one is signaled; at most a quarter of the depth, which is 0's meaning
+  // queue() posts a batch without waiting for flush when it has so many frames: the doorbell's share of a
+  // message is small by then, and eRPC and UCX settled on as many …
+  uint32_t batch_frames = 16;
+  // … or so many units, so that the wire works while more is copied.
+  uint32_t batch_units = 32 * 1024 / kUnit;
 };
 
 class Sender {
  public:
-  // Frames in a batch before it is posted without waiting for flush: the doorbell's share of a message
-  // is small by then, and eRPC and UCX settled on as many.
-  static constexpr uint32_t kBatchFrames = 16;
-  // Bytes in a batch before it is posted, so that the wire works while more is copied.
-  static constexpr uint32_t kBatchUnits = 32 * 1024 / kUnit;
-
-  Sender(QpRef qp, uint32_t slot, uint32_t generation, uint32_t send_depth)
-      : qp_(std::move(qp)), slot_(slot), generation_(generation), depth_(send_depth) {}
+  Sender(QpRef qp, uint32_t slot, uint32_t generation, const SenderOptions& options);
 
   // `staging` holds the peer's capacity and, behind it, 8 bytes for each entry of the send queue.
   void establish(MrRef staging, const PeerRing& peer);
   bool established() const { return capacity_ != 0; }
   const PeerRing& peer() const { return peer_; }
-  uint32_t depth() const { return depth_; }
+  uint32_t depth() const { return options_.depth; }
   uint32_t max_length() const { return max_payload(capacity_); }
 
   // --- by the sending thread ---
-  // Copies one frame into the batch. `full`: there is no room; a writable event follows.
-  SendResult queue(FrameType type, uint64_t correlation, const void* data, uint32_t length);
-  // Posts the batch. `full`: no credit or no place in the send queue; a writable event follows, after
-  // which flush is to be called again.
+  // Frames are laid out up to `next` (modulo 2^32) now. False when that is beyond window().
+  bool advance(uint32_t next);
+  // Makes room at next() for a frame with a payload of `length`: behind a pad when it does not fit before
+  // the ring's end. `full`: there is none; a writable event follows.
+  SendResult reserve(uint32_t length);
+  // Where the next frame goes, and how far frames may reach: never over the ring's end.
+  uint64_t next() const { return next_; }
+  uint64_t window() const;
+  uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
+  uint8_t* at(uint64_t position) const { return staging_ + ((position & mask_) << kUnitLog2); }
+  // Posts what is laid out as one batch. `full`: no credit or no place in the send queue; a writable event
+  // follows, after which flush is to be called again.
   SendResult flush();
-  // All that was sent has completed, asked after a close frame. If not, a writable event follows.
+  // From now on the last work request of each post is signaled, so that drained() comes true.
+  void signal() { signal_ = true; }
+  // Copies one frame into the batch, and posts the batch when it is large. Results as of reserve.
+  SendResult queue(FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
+                   uint32_t length);
+  // All that was sent has completed, asked after signal(). If not, a writable event follows.
   bool drained();
+  // Asks the peer's poller for a sign of life. `full`: the last ping has not been answered yet.
+  SendResult ping();
 
   // --- by the poller ---
   Violation credit(uint32_t word);
+  Violation pong();
   void complete(const WorkId& id);
+  void ping_completed() { ping_.fetch_and(~kPingPosted, std::memory_order_release); }
   // What the sending thread waits for and now has, of the two below; the wish is cleared.
   uint32_t granted();
   static constexpr uint32_t kGrantRoom = 1;   // the frame that was refused fits
   static constexpr uint32_t kGrantOther = 2;  // flush or drained may find more than it did
 
+  SendCounters counters;
+
  private:
-  bool reserve(uint32_t units, uint64_t& limit);
+  bool make_room(uint32_t units, uint64_t& wished);
   uint64_t limit() const;
   bool can_post(uint32_t requests);
   SendResult post();
-  uint8_t* at(uint64_t position) const { return staging_ + ((position & mask_) << kUnitLog2); }
 
   QpRef qp_;
   MrRef mr_;
@@ -71,17 +90,17 @@ class Sender {
   uint8_t* staging_ = nullptr;
   uint32_t slot_;
   uint32_t generation_;
-  uint32_t depth_;  // work requests of data that the send queue takes
+  SenderOptions options_;
   uint32_t capacity_ = 0;
   uint32_t mask_ = 0;
   uint32_t max_inline_ = 0;
   bool failed_ = false;
-  bool closing_ = false;  // a close frame is queued: what carries it is signaled
+  bool signal_ = false;
 
   // Written by the sending thread only.
   uint64_t next_ = 0;      // units laid out
   uint64_t limit_ = 0;     // units that may be laid out, as last computed
-  uint32_t frames_ = 0;    // in the batch
+  uint32_t frames_ = 0;    // queued since the last post
   uint64_t requests_ = 0;  // work requests posted
   uint32_t unsignaled_requests_ = 0;
   uint32_t unsignaled_units_ = 0;
@@ -100,6 +119,10 @@ class Sender {
   static constexpr uint64_t kNoWish = UINT64_MAX;
   alignas(64) std::atomic<uint64_t> wished_limit_{kNoWish};  // units that must be free to lay out
   std::atomic<bool> wished_other_{false};
+  // Set by the sending thread when it pings, cleared by the poller.
+  static constexpr uint32_t kPingUnanswered = 1;
+  static constexpr uint32_t kPingPosted = 2;
+  std::atomic<uint32_t> ping_{0};
 };
 
 }  // namespace rdmakit::ring

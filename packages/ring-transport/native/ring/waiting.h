@@ -9,7 +9,8 @@
 
 namespace rdmakit::ring {
 
-enum class Mode : uint32_t { poll, event, adaptive };
+// `caller`: there is no thread; who owns the poller turns it.
+enum class Mode : uint32_t { poll, event, adaptive, caller };
 
 inline uint64_t now_ns() {
   timespec now;

@@ -4,21 +4,27 @@
 // 64-bit and only grow; a position's place is its remainder by the capacity, a power of two. Frames
 // start on 64-byte units, and never cross the ring's end: a PAD fills what is left there.
 //
-// Notifications. Each tells either "n more units are published" or, with the top bit set, "this much
-// is consumed" (credit). They travel as the immediate of a WRITE, or as a 4-byte SEND behind it.
+// Notifications. Each is a 32-bit word: "n more units are published", a credit ("this much is consumed"),
+// or a ping. They travel as the immediate of a WRITE, or as a 4-byte SEND behind it.
 //
 // Credit. A sender may be at most C bytes (the capacity) and D notifications (the receive depth)
 // ahead of the last credit. The receiver returns credit when C/2 bytes or D/2 notifications are
-// consumed since the last one. Claims, with u < C/2 and v < D/2 the consumed but not yet credited:
+// consumed since the last one. A ping is answered at once with the last credit once more: as every other
+// credit tells of more than the one before it, the answer (the pong) is known by telling of nothing.
+// Who pings waits for the pong before it pings again.
+// Claims, with u < C/2 and v < D/2 the consumed but not yet credited:
 //  1. A sender does not wait for ever. When all it published is consumed, it has C - u > C/2 bytes
 //     and D - v >= 1 notifications. A frame is at most C/2 bytes, and so is a pad (a frame that needs
 //     one is at most C/2, so the ring's end is nearer than that). The pad is published by itself, so
 //     each of the two needs to fit alone.
-//  2. Credits never run out of receives. Past the last credit that the sender has handled, it can
+//  2. Notifications never run out of receives. Past the last credit that the sender has handled, it can
 //     have sent C bytes and D notifications, so the receiver has sent at most C/(C/2) + D/(D/2) = 4
-//     credits more. The sender keeps kReservedForCredit = 4 receives beside the D of its data, and
-//     posts a receive again before it makes use of the credit that came with it.
-//  3. Credits never wait for data in the send queue: kReservedForCredit of its entries are theirs.
+//     credits more; besides these there are one ping and one pong each way at most. A side keeps
+//     kReservedForControl = 4 + 1 + 1 receives beside the D of the peer's data. It posts a receive again
+//     before it makes use of the credit or the pong that came with it, before it answers the ping that
+//     did, and, for those of data, before it returns the credit that counts them. No sooner is needed.
+//  3. Control never waits for data in the send queue: kReservedForControl of its entries are for four
+//     credits, a pong and a ping. A fifth credit, or a second pong, waits for the completion of one.
 #pragma once
 
 #include <bit>
@@ -35,7 +41,8 @@ inline constexpr uint32_t kMinLog2Capacity = 12;
 inline constexpr uint32_t kMaxLog2Capacity = 26;
 inline constexpr uint32_t kMinReceiveDepth = 8;
 inline constexpr uint32_t kMaxReceiveDepth = 512;
-inline constexpr uint32_t kReservedForCredit = 4;
+inline constexpr uint32_t kCreditsInFlight = 4;
+inline constexpr uint32_t kReservedForControl = kCreditsInFlight + 2;  // and a pong, and a ping
 
 enum class FrameType : uint16_t {
   data = 1,
@@ -44,13 +51,17 @@ enum class FrameType : uint16_t {
   response = 4,
   error = 5,  // "CODE message" in UTF-8
   close = 6,  // the sender's last word but for responses
+  // Of a large message, which the receiver reads from the sender's memory.
+  offer = 7,    // where it is
+  settled = 8,  // the offer of that correlation has been read, or why not
 };
 
 struct FrameHeader {
   uint32_t length;  // bytes of the payload, which follows
   uint16_t type;    // FrameType
   uint16_t flags;   // zero
-  uint64_t correlation;
+  uint32_t correlation;
+  uint32_t immediate;  // the application's
 };
 static_assert(sizeof(FrameHeader) == 16);
 
@@ -76,6 +87,9 @@ constexpr uint32_t encode_credit(uint64_t units, uint64_t notifications) {
          static_cast<uint32_t>(notifications & kCreditNotificationMask) << kCreditUnitBits;
 }
 
+// What more than 2^20 units can never be.
+inline constexpr uint32_t kPing = 1u << 30;
+
 // What a peer can do wrong. The order is known to src/link.ts.
 enum class Violation : uint32_t {
   published = 0,
@@ -84,6 +98,7 @@ enum class Violation : uint32_t {
   frame_type,
   pad,
   notification_size,
+  ping,
   none = 0xffffffff,
 };
 

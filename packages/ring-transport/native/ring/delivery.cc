@@ -1,0 +1,82 @@
+// Describing on the board what has arrived and what has happened.
+#include "ring/poller.h"
+
+namespace rdmakit::ring {
+
+// --- hot path ------------------------------------------------------------------------------------
+// No allocation, no lock, no system call but the doorbell's.
+
+void Poller::to_backlog(Connection& connection) {
+  if (connection.in_backlog) return;
+  connection.in_backlog = true;
+  backlog_.add(&connection);
+}
+
+// Describes what has arrived, a turn for each connection. When the board is full it stays in the
+// rings: completions and credit of everyone go on, only the frames wait.
+bool Poller::deliver_backlog() {
+  for (Connection* end = backlog_.last(); !backlog_.empty();) {
+    Connection* connection = backlog_.take();
+    connection->in_backlog = false;
+    const bool last = connection == end;
+    if (!deliver(*connection)) to_backlog(*connection);
+    if (last) break;
+  }
+  const bool some = board_.unpublished();
+  if (options_.mode == Mode::caller) {
+    board_.show();
+  } else if (board_.publish()) {
+    counters_.doorbells.add(1);
+    doorbell_();
+  }
+  return some;
+}
+
+// True when nothing is left to tell of this connection. It may be gone then.
+bool Poller::deliver(Connection& connection) {
+  if (connection.tell_granted != 0) {
+    if (!tell(connection, Event::writable, connection.tell_granted)) return false;
+    connection.tell_granted = 0;
+  }
+  for (int left = kFramesInTurn; !connection.violated && connection.receiver.has_frame(); --left) {
+    if (left == 0) return false;
+    Descriptor* descriptor = board_.claim();
+    if (descriptor == nullptr) {
+      counters_.board_full.add(1);
+      return false;
+    }
+    const Violation violation = connection.receiver.next(*descriptor);
+    if (violation != Violation::none) [[unlikely]] {
+      connection.violated = true;
+      break_connection(connection, kKindViolation, static_cast<uint32_t>(violation));
+      break;
+    }
+    descriptor->connection = connection.number();
+    board_.push();
+  }
+  if (connection.tell_broken) {
+    if (!tell(connection, Event::broken, connection.broken_kind, connection.broken_detail)) return false;
+    connection.tell_broken = false;
+  }
+  if (connection.left) {
+    // From here on the application may destroy it.
+    std::atomic<Connection*>& current = slots_[connection.slot].current;
+    Descriptor* descriptor = board_.claim();
+    if (descriptor == nullptr) return false;
+    *descriptor = {connection.number(), 0, 0, static_cast<uint32_t>(Event::detached), 0, 0, 0, 0};
+    current.store(nullptr, std::memory_order_release);
+    board_.push();
+  }
+  return true;
+}
+// --- end of the hot path -------------------------------------------------------------------------
+
+bool Poller::tell(Connection& connection, Event event, uint32_t kind, uint32_t detail) {
+  Descriptor* descriptor = board_.claim();
+  if (descriptor == nullptr) return false;
+  *descriptor = {connection.number(), kind, detail, static_cast<uint32_t>(event), 0, 0, 0, 0};
+  board_.push();
+  return true;
+}
+
+}  // namespace rdmakit::ring

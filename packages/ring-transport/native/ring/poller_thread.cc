@@ -1,0 +1,140 @@
+// The life of a poller's thread: how it starts, waits and ends. In mode `caller`, what its owner does
+// instead.
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <system_error>
+
+#include "ring/poller.h"
+
+namespace rdmakit::ring {
+
+int Poller::start() {
+  if (options_.mode == Mode::caller) {
+    running_ = true;
+    return 0;
+  }
+  rouse_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (rouse_fd_ < 0) return errno;
+  // The thread inherits this mask: signals are for the application's threads.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  int error = 0;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& failure) {
+    error = failure.code().value();
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) return error;
+  pthread_setname_np(thread_.native_handle(), "ring-poller");
+  if (options_.cpu >= 0) {
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(options_.cpu, &cpus);
+    error = pthread_setaffinity_np(thread_.native_handle(), sizeof cpus, &cpus);
+  }
+  running_ = true;
+  if (error != 0) stop();
+  return error;
+}
+
+void Poller::stop() {
+  if (!running_) return;
+  running_ = false;
+  if (thread_.joinable()) {
+    stopping_.store(true, std::memory_order_seq_cst);
+    rouse();
+    thread_.join();
+  }
+  acknowledge_events();
+  // The board may live on, under an ArrayBuffer; the verbs objects go now.
+  for (Slot& slot : slots_) slot.owned.reset();
+  channel_ = {};
+  cq_ = {};
+}
+
+// --- hot path ------------------------------------------------------------------------------------
+// No allocation, no lock, no system call but the work itself, the offer of an idle core, and the sleep.
+
+void Poller::run() {
+  uint64_t idle_since = 0;
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    if (step()) {
+      if (idle_since != 0) spin_.observe(now_ns() - idle_since);
+      idle_since = 0;
+      continue;
+    }
+    if (options_.mode == Mode::poll) {
+      relax();
+      continue;
+    }
+    if (options_.mode == Mode::adaptive) {
+      const uint64_t now = now_ns();
+      if (idle_since == 0) idle_since = now;
+      if (now - idle_since < spin_.budget()) {
+        relax();
+        continue;
+      }
+    }
+    sleep();
+  }
+}
+
+void Poller::arm() {
+  if (!armed_) armed_ = ibv_req_notify_cq(cq_.get(), 0) == 0;
+}
+
+void Poller::take_events() {
+  ibv_cq* cq = nullptr;
+  void* context = nullptr;
+  // One event at most: a queue raises no other before it is armed again.
+  if (verbs_->get_cq_event(channel_.get(), &cq, &context) == 0) {
+    ++events_;
+    armed_ = false;
+  }
+  // An acknowledgement takes a lock (ibv_ack_cq_events(3)), so many are made at once.
+  if (events_ >= 256) acknowledge_events();
+}
+
+bool Poller::wants_turn() const {
+  return !backlog_.empty() || any_attention_.load(std::memory_order_relaxed);
+}
+// --- end of the hot path -------------------------------------------------------------------------
+
+// Arms the completion queue, looks once more, and sleeps until the channel or the application wakes it.
+void Poller::sleep() {
+  // Before the last look at what the application stores before it looks at this (rouse).
+  sleeping_.store(true, std::memory_order_seq_cst);
+  arm();
+  // What completed before the arming raises no event.
+  if (poll_completions() || any_attention_.load(std::memory_order_seq_cst) ||
+      stopping_.load(std::memory_order_seq_cst)) {
+    sleeping_.store(false, std::memory_order_relaxed);
+    return;
+  }
+  counters_.sleeps.add(1);
+  pollfd ready[2] = {{channel_->fd, POLLIN, 0}, {rouse_fd_, POLLIN, 0}};
+  poll(ready, 2, leaving_.empty() ? -1 : kLeavePollMs);
+  sleeping_.store(false, std::memory_order_relaxed);
+  if (ready[1].revents != 0) {
+    counters_.wakes.add(1);
+    uint64_t ignored;
+    while (read(rouse_fd_, &ignored, sizeof ignored) > 0) {
+    }
+  }
+  if (ready[0].revents != 0) take_events();
+}
+
+void Poller::acknowledge_events() {
+  if (events_ > 0) verbs_->ack_cq_events(cq_.get(), events_);
+  events_ = 0;
+}
+
+}  // namespace rdmakit::ring
