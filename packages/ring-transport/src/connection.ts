@@ -12,7 +12,7 @@ import type { RingBatch } from './batch.js'
 import { decodeError } from './errors.js'
 import { Inbox } from './inbox.js'
 import { Link, type LinkSink } from './link.js'
-import type { RingMessage } from './message.js'
+import type { RingMessage, RingView } from './message.js'
 import { TYPE } from './native.js'
 import { type ConnectOptions, type Settings, settings, whole } from './options.js'
 import { Outbox } from './outbox.js'
@@ -78,7 +78,9 @@ export class RingConnection {
       this.#lost(reason)
       return reason
     })
-    this.#responder = new Responder((type, correlation, bytes) => this.#outbox.post(type, correlation, bytes))
+    this.#responder = new Responder((type, correlation, bytes) =>
+      this.#outbox.post({ type, correlation }, bytes),
+    )
     this.closed = this.#closed.promise
     this.messages = this.#inbox.observe()
     const sink: LinkSink = {
@@ -157,13 +159,87 @@ export class RingConnection {
 
   /**
    * Sends one message. It is copied, and leaves with all others of this turn of the event loop, at
-   * {@link flush}, or when 16 are together.
-   * @returns false when it was not taken because the peer's ring is full: wait for {@link writable}
+   * {@link flush}, or when a batch is full (`batchFrames`, `batchBytes`).
+   * @param immediate 32 bits of the application's that come with it, without a sign, default 0
+   * @returns false when it was not taken because the peer's ring is full, or while something is claimed:
+   *   wait for {@link writable}
    * @throws VerbsError EMSGSIZE above {@link maxMessageLength}, ESHUTDOWN when the connection is closing
    */
-  send(bytes: Uint8Array): boolean {
-    this.#requireOpen()
-    return this.#outbox.send(TYPE.data, 0, bytes)
+  send(bytes: Uint8Array, immediate = 0): boolean {
+    if (this.#state !== 'open') throw this.#shut()
+    return this.#outbox.send(TYPE.data, 0, immediate, bytes)
+  }
+
+  /**
+   * Sends as many of `messages` as there is room for, in order, and posts them at once.
+   * @returns how many were taken
+   * @throws as {@link send}; those before the one at fault are sent
+   */
+  sendBatch(messages: readonly Uint8Array[]): number {
+    if (this.#state !== 'open') throw this.#shut()
+    let taken = 0
+    try {
+      for (const message of messages) {
+        if (!this.#outbox.send(TYPE.data, 0, 0, message)) break
+        taken++
+      }
+    } finally {
+      this.#outbox.flushScheduled()
+    }
+    return taken
+  }
+
+  /**
+   * Room for a message of `length` bytes where it will be sent from: write it there, then {@link commit}.
+   * Nothing is copied on the way to the device. One claim at a time; what others send meanwhile waits.
+   * The memory holds what it held before, not zeros.
+   * @returns undefined when there is no room: wait for {@link writable}
+   * @throws as {@link send}; UsageError when something is claimed already
+   */
+  claim(length: number): Uint8Array | undefined {
+    const at = this.place(length)
+    return at < 0 ? undefined : this.#link.lane.bytes.subarray(at, at + length)
+  }
+
+  /**
+   * {@link claim} for a program that allocates nothing: the offset of the room in {@link outgoing}.
+   * @returns −1 when there is no room
+   */
+  place(length: number): number {
+    if (this.#state !== 'open') throw this.#shut()
+    return this.#outbox.claim(length)
+  }
+
+  /** The memory that messages are sent from. Only what is claimed may be written. */
+  get outgoing(): Uint8Array {
+    return this.#link.lane.bytes
+  }
+
+  /**
+   * Sends what was claimed, or its first `length` bytes.
+   * @param immediate as for {@link send}
+   * @throws UsageError when nothing is claimed or less than `length`; VerbsError ESHUTDOWN
+   */
+  commit(immediate = 0, length = this.#outbox.claimed): void {
+    if (this.#state !== 'open') throw this.#shut()
+    this.#outbox.commit(TYPE.data, length, immediate)
+  }
+
+  /** Gives up what was claimed. @throws UsageError when nothing is */
+  abort(): void {
+    this.#outbox.abort()
+  }
+
+  /**
+   * Takes what has come, for a program that polls: `callback` gets each message as a view that is used
+   * again for the next, and nothing is allocated. In mode `caller` it takes completions too; what comes
+   * for other connections of the poller goes to them.
+   * @param limit messages and events to take at most, default 256
+   * @returns how many messages `callback` got
+   * @throws UsageError when messages are taken in another way already, or from within a callback
+   */
+  drain(callback: (message: RingView) => void, limit = 256): number {
+    return this.#inbox.drain(callback, limit, this.#link)
   }
 
   /**
@@ -229,7 +305,9 @@ export class RingConnection {
     }
     const { correlation, response } = this.#requests.add(timeout)
     const fail = (reason: unknown) => this.#requests.settle(correlation, (pending) => pending.reject(reason))
-    this.#outbox.post(TYPE.request, correlation, bytes, () => this.#requests.has(correlation))?.catch(fail)
+    this.#outbox
+      .post({ type: TYPE.request, correlation }, bytes, () => this.#requests.has(correlation))
+      ?.catch(fail)
     if (signal === undefined) return response
     const abort = () => fail(signal.reason)
     signal.addEventListener('abort', abort, { once: true })
@@ -312,7 +390,7 @@ export class RingConnection {
     const drain = async () => {
       await this.#requests.idle()
       await this.#responder.idle()
-      await this.#outbox.post(TYPE.close, 0, EMPTY)
+      await this.#outbox.postLast(TYPE.close, EMPTY)
       await this.#outbox.drained()
       await other
     }
@@ -361,8 +439,11 @@ export class RingConnection {
   }
 
   #requireOpen(): void {
-    if (this.#state !== 'open')
-      throw new VerbsError('ESHUTDOWN', 'send', this.#link.id.description, 'the connection is closed')
+    if (this.#state !== 'open') throw this.#shut()
+  }
+
+  #shut(): VerbsError {
+    return new VerbsError('ESHUTDOWN', 'send', this.#link.id.description, 'the connection is closed')
   }
 
   #reset(detail: string): VerbsError {

@@ -1,7 +1,8 @@
 import { UsageError } from '@rdmakit/verbs'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
 import { RingBatch } from './batch.js'
-import type { RingMessage, RingView } from './message.js'
+import type { Link } from './link.js'
+import { type RingMessage, RingView } from './message.js'
 
 /** @internal a place in the order of messages for one that is not there yet: a large one, under way */
 export class Place {
@@ -37,6 +38,14 @@ export class Inbox {
   #taker: Taker | undefined
   #ended = false
   #pumping = false
+  readonly #view = new RingView()
+  #callback: (view: RingView) => void = () => {}
+  #drained = 0
+  #draining: Link | undefined
+  readonly #count = (view: RingView) => {
+    this.#drained++
+    this.#callback(view)
+  }
 
   /** Messages that wait, with those that are under way. */
   get waiting(): number {
@@ -57,6 +66,7 @@ export class Inbox {
   hold(): Place {
     const place = new Place(() => this.#pump())
     this.#queue.push(place)
+    if (this.#draining !== undefined) this.#draining.drainer = undefined
     return place
   }
 
@@ -163,22 +173,34 @@ export class Inbox {
     })
   }
 
-  /** Hands what waits to `callback`, at most `limit`, and returns how many. Nothing when others take. */
-  drain(callback: (view: RingView) => void, view: RingView, limit: number): number {
+  /** @see RingConnection.drain */
+  drain(callback: (view: RingView) => void, limit: number, link: Link): number {
     if (this.#taker !== undefined || this.#subject.observed) throw taken()
-    let count = 0
-    for (; count < limit; count++) {
+    this.#drained = 0
+    this.#callback = callback
+    while (this.#drained < limit && this.#queue.length > 0) {
       const message = this.#next()
       if (message === undefined) break
       try {
-        message.show(view)
-        callback(view)
+        message.show(this.#view)
+        this.#drained++
+        callback(this.#view)
       } finally {
-        view.clear()
+        this.#view.clear()
         message.release()
       }
     }
-    return count
+    if (this.#drained === limit) return limit
+    // Behind one that is under way, those that come must wait here for their turn.
+    this.#draining = link
+    if (this.#queue.length === 0) link.drainer = this.#count
+    try {
+      link.poller.drain(limit - this.#drained)
+    } finally {
+      link.drainer = undefined
+      this.#draining = undefined
+    }
+    return this.#drained
   }
 
   /** The first that waits, if it is there. */

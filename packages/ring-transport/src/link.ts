@@ -9,7 +9,8 @@ import {
 } from '@rdmakit/verbs'
 import { decodeHandshake, decodeRefusal, encodeHandshake, type Handshake } from './handshake.js'
 import { HeldFrames } from './held.js'
-import { type MessageSource, RingMessage } from './message.js'
+import { Lane } from './lane.js'
+import { type MessageSource, RingMessage, RingView } from './message.js'
 import { GRANT_ROOM, TYPE } from './native.js'
 import type { Settings } from './options.js'
 import { type FrameSink, Poller } from './poller.js'
@@ -44,6 +45,9 @@ export class Link implements FrameSink, MessageSource {
   readonly #entries: number
   readonly #detached = deferred<void>()
   readonly #halfRing: number
+  readonly #view = new RingView()
+  #drainer: ((view: RingView) => void) | undefined
+  #lane: Lane | undefined
   #connection = -1
   #staging: MemoryRegion | undefined
   #peer: Handshake | undefined
@@ -130,6 +134,7 @@ export class Link implements FrameSink, MessageSource {
         log2Capacity,
         receiveDepth,
         sendDepth,
+        chosen.signalEvery,
         link.#entries,
         link,
       )
@@ -164,23 +169,47 @@ export class Link implements FrameSink, MessageSource {
     return 2 ** (this.peer.log2Capacity - 1) - HEADER
   }
 
-  send(type: number, correlation: number, bytes: Uint8Array): number {
-    return this.poller.native.send(this.#connection, type, correlation, 0, bytes)
-  }
-
-  flush(): number {
-    return this.poller.flush(this.#connection)
+  /** Where outgoing frames are laid out. */
+  get lane(): Lane {
+    if (this.#lane === undefined) throw new Error('the link is not established')
+    return this.#lane
   }
 
   drained(): boolean {
     return this.poller.native.drained(this.#connection)
   }
 
-  frame(type: number, offset: number, length: number, end: number, correlation: number): void {
+  /**
+   * Data that comes while the poller is drained goes straight to `drainer`, as a view that is used again.
+   * Undefined: to the sink, as messages.
+   */
+  set drainer(drainer: ((view: RingView) => void) | undefined) {
+    this.#drainer = drainer
+  }
+
+  // Hot path for data with a drainer: nothing is allocated.
+  frame(
+    type: number,
+    offset: number,
+    length: number,
+    end: number,
+    correlation: number,
+    immediate: number,
+  ): void {
+    if (type === TYPE.data && this.#drainer !== undefined) {
+      const view = this.#view
+      view.set(this.memory, offset, length, immediate, this.debug)
+      try {
+        this.#drainer(view)
+      } finally {
+        view.clear()
+        if (this.held.pass(end)) this.#credit()
+      }
+      return
+    }
     switch (type) {
       case TYPE.pad:
-        this.held.add({ end, isReleased: true })
-        this.released()
+        if (this.held.pass(end)) this.#credit()
         break
       case TYPE.detached:
         this.#detached.resolve()
@@ -194,7 +223,7 @@ export class Link implements FrameSink, MessageSource {
         break
       }
       default: {
-        const message = new RingMessage(this, offset, length, end, correlation, 0)
+        const message = new RingMessage(this, offset, length, end, correlation, immediate)
         this.held.add(message)
         if (this.#sink !== undefined) this.#sink.message(type, message)
         else this.#pass((sink) => sink.message(type, message))
@@ -208,6 +237,10 @@ export class Link implements FrameSink, MessageSource {
       if (this.held.count === 0) this.#closeRing()
       return
     }
+    this.#credit()
+  }
+
+  #credit(): void {
     // Half a ring at a time: the rule that native/ring/wire.h proves free of deadlock. What is credited
     // may be read late, which asks once more than needed and never once less.
     const { released } = this.held
@@ -269,14 +302,26 @@ export class Link implements FrameSink, MessageSource {
     this.#peer = peer
     const words = this.#settings.sendDepth * WORD
     this.#staging = await this.#protectionDomain.allocateMemoryRegion(2 ** peer.log2Capacity + words)
-    this.poller.native.establish(
-      this.#connection,
+    const { native } = this.poller
+    const connection = this.#connection
+    native.establish(
+      connection,
       this.#staging.handle,
       peer.address,
       peer.remoteKey,
       peer.log2Capacity,
       peer.receiveDepth,
       this.usesImmediate,
+    )
+    this.#lane = new Lane(
+      this.#staging.buffer,
+      peer.log2Capacity,
+      this.poller.laneWords(connection),
+      {
+        reserve: (next, length) => native.reserve(connection, next, length),
+        flush: (next, signaled) => native.flush(connection, next, signaled ? 1 : 0),
+      },
+      { frames: this.#settings.batchFrames, bytes: this.#settings.batchBytes },
     )
   }
 }

@@ -21,6 +21,18 @@ export interface RingOptions {
   readonly receiveDepth?: number
   /** work requests that this end keeps outstanding, 16 … 4096, default 128 */
   readonly sendDepth?: number
+  /** messages that leave with one doorbell at most, 1 … 1024, default 16 */
+  readonly batchFrames?: number
+  /**
+   * Bytes after which a batch leaves, so that the device works while more is laid out, 64 … 64 MiB,
+   * default 32 KiB
+   */
+  readonly batchBytes?: number
+  /**
+   * Work requests of which one is signaled, 1 … a quarter of `sendDepth`, which is the default. Fewer completions
+   * cost less; the memory of what is not signaled cannot be used again until one that is completes.
+   */
+  readonly signalEvery?: number
   /** bytes wished for inline sends, default 256; the device may grant less */
   readonly maxInlineData?: number
   /**
@@ -51,6 +63,9 @@ export interface Settings {
   readonly log2Capacity: number
   readonly receiveDepth: number
   readonly sendDepth: number
+  readonly batchFrames: number
+  readonly batchBytes: number
+  readonly signalEvery: number
   readonly maxInlineData: number
   readonly immediate: boolean
   readonly applicationData: Uint8Array
@@ -71,11 +86,20 @@ export function settings(options: ConnectOptions): Settings {
     )
   if (notification !== 'immediate' && notification !== 'send')
     throw new UsageError(`notification is "immediate" or "send", not "${notification}"`)
+  const sendDepth = whole('sendDepth', options.sendDepth ?? 128, 16, 4096)
   return {
     poller: options.poller,
     log2Capacity,
     receiveDepth: whole('receiveDepth', options.receiveDepth ?? 128, MIN_RECEIVE_DEPTH, MAX_RECEIVE_DEPTH),
-    sendDepth: whole('sendDepth', options.sendDepth ?? 128, 16, 4096),
+    sendDepth,
+    batchFrames: whole('batchFrames', options.batchFrames ?? 16, 1, 1024),
+    batchBytes: whole('batchBytes', options.batchBytes ?? 32 * 1024, 64, 2 ** 26),
+    signalEvery: whole(
+      'signalEvery',
+      options.signalEvery ?? Math.floor(sendDepth / 4),
+      1,
+      Math.floor(sendDepth / 4),
+    ),
     maxInlineData: whole('maxInlineData', options.maxInlineData ?? 256, 0, 4096),
     immediate: notification === 'immediate',
     applicationData,

@@ -1,4 +1,5 @@
-import { deferred, VerbsError } from '@rdmakit/verbs'
+import { deferred, UsageError, VerbsError } from '@rdmakit/verbs'
+import type { Lane } from './lane.js'
 import type { Link } from './link.js'
 import { SEND } from './native.js'
 
@@ -6,11 +7,19 @@ import { SEND } from './native.js'
 interface Waiting {
   readonly type: number
   readonly correlation: number
+  readonly immediate: number
   readonly bytes: Uint8Array
   /** whether it is still to be sent when its turn comes */
   readonly wanted: () => boolean
   readonly resolve: () => void
   readonly reject: (reason: unknown) => void
+}
+
+/** What a frame carries beside its bytes. */
+export interface FrameFields {
+  readonly type: number
+  readonly correlation?: number
+  readonly immediate?: number
 }
 
 /**
@@ -19,46 +28,127 @@ interface Waiting {
  */
 export class Outbox {
   readonly #link: Link
+  readonly #lane: Lane
   readonly #failed: () => VerbsError
   readonly #flush = () => this.flush()
   readonly #waiting: Waiting[] = []
   #writable = deferred<void>()
   #progress: (() => void) | undefined
+  /** bytes that the application has claimed, while it fills them, else −1 */
+  claimed = -1
   #full = false
   #flushScheduled = false
   #ended = false
+  /** messages and bytes that were taken, of all types */
+  frames = 0
+  bytes = 0
+  /** times that a frame found no room */
+  refused = 0
 
   /** @param failed called when the queue pair takes no more; what it returns is thrown */
   constructor(link: Link, failed: () => VerbsError) {
     this.#link = link
+    this.#lane = link.lane
     this.#failed = failed
     this.#writable.promise.catch(() => {})
   }
 
+  // --- hot path: nothing is allocated, and no call leaves JavaScript but for each batch ---
+
   /** Sends if there is room and nothing waits. @throws VerbsError EMSGSIZE, ECONNRESET */
-  send(type: number, correlation: number, bytes: Uint8Array): boolean {
-    // What waits goes first; its turn ends with a writable event of its own.
-    if (this.#waiting.length === 0) return this.#try(type, correlation, bytes)
-    this.#full = true
-    return false
+  send(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
+    if (!(bytes instanceof Uint8Array)) throw new TypeError('a message is a Uint8Array')
+    const length = bytes.length
+    if (!this.#place(length)) return false
+    this.#lane.bytes.set(bytes, this.#at)
+    this.#commit(type, length, correlation, immediate)
+    return true
+  }
+
+  /** Room for a frame of `length` bytes: its offset in the lane, −1 when there is none. */
+  claim(length: number): number {
+    if (this.claimed >= 0) throw new UsageError('claim what is claimed already; commit() or abort() it first')
+    if (!this.#place(length)) return -1
+    this.claimed = length
+    return this.#at
+  }
+
+  /** Sends the frame that was claimed, or its first `length` bytes. */
+  commit(type: number, length: number, immediate: number): void {
+    const claimed = this.claimed
+    if (claimed < 0) throw new UsageError('nothing is claimed')
+    if (length > claimed || length < 0 || length !== length >>> 0)
+      throw new UsageError(`${claimed} bytes are claimed, ${length} cannot be sent of them`)
+    this.claimed = -1
+    if (length < claimed) this.#lane.shorten(length)
+    this.#commit(type, length, 0, immediate)
+    if (this.#waiting.length > 0 || this.#full) this.#afterClaim()
+  }
+
+  #at = 0
+
+  #place(length: number): boolean {
+    // What waits goes first; its turn ends with a writable event of its own, or with the claim.
+    if (this.#waiting.length > 0 || this.claimed >= 0) {
+      this.#refuse()
+      return false
+    }
+    return this.#tryPlace(length)
+  }
+
+  #tryPlace(length: number): boolean {
+    const at = this.#lane.place(length)
+    if (at > 0) {
+      this.#at = at
+      return true
+    }
+    if (at === -SEND.full) {
+      this.#refuse()
+      return false
+    }
+    throw this.#reason(-at, length)
+  }
+
+  #commit(type: number, length: number, correlation: number, immediate: number): void {
+    const result = this.#lane.commit(type, length, correlation, immediate)
+    this.frames++
+    this.bytes += length
+    if (result !== SEND.done && result !== SEND.full) throw this.#failed()
+    if (!this.#flushScheduled) {
+      this.#flushScheduled = true
+      this.#link.poller.scheduleFlush(this.#flush)
+    }
+  }
+  // --- end of the hot path ---
+
+  /** Gives up what was claimed. */
+  abort(): void {
+    if (this.claimed < 0) throw new UsageError('nothing is claimed')
+    this.claimed = -1
+    if (this.#waiting.length > 0 || this.#full) this.#afterClaim()
   }
 
   /** Sends, waiting for room as long as `wanted`. Undefined when it is done already. */
   post(
-    type: number,
-    correlation: number,
+    { type, correlation = 0, immediate = 0 }: FrameFields,
     bytes: Uint8Array,
     wanted: () => boolean = () => true,
   ): Promise<void> | undefined {
     if (this.#ended) return undefined
     try {
-      if (this.send(type, correlation, bytes)) return undefined
+      if (this.send(type, correlation, immediate, bytes)) return undefined
     } catch (failure) {
       return Promise.reject(failure)
     }
     const { promise, resolve, reject } = deferred<void>()
-    this.#waiting.push({ type, correlation, bytes, wanted, resolve, reject })
+    this.#waiting.push({ type, correlation, immediate, bytes, wanted, resolve, reject })
     return promise
+  }
+
+  /** Sends the last frame: from it on, all tells when it has left, for {@link drained}. */
+  postLast(type: number, bytes: Uint8Array): Promise<void> | undefined {
+    this.#lane.signalAll()
+    return this.post({ type }, bytes)
   }
 
   /** Resolves when there is room for what was refused; at once when nothing was. */
@@ -69,7 +159,7 @@ export class Outbox {
   flush(): void {
     this.#flushScheduled = false
     // When the queue is full, a writable event follows.
-    if (!this.#ended && this.#link.flush() === SEND.failed) this.#failed()
+    if (!this.#ended && this.#lane.flush() === SEND.failed) this.#failed()
   }
 
   /** Posts what waits for the end of the turn. */
@@ -82,13 +172,7 @@ export class Outbox {
     if (this.#ended) return
     this.flush()
     this.#progress?.()
-    if (room && this.#sendWaiting()) {
-      this.#full = false
-      const waiters = this.#writable
-      this.#writable = deferred<void>()
-      this.#writable.promise.catch(() => {})
-      waiters.resolve()
-    }
+    if (room && this.claimed < 0) this.#resume()
   }
 
   /** Resolves when a close frame and all before it have completed, or the connection has ended. */
@@ -108,13 +192,36 @@ export class Outbox {
     this.#progress?.()
   }
 
+  #refuse(): void {
+    this.#full = true
+    this.refused++
+  }
+
+  /** What the claim held up goes now; if there is no room for it, a writable event follows. */
+  #afterClaim(): void {
+    if (!this.#ended) this.#resume()
+  }
+
+  #resume(): void {
+    if (!this.#sendWaiting()) return
+    this.#full = false
+    const waiters = this.#writable
+    this.#writable = deferred<void>()
+    this.#writable.promise.catch(() => {})
+    waiters.resolve()
+  }
+
   /** False when the first of them found no room again. */
   #sendWaiting(): boolean {
     let done = 0
     try {
-      for (const { type, correlation, bytes, wanted, resolve, reject } of this.#waiting) {
+      for (const { type, correlation, immediate, bytes, wanted, resolve, reject } of this.#waiting) {
         try {
-          if (wanted() && !this.#try(type, correlation, bytes)) return false
+          if (wanted()) {
+            if (!this.#tryPlace(bytes.length)) return false
+            this.#lane.bytes.set(bytes, this.#at)
+            this.#commit(type, bytes.length, correlation, immediate)
+          }
           resolve()
         } catch (failure) {
           reject(failure)
@@ -127,26 +234,14 @@ export class Outbox {
     }
   }
 
-  #try(type: number, correlation: number, bytes: Uint8Array): boolean {
-    switch (this.#link.send(type, correlation, bytes)) {
-      case SEND.done:
-        if (!this.#flushScheduled) {
-          this.#flushScheduled = true
-          this.#link.poller.scheduleFlush(this.#flush)
-        }
-        return true
-      case SEND.full:
-        this.#full = true
-        return false
-      case SEND.tooLong:
-        throw new VerbsError(
-          'EMSGSIZE',
-          'send',
-          this.#link.id.description,
-          `the message is ${bytes.length} bytes, at most ${this.#link.maxMessageLength} fit the peer's ring`,
-        )
-      default:
-        throw this.#failed()
-    }
+  #reason(code: number, length: number): VerbsError {
+    if (code === SEND.tooLong)
+      return new VerbsError(
+        'EMSGSIZE',
+        'send',
+        this.#link.id.description,
+        `the message is ${length} bytes, at most ${this.#link.maxMessageLength} fit the peer's ring`,
+      )
+    return this.#failed()
   }
 }

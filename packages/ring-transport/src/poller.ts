@@ -12,10 +12,12 @@ import { type NativeLayout, type NativePoller, native } from './native.js'
 /**
  * How the thread waits for a completion. `poll`: it spins, a core is its own. `event`: it sleeps on a
  * completion channel. `adaptive`: it spins as long as completions have lately taken to come, if that
- * is short, then sleeps.
+ * is short, then sleeps. `caller`: there is no thread; {@link Poller.drain} takes completions on the
+ * thread that calls it, and while nobody does, the event loop watches the completion channel.
  */
-export type PollerMode = 'poll' | 'event' | 'adaptive'
-const MODES: readonly PollerMode[] = ['poll', 'event', 'adaptive']
+export type PollerMode = 'poll' | 'event' | 'adaptive' | 'caller'
+/** In the order of `Mode` in native/ring/waiting.h. */
+const MODES: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller']
 
 export interface PollerOptions {
   /** default `adaptive` */
@@ -37,7 +39,14 @@ export interface PollerOptions {
 
 /** @internal what a poller tells of one connection; `type` is one of {@link TYPE} */
 export interface FrameSink {
-  frame(type: number, offset: number, length: number, end: number, correlation: number): void
+  frame(
+    type: number,
+    offset: number,
+    length: number,
+    end: number,
+    correlation: number,
+    immediate: number,
+  ): void
 }
 
 /** enough for the 256 connections that a server takes by default */
@@ -47,6 +56,9 @@ const DEFAULT_ENTRIES = 69_632
 const DRAIN_BATCH = 256
 /** Batches before other work of the event loop gets its turn. */
 const DRAIN_BATCHES_PER_TURN = 8
+
+/** `Descriptor` of native/ring/board.h: connection, offset, length, type, correlation, immediate, end */
+const DESCRIPTOR_WORDS = 8
 
 /**
  * A native thread that serves the completion queue of any number of connections of one device and
@@ -69,6 +81,9 @@ export class Poller {
   readonly #dirty = new Set<() => void>()
   readonly #entries: number
   #entriesUsed = 0
+  readonly #callers: boolean
+  #lastConnection = -1
+  #lastSink: FrameSink | undefined
   #tail = 0
   #draining = false
   #flushScheduled = false
@@ -92,6 +107,7 @@ export class Poller {
     range('completionQueueEntries', this.#entries, 64, allowed)
     this.context = context
     this.mode = mode
+    this.#callers = mode === 'caller'
     this.#channel = context.createCompletionChannel()
     this.queue = context.createCompletionQueue({
       entries: this.#entries,
@@ -151,6 +167,28 @@ export class Poller {
     this.close()
   }
 
+  /**
+   * Takes what has come now, for a program that polls: completions too in mode `caller`, else what the
+   * thread has brought. Everything is dispatched before it returns, and what was sent is posted.
+   * @param limit messages and events to take at most, default 256
+   * @returns how many it took
+   * @throws UsageError when it is called from what it called
+   */
+  drain(limit = DRAIN_BATCH): number {
+    if (this.#draining) throw new UsageError('drain was called by what it had called')
+    if (this.#closed) return 0
+    if (this.#callers) return this.#take(this.#native.turn(), limit)
+    const taken = this.#take(Atomics.load(this.#words, this.#layout.head), limit)
+    if (taken > 0 && Atomics.load(this.#words, this.#layout.full) !== 0) this.#native.wake()
+    return taken
+  }
+
+  /** @internal the words in which native code tells a connection where it may lay out frames */
+  laneWords(connection: number): Int32Array {
+    const at = this.#layout.slots + (connection & 0xffff) * this.#layout.slotStride + this.#layout.lanes
+    return this.#words.subarray(at, at + 3)
+  }
+
   /** @internal takes on a queue pair; its receives are posted when this returns */
   attach(
     queuePair: Handle,
@@ -158,6 +196,7 @@ export class Poller {
     log2Capacity: number,
     receiveDepth: number,
     sendDepth: number,
+    signalEvery: number,
     entries: number,
     sink: FrameSink,
   ): number {
@@ -169,9 +208,17 @@ export class Poller {
         this.queue.description,
         `${this.#entriesUsed} of ${this.#entries} entries are taken; raise completionQueueEntries`,
       )
-    const connection = this.#native.attach(queuePair, ring, log2Capacity, receiveDepth, sendDepth, 0)
+    const connection = this.#native.attach(
+      queuePair,
+      ring,
+      log2Capacity,
+      receiveDepth,
+      sendDepth,
+      signalEvery,
+    )
     this.#entriesUsed += entries
     this.#sinks.set(connection, sink)
+    this.#lastConnection = -1
     if (this.#sinks.size === 1) this.#native.setRef(true)
     return connection
   }
@@ -179,6 +226,7 @@ export class Poller {
   /** @internal the connection's `detached` event has come: nothing of it is left in the queue */
   forget(connection: number, entries: number): void {
     if (!this.#sinks.delete(connection)) return
+    this.#lastConnection = -1
     this.#entriesUsed -= entries
     if (this.#sinks.size === 0) this.#native.setRef(false)
   }
@@ -241,7 +289,7 @@ export class Poller {
     const { head, full, idle } = this.#layout
     Atomics.store(words, idle, 0)
     for (let batch = 0; batch < DRAIN_BATCHES_PER_TURN; ) {
-      if (this.#take(Atomics.load(words, head))) {
+      if (this.#take(Atomics.load(words, head), DRAIN_BATCH) > 0) {
         if (Atomics.load(words, full) !== 0) this.#native.wake()
         batch++
         continue
@@ -254,28 +302,42 @@ export class Poller {
     setImmediate(() => this.#drain())
   }
 
-  /** Dispatches up to a batch of descriptors and shows the new tail. False when there was none. */
-  #take(head: number): boolean {
-    if (head === this.#tail) return false
-    const unsigned = this.#unsigned
-    const { descriptors, descriptorStride, descriptorCount, tail } = this.#layout
+  // --- hot path: nothing is allocated for a message whose sink allocates nothing ---
+  /** Dispatches up to `limit` descriptors, shows the new tail, and posts what was sent meanwhile. */
+  #take(head: number, limit: number): number {
+    const from = this.#tail
+    if (head === from) return 0
+    const words = this.#words
+    const { descriptors, descriptorCount, tail } = this.#layout
     this.#draining = true
-    for (let left = DRAIN_BATCH; left > 0 && this.#tail !== head; left--) {
-      const at = descriptors + (this.#tail & (descriptorCount - 1)) * descriptorStride
-      const [connection, offset, length] = [unsigned[at], unsigned[at + 1], unsigned[at + 2]] as Triple
-      const [type, correlation, end] = [unsigned[at + 3], unsigned[at + 4], unsigned[at + 6]] as Triple
-      this.#tail = (this.#tail + 1) | 0
-      // A connection that is forgotten has no sink; what is left of it means nothing.
-      this.#sinks.get(connection)?.frame(type, offset, length, end, correlation)
+    try {
+      for (let left = limit; left > 0 && this.#tail !== head; left--) {
+        const at = descriptors + (this.#tail & (descriptorCount - 1)) * DESCRIPTOR_WORDS
+        const connection = words[at] as number
+        this.#tail = (this.#tail + 1) | 0
+        if (connection !== this.#lastConnection) {
+          // A connection that is forgotten has no sink; what is left of it means nothing.
+          this.#lastConnection = connection
+          this.#lastSink = this.#sinks.get(connection)
+        }
+        this.#lastSink?.frame(
+          words[at + 3] as number,
+          words[at + 1] as number,
+          words[at + 2] as number,
+          words[at + 6] as number,
+          words[at + 4] as number,
+          words[at + 5] as number,
+        )
+      }
+    } finally {
+      Atomics.store(words, tail, this.#tail)
+      this.#draining = false
+      this.#flush()
     }
-    Atomics.store(this.#words, tail, this.#tail)
-    this.#draining = false
-    this.#flush()
-    return true
+    return (this.#tail - from) | 0
   }
+  // --- end of the hot path ---
 }
-
-type Triple = [number, number, number]
 
 function range(name: string, value: number, least: number, most: number): void {
   if (!Number.isInteger(value) || value < least || value > most)
