@@ -1,0 +1,70 @@
+// Sends messages from JavaScript to JavaScript in one process, and prints how the heap grew meanwhile.
+// Its argument is a URI. Run with --expose-gc.
+import { PerformanceObserver } from 'node:perf_hooks'
+import { Poller, RingConnection, RingServer } from '@rdmakit/ring-transport'
+
+const WARM_UP = 500_000
+const MESSAGES = 10_000_000
+const BYTES = 64
+
+/** Both ends of a connection in this process. */
+async function connect(options) {
+  let accepted
+  const arrived = new Promise((resolve) => {
+    accepted = resolve
+  })
+  const server = await RingServer.listen(process.argv[2], { ...options[0], onConnection: accepted })
+  const a = await RingConnection.connect(server.uri, options[1])
+  const b = await arrived
+  const close = async () => {
+    await a.close({ drain: false })
+    await server.close({ drain: false })
+  }
+  return { a, b, close }
+}
+
+const probe = await connect([{}, {}])
+const pollers = [0, 1].map(() => new Poller(probe.a.context, { mode: 'caller' }))
+await probe.close()
+const { a, b, close } = await connect(pollers.map((poller) => ({ poller })))
+
+let received = 0
+let wrong = 0
+const outgoing = a.outgoing
+const take = (message) => {
+  if (message.length !== BYTES || message.bytes[message.offset] !== (received & 0xff)) wrong++
+  received++
+}
+
+function run(messages) {
+  const end = received + messages
+  let sent = received
+  while (received < end) {
+    for (let burst = 0; burst < 64 && sent < end; burst++) {
+      const at = a.place(BYTES)
+      if (at < 0) break
+      outgoing[at] = sent & 0xff
+      a.commit(0)
+      sent++
+    }
+    a.flush()
+    b.drain(take)
+    pollers[1].drain()
+  }
+}
+
+run(WARM_UP)
+let collections = 0
+new PerformanceObserver((list) => {
+  collections += list.getEntries().length
+}).observe({ entryTypes: ['gc'] })
+globalThis.gc()
+await new Promise((resolve) => setImmediate(resolve))
+collections = 0
+const before = process.memoryUsage().heapUsed
+run(MESSAGES)
+const grown = process.memoryUsage().heapUsed - before
+await new Promise((resolve) => setImmediate(resolve))
+console.log(JSON.stringify({ messages: MESSAGES, wrong, grown, collections }))
+await close()
+for (const poller of pollers) poller.close()
