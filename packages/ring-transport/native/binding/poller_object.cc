@@ -82,12 +82,20 @@ PollerObject::PollerObject(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Po
   options.descriptor_count = number(info[6]);
   if (options.max_connections > kMaxConnections) throw failure(env, EINVAL, "Poller", "too many connections");
   // Connections keep the event loop alive (setRef), a poller without any does not.
-  doorbell_ = Doorbell(env, info[7].As<Napi::Function>());
-  poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options,
-                                     [doorbell = doorbell_] { doorbell.ring(); });
-  if (int error = poller_->start(); error != 0) {
-    doorbell_.end();
-    check(env, error, "pthread_create");
+  if (options.mode == Mode::caller) {
+    poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options, [] {});
+    check(env, poller_->start(), "Poller");
+    int error = 0;
+    watch_ = LoopWatch::open(env, poller_, info[7], error);
+    check(env, error, "uv_poll_start");
+  } else {
+    doorbell_ = Doorbell(env, info[7].As<Napi::Function>());
+    poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options,
+                                       [doorbell = doorbell_] { doorbell.ring(); });
+    if (int error = poller_->start(); error != 0) {
+      doorbell_.end();
+      check(env, error, "pthread_create");
+    }
   }
   ended_ = false;
   const Napi::Object self = info.This().As<Napi::Object>();
@@ -107,6 +115,7 @@ void PollerObject::end() {
   if (ended_) return;
   ended_ = true;
   napi_remove_env_cleanup_hook(Env(), at_exit, this);
+  if (watch_ != nullptr) std::exchange(watch_, nullptr)->close();
   poller_->stop();
   doorbell_.end();
 }
@@ -203,7 +212,8 @@ void PollerObject::release(const Napi::CallbackInfo& info) { poller_->release(nu
 
 void PollerObject::set_ref(const Napi::CallbackInfo& info) {
   if (ended_) return;
-  doorbell_.set_ref(info.Env(), info[0].As<Napi::Boolean>());
+  const bool on = info[0].As<Napi::Boolean>();
+  watch_ != nullptr ? watch_->set_ref(on) : doorbell_.set_ref(info.Env(), on);
 }
 
 void PollerObject::wake(const Napi::CallbackInfo&) { poller_->wake(); }

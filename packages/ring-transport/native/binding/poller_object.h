@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "binding/doorbell.h"
+#include "binding/loop_watch.h"
 #include "ring/poller.h"
 
 namespace rdmakit::ring::binding {
@@ -37,7 +38,9 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
 
   // Shared with the ArrayBuffer over its board.
   std::shared_ptr<Poller> poller_;
+  // How JavaScript is told: by the poller's thread, or, in mode `caller`, by its own event loop.
   Doorbell doorbell_;
+  LoopWatch* watch_ = nullptr;
   Napi::Reference<Napi::ArrayBuffer> memory_;
   bool ended_ = true;
 };

@@ -53,9 +53,11 @@ class Poller {
 
   // Mode `caller`, by the application. Takes completions and describes what they brought: the board's head.
   uint32_t turn();
-  // What a turn is wanted for without a completion: something that the application asked, or that waits for
-  // a place on the board.
+  // A turn is wanted without an event: the last one left completions, or frames that the board has places
+  // for, or the application has asked for something.
   bool wants_turn() const;
+  // The consumer has not seen all that is on the board, and counts on being told. Asked once, it is told.
+  bool wants_doorbell();
   // Something waits for time to pass: a turn is wanted within kLeavePollMs.
   bool waits_for_time() const { return !leaving_.empty(); }
   static constexpr int kLeavePollMs = 5;

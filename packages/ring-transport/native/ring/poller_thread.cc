@@ -103,8 +103,16 @@ void Poller::take_events() {
   if (events_ >= 256) acknowledge_events();
 }
 
+bool Poller::wants_doorbell() {
+  if (!board_.take_idle()) return false;
+  counters_.doorbells.add(1);
+  return true;
+}
+
 bool Poller::wants_turn() const {
-  return !backlog_.empty() || any_attention_.load(std::memory_order_relaxed);
+  // A full board is drained first, and then whoever drained it calls wake.
+  return more_completions_ || any_attention_.load(std::memory_order_relaxed) ||
+         (!backlog_.empty() && board_.word(Board::kFull).load(std::memory_order_relaxed) == 0);
 }
 // --- end of the hot path -------------------------------------------------------------------------
 

@@ -1,0 +1,69 @@
+// Turns a poller of mode `caller` on the event loop of JavaScript: no thread, no wake-up. The loop watches
+// the completion channel as it watches a socket.
+//
+// Two moments of a loop's iteration matter:
+//  - The channel is readable: its events are taken, the poller turned, and JavaScript called when something
+//    is on the board that it does not know of.
+//  - The loop is about to sleep (uv_prepare): what JavaScript asked for meanwhile is attended to. When no
+//    event is armed, one is, and the poller is turned once more, because what completed before the arming
+//    raises none (ibv_req_notify_cq(3)). It is the last moment on purpose: all that JavaScript sent in this
+//    iteration, from callbacks, promises and immediates, has completed without an event by then.
+// So nothing that JavaScript asks for needs to wake the loop: it asks on the loop's own thread.
+//
+// The end. Handles may be closed at any time but are freed by the loop later, so a watch owns itself: close()
+// forgets the poller and closes the handles, the last one's callback deletes the watch. An environment that
+// ends (the process's, a worker's) calls close() by an asynchronous cleanup hook, and turns the loop until
+// the hook is removed, which the last callback does.
+#pragma once
+
+#include <node_api.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "binding/libuv.h"
+#include "ring/poller.h"
+
+namespace rdmakit::ring::binding {
+
+class LoopWatch {
+ public:
+  // Watches a started poller and calls `doorbell`. Does not keep the loop alive. Null with `error` set to an
+  // errno.
+  static LoopWatch* open(napi_env env, std::shared_ptr<Poller> poller, napi_value doorbell, int& error);
+  LoopWatch(const LoopWatch&) = delete;
+  LoopWatch& operator=(const LoopWatch&) = delete;
+
+  // Whether the loop is kept alive.
+  void set_ref(bool on);
+  // Nothing is called any more, and the channel not looked at: it may be closed. The watch is gone after
+  // this.
+  void close();
+
+ private:
+  LoopWatch(napi_env env, std::shared_ptr<Poller> poller) : env_(env), poller_(std::move(poller)) {}
+  ~LoopWatch();
+  int start(napi_value doorbell);
+  void on_readable();
+  void before_sleep();
+  void wake_after(uint64_t milliseconds);
+  void ring();
+  void handle_closed();
+  static LoopWatch& of(UvHandle* handle) { return *static_cast<LoopWatch*>(uv_handle_get_data(handle)); }
+
+  struct Free {
+    void operator()(UvHandle* handle) const;
+  };
+  using HandlePtr = std::unique_ptr<UvHandle, Free>;
+
+  napi_env env_;
+  std::shared_ptr<Poller> poller_;
+  napi_ref doorbell_ = nullptr;
+  napi_async_context context_ = nullptr;
+  napi_async_cleanup_hook_handle cleanup_ = nullptr;
+  HandlePtr channel_, prepare_, timer_;
+  int open_handles_ = 0;
+  bool closing_ = false;
+};
+
+}  // namespace rdmakit::ring::binding
