@@ -1,5 +1,4 @@
 import type { VerbsError } from '@rdmakit/verbs'
-import { type Observable, ReplaySubject } from 'rxjs'
 
 /**
  * What a connection is doing. It begins `open` and ends either `closed` or `lost`:
@@ -25,31 +24,3 @@ export type ConnectionState =
    * peer broke the protocol, ESTALE when a later epoch of its session came.
    */
   | { readonly state: 'lost'; readonly epoch: number; readonly reason: VerbsError }
-
-/** The latest state of something, replayed to each subscriber; nothing follows the last one. */
-export class States<State extends { readonly state: string }> {
-  readonly changes: Observable<State>
-  readonly #subject = new ReplaySubject<State>(1)
-  #current: State
-
-  constructor(first: State) {
-    this.#current = first
-    this.#subject.next(first)
-    this.changes = this.#subject.asObservable()
-  }
-
-  get current(): State {
-    return this.#current
-  }
-
-  next(state: State): void {
-    this.#current = state
-    this.#subject.next(state)
-  }
-
-  /** Tells the last state and completes. */
-  end(last: State): void {
-    this.next(last)
-    this.#subject.complete()
-  }
-}
