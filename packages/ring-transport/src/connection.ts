@@ -7,9 +7,10 @@ import {
   type WaitOptions,
   within,
 } from '@rdmakit/verbs'
-import type { Observable, ObservableInput } from 'rxjs'
+import { type Observable, type ObservableInput, ReplaySubject } from 'rxjs'
 import type { RingBatch } from './batch.js'
 import { decodeError } from './errors.js'
+import type { Session } from './handshake.js'
 import { Inbox } from './inbox.js'
 import { Link, type LinkSink } from './link.js'
 import type { RingMessage, RingView } from './message.js'
@@ -18,6 +19,7 @@ import { type ConnectOptions, type Settings, settings, whole } from './options.j
 import { Outbox } from './outbox.js'
 import { PendingRequests } from './requests.js'
 import { type RequestHandler, Responder } from './responder.js'
+import type { ConnectionState } from './states.js'
 
 /** Why a connection ended: `undefined` when one of the ends closed it in good order. */
 export type CloseReason = VerbsError | undefined
@@ -57,6 +59,8 @@ export class RingConnection {
   readonly messages: Observable<RingMessage>
   /** Settles once, when the connection has ended and its resources are free. Never rejects. */
   readonly closed: Promise<CloseReason>
+  /** What the connection is doing, from the current state on. Completes after `closed` or `lost`. */
+  readonly states: Observable<ConnectionState>
   readonly #closed = deferred<CloseReason>()
   readonly #link: Link
   readonly #inbox = new Inbox()
@@ -64,6 +68,7 @@ export class RingConnection {
   readonly #outbox: Outbox
   readonly #responder: Responder
   readonly #peerClosed = deferred<void>()
+  readonly #states = new ReplaySubject<ConnectionState>(1)
   #state: 'open' | 'closing' | 'ended' = 'open'
   #peerHasClosed = false
   #ending: Promise<void> | undefined
@@ -82,6 +87,8 @@ export class RingConnection {
       this.#outbox.post({ type, correlation }, bytes),
     )
     this.closed = this.#closed.promise
+    this.states = this.#states.asObservable()
+    this.#states.next({ state: 'open', epoch: this.#epoch })
     this.messages = this.#inbox.observe()
     const sink: LinkSink = {
       message: (type, message) => this.#receive(type, message),
@@ -140,6 +147,11 @@ export class RingConnection {
   /** What the peer passed as `applicationData`. */
   get applicationData(): Uint8Array {
     return this.#link.peer.applicationData
+  }
+
+  /** The session and epoch that the connecting end named, the same at both ends; often none. */
+  get session(): Session | undefined {
+    return this.#link.peer.session
   }
 
   /** bytes of the largest message that can be sent: half of the peer's ring less 16 */
@@ -334,6 +346,18 @@ export class RingConnection {
     return this.close()
   }
 
+  /**
+   * @internal Breaks the connection because a later one of its session has come. When this resolves, nothing
+   * of it is delivered any more, not even what had arrived.
+   */
+  async abandon(epoch: number): Promise<void> {
+    const detail = `epoch ${epoch} of its session has come`
+    this.#inbox.discard()
+    this.#lost(new VerbsError('ESTALE', 'connection', this.#link.id.description, detail))
+    await this.closed
+    this.#inbox.discard()
+  }
+
   // — receiving —
 
   #receive(type: number, message: RingMessage): void {
@@ -387,6 +411,7 @@ export class RingConnection {
    */
   async #shutdown(timeout: number, other: Promise<unknown>): Promise<void> {
     this.#state = 'closing'
+    this.#states.next({ state: 'draining', epoch: this.#epoch })
     const drain = async () => {
       await this.#requests.idle()
       await this.#responder.idle()
@@ -434,8 +459,17 @@ export class RingConnection {
     this.#requests.rejectAll(failure)
     this.#outbox.end(failure)
     this.#peerClosed.resolve()
+    const epoch = this.#epoch
+    this.#states.next(
+      final === undefined ? { state: 'closed', epoch } : { state: 'lost', epoch, reason: final },
+    )
+    this.#states.complete()
     this.#inbox.end()
     this.#closed.resolve(final)
+  }
+
+  get #epoch(): number {
+    return this.#link.peer.session?.epoch ?? 0
   }
 
   #requireOpen(): void {

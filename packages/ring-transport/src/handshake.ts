@@ -1,19 +1,32 @@
 import { VerbsError } from '@rdmakit/verbs'
 
 /**
+ * What joins the connections that one client makes after another. The server breaks an older connection of
+ * a session when one of a higher epoch comes, and refuses an epoch that is not higher.
+ */
+export interface Session {
+  /** 16 hexadecimal digits, not all zero; a client chooses it at random */
+  readonly id: string
+  /** 1 … 2^32 - 1, higher with each connection of the session */
+  readonly epoch: number
+}
+
+/**
  * What two ends tell each other in the private data of connect and accept, big-endian:
  *
  * ```
  *  0  u32  magic 'rdkR'
- *  4  u8   version
+ *  4  u8   version, 2
  *  5  u8   flags: 1 = this end can send and receive RDMA WRITE WITH IMMEDIATE
  *  6  u8   log2 of the ring's capacity in bytes
- *  7  u8   length of the application's data
+ *  7  u8   length of the application's data, 0 … 20
  *  8  u16  notifications that this end takes before it must return credit
  * 10  u16  zero
  * 12  u32  rkey of the ring
  * 16  u64  address of the ring
- * 24  …    the application's data, at most 32 bytes
+ * 24  u64  session of the connecting end, 0 for none; the acceptor repeats it
+ * 32  u32  epoch in the session, from 1; 0 without a session; repeated likewise
+ * 36  …    the application's data
  * ```
  *
  * It fits the 56 bytes that a connect carries on InfiniBand and RoCE (rdma_connect(3)).
@@ -24,17 +37,21 @@ export interface Handshake {
   readonly receiveDepth: number
   readonly remoteKey: number
   readonly address: bigint
+  readonly session: Session | undefined
   readonly applicationData: Uint8Array
 }
 
 const MAGIC = 0x72646b52
-const VERSION = 1
-const HEADER = 24
+const VERSION = 2
+const HEADER = 36
+/** what tells a ring request and its version, whatever that is */
+const PREFIX = 5
 const FLAG_WRITE_WITH_IMMEDIATE = 1
 /** marks a refusal in the place of the flags */
 const REFUSAL = 0xff
 
-export const MAX_APPLICATION_DATA = 32
+export const MAX_APPLICATION_DATA = 20
+export const MAX_EPOCH = 0xffff_ffff
 /** 4 KiB … 64 MiB: a credit names 20 bits of 64-byte units (see native/ring/wire.h) */
 export const MIN_LOG2_CAPACITY = 12
 export const MAX_LOG2_CAPACITY = 26
@@ -44,7 +61,7 @@ export const MAX_RECEIVE_DEPTH = 512
 
 /** Whether private data of a connection request asks for a ring connection, of whatever version. */
 export function isRingRequest(privateData: Uint8Array): boolean {
-  return privateData.length >= HEADER && view(privateData).getUint32(0) === MAGIC
+  return privateData.length >= PREFIX && view(privateData).getUint32(0) === MAGIC
 }
 
 /**
@@ -67,6 +84,10 @@ export function encodeHandshake(handshake: Handshake): Uint8Array {
   fields.setUint16(8, handshake.receiveDepth)
   fields.setUint32(12, handshake.remoteKey)
   fields.setBigUint64(16, handshake.address)
+  if (handshake.session !== undefined) {
+    fields.setBigUint64(24, BigInt(`0x${handshake.session.id}`))
+    fields.setUint32(32, handshake.session.epoch)
+  }
   bytes.set(applicationData, HEADER)
   return bytes
 }
@@ -79,6 +100,7 @@ export function decodeHandshake(bytes: Uint8Array, object: string): Handshake {
   const fields = view(bytes)
   const version = fields.getUint8(4)
   if (version !== VERSION) throw wrong(`version ${version}, this end speaks ${VERSION}`)
+  if (bytes.length < HEADER) throw wrong(`${bytes.length} bytes, at least ${HEADER} belong there`)
   const flags = fields.getUint8(5)
   if ((flags & ~FLAG_WRITE_WITH_IMMEDIATE) !== 0) throw wrong(`unknown flags 0x${flags.toString(16)}`)
   const log2Capacity = fields.getUint8(6)
@@ -94,12 +116,16 @@ export function decodeHandshake(bytes: Uint8Array, object: string): Handshake {
   const address = fields.getBigUint64(16)
   if (address === 0n || (address & 63n) !== 0n || address + (1n << BigInt(log2Capacity)) > 1n << 64n)
     throw wrong(`a ring at address 0x${address.toString(16)}`)
+  const session = fields.getBigUint64(24)
+  const epoch = fields.getUint32(32)
+  if ((session === 0n) !== (epoch === 0)) throw wrong(`epoch ${epoch} of session ${session.toString(16)}`)
   return {
     writeWithImmediate: (flags & FLAG_WRITE_WITH_IMMEDIATE) !== 0,
     log2Capacity,
     receiveDepth,
     remoteKey: fields.getUint32(12),
     address,
+    session: session === 0n ? undefined : { id: session.toString(16).padStart(16, '0'), epoch },
     applicationData: bytes.slice(HEADER, HEADER + length),
   }
 }

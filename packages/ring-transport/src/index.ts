@@ -1,5 +1,12 @@
 export { acceptRing, refuseRing } from './accept.js'
+export type { ReconnectOptions } from './backoff.js'
 export { RingBatch } from './batch.js'
+export {
+  type ClientRequestOptions,
+  type ClientState,
+  RingClient,
+  type RingClientOptions,
+} from './client.js'
 export {
   type BatchOptions,
   type CloseOptions,
@@ -8,9 +15,12 @@ export {
   RingConnection,
 } from './connection.js'
 export { RemoteError } from './errors.js'
-export { applicationData, isRingRequest } from './handshake.js'
+export { applicationData, isRingRequest, type Session } from './handshake.js'
+export type { LivenessOptions } from './liveness.js'
 export { RingMessage } from './message.js'
 export type { AcceptOptions, ConnectOptions, RingOptions } from './options.js'
 export { Poller, type PollerMode, type PollerOptions } from './poller.js'
+export { type PollerChoice, PollerGroup, type PollerGroupOptions } from './poller-group.js'
 export type { RequestHandler } from './responder.js'
-export { RingServer, type RingServerOptions } from './server.js'
+export { RingServer, type RingServerCounts, type RingServerOptions } from './server.js'
+export type { ConnectionState } from './states.js'

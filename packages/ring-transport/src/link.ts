@@ -7,13 +7,14 @@ import {
   type ProtectionDomain,
   VerbsError,
 } from '@rdmakit/verbs'
-import { decodeHandshake, decodeRefusal, encodeHandshake, type Handshake } from './handshake.js'
+import { decodeHandshake, decodeRefusal, encodeHandshake, type Handshake, type Session } from './handshake.js'
 import { HeldFrames } from './held.js'
 import { Lane } from './lane.js'
 import { type MessageSource, RingMessage, RingView } from './message.js'
 import { GRANT_ROOM, TYPE } from './native.js'
 import type { Settings } from './options.js'
-import { type FrameSink, Poller } from './poller.js'
+import type { FrameSink, Poller } from './poller.js'
+import { pollerFor } from './poller-group.js'
 
 /** What a link tells the connection above it. */
 export interface LinkSink {
@@ -82,9 +83,12 @@ export class Link implements FrameSink, MessageSource {
     try {
       const answer = await id.connect({
         ...chosen.wait,
-        privateData: link.#handshake(link.#canWriteImmediate),
+        privateData: link.#handshake(link.#canWriteImmediate, chosen.session),
       })
-      await link.#establish(decodeHandshake(answer, id.description))
+      const peer = decodeHandshake(answer, id.description)
+      if (peer.session?.id !== chosen.session?.id || peer.session?.epoch !== chosen.session?.epoch)
+        throw new VerbsError('EPROTO', 'rdma_connect', id.description, 'the peer answers another session')
+      await link.#establish(peer)
       return link
     } catch (failure) {
       await link.destroy()
@@ -106,7 +110,7 @@ export class Link implements FrameSink, MessageSource {
     try {
       await link.#establish(peer)
       // The acceptor decides; the connector reads the decision in the flag.
-      await id.accept({ ...chosen.wait, privateData: link.#handshake(link.usesImmediate) })
+      await id.accept({ ...chosen.wait, privateData: link.#handshake(link.usesImmediate, peer.session) })
       return link
     } catch (failure) {
       await link.destroy()
@@ -115,11 +119,12 @@ export class Link implements FrameSink, MessageSource {
   }
 
   static async #make(id: ConnectionId, chosen: Settings): Promise<Link> {
-    const poller = chosen.poller ?? Poller.shared(id.context)
     const pd = id.context.allocateProtectionDomain()
     try {
       const words = chosen.receiveDepth + 2 * RESERVED
       const ring = await pd.allocateMemoryRegion(2 ** chosen.log2Capacity + words * WORD, ['remote-write'])
+      // Chosen when the connection is about to count there, so that many at once are spread as well.
+      const poller = pollerFor(chosen.poller, id.context)
       const link = new Link(id, poller, pd, ring, chosen)
       const queuePair = id.createQueuePair(pd, {
         sendQueue: poller.queue,
@@ -280,13 +285,14 @@ export class Link implements FrameSink, MessageSource {
     return this.#settings.immediate && this.id.context.capabilities.writeWithImmediate
   }
 
-  #handshake(writeWithImmediate: boolean): Uint8Array {
+  #handshake(writeWithImmediate: boolean, session: Session | undefined): Uint8Array {
     return encodeHandshake({
       writeWithImmediate,
       log2Capacity: this.#settings.log2Capacity,
       receiveDepth: this.#settings.receiveDepth,
       remoteKey: this.#ring.remoteKey,
       address: this.#ring.address,
+      session,
       applicationData: this.#settings.applicationData,
     })
   }

@@ -1,17 +1,23 @@
 import { UsageError, type WaitOptions } from '@rdmakit/verbs'
 import {
   MAX_APPLICATION_DATA,
+  MAX_EPOCH,
   MAX_LOG2_CAPACITY,
   MAX_RECEIVE_DEPTH,
   MIN_LOG2_CAPACITY,
   MIN_RECEIVE_DEPTH,
+  type Session,
 } from './handshake.js'
-import type { Poller } from './poller.js'
+import { type LivenessOptions, type LivenessSettings, livenessSettings } from './liveness.js'
+import type { PollerChoice } from './poller-group.js'
 
 /** What both ends of a ring connection can choose for their side. */
-export interface RingOptions {
-  /** whose thread serves the connection; default the one that all connections of a device share */
-  readonly poller?: Poller
+export interface RingOptions extends LivenessOptions {
+  /**
+   * Who serves the connection: a poller, a group, or a function that names either for a device; default the
+   * poller that all connections of a device share.
+   */
+  readonly poller?: PollerChoice
   /**
    * Bytes of the ring that this end receives in: a power of two, 4 KiB … 64 MiB, default 1 MiB. The
    * largest message that the peer can send is half of it less 16 bytes.
@@ -40,7 +46,7 @@ export interface RingOptions {
    * devices have it, else as `send`: by a small SEND behind the WRITE, which every device has.
    */
   readonly notification?: 'immediate' | 'send'
-  /** at most 32 bytes for the peer's application, which sees them as {@link RingConnection.applicationData} */
+  /** at most 20 bytes for the peer's application, which sees them as {@link RingConnection.applicationData} */
   readonly applicationData?: Uint8Array
   /**
    * Largest ring of the peer's to accept, bytes, default 16 MiB. This end keeps a staging region of
@@ -54,12 +60,18 @@ export interface RingOptions {
   readonly debug?: boolean
 }
 
-export interface ConnectOptions extends RingOptions, WaitOptions {}
+export interface ConnectOptions extends RingOptions, WaitOptions {
+  /**
+   * The session that the connection belongs to, and its epoch there, higher than any before; default none.
+   * {@link RingClient} chooses both by itself.
+   */
+  readonly session?: Session
+}
 export interface AcceptOptions extends RingOptions, WaitOptions {}
 
 /** Options with their defaults, checked. */
 export interface Settings {
-  readonly poller: Poller | undefined
+  readonly poller: PollerChoice | undefined
   readonly log2Capacity: number
   readonly receiveDepth: number
   readonly sendDepth: number
@@ -71,6 +83,8 @@ export interface Settings {
   readonly applicationData: Uint8Array
   readonly maxPeerCapacity: number
   readonly debug: boolean
+  readonly session: Session | undefined
+  readonly liveness: LivenessSettings
   readonly wait: WaitOptions
 }
 
@@ -105,6 +119,8 @@ export function settings(options: ConnectOptions): Settings {
     applicationData,
     maxPeerCapacity: whole('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
     debug: options.debug ?? process.env.RDMAKIT_RING_DEBUG === '1',
+    session: checked(options.session),
+    liveness: livenessSettings(options),
     wait: {
       ...(options.signal === undefined ? {} : { signal: options.signal }),
       ...(options.timeout === undefined ? {} : { timeout: options.timeout }),
@@ -117,4 +133,11 @@ export function whole(name: string, value: number, least: number, most: number):
   if (!Number.isInteger(value) || value < least || value > most)
     throw new UsageError(`${name} must be a whole number from ${least} to ${most}, not ${value}`)
   return value
+}
+
+function checked(session: Session | undefined): Session | undefined {
+  if (session === undefined) return undefined
+  if (!/^[0-9a-f]{16}$/.test(session.id) || /^0+$/.test(session.id))
+    throw new UsageError(`session.id must be 16 hexadecimal digits, not all zero, not "${session.id}"`)
+  return { id: session.id, epoch: whole('session.epoch', session.epoch, 1, MAX_EPOCH) }
 }

@@ -1,8 +1,10 @@
-import { type ConnectionRequest, Listener, UsageError } from '@rdmakit/verbs'
+import { setMaxListeners } from 'node:events'
+import { type ConnectionRequest, deferred, Listener, UsageError, within } from '@rdmakit/verbs'
 import { acceptRing, refuseRing } from './accept.js'
 import type { CloseOptions, RingConnection } from './connection.js'
-import { applicationData, isRingRequest } from './handshake.js'
+import { decodeHandshake, type Handshake, isRingRequest, type Session } from './handshake.js'
 import { type AcceptOptions, settings } from './options.js'
+import { Sessions } from './sessions.js'
 
 export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
   /** called with each new connection; subscribe and set a handler before it returns */
@@ -13,36 +15,80 @@ export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
   readonly admit?: (applicationData: Uint8Array, peerUri: string) => true | string
   /** connections at a time, default 256; more are refused */
   readonly maxConnections?: number
+  /** closes the server in good order when it aborts, as {@link RingServer.close} does */
+  readonly signal?: AbortSignal
 }
 
-/** Listens for ring connections. It keeps the event loop alive until it is closed. */
+/** What became of a server's connection requests so far. */
+export interface RingServerCounts {
+  /** connections that are open or draining */
+  readonly connections: number
+  /** requests that are being answered */
+  readonly arriving: number
+  /** connections that were taken */
+  readonly accepted: number
+  /** requests that were refused or failed */
+  readonly refused: number
+  /** of those, for an epoch that was not higher than another of their session */
+  readonly stale: number
+}
+
+const DEFAULT_TIMEOUT_MS = 5_000
+
+/**
+ * Listens for ring connections. It keeps the event loop alive until it is closed.
+ *
+ * Of the connections of one session (see {@link RingClient}) it serves the one of the highest epoch: an
+ * older one is broken with ESTALE, and delivers nothing any more, before `onConnection` is called with the
+ * new one; one whose epoch is not higher is refused. It remembers the epochs of 4096 sessions that have no
+ * connection.
+ */
 export class RingServer {
+  /** Settles when the server has closed and none of its connections is left. Never rejects. */
+  readonly closed: Promise<void>
+  readonly #closed = deferred<void>()
+  readonly #options: RingServerOptions
   readonly #listeners: Listener[] = []
   readonly #connections = new Set<RingConnection>()
+  readonly #sessions = new Sessions()
   readonly #maxConnections: number
   readonly #arriving = new Set<Promise<void>>()
-  #closed = false
+  readonly #giveUp = new AbortController()
+  readonly #onAbort = () => void this.close()
+  #closing = false
+  #accepted = 0
+  #refused = 0
+  #stale = 0
 
-  private constructor(maxConnections: number) {
+  private constructor(options: RingServerOptions, maxConnections: number) {
+    this.#options = options
     this.#maxConnections = maxConnections
+    // Each connection that arrives listens.
+    setMaxListeners(0, this.#giveUp.signal)
+    this.closed = this.#closed.promise
   }
 
   /**
-   * Listens at one address or several, each `iwarp://host:port` or `rdma://host:port`; port 0 takes
-   * any free one.
-   * @throws UsageError for a bad address or option; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENODEV
+   * Listens at one address or several, of any provider, each `iwarp://host:port`, `rdma://host:port` or
+   * `shm:///path`; port 0 takes any free one.
+   * @throws UsageError for a bad address or option; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENODEV; the
+   *   signal's reason
    */
   static async listen(uri: string | readonly string[], options: RingServerOptions): Promise<RingServer> {
-    settings(options)
-    const { maxConnections = 256 } = options
+    const { maxConnections = 256, signal, ...rest } = options
+    settings(rest)
     if (!Number.isInteger(maxConnections) || maxConnections < 1)
       throw new UsageError(`maxConnections must be a whole number from 1, not ${maxConnections}`)
     const uris = typeof uri === 'string' ? [uri] : uri
     if (uris.length === 0) throw new UsageError('listen needs an address')
-    const server = new RingServer(maxConnections)
+    const server = new RingServer(options, maxConnections)
+    signal?.throwIfAborted()
+    signal?.addEventListener('abort', server.#onAbort, { once: true })
     try {
-      for (const one of uris)
-        server.#listeners.push(await Listener.listen(one, (request) => server.#arrive(request, options)))
+      for (const one of uris) {
+        server.#listeners.push(await Listener.listen(one, (request) => server.#arrive(request)))
+        signal?.throwIfAborted()
+      }
     } catch (failure) {
       await server.close()
       throw failure
@@ -63,58 +109,112 @@ export class RingServer {
     return this.#connections
   }
 
-  /** Stops listening and closes its connections. Idempotent. */
+  /** True until it is closing. */
+  get isListening(): boolean {
+    return !this.#closing
+  }
+
+  get counts(): RingServerCounts {
+    return {
+      connections: this.#connections.size,
+      arriving: this.#arriving.size,
+      accepted: this.#accepted,
+      refused: this.#refused,
+      stale: this.#stale,
+    }
+  }
+
+  /**
+   * Stops listening, then closes its connections: with `drain` (default) their requests, both ways, are
+   * answered and what was accepted for sending is delivered first. Idempotent; a later call with
+   * `drain: false` breaks what an earlier one drains. Resolves when all connections have ended, after
+   * `timeout` and the time to take them down at the latest.
+   */
   async close(options: CloseOptions = {}): Promise<void> {
-    this.#closed = true
+    const { drain = true, timeout = DEFAULT_TIMEOUT_MS } = options
+    const deadline = performance.now() + timeout
+    this.#closing = true
+    this.#options.signal?.removeEventListener('abort', this.#onAbort)
     for (const listener of this.#listeners) listener.close()
-    await Promise.allSettled(this.#arriving)
-    await Promise.all([...this.#connections].map((connection) => connection.close(options)))
+    const arrived = Promise.allSettled(this.#arriving)
+    if (drain && this.#arriving.size > 0) await within(arrived, timeout, () => undefined).catch(() => {})
+    // Whoever has not come by now gets no answer, and his connect fails.
+    this.#giveUp.abort()
+    await arrived
+    const left = Math.max(1, deadline - performance.now())
+    await Promise.all([...this.#connections].map((one) => one.close({ drain, timeout: left })))
+    this.#closed.resolve()
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close()
   }
 
-  async #arrive(request: ConnectionRequest, options: RingServerOptions): Promise<void> {
-    if (this.#closed || this.#connections.size + this.#arriving.size >= this.#maxConnections) {
-      refuseRing(request, this.#closed ? 'the server is closed' : 'too many connections')
-      return
-    }
-    const taken = this.#take(request, options)
+  async #arrive(request: ConnectionRequest): Promise<void> {
+    const taken = this.#take(request)
     this.#arriving.add(taken)
     try {
       await taken
+    } catch (failure) {
+      this.#refused++
+      // Refused already, unless it was `admit` or a malformed request that threw.
+      refuseRing(request, 'malformed request')
+      this.#options.onError?.(failure)
     } finally {
       this.#arriving.delete(taken)
     }
   }
 
-  async #take(request: ConnectionRequest, options: RingServerOptions): Promise<void> {
-    let connection: RingConnection
-    try {
-      if (isRingRequest(request.privateData)) {
-        const verdict = options.admit?.(applicationData(request.privateData), request.id.peerUri) ?? true
-        if (verdict !== true) {
-          refuseRing(request, verdict)
-          return
-        }
-      }
-      connection = await acceptRing(request, options)
-    } catch (failure) {
-      // Refused already, unless it was `admit` or a malformed request that threw.
-      refuseRing(request, 'malformed request')
-      options.onError?.(failure)
+  async #take(request: ConnectionRequest): Promise<void> {
+    const { onConnection, onError, ...options } = this.#options
+    const handshake = isRingRequest(request.privateData)
+      ? decodeHandshake(request.privateData, request.id.description)
+      : undefined
+    const session = handshake?.session
+    const refusal = this.#refusal(request, handshake)
+    if (refusal !== undefined) {
+      this.#refused++
+      refuseRing(request, refusal)
       return
     }
+    if (session !== undefined) await this.#sessions.enter(session)
+    const connection = await acceptRing(request, { ...options, signal: this.#giveUp.signal })
+    this.#accepted++
     this.#connections.add(connection)
     void connection.closed.then(() => this.#connections.delete(connection))
+    if (session !== undefined && !this.#sessions.open(connection, session)) {
+      await connection.abandon(session.epoch)
+      return
+    }
     // One that came while the server closes is closed with the others.
-    if (this.#closed) return
+    if (this.#closing) return
     try {
-      options.onConnection(connection)
+      onConnection(connection)
     } catch (failure) {
-      options.onError?.(failure)
+      onError?.(failure)
       await connection.close({ drain: false })
     }
+  }
+
+  /** Why a request is refused, or undefined when it is taken. */
+  #refusal(request: ConnectionRequest, handshake: Handshake | undefined): string | undefined {
+    if (this.#closing) return 'the server is closed'
+    const session = handshake?.session
+    const stale = session && this.#sessions.refusal(session)
+    if (stale !== undefined) {
+      this.#stale++
+      return stale
+    }
+    if (this.#places(session) < 1) return 'too many connections'
+    if (handshake === undefined) return undefined
+    const verdict = this.#options.admit?.(handshake.applicationData, request.id.peerUri) ?? true
+    return verdict === true ? undefined : verdict
+  }
+
+  /** Places that are left for a connection; one that takes another's place needs none. */
+  #places(session: Session | undefined): number {
+    // What arrives has its place already; this request is counted once it is through here.
+    const left = this.#maxConnections - this.#connections.size - this.#arriving.size
+    return session !== undefined && this.#sessions.replaces(session) ? left + 1 : left
   }
 }

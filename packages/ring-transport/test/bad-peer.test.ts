@@ -46,6 +46,7 @@ async function badPeer() {
       receiveDepth: 8,
       remoteKey: region.remoteKey,
       address: region.address,
+      session: undefined,
       applicationData: new Uint8Array(),
     }),
   })

@@ -16,6 +16,7 @@ const GOOD: Handshake = {
   receiveDepth: 128,
   remoteKey: 0xdeadbeef,
   address: 0x7f00_1234_5000n,
+  session: { id: '00c0ffee00000001', epoch: 7 },
   applicationData: new Uint8Array([1, 2, 3]),
 }
 
@@ -26,8 +27,8 @@ function altered(at: number, ...values: number[]): Uint8Array {
 }
 
 describe('handshake', () => {
-  it('fits the 56 bytes of a RoCE connect with 32 of the application', () => {
-    expect(encodeHandshake({ ...GOOD, applicationData: new Uint8Array(32) })).toHaveLength(56)
+  it('fits the 56 bytes of a RoCE connect with 20 of the application', () => {
+    expect(encodeHandshake({ ...GOOD, applicationData: new Uint8Array(20) })).toHaveLength(56)
   })
 
   it('comes back as it went, also padded with zeros as RoCE does', () => {
@@ -38,11 +39,36 @@ describe('handshake', () => {
     expect(applicationData(bytes)).toEqual(new Uint8Array([1, 2, 3]))
   })
 
+  it('of a connection that is of no session has none', () => {
+    const bytes = encodeHandshake({ ...GOOD, session: undefined })
+    expect(decodeHandshake(bytes, 'test').session).toBeUndefined()
+  })
+
+  it('carries sessions and epochs of all sizes', () => {
+    fc.assert(
+      fc.property(
+        fc.bigInt({ min: 1n, max: 2n ** 64n - 1n }),
+        fc.integer({ min: 1, max: 2 ** 32 - 1 }),
+        (number, epoch) => {
+          const session = { id: number.toString(16).padStart(16, '0'), epoch }
+          expect(decodeHandshake(encodeHandshake({ ...GOOD, session }), 'test').session).toEqual(session)
+        },
+      ),
+    )
+  })
+
+  it('of an earlier version, which was shorter, is refused for its version', () => {
+    const first = altered(4, 1).subarray(0, 24)
+    expect(isRingRequest(first)).toBe(true)
+    expect(() => decodeHandshake(first, 'test')).toThrow(/version 1, this end speaks 2/)
+  })
+
   it.each([
     ['no magic', altered(0, 0)],
     ['nothing', new Uint8Array()],
-    ['a short one', encodeHandshake(GOOD).subarray(0, 23)],
-    ['another version', altered(4, 2)],
+    ['a short one', encodeHandshake(GOOD).subarray(0, 35)],
+    ['another version', altered(4, 1)],
+    ['a later version', altered(4, 3)],
     ['an unknown flag', altered(5, 3)],
     ['a ring too small', altered(6, 11)],
     ['a ring too large', altered(6, 27)],
@@ -53,6 +79,8 @@ describe('handshake', () => {
     ['a reserved field', altered(10, 0, 1)],
     ['an address that is not aligned', altered(23, 1)],
     ['no address', altered(16, 0, 0, 0, 0, 0, 0, 0, 0)],
+    ['a session without an epoch', altered(32, 0, 0, 0, 0)],
+    ['an epoch without a session', altered(24, 0, 0, 0, 0, 0, 0, 0, 0)],
     ['an address whose ring would wrap', altered(16, 255, 255, 255, 255, 255, 255, 255, 0xc0)],
   ])('with %s is refused', (_, bytes) => {
     expect(() => decodeHandshake(bytes, 'test')).toThrow(expect.objectContaining({ code: 'EPROTO' }))
@@ -61,7 +89,7 @@ describe('handshake', () => {
   it('of any bytes decodes or throws EPROTO, nothing else', () => {
     fc.assert(
       fc.property(fc.uint8Array({ maxLength: 80 }), fc.boolean(), (bytes, withMagic) => {
-        if (withMagic && bytes.length > 5) bytes.set([0x72, 0x64, 0x6b, 0x52, 1])
+        if (withMagic && bytes.length > 5) bytes.set([0x72, 0x64, 0x6b, 0x52, 2])
         try {
           decodeHandshake(bytes, 'test')
         } catch (failure) {

@@ -157,7 +157,7 @@ describe('options', () => {
     ['receiveDepth', { receiveDepth: 4 }],
     ['sendDepth', { sendDepth: 8 }],
     ['maxInlineData', { maxInlineData: -1 }],
-    ['applicationData', { applicationData: new Uint8Array(33) }],
+    ['applicationData', { applicationData: new Uint8Array(21) }],
     ['notification', { notification: 'pigeon' as 'send' }],
   ])('out of range name the option: %s', async (name, options) => {
     await expect(RingConnection.connect('iwarp://127.0.0.1:1', options)).rejects.toThrow(name)

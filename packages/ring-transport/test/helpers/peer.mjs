@@ -5,9 +5,9 @@ import { Poller, RingServer } from '@rdmakit/ring-transport'
 import { listDevices, openDevice } from '@rdmakit/verbs'
 
 const [role, json] = process.argv.slice(2)
-const { mode, ...options } = JSON.parse(json ?? '{}')
-const device = listDevices().find(({ provider }) => provider === 'iwarp')
-if (mode !== undefined) options.poller = new Poller(openDevice(device.name, 'iwarp'), { mode })
+const { mode, uri = 'iwarp://127.0.0.1:0', ...options } = JSON.parse(json ?? '{}')
+const device = listDevices().find(({ provider }) => uri.startsWith(provider))
+if (mode !== undefined) options.poller = new Poller(openDevice(device.name, device.provider), { mode })
 
 const tell = (message) => process.send?.(message)
 
@@ -59,13 +59,28 @@ const roles = {
   dies(connection) {
     connection.handle(() => process.kill(process.pid, 'SIGKILL'))
   },
+  /** its JavaScript stands still for as many milliseconds as a message says */
+  blocks(connection) {
+    connection.messages.subscribe((message) => {
+      const until = performance.now() + Number(message.text())
+      while (performance.now() < until);
+    })
+  },
+  /** says which session and epoch connects; answers with its process id, or never when asked for nothing */
+  epochs(connection) {
+    tell({ session: connection.session?.id, epoch: connection.session?.epoch })
+    connection.handle((request) =>
+      request.length === 0 ? new Promise(() => {}) : new TextEncoder().encode(String(process.pid)),
+    )
+    connection.send(new TextEncoder().encode(`epoch ${connection.session?.epoch}`))
+  },
   /** connections are open when it exits by itself */
   exits(connection) {
     connection.messages.subscribe(() => process.exit(7))
   },
 }
 
-const server = await RingServer.listen('iwarp://127.0.0.1:0', {
+const server = await RingServer.listen(uri, {
   ...options,
   onConnection(connection) {
     roles[role](connection)

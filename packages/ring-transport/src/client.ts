@@ -1,0 +1,342 @@
+import { randomBytes } from 'node:crypto'
+import { setTimeout as sleep } from 'node:timers/promises'
+import { deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
+import { BehaviorSubject, NEVER, type Observable, ReplaySubject, switchMap } from 'rxjs'
+import { Backoff, type ReconnectOptions } from './backoff.js'
+import { type CloseOptions, type CloseReason, type RequestOptions, RingConnection } from './connection.js'
+import { MAX_EPOCH, type Session } from './handshake.js'
+import type { RingMessage } from './message.js'
+import { type ConnectOptions, settings } from './options.js'
+import type { RequestHandler } from './responder.js'
+
+/** What a {@link RingClient} is doing. `epoch` is the connection's number in the client's session. */
+export type ClientState =
+  /** it connects to `uri`; `attempt` counts from 1 since it was last open */
+  | { readonly state: 'connecting'; readonly attempt: number; readonly epoch: number; readonly uri: string }
+  /** as the connection's own: see {@link ConnectionState} */
+  | { readonly state: 'open' | 'idle' | 'draining'; readonly epoch: number }
+  /** the connection has ended; `reason` is undefined when the peer closed it in good order */
+  | { readonly state: 'lost'; readonly epoch: number; readonly reason: CloseReason }
+  /** for so long, before the next attempt; `reason` is why the one before failed, or the loss */
+  | {
+      readonly state: 'waiting'
+      readonly attempt: number
+      readonly milliseconds: number
+      readonly reason: unknown
+    }
+  /** the last; `reason` as {@link RingClient.closed} has it */
+  | { readonly state: 'closed'; readonly reason: unknown }
+
+export interface RingClientOptions extends Omit<ConnectOptions, 'session' | 'closeWhenIdle'> {
+  /** how often it tries, and how long it waits in between */
+  readonly reconnect?: ReconnectOptions
+  /** closes the client in good order when it aborts */
+  readonly signal?: AbortSignal
+  /** milliseconds that one attempt at one address may take, default 5000 */
+  readonly timeout?: number
+}
+
+export interface ClientRequestOptions extends RequestOptions {
+  /**
+   * Whether the peer may get the request twice: it is then sent again when the connection is lost before
+   * the response has come. Default false. Its bytes must not change until the response is there.
+   */
+  readonly idempotent?: boolean
+}
+
+const DEFAULT_TIMEOUT_MS = 5_000
+/** the longest that a timer runs, 25 days */
+const FOREVER_MS = 2 ** 31 - 1
+
+/**
+ * Keeps a connection to a {@link RingServer}: connects, and when the connection ends, however it ends,
+ * connects again, until it is closed. All its connections are of one session, each of a higher epoch than
+ * the one before, so that the server never serves two of them. It keeps the event loop alive until it is
+ * closed.
+ *
+ * A message is delivered at most once: what was sent and had not arrived when a connection was lost is gone.
+ */
+export class RingClient {
+  /** What it is doing, from the current state on. Completes after `closed`. */
+  readonly states: Observable<ClientState>
+  /**
+   * Messages of the peer, connection after connection; each as {@link RingConnection.messages} has it.
+   * Completes when the client closes.
+   */
+  readonly messages: Observable<RingMessage>
+  /**
+   * Settles once, when the client has closed and its resources are free: with undefined after
+   * {@link close}, with the signal's reason, or with why it gave up. Never rejects.
+   */
+  readonly closed: Promise<unknown>
+  readonly #uris: readonly string[]
+  readonly #options: RingClientOptions
+  readonly #backoff: Backoff
+  readonly #states = new ReplaySubject<ClientState>(1)
+  readonly #connections = new BehaviorSubject<RingConnection | undefined>(undefined)
+  readonly #abort = new AbortController()
+  readonly #onSignal = () => {
+    this.#reason = this.#options.signal?.reason
+    void this.close()
+  }
+  #session: Session = { id: newSession(), epoch: 0 }
+  #connection: RingConnection | undefined
+  /** resolves when a connection opens or the client closes; then there is another */
+  #turn = deferred<void>()
+  #handler: RequestHandler | undefined
+  #closing = false
+  #reason: unknown
+
+  /**
+   * Begins to connect, to the first of the addresses that answers.
+   * @throws UsageError for a bad option; a bad address closes the client
+   */
+  constructor(uri: string | readonly string[], options: RingClientOptions = {}) {
+    const { reconnect, signal, ...rest } = options
+    settings(rest)
+    this.#uris = typeof uri === 'string' ? [uri] : [...uri]
+    if (this.#uris.length === 0) throw new UsageError('a client needs an address')
+    this.#options = options
+    this.#backoff = new Backoff(reconnect)
+    this.states = this.#states.asObservable()
+    this.messages = this.#connections.pipe(switchMap((connection) => connection?.messages ?? NEVER))
+    if (signal?.aborted) {
+      this.#closing = true
+      this.#reason = signal.reason
+    } else signal?.addEventListener('abort', this.#onSignal, { once: true })
+    this.closed = this.#run()
+  }
+
+  /** The 16 hexadecimal digits that the server knows this client's connections by. */
+  get sessionId(): string {
+    return this.#session.id
+  }
+
+  /** The connection now, open or draining; undefined while there is none. */
+  get connection(): RingConnection | undefined {
+    return this.#connection
+  }
+
+  /** True while a message can be sent. */
+  get isOpen(): boolean {
+    return this.#connection?.isOpen === true
+  }
+
+  /**
+   * Resolves with the connection when there is one that is open.
+   * @param options timeout in milliseconds, default 5000
+   * @throws VerbsError ETIMEDOUT, ESHUTDOWN when the client closes first; the signal's reason
+   */
+  opened({ signal, timeout = DEFAULT_TIMEOUT_MS }: WaitOptions = {}): Promise<RingConnection> {
+    return this.#whenOpen(performance.now() + timeout, signal)
+  }
+
+  /**
+   * Sends one message, as {@link RingConnection.send} does.
+   * @returns false when it was not taken, because the peer's ring is full or there is no open connection:
+   *   wait for {@link writable}
+   * @throws VerbsError EMSGSIZE, ESHUTDOWN when the client is closed
+   */
+  send(bytes: Uint8Array): boolean {
+    if (this.#closing) throw this.#shutdown()
+    const connection = this.#connection
+    if (connection?.isOpen !== true) return false
+    try {
+      return connection.send(bytes)
+    } catch (failure) {
+      if (connection.isOpen) throw failure
+      return false
+    }
+  }
+
+  /** Posts what was sent in this turn now. */
+  flush(): void {
+    if (this.isOpen) this.#connection?.flush()
+  }
+
+  /**
+   * Resolves when there is an open connection that is likely to take a message.
+   * @throws VerbsError ESHUTDOWN when the client closes; the signal's reason
+   */
+  async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
+    for (;;) {
+      const connection = await this.#whenOpen(undefined, signal)
+      try {
+        await connection.writable(signal === undefined ? {} : { signal })
+        return
+      } catch (failure) {
+        if (connection.isOpen || signal?.aborted) throw failure
+      }
+    }
+  }
+
+  /**
+   * Sends a request, when there is an open connection, and waits for the response.
+   * @param options timeout in milliseconds for all of it, default 5000
+   * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, EMSGSIZE, ECONNRESET when the
+   *   connection is lost before the response has come (it may have been handled), unless it is
+   *   `idempotent`, ESHUTDOWN when the client is closed; the signal's reason
+   */
+  async request(bytes: Uint8Array, options: ClientRequestOptions = {}): Promise<Uint8Array> {
+    const { signal, timeout = DEFAULT_TIMEOUT_MS, idempotent = false } = options
+    const deadline = performance.now() + timeout
+    for (;;) {
+      const connection = await this.#whenOpen(deadline, signal)
+      try {
+        const left = Math.max(1, deadline - performance.now())
+        return await connection.request(bytes, {
+          timeout: left,
+          ...(signal === undefined ? {} : { signal }),
+        })
+      } catch (failure) {
+        if (connection.isOpen || signal?.aborted || !(failure instanceof VerbsError)) throw failure
+        // It began to close before the request was sent, so nobody has it yet.
+        if (failure.code === 'ESHUTDOWN') continue
+        if (failure.code === 'EMSGSIZE' || performance.now() >= deadline) throw failure
+        if (!idempotent)
+          throw new VerbsError('ECONNRESET', 'request', this.#description, `no response: ${failure.message}`)
+      }
+    }
+  }
+
+  /** Answers the peer's requests with `handler` on each connection: see {@link RingConnection.handle}. */
+  handle(handler: RequestHandler | undefined): void {
+    this.#handler = handler
+    this.#connection?.handle(handler)
+  }
+
+  /**
+   * Closes the connection, in good order unless `drain` is false, and connects no more. Idempotent; resolves
+   * when its resources are free. Never rejects.
+   */
+  async close(options: CloseOptions = {}): Promise<void> {
+    this.#closing = true
+    this.#abort.abort(this.#shutdown())
+    this.#takeTurn()
+    await this.#connection?.close(options)
+    await this.closed
+  }
+
+  [Symbol.asyncDispose](): Promise<void> {
+    return this.close()
+  }
+
+  async #run(): Promise<unknown> {
+    let attempt = 0
+    while (!this.#closing) {
+      attempt++
+      let reason: unknown
+      try {
+        const connection = await this.#connect(attempt)
+        attempt = 0
+        const openSince = performance.now()
+        reason = await this.#serve(connection)
+        this.#backoff.lasted(performance.now() - openSince)
+      } catch (failure) {
+        reason = failure
+      }
+      if (this.#closing) break
+      if (reason instanceof UsageError || attempt >= this.#backoff.maxAttempts) {
+        this.#reason = reason
+        break
+      }
+      const milliseconds = this.#backoff.next()
+      this.#states.next({ state: 'waiting', attempt: attempt + 1, milliseconds, reason })
+      await sleep(milliseconds, undefined, { signal: this.#abort.signal }).catch(() => {})
+    }
+    this.#closing = true
+    this.#options.signal?.removeEventListener('abort', this.#onSignal)
+    this.#takeTurn()
+    this.#connections.complete()
+    this.#states.next({ state: 'closed', reason: this.#reason })
+    this.#states.complete()
+    return this.#reason
+  }
+
+  /** Tries each address once. */
+  async #connect(attempt: number): Promise<RingConnection> {
+    const { reconnect: _, ...options } = this.#options
+    const { signal } = this.#abort
+    const failures: unknown[] = []
+    for (const uri of this.#uris) {
+      // An epoch for each try: one that failed here may have been taken there.
+      const session = this.#nextSession()
+      this.#states.next({ state: 'connecting', attempt, epoch: session.epoch, uri })
+      try {
+        return await RingConnection.connect(uri, { ...options, session, signal })
+      } catch (failure) {
+        if (failure instanceof UsageError || signal.aborted) throw failure
+        failures.push(failure)
+      }
+    }
+    throw failures.length === 1
+      ? failures[0]
+      : new AggregateError(failures, `none of ${this.#uris.join(', ')} connects`)
+  }
+
+  /** Makes `connection` the client's until it ends; resolves with why it did. */
+  async #serve(connection: RingConnection): Promise<CloseReason> {
+    if (this.#closing) {
+      await connection.close({ drain: false })
+      return undefined
+    }
+    this.#connection = connection
+    connection.handle(this.#handler)
+    connection.states.subscribe((state) => {
+      switch (state.state) {
+        case 'lost':
+          this.#connection = undefined
+          this.#states.next(state)
+          break
+        case 'closed':
+          this.#connection = undefined
+          if (!this.#closing) this.#states.next({ state: 'lost', epoch: state.epoch, reason: undefined })
+          break
+        default:
+          this.#states.next(state)
+      }
+    })
+    this.#connections.next(connection)
+    this.#takeTurn()
+    return connection.closed
+  }
+
+  /** Those who wait for a connection look again. */
+  #takeTurn(): void {
+    this.#turn.resolve()
+    this.#turn = deferred()
+  }
+
+  async #whenOpen(deadline: number | undefined, signal: AbortSignal | undefined): Promise<RingConnection> {
+    const expired = () =>
+      new VerbsError('ETIMEDOUT', 'connection', this.#description, 'there is no open connection')
+    for (;;) {
+      signal?.throwIfAborted()
+      if (this.#closing) throw this.#shutdown()
+      const connection = this.#connection
+      if (connection?.isOpen) return connection
+      const left = deadline === undefined ? FOREVER_MS : Math.max(1, deadline - performance.now())
+      await within(this.#turn.promise, left, expired, signal)
+    }
+  }
+
+  #nextSession(): Session {
+    const { id, epoch } = this.#session
+    this.#session = epoch < MAX_EPOCH ? { id, epoch: epoch + 1 } : { id: newSession(), epoch: 1 }
+    return this.#session
+  }
+
+  #shutdown(): VerbsError {
+    return new VerbsError('ESHUTDOWN', 'send', this.#description, 'the client is closed')
+  }
+
+  get #description(): string {
+    return `client of ${this.#uris.join(', ')}`
+  }
+}
+
+/** 64 random bits, not all zero */
+function newSession(): string {
+  const id = randomBytes(8).toString('hex')
+  return /^0+$/.test(id) ? newSession() : id
+}

@@ -1,0 +1,217 @@
+import { UsageError } from '@rdmakit/verbs'
+
+/** When a silent peer is asked for a sign of life and when it counts as dead, and what counts as idle. */
+export interface LivenessOptions {
+  /**
+   * Milliseconds after which a peer that is silent is pinged, 10 … 3600000, default 1000; 0 turns
+   * heartbeats off. The peer's poller answers, not its JavaScript. A second costs an idle connection two
+   * notifications in a second and a half, and finds a dead peer within the 5 s that everything else of a
+   * connection may take.
+   */
+  readonly heartbeat?: number
+  /**
+   * Milliseconds without a sign of the peer after which the connection is lost with ETIMEDOUT; more than
+   * `heartbeat`, at most 86400000, default five times that. It is noticed up to half a `heartbeat` later.
+   * Time in which this process itself did not run does not count.
+   */
+  readonly deadAfter?: number
+  /**
+   * Milliseconds without a message, request or response either way, and with none under way, after which
+   * the connection's state is `idle`, 10 … 86400000; default 0, never. It is noticed, as is the message
+   * that ends it, up to a quarter of that later.
+   */
+  readonly idleTimeout?: number
+  /** whether this end closes a connection that is idle, in good order; default false; needs `idleTimeout` */
+  readonly closeWhenIdle?: boolean
+}
+
+/** {@link LivenessOptions} with their defaults, checked. */
+export type LivenessSettings = Required<LivenessOptions>
+
+const HOUR_MS = 3_600_000
+const DAY_MS = 24 * HOUR_MS
+const DEFAULT_HEARTBEAT_MS = 1000
+const LEAST_MS = 10
+
+/** @throws UsageError naming the option that is out of range */
+export function livenessSettings(options: LivenessOptions): LivenessSettings {
+  const { heartbeat = DEFAULT_HEARTBEAT_MS, idleTimeout = 0, closeWhenIdle = false } = options
+  const { deadAfter = 5 * heartbeat } = options
+  milliseconds('heartbeat', heartbeat, HOUR_MS)
+  milliseconds('idleTimeout', idleTimeout, DAY_MS)
+  if (heartbeat === 0 && options.deadAfter !== undefined)
+    throw new UsageError('deadAfter needs a heartbeat: who is never asked may be silent and well')
+  if (heartbeat > 0 && !(deadAfter > heartbeat && deadAfter <= DAY_MS))
+    throw new UsageError(`deadAfter must be more than heartbeat, ${heartbeat} ms, not ${deadAfter}`)
+  if (closeWhenIdle && idleTimeout === 0) throw new UsageError('closeWhenIdle needs an idleTimeout')
+  return { heartbeat, deadAfter, idleTimeout, closeWhenIdle }
+}
+
+function milliseconds(name: string, value: number, most: number): void {
+  if (value !== 0 && !(value >= LEAST_MS && value <= most))
+    throw new UsageError(`${name} must be 0 or ${LEAST_MS} … ${most} milliseconds, not ${value}`)
+}
+
+/** What {@link Liveness} asks and tells a connection. */
+export interface Pulse {
+  /** changes whenever something of the peer was heard, message or not */
+  heard(): number
+  /** changes with every message either way */
+  activity(): number
+  /** whether something is under way that the next message depends on */
+  busy(): boolean
+  /** asks the peer's poller for a sign of life */
+  ping(): void
+  /** nothing was heard for that many milliseconds; the last call */
+  dead(milliseconds: number): void
+  idle(isIdle: boolean): void
+}
+
+/**
+ * Looks after a connection now and then: pings a silent peer, tells when it counts as dead, and when the
+ * connection is idle or no longer so. Nothing here is on the path of a message: counters are compared.
+ */
+export class Liveness {
+  /** milliseconds from look to look */
+  readonly every: number
+  readonly #settings: LivenessSettings
+  readonly #pulse: Pulse
+  #heard = 0
+  #silent = 0
+  #pinged = false
+  #excused = false
+  #activity = 0
+  #quiet = 0
+  #idle = false
+  #lookedAt = 0
+  #sweep: Sweep | undefined
+
+  constructor(settings: LivenessSettings, pulse: Pulse) {
+    const { heartbeat, idleTimeout } = settings
+    this.#settings = settings
+    this.#pulse = pulse
+    const often = Math.min(heartbeat > 0 ? heartbeat / 2 : DAY_MS, idleTimeout > 0 ? idleTimeout / 4 : DAY_MS)
+    this.every = Math.max(1, Math.floor(often))
+  }
+
+  /** Looks from now on, until {@link stop}. */
+  start(): void {
+    const { heartbeat, idleTimeout } = this.#settings
+    if (heartbeat === 0 && idleTimeout === 0) return
+    this.begin(performance.now())
+    this.#sweep = Sweep.of(this.every)
+    this.#sweep.add(this)
+  }
+
+  stop(): void {
+    this.#sweep?.delete(this)
+    this.#sweep = undefined
+  }
+
+  /** From here on silence counts. */
+  begin(now: number): void {
+    this.#lookedAt = now
+    this.#heard = this.#pulse.heard()
+    this.#activity = this.#pulse.activity()
+  }
+
+  /**
+   * @param now milliseconds of a clock that does not jump
+   * @param late milliseconds by which the event loop was too late for this look
+   */
+  look(now: number, late: number): void {
+    // A process that was stopped, or whose event loop was, has not listened: that time is not silence.
+    const passed = Math.min(now - this.#lookedAt, 2 * this.every)
+    this.#lookedAt = now
+    if (this.#settings.idleTimeout > 0) this.#lookForMessages(passed)
+    if (this.#settings.heartbeat > 0) this.#listen(passed, late)
+  }
+
+  #listen(passed: number, late: number): void {
+    const heard = this.#pulse.heard()
+    if (heard !== this.#heard) {
+      this.#heard = heard
+      this.#silent = 0
+      this.#pinged = false
+      this.#excused = false
+      return
+    }
+    this.#silent += passed
+    if (this.#silent >= this.#settings.deadAfter && this.#pinged) {
+      // When this look is late, all of this process may have stood still, and its poller has had no time
+      // to take the answer that lies there. So once, another look decides.
+      if (late <= this.every || this.#excused) {
+        this.#pulse.dead(this.#silent)
+        return
+      }
+      this.#excused = true
+    }
+    if (this.#silent < this.#settings.heartbeat) return
+    this.#pinged = true
+    this.#pulse.ping()
+  }
+
+  #lookForMessages(passed: number): void {
+    const activity = this.#pulse.activity()
+    if (activity !== this.#activity || this.#pulse.busy()) {
+      this.#activity = activity
+      this.#quiet = 0
+    } else this.#quiet += passed
+    const idle = this.#quiet >= this.#settings.idleTimeout
+    if (idle === this.#idle) return
+    this.#idle = idle
+    this.#pulse.idle(idle)
+  }
+}
+
+/**
+ * One timer for all that want a look in the same interval: a thousand idle connections are a loop over a
+ * thousand counters, and their pings leave together and are answered together.
+ */
+class Sweep {
+  static readonly #all = new Map<number, Sweep>()
+
+  readonly #every: number
+  readonly #members = new Set<Liveness>()
+  #timer: NodeJS.Timeout | undefined
+  #due = 0
+
+  private constructor(every: number) {
+    this.#every = every
+  }
+
+  static of(every: number): Sweep {
+    const known = Sweep.#all.get(every)
+    if (known !== undefined) return known
+    const sweep = new Sweep(every)
+    Sweep.#all.set(every, sweep)
+    return sweep
+  }
+
+  add(one: Liveness): void {
+    this.#members.add(one)
+    if (this.#timer === undefined) this.#arm()
+  }
+
+  delete(one: Liveness): void {
+    this.#members.delete(one)
+    if (this.#members.size > 0) return
+    clearTimeout(this.#timer)
+    this.#timer = undefined
+    Sweep.#all.delete(this.#every)
+  }
+
+  #arm(): void {
+    this.#due = performance.now() + this.#every
+    this.#timer = setTimeout(() => this.#look(), this.#every)
+    // The connections keep the event loop alive, not their timer.
+    this.#timer.unref()
+  }
+
+  #look(): void {
+    const now = performance.now()
+    const late = now - this.#due
+    for (const one of this.#members) one.look(now, late)
+    if (this.#members.size > 0) this.#arm()
+  }
+}

@@ -1,0 +1,92 @@
+import { availableParallelism } from 'node:os'
+import { type Context, UsageError } from '@rdmakit/verbs'
+import { Poller, type PollerOptions } from './poller.js'
+
+/** What a {@link PollerGroup} is made of: its pollers are alike but for their CPU. */
+export interface PollerGroupOptions extends Omit<PollerOptions, 'cpu'> {
+  /** pollers, 1 … 64; default as many as `cpus` has, else as many as the process may use CPUs */
+  readonly pollers?: number
+  /** CPUs to pin the threads to, one each, the first again when there are more threads; default none */
+  readonly cpus?: readonly number[]
+}
+
+const MAX_POLLERS = 64
+
+/**
+ * Several pollers of one device, each with its own completion queue (and thread), among which connections
+ * are spread: completions of different connections are then taken in parallel. A connection stays with the
+ * poller that it began with.
+ */
+export class PollerGroup {
+  readonly context: Context
+  readonly pollers: readonly Poller[]
+
+  /** @throws UsageError for an option out of range; VerbsError when the device has not the resources */
+  constructor(context: Context, { pollers, cpus, ...options }: PollerGroupOptions = {}) {
+    const count = pollers ?? cpus?.length ?? Math.min(availableParallelism(), MAX_POLLERS)
+    if (!Number.isInteger(count) || count < 1 || count > MAX_POLLERS)
+      throw new UsageError(`pollers must be a whole number from 1 to ${MAX_POLLERS}, not ${count}`)
+    if (cpus?.length === 0) throw new UsageError('cpus is empty')
+    const made: Poller[] = []
+    try {
+      for (let at = 0; at < count; at++) {
+        const cpu = cpus?.[at % cpus.length]
+        made.push(new Poller(context, cpu === undefined ? options : { ...options, cpu }))
+      }
+    } catch (failure) {
+      for (const poller of made) poller.close()
+      throw failure
+    }
+    this.context = context
+    this.pollers = made
+  }
+
+  /** Connections that its pollers serve now. */
+  get connections(): number {
+    return this.pollers.reduce((sum, poller) => sum + poller.connections, 0)
+  }
+
+  get closed(): boolean {
+    return this.pollers.every((poller) => poller.closed)
+  }
+
+  /** The poller that serves the fewest connections. */
+  leastLoaded(): Poller {
+    return this.pollers.reduce((least, poller) => (poller.connections < least.connections ? poller : least))
+  }
+
+  /**
+   * Ends all its pollers, or none.
+   * @throws UsageError when connections are left
+   */
+  close(): void {
+    const { connections } = this
+    if (connections > 0)
+      throw new UsageError(`the pollers serve ${connections} connections; close them first`)
+    for (const poller of this.pollers) poller.close()
+  }
+
+  [Symbol.dispose](): void {
+    this.close()
+  }
+}
+
+/**
+ * Who serves a connection: a poller, a group, or a function that names one of the connection's device, for
+ * a server that listens on devices of several kinds.
+ */
+export type PollerChoice = Poller | PollerGroup | ((context: Context) => Poller | PollerGroup)
+
+/**
+ * @internal
+ * @throws UsageError when what was chosen is of another device
+ */
+export function pollerFor(choice: PollerChoice | undefined, context: Context): Poller {
+  if (choice === undefined) return Poller.shared(context)
+  const chosen = typeof choice === 'function' ? choice(context) : choice
+  if (chosen.context !== context)
+    throw new UsageError(
+      `the poller is of ${chosen.context.description}, the connection on ${context.description}`,
+    )
+  return chosen instanceof PollerGroup ? chosen.leastLoaded() : chosen
+}

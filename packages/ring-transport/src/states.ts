@@ -1,0 +1,26 @@
+import type { VerbsError } from '@rdmakit/verbs'
+
+/**
+ * What a connection is doing. It begins `open` and ends either `closed` or `lost`:
+ *
+ * ```
+ *  open ⇄ idle       idle: no message either way for `idleTimeout`
+ *  open, idle → draining → closed | lost
+ *  open, idle → lost (or closed, with close({ drain: false }))
+ * ```
+ *
+ * `epoch` is the connection's number in its session, 0 without one.
+ */
+export type ConnectionState =
+  | { readonly state: 'open'; readonly epoch: number }
+  | { readonly state: 'idle'; readonly epoch: number }
+  /** one of the ends closes it in good order: what is under way finishes, nothing new begins */
+  | { readonly state: 'draining'; readonly epoch: number }
+  /** one of the ends has closed it; {@link RingConnection.closed} resolves with `undefined` */
+  | { readonly state: 'closed'; readonly epoch: number }
+  /**
+   * It broke; {@link RingConnection.closed} resolves with the same `reason`: ECONNRESET when the peer or
+   * the queue pair broke it, ETIMEDOUT when nothing was heard of the peer for `deadAfter`, EPROTO when the
+   * peer broke the protocol, ESTALE when a later epoch of its session came.
+   */
+  | { readonly state: 'lost'; readonly epoch: number; readonly reason: VerbsError }
