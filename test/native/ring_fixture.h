@@ -142,8 +142,8 @@ class Side {
     void* memory =
         mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     CHECK(memory != MAP_FAILED);
-    ibv_mr* mr =
-        iwarp_provider().reg_mr(pd_.get(), memory, length, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+    ibv_mr* mr = iwarp_provider().reg_mr(
+        pd_.get(), memory, length, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
     return MrRef(Counted::make(HandleKind::memory_region, mr, 0, 0, [mr, memory, length, pd = pd_] {
       iwarp_provider().dereg_mr(mr);
       munmap(memory, length);
@@ -155,7 +155,7 @@ class Side {
     ibv_qp_init_attr attributes = {};
     attributes.send_cq = attributes.recv_cq = cq_.get();
     attributes.qp_type = IBV_QPT_RC;
-    attributes.cap = {shape.send_depth + ring::kReservedForControl,
+    attributes.cap = {shape.send_depth + ring::kReservedForControl + ring::kReservedForReads,
                       shape.receive_depth + ring::kReservedForControl, 1, 1, shape.max_inline};
     ibv_qp* qp = end.id->create_qp(pd_.get(), &attributes);
     end.qp = QpRef(Counted::make(HandleKind::queue_pair, qp, capabilities_, attributes.cap.max_inline_data,

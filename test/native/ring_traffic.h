@@ -37,6 +37,7 @@ class Traffic {
       bool progress = false;
       for (Stream& stream : streams_) progress |= send_some(stream);
       progress |= drain(256);
+      progress |= act();
       if (progress) continue;
       for (Stream& stream : streams_) release(stream, 0);
       side_.wait_for_doorbell(tail_);
@@ -60,6 +61,13 @@ class Traffic {
     for (const Stream& stream : streams_) sum += stream.received;
     return sum;
   }
+
+  // What else a test does on this thread: called over and over until it is `acted`. True when it did
+  // something.
+  virtual bool act() { return false; }
+  virtual bool acted() const { return true; }
+  virtual void read_done(uint32_t tag, uint32_t status) { CHECK(false, "a READ %u: %u", tag, status); }
+  virtual ~Traffic() = default;
 
   // The payload of message `sequence`: its number, then bytes that follow from it.
   static void fill(uint8_t* bytes, uint32_t length, uint64_t sequence) {
@@ -97,7 +105,7 @@ class Traffic {
     for (const Stream& stream : streams_)
       if (!stream.gone && (stream.sent < load_.messages || stream.received < load_.messages || stream.dirty))
         return false;
-    return true;
+    return acted();
   }
 
   std::string report() const {
@@ -166,6 +174,9 @@ class Traffic {
         side_.poller->release(descriptor.connection);
         stream->gone = true;
         stream->dirty = false;
+        return;
+      case static_cast<uint32_t>(ring::Event::read):
+        read_done(descriptor.correlation, descriptor.offset);
         return;
       case static_cast<uint32_t>(ring::FrameType::pad):
         stream->held.push_back({descriptor.end, true});

@@ -24,7 +24,10 @@ import type { ConnectionState } from './states.js'
 /** Why a connection ended: `undefined` when one of the ends closed it in good order. */
 export type CloseReason = VerbsError | undefined
 
-export interface RequestOptions extends WaitOptions {}
+export interface RequestOptions extends WaitOptions {
+  /** 32 bits for the peer's handler, which sees them as {@link RingMessage.immediate}; default 0 */
+  readonly immediate?: number
+}
 
 export interface BatchOptions {
   /** messages in a batch at most, 1 … 65536, default 256 */
@@ -307,19 +310,22 @@ export class RingConnection {
    */
   request(
     bytes: Uint8Array,
-    { signal, timeout = DEFAULT_TIMEOUT_MS }: RequestOptions = {},
+    { signal, timeout = DEFAULT_TIMEOUT_MS, immediate = 0 }: RequestOptions = {},
   ): Promise<Uint8Array> {
     try {
       signal?.throwIfAborted()
       this.#requireOpen()
+      whole('immediate', immediate, 0, 0xffff_ffff)
     } catch (failure) {
       return Promise.reject(failure)
     }
     const { correlation, response } = this.#requests.add(timeout)
-    const fail = (reason: unknown) => this.#requests.settle(correlation, (pending) => pending.reject(reason))
-    this.#outbox
-      .post({ type: TYPE.request, correlation }, bytes, () => this.#requests.has(correlation))
-      ?.catch(fail)
+    const sent = () => this.#requests.sent(correlation)
+    const fail = (reason: unknown) => this.#requests.reject(correlation, reason)
+    const frame = { type: TYPE.request, correlation, immediate }
+    const posted = this.#outbox.post(frame, bytes, () => this.#requests.has(correlation))
+    if (posted === undefined) sent()
+    else posted.then(sent, fail)
     if (signal === undefined) return response
     const abort = () => fail(signal.reason)
     signal.addEventListener('abort', abort, { once: true })
@@ -377,7 +383,7 @@ export class RingConnection {
         return
       case TYPE.response:
       case TYPE.error: {
-        const known = this.#requests.settle(message.correlation, (pending) =>
+        const known = this.#requests.answer(message.correlation, (pending) =>
           type === TYPE.response
             ? pending.resolve(message.copy())
             : pending.reject(decodeError(message.data)),

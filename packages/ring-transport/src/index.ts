@@ -24,3 +24,4 @@ export { type PollerChoice, PollerGroup, type PollerGroupOptions } from './polle
 export type { RequestHandler } from './responder.js'
 export { RingServer, type RingServerCounts, type RingServerOptions } from './server.js'
 export type { ConnectionState } from './states.js'
+export * from './service/index.js'

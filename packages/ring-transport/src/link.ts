@@ -11,7 +11,7 @@ import { decodeHandshake, decodeRefusal, encodeHandshake, type Handshake, type S
 import { HeldFrames } from './held.js'
 import { Lane } from './lane.js'
 import { type MessageSource, RingMessage, RingView } from './message.js'
-import { GRANT_ROOM, TYPE } from './native.js'
+import { GRANT_ROOM, READS, TYPE } from './native.js'
 import type { Settings } from './options.js'
 import type { FrameSink, Poller } from './poller.js'
 import { pollerFor } from './poller-group.js'
@@ -68,7 +68,7 @@ export class Link implements FrameSink, MessageSource {
     this.#protectionDomain = pd
     this.#ring = ring
     this.#settings = chosen
-    this.#entries = chosen.receiveDepth + chosen.sendDepth + 2 * RESERVED
+    this.#entries = chosen.receiveDepth + chosen.sendDepth + 2 * RESERVED + READS
     this.#halfRing = 2 ** (chosen.log2Capacity - 7)
     this.debug = chosen.debug
     this.memory = new Uint8Array(ring.buffer)
@@ -128,7 +128,7 @@ export class Link implements FrameSink, MessageSource {
       const link = new Link(id, poller, pd, ring, chosen)
       const queuePair = id.createQueuePair(pd, {
         sendQueue: poller.queue,
-        maxSend: chosen.sendDepth + RESERVED,
+        maxSend: chosen.sendDepth + RESERVED + READS,
         maxReceive: chosen.receiveDepth + RESERVED,
         maxInlineData: chosen.maxInlineData,
       })

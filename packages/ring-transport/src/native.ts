@@ -68,6 +68,20 @@ export interface NativePoller {
   send(connection: number, type: number, correlation: number, immediate: number, bytes: Uint8Array): number
   /** Asks the peer's poller for a sign of life: done, full while the last one is not answered, closed, failed. */
   ping(connection: number): number
+  /**
+   * RDMA READ of `length` bytes (1 … 2^30) of the peer's memory into `region`: done, and a `read` event of
+   * `tag` follows; full while {@link READS} are under way; tooLong for bytes outside of the region; closed,
+   * failed.
+   */
+  read(
+    connection: number,
+    region: Handle,
+    offset: number,
+    remoteAddress: bigint,
+    remoteKey: number,
+    length: number,
+    tag: number,
+  ): number
   /** Fills `out` in the order of `connectionCounters`. False when there is no such connection. */
   counters(connection: number, out: Float64Array): boolean
   /** Fills `out` in the order of `pollerCounters`. */
@@ -107,6 +121,9 @@ export interface NativeRing {
 
 /** What `send` and `flush` return. */
 export const SEND = { done: 0, full: 1, tooLong: 2, closed: 3, failed: 4 } as const
+
+/** READs that a connection has under way at most (kReservedForReads of native/ring/wire.h). */
+export const READS = 4
 
 /** What a writable event grants: that the refused frame fits (`native/ring/sender.h`). */
 export const GRANT_ROOM = 1

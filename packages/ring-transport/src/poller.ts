@@ -30,7 +30,7 @@ export interface PollerOptions {
   readonly maxConnections?: number
   /**
    * Entries of the completion queue, default 69632 or what the device allows. The depths of all
-   * connections must fit; a connection of the default depths takes 268, so 259 of them do.
+   * connections must fit; a connection of the default depths takes 272, so 256 of them do.
    */
   readonly completionQueueEntries?: number
   /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */

@@ -2,13 +2,24 @@ import { type Deferred, deferred, VerbsError } from '@rdmakit/verbs'
 
 interface Pending extends Deferred<Uint8Array> {
   readonly deadline: number
+  /** whether the peer may answer */
+  sent: boolean
 }
+
+/**
+ * Requests given up whose response may still come, remembered at most. A peer that owes more answers is
+ * taken at its word only for the latest: the number of an earlier one then counts as never given.
+ */
+const MAX_ABANDONED = 65_536
 
 /** Requests that wait for their response. One timer serves them all: requests outnumber timeouts by far. */
 export class PendingRequests {
   readonly #pending = new Map<number, Pending>()
+  /** numbers of requests that timed out or were aborted, and are not answered yet: not to be used again */
+  readonly #abandoned = new Set<number>()
   readonly #object: string
-  #last = 0
+  /** the number given out last: 1 … 2^32 − 1, then from 1 again */
+  last = 0
   #timer: NodeJS.Timeout | undefined
   #wakeAt = Number.POSITIVE_INFINITY
   #empty: Deferred<void> | undefined
@@ -24,24 +35,37 @@ export class PendingRequests {
 
   /** Number of the request, for its frame, and the promise of its response. */
   add(timeout: number): { correlation: number; response: Promise<Uint8Array> } {
-    const correlation = ++this.#last
+    const correlation = this.#number()
     const deadline = performance.now() + timeout
-    const pending: Pending = { ...deferred<Uint8Array>(), deadline }
+    const pending: Pending = { ...deferred<Uint8Array>(), deadline, sent: false }
     this.#pending.set(correlation, pending)
     if (deadline < this.#wakeAt) this.#arm(deadline)
     return { correlation, response: pending.promise }
   }
 
-  /** @returns false for a number that was never given out: the peer breaks the protocol */
-  settle(correlation: number, settle: (pending: Deferred<Uint8Array>) => void): boolean {
-    if (correlation < 1 || correlation > this.#last) return false
-    // A number that is not there any more timed out or was aborted; its late response is dropped.
+  /**
+   * A response has come.
+   * @returns false when nobody waits for one of that number: the peer breaks the protocol
+   */
+  answer(correlation: number, settle: (pending: Deferred<Uint8Array>) => void): boolean {
     const pending = this.#pending.get(correlation)
-    if (pending !== undefined) {
-      this.#remove(correlation)
-      settle(pending)
-    }
+    // One that timed out or was aborted gets no response any more.
+    if (pending === undefined) return this.#abandoned.delete(correlation)
+    this.#remove(correlation)
+    settle(pending)
     return true
+  }
+
+  /** The request is on its way: a response may come even when nobody waits for it any more. */
+  sent(correlation: number): void {
+    const pending = this.#pending.get(correlation)
+    if (pending !== undefined) pending.sent = true
+  }
+
+  /** The request is given up. */
+  reject(correlation: number, reason: unknown): void {
+    const pending = this.#pending.get(correlation)
+    if (pending !== undefined) this.#giveUp(correlation, pending, reason)
   }
 
   has(correlation: number): boolean {
@@ -62,6 +86,24 @@ export class PendingRequests {
     if (this.#pending.size === 0) return
     this.#empty ??= deferred<void>()
     await this.#empty.promise
+  }
+
+  #number(): number {
+    do this.last = this.last === 0xffff_ffff ? 1 : this.last + 1
+    while (this.#pending.has(this.last) || this.#abandoned.has(this.last))
+    return this.last
+  }
+
+  #giveUp(correlation: number, { sent, reject }: Pending, reason: unknown): void {
+    this.#remove(correlation)
+    reject(reason)
+    if (!sent) return
+    this.#abandoned.add(correlation)
+    if (this.#abandoned.size <= MAX_ABANDONED) return
+    for (const oldest of this.#abandoned) {
+      this.#abandoned.delete(oldest)
+      break
+    }
   }
 
   #remove(correlation: number): void {
@@ -89,8 +131,8 @@ export class PendingRequests {
         next = Math.min(next, pending.deadline)
         continue
       }
-      this.#remove(correlation)
-      pending.reject(new VerbsError('ETIMEDOUT', 'request', this.#object, 'the peer does not answer'))
+      const late = new VerbsError('ETIMEDOUT', 'request', this.#object, 'the peer does not answer')
+      this.#giveUp(correlation, pending, late)
     }
     if (next < Number.POSITIVE_INFINITY) this.#arm(next)
   }

@@ -60,6 +60,7 @@ Napi::Function PollerObject::define(Napi::Env env) {
                          InstanceMethod<&PollerObject::send>("send"),
                          InstanceMethod<&PollerObject::drained>("drained"),
                          InstanceMethod<&PollerObject::ping>("ping"),
+                         InstanceMethod<&PollerObject::read>("read"),
                          InstanceMethod<&PollerObject::counters>("counters"),
                          InstanceMethod<&PollerObject::poller_counters>("pollerCounters"),
                          InstanceMethod<&PollerObject::detach>("detach"),
@@ -191,6 +192,16 @@ Napi::Value PollerObject::send(const Napi::CallbackInfo& info) {
 
 Napi::Value PollerObject::ping(const Napi::CallbackInfo& info) {
   return result(info.Env(), poller_->ping(number(info[0])));
+}
+
+Napi::Value PollerObject::read(const Napi::CallbackInfo& info) {
+  const auto region = reference<MrRef>(info[1], HandleKind::memory_region, "memory region");
+  // What is no offset is outside of any region.
+  const auto offset = static_cast<uint64_t>(info[2].As<Napi::Number>().Int64Value());
+  bool lossless = false;
+  const uint64_t address = info[3].As<Napi::BigInt>().Uint64Value(&lossless);
+  return result(info.Env(), poller_->read(number(info[0]), region, offset, address, number(info[4]),
+                                          number(info[5]), number(info[6])));
 }
 
 Napi::Value PollerObject::counters(const Napi::CallbackInfo& info) {

@@ -25,6 +25,7 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
   Napi::Value send(const Napi::CallbackInfo& info);
   Napi::Value drained(const Napi::CallbackInfo& info);
   Napi::Value ping(const Napi::CallbackInfo& info);
+  Napi::Value read(const Napi::CallbackInfo& info);
   Napi::Value counters(const Napi::CallbackInfo& info);
   void poller_counters(const Napi::CallbackInfo& info);
   void detach(const Napi::CallbackInfo& info);

@@ -129,6 +129,13 @@ SendResult Poller::ping(uint32_t number) {
   return connection == nullptr ? SendResult::closed : connection->sender.ping();
 }
 
+SendResult Poller::read(uint32_t number, const MrRef& region, uint64_t offset, uint64_t remote_address,
+                        uint32_t remote_key, uint32_t length, uint32_t tag) {
+  Connection* connection = find(number);
+  if (connection == nullptr || !connection->sender.established()) return SendResult::closed;
+  return connection->reader.read(region, offset, remote_address, remote_key, length, tag);
+}
+
 bool Poller::drained(uint32_t number) {
   Connection* connection = find(number);
   return connection == nullptr || connection->sender.drained();
@@ -170,8 +177,9 @@ bool Poller::counters(uint32_t number, double* out) {
   if (connection == nullptr) return false;
   const ReceiveCounters& in = connection->receiver.counters;
   const SendCounters& sent = connection->sender.counters;
+  const PostCounters& reads = connection->reader.counters;
   const auto both = [&](Counter PostCounters::*which) {
-    return (in.posts.*which).get() + (sent.posts.*which).get();
+    return (in.posts.*which).get() + (sent.posts.*which).get() + (reads.*which).get();
   };
   const uint64_t values[] = {
       in.frames.get(),
@@ -186,6 +194,7 @@ bool Poller::counters(uint32_t number, double* out) {
       both(&PostCounters::signaled_requests),
       sent.notifications.get(),
       sent.stalls.get(),
+      reads.work_requests.get(),
   };
   static_assert(std::size(values) == std::size(kConnectionCounters));
   std::copy(std::begin(values), std::end(values), out);

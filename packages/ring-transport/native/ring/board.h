@@ -15,18 +15,18 @@ namespace rdmakit::ring {
 // One frame, or an event of the poller's own.
 struct alignas(32) Descriptor {
   uint32_t connection;
-  uint32_t offset;  // of the payload in the connection's ring; `broken`: 0 completion, 1 violation;
-                    // `writable`: kGrant…
-  uint32_t length;  // of the payload; of `broken`: ibv_wc_status or Violation
-  uint32_t type;    // FrameType or Event
-  uint32_t correlation;
+  uint32_t offset;       // of the payload in the connection's ring; `broken`: 0 completion, 1 violation;
+                         // `writable`: kGrant…; `read`: ibv_wc_status
+  uint32_t length;       // of the payload; of `broken`: ibv_wc_status or Violation
+  uint32_t type;         // FrameType or Event
+  uint32_t correlation;  // of `read`: its tag
   uint32_t immediate;
   uint32_t end;  // position of the frame's end, in units modulo 2^32
   uint32_t reserved;
 };
 static_assert(sizeof(Descriptor) == 32);
 
-enum class Event : uint32_t { writable = 0x100, broken, detached };
+enum class Event : uint32_t { writable = 0x100, broken, detached, read };
 
 class Board {
  public:

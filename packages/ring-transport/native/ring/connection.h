@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "rdmakit/handle.h"
+#include "ring/reader.h"
 #include "ring/receiver.h"
 #include "ring/sender.h"
 
@@ -17,7 +18,8 @@ struct Connection {
         generation(generation_count),
         qp(qp_ref),
         sender(qp_ref, slot_index, generation_count, send),
-        receiver(qp_ref, ring, slot_index, generation_count, log2_capacity, receive_depth) {}
+        receiver(qp_ref, ring, slot_index, generation_count, log2_capacity, receive_depth),
+        reader(qp_ref, slot_index, generation_count) {}
 
   uint32_t number() const { return connection_number(slot, generation); }
 
@@ -53,6 +55,7 @@ struct Connection {
   const QpRef qp;
   Sender sender;
   Receiver receiver;
+  Reader reader;
 
   // By the application's thread: what it asks of the poller, and that `sender` is established.
   static constexpr uint32_t kWishCredit = 1;

@@ -46,9 +46,19 @@ struct SendCounters {
 };
 
 inline constexpr const char* kConnectionCounters[] = {
-    "frames_received",    "bytes_received", "notifications_received", "credits_received", "credits_sent",
-    "pings_received",     "doorbells",      "work_requests",          "inline_requests",  "signaled_requests",
-    "notifications_sent", "stalls",
+    "frames_received",
+    "bytes_received",
+    "notifications_received",
+    "credits_received",
+    "credits_sent",
+    "pings_received",
+    "doorbells",
+    "work_requests",
+    "inline_requests",
+    "signaled_requests",
+    "notifications_sent",
+    "stalls",
+    "reads",
 };
 
 struct PollerCounters {

@@ -38,6 +38,13 @@ bool Poller::deliver(Connection& connection) {
     if (!tell(connection, Event::writable, connection.tell_granted)) return false;
     connection.tell_granted = 0;
   }
+  while (connection.reader.has_result()) {
+    Descriptor* descriptor = board_.claim();
+    if (descriptor == nullptr) return false;
+    connection.reader.next(*descriptor);
+    descriptor->connection = connection.number();
+    board_.push();
+  }
   for (int left = kFramesInTurn; !connection.violated && connection.receiver.has_frame(); --left) {
     if (left == 0) return false;
     Descriptor* descriptor = board_.claim();

@@ -62,6 +62,7 @@ void Poller::handle(const ibv_wc& completion) {
   if (completion.status != IBV_WC_SUCCESS) [[unlikely]] {
     if (id.kind == Work::receive) connection->receiver.flushed();
     if (id.kind == Work::control) connection->control_completed(id);
+    if (id.kind == Work::read) connection->reader.complete(id.low, completion.status);
     break_connection(*connection, kKindCompletion, completion.status);
     return;
   }
@@ -71,6 +72,9 @@ void Poller::handle(const ibv_wc& completion) {
       return;
     case Work::control:
       connection->control_completed(id);
+      return;
+    case Work::read:
+      connection->reader.complete(id.low, completion.status);
       return;
     case Work::receive: {
       uint32_t word = 0;
@@ -105,7 +109,8 @@ void Poller::settle(Connection& connection) {
   }
   connection.tell_granted |= connection.sender.granted();
   answer(connection);
-  if (connection.tell_granted != 0 || connection.tell_broken || connection.receiver.has_frame())
+  if (connection.tell_granted != 0 || connection.tell_broken || connection.reader.has_result() ||
+      connection.receiver.has_frame())
     to_backlog(connection);
 }
 
@@ -157,14 +162,15 @@ bool Poller::attend() {
   return true;
 }
 
-// A connection that leaves is gone when all its receives have come back and the queue was empty after
-// that, so that its share of the queue is free; or after a time that no device needs.
+// A connection that leaves is gone when all its receives and READs have come back and the queue was empty
+// after that, so that its share of the queue is free; or after a time that no device needs.
 bool Poller::settle_leaving() {
   bool worked = false;
   for (Connection* end = leaving_.last(); !leaving_.empty();) {
     Connection* connection = leaving_.take();
     const bool last = connection == end;
-    const bool through = connection->receiver.outstanding() == 0 && !more_completions_;
+    const bool through =
+        connection->receiver.outstanding() == 0 && !connection->reader.outstanding() && !more_completions_;
     if (through || now_ns() > connection->leave_deadline) {
       connection->left = true;
       to_backlog(*connection);

@@ -78,6 +78,9 @@ class Poller {
                   uint32_t length);
   SendResult flush(uint32_t number);
   SendResult ping(uint32_t number);
+  // As Reader has it.
+  SendResult read(uint32_t number, const MrRef& region, uint64_t offset, uint64_t remote_address,
+                  uint32_t remote_key, uint32_t length, uint32_t tag);
   bool drained(uint32_t number);
   // Released units were stored in the slot's word, and half a ring or more is not credited.
   void return_credit(uint32_t number);

@@ -134,7 +134,7 @@ void Poller::sleep() {
   if (ready[1].revents != 0) {
     counters_.wakes.add(1);
     uint64_t ignored;
-    while (read(rouse_fd_, &ignored, sizeof ignored) > 0) {
+    while (::read(rouse_fd_, &ignored, sizeof ignored) > 0) {
     }
   }
   if (ready[0].revents != 0) take_events();

@@ -25,6 +25,8 @@
 //     did, and, for those of data, before it returns the credit that counts them. No sooner is needed.
 //  3. Control never waits for data in the send queue: kReservedForControl of its entries are for four
 //     credits, a pong and a ping. A fifth credit, or a second pong, waits for the completion of one.
+//  4. Nor does any of that wait for READs, whose entries are kReservedForReads others. A READ needs
+//     nothing of the ring, so what the device makes wait behind one waits no longer than it takes.
 #pragma once
 
 #include <bit>
@@ -43,6 +45,8 @@ inline constexpr uint32_t kMinReceiveDepth = 8;
 inline constexpr uint32_t kMaxReceiveDepth = 512;
 inline constexpr uint32_t kCreditsInFlight = 4;
 inline constexpr uint32_t kReservedForControl = kCreditsInFlight + 2;  // and a pong, and a ping
+inline constexpr uint32_t kReservedForReads = 4;
+inline constexpr uint32_t kMaxRead = 1u << 30;  // bytes of one READ; devices take 2^31 at least
 
 enum class FrameType : uint16_t {
   data = 1,

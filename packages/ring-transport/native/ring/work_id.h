@@ -6,7 +6,7 @@
 
 namespace rdmakit::ring {
 
-enum class Work : uint32_t { receive = 0, data = 1, control = 2 };
+enum class Work : uint32_t { receive = 0, data = 1, control = 2, read = 3 };
 
 // `low` of Work::control.
 enum class Control : uint32_t { credit = 0, pong = 1, ping = 2 };
@@ -18,7 +18,7 @@ struct WorkId {
   Work kind;
   uint32_t slot;
   uint32_t generation;  // so that a late completion is not taken for the slot's next connection's
-  uint32_t low;         // receive: its index; data: work requests posted so far; control: Control
+  uint32_t low;         // receive, read: its index; data: work requests posted so far; control: Control
   uint32_t high;        // data: units posted so far
 
   constexpr uint64_t encode() const {

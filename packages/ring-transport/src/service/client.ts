@@ -1,0 +1,55 @@
+import { UsageError } from '@rdmakit/verbs'
+import type { Service } from 'protobufjs'
+import { decode, encode, type Method, methodsOf } from './method.js'
+import type { CallOptions, Client, ReflectedClient, StaticService } from './types.js'
+
+/** What services can be called through: a {@link RingConnection}, or whatever has its `request`. */
+export interface ServiceCaller {
+  request(
+    bytes: Uint8Array,
+    options?: { readonly immediate?: number; readonly signal?: AbortSignal; readonly timeout?: number },
+  ): Promise<Uint8Array>
+}
+
+export interface ClientOptions {
+  /** milliseconds that a call may take when it names no time, default 5000 */
+  readonly timeout?: number
+}
+
+/**
+ * The methods of a protobuf service as functions that call the peer. Calls are pipelined: any number may
+ * be under way.
+ *
+ * A call rejects with {@link RemoteError} when the peer's method fails (ENOSYS: it does not serve it;
+ * EBADMSG: it could not decode the request); VerbsError EBADMSG when the response cannot be decoded,
+ * EMSGSIZE when the request is too long for the peer's ring, ETIMEDOUT, ECONNRESET, ESHUTDOWN; UsageError
+ * when the fields are not those of the request; or the signal's reason.
+ * @param service the class of a pbjs static module, or what `root.lookupService` returns
+ * @throws UsageError for a method that streams
+ */
+export function client<S>(
+  connection: ServiceCaller,
+  service: StaticService<S>,
+  options?: ClientOptions,
+): Client<S>
+export function client(connection: ServiceCaller, service: Service, options?: ClientOptions): ReflectedClient
+export function client(
+  connection: ServiceCaller,
+  service: StaticService<unknown> | Service,
+  { timeout = 5_000 }: ClientOptions = {},
+): object {
+  if (!(timeout > 0)) throw new UsageError(`a timeout is milliseconds above 0, not ${timeout}`)
+  return Object.freeze(
+    Object.fromEntries(
+      methodsOf(service).map((method) => [method.name, caller(connection, method, timeout)]),
+    ),
+  )
+}
+
+function caller(connection: ServiceCaller, method: Method, timeout: number) {
+  return async (fields: object, options: CallOptions = {}): Promise<object> => {
+    const bytes = encode(method, method.request, fields)
+    const response = await connection.request(bytes, { timeout, ...options, immediate: method.id })
+    return decode(method, method.response, response, 'response')
+  }
+}
