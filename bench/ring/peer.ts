@@ -3,23 +3,29 @@
 //   node peer.js connect TRANSPORT URI SIZE MILLISECONDS  prints one line of JSON
 import type { Transport } from './endpoint.js'
 import { net } from './net.js'
+import { ring } from './ring.js'
+import { sendReceive } from './send-receive.js'
 import { latency, rate, respond } from './traffic.js'
 import { zeromq } from './zeromq.js'
 
 const [, , role, name, where, sizeText, milliseconds] = process.argv as string[]
 const size = Number(sizeText)
 
-function transport(): Transport {
-  switch (name) {
-    case 'net':
-      return net(false)
-    case 'net-coalesced':
-      return net(true)
-    case 'zeromq':
-      return zeromq
-    default:
-      throw new Error(`unknown transport "${name}"`)
-  }
+const TRANSPORTS: Readonly<Record<string, () => Transport>> = {
+  net: () => net(false),
+  'net-coalesced': () => net(true),
+  zeromq: () => zeromq,
+  adaptive: () => ring({ mode: 'adaptive', size, copies: false }),
+  // The steps from interrupts and copies to polling without copies.
+  'send-receive': () => sendReceive(size),
+  'ring-event': () => ring({ mode: 'event', size, copies: true }),
+  'ring-poll': () => ring({ mode: 'poll', size, copies: true }),
+}
+
+const transport = TRANSPORTS[name as string]
+if (transport === undefined) {
+  console.error(`unknown transport "${name}"; known: ${Object.keys(TRANSPORTS).join(', ')}`)
+  process.exit(2)
 }
 
 if (role === 'listen') {
