@@ -4,6 +4,7 @@ import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { Poller, type PollerMode, RingConnection } from '../src/index.js'
 import { iwarpDevice, type Peer, pattern, sendAll, startPeer } from './helpers/processes.js'
+import { resources } from './helpers/resources.js'
 
 const peers: Peer[] = []
 const connections: RingConnection[] = []
@@ -191,11 +192,4 @@ describe('many connections', () => {
   })
 })
 
-async function resources(): Promise<{ descriptors: number; bytes: number }> {
-  const { readdirSync, readFileSync } = await import('node:fs')
-  // What was closed is unmapped when its ArrayBuffer is collected.
-  ;(globalThis as { gc?: () => void }).gc?.()
-  await sleep(50)
-  const resident = Number(readFileSync('/proc/self/statm', 'utf8').split(' ')[1]) * 4096
-  return { descriptors: readdirSync('/proc/self/fd').length, bytes: resident }
 }
