@@ -41,7 +41,8 @@ inline double seconds_since(Clock::time_point begin) {
 // The times of round trips, in the processor's ticks while they run.
 class Recorder {
  public:
-  explicit Recorder(const Plan& plan) : warmup_(plan.warmup) { times_.reserve(plan.iterations); }
+  explicit Recorder(const Plan& plan) : Recorder(plan.warmup, plan.iterations) {}
+  Recorder(uint32_t warmup, uint32_t iterations) : warmup_(warmup) { times_.reserve(iterations); }
   void mark(uint64_t round) {
     const uint64_t now = ticks();
     if (round > warmup_) {
@@ -56,7 +57,8 @@ class Recorder {
     begin_ = Clock::now();
     first_ = last_ = ticks();
   }
-  void print(const Plan& plan) {
+  void print(const Plan& plan) { print(kTests[plan.test], plan.size); }
+  void print(const char* test, uint32_t size) {
     const double seconds = seconds_since(begin_);
     const double half_us = seconds * 1e6 / static_cast<double>(ticks() - first_) / 2;
     std::sort(times_.begin(), times_.end());
@@ -67,8 +69,7 @@ class Recorder {
     };
     std::printf(
         "{\"test\":\"%s\",\"size\":%u,\"iterations\":%zu,\"p50Us\":%.4f,\"p99Us\":%.4f,\"averageUs\":%.4f}\n",
-        kTests[plan.test], plan.size, times_.size(), at(50), at(99),
-        half_us * sum / static_cast<double>(times_.size()));
+        test, size, times_.size(), at(50), at(99), half_us * sum / static_cast<double>(times_.size()));
   }
 
  private:

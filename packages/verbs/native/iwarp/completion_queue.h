@@ -108,6 +108,7 @@ class CompletionQueue : public ibv_cq_ex {
   std::atomic<uint32_t> head_{0};
   std::atomic<uint32_t> tail_{0};
   Armed armed_ = Armed::no;
+  std::atomic<bool> newly_armed_{false};  // and not polled since
   std::atomic<bool> overrun_{false};
 
   // Held while a poller moves the members' data: that is what makes detach() final.
