@@ -13,8 +13,9 @@ import { decodeError } from './errors.js'
 import type { Session } from './handshake.js'
 import { Inbox } from './inbox.js'
 import { Link, type LinkSink } from './link.js'
+import { Liveness } from './liveness.js'
 import type { RingMessage, RingView } from './message.js'
-import { TYPE } from './native.js'
+import { SEND, TYPE } from './native.js'
 import { type ConnectOptions, type Settings, settings, whole } from './options.js'
 import { Outbox } from './outbox.js'
 import { PendingRequests } from './requests.js'
@@ -72,6 +73,7 @@ export class RingConnection {
   readonly #responder: Responder
   readonly #peerClosed = deferred<void>()
   readonly #states = new ReplaySubject<ConnectionState>(1)
+  readonly #liveness: Liveness
   #state: 'open' | 'closing' | 'ended' = 'open'
   #peerHasClosed = false
   #ending: Promise<void> | undefined
@@ -81,11 +83,12 @@ export class RingConnection {
   constructor(link: Link) {
     this.#link = link
     this.#requests = new PendingRequests(link.id.description)
-    this.#outbox = new Outbox(link, () => {
+    const failed = () => {
       const reason = this.#reset('the queue pair takes no more')
       this.#lost(reason)
       return reason
-    })
+    }
+    this.#outbox = new Outbox(link, failed)
     this.#responder = new Responder((type, correlation, bytes) =>
       this.#outbox.post({ type, correlation }, bytes),
     )
@@ -98,6 +101,15 @@ export class RingConnection {
       writable: (room) => this.#outbox.onWritable(room),
       broken: (reason) => this.#lost(reason),
     }
+    this.#liveness = new Liveness(link.liveness, {
+      heard: () => link.heard(),
+      activity: () => link.activity(),
+      busy: () => this.#requests.count + this.#responder.running + this.#inbox.waiting > 0,
+      ping: () => link.ping() === SEND.failed && failed(),
+      dead: (silence) => this.#lost(this.#silent(silence)),
+      idle: (isIdle) => this.#rest(isIdle),
+    })
+    this.#liveness.start()
     // The owner first gets a turn to subscribe and to set a handler.
     setImmediate(() => link.start(sink))
     void link.id.disconnected.then((reason) => this.#lost(reason ?? this.#reset('the peer vanished')))
@@ -449,6 +461,7 @@ export class RingConnection {
 
   async #finish(reason: CloseReason): Promise<void> {
     this.#state = 'ended'
+    this.#liveness.stop()
     const lost = this.#failure !== undefined
     try {
       this.#link.id.disconnect()
@@ -472,6 +485,18 @@ export class RingConnection {
     this.#states.complete()
     this.#inbox.end()
     this.#closed.resolve(final)
+  }
+
+  #silent(milliseconds: number): VerbsError {
+    const detail = `nothing was heard of the peer for ${Math.round(milliseconds)} ms`
+    return new VerbsError('ETIMEDOUT', 'heartbeat', this.#link.id.description, detail)
+  }
+
+  /** The connection has become idle, or is so no longer. */
+  #rest(isIdle: boolean): void {
+    if (this.#state !== 'open') return
+    this.#states.next({ state: isIdle ? 'idle' : 'open', epoch: this.#epoch })
+    if (isIdle && this.#link.liveness.closeWhenIdle) void this.close()
   }
 
   get #epoch(): number {

@@ -10,8 +10,9 @@ import {
 import { decodeHandshake, decodeRefusal, encodeHandshake, type Handshake, type Session } from './handshake.js'
 import { HeldFrames } from './held.js'
 import { Lane } from './lane.js'
+import type { LivenessSettings } from './liveness.js'
 import { type MessageSource, RingMessage, RingView } from './message.js'
-import { GRANT_ROOM, READS, TYPE } from './native.js'
+import { GRANT_ROOM, native, READS, TYPE } from './native.js'
 import type { Settings } from './options.js'
 import type { FrameSink, Poller } from './poller.js'
 import { pollerFor } from './poller-group.js'
@@ -29,6 +30,12 @@ const RESERVED = 6
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
 const HEADER = 16
+
+/** a connection's counters, one after another */
+const COUNTS = new Float64Array(native.connectionCounters.length)
+const counter = (name: string) => native.connectionCounters.indexOf(name)
+const HEARD = ['notifications_received', 'credits_received', 'pings_received'].map(counter)
+const ACTIVITY = ['frames_received', 'notifications_sent'].map(counter)
 
 /**
  * The verbs objects of one ring connection: its own protection domain (so that no other peer's keys
@@ -178,6 +185,30 @@ export class Link implements FrameSink, MessageSource {
   get lane(): Lane {
     if (this.#lane === undefined) throw new Error('the link is not established')
     return this.#lane
+  }
+
+  get liveness(): LivenessSettings {
+    return this.#settings.liveness
+  }
+
+  /** Asks the peer's poller for a sign of life: one of {@link SEND}, full while the last is not answered. */
+  ping(): number {
+    return this.poller.native.ping(this.#connection)
+  }
+
+  /** Notifications, credits, pings and pongs of the peer so far. */
+  heard(): number {
+    return this.#sum(HEARD)
+  }
+
+  /** Frames received and batches sent so far. */
+  activity(): number {
+    return this.#sum(ACTIVITY)
+  }
+
+  #sum(counters: readonly number[]): number {
+    this.poller.native.counters(this.#connection, COUNTS)
+    return counters.reduce((sum, at) => sum + (COUNTS[at] as number), 0)
   }
 
   drained(): boolean {

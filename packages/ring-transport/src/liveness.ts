@@ -61,7 +61,7 @@ export interface Pulse {
   /** whether something is under way that the next message depends on */
   busy(): boolean
   /** asks the peer's poller for a sign of life */
-  ping(): void
+  ping(): unknown
   /** nothing was heard for that many milliseconds; the last call */
   dead(milliseconds: number): void
   idle(isIdle: boolean): void

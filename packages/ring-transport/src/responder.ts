@@ -20,6 +20,11 @@ export class Responder {
     this.#post = post
   }
 
+  /** requests whose response is not on its way yet */
+  get running(): number {
+    return this.#running
+  }
+
   answer(request: RingMessage): void {
     this.#running++
     const respond = (bytes: Uint8Array) => this.#respond(request, TYPE.response, bytes)
