@@ -15,11 +15,14 @@ const TRANSPORTS: Readonly<Record<string, () => Transport>> = {
   net: () => net(false),
   'net-coalesced': () => net(true),
   zeromq: () => zeromq,
-  adaptive: () => ring({ mode: 'adaptive', size, copies: false }),
+  polling: () => ring({ mode: 'caller', size, polls: 'copy' }),
+  'event-loop': () => ring({ mode: 'caller', size }),
+  adaptive: () => ring({ mode: 'adaptive', size }),
   // The steps from interrupts and copies to polling without copies.
   'send-receive': () => sendReceive(size),
-  'ring-event': () => ring({ mode: 'event', size, copies: true }),
-  'ring-poll': () => ring({ mode: 'poll', size, copies: true }),
+  'ring-event': () => ring({ mode: 'event', size, receive: 'copies' }),
+  'ring-poll': () => ring({ mode: 'poll', size, receive: 'copies' }),
+  'zero-copy': () => ring({ mode: 'caller', size, polls: 'zero-copy' }),
 }
 
 const transport = TRANSPORTS[name as string]
