@@ -1,11 +1,11 @@
-// npm run bench -- [suite…] [--json]: one suite after the other, never two at once. With --json, verbs
-// prints JSON in place of its tables.
+// npm run bench -- [suite…] [--json] [--quick]: one suite after the other, never two at once. With --json,
+// verbs and ring print JSON in place of their tables; with --quick, ring is short and rough.
 import { lab } from './lab.js'
 import { nbd } from './nbd.js'
 import { ring } from './ring.js'
 import { verbs } from './verbs.js'
 
-const SUITES: Readonly<Record<string, (options: { json: boolean }) => Promise<void>>> = {
+const SUITES: Readonly<Record<string, (options: { json: boolean; quick: boolean }) => Promise<void>>> = {
   verbs,
   ring,
   nbd,
@@ -13,7 +13,8 @@ const SUITES: Readonly<Record<string, (options: { json: boolean }) => Promise<vo
 }
 
 const json = process.argv.includes('--json')
-const wanted = process.argv.slice(2).filter((argument) => argument !== '--json')
+const quick = process.argv.includes('--quick')
+const wanted = process.argv.slice(2).filter((argument) => argument !== '--json' && argument !== '--quick')
 for (const name of wanted.length === 0 ? Object.keys(SUITES) : wanted) {
   const suite = SUITES[name]
   if (suite === undefined) {
@@ -21,6 +22,6 @@ for (const name of wanted.length === 0 ? Object.keys(SUITES) : wanted) {
     process.exit(2)
   }
   if (!json) console.log(`bench: ${name}`)
-  await suite({ json })
+  await suite({ json, quick })
 }
 process.exit(0)

@@ -1,89 +1,66 @@
-// Round trips of 64 bytes from JavaScript to JavaScript between two processes on loopback: the ring over
-// iwarp:// in each waiting mode, beside Node net, in one run.
-import { once } from 'node:events'
-import { connect } from 'node:net'
-import { fileURLToPath } from 'node:url'
-import { Poller, type PollerMode, RingConnection } from '@rdmakit/ring-transport'
-import { openDevice } from '@rdmakit/verbs'
-import { Bench } from 'tinybench'
-import { Child } from './child.js'
-import { printTable } from './table.js'
+// Messages from JavaScript to JavaScript, between two processes of one machine: the ring over shm and iwarp
+// in each way of waiting, beside Node's sockets and zeromq.js, in one run, in turn.
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { acceptance, printLines } from './ring/acceptance.js'
+import { CASES, SIZES, STEP_CASES } from './ring/cases.js'
+import { type Cell, type Figures, figuresOf, measure, memcpy, type Pace } from './ring/measure.js'
+import { printSteps } from './ring/steps.js'
+import { median, printTable } from './table.js'
 
-const BYTES = 64
-const MODES: readonly PollerMode[] = ['poll', 'adaptive', 'event']
+const PACE: Pace = { rounds: 3, milliseconds: 200, lastRoundAfterMs: 600_000 }
+const QUICK: Pace = { rounds: 1, milliseconds: 60, lastRoundAfterMs: 0 }
 
-/** Something that sends a message to the echo process and hears it back. */
-interface Echo {
-  roundTrip(): Promise<void>
-  close(): Promise<void>
+const NONE: Figures = {
+  p50: Number.NaN,
+  p99: Number.NaN,
+  p999: Number.NaN,
+  mean: Number.NaN,
+  messagesPerSecond: Number.NaN,
+  mebibytesPerSecond: Number.NaN,
 }
 
-async function ringEcho(uri: string, mode: PollerMode): Promise<Echo> {
-  const poller = new Poller(openDevice('iwarp0', 'iwarp'), { mode })
-  const connection = await RingConnection.connect(uri, { poller })
-  const payload = new Uint8Array(BYTES)
-  let heard = () => {}
-  connection.messages.subscribe(() => heard())
-  return {
-    roundTrip: () =>
-      new Promise((resolve) => {
-        heard = resolve
-        connection.send(payload)
-        connection.flush()
-      }),
-    close: async () => {
-      await connection.close({ drain: false })
-      poller.close()
-    },
-  }
-}
-
-async function tcpEcho(port: number): Promise<Echo> {
-  const socket = connect({ port, host: '127.0.0.1', noDelay: true })
-  await once(socket, 'connect')
-  const payload = new Uint8Array(BYTES)
-  let heard = () => {}
-  let missing = 0
-  socket.on('data', (bytes) => {
-    missing -= bytes.length
-    if (missing === 0) heard()
-  })
-  return {
-    roundTrip: () =>
-      new Promise((resolve) => {
-        heard = resolve
-        missing = BYTES
-        socket.write(payload)
-      }),
-    close: async () => {
-      socket.destroy()
-    },
-  }
-}
-
-export async function ring(): Promise<void> {
-  const rows: [string, number, number, number, number][] = []
-  for (const mode of MODES) {
-    await using child = new Child(process.execPath, [
-      fileURLToPath(new URL('ring-echo.js', import.meta.url)),
-      mode,
-    ])
-    const [, uri, port] = await child.prints(/^ready (\S+) (\d+)$/m)
-    const peers = { ring: await ringEcho(uri as string, mode), net: await tcpEcho(Number(port)) }
-    const bench = new Bench({ time: 3000, warmupTime: 500 })
-    bench.add(`ring over iwarp, ${mode}`, () => peers.ring.roundTrip())
-    bench.add('Node net', () => peers.net.roundTrip())
-    await bench.run()
-    for (const { name, result } of bench.tasks) {
-      if (!('latency' in result)) throw new Error(`${name} gave no result`)
-      const { p50, p99, p999, samplesCount } = result.latency
-      rows.push([name, p50 * 1000, p99 * 1000, p999 * 1000, samplesCount])
+export async function ring({ json, quick }: { json: boolean; quick: boolean }): Promise<void> {
+  const pace = quick ? QUICK : PACE
+  const folder = mkdtempSync(join(tmpdir(), 'rdmakit-bench-'))
+  try {
+    const copies = [await memcpy(pace.milliseconds)]
+    const cells = await measure([...CASES, ...STEP_CASES], folder, pace)
+    while (copies.length < pace.rounds) copies.push(await memcpy(pace.milliseconds))
+    const memcpyMiBs = median(copies.map(({ mebibytesPerSecond }) => mebibytesPerSecond))
+    const of = (name: string, size: number): Figures => {
+      const cell = cells.find((one) => one.name === name && one.size === size)
+      return cell === undefined ? NONE : figuresOf(cell)
     }
-    for (const peer of Object.values(peers)) await peer.close()
+    const lines = acceptance(of, memcpyMiBs)
+    if (json) {
+      const results = cells.map((cell) => ({ ...cell, median: figuresOf(cell) }))
+      console.log(JSON.stringify({ pace, results, memcpy: copies, acceptance: lines }, undefined, 2))
+      return
+    }
+    for (const size of SIZES) print(size, cells, of)
+    printSteps(of)
+    console.log(`\nBuffer.copy of 1 MiB through 4 MiB: ${Math.round(memcpyMiBs)} MiB/s\n`)
+    printLines(lines)
+    for (const { name, size, failures } of cells)
+      for (const failure of failures) console.log(`failed: ${name}, ${size} B: ${failure}`)
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
   }
-  console.log(`\nround trip of ${BYTES} bytes, JavaScript to JavaScript, two processes, µs`)
+}
+
+function print(size: number, cells: readonly Cell[], of: (name: string, size: number) => Figures): void {
+  const net = of('net', size)
+  console.log(`\n${size} B: round trip in µs, and messages one way; medians of the rounds`)
   printTable(
-    ['transport', 'p50', 'p99', 'p99.9', 'round trips', 'p50 / net'],
-    rows.map((row, i) => [...row, row[1] / (rows[i | 1]?.[1] ?? Number.NaN)]),
+    ['transport', 'p50', 'p99', 'p99.9', 'messages/s', 'MiB/s', 'net p50 / p50', 'rate / net rate'],
+    CASES.filter(({ name }) => cells.some((cell) => cell.name === name && cell.size === size)).map(
+      ({ name }) => {
+        const { p50, p99, p999, messagesPerSecond, mebibytesPerSecond } = of(name, size)
+        const rate = messagesPerSecond / net.messagesPerSecond
+        return [name, p50, p99, p999, messagesPerSecond, mebibytesPerSecond, net.p50 / p50, rate]
+      },
+    ),
   )
 }

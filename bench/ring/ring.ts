@@ -5,20 +5,28 @@ import {
   type PollerMode,
   RingConnection,
   type RingOptions,
+  type RingView,
 } from '@rdmakit/ring-transport'
 import { ConnectionId, type Context, Listener } from '@rdmakit/verbs'
-import type { Endpoint, Receiver, Transport } from './endpoint.js'
+import { type Endpoint, poll, type Receiver, type Transport } from './endpoint.js'
 
 /** A ring has room for this many messages of the size that is measured, and is never smaller than 1 MiB. */
 const MESSAGES = 4
 const LEAST_CAPACITY = 2 ** 20
+/** As short as the report of the receiving end, whose whole content counts. */
+const REPORT_BYTES = 8
 
 export interface RingChoice {
   readonly mode: PollerMode
   /** bytes of a message */
   readonly size: number
-  /** whether the receiver copies a message out of the ring before it looks at it */
-  readonly copies: boolean
+  /** `copies`: the receiver copies a message out of the ring before it looks at it */
+  readonly receive?: 'views' | 'copies'
+  /**
+   * The program polls: it calls `drain` in a loop, in mode `caller`. `zero-copy`: it makes its messages
+   * where they are sent from (`place` and `commit`), and fills in what differs from one to the next.
+   */
+  readonly polls?: 'copy' | 'zero-copy'
 }
 
 /** Messages come by the event loop. */
@@ -53,12 +61,61 @@ class EventEndpoint implements Endpoint {
   }
 }
 
-export function ring({ mode, size, copies }: RingChoice): Transport {
+/** The program polls, and allocates nothing. */
+class PollingEndpoint implements Endpoint {
+  receiver: Receiver = () => {}
+  readonly turn: () => void
+  readonly #connection: RingConnection
+  readonly #send: (message: Uint8Array) => boolean
+
+  constructor(connection: RingConnection, zeroCopy: boolean) {
+    this.#connection = connection
+    this.#send = zeroCopy
+      ? (message) => {
+          const at = connection.place(message.length)
+          if (at < 0) return false
+          connection.outgoing[at] = message[0] as number
+          if (message.length === REPORT_BYTES) connection.outgoing.set(message, at)
+          connection.commit()
+          return true
+        }
+      : (message) => connection.send(message)
+    const take = ({ bytes, offset, length }: RingView) => this.receiver(bytes, offset, length)
+    this.turn = () => connection.drain(take)
+  }
+
+  send(message: Uint8Array): void {
+    if (this.#send(message)) this.#connection.flush()
+    else void this.#connection.writable().then(() => this.send(message))
+  }
+
+  async stream(message: Uint8Array, count: number): Promise<void> {
+    for (let sent = 0; sent < count; sent++) {
+      if (this.#send(message)) continue
+      // What is laid out leaves, and credit comes, while it polls.
+      let taken = false
+      await poll(this, () => {
+        taken ||= this.#send(message)
+        return taken
+      })
+    }
+    this.#connection.flush()
+  }
+
+  async close(): Promise<void> {
+    await this.#connection.close({ drain: false })
+  }
+}
+
+export function ring({ mode, size, receive = 'views', polls }: RingChoice): Transport {
   const options = (context: Context): RingOptions => ({
     poller: new Poller(context, { mode }),
     capacity: Math.max(LEAST_CAPACITY, 2 ** Math.ceil(Math.log2(size * MESSAGES))),
   })
-  const endpoint = (connection: RingConnection): Endpoint => new EventEndpoint(connection, copies)
+  const endpoint = (connection: RingConnection): Endpoint =>
+    polls === undefined
+      ? new EventEndpoint(connection, receive === 'copies')
+      : new PollingEndpoint(connection, polls === 'zero-copy')
   return {
     listen: async (at) => {
       let resolve: (endpoint: Endpoint) => void

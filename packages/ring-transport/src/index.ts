@@ -17,7 +17,7 @@ export {
 export { RemoteError } from './errors.js'
 export { applicationData, isRingRequest, type Session } from './handshake.js'
 export type { LivenessOptions } from './liveness.js'
-export { RingMessage } from './message.js'
+export { RingMessage, type RingView } from './message.js'
 export type { AcceptOptions, ConnectOptions, RingOptions } from './options.js'
 export { Poller, type PollerMode, type PollerOptions } from './poller.js'
 export { type PollerChoice, PollerGroup, type PollerGroupOptions } from './poller-group.js'
