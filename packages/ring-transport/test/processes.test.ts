@@ -191,5 +191,3 @@ describe('many connections', () => {
       expect(answer).toEqual(pattern((at % 20) * 50, Math.floor(at / 20)))
   })
 })
-
-}

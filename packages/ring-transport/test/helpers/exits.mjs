@@ -13,13 +13,16 @@ async function busy() {
   const carried = []
   for (const [i, mode] of ['poll', 'event', 'adaptive', 'caller'].entries()) {
     const poller = new Poller(openDevice(device.name, provider), { mode })
-    const server = await RingServer.listen(uri.replace('%', `${mode}-${isMainThread ? 0 : workerData.number}`), {
-      poller,
-      onConnection: (connection) => {
-        connection.handle((request) => request.copy())
-        connection.messages.subscribe((message) => connection.send(message.data))
+    const server = await RingServer.listen(
+      uri.replace('%', `${mode}-${isMainThread ? 0 : workerData.number}`),
+      {
+        poller,
+        onConnection: (connection) => {
+          connection.handle((request) => request.copy())
+          connection.messages.subscribe((message) => connection.send(message.data))
+        },
       },
-    })
+    )
     const connection = await RingConnection.connect(server.uri, { poller })
     carried.push(
       new Promise((resolve) => {
@@ -42,7 +45,9 @@ if (!isMainThread) {
   if (way === 'worker-exits') process.exit(0)
   if (way === 'worker-throws') throw new Error('as it should')
 } else if (way.startsWith('worker')) {
-  const workers = [1, 2].map((number) => new Worker(new URL(import.meta.url), { workerData: { way, uri, number } }))
+  const workers = [1, 2].map(
+    (number) => new Worker(new URL(import.meta.url), { workerData: { way, uri, number } }),
+  )
   const gone = workers.map((worker) => new Promise((resolve) => worker.once('exit', resolve)))
   for (const worker of workers) worker.on('error', () => {})
   await Promise.all(workers.map((worker) => new Promise((resolve) => worker.once('message', resolve))))
