@@ -67,7 +67,7 @@ export class RingConnection {
   readonly states: Observable<ConnectionState>
   readonly #closed = deferred<CloseReason>()
   readonly #link: Link
-  readonly #inbox = new Inbox()
+  readonly #inbox: Inbox
   readonly #requests: PendingRequests
   readonly #outbox: Outbox
   readonly #responder: Responder
@@ -82,6 +82,7 @@ export class RingConnection {
   /** @internal */
   constructor(link: Link) {
     this.#link = link
+    this.#inbox = new Inbox(link.copies)
     this.#requests = new PendingRequests(link.id.description)
     const failed = () => {
       const reason = this.#reset('the queue pair takes no more')

@@ -33,6 +33,7 @@ type Taker = () => void
  */
 export class Inbox {
   readonly #subject = new Subject<RingMessage>()
+  readonly #copy: boolean
   #queue: Entry[] = []
   #first = 0
   #taker: Taker | undefined
@@ -45,6 +46,11 @@ export class Inbox {
   readonly #count = (view: RingView) => {
     this.#drained++
     this.#callback(view)
+  }
+
+  /** @param copy who takes a message gets it in memory of its own */
+  constructor(copy: boolean) {
+    this.#copy = copy
   }
 
   /** Messages that wait, with those that are under way. */
@@ -110,7 +116,7 @@ export class Inbox {
         while (messages.length < limit) {
           const message = this.#next()
           if (message === undefined) break
-          messages.push(message)
+          messages.push(this.#given(message))
         }
         if (messages.length > 0) {
           batch = new RingBatch(messages)
@@ -158,7 +164,7 @@ export class Inbox {
         while (active.size < concurrency && !subscriber.closed) {
           const message = this.#next()
           if (message === undefined) break
-          start(message)
+          start(this.#given(message))
         }
         taking = false
         if (this.#ended && active.size === 0 && this.waiting === 0) subscriber.complete()
@@ -220,8 +226,13 @@ export class Inbox {
   }
 
   #hand(message: RingMessage): void {
-    this.#subject.next(message)
-    message.release()
+    const given = this.#given(message)
+    this.#subject.next(given)
+    given.release()
+  }
+
+  #given(message: RingMessage): RingMessage {
+    return this.#copy ? message.moved() : message
   }
 
   /** Something at the front may have become ready. */

@@ -181,6 +181,11 @@ export class Link implements FrameSink, MessageSource {
     return 2 ** (this.peer.log2Capacity - 1) - HEADER
   }
 
+  /** Whether messages are given out in memory of their own. */
+  get copies(): boolean {
+    return this.#settings.copy
+  }
+
   /** Where outgoing frames are laid out. */
   get lane(): Lane {
     if (this.#lane === undefined) throw new Error('the link is not established')

@@ -6,6 +6,8 @@ export interface MessageSource {
   readonly memory: Uint8Array
   /** whether the bytes of released messages are made unreadable */
   readonly debug: boolean
+  /** the bytes are the message's own, for as long as anybody has it */
+  readonly lasting?: boolean
   /** gives the memory back up to the oldest message that is still held */
   released(): void
 }
@@ -89,13 +91,21 @@ export class RingMessage {
 
   /** Lets go of one {@link retain}. The last one gives the ring's bytes back; more are ignored. */
   release(): void {
-    if (this.#holds === 0) return
+    if (this.#source.lasting || this.#holds === 0) return
     if (--this.#holds > 0) return
     if (this.#source.debug) {
       this.#guard ??= new Guard(this.#source.memory, this.#offset, 0)
       this.#guard.close()
     }
     this.#source.released()
+  }
+
+  /** @internal gives way to a message with the same bytes in memory of its own, which nobody has to release */
+  moved(): RingMessage {
+    const source = { memory: this.copy(), debug: false, lasting: true, released: () => {} }
+    const moved = new RingMessage(source, 0, this.length, this.end, this.correlation, this.#immediate)
+    this.release()
+    return moved
   }
 
   /** @internal */

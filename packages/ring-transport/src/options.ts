@@ -54,6 +54,11 @@ export interface RingOptions extends LivenessOptions {
    */
   readonly maxPeerCapacity?: number
   /**
+   * Messages come in memory of their own, which is theirs for good, instead of as views of the ring: one
+   * copy and one allocation each, and nothing to release. Default false.
+   */
+  readonly copy?: boolean
+  /**
    * Find uses of messages after their release: `data` is then a copy whose buffer is taken away at the
    * release. Slow; default false, or true when RDMAKIT_RING_DEBUG is 1 in the environment.
    */
@@ -82,6 +87,7 @@ export interface Settings {
   readonly immediate: boolean
   readonly applicationData: Uint8Array
   readonly maxPeerCapacity: number
+  readonly copy: boolean
   readonly debug: boolean
   readonly session: Session | undefined
   readonly liveness: LivenessSettings
@@ -118,6 +124,7 @@ export function settings(options: ConnectOptions): Settings {
     immediate: notification === 'immediate',
     applicationData,
     maxPeerCapacity: whole('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
+    copy: options.copy ?? false,
     debug: options.debug ?? process.env.RDMAKIT_RING_DEBUG === '1',
     session: checked(options.session),
     liveness: livenessSettings(options),

@@ -1,4 +1,4 @@
-import { concatMap, firstValueFrom, from, lastValueFrom, take, toArray } from 'rxjs'
+import { concatMap, firstValueFrom, from, lastValueFrom, take, tap, toArray } from 'rxjs'
 import { describe, expect, it } from 'vitest'
 import type { RingMessage } from '../src/index.js'
 import { PROVIDERS, pair } from './helpers/pair.js'
@@ -166,6 +166,49 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       await sendAll(ends.a, [Buffer.from('a'), Buffer.from('b')])
       await ends.a.close()
       expect(await seen).toEqual(['a', 'b'])
+    })
+  })
+
+  describe('with copy', () => {
+    it.each(['messages', 'batches', 'consume'] as const)('%s are kept as long as one likes', async (way) => {
+      await using ends = await pair(uri(), { copy: true, capacity: 4096 })
+      const kept: RingMessage[] = []
+      const all = (async () => {
+        if (way === 'batches') {
+          for await (const batch of ends.b.batches()) {
+            kept.push(...batch)
+            if (kept.length === 50) return
+          }
+        } else if (way === 'consume') {
+          const keep = (message: RingMessage) => [kept.push(message)]
+          await lastValueFrom(ends.b.consume(keep).pipe(take(50)))
+        } else
+          await lastValueFrom(
+            ends.b.messages.pipe(
+              tap((message) => kept.push(message)),
+              take(50),
+            ),
+          )
+      })()
+      await sendAll(
+        ends.a,
+        Array.from({ length: 50 }, (_, i) => pattern(1000, i)),
+      )
+      await all
+      await ends.a.close()
+      expect(kept.map((message) => message.data)).toEqual(
+        Array.from({ length: 50 }, (_, i) => pattern(1000, i)),
+      )
+    })
+
+    it('what nobody takes stays in the ring, and stalls the sender', async () => {
+      await using ends = await pair(uri(), { copy: true, capacity: 4096 })
+      let sent = 0
+      for (let turns = 0; turns < 50; turns++) {
+        while (ends.a.send(pattern(1000, sent))) sent++
+        await new Promise((resolve) => setImmediate(resolve))
+      }
+      expect(sent).toBeLessThanOrEqual(4)
     })
   })
 
