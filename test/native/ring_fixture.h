@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/mman.h>
 
 #include <atomic>
@@ -176,8 +177,16 @@ class Side {
     CHECK(poller->establish(end.number, end.staging, ring) == 0);
   }
 
+  // The board's head; without a thread, after a turn.
+  uint32_t head() {
+    return poller->mode() == ring::Mode::caller
+               ? poller->turn()
+               : poller->board().word(ring::Board::kHead).load(std::memory_order_seq_cst);
+  }
+
   // Waits until the poller has put something on the board, or for a while.
   void wait_for_doorbell(uint32_t tail) {
+    if (poller->mode() == ring::Mode::caller) return sleep_on_channel(tail);
     ring::Board& board = poller->board();
     board.word(ring::Board::kIdle).store(1, std::memory_order_seq_cst);
     if (board.word(ring::Board::kHead).load(std::memory_order_seq_cst) != tail) {
@@ -188,6 +197,16 @@ class Side {
     const bool rung = bell_.wait_for(lock, std::chrono::seconds(10), [&] { return rung_; });
     rung_ = false;
     CHECK(rung || board.word(ring::Board::kHead).load() == tail, "a doorbell was lost");
+  }
+
+  // As an event loop does.
+  void sleep_on_channel(uint32_t tail) {
+    poller->arm();
+    if (poller->turn() != tail || poller->wants_turn()) return;
+    pollfd ready = {poller->channel_fd(), POLLIN, 0};
+    const bool time = poller->waits_for_time();
+    CHECK(poll(&ready, 1, time ? ring::Poller::kLeavePollMs : 10'000) == 1 || time, "an event was lost");
+    if (ready.revents != 0) poller->take_events();
   }
 
   std::unique_ptr<ring::Poller> poller;

@@ -13,6 +13,18 @@ struct Case {
   Load load;
 };
 
+// A side without a thread does nothing while nobody turns it, not even hear that the other has gone.
+void detach(Traffic& a, Traffic& b, ring::Mode mode) {
+  if (mode != ring::Mode::caller) {
+    a.detach_all();
+    b.detach_all();
+    return;
+  }
+  std::thread there([&] { b.detach_all(); });
+  a.detach_all();
+  there.join();
+}
+
 double run(const Case& test) {
   ring::PollerOptions options;
   options.mode = test.mode;
@@ -33,8 +45,9 @@ double run(const Case& test) {
     std::thread there([&] { b.run(); });
     a.run();
     there.join();
-    a.detach_all();
-    b.detach_all();
+    a.check_counters();
+    b.check_counters();
+    detach(a, b, test.mode);
     std::printf("%-44s %7lu messages ", test.name, a.received() + b.received());
   }
   for (auto* ends : {&clients, &servers}) {
@@ -92,6 +105,32 @@ int main(int argc, char** argv) {
        by_send,
        8,
        {.messages = n / 8, .largest = 2032, .hold = 2, .stop_after = n / 20}},
+      {"lane, one connection", adaptive, wide, 1, {.messages = n, .lane = true}},
+      {"lane in a narrow ring", event, narrow, 1, {.messages = n, .largest = 2032, .hold = 3, .lane = true}},
+      {"lanes of 16, slow consumer, pings",
+       adaptive,
+       narrow,
+       16,
+       {.messages = n / 20, .largest = 2032, .hold = 5, .pause = true, .lane = true, .ping_every = 3}},
+      {"pings under load", adaptive, narrow, 2, {.messages = n / 2, .largest = 2032, .ping_every = 1}},
+      {"pings under load, by SEND", poll, by_send, 2, {.messages = n / 4, .largest = 2032, .ping_every = 1}},
+      {"pings without inline", event, no_inline, 1, {.messages = n / 4, .largest = 2032, .ping_every = 2}},
+      {"caller, one connection", caller, wide, 1, {.messages = n}},
+      {"caller, lanes, narrow, pings",
+       caller,
+       narrow,
+       3,
+       {.messages = n / 4, .largest = 2032, .hold = 4, .lane = true, .ping_every = 5}},
+      {"caller, 16 narrow by SEND, slow consumer",
+       caller,
+       by_send,
+       16,
+       {.messages = n / 20, .largest = 2032, .hold = 5, .pause = true}},
+      {"caller, one of 8 closed in the middle",
+       caller,
+       wide,
+       8,
+       {.messages = n / 4, .lane = true, .stop_after = n / 10}},
   };
   for (const Case& test : cases) {
     if (argc > 1 && std::string(test.name).find(argv[1]) == std::string::npos) continue;

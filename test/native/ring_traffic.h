@@ -16,6 +16,8 @@ struct Load {
   uint32_t largest = 4000;     // bytes; sizes are random, small ones most likely
   uint32_t hold = 0;           // messages kept unreleased, as a slow consumer does
   bool pause = false;          // sleep now and then
+  bool lane = false;           // lay frames out in staging, as JavaScript does; else by send
+  uint32_t ping_every = 0;     // turns of the loop between pings; 0: none
   uint64_t stop_after = 0;     // detach the first connection when it has received as many; 0: never
 };
 
@@ -38,6 +40,7 @@ class Traffic {
       for (Stream& stream : streams_) progress |= send_some(stream);
       progress |= drain(256);
       progress |= act();
+      ping();
       if (progress) continue;
       for (Stream& stream : streams_) release(stream, 0);
       side_.wait_for_doorbell(tail_);
@@ -53,6 +56,20 @@ class Traffic {
     while (std::any_of(streams_.begin(), streams_.end(), [](Stream& stream) { return !stream.gone; })) {
       CHECK(std::chrono::steady_clock::now() < deadline, "a connection does not detach");
       if (!drain(256)) side_.wait_for_doorbell(tail_);
+    }
+  }
+
+  // What a connection's counters say must be what this side knows.
+  void check_counters() {
+    double counted[std::size(ring::kConnectionCounters)];
+    for (Stream& stream : streams_) {
+      if (stream.gone || stream.ending) continue;
+      CHECK(side_.poller->counters(stream.end->number, counted));
+      CHECK(counted[0] >= static_cast<double>(stream.received));  // frames_received, pads too
+      CHECK(load_.ping_every == 0 || (stream.pings > 0 && counted[5] > 0), "%f pings came", counted[5]);
+      // credits_received: a pong for each ping but the last
+      CHECK(counted[3] >= static_cast<double>(stream.pings) - 1, "%f credits for %lu pings", counted[3],
+            stream.pings);
     }
   }
 
@@ -93,6 +110,9 @@ class Traffic {
     Endpoint* end = nullptr;
     uint64_t sent = 0;
     uint64_t received = 0;
+    uint32_t next = 0;   // of the lane
+    uint32_t batch = 0;  // frames laid out and not posted
+    uint64_t pings = 0;
     bool full = false;
     bool dirty = false;
     bool ending = false;  // detached by this side, or broken
@@ -127,9 +147,7 @@ class Traffic {
     for (int i = 0; i < 40 && stream.sent < load_.messages; ++i) {
       const uint32_t length = length_of_next();
       fill(payload_.data(), length, stream.sent);
-      const auto result =
-          side_.poller->send(stream.end->number, ring::FrameType::data, static_cast<uint32_t>(stream.sent),
-                             ~static_cast<uint32_t>(stream.sent), payload_.data(), length);
+      const auto result = load_.lane ? lay_out(stream, length) : send(stream, length);
       if (result == ring::SendResult::full) {
         stream.full = true;
         break;
@@ -140,14 +158,57 @@ class Traffic {
       stream.dirty = true;
       any = true;
     }
-    if (stream.dirty) stream.dirty = side_.poller->flush(stream.end->number) == ring::SendResult::full;
+    if (stream.dirty) stream.dirty = flush(stream) == ring::SendResult::full;
     if (stream.dirty) stream.full = true;
     return any;
   }
 
+  ring::SendResult send(Stream& stream, uint32_t length) {
+    const auto sequence = static_cast<uint32_t>(stream.sent);
+    return side_.poller->send(stream.end->number, ring::FrameType::data, sequence, ~sequence, payload_.data(),
+                              length);
+  }
+
+  ring::SendResult lay_out(Stream& stream, uint32_t length) {
+    const auto lane = [&](uint32_t word) {
+      return side_.poller->board()
+          .slot_word(ring::slot_of(stream.end->number), ring::Board::kLane + word)
+          .load(std::memory_order_relaxed);
+    };
+    const uint32_t units = ring::units_of(length);
+    if (lane(1) - stream.next < units) {
+      const auto result = side_.poller->reserve(stream.end->number, stream.next, length);
+      stream.next = lane(0);
+      if (result != ring::SendResult::done) return result;
+      CHECK(lane(1) - stream.next >= units);
+    }
+    const auto sequence = static_cast<uint32_t>(stream.sent);
+    const ring::FrameHeader header{length, static_cast<uint16_t>(ring::FrameType::data), 0, sequence,
+                                   ~sequence};
+    uint8_t* at = static_cast<uint8_t*>(stream.end->staging->addr) +
+                  (size_t{stream.next & (side_.ring_units - 1)} << ring::kUnitLog2);
+    std::memcpy(at, &header, sizeof header);
+    std::memcpy(at + sizeof header, payload_.data(), length);
+    stream.next += units;
+    if (++stream.batch % 16 != 0) return ring::SendResult::done;
+    // A batch that finds no place is posted later; the frame is taken all the same.
+    return flush(stream) == ring::SendResult::failed ? ring::SendResult::failed : ring::SendResult::done;
+  }
+
+  ring::SendResult flush(Stream& stream) {
+    return load_.lane ? side_.poller->flush(stream.end->number, stream.next, false)
+                      : side_.poller->flush(stream.end->number);
+  }
+
+  void ping() {
+    if (load_.ping_every == 0 || ++turns_ % load_.ping_every != 0) return;
+    for (Stream& stream : streams_)
+      if (!stream.ending && side_.poller->ping(stream.end->number) == ring::SendResult::done) ++stream.pings;
+  }
+
   bool drain(int most) {
     ring::Board& board = side_.poller->board();
-    const uint32_t head = board.word(ring::Board::kHead).load(std::memory_order_seq_cst);
+    const uint32_t head = side_.head();
     if (head == tail_) return false;
     for (; most > 0 && tail_ != head; --most) take(*board.at(tail_++));
     board.word(ring::Board::kTail).store(tail_, std::memory_order_seq_cst);
@@ -162,8 +223,7 @@ class Traffic {
     switch (descriptor.type) {
       case static_cast<uint32_t>(ring::Event::writable):
         stream->full = false;
-        if (!stream->ending)
-          stream->dirty = side_.poller->flush(descriptor.connection) == ring::SendResult::full;
+        if (!stream->ending) stream->dirty = flush(*stream) == ring::SendResult::full;
         if (stream->dirty) stream->full = true;
         return;
       case static_cast<uint32_t>(ring::Event::broken):
@@ -236,6 +296,7 @@ class Traffic {
   std::vector<uint8_t> payload_;
   std::vector<uint8_t> expected_ = std::vector<uint8_t>(1);
   uint32_t tail_ = 0;
+  uint64_t turns_ = 0;
   bool closing_ = false;  // the other side may have gone first
 };
 

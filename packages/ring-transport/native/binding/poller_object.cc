@@ -186,8 +186,11 @@ Napi::Value PollerObject::send(const Napi::CallbackInfo& info) {
       type != napi_uint8_array)
     throw Napi::TypeError::New(env, "a message is a Uint8Array");
   if (length > UINT32_MAX) return result(env, SendResult::too_long);
-  return result(env, poller_->send(number(info[0]), static_cast<FrameType>(number(info[1])), number(info[2]),
-                                   number(info[3]), data, static_cast<uint32_t>(length)));
+  const SendResult sent =
+      poller_->send(number(info[0]), static_cast<FrameType>(number(info[1])), number(info[2]),
+                    number(info[3]), data, static_cast<uint32_t>(length));
+  poller_->show_lane(number(info[0]));
+  return result(env, sent);
 }
 
 Napi::Value PollerObject::ping(const Napi::CallbackInfo& info) {

@@ -68,7 +68,11 @@ int Poller::establish(uint32_t number, const MrRef& staging, const PeerRing& pee
 // --- hot path ------------------------------------------------------------------------------------
 // No allocation, no lock, no system call but the post itself.
 
-void Poller::show_lane(Connection& connection) {
+void Poller::show_lane(uint32_t number) {
+  if (Connection* connection = find(number); connection != nullptr) show_lane(*connection);
+}
+
+void Poller::show_lane(const Connection& connection) {
   const Sender& sender = connection.sender;
   const auto show = [&](uint32_t word, uint64_t position) {
     board_.slot_word(connection.slot, Board::kLane + word)
@@ -101,18 +105,13 @@ SendResult Poller::flush(uint32_t number, uint32_t next, bool signal) {
 SendResult Poller::send(uint32_t number, FrameType type, uint32_t correlation, uint32_t immediate,
                         const void* data, uint32_t length) {
   Connection* connection = find(number);
-  if (connection == nullptr) return SendResult::closed;
-  const SendResult result = connection->sender.queue(type, correlation, immediate, data, length);
-  show_lane(*connection);
-  return result;
+  return connection == nullptr ? SendResult::closed
+                               : connection->sender.queue(type, correlation, immediate, data, length);
 }
 
 SendResult Poller::flush(uint32_t number) {
   Connection* connection = find(number);
-  if (connection == nullptr) return SendResult::closed;
-  const SendResult result = connection->sender.flush();
-  show_lane(*connection);
-  return result;
+  return connection == nullptr ? SendResult::closed : connection->sender.flush();
 }
 
 void Poller::return_credit(uint32_t number) {

@@ -66,6 +66,7 @@ bool Poller::deliver(Connection& connection) {
     connection.tell_broken = false;
   }
   if (connection.left) {
+    if (connection.touched) return false;
     // From here on the application may destroy it.
     std::atomic<Connection*>& current = slots_[connection.slot].current;
     Descriptor* descriptor = board_.claim();

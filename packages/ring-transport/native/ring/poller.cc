@@ -39,14 +39,18 @@ uint32_t Poller::turn() {
   return board_.head();
 }
 
+// Between what completed and what it means for the connections stands the application, or the doorbell:
+// a message is described in the step that finds it, and what is owed for it (credit, receives, wishes) is
+// seen to in the next, while the answer is on its way. False when there was neither.
 bool Poller::poll_completions() {
   ibv_wc completions[kCompletions];
   const int count = ibv_poll_cq(cq_.get(), kCompletions, completions);
   more_completions_ = count == kCompletions;
-  if (count <= 0) return false;
+  const bool settles = !touched_.empty();
+  while (Connection* connection = touched_.take()) settle(*connection);
+  if (count <= 0) return settles;
   counters_.completions.add(static_cast<uint64_t>(count));
   for (int i = 0; i < count; ++i) handle(completions[i]);
-  while (Connection* connection = touched_.take()) settle(*connection);
   return true;
 }
 
@@ -89,6 +93,7 @@ void Poller::handle(const ibv_wc& completion) {
           violation = connection->receiver.publish(word);
         }
       }
+      if (connection->receiver.has_frame()) to_backlog(*connection);
       if (violation != Violation::none)
         break_connection(*connection, kKindViolation, static_cast<uint32_t>(violation));
       return;
@@ -109,9 +114,7 @@ void Poller::settle(Connection& connection) {
   }
   connection.tell_granted |= connection.sender.granted();
   answer(connection);
-  if (connection.tell_granted != 0 || connection.tell_broken || connection.reader.has_result() ||
-      connection.receiver.has_frame())
-    to_backlog(connection);
+  if (connection.tell_granted != 0 || connection.reader.has_result()) to_backlog(connection);
 }
 
 void Poller::answer(Connection& connection) {

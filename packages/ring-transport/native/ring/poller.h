@@ -71,9 +71,11 @@ class Poller {
   // By the application; a `number` that is not attached is an error that is returned, never followed.
   int attach(const ConnectionOptions& options, uint32_t& number);
   int establish(uint32_t number, const MrRef& staging, const PeerRing& peer);
-  // As Sender has them. Each shows the lane (Board::kLane) as it is then.
+  // As Sender has them. Each shows the lane (Board::kLane) as it is then, for who lays frames out there.
   SendResult reserve(uint32_t number, uint32_t next, uint32_t length);
   SendResult flush(uint32_t number, uint32_t next, bool signal);
+  void show_lane(uint32_t number);
+  // The same for who does not.
   SendResult send(uint32_t number, FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
                   uint32_t length);
   SendResult flush(uint32_t number);
@@ -127,7 +129,7 @@ class Poller {
   void ask(uint32_t number, uint32_t wish);
   void rouse();
   Connection* find(uint32_t number);
-  void show_lane(Connection& connection);
+  void show_lane(const Connection& connection);
 
   CqRef cq_;
   ChannelRef channel_;

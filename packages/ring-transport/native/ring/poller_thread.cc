@@ -111,7 +111,7 @@ bool Poller::wants_doorbell() {
 
 bool Poller::wants_turn() const {
   // A full board is drained first, and then whoever drained it calls wake.
-  return more_completions_ || any_attention_.load(std::memory_order_relaxed) ||
+  return more_completions_ || !touched_.empty() || any_attention_.load(std::memory_order_relaxed) ||
          (!backlog_.empty() && board_.word(Board::kFull).load(std::memory_order_relaxed) == 0);
 }
 // --- end of the hot path -------------------------------------------------------------------------

@@ -22,6 +22,13 @@ void Sender::establish(MrRef staging, const PeerRing& peer) {
   capacity_ = 1u << (peer.log2_capacity - kUnitLog2);
   mask_ = capacity_ - 1;
   limit_ = capacity_;
+  words_ = staging_ + (size_t{capacity_} << kUnitLog2);
+  for (uint32_t i = 0; i < kMostRequests; ++i) {
+    elements_[i].lkey = mr_->lkey;
+    requests_[i].sg_list = &elements_[i];
+    requests_[i].num_sge = 1;
+    requests_[i].wr.rdma.rkey = peer.key;
+  }
 }
 
 // --- hot path ------------------------------------------------------------------------------------
@@ -79,7 +86,9 @@ bool Sender::make_room(uint32_t units, uint64_t& wished) {
     const FrameHeader pad{to_end * kUnit - static_cast<uint32_t>(sizeof(FrameHeader)),
                           static_cast<uint16_t>(FrameType::pad), 0, 0, 0};
     std::memcpy(at(next_), &pad, sizeof pad);
+    pad_ = next_;
     next_ += to_end;
+    pad_end_ = next_;
   }
   wished = next_ + units;
   return limit_ >= wished || (limit_ = limit()) >= wished;
@@ -106,7 +115,8 @@ uint32_t Sender::granted() {
 }
 
 bool Sender::can_post(uint32_t requests) {
-  return requests_ + requests - completed_requests_.load(std::memory_order_seq_cst) <= options_.depth &&
+  return posted_requests_ + requests - completed_requests_.load(std::memory_order_seq_cst) <=
+             options_.depth &&
          notifications_.load(std::memory_order_relaxed) -
                  credited_notifications_.load(std::memory_order_seq_cst) <
              peer_.receive_depth;
@@ -115,15 +125,31 @@ bool Sender::can_post(uint32_t requests) {
 SendResult Sender::flush() {
   if (failed_) return SendResult::failed;
   if (next_ == posted()) return SendResult::done;
-  constexpr uint32_t kMost = 3;  // up to the ring's end, from its start, the SEND
-  if (!can_post(kMost)) {
+  if (!can_post(kMostRequests)) {
     wished_other_.store(true, std::memory_order_seq_cst);
-    if (!can_post(kMost)) {
+    if (!can_post(kMostRequests)) {
       counters.stalls.add(1);
       return SendResult::full;
     }
   }
   return post();
+}
+
+// Of the frames that fill [begin, end), all bytes but what nobody reads behind the last of them: the rest of
+// its last unit, or of a pad.
+uint32_t Sender::bytes_between(uint64_t begin, uint64_t end) const {
+  constexpr int kFrames = 16;  // looked at: of a large batch it is not worth it
+  constexpr auto kHeader = static_cast<uint32_t>(sizeof(FrameHeader));
+  if (end == pad_end_) return static_cast<uint32_t>(pad_ - begin) * kUnit + kHeader;
+  uint64_t position = begin;
+  for (int i = 0; i < kFrames && position < end; ++i) {
+    uint32_t length;
+    std::memcpy(&length, at(position), sizeof length);
+    const uint64_t next = position + units_of(length);
+    if (next == end) return static_cast<uint32_t>(position - begin) * kUnit + kHeader + length;
+    position = next;
+  }
+  return static_cast<uint32_t>(end - begin) * kUnit;
 }
 
 // The whole batch lies together but for the ring's end, so it takes one WRITE, or two, and one
@@ -132,47 +158,40 @@ SendResult Sender::post() {
   const uint64_t posted = this->posted();
   const uint64_t notifications = notifications_.load(std::memory_order_relaxed);
   const uint32_t units = static_cast<uint32_t>(next_ - posted);
-  const uint32_t first = std::min(units, capacity_ - static_cast<uint32_t>(posted & mask_));
-  ibv_send_wr requests[3];
-  ibv_sge elements[3];
+  const uint64_t ring_end = (posted | mask_) + 1;
   uint32_t count = 0;
-  auto add = [&](const void* data, uint32_t length) -> ibv_send_wr& {
-    elements[count] = {reinterpret_cast<uint64_t>(data), length, mr_->lkey};
-    ibv_send_wr& request = requests[count];
-    request = {};
-    request.sg_list = &elements[count];
-    request.num_sge = 1;
-    if (length <= max_inline_) {
-      request.send_flags = IBV_SEND_INLINE;
-      counters.posts.inline_requests.add(1);
-    }
-    if (count > 0) requests[count - 1].next = &request;
-    ++count;
-    return request;
+  auto add = [&](const void* data, uint32_t length, ibv_wr_opcode opcode) {
+    elements_[count].addr = reinterpret_cast<uint64_t>(data);
+    elements_[count].length = length;
+    ibv_send_wr& request = requests_[count++];
+    request.opcode = opcode;
+    request.send_flags = length <= max_inline_ ? IBV_SEND_INLINE : 0;
+    if (count > 1) requests_[count - 2].next = &request;
+    if (length <= max_inline_) counters.posts.inline_requests.add(1);
   };
-  auto write = [&](uint64_t position, uint32_t length) {
-    ibv_send_wr& request = add(at(position), length * kUnit);
-    request.opcode = IBV_WR_RDMA_WRITE;
-    request.wr.rdma.remote_addr = peer_.address + ((position & mask_) << kUnitLog2);
-    request.wr.rdma.rkey = peer_.key;
+  auto write = [&](uint64_t begin, uint64_t end) {
+    requests_[count].wr.rdma.remote_addr = peer_.address + ((begin & mask_) << kUnitLog2);
+    add(at(begin), bytes_between(begin, end), IBV_WR_RDMA_WRITE);
   };
-  write(posted, first);
-  if (first < units) write(posted + first, units - first);
+  write(posted, std::min(next_, ring_end));
+  if (next_ > ring_end) [[unlikely]]
+    write(ring_end, next_);
   if (peer_.write_with_immediate) {
-    requests[count - 1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
-    requests[count - 1].imm_data = htonl(units);
+    requests_[count - 1].opcode = IBV_WR_RDMA_WRITE_WITH_IMM;
+    requests_[count - 1].imm_data = htonl(units);
   } else {
     // Used again about as many notifications later as the send queue holds: by then this one, which takes
     // two of its entries, has completed. The last place is the ping's.
-    uint8_t* word = staging_ + (size_t{capacity_} << kUnitLog2) + notifications % (options_.depth - 1) * 8;
+    uint8_t* word = words_ + notifications % (options_.depth - 1) * 8;
     std::memcpy(word, &units, sizeof units);
-    add(word, sizeof units).opcode = IBV_WR_SEND;
+    add(word, sizeof units, IBV_WR_SEND);
   }
 
-  requests_ += count;
+  posted_requests_ += count;
   unsignaled_requests_ += count;
   unsignaled_units_ += units;
-  ibv_send_wr& last = requests[count - 1];
+  ibv_send_wr& last = requests_[count - 1];
+  last.next = nullptr;
   if (signal_ || unsignaled_requests_ >= options_.signal_every || unsignaled_units_ >= capacity_ / 4) {
     last.send_flags |= IBV_SEND_SIGNALED;
     unsignaled_requests_ = 0;
@@ -182,14 +201,15 @@ SendResult Sender::post() {
   counters.posts.doorbells.add(1);
   counters.posts.work_requests.add(count);
   counters.notifications.add(1);
-  const WorkId id{Work::data, slot_, generation_, static_cast<uint32_t>(requests_),
-                  static_cast<uint32_t>(next_)};
-  for (uint32_t i = 0; i < count; ++i) requests[i].wr_id = id.encode();
+  const uint64_t id = WorkId{Work::data, slot_, generation_, static_cast<uint32_t>(posted_requests_),
+                             static_cast<uint32_t>(next_)}
+                          .encode();
+  for (uint32_t i = 0; i < count; ++i) requests_[i].wr_id = id;
   posted_.store(next_, std::memory_order_release);
   notifications_.store(notifications + 1, std::memory_order_release);
   frames_ = 0;
   ibv_send_wr* bad = nullptr;
-  if (ibv_post_send(qp_.get(), requests, &bad) != 0) {
+  if (ibv_post_send(qp_.get(), requests_, &bad) != 0) {
     failed_ = true;
     return SendResult::failed;
   }
@@ -209,7 +229,7 @@ SendResult Sender::ping() {
   if (ping_.load(std::memory_order_acquire) != 0) return SendResult::full;
   // Before it is posted, or the pong could come first.
   ping_.store(kPingUnanswered | kPingPosted, std::memory_order_release);
-  void* word = staging_ + (size_t{capacity_} << kUnitLog2) + size_t{options_.depth - 1} * 8;
+  void* word = words_ + size_t{options_.depth - 1} * 8;
   const WorkId id{Work::control, slot_, generation_, static_cast<uint32_t>(Control::ping), 0};
   if (post_word(qp_, peer_, kPing, word, mr_->lkey, id.encode(), counters.posts) == 0)
     return SendResult::done;

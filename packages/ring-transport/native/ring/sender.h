@@ -82,12 +82,14 @@ class Sender {
   bool make_room(uint32_t units, uint64_t& wished);
   uint64_t limit() const;
   bool can_post(uint32_t requests);
+  uint32_t bytes_between(uint64_t begin, uint64_t end) const;
   SendResult post();
 
   QpRef qp_;
   MrRef mr_;
   PeerRing peer_;
   uint8_t* staging_ = nullptr;
+  uint8_t* words_ = nullptr;  // of notifications by SEND, behind the frames
   uint32_t slot_;
   uint32_t generation_;
   SenderOptions options_;
@@ -98,12 +100,18 @@ class Sender {
   bool signal_ = false;
 
   // Written by the sending thread only.
-  uint64_t next_ = 0;      // units laid out
-  uint64_t limit_ = 0;     // units that may be laid out, as last computed
-  uint32_t frames_ = 0;    // queued since the last post
-  uint64_t requests_ = 0;  // work requests posted
+  uint64_t next_ = 0;     // units laid out
+  uint64_t limit_ = 0;    // units that may be laid out, as last computed
+  uint32_t frames_ = 0;   // queued since the last post
+  uint64_t pad_ = 0;      // the last pad
+  uint64_t pad_end_ = 0;  // … and its end, a multiple of the capacity; 0: there was none
+  uint64_t posted_requests_ = 0;
   uint32_t unsignaled_requests_ = 0;
   uint32_t unsignaled_units_ = 0;
+  // Filled in but for what changes: up to the ring's end, from its start, the notification by SEND.
+  static constexpr uint32_t kMostRequests = 3;
+  ibv_send_wr requests_[kMostRequests] = {};
+  ibv_sge elements_[kMostRequests] = {};
   // … and read by the poller, to check a credit against.
   std::atomic<uint64_t> posted_{0};         // units posted
   std::atomic<uint64_t> notifications_{0};  // notifications posted
