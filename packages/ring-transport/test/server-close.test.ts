@@ -1,0 +1,138 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { ConnectionId, deferred } from '@rdmakit/verbs'
+import { afterEach, describe, expect, it } from 'vitest'
+import { encodeHandshake } from '../src/handshake.js'
+import { RingConnection, RingServer, type RingServerOptions } from '../src/index.js'
+import { follow } from './helpers/states.js'
+import { listenUri, PROVIDERS } from './helpers/uris.js'
+
+const open: { close(options?: { drain?: boolean }): Promise<void> }[] = []
+afterEach(async () => {
+  await Promise.all(open.splice(0).map((one) => one.close({ drain: false })))
+})
+
+const bytes = (text: string) => new TextEncoder().encode(text)
+
+describe.each(PROVIDERS)('a server over %s that closes', (provider) => {
+  async function listen(options: Partial<RingServerOptions> = {}) {
+    const server = await RingServer.listen(listenUri(provider), { onConnection: () => {}, ...options })
+    open.push(server)
+    return server
+  }
+  async function connect(server: RingServer) {
+    const connection = await RingConnection.connect(server.uri)
+    open.push(connection)
+    return connection
+  }
+
+  it('refuses new connections, answers requests and delivers what was accepted, both ways', async () => {
+    const texts: string[] = []
+    const server = await listen({
+      onConnection(connection) {
+        connection.messages.subscribe((message) => texts.push(message.text()))
+        connection.handle(async (request) => {
+          await sleep(100)
+          return request.copy()
+        })
+      },
+    })
+    const { uri } = server
+    const one = await connect(server)
+    const got: string[] = []
+    one.messages.subscribe((message) => got.push(message.text()))
+    const answer = one.request(bytes('slow'))
+    one.send(bytes('to the server'))
+    one.flush()
+    await expect.poll(() => texts).toEqual(['to the server'])
+    for (const connection of server.connections) connection.send(bytes('from the server'))
+    const closing = server.close()
+    expect(server.isListening).toBe(false)
+    await expect(RingConnection.connect(uri)).rejects.toMatchObject({ code: 'ECONNREFUSED' })
+    expect(await answer).toEqual(bytes('slow'))
+    await closing
+    await server.closed
+    expect(await one.closed).toBeUndefined()
+    expect(got).toEqual(['from the server'])
+    expect(server.counts).toMatchObject({ connections: 0, arriving: 0, accepted: 1 })
+  })
+
+  it('breaks what does not end within the timeout', async () => {
+    const asked = deferred<void>()
+    const server = await listen({
+      onConnection: (one) =>
+        one.handle(() => {
+          asked.resolve()
+          return new Promise(() => {})
+        }),
+    })
+    const one = await connect(server)
+    const answer = one.request(bytes('for ever'), { timeout: 20_000 }).catch(({ code }) => code)
+    await asked.promise
+    const before = performance.now()
+    await server.close({ timeout: 100 })
+    expect(performance.now() - before).toBeLessThan(2000)
+    expect(await answer).toBe('ECONNRESET')
+  })
+
+  it('gracefully breaks off when it is then told to close at once', async () => {
+    const server = await listen({ onConnection: (one) => one.handle(() => new Promise(() => {})) })
+    const one = await connect(server)
+    one.request(bytes('for ever'), { timeout: 20_000 }).catch(() => {})
+    await expect.poll(() => server.counts.connections).toBe(1)
+    const graceful = server.close({ timeout: 60_000 })
+    await server.close({ drain: false })
+    await graceful
+    await one.closed
+  })
+
+  it('because its signal aborts, closes in good order', async () => {
+    const controller = new AbortController()
+    const server = await listen({ signal: controller.signal })
+    const one = await connect(server)
+    const states = follow(one.states)
+    controller.abort()
+    await server.closed
+    expect(await one.closed).toBeUndefined()
+    expect(states.at(-1)).toBe('closed 0')
+    await expect(listen({ signal: controller.signal })).rejects.toThrow(/abort/i)
+  })
+
+  it('does not wait for a client that asked and went away', async () => {
+    const failures: unknown[] = []
+    const server = await listen({ onError: (failure) => failures.push(failure) })
+    const id = await ConnectionId.resolve(server.uri)
+    const pd = id.context.allocateProtectionDomain()
+    id.createQueuePair(pd, { sendQueue: id.context.createCompletionQueue({ entries: 300 }) })
+    const ring = await pd.allocateMemoryRegion(4096, ['remote-write'])
+    const connecting = id
+      .connect({
+        privateData: encodeHandshake({
+          writeWithImmediate: true,
+          log2Capacity: 12,
+          receiveDepth: 8,
+          remoteKey: ring.remoteKey,
+          address: ring.address,
+          session: undefined,
+          applicationData: new Uint8Array(),
+        }),
+      })
+      .catch(() => {})
+    await sleep(0)
+    id.close()
+    const before = performance.now()
+    await server.close({ drain: false })
+    expect(performance.now() - before).toBeLessThan(2000)
+    expect(server.counts.arriving).toBe(0)
+    await connecting
+    pd.close()
+  })
+
+  it('counts what came', async () => {
+    const server = await listen({ maxConnections: 1 })
+    const one = await connect(server)
+    await expect(connect(server)).rejects.toThrow('too many')
+    expect(server.counts).toEqual({ connections: 1, arriving: 0, accepted: 1, refused: 1, stale: 0 })
+    await one.close()
+    await expect.poll(() => server.counts.connections).toBe(0)
+  })
+})
