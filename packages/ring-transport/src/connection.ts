@@ -2,6 +2,8 @@ import {
   ConnectionId,
   type Context,
   deferred,
+  type MemoryRegion,
+  type ScatterGatherElement,
   UsageError,
   VerbsError,
   type WaitOptions,
@@ -21,6 +23,9 @@ import { Outbox } from './outbox.js'
 import { PendingRequests } from './requests.js'
 import { type RequestHandler, Responder } from './responder.js'
 import type { ConnectionState } from './states.js'
+import type { RingOffer } from './transfer/offer.js'
+import type { TransmitOptions } from './transfer/outgoing.js'
+import { Transfers } from './transfer/transfers.js'
 
 /** Why a connection ended: `undefined` when one of the ends closed it in good order. */
 export type CloseReason = VerbsError | undefined
@@ -61,6 +66,12 @@ export class RingConnection {
    * stalls the peer. Completes when the connection ends, however it ends: {@link closed} says why.
    */
   readonly messages: Observable<RingMessage>
+  /**
+   * Large messages of the peer (see {@link transmit}), for an application that decides where they go, and
+   * whether: while somebody subscribes, each is offered here and not read otherwise, and does not keep its
+   * place among {@link messages}. Completes when the connection ends.
+   */
+  readonly offers: Observable<RingOffer>
   /** Settles once, when the connection has ended and its resources are free. Never rejects. */
   readonly closed: Promise<CloseReason>
   /** What the connection is doing, from the current state on. Completes after `closed` or `lost`. */
@@ -74,6 +85,7 @@ export class RingConnection {
   readonly #peerClosed = deferred<void>()
   readonly #states = new ReplaySubject<ConnectionState>(1)
   readonly #liveness: Liveness
+  readonly #transfers: Transfers
   #state: 'open' | 'closing' | 'ended' = 'open'
   #peerHasClosed = false
   #ending: Promise<void> | undefined
@@ -93,6 +105,22 @@ export class RingConnection {
     this.#responder = new Responder((type, correlation, bytes) =>
       this.#outbox.post({ type, correlation }, bytes),
     )
+    this.#transfers = new Transfers(
+      {
+        object: link.id.description,
+        protectionDomain: link.protectionDomain,
+        debug: link.debug,
+        post: (frame, bytes, wanted) => this.#outbox.post(frame, bytes, wanted),
+        send: ({ type, correlation = 0, immediate = 0 }, bytes) =>
+          this.#outbox.send(type, correlation, immediate, bytes),
+        read: (...read) => link.read(...read),
+        hold: () => this.#inbox.hold(),
+        fail: (reason) => this.#lost(reason),
+        keep: () => link.keep(),
+      },
+      link.transfers,
+    )
+    this.offers = this.#transfers.offers
     this.closed = this.#closed.promise
     this.states = this.#states.asObservable()
     this.#states.next({ state: 'open', epoch: this.#epoch })
@@ -100,12 +128,14 @@ export class RingConnection {
     const sink: LinkSink = {
       message: (type, message) => this.#receive(type, message),
       writable: (room) => this.#outbox.onWritable(room),
+      read: (tag, status) => this.#transfers.onRead(tag, status),
       broken: (reason) => this.#lost(reason),
     }
     this.#liveness = new Liveness(link.liveness, {
       heard: () => link.heard(),
       activity: () => link.activity(),
-      busy: () => this.#requests.count + this.#responder.running + this.#inbox.waiting > 0,
+      busy: () =>
+        this.#requests.count + this.#responder.running + this.#inbox.waiting + this.#transfers.count > 0,
       ping: () => link.ping() === SEND.failed && failed(),
       dead: (silence) => this.#lost(this.#silent(silence)),
       idle: (isIdle) => this.#rest(isIdle),
@@ -316,6 +346,38 @@ export class RingConnection {
   }
 
   /**
+   * Sends a message of any length, and waits until the peer has it. Up to `rendezvousThreshold` it goes
+   * through the ring as with {@link send}, and has been taken when this resolves. Above, the peer reads it
+   * from where it is by RDMA READ: without being asked, to its {@link messages} and in its place among them,
+   * or when it takes it from its {@link offers}. At most 64 are offered at a time; more wait.
+   *
+   * The bytes must stay as they are until this settles. They are registered for the time of the transfer,
+   * which takes a while for many; a slice of a region of {@link allocate} needs none of that.
+   * @throws VerbsError ETIMEDOUT, ECONNRESET when the connection breaks, ECANCELED when it is closed,
+   *   ESHUTDOWN when it is closing, ENOMEM when the bytes cannot be registered; RemoteError when the peer
+   *   does not want it, EMSGSIZE when it is more than it takes; UsageError for bytes that cannot be
+   *   registered or a region that is not of this connection; the signal's reason. When it rejects, the peer
+   *   may still read the memory until it has noticed, but keeps nothing of it.
+   */
+  async transmit(message: Uint8Array | ScatterGatherElement, options: TransmitOptions = {}): Promise<void> {
+    this.#requireOpen()
+    whole('immediate', options.immediate ?? 0, 0, 0xffff_ffff)
+    await this.#transfers.transmit(message, options)
+  }
+
+  /**
+   * Registered memory of this connection, to {@link transmit} from and to take {@link offers} into: what is
+   * sent again and again needs no registration each time. The peer can read all of it from the first
+   * transmit until the region is closed, as it is with the connection.
+   * @param length bytes, rounded up to whole pages
+   * @throws VerbsError ENOMEM, ESHUTDOWN when the connection is closing
+   */
+  async allocate(length: number): Promise<MemoryRegion> {
+    this.#requireOpen()
+    return await this.#transfers.allocate(length)
+  }
+
+  /**
    * Sends a request and waits for the response, which is in memory of its own.
    * @param options timeout in milliseconds, default 5000
    * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, ECONNRESET when the
@@ -359,6 +421,7 @@ export class RingConnection {
     if (!drain) await this.#end(undefined)
     else if (this.#state === 'open') await this.#shutdown(timeout, this.#peerClosed.promise)
     await this.closed
+    this.#inbox.discard()
   }
 
   [Symbol.asyncDispose](): Promise<void> {
@@ -380,7 +443,7 @@ export class RingConnection {
   // — receiving —
 
   #receive(type: number, message: RingMessage): void {
-    if (this.#peerHasClosed && (type === TYPE.data || type === TYPE.request)) {
+    if (this.#peerHasClosed && (type === TYPE.data || type === TYPE.request || type === TYPE.offer)) {
       message.release()
       void this.#end(
         new VerbsError('EPROTO', 'receive', this.#link.id.description, 'the peer sent after its close'),
@@ -413,6 +476,10 @@ export class RingConnection {
           )
         return
       }
+      case TYPE.offer:
+      case TYPE.settled:
+        this.#transfers.receive(type, message)
+        return
       case TYPE.close:
         message.release()
         this.#peerHasClosed = true
@@ -434,6 +501,7 @@ export class RingConnection {
     const drain = async () => {
       await this.#requests.idle()
       await this.#responder.idle()
+      await this.#transfers.idle()
       await this.#outbox.postLast(TYPE.close, EMPTY)
       await this.#outbox.drained()
       await other
@@ -478,6 +546,7 @@ export class RingConnection {
       final ?? new VerbsError('ECANCELED', 'request', this.#link.id.description, 'it was closed')
     this.#requests.rejectAll(failure)
     this.#outbox.end(failure)
+    this.#transfers.end(failure)
     this.#peerClosed.resolve()
     const epoch = this.#epoch
     this.#states.next(

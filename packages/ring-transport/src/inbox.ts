@@ -9,6 +9,7 @@ export class Place {
   /** the message, null when there will be none, undefined while it is under way */
   message: RingMessage | null | undefined
   readonly #settled: () => void
+  #discarded = false
 
   constructor(settled: () => void) {
     this.#settled = settled
@@ -18,7 +19,14 @@ export class Place {
   settle(message: RingMessage | null): void {
     if (this.message !== undefined) return
     this.message = message
-    this.#settled()
+    if (this.#discarded) message?.release()
+    else this.#settled()
+  }
+
+  /** Nobody wants the message any more, whenever it comes. */
+  discard(): void {
+    this.#discarded = true
+    this.message?.release()
   }
 }
 
@@ -88,7 +96,10 @@ export class Inbox {
     const queue = this.#queue.slice(this.#first)
     this.#queue = []
     this.#first = 0
-    for (const entry of queue) (isPlace(entry) ? entry.message : entry)?.release()
+    for (const entry of queue) {
+      if (isPlace(entry)) entry.discard()
+      else entry.release()
+    }
   }
 
   /** @see RingConnection.messages */

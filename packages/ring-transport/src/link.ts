@@ -3,6 +3,7 @@ import {
   ConnectionRejectedError,
   type ConnectionRequest,
   deferred,
+  type Handle,
   type MemoryRegion,
   type ProtectionDomain,
   VerbsError,
@@ -16,12 +17,15 @@ import { GRANT_ROOM, native, READS, TYPE } from './native.js'
 import type { Settings } from './options.js'
 import type { FrameSink, Poller } from './poller.js'
 import { pollerFor } from './poller-group.js'
+import type { TransferSettings } from './transfer/transfers.js'
 
 /** What a link tells the connection above it. */
 export interface LinkSink {
   message(type: number, message: RingMessage): void
   /** `room`: the frame that was refused fits now; else something was posted, credited or completed */
   writable(room: boolean): void
+  /** the RDMA READ of that tag has completed, with an ibv_wc_status */
+  read(tag: number, status: number): void
   broken(reason: VerbsError): void
 }
 
@@ -47,7 +51,7 @@ export class Link implements FrameSink, MessageSource {
   readonly memory: Uint8Array
   readonly debug: boolean
   readonly held = new HeldFrames()
-  readonly #protectionDomain: ProtectionDomain
+  readonly protectionDomain: ProtectionDomain
   readonly #ring: MemoryRegion
   readonly #settings: Settings
   readonly #entries: number
@@ -62,6 +66,7 @@ export class Link implements FrameSink, MessageSource {
   #sink: LinkSink | undefined
   #early: (() => void)[] = []
   #freed = false
+  #kept = 0
 
   private constructor(
     id: ConnectionId,
@@ -72,7 +77,7 @@ export class Link implements FrameSink, MessageSource {
   ) {
     this.id = id
     this.poller = poller
-    this.#protectionDomain = pd
+    this.protectionDomain = pd
     this.#ring = ring
     this.#settings = chosen
     this.#entries = chosen.receiveDepth + chosen.sendDepth + 2 * RESERVED + READS
@@ -192,6 +197,17 @@ export class Link implements FrameSink, MessageSource {
     return this.#lane
   }
 
+  get transfers(): TransferSettings {
+    const { transfers } = this.#settings
+    const rendezvousThreshold = Math.min(transfers.rendezvousThreshold, this.maxMessageLength)
+    return { ...transfers, rendezvousThreshold }
+  }
+
+  /** {@link NativePoller.read} */
+  read(region: Handle, offset: number, address: bigint, key: number, length: number, tag: number): number {
+    return this.poller.native.read(this.#connection, region, offset, address, key, length, tag)
+  }
+
   get liveness(): LivenessSettings {
     return this.#settings.liveness
   }
@@ -258,6 +274,9 @@ export class Link implements FrameSink, MessageSource {
       case TYPE.writable:
         this.#pass((sink) => sink.writable((offset & GRANT_ROOM) !== 0))
         break
+      case TYPE.read:
+        this.#pass((sink) => sink.read(correlation, offset))
+        break
       case TYPE.broken: {
         const reason = brokenReason(this.id, offset, length)
         this.#pass((sink) => sink.broken(reason))
@@ -274,11 +293,8 @@ export class Link implements FrameSink, MessageSource {
 
   released(): void {
     if (!this.held.advance()) return
-    if (this.#freed) {
-      if (this.held.count === 0) this.#closeRing()
-      return
-    }
-    this.#credit()
+    if (this.#freed) this.#closeUnused()
+    else this.#credit()
   }
 
   #credit(): void {
@@ -303,12 +319,22 @@ export class Link implements FrameSink, MessageSource {
     this.#freed = true
     this.id.close()
     this.#staging?.close()
-    if (this.held.count === 0) this.#closeRing()
+    this.#closeUnused()
   }
 
-  #closeRing(): void {
+  /** Keeps memory of the protection domain, also beyond {@link destroy}, until the returned function is called. */
+  keep(): () => void {
+    this.#kept++
+    return () => {
+      this.#kept--
+      if (this.#freed) this.#closeUnused()
+    }
+  }
+
+  #closeUnused(): void {
+    if (this.held.count > 0 || this.#kept > 0) return
     this.#ring.close()
-    this.#protectionDomain.close()
+    this.protectionDomain.close()
   }
 
   #pass(event: (sink: LinkSink) => void): void {
@@ -343,7 +369,7 @@ export class Link implements FrameSink, MessageSource {
       )
     this.#peer = peer
     const words = this.#settings.sendDepth * WORD
-    this.#staging = await this.#protectionDomain.allocateMemoryRegion(2 ** peer.log2Capacity + words)
+    this.#staging = await this.protectionDomain.allocateMemoryRegion(2 ** peer.log2Capacity + words)
     const { native } = this.poller
     const connection = this.#connection
     native.establish(

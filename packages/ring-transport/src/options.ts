@@ -10,6 +10,7 @@ import {
 } from './handshake.js'
 import { type LivenessOptions, type LivenessSettings, livenessSettings } from './liveness.js'
 import type { PollerChoice } from './poller-group.js'
+import type { TransferSettings } from './transfer/transfers.js'
 
 /** What both ends of a ring connection can choose for their side. */
 export interface RingOptions extends LivenessOptions {
@@ -59,6 +60,22 @@ export interface RingOptions extends LivenessOptions {
    */
   readonly copy?: boolean
   /**
+   * Bytes of the largest message that {@link RingConnection.transmit} sends through the ring, 0 … 64 MiB,
+   * default 64 KiB; at most what the peer's ring takes. What is larger the peer reads from where it is.
+   */
+  readonly rendezvousThreshold?: number
+  /**
+   * Bytes of memory for messages that are read from the peer, of those that the application holds too,
+   * 64 KiB … 2^40, default 64 MiB. When it is used up, what the peer offers waits.
+   */
+  readonly maxTransferMemory?: number
+  /**
+   * Bytes of the largest message that is read from the peer while nobody subscribes to
+   * {@link RingConnection.offers}, at most and by default `maxTransferMemory`; larger ones are refused with
+   * EMSGSIZE.
+   */
+  readonly maxMessageSize?: number
+  /**
    * Find uses of messages after their release: `data` is then a copy whose buffer is taken away at the
    * release. Slow; default false, or true when RDMAKIT_RING_DEBUG is 1 in the environment.
    */
@@ -88,6 +105,7 @@ export interface Settings {
   readonly applicationData: Uint8Array
   readonly maxPeerCapacity: number
   readonly copy: boolean
+  readonly transfers: TransferSettings
   readonly debug: boolean
   readonly session: Session | undefined
   readonly liveness: LivenessSettings
@@ -125,6 +143,7 @@ export function settings(options: ConnectOptions): Settings {
     applicationData,
     maxPeerCapacity: whole('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
     copy: options.copy ?? false,
+    transfers: transferSettings(options),
     debug: options.debug ?? process.env.RDMAKIT_RING_DEBUG === '1',
     session: checked(options.session),
     liveness: livenessSettings(options),
@@ -140,6 +159,17 @@ export function whole(name: string, value: number, least: number, most: number):
   if (!Number.isInteger(value) || value < least || value > most)
     throw new UsageError(`${name} must be a whole number from ${least} to ${most}, not ${value}`)
   return value
+}
+
+function transferSettings(options: RingOptions): TransferSettings {
+  const { rendezvousThreshold = 65_536, maxTransferMemory = 2 ** 26 } = options
+  whole('maxTransferMemory', maxTransferMemory, 65_536, 2 ** 40)
+  const { maxMessageSize = maxTransferMemory } = options
+  return {
+    rendezvousThreshold: whole('rendezvousThreshold', rendezvousThreshold, 0, 2 ** 26),
+    maxTransferMemory,
+    maxMessageSize: whole('maxMessageSize', maxMessageSize, 1, maxTransferMemory),
+  }
 }
 
 function checked(session: Session | undefined): Session | undefined {

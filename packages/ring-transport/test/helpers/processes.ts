@@ -12,9 +12,9 @@ export interface Peer {
   stop(): Promise<void>
 }
 
-/** Starts helpers/peer.mjs in a process of its own. */
-export async function startPeer(role: string, options: object = {}): Promise<Peer> {
-  const child = fork(fileURLToPath(new URL('./peer.mjs', import.meta.url)), [role, JSON.stringify(options)], {
+/** Starts a helper, default helpers/peer.mjs, in a process of its own. */
+export async function startPeer(role: string, options: object = {}, helper = './peer.mjs'): Promise<Peer> {
+  const child = fork(fileURLToPath(new URL(helper, import.meta.url)), [role, JSON.stringify(options)], {
     execArgv: [],
   })
   const told: Record<string, string>[] = []

@@ -1,0 +1,24 @@
+import type { Handle, ProtectionDomain, VerbsError } from '@rdmakit/verbs'
+import type { Place } from '../inbox.js'
+import type { FrameFields } from '../outbox.js'
+
+/** What transfers need of their connection. */
+export interface TransferHost {
+  /** what errors call the connection */
+  readonly object: string
+  readonly protectionDomain: ProtectionDomain
+  /** whether messages are taken away at their release */
+  readonly debug: boolean
+  /** Sends a frame, behind those that wait for room. Undefined when it is sent, or the connection has ended. */
+  post(frame: FrameFields, bytes: Uint8Array, wanted?: () => boolean): Promise<void> | undefined
+  /** Sends a frame if there is room now. */
+  send(frame: FrameFields, bytes: Uint8Array): boolean
+  /** {@link NativePoller.read} of the connection */
+  read(region: Handle, offset: number, address: bigint, key: number, length: number, tag: number): number
+  /** Keeps the place of a message in the order of all. */
+  hold(): Place
+  /** Ends the connection. */
+  fail(reason: VerbsError): void
+  /** Messages outlive their connection: until the returned function is called, so does the protection domain. */
+  keep(): () => void
+}

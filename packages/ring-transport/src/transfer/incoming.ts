@@ -1,0 +1,115 @@
+import { VerbsError } from '@rdmakit/verbs'
+import { type Observable, Subject } from 'rxjs'
+import { encodeError } from '../errors.js'
+import type { Place } from '../inbox.js'
+import type { RingMessage } from '../message.js'
+import { TYPE } from '../native.js'
+import { decodeOffer, encodeProgress, MAX_OFFERS, PROGRESS } from './format.js'
+import type { TransferHost } from './host.js'
+import { TransferMemory } from './memory.js'
+import { type OfferSink, RingOffer } from './offer.js'
+import { Reads } from './reads.js'
+
+const EMPTY = new Uint8Array()
+
+/** Large messages that the peer offers. */
+export class Incoming {
+  readonly reads: Reads
+  readonly memory: TransferMemory
+  /** {@link RingConnection.offers} */
+  readonly offers: Observable<RingOffer>
+  readonly #subject = new Subject<RingOffer>()
+  readonly #host: TransferHost
+  readonly #maxMessageSize: number
+  /** by their number, until they are settled */
+  readonly #outstanding = new Map<number, RingOffer>()
+  /** bytes of each that its sender was told of last */
+  readonly #told = new Map<number, number>()
+  #ended = false
+
+  constructor(host: TransferHost, maxTransferMemory: number, maxMessageSize: number) {
+    this.#host = host
+    this.reads = new Reads(host)
+    this.memory = new TransferMemory(host, maxTransferMemory)
+    this.#maxMessageSize = maxMessageSize
+    this.offers = this.#subject.asObservable()
+  }
+
+  /** Offers that are not settled. */
+  get count(): number {
+    return this.#outstanding.size
+  }
+
+  /**
+   * An offer frame.
+   * @returns what the peer did wrong, if anything
+   */
+  offered(frame: RingMessage): string | undefined {
+    const fields = decodeOffer(frame.copy())
+    if (typeof fields === 'string') return fields
+    const { correlation, immediate } = frame
+    const known = this.#outstanding.get(correlation)
+    if (fields.length === 0) {
+      // One that is settled already has crossed this on its way.
+      known?.end(new VerbsError('ECANCELED', 'accept', this.#host.object, 'the sender withdrew it'))
+      return undefined
+    }
+    if (known !== undefined) return 'an offer of a number that is not settled'
+    if (this.#outstanding.size === MAX_OFFERS) return `more than ${MAX_OFFERS} offers at a time`
+    const sink: OfferSink = {
+      progress: (offer, transferred) => this.#progress(offer, transferred),
+      settle: (offer, failure) => this.#settle(offer, failure),
+    }
+    const offer = new RingOffer(this.#host, this.reads, this.memory, sink, fields, { correlation, immediate })
+    this.#outstanding.set(correlation, offer)
+    if (this.#subject.observed) this.#subject.next(offer)
+    else void this.#receive(offer, this.#host.hold())
+    return undefined
+  }
+
+  /** The connection has ended, and its queue pair does nothing any more. */
+  end(reason: unknown): void {
+    this.#ended = true
+    this.reads.end(reason)
+    this.memory.end(reason)
+    for (const offer of [...this.#outstanding.values()]) offer.end(reason)
+    this.#subject.complete()
+  }
+
+  /** Nobody looks at offers: it becomes a message like any other, in its place. */
+  async #receive(offer: RingOffer, place: Place): Promise<void> {
+    let message: RingMessage | null = null
+    try {
+      if (offer.length > this.#maxMessageSize)
+        offer.reject(
+          new VerbsError(
+            'EMSGSIZE',
+            'transmit',
+            'the peer',
+            `the message is ${offer.length} bytes, it takes ${this.#maxMessageSize}`,
+          ),
+        )
+      else message = await offer.accept()
+    } catch {
+      // The sender has been told, or the connection has ended, which is said elsewhere.
+    }
+    place.settle(message)
+  }
+
+  #progress({ correlation, fields, length }: RingOffer, transferred: number): void {
+    const { progressEvery } = fields
+    if (progressEvery === 0 || transferred === length || this.#ended) return
+    if (transferred - (this.#told.get(correlation) ?? 0) < progressEvery) return
+    // One that finds no room is left out.
+    const frame = { type: TYPE.settled, correlation, immediate: PROGRESS }
+    if (this.#host.send(frame, encodeProgress(transferred))) this.#told.set(correlation, transferred)
+  }
+
+  #settle(offer: RingOffer, failure: unknown): void {
+    this.#outstanding.delete(offer.correlation)
+    this.#told.delete(offer.correlation)
+    if (this.#ended) return
+    const bytes = failure === undefined ? EMPTY : encodeError(failure)
+    this.#host.post({ type: TYPE.settled, correlation: offer.correlation }, bytes)?.catch(() => {})
+  }
+}

@@ -1,0 +1,139 @@
+import { type Deferred, deferred, type MemoryRegion } from '@rdmakit/verbs'
+import type { TransferHost } from './host.js'
+
+/** Registered memory that is somebody's until it is released. */
+export interface Lease {
+  /** at least as long as was asked for */
+  readonly region: MemoryRegion
+  /** Gives it back. Nothing may be reading into it any more. Idempotent. */
+  release(): void
+}
+
+interface Waiting extends Deferred<Lease> {
+  readonly length: number
+}
+
+/** Regions are multiples of it, so that one serves again for what is about as long. */
+const GRAIN = 64 * 1024
+/** bytes that are kept for the next message rather than given back */
+const KEPT = 16 * 2 ** 20
+
+/** The memory that a connection pulls large messages into: bounded, and handed out in order of demand. */
+export class TransferMemory {
+  readonly #host: TransferHost
+  /** bytes */
+  readonly limit: number
+  readonly #waiting: Waiting[] = []
+  readonly #idle: MemoryRegion[] = []
+  /** bytes of all regions, idle or not, and of those that are being made */
+  #used = 0
+  #ended: unknown
+
+  constructor(host: TransferHost, limit: number) {
+    this.#host = host
+    this.limit = limit
+  }
+
+  /** bytes that are somebody's, or kept for the next message */
+  get used(): number {
+    return this.#used
+  }
+
+  /**
+   * Waits for `length` bytes, at most the limit, behind those who wait already.
+   * @throws what ended the connection, VerbsError ENOMEM, the signal's reason
+   */
+  async acquire(length: number, signal?: AbortSignal): Promise<Lease> {
+    signal?.throwIfAborted()
+    if (this.#ended !== undefined) throw this.#ended
+    const waiting: Waiting = { ...deferred<Lease>(), length }
+    const abort = () => {
+      const at = this.#waiting.indexOf(waiting)
+      if (at < 0) return
+      this.#waiting.splice(at, 1)
+      waiting.reject(signal?.reason)
+      this.#serve()
+    }
+    this.#waiting.push(waiting)
+    signal?.addEventListener('abort', abort, { once: true })
+    try {
+      this.#serve()
+      return await waiting.promise
+    } finally {
+      signal?.removeEventListener('abort', abort)
+    }
+  }
+
+  /** The connection has ended: nobody gets any more, and what is released is given back. */
+  end(reason: unknown): void {
+    this.#ended = reason
+    for (const { reject } of this.#waiting.splice(0)) reject(reason)
+    for (const region of this.#idle.splice(0)) this.#free(region)
+  }
+
+  #serve(): void {
+    for (;;) {
+      const [first] = this.#waiting
+      if (first === undefined) return
+      const { length } = first
+      const fitting = this.#idle.findIndex((one) => one.length >= length && one.length <= 2 * length + GRAIN)
+      if (fitting >= 0) {
+        const [region] = this.#idle.splice(fitting, 1) as [MemoryRegion]
+        first.resolve(this.#lease(region))
+      } else {
+        const bytes = Math.min(Math.ceil(length / GRAIN) * GRAIN, this.limit)
+        while (this.#used + bytes > this.limit) {
+          const region = this.#idle.shift()
+          if (region === undefined) return
+          this.#free(region)
+        }
+        this.#used += bytes
+        void this.#make(bytes, first)
+      }
+      this.#waiting.shift()
+    }
+  }
+
+  async #make(bytes: number, { resolve, reject }: Waiting): Promise<void> {
+    const letGo = this.#host.keep()
+    try {
+      const { protectionDomain } = this.#host
+      const region = await protectionDomain.allocateMemoryRegion(bytes)
+      // Whole pages may be more than was asked for.
+      this.#used += region.length - bytes
+      resolve(this.#lease(region))
+    } catch (failure) {
+      this.#used -= bytes
+      reject(failure)
+      this.#serve()
+    } finally {
+      letGo()
+    }
+  }
+
+  #lease(region: MemoryRegion): Lease {
+    const letGo = this.#host.keep()
+    let released = false
+    return {
+      region,
+      release: () => {
+        if (released) return
+        released = true
+        this.#release(region)
+        letGo()
+      },
+    }
+  }
+
+  #release(region: MemoryRegion): void {
+    const kept = this.#idle.reduce((sum, { length }) => sum + length, 0)
+    if (this.#ended === undefined && kept + region.length <= KEPT) this.#idle.push(region)
+    else this.#free(region)
+    this.#serve()
+  }
+
+  #free(region: MemoryRegion): void {
+    this.#used -= region.length
+    region.close()
+  }
+}

@@ -1,0 +1,281 @@
+import {
+  type Deferred,
+  deferred,
+  type MemoryRegion,
+  type ScatterGatherElement,
+  UsageError,
+  VerbsError,
+} from '@rdmakit/verbs'
+import { decodeError } from '../errors.js'
+import type { RingMessage } from '../message.js'
+import { TYPE } from '../native.js'
+import { decodeProgress, encodeOffer, MAX_OFFERS, PROGRESS, WITHDRAWAL } from './format.js'
+import type { TransferHost } from './host.js'
+import { type OnProgress, tell } from './progress.js'
+
+/** How a message is transmitted. */
+export interface TransmitOptions {
+  /** 32 bits for the peer, which sees them as {@link RingMessage.immediate}; default 0 */
+  readonly immediate?: number
+  /** ends the wait with its reason; what the peer has not taken yet it will not get */
+  readonly signal?: AbortSignal
+  /** milliseconds until the peer must have all of it, default 60000 */
+  readonly timeout?: number
+  /** called now and then with the bytes that the peer has, which only grow, and those of the message */
+  readonly onProgress?: OnProgress
+}
+
+/** Memory that a message is in. */
+interface Source {
+  readonly region: MemoryRegion
+  readonly offset: number
+  readonly length: number
+  /** whether the region was made for this message */
+  readonly own: boolean
+}
+
+interface Transfer extends Deferred<void> {
+  readonly length: number
+  readonly onProgress: OnProgress | undefined
+  transferred: number
+  /** the caller waits no more */
+  over: boolean
+  /** the offer has left: from here on the peer may be reading, until it settles */
+  offered: boolean
+  /** lets go of the memory */
+  readonly release: () => void
+}
+
+const DEFAULT_TIMEOUT_MS = 60_000
+/** The peer tells how far it is a hundred times, but not for less than this many bytes. */
+const LEAST_PROGRESS = 2 ** 20
+const PROGRESS_TIMES = 100
+
+/** Large messages that this end has offered or will offer. */
+export class Outgoing {
+  readonly #host: TransferHost
+  readonly #threshold: number
+  /** offers by their number, until the peer has settled them: it may read as long */
+  readonly #offers = new Map<number, Transfer>()
+  /** those that wait for one of {@link MAX_OFFERS} to be settled */
+  readonly #waiting: (() => void)[] = []
+  #last = 0
+  #running = 0
+  #idle: Deferred<void> | undefined
+  #ended: unknown
+
+  /** @param threshold bytes of the largest message that goes through the ring */
+  constructor(host: TransferHost, threshold: number) {
+    this.#host = host
+    this.#threshold = threshold
+  }
+
+  /** Offers whose memory the peer may read. */
+  get count(): number {
+    return this.#offers.size
+  }
+
+  /** @see RingConnection.transmit */
+  async transmit(what: Uint8Array | ScatterGatherElement, options: TransmitOptions): Promise<void> {
+    const { signal, timeout = DEFAULT_TIMEOUT_MS } = options
+    signal?.throwIfAborted()
+    if (!(timeout > 0 && timeout < 2 ** 31))
+      throw new UsageError(`timeout must be milliseconds from 1 to 2^31 − 1, not ${timeout}`)
+    if (this.#ended !== undefined) throw this.#ended
+    this.#running++
+    try {
+      const length = what instanceof Uint8Array ? what.length : slice(what).length
+      await (length <= this.#threshold
+        ? this.#send(what, { ...options, timeout })
+        : this.#offer(what, { ...options, timeout }))
+      tell(options.onProgress, length, length)
+    } finally {
+      if (--this.#running === 0) this.#idle?.resolve()
+    }
+  }
+
+  /** Resolves when nothing is being transmitted. */
+  async idle(): Promise<void> {
+    while (this.#running > 0) {
+      this.#idle ??= deferred<void>()
+      await this.#idle.promise
+      this.#idle = undefined
+    }
+  }
+
+  /**
+   * The peer has said how far an offer is, or settled it.
+   * @returns what it did wrong, if anything
+   */
+  settled(message: RingMessage): string | undefined {
+    const { correlation, immediate } = message
+    const transfer = this.#offers.get(correlation)
+    if (transfer === undefined) return 'an end of a transfer that was never offered, or for the second time'
+    if (immediate === PROGRESS) {
+      const transferred = decodeProgress(message.copy())
+      if (transferred === undefined || transferred > transfer.length || transferred < transfer.transferred)
+        return 'a progress that cannot be'
+      transfer.transferred = transferred
+      // All of it is told of with the end.
+      if (!transfer.over && transferred < transfer.length)
+        tell(transfer.onProgress, transferred, transfer.length)
+      return undefined
+    }
+    if (immediate !== 0) return 'an end of a transfer of unknown kind'
+    this.#offers.delete(correlation)
+    if (message.length === 0) transfer.resolve()
+    else transfer.reject(decodeError(message.copy()))
+    transfer.release()
+    this.#next()
+    return undefined
+  }
+
+  /** The connection has ended: the peer reads no more. */
+  end(reason: unknown): void {
+    this.#ended = reason
+    for (const transfer of this.#offers.values()) {
+      transfer.reject(reason)
+      transfer.release()
+    }
+    this.#offers.clear()
+    for (const go of this.#waiting.splice(0)) go()
+  }
+
+  /** Through the ring, like any message, but waiting for room. */
+  async #send(what: Uint8Array | ScatterGatherElement, options: Bounded): Promise<void> {
+    const bytes = what instanceof Uint8Array ? what : bytesOf(what)
+    const frame = { type: TYPE.data, immediate: options.immediate ?? 0 }
+    let wanted = true
+    const posted = this.#host.post(frame, bytes, () => wanted)
+    if (posted === undefined) return
+    try {
+      await this.#bounded(posted, options)
+    } finally {
+      wanted = false
+    }
+  }
+
+  async #offer(what: Uint8Array | ScatterGatherElement, options: Bounded): Promise<void> {
+    const source = this.#register(what)
+    const transfer: Transfer = {
+      ...deferred<void>(),
+      length: source.length,
+      onProgress: options.onProgress,
+      transferred: 0,
+      over: false,
+      offered: false,
+      release: () => source.own && source.region.close(),
+    }
+    transfer.promise.catch(() => {})
+    let correlation = 0
+    const run = async () => {
+      // What cannot be offered yet holds no memory of the peer's, nor a place in its order.
+      while (this.#offers.size >= MAX_OFFERS && this.#ended === undefined)
+        await new Promise<void>((go) => this.#waiting.push(go))
+      if (this.#ended !== undefined) throw this.#ended
+      if (transfer.over) {
+        this.#next()
+        return
+      }
+      correlation = this.#number()
+      await this.#post(correlation, transfer, source, options)
+      await transfer.promise
+    }
+    const done = run()
+    try {
+      await this.#bounded(done, options)
+    } catch (failure) {
+      transfer.over = true
+      if (this.#offers.get(correlation) !== transfer) transfer.release()
+      else if (transfer.offered)
+        // The memory stays until the peer has answered: a READ may be on its way.
+        this.#host.post({ type: TYPE.offer, correlation }, WITHDRAWAL)?.catch(() => {})
+      throw failure
+    }
+  }
+
+  async #post(correlation: number, transfer: Transfer, source: Source, options: Bounded): Promise<void> {
+    this.#offers.set(correlation, transfer)
+    const { region, offset, length } = source
+    const every = Math.max(LEAST_PROGRESS, Math.ceil(length / PROGRESS_TIMES))
+    const offer = encodeOffer({
+      address: region.address + BigInt(offset),
+      length,
+      remoteKey: region.remoteKey,
+      progressEvery: options.onProgress === undefined ? 0 : Math.min(every, 0xffff_ffff),
+    })
+    const frame = { type: TYPE.offer, correlation, immediate: options.immediate ?? 0 }
+    const wanted = () => {
+      transfer.offered = !transfer.over
+      return transfer.offered
+    }
+    try {
+      const posted = this.#host.post(frame, offer, wanted)
+      if (posted === undefined) transfer.offered = true
+      else await posted
+    } finally {
+      if (!transfer.offered) {
+        this.#offers.delete(correlation)
+        transfer.release()
+        this.#next()
+      }
+    }
+  }
+
+  #register(what: Uint8Array | ScatterGatherElement): Source {
+    const { protectionDomain } = this.#host
+    if (!(what instanceof Uint8Array)) {
+      const part = slice(what)
+      if (part.region.protectionDomain !== protectionDomain)
+        throw new UsageError('the region is not of this connection: make it with its allocate()')
+      return { ...part, own: false }
+    }
+    const bytes = what as Uint8Array<ArrayBuffer>
+    const region = protectionDomain.registerMemoryRegion(bytes, ['remote-read'])
+    return { region, offset: 0, length: bytes.length, own: true }
+  }
+
+  /** Waits for `promise`, but not beyond the time and the signal of `options`. */
+  async #bounded(promise: Promise<void>, { signal, timeout }: Bounded): Promise<void> {
+    const end = deferred<never>()
+    const late = () =>
+      new VerbsError('ETIMEDOUT', 'transmit', this.#host.object, `the peer has not taken it in ${timeout} ms`)
+    const timer = setTimeout(() => end.reject(late()), timeout)
+    const abort = () => end.reject(signal?.reason)
+    signal?.addEventListener('abort', abort, { once: true })
+    promise.catch(() => {})
+    try {
+      await Promise.race([promise, end.promise])
+    } finally {
+      clearTimeout(timer)
+      signal?.removeEventListener('abort', abort)
+    }
+  }
+
+  #number(): number {
+    do this.#last = this.#last === 0xffff_ffff ? 1 : this.#last + 1
+    while (this.#offers.has(this.#last))
+    return this.#last
+  }
+
+  #next(): void {
+    this.#waiting.shift()?.()
+  }
+}
+
+type Bounded = TransmitOptions & { readonly timeout: number }
+
+/** A slice with its defaults, checked. */
+function slice({ region, offset = 0, length = region.length - offset }: ScatterGatherElement) {
+  if (!Number.isSafeInteger(offset) || !Number.isSafeInteger(length) || offset < 0 || length < 0)
+    throw new UsageError(`offset and length are whole numbers from 0, not ${offset} and ${length}`)
+  if (offset + length > region.length)
+    throw new UsageError(`bytes ${offset}…${offset + length} are outside of a region of ${region.length}`)
+  if (region.closed) throw new UsageError(`${region.description} is closed`)
+  return { region, offset, length }
+}
+
+function bytesOf(what: ScatterGatherElement): Uint8Array {
+  const { region, offset, length } = slice(what)
+  return new Uint8Array(region.buffer, offset, length)
+}

@@ -1,0 +1,79 @@
+import { type MemoryRegion, type ScatterGatherElement, UsageError, VerbsError } from '@rdmakit/verbs'
+import type { Observable } from 'rxjs'
+import type { RingMessage } from '../message.js'
+import { TYPE } from '../native.js'
+import type { TransferHost } from './host.js'
+import { Incoming } from './incoming.js'
+import type { RingOffer } from './offer.js'
+import { Outgoing, type TransmitOptions } from './outgoing.js'
+
+/** How a connection treats large messages. */
+export interface TransferSettings {
+  /** bytes of the largest message that `transmit` sends through the ring */
+  readonly rendezvousThreshold: number
+  /** bytes of memory for messages that are read from the peer */
+  readonly maxTransferMemory: number
+  /** bytes of the largest message that is read without being asked for */
+  readonly maxMessageSize: number
+}
+
+/** The large messages of a connection, both ways: docs/ring-transport.md has the protocol. */
+export class Transfers {
+  readonly #host: TransferHost
+  readonly #outgoing: Outgoing
+  readonly #incoming: Incoming
+
+  constructor(host: TransferHost, settings: TransferSettings) {
+    this.#host = host
+    this.#outgoing = new Outgoing(host, settings.rendezvousThreshold)
+    this.#incoming = new Incoming(host, settings.maxTransferMemory, settings.maxMessageSize)
+  }
+
+  get offers(): Observable<RingOffer> {
+    return this.#incoming.offers
+  }
+
+  /** Transfers under way, both ways. */
+  get count(): number {
+    return this.#outgoing.count + this.#incoming.count
+  }
+
+  /** bytes of memory that messages read from the peer take, or that is kept for the next */
+  get memory(): number {
+    return this.#incoming.memory.used
+  }
+
+  transmit(what: Uint8Array | ScatterGatherElement, options: TransmitOptions): Promise<void> {
+    return this.#outgoing.transmit(what, options)
+  }
+
+  async allocate(length: number): Promise<MemoryRegion> {
+    if (!Number.isSafeInteger(length) || length < 1)
+      throw new UsageError(`a region is of a whole number of bytes from 1, not ${length}`)
+    return await this.#host.protectionDomain.allocateMemoryRegion(length, ['local-write', 'remote-read'])
+  }
+
+  /** A frame of type offer or settled. */
+  receive(type: number, frame: RingMessage): void {
+    const wrong = type === TYPE.offer ? this.#incoming.offered(frame) : this.#outgoing.settled(frame)
+    frame.release()
+    if (wrong !== undefined)
+      this.#host.fail(new VerbsError('EPROTO', 'receive', this.#host.object, `the peer sent ${wrong}`))
+  }
+
+  /** The completion of an RDMA READ. */
+  onRead(tag: number, status: number): void {
+    this.#incoming.reads.onRead(tag, status)
+  }
+
+  /** Resolves when the peer has all that is being transmitted. */
+  idle(): Promise<void> {
+    return this.#outgoing.idle()
+  }
+
+  /** The connection has ended, and its queue pair does nothing any more. */
+  end(reason: unknown): void {
+    this.#outgoing.end(reason)
+    this.#incoming.end(reason)
+  }
+}
