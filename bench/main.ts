@@ -1,13 +1,16 @@
 // npm run bench -- [suite…] [--json] [--quick]: one suite after the other, never two at once. With --json,
-// verbs and ring print JSON in place of their tables; with --quick, ring is short and rough.
+// verbs, ring and parameter-server print JSON in place of their tables; with --quick, the latter two are
+// short and rough.
 import { lab } from './lab.js'
 import { nbd } from './nbd.js'
+import { parameterServer } from './parameter-server.js'
 import { ring } from './ring.js'
 import { verbs } from './verbs.js'
 
 const SUITES: Readonly<Record<string, (options: { json: boolean; quick: boolean }) => Promise<void>>> = {
   verbs,
   ring,
+  'parameter-server': parameterServer,
   nbd,
   lab,
 }
