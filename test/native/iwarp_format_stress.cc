@@ -28,19 +28,44 @@ void crc_vectors() {
                               0x00, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00};
   CHECK(wire(read_command) == Bytes({0x56, 0x3a, 0x96, 0xd9}));
   CHECK(crc32c("123456789", 9) == 0xe3069283);
+}
 
-  // The processor's instruction and the table agree for every length, alignment and split.
+// Every way to compute it that this processor has gives what the table does, whatever the length, the
+// alignment, the register to begin with and where a piece is cut in two.
+void crc_implementations() {
+  const auto ways = crc32c_implementations();
+  std::printf("  of this processor:");
+  for (const Crc32cImplementation& way : ways) std::printf(" %s", way.name);
+  std::printf("\n");
+  CHECK(ways[0].extend == crc32c_extend_portable);
+  const auto all_agree = [&](uint32_t state, const uint8_t* data, size_t length, size_t split) {
+    const uint32_t expected = crc32c_extend_portable(state, data, length);
+    CHECK(crc32c_extend(state, data, length) == expected);
+    for (const Crc32cImplementation& way : ways) {
+      CHECK(way.extend(state, data, length) == expected);
+      CHECK(way.extend(way.extend(state, data, split), data + split, length - split) == expected);
+    }
+  };
   std::mt19937 random(1);
   Bytes data(70'000);
   for (uint8_t& byte : data) byte = static_cast<uint8_t>(random());
+  // An allocation of its own for each, so that a byte too many that is read is out of bounds.
+  for (size_t length = 0; length < 1200; length++) {
+    const Bytes exact(data.begin(), data.begin() + static_cast<std::ptrdiff_t>(length));
+    all_agree(static_cast<uint32_t>(random()), exact.data(), length, length / 3);
+  }
   for (int i = 0; i < 2000; i++) {
     const size_t at = random() % 64;
     const size_t length = i < 1000 ? random() % 2000 : random() % (data.size() - 64);
-    const uint32_t expected = crc32c_extend_portable(kCrcSeed, &data[at], length);
-    CHECK(crc32c_extend(kCrcSeed, &data[at], length) == expected);
-    const size_t split = length == 0 ? 0 : random() % length;
-    CHECK(crc32c_extend(crc32c_extend(kCrcSeed, &data[at], split), &data[at + split], length - split) ==
-          expected);
+    const uint32_t state = i % 2 == 0 ? kCrcSeed : static_cast<uint32_t>(random());
+    all_agree(state, &data[at], length, length == 0 ? 0 : random() % length);
+  }
+  // One bit set at a time: each position of a step by itself.
+  Bytes single(1024);
+  for (size_t bit = 0; bit < 8 * single.size(); bit++) {
+    single[bit / 8] = static_cast<uint8_t>(1u << bit % 8);
+    all_agree(0, single.data(), single.size(), bit / 8);
+    single[bit / 8] = 0;
   }
 }
 
@@ -265,6 +290,7 @@ void random_bytes_parse() {
 
 int main() {
   timed("CRC vectors", crc_vectors);
+  timed("CRC implementations", crc_implementations);
   timed("MPA frames", mpa_frames);
   timed("headers", headers);
   timed("markers", markers);

@@ -1,4 +1,6 @@
 // What a queue pair says on the wire, byte for byte, and peers that leave in the middle of what they say.
+#include <sys/mman.h>
+
 #include <random>
 
 #include "iwarp_raw_peer.h"
@@ -67,6 +69,32 @@ void too_many_reads() {
   CHECK(victim.end->id.events->expect(CmEvent::Type::disconnected).status == EPROTO);
 }
 
+// As long a READ as the field can say: of pages that nobody has touched.
+void longest_read() {
+  const uint32_t length = UINT32_MAX;
+  void* memory = mmap(nullptr, length, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  {
+    Victim victim(Progress::automatic);
+    ibv_mr* mr = provider().reg_mr(victim.end->pd, memory, length, IBV_ACCESS_REMOTE_READ);
+    CHECK(mr != nullptr);
+    victim.peer.send(fpdu(read_request(1, {1, 0, length, mr->rkey, reinterpret_cast<uint64_t>(memory)})));
+    for (uint64_t offset = 0; offset < 4'000'000;) {
+      const Bytes ulpdu = victim.answer();
+      Segment segment;
+      TerminateCode why;
+      CHECK(parse_segment(ulpdu.data(), ulpdu.size(), segment, why) &&
+            segment.opcode == Opcode::read_response);
+      CHECK(segment.offset == offset && segment.payload_length > 32'768 && !segment.last);
+      offset += segment.payload_length;
+    }
+    victim.peer.close();
+    victim.drain();
+    CHECK(provider().dereg_mr(mr) == 0);
+  }
+  munmap(memory, length);
+}
+
 // The peer is gone: in the middle of an FPDU, of a message, or with a reset.
 void vanishing_peers(Progress progress) {
   for (int way = 0; way < 3; way++) {
@@ -122,6 +150,7 @@ void random_bytes_on_the_wire(Progress progress, int rounds) {
 
 int main() {
   timed("too many READs", too_many_reads);
+  timed("longest READ", longest_read);
   for (const Progress progress : {Progress::manual, Progress::automatic}) {
     timed("honest raw peer", [=] { honest_raw_peer(progress); });
     timed("vanishing peers", [=] { vanishing_peers(progress); });

@@ -10,8 +10,6 @@
 namespace rdmakit::iwarp {
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // 0x1edc6f41 with its bits reversed
-
 using Table = std::array<uint32_t, 256>;
 
 // Slicing by eight: tables[k][b] is the register after byte b and k zero bytes.
@@ -19,7 +17,7 @@ constexpr std::array<Table, 8> make_slices() {
   std::array<Table, 8> tables{};
   for (uint32_t byte = 0; byte < 256; byte++) {
     uint32_t crc = byte;
-    for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ ((crc & 1) ? kPolynomial : 0);
+    for (int bit = 0; bit < 8; bit++) crc = (crc >> 1) ^ ((crc & 1) ? kCrcPolynomial : 0);
     tables[0][byte] = crc;
   }
   for (uint32_t byte = 0; byte < 256; byte++) {
@@ -120,16 +118,31 @@ __attribute__((target("sse4.2"))) uint32_t extend_sse42(uint32_t state, const vo
   return state;
 }
 
-const auto extend = __builtin_cpu_supports("sse4.2") ? extend_sse42 : crc32c_extend_portable;
+const auto extend = crc32c_folding_supported()         ? crc32c_extend_folding
+                    : __builtin_cpu_supports("sse4.2") ? extend_sse42
+                                                       : crc32c_extend_portable;
 
 }  // namespace
 
 uint32_t crc32c_extend(uint32_t state, const void* data, size_t length) {
   return extend(state, data, length);
 }
+
+std::span<const Crc32cImplementation> crc32c_implementations() {
+  static constexpr Crc32cImplementation all[] = {
+      {"table", crc32c_extend_portable}, {"sse4.2", extend_sse42}, {"folding", crc32c_extend_folding}};
+  return {all, crc32c_folding_supported()         ? size_t{3}
+               : __builtin_cpu_supports("sse4.2") ? size_t{2}
+                                                  : size_t{1}};
+}
 #else
 uint32_t crc32c_extend(uint32_t state, const void* data, size_t length) {
   return crc32c_extend_portable(state, data, length);
+}
+
+std::span<const Crc32cImplementation> crc32c_implementations() {
+  static constexpr Crc32cImplementation table{"table", crc32c_extend_portable};
+  return {&table, 1};
 }
 #endif
 

@@ -4,8 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace rdmakit::iwarp {
+
+inline constexpr uint32_t kCrcPolynomial = 0x82f63b78;  // 0x1edc6f41 with its bits reversed
 
 // The register before the first byte. crc32c_extend may be called any number of times in between.
 inline constexpr uint32_t kCrcSeed = 0xffffffff;
@@ -16,7 +19,19 @@ inline uint32_t crc32c(const void* data, size_t length) {
   return crc32c_finish(crc32c_extend(kCrcSeed, data, length));
 }
 
-// The table implementation whatever the processor: tests compare the two.
+// The ways to compute it that this processor has, the slowest first: tests compare them all.
+struct Crc32cImplementation {
+  const char* name;
+  uint32_t (*extend)(uint32_t state, const void* data, size_t length);
+};
+std::span<const Crc32cImplementation> crc32c_implementations();
+
+// The table implementation, for any processor.
 uint32_t crc32c_extend_portable(uint32_t state, const void* data, size_t length);
+#if defined(__x86_64__)
+// crc32c_folding.cc: for long pieces, and only where it is supported.
+bool crc32c_folding_supported();
+uint32_t crc32c_extend_folding(uint32_t state, const void* data, size_t length);
+#endif
 
 }  // namespace rdmakit::iwarp

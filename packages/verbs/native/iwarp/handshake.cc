@@ -15,12 +15,20 @@
 namespace rdmakit::iwarp {
 namespace {
 
-// The largest ULPDU for this socket: one FPDU a TCP segment (RFC 5044). On loopback, whose MTU
-// is 64 KiB, that is close to 64 KiB.
+// The largest ULPDU for this socket: one FPDU a TCP segment (RFC 5044). On loopback, whose MTU is 64 KiB,
+// that is close to 64 KiB; there TCP_MAXSEG says half of it until data has flowed, because Linux bounds
+// segments to half of the largest window that the peer has offered so far.
 uint32_t ulpdu_limit(int socket, bool markers) {
+  constexpr uint32_t kLoopbackMtu = 65535;     // as tcp_info has it
+  constexpr uint32_t kHeaders = 40 + 20 + 12;  // IPv6, TCP, timestamps
   int segment = 0;
   socklen_t length = sizeof segment;
   if (getsockopt(socket, IPPROTO_TCP, TCP_MAXSEG, &segment, &length) != 0 || segment <= 0) segment = 536;
+  tcp_info info{};
+  length = sizeof info;
+  if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_pmtu >= kLoopbackMtu) {
+    segment = static_cast<int>(kLoopbackMtu - kHeaders);
+  }
   return max_ulpdu_length(static_cast<uint32_t>(segment), markers);
 }
 

@@ -341,6 +341,7 @@ class QueuePair : public ibv_qp {
     uint32_t pad = 0;
     uint32_t crc = 0;
   } stream_;
+  bool after_stream_ = false;  // the last FPDU was a large one
   bool peer_spoke_ = false;
   bool transmit_wanted_ = false;
   bool rtr_response_wanted_ = false;

@@ -22,9 +22,9 @@ namespace {
 
 // FPDUs up to this length are waited for in the buffer: copying them costs less than a further call.
 constexpr size_t kBufferedFpdu = 8 * 1024;
-// Behind the payload that is read to its place: its trailer, the next header, and a few small FPDUs.
-// Not more, so that the next payload of a large message is read to its place as well.
-constexpr size_t kBehindPayload = 512;
+// Behind the last payload of a large message: its trailer, the next header, and a few small FPDUs. Not more,
+// so that the payload of the next large message is read to its place as well.
+constexpr size_t kBehindMessage = 512;
 // One queue pair's share before the others have their turn.
 constexpr int kReadsPerTurn = 16;
 
@@ -92,7 +92,8 @@ ssize_t QueuePair::read_into_buffer(size_t& asked) {
     end_ -= begin_;
     begin_ = 0;
   }
-  asked = buffer_size_ - end_;
+  // After a large message another is likely: of its payload, too, most should go straight to its place.
+  asked = after_stream_ && end_ == 0 ? kBehindMessage : buffer_size_ - end_;
   const ssize_t got = ::recv(socket_fd_, buffer_.get() + end_, asked, MSG_DONTWAIT);
   if (got > 0) end_ += static_cast<size_t>(got);
   return got;
@@ -104,8 +105,13 @@ ssize_t QueuePair::read_into_target(size_t& asked, Result& failure) {
   failure = resolve(stream_.placement, stream_.done, left, target);
   if (failure) return 0;
   begin_ = end_ = 0;
-  asked = left + kBehindPayload;
-  target.pieces[target.count] = {buffer_.get(), kBehindPayload};
+  // Behind a payload that is not the last there is a header like its own, and then the next payload, of which
+  // no byte goes through the buffer.
+  const size_t behind = stream_.segment.last
+                            ? kBehindMessage
+                            : stream_.pad + kFpduCrcLength + kFpduLengthField + stream_.segment.header_length;
+  asked = left + behind;
+  target.pieces[target.count] = {buffer_.get(), behind};
   msghdr message{};
   message.msg_iov = target.pieces.data();
   message.msg_iovlen = target.count + 1;
@@ -152,7 +158,10 @@ QueuePair::Result QueuePair::consume() {
     failure =
         whole ? place(segment, ulpdu + segment.header_length) : begin_stream(segment, fpdu, ulpdu_length);
     if (failure) return failure;
-    if (whole) begin_ += length;
+    if (whole) {
+      begin_ += length;
+      after_stream_ = false;
+    }
   }
 }
 
@@ -258,6 +267,7 @@ QueuePair::Result QueuePair::consume_stream(bool& more) {
   }
   begin_ += stream_.pad + kFpduCrcLength;
   stream_.active = false;
+  after_stream_ = true;
   more = true;
   return finish_segment(stream_.segment, nullptr);
 }

@@ -10,10 +10,17 @@
 namespace rdmakit::iwarp {
 namespace {
 
-// Large payloads start and stay at cache line boundaries, which is what the kernel copies best.
-uint32_t payload_limit(uint32_t max_ulpdu, size_t header) {
+// How much of a message of `length` bytes an FPDU carries. All of them are about as long, so that none of a
+// large message is a small one, which would go through the peer's buffer. They start at cache line boundaries
+// of the message, which is what the kernel copies best.
+uint32_t payload_share(uint32_t length, uint32_t max_ulpdu, size_t header) {
+  constexpr uint32_t kLine = 64;
   const uint32_t limit = max_ulpdu - static_cast<uint32_t>(header);
-  return limit > 4096 ? limit & ~63u : limit;
+  if (length <= limit || limit < 4096) return limit;
+  const uint32_t aligned = limit & ~(kLine - 1);
+  const uint32_t count = (length - 1) / aligned + 1;  // a peer may ask for 4 GiB less one byte
+  const uint32_t share = (length - 1) / count + 1;
+  return (share + kLine - 1) & ~(kLine - 1);
 }
 
 }  // namespace
@@ -183,7 +190,8 @@ QueuePair::Result QueuePair::append_data(SendWork& work, bool& fits) {
   Segment segment;
   segment.tagged = write;
   const size_t header = write ? kTaggedHeaderLength : kUntaggedHeaderLength;
-  const uint32_t length = std::min(work.length - cursor_.offset, payload_limit(max_ulpdu_, header));
+  const uint32_t length =
+      std::min(work.length - cursor_.offset, payload_share(work.length, max_ulpdu_, header));
   const bool copied = work.inlined || length <= Batch::kCopied;
   fits = batch_.fits(copied ? 0 : work.sge_count, copied ? length : 0);
   if (!fits) return std::nullopt;
@@ -278,8 +286,8 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   const Response& response = responses_[responses_head_ % kMaxReadDepth];
   if (response.atomic) return append_atomic_response(response.operation, fits);
   const ReadRequest& request = response.read;
-  const uint32_t length =
-      std::min(request.length - cursor_.offset, payload_limit(max_ulpdu_, kTaggedHeaderLength));
+  const uint32_t length = std::min(request.length - cursor_.offset,
+                                   payload_share(request.length, max_ulpdu_, kTaggedHeaderLength));
   const bool staged = length > Batch::kCopied;
   fits = batch_.fits(staged ? 1 : 0, staged ? 0 : length) && !(staged && stage_used_);
   if (!fits) return std::nullopt;
