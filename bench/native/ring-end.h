@@ -121,7 +121,10 @@ class RingEnd {
       }
       released = descriptor.end;
     }
-    board.word(ring::Board::kTail).store(tail_, std::memory_order_seq_cst);
+    // Who turns the poller itself has nobody to order its words against.
+    board.word(ring::Board::kTail)
+        .store(tail_,
+               shape_.mode == ring::Mode::caller ? std::memory_order_relaxed : std::memory_order_seq_cst);
     if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) poller_.wake();
     board.slot_word(slot(), ring::Board::kReleased).store(released, std::memory_order_release);
     const uint32_t reported = board.slot_word(slot(), ring::Board::kReported).load(std::memory_order_relaxed);
