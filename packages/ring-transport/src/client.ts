@@ -137,12 +137,12 @@ export class RingClient {
    *   wait for {@link writable}
    * @throws VerbsError EMSGSIZE, ESHUTDOWN when the client is closed
    */
-  send(bytes: Uint8Array): boolean {
+  send(bytes: Uint8Array, immediate = 0): boolean {
     if (this.#closing) throw this.#shutdown()
     const connection = this.#connection
     if (connection?.isOpen !== true) return false
     try {
-      return connection.send(bytes)
+      return connection.send(bytes, immediate)
     } catch (failure) {
       if (connection.isOpen) throw failure
       return false
@@ -178,16 +178,14 @@ export class RingClient {
    *   `idempotent`, ESHUTDOWN when the client is closed; the signal's reason
    */
   async request(bytes: Uint8Array, options: ClientRequestOptions = {}): Promise<Uint8Array> {
-    const { signal, timeout = DEFAULT_TIMEOUT_MS, idempotent = false } = options
+    const { timeout = DEFAULT_TIMEOUT_MS, idempotent = false, ...rest } = options
+    const { signal } = rest
     const deadline = performance.now() + timeout
     for (;;) {
       const connection = await this.#whenOpen(deadline, signal)
       try {
         const left = Math.max(1, deadline - performance.now())
-        return await connection.request(bytes, {
-          timeout: left,
-          ...(signal === undefined ? {} : { signal }),
-        })
+        return await connection.request(bytes, { ...rest, timeout: left })
       } catch (failure) {
         if (connection.isOpen || signal?.aborted || !(failure instanceof VerbsError)) throw failure
         // It began to close before the request was sent, so nobody has it yet.

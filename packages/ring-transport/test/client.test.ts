@@ -152,6 +152,18 @@ describe.each(PROVIDERS)('a client over %s', (provider) => {
     )
   })
 
+  it('passes the 32 bits of a message and of a request on', async () => {
+    const seen: number[] = []
+    const { uri } = await listen((connection) => {
+      connection.messages.subscribe(({ immediate }) => seen.push(immediate))
+      connection.handle(({ immediate }) => bytes(String(immediate)))
+    })
+    const one = client(uri)
+    expect(text(await one.request(bytes(''), { immediate: 7 }))).toBe('7')
+    one.send(bytes(''), 0xffffffff)
+    await expect.poll(() => seen).toEqual([0xffffffff])
+  })
+
   it('takes messages only while it is open, and writable() waits for that', async () => {
     const uri = (await listen()).uri
     await servers[0]?.close()

@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { RingConnection, RingServer, type RingServerOptions } from '../src/index.js'
+import { Sessions } from '../src/sessions.js'
 import { follow } from './helpers/states.js'
 import { listenUri, PROVIDERS } from './helpers/uris.js'
 
@@ -116,5 +117,25 @@ describe.each(PROVIDERS)('a server over %s', (provider) => {
     await expect(connect(2)).rejects.toThrow('not you')
     expect(first.isOpen).toBe(true)
     expect(arrived[0]?.isOpen).toBe(true)
+  })
+})
+
+describe('the memory of sessions', () => {
+  const id = (number: number) => number.toString(16).padStart(16, '0')
+
+  it('is bounded: the one that connected longest ago is forgotten first', async () => {
+    const sessions = new Sessions()
+    for (let i = 1; i <= 4096; i++) await sessions.enter({ id: id(i), epoch: 9 })
+    await sessions.enter({ id: id(1), epoch: 10 })
+    for (let i = 1; i <= 4096; i++) expect(sessions.refusal({ id: id(i), epoch: 9 })).toMatch(/^ESTALE/)
+    await sessions.enter({ id: id(5000), epoch: 1 })
+    expect(sessions.refusal({ id: id(2), epoch: 1 })).toBeUndefined()
+    for (const i of [1, 3, 4096, 5000]) expect(sessions.refusal({ id: id(i), epoch: 1 })).toMatch(/^ESTALE/)
+  })
+
+  it('says why in what a refusal has room for', async () => {
+    const sessions = new Sessions()
+    await sessions.enter({ id: id(1), epoch: 2 ** 32 - 1 })
+    expect(sessions.refusal({ id: id(1), epoch: 2 ** 32 - 1 })?.length).toBeLessThanOrEqual(48)
   })
 })
