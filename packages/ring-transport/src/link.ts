@@ -17,6 +17,7 @@ import { GRANT_ROOM, native, READS, TYPE } from './native.js'
 import type { Settings } from './options.js'
 import type { FrameSink, Poller } from './poller.js'
 import { pollerFor } from './poller-group.js'
+import { named } from './statistics.js'
 import type { TransferSettings } from './transfer/transfers.js'
 
 /** What a link tells the connection above it. */
@@ -67,6 +68,7 @@ export class Link implements FrameSink, MessageSource {
   #early: (() => void)[] = []
   #freed = false
   #kept = 0
+  #lastCounts: Float64Array | undefined
 
   private constructor(
     id: ConnectionId,
@@ -227,6 +229,12 @@ export class Link implements FrameSink, MessageSource {
     return this.#sum(ACTIVITY)
   }
 
+  /** All counters by their names; after the end as they were then. */
+  counters(): Record<string, number> {
+    if (this.#lastCounts === undefined) this.poller.native.counters(this.#connection, COUNTS)
+    return named(native.connectionCounters, this.#lastCounts ?? COUNTS)
+  }
+
   #sum(counters: readonly number[]): number {
     this.poller.native.counters(this.#connection, COUNTS)
     return counters.reduce((sum, at) => sum + (COUNTS[at] as number), 0)
@@ -313,6 +321,8 @@ export class Link implements FrameSink, MessageSource {
     if (this.#connection >= 0) {
       this.poller.native.detach(this.#connection)
       await this.#detached.promise
+      this.#lastCounts = new Float64Array(COUNTS.length)
+      this.poller.native.counters(this.#connection, this.#lastCounts)
       this.poller.native.release(this.#connection)
       this.poller.forget(this.#connection, this.#entries)
     }
