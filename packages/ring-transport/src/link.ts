@@ -35,6 +35,8 @@ const RESERVED = 6
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
 const HEADER = 16
+/** bytes of the largest message that goes through a ring when nobody says otherwise */
+const MAX_THRESHOLD = 2 ** 18
 
 /** a connection's counters, one after another */
 const COUNTS = new Float64Array(native.connectionCounters.length)
@@ -201,8 +203,9 @@ export class Link implements FrameSink, MessageSource {
 
   get transfers(): TransferSettings {
     const { transfers } = this.#settings
-    const rendezvousThreshold = Math.min(transfers.rendezvousThreshold, this.maxMessageLength)
-    return { ...transfers, rendezvousThreshold }
+    // As far as four of them fit, sending goes on while the peer gives the first back.
+    const { rendezvousThreshold = Math.min(MAX_THRESHOLD, 2 ** (this.peer.log2Capacity - 2)) } = transfers
+    return { ...transfers, rendezvousThreshold: Math.min(rendezvousThreshold, this.maxMessageLength) }
   }
 
   /** {@link NativePoller.read} */
