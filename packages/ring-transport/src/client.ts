@@ -8,6 +8,7 @@ import { MAX_EPOCH, type Session } from './handshake.js'
 import type { RingMessage } from './message.js'
 import { type ConnectOptions, settings } from './options.js'
 import type { RequestHandler } from './responder.js'
+import { type RingStatistics, Totals } from './statistics.js'
 
 /** What a {@link RingClient} is doing. `epoch` is the connection's number in the client's session. */
 export type ClientState =
@@ -69,6 +70,8 @@ export class RingClient {
    * {@link close}, with the signal's reason, or with why it gave up. Never rejects.
    */
   readonly closed: Promise<unknown>
+  /** @internal */
+  readonly totals = new Totals()
   readonly #uris: readonly string[]
   readonly #options: RingClientOptions
   readonly #backoff: Backoff
@@ -120,6 +123,11 @@ export class RingClient {
   /** True while a message can be sent. */
   get isOpen(): boolean {
     return this.#connection?.isOpen === true
+  }
+
+  /** Of all its connections together, those that have ended too. */
+  statistics(): RingStatistics {
+    return this.totals.statistics()
   }
 
   /**
@@ -279,6 +287,7 @@ export class RingClient {
       return undefined
     }
     this.#connection = connection
+    this.totals.add(connection)
     connection.handle(this.#handler)
     connection.states.subscribe((state) => {
       switch (state.state) {

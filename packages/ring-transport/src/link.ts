@@ -17,6 +17,7 @@ import { GRANT_ROOM, native, READS, TYPE } from './native.js'
 import type { Settings } from './options.js'
 import type { FrameSink, Poller } from './poller.js'
 import { pollerFor } from './poller-group.js'
+import { named } from './statistics.js'
 import type { TransferSettings } from './transfer/transfers.js'
 
 /** What a link tells the connection above it. */
@@ -34,6 +35,8 @@ const RESERVED = 6
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
 const HEADER = 16
+/** bytes of the largest message that goes through a ring when nobody says otherwise */
+const MAX_THRESHOLD = 2 ** 18
 
 /** a connection's counters, one after another */
 const COUNTS = new Float64Array(native.connectionCounters.length)
@@ -67,6 +70,7 @@ export class Link implements FrameSink, MessageSource {
   #early: (() => void)[] = []
   #freed = false
   #kept = 0
+  #lastCounts: Float64Array | undefined
 
   private constructor(
     id: ConnectionId,
@@ -199,8 +203,9 @@ export class Link implements FrameSink, MessageSource {
 
   get transfers(): TransferSettings {
     const { transfers } = this.#settings
-    const rendezvousThreshold = Math.min(transfers.rendezvousThreshold, this.maxMessageLength)
-    return { ...transfers, rendezvousThreshold }
+    // As far as four of them fit, sending goes on while the peer gives the first back.
+    const { rendezvousThreshold = Math.min(MAX_THRESHOLD, 2 ** (this.peer.log2Capacity - 2)) } = transfers
+    return { ...transfers, rendezvousThreshold: Math.min(rendezvousThreshold, this.maxMessageLength) }
   }
 
   /** {@link NativePoller.read} */
@@ -225,6 +230,12 @@ export class Link implements FrameSink, MessageSource {
   /** Frames received and batches sent so far. */
   activity(): number {
     return this.#sum(ACTIVITY)
+  }
+
+  /** All counters by their names; after the end as they were then. */
+  counters(): Record<string, number> {
+    if (this.#lastCounts === undefined) this.poller.native.counters(this.#connection, COUNTS)
+    return named(native.connectionCounters, this.#lastCounts ?? COUNTS)
   }
 
   #sum(counters: readonly number[]): number {
@@ -313,6 +324,8 @@ export class Link implements FrameSink, MessageSource {
     if (this.#connection >= 0) {
       this.poller.native.detach(this.#connection)
       await this.#detached.promise
+      this.#lastCounts = new Float64Array(COUNTS.length)
+      this.poller.native.counters(this.#connection, this.#lastCounts)
       this.poller.native.release(this.#connection)
       this.poller.forget(this.#connection, this.#entries)
     }

@@ -8,6 +8,7 @@ import {
   VerbsError,
 } from '@rdmakit/verbs'
 import { type NativeLayout, type NativePoller, native } from './native.js'
+import { named, type PollerStatistics } from './statistics.js'
 
 /**
  * How the thread waits for a completion. `poll`: it spins, a core is its own. `event`: it sleeps on a
@@ -147,6 +148,14 @@ export class Poller {
 
   get closed(): boolean {
     return this.#closed
+  }
+
+  /** What it has done since it began; after {@link close}, what it had done. */
+  statistics(): PollerStatistics {
+    const counters = new Float64Array(native.pollerCounters.length)
+    this.#native.pollerCounters(counters)
+    const counted = named(native.pollerCounters, counters) as Record<keyof PollerStatistics, number>
+    return { ...counted, connections: this.connections }
   }
 
   /**

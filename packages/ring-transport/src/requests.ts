@@ -1,6 +1,9 @@
+import type { RecordableHistogram } from 'node:perf_hooks'
 import { type Deferred, deferred, VerbsError } from '@rdmakit/verbs'
 
 interface Pending extends Deferred<Uint8Array> {
+  /** milliseconds of performance.now() */
+  readonly begin: number
   readonly deadline: number
   /** whether the peer may answer */
   sent: boolean
@@ -18,6 +21,8 @@ export class PendingRequests {
   /** numbers of requests that timed out or were aborted, and are not answered yet: not to be used again */
   readonly #abandoned = new Set<number>()
   readonly #object: string
+  /** nanoseconds from request to response, of those that are answered from when it is set */
+  latency: RecordableHistogram | undefined
   /** the number given out last: 1 … 2^32 − 1, then from 1 again */
   last = 0
   #timer: NodeJS.Timeout | undefined
@@ -36,8 +41,9 @@ export class PendingRequests {
   /** Number of the request, for its frame, and the promise of its response. */
   add(timeout: number): { correlation: number; response: Promise<Uint8Array> } {
     const correlation = this.#number()
-    const deadline = performance.now() + timeout
-    const pending: Pending = { ...deferred<Uint8Array>(), deadline, sent: false }
+    const begin = performance.now()
+    const deadline = begin + timeout
+    const pending: Pending = { ...deferred<Uint8Array>(), begin, deadline, sent: false }
     this.#pending.set(correlation, pending)
     if (deadline < this.#wakeAt) this.#arm(deadline)
     return { correlation, response: pending.promise }
@@ -52,6 +58,7 @@ export class PendingRequests {
     // One that timed out or was aborted gets no response any more.
     if (pending === undefined) return this.#abandoned.delete(correlation)
     this.#remove(correlation)
+    this.latency?.record(Math.max(1, Math.round((performance.now() - pending.begin) * 1e6)))
     settle(pending)
     return true
   }

@@ -5,6 +5,7 @@ import type { CloseOptions, RingConnection } from './connection.js'
 import { decodeHandshake, type Handshake, isRingRequest, type Session } from './handshake.js'
 import { type AcceptOptions, settings } from './options.js'
 import { Sessions } from './sessions.js'
+import { type RingStatistics, Totals } from './statistics.js'
 
 export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
   /** called with each new connection; subscribe and set a handler before it returns */
@@ -51,6 +52,8 @@ export class RingServer {
   readonly #listeners: Listener[] = []
   readonly #connections = new Set<RingConnection>()
   readonly #sessions = new Sessions()
+  /** @internal */
+  readonly totals = new Totals()
   readonly #maxConnections: number
   readonly #arriving = new Set<Promise<void>>()
   readonly #giveUp = new AbortController()
@@ -107,6 +110,11 @@ export class RingServer {
 
   get connections(): ReadonlySet<RingConnection> {
     return this.#connections
+  }
+
+  /** Of all its connections together, those that have ended too. */
+  statistics(): RingStatistics {
+    return this.totals.statistics()
   }
 
   /** True until it is closing. */
@@ -181,6 +189,7 @@ export class RingServer {
     const connection = await acceptRing(request, { ...options, signal: this.#giveUp.signal })
     this.#accepted++
     this.#connections.add(connection)
+    this.totals.add(connection)
     void connection.closed.then(() => this.#connections.delete(connection))
     if (session !== undefined && !this.#sessions.open(connection, session)) {
       await connection.abandon(session.epoch)

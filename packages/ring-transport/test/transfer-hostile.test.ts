@@ -152,12 +152,12 @@ it.each<[string, Uint8Array, number, RegExp]>([
 })
 
 it.each<[string, Uint8Array, number]>([
-  ['a progress beyond the end', encodeProgress(100_001), PROGRESS],
+  ['a progress beyond the end', encodeProgress(300_001), PROGRESS],
   ['a malformed progress', new Uint8Array(7), PROGRESS],
   ['an end of unknown kind', new Uint8Array(), 2],
 ])('%s, of what was offered', async (_, bytes, immediate) => {
   const { say, thrownOut, heard, victim } = await hostile()
-  const sent = victim.transmit(new Uint8Array(100_000), { onProgress: () => {} })
+  const sent = victim.transmit(new Uint8Array(300_000), { onProgress: () => {} })
   const refused = expect(sent).rejects.toMatchObject({ code: 'EPROTO' })
   const { correlation } = await heard(TYPE.offer)
   say(TYPE.settled, correlation, bytes, immediate)
@@ -167,7 +167,7 @@ it.each<[string, Uint8Array, number]>([
 
 it('a progress that goes back, and a second end', async () => {
   const { say, thrownOut, heard, victim } = await hostile()
-  const sent = victim.transmit(new Uint8Array(100_000))
+  const sent = victim.transmit(new Uint8Array(300_000))
   const { correlation } = await heard(TYPE.offer)
   say(TYPE.settled, correlation, encodeProgress(10), PROGRESS)
   say(TYPE.settled, correlation, new Uint8Array())
@@ -179,21 +179,21 @@ it('a progress that goes back, and a second end', async () => {
 it('memory stays registered after an abort until the peer has settled, and no longer', async () => {
   const { link, say, heard, reads, victim } = await hostile()
   const abort = new AbortController()
-  const sent = victim.transmit(new Uint8Array(100_000).fill(9), { signal: abort.signal })
+  const sent = victim.transmit(new Uint8Array(300_000).fill(9), { signal: abort.signal })
   const { correlation, bytes } = await heard(TYPE.offer)
   const fields = new DataView(bytes.buffer)
   const [address, key] = [fields.getBigUint64(0, true), fields.getUint32(16, true)]
   abort.abort(new Error('enough'))
   await expect(sent).rejects.toThrow('enough')
   expect((await heard(TYPE.offer)).bytes).toEqual(WITHDRAWAL)
-  const into: MemoryRegion = await link.protectionDomain.allocateMemoryRegion(100_000)
-  expect(link.read(into.handle, 0, address, key, 100_000, 1)).toBe(SEND.done)
+  const into: MemoryRegion = await link.protectionDomain.allocateMemoryRegion(300_000)
+  expect(link.read(into.handle, 0, address, key, 300_000, 1)).toBe(SEND.done)
   await expect.poll(() => reads).toEqual([0])
-  expect(new Uint8Array(into.buffer)[99_999]).toBe(9)
+  expect(new Uint8Array(into.buffer)[299_999]).toBe(9)
   say(TYPE.settled, correlation, new Uint8Array())
   say(TYPE.request, 5, new Uint8Array())
   await heard(TYPE.response)
-  expect(link.read(into.handle, 0, address, key, 100_000, 2)).toBe(SEND.done)
+  expect(link.read(into.handle, 0, address, key, 300_000, 2)).toBe(SEND.done)
   await expect.poll(() => reads.length).toBe(2)
   expect(reads[1]).not.toBe(0)
 })

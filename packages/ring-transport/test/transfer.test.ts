@@ -2,7 +2,7 @@
 import { UsageError } from '@rdmakit/verbs'
 import { afterEach, describe, expect, it } from 'vitest'
 import type { ConnectOptions, RingMessage, RingOffer, RingServerOptions } from '../src/index.js'
-import { RemoteError } from '../src/index.js'
+import { Poller, RemoteError } from '../src/index.js'
 import { type Pair, PROVIDERS, pair } from './helpers/pair.js'
 import { pattern } from './helpers/processes.js'
 
@@ -39,7 +39,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   describe('bytes', () => {
     it('come whole for lengths around every threshold, with their immediate', async () => {
       const { a, b } = await connected()
-      const lengths = [0, 1, 65_535, 65_536, 65_537, MIB - 1, MIB, MIB + 1, 3 * MIB + 5, 9 * MIB]
+      const lengths = [0, 1, 262_143, 262_144, 262_145, MIB - 1, MIB, MIB + 1, 3 * MIB + 5, 9 * MIB]
       const seen: [number, number, boolean][] = []
       b.messages.subscribe((message) => {
         const same = Buffer.compare(message.data, pattern(message.length, message.immediate)) === 0
@@ -48,6 +48,19 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       for (const [i, length] of lengths.entries()) await a.transmit(pattern(length, i), { immediate: i })
       await expect.poll(() => seen.length).toBe(lengths.length)
       expect(seen).toEqual(lengths.map((length, i) => [length, i, true]))
+    })
+    it.each<[string, ConnectOptions, Partial<RingServerOptions>, number]>([
+      ['256 KiB', {}, {}, 262_144],
+      ['a quarter of the ring', {}, { capacity: 65_536 }, 16_384],
+      ['what is asked for', { rendezvousThreshold: 1000 }, {}, 1000],
+      ['what fits the ring', { rendezvousThreshold: 2 ** 20 }, { capacity: 8192 }, 4080],
+    ])('go through the ring up to %s, and are read above', async (_, client, server, threshold) => {
+      const { a, b } = await connected(server, client)
+      b.messages.subscribe()
+      await a.transmit(new Uint8Array(threshold))
+      expect(b.statistics().reads).toBe(0)
+      await a.transmit(new Uint8Array(threshold + 1))
+      expect(b.statistics().reads).toBe(1)
     })
     it('go both ways at a time', async () => {
       const { a, b } = await connected()
@@ -93,7 +106,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     b.messages.subscribe(({ immediate }) => order.push(immediate))
     const sent: Promise<void>[] = []
     for (let i = 0; i < 200; i++) {
-      if (i % 3 === 0) sent.push(a.transmit(new Uint8Array(i % 2 === 0 ? LARGE : 70_000), { immediate: i }))
+      if (i % 3 === 0) sent.push(a.transmit(new Uint8Array(i % 2 === 0 ? LARGE : 400_000), { immediate: i }))
       else if (i % 3 === 1) sent.push(a.transmit(new Uint8Array(10), { immediate: i }))
       else while (!a.send(new Uint8Array(20), i)) await a.writable()
       if (sent.length % 50 === 49) await Promise.all(sent)
@@ -101,6 +114,26 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     await Promise.all(sent)
     await expect.poll(() => order.length).toBe(200)
     expect(order).toEqual(Array.from({ length: 200 }, (_, i) => i))
+  })
+
+  it.each(['caller', 'event', 'poll'] as const)('come with a poller of mode %s', async (mode) => {
+    const { a: other } = await connected()
+    using poller = new Poller(other.context, { mode })
+    const { a, b } = await pair(uri(), { poller }, { poller })
+    try {
+      const seen: boolean[] = []
+      for (const one of [a, b])
+        one.messages.subscribe((message) =>
+          seen.push(Buffer.compare(message.data, pattern(message.length, message.immediate)) === 0),
+        )
+      for (let i = 0; i < 20; i++)
+        await Promise.all([a, b].map((one) => one.transmit(pattern(LARGE, i), { immediate: i })))
+      await expect.poll(() => seen.length).toBe(40)
+      expect(seen.every(Boolean)).toBe(true)
+    } finally {
+      await a.close()
+      await b.closed
+    }
   })
 
   it('keep it in drain too', async () => {
@@ -258,10 +291,10 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       await expect(sent).rejects.toMatchObject({ code: 'EMSGSIZE' })
     })
     it('of more than 64 at a time wait for their turn', async () => {
-      const { a, b } = await connected()
+      const { a, b } = await connected({}, { rendezvousThreshold: 0 })
       const offers: RingOffer[] = []
       b.offers.subscribe((offer) => offers.push(offer))
-      const region = await a.allocate(100_000)
+      const region = await a.allocate(5000)
       const sent = Array.from({ length: 100 }, (_, i) => a.transmit({ region }, { immediate: i }))
       await expect.poll(() => offers.length).toBe(64)
       for (let i = 0; i < 100; i++) {

@@ -85,15 +85,18 @@ Violation Receiver::next(Descriptor& descriptor) {
   if (header.type < static_cast<uint16_t>(FrameType::data) ||
       header.type > static_cast<uint16_t>(FrameType::settled) || header.flags != 0)
     return Violation::frame_type;
-  if (header.type == static_cast<uint16_t>(FrameType::pad) && units != to_end) return Violation::pad;
+  const bool pad = header.type == static_cast<uint16_t>(FrameType::pad);
+  if (pad && units != to_end) return Violation::pad;
   descriptor.offset = static_cast<uint32_t>((parsed_ & mask_) << kUnitLog2) + sizeof header;
   descriptor.length = header.length;
   descriptor.type = header.type;
   descriptor.correlation = header.correlation;
   descriptor.immediate = header.immediate;
   parsed_ += units;
-  counters.frames.add(1);
-  counters.bytes.add(header.length);
+  if (!pad) {
+    counters.frames.add(1);
+    counters.bytes.add(header.length);
+  }
   descriptor.end = static_cast<uint32_t>(parsed_);
   return Violation::none;
 }

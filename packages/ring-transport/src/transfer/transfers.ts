@@ -7,14 +7,19 @@ import { Incoming } from './incoming.js'
 import type { RingOffer } from './offer.js'
 import { Outgoing, type TransmitOptions } from './outgoing.js'
 
-/** How a connection treats large messages. */
-export interface TransferSettings {
+/** What a connection's options say of large messages. */
+export interface TransferLimits {
   /** bytes of the largest message that `transmit` sends through the ring */
-  readonly rendezvousThreshold: number
+  readonly rendezvousThreshold: number | undefined
   /** bytes of memory for messages that are read from the peer */
   readonly maxTransferMemory: number
   /** bytes of the largest message that is read without being asked for */
   readonly maxMessageSize: number
+}
+
+/** The same, now that the peer's ring is known. */
+export interface TransferSettings extends TransferLimits {
+  readonly rendezvousThreshold: number
 }
 
 /** The large messages of a connection, both ways: docs/ring-transport.md has the protocol. */
