@@ -2,7 +2,7 @@
 import { UsageError } from '@rdmakit/verbs'
 import protobuf from 'protobufjs'
 import { afterEach, describe, expect, it } from 'vitest'
-import { client, RemoteError, serve } from '../src/index.js'
+import { client, RemoteError, RingClient, type RingConnection, RingServer, serve } from '../src/index.js'
 import { fnv1a, methodsOf } from '../src/service/method.js'
 import { rdmakit } from './generated/calculator.js'
 import { type Pair, pair } from './helpers/pair.js'
@@ -126,6 +126,27 @@ describe('calls', () => {
     await expect(client(a, Calculator).add({})).rejects.toMatchObject({ code: 'ENOSYS' })
     expect((await client(a, Other).negate({ left: 6 })).value).toBe(-6)
   })
+})
+
+it('is called by a client that connects again, and served by it', async () => {
+  const server = await RingServer.listen('iwarp://127.0.0.1:0', {
+    onConnection: (connection) => void serve(connection, Calculator, calculator),
+  })
+  const caller = new RingClient(server.uri)
+  try {
+    serve(caller, Other, { negate: ({ left }: rdmakit.test.Operands) => ({ value: -left }) })
+    const { add } = client(caller, Calculator)
+    expect((await add({ left: 1, right: 2 })).value).toBe(3)
+    const [first] = [...server.connections]
+    await first?.close({ drain: false })
+    expect((await add({ left: 3, right: 4 })).value).toBe(7)
+    const [second] = [...server.connections] as [RingConnection]
+    expect(second).not.toBe(first)
+    expect((await client(second, Other).negate({ left: 8 })).value).toBe(-8)
+  } finally {
+    await caller.close()
+    await server.close()
+  }
 })
 
 describe('failures', () => {

@@ -109,6 +109,19 @@ it('more than 64 offers at a time', async () => {
   await thrownOut(/more than 64 offers/)
 })
 
+it('offers without end from a peer that takes no answers', async () => {
+  const { link, say, thrownOut, victim } = await hostile((one) =>
+    one.offers.subscribe((offer) => offer.reject()),
+  )
+  // Its ring is full, and it gives none of it back.
+  link.start({ message: () => {}, writable: () => {}, read: () => {}, broken: () => {} })
+  const big = new Uint8Array(victim.maxMessageLength)
+  while (victim.send(big)) victim.flush()
+  while (victim.send(new Uint8Array())) victim.flush()
+  for (let i = 0; i < 80; i++) say(TYPE.offer, i, offer())
+  await thrownOut(/more than 64 offers/)
+})
+
 it('an offer behind its close', async () => {
   const { say, thrownOut } = await hostile()
   say(TYPE.close, 0, new Uint8Array())

@@ -105,11 +105,13 @@ export class Incoming {
     if (this.#host.send(frame, encodeProgress(transferred))) this.#told.set(correlation, transferred)
   }
 
-  #settle(offer: RingOffer, failure: unknown): void {
-    this.#outstanding.delete(offer.correlation)
-    this.#told.delete(offer.correlation)
-    if (this.#ended) return
+  #settle({ correlation }: RingOffer, failure: unknown): void {
+    this.#told.delete(correlation)
+    const forget = () => this.#outstanding.delete(correlation)
     const bytes = failure === undefined ? EMPTY : encodeError(failure)
-    this.#host.post({ type: TYPE.settled, correlation: offer.correlation }, bytes)?.catch(() => {})
+    const posted = this.#ended ? undefined : this.#host.post({ type: TYPE.settled, correlation }, bytes)
+    // A peer that takes no answers cannot offer more than MAX_OFFERS all the same.
+    if (posted === undefined) forget()
+    else posted.then(forget, forget)
   }
 }
