@@ -7,14 +7,9 @@ export {
   RingClient,
   type RingClientOptions,
 } from './client.js'
-export {
-  type BatchOptions,
-  type CloseOptions,
-  type CloseReason,
-  type RequestOptions,
-  RingConnection,
-} from './connection.js'
+export { type BatchOptions, type RequestOptions, RingConnection } from './connection.js'
 export { RemoteError } from './errors.js'
+export type { CloseOptions, CloseReason } from './exchange.js'
 export { applicationData, isRingRequest, type Session } from './handshake.js'
 export type { LivenessOptions } from './liveness.js'
 export { RingMessage, type RingView } from './message.js'

@@ -1,0 +1,277 @@
+import { deferred, VerbsError, within } from '@rdmakit/verbs'
+import { type Observable, ReplaySubject } from 'rxjs'
+import { decodeError } from './errors.js'
+import { Inbox } from './inbox.js'
+import type { Link, LinkSink } from './link.js'
+import { Liveness } from './liveness.js'
+import type { RingMessage } from './message.js'
+import { SEND, TYPE } from './native.js'
+import { Outbox } from './outbox.js'
+import { PendingRequests } from './requests.js'
+import { Responder } from './responder.js'
+import type { ConnectionState } from './states.js'
+import { Transfers } from './transfer/transfers.js'
+
+/** Why a connection ended: `undefined` when one of the ends closed it in good order. */
+export type CloseReason = VerbsError | undefined
+
+export interface CloseOptions {
+  /**
+   * Let what is under way finish (default): requests, handlers, messages on their way, and the peer's
+   * too. False breaks the connection at once.
+   */
+  readonly drain?: boolean
+  /** how long draining may take, milliseconds, default 5000; then the connection is broken */
+  readonly timeout?: number
+}
+
+export const DEFAULT_TIMEOUT_MS = 5_000
+const EMPTY = new Uint8Array()
+
+/**
+ * What goes on behind a {@link RingConnection}: it hands what arrives to the part that it is for, and
+ * ends the connection, in good order or not, once.
+ */
+export class Exchange {
+  readonly link: Link
+  readonly inbox: Inbox
+  readonly requests: PendingRequests
+  readonly outbox: Outbox
+  readonly responder: Responder
+  readonly transfers: Transfers
+  /** @see RingConnection.closed */
+  readonly closed: Promise<CloseReason>
+  /** @see RingConnection.states */
+  readonly states: Observable<ConnectionState>
+  readonly #closed = deferred<CloseReason>()
+  readonly #peerClosed = deferred<void>()
+  readonly #states = new ReplaySubject<ConnectionState>(1)
+  readonly #liveness: Liveness
+  #state: 'open' | 'closing' | 'ended' = 'open'
+  #peerHasClosed = false
+  #ending: Promise<void> | undefined
+  #failure: VerbsError | undefined
+
+  constructor(link: Link) {
+    this.link = link
+    this.inbox = new Inbox(link.copies)
+    this.requests = new PendingRequests(link.id.description)
+    const failed = () => {
+      const reason = this.#reset('the queue pair takes no more')
+      this.#lost(reason)
+      return reason
+    }
+    this.outbox = new Outbox(link, failed)
+    this.responder = new Responder((type, correlation, bytes) =>
+      this.outbox.post({ type, correlation }, bytes),
+    )
+    this.transfers = new Transfers(
+      {
+        object: link.id.description,
+        protectionDomain: link.protectionDomain,
+        debug: link.debug,
+        post: (frame, bytes, wanted) => this.outbox.post(frame, bytes, wanted),
+        send: ({ type, correlation = 0, immediate = 0 }, bytes) =>
+          this.outbox.send(type, correlation, immediate, bytes),
+        read: (...read) => link.read(...read),
+        hold: () => this.inbox.hold(),
+        fail: (reason) => this.#lost(reason),
+        keep: () => link.keep(),
+      },
+      link.transfers,
+    )
+    this.closed = this.#closed.promise
+    this.states = this.#states.asObservable()
+    this.#states.next({ state: 'open', epoch: this.#epoch })
+    const sink: LinkSink = {
+      message: (type, message) => this.#receive(type, message),
+      writable: (room) => this.outbox.onWritable(room),
+      read: (tag, status) => this.transfers.onRead(tag, status),
+      broken: (reason) => this.#lost(reason),
+    }
+    this.#liveness = new Liveness(link.liveness, {
+      heard: () => link.heard(),
+      activity: () => link.activity(),
+      busy: () =>
+        this.requests.count + this.responder.running + this.inbox.waiting + this.transfers.count > 0,
+      ping: () => link.ping() === SEND.failed && failed(),
+      dead: (silence) => this.#lost(this.#silent(silence)),
+      idle: (isIdle) => this.#rest(isIdle),
+    })
+    this.#liveness.start()
+    // The owner first gets a turn to subscribe and to set a handler.
+    setImmediate(() => link.start(sink))
+    void link.id.disconnected.then((reason) => this.#lost(reason ?? this.#reset('the peer vanished')))
+  }
+
+  /** @see RingConnection.close */
+  async close({ drain = true, timeout = DEFAULT_TIMEOUT_MS }: CloseOptions = {}): Promise<void> {
+    this.inbox.discard()
+    if (!drain) await this.#end(undefined)
+    else if (this.#state === 'open') await this.#shutdown(timeout, this.#peerClosed.promise)
+    await this.closed
+    this.inbox.discard()
+  }
+
+  /**
+   * Breaks the connection because a later one of its session has come. When this resolves, nothing
+   * of it is delivered any more, not even what had arrived.
+   */
+  async abandon(epoch: number): Promise<void> {
+    const detail = `epoch ${epoch} of its session has come`
+    this.inbox.discard()
+    this.#lost(new VerbsError('ESTALE', 'connection', this.link.id.description, detail))
+    await this.closed
+    this.inbox.discard()
+  }
+
+  get isOpen(): boolean {
+    return this.#state === 'open'
+  }
+
+  /** @throws VerbsError ESHUTDOWN when it is not open any more */
+  requireOpen(): void {
+    if (this.#state !== 'open') throw this.shut()
+  }
+
+  /** Why nothing can be sent any more. */
+  shut(): VerbsError {
+    return new VerbsError('ESHUTDOWN', 'send', this.link.id.description, 'the connection is closed')
+  }
+
+  // — receiving —
+
+  #receive(type: number, message: RingMessage): void {
+    if (this.#peerHasClosed && (type === TYPE.data || type === TYPE.request || type === TYPE.offer)) {
+      message.release()
+      void this.#end(
+        new VerbsError('EPROTO', 'receive', this.link.id.description, 'the peer sent after its close'),
+      )
+      return
+    }
+    switch (type) {
+      case TYPE.data:
+        this.inbox.arrive(message)
+        return
+      case TYPE.request:
+        this.responder.answer(message)
+        return
+      case TYPE.response:
+      case TYPE.error: {
+        const known = this.requests.answer(message.correlation, (pending) =>
+          type === TYPE.response
+            ? pending.resolve(message.copy())
+            : pending.reject(decodeError(message.data)),
+        )
+        message.release()
+        if (!known)
+          void this.#end(
+            new VerbsError(
+              'EPROTO',
+              'receive',
+              this.link.id.description,
+              'the peer answered what nobody asked',
+            ),
+          )
+        return
+      }
+      case TYPE.offer:
+      case TYPE.settled:
+        this.transfers.receive(type, message)
+        return
+      case TYPE.close:
+        message.release()
+        this.#peerHasClosed = true
+        this.#peerClosed.resolve()
+        if (this.#state === 'open') void this.#shutdown(DEFAULT_TIMEOUT_MS, this.link.id.disconnected)
+    }
+  }
+
+  // — ending —
+
+  /**
+   * Both ends do the same: finish what is under way, send CLOSE, wait for the end of the other. Who
+   * began waits for the peer's CLOSE and disconnects; the other waits for that, so that its own CLOSE
+   * is not lost with the queue pair.
+   */
+  async #shutdown(timeout: number, other: Promise<unknown>): Promise<void> {
+    this.#state = 'closing'
+    this.#states.next({ state: 'draining', epoch: this.#epoch })
+    const drain = async () => {
+      await this.requests.idle()
+      await this.responder.idle()
+      await this.transfers.idle()
+      await this.outbox.postLast(TYPE.close, EMPTY)
+      await this.outbox.drained()
+      await other
+    }
+    try {
+      await within(drain(), timeout, () => this.#reset('draining takes too long'))
+      await this.#end(undefined)
+    } catch (failure) {
+      await this.#end(failure instanceof VerbsError ? failure : undefined)
+    }
+  }
+
+  /**
+   * The queue pair or the connection failed. Of several tidings of one failure, which come in any
+   * order, the one that names a broken rule says most.
+   */
+  #lost(reason: VerbsError): void {
+    if (this.#failure === undefined || reason.code === 'EPROTO') this.#failure = reason
+    void this.#end(reason)
+  }
+
+  #end(reason: CloseReason): Promise<void> {
+    this.#ending ??= this.#finish(reason)
+    return this.#ending
+  }
+
+  async #finish(reason: CloseReason): Promise<void> {
+    this.#state = 'ended'
+    this.#liveness.stop()
+    const lost = this.#failure !== undefined
+    try {
+      this.link.id.disconnect()
+    } catch {
+      // It is disconnected already, which is what was wanted.
+    }
+    await this.link.destroy()
+    // All that had arrived has been received by now: the peer's CLOSE perhaps, after which a lost
+    // connection is the end in good order, or what it did wrong.
+    const latest = lost ? this.#failure : reason
+    const final = lost && this.#peerHasClosed && latest?.code === 'ECONNRESET' ? undefined : latest
+    const failure = final ?? new VerbsError('ECANCELED', 'request', this.link.id.description, 'it was closed')
+    this.requests.rejectAll(failure)
+    this.outbox.end(failure)
+    this.transfers.end(failure)
+    this.#peerClosed.resolve()
+    const epoch = this.#epoch
+    this.#states.next(
+      final === undefined ? { state: 'closed', epoch } : { state: 'lost', epoch, reason: final },
+    )
+    this.#states.complete()
+    this.inbox.end()
+    this.#closed.resolve(final)
+  }
+
+  #silent(milliseconds: number): VerbsError {
+    const detail = `nothing was heard of the peer for ${Math.round(milliseconds)} ms`
+    return new VerbsError('ETIMEDOUT', 'heartbeat', this.link.id.description, detail)
+  }
+
+  /** The connection has become idle, or is so no longer. */
+  #rest(isIdle: boolean): void {
+    if (this.#state !== 'open') return
+    this.#states.next({ state: isIdle ? 'idle' : 'open', epoch: this.#epoch })
+    if (isIdle && this.link.liveness.closeWhenIdle) void this.close()
+  }
+
+  get #epoch(): number {
+    return this.link.peer.session?.epoch ?? 0
+  }
+
+  #reset(detail: string): VerbsError {
+    return new VerbsError('ECONNRESET', 'connection', this.link.id.description, detail)
+  }
+}
