@@ -6,7 +6,8 @@ import { type AcceptOptions, settings } from './options.js'
 
 /**
  * Accepts a connection request of a ring transport. For a program that has its own Listener and sorts
- * the requests itself with {@link isRingRequest}; {@link RingServer} does it for the others.
+ * the requests itself with {@link isRingRequest}; {@link RingServer} does it for the others. Unlike that, it
+ * takes connections of any epoch of a session: {@link RingConnection.session} says which.
  * @throws VerbsError EPROTO when it is no ring request or a malformed one, EMSGSIZE when its ring is
  *   larger than `maxPeerCapacity`, ETIMEDOUT. The request is refused with the reason before this throws.
  */

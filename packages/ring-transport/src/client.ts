@@ -141,7 +141,7 @@ export class RingClient {
   }
 
   /**
-   * Sends one message, as {@link RingConnection.send} does.
+   * Sends one message, as {@link RingConnection.send} does, with 32 bits that come with it.
    * @returns false when it was not taken, because the peer's ring is full or there is no open connection:
    *   wait for {@link writable}
    * @throws VerbsError EMSGSIZE, ESHUTDOWN when the client is closed

@@ -21,7 +21,10 @@ export interface LivenessOptions {
    * that ends it, up to a quarter of that later.
    */
   readonly idleTimeout?: number
-  /** whether this end closes a connection that is idle, in good order; default false; needs `idleTimeout` */
+  /**
+   * Whether this end closes a connection that is idle, in good order; default false; needs `idleTimeout`. A
+   * {@link RingClient} at the other end connects again.
+   */
   readonly closeWhenIdle?: boolean
 }
 

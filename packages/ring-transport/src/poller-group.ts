@@ -18,7 +18,9 @@ const MAX_POLLERS = 64
  * poller that it began with.
  */
 export class PollerGroup {
+  /** the device */
   readonly context: Context
+  /** all of them, for as long as the group is */
   readonly pollers: readonly Poller[]
 
   /** @throws UsageError for an option out of range; VerbsError when the device has not the resources */
@@ -46,6 +48,7 @@ export class PollerGroup {
     return this.pollers.reduce((sum, poller) => sum + poller.connections, 0)
   }
 
+  /** True once {@link close} has ended them. */
   get closed(): boolean {
     return this.pollers.every((poller) => poller.closed)
   }

@@ -105,10 +105,12 @@ export class RingServer {
     return this.uris[0] as string
   }
 
+  /** Where it listens, in the order given, with the ports resolved. */
   get uris(): readonly string[] {
     return this.#listeners.map((listener) => listener.uri)
   }
 
+  /** Those that are open or draining. */
   get connections(): ReadonlySet<RingConnection> {
     return this.#connections
   }
@@ -123,6 +125,7 @@ export class RingServer {
     return !this.#closing
   }
 
+  /** What became of its connection requests so far. */
   get counts(): RingServerCounts {
     return {
       connections: this.#connections.size,

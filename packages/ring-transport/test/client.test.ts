@@ -3,6 +3,7 @@ import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { RingClient, type RingClientOptions, type RingConnection, RingServer } from '../src/index.js'
 import { type Peer, startPeer } from './helpers/processes.js'
+import { resources } from './helpers/resources.js'
 import { follow, until } from './helpers/states.js'
 import { listenUri, PROVIDERS } from './helpers/uris.js'
 
@@ -185,6 +186,29 @@ describe.each(PROVIDERS)('a client over %s', (provider) => {
     for (let i = 0; i < 20_000; i++) while (!one.send(new Uint8Array(100))) await one.writable()
     await one.close()
     expect(count).toBe(20_000)
+  })
+
+  it('comes back hundreds of times, and neither descriptors nor memory are left behind', async () => {
+    const server = await listen((connection) => {
+      connection.messages.subscribe(() => connection.close({ drain: false }))
+    })
+    const one = client(server.uri, { reconnect: { min: 1, max: 2 }, capacity: 65536 })
+    one.messages.subscribe()
+    const comeBack = async (times: number) => {
+      for (let i = 0; i < times; i++) {
+        const connection = await one.opened()
+        connection.send(bytes('close'))
+        await connection.closed
+      }
+    }
+    await comeBack(30)
+    const before = await resources()
+    await comeBack(300)
+    const after = await resources()
+    expect(after.descriptors).toBeLessThanOrEqual(before.descriptors + 8)
+    // Rings and staging regions of 300 connections would be more than 38 MiB.
+    expect(after.bytes - before.bytes).toBeLessThan(16 * 2 ** 20)
+    expect(one.connection?.session?.epoch ?? 331).toBeGreaterThan(330)
   })
 
   it('that closes while it is open lets requests finish and takes no more', async () => {

@@ -69,6 +69,15 @@ describe.each(PROVIDERS)('over %s', (provider) => {
       expect(states).toEqual(['open 0'])
     })
 
+    it('without a thread answers from its event loop', async () => {
+      const watchful = { heartbeat: 50, deadAfter: 1000 }
+      const { connection } = await connectTo('echo', { mode: 'caller', ...watchful }, watchful)
+      const states = follow(connection.states)
+      await sleep(2000)
+      expect(states).toEqual(['open 0'])
+      expect(await connection.request(bytes('here'))).toEqual(bytes('here'))
+    })
+
     it('is not taken for dead by a process that was stopped itself, or whose event loop was', async () => {
       const watchful = { heartbeat: 50, deadAfter: 250 }
       const { peer, connection } = await connectTo('echo', watchful, OFF)
