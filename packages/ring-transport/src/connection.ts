@@ -22,6 +22,7 @@ import { latencyHistogram, type NativeCounter, type RingStatistics, share } from
 import type { RingOffer } from './transfer/offer.js'
 import type { TransmitOptions } from './transfer/outgoing.js'
 
+/** How a request is made. */
 export interface RequestOptions extends WaitOptions {
   /** 32 bits for the peer's handler, which sees them as {@link RingMessage.immediate}; default 0 */
   readonly immediate?: number

@@ -5,19 +5,27 @@ import { createHistogram, type RecordableHistogram } from 'node:perf_hooks'
  * responses, offers and what ends a connection or a transfer; bytes are those of their payloads.
  */
 export interface RingStatistics {
+  /** frames of the peer */
   readonly framesReceived: number
+  /** bytes of their payloads */
   readonly bytesReceived: number
+  /** frames of this end, also those that wait for the end of the turn */
   readonly framesSent: number
+  /** bytes of their payloads */
   readonly bytesSent: number
-  /** notifications of one or more frames */
+  /** notifications of the peer, of one or more frames */
   readonly notificationsReceived: number
+  /** notifications of this end, of one or more frames */
   readonly notificationsSent: number
-  /** credits, with answers to pings */
+  /** credits of the peer, with its answers to pings */
   readonly creditsReceived: number
+  /** credits of this end, with its answers to pings */
   readonly creditsSent: number
+  /** pings of the peer */
   readonly pingsReceived: number
   /** posts to the device, of one or more work requests each */
   readonly doorbells: number
+  /** work requests posted for sending and reading */
   readonly workRequests: number
   /** of those, whose bytes went with the request */
   readonly inlineRequests: number
@@ -76,6 +84,7 @@ export interface PollerStatistics {
   readonly sleeps: number
   /** of those, that this process ended, not a completion */
   readonly wakes: number
+  /** work completions taken from the queue */
   readonly completions: number
   /** times that JavaScript was woken */
   readonly doorbells: number

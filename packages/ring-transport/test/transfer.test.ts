@@ -393,15 +393,20 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     })
     it('a broken connection rejects both sides, and frees all', async () => {
       const { a, b } = await connected()
-      const offered = next(b.offers)
+      const offers: RingOffer[] = []
+      b.offers.subscribe((offer) => offers.push(offer))
       const sent = a.transmit(new Uint8Array(64 * MIB))
-      sent.catch(() => {})
-      const offer = await offered
+      const other = a.transmit(new Uint8Array(MIB))
+      for (const one of [sent, other]) one.catch(() => {})
+      await expect.poll(() => offers.length).toBe(2)
+      const [offer, open] = offers as [RingOffer, RingOffer]
       const taken = offer.accept({ onProgress: () => void b.close({ drain: false }) })
       await expect(taken).rejects.toMatchObject({ code: expect.stringMatching(/ECANCELED|ECONNRESET/) })
       await expect(sent).rejects.toMatchObject({ code: 'ECONNRESET' })
-      await a.closed
-      expect(offer.signal.aborted).toBe(true)
+      await expect(other).rejects.toMatchObject({ code: 'ECONNRESET' })
+      await Promise.all([a.closed, b.closed])
+      expect(open.signal.aborted).toBe(true)
+      await expect(open.accept()).rejects.toMatchObject({ code: 'ECANCELED' })
     })
     it('what cannot be transmitted is refused', async () => {
       const { a, b } = await connected()

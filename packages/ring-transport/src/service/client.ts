@@ -5,12 +5,14 @@ import type { CallOptions, Client, ReflectedClient, StaticService } from './type
 
 /** What services can be called through: a {@link RingConnection}, or whatever has its `request`. */
 export interface ServiceCaller {
+  /** {@link RingConnection.request} */
   request(
     bytes: Uint8Array,
     options?: { readonly immediate?: number; readonly signal?: AbortSignal; readonly timeout?: number },
   ): Promise<Uint8Array>
 }
 
+/** What holds for all calls of a service's client. */
 export interface ClientOptions {
   /** milliseconds that a call may take when it names no time, default 5000 */
   readonly timeout?: number

@@ -4,6 +4,7 @@ export type {
   CallOptions,
   Client,
   Fields,
+  GeneratedMethod,
   Implementation,
   MessageFields,
   MethodName,
@@ -12,4 +13,5 @@ export type {
   RequestOf,
   ResponseOf,
   StaticService,
+  Unary,
 } from './types.js'

@@ -6,6 +6,7 @@ import type { Implementation, ReflectedImplementation, StaticService } from './t
 
 /** What services can be served on: a {@link RingConnection}, or whatever has its `handle`. */
 export interface ServiceHost {
+  /** {@link RingConnection.handle} */
   handle(handler: RequestHandler | undefined): void
 }
 

@@ -9,9 +9,12 @@ export interface StaticService<S> {
 }
 
 /** What a method of a generated service class looks like to TypeScript. */
-interface GeneratedMethod {
+export interface GeneratedMethod {
+  /** `/package.Service/Method` */
   readonly path: string
+  /** name of the request's message type, as the .proto has it */
   readonly requestType: string
+  /** name of the response's message type, as the .proto has it */
   readonly responseType: string
 }
 
@@ -39,7 +42,9 @@ export type Fields<T> = T extends Uint8Array | string | number | boolean | null 
       : T
 
 /** What answers one method. Declared as a method, so that `request` may be typed as the message class too. */
-type Unary<Q, R> = { answer(request: Q): Fields<R> | Promise<Fields<R>> }['answer']
+export type Unary<Q, R> = {
+  /** its response, or a promise of it */ answer(request: Q): Fields<R> | Promise<Fields<R>>
+}['answer']
 
 /**
  * What answers the methods of a service, all of them. `request` is an instance of the message's class,

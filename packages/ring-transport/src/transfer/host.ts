@@ -9,7 +9,7 @@ export interface TransferHost {
   readonly protectionDomain: ProtectionDomain
   /** whether messages are taken away at their release */
   readonly debug: boolean
-  /** Sends a frame, behind those that wait for room. Undefined when it is sent, or the connection has ended. */
+  /** Sends a frame, behind those that wait for room. Undefined: it is sent, or the connection has ended. */
   post(frame: FrameFields, bytes: Uint8Array, wanted?: () => boolean): Promise<void> | undefined
   /** Sends a frame if there is room now. */
   send(frame: FrameFields, bytes: Uint8Array): boolean
@@ -19,6 +19,6 @@ export interface TransferHost {
   hold(): Place
   /** Ends the connection. */
   fail(reason: VerbsError): void
-  /** Messages outlive their connection: until the returned function is called, so does the protection domain. */
+  /** Keeps the protection domain, as messages outlive their connection, until the returned function is called. */
   keep(): () => void
 }

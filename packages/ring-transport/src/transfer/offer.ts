@@ -21,6 +21,7 @@ export interface AcceptOfferOptions {
   readonly signal?: AbortSignal
 }
 
+/** How an offer is read chunk by chunk. */
 export interface ChunkOptions {
   /** bytes of a chunk but the last, 4096 … half of `maxTransferMemory`, default 1 MiB */
   readonly chunkSize?: number
@@ -83,7 +84,7 @@ export class RingOffer {
     this.correlation = frame.correlation
   }
 
-  /** Aborts, with the reason, when the sender withdraws the offer or the connection ends. */
+  /** Aborts, with the reason, when the sender withdraws it or the connection ends before it is settled. */
   get signal(): AbortSignal {
     return this.#over.signal
   }
