@@ -47,6 +47,9 @@ export class Exchange {
   readonly #peerClosed = deferred<void>()
   readonly #states = new ReplaySubject<ConnectionState>(1)
   readonly #liveness: Liveness
+  /** Passes on what has arrived and all that does, in order. By itself a turn after the connection was made. */
+  readonly begin: () => void
+  #begun = false
   #state: 'open' | 'closing' | 'ended' = 'open'
   #peerHasClosed = false
   #ending: Promise<void> | undefined
@@ -99,8 +102,13 @@ export class Exchange {
       idle: (isIdle) => this.#rest(isIdle),
     })
     this.#liveness.start()
+    this.begin = () => {
+      if (this.#begun) return
+      this.#begun = true
+      link.start(sink)
+    }
     // The owner first gets a turn to subscribe and to set a handler.
-    setImmediate(() => link.start(sink))
+    setImmediate(this.begin)
     void link.id.disconnected.then((reason) => this.#lost(reason ?? this.#reset('the peer vanished')))
   }
 

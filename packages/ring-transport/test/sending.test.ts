@@ -1,8 +1,8 @@
 import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { describe, expect, it } from 'vitest'
-import { Poller, type RingConnection } from '../src/index.js'
+import { Poller, RingConnection } from '../src/index.js'
 import { PROVIDERS, pair } from './helpers/pair.js'
-import { pattern, sendAll } from './helpers/processes.js'
+import { pattern, sendAll, startPeer } from './helpers/processes.js'
 
 const copies = (connection: RingConnection, count: number) =>
   firstValueFrom(
@@ -134,6 +134,29 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       }
       expect(next).toBe(5000)
       expect(seen.size).toBe(1)
+    })
+
+    it('begins with what came before the connection was in the program’s hands', async () => {
+      const { context } = await contextOf(uri())
+      using poller = new Poller(context, { mode })
+      const peer = await startPeer('counts', { uri: uri() })
+      try {
+        await using connection = await RingConnection.connect(peer.uri, { poller })
+        // Still in the turn in which it was made: messages arrive, and nobody can have taken them.
+        const deadline = performance.now() + 5_000
+        for (let came = 0; came < 5; came += poller.drain(5))
+          if (performance.now() > deadline) throw new Error('nothing comes')
+        const seen: number[] = []
+        await expect
+          .poll(() => {
+            connection.drain(({ immediate }) => seen.push(immediate))
+            return seen.length
+          })
+          .toBe(10)
+        expect(seen).toEqual(Array.from({ length: 10 }, (_, i) => i))
+      } finally {
+        await peer.stop()
+      }
     })
 
     it('takes at most its limit and what came before, and not beside another consumer', async () => {

@@ -74,6 +74,11 @@ const roles = {
     )
     connection.send(new TextEncoder().encode(`epoch ${connection.session?.epoch}`))
   },
+  /** says ten numbers before it is asked */
+  counts(connection) {
+    for (let i = 0; i < 10; i++) connection.send(new Uint8Array(8), i)
+    connection.flush()
+  },
   /** connections are open when it exits by itself */
   exits(connection) {
     connection.messages.subscribe(() => process.exit(7))

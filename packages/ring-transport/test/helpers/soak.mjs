@@ -29,12 +29,16 @@ if (role === 'receive') {
   let received = 0
   let wrong = 0
   let bytes = 0
+  let firstWrong
   let view
   const check = (memory, offset, length, immediate) => {
     if (view === undefined || view.buffer !== memory.buffer) view = new DataView(memory.buffer)
     const first = word()
     const words = 2 + (first & 7)
-    if (length !== words * 4 || immediate !== received >>> 0) wrong++
+    if (length !== words * 4 || immediate !== received >>> 0) {
+      wrong++
+      firstWrong ??= { message: received, length, expected: words * 4, immediate }
+    }
     let value = first
     for (let at = 0; at < length; at += 4) {
       const found = view.getInt32(memory.byteOffset + offset + at, true)
@@ -58,7 +62,7 @@ if (role === 'receive') {
       })
       connection.handle(async () => {
         await all
-        return Buffer.from(JSON.stringify({ received, wrong, bytes, checksum }))
+        return Buffer.from(JSON.stringify({ received, wrong, bytes, checksum, firstWrong }))
       })
       if (mode === 'caller') {
         const take = (message) => check(message.bytes, message.offset, message.length, message.immediate)
@@ -107,8 +111,8 @@ if (role === 'receive') {
   }
   connection.flush()
   const answer = await connection.request(Buffer.from('what did you count?'), { timeout: 60_000 })
-  const { received, wrong, bytes, checksum: theirs } = JSON.parse(Buffer.from(answer).toString())
-  process.send({ received, wrong, bytes, same: theirs === checksum, stalls })
+  const { received, wrong, bytes, checksum: theirs, firstWrong } = JSON.parse(Buffer.from(answer).toString())
+  process.send({ received, wrong, bytes, same: theirs === checksum, stalls, firstWrong })
   await connection.close()
   poller.close()
 }
