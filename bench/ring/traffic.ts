@@ -49,13 +49,7 @@ export async function respond(endpoint: Endpoint, size: number): Promise<void> {
     counted = 0
     endpoint.send(report)
   }
-  const { turn } = endpoint
-  if (turn === undefined) return
-  // Polls for ever, with a turn of the event loop when nothing has come for a while.
-  for (;;) {
-    for (let polls = 0; polls < 50_000; polls++) turn()
-    await new Promise((resolve) => setImmediate(resolve))
-  }
+  if (endpoint.turn !== undefined) await poll(endpoint, () => false)
 }
 
 /** Round trips for about `milliseconds` each way of timing. */
