@@ -64,7 +64,7 @@ class EventEndpoint implements Endpoint {
 /** The program polls, and allocates nothing. */
 class PollingEndpoint implements Endpoint {
   receiver: Receiver = () => {}
-  readonly turn: () => void
+  readonly turn: () => number
   readonly #connection: RingConnection
   readonly #send: (message: Uint8Array) => boolean
 

@@ -1,5 +1,6 @@
 // What both processes of a case do. The first byte of a message says what becomes of it, so that the
 // receiver looks at each.
+import { median } from '../table.js'
 import { type Endpoint, poll } from './endpoint.js'
 
 const ANSWER = 0
@@ -21,6 +22,7 @@ export interface Latency {
 export interface Rate {
   messagesPerSecond: number
   mebibytesPerSecond: number
+  /** messages of a burst */
   count: number
 }
 
@@ -28,6 +30,7 @@ const WARM_UP_ROUNDS = 5_000
 const LEAST_ROUNDS = 200
 const MOST_ROUNDS = 400_000
 const FIRST_COUNT = 64
+const BURSTS = 5
 const LEAST_COUNT = 16
 
 /** Answers, counts and reports, until the process is ended. */
@@ -49,13 +52,7 @@ export async function respond(endpoint: Endpoint, size: number): Promise<void> {
     counted = 0
     endpoint.send(report)
   }
-  const { turn } = endpoint
-  if (turn === undefined) return
-  // Polls for ever, with a turn of the event loop when nothing has come for a while.
-  for (;;) {
-    for (let polls = 0; polls < 50_000; polls++) turn()
-    await new Promise((resolve) => setImmediate(resolve))
-  }
+  if (endpoint.turn !== undefined) await poll(endpoint, () => false)
 }
 
 /** Round trips for about `milliseconds` each way of timing. */
@@ -112,19 +109,27 @@ async function roundTrips(
   else await poll(endpoint, () => round === rounds)
 }
 
-/** Messages one way for about `milliseconds`: from the first until the receiver has reported the last. */
+/**
+ * Messages one way: the median of five bursts that take about `milliseconds` in all, each from the first
+ * message until the receiver has reported the last.
+ */
 export async function rate(endpoint: Endpoint, size: number, milliseconds: number): Promise<Rate> {
   const start = performance.now()
-  let count = FIRST_COUNT
-  let took = await burst(endpoint, size, count)
-  // Warms up, and finds out how many messages fill the time.
-  while (took < milliseconds / 4 && performance.now() - start < milliseconds * 2) {
+  const each = milliseconds / BURSTS
+  let fastest = 0
+  // Warms up, and finds out how many messages fill the time: the fastest burst tells, which nothing disturbed.
+  for (
+    let count = FIRST_COUNT, took = 0;
+    took < each && performance.now() - start < milliseconds;
     count *= 2
+  ) {
     took = await burst(endpoint, size, count)
+    fastest = Math.max(fastest, count / took)
   }
-  count = Math.max(LEAST_COUNT, Math.round((count * milliseconds) / took))
-  took = await burst(endpoint, size, count)
-  const messagesPerSecond = (count / took) * 1000
+  const count = Math.max(LEAST_COUNT, Math.round(fastest * each))
+  const times: number[] = []
+  for (let i = 0; i < BURSTS; i++) times.push(await burst(endpoint, size, count))
+  const messagesPerSecond = (count / median(times)) * 1000
   return { messagesPerSecond, mebibytesPerSecond: (messagesPerSecond * size) / 2 ** 20, count }
 }
 

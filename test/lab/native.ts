@@ -21,9 +21,14 @@ export const deviceTest = join('build', 'native-plain', 'ibverbs_smoke')
 /** The ping-pong over the package's native layer (bench/native), likewise. */
 export const verbsPingpong = join('build', 'bench', 'verbs-pingpong')
 
+/** The same over the ring. */
+export const ringPingpong = join('build', 'bench', 'ring-pingpong')
+
 export const buildDeviceTest = (): Promise<void> => build('test/native', deviceTest)
 
 export const buildVerbsBenchmarks = (): Promise<void> => build('bench/native', verbsPingpong)
+
+export const buildRingBenchmarks = (): Promise<void> => build('bench/native', ringPingpong)
 
 /** One program of a CMake project, with the providers that it runs on. */
 async function build(source: string, program: string): Promise<void> {

@@ -8,6 +8,7 @@ import { type LabParts, prepareLab } from './lab-parts.js'
 import { LocalShell } from './local-shell.js'
 import { buildDeviceTest } from './native.js'
 import { top } from './paths.js'
+import { ringBench } from './ring-bench.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
 import { swapBench } from './swap-bench.js'
 import { verbsBench } from './verbs-bench.js'
@@ -17,11 +18,14 @@ const usage = `usage: npm run lab [-- COMMAND]
   (nothing)              the tests inside one guest, then those on the host
   guest [VITEST OPTION]  only the tests inside one guest
   host [VITEST OPTION]   only those on the host: the harness itself, and two guests on one wire
-  bench [swap|verbs]     swap between two guests, beside nbdkit over TCP; verbs on a guest's devices,
-                         beside perftest. Both by default
+  bench [verbs|ring|swap]
+                         verbs on a guest's devices, beside perftest; the ring over rxe, beside sockets and
+                         perftest; swap between two guests, beside nbdkit over TCP. All by default
   exec SHELL COMMAND     boot one guest and run a command in it
   demo                   remote swap between two guests, against local memory and a local disk
 `
+
+const benchmarks = { verbs: verbsBench, ring: ringBench, swap: swapBench } as const
 
 const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--config']
 // Colours and redrawn lines are for terminals.
@@ -75,12 +79,12 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
   const parts = await prepareLab(say)
   if (command === 'bench') {
     const [only] = rest
-    if (only !== undefined && only !== 'swap' && only !== 'verbs') {
+    const chosen = Object.entries(benchmarks).filter(([name]) => only === undefined || only === name)
+    if (chosen.length === 0) {
       process.stderr.write(usage)
       return 2
     }
-    if (only !== 'swap') await verbsBench(parts, say)
-    if (only !== 'verbs') await swapBench(parts, say)
+    for (const [, benchmark] of chosen) await benchmark(parts, say)
     return 0
   }
   if (command === 'exec') {

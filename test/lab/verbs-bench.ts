@@ -1,11 +1,9 @@
 import { Guest } from './guest.js'
 import type { LabParts } from './lab-parts.js'
 import { buildVerbsBenchmarks, verbsPingpong } from './native.js'
-import type { Shell } from './shell.js'
+import { devicesOf, perftestLatency, pingpong, spread } from './perftest.js'
 
 const rounds = 5
-const iterations = 2000
-const deadlineMs = 60_000
 /** What ours may take of perftest's time. */
 const limit = 1.05
 
@@ -13,14 +11,6 @@ const tests = [
   { ours: 'write-lat', perftest: 'ib_write_lat' },
   { ours: 'send-lat', perftest: 'ib_send_lat' },
 ] as const
-
-/** An RDMA device of a guest, and how it is reached. */
-interface Device {
-  name: string
-  address: string
-  /** What perftest needs beside the device's name. */
-  perftest: readonly string[]
-}
 
 /**
  * Half a round trip of 64 bytes on each of a guest's devices, from one process of it to another: our
@@ -36,7 +26,7 @@ export async function verbsBench(parts: LabParts, print: (line: string) => void)
       const pairs: { ours: number; theirs: number }[] = []
       for (let round = 0; round < rounds; round++) {
         pairs.push({
-          ours: await pingpong(guest, device, ours),
+          ours: await pingpong(guest, verbsPingpong, device, ours),
           theirs: await perftestLatency(guest, device, perftest),
         })
       }
@@ -49,84 +39,4 @@ export async function verbsBench(parts: LabParts, print: (line: string) => void)
       )
     }
   }
-}
-
-/** Every device that the guest has now, by the address of its network interface. */
-async function devicesOf(shell: Shell): Promise<Device[]> {
-  const devices: Device[] = []
-  for (const [, name, port] of (await shell.run(['rdma', 'link'])).matchAll(
-    /^link (\S+)\/1 .*netdev (\S+)/gm,
-  )) {
-    const addresses = await shell.run(['ip', '-o', '-4', 'address', 'show', 'dev', port as string])
-    const address = /inet ([\d.]+)\//.exec(addresses)?.[1]
-    if (name === undefined || address === undefined) continue
-    const sysfs = `/sys/class/infiniband/${name}`
-    const nodeType = await shell.run(['cat', `${sysfs}/node_type`])
-    const iwarp = nodeType.includes('RNIC')
-    devices.push({ name, address, perftest: iwarp ? ['-R'] : ['-x', await ipv4GidIndex(shell, sysfs)] })
-  }
-  return devices
-}
-
-/** The entry ::ffff:a.b.c.d of the GID table. */
-async function ipv4GidIndex(shell: Shell, sysfs: string): Promise<string> {
-  const found = await shell.run(
-    `grep -l '^0000:0000:0000:0000:0000:ffff:' ${sysfs}/ports/1/gids/? | head -n 1`,
-  )
-  return found.trim().split('/').at(-1) ?? ''
-}
-
-async function pingpong(shell: Shell, device: Device, test: string): Promise<number> {
-  const server = shell.start([
-    'taskset',
-    '-c',
-    '1',
-    verbsPingpong,
-    '--listen',
-    `rdma://${device.address}:7471`,
-  ])
-  const [, uri] = await server.waitForLine(/^listening (\S+)$/, deadlineMs)
-  const out = await shell.run(
-    [
-      ...['taskset', '-c', '0', verbsPingpong, '--connect', uri as string, '--test', test],
-      ...['--iterations', String(iterations)],
-    ],
-    { deadlineMs },
-  )
-  await server.ended(deadlineMs)
-  return (JSON.parse(out) as { p50Us: number }).p50Us
-}
-
-async function perftestLatency(shell: Shell, device: Device, program: string): Promise<number> {
-  let out = ''
-  for (let tries = 0; tries < 5; tries++) {
-    out = await perftest(shell, device, program)
-    // #bytes #iterations t_min t_max t_typical …: the typical one is the median. They are "inf" when it
-    // could not find out the processor's clock rate, which it measures anew each time.
-    const typical = /^\s*64\s+\d+\s+[\d.]+\s+[\d.]+\s+([\d.]+)/m.exec(out)?.[1]
-    if (typical !== undefined) return Number(typical)
-  }
-  throw new Error(`${program} printed no figures:\n${out}`)
-}
-
-async function perftest(shell: Shell, device: Device, program: string): Promise<string> {
-  const command = (core: string) => [
-    ...['taskset', '-c', core, program, '-d', device.name, '-F', '-s', '64', '-n', String(iterations)],
-    ...device.perftest,
-  ]
-  const server = shell.start(['stdbuf', '-oL', ...command('1')])
-  await server.waitForLine(/Waiting for client/, deadlineMs)
-  const out = await shell.run([...command('0'), device.address], { deadlineMs })
-  await server.ended(deadlineMs)
-  return out
-}
-
-function spread(samples: readonly number[]): { median: number; text: string } {
-  const sorted = [...samples].sort((a, b) => a - b)
-  const [least = Number.NaN, middle = Number.NaN, most = Number.NaN] = [
-    sorted.at(0),
-    sorted.at(Math.floor(sorted.length / 2)),
-    sorted.at(-1),
-  ]
-  return { median: middle, text: `${middle.toFixed(1)} (${least.toFixed(1)}–${most.toFixed(1)})` }
 }
