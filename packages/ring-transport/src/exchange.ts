@@ -65,8 +65,9 @@ export class Exchange {
       return reason
     }
     this.outbox = new Outbox(link, failed)
-    this.responder = new Responder((type, correlation, bytes) =>
-      this.outbox.post({ type, correlation }, bytes),
+    this.responder = new Responder(
+      (type, correlation, bytes) => this.outbox.post({ type, correlation }, bytes),
+      () => this.#lost(this.#flooded()),
     )
     this.transfers = new Transfers(
       {
@@ -261,6 +262,11 @@ export class Exchange {
     this.#states.complete()
     this.inbox.end()
     this.#closed.resolve(final)
+  }
+
+  #flooded(): VerbsError {
+    const detail = 'the peer asks without end and takes no answers'
+    return new VerbsError('ENOBUFS', 'request', this.link.id.description, detail)
   }
 
   #silent(milliseconds: number): VerbsError {
