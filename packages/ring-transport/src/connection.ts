@@ -2,7 +2,6 @@ import type { Histogram, RecordableHistogram } from 'node:perf_hooks'
 import {
   ConnectionId,
   type Context,
-  deferred,
   type MemoryRegion,
   type ScatterGatherElement,
   UsageError,
@@ -201,7 +200,7 @@ export class RingConnection {
    * @throws UsageError when nothing is claimed or less than `length`; VerbsError ESHUTDOWN
    */
   commit(immediate = 0, length = this.#exchange.outbox.claimed): void {
-    if (!this.#exchange.isOpen) throw this.#exchange.shut()
+    this.#exchange.requireOpen()
     this.#exchange.outbox.commit(TYPE.data, length, immediate)
   }
 
@@ -257,16 +256,7 @@ export class RingConnection {
   async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
     signal?.throwIfAborted()
     this.#exchange.requireOpen()
-    const writable = this.#exchange.outbox.writable()
-    if (signal === undefined) return writable
-    const aborted = deferred<never>()
-    const abort = () => aborted.reject(signal.reason)
-    signal.addEventListener('abort', abort, { once: true })
-    try {
-      await Promise.race([writable, aborted.promise])
-    } finally {
-      signal.removeEventListener('abort', abort)
-    }
+    await this.#exchange.outbox.writable(signal)
   }
 
   /**
@@ -318,13 +308,12 @@ export class RingConnection {
     } catch (failure) {
       return Promise.reject(failure)
     }
-    const { correlation, response } = this.#exchange.requests.add(timeout)
-    const sent = () => this.#exchange.requests.sent(correlation)
-    const fail = (reason: unknown) => this.#exchange.requests.reject(correlation, reason)
+    const { outbox, requests } = this.#exchange
+    const { correlation, response } = requests.add(timeout)
+    const fail = (reason: unknown) => requests.reject(correlation, reason)
     const frame = { type: TYPE.request, correlation, immediate }
-    const posted = this.#exchange.outbox.post(frame, bytes, () => this.#exchange.requests.has(correlation))
-    if (posted === undefined) sent()
-    else posted.then(sent, fail)
+    const wanted = () => requests.has(correlation)
+    outbox.post(frame, bytes, wanted, () => requests.sent(correlation))?.catch(fail)
     if (signal === undefined) return response
     const abort = () => fail(signal.reason)
     signal.addEventListener('abort', abort, { once: true })

@@ -104,6 +104,9 @@ export class Lane {
   /** From now on each batch tells when it has left: the last frames of a connection are on their way. */
   signalAll(): void {
     this.#signaled = true
+    // At once, as native code also posts by itself, in `reserve`.
+    this.#port.flush(this.#next, true)
+    this.#read()
   }
 
   /** Posts what is laid out. {@link SEND}.full: a writable event follows. */

@@ -286,7 +286,7 @@ export class Link implements FrameSink, MessageSource {
         this.#pass((sink) => sink.writable((offset & GRANT_ROOM) !== 0))
         break
       case TYPE.read:
-        this.#pass((sink) => sink.read(correlation, offset))
+        this.#pass((sink) => sink.read(correlation >>> 0, offset))
         break
       case TYPE.broken: {
         const reason = brokenReason(this.id, offset, length)

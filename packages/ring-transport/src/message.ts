@@ -45,7 +45,8 @@ export class RingMessage {
     this.#offset = offset
     this.length = length
     this.end = end
-    this.correlation = correlation
+    // It comes from a word with a sign.
+    this.correlation = correlation >>> 0
     this.#immediate = immediate
   }
 

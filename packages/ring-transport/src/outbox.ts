@@ -1,4 +1,4 @@
-import { deferred, UsageError, VerbsError } from '@rdmakit/verbs'
+import { type Deferred, deferred, UsageError, VerbsError } from '@rdmakit/verbs'
 import type { Lane } from './lane.js'
 import type { Link } from './link.js'
 import { SEND } from './native.js'
@@ -11,9 +11,13 @@ interface Waiting {
   readonly bytes: Uint8Array
   /** whether it is still to be sent when its turn comes */
   readonly wanted: () => boolean
+  readonly onSent: () => void
   readonly resolve: () => void
   readonly reject: (reason: unknown) => void
 }
+
+/** Waiting frames from which on it is looked whether they are still wanted. */
+const LEAST_PRUNED = 64
 
 /** What a frame carries beside its bytes. */
 export interface FrameFields {
@@ -29,16 +33,20 @@ export interface FrameFields {
 export class Outbox {
   readonly #link: Link
   readonly #lane: Lane
+  /** bytes of the longest frame */
+  readonly #most: number
   readonly #failed: () => VerbsError
   readonly #flush = () => this.flush()
-  readonly #waiting: Waiting[] = []
-  #writable = deferred<void>()
+  #waiting: Waiting[] = []
+  /** those who wait for room */
+  readonly #writers = new Set<Deferred<void>>()
   #progress: (() => void) | undefined
   /** bytes that the application has claimed, while it fills them, else −1 */
   claimed = -1
   #full = false
+  #pruneAt = LEAST_PRUNED
   #flushScheduled = false
-  #ended = false
+  #reason: VerbsError | undefined
   /** messages and bytes that were taken, of all types */
   frames = 0
   bytes = 0
@@ -49,8 +57,8 @@ export class Outbox {
   constructor(link: Link, failed: () => VerbsError) {
     this.#link = link
     this.#lane = link.lane
+    this.#most = link.maxMessageLength
     this.#failed = failed
-    this.#writable.promise.catch(() => {})
   }
 
   // --- hot path: nothing is allocated, and no call leaves JavaScript but for each batch ---
@@ -67,7 +75,9 @@ export class Outbox {
 
   /** Room for a frame of `length` bytes: its offset in the lane, −1 when there is none. */
   claim(length: number): number {
-    if (this.claimed >= 0) throw new UsageError('claim what is claimed already; commit() or abort() it first')
+    if (length !== length >>> 0 && !(length > 0xffff_ffff))
+      throw new UsageError(`a message is of a whole number of bytes from 0, not ${length}`)
+    if (this.claimed >= 0) throw new UsageError('there is a claim already; commit() or abort() it first')
     if (!this.#place(length)) return -1
     this.claimed = length
     return this.#at
@@ -97,6 +107,7 @@ export class Outbox {
   }
 
   #tryPlace(length: number): boolean {
+    if (length > this.#most) throw this.#refusal(SEND.tooLong, length)
     const at = this.#lane.place(length)
     if (at > 0) {
       this.#at = at
@@ -106,7 +117,7 @@ export class Outbox {
       this.#refuse()
       return false
     }
-    throw this.#reason(-at, length)
+    throw this.#refusal(-at, length)
   }
 
   #commit(type: number, length: number, correlation: number, immediate: number): void {
@@ -128,21 +139,40 @@ export class Outbox {
     if (this.#waiting.length > 0 || this.#full) this.#afterClaim()
   }
 
-  /** Sends, waiting for room as long as `wanted`. Undefined when it is done already. */
+  /**
+   * Sends, waiting for room as long as `wanted`. Undefined when it is done already.
+   * @param onSent called when the frame has its place among those that leave, before any answer can come
+   */
   post(
     { type, correlation = 0, immediate = 0 }: FrameFields,
     bytes: Uint8Array,
     wanted: () => boolean = () => true,
+    onSent: () => void = () => {},
   ): Promise<void> | undefined {
-    if (this.#ended) return undefined
+    if (this.#reason !== undefined) return undefined
     try {
-      if (this.send(type, correlation, immediate, bytes)) return undefined
+      if (this.send(type, correlation, immediate, bytes)) {
+        onSent()
+        return undefined
+      }
     } catch (failure) {
       return Promise.reject(failure)
     }
+    if (this.#waiting.length >= this.#pruneAt) this.#prune()
     const { promise, resolve, reject } = deferred<void>()
-    this.#waiting.push({ type, correlation, immediate, bytes, wanted, resolve, reject })
+    this.#waiting.push({ type, correlation, immediate, bytes, wanted, onSent, resolve, reject })
     return promise
+  }
+
+  /** Lets go of frames that nobody wants sent any more, such as requests that timed out meanwhile. */
+  #prune(): void {
+    const kept: Waiting[] = []
+    for (const frame of this.#waiting) {
+      if (frame.wanted()) kept.push(frame)
+      else frame.resolve()
+    }
+    this.#waiting = kept
+    this.#pruneAt = Math.max(LEAST_PRUNED, 2 * kept.length)
   }
 
   /** Sends the last frame: from it on, all tells when it has left, for {@link drained}. */
@@ -151,15 +181,29 @@ export class Outbox {
     return this.post({ type }, bytes)
   }
 
-  /** Resolves when there is room for what was refused; at once when nothing was. */
-  writable(): Promise<void> {
-    return this.#full ? this.#writable.promise : Promise.resolve()
+  /**
+   * Resolves when there is room for what was refused; at once when nothing was.
+   * @throws what ended the connection; the signal's reason
+   */
+  async writable(signal?: AbortSignal): Promise<void> {
+    if (this.#reason !== undefined) throw this.#reason
+    if (!this.#full) return
+    const waiter = deferred<void>()
+    const abort = () => waiter.reject(signal?.reason)
+    this.#writers.add(waiter)
+    signal?.addEventListener('abort', abort, { once: true })
+    try {
+      await waiter.promise
+    } finally {
+      this.#writers.delete(waiter)
+      signal?.removeEventListener('abort', abort)
+    }
   }
 
   flush(): void {
     this.#flushScheduled = false
     // When the queue is full, a writable event follows.
-    if (!this.#ended && this.#lane.flush() === SEND.failed) this.#failed()
+    if (this.#reason === undefined && this.#lane.flush() === SEND.failed) this.#failed()
   }
 
   /** Posts what waits for the end of the turn. */
@@ -169,7 +213,7 @@ export class Outbox {
 
   /** A writable event. @param room the frame that was refused fits now */
   onWritable(room: boolean): void {
-    if (this.#ended) return
+    if (this.#reason !== undefined) return
     this.flush()
     this.#progress?.()
     if (room && this.claimed < 0) this.#resume()
@@ -178,7 +222,7 @@ export class Outbox {
   /** Resolves when a close frame and all before it have completed, or the connection has ended. */
   async drained(): Promise<void> {
     this.flush()
-    while (!this.#ended && !this.#link.drained())
+    while (this.#reason === undefined && !this.#link.drained())
       await new Promise<void>((resolve) => {
         this.#progress = resolve
       })
@@ -186,9 +230,9 @@ export class Outbox {
 
   /** The connection has ended. */
   end(reason: VerbsError): void {
-    this.#ended = true
+    this.#reason = reason
     for (const { reject } of this.#waiting.splice(0)) reject(reason)
-    this.#writable.reject(reason)
+    for (const writer of this.#writers) writer.reject(reason)
     this.#progress?.()
   }
 
@@ -199,28 +243,26 @@ export class Outbox {
 
   /** What the claim held up goes now; if there is no room for it, a writable event follows. */
   #afterClaim(): void {
-    if (!this.#ended) this.#resume()
+    if (this.#reason === undefined) this.#resume()
   }
 
   #resume(): void {
     if (!this.#sendWaiting()) return
     this.#full = false
-    const waiters = this.#writable
-    this.#writable = deferred<void>()
-    this.#writable.promise.catch(() => {})
-    waiters.resolve()
+    for (const { resolve } of this.#writers) resolve()
   }
 
   /** False when the first of them found no room again. */
   #sendWaiting(): boolean {
     let done = 0
     try {
-      for (const { type, correlation, immediate, bytes, wanted, resolve, reject } of this.#waiting) {
+      for (const { type, correlation, immediate, bytes, wanted, onSent, resolve, reject } of this.#waiting) {
         try {
           if (wanted()) {
             if (!this.#tryPlace(bytes.length)) return false
             this.#lane.bytes.set(bytes, this.#at)
             this.#commit(type, bytes.length, correlation, immediate)
+            onSent()
           }
           resolve()
         } catch (failure) {
@@ -234,7 +276,7 @@ export class Outbox {
     }
   }
 
-  #reason(code: number, length: number): VerbsError {
+  #refusal(code: number, length: number): VerbsError {
     if (code === SEND.tooLong)
       return new VerbsError(
         'EMSGSIZE',

@@ -186,10 +186,10 @@ export class Poller {
   drain(limit = DRAIN_BATCH): number {
     if (this.#draining) throw new UsageError('drain was called by what it had called')
     if (this.#closed) return 0
-    if (this.#callers) return this.#take(this.#native.turn(), limit)
-    const taken = this.#take(Atomics.load(this.#words, this.#layout.head), limit)
-    if (taken > 0 && Atomics.load(this.#words, this.#layout.full) !== 0) this.#native.wake()
-    return taken
+    return this.#take(
+      this.#callers ? this.#native.turn() : Atomics.load(this.#words, this.#layout.head),
+      limit,
+    )
   }
 
   /** @internal the words in which native code tells a connection where it may lay out frames */
@@ -295,29 +295,36 @@ export class Poller {
   #drain(): void {
     if (this.#closed) return
     const words = this.#words
-    const { head, full, idle } = this.#layout
+    const { head, idle } = this.#layout
     Atomics.store(words, idle, 0)
-    for (let batch = 0; batch < DRAIN_BATCHES_PER_TURN; ) {
-      if (this.#take(Atomics.load(words, head), DRAIN_BATCH) > 0) {
-        if (Atomics.load(words, full) !== 0) this.#native.wake()
-        batch++
-        continue
+    let again = true
+    try {
+      for (let batch = 0; batch < DRAIN_BATCHES_PER_TURN; ) {
+        if (this.#take(Atomics.load(words, head), DRAIN_BATCH) > 0) {
+          batch++
+          continue
+        }
+        Atomics.store(words, idle, 1)
+        // More may have come. If the thread has taken the word, its doorbell is on the way.
+        again = Atomics.load(words, head) !== this.#tail && Atomics.exchange(words, idle, 0) !== 0
+        if (!again) return
       }
-      Atomics.store(words, idle, 1)
-      if (Atomics.load(words, head) === this.#tail) return
-      // More came. If the thread has taken the word, its doorbell is on the way.
-      if (Atomics.exchange(words, idle, 0) === 0) return
+    } finally {
+      // Also after an exception of the application's, or nothing would ring again.
+      if (again) setImmediate(() => this.#drain())
     }
-    setImmediate(() => this.#drain())
   }
 
   // --- hot path: nothing is allocated for a message whose sink allocates nothing ---
   /** Dispatches up to `limit` descriptors, shows the new tail, and posts what was sent meanwhile. */
   #take(head: number, limit: number): number {
     const from = this.#tail
-    if (head === from) return 0
+    if (head === from) {
+      this.#flush()
+      return 0
+    }
     const words = this.#words
-    const { descriptors, descriptorCount, tail } = this.#layout
+    const { descriptors, descriptorCount, tail, full } = this.#layout
     this.#draining = true
     try {
       for (let left = limit; left > 0 && this.#tail !== head; left--) {
@@ -340,6 +347,7 @@ export class Poller {
       }
     } finally {
       Atomics.store(words, tail, this.#tail)
+      if (Atomics.load(words, full) !== 0) this.#native.wake()
       this.#draining = false
       this.#flush()
     }

@@ -45,7 +45,7 @@ export class Responder {
     try {
       const result = this.handler(request)
       if (result instanceof Uint8Array) respond(result)
-      else Promise.resolve(result).then(respond, fail)
+      else Promise.resolve(result).then(respond, fail).catch(fail)
     } catch (failure) {
       fail(failure)
     }

@@ -36,6 +36,8 @@ class LoopWatch {
 
   // Whether the loop is kept alive.
   void set_ref(bool on);
+  // Makes the loop look again no later than after so many milliseconds.
+  void wake_after(uint64_t milliseconds);
   // Nothing is called any more, and the channel not looked at: it may be closed. The watch is gone after
   // this.
   void close();
@@ -46,7 +48,6 @@ class LoopWatch {
   int start(napi_value doorbell);
   void on_readable();
   void before_sleep();
-  void wake_after(uint64_t milliseconds);
   void ring();
   void handle_closed();
   static LoopWatch& of(UvHandle* handle) { return *static_cast<LoopWatch*>(uv_handle_get_data(handle)); }

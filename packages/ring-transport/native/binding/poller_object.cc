@@ -84,7 +84,10 @@ PollerObject::PollerObject(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Po
   if (options.max_connections > kMaxConnections) throw failure(env, EINVAL, "Poller", "too many connections");
   // Connections keep the event loop alive (setRef), a poller without any does not.
   if (options.mode == Mode::caller) {
-    poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options, [] {});
+    // It is called on this thread only, and not after `end`, which takes the watch away.
+    poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options, [this] {
+      if (watch_ != nullptr) watch_->wake_after(0);
+    });
     check(env, poller_->start(), "Poller");
     int error = 0;
     watch_ = LoopWatch::open(env, poller_, info[7], error);

@@ -160,6 +160,8 @@ void Poller::ask(uint32_t number, uint32_t wish) {
 
 void Poller::wake() {
   any_attention_.store(true, std::memory_order_seq_cst);
+  // Without a thread, who watches for the application may have had its look already.
+  if (options_.mode == Mode::caller) doorbell_();
   rouse();
 }
 

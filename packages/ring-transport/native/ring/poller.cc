@@ -48,6 +48,8 @@ bool Poller::poll_completions() {
   more_completions_ = count == kCompletions;
   const bool settles = !touched_.empty();
   while (Connection* connection = touched_.take()) settle(*connection);
+  if (count < 0) [[unlikely]]
+    break_all();
   if (count <= 0) return settles;
   counters_.completions.add(static_cast<uint64_t>(count));
   for (int i = 0; i < count; ++i) handle(completions[i]);
@@ -142,9 +144,17 @@ void Poller::break_connection(Connection& connection, uint32_t kind, uint32_t de
   to_backlog(connection);
 }
 
+// The completion queue is broken: nothing will be heard of any connection.
+void Poller::break_all() {
+  for (Slot& slot : slots_)
+    if (Connection* connection = slot.current.load(std::memory_order_acquire); connection != nullptr)
+      break_connection(*connection, kKindCompletion, IBV_WC_FATAL_ERR);
+}
+
 // Wishes of the application.
 bool Poller::attend() {
-  any_attention_.store(false, std::memory_order_seq_cst);
+  // Reads what it clears, so that the bits which were set before it are seen below.
+  any_attention_.exchange(false, std::memory_order_acq_rel);
   for (size_t word = 0; word < attention_.size(); ++word) {
     if (attention_[word].load(std::memory_order_relaxed) == 0) continue;
     uint64_t bits = attention_[word].exchange(0, std::memory_order_seq_cst);

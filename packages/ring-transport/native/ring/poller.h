@@ -122,6 +122,7 @@ class Poller {
   bool tell(Connection& connection, Event event, uint32_t kind = 0, uint32_t detail = 0);
   bool attend();
   bool settle_leaving();
+  void break_all();
   void break_connection(Connection& connection, uint32_t kind, uint32_t detail);
   void to_backlog(Connection& connection);
   void sleep();
