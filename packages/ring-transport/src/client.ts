@@ -10,6 +10,7 @@ import type { RingMessage } from './message.js'
 import { type ConnectOptions, settings } from './options.js'
 import type { RequestHandler } from './responder.js'
 import { type RingStatistics, Totals } from './statistics.js'
+import { left, milliseconds } from './timeout.js'
 
 /** What a {@link RingClient} is doing. `epoch` is the connection's number in the client's session. */
 export type ClientState =
@@ -47,8 +48,6 @@ export interface ClientRequestOptions extends RequestOptions {
 }
 
 const DEFAULT_TIMEOUT_MS = 5_000
-/** the longest that a timer runs, 25 days */
-const FOREVER_MS = 2 ** 31 - 1
 
 /**
  * Keeps a connection to a {@link RingServer}: connects, and when the connection ends, however it ends,
@@ -134,10 +133,11 @@ export class RingClient {
   /**
    * Resolves with the connection when there is one that is open.
    * @param options timeout in milliseconds, default 5000
-   * @throws VerbsError ETIMEDOUT, ESHUTDOWN when the client closes first; the signal's reason
+   * @throws VerbsError ETIMEDOUT, ESHUTDOWN when the client closes first; UsageError for a bad timeout; the
+   *   signal's reason
    */
-  opened({ signal, timeout = DEFAULT_TIMEOUT_MS }: WaitOptions = {}): Promise<RingConnection> {
-    return this.#whenOpen(performance.now() + timeout, signal)
+  async opened({ signal, timeout = DEFAULT_TIMEOUT_MS }: WaitOptions = {}): Promise<RingConnection> {
+    return await this.#whenOpen(performance.now() + milliseconds('timeout', timeout), signal)
   }
 
   /**
@@ -169,7 +169,7 @@ export class RingClient {
    */
   async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
     for (;;) {
-      const connection = await this.#whenOpen(undefined, signal)
+      const connection = await this.#whenOpen(Number.POSITIVE_INFINITY, signal)
       try {
         await connection.writable(signal === undefined ? {} : { signal })
         return
@@ -184,17 +184,16 @@ export class RingClient {
    * @param options timeout in milliseconds for all of it, default 5000
    * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, EMSGSIZE, ECONNRESET when the
    *   connection is lost before the response has come (it may have been handled), unless it is
-   *   `idempotent`, ESHUTDOWN when the client is closed; the signal's reason
+   *   `idempotent`, ESHUTDOWN when the client is closed; UsageError for a bad timeout; the signal's reason
    */
   async request(bytes: Uint8Array, options: ClientRequestOptions = {}): Promise<Uint8Array> {
     const { timeout = DEFAULT_TIMEOUT_MS, idempotent = false, ...rest } = options
     const { signal } = rest
-    const deadline = performance.now() + timeout
+    const deadline = performance.now() + milliseconds('timeout', timeout)
     for (;;) {
       const connection = await this.#whenOpen(deadline, signal)
       try {
-        const left = Math.max(1, deadline - performance.now())
-        return await connection.request(bytes, { ...rest, timeout: left })
+        return await connection.request(bytes, { ...rest, timeout: left(deadline) })
       } catch (failure) {
         if (connection.isOpen || signal?.aborted || !(failure instanceof VerbsError)) throw failure
         // It began to close before the request was sent, so nobody has it yet.
@@ -214,9 +213,11 @@ export class RingClient {
 
   /**
    * Closes the connection, in good order unless `drain` is false, and connects no more. Idempotent; resolves
-   * when its resources are free. Never rejects.
+   * when its resources are free.
+   * @throws UsageError for a bad timeout, nothing else
    */
   async close(options: CloseOptions = {}): Promise<void> {
+    if (options.timeout !== undefined) milliseconds('timeout', options.timeout)
     this.#closing = true
     this.#abort.abort(this.#shutdown())
     this.#takeTurn()
@@ -315,7 +316,7 @@ export class RingClient {
     this.#turn = deferred()
   }
 
-  async #whenOpen(deadline: number | undefined, signal: AbortSignal | undefined): Promise<RingConnection> {
+  async #whenOpen(deadline: number, signal: AbortSignal | undefined): Promise<RingConnection> {
     const expired = () =>
       new VerbsError('ETIMEDOUT', 'connection', this.#description, 'there is no open connection')
     for (;;) {
@@ -323,8 +324,7 @@ export class RingClient {
       if (this.#closing) throw this.#shutdown()
       const connection = this.#connection
       if (connection?.isOpen) return connection
-      const left = deadline === undefined ? FOREVER_MS : Math.max(1, deadline - performance.now())
-      await within(this.#turn.promise, left, expired, signal)
+      await within(this.#turn.promise, left(deadline), expired, signal)
     }
   }
 

@@ -10,6 +10,7 @@ import {
 } from './handshake.js'
 import { type LivenessOptions, type LivenessSettings, livenessSettings } from './liveness.js'
 import type { PollerChoice } from './poller-group.js'
+import { milliseconds } from './timeout.js'
 import type { TransferLimits } from './transfer/transfers.js'
 
 /** What both ends of a ring connection can choose for their side. */
@@ -151,7 +152,7 @@ export function settings(options: ConnectOptions): Settings {
     liveness: livenessSettings(options),
     wait: {
       ...(options.signal === undefined ? {} : { signal: options.signal }),
-      ...(options.timeout === undefined ? {} : { timeout: options.timeout }),
+      ...(options.timeout === undefined ? {} : { timeout: milliseconds('timeout', options.timeout) }),
     },
   }
 }

@@ -7,6 +7,7 @@ import { decodeHandshake, type Handshake, isRingRequest, type Session } from './
 import { type AcceptOptions, settings } from './options.js'
 import { Sessions } from './sessions.js'
 import { type RingStatistics, Totals } from './statistics.js'
+import { left, milliseconds } from './timeout.js'
 
 export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
   /** called with each new connection; subscribe and set a handler before it returns */
@@ -141,9 +142,11 @@ export class RingServer {
    * answered and what was accepted for sending is delivered first. Idempotent; a later call with
    * `drain: false` breaks what an earlier one drains. Resolves when all connections have ended, after
    * `timeout` and the time to take them down at the latest.
+   * @throws UsageError for a bad timeout, nothing else
    */
   async close(options: CloseOptions = {}): Promise<void> {
-    const { drain = true, timeout = DEFAULT_TIMEOUT_MS } = options
+    const { drain = true } = options
+    const timeout = milliseconds('timeout', options.timeout ?? DEFAULT_TIMEOUT_MS)
     const deadline = performance.now() + timeout
     this.#closing = true
     this.#options.signal?.removeEventListener('abort', this.#onAbort)
@@ -153,8 +156,7 @@ export class RingServer {
     // Whoever has not come by now gets no answer, and his connect fails.
     this.#giveUp.abort()
     await arrived
-    const left = Math.max(1, deadline - performance.now())
-    await Promise.all([...this.#connections].map((one) => one.close({ drain, timeout: left })))
+    await Promise.all([...this.#connections].map((one) => one.close({ drain, timeout: left(deadline) })))
     this.#closed.resolve()
   }
 

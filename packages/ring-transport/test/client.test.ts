@@ -1,4 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
+import { UsageError } from '@rdmakit/verbs'
 import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { RingClient, type RingClientOptions, type RingConnection, RingServer } from '../src/index.js'
@@ -289,6 +290,25 @@ describe('a client', () => {
     expect(await connection.closed).toBeUndefined()
     const late = client(server.uri, { signal: controller.signal })
     expect(await late.closed).toBe('no more')
+  })
+
+  it('waits as long as it is told to, and is told no nonsense', async () => {
+    const one = client(NOBODY, { reconnect: { min: 60_000, max: 60_000 } })
+    const timeout = Number.POSITIVE_INFINITY
+    const waiting = [one.request(bytes('x'), { timeout }), one.opened({ timeout })]
+    let settled = 0
+    for (const each of waiting) each.catch(() => settled++)
+    await expect(one.opened({ timeout: 50 })).rejects.toMatchObject({ code: 'ETIMEDOUT' })
+    expect(settled).toBe(0)
+    for (const timeout of [Number.NaN, 0, -1, 2 ** 31]) {
+      await expect(one.request(bytes('x'), { timeout })).rejects.toThrow(UsageError)
+      await expect(one.opened({ timeout })).rejects.toThrow(UsageError)
+      await expect(one.close({ timeout })).rejects.toThrow(UsageError)
+      expect(() => new RingClient(NOBODY, { timeout })).toThrow(UsageError)
+    }
+    await one.close({ timeout })
+    for (const each of await Promise.allSettled(waiting))
+      expect(each).toMatchObject({ status: 'rejected', reason: { code: 'ESHUTDOWN' } })
   })
 
   it('closes for good when an address is wrong', async () => {

@@ -1,5 +1,5 @@
 import { setTimeout as sleep } from 'node:timers/promises'
-import { ConnectionId, deferred } from '@rdmakit/verbs'
+import { ConnectionId, deferred, UsageError } from '@rdmakit/verbs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { encodeHandshake } from '../src/handshake.js'
 import { RingConnection, RingServer, type RingServerOptions } from '../src/index.js'
@@ -54,6 +54,29 @@ describe.each(PROVIDERS)('a server over %s that closes', (provider) => {
     expect(await one.closed).toBeUndefined()
     expect(got).toEqual(['from the server'])
     expect(server.counts).toMatchObject({ connections: 0, arriving: 0, accepted: 1 })
+  })
+
+  it('waits as long as it is told to, and is told no nonsense', async () => {
+    const asked = deferred<void>()
+    const server = await listen({
+      onConnection(connection) {
+        connection.handle(async (request) => {
+          asked.resolve()
+          const answer = request.copy()
+          await sleep(100)
+          return answer
+        })
+      },
+    })
+    const one = await connect(server)
+    const answer = one.request(bytes('slow'))
+    await asked.promise
+    for (const timeout of [Number.NaN, 0, -1, 2 ** 31])
+      await expect(server.close({ timeout })).rejects.toThrow(UsageError)
+    expect(server.isListening).toBe(true)
+    await server.close({ timeout: Number.POSITIVE_INFINITY })
+    expect(await answer).toEqual(bytes('slow'))
+    expect(await one.closed).toBeUndefined()
   })
 
   it('breaks what does not end within the timeout', async () => {

@@ -341,7 +341,8 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       const sent = a.transmit(new Uint8Array(LARGE), { timeout: 50 })
       await offered
       await expect(sent).rejects.toMatchObject({ code: 'ETIMEDOUT' })
-      await expect(a.transmit(new Uint8Array(LARGE), { timeout: 0 })).rejects.toThrow(UsageError)
+      for (const timeout of [0, Number.NaN, 2 ** 31])
+        await expect(a.transmit(new Uint8Array(LARGE), { timeout })).rejects.toThrow(UsageError)
       await expect(a.transmit(new Uint8Array(LARGE), { signal: AbortSignal.abort() })).rejects.toThrow(
         /abort/,
       )

@@ -1,5 +1,5 @@
-import { UsageError } from '@rdmakit/verbs'
 import type { Service } from 'protobufjs'
+import { milliseconds } from '../timeout.js'
 import { decode, encode, type Method, methodsOf } from './method.js'
 import type { CallOptions, Client, ReflectedClient, StaticService } from './types.js'
 
@@ -27,7 +27,7 @@ export interface ClientOptions {
  * EMSGSIZE when the request is too long for the peer's ring, ETIMEDOUT, ECONNRESET, ESHUTDOWN; UsageError
  * when the fields are not those of the request; or the signal's reason.
  * @param service the class of a pbjs static module, or what `root.lookupService` returns
- * @throws UsageError for a method that streams
+ * @throws UsageError for a method that streams, or a bad timeout
  */
 export function client<S>(
   connection: ServiceCaller,
@@ -40,7 +40,7 @@ export function client(
   service: StaticService<unknown> | Service,
   { timeout = 5_000 }: ClientOptions = {},
 ): object {
-  if (!(timeout > 0)) throw new UsageError(`a timeout is milliseconds above 0, not ${timeout}`)
+  milliseconds('timeout', timeout)
   return Object.freeze(
     Object.fromEntries(
       methodsOf(service).map((method) => [method.name, caller(connection, method, timeout)]),

@@ -9,6 +9,7 @@ import {
 import { decodeError } from '../errors.js'
 import type { RingMessage } from '../message.js'
 import { TYPE } from '../native.js'
+import { milliseconds } from '../timeout.js'
 import { decodeProgress, encodeOffer, MAX_OFFERS, PROGRESS, WITHDRAWAL } from './format.js'
 import type { TransferHost } from './host.js'
 import { type OnProgress, tell } from './progress.js'
@@ -77,10 +78,9 @@ export class Outgoing {
 
   /** @see RingConnection.transmit */
   async transmit(what: Uint8Array | ScatterGatherElement, options: TransmitOptions): Promise<void> {
-    const { signal, timeout = DEFAULT_TIMEOUT_MS } = options
+    const { signal } = options
     signal?.throwIfAborted()
-    if (!(timeout > 0 && timeout < 2 ** 31))
-      throw new UsageError(`timeout must be milliseconds from 1 to 2^31 − 1, not ${timeout}`)
+    const timeout = milliseconds('timeout', options.timeout ?? DEFAULT_TIMEOUT_MS)
     if (this.#ended !== undefined) throw this.#ended
     this.#running++
     try {
