@@ -18,6 +18,7 @@ import { type ConnectOptions, type Settings, settings, whole } from './options.j
 import type { RequestHandler } from './responder.js'
 import type { ConnectionState } from './states.js'
 import { latencyHistogram, type NativeCounter, type RingStatistics, share } from './statistics.js'
+import { milliseconds } from './timeout.js'
 import type { RingOffer } from './transfer/offer.js'
 import type { TransmitOptions } from './transfer/outgoing.js'
 
@@ -301,15 +302,17 @@ export class RingConnection {
     bytes: Uint8Array,
     { signal, timeout = DEFAULT_TIMEOUT_MS, immediate = 0 }: RequestOptions = {},
   ): Promise<Uint8Array> {
+    let limit: number
     try {
       signal?.throwIfAborted()
       this.#exchange.requireOpen()
       whole('immediate', immediate, 0, 0xffff_ffff)
+      limit = milliseconds('timeout', timeout)
     } catch (failure) {
       return Promise.reject(failure)
     }
     const { outbox, requests } = this.#exchange
-    const { correlation, response } = requests.add(timeout)
+    const { correlation, response } = requests.add(limit)
     const fail = (reason: unknown) => requests.reject(correlation, reason)
     const frame = { type: TYPE.request, correlation, immediate }
     const wanted = () => requests.has(correlation)
@@ -359,7 +362,7 @@ export class RingConnection {
     return this.#exchange.requests.latency
   }
 
-  /** Ends the connection. Idempotent; resolves when its resources are free. Never rejects. */
+  /** Ends the connection. Idempotent; resolves when its resources are free. @throws UsageError for a bad timeout only */
   close(options: CloseOptions = {}): Promise<void> {
     return this.#exchange.close(options)
   }

@@ -10,6 +10,7 @@ import { Outbox } from './outbox.js'
 import { PendingRequests } from './requests.js'
 import { Responder } from './responder.js'
 import type { ConnectionState } from './states.js'
+import { milliseconds } from './timeout.js'
 import { Transfers } from './transfer/transfers.js'
 
 /** Why a connection ended: `undefined` when one of the ends closed it in good order. */
@@ -51,7 +52,10 @@ export class Exchange {
   readonly begin: () => void
   #begun = false
   #state: 'open' | 'closing' | 'ended' = 'open'
+  /** the peer's CLOSE has come */
   #peerHasClosed = false
+  /** this end's CLOSE is behind all that was accepted */
+  #hasClosed = false
   #ending: Promise<void> | undefined
   #failure: VerbsError | undefined
 
@@ -74,7 +78,7 @@ export class Exchange {
         object: link.id.description,
         protectionDomain: link.protectionDomain,
         debug: link.debug,
-        post: (frame, bytes, wanted) => this.outbox.post(frame, bytes, wanted),
+        post: (...frame) => this.outbox.post(...frame),
         send: ({ type, correlation = 0, immediate = 0 }, bytes) =>
           this.outbox.send(type, correlation, immediate, bytes),
         read: (...read) => link.read(...read),
@@ -115,9 +119,13 @@ export class Exchange {
 
   /** @see RingConnection.close */
   async close({ drain = true, timeout = DEFAULT_TIMEOUT_MS }: CloseOptions = {}): Promise<void> {
+    const limit = milliseconds('timeout', timeout)
     this.inbox.discard()
+    const late = () => this.#reset('draining takes too long')
     if (!drain) await this.#end(undefined)
-    else if (this.#state === 'open') await this.#shutdown(timeout, this.#peerClosed.promise)
+    else if (this.#state === 'open') await this.#shutdown(limit, this.#peerClosed.promise)
+    // Somebody else has begun already, and may have more patience.
+    else await within(this.closed, limit, late).catch((failure: VerbsError) => this.#end(failure))
     await this.closed
     this.inbox.discard()
   }
@@ -205,12 +213,15 @@ export class Exchange {
    */
   async #shutdown(timeout: number, other: Promise<unknown>): Promise<void> {
     this.#state = 'closing'
+    // Nothing can be sent of it any more, and what waits behind it must be.
+    if (this.outbox.claimed >= 0) this.outbox.abort()
     this.#states.next({ state: 'draining', epoch: this.#epoch })
     const drain = async () => {
       await this.requests.idle()
       await this.responder.idle()
       await this.transfers.idle()
       await this.outbox.postLast(TYPE.close, EMPTY)
+      this.#hasClosed = true
       await this.outbox.drained()
       await other
     }
@@ -249,11 +260,12 @@ export class Exchange {
     // All that had arrived has been received by now: the peer's CLOSE perhaps, after which a lost
     // connection is the end in good order, or what it did wrong.
     const latest = lost ? this.#failure : reason
-    const final = lost && this.#peerHasClosed && latest?.code === 'ECONNRESET' ? undefined : latest
+    const final =
+      lost && this.#peerHasClosed && this.#hasClosed && latest?.code === 'ECONNRESET' ? undefined : latest
     const failure = final ?? new VerbsError('ECANCELED', 'request', this.link.id.description, 'it was closed')
     this.requests.rejectAll(failure)
     this.outbox.end(failure)
-    this.transfers.end(failure)
+    await this.transfers.end(failure)
     this.#peerClosed.resolve()
     const epoch = this.#epoch
     this.#states.next(

@@ -8,10 +8,10 @@ import { type RingMessage, RingView } from './message.js'
 export class Place {
   /** the message, null when there will be none, undefined while it is under way */
   message: RingMessage | null | undefined
-  readonly #settled: () => void
+  readonly #settled: (place: Place) => void
   #discarded = false
 
-  constructor(settled: () => void) {
+  constructor(settled: (place: Place) => void) {
     this.#settled = settled
   }
 
@@ -20,7 +20,7 @@ export class Place {
     if (this.message !== undefined) return
     this.message = message
     if (this.#discarded) message?.release()
-    else this.#settled()
+    else this.#settled(this)
   }
 
   /** Nobody wants the message any more, whenever it comes. */
@@ -46,6 +46,7 @@ export class Inbox {
   #first = 0
   #taker: Taker | undefined
   #ended = false
+  #discarding = false
   #pumping = false
   readonly #view = new RingView()
   #callback: (view: RingView) => void = () => {}
@@ -72,27 +73,43 @@ export class Inbox {
       this.#hand(message)
       return
     }
+    if (this.#unwanted) {
+      message.release()
+      return
+    }
     this.#queue.push(message)
     this.#taker?.()
   }
 
   /** Keeps the place of the next message, which comes later. */
   hold(): Place {
-    const place = new Place(() => this.#pump())
-    this.#queue.push(place)
+    const place = new Place((settled) => this.#settle(settled))
+    if (this.#unwanted) place.discard()
+    else this.#queue.push(place)
     if (this.#draining !== undefined) this.#draining.drainer = undefined
     return place
   }
 
-  /** No more will come. What waits can still be taken by those who take already. */
+  /**
+   * No more will come. What waits can still be taken, also by those who come late: it is moved out of the
+   * ring, which is free then whether anybody takes it or not.
+   */
   end(): void {
     this.#ended = true
+    this.#pump()
     if (this.#subject.observed) this.#subject.complete()
-    this.#taker?.()
+    const queue = this.#queue.slice(this.#first)
+    this.#first = 0
+    this.#queue = []
+    for (const entry of queue) {
+      const message = isPlace(entry) ? entry.message : entry
+      if (message) this.#queue.push(message.moved())
+    }
   }
 
-  /** Lets go of all that waits. */
+  /** Lets go of all that waits, and of what comes while nobody takes it. */
   discard(): void {
+    this.#discarding = true
     const queue = this.#queue.slice(this.#first)
     this.#queue = []
     this.#first = 0
@@ -133,7 +150,7 @@ export class Inbox {
           batch = new RingBatch(messages)
           yield batch
           batch.release()
-        } else if (this.#ended) return
+        } else if (this.#ended && this.waiting === 0) return
         else
           await new Promise<void>((resolve) => {
             wake = resolve
@@ -151,12 +168,33 @@ export class Inbox {
     return new Observable<T>((subscriber) => {
       const active = new Set<RingMessage>()
       const done = (message: RingMessage) => active.delete(message) && message.release()
+      // However it ends, the messages are free for the next who takes them, before he is told.
+      const leave = () => {
+        if (this.#taker === take) this.#taker = undefined
+        for (const message of active) done(message)
+      }
+      const fail = (failure: unknown) => {
+        leave()
+        subscriber.error(failure)
+      }
       const start = (message: RingMessage) => {
         active.add(message)
         try {
-          const inner = from(project(message)).subscribe({
+          const work = project(message)
+          // A promise cannot be stopped: it may read its message until it settles, whoever still listens.
+          if (isPromise(work)) {
+            active.delete(message)
+            working++
+            const settled = () => {
+              working--
+              message.release()
+              take()
+            }
+            work.then(settled, settled)
+          }
+          const inner = from(work).subscribe({
             next: (value) => subscriber.next(value),
-            error: (failure) => subscriber.error(failure),
+            error: fail,
             complete: () => {
               done(message)
               take()
@@ -164,58 +202,56 @@ export class Inbox {
           })
           subscriber.add(inner)
         } catch (failure) {
-          subscriber.error(failure)
+          fail(failure)
         }
       }
+      let working = 0
       let taking = false
       const take = () => {
         // One that is done at once comes back here; the loop below goes on for it.
-        if (taking) return
+        if (taking || subscriber.closed) return
         taking = true
-        while (active.size < concurrency && !subscriber.closed) {
+        while (active.size + working < concurrency && !subscriber.closed) {
           const message = this.#next()
           if (message === undefined) break
           start(this.#given(message))
         }
         taking = false
-        if (this.#ended && active.size === 0 && this.waiting === 0) subscriber.complete()
+        if (this.#ended && active.size + working === 0 && this.waiting === 0) subscriber.complete()
       }
       this.#claimTurn(take)
-      // However it ends, what was in work gives its memory back.
-      subscriber.add(() => {
-        this.#taker = undefined
-        for (const message of active) done(message)
-      })
+      subscriber.add(leave)
       take()
     })
   }
 
   /** @see RingConnection.drain */
   drain(callback: (view: RingView) => void, limit: number, link: Link): number {
-    if (this.#taker !== undefined || this.#subject.observed) throw taken()
+    this.#claimTurn(NOBODY)
     this.#drained = 0
     this.#callback = callback
-    while (this.#drained < limit && this.#queue.length > 0) {
-      const message = this.#next()
-      if (message === undefined) break
-      try {
-        message.show(this.#view)
-        this.#drained++
-        callback(this.#view)
-      } finally {
-        this.#view.clear()
-        message.release()
-      }
-    }
-    if (this.#drained === limit) return limit
-    // Behind one that is under way, those that come must wait here for their turn.
-    this.#draining = link
-    if (this.#queue.length === 0) link.drainer = this.#count
     try {
+      while (this.#drained < limit && this.#queue.length > 0) {
+        const message = this.#next()
+        if (message === undefined) break
+        try {
+          message.show(this.#view)
+          this.#drained++
+          callback(this.#view)
+        } finally {
+          this.#view.clear()
+          message.release()
+        }
+      }
+      // Behind one that is under way, those that come must wait here for their turn.
+      this.#draining = link
+      if (this.#queue.length === 0) link.drainer = this.#count
+      // With nothing more to take, what was sent meanwhile is posted all the same.
       link.poller.drain(limit - this.#drained)
     } finally {
       link.drainer = undefined
       this.#draining = undefined
+      this.#taker = undefined
     }
     return this.#drained
   }
@@ -246,6 +282,20 @@ export class Inbox {
     return this.#copy ? message.moved() : message
   }
 
+  get #unwanted(): boolean {
+    return this.#discarding && this.#taker === undefined && !this.#subject.observed
+  }
+
+  /** One that was under way is there, or will not come. */
+  #settle(place: Place): void {
+    // Without a message it must not stay until somebody takes what is before it.
+    if (place.message === null) {
+      const at = this.#queue.indexOf(place, this.#first)
+      if (at >= 0) this.#queue.splice(at, 1)
+    }
+    this.#pump()
+  }
+
   /** Something at the front may have become ready. */
   #pump(): void {
     this.#taker?.()
@@ -263,6 +313,13 @@ export class Inbox {
     if (this.#taker !== undefined || this.#subject.observed) throw taken()
     this.#taker = taker
   }
+}
+
+/** Who takes messages while they are drained: they are handed out where they come. */
+const NOBODY: Taker = () => {}
+
+function isPromise<T>(work: ObservableInput<T>): work is Promise<T> {
+  return typeof (work as PromiseLike<T>).then === 'function'
 }
 
 function isPlace(entry: Entry): entry is Place {

@@ -1,4 +1,4 @@
-import { concatMap, firstValueFrom, from, lastValueFrom, take, tap, toArray } from 'rxjs'
+import { concatMap, firstValueFrom, from, lastValueFrom, NEVER, take, tap, toArray } from 'rxjs'
 import { describe, expect, it } from 'vitest'
 import type { RingMessage } from '../src/index.js'
 import { PROVIDERS, pair } from './helpers/pair.js'
@@ -140,7 +140,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       expect(kept?.isReleased).toBe(true)
       const left = ends.b.consume((message) => {
         kept = message
-        return new Promise<never>(() => {})
+        return NEVER
       })
       const subscription = left.subscribe()
       ends.a.send(pattern(1000, 2))
