@@ -84,8 +84,8 @@ export class RingClient {
   }
   #session: Session = { id: newSession(), epoch: 0 }
   #connection: RingConnection | undefined
-  /** resolves when a connection opens or the client closes; then there is another */
-  #turn = deferred<void>()
+  /** those who wait for a connection to open, or for the client to close */
+  readonly #waiting = new Set<() => void>()
   #handler: RequestHandler | undefined
   #closing = false
   #reason: unknown
@@ -312,8 +312,7 @@ export class RingClient {
 
   /** Those who wait for a connection look again. */
   #takeTurn(): void {
-    this.#turn.resolve()
-    this.#turn = deferred()
+    for (const wake of this.#waiting) wake()
   }
 
   async #whenOpen(deadline: number, signal: AbortSignal | undefined): Promise<RingConnection> {
@@ -324,7 +323,14 @@ export class RingClient {
       if (this.#closing) throw this.#shutdown()
       const connection = this.#connection
       if (connection?.isOpen) return connection
-      await within(this.#turn.promise, left(deadline), expired, signal)
+      // Each has a promise of its own: one that all share would keep all who ever waited for it.
+      const { promise, resolve } = deferred<void>()
+      this.#waiting.add(resolve)
+      try {
+        await within(promise, left(deadline), expired, signal)
+      } finally {
+        this.#waiting.delete(resolve)
+      }
     }
   }
 

@@ -4,7 +4,7 @@ import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { RingClient, type RingClientOptions, type RingConnection, RingServer } from '../src/index.js'
 import { type Peer, startPeer } from './helpers/processes.js'
-import { resources } from './helpers/resources.js'
+import { heap, resources } from './helpers/resources.js'
 import { follow, until } from './helpers/states.js'
 import { listenUri, PROVIDERS } from './helpers/uris.js'
 
@@ -290,6 +290,22 @@ describe('a client', () => {
     expect(await connection.closed).toBeUndefined()
     const late = client(server.uri, { signal: controller.signal })
     expect(await late.closed).toBe('no more')
+  })
+
+  it('keeps nothing of those who have waited for a connection in vain', async () => {
+    const one = client(NOBODY, { reconnect: { min: 60_000, max: 60_000 } })
+    await until(one.states, 'waiting')
+    const message = bytes('x')
+    const inVain = (count: number) =>
+      Promise.allSettled(
+        Array.from({ length: count }, (_, i) =>
+          i % 2 === 0 ? one.request(message, { timeout: 1 }) : one.opened({ timeout: 1 }),
+        ),
+      )
+    await inVain(2000)
+    const before = await heap()
+    for (let i = 0; i < 10; i++) await inVain(2000)
+    expect((await heap()) - before).toBeLessThan(4 * 2 ** 20)
   })
 
   it('waits as long as it is told to, and is told no nonsense', async () => {

@@ -6,6 +6,15 @@ import { runInNewContext } from 'node:vm'
 setFlagsFromString('--expose-gc')
 const collect = runInNewContext('gc') as () => void
 
+/** bytes of JavaScript's heap that this process holds once its garbage is collected */
+export async function heap(): Promise<number> {
+  for (let i = 0; i < 3; i++) {
+    collect()
+    await turn()
+  }
+  return process.memoryUsage().heapUsed
+}
+
 /** What this process holds once its garbage is collected: descriptors, and resident bytes. */
 export async function resources(): Promise<{ descriptors: number; bytes: number }> {
   // What was closed is unmapped when its ArrayBuffer is collected, in a turn after that.
