@@ -49,6 +49,15 @@ export interface RingStatistics {
   readonly transferMemory: number
 }
 
+/** Nothing under way: what does not add up over time, and is over with its connection. */
+const NOTHING_UNDER_WAY = {
+  requestsInFlight: 0,
+  requestsRunning: 0,
+  messagesWaiting: 0,
+  transfersInFlight: 0,
+  transferMemory: 0,
+} as const satisfies Partial<RingStatistics>
+
 /** Statistics of nothing. */
 const NONE: RingStatistics = {
   framesReceived: 0,
@@ -67,11 +76,7 @@ const NONE: RingStatistics = {
   reads: 0,
   stalls: 0,
   inlineShare: 0,
-  requestsInFlight: 0,
-  requestsRunning: 0,
-  messagesWaiting: 0,
-  transfersInFlight: 0,
-  transferMemory: 0,
+  ...NOTHING_UNDER_WAY,
 }
 
 /** What a poller has done since it began. */
@@ -149,8 +154,8 @@ export function latencyHistogram(): RecordableHistogram {
 }
 
 /**
- * Statistics of connections that come and go. What those that have ended did still counts, so that sums
- * only grow.
+ * Statistics of connections that come and go. What those that have ended did still counts, so that the sums
+ * of what was done only grow; what they left undone does not.
  */
 export class Totals {
   readonly #live = new Set<Observed>()
@@ -167,7 +172,7 @@ export class Totals {
     if (this.#latency !== undefined) connection.measure()
     void connection.closed.then(() => {
       this.#live.delete(connection)
-      this.#ended = sum([this.#ended, connection.statistics()])
+      this.#ended = sum([this.#ended, { ...connection.statistics(), ...NOTHING_UNDER_WAY }])
       this.#latency?.add(connection.measure())
     })
   }

@@ -2,7 +2,14 @@
 import { UsageError } from '@rdmakit/verbs'
 import { Registry } from 'prom-client'
 import { afterEach, describe, expect, it } from 'vitest'
-import { collectRingMetrics, Poller, RingClient, RingConnection, RingServer } from '../src/index.js'
+import {
+  collectRingMetrics,
+  Poller,
+  RingClient,
+  RingConnection,
+  type RingMessage,
+  RingServer,
+} from '../src/index.js'
 import { type Pair, PROVIDERS, pair } from './helpers/pair.js'
 
 const ends: AsyncDisposable[] = []
@@ -72,6 +79,37 @@ describe.each(PROVIDERS)('statistics over %s', (_, uri) => {
     expect(here.workRequests).toBeGreaterThanOrEqual(here.doorbells)
     expect(here).toMatchObject({ requestsInFlight: 0, messagesWaiting: 0, transfersInFlight: 0 })
     for (const value of Object.values(here)) expect(value).toBeGreaterThanOrEqual(0)
+  })
+  it('of a server and a client count nothing as under way that has ended undone', async () => {
+    const { a, b, server } = await connected()
+    const one = new RingClient(server.uri, { reconnect: { min: 60_000, max: 60_000 } })
+    await one.opened()
+    await expect.poll(() => server.connections.size).toBe(2)
+    const other = [...server.connections].find((each) => each !== b) as RingConnection
+    other.handle(() => new Promise(() => {}))
+    const held: RingMessage[] = []
+    const subscription = b.messages.subscribe((message) => held.push(message.retain()))
+    await a.transmit(new Uint8Array(300_000))
+    await expect.poll(() => held.length).toBe(1)
+    subscription.unsubscribe()
+    expect(a.send(new Uint8Array(1))).toBe(true)
+    one.request(new Uint8Array(1)).catch(() => {})
+    expect(other.send(new Uint8Array(1))).toBe(true)
+    await expect.poll(() => server.statistics()).toMatchObject({ messagesWaiting: 1, requestsRunning: 1 })
+    expect(server.statistics().transferMemory).toBeGreaterThanOrEqual(300_000)
+    await a.close({ drain: false })
+    await one.close({ drain: false })
+    await expect.poll(() => server.connections.size).toBe(0)
+    const nothing = {
+      requestsInFlight: 0,
+      requestsRunning: 0,
+      messagesWaiting: 0,
+      transfersInFlight: 0,
+      transferMemory: 0,
+    }
+    expect(server.statistics()).toMatchObject({ ...nothing, framesReceived: 3 })
+    expect(one.statistics()).toMatchObject({ ...nothing, framesSent: 1 })
+    for (const message of held) message.release()
   })
   it('tell what is under way', async () => {
     const { a, b } = await connected()
