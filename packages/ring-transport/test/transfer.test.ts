@@ -197,6 +197,23 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       await a.transmit(new Uint8Array(LARGE))
       await expect.poll(() => lengths).toEqual([LARGE])
     })
+    it('is not there for what is refused, nor a place among the messages', async () => {
+      const { a, b } = await connected({ maxMessageSize: LARGE })
+      for (let i = 0; i < 3; i++)
+        await expect(a.transmit(new Uint8Array(LARGE + 1))).rejects.toMatchObject({ code: 'EMSGSIZE' })
+      expect(b.statistics()).toMatchObject({ messagesWaiting: 0, transfersInFlight: 0, transferMemory: 0 })
+    })
+    it('nor for what is withdrawn', async () => {
+      const { a, b } = await connected({ maxTransferMemory: 2 * MIB })
+      // Nobody takes it, so there is no memory for the second one.
+      await a.transmit(new Uint8Array(MIB + 1))
+      const abort = new AbortController()
+      const sent = a.transmit(new Uint8Array(MIB + 1), { signal: abort.signal })
+      await expect.poll(() => b.statistics().messagesWaiting).toBe(2)
+      abort.abort(new Error('changed my mind'))
+      await expect(sent).rejects.toThrow('changed my mind')
+      await expect.poll(() => b.statistics()).toMatchObject({ messagesWaiting: 1, transfersInFlight: 0 })
+    })
     it('waits in its place while nobody takes messages, and goes with close', async () => {
       const { a, b } = await connected()
       await a.transmit(new Uint8Array(LARGE))

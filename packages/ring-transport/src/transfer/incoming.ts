@@ -63,6 +63,7 @@ export class Incoming {
     const offer = new RingOffer(this.#host, this.reads, this.memory, sink, fields, { correlation, immediate })
     this.#outstanding.set(correlation, offer)
     if (this.#subject.observed) this.#subject.next(offer)
+    else if (offer.length > this.#maxMessageSize) offer.reject(this.#tooLong(offer.length))
     else void this.#receive(offer, this.#host.hold())
     return undefined
   }
@@ -80,20 +81,16 @@ export class Incoming {
   async #receive(offer: RingOffer, place: Place): Promise<void> {
     let message: RingMessage | null = null
     try {
-      if (offer.length > this.#maxMessageSize)
-        offer.reject(
-          new VerbsError(
-            'EMSGSIZE',
-            'transmit',
-            'the peer',
-            `the message is ${offer.length} bytes, it takes ${this.#maxMessageSize}`,
-          ),
-        )
-      else message = await offer.accept()
+      message = await offer.accept()
     } catch {
       // The sender has been told, or the connection has ended, which is said elsewhere.
     }
     place.settle(message)
+  }
+
+  #tooLong(length: number): VerbsError {
+    const detail = `the message is ${length} bytes, it takes ${this.#maxMessageSize}`
+    return new VerbsError('EMSGSIZE', 'transmit', 'the peer', detail)
   }
 
   #progress({ correlation, fields, length }: RingOffer, transferred: number): void {
