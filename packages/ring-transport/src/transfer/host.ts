@@ -9,8 +9,17 @@ export interface TransferHost {
   readonly protectionDomain: ProtectionDomain
   /** whether messages are taken away at their release */
   readonly debug: boolean
-  /** Sends a frame, behind those that wait for room. Undefined: it is sent, or the connection has ended. */
-  post(frame: FrameFields, bytes: Uint8Array, wanted?: () => boolean): Promise<void> | undefined
+  /**
+   * Sends a frame, behind those that wait for room. Undefined: it is sent, or the connection has ended.
+   * @param wanted whether it is still to be sent when there is room for it
+   * @param onSent called as soon as the frame is laid out, before anything else can be
+   */
+  post(
+    frame: FrameFields,
+    bytes: Uint8Array,
+    wanted?: () => boolean,
+    onSent?: () => void,
+  ): Promise<void> | undefined
   /** Sends a frame if there is room now. */
   send(frame: FrameFields, bytes: Uint8Array): boolean
   /** {@link NativePoller.read} of the connection */

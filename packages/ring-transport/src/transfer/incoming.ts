@@ -25,6 +25,8 @@ export class Incoming {
   readonly #outstanding = new Map<number, RingOffer>()
   /** bytes of each that its sender was told of last */
   readonly #told = new Map<number, number>()
+  /** messages under way to their places */
+  readonly #receiving = new Set<Promise<void>>()
   #ended = false
 
   constructor(host: TransferHost, maxTransferMemory: number, maxMessageSize: number) {
@@ -64,20 +66,30 @@ export class Incoming {
     this.#outstanding.set(correlation, offer)
     if (this.#subject.observed) this.#subject.next(offer)
     else if (offer.length > this.#maxMessageSize) offer.reject(this.#tooLong(offer.length))
-    else void this.#receive(offer, this.#host.hold())
+    else this.#hold(offer)
     return undefined
   }
 
-  /** The connection has ended, and its queue pair does nothing any more. */
-  end(reason: unknown): void {
+  /**
+   * The connection has ended, and its queue pair does nothing any more. Resolves when all places are settled:
+   * what has been read is there by then.
+   */
+  async end(reason: unknown): Promise<void> {
     this.#ended = true
     this.reads.end(reason)
     this.memory.end(reason)
     for (const offer of [...this.#outstanding.values()]) offer.end(reason)
     this.#subject.complete()
+    await Promise.all(this.#receiving)
   }
 
   /** Nobody looks at offers: it becomes a message like any other, in its place. */
+  #hold(offer: RingOffer): void {
+    const received = this.#receive(offer, this.#host.hold())
+    this.#receiving.add(received)
+    void received.then(() => this.#receiving.delete(received))
+  }
+
   async #receive(offer: RingOffer, place: Place): Promise<void> {
     let message: RingMessage | null = null
     try {

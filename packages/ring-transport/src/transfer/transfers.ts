@@ -76,9 +76,12 @@ export class Transfers {
     return this.#outgoing.idle()
   }
 
-  /** The connection has ended, and its queue pair does nothing any more. */
-  end(reason: unknown): void {
+  /**
+   * The connection has ended, and its queue pair does nothing any more. Resolves when no message is under way
+   * to the inbox any more. Never rejects.
+   */
+  async end(reason: unknown): Promise<void> {
     this.#outgoing.end(reason)
-    this.#incoming.end(reason)
+    await this.#incoming.end(reason)
   }
 }

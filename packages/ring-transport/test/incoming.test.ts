@@ -1,0 +1,72 @@
+// Offers on a connection that ends or fails at the worst moment, which no real one can be made to do at will.
+import type { ProtectionDomain } from '@rdmakit/verbs'
+import { afterAll, beforeAll, expect, it } from 'vitest'
+import { Place } from '../src/inbox.js'
+import type { RingMessage } from '../src/message.js'
+import { SEND } from '../src/native.js'
+import { encodeOffer } from '../src/transfer/format.js'
+import type { TransferHost } from '../src/transfer/host.js'
+import { Incoming } from '../src/transfer/incoming.js'
+import { iwarpDevice } from './helpers/processes.js'
+
+const context = iwarpDevice()
+let protectionDomain: ProtectionDomain
+beforeAll(() => {
+  protectionDomain = context.allocateProtectionDomain()
+})
+afterAll(() => context.close())
+
+const MIB = 2 ** 20
+
+/** Offers to a connection that is only what the test makes of it; its READs complete when the test says so. */
+function incoming(change: Partial<TransferHost> = {}) {
+  const tags: number[] = []
+  const places: Place[] = []
+  const host: TransferHost = {
+    object: 'connection',
+    protectionDomain,
+    debug: false,
+    post: (_frame, _bytes, _wanted, onSent) => {
+      onSent?.()
+      return undefined
+    },
+    send: () => true,
+    read: (_region, _offset, _address, _key, _length, tag) => {
+      tags.push(tag)
+      return SEND.done
+    },
+    hold: () => {
+      const place = new Place(() => {})
+      places.push(place)
+      return place
+    },
+    fail: (reason) => {
+      throw reason
+    },
+    keep: () => () => {},
+    ...change,
+  }
+  const made = new Incoming(host, 16 * MIB, 16 * MIB)
+  /** An offer that wants to hear of each READ. */
+  const offer = (correlation: number, length: number) => {
+    const bytes = encodeOffer({ address: 4096n, length, remoteKey: 1, progressEvery: 1 })
+    expect(made.offered({ correlation, immediate: 0, copy: () => bytes } as RingMessage)).toBeUndefined()
+  }
+  return { incoming: made, offer, tags, places }
+}
+
+it('an end has settled the places when it says so: what had been read is there, the rest is not', async () => {
+  const { incoming: offers, offer, tags, places } = incoming()
+  offer(1, 100)
+  offer(2, 200)
+  await expect.poll(() => tags.length).toBe(2)
+  offers.reads.onRead(tags[0] as number, 0)
+  const ended = offers.end(new Error('it broke'))
+  expect(places[0]?.message).toBeUndefined()
+  await ended
+  expect(places[0]?.message?.length).toBe(100)
+  expect(places[1]?.message).toBeNull()
+  expect(offers.count).toBe(0)
+  places[0]?.message?.release()
+  expect(offers.memory.used).toBe(0)
+})
