@@ -70,3 +70,25 @@ it('an end has settled the places when it says so: what had been read is there, 
   places[0]?.message?.release()
   expect(offers.memory.used).toBe(0)
 })
+
+it('a progress that cannot be told does not lose what was read', async () => {
+  let tried = 0
+  const {
+    incoming: offers,
+    offer,
+    tags,
+    places,
+  } = incoming({
+    send: () => {
+      tried++
+      throw new Error('the queue pair takes no more')
+    },
+  })
+  offer(1, 2 * MIB)
+  await expect.poll(() => tags.length).toBe(2)
+  for (const tag of tags) offers.reads.onRead(tag, 0)
+  await expect.poll(() => places[0]?.message?.length).toBe(2 * MIB)
+  expect(tried).toBe(1)
+  places[0]?.message?.release()
+  await offers.end(new Error('enough'))
+})

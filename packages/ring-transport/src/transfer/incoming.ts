@@ -109,9 +109,13 @@ export class Incoming {
     const { progressEvery } = fields
     if (progressEvery === 0 || transferred === length || this.#ended) return
     if (transferred - (this.#told.get(correlation) ?? 0) < progressEvery) return
-    // One that finds no room is left out.
     const frame = { type: TYPE.settled, correlation, immediate: PROGRESS }
-    if (this.#host.send(frame, encodeProgress(transferred))) this.#told.set(correlation, transferred)
+    try {
+      // One that finds no room is left out.
+      if (this.#host.send(frame, encodeProgress(transferred))) this.#told.set(correlation, transferred)
+    } catch {
+      // The queue pair has failed, which ends the connection and so is said elsewhere. What was read is read.
+    }
   }
 
   #settle({ correlation }: RingOffer, failure: unknown): void {
