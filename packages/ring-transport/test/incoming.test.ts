@@ -92,3 +92,22 @@ it('a progress that cannot be told does not lose what was read', async () => {
   places[0]?.message?.release()
   await offers.end(new Error('enough'))
 })
+
+it('the number of an offer is free as soon as its end is laid out, or cannot be', async () => {
+  const waiting: { sent: () => void; reject: (reason: unknown) => void }[] = []
+  const { incoming: offers, offer } = incoming({
+    post: (_frame, _bytes, _wanted, onSent = () => {}) =>
+      new Promise((_, reject) => waiting.push({ sent: onSent, reject })),
+  })
+  offers.offers.subscribe((one) => one.reject())
+  offer(1, 100)
+  offer(2, 100)
+  expect(offers.count).toBe(2)
+  waiting[0]?.sent()
+  // In the same turn, before any promise is looked at.
+  offer(1, 100)
+  expect(offers.count).toBe(2)
+  waiting[1]?.reject(new Error('the queue pair takes no more'))
+  await expect.poll(() => offers.count).toBe(1)
+  await offers.end(new Error('enough'))
+})

@@ -122,9 +122,13 @@ export class Incoming {
     this.#told.delete(correlation)
     const forget = () => this.#outstanding.delete(correlation)
     const bytes = failure === undefined ? EMPTY : encodeError(failure)
-    const posted = this.#ended ? undefined : this.#host.post({ type: TYPE.settled, correlation }, bytes)
-    // A peer that takes no answers cannot offer more than MAX_OFFERS all the same.
-    if (posted === undefined) forget()
-    else posted.then(forget, forget)
+    if (this.#ended) {
+      forget()
+      return
+    }
+    // A peer that takes no answers cannot offer more than MAX_OFFERS all the same. One that has its answer may
+    // use the number again at once: it must be free as soon as the frame is laid out.
+    const posted = this.#host.post({ type: TYPE.settled, correlation }, bytes, undefined, forget)
+    posted?.catch(forget)
   }
 }
