@@ -322,6 +322,51 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       }
       await Promise.all(sent)
     })
+    it('of more than 64 at a time are not overtaken by those that come when there is room', async () => {
+      const { a, b } = await connected({}, { rendezvousThreshold: 0 })
+      const order: number[] = []
+      const offers: RingOffer[] = []
+      b.offers.subscribe((offer) => {
+        offers.push(offer)
+        order.push(offer.immediate)
+      })
+      const region = await a.allocate(5000)
+      const sent = Array.from({ length: 66 }, (_, i) => a.transmit({ region }, { immediate: i }))
+      // It comes right behind the end of the first: in the turn in which its place is free.
+      a.messages.subscribe(() => sent.push(a.transmit({ region }, { immediate: 66 })))
+      await expect.poll(() => offers.length).toBe(64)
+      for (let i = 0; i < 67; i++) {
+        await expect.poll(() => offers.length).toBeGreaterThan(i)
+        ;(await (offers[i] as RingOffer).accept()).release()
+        if (i === 0) expect(b.send(new Uint8Array(1))).toBe(true)
+      }
+      await Promise.all(sent)
+      expect(order).toEqual(Array.from({ length: 67 }, (_, i) => i))
+    })
+    it('that wait for their turn give it up when they are aborted', async () => {
+      const { a, b } = await connected({}, { rendezvousThreshold: 0 })
+      const offers: RingOffer[] = []
+      b.offers.subscribe((offer) => offers.push(offer))
+      const region = await a.allocate(5000)
+      const abort = new AbortController()
+      const first = Array.from({ length: 64 }, (_, i) => a.transmit({ region }, { immediate: i }))
+      const given = Array.from({ length: 10 }, () => a.transmit({ region }, { signal: abort.signal }))
+      const last = a.transmit({ region }, { immediate: 99 })
+      abort.abort(new Error('enough'))
+      for (const one of given) await expect(one).rejects.toThrow('enough')
+      await expect.poll(() => offers.length).toBe(64)
+      for (let i = 0; i < 65; i++) {
+        await expect.poll(() => offers.length).toBeGreaterThan(i)
+        ;(await (offers[i] as RingOffer).accept()).release()
+      }
+      await Promise.all([...first, last])
+      expect(offers.at(-1)?.immediate).toBe(99)
+      // All 64 places are there again.
+      const again = Array.from({ length: 64 }, () => a.transmit({ region }))
+      await expect.poll(() => offers.length).toBe(129)
+      for (const offer of offers.slice(65)) (await offer.accept()).release()
+      await Promise.all(again)
+    })
   })
 
   describe('ends', () => {

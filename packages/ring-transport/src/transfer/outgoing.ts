@@ -58,8 +58,10 @@ export class Outgoing {
   readonly #threshold: number
   /** offers by their number, until the peer has settled them: it may read as long */
   readonly #offers = new Map<number, Transfer>()
-  /** those that wait for one of {@link MAX_OFFERS} to be settled */
-  readonly #waiting: (() => void)[] = []
+  /** places for offers that nobody has: {@link MAX_OFFERS} less the offers and those whose turn it is */
+  #free = MAX_OFFERS
+  /** those that wait for a place, while none is free */
+  readonly #waiting = new Set<Deferred<void>>()
   #last = 0
   #running = 0
   #idle: Deferred<void> | undefined
@@ -126,7 +128,7 @@ export class Outgoing {
     if (message.length === 0) transfer.resolve()
     else transfer.reject(decodeError(message.copy()))
     transfer.release()
-    this.#next()
+    this.#leave()
     return undefined
   }
 
@@ -138,7 +140,8 @@ export class Outgoing {
       transfer.release()
     }
     this.#offers.clear()
-    for (const go of this.#waiting.splice(0)) go()
+    for (const { reject } of this.#waiting) reject(reason)
+    this.#waiting.clear()
   }
 
   /** Through the ring, like any message, but waiting for room. */
@@ -168,13 +171,17 @@ export class Outgoing {
     }
     transfer.promise.catch(() => {})
     let correlation = 0
+    const turn = deferred<void>()
     const run = async () => {
       // What cannot be offered yet holds no memory of the peer's, nor a place in its order.
-      while (this.#offers.size >= MAX_OFFERS && this.#ended === undefined)
-        await new Promise<void>((go) => this.#waiting.push(go))
+      if (this.#free > 0) this.#free--
+      else {
+        this.#waiting.add(turn)
+        await turn.promise
+      }
       if (this.#ended !== undefined) throw this.#ended
       if (transfer.over) {
-        this.#next()
+        this.#leave()
         return
       }
       correlation = this.#number()
@@ -186,6 +193,7 @@ export class Outgoing {
       await this.#bounded(done, options)
     } catch (failure) {
       transfer.over = true
+      if (this.#waiting.delete(turn)) turn.reject(failure)
       if (this.#offers.get(correlation) !== transfer) transfer.release()
       else if (transfer.offered)
         // The memory stays until the peer has answered: a READ may be on its way.
@@ -217,7 +225,7 @@ export class Outgoing {
       if (!transfer.offered) {
         this.#offers.delete(correlation)
         transfer.release()
-        this.#next()
+        this.#leave()
       }
     }
   }
@@ -258,8 +266,14 @@ export class Outgoing {
     return this.#last
   }
 
-  #next(): void {
-    this.#waiting.shift()?.()
+  /** A place is free: it goes to who has waited longest, so that nobody who comes meanwhile takes it. */
+  #leave(): void {
+    for (const first of this.#waiting) {
+      this.#waiting.delete(first)
+      first.resolve()
+      return
+    }
+    this.#free++
   }
 }
 
