@@ -189,6 +189,21 @@ it('a progress that goes back, and a second end', async () => {
   await thrownOut(/for the second time/)
 })
 
+it('the end of an offer that has not left yet', async () => {
+  const { link, say, thrownOut, victim } = await hostile()
+  // Its ring is full, and it gives none of it back: the offer waits.
+  link.start({ message: () => {}, writable: () => {}, read: () => {}, broken: () => {} })
+  const big = new Uint8Array(victim.maxMessageLength)
+  while (victim.send(big)) victim.flush()
+  while (victim.send(new Uint8Array())) victim.flush()
+  const sent = victim.transmit(new Uint8Array(300_000))
+  const refused = expect(sent).rejects.toMatchObject({ code: 'EPROTO' })
+  // The first number that is given out.
+  say(TYPE.settled, 1, new Uint8Array())
+  await thrownOut(/never offered/)
+  await refused
+})
+
 it('memory stays registered after an abort until the peer has settled, and no longer', async () => {
   const { link, say, heard, reads, victim } = await hostile()
   const abort = new AbortController()

@@ -112,7 +112,9 @@ export class Outgoing {
   settled(message: RingMessage): string | undefined {
     const { correlation, immediate } = message
     const transfer = this.#offers.get(correlation)
-    if (transfer === undefined) return 'an end of a transfer that was never offered, or for the second time'
+    // What still waits for room the peer cannot know of.
+    if (transfer?.offered !== true)
+      return 'an end of a transfer that was never offered, or for the second time'
     if (immediate === PROGRESS) {
       const transferred = decodeProgress(message.copy())
       if (transferred === undefined || transferred > transfer.length || transferred < transfer.transferred)
@@ -213,14 +215,12 @@ export class Outgoing {
       progressEvery: options.onProgress === undefined ? 0 : Math.min(every, 0xffff_ffff),
     })
     const frame = { type: TYPE.offer, correlation, immediate: options.immediate ?? 0 }
-    const wanted = () => {
-      transfer.offered = !transfer.over
-      return transfer.offered
+    const wanted = () => !transfer.over
+    const onSent = () => {
+      transfer.offered = true
     }
     try {
-      const posted = this.#host.post(frame, offer, wanted)
-      if (posted === undefined) transfer.offered = true
-      else await posted
+      await this.#host.post(frame, offer, wanted, onSent)
     } finally {
       if (!transfer.offered) {
         this.#offers.delete(correlation)
