@@ -91,6 +91,23 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       expect(Buffer.compare(seen[1] as Uint8Array, all.subarray(-5))).toBe(0)
       expect(Buffer.compare(seen[2] as Uint8Array, all)).toBe(0)
     })
+    it('of a region over a view are never those before it', async () => {
+      const { a, b } = await connected()
+      const bytes = new Uint8Array(pattern(LARGE + 100, 3))
+      const { protectionDomain } = await a.allocate(1)
+      const region = protectionDomain.registerMemoryRegion(bytes.subarray(100), ['remote-read'])
+      const got = next<Uint8Array>({ subscribe: (to) => b.messages.subscribe((one) => to(one.copy())) })
+      // The peer reads what is large from the region's own address; what is small goes by the buffer.
+      await expect(a.transmit({ region, length: 10 })).rejects.toThrow(UsageError)
+      await a.transmit({ region })
+      expect(Buffer.compare(await got, bytes.subarray(100))).toBe(0)
+      const whole = protectionDomain.registerMemoryRegion(bytes, ['remote-read'])
+      const small = next<Uint8Array>({ subscribe: (to) => b.messages.subscribe((one) => to(one.copy())) })
+      await a.transmit({ region: whole, offset: 50, length: 10 })
+      expect(Buffer.compare(await small, bytes.subarray(50, 60))).toBe(0)
+      whole.close()
+      region.close()
+    })
     it('of a view that does not begin its buffer', async () => {
       const { a, b } = await connected()
       const bytes = pattern(LARGE + 77, 9).subarray(77)
@@ -233,6 +250,9 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       const into = await b.allocate(MIB)
       await expect(offer.accept({ into, offset: MIB - LARGE + 1 })).rejects.toThrow(UsageError)
       await expect(offer.accept({ into: await a.allocate(MIB) })).rejects.toThrow(/not of this connection/)
+      const part = into.protectionDomain.registerMemoryRegion(new Uint8Array(MIB).subarray(100))
+      await expect(offer.accept({ into: part })).rejects.toThrow(/not a whole ArrayBuffer/)
+      part.close()
       const progress: number[] = []
       const message = await offer.accept({ into, offset: 1000, onProgress: (bytes) => progress.push(bytes) })
       await sent

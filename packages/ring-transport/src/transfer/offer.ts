@@ -5,6 +5,7 @@ import type { TransferHost } from './host.js'
 import type { TransferMemory } from './memory.js'
 import { type OnProgress, tell } from './progress.js'
 import { type Pull, READ_BYTES, type Reads } from './reads.js'
+import { memoryOf } from './region.js'
 
 /** How an offer is taken. */
 export interface AcceptOfferOptions {
@@ -112,7 +113,7 @@ export class RingOffer {
         lease?.release()
         throw failure
       }
-      const memory = new Uint8Array(region.buffer)
+      const memory = memoryOf(region)
       const source = { memory, debug: this.#host.debug, released: () => lease?.release() }
       return new RingMessage(source, offset, this.length, 0, 0, this.immediate)
     })
@@ -230,6 +231,7 @@ export class RingOffer {
       throw new UsageError('the region is not of this connection: make it with its allocate()')
     if (!Number.isSafeInteger(offset) || offset < 0 || offset + this.length > into.length)
       throw new UsageError(`${this.length} bytes do not fit into ${into.length} from ${offset} on`)
+    memoryOf(into)
   }
 
   #bounded(): number {

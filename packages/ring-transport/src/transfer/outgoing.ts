@@ -13,6 +13,7 @@ import { milliseconds } from '../timeout.js'
 import { decodeProgress, encodeOffer, MAX_OFFERS, PROGRESS, WITHDRAWAL } from './format.js'
 import type { TransferHost } from './host.js'
 import { type OnProgress, tell } from './progress.js'
+import { memoryOf } from './region.js'
 
 /** How a message is transmitted. */
 export interface TransmitOptions {
@@ -291,5 +292,5 @@ function slice({ region, offset = 0, length = region.length - offset }: ScatterG
 
 function bytesOf(what: ScatterGatherElement): Uint8Array {
   const { region, offset, length } = slice(what)
-  return new Uint8Array(region.buffer, offset, length)
+  return memoryOf(region).subarray(offset, offset + length)
 }
