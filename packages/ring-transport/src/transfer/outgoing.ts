@@ -63,7 +63,8 @@ export class Outgoing {
   #free = MAX_OFFERS
   /** those that wait for a place, while none is free */
   readonly #waiting = new Set<Deferred<void>>()
-  #last = 0
+  /** the number given out last: 1 … 2^32 − 1, then from 1 again */
+  last = 0
   #running = 0
   #idle: Deferred<void> | undefined
   #ended: unknown
@@ -262,9 +263,9 @@ export class Outgoing {
   }
 
   #number(): number {
-    do this.#last = this.#last === 0xffff_ffff ? 1 : this.#last + 1
-    while (this.#offers.has(this.#last))
-    return this.#last
+    do this.last = this.last === 0xffff_ffff ? 1 : this.last + 1
+    while (this.#offers.has(this.last))
+    return this.last
   }
 
   /** A place is free: it goes to who has waited longest, so that nobody who comes meanwhile takes it. */

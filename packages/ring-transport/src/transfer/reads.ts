@@ -44,7 +44,8 @@ export class Reads {
   readonly #host: TransferHost
   readonly #jobs = new Set<Job>()
   readonly #tags = new Map<number, { readonly job: Job; readonly length: number }>()
-  #lastTag = 0
+  /** the tag given out last: 0 … 2^32 − 1, then from 0 again */
+  lastTag = 0
   #watchdog: NodeJS.Timeout | undefined
   #ended: unknown
 
@@ -132,14 +133,14 @@ export class Reads {
   #post(job: Job): void {
     const { from, region, offset, posted } = job
     const length = Math.min(READ_BYTES, from.length - posted)
-    do this.#lastTag = (this.#lastTag + 1) >>> 0
-    while (this.#tags.has(this.#lastTag))
+    do this.lastTag = (this.lastTag + 1) >>> 0
+    while (this.#tags.has(this.lastTag))
     const address = from.address + BigInt(posted)
     const result = region.closed
       ? SEND.tooLong
-      : this.#host.read(region.handle, offset + posted, address, from.remoteKey, length, this.#lastTag)
+      : this.#host.read(region.handle, offset + posted, address, from.remoteKey, length, this.lastTag)
     if (result === SEND.done) {
-      this.#tags.set(this.#lastTag, { job, length })
+      this.#tags.set(this.lastTag, { job, length })
       job.posted += length
       job.underWay++
       if (this.#tags.size === 1) this.#watch()

@@ -58,6 +58,12 @@ export class Transfers {
     return await this.#host.protectionDomain.allocateMemoryRegion(length, ['local-write', 'remote-read'])
   }
 
+  /** @internal as if `number` offers had been made, and as many READs: for tests of what comes after many */
+  startAt(number: number): void {
+    this.#outgoing.last = number
+    this.#incoming.reads.lastTag = number
+  }
+
   /** A frame of type offer or settled. */
   receive(type: number, frame: RingMessage): void {
     const wrong = type === TYPE.offer ? this.#incoming.offered(frame) : this.#outgoing.settled(frame)
