@@ -50,6 +50,10 @@ export class RingConnection {
    * Large messages of the peer (see {@link transmit}), for an application that decides where they go, and
    * whether: while somebody subscribes, each is offered here and not read otherwise, and does not keep its
    * place among {@link messages}. Completes when the connection ends.
+   *
+   * Taking an offer rejects when the sender gives up or the connection breaks, and nobody looks at the promise
+   * that an `async` subscriber returns: its rejection would end the process. Handle it, for instance
+   * `offers.pipe(concatMap((offer) => take(offer).catch(log))).subscribe()`.
    */
   readonly offers: Observable<RingOffer>
   /** Settles once, when the connection has ended and its resources are free. Never rejects. */
