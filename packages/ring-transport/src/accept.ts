@@ -9,7 +9,8 @@ import { type AcceptOptions, settings } from './options.js'
  * the requests itself with {@link isRingRequest}; {@link RingServer} does it for the others. Unlike that, it
  * takes connections of any epoch of a session: {@link RingConnection.session} says which.
  * @throws VerbsError EPROTO when it is no ring request or a malformed one, EMSGSIZE when its ring is
- *   larger than `maxPeerCapacity`, ETIMEDOUT. The request is refused with the reason before this throws.
+ *   larger than `maxPeerCapacity`; the request has been refused with the reason then. What fails later, once
+ *   there is a queue pair, ends the request without one: VerbsError ENOMEM, ETIMEDOUT; the signal's reason
  */
 export async function acceptRing(
   request: ConnectionRequest,
