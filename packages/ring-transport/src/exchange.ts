@@ -263,15 +263,16 @@ export class Exchange {
     const final =
       lost && this.#peerHasClosed && this.#hasClosed && latest?.code === 'ECONNRESET' ? undefined : latest
     const failure = final ?? new VerbsError('ECANCELED', 'request', this.link.id.description, 'it was closed')
-    this.requests.rejectAll(failure)
-    this.outbox.end(failure)
-    await this.transfers.end(failure)
-    this.#peerClosed.resolve()
     const epoch = this.#epoch
     this.#states.next(
       final === undefined ? { state: 'closed', epoch } : { state: 'lost', epoch, reason: final },
     )
     this.#states.complete()
+    this.requests.rejectAll(failure)
+    this.outbox.end(failure)
+    this.#peerClosed.resolve()
+    // What has arrived behind a large message that will not is still delivered.
+    await this.transfers.end(failure)
     this.inbox.end()
     this.#closed.resolve(final)
   }

@@ -36,7 +36,6 @@ export class Outbox {
   /** bytes of the longest frame */
   readonly #most: number
   readonly #failed: () => VerbsError
-  readonly #flush = () => this.flush()
   #waiting: Waiting[] = []
   /** those who wait for room */
   readonly #writers = new Set<Deferred<void>>()
@@ -46,6 +45,8 @@ export class Outbox {
   #full = false
   #pruneAt = LEAST_PRUNED
   #flushScheduled = false
+  /** @internal in the poller's list of those to flush */
+  isListed = false
   #reason: VerbsError | undefined
   /** messages and bytes that were taken, of all types */
   frames = 0
@@ -127,7 +128,7 @@ export class Outbox {
     if (result !== SEND.done && result !== SEND.full) throw this.#failed()
     if (!this.#flushScheduled) {
       this.#flushScheduled = true
-      this.#link.poller.scheduleFlush(this.#flush)
+      this.#link.poller.scheduleFlush(this)
     }
   }
   // --- end of the hot path ---

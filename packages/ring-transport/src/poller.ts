@@ -50,6 +50,12 @@ export interface FrameSink {
   ): void
 }
 
+/** @internal what posts at the end of a drain or a turn */
+export interface Flushable {
+  isListed: boolean
+  flush(): void
+}
+
 /** enough for the 256 connections that a server takes by default */
 const DEFAULT_ENTRIES = 69_632
 
@@ -79,7 +85,9 @@ export class Poller {
   readonly #words: Int32Array
   readonly #unsigned: Uint32Array
   readonly #sinks = new Map<number, FrameSink>()
-  readonly #dirty = new Set<() => void>()
+  /** those who have something to post, the first `#dirtyCount` */
+  readonly #dirty: (Flushable | undefined)[] = []
+  #dirtyCount = 0
   readonly #entries: number
   #entriesUsed = 0
   readonly #callers: boolean
@@ -251,16 +259,6 @@ export class Poller {
     return this.#unsigned[slots + (connection & 0xffff) * slotStride + reported] as number
   }
 
-  /** @internal posts what `send` has queued */
-  flush(connection: number): number {
-    const { slots, slotStride, lanes } = this.#layout
-    return this.#native.flush(
-      connection,
-      this.#unsigned[slots + (connection & 0xffff) * slotStride + lanes] as number,
-      0,
-    )
-  }
-
   /** @internal publishes how far JavaScript has consumed a connection's ring, for the peer to be told */
   returnCredit(connection: number, units: number): void {
     const { slots, slotStride, released } = this.#layout
@@ -268,9 +266,11 @@ export class Poller {
     this.#native.returnCredit(connection)
   }
 
-  /** @internal runs `flush` once at the end of this drain, else of this turn of the event loop */
-  scheduleFlush(flush: () => void): void {
-    this.#dirty.add(flush)
+  /** @internal calls `outbox.flush` once at the end of this drain, else of this turn of the event loop */
+  scheduleFlush(outbox: Flushable): void {
+    if (outbox.isListed) return
+    outbox.isListed = true
+    this.#dirty[this.#dirtyCount++] = outbox
     if (this.#draining || this.#flushScheduled) return
     this.#flushScheduled = true
     queueMicrotask(() => {
@@ -279,11 +279,16 @@ export class Poller {
     })
   }
 
+  /** Hot path: the array keeps its memory, and there is no iterator. */
   #flush(): void {
-    for (const flush of this.#dirty) {
-      this.#dirty.delete(flush)
-      flush()
+    const dirty = this.#dirty
+    for (let i = 0; i < this.#dirtyCount; i++) {
+      const outbox = dirty[i] as Flushable
+      outbox.isListed = false
+      dirty[i] = undefined
+      outbox.flush()
     }
+    this.#dirtyCount = 0
   }
 
   /**
