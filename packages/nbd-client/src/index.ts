@@ -4,6 +4,7 @@ export {
   type BlockEngineOptions,
   type EngineEvent,
   type EngineStatistics,
+  type ExportOptions,
   kernelDevice,
   type Lane,
   type LaneRequirements,

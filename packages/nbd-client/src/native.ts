@@ -6,6 +6,15 @@ export type VerbsHandle = object
 /** The native `Engine` behind a JavaScript external. */
 export type NativeEngine = { readonly __nbdEngine: unique symbol }
 
+export interface NativeExport {
+  name: string
+  description: string
+  offset: bigint
+  /** 0n: up to the end of the volume */
+  size: bigint
+  readOnly: boolean
+}
+
 export interface NativeEngineOptions {
   size: bigint
   slabSize: bigint
@@ -16,8 +25,8 @@ export interface NativeEngineOptions {
   prefault: boolean
   ioFlusher: boolean
   pageMap: string
-  exportName: string
-  description: string
+  exports: NativeExport[]
+  minimumBlockSize: number
   handshakeTimeout: number
   maxHandshakes: number
   laneWait: number
@@ -41,6 +50,8 @@ export interface NativeLaneStatistics {
   flushes: number
   trims: number
   writeZeroes: number
+  caches: number
+  blockStatuses: number
   bytesRead: number
   bytesWritten: number
   errors: number

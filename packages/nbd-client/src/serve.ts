@@ -1,3 +1,4 @@
+import type { ExportOptions } from './engine.js'
 import { ControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
 import { Volume } from './volume.js'
@@ -7,8 +8,10 @@ export interface ServeOptions {
   readonly size: number
   readonly address: { readonly unix: string } | { readonly host: string; readonly port: number }
   readonly connections: number
-  readonly exportName: string
-  readonly readOnly: boolean
+  /** the first one is the default */
+  readonly exports: readonly ExportOptions[]
+  /** bytes */
+  readonly minimumBlockSize: number
   /** seconds */
   readonly operationTimeout: number
   readonly signal: AbortSignal
@@ -26,17 +29,16 @@ export async function serve(options: ServeOptions): Promise<number> {
     signal: options.signal,
     progress: say,
     engine: {
-      exportName: options.exportName,
-      readOnly: options.readOnly,
+      exports: options.exports,
+      minimumBlockSize: options.minimumBlockSize,
       operationTimeout: options.operationTimeout * 1000,
-      description: 'remote memory',
     },
   })
   let control: ControlSocket | undefined
   try {
     reportFailures(volume)
-    const { address, exportName } = options
-    const name = encodeURIComponent(exportName)
+    const { address } = options
+    const name = encodeURIComponent(options.exports[0]?.name ?? '')
     let uri: string
     if ('unix' in address) {
       volume.engine.listenUnix(address.unix)

@@ -34,7 +34,8 @@ class Acceptor {
   class Host {
    public:
     virtual Lane* reserve_lane() = 0;
-    virtual uint16_t transmission_flags() = 0;
+    // Transmission flags that do not hold just now.
+    virtual uint16_t withheld_flags() = 0;
     virtual void report(const Event& event) = 0;
     // After each wake().
     virtual void woken() = 0;
@@ -43,7 +44,7 @@ class Acceptor {
     ~Host() = default;
   };
 
-  Acceptor(Host& host, ExportDescription description, const AcceptorOptions& options);
+  Acceptor(Host& host, Offer offer, const AcceptorOptions& options);
   ~Acceptor();
   int start();
   // Any thread.
@@ -62,8 +63,10 @@ class Acceptor {
   void run();
   void take_orders();
   void accept_from(const Listener& listener, uint64_t now);
+  void make_room();
   void refuse(const std::string& peer, const char* reason);
   void drive(Session& session, uint64_t now);
+  bool send_output(Session& session);
   bool converse(Session& session, uint64_t now);
   void hand_over(Session& session);
   void watch(Session& session, uint32_t events);
@@ -74,7 +77,7 @@ class Acceptor {
   void sweep();
 
   Host& host_;
-  ExportDescription description_;  // its flags follow transmission_flags()
+  Offer offer_;  // its withheld flags follow withheld_flags()
   const AcceptorOptions options_;
   Descriptor wake_;
   Descriptor epoll_;
