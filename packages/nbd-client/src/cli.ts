@@ -2,6 +2,7 @@
 import { parseSizeInUnits } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError } from 'commander'
+import type { TlsOptions } from './engine.js'
 import { checkExports, parseExport } from './exports.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
@@ -57,6 +58,34 @@ function exportsOf(options: { export: string[]; exportName?: string; readOnly: b
   return checkExports(options.export.map(parseExport), size)
 }
 
+interface TlsFlags {
+  tls: string
+  tlsCertificates?: string
+  tlsPsk?: string
+  tlsVerifyPeer: boolean
+}
+
+function tlsOf(flags: TlsFlags): TlsOptions | undefined {
+  const { tlsCertificates, tlsPsk, tlsVerifyPeer } = flags
+  if (!['off', 'on', 'require'].includes(flags.tls))
+    throw new UsageError(`--tls "${flags.tls}" is not one of off, on, require`)
+  const credentials = [tlsCertificates, tlsPsk].filter((given) => given !== undefined)
+  if (flags.tls === 'off') {
+    if (credentials.length > 0 || tlsVerifyPeer)
+      throw new UsageError(
+        '--tls-certificates, --tls-psk and --tls-verify-peer need --tls=on or --tls=require',
+      )
+    return undefined
+  }
+  if (credentials.length !== 1) throw new UsageError('--tls needs one of --tls-certificates and --tls-psk')
+  return {
+    mode: flags.tls === 'on' ? 'on' : 'required',
+    verifyPeer: tlsVerifyPeer,
+    ...(tlsCertificates === undefined ? {} : { certificates: tlsCertificates }),
+    ...(tlsPsk === undefined ? {} : { sharedKeys: tlsPsk }),
+  }
+}
+
 /** Aborts at the first SIGTERM or SIGINT. */
 function stopSignal(): AbortSignal {
   const stop = new AbortController()
@@ -104,6 +133,13 @@ withVolume(program.command('serve'))
     whole('--minimum-block', 1, 4096),
     1,
   )
+  .option('--tls <off|on|require>', 'offer TLS to clients, or serve nobody without it', 'off')
+  .option(
+    '--tls-certificates <folder>',
+    'server-cert.pem, server-key.pem and, to verify clients, ca-cert.pem',
+  )
+  .option('--tls-psk <file>', 'instead of certificates: shared keys as psktool writes them, name:hex')
+  .option('--tls-verify-peer', 'serve only clients with a certificate signed by ca-cert.pem', false)
   .addHelpText(
     'after',
     `
@@ -124,7 +160,7 @@ When the last server is lost, clients get I/O errors, the socket is removed and 
         exportName?: string
         readOnly: boolean
         minimumBlock: number
-      },
+      } & TlsFlags,
     ) => {
       if ((options.unix === undefined) === (options.tcp === undefined))
         throw new UsageError('give one of --unix <path> and --tcp <host:port>')
@@ -134,8 +170,10 @@ When the last server is lost, clients get I/O errors, the socket is removed and 
       const minimumBlockSize = options.minimumBlock
       if ((minimumBlockSize & (minimumBlockSize - 1)) !== 0)
         throw new UsageError(`--minimum-block ${minimumBlockSize} is not a power of two`)
+      const tls = tlsOf(options)
       const { serve } = await import('./serve.js')
-      process.exitCode = await serve({ ...volume, address, exports, minimumBlockSize, signal: stopSignal() })
+      const signal = stopSignal()
+      process.exitCode = await serve({ ...volume, address, exports, minimumBlockSize, tls, signal })
     },
   )
 

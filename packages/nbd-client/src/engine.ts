@@ -35,6 +35,21 @@ export interface ExportOptions {
   readonly readOnly?: boolean
 }
 
+/**
+ * TLS for NBD clients (STARTTLS), by GnuTLS, in a native thread for each encrypted connection. Give either
+ * `certificates` or `sharedKeys`.
+ */
+export interface TlsOptions {
+  /** `on`: clients may use it; `required`: whoever does not is refused everything else */
+  readonly mode: 'on' | 'required'
+  /** folder with server-cert.pem, server-key.pem and, for `verifyPeer`, ca-cert.pem */
+  readonly certificates?: string
+  /** file with a line `name:hex key` for each client, as psktool(1) writes it */
+  readonly sharedKeys?: string
+  /** with `certificates`: refuse clients without one that ca-cert.pem has signed; default false */
+  readonly verifyPeer?: boolean
+}
+
 export interface BlockEngineOptions {
   /** bytes; a multiple of 4096 */
   readonly size: number | bigint
@@ -77,6 +92,8 @@ export interface BlockEngineOptions {
    * when the page was never written.
    */
   readonly minimumBlockSize?: number
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
+  readonly tls?: TlsOptions
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number
   /**
@@ -167,6 +184,12 @@ export class BlockEngine {
           size: BigInt(each.size ?? 0),
           readOnly: each.readOnly ?? false,
         })),
+        tls: {
+          mode: options.tls?.mode ?? 'off',
+          certificates: options.tls?.certificates ?? '',
+          sharedKeys: options.tls?.sharedKeys ?? '',
+          verifyPeer: options.tls?.verifyPeer ?? false,
+        },
         minimumBlockSize: options.minimumBlockSize ?? 1,
         handshakeTimeout: options.handshakeTimeout ?? 10_000,
         maxHandshakes: options.maxHandshakes ?? 256,

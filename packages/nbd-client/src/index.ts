@@ -10,6 +10,7 @@ export {
   type LaneRequirements,
   type LaneResources,
   type SlabMapping,
+  type TlsOptions,
   type WaitMode,
 } from './engine.js'
 export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'

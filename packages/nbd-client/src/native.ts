@@ -15,6 +15,15 @@ export interface NativeExport {
   readOnly: boolean
 }
 
+export interface NativeTls {
+  mode: 'off' | 'on' | 'required'
+  /** empty: none */
+  certificates: string
+  /** empty: none */
+  sharedKeys: string
+  verifyPeer: boolean
+}
+
 export interface NativeEngineOptions {
   size: bigint
   slabSize: bigint
@@ -27,6 +36,7 @@ export interface NativeEngineOptions {
   pageMap: string
   exports: NativeExport[]
   minimumBlockSize: number
+  tls: NativeTls
   handshakeTimeout: number
   maxHandshakes: number
   laneWait: number

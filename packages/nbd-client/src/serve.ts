@@ -1,4 +1,4 @@
-import type { ExportOptions } from './engine.js'
+import type { ExportOptions, TlsOptions } from './engine.js'
 import { ControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
 import { Volume } from './volume.js'
@@ -12,6 +12,8 @@ export interface ServeOptions {
   readonly exports: readonly ExportOptions[]
   /** bytes */
   readonly minimumBlockSize: number
+  /** undefined: no TLS */
+  readonly tls: TlsOptions | undefined
   /** seconds */
   readonly operationTimeout: number
   readonly signal: AbortSignal
@@ -31,6 +33,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     engine: {
       exports: options.exports,
       minimumBlockSize: options.minimumBlockSize,
+      ...(options.tls === undefined ? {} : { tls: options.tls }),
       operationTimeout: options.operationTimeout * 1000,
     },
   })
@@ -39,13 +42,14 @@ export async function serve(options: ServeOptions): Promise<number> {
     reportFailures(volume)
     const { address } = options
     const name = encodeURIComponent(options.exports[0]?.name ?? '')
+    const scheme = options.tls?.mode === 'required' ? 'nbds' : 'nbd'
     let uri: string
     if ('unix' in address) {
       volume.engine.listenUnix(address.unix)
-      uri = `nbd+unix:///${name}?socket=${encodeURI(address.unix)}`
+      uri = `${scheme}+unix:///${name}?socket=${encodeURI(address.unix)}`
     } else {
       const bound = volume.engine.listenTcp(address.host, address.port)
-      uri = `nbd://${bound.host.includes(':') ? `[${bound.host}]` : bound.host}:${bound.port}/${name}`
+      uri = `${scheme}://${bound.host.includes(':') ? `[${bound.host}]` : bound.host}:${bound.port}/${name}`
     }
     const stopped = new Promise<number>((resolve) => {
       if (options.signal.aborted) resolve(0)

@@ -67,6 +67,22 @@ std::vector<ExportOptions> to_exports(const Napi::Value& value) {
   return exports;
 }
 
+TlsOptions to_tls(const Napi::Object& from) {
+  TlsOptions options;
+  const std::string mode = to_string(from.Get("mode"), "tls.mode");
+  if (mode == "on") {
+    options.mode = TlsMode::on;
+  } else if (mode == "required") {
+    options.mode = TlsMode::required;
+  } else if (mode != "off") {
+    throw Napi::TypeError::New(from.Env(), "tls.mode must be off, on or required");
+  }
+  options.certificates = to_string(from.Get("certificates"), "tls.certificates");
+  options.shared_keys = to_string(from.Get("sharedKeys"), "tls.sharedKeys");
+  options.verify_peer = from.Get("verifyPeer").ToBoolean();
+  return options;
+}
+
 EngineOptions to_options(const Napi::Object& from) {
   EngineOptions options;
   options.volume.size = to_uint64(from.Get("size"), "size");
@@ -75,6 +91,7 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
   options.volume.prefault = from.Get("prefault").ToBoolean();
   options.exports = to_exports(from.Get("exports"));
+  options.tls = to_tls(from.Get("tls").As<Napi::Object>());
   options.minimum_block = to_uint32(from.Get("minimumBlockSize"), "minimumBlockSize");
   options.operation_timeout_ns =
       std::max(to_uint32(from.Get("operationTimeout"), "operationTimeout"), 1u) * kMillisecond;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "engine/acceptor_session.h"
 #include "engine/clock.h"
 
 namespace rdmakit::nbd {
@@ -34,20 +35,9 @@ std::string name_of(const sockaddr_storage& address, socklen_t length) {
 }
 }  // namespace
 
-struct Acceptor::Session {
-  Session(int fd, const Offer& offer) : socket(fd), handshake(offer) {}
-  Descriptor socket;
-  Handshake handshake;
-  std::string peer;
-  uint64_t deadline = 0;
-  uint64_t lane_deadline = 0;  // 0: does not wait for a lane
-  Lane* lane = nullptr;        // reserved
-  uint32_t watched = 0;
-  bool over = false;
-};
-
-Acceptor::Acceptor(Host& host, Offer offer, const AcceptorOptions& options)
-    : host_(host), offer_(std::move(offer)), options_(options) {}
+Acceptor::Acceptor(Host& host, Offer offer, const AcceptorOptions& options,
+                   std::unique_ptr<const TlsCredentials> credentials)
+    : host_(host), offer_(std::move(offer)), options_(options), credentials_(std::move(credentials)) {}
 
 Acceptor::~Acceptor() { join(); }
 
@@ -96,6 +86,9 @@ void Acceptor::join() {
   }
   wake();
   thread_.join();
+  // Their lanes have ended by now; what is left to say is said, and they end.
+  for (const auto& pump : pumps_) pump->stop();
+  pumps_.clear();
 }
 
 // ---- the thread ----
@@ -239,73 +232,6 @@ void Acceptor::drive(Session& session, uint64_t now) {
   session.over = converse(session, now);
 }
 
-// False: errno says why not all of it.
-bool Acceptor::send_output(Session& session) {
-  for (;;) {
-    const auto output = session.handshake.output();
-    if (output.empty()) return true;
-    const ssize_t bytes =
-        send(session.socket.get(), output.data(), output.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (bytes <= 0) return false;
-    session.handshake.sent(static_cast<size_t>(bytes));
-  }
-}
-
-// True: the session is over, one way or the other.
-bool Acceptor::converse(Session& session, uint64_t now) {
-  Handshake& handshake = session.handshake;
-  for (;;) {
-    if (!send_output(session)) {
-      if (errno != EAGAIN && errno != EINTR) return true;
-      watch(session, EPOLLOUT);
-      return false;
-    }
-    switch (handshake.phase()) {
-      case Handshake::Phase::closed:
-        if (!handshake.aborted()) refuse(session.peer, handshake.reason());
-        return true;
-      case Handshake::Phase::wants_tls:
-        return true;
-      case Handshake::Phase::transmission:
-        hand_over(session);
-        return true;
-      case Handshake::Phase::wants_lane:
-        session.lane = host_.reserve_lane();
-        if (session.lane != nullptr) {
-          session.lane_deadline = 0;
-          handshake.grant();
-          continue;
-        }
-        if (session.lane_deadline == 0) session.lane_deadline = now + options_.lane_wait_ns;
-        if (now >= session.lane_deadline) {
-          session.lane_deadline = 0;
-          refuse(session.peer, "all lanes are busy");
-          handshake.refuse(kRepErrPolicy, "all connections of this server are in use, try again later");
-          continue;
-        }
-        watch(session, EPOLLRDHUP);
-        return false;
-      case Handshake::Phase::negotiating:
-        break;
-    }
-    const auto room = handshake.input();
-    const ssize_t bytes = recv(session.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
-    if (bytes > 0) {
-      handshake.received(static_cast<size_t>(bytes));
-      continue;
-    }
-    if (bytes == 0 || (errno != EAGAIN && errno != EINTR)) return true;
-    watch(session, EPOLLIN);
-    return false;
-  }
-}
-
-void Acceptor::hand_over(Session& session) {
-  Lane* lane = std::exchange(session.lane, nullptr);
-  unwatch(session);
-  lane->attach(session.socket.release(), session.handshake.terms());
-}
-
 // Closing the socket is not enough: between a fork and its exec a child holds it open too, and the
 // epoll set would go on naming a session that is gone (epoll(7), question 6).
 void Acceptor::unwatch(Session& session) {
@@ -357,6 +283,7 @@ void Acceptor::sweep() {
     unwatch(*session);
     return true;
   });
+  std::erase_if(pumps_, [](const auto& pump) { return pump->finished(); });
 }
 
 }  // namespace rdmakit::nbd

@@ -19,6 +19,7 @@
 #include "engine/lane.h"
 #include "engine/listener.h"
 #include "protocol/handshake.h"
+#include "tls/pump.h"
 
 namespace rdmakit::nbd {
 
@@ -44,7 +45,9 @@ class Acceptor {
     ~Host() = default;
   };
 
-  Acceptor(Host& host, Offer offer, const AcceptorOptions& options);
+  // `credentials` may be missing only when the offer has no TLS.
+  Acceptor(Host& host, Offer offer, const AcceptorOptions& options,
+           std::unique_ptr<const TlsCredentials> credentials);
   ~Acceptor();
   int start();
   // Any thread.
@@ -68,6 +71,7 @@ class Acceptor {
   void drive(Session& session, uint64_t now);
   bool send_output(Session& session);
   bool converse(Session& session, uint64_t now);
+  TlsSession::Step start_tls(Session& session);
   void hand_over(Session& session);
   void watch(Session& session, uint32_t events);
   void unwatch(Session& session);
@@ -79,10 +83,12 @@ class Acceptor {
   Host& host_;
   Offer offer_;  // its withheld flags follow withheld_flags()
   const AcceptorOptions options_;
+  const std::unique_ptr<const TlsCredentials> credentials_;
   Descriptor wake_;
   Descriptor epoll_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::unique_ptr<Session>> sessions_;  // oldest first
+  std::vector<std::unique_ptr<TlsPump>> pumps_;     // of connections that lanes serve
   uint64_t paused_until_ = 0;                       // accepting, after descriptors ran out
   uint64_t last_report_ = 0;
   std::atomic<uint64_t> accepted_{0};

@@ -38,8 +38,18 @@ Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, 
   Offer offer;
   error = engine->make_offer(offer, why);
   if (error != 0) return nullptr;
+  std::unique_ptr<const TlsCredentials> credentials;
+  if (options.tls.mode != TlsMode::off) {
+    offer.tls = options.tls.mode;
+    credentials = TlsCredentials::load(options.tls, why);
+    if (credentials == nullptr) {
+      error = EINVAL;
+      return nullptr;
+    }
+  }
   Acceptor::Host& host = *engine;
-  engine->acceptor_ = std::make_unique<Acceptor>(host, std::move(offer), options.acceptor);
+  engine->acceptor_ =
+      std::make_unique<Acceptor>(host, std::move(offer), options.acceptor, std::move(credentials));
   error = engine->acceptor_->start();
   if (error != 0) return nullptr;
   return engine;

@@ -30,6 +30,7 @@ struct EngineOptions {
   VolumeOptions volume;
   std::vector<ExportOptions> exports = {{}};  // at least one; the first is the default one
   uint32_t minimum_block = 1;                 // power of two of at most 4096
+  TlsOptions tls;
   uint64_t operation_timeout_ns = 4'000'000'000;
   WaitMode wait_mode = WaitMode::adaptive;
   uint64_t max_spin_ns = 50'000;
