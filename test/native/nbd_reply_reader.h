@@ -2,7 +2,9 @@
 // belongs to a request under way, lies inside it, overlaps nothing, and a success leaves no gap.
 #pragma once
 
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <span>
