@@ -100,6 +100,7 @@ class Script {
     terms.structured = (choice & 1) != 0;
     terms.base_allocation = terms.structured && (choice & 2) != 0;
     terms.remote = (choice & 4) != 0;
+    terms.stall = terms.remote ? 30 * kSecond : 0;
     if (terms.structured) terms.exported.flags |= kFlagSendDf;
     if ((choice & 8) != 0) terms.exported.flags |= kFlagReadOnly;
     if ((choice & 16) != 0) terms.exported.minimum_block = 512;

@@ -240,6 +240,47 @@ void block_sizes() {
   std::printf("block sizes\n");
 }
 
+// Whoever stops in the middle of a request, or takes no answers, gives its lane back; who rests between
+// requests keeps it.
+void stalling_clients() {
+  Shape shape;
+  shape.lanes = 1;
+  shape.options.acceptor.stall_timeout_ns = 150'000'000;
+  shape.options.acceptor.lane_wait_ns = 5'000'000'000;
+  Served served(shape);
+  const auto page = filled(4096, 1);
+  {
+    NegotiatedClient resting(served.path, true);
+    CHECK(resting.write(0, page) == kOk);
+    usleep(400'000);
+    CHECK(resting.ask(kCmdRead, 0, 4096).data == page);
+  }
+  const auto thrown_out = [&](const std::function<void(NegotiatedClient&)>& stall) {
+    const auto start = memory_device::now();
+    NegotiatedClient staller(served.path, true);
+    stall(staller);
+    NegotiatedClient next(served.path, true);  // waits for the lane
+    CHECK(memory_device::now() - start >= 150'000'000);
+    CHECK(next.ask(kCmdRead, 0, 4096).data == page);
+  };
+  const RequestHeader write = header(kCmdWrite, 1, 0, 4096);
+  thrown_out([&](NegotiatedClient& staller) { CHECK(write_all(staller.fd(), &write, 20)); });
+  thrown_out([&](NegotiatedClient& staller) {
+    CHECK(write_all(staller.fd(), &write, sizeof write) && write_all(staller.fd(), page.data(), 1000));
+  });
+  thrown_out([&](NegotiatedClient& staller) {
+    for (int i = 0; i < 20; i++) staller.post(kCmdRead, 0, 1 << 20, kCmdFlagDf);
+  });
+  // Slowly is not the same: a byte a time, but within the limit.
+  NegotiatedClient slow(served.path, true);
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&write);
+  for (size_t i = 0; i < 20; i++) {
+    CHECK(write_all(slow.fd(), bytes + i, 1));
+    usleep(2'000);
+  }
+  std::printf("stalling clients\n");
+}
+
 // Late requests hear ESHUTDOWN before the connection ends; those under way are answered.
 void shutdown_in_good_order() {
   Shape shape;
@@ -272,6 +313,7 @@ int main() {
   failures();
   exports();
   block_sizes();
+  stalling_clients();
   shutdown_in_good_order();
   std::printf("ok\n");
   return 0;

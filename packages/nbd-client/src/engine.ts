@@ -102,6 +102,12 @@ export interface BlockEngineOptions {
    */
   readonly maxHandshakes?: number
   /**
+   * Milliseconds that a client on a socket may take for the rest of a request that it has begun (and a second
+   * more for each 256 KiB of payload), or for taking the next byte of its answers, before it is thrown out
+   * and its lane is free again; default 30000, 0: for ever. Between requests it may rest as long as it likes.
+   */
+  readonly stallTimeout?: number
+  /**
    * Milliseconds that a client waits for a free lane before it is refused; default 2000. The export
    * says CAN_MULTI_CONN from 4 lanes on, for nbdcopy opens 4 connections and fails when one is refused.
    */
@@ -193,6 +199,7 @@ export class BlockEngine {
         minimumBlockSize: options.minimumBlockSize ?? 1,
         handshakeTimeout: options.handshakeTimeout ?? 10_000,
         maxHandshakes: options.maxHandshakes ?? 256,
+        stallTimeout: options.stallTimeout ?? 30_000,
         laneWait: options.laneWait ?? 2000,
       },
       (event) => this.#emit(event),

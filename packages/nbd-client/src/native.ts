@@ -39,6 +39,7 @@ export interface NativeEngineOptions {
   tls: NativeTls
   handshakeTimeout: number
   maxHandshakes: number
+  stallTimeout: number
   laneWait: number
 }
 

@@ -99,6 +99,7 @@ EngineOptions to_options(const Napi::Object& from) {
   options.swap_safe = from.Get("ioFlusher").ToBoolean();
   options.acceptor.handshake_timeout_ns =
       to_uint32(from.Get("handshakeTimeout"), "handshakeTimeout") * kMillisecond;
+  options.acceptor.stall_timeout_ns = to_uint32(from.Get("stallTimeout"), "stallTimeout") * kMillisecond;
   options.acceptor.max_handshakes = to_uint32(from.Get("maxHandshakes"), "maxHandshakes");
   options.acceptor.lane_wait_ns = to_uint32(from.Get("laneWait"), "laneWait") * kMillisecond;
   const std::string mode = to_string(from.Get("waitMode"), "waitMode");

@@ -27,6 +27,7 @@ struct AcceptorOptions {
   uint64_t handshake_timeout_ns = 10'000'000'000;  // for the whole of it
   uint64_t lane_wait_ns = 2'000'000'000;
   uint32_t max_handshakes = 256;
+  uint64_t stall_timeout_ns = 30'000'000'000;  // see Terms::stall
 };
 
 class Acceptor {
@@ -71,6 +72,7 @@ class Acceptor {
   void drive(Session& session, uint64_t now);
   bool send_output(Session& session);
   bool converse(Session& session, uint64_t now);
+  Terms terms_of(const Session& session) const;
   TlsSession::Step start_tls(Session& session);
   void hand_over(Session& session);
   void watch(Session& session, uint32_t events);

@@ -100,11 +100,17 @@ TlsSession::Step Acceptor::start_tls(Session& session) {
   return step;
 }
 
+Terms Acceptor::terms_of(const Session& session) const {
+  Terms terms = session.handshake.terms();
+  terms.stall = options_.stall_timeout_ns;
+  return terms;
+}
+
 void Acceptor::hand_over(Session& session) {
   unwatch(session);
   if (!session.encrypted) {
     Lane* lane = std::exchange(session.lane, nullptr);
-    return lane->attach(session.socket.release(), session.handshake.terms());
+    return lane->attach(session.socket.release(), terms_of(session));
   }
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
@@ -115,7 +121,7 @@ void Acceptor::hand_over(Session& session) {
   if (pump->start() != 0) return refuse(session.peer, "TLS: no thread can be started");
   pumps_.push_back(std::move(pump));
   Lane* lane = std::exchange(session.lane, nullptr);
-  lane->attach(theirs.release(), session.handshake.terms());
+  lane->attach(theirs.release(), terms_of(session));
 }
 
 }  // namespace rdmakit::nbd

@@ -9,6 +9,8 @@ namespace rdmakit::nbd {
 namespace {
 // After DISC or end of file the client has this long to take the answers that it still gets.
 constexpr uint64_t kLinger = 10'000'000'000;
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint32_t kSlowest = 256 << 10;  // bytes of payload a second, see Terms::stall
 }  // namespace
 
 Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics)
@@ -70,7 +72,7 @@ bool Connection::step(uint64_t now, bool look) {
   moved |= parse();
   if (end_of_file_ && !input_ended_) check_end_of_file();
   moved |= start_reads();
-  if (terms_.remote) time_input();
+  if (terms_.stall != 0) time_input();
   if (drop_reason_ != nullptr) drop(drop_reason_);
   return moved;
 }
@@ -114,7 +116,7 @@ void Connection::time_input() {
   if (!partial || end_of_file_ || input_ended_) {
     input_deadline_ = 0;
   } else if (input_deadline_ == 0) {
-    input_deadline_ = now_ + kStall + payload_left_ / kSlowest * 1'000'000'000;
+    input_deadline_ = now_ + terms_.stall + payload_left_ / kSlowest * kSecond;
   } else if (now_ >= input_deadline_) {
     drop_later("the client did not finish a request in time");
   }

@@ -179,7 +179,7 @@ void Connection::time_output(bool moved) {
   if (!output_blocked_) {
     output_deadline_ = 0;
   } else if (moved || output_deadline_ == 0) {
-    output_deadline_ = now_ + kStall;
+    output_deadline_ = now_ + terms_.stall;
   } else if (now_ >= output_deadline_) {
     drop_later("the client does not take its answers");
   }
@@ -198,7 +198,7 @@ bool Connection::send(uint64_t now) {
     moved = replies_.bytes_sent() != before;
     output_blocked_ = status == ReplyQueue::Status::blocked;
     if (status == ReplyQueue::Status::failed) drop_later("connection reset");
-    if (terms_.remote) time_output(moved);
+    if (terms_.stall != 0) time_output(moved);
   }
   if (drop_reason_ != nullptr) {
     drop(drop_reason_);

@@ -29,11 +29,6 @@ inline constexpr uint32_t kExtents = kPage / sizeof(StatusDescriptor);
 // Outstanding requests of a connection. The kernel's NBD queue is 128 deep.
 inline constexpr uint32_t kRequests = 128;
 
-// A remote client has this long (ns) for the rest of a request that it has begun, and a second more for
-// each kSlowest bytes of payload; and for taking the next byte of its answers. Idle it may be for ever.
-inline constexpr uint64_t kStall = 30'000'000'000;
-inline constexpr uint64_t kSlowest = 256 << 10;
-
 // RDMA operations of a lane, waiting ones included.
 inline constexpr uint32_t kOperations = 256;
 // Kept back for operations that others wait for (see Connection::advance), so that a lane full of

@@ -41,6 +41,10 @@ struct Terms {
   bool base_allocation = false;  // BLOCK_STATUS may be asked
   // A client out there, which may be slow or gone; else the kernel at the other end of a socketpair.
   bool remote = false;
+  // A remote client has this long (ns) for the rest of a request that it has begun, and a second more for
+  // each 256 KiB of payload; and for taking the next byte of its answers. Idle it may be for ever. 0: no
+  // limit.
+  uint64_t stall = 0;
 };
 
 // A READ longer than this is answered in several chunks, so not with DF.
