@@ -10,7 +10,7 @@ declare -A packages=(
   [test]="nbdkit libnbd-bin python3-libnbd fio qemu-utils clang-format clang libclang-rt-14-dev tshark openssl
           e2fsprogs"
   [lab]="qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers ibverbs-utils
-         rdmacm-utils perftest qperf nbdkit nbd-client libnbd-bin fio util-linux mount libelf1"
+         rdmacm-utils perftest qperf nbdkit nbd-client libnbd-bin fio util-linux mount libelf1 e2fsprogs"
   [bench]="ucx-utils util-linux"
 )
 
