@@ -112,6 +112,18 @@ describe('nbd-client', () => {
     )
   })
 
+  it.each([
+    [['--export', 'a,size=5000'], /--export "a": size "5000".*8192/],
+    [['--export', 'a,color=red'], /"color=red" is not one of offset/],
+    [['--export', 'a', '--export', 'a'], /--export "a" is given twice/],
+    [['--export', 'a,offset=8M,size=16M'], /reaches beyond the end/],
+    [['--export', 'a', '--read-only'], /with --export/],
+    [['--minimum-block', '3'], /power of two/],
+    [['--minimum-block', '8192'], /from 1 to 4096/],
+  ])('exports that cannot be: %j', (args, pattern) => {
+    expectOneLine(serve('--server', uri, '--size', '16M', ...args), pattern)
+  })
+
   it('an unknown option', () => {
     expectOneLine(serve('--server', uri, '--size', '16M', '--nonsense'), /unknown option '--nonsense'/)
   })

@@ -135,7 +135,7 @@ h.shutdown()
       'ENOSPC',
       'EINVAL',
       'ENOSPC',
-      'EINVAL',
+      'OK',
       'OK',
     ])
   })

@@ -20,6 +20,7 @@ export const labPackages = [
   'perftest',
   'nbdkit',
   'nbd-client',
+  'e2fsprogs',
 ] as const
 
 export function missingPackages(): string[] {

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "nbd_fixture.h"
+#include "nbd_negotiated_client.h"
 
 namespace {
 
@@ -64,23 +64,49 @@ namespace {
 constexpr uint64_t kRequests100k = 100'000;
 constexpr uint32_t kDepth = 32;
 
-void run(bool fenced) {
+// All chunks of one answer, whatever they say.
+void read_chunks(int fd, std::vector<uint8_t>& data) {
+  SimpleReply start;
+  for (bool done = false; !done;) {
+    CHECK(read_all(fd, &start, sizeof start));
+    if (start.magic == kSimpleReplyMagic) {
+      CHECK(start.error == kOk);
+      return;
+    }
+    ChunkHeader header;
+    std::memcpy(&header, &start, sizeof start);
+    CHECK(header.magic == kStructuredReplyMagic && header.type != kChunkError);
+    CHECK(read_all(fd, reinterpret_cast<uint8_t*>(&header) + sizeof start, sizeof header - sizeof start));
+    CHECK(read_all(fd, data.data(), header.length));
+    done = (header.flags & kChunkDone) != 0;
+  }
+}
+
+void run(const char* name, bool fenced, bool structured) {
   Shape shape;
   shape.fenced = fenced;
   TestVolume volume(shape);
-  const int fd = volume.attach(0);
+  const std::string path = "/tmp/nbd_allocation." + std::to_string(getpid());
+  std::string why;
+  CHECK(!structured || volume.engine->listen_unix(path, why) == 0);
+  const std::unique_ptr<NegotiatedClient> client =
+      structured ? std::make_unique<NegotiatedClient>(path, true) : nullptr;
+  const int fd = structured ? client->fd() : volume.attach(0);
   volume.wait_for(Event::Type::connection_opened);  // opening a connection is not the page path
   armed = true;
 
   std::vector<uint32_t> expected(kRequests100k);  // bytes of data in each reply, by cookie
   std::atomic<uint64_t> answered{0};
   std::thread receiver([&] {
-    std::vector<uint8_t> data(2 << 20);
+    std::vector<uint8_t> data(4 << 20);
     SimpleReply reply;
-    for (uint64_t i = 0; i < kRequests100k; i++) {
+    for (uint64_t i = 0; i < kRequests100k; i++, answered++) {
+      if (structured) {
+        read_chunks(fd, data);
+        continue;
+      }
       CHECK(read_all(fd, &reply, sizeof reply) && reply.error == kOk);
       CHECK(read_all(fd, data.data(), expected[reply.cookie]));
-      answered++;
     }
   });
   std::mt19937_64 random(5);
@@ -94,11 +120,13 @@ void run(bool fenced) {
       length = 1 + static_cast<uint32_t>(random() % 20'000);
     }
     if (random() % 1000 == 0) length = 2 << 20;
-    const uint64_t kind = random() % 16;
+    const uint64_t kind = random() % (structured ? 18 : 16);
     const uint16_t command = kind < 7     ? kCmdRead
                              : kind < 14  ? kCmdWrite
                              : kind == 14 ? kCmdTrim
-                                          : kCmdWriteZeroes;
+                             : kind == 15 ? kCmdWriteZeroes
+                             : kind == 16 ? kCmdBlockStatus
+                                          : kCmdCache;
     if (command == kCmdRead) expected[i] = length;
     const RequestHeader request = header(command, i, offset, length);
     CHECK(write_all(fd, &request, sizeof request));
@@ -107,14 +135,14 @@ void run(bool fenced) {
   receiver.join();
   armed = false;
   const LaneStatistics& statistics = volume.engine->lane(0).statistics();
-  std::printf("%s: %llu requests, %llu RDMA operations, %llu allocations\n", fenced ? "with fences" : "plain",
+  std::printf("%s: %llu requests, %llu RDMA operations, %llu allocations\n", name,
               static_cast<unsigned long long>(kRequests100k),
               static_cast<unsigned long long>(statistics.rdma_reads.get() + statistics.rdma_writes.get() +
                                               statistics.rdma_fences.get()),
               static_cast<unsigned long long>(allocations.load()));
   CHECK(allocations == 0);
   CHECK((statistics.rdma_fences.get() > 0) == fenced);
-  close(fd);
+  if (!structured) close(fd);
 }
 
 }  // namespace
@@ -129,8 +157,9 @@ int main() {
     armed = false;
   }).join();
   CHECK(allocations.exchange(0) > 0);
-  run(false);
-  run(true);
+  run("plain", false, false);
+  run("with fences", true, false);
+  run("structured replies", false, true);
   std::printf("ok\n");
   return 0;
 }

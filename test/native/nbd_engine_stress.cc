@@ -304,11 +304,16 @@ void request_errors() {
   CHECK(client.call(kCmdWrite, 0, 0) == kEinval);
   CHECK(client.call(kCmdRead, 0, kMaxPayload + 1) == kEinval);
   CHECK(client.call(kCmdFlush, 4096, 0) == kEinval);
-  CHECK(client.call(kCmdCache, 0, 4096) == kEinval);
-  CHECK(client.call(kCmdBlockStatus, 0, 4096) == kEinval);
+  CHECK(client.call(kCmdCache, 0, 4096) == kOk);
+  CHECK(client.call(kCmdCache, size, 4096) == kEinval);
+  CHECK(client.call(kCmdBlockStatus, 0, 4096) == kEinval);  // no context was negotiated
   CHECK(client.call(99, 0, 4096) == kEinval);
   CHECK(client.call(kCmdRead, 0, 4096, nullptr, nullptr, 1 << 9) == kEinval);
-  CHECK(client.call(kCmdWriteZeroes, 0, 4096, nullptr, nullptr, kCmdFlagFastZero) == kEinval);
+  CHECK(client.call(kCmdRead, 0, 4096, nullptr, nullptr, kCmdFlagDf) == kEinval);  // no structured replies
+  CHECK(client.call(kCmdWriteZeroes, 0, 4096, nullptr, nullptr, kCmdFlagFastZero) == kOk);
+  CHECK(client.call(kCmdWriteZeroes, 1, 4096, nullptr, nullptr, kCmdFlagFastZero) == kEnotsup);
+  CHECK(client.call(kCmdWriteZeroes, 1, 4096) == kOk);
+  CHECK(client.call(kCmdWriteZeroes, 0, 4096, nullptr, nullptr, kCmdFlagReqOne) == kEinval);
   CHECK(client.call(kCmdTrim, 0, 4096, nullptr, nullptr, kCmdFlagNoHole) == kEinval);
   CHECK(client.write(0, data.data(), 4096, kCmdFlagFua) == kOk);
   CHECK(client.call(kCmdFlush, 0, 0) == kOk);

@@ -1,116 +1,11 @@
-// The handshake: each state, answer, limit and past CVE class; then the acceptor with hostile peers.
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/stat.h>
-
-#include <algorithm>
-#include <chrono>
+// The handshake: each state, answer, limit and past CVE class.
 #include <random>
-#include <string_view>
 
-#include "nbd_fixture.h"
-#include "protocol/handshake.h"
+#include "nbd_handshake_session.h"
 
 using namespace fixture;
 
 namespace {
-
-using Bytes = std::vector<uint8_t>;
-
-template <typename Value>
-void append(Bytes& bytes, const Value& value) {
-  const auto* from = reinterpret_cast<const uint8_t*>(&value);
-  bytes.insert(bytes.end(), from, from + sizeof value);
-}
-void append(Bytes& bytes, std::string_view text) { bytes.insert(bytes.end(), text.begin(), text.end()); }
-
-Bytes option(uint32_t type, const Bytes& payload, uint32_t claimed_length) {
-  OptionHeader header;
-  header.magic = kOptionMagic;
-  header.option = type;
-  header.length = claimed_length;
-  Bytes bytes;
-  append(bytes, header);
-  bytes.insert(bytes.end(), payload.begin(), payload.end());
-  return bytes;
-}
-Bytes option(uint32_t type, const Bytes& payload = {}) {
-  return option(type, payload, static_cast<uint32_t>(payload.size()));
-}
-Bytes text(std::string_view from) { return {from.begin(), from.end()}; }
-
-Bytes info_payload(std::string_view name, const std::vector<uint16_t>& infos = {}) {
-  Bytes bytes;
-  append(bytes, Be32(static_cast<uint32_t>(name.size())));
-  append(bytes, name);
-  append(bytes, Be16(static_cast<uint16_t>(infos.size())));
-  for (const uint16_t info : infos) append(bytes, Be16(info));
-  return bytes;
-}
-
-const ExportDescription kDescription{"volume", "a test", {1 << 30, kFlagHasFlags | kFlagSendFlush}, 4096};
-
-// Plays the owner of a Handshake: bytes in, all of what it answers out.
-class Session {
- public:
-  explicit Session(uint32_t flags = kHandshakeFixedNewstyle | kHandshakeNoZeroes, size_t piece = SIZE_MAX,
-                   const ExportDescription& description = kDescription)
-      : handshake(description), piece_(piece) {
-    drain();
-    Greeting greeting;
-    CHECK(out.size() == sizeof greeting);
-    std::memcpy(&greeting, out.data(), sizeof greeting);
-    CHECK(greeting.magic == kInitMagic && greeting.option_magic == kOptionMagic);
-    CHECK(greeting.handshake_flags == (kHandshakeFixedNewstyle | kHandshakeNoZeroes));
-    out.clear();
-    Bytes bytes;
-    append(bytes, Be32(flags));
-    feed(bytes);
-  }
-
-  // How many of the bytes were wanted.
-  size_t feed(const Bytes& bytes) {
-    size_t used = 0;
-    while (used < bytes.size()) {
-      const auto room = handshake.input();
-      if (room.empty()) break;
-      const size_t step = std::min({room.size(), bytes.size() - used, piece_});
-      std::memcpy(room.data(), bytes.data() + used, step);
-      used += step;
-      handshake.received(step);
-      drain();
-    }
-    return used;
-  }
-  // The type of the next answer to `to`; its payload is kept.
-  uint32_t answer(uint32_t to) {
-    OptionReply reply;
-    CHECK(out.size() >= sizeof reply);
-    std::memcpy(&reply, out.data(), sizeof reply);
-    CHECK(reply.magic == kOptionReplyMagic && reply.option == to);
-    CHECK(out.size() >= sizeof reply + reply.length);
-    payload.assign(out.begin() + sizeof reply, out.begin() + static_cast<long>(sizeof reply + reply.length));
-    out.erase(out.begin(), out.begin() + static_cast<long>(sizeof reply + reply.length));
-    return reply.type;
-  }
-  void drain() {
-    while (!handshake.output().empty()) {
-      const auto bytes = handshake.output();
-      const size_t step = std::min(bytes.size(), piece_);
-      out.insert(out.end(), bytes.begin(), bytes.begin() + static_cast<long>(step));
-      handshake.sent(step);
-    }
-  }
-  bool open() const { return handshake.phase() == Handshake::Phase::negotiating; }
-  bool closed() const { return handshake.phase() == Handshake::Phase::closed; }
-
-  Handshake handshake;
-  Bytes out;
-  Bytes payload;
-
- private:
-  size_t piece_;
-};
 
 void greeting_and_flags() {
   CHECK(Session(0).open());
@@ -205,10 +100,9 @@ void info_and_go() {
 
 // Options that are not offered, whatever they hold; and nothing of a session changes by them.
 void unsupported_options() {
-  Session session;
-  for (const uint32_t type : {4u, 5u, 8u, 9u, 10u, 11u, 12u, 0u, 0x7fffffffu, 0xffffffffu}) {
+  for (const uint32_t type : {4u, 5u, 11u, 12u, 0u, 0x7fffffffu, 0xffffffffu}) {
     for (const size_t length : {0u, 1u, 5000u}) {
-      if (length == 5000 && type > 9) continue;  // 32 options a session
+      if (type == kOptStartTls && length > 0) continue;  // takes no payload
       Session fresh;
       fresh.feed(option(type, Bytes(length, 'z')));
       CHECK(fresh.answer(type) == kRepErrUnsup && fresh.open());
@@ -216,6 +110,206 @@ void unsupported_options() {
       CHECK(fresh.handshake.phase() == Handshake::Phase::wants_lane);
     }
   }
+}
+
+// STRUCTURED_REPLY brings DF, and what is agreed on comes out as the terms of the transmission phase.
+void structured_replies() {
+  Session session;
+  session.feed(option(kOptStructuredReply, text("x")));
+  CHECK(session.answer(kOptStructuredReply) == kRepErrInvalid && session.open());
+  session.feed(option(kOptInfo, info_payload("")));
+  InfoExport size;
+  CHECK(session.answer(kOptInfo) == kRepInfo);
+  std::memcpy(&size, session.payload.data(), sizeof size);
+  CHECK((size.transmission_flags & kFlagSendDf) == 0);
+  session.out.clear();
+  session.feed(option(kOptStructuredReply));
+  CHECK(session.answer(kOptStructuredReply) == kRepAck);
+  session.feed(option(kOptGo, info_payload("")));
+  session.handshake.grant();
+  session.drain();
+  CHECK(session.answer(kOptGo) == kRepInfo);
+  std::memcpy(&size, session.payload.data(), sizeof size);
+  CHECK((size.transmission_flags & kFlagSendDf) != 0);
+  const Terms terms = session.handshake.terms();
+  CHECK(terms.structured && !terms.base_allocation && terms.remote);
+  CHECK((terms.exported.flags & kFlagSendDf) != 0);
+
+  Session plain;
+  plain.feed(option(kOptExportName, text("volume")));
+  plain.handshake.grant();
+  CHECK(!plain.handshake.terms().structured && (plain.handshake.terms().exported.flags & kFlagSendDf) == 0);
+}
+
+Bytes meta_payload(std::string_view name, const std::vector<std::string_view>& queries) {
+  Bytes bytes;
+  append(bytes, Be32(static_cast<uint32_t>(name.size())));
+  append(bytes, name);
+  append(bytes, Be32(static_cast<uint32_t>(queries.size())));
+  for (const std::string_view query : queries) {
+    append(bytes, Be32(static_cast<uint32_t>(query.size())));
+    append(bytes, query);
+  }
+  return bytes;
+}
+
+void meta_contexts() {
+  const Offer two =
+      offer_of({{"a", "", {.size = 4096, .flags = 1}, 4096}, {"b", "", {.size = 8192, .flags = 1}, 4096}});
+  const auto listed = [](Session& session, const Bytes& payload, uint32_t type, uint32_t id) {
+    session.feed(option(type, payload));
+    uint32_t found = 0;
+    for (;;) {
+      const uint32_t answer = session.answer(type);
+      if (answer == kRepAck) return found;
+      CHECK(answer == kRepMetaContext);
+      Bytes expected;
+      append(expected, Be32(id));
+      append(expected, std::string_view("base:allocation"));
+      CHECK(session.payload == expected);
+      found++;
+    }
+  };
+  const auto selected = [&](const std::vector<std::string_view>& queries, std::string_view of,
+                            std::string_view go) {
+    Session session(3, 5, two);
+    session.feed(option(kOptStructuredReply));
+    session.out.clear();
+    listed(session, meta_payload(of, queries), kOptSetMetaContext, kBaseAllocation);
+    session.feed(option(kOptGo, info_payload(go)));
+    session.handshake.grant();
+    return session.handshake.terms().base_allocation;
+  };
+  Session session;
+  for (const uint32_t type : {kOptListMetaContext + 0u, kOptSetMetaContext + 0u}) {
+    session.feed(option(type, meta_payload("", {"base:allocation"})));
+    CHECK(session.answer(type) == kRepErrInvalid);  // before STRUCTURED_REPLY
+  }
+  session.feed(option(kOptStructuredReply));
+  CHECK(session.answer(kOptStructuredReply) == kRepAck);
+  CHECK(listed(session, meta_payload("", {}), kOptListMetaContext, 0) == 1);
+  CHECK(listed(session, meta_payload("", {"base:"}), kOptListMetaContext, 0) == 1);
+  CHECK(listed(session, meta_payload("", {"x:", "base:allocation", "base:"}), kOptListMetaContext, 0) == 1);
+  CHECK(listed(session, meta_payload("", {"base:alloc", "qemu:dirty-bitmap:x"}), kOptListMetaContext, 0) ==
+        0);
+  CHECK(listed(session, meta_payload("volume", {}), kOptSetMetaContext, kBaseAllocation) == 0);
+  CHECK(listed(session, meta_payload("volume", {"base:"}), kOptSetMetaContext, kBaseAllocation) == 0);
+  CHECK(listed(session, meta_payload("volume", {"base:allocation"}), kOptSetMetaContext, kBaseAllocation) ==
+        1);
+  session.feed(option(kOptSetMetaContext, meta_payload("other", {"base:allocation"})));
+  CHECK(session.answer(kOptSetMetaContext) == kRepErrUnknown && session.open());
+  // The failure has undone the selection.
+  session.feed(option(kOptGo, info_payload("volume")));
+  session.handshake.grant();
+  CHECK(!session.handshake.terms().base_allocation);
+  // It counts for the export that it named, however that is named.
+  CHECK(selected({"base:allocation"}, "a", "a") && selected({"base:allocation"}, "", "a"));
+  CHECK(!selected({"base:allocation"}, "a", "b") && !selected({"base:"}, "a", "a") &&
+        !selected({}, "a", "a"));
+
+  // Lengths that lie.
+  const auto raw = [](std::initializer_list<uint32_t> words) {
+    Bytes bytes;
+    for (const uint32_t word : words) append(bytes, Be32(word));
+    return bytes;
+  };
+  for (const uint32_t type : {kOptListMetaContext + 0u, kOptSetMetaContext + 0u}) {
+    for (const Bytes& each :
+         {Bytes{}, raw({0}), raw({0xffffffff, 0}), raw({0, 1}), raw({0, 0, 0}), raw({0, 1, 1}),
+          raw({0, 0xffffffff, 0}), raw({0, 1, 0xffffffff}), raw({0x80000000, 0, 0})}) {
+      Session fresh;
+      fresh.feed(option(kOptStructuredReply));
+      fresh.out.clear();
+      fresh.feed(option(type, each));
+      CHECK(fresh.answer(type) == kRepErrInvalid && fresh.open());
+    }
+    Session large;
+    large.feed(option(type, Bytes(6000, 0)));
+    CHECK(large.answer(type) == kRepErrTooBig && large.open());
+  }
+}
+
+// Many exports: a LIST far larger than the output buffer, the default one, and read-only beside writable.
+void several_exports() {
+  std::vector<ExportDescription> many;
+  for (int i = 0; i < 40; i++)
+    many.push_back(
+        {std::string(2000, 'n') + std::to_string(i),
+         std::string(3000, 'd'),
+         {.size = 4096u * static_cast<uint64_t>(i + 1),
+          .flags = static_cast<uint16_t>(i % 2 == 0 ? kFlagHasFlags : kFlagHasFlags | kFlagReadOnly),
+          .offset = 4096u * static_cast<uint64_t>(i)},
+         4096});
+  const Offer offer = offer_of(many);
+  for (const size_t piece : {SIZE_MAX, size_t{777}}) {
+    Session session(3, piece, offer);
+    session.feed(option(kOptList));
+    for (const ExportDescription& each : many) {
+      CHECK(session.answer(kOptList) == kRepServer && session.payload.size() == 4 + each.name.size() + 3000);
+      CHECK(std::memcmp(session.payload.data() + 4, each.name.data(), each.name.size()) == 0);
+    }
+    CHECK(session.answer(kOptList) == kRepAck && session.out.empty() && session.open());
+    session.feed(option(kOptGo, info_payload(many[7].name)));
+    session.handshake.grant();
+    const Terms terms = session.handshake.terms();
+    CHECK(terms.exported.size == 8 * 4096 && terms.exported.offset == 7 * 4096 && terms.exported.read_only());
+  }
+  Session first(3, 100, offer);
+  first.feed(option(kOptGo, info_payload("")));
+  first.handshake.grant();
+  CHECK(first.handshake.terms().exported.size == 4096);
+  many[3].name = "";
+  const Offer unnamed = offer_of(many);
+  Session fourth(3, 100, unnamed);
+  fourth.feed(option(kOptExportName));
+  fourth.handshake.grant();
+  CHECK(fourth.handshake.terms().exported.size == 4 * 4096);
+}
+
+// Everything but STARTTLS and ABORT is refused before TLS, and nothing said before it counts after.
+void tls_modes() {
+  const Offer required = offer_of(kOffer.exports, TlsMode::required);
+  const Offer offered = offer_of(kOffer.exports, TlsMode::on);
+  Session forced(3, SIZE_MAX, required);
+  for (const uint32_t type : {3u, 4u, 6u, 7u, 8u, 9u, 10u, 11u, 99u}) {
+    forced.feed(option(type, Bytes(type == 99 ? 9000 : 12)));
+    CHECK(forced.answer(type) == kRepErrTlsRequired && forced.open());
+  }
+  forced.feed(option(kOptStartTls, text("x")));
+  CHECK(forced.answer(kOptStartTls) == kRepErrInvalid && forced.open());
+  forced.feed(option(kOptStartTls));
+  CHECK(forced.answer(kOptStartTls) == kRepAck && forced.handshake.phase() == Handshake::Phase::wants_tls);
+  CHECK(forced.handshake.input().empty());  // what follows is for TLS
+  forced.handshake.tls_started();
+  forced.feed(option(kOptStartTls));
+  CHECK(forced.answer(kOptStartTls) == kRepErrInvalid && forced.open());
+  forced.feed(option(kOptGo, info_payload("")));
+  CHECK(forced.handshake.phase() == Handshake::Phase::wants_lane);
+
+  Session old(3, SIZE_MAX, required);
+  old.feed(option(kOptExportName));
+  CHECK(old.closed() && old.out.empty());
+  Session leaver(3, SIZE_MAX, required);
+  leaver.feed(option(kOptAbort));
+  CHECK(leaver.answer(kOptAbort) == kRepAck && leaver.handshake.aborted());
+  Session unfixed(0, SIZE_MAX, required);
+  unfixed.feed(option(kOptExportName));
+  CHECK(unfixed.closed());
+
+  // Offered: plaintext works too; but what was agreed in plaintext is forgotten.
+  Session session(3, SIZE_MAX, offered);
+  session.feed(option(kOptStructuredReply));
+  session.feed(option(kOptSetMetaContext, meta_payload("", {"base:allocation"})));
+  session.out.clear();
+  session.feed(option(kOptStartTls));
+  CHECK(session.answer(kOptStartTls) == kRepAck);
+  session.handshake.tls_started();
+  session.feed(option(kOptGo, info_payload("")));
+  session.handshake.grant();
+  CHECK(!session.handshake.terms().structured && !session.handshake.terms().base_allocation);
+  Session plain(3, SIZE_MAX, offered);
+  plain.feed(option(kOptGo, info_payload("")));
+  CHECK(plain.handshake.phase() == Handshake::Phase::wants_lane);
 }
 
 void limits() {
@@ -254,9 +348,10 @@ void limits() {
   old_style_huge.feed(option(kOptExportName, Bytes(20000, 'n')));
   CHECK(old_style_huge.closed());
   // The longest names and descriptions of our own fit the answer.
-  const ExportDescription longest{std::string(4096, 'a'), std::string(4096, 'b'), {1, 1}, 4096};
+  const Offer longest =
+      offer_of({{std::string(4096, 'a'), std::string(4096, 'b'), {.size = 1, .flags = 1}, 4096}});
   Session wide(3, 1000, longest);
-  wide.feed(option(kOptInfo, info_payload(longest.name, {1, 2, 3})));
+  wide.feed(option(kOptInfo, info_payload(longest.exports[0].name, {1, 2, 3})));
   CHECK(wide.answer(kOptInfo) == kRepInfo && wide.answer(kOptInfo) == kRepInfo);
   CHECK(wide.payload.size() == 4098);
   CHECK(wide.answer(kOptInfo) == kRepInfo && wide.answer(kOptInfo) == kRepInfo);
@@ -316,162 +411,6 @@ void random_bytes() {
   }
 }
 
-// ---- The acceptor ----
-
-int dial_unix(const std::string& path) {
-  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  CHECK(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  return fd;
-}
-
-int dial_tcp(uint16_t port) {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(port);
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  CHECK(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  return fd;
-}
-
-// Greets and asks to go. The type of the last answer.
-uint32_t go(int fd) {
-  Greeting greeting;
-  if (!read_all(fd, &greeting, sizeof greeting)) return 0;
-  Bytes bytes;
-  append(bytes, Be32(3));
-  const Bytes request = option(kOptGo, info_payload(""));
-  bytes.insert(bytes.end(), request.begin(), request.end());
-  if (!write_all(fd, bytes.data(), bytes.size())) return 0;
-  for (;;) {
-    OptionReply reply;
-    if (!read_all(fd, &reply, sizeof reply)) return 0;
-    Bytes payload(reply.length);
-    if (!read_all(fd, payload.data(), payload.size())) return 0;
-    if (reply.type != kRepInfo) return reply.type;
-  }
-}
-
-bool ended(int fd) {
-  uint8_t byte;
-  return !read_all(fd, &byte, 1);
-}
-
-void acceptor() {
-  const std::string path = "/tmp/nbd_acceptor." + std::to_string(getpid());
-  Shape shape;
-  shape.lanes = 1;
-  shape.options.acceptor.handshake_timeout_ns = 400'000'000;
-  shape.options.acceptor.lane_wait_ns = 150'000'000;
-  shape.options.acceptor.max_handshakes = 20;
-  TestVolume volume(shape);
-  std::string why;
-  std::string host;
-  uint16_t port = 0;
-  CHECK(volume.engine->listen_unix(path, why) == 0);
-  CHECK(volume.engine->listen_tcp("127.0.0.1", 0, host, port, why) == 0 && port != 0);
-  struct stat status;
-  CHECK(stat(path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0600);
-
-  // Silent peers, one with half a header, occupy no lane, and are gone when their time is up.
-  std::vector<int> silent;
-  for (int i = 0; i < 10; i++) silent.push_back(dial_tcp(port));
-  Greeting greeting;
-  CHECK(read_all(silent[0], &greeting, sizeof greeting));
-  Bytes half;
-  append(half, Be32(3));
-  const Bytes header = option(kOptGo);
-  half.insert(half.end(), header.begin(), header.begin() + 9);
-  CHECK(write_all(silent[0], half.data(), half.size()));
-  {
-    const int fd = dial_unix(path);
-    CHECK(go(fd) == kRepAck);
-    Client client(fd);
-    Bytes page(4096, 5);
-    CHECK(client.write(0, page.data(), 4096) == kOk);
-    // No lane left: told so after the wait, and the session goes on.
-    const auto start = memory_device::now();
-    const int late = dial_tcp(port);
-    CHECK(go(late) == kRepErrPolicy);
-    CHECK(memory_device::now() - start >= 150'000'000);
-    close(late);
-  }
-  for (const int fd : silent) {
-    while (!ended(fd)) {
-    }
-    close(fd);
-  }
-  CHECK(volume.wait_for(Event::Type::handshake_refused).reason[0] != 0);
-
-  // Somebody who waits gets the lane when it becomes free.
-  {
-    const int first = dial_tcp(port);
-    CHECK(go(first) == kRepAck);
-    std::thread leaver([&] {
-      usleep(50'000);
-      close(first);
-    });
-    const int second = dial_tcp(port);
-    CHECK(go(second) == kRepAck);
-    leaver.join();
-    close(second);
-  }
-  // A flood is cut off at the limit; afterwards all is well.
-  std::vector<int> flood;
-  for (int i = 0; i < 60; i++) flood.push_back(dial_unix(path));
-  size_t refused = 0;
-  for (const int fd : flood) {
-    uint8_t byte;
-    refused += recv(fd, &byte, 1, 0) == 0;
-  }
-  CHECK(refused >= 30);
-  for (const int fd : flood) close(fd);
-  usleep(50'000);
-  // Peers that leave while they wait for a lane, or send noise.
-  for (int i = 0; i < 20; i++) {
-    const int fd = dial_unix(path);
-    const Bytes noise(static_cast<size_t>(20 + i), static_cast<uint8_t>(i));
-    write_all(fd, noise.data(), noise.size());
-    close(fd);
-  }
-  int fd = -1;
-  uint32_t answer = 0;
-  for (int i = 0; i < 50 && answer != kRepAck; i++) {
-    fd = dial_unix(path);
-    answer = go(fd);
-    if (answer != kRepAck) close(fd);
-  }
-  CHECK(answer == kRepAck);
-  close(fd);
-
-  // The socket file.
-  CHECK(volume.engine->listen_unix(path, why) == EADDRINUSE);
-  const std::string file = path + ".file";
-  std::fclose(std::fopen(file.c_str(), "w"));
-  CHECK(volume.engine->listen_unix(file, why) == EEXIST);
-  unlink(file.c_str());
-  CHECK(volume.engine->listen_unix(std::string(200, 'x'), why) == EINVAL);
-  CHECK(volume.engine->listen_tcp("127.0.0.1", port, host, port, why) == EADDRINUSE);
-  CHECK(volume.engine->listen_tcp("not an address", 1, host, port, why) == EINVAL);
-  CHECK(volume.engine->close(1'000'000'000) == 0);
-  CHECK(stat(path.c_str(), &status) != 0);  // removed
-  // A stale socket file is replaced.
-  const int stale = socket(AF_UNIX, SOCK_STREAM, 0);
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  CHECK(bind(stale, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
-  close(stale);
-  TestVolume next(Shape{});
-  CHECK(next.engine->listen_unix(path, why) == 0);
-  const int again = dial_unix(path);
-  CHECK(go(again) == kRepAck);
-  close(again);
-}
-
 }  // namespace
 
 int main() {
@@ -482,10 +421,13 @@ int main() {
       {"LIST and ABORT", list_and_abort},
       {"INFO and GO", info_and_go},
       {"options not offered", unsupported_options},
+      {"STRUCTURED_REPLY", structured_replies},
+      {"LIST_META_CONTEXT and SET_META_CONTEXT", meta_contexts},
+      {"several exports", several_exports},
+      {"TLS modes", tls_modes},
       {"limits", limits},
       {"malformed INFO and GO", malformed_info},
       {"random bytes", random_bytes},
-      {"acceptor", acceptor},
   };
   for (const auto& [name, test] : tests) {
     test();

@@ -42,8 +42,7 @@ Shape shape_of(uint32_t lanes, WaitMode mode) {
   shape.slab_size = 64 << 20;
   shape.lanes = lanes;
   shape.options.wait_mode = mode;
-  shape.options.export_name = "volume";
-  shape.options.description = "remote memory";
+  shape.options.exports = {{.name = "volume", .description = "remote memory"}};
   return shape;
 }
 

@@ -2,6 +2,8 @@
 import { parseSizeInUnits } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError } from 'commander'
+import type { TlsOptions } from './engine.js'
+import { checkExports, parseExport } from './exports.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
 function server(text: string, servers: string[][]): string[][] {
@@ -45,6 +47,45 @@ function tcpAddress(text: string): { host: string; port: number } {
   return { host, port: Number(port) }
 }
 
+/** What serve offers: the whole volume, or the parts that --export names. */
+function exportsOf(options: { export: string[]; exportName?: string; readOnly: boolean }, size: number) {
+  const { exportName, readOnly } = options
+  if (options.export.length === 0) return [{ name: exportName ?? '', description: 'remote memory', readOnly }]
+  if (exportName !== undefined || readOnly)
+    throw new UsageError(
+      'with --export, write the name and ",read-only" there instead of --export-name and --read-only',
+    )
+  return checkExports(options.export.map(parseExport), size)
+}
+
+interface TlsFlags {
+  tls: string
+  tlsCertificates?: string
+  tlsPsk?: string
+  tlsVerifyPeer: boolean
+}
+
+function tlsOf(flags: TlsFlags): TlsOptions | undefined {
+  const { tlsCertificates, tlsPsk, tlsVerifyPeer } = flags
+  if (!['off', 'on', 'require'].includes(flags.tls))
+    throw new UsageError(`--tls "${flags.tls}" is not one of off, on, require`)
+  const credentials = [tlsCertificates, tlsPsk].filter((given) => given !== undefined)
+  if (flags.tls === 'off') {
+    if (credentials.length > 0 || tlsVerifyPeer)
+      throw new UsageError(
+        '--tls-certificates, --tls-psk and --tls-verify-peer need --tls=on or --tls=require',
+      )
+    return undefined
+  }
+  if (credentials.length !== 1) throw new UsageError('--tls needs one of --tls-certificates and --tls-psk')
+  return {
+    mode: flags.tls === 'on' ? 'on' : 'required',
+    verifyPeer: tlsVerifyPeer,
+    ...(tlsCertificates === undefined ? {} : { certificates: tlsCertificates }),
+    ...(tlsPsk === undefined ? {} : { sharedKeys: tlsPsk }),
+  }
+}
+
 /** Aborts at the first SIGTERM or SIGINT. */
 function stopSignal(): AbortSignal {
   const stop = new AbortController()
@@ -78,28 +119,61 @@ withVolume(program.command('serve'))
   .option('--unix <path>', 'listen on a Unix socket (mode 0600)')
   .option('--tcp <host:port>', 'listen on TCP; anyone who can connect can read and write')
   .option('--connections <n>', 'NBD connections served at once', whole('--connections', 1, 64), 8)
-  .option('--export-name <name>', 'name of the export; the empty name always works', '')
-  .option('--read-only', 'refuse writes', false)
+  .option(
+    '--export <name[,offset=size][,size=size][,read-only][,description=text]>',
+    'a part of the volume under a name; repeat it for more; the first is the default one',
+    (text: string, exports: string[]) => [...exports, text],
+    [] as string[],
+  )
+  .option('--export-name <name>', 'name of the one export of the whole volume; the empty name always works')
+  .option('--read-only', 'refuse writes to it', false)
+  .option(
+    '--minimum-block <bytes>',
+    'refuse requests that are no multiple of it; a power of two, at most 4096',
+    whole('--minimum-block', 1, 4096),
+    1,
+  )
+  .option('--tls <off|on|require>', 'offer TLS to clients, or serve nobody without it', 'off')
+  .option(
+    '--tls-certificates <folder>',
+    'server-cert.pem, server-key.pem and, to verify clients, ca-cert.pem',
+  )
+  .option('--tls-psk <file>', 'instead of certificates: shared keys as psktool writes them, name:hex')
+  .option('--tls-verify-peer', 'serve only clients with a certificate signed by ca-cert.pem', false)
   .addHelpText(
     'after',
     `
 Examples:
   nbd-client serve --server iwarp://127.0.0.1:7471 --size 1G --unix /tmp/memory.sock
   nbdinfo 'nbd+unix:///?socket=/tmp/memory.sock'
+  nbd-client serve --server iwarp://127.0.0.1:7471 --size 1G --tcp 127.0.0.1:10809 \\
+    --export data,size=768M --export scratch,offset=768M --export data-ro,size=768M,read-only
 
 When the last server is lost, clients get I/O errors, the socket is removed and the exit status is 1.`,
   )
   .action(
     async (
-      options: VolumeOptions & { unix?: string; tcp?: string; exportName: string; readOnly: boolean },
+      options: VolumeOptions & {
+        unix?: string
+        tcp?: string
+        export: string[]
+        exportName?: string
+        readOnly: boolean
+        minimumBlock: number
+      } & TlsFlags,
     ) => {
       if ((options.unix === undefined) === (options.tcp === undefined))
         throw new UsageError('give one of --unix <path> and --tcp <host:port>')
       const volume = volumeOf(options)
       const address = options.unix === undefined ? tcpAddress(options.tcp as string) : { unix: options.unix }
+      const exports = exportsOf(options, volume.size)
+      const minimumBlockSize = options.minimumBlock
+      if ((minimumBlockSize & (minimumBlockSize - 1)) !== 0)
+        throw new UsageError(`--minimum-block ${minimumBlockSize} is not a power of two`)
+      const tls = tlsOf(options)
       const { serve } = await import('./serve.js')
-      const { exportName, readOnly } = options
-      process.exitCode = await serve({ ...volume, address, exportName, readOnly, signal: stopSignal() })
+      const signal = stopSignal()
+      process.exitCode = await serve({ ...volume, address, exports, minimumBlockSize, tls, signal })
     },
   )
 

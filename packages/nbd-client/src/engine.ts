@@ -21,6 +21,35 @@ export interface VerbsResource {
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
 
+/** A part of the volume under a name. Parts may overlap: one writable and one read-only view, say. */
+export interface ExportOptions {
+  /** at most 4096 bytes; default '' */
+  readonly name?: string
+  /** one line for people, as `nbdinfo --list` shows it; at most 4096 bytes; default '' */
+  readonly description?: string
+  /** bytes from the start of the volume, a multiple of 4096; default 0 */
+  readonly offset?: number | bigint
+  /** bytes, a multiple of 4096; default: up to the end of the volume */
+  readonly size?: number | bigint
+  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
+  readonly readOnly?: boolean
+}
+
+/**
+ * TLS for NBD clients (STARTTLS), by GnuTLS, in a native thread for each encrypted connection. Give either
+ * `certificates` or `sharedKeys`.
+ */
+export interface TlsOptions {
+  /** `on`: clients may use it; `required`: whoever does not is refused everything else */
+  readonly mode: 'on' | 'required'
+  /** folder with server-cert.pem, server-key.pem and, for `verifyPeer`, ca-cert.pem */
+  readonly certificates?: string
+  /** file with a line `name:hex key` for each client, as psktool(1) writes it */
+  readonly sharedKeys?: string
+  /** with `certificates`: refuse clients without one that ca-cert.pem has signed; default false */
+  readonly verifyPeer?: boolean
+}
+
 export interface BlockEngineOptions {
   /** bytes; a multiple of 4096 */
   readonly size: number | bigint
@@ -52,14 +81,32 @@ export interface BlockEngineOptions {
    * Default: memory of this process; a successor would then read zeros.
    */
   readonly pageMap?: string
-  /** name under which the volume is exported; the empty name always works too; default '' */
-  readonly exportName?: string
-  /** one line for NBD_INFO_DESCRIPTION and `nbdinfo --list`; default '' */
-  readonly description?: string
+  /**
+   * What NBD clients find here. The first one is also what they get who name none, unless another one has
+   * the empty name. Default: the whole volume under the empty name.
+   */
+  readonly exports?: readonly ExportOptions[]
+  /**
+   * Bytes, a power of two of at most 4096: requests that are no multiple of it are refused with EINVAL.
+   * Default 1: every request is served, at the price that a part of a page costs a network round trip more
+   * when the page was never written.
+   */
+  readonly minimumBlockSize?: number
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
+  readonly tls?: TlsOptions
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number
-  /** handshakes under way at once; a connection beyond that is closed at once; default 256 */
+  /**
+   * Handshakes under way at once; default 256. When there are more, the oldest is closed: a client that
+   * speaks the protocol is done within milliseconds, so no number of silent or slow ones keeps it out.
+   */
   readonly maxHandshakes?: number
+  /**
+   * Milliseconds that a client on a socket may take for the rest of a request that it has begun (and a second
+   * more for each 256 KiB of payload), or for taking the next byte of its answers, before it is thrown out
+   * and its lane is free again; default 30000, 0: for ever. Between requests it may rest as long as it likes.
+   */
+  readonly stallTimeout?: number
   /**
    * Milliseconds that a client waits for a free lane before it is refused; default 2000. The export
    * says CAN_MULTI_CONN from 4 lanes on, for nbdcopy opens 4 connections and fails when one is refused.
@@ -136,10 +183,23 @@ export class BlockEngine {
         prefault: options.prefault ?? false,
         ioFlusher: options.ioFlusher ?? false,
         pageMap: options.pageMap ?? '',
-        exportName: options.exportName ?? '',
-        description: options.description ?? '',
+        exports: (options.exports ?? [{}]).map((each) => ({
+          name: each.name ?? '',
+          description: each.description ?? '',
+          offset: BigInt(each.offset ?? 0),
+          size: BigInt(each.size ?? 0),
+          readOnly: each.readOnly ?? false,
+        })),
+        tls: {
+          mode: options.tls?.mode ?? 'off',
+          certificates: options.tls?.certificates ?? '',
+          sharedKeys: options.tls?.sharedKeys ?? '',
+          verifyPeer: options.tls?.verifyPeer ?? false,
+        },
+        minimumBlockSize: options.minimumBlockSize ?? 1,
         handshakeTimeout: options.handshakeTimeout ?? 10_000,
         maxHandshakes: options.maxHandshakes ?? 256,
+        stallTimeout: options.stallTimeout ?? 30_000,
         laneWait: options.laneWait ?? 2000,
       },
       (event) => this.#emit(event),

@@ -4,11 +4,13 @@ export {
   type BlockEngineOptions,
   type EngineEvent,
   type EngineStatistics,
+  type ExportOptions,
   kernelDevice,
   type Lane,
   type LaneRequirements,
   type LaneResources,
   type SlabMapping,
+  type TlsOptions,
   type WaitMode,
 } from './engine.js'
 export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'

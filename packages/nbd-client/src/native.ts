@@ -6,6 +6,24 @@ export type VerbsHandle = object
 /** The native `Engine` behind a JavaScript external. */
 export type NativeEngine = { readonly __nbdEngine: unique symbol }
 
+export interface NativeExport {
+  name: string
+  description: string
+  offset: bigint
+  /** 0n: up to the end of the volume */
+  size: bigint
+  readOnly: boolean
+}
+
+export interface NativeTls {
+  mode: 'off' | 'on' | 'required'
+  /** empty: none */
+  certificates: string
+  /** empty: none */
+  sharedKeys: string
+  verifyPeer: boolean
+}
+
 export interface NativeEngineOptions {
   size: bigint
   slabSize: bigint
@@ -16,10 +34,12 @@ export interface NativeEngineOptions {
   prefault: boolean
   ioFlusher: boolean
   pageMap: string
-  exportName: string
-  description: string
+  exports: NativeExport[]
+  minimumBlockSize: number
+  tls: NativeTls
   handshakeTimeout: number
   maxHandshakes: number
+  stallTimeout: number
   laneWait: number
 }
 
@@ -41,6 +61,8 @@ export interface NativeLaneStatistics {
   flushes: number
   trims: number
   writeZeroes: number
+  caches: number
+  blockStatuses: number
   bytesRead: number
   bytesWritten: number
   errors: number

@@ -1,3 +1,4 @@
+import type { ExportOptions, TlsOptions } from './engine.js'
 import { ControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
 import { Volume } from './volume.js'
@@ -7,8 +8,12 @@ export interface ServeOptions {
   readonly size: number
   readonly address: { readonly unix: string } | { readonly host: string; readonly port: number }
   readonly connections: number
-  readonly exportName: string
-  readonly readOnly: boolean
+  /** the first one is the default */
+  readonly exports: readonly ExportOptions[]
+  /** bytes */
+  readonly minimumBlockSize: number
+  /** undefined: no TLS */
+  readonly tls: TlsOptions | undefined
   /** seconds */
   readonly operationTimeout: number
   readonly signal: AbortSignal
@@ -26,24 +31,25 @@ export async function serve(options: ServeOptions): Promise<number> {
     signal: options.signal,
     progress: say,
     engine: {
-      exportName: options.exportName,
-      readOnly: options.readOnly,
+      exports: options.exports,
+      minimumBlockSize: options.minimumBlockSize,
+      ...(options.tls === undefined ? {} : { tls: options.tls }),
       operationTimeout: options.operationTimeout * 1000,
-      description: 'remote memory',
     },
   })
   let control: ControlSocket | undefined
   try {
     reportFailures(volume)
-    const { address, exportName } = options
-    const name = encodeURIComponent(exportName)
+    const { address } = options
+    const name = encodeURIComponent(options.exports[0]?.name ?? '')
+    const scheme = options.tls?.mode === 'required' ? 'nbds' : 'nbd'
     let uri: string
     if ('unix' in address) {
       volume.engine.listenUnix(address.unix)
-      uri = `nbd+unix:///${name}?socket=${encodeURI(address.unix)}`
+      uri = `${scheme}+unix:///${name}?socket=${encodeURI(address.unix)}`
     } else {
       const bound = volume.engine.listenTcp(address.host, address.port)
-      uri = `nbd://${bound.host.includes(':') ? `[${bound.host}]` : bound.host}:${bound.port}/${name}`
+      uri = `${scheme}://${bound.host.includes(':') ? `[${bound.host}]` : bound.host}:${bound.port}/${name}`
     }
     const stopped = new Promise<number>((resolve) => {
       if (options.signal.aborted) resolve(0)

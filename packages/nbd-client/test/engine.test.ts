@@ -33,7 +33,18 @@ describe('an engine’s options', () => {
     ['no size', { size: 0 }],
     ['a slab size that is no power of two', { size: MIB, slabSize: 3 * MIB }],
     ['a slab size below 1 MiB', { size: MIB, slabSize: 4096 }],
-    ['a name of 5,000 bytes', { size: MIB, exportName: 'n'.repeat(5000) }],
+    ['a name of 5,000 bytes', { size: MIB, exports: [{ name: 'n'.repeat(5000) }] }],
+    ['a description of 5,000 bytes', { size: MIB, exports: [{ description: 'n'.repeat(5000) }] }],
+    ['no export at all', { size: MIB, exports: [] }],
+    ['two exports of one name', { size: MIB, exports: [{ name: 'a' }, { name: 'a' }] }],
+    ['an export beyond the end', { size: MIB, exports: [{ offset: 4096, size: MIB }] }],
+    ['an export within a page', { size: MIB, exports: [{ offset: 512 }] }],
+    ['TLS without credentials', { size: MIB, tls: { mode: 'on' as const } }],
+    [
+      'TLS with files that are missing',
+      { size: MIB, tls: { mode: 'on' as const, sharedKeys: '/nonexistent' } },
+    ],
+    ['a minimum block size of 3', { size: MIB, minimumBlockSize: 3 }],
   ])('refuses %s', (_, options) => {
     expect(() => new BlockEngine(options)).toThrow(expect.objectContaining({ code: 'EINVAL' }))
   })

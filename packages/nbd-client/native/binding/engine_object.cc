@@ -54,6 +54,35 @@ Napi::Object describe(Napi::Env env, const Event& event) {
   return object;
 }
 
+std::vector<ExportOptions> to_exports(const Napi::Value& value) {
+  if (!value.IsArray()) throw Napi::TypeError::New(value.Env(), "exports must be an array");
+  const auto list = value.As<Napi::Array>();
+  std::vector<ExportOptions> exports;
+  for (uint32_t i = 0; i < list.Length(); i++) {
+    const auto from = list.Get(i).As<Napi::Object>();
+    exports.push_back({to_string(from.Get("name"), "name"), to_string(from.Get("description"), "description"),
+                       to_uint64(from.Get("offset"), "offset"), to_uint64(from.Get("size"), "size"),
+                       from.Get("readOnly").ToBoolean()});
+  }
+  return exports;
+}
+
+TlsOptions to_tls(const Napi::Object& from) {
+  TlsOptions options;
+  const std::string mode = to_string(from.Get("mode"), "tls.mode");
+  if (mode == "on") {
+    options.mode = TlsMode::on;
+  } else if (mode == "required") {
+    options.mode = TlsMode::required;
+  } else if (mode != "off") {
+    throw Napi::TypeError::New(from.Env(), "tls.mode must be off, on or required");
+  }
+  options.certificates = to_string(from.Get("certificates"), "tls.certificates");
+  options.shared_keys = to_string(from.Get("sharedKeys"), "tls.sharedKeys");
+  options.verify_peer = from.Get("verifyPeer").ToBoolean();
+  return options;
+}
+
 EngineOptions to_options(const Napi::Object& from) {
   EngineOptions options;
   options.volume.size = to_uint64(from.Get("size"), "size");
@@ -61,14 +90,16 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.read_only = from.Get("readOnly").ToBoolean();
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
   options.volume.prefault = from.Get("prefault").ToBoolean();
-  options.export_name = to_string(from.Get("exportName"), "exportName");
-  options.description = to_string(from.Get("description"), "description");
+  options.exports = to_exports(from.Get("exports"));
+  options.tls = to_tls(from.Get("tls").As<Napi::Object>());
+  options.minimum_block = to_uint32(from.Get("minimumBlockSize"), "minimumBlockSize");
   options.operation_timeout_ns =
       std::max(to_uint32(from.Get("operationTimeout"), "operationTimeout"), 1u) * kMillisecond;
   options.max_spin_ns = to_uint32(from.Get("maxSpin"), "maxSpin") * uint64_t{1000};
   options.swap_safe = from.Get("ioFlusher").ToBoolean();
   options.acceptor.handshake_timeout_ns =
       to_uint32(from.Get("handshakeTimeout"), "handshakeTimeout") * kMillisecond;
+  options.acceptor.stall_timeout_ns = to_uint32(from.Get("stallTimeout"), "stallTimeout") * kMillisecond;
   options.acceptor.max_handshakes = to_uint32(from.Get("maxHandshakes"), "maxHandshakes");
   options.acceptor.lane_wait_ns = to_uint32(from.Get("laneWait"), "laneWait") * kMillisecond;
   const std::string mode = to_string(from.Get("waitMode"), "waitMode");

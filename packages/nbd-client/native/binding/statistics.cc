@@ -46,6 +46,8 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
   set("flushes", from.flushes);
   set("trims", from.trims);
   set("writeZeroes", from.write_zeroes);
+  set("caches", from.caches);
+  set("blockStatuses", from.block_statuses);
   set("bytesRead", from.bytes_read);
   set("bytesWritten", from.bytes_written);
   set("errors", from.errors);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <system_error>
 
+#include "engine/acceptor_session.h"
 #include "engine/clock.h"
 
 namespace rdmakit::nbd {
@@ -34,20 +35,9 @@ std::string name_of(const sockaddr_storage& address, socklen_t length) {
 }
 }  // namespace
 
-struct Acceptor::Session {
-  Session(int fd, const ExportDescription& description) : socket(fd), handshake(description) {}
-  Descriptor socket;
-  Handshake handshake;
-  std::string peer;
-  uint64_t deadline = 0;
-  uint64_t lane_deadline = 0;  // 0: does not wait for a lane
-  Lane* lane = nullptr;        // reserved
-  uint32_t watched = 0;
-  bool over = false;
-};
-
-Acceptor::Acceptor(Host& host, ExportDescription description, const AcceptorOptions& options)
-    : host_(host), description_(std::move(description)), options_(options) {}
+Acceptor::Acceptor(Host& host, Offer offer, const AcceptorOptions& options,
+                   std::unique_ptr<const TlsCredentials> credentials)
+    : host_(host), offer_(std::move(offer)), options_(options), credentials_(std::move(credentials)) {}
 
 Acceptor::~Acceptor() { join(); }
 
@@ -96,6 +86,9 @@ void Acceptor::join() {
   }
   wake();
   thread_.join();
+  // Their lanes have ended by now; what is left to say is said, and they end.
+  for (const auto& pump : pumps_) pump->stop();
+  pumps_.clear();
 }
 
 // ---- the thread ----
@@ -156,7 +149,13 @@ void Acceptor::take_orders() {
   new_listeners_.clear();
   if (!stop_accepting_) return;
   listeners_.clear();
-  for (auto& session : sessions_) session->over = true;
+  for (auto& session : sessions_) {
+    if (!session->over && session->handshake.phase() == Handshake::Phase::wants_lane) {
+      session->handshake.refuse(kRepErrShutdown, "the server is shutting down");
+      send_output(*session);
+    }
+    session->over = true;
+  }
 }
 
 void Acceptor::accept_from(const Listener& listener, uint64_t now) {
@@ -176,10 +175,7 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
     }
     Descriptor socket(fd);
     const std::string peer = name_of(address, length);
-    if (sessions_.size() >= options_.max_handshakes) {
-      refuse(peer, "too many handshakes at once");
-      continue;
-    }
+    make_room();
     const int on = 1;
     if (address.ss_family != AF_UNIX) {
       setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -187,7 +183,7 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
       setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     }
     accepted_.fetch_add(1, std::memory_order_relaxed);
-    auto session = std::make_unique<Session>(socket.release(), description_);
+    auto session = std::make_unique<Session>(socket.release(), offer_);
     session->peer = peer;
     session->deadline = now + options_.handshake_timeout_ns;
     sessions_.push_back(std::move(session));
@@ -204,6 +200,22 @@ void Acceptor::watch_listeners(uint32_t events) {
   }
 }
 
+// The oldest goes; whoever waits for a lane has proved itself, and goes last. It is only marked: an event
+// of this turn may name it.
+void Acceptor::make_room() {
+  size_t under_way = 0;
+  Session* oldest = nullptr;
+  for (const auto& session : sessions_) {
+    if (session->over) continue;
+    under_way++;
+    if (oldest == nullptr || (oldest->lane_deadline != 0 && session->lane_deadline == 0))
+      oldest = session.get();
+  }
+  if (under_way < options_.max_handshakes || oldest == nullptr) return;
+  refuse(oldest->peer, "too many handshakes at once");
+  oldest->over = true;
+}
+
 void Acceptor::refuse(const std::string& peer, const char* reason) {
   refused_.fetch_add(1, std::memory_order_relaxed);
   const uint64_t now = now_ns();
@@ -216,67 +228,8 @@ void Acceptor::refuse(const std::string& peer, const char* reason) {
 
 void Acceptor::drive(Session& session, uint64_t now) {
   if (session.over) return;
-  description_.exported.flags = host_.transmission_flags();
+  offer_.withheld_flags = host_.withheld_flags();
   session.over = converse(session, now);
-}
-
-// True: the session is over, one way or the other.
-bool Acceptor::converse(Session& session, uint64_t now) {
-  Handshake& handshake = session.handshake;
-  for (;;) {
-    if (const auto output = handshake.output(); !output.empty()) {
-      const ssize_t bytes =
-          send(session.socket.get(), output.data(), output.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-      if (bytes > 0) {
-        handshake.sent(static_cast<size_t>(bytes));
-        continue;
-      }
-      if (errno != EAGAIN && errno != EINTR) return true;
-      watch(session, EPOLLOUT);
-      return false;
-    }
-    switch (handshake.phase()) {
-      case Handshake::Phase::closed:
-        if (!handshake.aborted()) refuse(session.peer, handshake.reason());
-        return true;
-      case Handshake::Phase::transmission:
-        hand_over(session);
-        return true;
-      case Handshake::Phase::wants_lane:
-        session.lane = host_.reserve_lane();
-        if (session.lane != nullptr) {
-          session.lane_deadline = 0;
-          handshake.grant();
-          continue;
-        }
-        if (session.lane_deadline == 0) session.lane_deadline = now + options_.lane_wait_ns;
-        if (now >= session.lane_deadline) {
-          session.lane_deadline = 0;
-          refuse(session.peer, "all lanes are busy");
-          handshake.refuse(kRepErrPolicy, "all connections of this server are in use, try again later");
-          continue;
-        }
-        watch(session, EPOLLRDHUP);
-        return false;
-      case Handshake::Phase::negotiating:
-        break;
-    }
-    const auto room = handshake.input();
-    const ssize_t bytes = recv(session.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
-    if (bytes > 0) {
-      handshake.received(static_cast<size_t>(bytes));
-      continue;
-    }
-    if (bytes == 0 || (errno != EAGAIN && errno != EINTR)) return true;
-    watch(session, EPOLLIN);
-    return false;
-  }
-}
-
-void Acceptor::hand_over(Session& session) {
-  Lane* lane = std::exchange(session.lane, nullptr);
-  unwatch(session);
-  lane->attach(session.socket.release());
 }
 
 // Closing the socket is not enough: between a fork and its exec a child holds it open too, and the
@@ -330,6 +283,7 @@ void Acceptor::sweep() {
     unwatch(*session);
     return true;
   });
+  std::erase_if(pumps_, [](const auto& pump) { return pump->finished(); });
 }
 
 }  // namespace rdmakit::nbd

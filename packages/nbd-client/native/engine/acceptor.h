@@ -19,6 +19,7 @@
 #include "engine/lane.h"
 #include "engine/listener.h"
 #include "protocol/handshake.h"
+#include "tls/pump.h"
 
 namespace rdmakit::nbd {
 
@@ -26,6 +27,7 @@ struct AcceptorOptions {
   uint64_t handshake_timeout_ns = 10'000'000'000;  // for the whole of it
   uint64_t lane_wait_ns = 2'000'000'000;
   uint32_t max_handshakes = 256;
+  uint64_t stall_timeout_ns = 30'000'000'000;  // see Terms::stall
 };
 
 class Acceptor {
@@ -34,7 +36,8 @@ class Acceptor {
   class Host {
    public:
     virtual Lane* reserve_lane() = 0;
-    virtual uint16_t transmission_flags() = 0;
+    // Transmission flags that do not hold just now.
+    virtual uint16_t withheld_flags() = 0;
     virtual void report(const Event& event) = 0;
     // After each wake().
     virtual void woken() = 0;
@@ -43,7 +46,9 @@ class Acceptor {
     ~Host() = default;
   };
 
-  Acceptor(Host& host, ExportDescription description, const AcceptorOptions& options);
+  // `credentials` may be missing only when the offer has no TLS.
+  Acceptor(Host& host, Offer offer, const AcceptorOptions& options,
+           std::unique_ptr<const TlsCredentials> credentials);
   ~Acceptor();
   int start();
   // Any thread.
@@ -62,9 +67,13 @@ class Acceptor {
   void run();
   void take_orders();
   void accept_from(const Listener& listener, uint64_t now);
+  void make_room();
   void refuse(const std::string& peer, const char* reason);
   void drive(Session& session, uint64_t now);
+  bool send_output(Session& session);
   bool converse(Session& session, uint64_t now);
+  Terms terms_of(const Session& session) const;
+  TlsSession::Step start_tls(Session& session);
   void hand_over(Session& session);
   void watch(Session& session, uint32_t events);
   void unwatch(Session& session);
@@ -74,12 +83,14 @@ class Acceptor {
   void sweep();
 
   Host& host_;
-  ExportDescription description_;  // its flags follow transmission_flags()
+  Offer offer_;  // its withheld flags follow withheld_flags()
   const AcceptorOptions options_;
+  const std::unique_ptr<const TlsCredentials> credentials_;
   Descriptor wake_;
   Descriptor epoll_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::unique_ptr<Session>> sessions_;  // oldest first
+  std::vector<std::unique_ptr<TlsPump>> pumps_;     // of connections that lanes serve
   uint64_t paused_until_ = 0;                       // accepting, after descriptors ran out
   uint64_t last_report_ = 0;
   std::atomic<uint64_t> accepted_{0};

@@ -9,6 +9,8 @@ namespace rdmakit::nbd {
 namespace {
 // After DISC or end of file the client has this long to take the answers that it still gets.
 constexpr uint64_t kLinger = 10'000'000'000;
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint32_t kSlowest = 256 << 10;  // bytes of payload a second, see Terms::stall
 }  // namespace
 
 Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics)
@@ -22,16 +24,17 @@ Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, Lane
   waiting_.reserve(kOperations);
 }
 
-void Connection::open(int socket) {
+void Connection::open(int socket, const Terms& terms) {
   socket_.reset(socket);
   open_ = true;
+  terms_ = terms;
   input_.reset();
-  replies_.reset();
+  replies_.reset(terms.exported.offset);
   writing_ = kNone;
   payload_left_ = 0;
   end_of_file_ = input_ended_ = input_full_ = more_input_ = output_blocked_ = read_waits_ = false;
   refusing_ = false;
-  linger_deadline_ = 0;
+  linger_deadline_ = input_deadline_ = output_deadline_ = 0;
   reason_ = "";
   drop_reason_ = nullptr;
   statistics_.connections.add();
@@ -42,10 +45,10 @@ void Connection::drop(const char* reason) {
   if (reason_[0] == '\0') reason_ = reason;
   open_ = false;
   drop_reason_ = nullptr;
-  linger_deadline_ = 0;
+  linger_deadline_ = input_deadline_ = output_deadline_ = 0;
   writing_ = kNone;
   payload_left_ = 0;
-  replies_.reset();
+  replies_.reset(0);
   reads_.clear();
   read_waits_ = false;
   for (RequestSlot& slot : slots_) {
@@ -69,6 +72,7 @@ bool Connection::step(uint64_t now, bool look) {
   moved |= parse();
   if (end_of_file_ && !input_ended_) check_end_of_file();
   moved |= start_reads();
+  if (terms_.stall != 0) time_input();
   if (drop_reason_ != nullptr) drop(drop_reason_);
   return moved;
 }
@@ -105,6 +109,19 @@ void Connection::end_input(const char* reason) {
   linger_deadline_ = now_ + kLinger;
 }
 
+// Runs while a request is here in part and nothing but its rest is missing.
+void Connection::time_input() {
+  const size_t unread = input_.unread().size();
+  const bool partial = payload_left_ > 0 ? !input_full_ : unread > 0 && unread < sizeof(RequestHeader);
+  if (!partial || end_of_file_ || input_ended_) {
+    input_deadline_ = 0;
+  } else if (input_deadline_ == 0) {
+    input_deadline_ = now_ + terms_.stall + payload_left_ / kSlowest * kSecond;
+  } else if (now_ >= input_deadline_) {
+    drop_later("the client did not finish a request in time");
+  }
+}
+
 bool Connection::parse() {
   bool moved = false;
   while (is_open() && !input_ended_ && drop_reason_ == nullptr) {
@@ -125,6 +142,7 @@ bool Connection::begin_request() {
     return false;
   }
   input_.consume(sizeof(RequestHeader));
+  input_deadline_ = 0;
   if (request.command == kCmdDisconnect) {
     end_input("disconnected by the client");
     return true;
@@ -133,7 +151,8 @@ bool Connection::begin_request() {
   RequestSlot& slot = slots_[index];
   slot.begin(request, now_);
   statistics_.in_flight.set(kRequests - free_slots_.size());
-  slot.error = refusing_ ? kEshutdown : validate_request(request, volume_.exported());
+  slot.error = refusing_ ? kEshutdown : validate_request(request, terms_);
+  if (slot.error == kOk) slot.request.offset += terms_.exported.offset;
 
   if (request.command == kCmdWrite) {
     if (request.length > kMaxDrainedPayload) {
@@ -144,12 +163,13 @@ bool Connection::begin_request() {
     }
     writing_ = index;
     payload_left_ = request.length;
-    payload_offset_ = request.offset;
+    payload_offset_ = slot.request.offset;
     if (payload_left_ == 0) finish_payload();
     return true;
   }
   slot.received = true;
   if (slot.error == kOk && request.command == kCmdRead) {
+    slot.fragments = terms_.structured && (request.flags & kCmdFlagDf) == 0;
     slot.queued = true;
     reads_.push(index);
     return true;
@@ -159,8 +179,10 @@ bool Connection::begin_request() {
     // the server, and no write is answered before its completion says so (RdmaQueue confirms it by a
     // fence where the completion alone does not). The server's memory is the storage; nothing lies
     // between.
-    if (request.command == kCmdTrim) clear_pages(request);
+    // Neither has CACHE: what could be brought nearer would be a copy that other lanes must hear of.
+    if (request.command == kCmdTrim) clear_pages(slot.request);
     if (request.command == kCmdWriteZeroes) write_zeroes(index);
+    if (request.command == kCmdBlockStatus) report_status(index);
   }
   slot.issued = true;  // only now: an edge of zeros may be over before the other one has started
   reply_if_ready(index);
@@ -222,7 +244,7 @@ void Connection::operation_finished(Operation& operation, bool succeeded, uint64
     RequestSlot& slot = slots_[index];
     slot.outstanding--;
     if (operation.kind == Operation::Kind::read) slot.pending[operation.part]--;
-    if (!succeeded) fail_request(index, kEio);
+    if (!succeeded) fail_request(index, kEio, operation.offset);
     if (operation.kind == Operation::Kind::read) update_parts(slot);
     reply_if_ready(index);
     release_if_done(index);
@@ -230,92 +252,12 @@ void Connection::operation_finished(Operation& operation, bool succeeded, uint64
   rdma_.give_back(operation);
 }
 
-void Connection::fail_request(uint16_t index, ErrorCode error) {
-  RequestSlot& slot = slots_[index];
-  if (slot.error != kOk || slot.sent) return;
-  if (slot.replied) {
-    // The header said that all is well and its data are on their way: only the end of the connection
-    // can tell the client otherwise ("Simple reply message").
-    return drop_later("a READ failed after its reply had begun");
-  }
-  slot.error = error;
-  slot.issued = true;
-}
-
-void Connection::reply_if_ready(uint16_t index) {
-  RequestSlot& slot = slots_[index];
-  if (slot.replied || !slot.received) return;
-  if (slot.error == kOk) {
-    const bool ready = slot.streams() ? slot.parts_ready >= kWindow : slot.issued && slot.outstanding == 0;
-    if (!ready) return;
-  }
-  slot.replied = true;
-  slot.header.magic = kSimpleReplyMagic;
-  slot.header.error = slot.error;
-  slot.header.cookie = slot.request.cookie;
-  replies_.push(index);
-  if (slot.error != kOk) return statistics_.errors.add();
-  switch (slot.request.command) {
-    case kCmdRead:
-      statistics_.reads.add();
-      statistics_.bytes_read.add(slot.request.length);
-      statistics_.read_latency.add(now_ - slot.started);
-      break;
-    case kCmdWrite:
-      statistics_.writes.add();
-      statistics_.bytes_written.add(slot.request.length);
-      statistics_.write_latency.add(now_ - slot.started);
-      break;
-    case kCmdFlush:
-      statistics_.flushes.add();
-      break;
-    case kCmdTrim:
-      statistics_.trims.add();
-      break;
-    default:
-      statistics_.write_zeroes.add();
-  }
-}
-
-void Connection::release_if_done(uint16_t index) {
-  RequestSlot& slot = slots_[index];
-  if (!slot.sent || slot.outstanding > 0 || slot.queued) return;
-  for (uint16_t i = 0; i < slot.window; i++) free_chunks_.push(slot.chunk[i]);
-  slot.used = false;
-  free_slots_.push(index);
-  statistics_.in_flight.set(kRequests - free_slots_.size());
-}
-
-bool Connection::send(uint64_t now) {
-  if (!is_open()) return false;
-  bool moved = false;
-  if (!replies_.empty()) {
-    const uint64_t before = replies_.bytes_sent();
-    const auto status = replies_.send(socket_.get(), [this](uint16_t index) {
-      slots_[index].sent = true;
-      release_if_done(index);
-    });
-    moved = replies_.bytes_sent() != before;
-    output_blocked_ = status == ReplyQueue::Status::blocked;
-    if (status == ReplyQueue::Status::failed) drop_later("connection reset");
-  }
-  if (drop_reason_ != nullptr) {
-    drop(drop_reason_);
-    return true;
-  }
-  if (linger_deadline_ != 0 && (quiet() || now >= linger_deadline_)) {
-    drop(reason_);
-    return true;
-  }
-  return moved;
-}
+// ---- hot path ends ----
 
 void Connection::operation_doomed(Operation& operation) {
   if (operation.request == kNone) return;
-  fail_request(operation.request, kEio);
+  fail_request(operation.request, kEio, operation.offset);
   reply_if_ready(operation.request);
 }
-
-// ---- hot path ends ----
 
 }  // namespace rdmakit::nbd

@@ -4,9 +4,10 @@
 //                                          ^                            |
 //   socket <- ReplyQueue  <----------------+------ operation_finished <-+
 //
-// connection.cc         life, parsing, replies
+// connection.cc         life, parsing
 // connection_read.cc    READ
 // connection_write.cc   WRITE, WRITE_ZEROES, TRIM
+// connection_reply.cc   BLOCK_STATUS, replies
 #pragma once
 
 #include <cstdint>
@@ -29,7 +30,7 @@ class Connection {
   Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics);
 
   // Takes over a socket in transmission phase. Only when idle().
-  void open(int socket);
+  void open(int socket, const Terms& terms);
   // Ends it now, without answers to what is under way. Its operations run out by themselves.
   void drop(const char* reason);
   // From now on every new request is answered ESHUTDOWN.
@@ -65,6 +66,13 @@ class Connection {
   bool waits_for_page() const { return !waiting_.empty() || read_waits_; }
   // When a client that said goodbye must have taken its answers; 0: none.
   uint64_t linger_deadline() const { return linger_deadline_; }
+  // When a remote client must have sent the rest of a request, or taken more of its answers; 0: none.
+  uint64_t stall_deadline() const {
+    if (input_deadline_ == 0 || output_deadline_ == 0) return input_deadline_ + output_deadline_;
+    return input_deadline_ < output_deadline_ ? input_deadline_ : output_deadline_;
+  }
+  // A client beyond our control, which should hear why its requests fail before the connection ends.
+  bool remote() const { return terms_.remote; }
 
  private:
   bool receive();
@@ -73,13 +81,19 @@ class Connection {
   bool take_payload();
   void finish_payload();
   void end_input(const char* reason);
+  void time_input();
+  void time_output(bool moved);
   void check_end_of_file();
   void drop_later(const char* reason) {
     if (drop_reason_ == nullptr) drop_reason_ = reason;
   }
 
   void reply_if_ready(uint16_t index);
-  void fail_request(uint16_t index, ErrorCode error);
+  void count_reply(const RequestSlot& slot);
+  void make_head(RequestSlot& slot);
+  void make_error_head(RequestSlot& slot);
+  void fail_request(uint16_t index, ErrorCode error, uint64_t offset);
+  void report_status(uint16_t index);
   void release_if_done(uint16_t index);
 
   bool start_reads();
@@ -101,6 +115,7 @@ class Connection {
   LaneStatistics& statistics_;
   Descriptor socket_;
   bool open_ = false;
+  Terms terms_;
   InputStream input_;
   std::vector<RequestSlot> slots_;
   IndexStack<kRequests> free_slots_;
@@ -121,6 +136,8 @@ class Connection {
   bool refusing_ = false;
   bool read_waits_ = false;
   uint64_t linger_deadline_ = 0;
+  uint64_t input_deadline_ = 0;
+  uint64_t output_deadline_ = 0;
   const char* reason_ = "";
   const char* drop_reason_ = nullptr;
 };

@@ -64,16 +64,22 @@ bool Connection::issue_read(uint16_t index) {
     uint8_t* memory =
         slot.window == 0 ? arena_.request_page(index) : arena_.output_chunk(slot.chunk[place_in_window]);
     memory += within;
+    if (slot.fragments && within == 0) slot.holes_of(part) = 0;
 
     if (state == PageState::unset) {
-      std::memset(memory, 0, bytes);
+      if (slot.fragments) {
+        // At most 17 pages touch a part.
+        slot.holes_of(part) |= ((1u << run) - 1) << page_of_part(slot, part, within);
+      } else {
+        std::memset(memory, 0, bytes);
+      }
       statistics_.pages_read_without_network.add(run);
     } else {
       if (rdma_.available() <= kReservedOperations) break;
       const SlabPlace place = volume_.place(offset);
       // Also for a claimed page: its claim may hang on the server that failed.
       if (state == PageState::lost || !place.mapped || !rdma_.usable(place.server)) {
-        fail_request(index, kEio);
+        fail_request(index, kEio, offset);
         moved = true;
         break;
       }
@@ -100,7 +106,8 @@ bool Connection::issue_read(uint16_t index) {
 }
 
 void Connection::update_parts(RequestSlot& slot) {
-  if (!slot.streams()) return;
+  // What was ready when a READ failed is the last that is told.
+  if (!slot.streams() || slot.error != kOk) return;
   const uint32_t parts = slot.parts();
   while (slot.parts_ready < parts) {
     const uint64_t end =

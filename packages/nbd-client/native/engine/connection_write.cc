@@ -112,10 +112,10 @@ void Connection::finish_unposted(Operation& operation, bool succeeded) {
 void Connection::clear_pages(const Request& request) {
   const uint64_t first = (request.offset + kPage - 1) / kPage;
   const uint64_t end = (request.offset + request.length) / kPage;
-  if (first < end) volume_.pages().clear(first, end - first);
+  if (first < end) volume_.clear(first, end - first, (request.flags & kCmdFlagNoHole) != 0);
 }
 
-// Whole pages cost no network. NO_HOLE needs nothing: a slab keeps its memory whatever its pages say.
+// Whole pages cost no network.
 void Connection::write_zeroes(uint16_t index) {
   const Request& request = slots_[index].request;
   clear_pages(request);

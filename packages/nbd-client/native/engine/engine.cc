@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <utility>
 
@@ -32,22 +33,51 @@ void Engine::Closer::operator()(Engine* engine) const {
 
 Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, std::string& why) {
   Owner engine(new Engine(options, std::move(sink)));
-  if (options.export_name.size() > kMaxString || options.description.size() > kMaxString) {
-    error = refuse(why, EINVAL, "export name and description have at most 4096 bytes");
-    return nullptr;
-  }
   error = engine->volume_.open(options.volume, why);
   if (error != 0) return nullptr;
-  ExportDescription description;
-  description.name = options.export_name;
-  description.description = options.description;
-  description.exported = engine->volume_.exported();
-  description.preferred_block_size = kPage;
+  Offer offer;
+  error = engine->make_offer(offer, why);
+  if (error != 0) return nullptr;
+  std::unique_ptr<const TlsCredentials> credentials;
+  if (options.tls.mode != TlsMode::off) {
+    offer.tls = options.tls.mode;
+    credentials = TlsCredentials::load(options.tls, why);
+    if (credentials == nullptr) {
+      error = EINVAL;
+      return nullptr;
+    }
+  }
   Acceptor::Host& host = *engine;
-  engine->acceptor_ = std::make_unique<Acceptor>(host, std::move(description), options.acceptor);
+  engine->acceptor_ =
+      std::make_unique<Acceptor>(host, std::move(offer), options.acceptor, std::move(credentials));
   error = engine->acceptor_->start();
   if (error != 0) return nullptr;
   return engine;
+}
+
+int Engine::make_offer(Offer& offer, std::string& why) const {
+  const Export& whole = volume_.exported();
+  if (options_.exports.empty()) return refuse(why, EINVAL, "at least one export is needed");
+  if (!std::has_single_bit(options_.minimum_block) || options_.minimum_block > kPage)
+    return refuse(why, EINVAL, "the minimum block size is a power of two of at most 4096");
+  for (const ExportOptions& each : options_.exports) {
+    if (each.name.size() > kMaxString || each.description.size() > kMaxString)
+      return refuse(why, EINVAL, "export name and description have at most 4096 bytes");
+    if (std::any_of(offer.exports.begin(), offer.exports.end(),
+                    [&each](const ExportDescription& other) { return other.name == each.name; }))
+      return refuse(why, EINVAL, "two exports have the same name");
+    if (each.offset % kPage != 0 || each.size % kPage != 0)
+      return refuse(why, EINVAL, "offset and size of an export are multiples of 4096");
+    if (each.offset >= whole.size || each.size > whole.size - each.offset)
+      return refuse(why, EINVAL, "an export reaches beyond the end of the volume");
+    ExportDescription description{each.name, each.description, whole, kPage};
+    description.exported.offset = each.offset;
+    description.exported.size = each.size == 0 ? whole.size - each.offset : each.size;
+    description.exported.minimum_block = options_.minimum_block;
+    if (each.read_only) description.exported.flags |= kFlagReadOnly;
+    offer.exports.push_back(std::move(description));
+  }
+  return 0;
 }
 
 int Engine::check_region(const MrRef& region, uint64_t arena, std::string& why) const {
@@ -176,7 +206,9 @@ int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
       setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBuffer, sizeof kSocketBuffer);
   }
   if (!lanes_[lane]->reserve()) return EBUSY;
-  lanes_[lane]->attach(ours.release());
+  Terms terms;
+  terms.exported = volume_.exported();
+  lanes_[lane]->attach(ours.release(), terms);
   descriptor = theirs.release();
   return 0;
 }
@@ -207,10 +239,9 @@ Lane* Engine::reserve_lane() {
   return nullptr;
 }
 
-uint16_t Engine::transmission_flags() {
-  const uint16_t flags = volume_.exported().flags;
-  return lane_count() >= kMultiConnectionLanes ? flags : flags & static_cast<uint16_t>(~kFlagCanMultiConn);
-}
+// Every lane sees what every other one has answered (RdmaQueue, PageMap), so CAN_MULTI_CONN always holds;
+// but it also invites a client to open more connections, and these must be there to be had.
+uint16_t Engine::withheld_flags() { return lane_count() >= kMultiConnectionLanes ? 0 : kFlagCanMultiConn; }
 
 void Engine::report(const Event& event) { sink_(event); }
 

@@ -17,10 +17,20 @@
 
 namespace rdmakit::nbd {
 
+// A part of the volume under a name.
+struct ExportOptions {
+  std::string name = {};         // at most 4096 bytes
+  std::string description = {};  // at most 4096 bytes
+  uint64_t offset = 0;           // multiples of 4096
+  uint64_t size = 0;             // 0: up to the end of the volume
+  bool read_only = false;
+};
+
 struct EngineOptions {
   VolumeOptions volume;
-  std::string export_name;
-  std::string description;
+  std::vector<ExportOptions> exports = {{}};  // at least one; the first is the default one
+  uint32_t minimum_block = 1;                 // power of two of at most 4096
+  TlsOptions tls;
   uint64_t operation_timeout_ns = 4'000'000'000;
   WaitMode wait_mode = WaitMode::adaptive;
   uint64_t max_spin_ns = 50'000;
@@ -76,11 +86,12 @@ class Engine final : private Acceptor::Host {
   };
 
   Engine(const EngineOptions& options, Sink sink);
+  int make_offer(Offer& offer, std::string& why) const;
   ~Engine() = default;
   int check_region(const MrRef& region, uint64_t arena, std::string& why) const;
 
   Lane* reserve_lane() override;
-  uint16_t transmission_flags() override;
+  uint16_t withheld_flags() override;
   void report(const Event& event) override;
   void woken() override;
 

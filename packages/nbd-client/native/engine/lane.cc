@@ -18,6 +18,8 @@ namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
 // After the queue pairs were moved to error, flushes have this long to arrive.
 constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
+// So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.
+constexpr uint64_t kFarewell = 250 * kMillisecond;
 constexpr int kPageRetryMs = 1;
 constexpr uint64_t kLookInterval = 2'000;
 
@@ -98,10 +100,10 @@ void Lane::give_up() {
   state_.compare_exchange_strong(expected, State::idle);
 }
 
-void Lane::attach(int socket) {
+void Lane::attach(int socket, const Terms& terms) {
   {
     const std::lock_guard lock(producers_);
-    if (!commands_.push({Command::Type::attach, socket, 0, nullptr, nullptr})) {
+    if (!commands_.push({Command::Type::attach, socket, 0, nullptr, nullptr, terms})) {
       close(socket);
       give_up();
     }
@@ -116,7 +118,7 @@ int Lane::connect(uint32_t server, const QpRef& qp, const MrRef& mr) {
   mr_handle->retain(mr_handle);
   {
     const std::lock_guard lock(producers_);
-    if (!commands_.push({Command::Type::connect, -1, server, qp_handle, mr_handle})) {
+    if (!commands_.push({Command::Type::connect, -1, server, qp_handle, mr_handle, {}})) {
       qp_handle->release(qp_handle);
       mr_handle->release(mr_handle);
       return EAGAIN;
@@ -262,6 +264,8 @@ int Lane::timeout_ms(uint64_t now) const {
   };
   consider(rdma_.next_deadline());
   consider(connection_.linger_deadline());
+  consider(connection_.stall_deadline());
+  if (connection_.is_open()) consider(farewell_);
   consider(stop_at_.load(std::memory_order_relaxed));
   if (next == UINT64_MAX) return -1;
   return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / kMillisecond + 1, 60'000));
@@ -314,7 +318,7 @@ void Lane::take_commands() {
   while (commands_.pop(command)) {
     if (command.type == Command::Type::attach) {
       look_ = true;
-      connection_.open(command.socket);
+      connection_.open(command.socket, command.terms);
       if (announced_stop_) connection_.refuse_new();
       state_.store(State::serving, std::memory_order_release);
       emit(Event::Type::connection_opened, "");
@@ -346,6 +350,7 @@ void Lane::become_idle() {
 bool Lane::announce_stop() {
   if (announced_stop_) return false;
   announced_stop_ = true;
+  farewell_ = now_ + kFarewell;
   connection_.refuse_new();
   return true;
 }
@@ -353,7 +358,9 @@ bool Lane::announce_stop() {
 bool Lane::may_exit(uint64_t now) {
   const uint64_t deadline = stop_at_.load(std::memory_order_relaxed);
   if (!announced_stop_) return false;
-  if (connection_.is_open() && (connection_.quiet() || now >= deadline)) connection_.drop("engine closed");
+  const bool told = !connection_.remote() || now >= farewell_;
+  if (connection_.is_open() && ((connection_.quiet() && told) || now >= deadline))
+    connection_.drop("engine closed");
   if (connection_.is_open()) return false;
   if (rdma_.outstanding() == 0 && connection_.idle()) return true;
   if (now < deadline) return false;

@@ -57,7 +57,8 @@ class Lane final : private OperationListener {
   // idle -> reserved, by one caller. Then attach() or give_up().
   bool reserve();
   void give_up();
-  void attach(int socket);
+  // A socket in transmission phase, and what its handshake agreed on.
+  void attach(int socket, const Terms& terms);
   // EAGAIN: the mailbox is full.
   int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
   void wake();
@@ -80,6 +81,7 @@ class Lane final : private OperationListener {
     uint32_t server;
     Handle* qp;  // both with a reference that goes to the lane
     Handle* mr;
+    Terms terms;
   };
 
   void run();
@@ -119,6 +121,7 @@ class Lane final : private OperationListener {
   bool look_ = false;  // at the socket: there may be something
   uint64_t looked_at_ = 0;
   bool announced_stop_ = false;
+  uint64_t farewell_ = 0;  // until then a remote client is told that this is the end
   bool abandoned_ = false;
 
   std::atomic<State> state_{State::idle};

@@ -8,7 +8,7 @@
 
 namespace rdmakit::nbd {
 
-inline constexpr uint32_t kPage = 4096;
+inline constexpr uint32_t kPage = kGranularity;
 
 // One recv(2) fills at most a chunk. 256 KiB holds 60 page writes, more than a kernel queue sends at
 // once; 16 of them hold the payload of every operation that can be outstanding at qd 128.
@@ -22,6 +22,9 @@ inline constexpr uint32_t kOutputChunks = 128;
 // Chunks that one READ holds at most: up to kWindow × kOutputChunk = 1 MiB is read whole before its
 // reply starts; what is longer is streamed through the same chunks.
 inline constexpr uint32_t kWindow = 16;
+static_assert(kMaxUnfragmented == kWindow * kOutputChunk);
+// Extents that one BLOCK_STATUS tells of: as many as fit the page of its request.
+inline constexpr uint32_t kExtents = kPage / sizeof(StatusDescriptor);
 
 // Outstanding requests of a connection. The kernel's NBD queue is 128 deep.
 inline constexpr uint32_t kRequests = 128;

@@ -13,7 +13,8 @@ namespace rdmakit::nbd {
 
 namespace {
 
-constexpr int kBacklog = 128;
+// The system's limit cuts it down. A burst that overflows it would keep good clients waiting for a second.
+constexpr int kBacklog = 4096;
 
 int refuse(std::string& why, int error, const std::string& text) {
   why = text;

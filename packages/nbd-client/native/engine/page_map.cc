@@ -110,16 +110,26 @@ void PageMap::for_each_word(uint64_t first, uint64_t count, Change change) {
 
 // ---- hot path begins: called for each page request; no system call, no lock, no allocation ----
 
-uint64_t PageMap::run(uint64_t first, uint64_t limit, PageState state) const {
+// chosen: word -> low bit of each page that belongs to the run.
+template <typename Chosen>
+uint64_t PageMap::run_while(uint64_t first, uint64_t limit, Chosen chosen) const {
   uint64_t found = 0;
   while (found < limit) {
     const uint64_t position = (first + found) % kPerWord;
     const uint64_t word = words_[(first + found) / kPerWord].load(std::memory_order_acquire);
-    const uint64_t here = run_from(equal(word, state, kLow), position, kLow);
+    const uint64_t here = run_from(chosen(word), position, kLow);
     found += here;
     if (here < kPerWord - position) break;
   }
   return std::min(found, limit);
+}
+
+uint64_t PageMap::run(uint64_t first, uint64_t limit, PageState state) const {
+  return run_while(first, limit, [state](uint64_t word) { return equal(word, state, kLow); });
+}
+
+uint64_t PageMap::run_of_others(uint64_t first, uint64_t limit, PageState state) const {
+  return run_while(first, limit, [state](uint64_t word) { return ~equal(word, state, kLow) & kLow; });
 }
 
 uint64_t PageMap::claim(uint64_t first, uint64_t limit, PageState from) {

@@ -63,6 +63,8 @@ class PageMap {
   }
   // How many pages from `first` on, at most `limit`, are in `state`.
   uint64_t run(uint64_t first, uint64_t limit, PageState state) const;
+  // How many from `first` on, at most `limit`, are in any other.
+  uint64_t run_of_others(uint64_t first, uint64_t limit, PageState state) const;
   // Claims pages from `first` on that are in state `from` (unset or lost), at most `limit`: how many.
   uint64_t claim(uint64_t first, uint64_t limit, PageState from);
   // The claimant's only: claimed -> to.
@@ -78,6 +80,8 @@ class PageMap {
   static constexpr uint64_t kLow = 0x5555'5555'5555'5555;  // the low bit of each page
 
   int map_file(const std::string& file, size_t bytes);
+  template <typename Chosen>
+  uint64_t run_while(uint64_t first, uint64_t limit, Chosen chosen) const;
   template <typename Change>
   void for_each_word(uint64_t first, uint64_t count, Change change);
 

@@ -37,7 +37,8 @@ class Histogram {
 
 struct alignas(64) LaneStatistics {
   Counter connections;
-  Counter reads, writes, flushes, trims, write_zeroes;  // requests answered with success
+  // Requests answered with success.
+  Counter reads, writes, flushes, trims, write_zeroes, caches, block_statuses;
   Counter bytes_read, bytes_written;
   Counter errors;     // requests answered with an error
   Counter in_flight;  // requests now

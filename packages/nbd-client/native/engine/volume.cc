@@ -27,9 +27,10 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   slabs_ = std::make_unique<Slab[]>(slab_count_);
   exported_.size = options.size;
   exported_.flags = kFlagHasFlags | kFlagSendFlush | kFlagSendFua | kFlagSendTrim | kFlagSendWriteZeroes |
-                    kFlagCanMultiConn;
+                    kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
   if (options.read_only) exported_.flags |= kFlagReadOnly;
-  const int error = pages_.open(options.size / kPage, options.page_map_file, options.prefault);
+  int error = pages_.open(options.size / kPage, options.page_map_file, options.prefault);
+  if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = std::string("page map: ") + strerror(error);
   return error;
 }
@@ -63,6 +64,30 @@ bool Volume::settle(uint64_t page, uint64_t count, uint32_t version, PageState t
   // we looked at the version: one of the two sees the other's change, so none stays `written` wrongly.
   pages_.lose(page, count);
   return false;
+}
+
+void Volume::clear(uint64_t page, uint64_t count, bool provisioned) {
+  provisioned_.set(page, count, provisioned);
+  pages_.clear(page, count);
+}
+
+uint32_t Volume::allocation(uint64_t page, uint64_t limit, uint64_t& run) const {
+  for (int look = 0; look < 3; look++) {
+    if (pages_.get(page) != PageState::unset) {
+      run = pages_.run_of_others(page, limit, PageState::unset);
+      if (run > 0) return 0;
+    } else {
+      run = pages_.run(page, limit, PageState::unset);
+      if (run > 0) {
+        const bool kept = provisioned_.get(page);
+        run = std::max<uint64_t>(provisioned_.run(page, run, kept), 1);
+        return kept ? kStateZero : kStateZero | kStateHole;
+      }
+    }
+    // Changed between the two looks.
+  }
+  run = 1;
+  return 0;  // "always safe": nothing is known
 }
 
 // ---- hot path ends ----

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "engine/limits.h"
+#include "engine/page_bits.h"
 #include "engine/page_map.h"
 #include "protocol/request.h"
 
@@ -42,6 +43,11 @@ class Volume {
   const PageMap& pages() const { return pages_; }
 
   // ---- hot path: by lanes ----
+  // Whole pages become zeros. `provisioned`: the client wants no holes there (WRITE_ZEROES with NO_HOLE).
+  void clear(uint64_t page, uint64_t count, bool provisioned);
+  // What BLOCK_STATUS tells of the pages from `page` on: kState… flags, and of how many pages they hold, at
+  // least 1 and at most `limit`.
+  uint32_t allocation(uint64_t page, uint64_t limit, uint64_t& run) const;
   SlabPlace place(uint64_t offset) const;
   uint32_t version(uint64_t offset) const { return slabs_[offset >> slab_shift_].version.load(); }
   uint64_t left_in_slab(uint64_t offset) const { return slab_size() - (offset & (slab_size() - 1)); }
@@ -75,6 +81,9 @@ class Volume {
   uint32_t slab_count_ = 0;
   std::unique_ptr<Slab[]> slabs_;
   PageMap pages_;
+  // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
+  // no hole is not told of one. Counts for unset pages only; forgotten with the process.
+  PageBits provisioned_;
   std::array<std::atomic<bool>, kMaxServers> failed_{};
   std::atomic<uint32_t> failures_{0};
 };

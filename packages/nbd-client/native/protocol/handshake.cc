@@ -6,7 +6,7 @@
 
 namespace rdmakit::nbd {
 
-Handshake::Handshake(const ExportDescription& description) : description_(description) {
+Handshake::Handshake(const Offer& offer) : offer_(offer) {
   Greeting greeting;
   greeting.magic = kInitMagic;
   greeting.option_magic = kOptionMagic;
@@ -41,6 +41,11 @@ void Handshake::on_option_header() {
 }
 
 void Handshake::on_option_payload() {
+  // "FORCEDTLS mode": nothing else is said, not even whether an option is known. ABORT is always answered.
+  if (needs_tls() && option_ != kOptStartTls && option_ != kOptAbort) {
+    if (option_ == kOptExportName) return close("plaintext client, TLS is required");
+    return refuse_option(kRepErrTlsRequired, "this server requires TLS");
+  }
   switch (option_) {
     case kOptExportName:
       return on_export_name();
@@ -48,34 +53,44 @@ void Handshake::on_option_payload() {
       return on_abort();
     case kOptList:
       return on_list();
+    case kOptStartTls:
+      return on_start_tls();
     case kOptInfo:
     case kOptGo:
       return on_info_or_go();
+    case kOptStructuredReply:
+      return on_structured_reply();
+    case kOptListMetaContext:
+    case kOptSetMetaContext:
+      return on_meta_context();
     default:
-      // STARTTLS, STRUCTURED_REPLY, meta contexts and EXTENDED_HEADERS are not offered; the
-      // specification gives them and any future option the same answer.
-      reply_error(kRepErrUnsup, "option not supported");
-      return expect_option();
+      // EXTENDED_HEADERS and any future option.
+      return refuse_option(kRepErrUnsup, "option not supported");
   }
 }
 
 // The payload did not fit what any option of ours may hold, and is gone now.
 void Handshake::on_discarded() {
+  if (needs_tls() && option_ != kOptExportName && option_ != kOptAbort && option_ != kOptStartTls)
+    return refuse_option(kRepErrTlsRequired, "this server requires TLS");
   switch (option_) {
     case kOptExportName:
       return close("export name too long");
     case kOptAbort:
       return on_abort();
     case kOptList:
-      reply_error(kRepErrInvalid, "LIST takes no payload");
-      return expect_option();
+    case kOptStartTls:
+    case kOptStructuredReply:
+      return refuse_option(kRepErrInvalid, "the option takes no payload");
+    case kOptSetMetaContext:
+      base_allocation_of_ = nullptr;
+      [[fallthrough]];
+    case kOptListMetaContext:
     case kOptInfo:
     case kOptGo:
-      reply_error(kRepErrTooBig, "option too big");
-      return expect_option();
+      return refuse_option(kRepErrTooBig, "option too big");
     default:
-      reply_error(kRepErrUnsup, "option not supported");
-      return expect_option();
+      return refuse_option(kRepErrUnsup, "option not supported");
   }
 }
 
@@ -99,7 +114,9 @@ void Handshake::received(size_t bytes) {
 
 void Handshake::sent(size_t bytes) {
   sent_ += bytes;
-  if (sent_ == filled_) sent_ = filled_ = 0;
+  if (sent_ < filled_) return;
+  sent_ = filled_ = 0;
+  if (lists_) list_next();
 }
 
 void Handshake::expect(size_t bytes, Step step) {
@@ -132,8 +149,9 @@ void Handshake::reply(OptionReplyType type, std::span<const uint8_t> payload) {
   put(payload.data(), payload.size());
 }
 
-void Handshake::reply_error(OptionReplyType type, std::string_view text) {
+void Handshake::refuse_option(OptionReplyType type, std::string_view text) {
   reply(type, {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  expect_option();
 }
 
 void Handshake::close(const char* reason) {

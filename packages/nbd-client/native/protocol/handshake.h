@@ -3,11 +3,17 @@
 //
 //   greeting -> client flags -> option header -> option payload -> (answer) -> option header …
 //                                    |                                 |
+//                                    +-- STARTTLS --> TLS ------------>+
 //                                    +-- EXPORT_NAME, GO --> asks for a lane --> transmission
 //
 // Its owner repeats: send output(); when that is empty, receive at most input().size() bytes. It never
 // asks for more bytes than the negotiation still needs, so no byte of the transmission phase is taken,
-// and none outlives a change of state. It answers one option at a time, which bounds both buffers.
+// and none outlives a change of state: what an attacker put behind a plaintext STARTTLS is read by TLS.
+// It answers one option at a time, and a LIST one export at a time, which bounds both buffers.
+//
+// handshake.cc          states, feeding and draining
+// handshake_options.cc  the options
+// handshake_meta.cc     the options about metadata contexts
 #pragma once
 
 #include <array>
@@ -15,7 +21,9 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
+#include "protocol/payload.h"
 #include "protocol/request.h"
 
 namespace rdmakit::nbd {
@@ -25,24 +33,33 @@ inline constexpr uint32_t kMaxOptions = 32;          // in one session
 inline constexpr uint32_t kMaxOptionLength = 32768;  // what is longer ends the session unread
 
 struct ExportDescription {
-  std::string name;         // ≤ kMaxString bytes; the empty name always means this export
+  std::string name;         // ≤ kMaxString bytes
   std::string description;  // ≤ kMaxString bytes
   Export exported;
   uint32_t preferred_block_size = 4096;
+};
+
+enum class TlsMode { off, on, required };
+
+// What a server has to offer. The empty name means the export that has it, or else the first.
+struct Offer {
+  std::vector<ExportDescription> exports;  // at least one
+  TlsMode tls = TlsMode::off;
+  uint16_t withheld_flags = 0;  // transmission flags that do not hold just now; each answer looks anew
 };
 
 class Handshake {
  public:
   enum class Phase {
     negotiating,
+    wants_tls,     // once output() is sent, shake hands; then tls_started()
     wants_lane,    // answer with grant() or refuse()
     transmission,  // once output() is sent, the connection belongs to a lane
     closed,        // once output() is sent, close; reason() says why
   };
 
-  // The description must outlive it. Its transmission flags may change; each answer tells the flags of
-  // its moment.
-  explicit Handshake(const ExportDescription& description);
+  // The offer must outlive it.
+  explicit Handshake(const Offer& offer);
 
   std::span<const uint8_t> output() const { return {output_.data() + sent_, filled_ - sent_}; }
   void sent(size_t bytes);
@@ -55,10 +72,14 @@ class Handshake {
   // The client said goodbye, which is no failure.
   bool aborted() const { return phase_ == Phase::closed && option_ == kOptAbort; }
 
+  // From here on all bytes go through TLS. Nothing of what was agreed before is kept.
+  void tls_started();
   // A lane is reserved: go.
   void grant();
   // No lane: says so (GO, the client may go on) or closes (EXPORT_NAME has no way to say it).
   void refuse(OptionReplyType type, const char* reason);
+  // In Phase::transmission.
+  Terms terms() const;
 
  private:
   using Step = void (Handshake::*)();
@@ -73,7 +94,14 @@ class Handshake {
   void on_export_name();
   void on_abort();
   void on_list();
+  void on_start_tls();
   void on_info_or_go();
+  void on_structured_reply();
+  void on_meta_context();
+
+  bool needs_tls() const { return offer_.tls == TlsMode::required && !encrypted_; }
+  bool takes_no_payload();
+  void list_next();
   void answer_info();
   void answer_export_name();
 
@@ -81,13 +109,14 @@ class Handshake {
   void expect_option();
   void discard_payload(Step then);
   void reply(OptionReplyType type, std::span<const uint8_t> payload = {});
-  void reply_error(OptionReplyType type, std::string_view text);
+  void refuse_option(OptionReplyType type, std::string_view text);
   void reply_string(InfoType type, std::string_view text);
   void put(const void* bytes, size_t length);
   void close(const char* reason);
-  bool exports(std::string_view name) const;
+  const ExportDescription* find(std::string_view name) const;
+  uint16_t flags_of(const ExportDescription& description) const;
 
-  const ExportDescription& description_;
+  const Offer& offer_;
   Phase phase_ = Phase::negotiating;
   const char* reason_ = "";
   Step step_ = nullptr;
@@ -99,11 +128,18 @@ class Handshake {
   uint32_t option_ = 0;
   uint32_t option_length_ = 0;
   uint32_t infos_ = 0;  // bit per InfoType asked for
+  size_t listing_ = 0;  // exports that LIST has told
+  bool lists_ = false;  // a LIST is being answered
   bool fixed_newstyle_ = false;
   bool no_zeroes_ = false;
+  bool encrypted_ = false;
+  // What STARTTLS forgets.
+  bool structured_ = false;
+  const ExportDescription* base_allocation_of_ = nullptr;  // the export that the context was selected for
+  const ExportDescription* chosen_ = nullptr;
   size_t filled_ = 0;
   size_t sent_ = 0;
-  // The largest option looked into is GO: a name and as many information requests as fit.
+  // The largest option looked into: a name and as many information requests or queries as fit.
   std::array<uint8_t, kMaxString + 1024> input_;
   // The largest answer: EXPORT, NAME, DESCRIPTION, BLOCK_SIZE and ACK.
   std::array<uint8_t, 2 * kMaxString + 512> output_;

@@ -6,20 +6,36 @@
 
 namespace rdmakit::nbd {
 
-bool Handshake::exports(std::string_view name) const { return name.empty() || name == description_.name; }
+const ExportDescription* Handshake::find(std::string_view name) const {
+  const auto found = std::find_if(offer_.exports.begin(), offer_.exports.end(),
+                                  [name](const ExportDescription& each) { return each.name == name; });
+  if (found != offer_.exports.end()) return &*found;
+  return name.empty() ? &offer_.exports.front() : nullptr;
+}
+
+uint16_t Handshake::flags_of(const ExportDescription& description) const {
+  const uint16_t df = structured_ ? kFlagSendDf : 0;
+  return static_cast<uint16_t>((description.exported.flags | df) & ~offer_.withheld_flags);
+}
+
+bool Handshake::takes_no_payload() {
+  if (option_length_ == 0) return true;
+  refuse_option(kRepErrInvalid, "the option takes no payload");
+  return false;
+}
 
 // NBD_OPT_EXPORT_NAME: the payload is the name. There is no error reply, so a bad one closes.
 void Handshake::on_export_name() {
   if (option_length_ > kMaxString) return close("export name too long");
-  if (!exports({reinterpret_cast<const char*>(input_.data()), option_length_}))
-    return close("unknown export name");
+  chosen_ = find({reinterpret_cast<const char*>(input_.data()), option_length_});
+  if (chosen_ == nullptr) return close("unknown export name");
   phase_ = Phase::wants_lane;
 }
 
 void Handshake::answer_export_name() {
   ExportNameReply reply{};
-  reply.size = description_.exported.size;
-  reply.transmission_flags = description_.exported.flags;
+  reply.size = chosen_->exported.size;
+  reply.transmission_flags = flags_of(*chosen_);
   put(&reply, no_zeroes_ ? sizeof reply - sizeof reply.zeroes : sizeof reply);
 }
 
@@ -29,70 +45,79 @@ void Handshake::on_abort() {
   close("aborted by the client");
 }
 
-// NBD_OPT_LIST: one NBD_REP_SERVER with the name and, after it, the description.
+// NBD_OPT_LIST: one NBD_REP_SERVER with the name and, after it, the description, for each export.
 void Handshake::on_list() {
-  if (option_length_ != 0) {
-    reply_error(kRepErrInvalid, "LIST takes no payload");
+  if (!takes_no_payload()) return;
+  lists_ = true;
+  listing_ = 0;
+  list_next();
+}
+
+// The next one when the last one is sent, so that one fits always.
+void Handshake::list_next() {
+  if (listing_ == offer_.exports.size()) {
+    lists_ = false;
+    reply(kRepAck);
     return expect_option();
   }
+  const ExportDescription& each = offer_.exports[listing_++];
   std::array<uint8_t, sizeof(Be32) + 2 * kMaxString> payload;
-  const Be32 name_length(static_cast<uint32_t>(description_.name.size()));
+  const Be32 name_length(static_cast<uint32_t>(each.name.size()));
   uint8_t* end = payload.data();
   const auto append = [&end](const void* bytes, size_t length) {
     std::memcpy(end, bytes, length);
     end += length;
   };
   append(&name_length, sizeof name_length);
-  append(description_.name.data(), description_.name.size());
-  append(description_.description.data(), description_.description.size());
+  append(each.name.data(), each.name.size());
+  append(each.description.data(), each.description.size());
   reply(kRepServer, {payload.data(), end});
+}
+
+// NBD_OPT_STARTTLS: acknowledged in plaintext, everything after it is TLS.
+void Handshake::on_start_tls() {
+  if (!takes_no_payload()) return;
+  if (offer_.tls == TlsMode::off) return refuse_option(kRepErrUnsup, "TLS is not set up on this server");
+  if (encrypted_) return refuse_option(kRepErrInvalid, "TLS has been started before");
+  reply(kRepAck);
+  phase_ = Phase::wants_tls;
+}
+
+void Handshake::tls_started() {
+  if (phase_ != Phase::wants_tls) return;
+  encrypted_ = true;
+  structured_ = false;
+  base_allocation_of_ = chosen_ = nullptr;
+  infos_ = 0;
+  input_.fill(0);
+  phase_ = Phase::negotiating;
+  expect_option();
+}
+
+// NBD_OPT_STRUCTURED_REPLY: asked twice, agreed twice.
+void Handshake::on_structured_reply() {
+  if (!takes_no_payload()) return;
+  structured_ = true;
   reply(kRepAck);
   expect_option();
 }
 
-// NBD_OPT_INFO and NBD_OPT_GO: name length, name, number of information requests, the requests.
-// Every length is compared with what is left before it is used, and all of it must be used up.
+// NBD_OPT_INFO and NBD_OPT_GO: name, number of information requests, the requests.
 void Handshake::on_info_or_go() {
-  const uint8_t* position = input_.data();
-  size_t left = option_length_;
-  const auto malformed = [this] {
-    reply_error(kRepErrInvalid, "malformed option");
-    expect_option();
-  };
-
-  Be32 name_length;
-  if (left < sizeof name_length) return malformed();
-  std::memcpy(&name_length, position, sizeof name_length);
-  position += sizeof name_length;
-  left -= sizeof name_length;
-  if (name_length > left) return malformed();
-  if (name_length > kMaxString) {
-    reply_error(kRepErrTooBig, "export name too long");
-    return expect_option();
-  }
-  const std::string_view name(reinterpret_cast<const char*>(position), name_length);
-  position += name.size();
-  left -= name.size();
-
-  Be16 requests;
-  if (left < sizeof requests) return malformed();
-  std::memcpy(&requests, position, sizeof requests);
-  position += sizeof requests;
-  left -= sizeof requests;
-  if (left != requests * sizeof(Be16)) return malformed();
-
+  PayloadReader payload({input_.data(), option_length_});
+  std::string_view name;
+  uint16_t requests;
+  if (!payload.read(name)) return refuse_option(kRepErrInvalid, "malformed option");
+  if (name.size() > kMaxString) return refuse_option(kRepErrTooBig, "export name too long");
+  if (!payload.read(requests) || payload.left() != requests * sizeof(Be16))
+    return refuse_option(kRepErrInvalid, "malformed option");
   infos_ = 1u << kInfoExport;
-  for (; left > 0; position += sizeof(Be16), left -= sizeof(Be16)) {
-    Be16 type;
-    std::memcpy(&type, position, sizeof type);
+  for (uint16_t type; payload.read(type);) {
     // What we do not know we may leave out; what is asked twice we tell once.
     if (type <= kInfoBlockSize) infos_ |= 1u << type;
   }
-
-  if (!exports(name)) {
-    reply_error(kRepErrUnknown, "unknown export name");
-    return expect_option();
-  }
+  chosen_ = find(name);
+  if (chosen_ == nullptr) return refuse_option(kRepErrUnknown, "unknown export name");
   if (option_ == kOptGo) {
     phase_ = Phase::wants_lane;
     return;
@@ -104,16 +129,16 @@ void Handshake::on_info_or_go() {
 void Handshake::answer_info() {
   InfoExport size;
   size.type = kInfoExport;
-  size.size = description_.exported.size;
-  size.transmission_flags = description_.exported.flags;
+  size.size = chosen_->exported.size;
+  size.transmission_flags = flags_of(*chosen_);
   reply(kRepInfo, {reinterpret_cast<uint8_t*>(&size), sizeof size});
-  if ((infos_ & 1u << kInfoName) != 0) reply_string(kInfoName, description_.name);
-  if ((infos_ & 1u << kInfoDescription) != 0) reply_string(kInfoDescription, description_.description);
+  if ((infos_ & 1u << kInfoName) != 0) reply_string(kInfoName, chosen_->name);
+  if ((infos_ & 1u << kInfoDescription) != 0) reply_string(kInfoDescription, chosen_->description);
   // Told unasked too: a client that knows better sizes than it asked for may use them.
   InfoBlockSize blocks;
   blocks.type = kInfoBlockSize;
-  blocks.minimum = 1;
-  blocks.preferred = description_.preferred_block_size;
+  blocks.minimum = chosen_->exported.minimum_block;
+  blocks.preferred = chosen_->preferred_block_size;
   blocks.maximum = kMaxPayload;
   reply(kRepInfo, {reinterpret_cast<uint8_t*>(&blocks), sizeof blocks});
   reply(kRepAck);
@@ -140,9 +165,19 @@ void Handshake::grant() {
 void Handshake::refuse(OptionReplyType type, const char* reason) {
   if (phase_ != Phase::wants_lane) return;
   if (option_ != kOptGo) return close(reason);
-  reply_error(type, reason);
   phase_ = Phase::negotiating;
-  expect_option();
+  refuse_option(type, reason);
+}
+
+Terms Handshake::terms() const {
+  Terms terms;
+  terms.exported = chosen_->exported;
+  terms.exported.flags = flags_of(*chosen_);
+  terms.structured = structured_;
+  // A context counts only for the export that it was selected for.
+  terms.base_allocation = structured_ && base_allocation_of_ == chosen_;
+  terms.remote = true;
+  return terms;
 }
 
 }  // namespace rdmakit::nbd

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "protocol/wire.h"
 
@@ -21,17 +22,42 @@ struct Request {
   uint32_t length;
 };
 
+// What the volume keeps track of, and what of it is zeroed without the network.
+inline constexpr uint32_t kGranularity = 4096;
+
+// A named part of the volume as a client sees it.
 struct Export {
   uint64_t size = 0;
-  uint16_t flags = 0;  // transmission flags, kFlag…
+  uint16_t flags = 0;          // transmission flags, kFlag…
+  uint64_t offset = 0;         // in the volume, a multiple of kGranularity
+  uint32_t minimum_block = 1;  // what is not a multiple of it is refused
   bool read_only() const { return (flags & kFlagReadOnly) != 0; }
 };
+
+// What the handshake agreed on, and so the rules of the transmission phase.
+struct Terms {
+  Export exported;
+  bool structured = false;       // READ is answered in chunks, errors with a text
+  bool base_allocation = false;  // BLOCK_STATUS may be asked
+  // A client out there, which may be slow or gone; else the kernel at the other end of a socketpair.
+  bool remote = false;
+  // A remote client has this long (ns) for the rest of a request that it has begun, and a second more for
+  // each 256 KiB of payload; and for taking the next byte of its answers. Idle it may be for ever. 0: no
+  // limit.
+  uint64_t stall = 0;
+};
+
+// A READ longer than this is answered in several chunks, so not with DF.
+inline constexpr uint32_t kMaxUnfragmented = 1u << 20;
 
 // False: the bytes are no request (bad magic), and the stream cannot be trusted any further.
 bool decode_request(const uint8_t* bytes, Request& request);
 
 // kOk, or the error to answer with. Pure: looks at nothing but its arguments.
-ErrorCode validate_request(const Request& request, const Export& exported);
+ErrorCode validate_request(const Request& request, const Terms& terms);
+
+// What to tell people about an error of a request.
+std::string_view describe(ErrorCode error);
 
 // The one map from errno values to what the protocol may carry.
 ErrorCode to_error_code(int error);

@@ -65,9 +65,11 @@ enum OptionReplyType : uint32_t {
   kRepAck = 1,
   kRepServer = 2,
   kRepInfo = 3,
+  kRepMetaContext = 4,
   kRepErrUnsup = 0x80000001,
   kRepErrPolicy = 0x80000002,
   kRepErrInvalid = 0x80000003,
+  kRepErrTlsRequired = 0x80000005,
   kRepErrUnknown = 0x80000006,
   kRepErrShutdown = 0x80000007,
   kRepErrTooBig = 0x80000009,
@@ -132,11 +134,14 @@ inline constexpr uint16_t kFlagSendFlush = 1 << 2;
 inline constexpr uint16_t kFlagSendFua = 1 << 3;
 inline constexpr uint16_t kFlagSendTrim = 1 << 5;
 inline constexpr uint16_t kFlagSendWriteZeroes = 1 << 6;
+inline constexpr uint16_t kFlagSendDf = 1 << 7;
 inline constexpr uint16_t kFlagCanMultiConn = 1 << 8;
+inline constexpr uint16_t kFlagSendCache = 1 << 10;
 inline constexpr uint16_t kFlagSendFastZero = 1 << 11;
 
 inline constexpr uint32_t kRequestMagic = 0x25609513;
 inline constexpr uint32_t kSimpleReplyMagic = 0x67446698;
+inline constexpr uint32_t kStructuredReplyMagic = 0x668e33ef;
 
 enum Command : uint16_t {
   kCmdRead = 0,
@@ -151,6 +156,8 @@ enum Command : uint16_t {
 
 inline constexpr uint16_t kCmdFlagFua = 1 << 0;
 inline constexpr uint16_t kCmdFlagNoHole = 1 << 1;
+inline constexpr uint16_t kCmdFlagDf = 1 << 2;
+inline constexpr uint16_t kCmdFlagReqOne = 1 << 3;
 inline constexpr uint16_t kCmdFlagFastZero = 1 << 4;
 
 struct RequestHeader {  // client -> server
@@ -169,6 +176,64 @@ struct SimpleReply {  // server -> client; the data of a successful READ follows
   Be64 cookie;        // the request's
 };
 static_assert(sizeof(SimpleReply) == 16);
+
+// "Structured reply message": one or more chunks answer a request.
+
+inline constexpr uint16_t kChunkDone = 1 << 0;  // the last chunk of its reply
+
+enum ChunkType : uint16_t {
+  kChunkNone = 0,
+  kChunkOffsetData = 1,
+  kChunkOffsetHole = 2,
+  kChunkBlockStatus = 5,
+  kChunkError = 0x8001,
+  kChunkErrorOffset = 0x8002,
+};
+
+struct ChunkHeader {  // server -> client; the payload follows
+  Be32 magic;         // kStructuredReplyMagic
+  Be16 flags;         // kChunkDone
+  Be16 type;          // ChunkType
+  Be64 cookie;        // the request's
+  Be32 length;        // of the payload
+};
+static_assert(sizeof(ChunkHeader) == 20);
+
+struct OffsetDataChunk {  // the data follow
+  ChunkHeader header;
+  Be64 offset;  // bytes, of the first one in the export
+};
+static_assert(sizeof(OffsetDataChunk) == 28);
+
+struct OffsetHoleChunk {
+  ChunkHeader header;
+  Be64 offset;
+  Be32 length;  // bytes that read as zeros
+};
+static_assert(sizeof(OffsetHoleChunk) == 32);
+
+struct ErrorChunk {  // a text follows, and of kChunkErrorOffset a Be64 with the place
+  ChunkHeader header;
+  Be32 error;  // ErrorCode
+  Be16 message_length;
+};
+static_assert(sizeof(ErrorChunk) == 26);
+
+struct BlockStatusChunk {  // StatusDescriptors follow, of consecutive extents
+  ChunkHeader header;
+  Be32 context;  // kBaseAllocation
+};
+static_assert(sizeof(BlockStatusChunk) == 24);
+
+struct StatusDescriptor {
+  Be32 length;  // bytes
+  Be32 flags;   // kState…
+};
+static_assert(sizeof(StatusDescriptor) == 8);
+
+inline constexpr uint32_t kBaseAllocation = 1;  // our id of the context "base:allocation"
+inline constexpr uint32_t kStateHole = 1 << 0;
+inline constexpr uint32_t kStateZero = 1 << 1;
 
 // "Error values": fixed numbers, whatever the host's errno values are.
 enum ErrorCode : uint32_t {

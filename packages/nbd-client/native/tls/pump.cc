@@ -1,0 +1,140 @@
+#include "tls/pump.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "engine/clock.h"
+
+namespace rdmakit::nbd {
+
+namespace {
+constexpr uint64_t kMillisecond = 1'000'000;
+// After the lane or the engine has ended the connection, the client has this long to take its last answers.
+constexpr uint64_t kParting = 2'000 * kMillisecond;
+}  // namespace
+
+TlsPump::TlsPump(std::unique_ptr<TlsSession> session, Descriptor outer, Descriptor inner)
+    : outer_(std::move(outer)),
+      inner_(std::move(inner)),
+      session_(std::move(session)),
+      wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+TlsPump::~TlsPump() {
+  stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+int TlsPump::start() {
+  if (!wake_) return errno;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::system_error& failure) {
+    return failure.code().value();
+  }
+  return 0;
+}
+
+void TlsPump::stop() {
+  stopping_.store(true);
+  const uint64_t one = 1;
+  [[maybe_unused]] const ssize_t ignored = write(wake_.get(), &one, sizeof one);
+}
+
+void TlsPump::run() {
+  pthread_setname_np(pthread_self(), "nbd-tls");
+  for (;;) {
+    const Move moved = move();
+    if (moved == Move::over) break;
+    if (deadline_ == 0 && (stopping_.load() || outwards_.ended)) deadline_ = now_ns() + kParting;
+    if (deadline_ != 0 && now_ns() >= deadline_) break;
+    if (moved == Move::none) wait();
+  }
+  // The lane must not wait for a client that is gone.
+  shutdown(inner_.get(), SHUT_RDWR);
+  shutdown(outer_.get(), SHUT_RDWR);
+  finished_.store(true, std::memory_order_release);
+}
+
+TlsPump::Move TlsPump::move() {
+  const Move in = move_inwards();
+  if (in == Move::over) return in;
+  const Move out = move_outwards();
+  return out == Move::none ? in : out;
+}
+
+// client -> lane
+TlsPump::Move TlsPump::move_inwards() {
+  Move moved = Move::none;
+  if (inwards_.empty() && !inwards_.ended) {
+    const ssize_t bytes = session_->receive(inwards_.buffer.data(), kBuffer);
+    if (bytes < 0 && errno != EAGAIN) return Move::over;
+    if (bytes >= 0) moved = Move::some;
+    if (bytes > 0) inwards_.put(static_cast<size_t>(bytes));
+    inwards_.ended = bytes == 0;
+  }
+  if (!inwards_.empty()) {
+    const ssize_t bytes = send(inner_.get(), inwards_.data(), inwards_.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (bytes > 0) {
+      inwards_.begin += static_cast<size_t>(bytes);
+      moved = Move::some;
+    } else if (errno != EAGAIN && errno != EINTR) {
+      // The lane takes nothing more; its last answers may still be there. The rest of the input is dropped.
+      inwards_.put(0);
+      inwards_.ended = inwards_.passed = true;
+    }
+  }
+  if (inwards_.ended && inwards_.empty() && !inwards_.passed) {
+    inwards_.passed = true;
+    shutdown(inner_.get(), SHUT_WR);
+  }
+  return moved;
+}
+
+// lane -> client
+TlsPump::Move TlsPump::move_outwards() {
+  Move moved = Move::none;
+  if (outwards_.empty() && !outwards_.ended) {
+    const ssize_t bytes = recv(inner_.get(), outwards_.buffer.data(), kBuffer, MSG_DONTWAIT);
+    if (bytes > 0) outwards_.put(static_cast<size_t>(bytes));
+    if (bytes > 0) moved = Move::some;
+    outwards_.ended = bytes == 0 || (bytes < 0 && errno != EAGAIN && errno != EINTR);
+  }
+  tls_blocked_ = false;
+  if (!outwards_.empty()) {
+    const ssize_t bytes = session_->send(outwards_.data(), outwards_.size());
+    if (bytes < 0 && errno != EAGAIN) return Move::over;
+    tls_blocked_ = bytes < 0;
+    if (bytes > 0) {
+      outwards_.begin += static_cast<size_t>(bytes);
+      moved = Move::some;
+    }
+  }
+  if (!outwards_.ended || !outwards_.empty()) return moved;
+  session_->say_goodbye();
+  return Move::over;
+}
+
+// Whoever has nothing to tell us is left out of the set: a hang-up would wake us again and again.
+void TlsPump::wait() {
+  const bool reads = inwards_.empty() && !inwards_.ended;
+  const auto outer = static_cast<short>((reads ? POLLIN : 0) | (tls_blocked_ ? POLLOUT : 0));
+  const auto inner = static_cast<short>((outwards_.empty() && !outwards_.ended ? POLLIN : 0) |
+                                        (inwards_.empty() ? 0 : POLLOUT));
+  pollfd descriptors[] = {{outer == 0 ? -1 : outer_.get(), outer, 0},
+                          {inner == 0 ? -1 : inner_.get(), inner, 0},
+                          {deadline_ != 0 ? -1 : wake_.get(), POLLIN, 0}};
+  int timeout = -1;
+  if (deadline_ != 0) {
+    const uint64_t now = now_ns();
+    timeout = deadline_ <= now ? 0 : static_cast<int>((deadline_ - now) / kMillisecond + 1);
+  }
+  poll(descriptors, 3, timeout);
+}
+
+}  // namespace rdmakit::nbd
