@@ -111,3 +111,9 @@ it('the number of an offer is free as soon as its end is laid out, or cannot be'
   await expect.poll(() => offers.count).toBe(1)
   await offers.end(new Error('enough'))
 })
+
+it('an offer that is too long takes no place among the messages', () => {
+  const { incoming: offers, offer, tags, places } = incoming()
+  offer(1, 16 * MIB + 1)
+  expect([places.length, tags.length, offers.count]).toEqual([0, 0, 0])
+})
