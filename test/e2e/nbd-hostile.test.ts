@@ -7,7 +7,7 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { must, type Program, startServe, startServer, temporaryFolder } from './processes.js'
 
 const ATTACKERS = 1000
-const ROUNDS = 5
+const ROUNDS = 8
 const CLIENT_FLAGS = Buffer.from([0, 0, 0, 3])
 
 const folder = temporaryFolder()
@@ -79,7 +79,7 @@ function attack() {
     })
     attacker.on('close', () => {
       sockets.delete(attacker)
-      later(1000, () => one(kind))
+      later(2000, () => one(kind))
     })
   }
   /** A valid handshake at a byte in 100 ms: it would take two seconds for one option. */
