@@ -112,7 +112,10 @@ export class Link implements FrameSink, MessageSource {
     }
   }
 
-  /** Accepts; when it throws before the answer is given, the id is open and can still be rejected. */
+  /**
+   * Accepts. When it throws before there is a queue pair, the id is open and can still be rejected; later it is
+   * closed, and the peer gets no reason.
+   */
   static async accept({ id, privateData }: ConnectionRequest, chosen: Settings): Promise<Link> {
     const peer = decodeHandshake(privateData, id.description)
     if (2 ** peer.log2Capacity > chosen.maxPeerCapacity)

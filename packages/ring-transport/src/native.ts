@@ -64,8 +64,6 @@ export interface NativePoller {
    * true; to be said no later than with the last frame.
    */
   flush(connection: number, next: number, signal: number): number
-  /** Copies a frame behind what is laid out, and posts when a batch is together: as `reserve`. */
-  send(connection: number, type: number, correlation: number, immediate: number, bytes: Uint8Array): number
   /** Asks the peer's poller for a sign of life: done, full while the last one is not answered, closed, failed. */
   ping(connection: number): number
   /**
@@ -119,7 +117,7 @@ export interface NativeRing {
   readonly pollerCounters: readonly string[]
 }
 
-/** What `send` and `flush` return. */
+/** What `reserve` and `flush` return. */
 export const SEND = { done: 0, full: 1, tooLong: 2, closed: 3, failed: 4 } as const
 
 /** READs that a connection has under way at most (kReservedForReads of native/ring/wire.h). */

@@ -57,7 +57,6 @@ Napi::Function PollerObject::define(Napi::Env env) {
                          InstanceAccessor<&PollerObject::layout>("layout"),
                          InstanceMethod<&PollerObject::attach>("attach"),
                          InstanceMethod<&PollerObject::establish>("establish"),
-                         InstanceMethod<&PollerObject::send>("send"),
                          InstanceMethod<&PollerObject::drained>("drained"),
                          InstanceMethod<&PollerObject::ping>("ping"),
                          InstanceMethod<&PollerObject::read>("read"),
@@ -178,22 +177,6 @@ void PollerObject::establish(const Napi::CallbackInfo& info) {
   peer.receive_depth = number(info[5]);
   peer.write_with_immediate = info[6].As<Napi::Boolean>();
   check(info.Env(), poller_->establish(number(info[0]), staging, peer), "establish");
-}
-
-Napi::Value PollerObject::send(const Napi::CallbackInfo& info) {
-  const Napi::Env env = info.Env();
-  void* data = nullptr;
-  size_t length = 0;
-  napi_typedarray_type type;
-  if (napi_get_typedarray_info(env, info[4], &type, &length, &data, nullptr, nullptr) != napi_ok ||
-      type != napi_uint8_array)
-    throw Napi::TypeError::New(env, "a message is a Uint8Array");
-  if (length > UINT32_MAX) return result(env, SendResult::too_long);
-  const SendResult sent =
-      poller_->send(number(info[0]), static_cast<FrameType>(number(info[1])), number(info[2]),
-                    number(info[3]), data, static_cast<uint32_t>(length));
-  poller_->show_lane(number(info[0]));
-  return result(env, sent);
 }
 
 Napi::Value PollerObject::ping(const Napi::CallbackInfo& info) {

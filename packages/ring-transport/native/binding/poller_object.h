@@ -22,7 +22,6 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
   Napi::Value layout(const Napi::CallbackInfo& info);
   Napi::Value attach(const Napi::CallbackInfo& info);
   void establish(const Napi::CallbackInfo& info);
-  Napi::Value send(const Napi::CallbackInfo& info);
   Napi::Value drained(const Napi::CallbackInfo& info);
   Napi::Value ping(const Napi::CallbackInfo& info);
   Napi::Value read(const Napi::CallbackInfo& info);
