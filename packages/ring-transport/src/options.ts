@@ -29,7 +29,7 @@ export interface RingOptions extends LivenessOptions {
   readonly receiveDepth?: number
   /** work requests that this end keeps outstanding, 16 … 4096, default 128 */
   readonly sendDepth?: number
-  /** messages that leave with one doorbell at most, 1 … 1024, default 16 */
+  /** messages that leave with one doorbell at most, 1 … 1024, default 128 */
   readonly batchFrames?: number
   /**
    * Bytes after which a batch leaves, so that the device works while more is laid out, 64 … 64 MiB,
@@ -133,7 +133,7 @@ export function settings(options: ConnectOptions): Settings {
     log2Capacity,
     receiveDepth: whole('receiveDepth', options.receiveDepth ?? 128, MIN_RECEIVE_DEPTH, MAX_RECEIVE_DEPTH),
     sendDepth,
-    batchFrames: whole('batchFrames', options.batchFrames ?? 16, 1, 1024),
+    batchFrames: whole('batchFrames', options.batchFrames ?? 128, 1, 1024),
     batchBytes: whole('batchBytes', options.batchBytes ?? 32 * 1024, 64, 2 ** 26),
     signalEvery: whole(
       'signalEvery',
