@@ -5,7 +5,6 @@
 // Both sides take [--notification immediate|send] [--capacity 1048576] [--inline 256] [--signal-every N]
 // [--batch 16]: messages that share a doorbell in ring-rate. In mode caller, the default, the program polls.
 // The connecting side prints one line of JSON; ring-lat is half a round trip, as ib_send_lat has it.
-#include <getopt.h>
 #include <unistd.h>
 
 #include <bit>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "arguments.h"
 #include "ring-end.h"
 #include "verbs-traffic.h"
 
@@ -145,85 +145,26 @@ void connect(const Options& options) {
     usleep(1000);
 }
 
-Options parse(int argc, char** argv) {
-  enum {
-    kListen,
-    kConnect,
-    kTest,
-    kSize,
-    kIterations,
-    kWarmup,
-    kMode,
-    kNotification,
-    kCapacity,
-    kInline,
-    kSignal,
-    kBatch
-  };
-  const option known[] = {{"listen", 1, nullptr, kListen},
-                          {"connect", 1, nullptr, kConnect},
-                          {"test", 1, nullptr, kTest},
-                          {"size", 1, nullptr, kSize},
-                          {"iterations", 1, nullptr, kIterations},
-                          {"warmup", 1, nullptr, kWarmup},
-                          {"mode", 1, nullptr, kMode},
-                          {"notification", 1, nullptr, kNotification},
-                          {"capacity", 1, nullptr, kCapacity},
-                          {"inline", 1, nullptr, kInline},
-                          {"signal-every", 1, nullptr, kSignal},
-                          {"batch", 1, nullptr, kBatch},
-                          {}};
+Options options_of(int argc, char** argv) {
+  static constexpr const char* kNotifications[] = {"immediate", "send"};
   Options options;
   RingPlan& plan = options.plan;
   RingShape& shape = options.shape;
-  const auto number = [] { return static_cast<uint32_t>(std::stoul(optarg)); };
-  const auto one_of = [](const auto& names) {
-    const auto found = std::find(std::begin(names), std::end(names), std::string(optarg));
-    if (found == std::end(names)) fail(std::string("what is ") + optarg + "?");
-    return static_cast<uint32_t>(found - std::begin(names));
-  };
-  for (int which; (which = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
-    switch (which) {
-      case kListen:
-        options.listen = optarg;
-        break;
-      case kConnect:
-        options.connect = optarg;
-        break;
-      case kTest:
-        plan.test = one_of(kRingTests);
-        break;
-      case kSize:
-        plan.size = number();
-        break;
-      case kIterations:
-        plan.iterations = number();
-        break;
-      case kWarmup:
-        plan.warmup = number();
-        break;
-      case kMode:
-        shape.mode = static_cast<ring::Mode>(one_of(kModes));
-        break;
-      case kNotification:
-        shape.immediate = std::string(optarg) != "send";
-        break;
-      case kCapacity:
-        shape.log2_capacity = static_cast<uint32_t>(std::bit_width(number()) - 1);
-        break;
-      case kInline:
-        shape.inline_data = number();
-        break;
-      case kSignal:
-        shape.send.signal_every = number();
-        break;
-      case kBatch:
-        shape.send.batch_frames = number();
-        break;
-      default:
-        std::exit(2);
-    }
-  }
+  uint32_t capacity = 1u << shape.log2_capacity;
+  parse(argc, argv,
+        {{"listen", into(options.listen)},
+         {"connect", into(options.connect)},
+         {"test", one_of(kRingTests, [&plan](uint32_t test) { plan.test = test; })},
+         {"size", into(plan.size)},
+         {"iterations", into(plan.iterations)},
+         {"warmup", into(plan.warmup)},
+         {"mode", one_of(kModes, [&shape](uint32_t mode) { shape.mode = static_cast<ring::Mode>(mode); })},
+         {"notification", one_of(kNotifications, [&shape](uint32_t at) { shape.immediate = at == 0; })},
+         {"capacity", into(capacity)},
+         {"inline", into(shape.inline_data)},
+         {"signal-every", into(shape.send.signal_every)},
+         {"batch", into(shape.send.batch_frames)}});
+  shape.log2_capacity = static_cast<uint32_t>(std::bit_width(capacity) - 1);
   if (plan.size == 0) plan.size = 64;
   if (plan.iterations == 0) plan.iterations = plan.test == kRate ? 2'000'000 : 100'000;
   if (plan.warmup == 0) plan.warmup = plan.iterations / 10 + 1;
@@ -234,7 +175,7 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   alarm(kSecondsToLive);
-  const Options options = parse(argc, argv);
+  const Options options = options_of(argc, argv);
   if (!options.listen.empty()) {
     serve(options);
   } else if (!options.connect.empty()) {

@@ -3,7 +3,6 @@
 //   verbs-many --listen URI
 //   verbs-many --connect URI --count 1000 [--depth 64] [--seconds 3] [--progress automatic|manual]
 // The connecting side prints one line of JSON. Each side holds COUNT queue pairs on one completion queue.
-#include <getopt.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -12,6 +11,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "arguments.h"
 #include "verbs-endpoint.h"
 
 using namespace bench;
@@ -129,41 +129,15 @@ void connect(const Options& options) {
       options.seconds, processor);
 }
 
-Options parse(int argc, char** argv) {
-  enum { kListen, kConnect, kCount, kDepth, kSeconds, kProgress };
-  const option known[] = {{"listen", 1, nullptr, kListen},
-                          {"connect", 1, nullptr, kConnect},
-                          {"count", 1, nullptr, kCount},
-                          {"depth", 1, nullptr, kDepth},
-                          {"seconds", 1, nullptr, kSeconds},
-                          {"progress", 1, nullptr, kProgress},
-                          {}};
+Options options_of(int argc, char** argv) {
   Options options;
-  const auto number = [] { return static_cast<uint32_t>(std::stoul(optarg)); };
-  for (int which; (which = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
-    switch (which) {
-      case kListen:
-        options.listen = optarg;
-        break;
-      case kConnect:
-        options.connect = optarg;
-        break;
-      case kCount:
-        options.count = number();
-        break;
-      case kDepth:
-        options.depth = number();
-        break;
-      case kSeconds:
-        options.seconds = number();
-        break;
-      case kProgress:
-        options.progress = std::string(optarg) == "manual" ? Progress::manual : Progress::automatic;
-        break;
-      default:
-        std::exit(2);
-    }
-  }
+  parse(argc, argv,
+        {{"listen", into(options.listen)},
+         {"connect", into(options.connect)},
+         {"count", into(options.count)},
+         {"depth", into(options.depth)},
+         {"seconds", into(options.seconds)},
+         {"progress", into(options.progress)}});
   return options;
 }
 
@@ -175,7 +149,7 @@ int main(int argc, char** argv) {
   getrlimit(RLIMIT_NOFILE, &files);
   files.rlim_cur = files.rlim_max;
   setrlimit(RLIMIT_NOFILE, &files);
-  const Options options = parse(argc, argv);
+  const Options options = options_of(argc, argv);
   if (!options.listen.empty()) {
     serve(options);
   } else if (!options.connect.empty()) {

@@ -5,13 +5,13 @@
 //                  [--iterations N] [--warmup N] [--depth 16] [--chain 1] [--progress …]
 //   verbs-pingpong --memcpy [--size 1048576] [--iterations N]
 // The connecting side prints one line of JSON.
-#include <getopt.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
 
+#include "arguments.h"
 #include "verbs-traffic.h"
 
 using namespace bench;
@@ -130,58 +130,22 @@ void copy(const Options& options) {
   print_rate(plan, seconds_since(begin));
 }
 
-Options parse(int argc, char** argv) {
-  enum { kListen, kConnect, kMemcpy, kTest, kSize, kIterations, kWarmup, kDepth, kChain, kProgress };
-  const option known[] = {{"listen", 1, nullptr, kListen},
-                          {"connect", 1, nullptr, kConnect},
-                          {"memcpy", 0, nullptr, kMemcpy},
-                          {"test", 1, nullptr, kTest},
-                          {"size", 1, nullptr, kSize},
-                          {"iterations", 1, nullptr, kIterations},
-                          {"warmup", 1, nullptr, kWarmup},
-                          {"depth", 1, nullptr, kDepth},
-                          {"chain", 1, nullptr, kChain},
-                          {"progress", 1, nullptr, kProgress},
-                          {}};
+Options options_of(int argc, char** argv) {
   Options options;
   Plan& plan = options.plan;
-  const auto number = [] { return static_cast<uint32_t>(std::stoul(optarg)); };
-  for (int which; (which = getopt_long(argc, argv, "", known, nullptr)) != -1;) {
-    switch (which) {
-      case kListen:
-        options.listen = optarg;
-        break;
-      case kConnect:
-        options.connect = optarg;
-        break;
-      case kMemcpy:
-        options.memcpy = true;
-        break;
-      case kTest:
-        plan.test = static_cast<uint32_t>(std::find(kTests, std::end(kTests), std::string(optarg)) - kTests);
-        break;
-      case kSize:
-        plan.size = number();
-        break;
-      case kIterations:
-        plan.iterations = number();
-        break;
-      case kWarmup:
-        plan.warmup = number();
-        break;
-      case kDepth:
-        plan.depth = std::max(1u, number());
-        break;
-      case kChain:
-        plan.chain = std::max(1u, number());
-        break;
-      case kProgress:
-        options.progress = std::string(optarg) == "automatic" ? Progress::automatic : Progress::manual;
-        break;
-      default:
-        std::exit(2);
-    }
-  }
+  parse(argc, argv,
+        {{"listen", into(options.listen)},
+         {"connect", into(options.connect)},
+         {"test", one_of(kTests, [&plan](uint32_t test) { plan.test = test; })},
+         {"size", into(plan.size)},
+         {"iterations", into(plan.iterations)},
+         {"warmup", into(plan.warmup)},
+         {"depth", into(plan.depth)},
+         {"chain", into(plan.chain)},
+         {"progress", into(options.progress)}},
+        {{"memcpy", [&options](const std::string&) { options.memcpy = true; }}});
+  plan.depth = std::max(1u, plan.depth);
+  plan.chain = std::max(1u, plan.chain);
   const bool big = options.memcpy || plan.test == kWriteBandwidth || plan.test == kSendBandwidth;
   if (plan.size == 0) plan.size = big ? 1 << 20 : 64;
   if (plan.iterations == 0) plan.iterations = big ? 2000 : 100'000;
@@ -196,7 +160,7 @@ Options parse(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   alarm(kSecondsToLive);
-  const Options options = parse(argc, argv);
+  const Options options = options_of(argc, argv);
   if (options.memcpy) {
     copy(options);
   } else if (!options.listen.empty()) {

@@ -8,6 +8,7 @@ import {
   VerbsError,
 } from '@rdmakit/verbs'
 import { type NativeLayout, type NativePoller, native } from './native.js'
+import { whole } from './options.js'
 import { named, type PollerStatistics } from './statistics.js'
 
 /**
@@ -64,9 +65,6 @@ const DRAIN_BATCH = 256
 /** Batches before other work of the event loop gets its turn. */
 const DRAIN_BATCHES_PER_TURN = 8
 
-/** `Descriptor` of native/ring/board.h: connection, offset, length, type, correlation, immediate, end */
-const DESCRIPTOR_WORDS = 8
-
 /**
  * A native thread that serves the completion queue of any number of connections of one device and
  * hands their messages to JavaScript in batches. It keeps the event loop alive as long as it has
@@ -83,7 +81,6 @@ export class Poller {
   readonly #native: NativePoller
   readonly #layout: NativeLayout
   readonly #words: Int32Array
-  readonly #unsigned: Uint32Array
   readonly #sinks = new Map<number, FrameSink>()
   /** those who have something to post, the first `#dirtyCount` */
   readonly #dirty: (Flushable | undefined)[] = []
@@ -105,15 +102,15 @@ export class Poller {
     const { mode = 'adaptive', cpu, spinMicroseconds = 50 } = options
     const { maxConnections = 1024, descriptors = 4096 } = options
     if (!MODES.includes(mode)) throw new UsageError(`mode is ${MODES.join(', ')}, not "${mode}"`)
-    range('spinMicroseconds', spinMicroseconds, 0, 10_000)
-    range('maxConnections', maxConnections, 1, 16_384)
-    range('descriptors', descriptors, 64, 65_536)
+    whole('spinMicroseconds', spinMicroseconds, 0, 10_000)
+    whole('maxConnections', maxConnections, 1, 16_384)
+    whole('descriptors', descriptors, 64, 65_536)
     if ((descriptors & (descriptors - 1)) !== 0)
       throw new UsageError(`descriptors must be a power of two, not ${descriptors}`)
-    if (cpu !== undefined) range('cpu', cpu, 0, 1023)
+    if (cpu !== undefined) whole('cpu', cpu, 0, 1023)
     const allowed = Number(context.queryDevice().max_cqe)
     this.#entries = options.completionQueueEntries ?? Math.min(DEFAULT_ENTRIES, allowed)
-    range('completionQueueEntries', this.#entries, 64, allowed)
+    whole('completionQueueEntries', this.#entries, 64, allowed)
     this.context = context
     this.mode = mode
     this.#callers = mode === 'caller'
@@ -137,7 +134,6 @@ export class Poller {
     )
     this.#layout = this.#native.layout
     this.#words = new Int32Array(this.#native.memory)
-    this.#unsigned = new Uint32Array(this.#native.memory)
   }
 
   /** The poller that connections of a device share when they name none: adaptive, made at first use. */
@@ -256,7 +252,7 @@ export class Poller {
   /** @internal units modulo 2^32 of a connection's ring that the peer has been told are free; may lag */
   credited(connection: number): number {
     const { slots, slotStride, reported } = this.#layout
-    return this.#unsigned[slots + (connection & 0xffff) * slotStride + reported] as number
+    return (this.#words[slots + (connection & 0xffff) * slotStride + reported] as number) >>> 0
   }
 
   /** @internal publishes how far JavaScript has consumed a connection's ring, for the peer to be told */
@@ -329,11 +325,11 @@ export class Poller {
       return 0
     }
     const words = this.#words
-    const { descriptors, descriptorCount, tail, full } = this.#layout
+    const { descriptors, descriptorStride, descriptorCount, tail, full } = this.#layout
     this.#draining = true
     try {
       for (let left = limit; left > 0 && this.#tail !== head; left--) {
-        const at = descriptors + (this.#tail & (descriptorCount - 1)) * DESCRIPTOR_WORDS
+        const at = descriptors + (this.#tail & (descriptorCount - 1)) * descriptorStride
         const connection = words[at] as number
         this.#tail = (this.#tail + 1) | 0
         if (connection !== this.#lastConnection) {
@@ -341,6 +337,7 @@ export class Poller {
           this.#lastConnection = connection
           this.#lastSink = this.#sinks.get(connection)
         }
+        // The words of `Descriptor` in native/ring/board.h.
         this.#lastSink?.frame(
           words[at + 3] as number,
           words[at + 1] as number,
@@ -359,9 +356,4 @@ export class Poller {
     return (this.#tail - from) | 0
   }
   // --- end of the hot path ---
-}
-
-function range(name: string, value: number, least: number, most: number): void {
-  if (!Number.isInteger(value) || value < least || value > most)
-    throw new UsageError(`${name} must be a whole number from ${least} to ${most}, not ${value}`)
 }

@@ -1,7 +1,8 @@
 // Peers that are stopped, or whose JavaScript is, and connections that rest: real processes, real time.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { afterEach, describe, expect, it } from 'vitest'
-import { RingConnection, RingServer, type RingServerOptions } from '../src/index.js'
+import { RingConnection, type RingServerOptions } from '../src/index.js'
+import { pair as connected } from './helpers/pair.js'
 import { type Peer, startPeer } from './helpers/processes.js'
 import { follow, until } from './helpers/states.js'
 import { listenUri, PROVIDERS } from './helpers/uris.js'
@@ -98,16 +99,9 @@ describe.each(PROVIDERS)('over %s', (provider) => {
 
   describe('a connection without messages', () => {
     async function pair(server: Partial<RingServerOptions>, client: object) {
-      const arrived: RingConnection[] = []
-      const listening = await RingServer.listen(listenUri(provider), {
-        onConnection: (connection) => arrived.push(connection),
-        ...server,
-      })
-      open.push(listening)
-      const a = await RingConnection.connect(listening.uri, client)
-      open.push(a)
-      await expect.poll(() => arrived.length).toBe(1)
-      return { a, b: arrived[0] as RingConnection }
+      const ends = await connected(listenUri(provider), server, client)
+      open.push({ close: async () => ends[Symbol.asyncDispose]() })
+      return ends
     }
 
     it('becomes idle, also while heartbeats go on, and open again with a message either way', async () => {

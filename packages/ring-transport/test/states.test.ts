@@ -1,5 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
-import { type ConnectionState, RingConnection, RingServer, type RingServerOptions } from '../src/index.js'
+import { type ConnectionState, RingConnection, type RingServerOptions } from '../src/index.js'
+import { pair as connected } from './helpers/pair.js'
 import { follow, until } from './helpers/states.js'
 import { listenUri, PROVIDERS } from './helpers/uris.js'
 
@@ -11,16 +12,9 @@ afterEach(async () => {
 
 describe.each(PROVIDERS)('over %s', (provider) => {
   async function pair(server: Partial<RingServerOptions> = {}, client = {}) {
-    const arrived: RingConnection[] = []
-    const listening = await RingServer.listen(listenUri(provider), {
-      onConnection: (connection) => arrived.push(connection),
-      ...server,
-    })
-    open.push(listening)
-    const a = await RingConnection.connect(listening.uri, client)
-    open.push(a)
-    await expect.poll(() => arrived.length).toBe(1)
-    return { a, b: arrived[0] as RingConnection, listening }
+    const ends = await connected(listenUri(provider), server, client)
+    open.push({ close: async () => ends[Symbol.asyncDispose]() })
+    return ends
   }
 
   describe('the states of a connection', () => {

@@ -68,10 +68,6 @@ int Poller::establish(uint32_t number, const MrRef& staging, const PeerRing& pee
 // --- hot path ------------------------------------------------------------------------------------
 // No allocation, no lock, no system call but the post itself.
 
-void Poller::show_lane(uint32_t number) {
-  if (Connection* connection = find(number); connection != nullptr) show_lane(*connection);
-}
-
 void Poller::show_lane(const Connection& connection) {
   const Sender& sender = connection.sender;
   const auto show = [&](uint32_t word, uint64_t position) {

@@ -74,7 +74,6 @@ class Poller {
   // As Sender has them. Each shows the lane (Board::kLane) as it is then, for who lays frames out there.
   SendResult reserve(uint32_t number, uint32_t next, uint32_t length);
   SendResult flush(uint32_t number, uint32_t next, bool signal);
-  void show_lane(uint32_t number);
   // The same for who does not.
   SendResult send(uint32_t number, FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
                   uint32_t length);

@@ -1,11 +1,8 @@
-import { randomUUID } from 'node:crypto'
 import { type ConnectOptions, RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
+import { listenUri, PROVIDERS as NAMES } from './uris.js'
 
-/** Where a test listens, on each provider that runs everywhere. */
-export const PROVIDERS = [
-  ['iwarp', () => 'iwarp://127.0.0.1:0'],
-  ['shm', () => `shm:///tmp/rdmakit-ring-${process.pid}-${randomUUID().slice(0, 8)}.sock`],
-] as const
+/** Each provider that runs everywhere, and where a test listens on it. */
+export const PROVIDERS = NAMES.map((name) => [name, () => listenUri(name)] as const)
 
 export interface Pair extends AsyncDisposable {
   /** the end that connected */

@@ -1,15 +1,14 @@
 // The other process of a test: a ring server that does what its first argument says, and tells its
 // parent where it listens and what it saw. Second argument: options as JSON.
 
-import { Poller, RingServer } from '@rdmakit/ring-transport'
+import { Poller } from '@rdmakit/ring-transport'
 import { listDevices, openDevice } from '@rdmakit/verbs'
+import { serve, tell } from './serve.mjs'
 
 const [role, json] = process.argv.slice(2)
 const { mode, uri = 'iwarp://127.0.0.1:0', ...options } = JSON.parse(json ?? '{}')
 const device = listDevices().find(({ provider }) => uri.startsWith(provider))
 if (mode !== undefined) options.poller = new Poller(openDevice(device.name, device.provider), { mode })
-
-const tell = (message) => process.send?.(message)
 
 const roles = {
   /** answers with what it was asked; sends back every message */
@@ -85,12 +84,4 @@ const roles = {
   },
 }
 
-const server = await RingServer.listen(uri, {
-  ...options,
-  onConnection(connection) {
-    roles[role](connection)
-    connection.closed.then((reason) => tell({ closed: reason?.code ?? 'in order' }))
-  },
-})
-tell({ uri: server.uri })
-process.on('message', () => server.close({ drain: false }).then(() => process.disconnect()))
+await serve(uri, options, roles[role])

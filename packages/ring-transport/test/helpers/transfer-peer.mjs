@@ -1,12 +1,10 @@
 // The other process of a test of large messages: a ring server that does what its first argument says, and
 // tells its parent what it saw. Second argument: options as JSON, and `uri` where it listens.
 import { readFileSync } from 'node:fs'
-import { RingServer } from '@rdmakit/ring-transport'
+import { serve, tell } from './serve.mjs'
 
 const [role, json] = process.argv.slice(2)
 const { uri, ...options } = JSON.parse(json)
-const tell = (message) => process.send?.(message)
-
 /** KiB of the process's own memory: what it maps of others is theirs */
 const anonymous = () => Number(/RssAnon:\s+(\d+)/.exec(readFileSync('/proc/self/status', 'latin1'))[1])
 
@@ -59,12 +57,4 @@ const roles = {
   },
 }
 
-const server = await RingServer.listen(uri, {
-  ...options,
-  onConnection(connection) {
-    roles[role](connection)
-    connection.closed.then((reason) => tell({ closed: reason?.code ?? 'in order' }))
-  },
-})
-tell({ uri: server.uri })
-process.on('message', () => server.close({ drain: false }).then(() => process.disconnect()))
+await serve(uri, options, roles[role])
