@@ -226,7 +226,9 @@ export class Exchange {
       await other
     }
     try {
-      await within(drain(), timeout, () => this.#reset('draining takes too long'))
+      // What it waits for may never come once somebody has broken the connection meanwhile.
+      const drained = Promise.race([drain(), this.closed])
+      await within(drained, timeout, () => this.#reset('draining takes too long'))
       await this.#end(undefined)
     } catch (failure) {
       await this.#end(failure instanceof VerbsError ? failure : undefined)

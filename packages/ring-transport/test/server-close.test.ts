@@ -98,10 +98,17 @@ describe.each(PROVIDERS)('a server over %s that closes', (provider) => {
   })
 
   it('gracefully breaks off when it is then told to close at once', async () => {
-    const server = await listen({ onConnection: (one) => one.handle(() => new Promise(() => {})) })
+    const asked = deferred<void>()
+    const server = await listen({
+      onConnection: (one) =>
+        one.handle(() => {
+          asked.resolve()
+          return new Promise(() => {})
+        }),
+    })
     const one = await connect(server)
     one.request(bytes('for ever'), { timeout: 20_000 }).catch(() => {})
-    await expect.poll(() => server.counts.connections).toBe(1)
+    await asked.promise
     const graceful = server.close({ timeout: 60_000 })
     await server.close({ drain: false })
     await graceful
