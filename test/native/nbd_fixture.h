@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -39,19 +40,23 @@ struct Shape {
   uint64_t slab_size = 1 << 20;
   uint32_t servers = 2;
   uint32_t lanes = 1;
+  uint32_t replicas = 1;
+  bool refill_lane = false;
   Behaviour behaviour;
   bool fenced = false;  // the device calls itself iWARP (behaviour.iwarp implies it)
   EngineOptions options;
 };
 
-// Slab i is at server i % servers.
+// Slab i is at server i % servers, and its replicas are at the following ones.
 class TestVolume {
  public:
   explicit TestVolume(const Shape& given) : shape(given), device_(given.fenced || given.behaviour.iwarp) {
     shape.options.volume.size = shape.size;
     shape.options.volume.slab_size = shape.slab_size;
     const uint64_t slabs = (shape.size + shape.slab_size - 1) / shape.slab_size;
-    const uint64_t each = (slabs + shape.servers - 1) / shape.servers * shape.slab_size;
+    shape.options.volume.replicated = shape.replicas > 1;
+    const uint64_t each =
+        (shape.replicas > 1 ? slabs : (slabs + shape.servers - 1) / shape.servers) * shape.slab_size;
     for (uint32_t i = 0; i < shape.servers; i++)
       servers.push_back(std::make_unique<Server>(each, 0x1000 + i));
     int error = 0;
@@ -61,12 +66,13 @@ class TestVolume {
     if (engine == nullptr) std::fprintf(stderr, "%s\n", why.c_str());
     CHECK(engine != nullptr);
     for (uint32_t slab = 0; slab < slabs; slab++) {
-      const uint32_t server = slab % shape.servers;
-      CHECK(engine->volume().map_slab(slab, server, servers[server]->key(),
-                                      servers[server]->address() + slab / shape.servers * shape.slab_size) ==
-            0);
+      std::vector<Replica> replicas;
+      for (uint32_t i = 0; i < shape.replicas; i++)
+        replicas.push_back(replica(slab, (slab + i) % shape.servers));
+      CHECK(engine->volume().map_slab(slab, replicas) == 0);
     }
     for (uint32_t i = 0; i < shape.lanes; i++) add_lane();
+    if (shape.refill_lane) add_lane(true);
   }
   TestVolume(const TestVolume&) = delete;
   TestVolume& operator=(const TestVolume&) = delete;
@@ -75,7 +81,14 @@ class TestVolume {
     for (void* arena : arenas_) munmap(arena, Arena::kBytes);
   }
 
-  void add_lane() {
+  // Where that server holds the slab.
+  Replica replica(uint32_t slab, uint32_t server) const {
+    const uint64_t place = shape.replicas > 1 ? slab : slab / shape.servers;
+    return {servers[server]->address() + place * shape.slab_size, servers[server]->key(),
+            static_cast<uint16_t>(server), true};
+  }
+
+  void add_lane(bool refills = false) {
     void* arena = mmap(nullptr, Arena::kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     arenas_.push_back(arena);
     LaneResources resources;
@@ -87,7 +100,8 @@ class TestVolume {
     uint32_t index;
     std::vector<std::string> warnings;
     std::string why;
-    const int error = engine->add_lane(std::move(resources), index, warnings, why);
+    const int error = refills ? engine->add_refill_lane(std::move(resources), warnings, why)
+                              : engine->add_lane(std::move(resources), index, warnings, why);
     if (error != 0) std::fprintf(stderr, "add_lane: %s\n", why.c_str());
     CHECK(error == 0);
   }
@@ -117,6 +131,20 @@ class TestVolume {
     CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
       for (const Event& event : events_) {
         if (event.type != type) continue;
+        found = event;
+        return true;
+      }
+      return false;
+    }));
+    return found;
+  }
+  // Waits until `wanted` holds for one of the events.
+  Event wait_until(const std::function<bool(const Event&)>& wanted, int seconds = 60) {
+    std::unique_lock lock(mutex_);
+    Event found;
+    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
+      for (const Event& event : events_) {
+        if (!wanted(event)) continue;
         found = event;
         return true;
       }

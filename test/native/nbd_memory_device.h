@@ -311,7 +311,7 @@ class Device {
     auto owned = std::make_unique<Owned<CompletionQueue>>(HandleKind::completion_queue, &kVerbs);
     owned->value.context = &context_;
     owned->value.channel = channel.get();
-    owned->value.cqe = 512;
+    owned->value.cqe = 2048;
     return CqRef(owned.release());
   }
   QpRef queue_pair(const CqRef& cq, Server& server, const Behaviour& behaviour) {

@@ -10,8 +10,8 @@ namespace rdmakit::nbd {
 
 struct LaneRequirements {
   size_t arena_bytes;
-  uint32_t send_queue_depth;          // of each queue pair
-  uint32_t completion_queue_entries;  // all queue pairs of a lane share the operations
+  uint32_t send_queue_depth;          // of each queue pair: all operations, and a fence for each
+  uint32_t completion_queue_entries;  // as much for each replica
   uint32_t max_inline_data;           // none is sent inline: payloads are pages
 };
 
@@ -44,7 +44,7 @@ class Arena {
 };
 
 constexpr LaneRequirements lane_requirements() {
-  return {Arena::kBytes, kOperations + kFences, kOperations + kFences, 0};
+  return {Arena::kBytes, 2 * kOperations, 2 * kOperations * kMaxReplicas, 0};
 }
 
 }  // namespace rdmakit::nbd

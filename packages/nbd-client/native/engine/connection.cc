@@ -22,6 +22,7 @@ Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, Lane
       slots_(kRequests),
       replies_(arena, slots_) {
   waiting_.reserve(kOperations);
+  moving_.reserve(kOperations);
 }
 
 void Connection::open(int socket, const Terms& terms) {
@@ -58,6 +59,8 @@ void Connection::drop(const char* reason) {
   }
   for (Operation* operation : waiting_) finish_unposted(*operation, false);
   waiting_.clear();
+  for (Operation* operation : moving_) finish_read(*operation, false);
+  moving_.clear();
   for (uint16_t i = 0; i < kRequests; i++) {
     if (slots_[i].used) release_if_done(i);
   }
@@ -69,6 +72,7 @@ bool Connection::step(uint64_t now, bool look) {
   now_ = now;
   bool moved = look && receive();
   if (!waiting_.empty()) moved |= retry_waiting();
+  if (!moving_.empty()) moved |= move_reads();
   moved |= parse();
   if (end_of_file_ && !input_ended_) check_end_of_file();
   moved |= start_reads();
@@ -134,8 +138,8 @@ bool Connection::parse() {
 bool Connection::begin_request() {
   const auto unread = input_.unread();
   if (unread.size() < sizeof(RequestHeader) || free_slots_.size() == 0) return false;
-  // A request starts at most two operations here, and never the ones held in reserve.
-  if (rdma_.available() < kReservedOperations + 2) return false;
+  // A request starts at most three operations here, and never the ones held in reserve.
+  if (rdma_.available() < kReservedOperations + 3) return false;
   Request request;
   if (!decode_request(unread.data(), request)) {
     drop_later("bad request magic");
@@ -228,36 +232,6 @@ void Connection::finish_payload() {
   reply_if_ready(index);
 }
 
-void Connection::operation_finished(Operation& operation, bool succeeded, uint64_t now) {
-  now_ = now;
-  const uint64_t page = operation.offset / kPage;
-  if (operation.claimed) {
-    const PageState to = succeeded ? PageState::written : operation.claimed_from;
-    if (!volume_.settle(page, operation.length / kPage, operation.slab_version, to)) succeeded = false;
-  } else if (operation.kind != Operation::Kind::read && operation.stage == Operation::Stage::posted &&
-             volume_.version(operation.offset) != operation.slab_version) {
-    succeeded = false;  // the slab moved meanwhile: the bytes are at its old place
-  }
-  if (operation.chunk != kNone) input_.unpin(operation.chunk);
-  const uint16_t index = operation.request;
-  if (index != kNone) {
-    RequestSlot& slot = slots_[index];
-    slot.outstanding--;
-    if (operation.kind == Operation::Kind::read) slot.pending[operation.part]--;
-    if (!succeeded) fail_request(index, kEio, operation.offset);
-    if (operation.kind == Operation::Kind::read) update_parts(slot);
-    reply_if_ready(index);
-    release_if_done(index);
-  }
-  rdma_.give_back(operation);
-}
-
 // ---- hot path ends ----
-
-void Connection::operation_doomed(Operation& operation) {
-  if (operation.request == kNone) return;
-  fail_request(operation.request, kEio, operation.offset);
-  reply_if_ready(operation.request);
-}
 
 }  // namespace rdmakit::nbd

@@ -2,12 +2,13 @@
 //
 //   socket -> InputStream -> parse -> RequestSlot -> operations -> RdmaQueue
 //                                          ^                            |
-//   socket <- ReplyQueue  <----------------+------ operation_finished <-+
+//   socket <- ReplyQueue  <----------------+------ operation_decided <--+
 //
 // connection.cc         life, parsing
 // connection_read.cc    READ
 // connection_write.cc   WRITE, WRITE_ZEROES, TRIM
 // connection_reply.cc   BLOCK_STATUS, replies
+// connection_end.cc     how operations end
 #pragma once
 
 #include <cstdint>
@@ -51,8 +52,11 @@ class Connection {
   bool step(uint64_t now, bool look);
   // Sends replies, and ends the connection when it is over. True: something moved.
   bool send(uint64_t now);
-  void operation_finished(Operation& operation, bool succeeded, uint64_t now);
-  void operation_doomed(Operation& operation);
+  // See OperationListener.
+  void operation_acknowledged(Operation& operation, uint64_t now);
+  void operation_decided(Operation& operation, bool succeeded, uint64_t now);
+  void operation_over(Operation& operation);
+  bool may_move(const Operation& operation) const;
 
   // The last recv(2) filled all the room it had, so there is more.
   bool more_input() const { return more_input_; }
@@ -63,7 +67,7 @@ class Connection {
   bool wants_input() const { return is_open() && !end_of_file_ && !input_ended_ && !input_full_; }
   bool wants_output() const { return is_open() && output_blocked_; }
   // Something waits for a page that another lane may be filling, which wakes nobody.
-  bool waits_for_page() const { return !waiting_.empty() || read_waits_; }
+  bool waits_for_page() const { return !waiting_.empty() || !moving_.empty() || read_waits_; }
   // When a client that said goodbye must have taken its answers; 0: none.
   uint64_t linger_deadline() const { return linger_deadline_; }
   // When a remote client must have sent the rest of a request, or taken more of its answers; 0: none.
@@ -101,13 +105,18 @@ class Connection {
   void update_parts(RequestSlot& slot);
 
   void write_zeroes(uint16_t index);
+  void zero_pages(uint16_t index);
   void zero_edge(uint16_t index, uint64_t offset, uint64_t length);
   void clear_pages(const Request& request);
   void start(Operation& operation);
   bool advance(Operation& operation);
-  bool fill_with_zeroes(uint64_t page, const SlabPlace& place);
-  void finish_unposted(Operation& operation, bool succeeded);
+  bool fill_with_zeroes(uint64_t page);
   bool retry_waiting();
+
+  void answer(Operation& operation, bool succeeded);
+  void finish_unposted(Operation& operation, bool succeeded);
+  void finish_read(Operation& operation, bool succeeded);
+  bool move_reads();
 
   Volume& volume_;
   const Arena& arena_;
@@ -123,6 +132,7 @@ class Connection {
   IndexQueue<kRequests> reads_;  // READs with more to issue, first come first served
   ReplyQueue replies_;
   std::vector<Operation*> waiting_;  // parts of WRITEs that wait for a page or an operation
+  std::vector<Operation*> moving_;   // parts of READs whose server failed
 
   uint64_t now_ = 0;
   uint16_t writing_ = kNone;     // slot of the WRITE whose payload is arriving

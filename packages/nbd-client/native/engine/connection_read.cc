@@ -56,6 +56,8 @@ bool Connection::issue_read(uint16_t index) {
     const uint64_t page = offset / kPage;
     const uint64_t head = offset % kPage;
     const uint64_t pages = (head + limit + kPage - 1) / kPage;
+    // Before the state of the page: a place that is new since then has lost what was at the old one.
+    const SlabPlace place = volume_.place(offset);
     const PageState state = volume_.pages().get(page);
     const uint64_t run = pages == 1 ? 1 : volume_.pages().run(page, pages, state);
     if (run == 0) continue;  // changed between the two looks
@@ -76,9 +78,9 @@ bool Connection::issue_read(uint16_t index) {
       statistics_.pages_read_without_network.add(run);
     } else {
       if (rdma_.available() <= kReservedOperations) break;
-      const SlabPlace place = volume_.place(offset);
+      const Replica* source = rdma_.readable(place);
       // Also for a claimed page: its claim may hang on the server that failed.
-      if (state == PageState::lost || !place.mapped || !rdma_.usable(place.server)) {
+      if (state == PageState::lost || source == nullptr) {
         fail_request(index, kEio, offset);
         moved = true;
         break;
@@ -95,7 +97,8 @@ bool Connection::issue_read(uint16_t index) {
       operation.memory = memory;
       slot.pending[place_in_window]++;
       slot.outstanding++;
-      rdma_.chain(operation, place, place.address + offset % volume_.slab_size(), now_);
+      operation.generation = place.generation;
+      rdma_.chain_read(operation, *source, now_);
     }
     slot.cursor += bytes;
     moved = true;

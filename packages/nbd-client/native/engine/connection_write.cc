@@ -31,6 +31,15 @@ bool Connection::retry_waiting() {
 // reserve that only this function touches always comes back.
 bool Connection::advance(Operation& operation) {
   PageMap& pages = volume_.pages();
+  if (operation.kind == Operation::Kind::zero_pages) {
+    const uint64_t cleared =
+        pages.clear_until_claimed(operation.offset / kPage, operation.length / kPage) * kPage;
+    operation.offset += cleared;
+    operation.length -= static_cast<uint32_t>(cleared);
+    if (operation.length > 0) return false;
+    finish_unposted(operation, true);
+    return true;
+  }
   for (;;) {
     const uint64_t page = operation.offset / kPage;
     const uint64_t head = operation.offset % kPage;
@@ -40,32 +49,37 @@ bool Connection::advance(Operation& operation) {
       finish_unposted(operation, true);
       return true;
     }
-    const SlabPlace place = volume_.place(operation.offset);
+    SlabPlace place = volume_.place(operation.offset);
     const bool part_of_page = head != 0 || limit < kPage;
-    if (!place.mapped || !rdma_.usable(place.server) || (state == PageState::lost && part_of_page)) {
+    if (rdma_.readable(place) == nullptr || (state == PageState::lost && part_of_page)) {
       finish_unposted(operation, false);
       return true;
     }
     if (state == PageState::claimed) return false;
     if (state == PageState::unset && part_of_page) {
-      if (!fill_with_zeroes(page, place)) return false;
+      if (!fill_with_zeroes(page)) return false;
       continue;  // it waits for its own fill now, or lost the race for the claim
     }
 
     uint64_t bytes;
-    bool claims = false;
-    if (state == PageState::written) {
-      const uint64_t span = (head + limit + kPage - 1) / kPage;
+    const bool claims = state != PageState::written || volume_.exclusive_writes();
+    const uint64_t span = state == PageState::written ? (head + limit + kPage - 1) / kPage : limit / kPage;
+    if (!claims) {
       const uint64_t run = span == 1 ? 1 : pages.run(page, span, state);
       if (run == 0) continue;
       bytes = std::min(limit, run * kPage - head);
     } else {
       // Two operations may be needed; look before claiming, for a claim must be posted.
       if (rdma_.available() == 0) return false;
-      const uint64_t run = pages.claim(page, limit / kPage, state);
+      const uint64_t run = pages.claim(page, span, state);
       if (run == 0) continue;
-      bytes = run * kPage;
-      claims = true;
+      bytes = std::min(limit, run * kPage - head);
+      place = volume_.place(operation.offset);  // once more: a replica may have come before the claim
+      if (rdma_.readable(place) == nullptr) {
+        volume_.settle(page, run, place.generation, state);
+        finish_unposted(operation, false);
+        return true;
+      }
     }
     Operation* posted = &operation;
     if (bytes < operation.length) {
@@ -84,28 +98,29 @@ bool Connection::advance(Operation& operation) {
     posted->length = static_cast<uint32_t>(bytes);
     posted->claimed = claims;
     posted->claimed_from = state;
-    rdma_.chain(*posted, place, place.address + posted->offset % volume_.slab_size(), now_);
+    rdma_.chain_write(*posted, place, now_);
     if (posted == &operation) return true;
   }
 }
 
 // Before a part of an unset page is written, all of it must be zeros at the server. False: no operation
 // is free. True: look at the page again.
-bool Connection::fill_with_zeroes(uint64_t page, const SlabPlace& place) {
+bool Connection::fill_with_zeroes(uint64_t page) {
   if (rdma_.available() == 0) return false;
   if (volume_.pages().claim(page, 1, PageState::unset) == 0) return true;
+  const SlabPlace place = volume_.place(page * kPage);
+  if (rdma_.readable(place) == nullptr) {
+    volume_.settle(page, 1, place.generation, PageState::unset);
+    return true;
+  }
   Operation& fill = rdma_.take(Operation::Kind::zero_fill);
   fill.offset = page * kPage;
   fill.length = kPage;
   fill.memory = arena_.zeroes();
   fill.claimed = true;
   fill.claimed_from = PageState::unset;
-  rdma_.chain(fill, place, place.address + fill.offset % volume_.slab_size(), now_);
+  rdma_.chain_write(fill, place, now_);
   return true;
-}
-
-void Connection::finish_unposted(Operation& operation, bool succeeded) {
-  operation_finished(operation, succeeded, now_);
 }
 
 // Whole pages only: TRIM may leave its edges as they are.
@@ -118,13 +133,33 @@ void Connection::clear_pages(const Request& request) {
 // Whole pages cost no network.
 void Connection::write_zeroes(uint16_t index) {
   const Request& request = slots_[index].request;
-  clear_pages(request);
+  if (volume_.exclusive_writes()) {
+    zero_pages(index);
+  } else {
+    clear_pages(request);
+  }
   const uint64_t end = request.offset + request.length;
   const uint64_t first_page_end = (request.offset / kPage + 1) * kPage;
   if (request.offset % kPage != 0 || end < first_page_end)
     zero_edge(index, request.offset, std::min(end, first_page_end) - request.offset);
   const uint64_t last_page = end / kPage * kPage;
   if (end % kPage != 0 && last_page > request.offset) zero_edge(index, last_page, end - last_page);
+}
+
+void Connection::zero_pages(uint16_t index) {
+  const Request& request = slots_[index].request;
+  const uint64_t first = (request.offset + kPage - 1) / kPage;
+  const uint64_t end = (request.offset + request.length) / kPage;
+  if (first >= end) return;
+  const uint64_t cleared =
+      volume_.clear_until_claimed(first, end - first, (request.flags & kCmdFlagNoHole) != 0);
+  if (first + cleared == end) return;
+  Operation& operation = rdma_.take(Operation::Kind::zero_pages);
+  operation.request = index;
+  operation.offset = (first + cleared) * kPage;
+  operation.length = static_cast<uint32_t>((end - first - cleared) * kPage);
+  slots_[index].outstanding++;
+  start(operation);
 }
 
 void Connection::zero_edge(uint16_t index, uint64_t offset, uint64_t length) {

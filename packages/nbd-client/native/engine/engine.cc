@@ -87,12 +87,9 @@ int Engine::check_region(const MrRef& region, uint64_t arena, std::string& why) 
   return 0;
 }
 
-int Engine::add_lane(LaneResources&& resources, uint32_t& index, std::vector<std::string>& warnings,
-                     std::string& why) {
-  const std::lock_guard lock(control_);
+int Engine::make_lane(uint32_t index, LaneResources&& resources, LaneControl& control,
+                      std::unique_ptr<Lane>& lane, std::vector<std::string>& warnings, std::string& why) {
   if (closed_) return refuse(why, ESHUTDOWN, "the engine is closed");
-  index = lane_count();
-  if (index == kMaxLanes) return refuse(why, ENOSPC, "64 lanes exist");
   auto& [cq, channel, queue_pairs, regions] = resources;
   if (!cq) return refuse(why, EINVAL, "a lane needs a completion queue");
   if (!channel && options_.wait_mode != WaitMode::poll)
@@ -106,7 +103,6 @@ int Engine::add_lane(LaneResources&& resources, uint32_t& index, std::vector<std
   if (regions.empty() || (regions.size() > 1 && regions.size() < queue_pairs.size()))
     return refuse(why, EINVAL, "one memory region is needed, or one for each server");
 
-  LaneControl control;
   control.connected.resize(kMaxServers);
   control.arena = reinterpret_cast<uint64_t>(regions[0]->addr);
   if (regions.size() == 1) control.shared_region = regions[0];
@@ -131,12 +127,27 @@ int Engine::add_lane(LaneResources&& resources, uint32_t& index, std::vector<std
   options.max_spin_ns = options_.max_spin_ns;
   options.operation_timeout_ns = options_.operation_timeout_ns;
   options.swap_safe = options_.swap_safe;
+  options.acknowledge = options_.acknowledge;
+  options.refills = index == kRefillLane;
+  options.refill_rate = options_.refill_rate;
 
-  auto lane = std::make_unique<Lane>(index, volume_, std::move(options), [this] { acceptor_->wake(); });
+  lane = std::make_unique<Lane>(index, volume_, std::move(options), [this] { acceptor_->wake(); });
   if (const int error = lane->start(warnings); error != 0) {
     why = "the lane could not be started";
     return error;
   }
+  return 0;
+}
+
+int Engine::add_lane(LaneResources&& resources, uint32_t& index, std::vector<std::string>& warnings,
+                     std::string& why) {
+  const std::lock_guard lock(control_);
+  index = lane_count();
+  if (index == kMaxLanes) return refuse(why, ENOSPC, "64 lanes exist");
+  LaneControl control;
+  std::unique_ptr<Lane> lane;
+  if (const int error = make_lane(index, std::move(resources), control, lane, warnings, why); error != 0)
+    return error;
   lane_controls_[index] = std::move(control);
   lanes_[index] = std::move(lane);
   lane_count_.store(index + 1, std::memory_order_release);
@@ -144,11 +155,27 @@ int Engine::add_lane(LaneResources&& resources, uint32_t& index, std::vector<std
   return 0;
 }
 
+int Engine::add_refill_lane(LaneResources&& resources, std::vector<std::string>& warnings, std::string& why) {
+  const std::lock_guard lock(control_);
+  if (refill_lane_ != nullptr) return refuse(why, EEXIST, "there is a refill lane");
+  LaneControl control;
+  std::unique_ptr<Lane> lane;
+  if (const int error = make_lane(kRefillLane, std::move(resources), control, lane, warnings, why);
+      error != 0)
+    return error;
+  refill_control_ = std::move(control);
+  refill_lane_ = std::move(lane);
+  return 0;
+}
+
 int Engine::connect_server(uint32_t lane, uint32_t server, const QpRef& qp, const MrRef& mr,
                            std::string& why) {
   const std::lock_guard lock(control_);
-  if (lane >= lane_count() || server >= kMaxServers) return refuse(why, EINVAL, "no such lane or server");
-  LaneControl& control = lane_controls_[lane];
+  const bool refills = lane == kRefillLane && refill_lane_ != nullptr;
+  if ((!refills && lane >= lane_count()) || server >= kMaxServers)
+    return refuse(why, EINVAL, "no such lane or server");
+  LaneControl& control = refills ? refill_control_ : lane_controls_[lane];
+  Lane& target = refills ? *refill_lane_ : *lanes_[lane];
   if (closed_) return refuse(why, ESHUTDOWN, "the engine is closed");
   if (control.connected[server]) return refuse(why, EEXIST, "the lane has a queue pair for this server");
   if (volume_.failed(server)) return refuse(why, EHOSTDOWN, "this server index has failed; use a new one");
@@ -157,7 +184,7 @@ int Engine::connect_server(uint32_t lane, uint32_t server, const QpRef& qp, cons
   if (const int error = check_region(region, control.arena, why); error != 0) return error;
   if (region->pd != qp->pd)
     return refuse(why, EINVAL, "the queue pair and the memory region are of different protection domains");
-  const int error = lanes_[lane]->connect(server, qp, region);
+  const int error = target.connect(server, qp, region);
   if (error != 0) return refuse(why, error, "the lane does not keep up with its commands");
   control.connected[server] = true;
   return 0;
@@ -166,13 +193,55 @@ int Engine::connect_server(uint32_t lane, uint32_t server, const QpRef& qp, cons
 int Engine::fail_server(uint32_t server, const std::string& reason) {
   if (server >= kMaxServers) return EINVAL;
   if (!volume_.fail(server)) return 0;
-  {
-    const std::lock_guard lock(control_);
-    own_events_.push_back(Event::about(Event::Type::server_failed, kMaxLanes, reason.c_str(), server));
-  }
-  for (uint32_t i = 0; i < lane_count(); i++) lanes_[i]->wake();
+  const std::lock_guard lock(control_);
+  own_events_.push_back(Event::about(Event::Type::server_failed, kMaxLanes, reason.c_str(), server));
+  wake_lanes();
   acceptor_->wake();
   return 0;
+}
+
+int Engine::refill(uint32_t slab, uint32_t server, std::string& why) {
+  const std::lock_guard lock(control_);
+  if (slab >= volume_.slabs() || server >= kMaxServers) return refuse(why, EINVAL, "no such slab or server");
+  if (closed_) return refuse(why, ESHUTDOWN, "the engine is closed");
+  if (refill_lane_ == nullptr) return refuse(why, ENOTCONN, "there is no refill lane");
+  if (refilling_) return refuse(why, EBUSY, "another slab is being refilled");
+  const int error = refill_lane_->refill(slab, server);
+  refilling_ = error == 0;
+  return error;
+}
+
+uint64_t Engine::synchronize() {
+  const std::lock_guard lock(control_);
+  const uint64_t epoch = volume_.epoch();
+  if (acknowledged(epoch)) {
+    raise_epoch();
+  } else {
+    raise_again_ = true;
+  }
+  return epoch + 1;
+}
+
+bool Engine::acknowledged(uint64_t epoch) const {
+  const auto done = [epoch](const Lane& lane) {
+    return lane.acknowledged_epoch() == epoch || lane.state() == Lane::State::stopped;
+  };
+  for (uint32_t i = 0; i < lane_count(); i++) {
+    if (!done(*lanes_[i])) return false;
+  }
+  return refill_lane_ == nullptr || done(*refill_lane_);
+}
+
+void Engine::raise_epoch() {
+  raise_again_ = false;
+  volume_.raise_epoch();
+  wake_lanes();
+  acceptor_->wake();  // without lanes nobody else would
+}
+
+const Lane* Engine::refill_lane() {
+  const std::lock_guard lock(control_);
+  return refill_lane_.get();
 }
 
 int Engine::listen_unix(const std::string& path, std::string& why) {
@@ -223,10 +292,13 @@ int Engine::close(uint64_t timeout_ns) {
   const uint64_t deadline = now_ns() + timeout_ns;
   const uint32_t lanes = lane_count();
   for (uint32_t i = 0; i < lanes; i++) lanes_[i]->stop(deadline);
+  if (refill_lane_ != nullptr) refill_lane_->stop(deadline);
   for (uint32_t i = 0; i < lanes; i++) stuck_ |= !lanes_[i]->join(deadline + kJoinSlack);
+  if (refill_lane_ != nullptr) stuck_ |= !refill_lane_->join(deadline + kJoinSlack);
   if (acceptor_ != nullptr) acceptor_->join();  // the last events go out here
   if (stuck_) return ETIMEDOUT;
   for (uint32_t i = 0; i < lanes; i++) lanes_[i]->drop_resources();
+  if (refill_lane_ != nullptr) refill_lane_->drop_resources();
   return 0;
 }
 
@@ -250,18 +322,37 @@ void Engine::woken() {
   {
     const std::lock_guard lock(control_);
     events.swap(own_events_);
-  }
-  for (const Event& event : events) sink_(event);
-  for (uint32_t i = 0; i < lane_count(); i++) {
-    Event event;
-    while (lanes_[i]->events().pop(event)) {
-      if (event.type == Event::Type::server_failed) {
-        // Lanes that are awake see it by themselves; this is for the sleeping ones.
-        for (uint32_t j = 0; j < lane_count(); j++) lanes_[j]->wake();
+    const size_t own = events.size();
+    for (uint32_t i = 0; i < lane_count(); i++) take_events(*lanes_[i], events);
+    if (refill_lane_ != nullptr) take_events(*refill_lane_, events);
+    for (size_t i = own; i < events.size(); i++) {
+      const Event::Type type = events[i].type;
+      // Lanes that are awake see it by themselves; this is for the sleeping ones.
+      if (type == Event::Type::server_failed) wake_lanes();
+      if (type == Event::Type::slab_refilled || type == Event::Type::refill_failed) refilling_ = false;
+    }
+    const uint64_t epoch = volume_.epoch();
+    if (acknowledged(epoch)) {
+      if (std::exchange(told_epoch_, epoch) != epoch) {
+        Event event = Event::about(Event::Type::synchronized, kMaxLanes, "");
+        event.epoch = epoch;
+        events.push_back(event);
       }
-      sink_(event);
+      if (raise_again_) raise_epoch();
     }
   }
+  for (const Event& event : events) sink_(event);
+}
+
+void Engine::take_events(Lane& lane, std::vector<Event>& events) {
+  Event event;
+  while (lane.events().pop(event)) events.push_back(event);
+}
+
+// Control's: a lane that sleeps would not look at what changed.
+void Engine::wake_lanes() {
+  for (uint32_t i = 0; i < lane_count(); i++) lanes_[i]->wake();
+  if (refill_lane_ != nullptr) refill_lane_->wake();
 }
 
 }  // namespace rdmakit::nbd

@@ -35,6 +35,8 @@ struct EngineOptions {
   WaitMode wait_mode = WaitMode::adaptive;
   uint64_t max_spin_ns = 50'000;
   bool swap_safe = false;
+  Acknowledge acknowledge = Acknowledge::all;
+  uint64_t refill_rate = 0;  // bytes per second; 0: no limit
   AcceptorOptions acceptor;
 };
 
@@ -65,8 +67,18 @@ class Engine final : private Acceptor::Host {
   // The functions below return 0 or an errno value, with `why` where there is more to say.
   int add_lane(LaneResources&& resources, uint32_t& index, std::vector<std::string>& warnings,
                std::string& why);
+  // The lane that fills replicas; one at most. It reaches the servers that its queue pairs lead to.
+  int add_refill_lane(LaneResources&& resources, std::vector<std::string>& warnings, std::string& why);
+  // `lane` may be kRefillLane.
   int connect_server(uint32_t lane, uint32_t server, const QpRef& qp, const MrRef& mr, std::string& why);
   int fail_server(uint32_t server, const std::string& reason);
+  // Fills the replica of the slab at that server, which was added by Volume::add_replica, and makes it live.
+  // Ends with an event slab_refilled or refill_failed. EINVAL; ENOTCONN: there is no refill lane; EBUSY: one
+  // refill at a time.
+  int refill(uint32_t slab, uint32_t server, std::string& why);
+  // Lets a moment pass on all lanes: gives the epoch of the event `synchronized` (or a later one) after which
+  // no operation uses a place that was replaced before this call, and every connect_server() is done.
+  uint64_t synchronize();
   int listen_unix(const std::string& path, std::string& why);
   int listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
                  std::string& why);
@@ -77,6 +89,8 @@ class Engine final : private Acceptor::Host {
 
   uint32_t lane_count() const { return lane_count_.load(std::memory_order_acquire); }
   const Lane& lane(uint32_t index) const { return *lanes_[index]; }
+  // nullptr: there is none.
+  const Lane* refill_lane();
 
  private:
   struct LaneControl {  // what control knows of a lane, under control_
@@ -89,6 +103,12 @@ class Engine final : private Acceptor::Host {
   int make_offer(Offer& offer, std::string& why) const;
   ~Engine() = default;
   int check_region(const MrRef& region, uint64_t arena, std::string& why) const;
+  int make_lane(uint32_t index, LaneResources&& resources, LaneControl& control, std::unique_ptr<Lane>& lane,
+                std::vector<std::string>& warnings, std::string& why);
+  bool acknowledged(uint64_t epoch) const;
+  void raise_epoch();
+  static void take_events(Lane& lane, std::vector<Event>& events);
+  void wake_lanes();
 
   Lane* reserve_lane() override;
   uint16_t withheld_flags() override;
@@ -105,6 +125,11 @@ class Engine final : private Acceptor::Host {
   std::mutex closing_;
   std::mutex control_;
   std::array<LaneControl, kMaxLanes> lane_controls_;
+  std::unique_ptr<Lane> refill_lane_;
+  LaneControl refill_control_;
+  bool refilling_ = false;
+  uint64_t told_epoch_ = 0;   // of the last event `synchronized`
+  bool raise_again_ = false;  // somebody waits for the epoch after the present one
   std::vector<Event> own_events_;
   bool closed_ = false;
   bool stuck_ = false;  // a lane did not end

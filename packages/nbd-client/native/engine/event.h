@@ -15,10 +15,15 @@ struct Event {
     lane_idle,
     handshake_refused,
     listener_failed,
+    slab_refilled,
+    refill_failed,
+    synchronized,
   };
   Type type = Type::lane_idle;
   uint32_t lane = 0;
   uint32_t server = 0;
+  uint32_t slab = 0;
+  uint64_t epoch = 0;
   std::array<char, 120> subject{};  // peer or address
   std::array<char, 120> reason{};
 

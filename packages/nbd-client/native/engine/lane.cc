@@ -36,8 +36,11 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       options_(std::move(options)),
       wake_control_(std::move(wake_control)),
       arena_(options_.arena),
-      rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, arena_.scratch()),
+      rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, options_.acknowledge,
+            arena_.scratch()),
       connection_(volume, arena_, rdma_, statistics_),
+      refill_(options_.refills ? std::make_unique<Refill>(volume, arena_, rdma_, options_.refill_rate)
+                               : nullptr),
       waiter_(options_.wait_mode, options_.max_spin_ns) {}
 
 Lane::~Lane() {
@@ -46,7 +49,7 @@ Lane::~Lane() {
   while (commands_.pop(command)) {
     if (command.type == Command::Type::attach) {
       close(command.socket);
-    } else {
+    } else if (command.type == Command::Type::connect) {
       command.qp->release(command.qp);
       command.mr->release(command.mr);
     }
@@ -103,7 +106,7 @@ void Lane::give_up() {
 void Lane::attach(int socket, const Terms& terms) {
   {
     const std::lock_guard lock(producers_);
-    if (!commands_.push({Command::Type::attach, socket, 0, nullptr, nullptr, terms})) {
+    if (!commands_.push({Command::Type::attach, socket, 0, 0, nullptr, nullptr, terms})) {
       close(socket);
       give_up();
     }
@@ -118,11 +121,20 @@ int Lane::connect(uint32_t server, const QpRef& qp, const MrRef& mr) {
   mr_handle->retain(mr_handle);
   {
     const std::lock_guard lock(producers_);
-    if (!commands_.push({Command::Type::connect, -1, server, qp_handle, mr_handle, {}})) {
+    if (!commands_.push({Command::Type::connect, -1, server, 0, qp_handle, mr_handle, {}})) {
       qp_handle->release(qp_handle);
       mr_handle->release(mr_handle);
       return EAGAIN;
     }
+  }
+  wake();
+  return 0;
+}
+
+int Lane::refill(uint32_t slab, uint32_t server) {
+  {
+    const std::lock_guard lock(producers_);
+    if (!commands_.push({Command::Type::refill, -1, server, slab, nullptr, nullptr, {}})) return EAGAIN;
   }
   wake();
   return 0;
@@ -168,7 +180,11 @@ void Lane::run() {
 
 void Lane::prepare_thread() {
   char name[16];
-  snprintf(name, sizeof name, "nbd-lane-%u", index_);
+  if (refill_ != nullptr) {
+    snprintf(name, sizeof name, "nbd-lane-refill");
+  } else {
+    snprintf(name, sizeof name, "nbd-lane-%u", index_);
+  }
   pthread_setname_np(pthread_self(), name);
   touch_stack();
   if (options_.swap_safe) {
@@ -184,7 +200,11 @@ void Lane::prepare_thread() {
 
 void Lane::loop() {
   for (;;) {
+    // The epoch before the commands: what was commanded before it was raised is done when it is acknowledged.
+    const uint64_t epoch = volume_.epoch();
     if (!commands_.empty()) take_commands();
+    if (rdma_.enter(epoch) && epoch != acknowledged_epoch_.load(std::memory_order_relaxed))
+      acknowledge(epoch);
     now_ = clock_.now();
     rdma_.adopt_failures();
     bool moved = rdma_.poll() > 0;
@@ -196,6 +216,7 @@ void Lane::loop() {
       rdma_.flush(now_);
       moved |= connection_.send(now_);
     }
+    if (refill_ != nullptr) moved |= step_refill();
     rdma_.check_deadlines(now_);
     if (!connection_.is_open() && connection_.socket() >= 0) end_connection();
     if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
@@ -257,7 +278,7 @@ void Lane::sleep(uint64_t now) {
 }
 
 int Lane::timeout_ms(uint64_t now) const {
-  if (connection_.waits_for_page()) return kPageRetryMs;
+  if (connection_.waits_for_page() || (refill_ != nullptr && refill_->waits_for_page())) return kPageRetryMs;
   uint64_t next = UINT64_MAX;
   const auto consider = [&next](uint64_t deadline) {
     if (deadline != 0) next = std::min(next, deadline);
@@ -266,6 +287,7 @@ int Lane::timeout_ms(uint64_t now) const {
   consider(connection_.linger_deadline());
   consider(connection_.stall_deadline());
   if (connection_.is_open()) consider(farewell_);
+  if (refill_ != nullptr) consider(refill_->next_step());
   consider(stop_at_.load(std::memory_order_relaxed));
   if (next == UINT64_MAX) return -1;
   return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / kMillisecond + 1, 60'000));
@@ -296,13 +318,49 @@ void Lane::drain_channel() {
   if (events > 0) verbs->ack_cq_events(options_.cq.get(), events);
 }
 
-void Lane::operation_finished(Operation& operation, bool succeeded) {
-  connection_.operation_finished(operation, succeeded, now_);
+void Lane::operation_acknowledged(Operation& operation) {
+  if (refill_ == nullptr) connection_.operation_acknowledged(operation, now_);
+}
+
+void Lane::operation_decided(Operation& operation, bool succeeded) {
+  if (refill_ != nullptr) {
+    refill_->operation_decided(operation, succeeded);
+  } else {
+    connection_.operation_decided(operation, succeeded, now_);
+  }
+}
+
+void Lane::operation_over(Operation& operation) {
+  if (refill_ != nullptr) {
+    refill_->operation_over(operation);
+  } else {
+    connection_.operation_over(operation);
+  }
+}
+
+bool Lane::may_move(const Operation& operation) {
+  return refill_ == nullptr && connection_.may_move(operation);
 }
 
 // ---- hot path ends ----
 
-void Lane::operation_doomed(Operation& operation) { connection_.operation_doomed(operation); }
+void Lane::acknowledge(uint64_t epoch) {
+  acknowledged_epoch_.store(epoch, std::memory_order_release);
+  wake_control_();
+}
+
+bool Lane::step_refill() {
+  const bool moved = refill_->step(now_);
+  rdma_.flush(now_);
+  Refill::Outcome outcome;
+  if (!refill_->ended(outcome)) return moved;
+  const bool failed = outcome.failure != nullptr;
+  Event event = Event::about(failed ? Event::Type::refill_failed : Event::Type::slab_refilled, index_,
+                             failed ? outcome.failure : "", outcome.server);
+  event.slab = outcome.slab;
+  if (events_.push(event)) wake_control_();
+  return true;
+}
 
 void Lane::server_failed(uint32_t server, const char* reason) {
   if (volume_.fail(server)) emit(Event::Type::server_failed, reason, server);
@@ -322,6 +380,8 @@ void Lane::take_commands() {
       if (announced_stop_) connection_.refuse_new();
       state_.store(State::serving, std::memory_order_release);
       emit(Event::Type::connection_opened, "");
+    } else if (command.type == Command::Type::refill) {
+      refill_->begin(command.slab, command.server);
     } else {
       rdma_.connect(command.server, QpRef(command.qp), MrRef(command.mr));
       command.qp->release(command.qp);
@@ -352,6 +412,7 @@ bool Lane::announce_stop() {
   announced_stop_ = true;
   farewell_ = now_ + kFarewell;
   connection_.refuse_new();
+  if (refill_ != nullptr) refill_->cancel("the engine was closed");
   return true;
 }
 
@@ -362,7 +423,8 @@ bool Lane::may_exit(uint64_t now) {
   if (connection_.is_open() && ((connection_.quiet() && told) || now >= deadline))
     connection_.drop("engine closed");
   if (connection_.is_open()) return false;
-  if (rdma_.outstanding() == 0 && connection_.idle()) return true;
+  const bool refilling = refill_ != nullptr && refill_->busy();
+  if (rdma_.outstanding() == 0 && connection_.idle() && !refilling) return true;
   if (now < deadline) return false;
   if (!abandoned_) {
     abandoned_ = true;

@@ -3,6 +3,8 @@
 //
 // Control talks to it through atomics, a mailbox and an eventfd; it talks back through a ring of events.
 // No lock is shared, so a lane never waits for whoever sets it up.
+//
+// One lane may be for refills: it serves no connection and fills replicas instead, on the same machinery.
 #pragma once
 
 #include <atomic>
@@ -20,6 +22,7 @@
 #include "engine/connection.h"
 #include "engine/event.h"
 #include "engine/rdma_queue.h"
+#include "engine/refill.h"
 #include "engine/spsc_ring.h"
 #include "engine/statistics.h"
 #include "engine/volume.h"
@@ -41,6 +44,9 @@ struct LaneOptions {
   uint64_t max_spin_ns = 50'000;
   uint64_t operation_timeout_ns = 4'000'000'000;
   bool swap_safe = false;
+  Acknowledge acknowledge = Acknowledge::all;
+  bool refills = false;
+  uint64_t refill_rate = 0;  // bytes per second; 0: no limit
 };
 
 class Lane final : private OperationListener {
@@ -61,6 +67,8 @@ class Lane final : private OperationListener {
   void attach(int socket, const Terms& terms);
   // EAGAIN: the mailbox is full.
   int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
+  // The refill lane's only. EAGAIN: the mailbox is full.
+  int refill(uint32_t slab, uint32_t server);
   void wake();
   // Answer what is there until `deadline` (ns), then end the connection and flush the queue pairs.
   void stop(uint64_t deadline);
@@ -71,14 +79,20 @@ class Lane final : private OperationListener {
 
   State state() const { return state_.load(std::memory_order_acquire); }
   const LaneStatistics& statistics() const { return statistics_; }
+  const ServerStatistics& statistics(uint32_t server) const { return rdma_.statistics(server); }
+  // nullptr but for the refill lane.
+  const Refill* refill() const { return refill_.get(); }
+  // Nothing that started before the volume's epoch was this one is left, and the commands of then are done.
+  uint64_t acknowledged_epoch() const { return acknowledged_epoch_.load(std::memory_order_acquire); }
   SpscRing<Event, 256>& events() { return events_; }
   uint32_t index() const { return index_; }
 
  private:
   struct Command {
-    enum class Type : uint8_t { attach, connect } type;
+    enum class Type : uint8_t { attach, connect, refill } type;
     int socket;
     uint32_t server;
+    uint32_t slab;
     Handle* qp;  // both with a reference that goes to the lane
     Handle* mr;
     Terms terms;
@@ -88,6 +102,8 @@ class Lane final : private OperationListener {
   void prepare_thread();
   void loop();
   void take_commands();
+  void acknowledge(uint64_t epoch);
+  bool step_refill();
   void sleep(uint64_t now);
   int timeout_ms(uint64_t now) const;
   void watch_socket();
@@ -98,8 +114,10 @@ class Lane final : private OperationListener {
   bool may_exit(uint64_t now);
   void emit(Event::Type type, const char* reason, uint32_t server = 0);
 
-  void operation_finished(Operation& operation, bool succeeded) override;
-  void operation_doomed(Operation& operation) override;
+  void operation_acknowledged(Operation& operation) override;
+  void operation_decided(Operation& operation, bool succeeded) override;
+  void operation_over(Operation& operation) override;
+  bool may_move(const Operation& operation) override;
   void server_failed(uint32_t server, const char* reason) override;
 
   const uint32_t index_;
@@ -110,6 +128,7 @@ class Lane final : private OperationListener {
   const Arena arena_;
   RdmaQueue rdma_;
   Connection connection_;
+  const std::unique_ptr<Refill> refill_;
   Waiter waiter_;
 
   Descriptor wake_;
@@ -126,6 +145,7 @@ class Lane final : private OperationListener {
 
   std::atomic<State> state_{State::idle};
   std::atomic<uint64_t> stop_at_{0};  // 0: go on
+  std::atomic<uint64_t> acknowledged_epoch_{0};
   SpscRing<Command, 64> commands_;
   std::mutex producers_;  // of commands_; the lane never takes it
   SpscRing<Event, 256> events_;

@@ -34,10 +34,16 @@ inline constexpr uint32_t kOperations = 256;
 // Kept back for operations that others wait for (see Connection::advance), so that a lane full of
 // waiting operations still moves.
 inline constexpr uint32_t kReservedOperations = 16;
+// Of a slab. Two survive one failure; three survive another one while the first is repaired.
+inline constexpr uint32_t kMaxReplicas = 3;
+// A WRITE is one operation for each replica: its own, and copies.
+inline constexpr uint32_t kCopies = kOperations * (kMaxReplicas - 1);
 // A fence covers at least one WRITE, so there are never more of them (see RdmaQueue).
-inline constexpr uint32_t kFences = kOperations;
+inline constexpr uint32_t kFences = kOperations * kMaxReplicas;
 
 inline constexpr uint32_t kMaxLanes = 64;
+// Index of the lane that serves no connection and fills replicas.
+inline constexpr uint32_t kRefillLane = kMaxLanes + 1;
 // Indexes, not servers alive: each incarnation of a server takes a new one.
 inline constexpr uint32_t kMaxServers = 1024;
 inline constexpr uint64_t kMinSlab = 1 << 20;

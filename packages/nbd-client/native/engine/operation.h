@@ -1,4 +1,7 @@
 // One RDMA work request of a lane, with what must be known when it completes.
+//
+// A WRITE to several replicas is one operation, the primary, which belongs to the request and holds the
+// claim and the memory, and a copy for each further replica. Primary and copies are the parts of it.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -13,13 +16,14 @@ inline constexpr uint16_t kNone = 0xffff;
 
 struct Operation {
   enum class Kind : uint8_t {
-    read,       // slab -> output buffer
-    write,      // payload -> slab
-    zero_edge,  // zeros -> part of a page of the slab (WRITE_ZEROES)
-    zero_fill,  // zeros -> a whole claimed page, before a part of it is written; belongs to no request
-    fence,      // confirms the writes before it (see RdmaQueue)
+    read,        // slab -> output buffer
+    write,       // payload -> slab
+    zero_edge,   // zeros -> part of a page of the slab (WRITE_ZEROES)
+    zero_fill,   // zeros -> a whole claimed page, before a part of it is written; belongs to no request
+    zero_pages,  // whole pages become unset (WRITE_ZEROES); no work request, but it may wait for claims
+    fence,       // confirms the writes before it (see RdmaQueue)
   };
-  enum class Stage : uint8_t { free, waiting, chained, posted };
+  enum class Stage : uint8_t { free, waiting, chained, posted, over };
 
   uint16_t index = 0;  // wr_id; constant
   Kind kind = Kind::read;
@@ -32,22 +36,38 @@ struct Operation {
   uint32_t length = 0;
   uint8_t* memory = nullptr;
 
-  // A claim over whole pages: offset and length say which.
+  // A claim over the pages that offset and length touch.
   bool claimed = false;
   PageState claimed_from = PageState::unset;
-  uint32_t slab_version = 0;
+  uint32_t generation = 0;  // of the slab's place
 
+  // Of a part.
+  uint16_t primary = kNone;  // the operation that it is a part of; of a primary: itself
   uint16_t server = 0;
+  bool live = false;      // its replica is
+  bool doomed = false;    // given up: what counts is decided, its memory is not free yet
+  bool flushing = false;  // a READ whose server failed: it moves to another one when its flush arrives
+  uint8_t epoch = 0;      // parity of the volume's epoch
   uint64_t deadline = 0;
   uint16_t older = kNone;  // neighbours in the order of deadlines, while posted and not given up
   uint16_t newer = kNone;
   bool timed = false;
+
+  // Of a primary.
+  uint8_t parts = 0;          // not over
+  uint8_t awaited = 0;        // neither over nor doomed
+  bool kept = false;          // a live replica has it
+  bool acknowledged = false;  // the listener was told so before all was decided
 
   // A write completes for its request when its fence does.
   uint16_t fence = kNone;
   uint16_t next_fenced = kNone;  // of a fence: the first; of a write: the next under the same fence
   bool completed = false;
   bool succeeded = false;
+
+  // Pages that the claim covers.
+  uint64_t first_page() const { return offset / kPage; }
+  uint64_t page_count() const { return (offset % kPage + length + kPage - 1) / kPage; }
 
   ibv_send_wr wr{};
   ibv_sge sge{};

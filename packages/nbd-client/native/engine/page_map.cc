@@ -171,6 +171,27 @@ void PageMap::clear(uint64_t first, uint64_t count) {
   });
 }
 
+uint64_t PageMap::clear_until_claimed(uint64_t first, uint64_t limit) {
+  uint64_t done = 0;
+  while (done < limit) {
+    const uint64_t position = (first + done) % kPerWord;
+    const uint64_t here = std::min(limit - done, kPerWord - position);
+    auto& word = words_[(first + done) / kPerWord];
+    uint64_t old = word.load(std::memory_order_acquire);
+    uint64_t free;  // pages before the first claimed one
+    uint64_t wanted;
+    do {
+      const uint64_t claimed = equal(old, PageState::claimed, kLow) & mask_of(position, here);
+      free = claimed == 0 ? here : static_cast<uint64_t>(std::countr_zero(claimed)) / 2 - position;
+      if (free == 0) return done;
+      wanted = old & ~mask_of(position, free);
+    } while (!word.compare_exchange_weak(old, wanted));
+    done += free;
+    if (free < here) break;
+  }
+  return done;
+}
+
 // ---- hot path ends ----
 
 uint64_t PageMap::lose(uint64_t first, uint64_t count) {

@@ -30,6 +30,9 @@
 //  5. Writes to `written` pages need no claim: they change no state, and overlapping open WRITEs have
 //     no order. A clear() in between is an order too: the WRITE came first.
 //  6. A failed claim goes back to what it was: nobody was told that the page changed.
+//  7. In a volume with exclusive writes, writes to `written` pages claim them too (written -> claimed), and
+//     so does the refill of a replica. Its claim belongs to no WRITE, so WRITE_ZEROES waits for it
+//     (clear_until_claimed) where rule 2 would let it pass; a TRIM may still do nothing.
 #pragma once
 
 #include <atomic>
@@ -65,12 +68,14 @@ class PageMap {
   uint64_t run(uint64_t first, uint64_t limit, PageState state) const;
   // How many from `first` on, at most `limit`, are in any other.
   uint64_t run_of_others(uint64_t first, uint64_t limit, PageState state) const;
-  // Claims pages from `first` on that are in state `from` (unset or lost), at most `limit`: how many.
+  // Claims pages from `first` on that are in state `from` (not claimed), at most `limit`: how many.
   uint64_t claim(uint64_t first, uint64_t limit, PageState from);
   // The claimant's only: claimed -> to.
   void settle(uint64_t first, uint64_t count, PageState to);
   // written, lost -> unset
   void clear(uint64_t first, uint64_t count);
+  // The same for pages from `first` on up to the first claimed one, at most `limit`: how many.
+  uint64_t clear_until_claimed(uint64_t first, uint64_t limit);
   // written -> lost. How many of the pages are claimed (and so may become written any time).
   uint64_t lose(uint64_t first, uint64_t count);
   uint64_t count(PageState state) const;

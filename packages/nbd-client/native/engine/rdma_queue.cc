@@ -6,20 +6,24 @@
 namespace rdmakit::nbd {
 
 namespace {
+constexpr uint16_t kFirstCopy = kOperations;
+constexpr uint16_t kFirstFence = kOperations + kCopies;
 constexpr uint32_t kFenceBytes = 8;
 constexpr int kPollBatch = 32;
 }  // namespace
 
 RdmaQueue::RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListener& listener, CqRef cq,
-                     uint64_t timeout_ns, uint8_t* scratch)
+                     uint64_t timeout_ns, Acknowledge acknowledge, uint8_t* scratch)
     : volume_(volume),
       statistics_(statistics),
       listener_(listener),
       cq_(std::move(cq)),
       timeout_(timeout_ns),
+      acknowledge_(acknowledge),
       scratch_(scratch),
       links_(kMaxServers),
-      operations_(kOperations + kFences) {
+      operations_(kFirstFence + kFences),
+      server_statistics_(kMaxServers) {
   known_.reserve(kMaxServers);
   dirty_.reserve(kMaxServers);
   for (size_t i = 0; i < operations_.size(); i++) {
@@ -51,21 +55,28 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
   if (!link.usable) return;
   link.usable = false;
   link.qp.handle()->verbs->move_to_error(link.qp.get());
-  // What waits for its flush has no deadline any more; its request is answered now.
+  // Known to all lanes before anything is answered that this server missed.
+  listener_.server_failed(server, reason);
   for (uint16_t i = oldest_; i != kNone;) {
     Operation& operation = operations_[i];
     i = operation.newer;
-    if (operation.server != server) continue;
+    if (operation.server != server || operation.flushing) continue;
     untime(operation);
-    if (operation.kind != Operation::Kind::fence) listener_.operation_doomed(operation);
+    if (operation.kind == Operation::Kind::fence) continue;
+    if (operation.kind == Operation::Kind::read && listener_.may_move(operation)) {
+      operation.flushing = true;
+      operation.deadline = now_ + timeout_;
+      time(operation);
+    } else {
+      doom(operation);
+    }
   }
   // Writes that completed and wait for their fence left the order of deadlines before.
   for (Operation& operation : operations_) {
     if (operation.server == server && operation.stage == Operation::Stage::posted && operation.completed &&
-        operation.kind != Operation::Kind::fence)
-      listener_.operation_doomed(operation);
+        operation.kind != Operation::Kind::fence && operation.kind != Operation::Kind::read)
+      doom(operation);
   }
-  listener_.server_failed(server, reason);
   const uint16_t chain = link.chain_head;
   link.chain_head = link.chain_tail = link.last_write = link.first_fenced = kNone;
   fail_chain(chain);
@@ -100,8 +111,7 @@ Operation& RdmaQueue::take(Operation::Kind kind) {
   operation.stage = Operation::Stage::waiting;
   operation.request = operation.chunk = kNone;
   operation.claimed = false;
-  operation.fence = operation.next_fenced = kNone;
-  operation.completed = false;
+  operation.flushing = false;
   return operation;
 }
 
@@ -110,28 +120,80 @@ void RdmaQueue::give_back(Operation& operation) {
   free_.push(operation.index);
 }
 
-void RdmaQueue::chain(Operation& operation, const SlabPlace& place, uint64_t address, uint64_t now) {
-  Link& link = links_[place.server];
-  const bool reads = operation.kind == Operation::Kind::read;
-  operation.server = static_cast<uint16_t>(place.server);
-  operation.slab_version = place.version;
-  operation.sge = {reinterpret_cast<uint64_t>(operation.memory), operation.length, link.mr->lkey};
-  operation.wr.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-  operation.wr.wr.rdma.remote_addr = address;
-  operation.wr.wr.rdma.rkey = place.remote_key;
+void RdmaQueue::begin(Operation& operation) {
+  operation.parts = operation.awaited = 0;
+  operation.kept = operation.acknowledged = false;
+}
+
+void RdmaQueue::chain_read(Operation& operation, const Replica& replica, uint64_t now) {
+  begin(operation);
+  chain_part(operation, operation, replica, now);
+}
+
+void RdmaQueue::chain_write(Operation& operation, const Replica& replica, uint64_t now) {
+  begin(operation);
+  chain_part(operation, operation, replica, now);
+  operation.live = true;  // whatever it is for reads: this one replica is what the write is for
+}
+
+void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64_t now) {
+  begin(operation);
+  operation.generation = place.generation;
+  for (uint32_t i = 0; i < place.count; i++) {
+    const Replica& replica = place.replicas[i];
+    if (!usable(replica.server)) {
+      // It misses this write. A lane that was never connected to it must not leave it in the belief that it
+      // has everything.
+      if (!volume_.failed(replica.server))
+        listener_.server_failed(replica.server, "a lane has no connection to it");
+      continue;
+    }
+    Operation* part = &operation;
+    if (operation.parts > 0) {
+      part = &operations_[kFirstCopy + free_copies_.pop()];
+      part->kind = operation.kind;
+      part->offset = operation.offset;
+      part->length = operation.length;
+      part->memory = operation.memory;
+    }
+    chain_part(*part, operation, replica, now);
+  }
+}
+
+void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica& replica, uint64_t now) {
+  Link& link = links_[replica.server];
+  const bool reads = part.kind == Operation::Kind::read;
+  operation.parts++;
+  operation.awaited++;
+  part.primary = operation.index;
+  part.server = replica.server;
+  part.live = replica.live;
+  part.doomed = part.flushing = part.completed = false;
+  part.fence = part.next_fenced = kNone;
+  part.epoch = static_cast<uint8_t>(epoch_);
+  in_flight_[epoch_]++;
+  part.sge = {reinterpret_cast<uint64_t>(part.memory), part.length, link.mr->lkey};
+  part.wr.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  part.wr.wr.rdma.remote_addr = replica.address + volume_.within_slab(part.offset);
+  part.wr.wr.rdma.rkey = replica.remote_key;
   if (!link.dirty) {
     link.dirty = true;
-    dirty_.push_back(operation.server);
+    dirty_.push_back(part.server);
   }
-  append(link, operation, now);
+  append(link, part, now);
+  ServerStatistics& server = server_statistics_[replica.server];
   if (reads) {
     statistics_.rdma_reads.add();
+    server.reads.add();
+    server.bytes_read.add(part.length);
   } else {
     statistics_.rdma_writes.add();
-    link.last_write = operation.index;
+    server.writes.add();
+    server.bytes_written.add(part.length);
+    link.last_write = part.index;
     if (link.fenced) {
-      operation.next_fenced = link.first_fenced;
-      link.first_fenced = operation.index;
+      part.next_fenced = link.first_fenced;
+      link.first_fenced = part.index;
     }
   }
 }
@@ -150,7 +212,7 @@ void RdmaQueue::append(Link& link, Operation& operation, uint64_t now) {
 
 void RdmaQueue::add_fence(Link& link, uint64_t now) {
   const Operation& last = operations_[link.last_write];
-  Operation& fence = operations_[kOperations + free_fences_.pop()];
+  Operation& fence = operations_[kFirstFence + free_fences_.pop()];
   fence.kind = Operation::Kind::fence;
   fence.server = last.server;
   fence.completed = false;
@@ -168,6 +230,7 @@ void RdmaQueue::add_fence(Link& link, uint64_t now) {
 }
 
 void RdmaQueue::flush(uint64_t now) {
+  now_ = now;
   if (dirty_.empty()) return;
   // By index: an answer given here (fail_chain) never chains anything, but be safe against growth.
   for (size_t i = 0; i < dirty_.size(); i++) {
@@ -189,6 +252,7 @@ void RdmaQueue::flush(uint64_t now) {
       time(operation);
       index = operation.wr.next == nullptr ? kNone : static_cast<uint16_t>(operation.wr.next->wr_id);
     }
+    server_statistics_[server].outstanding.set(link.outstanding);
     if (error != 0) {
       char reason[64];
       snprintf(reason, sizeof reason, "post refused with errno %d", error);
@@ -210,7 +274,8 @@ int RdmaQueue::poll() {
     Operation& operation = operations_[wc.wr_id];
     if (operation.stage != Operation::Stage::posted || operation.completed) continue;
     outstanding_--;
-    Link& link = links_[operation.server];
+    const uint16_t server = operation.server;
+    Link& link = links_[server];
     link.outstanding--;
     untime(operation);
     if (wc.status != IBV_WC_SUCCESS && link.usable) {
@@ -219,10 +284,11 @@ int RdmaQueue::poll() {
       operation.succeeded = false;
       char reason[64];
       snprintf(reason, sizeof reason, "work completion status %d, vendor error %u", wc.status, wc.vendor_err);
-      fail(operation.server, reason);
+      fail(server, reason);
     }
     // Once a server has failed nothing of it counts as done.
-    completed(operation, wc.status == IBV_WC_SUCCESS && link.usable);
+    completed(operation, wc.status == IBV_WC_SUCCESS && usable(server));
+    server_statistics_[server].outstanding.set(link.outstanding);
   }
   if (count > 0) statistics_.outstanding_operations.set(outstanding_);
   return count;
@@ -250,11 +316,39 @@ void RdmaQueue::finish_fenced(Operation& fence, bool succeeded) {
   }
   fence.stage = Operation::Stage::free;
   fence.next_fenced = kNone;
-  free_fences_.push(static_cast<uint16_t>(fence.index - kOperations));
+  free_fences_.push(static_cast<uint16_t>(fence.index - kFirstFence));
 }
 
-void RdmaQueue::finish(Operation& operation, bool succeeded) {
-  listener_.operation_finished(operation, succeeded);
+// A part is over.
+void RdmaQueue::finish(Operation& part, bool succeeded) {
+  Operation& operation = operations_[part.primary];
+  part.stage = Operation::Stage::over;
+  in_flight_[part.epoch]--;
+  if (!part.doomed) decide(part, succeeded);
+  if (&part != &operation) {
+    part.stage = Operation::Stage::free;
+    free_copies_.push(static_cast<uint16_t>(part.index - kFirstCopy));
+  }
+  if (--operation.parts == 0) listener_.operation_over(operation);
+}
+
+// The server of a part has failed; what its completion will say does not count.
+void RdmaQueue::doom(Operation& part) {
+  if (part.doomed) return;
+  part.doomed = true;
+  decide(part, false);
+}
+
+void RdmaQueue::decide(Operation& part, bool succeeded) {
+  Operation& operation = operations_[part.primary];
+  operation.awaited--;
+  operation.kept |= succeeded && part.live;
+  if (operation.awaited == 0) {
+    listener_.operation_decided(operation, operation.kept);
+  } else if (acknowledge_ == Acknowledge::one && operation.kept && !operation.acknowledged) {
+    operation.acknowledged = true;
+    listener_.operation_acknowledged(operation);
+  }
 }
 
 void RdmaQueue::time(Operation& operation) {
@@ -273,8 +367,17 @@ void RdmaQueue::untime(Operation& operation) {
 }
 
 void RdmaQueue::check_deadlines(uint64_t now) {
-  while (oldest_ != kNone && operations_[oldest_].deadline <= now)
-    fail(operations_[oldest_].server, "no completion within the operation timeout");
+  now_ = now;
+  while (oldest_ != kNone && operations_[oldest_].deadline <= now) {
+    Operation& operation = operations_[oldest_];
+    if (operation.flushing) {
+      // Not even its flush came: the device is broken, and the request has waited for long enough.
+      untime(operation);
+      doom(operation);
+    } else {
+      fail(operation.server, "no completion within the operation timeout");
+    }
+  }
 }
 
 // ---- hot path ends ----

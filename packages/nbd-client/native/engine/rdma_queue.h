@@ -13,7 +13,17 @@
 // Deadlines: all operations have the same timeout, so the oldest one posted is the next to expire.
 //
 // A failed server: its queue pair is moved to error once; every operation of it ends with failure when
-// its completion (or flush) arrives, never before: until then the device may touch the memory.
+// its completion (or flush) arrives, never before: until then the device may touch the memory. What counts
+// for the request is decided at once by the other replicas (operation_decided), and the memory is free later
+// (operation_over). A READ that another replica can serve waits for its flush and moves there.
+//
+// Replicas: a WRITE goes to all of a place, the filling ones too. It succeeded when a live one has it and
+// each of the others has it or has failed, for a replica that missed a WRITE is never read again.
+//
+// Epochs: each part counts for the parity of the epoch that the lane saw when it was chained. When none of
+// the last epoch is left, the lane acknowledges the new one: nothing of it uses a place any more that was
+// replaced before the epoch was raised. An epoch is raised only after all lanes acknowledged the last one,
+// hence two counters do.
 #pragma once
 
 #include <array>
@@ -32,21 +42,28 @@ namespace rdmakit::nbd {
 // operations from inside a call.
 class OperationListener {
  public:
-  // The operation is over and its memory is free. It must give the operation back.
-  virtual void operation_finished(Operation& operation, bool succeeded) = 0;
-  // The server has just failed. Its operations follow one by one as they come back.
+  // A WRITE is with its first live replica, and others are under way. Only with Acknowledge::one.
+  virtual void operation_acknowledged(Operation& operation) = 0;
+  // Nothing that may still come changes the outcome; once for each operation. Its memory is not free yet.
+  virtual void operation_decided(Operation& operation, bool succeeded) = 0;
+  // The operation is over and its memory is free. It must give the operation back, or chain it again later.
+  virtual void operation_over(Operation& operation) = 0;
+  // The server of this READ has failed. True: another one may serve it when its flush has arrived.
+  virtual bool may_move(const Operation& operation) = 0;
+  // The server has just failed. Its operations follow one by one.
   virtual void server_failed(uint32_t server, const char* reason) = 0;
-  // For each posted operation of a server that has just failed.
-  virtual void operation_doomed(Operation& operation) = 0;
 
  protected:
   ~OperationListener() = default;
 };
 
+// When a WRITE to several replicas may be answered.
+enum class Acknowledge : uint8_t { all, one };
+
 class RdmaQueue {
  public:
   RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListener& listener, CqRef cq,
-            uint64_t timeout_ns, uint8_t* scratch);
+            uint64_t timeout_ns, Acknowledge acknowledge, uint8_t* scratch);
 
   // ---- control, on the lane's thread ----
   // Moves the references in. EEXIST, EHOSTDOWN.
@@ -61,12 +78,23 @@ class RdmaQueue {
   void drop_resources();
 
   // ---- hot path ----
-  bool usable(uint32_t server) const { return server < kMaxServers && links_[server].usable; }
+  // The volume is asked too: a READ that came after the answer to a WRITE must know whom that one missed.
+  bool usable(uint32_t server) const { return links_[server].usable && !volume_.failed(server); }
+  // The replica that a READ goes to; nullptr: there is none. A WRITE needs one too.
+  const Replica* readable(const SlabPlace& place) const {
+    for (uint32_t i = 0; i < place.count; i++) {
+      if (place.replicas[i].live && usable(place.replicas[i].server)) return &place.replicas[i];
+    }
+    return nullptr;
+  }
   size_t available() const { return free_.size(); }
   Operation& take(Operation::Kind kind);
   void give_back(Operation& operation);
-  // Puts the operation into its server's chain. kind, memory, length, offset are set.
-  void chain(Operation& operation, const SlabPlace& place, uint64_t address, uint64_t now);
+  // Put the operation into the chain of one server, or of all. kind, memory, length, offset are set.
+  void chain_read(Operation& operation, const Replica& replica, uint64_t now);
+  void chain_write(Operation& operation, const Replica& replica, uint64_t now);
+  // Needs a readable replica.
+  void chain_write(Operation& operation, const SlabPlace& place, uint64_t now);
   void flush(uint64_t now);
   // Completions handled.
   int poll();
@@ -75,6 +103,12 @@ class RdmaQueue {
   // 0: nothing is outstanding.
   uint64_t next_deadline() const { return oldest_ == kNone ? 0 : operations_[oldest_].deadline; }
   uint32_t outstanding() const { return outstanding_; }
+  // Before places are looked at in a turn. True: nothing of the last epoch is left.
+  bool enter(uint64_t epoch) {
+    epoch_ = epoch % 2;
+    return in_flight_[1 - epoch_] == 0;
+  }
+  const ServerStatistics& statistics(uint32_t server) const { return server_statistics_[server]; }
   ibv_cq* cq() const { return cq_.get(); }
 
  private:
@@ -91,13 +125,17 @@ class RdmaQueue {
     uint16_t first_fenced = kNone;
   };
 
+  void begin(Operation& operation);
+  void chain_part(Operation& part, Operation& operation, const Replica& replica, uint64_t now);
   void append(Link& link, Operation& operation, uint64_t now);
   void add_fence(Link& link, uint64_t now);
   void time(Operation& operation);
   void untime(Operation& operation);
   void completed(Operation& operation, bool succeeded);
   void finish_fenced(Operation& fence, bool succeeded);
-  void finish(Operation& operation, bool succeeded);
+  void finish(Operation& part, bool succeeded);
+  void doom(Operation& part);
+  void decide(Operation& part, bool succeeded);
   void fail_chain(uint16_t first);
 
   Volume& volume_;
@@ -105,17 +143,23 @@ class RdmaQueue {
   OperationListener& listener_;
   CqRef cq_;
   const uint64_t timeout_;
+  const Acknowledge acknowledge_;
   uint8_t* const scratch_;
   std::vector<Link> links_;
   std::vector<uint16_t> known_;  // servers connected, for the slow paths; reserved up front
   uint32_t failures_seen_ = 0;
-  std::vector<Operation> operations_;  // kOperations, then kFences
+  std::vector<Operation> operations_;  // kOperations, then kCopies, then kFences
   IndexStack<kOperations> free_;
+  IndexStack<kCopies> free_copies_;
   IndexStack<kFences> free_fences_;
   std::vector<uint16_t> dirty_;  // servers with a chain; reserved up front
   uint16_t oldest_ = kNone;
   uint16_t newest_ = kNone;
   uint32_t outstanding_ = 0;
+  unsigned epoch_ = 0;  // parity
+  std::array<uint32_t, 2> in_flight_{};
+  uint64_t now_ = 0;
+  std::vector<ServerStatistics> server_statistics_;  // kMaxServers
 };
 
 }  // namespace rdmakit::nbd

@@ -35,6 +35,13 @@ class Histogram {
   std::array<Counter, kBuckets> buckets_;
 };
 
+// What one lane did with one server.
+struct ServerStatistics {
+  Counter reads, writes;  // posted
+  Counter bytes_read, bytes_written;
+  Counter outstanding;  // operations now, fences too
+};
+
 struct alignas(64) LaneStatistics {
   Counter connections;
   // Requests answered with success.

@@ -4,12 +4,9 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace rdmakit::nbd {
-
-namespace {
-constexpr uint64_t kMapped = uint64_t{1} << 31;
-}
 
 int Volume::open(const VolumeOptions& options, std::string& why) {
   const auto refuse = [&why](int error, const char* text) {
@@ -24,7 +21,8 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   const uint64_t count = (options.size + options.slab_size - 1) >> slab_shift_;
   if (count > 1u << 24) return refuse(EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
   slab_count_ = static_cast<uint32_t>(count);
-  slabs_ = std::make_unique<Slab[]>(slab_count_);
+  slabs_ = std::make_unique<SlabRecord[]>(slab_count_);
+  exclusive_writes_ = options.replicated;
   exported_.size = options.size;
   exported_.flags = kFlagHasFlags | kFlagSendFlush | kFlagSendFua | kFlagSendTrim | kFlagSendWriteZeroes |
                     kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
@@ -37,31 +35,12 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
 
 // ---- hot path begins: no lock, no allocation, no system call ----
 
-SlabPlace Volume::place(uint64_t offset) const {
-  const Slab& slab = slabs_[offset >> slab_shift_];
-  SlabPlace place;
-  uint32_t version = slab.version.load(std::memory_order_acquire);
-  while (version != 0) {
-    place.address = slab.address[version % 2].load(std::memory_order_acquire);
-    const uint64_t packed = slab.key_and_server[version % 2].load(std::memory_order_acquire);
-    const uint32_t again = slab.version.load(std::memory_order_acquire);
-    if (again == version) {
-      place.remote_key = static_cast<uint32_t>(packed >> 32);
-      place.server = static_cast<uint32_t>(packed & (kMapped - 1));
-      place.mapped = (packed & kMapped) != 0;
-      place.version = version;
-      break;
-    }
-    version = again;
-  }
-  return place;
-}
-
-bool Volume::settle(uint64_t page, uint64_t count, uint32_t version, PageState to) {
+bool Volume::settle(uint64_t page, uint64_t count, uint32_t generation, PageState to) {
   pages_.settle(page, count, to);
-  if (to != PageState::written || this->version(page * kPage) == version) return true;
-  // replace_slab() changes the version before it looks for written pages, and we wrote the state before
-  // we looked at the version: one of the two sees the other's change, so none stays `written` wrongly.
+  if (to != PageState::written || this->generation(page * kPage) == generation) return true;
+  // replace_slab() changes the generation before it looks for written pages, and we wrote the state
+  // before we looked at the generation: one of the two sees the other's change, so none stays `written`
+  // wrongly.
   pages_.lose(page, count);
   return false;
 }
@@ -69,6 +48,11 @@ bool Volume::settle(uint64_t page, uint64_t count, uint32_t version, PageState t
 void Volume::clear(uint64_t page, uint64_t count, bool provisioned) {
   provisioned_.set(page, count, provisioned);
   pages_.clear(page, count);
+}
+
+uint64_t Volume::clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned) {
+  provisioned_.set(page, limit, provisioned);
+  return pages_.clear_until_claimed(page, limit);
 }
 
 uint32_t Volume::allocation(uint64_t page, uint64_t limit, uint64_t& run) const {
@@ -92,34 +76,91 @@ uint32_t Volume::allocation(uint64_t page, uint64_t limit, uint64_t& run) const 
 
 // ---- hot path ends ----
 
-void Volume::publish(Slab& slab, uint32_t server, uint32_t remote_key, uint64_t address, bool mapped) {
-  uint32_t next = slab.version.load() + 1;
-  if (next == 0) next = 2;  // 0 means never mapped, and the parity must change
-  slab.address[next % 2].store(address, std::memory_order_release);
-  slab.key_and_server[next % 2].store(uint64_t{remote_key} << 32 | (mapped ? kMapped : 0) | server,
-                                      std::memory_order_release);
-  slab.version.store(next);
+uint64_t Volume::pages_of(uint32_t slab) const {
+  return std::min(slab_size(), exported_.size - (uint64_t{slab} << slab_shift_)) / kPage;
+}
+
+int Volume::map_slab(uint32_t slab, std::span<const Replica> replicas) {
+  if (slab >= slab_count_ || replicas.empty() || replicas.size() > kMaxReplicas) return EINVAL;
+  if (replicas.size() > 1 && !exclusive_writes_) return EINVAL;
+  const std::lock_guard lock(control_);
+  if (slabs_[slab].ever_mapped()) return EEXIST;
+  SlabPlace place;
+  for (Replica replica : replicas) {
+    if (replica.server >= kMaxServers || place.find(replica.server) != nullptr) return EINVAL;
+    replica.live = true;  // there is nothing yet that it could lack
+    place.replicas[place.count++] = replica;
+  }
+  slabs_[slab].publish(place);
+  return 0;
 }
 
 int Volume::map_slab(uint32_t slab, uint32_t server, uint32_t remote_key, uint64_t address) {
-  if (slab >= slab_count_ || server >= kMaxServers) return EINVAL;
-  if (slabs_[slab].version.load() != 0) return EEXIST;
-  publish(slabs_[slab], server, remote_key, address, true);
-  return 0;
+  if (server >= kMaxServers) return EINVAL;
+  const Replica replica{address, remote_key, static_cast<uint16_t>(server), true};
+  return map_slab(slab, {&replica, 1});
 }
 
 int Volume::replace_slab(uint32_t slab, uint32_t server, uint32_t remote_key, uint64_t address, bool lost) {
   if (slab >= slab_count_ || server >= kMaxServers) return EINVAL;
+  const std::lock_guard lock(control_);
+  SlabPlace place;
+  place.generation = slabs_[slab].generation() + 1;
   if (lost) {
-    // Unmapped first: from here on no operation starts, and one that ends finds another version.
-    publish(slabs_[slab], 0, 0, 0, false);
-    const uint64_t first = (uint64_t{slab} << slab_shift_) / kPage;
-    const uint64_t count = std::min(slab_size(), exported_.size - first * kPage) / kPage;
+    // Unmapped first: from here on no operation starts, and one that ends finds another generation.
+    slabs_[slab].publish(place);
+    const uint64_t first = first_page(slab);
+    const uint64_t count = pages_of(slab);
     if (pages_.lose(first, count) > 0) return EBUSY;
     // A claim that ended between the two looks is caught by the second one.
     if (pages_.lose(first, count) > 0) return EBUSY;
   }
-  publish(slabs_[slab], server, remote_key, address, true);
+  place.count = 1;
+  place.replicas[0] = {address, remote_key, static_cast<uint16_t>(server), true};
+  slabs_[slab].publish(place);
+  return 0;
+}
+
+int Volume::add_replica(uint32_t slab, const Replica& replica) {
+  if (slab >= slab_count_ || replica.server >= kMaxServers || !exclusive_writes_) return EINVAL;
+  const std::lock_guard lock(control_);
+  if (failed(replica.server)) return EHOSTDOWN;
+  SlabPlace place = slabs_[slab].read();
+  if (place.find(replica.server) != nullptr) return EEXIST;
+  if (place.count == kMaxReplicas) return ENOSPC;
+  const Replica* const end = place.replicas.data() + place.count;
+  if (std::none_of(std::as_const(place.replicas).data(), end,
+                   [this](const Replica& each) { return each.live && !failed(each.server); }))
+    return ENODATA;
+  place.replicas[place.count] = replica;
+  place.replicas[place.count++].live = false;
+  slabs_[slab].publish(place);
+  return 0;
+}
+
+int Volume::drop_replica(uint32_t slab, uint32_t server) {
+  if (slab >= slab_count_) return EINVAL;
+  const std::lock_guard lock(control_);
+  SlabPlace place = slabs_[slab].read();
+  auto* const end = place.replicas.data() + place.count;
+  auto* const kept =
+      std::remove_if(place.replicas.data(), end, [=](const Replica& each) { return each.server == server; });
+  if (kept == end) return ENOENT;
+  place.count--;
+  slabs_[slab].publish(place);
+  return 0;
+}
+
+int Volume::promote_replica(uint32_t slab, uint32_t server) {
+  if (slab >= slab_count_) return EINVAL;
+  const std::lock_guard lock(control_);
+  SlabPlace place = slabs_[slab].read();
+  if (place.find(server) == nullptr) return ENOENT;
+  if (failed(server)) return EHOSTDOWN;
+  for (uint32_t i = 0; i < place.count; i++) {
+    if (place.replicas[i].server == server) place.replicas[i].live = true;
+  }
+  slabs_[slab].publish(place);
   return 0;
 }
 

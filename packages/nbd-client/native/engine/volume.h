@@ -1,4 +1,4 @@
-// A volume: its slabs, which server holds each, which servers have failed, and its page map.
+// A volume: its slabs, which servers hold each, which servers have failed, and its page map.
 // Shared by all lanes; the control path changes it while they run, and they never wait for it.
 #pragma once
 
@@ -6,11 +6,14 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <string>
 
 #include "engine/limits.h"
 #include "engine/page_bits.h"
 #include "engine/page_map.h"
+#include "engine/slab_record.h"
 #include "protocol/request.h"
 
 namespace rdmakit::nbd {
@@ -19,16 +22,10 @@ struct VolumeOptions {
   uint64_t size = 0;
   uint64_t slab_size = 64 << 20;
   bool read_only = false;
+  // Slabs may have several places (see exclusive_writes()).
+  bool replicated = false;
   std::string page_map_file;
   bool prefault = false;
-};
-
-struct SlabPlace {
-  uint64_t address = 0;  // of the slab's first byte at the server
-  uint32_t remote_key = 0;
-  uint32_t server = 0;
-  uint32_t version = 0;  // changes with each mapping
-  bool mapped = false;
 };
 
 class Volume {
@@ -41,51 +38,67 @@ class Volume {
   uint32_t slabs() const { return slab_count_; }
   PageMap& pages() { return pages_; }
   const PageMap& pages() const { return pages_; }
+  uint64_t first_page(uint32_t slab) const { return (uint64_t{slab} << slab_shift_) / kPage; }
+  uint64_t pages_of(uint32_t slab) const;
 
   // ---- hot path: by lanes ----
   // Whole pages become zeros. `provisioned`: the client wants no holes there (WRITE_ZEROES with NO_HOLE).
   void clear(uint64_t page, uint64_t count, bool provisioned);
+  // The same up to the first claimed page: of how many pages.
+  uint64_t clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned);
   // What BLOCK_STATUS tells of the pages from `page` on: kState… flags, and of how many pages they hold, at
   // least 1 and at most `limit`.
   uint32_t allocation(uint64_t page, uint64_t limit, uint64_t& run) const;
-  SlabPlace place(uint64_t offset) const;
-  uint32_t version(uint64_t offset) const { return slabs_[offset >> slab_shift_].version.load(); }
+  // A WRITE that claims its pages looks at the place after the claim. Whoever fills a replica looks at
+  // the pages after the record that names it was published. One of the two sees the other's change.
+  SlabPlace place(uint64_t offset) const { return slabs_[offset >> slab_shift_].read(); }
+  uint32_t generation(uint64_t offset) const { return slabs_[offset >> slab_shift_].generation(); }
   uint64_t left_in_slab(uint64_t offset) const { return slab_size() - (offset & (slab_size() - 1)); }
-  // Ends a claim after its write completed. False: the slab moved meanwhile, so what was written is gone.
-  bool settle(uint64_t page, uint64_t count, uint32_t version, PageState to);
+  uint64_t within_slab(uint64_t offset) const { return offset & (slab_size() - 1); }
+  // Every WRITE claims its pages, not only the first to each: replicas get overlapping WRITEs in one
+  // order, and a replica can be filled while WRITEs go on.
+  bool exclusive_writes() const { return exclusive_writes_; }
+  // Ends a claim after its write completed. False: the slab was replaced meanwhile, so what was written
+  // is gone.
+  bool settle(uint64_t page, uint64_t count, uint32_t generation, PageState to);
   bool failed(uint32_t server) const { return failed_[server].load(std::memory_order_acquire); }
   // Grows with each failure; a lane that sees it changed looks at failed() of its servers.
   uint32_t failures() const { return failures_.load(std::memory_order_acquire); }
+  // Grows with each synchronize(); see Epochs in rdma_queue.h.
+  uint64_t epoch() const { return epoch_.load(std::memory_order_acquire); }
 
-  // ---- control ----
-  // EINVAL: out of range; EEXIST: mapped already.
+  // ---- control, any thread ----
+  // EINVAL: out of range, or two on one server; EEXIST: mapped already.
+  int map_slab(uint32_t slab, std::span<const Replica> replicas);
   int map_slab(uint32_t slab, uint32_t server, uint32_t remote_key, uint64_t address);
   // EINVAL; EBUSY (contents lost only): first writes to the old place are still ending; the slab stays
   // unmapped, call again.
   int replace_slab(uint32_t slab, uint32_t server, uint32_t remote_key, uint64_t address, bool lost);
-  // True for the first caller. Any thread.
+  // To be filled. EINVAL; EEXIST: the server holds one; ENOSPC; EHOSTDOWN; ENODATA: no live one to fill
+  // it from.
+  int add_replica(uint32_t slab, const Replica& replica);
+  // EINVAL, ENOENT.
+  int drop_replica(uint32_t slab, uint32_t server);
+  // Makes a filled replica live. EINVAL, ENOENT; EHOSTDOWN: it missed a write.
+  int promote_replica(uint32_t slab, uint32_t server);
+  // True for the first caller.
   bool fail(uint32_t server);
+  uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
 
  private:
-  struct Slab {
-    // Two places, so that a reader never waits for the writer: place[version % 2] is valid while
-    // `version` stands; the next mapping is written to the other one. Version 0: never mapped.
-    std::atomic<uint32_t> version{0};
-    std::array<std::atomic<uint64_t>, 2> address{};
-    std::array<std::atomic<uint64_t>, 2> key_and_server{};  // key << 32 | mapped << 31 | server
-  };
-  void publish(Slab& slab, uint32_t server, uint32_t remote_key, uint64_t address, bool mapped);
-
   Export exported_;
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
-  std::unique_ptr<Slab[]> slabs_;
+  bool exclusive_writes_ = false;
+  std::unique_ptr<SlabRecord[]> slabs_;
+  std::mutex control_;  // one writer of records at a time; lanes never take it
   PageMap pages_;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
   PageBits provisioned_;
   std::array<std::atomic<bool>, kMaxServers> failed_{};
   std::atomic<uint32_t> failures_{0};
+  std::atomic<uint64_t> epoch_{0};
 };
 
 }  // namespace rdmakit::nbd

@@ -1,0 +1,104 @@
+// How operations end: the answer to the request, the end of the claim, and the memory, each at its time.
+//
+//   WRITE   acknowledged (--ack one)  the request has its answer, the pages stay claimed
+//           decided                   the claim ends, the request has its answer
+//           over                      the memory is free
+//   READ    decided                   nobody can serve it: the request has its answer
+//           over                      the data are there; or, if its server failed, it moves to another one
+#include "engine/connection.h"
+
+namespace rdmakit::nbd {
+
+// ---- hot path begins: no allocation, no log, no lock, no system call ----
+
+void Connection::operation_acknowledged(Operation& operation, uint64_t now) {
+  now_ = now;
+  answer(operation, true);
+}
+
+void Connection::operation_decided(Operation& operation, bool succeeded, uint64_t now) {
+  now_ = now;
+  if (operation.kind == Operation::Kind::read) {
+    if (succeeded || (!operation.doomed && may_move(operation))) return;
+    fail_request(operation.request, kEio, operation.offset);
+    reply_if_ready(operation.request);
+    return;
+  }
+  if (operation.claimed) {
+    // What was acknowledged and is nowhere now is lost; what was not is as it was before.
+    const PageState to = succeeded                ? PageState::written
+                         : operation.acknowledged ? PageState::lost
+                                                  : operation.claimed_from;
+    if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
+      succeeded = false;
+  } else if (volume_.generation(operation.offset) != operation.generation) {
+    succeeded = false;  // the slab was replaced meanwhile: the bytes are at its old place
+  }
+  answer(operation, succeeded);
+}
+
+void Connection::operation_over(Operation& operation) {
+  if (operation.kind != Operation::Kind::read) {
+    if (operation.chunk != kNone) input_.unpin(operation.chunk);
+    rdma_.give_back(operation);
+  } else if (!operation.kept && !operation.doomed && may_move(operation)) {
+    moving_.push_back(&operation);
+  } else {
+    finish_read(operation, operation.kept);
+  }
+}
+
+bool Connection::may_move(const Operation& operation) const {
+  if (!open_ || slots_[operation.request].error != kOk) return false;
+  const SlabPlace place = volume_.place(operation.offset);
+  return place.generation == operation.generation && rdma_.readable(place) != nullptr;
+}
+
+// Once for each operation; it does not belong to its request any more.
+void Connection::answer(Operation& operation, bool succeeded) {
+  const uint16_t index = operation.request;
+  if (index == kNone) return;
+  operation.request = kNone;
+  slots_[index].outstanding--;
+  if (!succeeded) fail_request(index, kEio, operation.offset);
+  reply_if_ready(index);
+  release_if_done(index);
+}
+
+void Connection::finish_unposted(Operation& operation, bool succeeded) {
+  answer(operation, succeeded);
+  if (operation.chunk != kNone) input_.unpin(operation.chunk);
+  rdma_.give_back(operation);
+}
+
+void Connection::finish_read(Operation& operation, bool succeeded) {
+  const uint16_t index = operation.request;
+  RequestSlot& slot = slots_[index];
+  slot.outstanding--;
+  slot.pending[operation.part]--;
+  if (!succeeded) fail_request(index, kEio, operation.offset);
+  update_parts(slot);
+  reply_if_ready(index);
+  release_if_done(index);
+  rdma_.give_back(operation);
+}
+
+// READs whose server failed, to another replica. Their pages may have changed since; that was while the
+// request was open, so whatever a live replica holds is right.
+bool Connection::move_reads() {
+  for (Operation* operation : moving_) {
+    const SlabPlace place = volume_.place(operation->offset);
+    const Replica* replica = place.generation == operation->generation ? rdma_.readable(place) : nullptr;
+    if (replica == nullptr || slots_[operation->request].error != kOk) {
+      finish_read(*operation, false);
+    } else {
+      rdma_.chain_read(*operation, *replica, now_);
+    }
+  }
+  moving_.clear();
+  return true;
+}
+
+// ---- hot path ends ----
+
+}  // namespace rdmakit::nbd

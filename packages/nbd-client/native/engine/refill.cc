@@ -1,0 +1,147 @@
+#include "engine/refill.h"
+
+#include <algorithm>
+
+namespace rdmakit::nbd {
+
+namespace {
+constexpr uint64_t kChunkPages = kOutputChunk / kPage;
+constexpr uint64_t kSecond = 1'000'000'000;
+}  // namespace
+
+Refill::Refill(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second)
+    : volume_(volume), arena_(arena), rdma_(rdma), rate_(bytes_per_second) {
+  turned_.reserve(kChunks);
+}
+
+void Refill::begin(uint32_t slab, uint32_t server) {
+  busy_ = true;
+  slab_ = slab;
+  server_ = server;
+  cursor_ = volume_.first_page(slab);
+  end_ = cursor_ + volume_.pages_of(slab);
+  failure_ = nullptr;
+  statistics_.slab.set(slab);
+  statistics_.pages.set(end_ - cursor_);
+  statistics_.pages_done.set(0);
+  statistics_.active.set(1);
+}
+
+bool Refill::ended(Outcome& outcome) {
+  if (!ended_) return false;
+  ended_ = false;
+  outcome = {slab_, server_, failure_};
+  return true;
+}
+
+// ---- hot path begins: claims hold up the lanes, so the rules are theirs ----
+
+bool Refill::step(uint64_t now) {
+  waits_for_page_ = waits_for_rate_ = false;
+  if (!busy_) return false;
+  bool moved = !turned_.empty();
+  for (Operation* operation : turned_) turn(*operation, now);
+  turned_.clear();
+  while (failure_ == nullptr && cursor_ < end_ && free_chunks_.size() > 0) {
+    waits_for_rate_ = now < allowed_at_;
+    if (waits_for_rate_ || !start_chunk(now)) break;
+    moved = true;
+  }
+  statistics_.pages_done.set(cursor_ - volume_.first_page(slab_));
+  if (free_chunks_.size() == kChunks && (failure_ != nullptr || cursor_ == end_)) {
+    finish();
+    moved = true;
+  }
+  return moved;
+}
+
+// False: it must wait for a page.
+bool Refill::start_chunk(uint64_t now) {
+  PageMap& pages = volume_.pages();
+  const PageState state = pages.get(cursor_);
+  if (state == PageState::claimed) {
+    waits_for_page_ = true;
+    return false;
+  }
+  if (state != PageState::written) {
+    cursor_ += pages.run(cursor_, end_ - cursor_, state);
+    return true;
+  }
+  const uint64_t claimed = pages.claim(cursor_, std::min(kChunkPages, end_ - cursor_), state);
+  if (claimed == 0) return true;
+  const SlabPlace place = volume_.place(cursor_ * kPage);
+  const Replica* target = place.find(server_);
+  const Replica* source = rdma_.readable(place);
+  if (target == nullptr || target->live || source == nullptr || !rdma_.usable(server_)) {
+    volume_.settle(cursor_, claimed, place.generation, state);
+    failure_ = source == nullptr ? "no live replica is left to fill it from" : "the replica is gone";
+    return true;
+  }
+  const uint16_t chunk = free_chunks_.pop();
+  Operation& operation = rdma_.take(Operation::Kind::read);
+  operation.chunk = chunk;
+  operation.offset = cursor_ * kPage;
+  operation.length = static_cast<uint32_t>(claimed * kPage);
+  operation.memory = arena_.output_chunk(chunk);
+  operation.claimed = true;
+  operation.generation = place.generation;
+  rdma_.chain_read(operation, *source, now);
+  cursor_ += claimed;
+  if (rate_ != 0) allowed_at_ = std::max(allowed_at_, now) + operation.length * kSecond / rate_;
+  return true;
+}
+
+// A READ is over: its pages go to the replica that is filled.
+void Refill::turn(Operation& operation, uint64_t now) {
+  const SlabPlace place = volume_.place(operation.offset);
+  const Replica* target = place.find(server_);
+  if (failure_ == nullptr && (target == nullptr || target->live || !rdma_.usable(server_)))
+    failure_ = "the replica is gone";
+  if (failure_ != nullptr) {
+    end_claim(operation);
+    operation.kept = false;
+    return operation_over(operation);
+  }
+  operation.kind = Operation::Kind::write;
+  rdma_.chain_write(operation, *target, now);
+}
+
+void Refill::end_claim(Operation& operation) {
+  volume_.settle(operation.first_page(), operation.page_count(), operation.generation, PageState::written);
+  operation.claimed = false;
+}
+
+// The claim ends as soon as the outcome is known: a page that could not be copied is as good as before.
+void Refill::operation_decided(Operation& operation, bool succeeded) {
+  if (operation.kind == Operation::Kind::read) {
+    if (succeeded) return;
+    // Once more, from another live replica if there is one.
+    cursor_ = std::min(cursor_, operation.first_page());
+  } else if (succeeded) {
+    statistics_.bytes.add(operation.length);
+  } else if (failure_ == nullptr) {
+    failure_ = "its server has failed";
+  }
+  end_claim(operation);
+}
+
+void Refill::operation_over(Operation& operation) {
+  if (operation.kind == Operation::Kind::read && operation.kept) {
+    turned_.push_back(&operation);
+    return;
+  }
+  free_chunks_.push(operation.chunk);
+  rdma_.give_back(operation);
+}
+
+// ---- hot path ends ----
+
+void Refill::finish() {
+  if (failure_ == nullptr && volume_.promote_replica(slab_, server_) != 0) failure_ = "its server has failed";
+  if (failure_ == nullptr) statistics_.slabs.add();
+  statistics_.active.set(0);
+  busy_ = false;
+  ended_ = true;
+}
+
+}  // namespace rdmakit::nbd

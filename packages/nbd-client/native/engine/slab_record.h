@@ -1,0 +1,96 @@
+// Where a slab is: the record that control publishes and lanes read without a lock.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "engine/limits.h"
+
+namespace rdmakit::nbd {
+
+// One copy of a slab.
+struct Replica {
+  uint64_t address = 0;  // of the slab's first byte at the server
+  uint32_t remote_key = 0;
+  uint16_t server = 0;
+  bool live = false;  // it holds every written page; else it is being filled: written, never read
+};
+
+struct SlabPlace {
+  // Changes when what was written to the old place does not count any more.
+  uint32_t generation = 0;
+  uint32_t count = 0;  // 0: not mapped
+  std::array<Replica, kMaxReplicas> replicas{};
+
+  bool mapped() const { return count > 0; }
+  const Replica* find(uint32_t server) const {
+    for (uint32_t i = 0; i < count; i++) {
+      if (replicas[i].server == server) return &replicas[i];
+    }
+    return nullptr;
+  }
+};
+
+// Two places, so that a reader never waits for the writer: copies_[version % 2] is valid while the
+// version stands; the next record is written to the other one. Version 0: never mapped. One writer at a
+// time.
+class SlabRecord {
+ public:
+  bool ever_mapped() const { return version_.load() != 0; }
+  uint32_t generation() const { return generation_.load(); }
+
+  // ---- hot path ----
+  SlabPlace read() const {
+    SlabPlace place;
+    // Sequentially consistent: see Volume::place.
+    uint32_t version = version_.load();
+    while (version != 0) {
+      const Copy& copy = copies_[version % 2];
+      const uint64_t head = copy.head.load(std::memory_order_acquire);
+      place.generation = static_cast<uint32_t>(head >> 32);
+      place.count = static_cast<uint32_t>(head) % (kMaxReplicas + 1);  // in bounds even when torn
+      for (uint32_t i = 0; i < place.count; i++) {
+        const uint64_t packed = copy.key_and_server[i].load(std::memory_order_acquire);
+        place.replicas[i] = {copy.address[i].load(std::memory_order_acquire),
+                             static_cast<uint32_t>(packed >> 32), static_cast<uint16_t>(packed % kLive),
+                             (packed & kLive) != 0};
+      }
+      const uint32_t again = version_.load(std::memory_order_acquire);
+      if (again == version) break;
+      version = again;
+    }
+    return place;
+  }
+
+  // ---- control ----
+  void publish(const SlabPlace& place) {
+    uint32_t next = version_.load() + 1;
+    if (next == 0) next = 2;  // 0 means never mapped, and the parity must change
+    Copy& copy = copies_[next % 2];
+    copy.head.store(uint64_t{place.generation} << 32 | place.count, std::memory_order_release);
+    for (uint32_t i = 0; i < place.count; i++) {
+      const Replica& replica = place.replicas[i];
+      copy.address[i].store(replica.address, std::memory_order_release);
+      copy.key_and_server[i].store(
+          uint64_t{replica.remote_key} << 32 | (replica.live ? kLive : 0) | replica.server,
+          std::memory_order_release);
+    }
+    generation_.store(place.generation);
+    version_.store(next);
+  }
+
+ private:
+  static constexpr uint64_t kLive = 1 << 16;
+  struct Copy {
+    std::atomic<uint64_t> head{0};  // generation << 32 | count
+    std::array<std::atomic<uint64_t>, kMaxReplicas> address{};
+    std::array<std::atomic<uint64_t>, kMaxReplicas> key_and_server{};  // key << 32 | live << 16 | server
+  };
+
+  std::atomic<uint32_t> version_{0};
+  std::atomic<uint32_t> generation_{0};
+  std::array<Copy, 2> copies_;
+};
+
+}  // namespace rdmakit::nbd
