@@ -82,9 +82,25 @@ void read_chunks(int fd, std::vector<uint8_t>& data) {
   }
 }
 
-void run(const char* name, bool fenced, bool structured) {
+// A refill of slab 0 from the start, and then the death of the server that it took the slab from.
+void disturb(TestVolume& volume, uint64_t request) {
+  Volume& slabs = volume.engine->volume();
+  if (request == kRequests100k / 4) {
+    Volume::Dropped dropped;
+    std::string why;
+    CHECK(slabs.drop_replica(0, 1, dropped) == 0 &&
+          slabs.add_replica(0, volume.replica(0, volume.shape.replicas)) == 0);
+    CHECK(volume.engine->refill(0, volume.shape.replicas, why) == 0);
+  }
+  if (request == kRequests100k / 2) volume.servers[1]->set_mode(Server::Mode::dead);
+}
+
+void run(const char* name, bool fenced, bool structured, uint32_t replicas) {
   Shape shape;
   shape.fenced = fenced;
+  shape.replicas = replicas;
+  shape.servers = replicas + 1;
+  shape.refill_lane = replicas > 1;
   TestVolume volume(shape);
   const std::string path = "/tmp/nbd_allocation." + std::to_string(getpid());
   std::string why;
@@ -101,6 +117,7 @@ void run(const char* name, bool fenced, bool structured) {
     std::vector<uint8_t> data(4 << 20);
     SimpleReply reply;
     for (uint64_t i = 0; i < kRequests100k; i++, answered++) {
+      if (replicas > 1) disturb(volume, i);
       if (structured) {
         read_chunks(fd, data);
         continue;
@@ -135,13 +152,17 @@ void run(const char* name, bool fenced, bool structured) {
   receiver.join();
   armed = false;
   const LaneStatistics& statistics = volume.engine->lane(0).statistics();
-  std::printf("%s: %llu requests, %llu RDMA operations, %llu allocations\n", name,
+  std::printf("%s, %u replicas: %llu requests, %llu RDMA operations, %llu allocations\n", name, replicas,
               static_cast<unsigned long long>(kRequests100k),
               static_cast<unsigned long long>(statistics.rdma_reads.get() + statistics.rdma_writes.get() +
                                               statistics.rdma_fences.get()),
               static_cast<unsigned long long>(allocations.load()));
   CHECK(allocations == 0);
   CHECK((statistics.rdma_fences.get() > 0) == fenced);
+  if (replicas > 1) {
+    volume.wait_for(Event::Type::slab_refilled);
+    CHECK(volume.engine->volume().failed(1));
+  }
   if (!structured) close(fd);
 }
 
@@ -157,9 +178,12 @@ int main() {
     armed = false;
   }).join();
   CHECK(allocations.exchange(0) > 0);
-  run("plain", false, false);
-  run("with fences", true, false);
-  run("structured replies", false, true);
+  run("plain", false, false, 1);
+  run("with fences", true, false, 1);
+  run("structured replies", false, true, 1);
+  run("plain", false, false, 2);
+  run("with fences", true, false, 3);
+  run("structured replies", false, true, 2);
   std::printf("ok\n");
   return 0;
 }

@@ -18,6 +18,10 @@ export interface AttachOptions {
   readonly swapPriority: number | undefined
   /** seconds */
   readonly operationTimeout: number
+  readonly replicas: number
+  readonly acknowledge: 'all' | 'one'
+  /** bytes per second; 0: no limit */
+  readonly refillRate: number
   readonly signal: AbortSignal
 }
 
@@ -63,10 +67,13 @@ export async function attach(options: AttachOptions): Promise<number> {
     servers: options.servers,
     size: options.size,
     lanes: options.connections,
+    replicas: options.replicas,
     signal: options.signal,
     progress: say,
     engine: {
       operationTimeout: options.operationTimeout * 1000,
+      acknowledge: options.acknowledge,
+      refillRate: options.refillRate,
       prefault: options.swap,
       ioFlusher: options.swap,
     },
@@ -95,8 +102,9 @@ function connectKernel(volume: Volume, options: AttachOptions): string {
       size: options.size,
       serverFlags: volume.engine.exportFlags,
       sockets,
-      // Above the engine's own deadline: the engine says what failed, the kernel only that time is up.
-      timeout: options.operationTimeout + 6,
+      // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
+      // READ may have to try each replica.
+      timeout: options.operationTimeout * options.replicas + 6,
       // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
       deadConnectionTimeout: 0,
       identifier: `rdmakit-${process.pid}`,

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
-import { parseSizeInUnits } from '@rdmakit/swap-server'
+import { parseSize, parseSizeInUnits } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
-import { Command, InvalidArgumentError } from 'commander'
+import { Command, InvalidArgumentError, Option } from 'commander'
 import type { TlsOptions } from './engine.js'
 import { checkExports, parseExport } from './exports.js'
 
@@ -24,6 +24,9 @@ interface VolumeOptions {
   size: string
   connections: number
   timeout: number
+  replicas: number
+  ack: 'all' | 'one'
+  refillRate: string
 }
 
 /** Checks what can be checked before anything is opened. */
@@ -35,6 +38,9 @@ function volumeOf(options: VolumeOptions) {
     size: parseSizeInUnits(options.size, '--size', 4096),
     connections: options.connections,
     operationTimeout: options.timeout,
+    replicas: options.replicas,
+    acknowledge: options.ack,
+    refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
 
@@ -112,6 +118,25 @@ const withVolume = (command: Command) =>
       'a remote operation slower than this fails its server',
       whole('--timeout', 1, 600),
       4,
+    )
+    .option(
+      '--replicas <n>',
+      'copies of each page, on different servers, so that n - 1 of them may fail',
+      whole('--replicas', 1, 3),
+      1,
+    )
+    .addOption(
+      new Option(
+        '--ack <when>',
+        'answer a write when all replicas have it, or one (which may lose it with that one)',
+      )
+        .choices(['all', 'one'])
+        .default('all'),
+    )
+    .option(
+      '--refill-rate <size>',
+      'per second, at most, when a replica is filled after a failure; 0: no limit',
+      '64M',
     )
 
 withVolume(program.command('serve'))

@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os'
 import {
+  type NativeDropped,
   type NativeEngine,
   type NativeEvent,
   type NativeLaneRequirements,
@@ -76,6 +77,18 @@ export interface BlockEngineOptions {
    */
   readonly ioFlusher?: boolean
   /**
+   * Slabs may have several replicas; every write then claims its pages (docs/page-service.md). Default
+   * false: one place for each slab.
+   */
+  readonly replicated?: boolean
+  /**
+   * When a write to several replicas is answered: `all` (default), when every live one has it; `one`, when
+   * the first has it, which may then be lost with that server (EIO, never old data).
+   */
+  readonly acknowledge?: 'all' | 'one'
+  /** bytes per second that {@link BlockEngine.refill} copies at most; default 0, no limit */
+  readonly refillRate?: number
+  /**
    * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
    * which pages were written. Created when missing, refused with EINVAL when it is of another size.
    * Default: memory of this process; a successor would then read zeros.
@@ -148,6 +161,7 @@ export interface Lane {
   readonly warnings: readonly string[]
 }
 
+export type DroppedReplica = NativeDropped
 export type EngineEvent = NativeEvent
 export type LaneStatistics = NativeLaneStatistics
 export type EngineStatistics = NativeStatistics
@@ -166,6 +180,8 @@ export class BlockEngine {
   readonly exportFlags: number
   readonly #engine: NativeEngine
   readonly #listeners = new Map<string, Set<(event: EngineEvent) => void>>()
+  /** what still waits for an event of the engine */
+  readonly #waiting = new Set<(failure?: Error) => void>()
   #closing: Promise<void> | undefined
 
   /** @throws EINVAL: an option out of range; ENOMEM or another errno: the page map cannot be had */
@@ -182,6 +198,9 @@ export class BlockEngine {
         maxSpin: options.maxSpin ?? (availableParallelism() < 4 ? 10 : 50),
         prefault: options.prefault ?? false,
         ioFlusher: options.ioFlusher ?? false,
+        replicated: options.replicated ?? false,
+        acknowledge: options.acknowledge ?? 'all',
+        refillRate: BigInt(options.refillRate ?? 0),
         pageMap: options.pageMap ?? '',
         exports: (options.exports ?? [{}]).map((each) => ({
           name: each.name ?? '',
@@ -214,12 +233,13 @@ export class BlockEngine {
   }
 
   /**
-   * Says where slab `index` is, for the first time. Requests that touch a slab never mapped are
-   * answered EIO when they need it (a READ of pages never written does not).
+   * Says where slab `index` is, for the first time: 1 to 3 replicas on different servers, more than one only
+   * in a replicated volume. Requests that touch a slab never mapped are answered EIO when they need it (a
+   * READ of pages never written does not).
    * @throws EEXIST: it is mapped already; EINVAL: index or mapping out of range
    */
-  mapSlab(index: number, { server, remoteKey, address }: SlabMapping): void {
-    native.mapSlab(this.#engine, index, server, remoteKey, address)
+  mapSlab(index: number, ...replicas: SlabMapping[]): void {
+    native.mapSlab(this.#engine, index, replicas)
   }
 
   /**
@@ -229,8 +249,48 @@ export class BlockEngine {
    * @throws EBUSY (`lost` only): first writes to the old place are still ending. The slab is unmapped
    *   and answers EIO; call again in a moment.
    */
-  replaceSlab(index: number, { server, remoteKey, address }: SlabMapping, contents: 'kept' | 'lost'): void {
-    native.replaceSlab(this.#engine, index, server, remoteKey, address, contents === 'lost')
+  replaceSlab(index: number, place: SlabMapping, contents: 'kept' | 'lost'): void {
+    native.replaceSlab(this.#engine, index, place, contents === 'lost')
+  }
+
+  /**
+   * Gives slab `index` one more replica, which is written from now on and read after {@link refill}. Every
+   * lane must reach its server: {@link connectServer}, then {@link synchronize}, then this.
+   * @throws EINVAL: not a replicated volume; EEXIST: that server holds one; ENOSPC: it has 3; EHOSTDOWN: that
+   *   server has failed; ENODATA: no live replica is left
+   */
+  addReplica(index: number, replica: SlabMapping): void {
+    native.addReplica(this.#engine, index, replica)
+  }
+
+  /**
+   * Slab `index` has no replica at `server` any more. Its memory may be given back after
+   * {@link synchronize}; before that, operations may still be under way to it.
+   * @throws ENOENT: it has none there
+   */
+  dropReplica(index: number, server: number): DroppedReplica {
+    return native.dropReplica(this.#engine, index, server)
+  }
+
+  /**
+   * Fills the replica of slab `index` at `server` from a live one, while lanes go on, and makes it live.
+   * @throws EBUSY: another refill is under way; ENOTCONN: there is no refill lane; EIO: it failed, and why
+   */
+  async refill(index: number, server: number): Promise<void> {
+    native.refill(this.#engine, index, server)
+    await this.#outcome(['slabRefilled', 'refillFailed'], (event) =>
+      event.type === 'refillFailed' ? Object.assign(new Error(event.reason), { code: 'EIO' }) : true,
+    )
+  }
+
+  /**
+   * Resolves when nothing that started before this call is under way any more, so that no operation uses a
+   * place that was dropped or replaced before, and every lane knows each server that it was connected to.
+   * Takes as long as the slowest operation, which the operation timeout bounds.
+   */
+  async synchronize(): Promise<void> {
+    const epoch = native.synchronize(this.#engine)
+    await this.#outcome(['synchronized'], (event) => event.type === 'synchronized' && event.epoch >= epoch)
   }
 
   /**
@@ -238,13 +298,15 @@ export class BlockEngine {
    * @throws EINVAL: a handle of the wrong kind, an arena too small; ENOSPC: 64 lanes exist
    */
   addLane(resources: LaneResources): Lane {
-    return native.addLane(
-      this.#engine,
-      resources.completionQueue.handle,
-      resources.channel?.handle,
-      resources.queuePairs.map((queuePair) => queuePair?.handle),
-      resources.memoryRegions.map((region) => region.handle),
-    )
+    return native.addLane(this.#engine, ...laneHandles(resources))
+  }
+
+  /**
+   * Starts the thread that {@link refill} needs; one for the engine. Its index is for {@link connectServer}.
+   * @throws EEXIST: there is one; EINVAL as addLane
+   */
+  addRefillLane(resources: LaneResources): Lane {
+    return native.addRefillLane(this.#engine, ...laneHandles(resources))
   }
 
   /**
@@ -304,7 +366,9 @@ export class BlockEngine {
    *   flushed; its memory stays registered
    */
   close(timeout = 5000): Promise<void> {
-    this.#closing ??= native.close(this.#engine, timeout)
+    this.#closing ??= native.close(this.#engine, timeout).finally(() => {
+      for (const end of [...this.#waiting]) end(closed())
+    })
     return this.#closing
   }
 
@@ -312,9 +376,40 @@ export class BlockEngine {
     await this.close()
   }
 
+  /** The end that the first of these events brings which `judge` does not call false. */
+  #outcome(types: EngineEvent['type'][], judge: (event: EngineEvent) => boolean | Error): Promise<void> {
+    return new Promise((resolve, reject) => {
+      const end = (failure?: Error) => {
+        for (const stop of stops) stop()
+        this.#waiting.delete(end)
+        if (failure === undefined) resolve()
+        else reject(failure)
+      }
+      const stops = types.map((type) =>
+        this.on(type, (event) => {
+          const verdict = judge(event)
+          if (verdict !== false) end(verdict === true ? undefined : verdict)
+        }),
+      )
+      this.#waiting.add(end)
+      if (this.#closing !== undefined) end(closed())
+    })
+  }
+
   #emit(event: EngineEvent): void {
     for (const listener of this.#listeners.get(event.type) ?? []) listener(event)
   }
+}
+
+const closed = () => Object.assign(new Error('the engine was closed'), { code: 'ECANCELED' })
+
+function laneHandles({ completionQueue, channel, queuePairs, memoryRegions }: LaneResources) {
+  return [
+    completionQueue.handle,
+    channel?.handle,
+    queuePairs.map((queuePair) => queuePair?.handle),
+    memoryRegions.map((region) => region.handle),
+  ] as const
 }
 
 export type Safety = NativeSafety

@@ -15,4 +15,6 @@ export {
 } from './engine.js'
 export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'
 export { type ServeOptions, serve } from './serve.js'
-export { Volume, type VolumeOptions, type VolumeServer } from './volume.js'
+export type { SlabState } from './slab-table.js'
+export { type ServerFailure, Volume, type VolumeOptions } from './volume.js'
+export type { VolumeServer } from './volume-server.js'

@@ -33,6 +33,9 @@ export interface NativeEngineOptions {
   maxSpin: number
   prefault: boolean
   ioFlusher: boolean
+  replicated: boolean
+  acknowledge: 'all' | 'one'
+  refillRate: bigint
   pageMap: string
   exports: NativeExport[]
   minimumBlockSize: number
@@ -80,6 +83,40 @@ export interface NativeLaneStatistics {
   writeLatency: NativeHistogram
 }
 
+/** Sums of all lanes. */
+export interface NativeServerStatistics {
+  server: number
+  reads: number
+  writes: number
+  bytesRead: number
+  bytesWritten: number
+  outstandingOperations: number
+}
+
+export interface NativeRefillStatistics {
+  /** a slab is being filled; slab, pagesDone and pages are about it, or about the last one */
+  active: boolean
+  slab: number
+  pagesDone: number
+  pages: number
+  slabsFilled: number
+  bytesCopied: number
+}
+
+/** Where a slab's bytes are. */
+export interface NativeReplica {
+  server: number
+  remoteKey: number
+  address: bigint
+}
+
+export interface NativeDropped {
+  /** it could be read */
+  wasLive: boolean
+  /** other replicas that can be, also those of servers that have failed */
+  liveLeft: number
+}
+
 export interface NativeStatistics {
   failedServers: number[]
   writtenPages: number
@@ -87,6 +124,8 @@ export interface NativeStatistics {
   handshakes: number
   handshakesRefused: number
   lanes: NativeLaneStatistics[]
+  servers: NativeServerStatistics[]
+  refill: NativeRefillStatistics | null
 }
 
 export type NativeEvent =
@@ -97,6 +136,9 @@ export type NativeEvent =
   | { type: 'laneIdle'; lane: number }
   | { type: 'handshakeRefused'; peer: string; reason: string }
   | { type: 'listenerFailed'; address: string; reason: string }
+  | { type: 'slabRefilled'; slab: number; server: number }
+  | { type: 'refillFailed'; slab: number; server: number; reason: string }
+  | { type: 'synchronized'; epoch: number }
 
 export interface NativeSafety {
   name: string
@@ -122,16 +164,20 @@ export interface NativeBinding {
   laneRequirements(): NativeLaneRequirements
   createEngine(options: NativeEngineOptions, sink: (event: NativeEvent) => void): NativeEngine
   exportFlags(engine: NativeEngine): number
-  mapSlab(engine: NativeEngine, slab: number, server: number, remoteKey: number, address: bigint): void
-  replaceSlab(
-    engine: NativeEngine,
-    slab: number,
-    server: number,
-    remoteKey: number,
-    address: bigint,
-    contentsLost: boolean,
-  ): void
+  mapSlab(engine: NativeEngine, slab: number, replicas: NativeReplica[]): void
+  replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
+  addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
+  dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
+  refill(engine: NativeEngine, slab: number, server: number): void
+  synchronize(engine: NativeEngine): number
   addLane(
+    engine: NativeEngine,
+    completionQueue: VerbsHandle,
+    channel: VerbsHandle | undefined,
+    queuePairs: (VerbsHandle | undefined)[],
+    memoryRegions: VerbsHandle[],
+  ): { index: number; warnings: string[] }
+  addRefillLane(
     engine: NativeEngine,
     completionQueue: VerbsHandle,
     channel: VerbsHandle | undefined,

@@ -3,6 +3,7 @@ import { createServer, request, type Server } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { EngineStatistics } from './engine.js'
+import type { SlabState } from './slab-table.js'
 
 /** What a running nbd-client tells of itself. */
 export interface ClientStatus {
@@ -14,7 +15,19 @@ export interface ClientStatus {
   readonly size: number
   readonly swap: boolean
   readonly uptimeSeconds: number
-  readonly servers: readonly { uri: string; slabs: number; state: 'up' | 'failed'; reason?: string }[]
+  /** wanted of each slab */
+  readonly replicas: number
+  /** slabs in each state */
+  readonly slabs: Readonly<Record<SlabState, number>>
+  readonly servers: readonly {
+    uri: string
+    /** that the volume has there */
+    slabs: number
+    /** of more, allocated ahead of use */
+    spares: number
+    state: 'up' | 'failed'
+    reason?: string
+  }[]
   readonly statistics: EngineStatistics
 }
 

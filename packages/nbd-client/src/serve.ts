@@ -16,6 +16,10 @@ export interface ServeOptions {
   readonly tls: TlsOptions | undefined
   /** seconds */
   readonly operationTimeout: number
+  readonly replicas: number
+  readonly acknowledge: 'all' | 'one'
+  /** bytes per second; 0: no limit */
+  readonly refillRate: number
   readonly signal: AbortSignal
 }
 
@@ -28,6 +32,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     servers: options.servers,
     size: options.size,
     lanes: options.connections,
+    replicas: options.replicas,
     signal: options.signal,
     progress: say,
     engine: {
@@ -35,6 +40,8 @@ export async function serve(options: ServeOptions): Promise<number> {
       minimumBlockSize: options.minimumBlockSize,
       ...(options.tls === undefined ? {} : { tls: options.tls }),
       operationTimeout: options.operationTimeout * 1000,
+      acknowledge: options.acknowledge,
+      refillRate: options.refillRate,
     },
   })
   let control: ControlSocket | undefined

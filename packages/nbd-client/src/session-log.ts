@@ -10,29 +10,41 @@ export function say(line: string): void {
 
 /** Tells of each lost server, once, with what is lost. */
 export function reportFailures(volume: Volume): void {
-  volume.onServerFailure(({ session, slabs, failure }) =>
-    say(
-      `lost ${session.uri}: ${failure}; ${formatSize(slabs * session.slabSize)} of the volume now answer with I/O errors`,
-    ),
-  )
+  volume.onServerFailure(({ server, reason, degraded, lost }) => {
+    const consequences = [
+      lost > 0 || degraded === 0
+        ? `${formatSize(lost)} of the volume now answer with I/O errors`
+        : 'nothing of the volume is lost',
+      ...(degraded > 0 ? [`${formatSize(degraded)} have a replica less and are refilled elsewhere`] : []),
+    ]
+    say(`lost ${server.session.uri}: ${reason}; ${consequences.join('; ')}`)
+  })
 }
 
 export function statusOf(
   volume: Volume,
   fixed: { mode: ClientStatus['mode']; target: string; swap: boolean },
 ): ClientStatus {
+  const { servers } = volume
+  const statistics = volume.engine.statistics()
   return {
     pid: process.pid,
     ...fixed,
     size: volume.size,
     uptimeSeconds: Math.round(process.uptime()),
-    servers: volume.servers.map(({ session, slabs, failure }) => ({
-      uri: session.uri,
-      slabs,
-      state: failure === undefined ? 'up' : 'failed',
-      ...(failure === undefined ? {} : { reason: failure }),
-    })),
-    statistics: volume.engine.statistics(),
+    replicas: volume.replicas,
+    slabs: volume.slabs,
+    servers: servers
+      // A server that came back is another one with the same addresses.
+      .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))
+      .map(({ session, slabs, spares, failure }) => ({
+        uri: session.uri,
+        slabs,
+        spares,
+        state: failure === undefined ? 'up' : 'failed',
+        ...(failure === undefined ? {} : { reason: failure }),
+      })),
+    statistics,
   }
 }
 

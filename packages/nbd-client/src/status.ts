@@ -1,6 +1,15 @@
 import { formatSize } from '@rdmakit/swap-server'
-import { runningClients } from './runtime.js'
+import { type ClientStatus, runningClients } from './runtime.js'
 import { totals } from './session-log.js'
+
+/** `16 mapped`, `13 mapped, 2 degraded, 1 refilling (43%)`. */
+function slabsOf({ slabs, statistics: { refill } }: ClientStatus): string {
+  const parts = Object.entries(slabs)
+    .filter(([, count]) => count > 0)
+    .map(([state, count]) => `${count} ${state}`)
+  const progress = refill?.active ? ` (${Math.floor((100 * refill.pagesDone) / refill.pages)}%)` : ''
+  return parts.join(', ') + progress
+}
 
 /** Prints what runs here: a table, or one JSON array. */
 export async function printStatus(json: boolean): Promise<void> {
@@ -23,12 +32,13 @@ export async function printStatus(json: boolean): Promise<void> {
       formatSize(total.bytesRead),
       formatSize(total.bytesWritten),
       String(total.errors),
+      slabsOf(client),
       client.servers
         .map(({ uri, state, reason }) => (state === 'up' ? uri : `${uri} (failed: ${reason})`))
         .join(', '),
     ]
   })
-  const header = ['TARGET', 'PID', 'MODE', 'SIZE', 'READ', 'WRITTEN', 'ERRORS', 'SERVERS']
+  const header = ['TARGET', 'PID', 'MODE', 'SIZE', 'READ', 'WRITTEN', 'ERRORS', 'SLABS', 'SERVERS']
   const widths = header.map((name, column) =>
     Math.max(name.length, ...rows.map((row) => row[column]?.length ?? 0)),
   )

@@ -1,12 +1,11 @@
-import { formatSize, type RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
-import {
-  type CompletionChannel,
-  type CompletionQueue,
-  type Context,
-  type ProtectionDomain,
-  UsageError,
-} from '@rdmakit/verbs'
+import { formatSize, SwapServerSession } from '@rdmakit/swap-server'
+import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
 import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
+import { LaneEnds, type RunningLane } from './lane-ends.js'
+import { fits, placeSlabs } from './placement.js'
+import { Repair } from './repair.js'
+import { type SlabState, SlabTable } from './slab-table.js'
+import { VolumeServer } from './volume-server.js'
 
 export interface VolumeOptions {
   /** one entry for each server: its URIs, tried in order until one answers */
@@ -15,25 +14,30 @@ export interface VolumeOptions {
   readonly size: number
   /** NBD connections that can be served at once, 1 … 64 */
   readonly lanes: number
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
+  /** copies of each slab, on different servers: 1 (default) to 3 */
+  readonly replicas?: number
+  /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
+  readonly spares?: number
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'replicated'>
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
 }
 
-/** A server of a volume and what the volume holds there. */
-export interface VolumeServer {
-  readonly session: SwapServerSession
-  readonly slabs: number
-  /** why it is gone; undefined while it lives */
-  readonly failure: string | undefined
+/** What the failure of a server means for the volume. */
+export interface ServerFailure {
+  readonly server: VolumeServer
+  readonly reason: string
+  /** bytes that have a replica less and can still be read */
+  readonly degraded: number
+  /** bytes of which no copy is left */
+  readonly lost: number
 }
 
-interface ServerEntry {
-  readonly session: SwapServerSession
-  slabs: number
-  failure: string | undefined
-}
+/** Milliseconds from one call to a server that has failed to the next. */
+const RECALL_MS = 2_000
+/** Server indexes of an engine. */
+const MAX_SERVERS = 1024
 
 /**
  * Remote memory as a block device: sessions with swap-servers, slabs placed on them, and the engine
@@ -42,19 +46,45 @@ interface ServerEntry {
 export class Volume {
   readonly engine: BlockEngine
   readonly size: number
-  readonly lanes: Lane[] = []
-  readonly #servers: ServerEntry[]
-  readonly #onFailure = new Set<(server: VolumeServer) => void>()
+  readonly replicas: number
+  readonly #options: VolumeOptions
+  readonly #servers: VolumeServer[]
+  readonly #table: SlabTable
+  readonly #repair: Repair
+  readonly #lanes: RunningLane[] = []
+  readonly #onFailure = new Set<(failure: ServerFailure) => void>()
   readonly #context: Context
   readonly #protectionDomain: ProtectionDomain
+  readonly #progress: (step: string) => void
+  readonly #ending = new AbortController()
+  readonly #calls = new Set<Promise<void>>()
+  /** all lanes are there */
+  #open = false
   #closing: Promise<void> | undefined
 
-  private constructor(sessions: SwapServerSession[], slabSize: number, options: VolumeOptions) {
+  private constructor(servers: VolumeServer[], slabSize: number, options: VolumeOptions) {
     this.size = options.size
-    this.#servers = sessions.map((session) => ({ session, slabs: 0, failure: undefined }))
-    this.#context = (sessions[0] as SwapServerSession).context
+    this.replicas = options.replicas ?? 1
+    this.#options = options
+    this.#progress = options.progress ?? (() => {})
+    this.#servers = servers
+    this.#context = (servers[0] as VolumeServer).session.context
     this.#protectionDomain = this.#context.allocateProtectionDomain()
-    this.engine = new BlockEngine({ ...options.engine, size: options.size, slabSize })
+    this.engine = new BlockEngine({
+      ...options.engine,
+      size: options.size,
+      slabSize,
+      replicated: this.replicas > 1,
+    })
+    this.#table = new SlabTable(this.engine, this.replicas)
+    this.#repair = new Repair({
+      engine: this.engine,
+      table: this.#table,
+      servers,
+      spares: options.spares ?? (this.replicas > 1 ? 1 : 0),
+      repaired: (slabs) => this.#progress(`${formatSize(slabs * slabSize)} of the volume repaired`),
+      failed: (reason) => this.#progress(`repair: ${reason}`),
+    })
   }
 
   /**
@@ -64,31 +94,49 @@ export class Volume {
    */
   static async open(options: VolumeOptions): Promise<Volume> {
     const progress = options.progress ?? (() => {})
-    const sessions: SwapServerSession[] = []
+    const servers: VolumeServer[] = []
     let volume: Volume | undefined
     try {
       for (const uris of options.servers) {
         progress(`connecting to ${uris.join(' or ')}`)
-        sessions.push(
-          await SwapServerSession.open(uris, options.signal === undefined ? {} : { signal: options.signal }),
+        const session = await SwapServerSession.open(
+          uris,
+          options.signal === undefined ? {} : { signal: options.signal },
         )
+        servers.push(new VolumeServer(servers.length, uris, session))
       }
-      const slabSize = commonSlabSize(sessions)
-      checkRoom(sessions, options.size, slabSize)
-      volume = new Volume(sessions, slabSize, options)
-      await volume.#placeSlabs(slabSize, progress)
-      volume.#watchServers()
-      for (let i = 0; i < options.lanes; i++) await volume.#addLane()
-      return volume
+      const slabSize = commonSlabSize(servers.map(({ session }) => session))
+      checkRoom(servers, options, slabSize)
+      const made = new Volume(servers, slabSize, options)
+      volume = made
+      await made.#placeSlabs(slabSize)
+      for (const server of servers) made.#watch(server)
+      made.engine.on('serverFailed', ({ server, reason }) => made.#fail(server, reason))
+      for (let i = 0; i < options.lanes; i++) await made.#addLane(false)
+      if (made.replicas > 1) await made.#addLane(true)
+      made.#open = true
+      made.#repair.wake()
+      return made
     } catch (failure) {
       if (volume !== undefined) await volume.close()
-      else await Promise.all(sessions.map((session) => session.close()))
+      else await Promise.all(servers.map(({ session }) => session.close()))
       throw failure
     }
   }
 
+  /** Every incarnation of every server, by index. */
   get servers(): readonly VolumeServer[] {
     return this.#servers
+  }
+
+  /** Lanes that serve connections. */
+  get lanes(): readonly Lane[] {
+    return this.#lanes.map(({ lane }) => lane).slice(0, this.#options.lanes)
+  }
+
+  /** How many slabs are in each state. */
+  get slabs(): Readonly<Record<SlabState, number>> {
+    return this.#table.count()
   }
 
   /** True when no server is left: every request for a written page fails. */
@@ -97,7 +145,7 @@ export class Volume {
   }
 
   /** Calls `listener` once for each server that is lost. */
-  onServerFailure(listener: (server: VolumeServer) => void): void {
+  onServerFailure(listener: (failure: ServerFailure) => void): void {
     this.#onFailure.add(listener)
   }
 
@@ -105,8 +153,11 @@ export class Volume {
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
       this.#onFailure.clear()
+      this.#ending.abort(new Error('the volume was closed'))
       try {
         await this.engine.close(timeout)
+        await this.#repair.close()
+        await Promise.all(this.#calls)
       } finally {
         await Promise.all(this.#servers.map(({ session }) => session.close()))
         this.#protectionDomain.close()
@@ -119,38 +170,29 @@ export class Volume {
     await this.close()
   }
 
-  /** Spreads the slabs: each goes to the server with the most room left. */
-  async #placeSlabs(slabSize: number, progress: (step: string) => void): Promise<void> {
-    const room = this.#servers.map(({ session }) => session.freeSlabs)
-    const places: number[] = []
-    for (let slab = 0; slab < this.engine.slabCount; slab++) {
-      const server = room.indexOf(Math.max(...room))
-      places.push(server)
-      room[server] = (room[server] as number) - 1
-    }
-    for (const [index, server] of this.#servers.entries()) {
-      const mine = places.flatMap((place, slab) => (place === index ? [slab] : []))
-      // In small batches, so that a large volume shows its progress.
-      for (let done = 0; done < mine.length; done += 8) {
-        const batch = mine.slice(done, done + 8)
-        const remote = await server.session.allocate(batch.length)
-        for (const [i, slab] of batch.entries()) this.#map(slab, index, remote[i] as RemoteSlab)
-        server.slabs += batch.length
-        progress(
-          `${server.session.uri}: ${formatSize(server.slabs * slabSize)} of ${formatSize(mine.length * slabSize)} allocated`,
+  /** Spreads the slabs by the power of two choices. */
+  async #placeSlabs(slabSize: number): Promise<void> {
+    const places = placeSlabs(
+      this.#servers.map(({ room }) => room),
+      this.engine.slabCount,
+      this.replicas,
+    )
+    for (const [slab, place] of places.entries()) {
+      const servers = place.map((index) => this.#servers[index] as VolumeServer)
+      this.#table.map(
+        slab,
+        await Promise.all(servers.map(async (server) => ({ server, remote: await server.take() }))),
+      )
+      // In steps, so that a large volume shows its progress.
+      if ((slab + 1) % 8 === 0 || slab + 1 === places.length)
+        this.#progress(
+          `${formatSize((slab + 1) * slabSize)} of ${formatSize(places.length * slabSize)} allocated on ${this.#servers.map(({ session, slabs }) => `${session.uri}: ${slabs}`).join(', ')} slabs`,
         )
-      }
     }
   }
 
-  #map(slab: number, server: number, { remoteKey, address }: RemoteSlab): void {
-    this.engine.mapSlab(slab, { server, remoteKey, address })
-  }
-
-  #watchServers(): void {
-    for (const [index, { session }] of this.#servers.entries())
-      void session.lost.then((reason) => this.#fail(index, reason))
-    this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
+  #watch(server: VolumeServer): void {
+    void server.session.lost.then((reason) => this.#fail(server.index, reason))
   }
 
   #fail(index: number, reason: string): void {
@@ -158,31 +200,78 @@ export class Volume {
     if (server === undefined || server.failure !== undefined || this.#closing !== undefined) return
     server.failure = reason
     this.engine.failServer(index, reason)
-    for (const listener of this.#onFailure) listener(server)
+    const { degraded, lost } = this.#table.dropServer(server)
+    const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
+    for (const listener of this.#onFailure)
+      listener({ server, reason, degraded: bytes(degraded), lost: bytes(lost) })
+    this.#repair.wake()
+    const call = this.#callBack(server).finally(() => this.#calls.delete(call))
+    this.#calls.add(call)
   }
 
-  /** One NBD connection's verbs objects: a completion queue, a queue pair per server, an arena. */
-  async #addLane(): Promise<void> {
-    const needs = BlockEngine.laneRequirements()
-    const channel: CompletionChannel = this.#context.createCompletionChannel()
-    const completionQueue: CompletionQueue = this.#context.createCompletionQueue({
-      entries: needs.completionQueueEntries,
-      channel,
-      progress: 'manual',
-    })
-    const arena = await this.#protectionDomain.allocateMemoryRegion(needs.arenaBytes, ['local-write'])
-    const queuePairs = []
-    for (const { session } of this.#servers)
-      queuePairs.push(
-        await session.connectData(this.#protectionDomain, {
-          sendQueue: completionQueue,
-          maxSend: needs.sendQueueDepth,
-          maxReceive: 1,
-          maxInlineData: needs.maxInlineData,
-        }),
-      )
-    this.lanes.push(this.engine.addLane({ completionQueue, channel, queuePairs, memoryRegions: [arena] }))
+  /** Calls a server that failed until it answers: it joins with a new index and empty memory. */
+  async #callBack(gone: VolumeServer): Promise<void> {
+    const { signal } = this.#ending
+    void gone.session.close().catch(() => {})
+    while (await waited(RECALL_MS, signal)) {
+      if (!this.#open) continue
+      let session: SwapServerSession | undefined
+      try {
+        session = await SwapServerSession.open(gone.uris, { signal })
+        if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
+          throw new UsageError('it came back with another slab size or device')
+        await this.#join(gone.uris, session)
+        return
+      } catch (failure) {
+        await session?.close()
+        if (signal.aborted) return
+        if (failure instanceof UsageError)
+          return this.#progress(`${gone.uris.join(' or ')}: ${failure.message}; it stays out`)
+      }
+    }
   }
+
+  async #join(uris: readonly string[], session: SwapServerSession): Promise<void> {
+    const index = this.#servers.length
+    if (index >= MAX_SERVERS) throw new UsageError('too many failures of servers in one volume')
+    // Before anything is awaited, so that the index is taken; without a slab it is nobody's replica.
+    const server = new VolumeServer(index, uris, session)
+    server.failure = 'it is joining'
+    this.#servers.push(server)
+    for (const { lane, ends } of this.#lanes)
+      this.engine.connectServer(lane.index, index, await ends.connect(session))
+    await this.engine.synchronize()
+    server.failure = undefined
+    this.#watch(server)
+    this.#progress(`${session.uri} takes part again, with empty memory`)
+    this.#repair.wake()
+  }
+
+  /** One NBD connection's verbs objects, or the refill lane's. */
+  async #addLane(refills: boolean): Promise<void> {
+    const ends = await LaneEnds.open(this.#context, this.#protectionDomain)
+    const queuePairs = []
+    for (const { session, failure } of this.#servers)
+      queuePairs.push(failure === undefined ? await ends.connect(session) : null)
+    const resources = ends.resources(queuePairs)
+    const lane = refills ? this.engine.addRefillLane(resources) : this.engine.addLane(resources)
+    this.#lanes.push({ lane, ends })
+  }
+}
+
+/** @returns false when `signal` aborted */
+function waited(ms: number, signal: AbortSignal): Promise<boolean> {
+  if (signal.aborted) return Promise.resolve(false)
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', end)
+      resolve(!signal.aborted)
+    }
+    const timer = setTimeout(end, ms)
+    timer.unref()
+    signal.addEventListener('abort', end)
+  })
 }
 
 function commonSlabSize(sessions: readonly SwapServerSession[]): number {
@@ -201,11 +290,23 @@ function commonSlabSize(sessions: readonly SwapServerSession[]): number {
   return first.slabSize
 }
 
-function checkRoom(sessions: readonly SwapServerSession[], size: number, slabSize: number): void {
-  const needed = Math.ceil(size / slabSize)
-  const free = sessions.reduce((sum, session) => sum + session.freeSlabs, 0)
-  if (free < needed)
+function checkRoom(servers: readonly VolumeServer[], options: VolumeOptions, slabSize: number): void {
+  const { size, replicas = 1 } = options
+  if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
+    throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
+  if (servers.length < replicas)
     throw new UsageError(
-      `server too small: ${sessions.map(({ uri }) => uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}; choose a smaller --size, start the server with more --memory, or add a --server`,
+      `${replicas} replicas of each slab need ${replicas} servers and there are ${servers.length}; add a --server, or choose fewer --replicas`,
     )
+  const epochs = new Set(servers.map(({ session }) => session.epoch))
+  if (epochs.size < servers.length)
+    throw new UsageError('two --server options lead to the same server; write its addresses with commas')
+  const needed = Math.ceil(size / slabSize)
+  const room = servers.map((server) => server.room)
+  if (fits(room, needed, replicas)) return
+  const free = room.reduce((sum, each) => sum + each, 0)
+  const copies = replicas === 1 ? '' : ` in each of ${replicas} replicas on different servers`
+  throw new UsageError(
+    `server too small: ${servers.map(({ session }) => session.uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, start the server with more --memory, or add a --server`,
+  )
 }

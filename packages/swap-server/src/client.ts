@@ -50,7 +50,6 @@ export class SwapServerSession {
   /** bytes */
   readonly slabSize: number
   readonly totalSlabs: number
-  readonly freeSlabs: number
   /** settles once with the reason why the session ended; never rejects */
   readonly lost: Promise<string>
   readonly #control: RingConnection
@@ -59,6 +58,7 @@ export class SwapServerSession {
   readonly #data = new Set<ConnectionId>()
   #heartbeat: NodeJS.Timeout | undefined
   #closed = false
+  #freeSlabs: number
 
   private constructor(uri: string, connection: RingConnection, hello: control.HelloReply.$Properties) {
     this.uri = uri
@@ -66,7 +66,7 @@ export class SwapServerSession {
     this.epoch = hello.epoch ?? ''
     this.slabSize = Number(hello.slabSize)
     this.totalSlabs = Number(hello.totalSlabs)
-    this.freeSlabs = Number(hello.freeSlabs)
+    this.#freeSlabs = Number(hello.freeSlabs)
     this.#token = hello.token ?? new Uint8Array()
     this.lost = this.#lost.promise
     void connection.closed.then((reason) => this.#lose(reason?.message ?? 'the server closed the session'))
@@ -110,6 +110,11 @@ export class SwapServerSession {
     }
   }
 
+  /** slabs that the server can still lend, as it said last: with hello and each heartbeat */
+  get freeSlabs(): number {
+    return this.#freeSlabs
+  }
+
   /** The device that the session runs on; data connections use the same. */
   get context(): Context {
     return this.#control.context
@@ -128,13 +133,16 @@ export class SwapServerSession {
       if (received.length !== wanted)
         throw new SwapServerError('EPROTO', `the server gave ${received.length} slabs instead of ${wanted}`)
       for (const slab of received) slabs.push(remoteSlab(slab, this.slabSize))
+      this.#freeSlabs = Math.max(0, this.#freeSlabs - received.length)
     }
     return slabs
   }
 
   /** Gives slabs back. Nothing may be in flight to them. */
   async free(slabs: readonly RemoteSlab[]): Promise<void> {
-    if (slabs.length > 0) await this.#ask({ free: { ids: slabs.map(({ id }) => id) } })
+    if (slabs.length === 0) return
+    await this.#ask({ free: { ids: slabs.map(({ id }) => id) } })
+    this.#freeSlabs += slabs.length
   }
 
   async query(): Promise<control.QueryReply.$Properties> {
@@ -190,6 +198,7 @@ export class SwapServerSession {
       waiting = true
       try {
         const { heartbeat } = await this.#ask({ heartbeat: {} }, timeout)
+        this.#freeSlabs = Number(heartbeat?.freeSlabs ?? this.#freeSlabs)
         if (heartbeat?.epoch !== this.epoch) this.#lose('the server was restarted and its memory is empty')
       } catch (failure) {
         if (!this.#closed) this.#lose(`no heartbeat: ${(failure as Error).message}`)

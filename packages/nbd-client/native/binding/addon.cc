@@ -28,7 +28,12 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("exportFlags", export_flags);
   add("mapSlab", map_slab);
   add("replaceSlab", replace_slab);
+  add("addReplica", add_replica);
+  add("dropReplica", drop_replica);
+  add("refill", refill);
+  add("synchronize", synchronize);
   add("addLane", add_lane);
+  add("addRefillLane", add_refill_lane);
   add("connectServer", connect_server);
   add("failServer", fail_server);
   add("listenUnix", listen_unix);

@@ -8,28 +8,11 @@ Napi::Value export_flags(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), to_engine(info[0]).volume().exported().flags);
 }
 
-void map_slab(const Napi::CallbackInfo& info) {
-  const int error =
-      to_engine(info[0]).volume().map_slab(to_uint32(info[1], "slab"), to_uint32(info[2], "server"),
-                                           to_uint32(info[3], "remoteKey"), to_uint64(info[4], "address"));
-  check(info.Env(), error, "mapSlab",
-        error == EEXIST ? "the slab is mapped already" : "slab or server out of range");
-}
+namespace {
 
-void replace_slab(const Napi::CallbackInfo& info) {
-  const int error = to_engine(info[0]).volume().replace_slab(
-      to_uint32(info[1], "slab"), to_uint32(info[2], "server"), to_uint32(info[3], "remoteKey"),
-      to_uint64(info[4], "address"), info[5].ToBoolean());
-  check(info.Env(), error, "replaceSlab",
-        error == EBUSY ? "first writes to the old place are still ending; the slab stays unmapped, call again"
-                       : "slab or server out of range");
-}
-
-Napi::Value add_lane(const Napi::CallbackInfo& info) {
-  const Napi::Env env = info.Env();
-  Engine& engine = to_engine(info[0]);
+LaneResources to_resources(const Napi::CallbackInfo& info) {
   if (!info[3].IsArray() || !info[4].IsArray())
-    throw Napi::TypeError::New(env, "queuePairs and memoryRegions must be arrays");
+    throw Napi::TypeError::New(info.Env(), "queuePairs and memoryRegions must be arrays");
   LaneResources resources;
   resources.cq = to_reference<CqRef>(info[1], HandleKind::completion_queue, "completionQueue");
   resources.channel = to_optional<ChannelRef>(info[2], HandleKind::completion_channel, "channel");
@@ -41,16 +24,37 @@ Napi::Value add_lane(const Napi::CallbackInfo& info) {
   for (uint32_t i = 0; i < regions.Length(); i++)
     resources.memory_regions.push_back(
         to_optional<MrRef>(regions.Get(i), HandleKind::memory_region, "memoryRegion"));
-  uint32_t index = 0;
-  std::vector<std::string> warnings;
-  std::string why;
-  check(env, engine.add_lane(std::move(resources), index, warnings, why), "addLane", why);
+  return resources;
+}
+
+Napi::Value describe_lane(Napi::Env env, uint32_t index, const std::vector<std::string>& warnings) {
   Napi::Object lane = Napi::Object::New(env);
   lane.Set("index", index);
   Napi::Array texts = Napi::Array::New(env, warnings.size());
   for (size_t i = 0; i < warnings.size(); i++) texts.Set(static_cast<uint32_t>(i), warnings[i]);
   lane.Set("warnings", texts);
   return lane;
+}
+
+}  // namespace
+
+Napi::Value add_lane(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  Engine& engine = to_engine(info[0]);
+  uint32_t index = 0;
+  std::vector<std::string> warnings;
+  std::string why;
+  check(env, engine.add_lane(to_resources(info), index, warnings, why), "addLane", why);
+  return describe_lane(env, index, warnings);
+}
+
+Napi::Value add_refill_lane(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  Engine& engine = to_engine(info[0]);
+  std::vector<std::string> warnings;
+  std::string why;
+  check(env, engine.add_refill_lane(to_resources(info), warnings, why), "addRefillLane", why);
+  return describe_lane(env, kRefillLane, warnings);
 }
 
 void connect_server(const Napi::CallbackInfo& info) {
@@ -67,6 +71,10 @@ void fail_server(const Napi::CallbackInfo& info) {
   const int error =
       to_engine(info[0]).fail_server(to_uint32(info[1], "server"), to_string(info[2], "reason"));
   check(info.Env(), error, "failServer", "server out of range");
+}
+
+Napi::Value synchronize(const Napi::CallbackInfo& info) {
+  return Napi::Number::New(info.Env(), static_cast<double>(to_engine(info[0]).synchronize()));
 }
 
 void listen_unix(const Napi::CallbackInfo& info) {

@@ -50,6 +50,21 @@ Napi::Object describe(Napi::Env env, const Event& event) {
       object.Set("address", event.subject.data());
       object.Set("reason", event.reason.data());
       break;
+    case Event::Type::slab_refilled:
+      object.Set("type", "slabRefilled");
+      object.Set("slab", event.slab);
+      object.Set("server", event.server);
+      break;
+    case Event::Type::refill_failed:
+      object.Set("type", "refillFailed");
+      object.Set("slab", event.slab);
+      object.Set("server", event.server);
+      object.Set("reason", event.reason.data());
+      break;
+    case Event::Type::synchronized:
+      object.Set("type", "synchronized");
+      object.Set("epoch", static_cast<double>(event.epoch));
+      break;
   }
   return object;
 }
@@ -88,6 +103,10 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.size = to_uint64(from.Get("size"), "size");
   options.volume.slab_size = to_uint64(from.Get("slabSize"), "slabSize");
   options.volume.read_only = from.Get("readOnly").ToBoolean();
+  options.volume.replicated = from.Get("replicated").ToBoolean();
+  options.acknowledge =
+      to_string(from.Get("acknowledge"), "acknowledge") == "one" ? Acknowledge::one : Acknowledge::all;
+  options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
   options.volume.prefault = from.Get("prefault").ToBoolean();
   options.exports = to_exports(from.Get("exports"));

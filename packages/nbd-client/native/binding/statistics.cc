@@ -66,6 +66,47 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
   return to;
 }
 
+// Sums of all lanes, for each server that any of them used.
+Napi::Array describe_servers(Napi::Env env, Engine& engine) {
+  const Lane* refills = engine.refill_lane();
+  Napi::Array servers = Napi::Array::New(env);
+  for (uint32_t server = 0; server < kMaxServers; server++) {
+    std::array<uint64_t, 5> sums{};
+    const auto add = [&](const Lane& lane) {
+      const ServerStatistics& from = lane.statistics(server);
+      size_t i = 0;
+      for (const Counter* each :
+           {&from.reads, &from.writes, &from.bytes_read, &from.bytes_written, &from.outstanding})
+        sums[i++] += each->get();
+    };
+    for (uint32_t i = 0; i < engine.lane_count(); i++) add(engine.lane(i));
+    if (refills != nullptr) add(*refills);
+    if (sums[0] + sums[1] == 0) continue;
+    Napi::Object to = Napi::Object::New(env);
+    to.Set("server", server);
+    size_t i = 0;
+    for (const char* name : {"reads", "writes", "bytesRead", "bytesWritten", "outstandingOperations"})
+      to.Set(name, number(sums[i++]));
+    servers.Set(servers.Length(), to);
+  }
+  return servers;
+}
+
+Napi::Value describe_refill(Napi::Env env, Engine& engine) {
+  const Lane* lane = engine.refill_lane();
+  if (lane == nullptr) return env.Null();
+  const RefillStatistics& from = lane->refill()->statistics();
+  Napi::Object to = Napi::Object::New(env);
+  const auto set = [&to](const char* name, const Counter& counter) { to.Set(name, number(counter.get())); };
+  to.Set("active", from.active.get() != 0);
+  set("slab", from.slab);
+  set("pagesDone", from.pages_done);
+  set("pages", from.pages);
+  set("slabsFilled", from.slabs);
+  set("bytesCopied", from.bytes);
+  return to;
+}
+
 }  // namespace
 
 Napi::Value statistics(const Napi::CallbackInfo& info) {
@@ -84,6 +125,8 @@ Napi::Value statistics(const Napi::CallbackInfo& info) {
   result.Set("handshakes", number(engine.acceptor().handshakes()));
   result.Set("handshakesRefused", number(engine.acceptor().refused()));
   result.Set("lanes", lanes);
+  result.Set("servers", describe_servers(env, engine));
+  result.Set("refill", describe_refill(env, engine));
   return result;
 }
 

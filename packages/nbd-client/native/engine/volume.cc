@@ -138,15 +138,19 @@ int Volume::add_replica(uint32_t slab, const Replica& replica) {
   return 0;
 }
 
-int Volume::drop_replica(uint32_t slab, uint32_t server) {
+int Volume::drop_replica(uint32_t slab, uint32_t server, Dropped& dropped) {
   if (slab >= slab_count_) return EINVAL;
   const std::lock_guard lock(control_);
   SlabPlace place = slabs_[slab].read();
-  auto* const end = place.replicas.data() + place.count;
-  auto* const kept =
-      std::remove_if(place.replicas.data(), end, [=](const Replica& each) { return each.server == server; });
-  if (kept == end) return ENOENT;
+  const Replica* const found = place.find(server);
+  if (found == nullptr) return ENOENT;
+  dropped.was_live = found->live;
+  std::copy(found + 1, std::as_const(place.replicas).data() + place.count,
+            place.replicas.data() + (found - place.replicas.data()));
   place.count--;
+  dropped.live_left =
+      static_cast<uint32_t>(std::count_if(place.replicas.data(), place.replicas.data() + place.count,
+                                          [](const Replica& each) { return each.live; }));
   slabs_[slab].publish(place);
   return 0;
 }

@@ -77,8 +77,13 @@ class Volume {
   // To be filled. EINVAL; EEXIST: the server holds one; ENOSPC; EHOSTDOWN; ENODATA: no live one to fill
   // it from.
   int add_replica(uint32_t slab, const Replica& replica);
+  // What drop_replica() found.
+  struct Dropped {
+    bool was_live = false;
+    uint32_t live_left = 0;  // on servers that have failed, too
+  };
   // EINVAL, ENOENT.
-  int drop_replica(uint32_t slab, uint32_t server);
+  int drop_replica(uint32_t slab, uint32_t server, Dropped& dropped);
   // Makes a filled replica live. EINVAL, ENOENT; EHOSTDOWN: it missed a write.
   int promote_replica(uint32_t slab, uint32_t server);
   // True for the first caller.

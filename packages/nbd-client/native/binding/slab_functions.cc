@@ -1,0 +1,86 @@
+// The slab table: where slabs are, as JavaScript decides it.
+#include <vector>
+
+#include "binding/convert.h"
+#include "binding/engine_object.h"
+
+namespace rdmakit::nbd::binding {
+
+namespace {
+
+uint16_t to_server(const Napi::Value& value) {
+  const uint32_t server = to_uint32(value, "server");
+  if (server >= kMaxServers) check(value.Env(), EINVAL, "slab", "slab or server out of range");
+  return static_cast<uint16_t>(server);
+}
+
+Replica to_replica(const Napi::Value& value) {
+  if (!value.IsObject()) throw Napi::TypeError::New(value.Env(), "expected where a slab is");
+  const auto from = value.As<Napi::Object>();
+  Replica replica;
+  replica.server = to_server(from.Get("server"));
+  replica.remote_key = to_uint32(from.Get("remoteKey"), "remoteKey");
+  replica.address = to_uint64(from.Get("address"), "address");
+  return replica;
+}
+
+const char* explain(int error) {
+  switch (error) {
+    case EEXIST:
+      return "it is there already";
+    case ENOENT:
+      return "the slab has no replica there";
+    case ENOSPC:
+      return "the slab has as many replicas as there may be";
+    case EHOSTDOWN:
+      return "that server index has failed";
+    case ENODATA:
+      return "no live replica is left to fill it from";
+    case EBUSY:
+      return "first writes to the old place are still ending; the slab stays unmapped, call again";
+    default:
+      return "slab or server out of range, or a volume without replicas";
+  }
+}
+
+}  // namespace
+
+void map_slab(const Napi::CallbackInfo& info) {
+  if (!info[2].IsArray()) throw Napi::TypeError::New(info.Env(), "expected an array of replicas");
+  const auto list = info[2].As<Napi::Array>();
+  std::vector<Replica> replicas;
+  for (uint32_t i = 0; i < list.Length(); i++) replicas.push_back(to_replica(list.Get(i)));
+  const int error = to_engine(info[0]).volume().map_slab(to_uint32(info[1], "slab"), replicas);
+  check(info.Env(), error, "mapSlab", explain(error));
+}
+
+void replace_slab(const Napi::CallbackInfo& info) {
+  const Replica place = to_replica(info[2]);
+  const int error = to_engine(info[0]).volume().replace_slab(
+      to_uint32(info[1], "slab"), place.server, place.remote_key, place.address, info[3].ToBoolean());
+  check(info.Env(), error, "replaceSlab", explain(error));
+}
+
+void add_replica(const Napi::CallbackInfo& info) {
+  const int error = to_engine(info[0]).volume().add_replica(to_uint32(info[1], "slab"), to_replica(info[2]));
+  check(info.Env(), error, "addReplica", explain(error));
+}
+
+Napi::Value drop_replica(const Napi::CallbackInfo& info) {
+  Volume::Dropped dropped;
+  const int error =
+      to_engine(info[0]).volume().drop_replica(to_uint32(info[1], "slab"), to_server(info[2]), dropped);
+  check(info.Env(), error, "dropReplica", explain(error));
+  Napi::Object result = Napi::Object::New(info.Env());
+  result.Set("wasLive", dropped.was_live);
+  result.Set("liveLeft", dropped.live_left);
+  return result;
+}
+
+void refill(const Napi::CallbackInfo& info) {
+  std::string why;
+  const int error = to_engine(info[0]).refill(to_uint32(info[1], "slab"), to_server(info[2]), why);
+  check(info.Env(), error, "refill", why);
+}
+
+}  // namespace rdmakit::nbd::binding

@@ -1,0 +1,106 @@
+import type { RemoteSlab } from '@rdmakit/swap-server'
+import type { BlockEngine, DroppedReplica } from './engine.js'
+import type { VolumeServer } from './volume-server.js'
+
+/** A copy of a slab, or one that becomes it. */
+export interface SlabReplica {
+  readonly server: VolumeServer
+  readonly remote: RemoteSlab
+  /** it holds every written page; else it is being filled */
+  live: boolean
+}
+
+/** `lost`: no copy is left; its written pages answer EIO until they are written anew. */
+export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'lost'
+
+/** Which server holds which slab: what the engine was told, so that control can decide what to tell it next. */
+export class SlabTable {
+  readonly replicas: number
+  readonly #engine: BlockEngine
+  readonly #slabs: SlabReplica[][]
+
+  constructor(engine: BlockEngine, replicas: number) {
+    this.replicas = replicas
+    this.#engine = engine
+    this.#slabs = Array.from({ length: engine.slabCount }, () => [])
+  }
+
+  /** @returns how many slabs are in each state */
+  count(): Record<SlabState, number> {
+    const counts = { mapped: 0, degraded: 0, refilling: 0, lost: 0 }
+    for (const slab of this.#slabs.keys()) counts[this.state(slab)]++
+    return counts
+  }
+
+  state(slab: number): SlabState {
+    const all = this.#of(slab)
+    const live = all.filter((replica) => replica.live).length
+    if (live === 0) return 'lost'
+    if (live >= this.replicas) return 'mapped'
+    return all.length > live ? 'refilling' : 'degraded'
+  }
+
+  /** Slabs in one of `states`, ascending. */
+  inState(...states: SlabState[]): number[] {
+    return [...this.#slabs.keys()].filter((slab) => states.includes(this.state(slab)))
+  }
+
+  /** Server indexes that hold a replica of `slab`. */
+  holders(slab: number): Set<number> {
+    return new Set(this.#of(slab).map(({ server }) => server.index))
+  }
+
+  /** The first places of a slab, all of them live. */
+  map(slab: number, places: readonly Omit<SlabReplica, 'live'>[]): void {
+    this.#engine.mapSlab(slab, ...places.map(mapping))
+    this.#slabs[slab] = places.map((place) => ({ ...place, live: true }))
+  }
+
+  /** An empty place for a slab that is lost. @throws EBUSY: call again in a moment */
+  replaceLost(slab: number, place: Omit<SlabReplica, 'live'>): void {
+    this.#engine.replaceSlab(slab, mapping(place), 'lost')
+    this.#slabs[slab] = [{ ...place, live: true }]
+  }
+
+  /** One more replica, to be filled. */
+  add(slab: number, place: Omit<SlabReplica, 'live'>): SlabReplica {
+    this.#engine.addReplica(slab, mapping(place))
+    const replica = { ...place, live: false }
+    this.#of(slab).push(replica)
+    return replica
+  }
+
+  /** Idempotent. */
+  drop(slab: number, replica: SlabReplica): DroppedReplica | undefined {
+    const all = this.#of(slab)
+    const at = all.indexOf(replica)
+    if (at < 0) return undefined
+    all.splice(at, 1)
+    return this.#engine.dropReplica(slab, replica.server.index)
+  }
+
+  /** Drops all replicas of a server that failed. @returns the slabs that had one, and those now lost */
+  dropServer(server: VolumeServer): { degraded: number[]; lost: number[] } {
+    const degraded: number[] = []
+    const lost: number[] = []
+    for (const slab of this.#slabs.keys()) {
+      const replica = this.#of(slab).find((each) => each.server === server)
+      if (replica === undefined) continue
+      // What is lost the engine knows: it makes a replica live before its event arrives here.
+      const dropped = this.drop(slab, replica)
+      if (dropped === undefined || dropped.liveLeft > 0) degraded.push(slab)
+      else if (dropped.wasLive) lost.push(slab)
+    }
+    return { degraded, lost }
+  }
+
+  #of(slab: number): SlabReplica[] {
+    const replicas = this.#slabs[slab]
+    if (replicas === undefined) throw new RangeError(`there is no slab ${slab}`)
+    return replicas
+  }
+}
+
+function mapping({ server, remote }: Omit<SlabReplica, 'live'>) {
+  return { server: server.index, remoteKey: remote.remoteKey, address: remote.address }
+}
