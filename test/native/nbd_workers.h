@@ -28,13 +28,14 @@ struct Stripe {
 // through different lanes: the races of first writes, and of zeros beside data.
 class Workers {
  public:
-  Workers(TestVolume& volume, uint32_t count) : volume_(volume) {
-    for (uint32_t i = 0; i < volume.shape.lanes; i++)
-      clients_.push_back(std::make_unique<Client>(volume.attach(i)));
-    const uint64_t each = volume.shape.size / count;
+  Workers(TestVolume& volume, uint32_t count) : Workers(volume.shape.size, sockets_of(volume), count) {}
+  // `sockets`: of clients in transmission phase, one for each lane; they are taken over.
+  Workers(uint64_t size, const std::vector<int>& sockets, uint32_t count) {
+    for (const int socket : sockets) clients_.push_back(std::make_unique<Client>(socket));
+    const uint64_t each = size / count;
     for (uint32_t i = 0; i < count; i++) {
       const uint64_t first = i == 0 ? 0 : i * each + 1234 + i;
-      const uint64_t end = i + 1 == count ? volume.shape.size : (i + 1) * each + 1234 + i + 1;
+      const uint64_t end = i + 1 == count ? size : (i + 1) * each + 1234 + i + 1;
       stripes_.push_back({first, std::vector<uint8_t>(end - first), std::vector<uint8_t>(end - first, 1)});
     }
   }
@@ -50,6 +51,11 @@ class Workers {
   std::atomic<uint64_t> done{0};  // operations
 
  private:
+  static std::vector<int> sockets_of(TestVolume& volume) {
+    std::vector<int> sockets;
+    for (uint32_t i = 0; i < volume.shape.lanes; i++) sockets.push_back(volume.attach(i));
+    return sockets;
+  }
   void work(Stripe& stripe, int operations, bool failures_expected, uint32_t largest, size_t seed) {
     std::mt19937_64 random(seed * 7919 + 1);
     std::vector<uint8_t> buffer(largest);
@@ -148,7 +154,6 @@ class Workers {
     return bytes;
   }
 
-  TestVolume& volume_;
   std::atomic<bool> gone_{false};  // the engine closed
   const std::vector<uint8_t> noise_ = noise();
   std::vector<std::unique_ptr<Client>> clients_;

@@ -184,7 +184,7 @@ bool Connection::begin_request() {
     // fence where the completion alone does not). The server's memory is the storage; nothing lies
     // between.
     // Neither has CACHE: what could be brought nearer would be a copy that other lanes must hear of.
-    if (request.command == kCmdTrim) clear_pages(slot.request);
+    if (request.command == kCmdTrim) clear_pages(index);
     if (request.command == kCmdWriteZeroes) write_zeroes(index);
     if (request.command == kCmdBlockStatus) report_status(index);
   }

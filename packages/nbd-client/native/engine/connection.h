@@ -105,9 +105,8 @@ class Connection {
   void update_parts(RequestSlot& slot);
 
   void write_zeroes(uint16_t index);
-  void zero_pages(uint16_t index);
   void zero_edge(uint16_t index, uint64_t offset, uint64_t length);
-  void clear_pages(const Request& request);
+  void clear_pages(uint16_t index);
   void start(Operation& operation);
   bool advance(Operation& operation);
   bool fill_with_zeroes(uint64_t page);

@@ -123,36 +123,16 @@ bool Connection::fill_with_zeroes(uint64_t page) {
   return true;
 }
 
-// Whole pages only: TRIM may leave its edges as they are.
-void Connection::clear_pages(const Request& request) {
-  const uint64_t first = (request.offset + kPage - 1) / kPage;
-  const uint64_t end = (request.offset + request.length) / kPage;
-  if (first < end) volume_.clear(first, end - first, (request.flags & kCmdFlagNoHole) != 0);
-}
-
-// Whole pages cost no network.
-void Connection::write_zeroes(uint16_t index) {
-  const Request& request = slots_[index].request;
-  if (volume_.exclusive_writes()) {
-    zero_pages(index);
-  } else {
-    clear_pages(request);
-  }
-  const uint64_t end = request.offset + request.length;
-  const uint64_t first_page_end = (request.offset / kPage + 1) * kPage;
-  if (request.offset % kPage != 0 || end < first_page_end)
-    zero_edge(index, request.offset, std::min(end, first_page_end) - request.offset);
-  const uint64_t last_page = end / kPage * kPage;
-  if (end % kPage != 0 && last_page > request.offset) zero_edge(index, last_page, end - last_page);
-}
-
-void Connection::zero_pages(uint16_t index) {
+// Whole pages only: TRIM may leave its edges as they are. In a volume with exclusive writes it waits for
+// claims (see PageMap).
+void Connection::clear_pages(uint16_t index) {
   const Request& request = slots_[index].request;
   const uint64_t first = (request.offset + kPage - 1) / kPage;
   const uint64_t end = (request.offset + request.length) / kPage;
   if (first >= end) return;
-  const uint64_t cleared =
-      volume_.clear_until_claimed(first, end - first, (request.flags & kCmdFlagNoHole) != 0);
+  const bool provisioned = (request.flags & kCmdFlagNoHole) != 0;
+  if (!volume_.exclusive_writes()) return volume_.clear(first, end - first, provisioned);
+  const uint64_t cleared = volume_.clear_until_claimed(first, end - first, provisioned);
   if (first + cleared == end) return;
   Operation& operation = rdma_.take(Operation::Kind::zero_pages);
   operation.request = index;
@@ -160,6 +140,18 @@ void Connection::zero_pages(uint16_t index) {
   operation.length = static_cast<uint32_t>((end - first - cleared) * kPage);
   slots_[index].outstanding++;
   start(operation);
+}
+
+// Whole pages cost no network.
+void Connection::write_zeroes(uint16_t index) {
+  const Request& request = slots_[index].request;
+  clear_pages(index);
+  const uint64_t end = request.offset + request.length;
+  const uint64_t first_page_end = (request.offset / kPage + 1) * kPage;
+  if (request.offset % kPage != 0 || end < first_page_end)
+    zero_edge(index, request.offset, std::min(end, first_page_end) - request.offset);
+  const uint64_t last_page = end / kPage * kPage;
+  if (end % kPage != 0 && last_page > request.offset) zero_edge(index, last_page, end - last_page);
 }
 
 void Connection::zero_edge(uint16_t index, uint64_t offset, uint64_t length) {

@@ -20,7 +20,7 @@ struct Operation {
     write,       // payload -> slab
     zero_edge,   // zeros -> part of a page of the slab (WRITE_ZEROES)
     zero_fill,   // zeros -> a whole claimed page, before a part of it is written; belongs to no request
-    zero_pages,  // whole pages become unset (WRITE_ZEROES); no work request, but it may wait for claims
+    zero_pages,  // whole pages become unset ; no work request, but it may wait for claims
     fence,       // confirms the writes before it (see RdmaQueue)
   };
   enum class Stage : uint8_t { free, waiting, chained, posted, over };

@@ -31,8 +31,8 @@
 //     no order. A clear() in between is an order too: the WRITE came first.
 //  6. A failed claim goes back to what it was: nobody was told that the page changed.
 //  7. In a volume with exclusive writes, writes to `written` pages claim them too (written -> claimed), and
-//     so does the refill of a replica. Its claim belongs to no WRITE, so WRITE_ZEROES waits for it
-//     (clear_until_claimed) where rule 2 would let it pass; a TRIM may still do nothing.
+//     so does the refill of a replica. Its claim belongs to no WRITE, so WRITE_ZEROES and TRIM
+//     wait for it (clear_until_claimed) where rule 2 would let them pass.
 #pragma once
 
 #include <atomic>
