@@ -1,0 +1,184 @@
+import { SwapServer } from '@rdmakit/swap-server'
+import { afterEach, describe, expect, it } from 'vitest'
+import { BlockEngine } from '../src/engine.js'
+import { type ServerFailure, Volume, type VolumeOptions } from '../src/volume.js'
+import { Client, MIB, READ, setup, WRITE } from './fixture.js'
+
+const servers: SwapServer[] = []
+let sockets = 0
+
+afterEach(async () => {
+  await Promise.all(servers.splice(0).map((server) => server.close()))
+})
+
+/** A swap-server in this process that lends `slabs` of 1 MiB. */
+async function serve(slabs: number, uri = `shm:///tmp/rdmakit-volume-${process.pid}-${++sockets}.sock`) {
+  const server = new SwapServer({ memory: slabs * MIB, slabSize: MIB })
+  servers.push(server)
+  return { server, uri: await server.listen(uri) }
+}
+
+function open(uris: readonly string[], options: Partial<VolumeOptions> = {}) {
+  return Volume.open({ servers: uris.map((uri) => [uri]), size: 4 * MIB, lanes: 1, replicas: 2, ...options })
+}
+
+/** Waits for what events of other threads bring about. */
+async function eventually(condition: () => boolean): Promise<void> {
+  const deadline = Date.now() + 15_000
+  while (!condition()) {
+    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+}
+
+describe('a volume with two replicas', () => {
+  it('has every slab on two servers, and spare slabs ahead of use', async () => {
+    const made = [await serve(8), await serve(8), await serve(8)]
+    await using volume = await open(made.map(({ uri }) => uri))
+    expect(volume.slabs).toEqual({ mapped: 4, degraded: 0, refilling: 0, lost: 0 })
+    expect(volume.servers.reduce((sum, { slabs }) => sum + slabs, 0)).toBe(8)
+    await eventually(() => volume.servers.every(({ spares }) => spares === 1))
+    expect(made.reduce((sum, { server }) => sum + server.store.free, 0)).toBe(24 - 8 - 3)
+  })
+
+  it('takes no spares that there is no room for', async () => {
+    const [first, second] = [await serve(4), await serve(4)]
+    await using volume = await open([first.uri, second.uri])
+    expect(volume.servers.map(({ spares, room }) => [spares, room])).toEqual([
+      [0, 0],
+      [0, 0],
+    ])
+  })
+
+  it('is repaired on other servers when one ends, and tells of it once', async () => {
+    const made = [await serve(8), await serve(8), await serve(8)]
+    await using volume = await open(made.map(({ uri }) => uri))
+    const failures: ServerFailure[] = []
+    volume.onServerFailure((failure) => failures.push(failure))
+    const client = new Client(volume.engine.attachSocketpair(0))
+    for (let at = 0; at < 4 * MIB; at += MIB / 2)
+      await client.request(WRITE, at, MIB / 2, Buffer.alloc(MIB / 2, 1 + at / MIB))
+    const held = volume.servers[1]?.slabs ?? 0
+    await made[1]?.server.close()
+    await eventually(() => failures.length > 0)
+    expect(failures[0]).toMatchObject({ degraded: held * MIB, lost: 0 })
+    await eventually(() => volume.slabs.mapped === 4)
+    await made[0]?.server.close()
+    for (let at = 0; at < 4 * MIB; at += MIB / 2) {
+      const { error, data } = (await client.request(READ, at, MIB / 2)) ?? {}
+      expect(error).toBe(0)
+      expect(data?.every((byte) => byte === Math.floor(1 + at / MIB))).toBe(true)
+    }
+    expect(failures.length).toBeLessThanOrEqual(2)
+    client.close()
+  })
+
+  it('takes a server back that answers again under its address', async () => {
+    const [first, second] = [await serve(8), await serve(8)]
+    await using volume = await open([first.uri, second.uri])
+    await first.server.close()
+    await eventually(() => volume.slabs.degraded === 4)
+    await serve(8, first.uri)
+    await eventually(() => volume.slabs.mapped === 4)
+    expect(volume.servers.map(({ index, failure }) => [index, failure === undefined])).toEqual([
+      [0, false],
+      [1, true],
+      [2, true],
+    ])
+  })
+
+  it('closes in the middle of a refill', async () => {
+    const made = [await serve(8), await serve(8), await serve(8)]
+    const volume = await open(
+      made.map(({ uri }) => uri),
+      { engine: { refillRate: MIB / 4 } },
+    )
+    const client = new Client(volume.engine.attachSocketpair(0))
+    for (let at = 0; at < 4 * MIB; at += MIB) await client.request(WRITE, at, MIB, Buffer.alloc(MIB, 7))
+    await made[0]?.server.close()
+    await eventually(
+      () => volume.slabs.refilling === 1 && (volume.engine.statistics().refill?.pagesDone ?? 0) > 0,
+    )
+    await volume.close()
+    await Promise.all([volume.close(), volume.close()])
+    client.close()
+  })
+})
+
+describe('what a volume refuses', () => {
+  it('fewer servers than replicas', async () => {
+    await expect(open([(await serve(8)).uri])).rejects.toThrow(/2 replicas of each slab need 2 servers/)
+  })
+
+  it('one server under two names', async () => {
+    const { server, uri } = await serve(16)
+    const other = await server.listen(`shm:///tmp/rdmakit-volume-${process.pid}-${++sockets}.sock`)
+    await expect(open([uri, other])).rejects.toThrow(/lead to the same server/)
+  })
+
+  it('servers that hold enough together but not on different ones', async () => {
+    const [large, small] = [await serve(16), await serve(3)]
+    await expect(open([large.uri, small.uri])).rejects.toThrow(/2 replicas on different servers/)
+    await eventually(() => large.server.store.free === 16 && large.server.sessions === 0)
+  })
+})
+
+describe('an engine’s replicas', () => {
+  const place = { server: 0, remoteKey: 1, address: 0n }
+
+  it('need a replicated volume', async () => {
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
+    expect(() => engine.mapSlab(0, place, { ...place, server: 1 })).toThrow(
+      expect.objectContaining({ code: 'EINVAL' }),
+    )
+    engine.mapSlab(0, place)
+    expect(() => engine.addReplica(0, { ...place, server: 1 })).toThrow(
+      expect.objectContaining({ code: 'EINVAL' }),
+    )
+  })
+
+  it('are on different servers, three at most, and not on one that has failed', async () => {
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB, replicated: true })
+    expect(() => engine.mapSlab(0, place, place)).toThrow(expect.objectContaining({ code: 'EINVAL' }))
+    engine.mapSlab(0, place)
+    expect(() => engine.addReplica(0, place)).toThrow(expect.objectContaining({ code: 'EEXIST' }))
+    engine.failServer(3)
+    expect(() => engine.addReplica(0, { ...place, server: 3 })).toThrow(
+      expect.objectContaining({ code: 'EHOSTDOWN' }),
+    )
+    engine.addReplica(0, { ...place, server: 1 })
+    engine.addReplica(0, { ...place, server: 2 })
+    expect(() => engine.addReplica(0, { ...place, server: 4 })).toThrow(
+      expect.objectContaining({ code: 'ENOSPC' }),
+    )
+    expect(engine.dropReplica(0, 1)).toEqual({ wasLive: false, liveLeft: 1 })
+    expect(() => engine.dropReplica(0, 1)).toThrow(expect.objectContaining({ code: 'ENOENT' }))
+    expect(engine.dropReplica(0, 0)).toEqual({ wasLive: true, liveLeft: 0 })
+    expect(() => engine.addReplica(0, { ...place, server: 4 })).toThrow(
+      expect.objectContaining({ code: 'ENODATA' }),
+    )
+  })
+
+  it('are filled by a refill lane only', async () => {
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB, replicated: true })
+    engine.mapSlab(0, place)
+    await expect(engine.refill(0, 1)).rejects.toMatchObject({ code: 'ENOTCONN' })
+    await expect(engine.refill(9, 1)).rejects.toMatchObject({ code: 'EINVAL' })
+  })
+})
+
+describe('synchronize', () => {
+  it('resolves with lanes and without, many times at once', async () => {
+    await using made = await setup()
+    await made.engine.synchronize()
+    await made.addLane()
+    await made.addLane()
+    await Promise.all(Array.from({ length: 20 }, () => made.engine.synchronize()))
+  })
+
+  it('rejects when the engine closes', async () => {
+    const made = await setup()
+    await made[Symbol.asyncDispose]()
+    await expect(made.engine.synchronize()).rejects.toMatchObject({ code: 'ECANCELED' })
+  })
+})
