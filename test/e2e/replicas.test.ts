@@ -37,6 +37,8 @@ async function until(status: () => Status, wanted: (status: Status) => boolean, 
   const deadline = Date.now() + timeoutMs
   for (;;) {
     const now = status()
+    // The status was awaited with the event loop at a stand; what programs print comes in now.
+    await new Promise((resolve) => setImmediate(resolve))
     if (wanted(now)) return now
     if (Date.now() > deadline) throw new Error(`still ${JSON.stringify(now)}`)
   }
@@ -173,10 +175,10 @@ describe('a server that comes back', () => {
         return /Input\/output error/.test(child)
       })
     expect(errors()).toHaveLength(2)
-    expect(client.program.stderr.match(/32 MiB of the volume now answer with I\/O errors/g)).toHaveLength(1)
     const again = await startServer(['--memory', '32M', '--slab-size', '16M'], at)
     await using _again = again.program
     await until(client.status, ({ slabs }) => slabs.mapped === 4)
+    expect(client.program.stderr.match(/32 MiB of the volume now answer with I\/O errors/g)).toHaveLength(1)
     expect(client.status().statistics.lostPages).toBe(8192)
     expect(errors()).toHaveLength(2)
     must('qemu-io', ['-f', 'raw', '-c', 'write -P 0x5a 0 64M', '-c', 'read -P 0x5a 0 64M', client.uri])

@@ -40,6 +40,8 @@ export class Repair {
     clearTimeout(this.#timer)
     this.#running ??= this.#run().finally(() => {
       this.#running = undefined
+      // It may have been woken while it filled the spares, when it looks at slabs no more.
+      if (this.#again) this.wake()
     })
   }
 
