@@ -15,7 +15,9 @@ export function reportFailures(volume: Volume): void {
       lost > 0 || degraded === 0
         ? `${formatSize(lost)} of the volume now answer with I/O errors`
         : 'nothing of the volume is lost',
-      ...(degraded > 0 ? [`${formatSize(degraded)} have a replica less until they are refilled elsewhere`] : []),
+      ...(degraded > 0
+        ? [`${formatSize(degraded)} have a replica less until they are refilled elsewhere`]
+        : []),
     ]
     say(`lost ${server.session.uri}: ${reason}; ${consequences.join('; ')}`)
   })
