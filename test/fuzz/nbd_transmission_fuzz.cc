@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 
 #include "../native/nbd_memory_device.h"
@@ -22,13 +23,16 @@ constexpr uint64_t kSecond = 1'000'000'000;
 // What a lane is made of, driven by hand. One for many inputs; a new one when its server has failed.
 class World final : private OperationListener {
  public:
-  World() : server_(kSize, 7), channel_(device_.channel()), cq_(device_.queue(channel_)), arena_(memory()) {
+  // Exclusive: every WRITE claims its pages.
+  explicit World(bool exclusive)
+      : server_(kSize, 7), channel_(device_.channel()), cq_(device_.queue(channel_)), arena_(memory()) {
     std::string why;
-    CHECK(volume_.open({.size = kSize, .slab_size = 1 << 20}, why) == 0);
+    CHECK(volume_.open({.size = kSize, .slab_size = 1 << 20, .replicated = exclusive}, why) == 0);
     for (uint32_t slab = 0; slab < 2; slab++)
       CHECK(volume_.map_slab(slab, 0, server_.key(), server_.address() + slab * (uint64_t{1} << 20)) == 0);
     OperationListener& listener = *this;
-    rdma_ = std::make_unique<RdmaQueue>(volume_, statistics_, listener, cq_, 10 * kSecond, arena_.scratch());
+    rdma_ = std::make_unique<RdmaQueue>(volume_, statistics_, listener, cq_, 10 * kSecond, Acknowledge::all,
+                                        arena_.scratch());
     CHECK(rdma_->connect(0, device_.queue_pair(cq_, server_, {}), device_.region(memory(), Arena::kBytes)) ==
           0);
     connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_);
@@ -73,10 +77,14 @@ class World final : private OperationListener {
         mmap(nullptr, Arena::kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return made;
   }
-  void operation_finished(Operation& operation, bool succeeded) override {
-    connection_->operation_finished(operation, succeeded, now_);
+  void operation_acknowledged(Operation& operation) override {
+    connection_->operation_acknowledged(operation, now_);
   }
-  void operation_doomed(Operation& operation) override { connection_->operation_doomed(operation); }
+  void operation_decided(Operation& operation, bool succeeded) override {
+    connection_->operation_decided(operation, succeeded, now_);
+  }
+  void operation_over(Operation& operation) override { connection_->operation_over(operation); }
+  bool may_move(const Operation& operation) override { return connection_->may_move(operation); }
   void server_failed(uint32_t server, const char*) override { volume_.fail(server); }
 
   memory_device::Device device_{false};
@@ -233,8 +241,10 @@ class Script {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static std::unique_ptr<World> world;
-  if (world == nullptr || world->damaged()) world = std::make_unique<World>();
+  static std::array<std::unique_ptr<World>, 2> worlds;
+  const bool exclusive = size > 0 && (data[0] & 64) != 0;
+  std::unique_ptr<World>& world = worlds[exclusive ? 1 : 0];
+  if (world == nullptr || world->damaged()) world = std::make_unique<World>(exclusive);
   fuzz::Input input(data, size);
   Script(*world, input).run();
   return 0;
