@@ -206,7 +206,7 @@ void Lane::loop() {
     if (rdma_.enter(epoch) && epoch != acknowledged_epoch_.load(std::memory_order_relaxed))
       acknowledge(epoch);
     now_ = clock_.now();
-    rdma_.adopt_failures();
+    rdma_.adopt_failures(now_);
     bool moved = rdma_.poll() > 0;
     if (connection_.is_open()) {
       const bool look = look_ || connection_.input_full();
