@@ -222,8 +222,10 @@ class Session {
   void post_send(uint8_t what) {
     const size_t number = std::exchange(next_send_, (next_send_ + 1) % 8);
     if (sends_[number]) return;
-    ibv_sge sge{world_.regions[World::kOpen].address() + number * 2048, what * 8u,
-                world_.regions[World::kOpen].mr->lkey};
+    // Of memory that the peer cannot change: what is posted must stay as it is until it has completed, for
+    // its CRC is computed before the socket takes it.
+    ibv_sge sge{world_.regions[World::kReadable].address() + number * 2048, what * 8u,
+                world_.regions[World::kReadable].mr->lkey};
     ibv_send_wr request{}, *bad = nullptr;
     constexpr ibv_wr_opcode kOpcodes[] = {IBV_WR_RDMA_READ,     IBV_WR_SEND,
                                           IBV_WR_RDMA_WRITE,    IBV_WR_SEND_WITH_IMM,
