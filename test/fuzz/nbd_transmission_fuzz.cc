@@ -35,7 +35,7 @@ class World final : private OperationListener {
                                         arena_.scratch());
     CHECK(rdma_->connect(0, device_.queue_pair(cq_, server_, {}), device_.region(memory(), Arena::kBytes)) ==
           0);
-    connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_);
+    connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_, listener);
   }
   ~World() {
     connection_.reset();
@@ -86,6 +86,7 @@ class World final : private OperationListener {
   void operation_over(Operation& operation) override { connection_->operation_over(operation); }
   bool may_move(const Operation& operation) override { return connection_->may_move(operation); }
   void server_failed(uint32_t server, const char*) override { volume_.fail(server); }
+  void page_wrong(const WrongPage&) override { CHECK(!"a page is wrong"); }
 
   memory_device::Device device_{false};
   memory_device::Server server_;

@@ -90,6 +90,13 @@ export interface BlockEngineOptions {
    */
   readonly pageMap?: string
   /**
+   * Keep the CRC32C of each page that was written as a whole, and check it when it is read: a wrong page is
+   * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
+   */
+  readonly checksums?: boolean
+  /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
+  readonly pageChecksums?: string
+  /**
    * What NBD clients find here. The first one is also what they get who name none, unless another one has
    * the empty name. Default: the whole volume under the empty name.
    */
@@ -196,6 +203,8 @@ export class BlockEngine {
         acknowledge: options.acknowledge ?? 'all',
         refillRate: BigInt(options.refillRate ?? 0),
         pageMap: options.pageMap ?? '',
+        checksums: options.checksums ?? true,
+        pageChecksums: options.pageChecksums ?? '',
         exports: (options.exports ?? [{}]).map((each) => ({
           name: each.name ?? '',
           description: each.description ?? '',

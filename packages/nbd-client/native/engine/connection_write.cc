@@ -88,6 +88,7 @@ bool Connection::advance(Operation& operation) {
     }
     posted->length = static_cast<uint32_t>(bytes);
     posted->claimed_from = state;
+    volume_.checksums().note(posted->offset, posted->length, posted->memory);
     rdma_.chain_write(*posted, place, now_);
     if (posted == &operation) return true;
   }
@@ -108,6 +109,7 @@ bool Connection::fill_with_zeroes(uint64_t page) {
   fill.length = kPage;
   fill.memory = arena_.zeroes();
   fill.claimed_from = PageState::unset;
+  volume_.checksums().note(fill.offset, fill.length, fill.memory);
   rdma_.chain_write(fill, place, now_);
   return true;
 }

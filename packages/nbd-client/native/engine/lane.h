@@ -119,6 +119,7 @@ class Lane final : private OperationListener {
   void operation_over(Operation& operation) override;
   bool may_move(const Operation& operation) override;
   void server_failed(uint32_t server, const char* reason) override;
+  void page_wrong(const WrongPage& page) override;
 
   const uint32_t index_;
   Volume& volume_;

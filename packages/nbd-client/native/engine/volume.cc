@@ -29,6 +29,9 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   int error = pages_.open(options.size / kPage, options.page_map_file, options.prefault);
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = std::string("page map: ") + strerror(error);
+  if (error != 0 || !options.checksums) return error;
+  error = checksums_.open(options.size / kPage, options.checksum_file, false, options.prefault);
+  if (error != 0) why = std::string("page checksums: ") + strerror(error);
   return error;
 }
 

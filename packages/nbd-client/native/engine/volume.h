@@ -12,6 +12,7 @@
 
 #include "engine/limits.h"
 #include "engine/page_bits.h"
+#include "engine/page_checksums.h"
 #include "engine/page_map.h"
 #include "engine/slab_record.h"
 #include "protocol/request.h"
@@ -22,7 +23,9 @@ struct VolumeOptions {
   uint64_t size = 0;
   uint64_t slab_size = 64 << 20;
   bool read_only = false;
+  bool checksums = true;
   std::string page_map_file;
+  std::string checksum_file;
   bool prefault = false;
 };
 
@@ -36,6 +39,7 @@ class Volume {
   uint32_t slabs() const { return slab_count_; }
   PageMap& pages() { return pages_; }
   const PageMap& pages() const { return pages_; }
+  PageChecksums& checksums() { return checksums_; }
   uint64_t first_page(uint32_t slab) const { return (uint64_t{slab} << slab_shift_) / kPage; }
   uint64_t pages_of(uint32_t slab) const;
 
@@ -91,6 +95,7 @@ class Volume {
   std::unique_ptr<SlabRecord[]> slabs_;
   std::mutex control_;  // one writer of records at a time; lanes never take it
   PageMap pages_;
+  PageChecksums checksums_;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
   PageBits provisioned_;
