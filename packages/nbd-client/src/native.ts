@@ -77,6 +77,8 @@ export interface NativeLaneStatistics {
   rdmaFences: number
   outstandingOperations: number
   pagesReadWithoutNetwork: number
+  /** written without network, for they were all zeros */
+  zeroPages: number
   /** copies at a server that did not match their checksum */
   pagesWrong: number
   /** of them, written anew from another replica */

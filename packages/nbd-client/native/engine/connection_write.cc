@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/connection.h"
+#include "engine/zero_pages.h"
 
 namespace rdmakit::nbd {
 
@@ -26,9 +27,9 @@ bool Connection::retry_waiting() {
 // Posts what it can of a part of a WRITE (or of an edge of zeros). True: the operation is posted or
 // over. False: it waits, for a page that is being filled or for a free operation; call again.
 //
-// The usual case, whole pages, is one look at the page map, one claim and one work request. See PageMap for
-// why the others are safe. Operations taken here are posted at once, so the
-// reserve that only this function touches always comes back.
+// Whole pages of zeros become unset, as by WRITE_ZEROES. The usual case, whole pages of data, is one look at
+// the page map, one claim and one work request. See PageMap for why the others are safe. Operations taken
+// here are posted at once, so the reserve that only this function touches always comes back.
 bool Connection::advance(Operation& operation) {
   PageMap& pages = volume_.pages();
   if (operation.kind == Operation::Kind::zero_pages) {
@@ -43,7 +44,23 @@ bool Connection::advance(Operation& operation) {
   for (;;) {
     const uint64_t page = operation.offset / kPage;
     const uint64_t head = operation.offset % kPage;
-    const uint64_t limit = std::min<uint64_t>(operation.length, volume_.left_in_slab(operation.offset));
+    uint64_t limit = std::min<uint64_t>(operation.length, volume_.left_in_slab(operation.offset));
+    if (operation.kind == Operation::Kind::write) {
+      const uint64_t data = bytes_before_zeroes(operation.memory, head, limit);
+      if (data == 0) {
+        const uint64_t zeroes = leading_zero_pages(operation.memory, limit);
+        const uint64_t cleared = volume_.clear_until_claimed(page, zeroes, false);
+        if (cleared == 0) return false;
+        statistics_.zero_pages.add(cleared);
+        operation.offset += cleared * kPage;
+        operation.memory += cleared * kPage;
+        operation.length -= static_cast<uint32_t>(cleared * kPage);
+        if (operation.length > 0) continue;
+        finish_unposted(operation, true);
+        return true;
+      }
+      limit = data;
+    }
     const PageState state = pages.get(page);
     if (state == PageState::unset && operation.kind == Operation::Kind::zero_edge) {
       finish_unposted(operation, true);

@@ -26,7 +26,7 @@ struct Event {
   uint32_t server = 0;
   uint32_t slab = 0;
   uint64_t epoch = 0;
-  uint64_t page = 0;  // of the volume
+  uint64_t page = 0;                // of the volume
   std::array<char, 120> subject{};  // peer or address
   std::array<char, 120> reason{};
 

@@ -39,10 +39,13 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, options_.acknowledge,
             arena_.scratch()),
       connection_(volume, arena_, rdma_, statistics_, *this),
-      refill_(options_.refills ? std::make_unique<Refill>(volume, arena_, rdma_, options_.refill_rate,
-                                                          statistics_, *this)
-                               : nullptr),
+      refill_(options_.refills ? make_refill() : nullptr),
       waiter_(options_.wait_mode, options_.max_spin_ns) {}
+
+std::unique_ptr<Refill> Lane::make_refill() {
+  OperationListener& listener = *this;  // which only a Lane knows that it is
+  return std::make_unique<Refill>(volume_, arena_, rdma_, options_.refill_rate, statistics_, listener);
+}
 
 Lane::~Lane() {
   if (thread_.joinable()) thread_.join();
@@ -207,7 +210,7 @@ void Lane::loop() {
     if (rdma_.enter(epoch) && epoch != acknowledged_epoch_.load(std::memory_order_relaxed))
       acknowledge(epoch);
     now_ = clock_.now();
-    rdma_.adopt_failures();
+    rdma_.adopt_failures(now_);
     bool moved = rdma_.poll() > 0;
     if (connection_.is_open()) {
       const bool look = look_ || connection_.input_full();

@@ -98,6 +98,7 @@ class Lane final : private OperationListener {
     Terms terms;
   };
 
+  std::unique_ptr<Refill> make_refill();
   void run();
   void prepare_thread();
   void loop();

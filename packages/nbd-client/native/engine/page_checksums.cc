@@ -31,7 +31,8 @@ int PageChecksums::open(uint64_t pages, const std::string& file, bool sparse, bo
   const size_t bytes = (pages * sizeof(uint32_t) + kPage - 1) / kPage * kPage;
   uint8_t* entries = nullptr;
   if (file.empty()) {
-    mapping_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    mapping_ =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapping_ == MAP_FAILED) {
       mapping_ = nullptr;
       return errno;

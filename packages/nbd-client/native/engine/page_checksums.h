@@ -1,5 +1,5 @@
-// What each page of a volume must read as: its CRC32C, 4 bytes a page, changed by whoever holds the claim of the
-// page. A page whose sum is not known (its last WRITE was of a part of it) is not checked.
+// What each page of a volume must read as: its CRC32C, 4 bytes a page, changed by whoever holds the claim of
+// the page. A page whose sum is not known (its last WRITE was of a part of it) is not checked.
 #pragma once
 
 #include <atomic>
@@ -18,10 +18,10 @@ class PageChecksums {
   PageChecksums& operator=(const PageChecksums&) = delete;
   ~PageChecksums();
 
-  // Nothing known. 0 or an errno value. Without open() every page is right. `file` empty: private memory, which
-  // costs nothing until it is touched. Else a file that outlives the process (see PageMap::open); EINVAL when it
-  // is not of a volume of this size. `sparse`: the file gets its blocks as they are written, and a full file
-  // system is then SIGBUS; else all of them now. `prefault` touches it all now.
+  // Nothing known. 0 or an errno value. Without open() every page is right. `file` empty: private memory,
+  // which costs nothing until it is touched. Else a file that outlives the process (see PageMap::open);
+  // EINVAL when it is not of a volume of this size. `sparse`: the file gets its blocks as they are written,
+  // and a full file system is then SIGBUS; else all of them now. `prefault` touches it all now.
   int open(uint64_t pages, const std::string& file, bool sparse, bool prefault);
 
   // ---- hot path ----

@@ -13,7 +13,7 @@ void PageRepair::begin(Operation& read, bool claimed) {
   length_ = read.length;
   memory_ = read.memory;
   given_claims_ = claimed;
-  cancelled_ = failed_ = under_way_ = waits_for_page_ = held_ = false;
+  cancelled_ = given_up_ = failed_ = under_way_ = waits_for_page_ = held_ = false;
   lost_ = 0;
   stage_ = Stage::search;
   page_ = (offset_ + kPage - 1) / kPage;
@@ -165,7 +165,7 @@ bool PageRepair::operation_decided(Operation& operation, bool succeeded) {
   // It may be long until its memory is free; the page must not wait for that.
   release(PageState::written);
   if (stage_ != Stage::inspect) return false;
-  cancelled_ = true;
+  cancelled_ = given_up_ = true;
   end();
   stage_ = Stage::inspect;  // until it is over
   return true;

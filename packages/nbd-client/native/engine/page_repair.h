@@ -1,4 +1,5 @@
-// READs whose bytes do not match their checksum. Under the claim of each such page, so that no WRITE is in between:
+// READs whose bytes do not match their checksum. Under the claim of each such page, so that no WRITE is in
+// between:
 //
 //   inspect: READ it from one live replica after the other, until one is right
 //   mend:    WRITE the right bytes to those that were wrong
@@ -24,12 +25,13 @@ class PageRepair {
 
   bool busy() const { return operation_ != nullptr; }
   bool owns(const Operation& operation) const { return operation_ == &operation; }
-  // Takes over a READ that is over. `claimed`: whoever gives it holds the claim of its pages, and ends it. Only
-  // when not busy.
+  // Takes over a READ that is over. `claimed`: whoever gives it holds the claim of its pages, and ends it.
+  // Only when not busy.
   void begin(Operation& read, bool claimed);
   // Nobody wants the data any more: it ends when nothing of it is under way, and chains nothing.
   void cancel() { cancelled_ = true; }
-  bool cancelled() const { return cancelled_; }
+  // Of the READ that ended last: operation_decided() gave it up.
+  bool given_up() const { return given_up_; }
   // True: something moved.
   bool step(uint64_t now);
   // The READ, once, when it is at its end.
@@ -40,8 +42,8 @@ class PageRepair {
   uint32_t lost() const { return lost_; }
   bool waits_for_page() const { return waits_for_page_; }
 
-  // See OperationListener. decided(): true when the READ is given up: its claims are free and it is described by
-  // its operation again, but its memory is not free yet.
+  // See OperationListener. decided(): true when the READ is given up: its claims are free and it is described
+  // by its operation again, but its memory is not free yet.
   bool operation_decided(Operation& operation, bool succeeded);
   void operation_over(Operation& operation);
 
@@ -70,6 +72,7 @@ class PageRepair {
   uint8_t* memory_ = nullptr;
   bool given_claims_ = false;
   bool cancelled_ = false;
+  bool given_up_ = false;
   bool failed_ = false;
   uint32_t lost_ = 0;
 

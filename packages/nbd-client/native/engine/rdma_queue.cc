@@ -82,7 +82,8 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
   fail_chain(chain);
 }
 
-void RdmaQueue::adopt_failures() {
+void RdmaQueue::adopt_failures(uint64_t now) {
+  now_ = now;
   const uint32_t failures = volume_.failures();
   if (failures == failures_seen_) return;
   failures_seen_ = failures;

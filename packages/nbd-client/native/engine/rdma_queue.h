@@ -72,8 +72,9 @@ class RdmaQueue {
   int connect(uint32_t server, QpRef&& qp, MrRef&& mr);
   // Reason: a static or short-lived text, passed on to the listener. Idempotent.
   void fail(uint32_t server, const char* reason);
-  // Looks which servers others declared failed.
-  void adopt_failures();
+  // Looks which servers others declared failed. First in each turn: the deadlines that a failure sets count
+  // from `now`, and a lane that slept has an old one.
+  void adopt_failures(uint64_t now);
   // Moves every queue pair with something outstanding to error.
   void abandon();
   // Only when nothing is outstanding, and never to be used again.

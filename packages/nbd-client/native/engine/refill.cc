@@ -138,7 +138,7 @@ bool Refill::repair_chunks(uint64_t now) {
     Operation* const read = repair_.ended();
     if (read == nullptr) return moved;
     moved = true;
-    if (read->doomed) {  // its claim has ended, and its pages are looked at once more
+    if (repair_.given_up()) {  // its claim has ended, and its pages are looked at once more
       free_chunks_.push(read->chunk);
       rdma_.give_back(*read);
     } else {
