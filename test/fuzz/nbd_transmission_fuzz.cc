@@ -23,11 +23,10 @@ constexpr uint64_t kSecond = 1'000'000'000;
 // What a lane is made of, driven by hand. One for many inputs; a new one when its server has failed.
 class World final : private OperationListener {
  public:
-  // Exclusive: every WRITE claims its pages.
-  explicit World(bool exclusive)
+  explicit World(bool checksums)
       : server_(kSize, 7), channel_(device_.channel()), cq_(device_.queue(channel_)), arena_(memory()) {
     std::string why;
-    CHECK(volume_.open({.size = kSize, .slab_size = 1 << 20, .replicated = exclusive}, why) == 0);
+    CHECK(volume_.open({.size = kSize, .slab_size = 1 << 20, .checksums = checksums}, why) == 0);
     for (uint32_t slab = 0; slab < 2; slab++)
       CHECK(volume_.map_slab(slab, 0, server_.key(), server_.address() + slab * (uint64_t{1} << 20)) == 0);
     OperationListener& listener = *this;
@@ -243,9 +242,9 @@ class Script {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static std::array<std::unique_ptr<World>, 2> worlds;
-  const bool exclusive = size > 0 && (data[0] & 64) != 0;
-  std::unique_ptr<World>& world = worlds[exclusive ? 1 : 0];
-  if (world == nullptr || world->damaged()) world = std::make_unique<World>(exclusive);
+  const bool checksums = size > 0 && (data[0] & 64) != 0;
+  std::unique_ptr<World>& world = worlds[checksums ? 1 : 0];
+  if (world == nullptr || world->damaged()) world = std::make_unique<World>(checksums);
   fuzz::Input input(data, size);
   Script(*world, input).run();
   return 0;
