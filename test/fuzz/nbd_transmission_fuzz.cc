@@ -23,11 +23,10 @@ constexpr uint64_t kSecond = 1'000'000'000;
 // What a lane is made of, driven by hand. One for many inputs; a new one when its server has failed.
 class World final : private OperationListener {
  public:
-  // Exclusive: every WRITE claims its pages.
-  explicit World(bool exclusive)
+  explicit World(bool checksums)
       : server_(kSize, 7), channel_(device_.channel()), cq_(device_.queue(channel_)), arena_(memory()) {
     std::string why;
-    CHECK(volume_.open({.size = kSize, .slab_size = 1 << 20, .replicated = exclusive}, why) == 0);
+    CHECK(volume_.open({.size = kSize, .slab_size = 1 << 20, .checksums = checksums}, why) == 0);
     for (uint32_t slab = 0; slab < 2; slab++)
       CHECK(volume_.map_slab(slab, 0, server_.key(), server_.address() + slab * (uint64_t{1} << 20)) == 0);
     OperationListener& listener = *this;
@@ -35,7 +34,7 @@ class World final : private OperationListener {
                                         arena_.scratch());
     CHECK(rdma_->connect(0, device_.queue_pair(cq_, server_, {}), device_.region(memory(), Arena::kBytes)) ==
           0);
-    connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_);
+    connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_, listener);
   }
   ~World() {
     connection_.reset();
@@ -43,7 +42,7 @@ class World final : private OperationListener {
   }
 
   void open(int socket, const Terms& terms) {
-    volume_.clear(0, kSize / kPage, false);
+    volume_.clear_until_claimed(0, kSize / kPage, false);
     connection_->open(socket, terms);
   }
   // One turn of a lane's loop.
@@ -86,6 +85,7 @@ class World final : private OperationListener {
   void operation_over(Operation& operation) override { connection_->operation_over(operation); }
   bool may_move(const Operation& operation) override { return connection_->may_move(operation); }
   void server_failed(uint32_t server, const char*) override { volume_.fail(server); }
+  void page_wrong(const WrongPage&) override { CHECK(!"a page is wrong"); }
 
   memory_device::Device device_{false};
   memory_device::Server server_;
@@ -242,9 +242,9 @@ class Script {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static std::array<std::unique_ptr<World>, 2> worlds;
-  const bool exclusive = size > 0 && (data[0] & 64) != 0;
-  std::unique_ptr<World>& world = worlds[exclusive ? 1 : 0];
-  if (world == nullptr || world->damaged()) world = std::make_unique<World>(exclusive);
+  const bool checksums = size > 0 && (data[0] & 64) != 0;
+  std::unique_ptr<World>& world = worlds[checksums ? 1 : 0];
+  if (world == nullptr || world->damaged()) world = std::make_unique<World>(checksums);
   fuzz::Input input(data, size);
   Script(*world, input).run();
   return 0;

@@ -82,9 +82,18 @@ void read_chunks(int fd, std::vector<uint8_t>& data) {
   }
 }
 
-// A refill of slab 0 from the start, and then the death of the server that it took the slab from.
+// A bit of each page of slab 1 flips where it is read from; a refill of slab 0 from the start; and then the
+// death of the server that it took the slab from.
 void disturb(TestVolume& volume, uint64_t request) {
   Volume& slabs = volume.engine->volume();
+  if (request == kRequests100k / 8) {
+    for (uint64_t page = 0; page < volume.shape.slab_size; page += 4096) {
+      uint8_t byte;
+      volume.servers[1]->copy(volume.replica(1, 1).address + page, &byte, 1, false);
+      byte ^= 1;
+      volume.servers[1]->copy(volume.replica(1, 1).address + page, &byte, 1, true);
+    }
+  }
   if (request == kRequests100k / 4) {
     Volume::Dropped dropped;
     std::string why;
@@ -162,6 +171,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas) {
   if (replicas > 1) {
     volume.wait_for(Event::Type::slab_refilled);
     CHECK(volume.engine->volume().failed(1));
+    CHECK(statistics.pages_repaired.get() > 0);
   }
   if (!structured) close(fd);
 }

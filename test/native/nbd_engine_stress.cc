@@ -100,6 +100,8 @@ void declared_failure() {
   CHECK(seconds_since(start) < 1);
   CHECK(client.read(8192, page.data(), 4096) == kOk);  // never written: zeros without network
   CHECK(page[0] == 0);
+  CHECK(client.write(8192, page.data(), 4096) == kOk);  // zeros need no server
+  std::fill(page.begin(), page.end(), 7);
   CHECK(client.write(8192, page.data(), 4096) == kEio);
   CHECK(volume.wait_for(Event::Type::server_failed).lane == kMaxLanes);
   std::printf("declared failure: at once\n");

@@ -4,7 +4,7 @@ import { promisify } from 'node:util'
 import { UsageError } from '@rdmakit/verbs'
 import { closeDescriptor, kernelDevice, protectProcess } from './engine.js'
 import { ControlSocket } from './runtime.js'
-import { reportFailures, say, statusOf } from './session-log.js'
+import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
 import { Volume } from './volume.js'
 
@@ -22,6 +22,8 @@ export interface AttachOptions {
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
+  /** keep and check a checksum of each page */
+  readonly checksums: boolean
   readonly signal: AbortSignal
 }
 
@@ -74,12 +76,14 @@ export async function attach(options: AttachOptions): Promise<number> {
       operationTimeout: options.operationTimeout * 1000,
       acknowledge: options.acknowledge,
       refillRate: options.refillRate,
+      checksums: options.checksums,
       prefault: options.swap,
       ioFlusher: options.swap,
     },
   })
   try {
     reportFailures(volume)
+    reportWrongPages(volume)
     // Not before the lanes exist: what is locked is the memory that is there.
     if (options.swap) {
       for (const { name, granted, reason } of protectProcess())

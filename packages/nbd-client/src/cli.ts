@@ -27,6 +27,7 @@ interface VolumeOptions {
   replicas: number
   ack: 'all' | 'one'
   refillRate: string
+  checksum: boolean
 }
 
 /** Checks what can be checked before anything is opened. */
@@ -40,6 +41,7 @@ function volumeOf(options: VolumeOptions) {
     operationTimeout: options.timeout,
     replicas: options.replicas,
     acknowledge: options.ack,
+    checksums: options.checksum,
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
@@ -138,6 +140,7 @@ const withVolume = (command: Command) =>
       'per second, at most, when a replica is filled after a failure; 0: no limit',
       '64M',
     )
+    .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
 
 withVolume(program.command('serve'))
   .description('Serve the volume to any NBD client. Prints "ready <nbd uri>". SIGTERM ends it.')

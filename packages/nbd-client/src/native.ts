@@ -33,10 +33,12 @@ export interface NativeEngineOptions {
   maxSpin: number
   prefault: boolean
   ioFlusher: boolean
-  replicated: boolean
   acknowledge: 'all' | 'one'
   refillRate: bigint
   pageMap: string
+  checksums: boolean
+  /** empty: none */
+  pageChecksums: string
   exports: NativeExport[]
   minimumBlockSize: number
   tls: NativeTls
@@ -75,6 +77,12 @@ export interface NativeLaneStatistics {
   rdmaFences: number
   outstandingOperations: number
   pagesReadWithoutNetwork: number
+  /** written without network, for they were all zeros */
+  zeroPages: number
+  /** copies at a server that did not match their checksum */
+  pagesWrong: number
+  /** of them, written anew from another replica */
+  pagesRepaired: number
   pagesWaitedFor: number
   spins: number
   sleeps: number
@@ -139,6 +147,10 @@ export type NativeEvent =
   | { type: 'slabRefilled'; slab: number; server: number }
   | { type: 'refillFailed'; slab: number; server: number; reason: string }
   | { type: 'synchronized'; epoch: number }
+  /** `page`, of the volume, did not match its checksum at `server` */
+  | { type: 'pageRepaired'; slab: number; server: number; page: number }
+  /** the same, and no replica has the right bytes */
+  | { type: 'pageLost'; slab: number; server: number; page: number }
 
 export interface NativeSafety {
   name: string

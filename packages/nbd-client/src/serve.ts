@@ -1,6 +1,6 @@
 import type { ExportOptions, TlsOptions } from './engine.js'
 import { ControlSocket } from './runtime.js'
-import { reportFailures, say, statusOf } from './session-log.js'
+import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
 import { Volume } from './volume.js'
 
 export interface ServeOptions {
@@ -20,6 +20,8 @@ export interface ServeOptions {
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
+  /** keep and check a checksum of each page */
+  readonly checksums: boolean
   readonly signal: AbortSignal
 }
 
@@ -42,11 +44,13 @@ export async function serve(options: ServeOptions): Promise<number> {
       operationTimeout: options.operationTimeout * 1000,
       acknowledge: options.acknowledge,
       refillRate: options.refillRate,
+      checksums: options.checksums,
     },
   })
   let control: ControlSocket | undefined
   try {
     reportFailures(volume)
+    reportWrongPages(volume)
     const { address } = options
     const name = encodeURIComponent(options.exports[0]?.name ?? '')
     const scheme = options.tls?.mode === 'required' ? 'nbds' : 'nbd'

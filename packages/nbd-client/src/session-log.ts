@@ -23,6 +23,28 @@ export function reportFailures(volume: Volume): void {
   })
 }
 
+/** Lines about wrong pages at most; the status counts all of them. */
+const WRONG_PAGES_TOLD = 100
+
+/** Tells of pages that did not match their checksum. */
+export function reportWrongPages(volume: Volume): void {
+  let told = 0
+  const tell = (server: number, page: number, outcome: string) => {
+    if (++told > WRONG_PAGES_TOLD) return
+    const uri = volume.servers[server]?.session.uri ?? `server ${server}`
+    const last = told === WRONG_PAGES_TOLD ? '; more are counted in the status' : ''
+    say(`page ${page} was wrong at ${uri}: ${outcome}${last}`)
+  }
+  volume.engine.on('pageRepaired', ({ server, page }) => tell(server, page, 'repaired from another replica'))
+  volume.engine.on('pageLost', ({ server, page }) =>
+    tell(
+      server,
+      page,
+      'no replica has the right bytes, so it answers with I/O errors until it is written anew',
+    ),
+  )
+}
+
 export function statusOf(
   volume: Volume,
   fixed: { mode: ClientStatus['mode']; target: string; swap: boolean },

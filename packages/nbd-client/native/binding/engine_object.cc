@@ -65,6 +65,13 @@ Napi::Object describe(Napi::Env env, const Event& event) {
       object.Set("type", "synchronized");
       object.Set("epoch", static_cast<double>(event.epoch));
       break;
+    case Event::Type::page_repaired:
+    case Event::Type::page_lost:
+      object.Set("type", event.type == Event::Type::page_repaired ? "pageRepaired" : "pageLost");
+      object.Set("slab", event.slab);
+      object.Set("server", event.server);
+      object.Set("page", static_cast<double>(event.page));
+      break;
   }
   return object;
 }
@@ -103,10 +110,11 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.size = to_uint64(from.Get("size"), "size");
   options.volume.slab_size = to_uint64(from.Get("slabSize"), "slabSize");
   options.volume.read_only = from.Get("readOnly").ToBoolean();
-  options.volume.replicated = from.Get("replicated").ToBoolean();
   options.acknowledge =
       to_string(from.Get("acknowledge"), "acknowledge") == "one" ? Acknowledge::one : Acknowledge::all;
   options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");
+  options.volume.checksums = from.Get("checksums").ToBoolean();
+  options.volume.checksum_file = to_string(from.Get("pageChecksums"), "pageChecksums");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
   options.volume.prefault = from.Get("prefault").ToBoolean();
   options.exports = to_exports(from.Get("exports"));

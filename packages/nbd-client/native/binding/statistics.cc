@@ -57,6 +57,9 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
   set("rdmaFences", from.rdma_fences);
   set("outstandingOperations", from.outstanding_operations);
   set("pagesReadWithoutNetwork", from.pages_read_without_network);
+  set("zeroPages", from.zero_pages);
+  set("pagesWrong", from.pages_wrong);
+  set("pagesRepaired", from.pages_repaired);
   set("pagesWaitedFor", from.pages_waited_for);
   set("spins", from.spins);
   set("sleeps", from.sleeps);

@@ -13,16 +13,19 @@ constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint32_t kSlowest = 256 << 10;  // bytes of payload a second, see Terms::stall
 }  // namespace
 
-Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics)
+Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics,
+                       OperationListener& listener)
     : volume_(volume),
       arena_(arena),
       rdma_(rdma),
       statistics_(statistics),
       input_(arena),
       slots_(kRequests),
-      replies_(arena, slots_) {
+      replies_(arena, slots_),
+      repair_(volume, rdma, statistics, listener) {
   waiting_.reserve(kOperations);
   moving_.reserve(kOperations);
+  wrong_.reserve(kOperations);
 }
 
 void Connection::open(int socket, const Terms& terms) {
@@ -61,6 +64,10 @@ void Connection::drop(const char* reason) {
   waiting_.clear();
   for (Operation* operation : moving_) finish_read(*operation, false);
   moving_.clear();
+  for (Operation* operation : wrong_) finish_read(*operation, false);
+  wrong_.clear();
+  repair_.cancel();
+  repair_reads();
   for (uint16_t i = 0; i < kRequests; i++) {
     if (slots_[i].used) release_if_done(i);
   }
@@ -73,6 +80,7 @@ bool Connection::step(uint64_t now, bool look) {
   bool moved = look && receive();
   if (!waiting_.empty()) moved |= retry_waiting();
   if (!moving_.empty()) moved |= move_reads();
+  if (!wrong_.empty() || repair_.busy()) moved |= repair_reads();
   moved |= parse();
   if (end_of_file_ && !input_ended_) check_end_of_file();
   moved |= start_reads();

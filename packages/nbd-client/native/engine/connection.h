@@ -18,6 +18,7 @@
 #include "engine/descriptor.h"
 #include "engine/index_stack.h"
 #include "engine/input_stream.h"
+#include "engine/page_repair.h"
 #include "engine/rdma_queue.h"
 #include "engine/reply_queue.h"
 #include "engine/request_slot.h"
@@ -28,7 +29,8 @@ namespace rdmakit::nbd {
 
 class Connection {
  public:
-  Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics);
+  Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics,
+             OperationListener& listener);
 
   // Takes over a socket in transmission phase. Only when idle().
   void open(int socket, const Terms& terms);
@@ -67,7 +69,9 @@ class Connection {
   bool wants_input() const { return is_open() && !end_of_file_ && !input_ended_ && !input_full_; }
   bool wants_output() const { return is_open() && output_blocked_; }
   // Something waits for a page that another lane may be filling, which wakes nobody.
-  bool waits_for_page() const { return !waiting_.empty() || !moving_.empty() || read_waits_; }
+  bool waits_for_page() const {
+    return !waiting_.empty() || !moving_.empty() || read_waits_ || repair_.waits_for_page();
+  }
   // When a client that said goodbye must have taken its answers; 0: none.
   uint64_t linger_deadline() const { return linger_deadline_; }
   // When a remote client must have sent the rest of a request, or taken more of its answers; 0: none.
@@ -116,6 +120,7 @@ class Connection {
   void finish_unposted(Operation& operation, bool succeeded);
   void finish_read(Operation& operation, bool succeeded);
   bool move_reads();
+  bool repair_reads();
 
   Volume& volume_;
   const Arena& arena_;
@@ -132,6 +137,8 @@ class Connection {
   ReplyQueue replies_;
   std::vector<Operation*> waiting_;  // parts of WRITEs that wait for a page or an operation
   std::vector<Operation*> moving_;   // parts of READs whose server failed
+  std::vector<Operation*> wrong_;    // parts of READs that do not match their checksums
+  PageRepair repair_;                // of one of them at a time
 
   uint64_t now_ = 0;
   uint16_t writing_ = kNone;     // slot of the WRITE whose payload is arriving

@@ -4,7 +4,8 @@
 //           decided                   the claim ends, the request has its answer
 //           over                      the memory is free
 //   READ    decided                   nobody can serve it: the request has its answer
-//           over                      the data are there; or, if its server failed, it moves to another one
+//           over                      the data are there; or, if its server failed, it moves to another one;
+//                                     or they are not what was written (PageRepair)
 #include "engine/connection.h"
 
 namespace rdmakit::nbd {
@@ -18,31 +19,41 @@ void Connection::operation_acknowledged(Operation& operation, uint64_t now) {
 
 void Connection::operation_decided(Operation& operation, bool succeeded, uint64_t now) {
   now_ = now;
+  if (repair_.owns(operation)) {
+    if (!repair_.operation_decided(operation, succeeded)) return;
+    fail_request(operation.request, kEio, operation.offset);
+    reply_if_ready(operation.request);
+    return;
+  }
   if (operation.kind == Operation::Kind::read) {
     if (succeeded || (!operation.doomed && may_move(operation))) return;
     fail_request(operation.request, kEio, operation.offset);
     reply_if_ready(operation.request);
     return;
   }
-  if (operation.claimed) {
-    // What was acknowledged and is nowhere now is lost; what was not is as it was before.
-    const PageState to = succeeded                ? PageState::written
-                         : operation.acknowledged ? PageState::lost
-                                                  : operation.claimed_from;
-    if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
-      succeeded = false;
-  } else if (volume_.generation(operation.offset) != operation.generation) {
-    succeeded = false;  // the slab was replaced meanwhile: the bytes are at its old place
-  }
+  // What was acknowledged and is nowhere now is lost; what was not is as it was before.
+  const PageState to = succeeded                ? PageState::written
+                       : operation.acknowledged ? PageState::lost
+                                                : operation.claimed_from;
+  // Whatever came of it is not what was noted.
+  if (!succeeded) volume_.checksums().forget(operation.first_page(), operation.page_count());
+  if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
+    succeeded = false;
   answer(operation, succeeded);
 }
 
 void Connection::operation_over(Operation& operation) {
-  if (operation.kind != Operation::Kind::read) {
+  if (repair_.owns(operation)) {
+    repair_.operation_over(operation);
+    if (!open_) repair_reads();  // cancelled: nothing is chained
+  } else if (operation.kind != Operation::Kind::read) {
     if (operation.chunk != kNone) input_.unpin(operation.chunk);
     rdma_.give_back(operation);
   } else if (!operation.kept && !operation.doomed && may_move(operation)) {
     moving_.push_back(&operation);
+  } else if (operation.kept && open_ &&
+             !volume_.checksums().right(operation.offset, operation.length, operation.memory)) {
+    wrong_.push_back(&operation);
   } else {
     finish_read(operation, operation.kept);
   }
@@ -50,6 +61,7 @@ void Connection::operation_over(Operation& operation) {
 
 bool Connection::may_move(const Operation& operation) const {
   if (!open_ || slots_[operation.request].error != kOk) return false;
+  if (repair_.owns(operation)) return true;
   const SlabPlace place = volume_.place(operation.offset);
   return place.generation == operation.generation && rdma_.readable(place) != nullptr;
 }
@@ -97,6 +109,23 @@ bool Connection::move_reads() {
   }
   moving_.clear();
   return true;
+}
+
+// READs whose data are wrong, one after the other. Others go on meanwhile.
+bool Connection::repair_reads() {
+  bool moved = false;
+  for (;;) {
+    if (!repair_.busy()) {
+      if (wrong_.empty()) return moved;
+      repair_.begin(*wrong_.back(), false);
+      wrong_.pop_back();
+    }
+    moved |= repair_.step(now_);
+    Operation* const read = repair_.ended();
+    if (read == nullptr) return moved;
+    finish_read(*read, !repair_.failed());
+    moved = true;
+  }
 }
 
 // ---- hot path ends ----

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/connection.h"
+#include "engine/zero_pages.h"
 
 namespace rdmakit::nbd {
 
@@ -26,9 +27,9 @@ bool Connection::retry_waiting() {
 // Posts what it can of a part of a WRITE (or of an edge of zeros). True: the operation is posted or
 // over. False: it waits, for a page that is being filled or for a free operation; call again.
 //
-// The usual case, whole pages that were written before, is one look at the page map and one work
-// request. See PageMap for why the others are safe. Operations taken here are posted at once, so the
-// reserve that only this function touches always comes back.
+// Whole pages of zeros become unset, as by WRITE_ZEROES. The usual case, whole pages of data, is one look at
+// the page map, one claim and one work request. See PageMap for why the others are safe. Operations taken
+// here are posted at once, so the reserve that only this function touches always comes back.
 bool Connection::advance(Operation& operation) {
   PageMap& pages = volume_.pages();
   if (operation.kind == Operation::Kind::zero_pages) {
@@ -43,7 +44,23 @@ bool Connection::advance(Operation& operation) {
   for (;;) {
     const uint64_t page = operation.offset / kPage;
     const uint64_t head = operation.offset % kPage;
-    const uint64_t limit = std::min<uint64_t>(operation.length, volume_.left_in_slab(operation.offset));
+    uint64_t limit = std::min<uint64_t>(operation.length, volume_.left_in_slab(operation.offset));
+    if (operation.kind == Operation::Kind::write) {
+      const uint64_t data = bytes_before_zeroes(operation.memory, head, limit);
+      if (data == 0) {
+        const uint64_t zeroes = leading_zero_pages(operation.memory, limit);
+        const uint64_t cleared = volume_.clear_until_claimed(page, zeroes, false);
+        if (cleared == 0) return false;
+        statistics_.zero_pages.add(cleared);
+        operation.offset += cleared * kPage;
+        operation.memory += cleared * kPage;
+        operation.length -= static_cast<uint32_t>(cleared * kPage);
+        if (operation.length > 0) continue;
+        finish_unposted(operation, true);
+        return true;
+      }
+      limit = data;
+    }
     const PageState state = pages.get(page);
     if (state == PageState::unset && operation.kind == Operation::Kind::zero_edge) {
       finish_unposted(operation, true);
@@ -61,29 +78,20 @@ bool Connection::advance(Operation& operation) {
       continue;  // it waits for its own fill now, or lost the race for the claim
     }
 
-    uint64_t bytes;
-    const bool claims = state != PageState::written || volume_.exclusive_writes();
     const uint64_t span = state == PageState::written ? (head + limit + kPage - 1) / kPage : limit / kPage;
-    if (!claims) {
-      const uint64_t run = span == 1 ? 1 : pages.run(page, span, state);
-      if (run == 0) continue;
-      bytes = std::min(limit, run * kPage - head);
-    } else {
-      // Two operations may be needed; look before claiming, for a claim must be posted.
-      if (rdma_.available() == 0) return false;
-      const uint64_t run = pages.claim(page, span, state);
-      if (run == 0) continue;
-      bytes = std::min(limit, run * kPage - head);
-      place = volume_.place(operation.offset);  // once more: a replica may have come before the claim
-      if (rdma_.readable(place) == nullptr) {
-        volume_.settle(page, run, place.generation, state);
-        finish_unposted(operation, false);
-        return true;
-      }
+    // Two operations may be needed; look before claiming, for a claim must be posted.
+    if (rdma_.available() == 0) return false;
+    const uint64_t run = pages.claim(page, span, state);
+    if (run == 0) continue;
+    const uint64_t bytes = std::min(limit, run * kPage - head);
+    place = volume_.place(operation.offset);  // once more: a replica may have come before the claim
+    if (rdma_.readable(place) == nullptr) {
+      volume_.settle(page, run, place.generation, state);
+      finish_unposted(operation, false);
+      return true;
     }
     Operation* posted = &operation;
     if (bytes < operation.length) {
-      if (rdma_.available() == 0) return false;  // claims nothing: checked above
       posted = &rdma_.take(operation.kind);
       posted->request = operation.request;
       posted->offset = operation.offset;
@@ -96,8 +104,8 @@ bool Connection::advance(Operation& operation) {
       operation.length -= static_cast<uint32_t>(bytes);
     }
     posted->length = static_cast<uint32_t>(bytes);
-    posted->claimed = claims;
     posted->claimed_from = state;
+    volume_.checksums().note(posted->offset, posted->length, posted->memory);
     rdma_.chain_write(*posted, place, now_);
     if (posted == &operation) return true;
   }
@@ -117,21 +125,19 @@ bool Connection::fill_with_zeroes(uint64_t page) {
   fill.offset = page * kPage;
   fill.length = kPage;
   fill.memory = arena_.zeroes();
-  fill.claimed = true;
   fill.claimed_from = PageState::unset;
+  volume_.checksums().note(fill.offset, fill.length, fill.memory);
   rdma_.chain_write(fill, place, now_);
   return true;
 }
 
-// Whole pages only: TRIM may leave its edges as they are. In a volume with exclusive writes it waits for
-// claims (see PageMap).
+// Whole pages only: TRIM may leave its edges as they are. It waits for claims (see PageMap).
 void Connection::clear_pages(uint16_t index) {
   const Request& request = slots_[index].request;
   const uint64_t first = (request.offset + kPage - 1) / kPage;
   const uint64_t end = (request.offset + request.length) / kPage;
   if (first >= end) return;
   const bool provisioned = (request.flags & kCmdFlagNoHole) != 0;
-  if (!volume_.exclusive_writes()) return volume_.clear(first, end - first, provisioned);
   const uint64_t cleared = volume_.clear_until_claimed(first, end - first, provisioned);
   if (first + cleared == end) return;
   Operation& operation = rdma_.take(Operation::Kind::zero_pages);

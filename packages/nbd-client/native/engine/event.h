@@ -18,12 +18,15 @@ struct Event {
     slab_refilled,
     refill_failed,
     synchronized,
+    page_repaired,
+    page_lost,
   };
   Type type = Type::lane_idle;
   uint32_t lane = 0;
   uint32_t server = 0;
   uint32_t slab = 0;
   uint64_t epoch = 0;
+  uint64_t page = 0;                // of the volume
   std::array<char, 120> subject{};  // peer or address
   std::array<char, 120> reason{};
 

@@ -38,10 +38,14 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       arena_(options_.arena),
       rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, options_.acknowledge,
             arena_.scratch()),
-      connection_(volume, arena_, rdma_, statistics_),
-      refill_(options_.refills ? std::make_unique<Refill>(volume, arena_, rdma_, options_.refill_rate)
-                               : nullptr),
+      connection_(volume, arena_, rdma_, statistics_, *this),
+      refill_(options_.refills ? make_refill() : nullptr),
       waiter_(options_.wait_mode, options_.max_spin_ns) {}
+
+std::unique_ptr<Refill> Lane::make_refill() {
+  OperationListener& listener = *this;  // which only a Lane knows that it is
+  return std::make_unique<Refill>(volume_, arena_, rdma_, options_.refill_rate, statistics_, listener);
+}
 
 Lane::~Lane() {
   if (thread_.joinable()) thread_.join();
@@ -364,6 +368,14 @@ bool Lane::step_refill() {
 
 void Lane::server_failed(uint32_t server, const char* reason) {
   if (volume_.fail(server)) emit(Event::Type::server_failed, reason, server);
+}
+
+void Lane::page_wrong(const WrongPage& page) {
+  const auto type = page.repaired ? Event::Type::page_repaired : Event::Type::page_lost;
+  Event event = Event::about(type, index_, "", page.server);
+  event.page = page.page;
+  event.slab = static_cast<uint32_t>(page.page * kPage / volume_.slab_size());
+  if (events_.push(event)) wake_control_();
 }
 
 void Lane::emit(Event::Type type, const char* reason, uint32_t server) {

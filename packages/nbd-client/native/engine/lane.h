@@ -98,6 +98,7 @@ class Lane final : private OperationListener {
     Terms terms;
   };
 
+  std::unique_ptr<Refill> make_refill();
   void run();
   void prepare_thread();
   void loop();
@@ -119,6 +120,7 @@ class Lane final : private OperationListener {
   void operation_over(Operation& operation) override;
   bool may_move(const Operation& operation) override;
   void server_failed(uint32_t server, const char* reason) override;
+  void page_wrong(const WrongPage& page) override;
 
   const uint32_t index_;
   Volume& volume_;

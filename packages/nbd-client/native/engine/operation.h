@@ -14,12 +14,21 @@ namespace rdmakit::nbd {
 
 inline constexpr uint16_t kNone = 0xffff;
 
+// What was found out about a page that did not match its checksum.
+struct WrongPage {
+  uint64_t page;
+  uint32_t server;  // had other bytes
+  bool repaired;    // else no replica has the right ones
+};
+
 struct Operation {
   enum class Kind : uint8_t {
     read,        // slab -> output buffer
     write,       // payload -> slab
     zero_edge,   // zeros -> part of a page of the slab (WRITE_ZEROES)
     zero_fill,   // zeros -> a whole claimed page, before a part of it is written; belongs to no request
+    inspect,     // page of the slab -> the memory of a READ that found it wrong (see PageRepair)
+    mend,        // its right bytes -> a replica that has others
     zero_pages,  // whole pages become unset ; no work request, but it may wait for claims
     fence,       // confirms the writes before it (see RdmaQueue)
   };
@@ -36,8 +45,7 @@ struct Operation {
   uint32_t length = 0;
   uint8_t* memory = nullptr;
 
-  // A claim over the pages that offset and length touch.
-  bool claimed = false;
+  // A WRITE holds a claim over the pages that offset and length touch.
   PageState claimed_from = PageState::unset;
   uint32_t generation = 0;  // of the slab's place
 
@@ -65,6 +73,7 @@ struct Operation {
   bool completed = false;
   bool succeeded = false;
 
+  bool reads() const { return kind == Kind::read || kind == Kind::inspect; }
   // Pages that the claim covers.
   uint64_t first_page() const { return offset / kPage; }
   uint64_t page_count() const { return (offset % kPage + length + kPage - 1) / kPage; }

@@ -63,7 +63,7 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
     if (operation.server != server || operation.flushing) continue;
     untime(operation);
     if (operation.kind == Operation::Kind::fence) continue;
-    if (operation.kind == Operation::Kind::read && listener_.may_move(operation)) {
+    if (operation.reads() && listener_.may_move(operation)) {
       operation.flushing = true;
       operation.deadline = now_ + timeout_;
       time(operation);
@@ -74,7 +74,7 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
   // Writes that completed and wait for their fence left the order of deadlines before.
   for (Operation& operation : operations_) {
     if (operation.server == server && operation.stage == Operation::Stage::posted && operation.completed &&
-        operation.kind != Operation::Kind::fence && operation.kind != Operation::Kind::read)
+        operation.kind != Operation::Kind::fence && !operation.reads())
       doom(operation);
   }
   const uint16_t chain = link.chain_head;
@@ -111,7 +111,6 @@ Operation& RdmaQueue::take(Operation::Kind kind) {
   operation.kind = kind;
   operation.stage = Operation::Stage::waiting;
   operation.request = operation.chunk = kNone;
-  operation.claimed = false;
   operation.flushing = false;
   return operation;
 }
@@ -163,7 +162,7 @@ void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64
 
 void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica& replica, uint64_t now) {
   Link& link = links_[replica.server];
-  const bool reads = part.kind == Operation::Kind::read;
+  const bool reads = part.reads();
   operation.parts++;
   operation.awaited++;
   part.primary = operation.index;

@@ -52,6 +52,8 @@ class OperationListener {
   virtual bool may_move(const Operation& operation) = 0;
   // The server has just failed. Its operations follow one by one.
   virtual void server_failed(uint32_t server, const char* reason) = 0;
+  // Not the queue's own: see PageRepair.
+  virtual void page_wrong(const WrongPage& page) = 0;
 
  protected:
   ~OperationListener() = default;

@@ -9,9 +9,15 @@ constexpr uint64_t kChunkPages = kOutputChunk / kPage;
 constexpr uint64_t kSecond = 1'000'000'000;
 }  // namespace
 
-Refill::Refill(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second)
-    : volume_(volume), arena_(arena), rdma_(rdma), rate_(bytes_per_second) {
+Refill::Refill(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second,
+               LaneStatistics& statistics, OperationListener& listener)
+    : volume_(volume),
+      arena_(arena),
+      rdma_(rdma),
+      rate_(bytes_per_second),
+      repair_(volume, rdma, statistics, listener) {
   turned_.reserve(kChunks);
+  wrong_.reserve(kChunks);
 }
 
 void Refill::begin(uint32_t slab, uint32_t server) {
@@ -42,6 +48,7 @@ bool Refill::step(uint64_t now) {
   bool moved = !turned_.empty();
   for (Operation* operation : turned_) turn(*operation, now);
   turned_.clear();
+  if (!wrong_.empty() || repair_.busy()) moved |= repair_chunks(now);
   while (failure_ == nullptr && cursor_ < end_ && free_chunks_.size() > 0) {
     waits_for_rate_ = now < allowed_at_;
     if (waits_for_rate_ || !start_chunk(now)) break;
@@ -80,10 +87,10 @@ bool Refill::start_chunk(uint64_t now) {
   const uint16_t chunk = free_chunks_.pop();
   Operation& operation = rdma_.take(Operation::Kind::read);
   operation.chunk = chunk;
+  operation.part = 0;
   operation.offset = cursor_ * kPage;
   operation.length = static_cast<uint32_t>(claimed * kPage);
   operation.memory = arena_.output_chunk(chunk);
-  operation.claimed = true;
   operation.generation = place.generation;
   rdma_.chain_read(operation, *source, now);
   cursor_ += claimed;
@@ -106,13 +113,48 @@ void Refill::turn(Operation& operation, uint64_t now) {
   rdma_.chain_write(operation, *target, now);
 }
 
+// Bit i of `part`: no replica had the right bytes of the i-th page.
 void Refill::end_claim(Operation& operation) {
-  volume_.settle(operation.first_page(), operation.page_count(), operation.generation, PageState::written);
-  operation.claimed = false;
+  if (operation.part == 0) {
+    volume_.settle(operation.first_page(), operation.page_count(), operation.generation, PageState::written);
+    return;
+  }
+  for (uint64_t i = 0; i < operation.page_count(); i++)
+    volume_.settle(operation.first_page() + i, 1, operation.generation,
+                   (operation.part >> i & 1) != 0 ? PageState::lost : PageState::written);
+}
+
+// What is copied is checked first, or one wrong copy would become two.
+bool Refill::repair_chunks(uint64_t now) {
+  bool moved = false;
+  for (;;) {
+    if (!repair_.busy()) {
+      if (wrong_.empty()) return moved;
+      repair_.begin(*wrong_.back(), true);
+      wrong_.pop_back();
+    }
+    if (failure_ != nullptr) repair_.cancel();
+    moved |= repair_.step(now);
+    Operation* const read = repair_.ended();
+    if (read == nullptr) return moved;
+    moved = true;
+    if (repair_.given_up()) {  // its claim has ended, and its pages are looked at once more
+      free_chunks_.push(read->chunk);
+      rdma_.give_back(*read);
+    } else {
+      read->part = static_cast<uint16_t>(repair_.lost());
+      turn(*read, now);
+    }
+  }
 }
 
 // The claim ends as soon as the outcome is known: a page that could not be copied is as good as before.
 void Refill::operation_decided(Operation& operation, bool succeeded) {
+  if (repair_.owns(operation)) {
+    if (!repair_.operation_decided(operation, succeeded)) return;
+    cursor_ = std::min(cursor_, operation.first_page());
+    return end_claim(operation);
+  }
   if (operation.kind == Operation::Kind::read) {
     if (succeeded) return;
     // Once more, from another live replica if there is one.
@@ -126,8 +168,10 @@ void Refill::operation_decided(Operation& operation, bool succeeded) {
 }
 
 void Refill::operation_over(Operation& operation) {
+  if (repair_.owns(operation)) return repair_.operation_over(operation);
   if (operation.kind == Operation::Kind::read && operation.kept) {
-    turned_.push_back(&operation);
+    const bool right = volume_.checksums().right(operation.offset, operation.length, operation.memory);
+    (right ? turned_ : wrong_).push_back(&operation);
     return;
   }
   free_chunks_.push(operation.chunk);

@@ -11,6 +11,7 @@
 
 #include "engine/arena.h"
 #include "engine/index_stack.h"
+#include "engine/page_repair.h"
 #include "engine/rdma_queue.h"
 #include "engine/statistics.h"
 #include "engine/volume.h"
@@ -36,7 +37,8 @@ class Refill {
   };
 
   // bytes_per_second 0: as fast as it goes.
-  Refill(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second);
+  Refill(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second,
+         LaneStatistics& statistics, OperationListener& listener);
 
   bool busy() const { return busy_; }
   // Only when not busy. The slab's record names the server's replica as filling.
@@ -64,6 +66,7 @@ class Refill {
   static constexpr size_t kChunks = 4;
 
   bool start_chunk(uint64_t now);
+  bool repair_chunks(uint64_t now);
   void turn(Operation& operation, uint64_t now);
   void end_claim(Operation& operation);
   void finish();
@@ -75,6 +78,8 @@ class Refill {
   RefillStatistics statistics_;
   IndexStack<kChunks> free_chunks_;
   std::vector<Operation*> turned_;  // READs that are over, to be written
+  std::vector<Operation*> wrong_;   // READs that do not match their checksums
+  PageRepair repair_;               // of one of them at a time
 
   bool busy_ = false;
   bool ended_ = false;

@@ -52,6 +52,9 @@ struct alignas(64) LaneStatistics {
   Counter rdma_reads, rdma_writes, rdma_fences;
   Counter outstanding_operations;  // now
   Counter pages_read_without_network;
+  Counter zero_pages;                     // written without network, for they were all zeros
+  Counter pages_wrong;                    // copies at a server that did not match their checksum
+  Counter pages_repaired;                 // of them, written anew from another replica
   Counter pages_waited_for;               // met while another WRITE was filling them
   Counter spins, sleeps;                  // waits that ended while spinning, and that slept
   Counter spin_limit;                     // ns, now

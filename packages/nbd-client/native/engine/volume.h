@@ -12,6 +12,7 @@
 
 #include "engine/limits.h"
 #include "engine/page_bits.h"
+#include "engine/page_checksums.h"
 #include "engine/page_map.h"
 #include "engine/slab_record.h"
 #include "protocol/request.h"
@@ -22,9 +23,9 @@ struct VolumeOptions {
   uint64_t size = 0;
   uint64_t slab_size = 64 << 20;
   bool read_only = false;
-  // Slabs may have several places (see exclusive_writes()).
-  bool replicated = false;
+  bool checksums = true;
   std::string page_map_file;
+  std::string checksum_file;
   bool prefault = false;
 };
 
@@ -38,13 +39,13 @@ class Volume {
   uint32_t slabs() const { return slab_count_; }
   PageMap& pages() { return pages_; }
   const PageMap& pages() const { return pages_; }
+  PageChecksums& checksums() { return checksums_; }
   uint64_t first_page(uint32_t slab) const { return (uint64_t{slab} << slab_shift_) / kPage; }
   uint64_t pages_of(uint32_t slab) const;
 
   // ---- hot path: by lanes ----
-  // Whole pages become zeros. `provisioned`: the client wants no holes there (WRITE_ZEROES with NO_HOLE).
-  void clear(uint64_t page, uint64_t count, bool provisioned);
-  // The same up to the first claimed page: of how many pages.
+  // Whole pages become zeros, up to the first claimed one: how many. `provisioned`: the client wants no holes
+  // there (WRITE_ZEROES with NO_HOLE).
   uint64_t clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned);
   // What BLOCK_STATUS tells of the pages from `page` on: kState… flags, and of how many pages they hold, at
   // least 1 and at most `limit`.
@@ -55,9 +56,6 @@ class Volume {
   uint32_t generation(uint64_t offset) const { return slabs_[offset >> slab_shift_].generation(); }
   uint64_t left_in_slab(uint64_t offset) const { return slab_size() - (offset & (slab_size() - 1)); }
   uint64_t within_slab(uint64_t offset) const { return offset & (slab_size() - 1); }
-  // Every WRITE claims its pages, not only the first to each: replicas get overlapping WRITEs in one
-  // order, and a replica can be filled while WRITEs go on.
-  bool exclusive_writes() const { return exclusive_writes_; }
   // Ends a claim after its write completed. False: the slab was replaced meanwhile, so what was written
   // is gone.
   bool settle(uint64_t page, uint64_t count, uint32_t generation, PageState to);
@@ -94,10 +92,10 @@ class Volume {
   Export exported_;
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
-  bool exclusive_writes_ = false;
   std::unique_ptr<SlabRecord[]> slabs_;
   std::mutex control_;  // one writer of records at a time; lanes never take it
   PageMap pages_;
+  PageChecksums checksums_;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
   PageBits provisioned_;

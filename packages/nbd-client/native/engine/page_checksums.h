@@ -1,0 +1,51 @@
+// What each page of a volume must read as: its CRC32C, 4 bytes a page, changed by whoever holds the claim of
+// the page. A page whose sum is not known (its last WRITE was of a part of it) is not checked.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "engine/descriptor.h"
+#include "engine/limits.h"
+
+namespace rdmakit::nbd {
+
+class PageChecksums {
+ public:
+  PageChecksums() = default;
+  PageChecksums(const PageChecksums&) = delete;
+  PageChecksums& operator=(const PageChecksums&) = delete;
+  ~PageChecksums();
+
+  // Nothing known. 0 or an errno value. Without open() every page is right. `file` empty: private memory,
+  // which costs nothing until it is touched. Else a file that outlives the process (see PageMap::open);
+  // EINVAL when it is not of a volume of this size. `sparse`: the file gets its blocks as they are written,
+  // and a full file system is then SIGBUS; else all of them now. `prefault` touches it all now.
+  int open(uint64_t pages, const std::string& file, bool sparse, bool prefault);
+
+  // ---- hot path ----
+  // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown.
+  void note(uint64_t offset, uint32_t length, const uint8_t* memory);
+  void forget(uint64_t first, uint64_t count);
+  bool right(uint64_t page, const uint8_t* bytes) const {
+    if (entries_ == nullptr) return true;
+    const uint32_t entry = entries_[page].load(std::memory_order_relaxed);
+    return entry == kUnknown || entry == entry_of(bytes);
+  }
+  // Of all whole pages in the range.
+  bool right(uint64_t offset, uint32_t length, const uint8_t* memory) const;
+
+ private:
+  static constexpr uint32_t kUnknown = 0;
+  // A sum of 0 is kept as 1, so that a page needs no bit beside it and changes by one store.
+  static uint32_t entry_of(const uint8_t* page);
+  int map_file(const std::string& file, size_t bytes, uint64_t pages, bool sparse);
+
+  std::atomic<uint32_t>* entries_ = nullptr;
+  void* mapping_ = nullptr;
+  size_t mapped_ = 0;
+  Descriptor file_;
+};
+
+}  // namespace rdmakit::nbd
