@@ -1,9 +1,10 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
+import type { ControlSocket } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { closeDescriptor, kernelDevice, protectProcess } from './engine.js'
-import { ControlSocket } from './runtime.js'
+import { openControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
 import { Volume } from './volume.js'
@@ -131,7 +132,7 @@ async function holdDevice(volume: Volume, device: string, options: AttachOptions
   let control: ControlSocket | undefined
   try {
     if (options.swap) await swapOn(device, options.swapPriority)
-    control = await ControlSocket.open(
+    control = await openControlSocket(
       () => statusOf(volume, { mode: 'attach', target: device, swap: options.swap }),
       () => process.kill(process.pid, 'SIGTERM'),
     )

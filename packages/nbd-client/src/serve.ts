@@ -1,5 +1,6 @@
+import type { ControlSocket } from '@rdmakit/swap-server'
 import type { ExportOptions, TlsOptions } from './engine.js'
-import { ControlSocket } from './runtime.js'
+import { openControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
 import { Volume } from './volume.js'
 
@@ -68,7 +69,7 @@ export async function serve(options: ServeOptions): Promise<number> {
       })
       if (volume.lost) resolve(1)
     })
-    control = await ControlSocket.open(
+    control = await openControlSocket(
       () => statusOf(volume, { mode: 'serve', target: uri, swap: false }),
       () => process.kill(process.pid, 'SIGTERM'),
     )

@@ -1,0 +1,84 @@
+import { Histogram as PrometheusHistogram, type Registry } from 'prom-client'
+import type { NativeHistogram } from './native.js'
+
+const NOTHING: NativeHistogram = { sum: 0, buckets: [] }
+
+/** All of them together. */
+export function addHistograms(histograms: readonly NativeHistogram[]): NativeHistogram {
+  const counts = new Map<number, [number, number, number]>()
+  let sum = 0
+  for (const histogram of histograms) {
+    sum += histogram.sum
+    for (const [from, to, count] of histogram.buckets)
+      counts.set(from, [from, to, count + (counts.get(from)?.[2] ?? 0)])
+  }
+  return { sum, buckets: [...counts.values()].sort(([a], [b]) => a - b) }
+}
+
+/** What came to `before` until `now`. A lane's counters never fall; one that began anew counts from 0. */
+export function sinceHistogram(now: NativeHistogram, before: NativeHistogram = NOTHING): NativeHistogram {
+  const earlier = new Map(before.buckets.map(([from, , count]) => [from, count]))
+  const buckets = now.buckets
+    .map(([from, to, count]): [number, number, number] => [from, to, count - (earlier.get(from) ?? 0)])
+    .filter(([, , count]) => count > 0)
+  return { sum: Math.max(0, now.sum - before.sum), buckets }
+}
+
+export function countOf({ buckets }: NativeHistogram): number {
+  return buckets.reduce((sum, [, , count]) => sum + count, 0)
+}
+
+/**
+ * @param share of requests, 0 … 1
+ * @returns nanoseconds that so many took at most, between the ends of a bucket by the rule of three; undefined
+ *   of nothing
+ */
+export function percentile(histogram: NativeHistogram, share: number): number | undefined {
+  const wanted = share * countOf(histogram)
+  let below = 0
+  for (const [from, to, count] of histogram.buckets) {
+    if (below + count >= wanted) return from + ((to - from) * (wanted - below)) / count
+    below += count
+  }
+  return undefined
+}
+
+/** Powers of two from 1 µs to 17 s, in nanoseconds: at the edges of the native buckets. */
+const EDGES = Array.from({ length: 25 }, (_, i) => 2 ** (i + 10))
+
+/** A Prometheus histogram that is read from native ones when it is scraped. */
+export class LatencyMetric extends PrometheusHistogram<'kind'> {
+  readonly #read: () => Readonly<Record<string, NativeHistogram>>
+
+  /** @param read the histograms, by the label `kind` */
+  constructor(
+    name: string,
+    help: string,
+    registry: Registry,
+    read: () => Readonly<Record<string, NativeHistogram>>,
+  ) {
+    super({ name, help, labelNames: ['kind'], buckets: EDGES.map((edge) => edge / 1e9), registers: [registry] })
+    this.#read = read
+  }
+
+  override async get() {
+    const metric = await super.get()
+    const values = Object.entries(this.#read()).flatMap(([kind, histogram]) => {
+      const bucket = (le: number | string, value: number) => ({
+        metricName: `${metric.name}_bucket`,
+        labels: { le, kind },
+        value,
+      })
+      const count = countOf(histogram)
+      const upTo = (edge: number) =>
+        histogram.buckets.reduce((sum, [, to, each]) => (to <= edge ? sum + each : sum), 0)
+      return [
+        ...EDGES.map((edge) => bucket(edge / 1e9, upTo(edge))),
+        bucket('+Inf', count),
+        { metricName: `${metric.name}_sum`, labels: { kind }, value: histogram.sum / 1e9 },
+        { metricName: `${metric.name}_count`, labels: { kind }, value: count },
+      ]
+    })
+    return { ...metric, values }
+  }
+}
