@@ -57,7 +57,13 @@ export class LatencyMetric extends PrometheusHistogram<'kind'> {
     registry: Registry,
     read: () => Readonly<Record<string, NativeHistogram>>,
   ) {
-    super({ name, help, labelNames: ['kind'], buckets: EDGES.map((edge) => edge / 1e9), registers: [registry] })
+    super({
+      name,
+      help,
+      labelNames: ['kind'],
+      buckets: EDGES.map((edge) => edge / 1e9),
+      registers: [registry],
+    })
     this.#read = read
   }
 

@@ -23,8 +23,9 @@ interface Options {
   json: boolean
 }
 
-const program = withExitStatus(new Command('swap-server'))
-  .description("Lends this machine's memory to nbd-clients, which reach it by one-sided RDMA.")
+const program = withExitStatus(new Command('swap-server')).description(
+  "Lends this machine's memory to nbd-clients, which reach it by one-sided RDMA.",
+)
 
 const serve = program
   .command('serve', { isDefault: true })

@@ -221,14 +221,10 @@ export class SwapServerSession {
 async function greet(
   connection: RingConnection,
   { client, tenant = '', key }: SessionOptions,
-): Promise<control.HelloReply> {
+): Promise<control.HelloReply.$Properties> {
   const proving = key === undefined ? undefined : new Proving(tenant, typeof key === 'function' ? key() : key)
   const hello = { version: PROTOCOL_VERSION, client: client ?? `pid ${process.pid}`, tenant }
-  let response = await ask(
-    connection,
-    { hello: { ...hello, ...proving?.introduction } },
-    REQUEST_TIMEOUT_MS,
-  )
+  let response = await ask(connection, { hello: { ...hello, ...proving?.introduction } }, REQUEST_TIMEOUT_MS)
   if (response.challenge) {
     const proof = proving?.answer(response.challenge, 0)
     if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a challenge that is none')

@@ -69,9 +69,13 @@ export class ControlSocket {
 function checkDirectory(directory: string): void {
   const { uid, mode } = statSync(directory)
   if (uid !== process.geteuid?.() && uid !== 0)
-    throw new UsageError(`${directory}, for control sockets, belongs to user ${uid}; set RDMAKIT_RUN to another`)
+    throw new UsageError(
+      `${directory}, for control sockets, belongs to user ${uid}; set RDMAKIT_RUN to another`,
+    )
   if ((mode & 0o022) !== 0)
-    throw new UsageError(`${directory}, for control sockets, can be written by others; "chmod 700 ${directory}"`)
+    throw new UsageError(
+      `${directory}, for control sockets, can be written by others; "chmod 700 ${directory}"`,
+    )
 }
 
 async function answer(routes: ControlRoutes, message: IncomingMessage, reply: ServerResponse): Promise<void> {
@@ -124,7 +128,9 @@ export async function runningPrograms(program: string): Promise<RunningProgram[]
   checkDirectory(directory)
   const running: RunningProgram[] = []
   for (const name of readdirSync(directory)) {
-    const pid = name.startsWith(`${program}-`) ? /^-(\d+)\.sock$/.exec(name.slice(program.length))?.[1] : undefined
+    const pid = name.startsWith(`${program}-`)
+      ? /^-(\d+)\.sock$/.exec(name.slice(program.length))?.[1]
+      : undefined
     if (pid === undefined) continue
     const path = join(directory, name)
     try {
@@ -162,7 +168,9 @@ export function callControlSocket(
           const result: unknown = text === '' ? undefined : JSON.parse(text)
           if ((reply.statusCode ?? 500) < 300) return resolve(result)
           const { code, message: reason } = (result ?? {}) as { code?: string; message?: string }
-          reject(Object.assign(new Error(reason ?? `${method} ${path}: status ${reply.statusCode}`), { code }))
+          reject(
+            Object.assign(new Error(reason ?? `${method} ${path}: status ${reply.statusCode}`), { code }),
+          )
         } catch (failure) {
           reject(failure)
         }

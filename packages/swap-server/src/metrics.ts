@@ -82,7 +82,9 @@ export function collectServerMetrics(server: SwapServer): Registry {
       [{ state: 'lingering' }, lingering],
     ]
   })
-  gauge('info', 'Always 1; its epoch changes with each start', ['epoch'], () => [[{ epoch: server.epoch }, 1]])
+  gauge('info', 'Always 1; its epoch changes with each start', ['epoch'], () => [
+    [{ epoch: server.epoch }, 1],
+  ])
   const pressure = (name: string, help: string, read: (of: Pressure) => number | null | undefined) =>
     gauge(name, help, [], () => {
       const of = status().pressure

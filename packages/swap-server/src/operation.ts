@@ -29,7 +29,11 @@ export class Operation {
   readonly #ends: readonly ({ close(): void } | undefined)[]
   readonly #hangup: () => void
 
-  private constructor(hangup: () => void, control: ControlSocket | undefined, metrics: MetricsEndpoint | undefined) {
+  private constructor(
+    hangup: () => void,
+    control: ControlSocket | undefined,
+    metrics: MetricsEndpoint | undefined,
+  ) {
     this.metricsUri = metrics?.uri
     this.#ends = [control, metrics]
     this.#hangup = hangup
@@ -43,10 +47,12 @@ export class Operation {
       metrics === undefined ? undefined : await MetricsEndpoint.open(collectServerMetrics(server), metrics)
     const status = (): ServerStatus => ({ pid: process.pid, listeners, ...server.query('operator') })
     // Memory is lent without it too; what lacks is "swap-server status".
-    const control = await ControlSocket.open('swap-server', { 'GET /status': status }).catch((failure: Error) => {
-      log.warn({ err: failure }, 'no control socket: "swap-server status" will not find this server')
-      return undefined
-    })
+    const control = await ControlSocket.open('swap-server', { 'GET /status': status }).catch(
+      (failure: Error) => {
+        log.warn({ err: failure }, 'no control socket: "swap-server status" will not find this server')
+        return undefined
+      },
+    )
     const hangup = () => {
       server.audit.reopen()
       try {

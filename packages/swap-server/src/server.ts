@@ -127,8 +127,7 @@ export class SwapServer {
     const { added, removed } = this.tenants.reload()
     this.record({}, { event: 'tenants-reloaded', added, removed })
     for (const session of [...this.#sessions])
-      if (this.tenants.find(session.tenant ?? '') === undefined)
-        this.#end(session, 'its tenant was removed')
+      if (this.tenants.find(session.tenant ?? '') === undefined) this.#end(session, 'its tenant was removed')
   }
 
   /** Stops listening, ends every session and frees its memory. Idempotent. */

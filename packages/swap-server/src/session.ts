@@ -159,7 +159,8 @@ export class Session {
     if (this.#admission === undefined) throw new Refusal('EPROTO', 'a session starts with hello')
     if (request.allocate) return { allocate: await this.#allocate(request.allocate.count ?? 0) }
     if (request.free) return { free: this.#free((request.free.ids ?? []).map(Number)) }
-    if (request.query) return { query: this.#host.query(this.#host.tenants.find(this.#admission.tenant.name)) }
+    if (request.query)
+      return { query: this.#host.query(this.#host.tenants.find(this.#admission.tenant.name)) }
     if (request.heartbeat) return { heartbeat: { epoch: this.#host.epoch, freeSlabs: this.#host.store.free } }
     throw new Refusal('EPROTO', 'unknown request')
   }

@@ -62,7 +62,16 @@ function formatServers(
   const name = ({ pid, listeners }: ServerStatus) => (servers.length > 1 ? `${pid ?? listeners[0]}: ` : '')
   return [
     formatTable(
-      ['SERVER', right('PID'), right('LENDS'), right('FREE'), right('SESSIONS'), right('CPU'), right('UP'), 'HOST'],
+      [
+        'SERVER',
+        right('PID'),
+        right('LENDS'),
+        right('FREE'),
+        right('SESSIONS'),
+        right('CPU'),
+        right('UP'),
+        'HOST',
+      ],
       servers.map((server) => [
         server.listeners.join(', '),
         String(server.pid ?? ''),

@@ -1,4 +1,4 @@
-import { checkName, ConfigurationError, type Key, parseSecret, readOperatorFile } from './secret-file.js'
+import { ConfigurationError, checkName, type Key, parseSecret, readOperatorFile } from './secret-file.js'
 import { parseSize } from './size.js'
 
 /** What all sessions of a tenant may use together; 0: no limit. */
