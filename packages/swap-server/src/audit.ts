@@ -59,7 +59,7 @@ export class AuditLog {
     })
     this.#destination = destination
     this.#file = pino(
-      { base: null, timestamp: pino.stdTimeFunctions.isoTime, formatters: { level: () => ({}) } },
+      { base: null, timestamp: pino.stdTimeFunctions.isoTime, formatters: { level: (label) => ({ level: label }) } },
       destination,
     )
   }

@@ -39,6 +39,8 @@ export class Session {
   readonly #slabs = new Map<number, Slab>()
   readonly #data = new Set<QueuePair>()
   readonly #greeting: Greeting
+  /** kept, for the connection that told it may be closed when it is asked for */
+  readonly #peer: string
   readonly #opened = Date.now()
   #completionQueue: CompletionQueue | undefined
   #admission: Admission | undefined
@@ -52,6 +54,7 @@ export class Session {
     this.context = context
     this.#protectionDomain = context.allocateProtectionDomain()
     this.#greeting = new Greeting(host.tenants)
+    this.#peer = connection.peerUri
     connection.handle((request) => this.#answer(request.copy()))
   }
 
@@ -70,7 +73,7 @@ export class Session {
       tenant: this.tenant,
       keyId: this.#admission?.keyId,
       client: this.#client,
-      peer: this.#control.peerUri,
+      peer: this.#peer,
     }
   }
 
@@ -78,7 +81,7 @@ export class Session {
     return {
       client: this.#client,
       tenant: this.tenant ?? '',
-      peer: this.#control.peerUri,
+      peer: this.#peer,
       slabs: this.#slabs.size,
       dataConnections: this.#data.size,
       ageMs: Date.now() - this.#opened,

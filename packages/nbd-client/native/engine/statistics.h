@@ -21,8 +21,8 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
-// Latencies, four buckets to each power of two: a percentile read from it is off by an eighth at most. Bucket n
-// counts those from lower(n) up to lower(n + 1) ns, the last one also all above (9 minutes).
+// Latencies, four buckets to each power of two: a percentile read from it is off by an eighth at most. Bucket
+// n counts those from lower(n) up to lower(n + 1) ns, the last one also all above (9 minutes).
 class Histogram {
  public:
   static constexpr size_t kBuckets = 4 * 39;
