@@ -15,7 +15,14 @@ export type AuditEvent =
   | { readonly event: 'session-opened' | 'session-resumed' }
   | { readonly event: 'session-ended'; readonly reason: string; readonly slabs: number }
   | { readonly event: 'slabs-allocated' | 'slabs-freed'; readonly slabs: number; readonly held: number }
-  | { readonly event: 'refused'; readonly request: string; readonly code: string; readonly reason: string }
+  | {
+      readonly event: 'refused'
+      readonly request: string
+      readonly code: string
+      readonly reason: string
+      /** whom it said to be, of a client that has not shown it */
+      readonly claims?: Actor | undefined
+    }
   | {
       readonly event: 'tenants-reloaded'
       readonly added: readonly string[]
@@ -59,7 +66,11 @@ export class AuditLog {
     })
     this.#destination = destination
     this.#file = pino(
-      { base: null, timestamp: pino.stdTimeFunctions.isoTime, formatters: { level: (label) => ({ level: label }) } },
+      {
+        base: null,
+        timestamp: pino.stdTimeFunctions.isoTime,
+        formatters: { level: (label) => ({ level: label }) },
+      },
       destination,
     )
   }

@@ -13,6 +13,7 @@ export {
   runningPrograms,
   runtimeDirectory,
 } from './control-socket.js'
+export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
 export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'
 export { formatSize, parseSize, parseSizeInUnits } from './size.js'

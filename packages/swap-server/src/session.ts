@@ -46,7 +46,9 @@ export class Session {
   #admission: Admission | undefined
   #closed = false
   #lastHeard = Date.now()
-  #client = 'a client that has not said hello'
+  #client = 'a client that has not said who it is'
+  /** whom it says to be, until it has shown it */
+  #claims: Actor | undefined
 
   constructor(host: SessionHost, connection: RingConnection, context: Context) {
     this.#host = host
@@ -145,7 +147,13 @@ export class Session {
       const { code: given, message } = failure as { code?: unknown; message: string }
       const code = typeof given === 'string' ? given : 'EIO'
       if (failure instanceof Refusal || failure instanceof OutOfSlabsError)
-        this.#host.record(this.actor, { event: 'refused', request: kind, code, reason: message })
+        this.#host.record(this.actor, {
+          event: 'refused',
+          request: kind,
+          code,
+          reason: message,
+          claims: this.#claims,
+        })
       else this.#host.log.error({ err: failure, client: this.#client }, 'control request failed')
       // One try: it ends when the answer is on its way.
       if (this.#admission === undefined) setImmediate(() => this.close(message))
@@ -157,7 +165,7 @@ export class Session {
 
   async #dispatch(request: control.Request): Promise<control.Response.$Properties> {
     if (this.#closed) throw new Refusal('ECANCELED', 'the session has ended')
-    if (request.hello) return this.#greet(this.#greeting.hello(request.hello))
+    if (request.hello) return this.#greet(this.#hear(request.hello))
     if (request.proof) return this.#greet(this.#greeting.proof(request.proof))
     if (this.#admission === undefined) throw new Refusal('EPROTO', 'a session starts with hello')
     if (request.allocate) return { allocate: await this.#allocate(request.allocate.count ?? 0) }
@@ -168,11 +176,22 @@ export class Session {
     throw new Refusal('EPROTO', 'unknown request')
   }
 
+  #hear(hello: control.Hello.$Properties): ReturnType<Greeting['hello']> {
+    if (this.#admission === undefined)
+      this.#claims = {
+        tenant: printable(hello.tenant ?? '').slice(0, 64),
+        keyId: printable(hello.keyId ?? '').slice(0, 64),
+        client: printable(hello.client ?? '').slice(0, 256),
+      }
+    return this.#greeting.hello(hello)
+  }
+
   #greet(step: ReturnType<Greeting['hello']>): control.Response.$Properties {
     if ('challenge' in step) return { challenge: step.challenge }
     this.#client = printable(step.hello.client ?? '').slice(0, 256) || 'unnamed client'
     this.#host.greeted(this)
     this.#admission = step
+    this.#claims = undefined
     this.#host.record(this.actor, { event: 'session-opened' })
     const { store, epoch, sessionTimeoutMs } = this.#host
     const mac = step.prove(0)
