@@ -251,7 +251,7 @@ describe('a client with a key', () => {
 
   it("refuses a server that sends the client's proof back", async () => {
     const at = await impostor(({ proof }) =>
-      proof ? { hello: { ...hello, mac: proof.mac } } : { challenge: { nonce: randomBytes(32) } },
+      proof ? { hello: { ...hello, mac: proof.mac ?? null } } : { challenge: { nonce: randomBytes(32) } },
     )
     await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
   })
