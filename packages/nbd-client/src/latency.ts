@@ -1,8 +1,6 @@
 import { Histogram as PrometheusHistogram, type Registry } from 'prom-client'
 import type { NativeHistogram } from './native.js'
 
-const NOTHING: NativeHistogram = { sum: 0, buckets: [] }
-
 /** All of them together. */
 export function addHistograms(histograms: readonly NativeHistogram[]): NativeHistogram {
   const counts = new Map<number, [number, number, number]>()
@@ -15,32 +13,8 @@ export function addHistograms(histograms: readonly NativeHistogram[]): NativeHis
   return { sum, buckets: [...counts.values()].sort(([a], [b]) => a - b) }
 }
 
-/** What came to `before` until `now`. A lane's counters never fall; one that began anew counts from 0. */
-export function sinceHistogram(now: NativeHistogram, before: NativeHistogram = NOTHING): NativeHistogram {
-  const earlier = new Map(before.buckets.map(([from, , count]) => [from, count]))
-  const buckets = now.buckets
-    .map(([from, to, count]): [number, number, number] => [from, to, count - (earlier.get(from) ?? 0)])
-    .filter(([, , count]) => count > 0)
-  return { sum: Math.max(0, now.sum - before.sum), buckets }
-}
-
-export function countOf({ buckets }: NativeHistogram): number {
+function countOf({ buckets }: NativeHistogram): number {
   return buckets.reduce((sum, [, , count]) => sum + count, 0)
-}
-
-/**
- * @param share of requests, 0 … 1
- * @returns nanoseconds that so many took at most, between the ends of a bucket by the rule of three; undefined
- *   of nothing
- */
-export function percentile(histogram: NativeHistogram, share: number): number | undefined {
-  const wanted = share * countOf(histogram)
-  let below = 0
-  for (const [from, to, count] of histogram.buckets) {
-    if (below + count >= wanted) return from + ((to - from) * (wanted - below)) / count
-    below += count
-  }
-  return undefined
 }
 
 /** Powers of two from 1 µs to 17 s, in nanoseconds: at the edges of the native buckets. */

@@ -1,8 +1,9 @@
-import type { ControlSocket } from '@rdmakit/swap-server'
+import type { ControlSocket, MetricsEndpoint } from '@rdmakit/swap-server'
 import type { ExportOptions, TlsOptions } from './engine.js'
+import { serveMetrics } from './metrics.js'
 import { openControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
-import { Volume } from './volume.js'
+import { Volume, type VolumeOptions } from './volume.js'
 
 export interface ServeOptions {
   readonly servers: readonly (readonly string[])[]
@@ -21,6 +22,9 @@ export interface ServeOptions {
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
+  readonly access: NonNullable<VolumeOptions['access']>
+  /** where to serve metrics */
+  readonly metrics: string | undefined
   readonly signal: AbortSignal
 }
 
@@ -34,6 +38,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    access: options.access,
     signal: options.signal,
     progress: say,
     engine: {
@@ -46,6 +51,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     },
   })
   let control: ControlSocket | undefined
+  let metrics: MetricsEndpoint | undefined
   try {
     reportFailures(volume)
     const { address } = options
@@ -76,10 +82,12 @@ export async function serve(options: ServeOptions): Promise<number> {
     volume.engine.on('listenerFailed', ({ address: where, reason }) =>
       say(`listener ${where} failed: ${reason}`),
     )
+    metrics = await serveMetrics(volume, options.metrics)
     process.stdout.write(`ready ${uri}\n`)
     return await stopped
   } finally {
     control?.close()
+    metrics?.close()
     await volume.close()
   }
 }
