@@ -22,6 +22,8 @@ const EDGES = Array.from({ length: 25 }, (_, i) => 2 ** (i + 10))
 
 /** A Prometheus histogram that is read from native ones when it is scraped. */
 export class LatencyMetric extends PrometheusHistogram<'kind'> {
+  readonly #name: string
+  readonly #help: string
   readonly #read: () => Readonly<Record<string, NativeHistogram>>
 
   /** @param read the histograms, by the label `kind` */
@@ -38,14 +40,16 @@ export class LatencyMetric extends PrometheusHistogram<'kind'> {
       buckets: EDGES.map((edge) => edge / 1e9),
       registers: [registry],
     })
+    this.#name = name
+    this.#help = help
     this.#read = read
   }
 
-  override async get() {
-    const metric = await super.get()
+  /** What a registry asks a histogram for; also its own `get` does. */
+  async getForPromString() {
     const values = Object.entries(this.#read()).flatMap(([kind, histogram]) => {
       const bucket = (le: number | string, value: number) => ({
-        metricName: `${metric.name}_bucket`,
+        metricName: `${this.#name}_bucket`,
         labels: { le, kind },
         value,
       })
@@ -55,10 +59,16 @@ export class LatencyMetric extends PrometheusHistogram<'kind'> {
       return [
         ...EDGES.map((edge) => bucket(edge / 1e9, upTo(edge))),
         bucket('+Inf', count),
-        { metricName: `${metric.name}_sum`, labels: { kind }, value: histogram.sum / 1e9 },
-        { metricName: `${metric.name}_count`, labels: { kind }, value: count },
+        { metricName: `${this.#name}_sum`, labels: { kind }, value: histogram.sum / 1e9 },
+        { metricName: `${this.#name}_count`, labels: { kind }, value: count },
       ]
     })
-    return { ...metric, values }
+    return {
+      name: this.#name,
+      help: this.#help,
+      type: 'histogram',
+      values,
+      aggregator: 'sum',
+    }
   }
 }

@@ -2,8 +2,8 @@ import type { Command } from 'commander'
 import { ConfigurationError } from './secret-file.js'
 
 /**
- * How the programs end, after sysexits.h, so that a service manager knows what a new start may mend:
- * docs/operations.md has the table.
+ * How swap-server ends, after sysexits.h, so that a service manager knows what a new start may mend: the README
+ * has the table.
  */
 export const EXIT = {
   ok: 0,
