@@ -1,12 +1,14 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
+import type { ControlSocket, MetricsEndpoint } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { closeDescriptor, kernelDevice, protectProcess } from './engine.js'
-import { ControlSocket } from './runtime.js'
+import { serveMetrics } from './metrics.js'
+import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
-import { Volume } from './volume.js'
+import { Volume, type VolumeOptions } from './volume.js'
 
 export interface AttachOptions {
   readonly servers: readonly (readonly string[])[]
@@ -24,6 +26,9 @@ export interface AttachOptions {
   readonly refillRate: number
   /** keep and check a checksum of each page */
   readonly checksums: boolean
+  readonly access: NonNullable<VolumeOptions['access']>
+  /** where to serve metrics */
+  readonly metrics: string | undefined
   readonly signal: AbortSignal
 }
 
@@ -70,6 +75,7 @@ export async function attach(options: AttachOptions): Promise<number> {
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    access: options.access,
     signal: options.signal,
     progress: say,
     engine: {
@@ -133,9 +139,12 @@ function connectKernel(volume: Volume, options: AttachOptions): string {
 /** From the attached device to its orderly end. */
 async function holdDevice(volume: Volume, device: string, options: AttachOptions): Promise<number> {
   let control: ControlSocket | undefined
+  let metrics: MetricsEndpoint | undefined
   try {
+    // Before the swap: what may fail, and is not needed, must not end it.
+    metrics = await serveMetrics(volume, options.metrics)
     if (options.swap) await swapOn(device, options.swapPriority)
-    control = await ControlSocket.open(
+    control = await openControlSocket(
       () => statusOf(volume, { mode: 'attach', target: device, swap: options.swap }),
       () => process.kill(process.pid, 'SIGTERM'),
     )
@@ -145,6 +154,7 @@ async function holdDevice(volume: Volume, device: string, options: AttachOptions
     return status
   } finally {
     control?.close()
+    metrics?.close()
     kernelDevice.disconnect(deviceIndex(device))
   }
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env node
-import { parseSize, parseSizeInUnits } from '@rdmakit/swap-server'
+import { parseAddress, parseSize, parseSizeInUnits, readKeyFile } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
 import type { TlsOptions } from './engine.js'
@@ -28,13 +28,28 @@ interface VolumeOptions {
   ack: 'all' | 'one'
   refillRate: string
   checksum: boolean
+  tenant?: string
+  keyFile?: string
+  metrics?: string
+}
+
+/** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
+function accessOf({ tenant, keyFile }: VolumeOptions) {
+  if (keyFile !== undefined) readKeyFile(keyFile)
+  return {
+    ...(tenant === undefined ? {} : { tenant }),
+    ...(keyFile === undefined ? {} : { key: () => readKeyFile(keyFile) }),
+  }
 }
 
 /** Checks what can be checked before anything is opened. */
 function volumeOf(options: VolumeOptions) {
   if (options.server.length === 0) throw new UsageError('at least one --server <uri> is needed')
   for (const uri of options.server.flat()) parseUri(uri)
+  if (options.metrics !== undefined) parseAddress(options.metrics, '--metrics')
   return {
+    access: accessOf(options),
+    metrics: options.metrics,
     servers: options.server,
     size: parseSizeInUnits(options.size, '--size', 4096),
     connections: options.connections,
@@ -141,6 +156,9 @@ const withVolume = (command: Command) =>
       '64M',
     )
     .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
+    .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')
+    .option('--key-file <file>', 'what proves it, a line id:secret; a server without the key is refused')
+    .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
 
 withVolume(program.command('serve'))
   .description('Serve the volume to any NBD client. Prints "ready <nbd uri>". SIGTERM ends it.')

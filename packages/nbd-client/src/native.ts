@@ -55,8 +55,12 @@ export interface NativeLaneRequirements {
   maxInlineData: number
 }
 
-/** `[lower bound in ns, requests]` of each non-empty power-of-two bucket. */
-export type NativeHistogram = [number, number][]
+/** Latencies in nanoseconds. A snapshot: counted one after another, while requests go on. */
+export interface NativeHistogram {
+  sum: number
+  /** those that are not empty, ascending: from, up to (and not with) and how many; at most a quarter wide */
+  buckets: [from: number, to: number, count: number][]
+}
 
 export interface NativeLaneStatistics {
   state: 'idle' | 'serving' | 'draining' | 'stopped'

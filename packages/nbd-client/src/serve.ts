@@ -1,7 +1,9 @@
+import type { ControlSocket, MetricsEndpoint } from '@rdmakit/swap-server'
 import type { ExportOptions, TlsOptions } from './engine.js'
-import { ControlSocket } from './runtime.js'
+import { serveMetrics } from './metrics.js'
+import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
-import { Volume } from './volume.js'
+import { Volume, type VolumeOptions } from './volume.js'
 
 export interface ServeOptions {
   readonly servers: readonly (readonly string[])[]
@@ -22,6 +24,9 @@ export interface ServeOptions {
   readonly refillRate: number
   /** keep and check a checksum of each page */
   readonly checksums: boolean
+  readonly access: NonNullable<VolumeOptions['access']>
+  /** where to serve metrics */
+  readonly metrics: string | undefined
   readonly signal: AbortSignal
 }
 
@@ -35,6 +40,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    access: options.access,
     signal: options.signal,
     progress: say,
     engine: {
@@ -48,6 +54,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     },
   })
   let control: ControlSocket | undefined
+  let metrics: MetricsEndpoint | undefined
   try {
     reportFailures(volume)
     reportWrongPages(volume)
@@ -72,17 +79,19 @@ export async function serve(options: ServeOptions): Promise<number> {
       })
       if (volume.lost) resolve(1)
     })
-    control = await ControlSocket.open(
+    control = await openControlSocket(
       () => statusOf(volume, { mode: 'serve', target: uri, swap: false }),
       () => process.kill(process.pid, 'SIGTERM'),
     )
     volume.engine.on('listenerFailed', ({ address: where, reason }) =>
       say(`listener ${where} failed: ${reason}`),
     )
+    metrics = await serveMetrics(volume, options.metrics)
     process.stdout.write(`ready ${uri}\n`)
     return await stopped
   } finally {
     control?.close()
+    metrics?.close()
     await volume.close()
   }
 }

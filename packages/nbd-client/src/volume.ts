@@ -1,4 +1,10 @@
-import { formatSize, SwapServerSession } from '@rdmakit/swap-server'
+import {
+  ConfigurationError,
+  formatSize,
+  type SessionOptions,
+  SwapServerError,
+  SwapServerSession,
+} from '@rdmakit/swap-server'
 import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
 import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
@@ -19,6 +25,8 @@ export interface VolumeOptions {
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
   readonly spares?: number
   readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
+  /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
+  readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
@@ -94,10 +102,10 @@ export class Volume {
     try {
       for (const uris of options.servers) {
         progress(`connecting to ${uris.join(' or ')}`)
-        const session = await SwapServerSession.open(
-          uris,
-          options.signal === undefined ? {} : { signal: options.signal },
-        )
+        const session = await SwapServerSession.open(uris, {
+          ...options.access,
+          ...(options.signal === undefined ? {} : { signal: options.signal }),
+        })
         servers.push(new VolumeServer(servers.length, uris, session))
       }
       const slabSize = commonSlabSize(servers.map(({ session }) => session))
@@ -208,11 +216,12 @@ export class Volume {
   async #callBack(gone: VolumeServer): Promise<void> {
     const { signal } = this.#ending
     void gone.session.close().catch(() => {})
+    let told: string | undefined
     while (await waited(RECALL_MS, signal)) {
       if (!this.#open) continue
       let session: SwapServerSession | undefined
       try {
-        session = await SwapServerSession.open(gone.uris, { signal })
+        session = await SwapServerSession.open(gone.uris, { ...this.#options.access, signal })
         if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
           throw new UsageError('it came back with another slab size or device')
         await this.#join(gone.uris, session)
@@ -220,8 +229,14 @@ export class Volume {
       } catch (failure) {
         await session?.close()
         if (signal.aborted) return
-        if (failure instanceof UsageError)
+        // A key may be mended while this runs; said once, as it is tried again and again.
+        const refused = failure instanceof ConfigurationError || failure instanceof SwapServerError
+        if (failure instanceof UsageError && !refused)
           return this.#progress(`${gone.uris.join(' or ')}: ${failure.message}; it stays out`)
+        if (refused && failure.message !== told) {
+          told = failure.message
+          this.#progress(`${gone.uris.join(' or ')}: ${told}; it is called again`)
+        }
       }
     }
   }

@@ -1,20 +1,35 @@
 #!/usr/bin/env node
+import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command } from 'commander'
 import { pino } from 'pino'
+import { EXIT, exitStatusOf, withExitStatus } from './exit-status.js'
+import { auditLog, Operation } from './operation.js'
+import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
 import { formatSize, parseSize } from './size.js'
+import { printServerStatus } from './status.js'
+import { Tenants } from './tenants.js'
+import { watchSeconds } from './watch.js'
 
 interface Options {
   listen: string[]
   memory: string
   slabSize: string
   sessionTimeout: string
+  tenants?: string
+  auditLog?: string
+  metrics?: string
   logLevel: string
   json: boolean
 }
 
-const program = new Command('swap-server')
-  .description("Lends this machine's memory to nbd-clients, which reach it by one-sided RDMA.")
+const program = withExitStatus(new Command('swap-server')).description(
+  "Lends this machine's memory to nbd-clients, which reach it by one-sided RDMA.",
+)
+
+const serve = program
+  .command('serve', { isDefault: true })
+  .description('Lend memory until SIGTERM; also without the word "serve".')
   .requiredOption(
     '--listen <uri>',
     'where to listen, any number of times: rdma://host:port, iwarp://host:port, shm:///path; port 0 takes a free one',
@@ -24,26 +39,32 @@ const program = new Command('swap-server')
   .requiredOption('--memory <size>', 'memory to lend at most, e.g. 4G')
   .option('--slab-size <size>', 'unit in which it is lent, a power of two', '64M')
   .option('--session-timeout <seconds>', 'a client silent for longer is dead and its memory freed', '15')
+  .option('--tenants <file>', 'JSON: who may have memory, with which key, how much; default: everybody')
+  .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal')
+  .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
   .option('--log-level <level>', 'trace, debug, info, warn, error, silent', 'warn')
   .option('--json', 'print events as JSON lines', false)
   .addHelpText(
     'after',
     `
 Prints "listening <uri>" for each listener once it is ready. SIGTERM or SIGINT ends it: sessions are
-closed and their memory is freed. Logs go to stderr as JSON lines.
+closed and their memory is freed. SIGHUP reads --tenants anew and opens --audit-log anew. Logs go to
+stderr as JSON lines.
 
 Examples:
   swap-server --listen rdma://10.0.0.1:7471 --memory 8G
+  swap-server --listen rdma://10.0.0.1:7471 --memory 8G --tenants /etc/rdmakit/tenants.json --metrics 9471
   swap-server --listen iwarp://127.0.0.1:0 --memory 1G --slab-size 16M --json
 
-Security: anyone who can connect may take memory. Listen on loopback or on a network that you trust.`,
+Security: without --tenants anyone who can connect may take memory. Nothing is encrypted: listen on loopback or
+on a network that you trust.`,
   )
+  .action(run)
 
-async function main(): Promise<void> {
-  const options = program.parse().opts<Options>()
+async function run(options: Options): Promise<void> {
   const seconds = Number(options.sessionTimeout)
   if (!(seconds >= 1 && seconds <= 86_400))
-    throw new Error(
+    throw new UsageError(
       `--session-timeout "${options.sessionTimeout}" is not a number of seconds from 1 to 86400`,
     )
   const log = pino(
@@ -54,13 +75,18 @@ async function main(): Promise<void> {
     memory: parseSize(options.memory, '--memory'),
     slabSize: parseSize(options.slabSize, '--slab-size'),
     sessionTimeout: seconds * 1000,
+    tenants: options.tenants === undefined ? Tenants.open() : Tenants.load(options.tenants),
+    audit: auditLog(log, options.auditLog),
     log,
   })
   const say = (event: string, fields: Record<string, unknown>, text: string) =>
     process.stdout.write(`${options.json ? JSON.stringify({ event, ...fields }) : text}\n`)
+  const listeners: string[] = []
+  const operation = await Operation.start(server, { metrics: options.metrics, listeners })
   const stop = async (signal: NodeJS.Signals) => {
+    operation.close()
     await server.close()
-    const { userCpuUs, systemCpuUs } = server.query()
+    const { userCpuUs, systemCpuUs } = server.query('operator')
     say('stopped', { signal, userCpuUs, systemCpuUs }, `stopped by ${signal}`)
     process.exit(0)
   }
@@ -69,20 +95,51 @@ async function main(): Promise<void> {
   try {
     for (const uri of options.listen) {
       const listening = await server.listen(uri)
+      listeners.push(listening)
       say(
         'listening',
         { uri: listening, memory: server.store.total * server.store.slabSize },
         `listening ${listening}`,
       )
     }
+    const { metricsUri } = operation
+    if (metricsUri !== undefined) say('metrics', { uri: metricsUri }, `metrics ${metricsUri}`)
   } catch (failure) {
+    operation.close()
     await server.close()
     throw failure
   }
   log.info({ memory: formatSize(server.store.total * server.store.slabSize), epoch: server.epoch }, 'ready')
 }
 
-main().catch((failure: Error) => {
+program
+  .command('status')
+  .description('Show the running swap-servers of this machine, or those at <uri>.')
+  .argument('[uri...]', 'of remote servers')
+  .option('--tenant <name>', 'who asks; an operator is told of all tenants')
+  .option('--key-file <file>', 'its key, a line id:secret')
+  .option('--json', 'as a JSON array; with --watch one each line', false)
+  .option('--watch [seconds]', 'again and again, each second or as often as said', watchSeconds)
+  .action(
+    async (
+      uris: string[],
+      options: { tenant?: string; keyFile?: string; json: boolean; watch?: number | true },
+    ) => {
+      for (const uri of uris) parseUri(uri)
+      await printServerStatus({
+        uris,
+        json: options.json,
+        watch: options.watch === true ? 1 : options.watch,
+        ...(options.tenant === undefined ? {} : { tenant: options.tenant }),
+        ...(options.keyFile === undefined ? {} : { key: readKeyFile(options.keyFile) }),
+      })
+      process.exit(EXIT.ok)
+    },
+  )
+
+program.addHelpText('after', () => `\n${serve.helpInformation()}`)
+
+program.parseAsync().catch((failure: Error) => {
   process.stderr.write(`swap-server: ${failure.message}\n`)
-  process.exit(1)
+  process.exit(exitStatusOf(failure))
 })

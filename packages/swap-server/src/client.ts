@@ -7,7 +7,9 @@ import {
   type QueuePair,
   type QueuePairOptions,
 } from '@rdmakit/verbs'
+import { Proving } from './authentication.js'
 import { control, dataConnectionData, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION } from './protocol.js'
+import type { Key } from './secret-file.js'
 
 /** A slab of a server's memory, as one-sided operations name it. */
 export interface RemoteSlab {
@@ -32,6 +34,13 @@ export class SwapServerError extends Error {
 export interface SessionOptions {
   /** who we are, for the server's log */
   readonly client?: string
+  /** whose memory we take, default `default` */
+  readonly tenant?: string
+  /**
+   * What proves it. A server that does not prove to have it too is refused. A function is asked for each
+   * session, so that a key can be exchanged while the program runs. Default: none.
+   */
+  readonly key?: Key | (() => Key)
   /** milliseconds between heartbeats, default 1000 */
   readonly heartbeatInterval?: number
   /** milliseconds without an answer after which the server counts as lost, default 3000 */
@@ -95,12 +104,7 @@ export class SwapServerSession {
       options.signal === undefined ? {} : { signal: options.signal },
     )
     try {
-      const { hello } = await ask(
-        connection,
-        { hello: { version: PROTOCOL_VERSION, client: options.client ?? `pid ${process.pid}` } },
-        REQUEST_TIMEOUT_MS,
-      )
-      if (!hello) throw new SwapServerError('EPROTO', 'the server did not answer hello')
+      const hello = await greet(connection, options)
       const session = new SwapServerSession(uri, connection, hello)
       session.#startHeartbeat(options.heartbeatInterval ?? 1_000, options.heartbeatTimeout ?? 3_000)
       return session
@@ -208,6 +212,32 @@ export class SwapServerSession {
     }, interval)
     this.#heartbeat.unref()
   }
+}
+
+/**
+ * Hello, and with a key Challenge and Proof.
+ * @throws SwapServerError EACCES: one of the two ends does not have the other's key
+ */
+async function greet(
+  connection: RingConnection,
+  { client, tenant = '', key }: SessionOptions,
+): Promise<control.HelloReply.$Properties> {
+  const proving = key === undefined ? undefined : new Proving(tenant, typeof key === 'function' ? key() : key)
+  const hello = { version: PROTOCOL_VERSION, client: client ?? `pid ${process.pid}`, tenant }
+  let response = await ask(connection, { hello: { ...hello, ...proving?.introduction } }, REQUEST_TIMEOUT_MS)
+  if (response.challenge) {
+    const proof = proving?.answer(response.challenge, 0)
+    if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a challenge that is none')
+    response = await ask(connection, { proof }, REQUEST_TIMEOUT_MS)
+  }
+  const reply = response.hello
+  if (!reply) throw new SwapServerError('EPROTO', 'the server did not answer hello')
+  if (proving !== undefined && !proving.accepts(reply))
+    throw new SwapServerError(
+      'EACCES',
+      'the server does not prove to have the key of --key-file: it is another server, or has no --tenants with keys',
+    )
+  return reply
 }
 
 async function ask(

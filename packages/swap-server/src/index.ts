@@ -1,8 +1,20 @@
+export { type Actor, type AuditEvent, AuditLog } from './audit.js'
 export {
   type RemoteSlab,
   type SessionOptions,
   SwapServerError,
   SwapServerSession,
 } from './client.js'
+export {
+  type ControlRoutes,
+  ControlSocket,
+  callControlSocket,
+  type RunningProgram,
+  runningPrograms,
+  runtimeDirectory,
+} from './control-socket.js'
+export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
+export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'
 export { formatSize, parseSize, parseSizeInUnits } from './size.js'
+export { type Tenant, type TenantLimits, Tenants, type TenantsChange } from './tenants.js'

@@ -2,9 +2,14 @@ import { randomBytes, timingSafeEqual } from 'node:crypto'
 import { acceptRing, isRingRequest } from '@rdmakit/ring-transport'
 import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
+import { type Actor, type AuditEvent, AuditLog } from './audit.js'
+import { Doorstep } from './doorstep.js'
+import { ServerCounters } from './metrics.js'
 import { type control, dataConnectionToken } from './protocol.js'
+import { Refusal } from './refusal.js'
 import { Session } from './session.js'
 import { SlabStore } from './slab-store.js'
+import { type Tenant, Tenants } from './tenants.js'
 
 export interface SwapServerOptions {
   /** bytes to lend at most; pinned when clients ask for them */
@@ -17,8 +22,17 @@ export interface SwapServerOptions {
   readonly maxSessions?: number
   /** queue pairs of one session, default 256 */
   readonly maxDataConnections?: number
+  /** who may have memory; default: everybody, as one tenant */
+  readonly tenants?: Tenants
+  /** milliseconds for a client to show who it is, default 5000 */
+  readonly greetingTimeout?: number
   readonly log?: Logger
+  /** where to record who had memory; default: only the log */
+  readonly audit?: AuditLog
 }
+
+/** Clients that have not shown who they are, at a time. */
+const MAX_GREETINGS = 64
 
 /** A page server: lends slabs of its memory and then stays out of the way of their one-sided traffic. */
 export class SwapServer {
@@ -28,6 +42,10 @@ export class SwapServer {
   readonly sessionTimeoutMs: number
   readonly maxDataConnections: number
   readonly log: Logger
+  readonly tenants: Tenants
+  readonly audit: AuditLog
+  readonly counters = new ServerCounters()
+  readonly #doorstep: Doorstep
   readonly #maxSessions: number
   readonly #started = Date.now()
   readonly #listeners: Listener[] = []
@@ -43,6 +61,9 @@ export class SwapServer {
     this.maxDataConnections = options.maxDataConnections ?? 256
     this.#maxSessions = options.maxSessions ?? 256
     this.log = options.log ?? pino({ level: 'silent' })
+    this.tenants = options.tenants ?? Tenants.open()
+    this.audit = options.audit ?? new AuditLog(this.log)
+    this.#doorstep = new Doorstep(MAX_GREETINGS, options.greetingTimeout ?? 5_000)
     this.#reaper = setInterval(() => this.#endSilentSessions(), this.sessionTimeoutMs / 4)
     this.#reaper.unref()
   }
@@ -58,8 +79,11 @@ export class SwapServer {
     return listener.uri
   }
 
-  query(): control.QueryReply.$Properties {
+  /** What `asking` may know: an operator everything, others only their own sessions. */
+  query(asking: Tenant | 'operator' | undefined): control.QueryReply.$Properties {
     const cpu = process.cpuUsage()
+    const mayKnow = ({ tenant }: Session) =>
+      asking === 'operator' || asking?.operator === true || (tenant !== undefined && tenant === asking?.name)
     return {
       epoch: this.epoch,
       slabSize: this.store.slabSize,
@@ -69,8 +93,41 @@ export class SwapServer {
       userCpuUs: cpu.user,
       systemCpuUs: cpu.system,
       uptimeMs: Date.now() - this.#started,
-      controlRequests: ++this.#requests,
+      controlRequests: this.#requests,
+      sessionList: [...this.#sessions].filter(mayKnow).map(({ status }) => status),
     }
+  }
+
+  record(who: Actor, event: AuditEvent): void {
+    this.audit.record(who, event)
+    if (event.event === 'refused') this.counters.refusal(event.code)
+    else if (event.event.startsWith('session-'))
+      this.counters.session(event.event.slice('session-'.length) as 'opened' | 'resumed' | 'ended')
+  }
+
+  answered(request: string, seconds: number): void {
+    this.#requests++
+    this.counters.request(request, seconds)
+  }
+
+  /** A session has shown who it is: it takes a session's place. @throws Refusal */
+  greeted(session: Session): void {
+    this.#doorstep.leave(session)
+    if (this.#sessions.size >= this.#maxSessions)
+      throw new Refusal('EUSERS', `the server refuses more sessions than ${this.#maxSessions}`)
+    this.#sessions.add(session)
+  }
+
+  /**
+   * Reads the tenants file anew. Sessions of a tenant that is not in it any more end; keys that are not there
+   * any more open no new ones.
+   * @throws ConfigurationError, and nothing has changed
+   */
+  reloadTenants(): void {
+    const { added, removed } = this.tenants.reload()
+    this.record({}, { event: 'tenants-reloaded', added, removed })
+    for (const session of [...this.#sessions])
+      if (this.tenants.find(session.tenant ?? '') === undefined) this.#end(session, 'its tenant was removed')
   }
 
   /** Stops listening, ends every session and frees its memory. Idempotent. */
@@ -79,28 +136,24 @@ export class SwapServer {
     this.#closed = true
     clearInterval(this.#reaper)
     for (const listener of this.#listeners) listener.close()
-    for (const session of [...this.#sessions]) session.close()
-    this.#sessions.clear()
+    this.#doorstep.close('the server ends')
+    for (const session of [...this.#sessions]) this.#end(session, 'the server ends')
   }
 
   async #onRequest(request: ConnectionRequest): Promise<void> {
     const token = dataConnectionToken(request.privateData)
     if (token !== undefined) return this.#onData(request, token)
     if (!isRingRequest(request.privateData) || this.#closed) return request.id.reject()
-    if (this.#sessions.size + this.#opening >= this.#maxSessions) {
-      this.log.warn({ peer: request.id.peerUri }, 'refused a session: the limit is reached')
-      return request.id.reject()
-    }
+    if (this.#opening >= MAX_GREETINGS) return request.id.reject()
     this.#opening++
     try {
       const context = request.id.context
       const connection = await acceptRing(request)
       const session = new Session(this, connection, context)
-      this.#sessions.add(session)
-      void connection.closed.then(() => {
-        session.close()
-        this.#sessions.delete(session)
-      })
+      this.#doorstep.enter(session)
+      void connection.closed.then((reason) => this.#end(session, reason?.message ?? 'the client left'))
+      // It may have begun to end while this one was being accepted.
+      if (this.#closed) this.#end(session, 'the server ends')
     } catch (failure) {
       this.log.warn({ err: failure }, 'a session could not be opened')
       throw failure
@@ -109,19 +162,26 @@ export class SwapServer {
     }
   }
 
+  #end(session: Session, reason: string): void {
+    this.#doorstep.leave(session)
+    this.#sessions.delete(session)
+    session.close(reason)
+  }
+
   async #onData(request: ConnectionRequest, token: Buffer): Promise<void> {
     for (const session of this.#sessions)
       if (timingSafeEqual(session.token, token)) return session.acceptData(request)
-    this.log.warn({ peer: request.id.peerUri }, 'refused a data connection of no session')
+    this.record(
+      { peer: request.id.peerUri },
+      { event: 'refused', request: 'data connection', code: 'EACCES', reason: 'it belongs to no session' },
+    )
     request.id.reject()
   }
 
   #endSilentSessions(): void {
     for (const session of [...this.#sessions]) {
       if (session.silence <= this.sessionTimeoutMs) continue
-      this.log.warn({ client: session.client, silence: session.silence }, 'client is silent')
-      session.close()
-      this.#sessions.delete(session)
+      this.#end(session, `it was silent for ${session.silence} ms`)
     }
   }
 }

@@ -2,8 +2,12 @@ import { randomBytes } from 'node:crypto'
 import type { RingConnection } from '@rdmakit/ring-transport'
 import type { CompletionQueue, ConnectionRequest, Context, ProtectionDomain, QueuePair } from '@rdmakit/verbs'
 import type { Logger } from 'pino'
+import type { Actor, AuditEvent } from './audit.js'
+import { type Admission, Greeting } from './authentication.js'
 import { control, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION, TOKEN_BYTES } from './protocol.js'
+import { Refusal } from './refusal.js'
 import { OutOfSlabsError, type Slab, type SlabStore } from './slab-store.js'
+import type { Tenant, Tenants } from './tenants.js'
 
 /** What all sessions of a server share. */
 export interface SessionHost {
@@ -12,17 +16,14 @@ export interface SessionHost {
   readonly sessionTimeoutMs: number
   readonly log: Logger
   readonly maxDataConnections: number
-  query(): control.QueryReply.$Properties
-}
-
-/** A request that the session refuses; `code` and message go to the client. */
-class Refusal extends Error {
-  constructor(
-    readonly code: string,
-    message: string,
-  ) {
-    super(message)
-  }
+  readonly tenants: Tenants
+  /** What `asking` may know; undefined: a tenant that is not there any more. */
+  query(asking: Tenant | undefined): control.QueryReply.$Properties
+  record(who: Actor, event: AuditEvent): void
+  /** A request was answered. */
+  answered(request: string, seconds: number): void
+  /** It has shown who it is. @throws Refusal when there is no place for it */
+  greeted(session: Session): void
 }
 
 /**
@@ -37,22 +38,56 @@ export class Session {
   readonly #protectionDomain: ProtectionDomain
   readonly #slabs = new Map<number, Slab>()
   readonly #data = new Set<QueuePair>()
+  readonly #greeting: Greeting
+  /** kept, for the connection that told it may be closed when it is asked for */
+  readonly #peer: string
+  readonly #opened = Date.now()
   #completionQueue: CompletionQueue | undefined
-  #greeted = false
+  #admission: Admission | undefined
   #closed = false
   #lastHeard = Date.now()
-  #client = 'a client that has not said hello'
+  #client = 'a client that has not said who it is'
+  /** whom it says to be, until it has shown it */
+  #claims: Actor | undefined
 
   constructor(host: SessionHost, connection: RingConnection, context: Context) {
     this.#host = host
     this.#control = connection
     this.context = context
     this.#protectionDomain = context.allocateProtectionDomain()
+    this.#greeting = new Greeting(host.tenants)
+    this.#peer = connection.peerUri
     connection.handle((request) => this.#answer(request.copy()))
   }
 
   get client(): string {
     return this.#client
+  }
+
+  /** Whose memory it takes; undefined until it has shown who it is. */
+  get tenant(): string | undefined {
+    return this.#admission?.tenant.name
+  }
+
+  /** Who it is, for the record. */
+  get actor(): Actor {
+    return {
+      tenant: this.tenant,
+      keyId: this.#admission?.keyId,
+      client: this.#client,
+      peer: this.#peer,
+    }
+  }
+
+  get status(): control.SessionStatus.$Properties {
+    return {
+      client: this.#client,
+      tenant: this.tenant ?? '',
+      peer: this.#peer,
+      slabs: this.#slabs.size,
+      dataConnections: this.#data.size,
+      ageMs: Date.now() - this.#opened,
+    }
   }
 
   /** milliseconds since the client's last request */
@@ -81,7 +116,8 @@ export class Session {
     await id.accept()
   }
 
-  close(): void {
+  /** @param reason why, for the record */
+  close(reason: string): void {
     if (this.#closed) return
     this.#closed = true
     // The keys die before the memory is given back: the protection domain's children go first.
@@ -91,7 +127,8 @@ export class Session {
     this.#protectionDomain.close()
     this.#completionQueue?.close()
     void this.#control.close()
-    this.#host.log.info({ client: this.#client, slabs: slabs.length }, 'session ended')
+    if (this.#admission !== undefined)
+      this.#host.record(this.actor, { event: 'session-ended', reason, slabs: slabs.length })
   }
 
   async #answer(bytes: Uint8Array): Promise<Uint8Array> {
@@ -100,44 +137,75 @@ export class Session {
   }
 
   async #respond(bytes: Uint8Array): Promise<control.Response.$Properties> {
+    let kind = 'unknown'
+    const started = performance.now()
     try {
-      return await this.#dispatch(decode(bytes))
+      const request = decode(bytes)
+      kind = request.body ?? kind
+      return await this.#dispatch(request)
     } catch (failure) {
-      const { code, message } = failure as { code?: unknown; message: string }
-      const known = failure instanceof Refusal || failure instanceof OutOfSlabsError
-      if (!known) this.#host.log.error({ err: failure, client: this.#client }, 'control request failed')
-      return { failure: { code: typeof code === 'string' ? code : 'EIO', message } }
+      const { code: given, message } = failure as { code?: unknown; message: string }
+      const code = typeof given === 'string' ? given : 'EIO'
+      if (failure instanceof Refusal || failure instanceof OutOfSlabsError)
+        this.#host.record(this.actor, {
+          event: 'refused',
+          request: kind,
+          code,
+          reason: message,
+          claims: this.#claims,
+        })
+      else this.#host.log.error({ err: failure, client: this.#client }, 'control request failed')
+      // One try: it ends when the answer is on its way.
+      if (this.#admission === undefined) setImmediate(() => this.close(message))
+      return { failure: { code, message } }
+    } finally {
+      this.#host.answered(kind, (performance.now() - started) / 1000)
     }
   }
 
   async #dispatch(request: control.Request): Promise<control.Response.$Properties> {
-    if (request.hello) return { hello: this.#hello(request.hello) }
-    if (!this.#greeted) throw new Refusal('EPROTO', 'a session starts with hello')
+    if (this.#closed) throw new Refusal('ECANCELED', 'the session has ended')
+    if (request.hello) return this.#greet(this.#hear(request.hello))
+    if (request.proof) return this.#greet(this.#greeting.proof(request.proof))
+    if (this.#admission === undefined) throw new Refusal('EPROTO', 'a session starts with hello')
     if (request.allocate) return { allocate: await this.#allocate(request.allocate.count ?? 0) }
     if (request.free) return { free: this.#free((request.free.ids ?? []).map(Number)) }
-    if (request.query) return { query: this.#host.query() }
+    if (request.query)
+      return { query: this.#host.query(this.#host.tenants.find(this.#admission.tenant.name)) }
     if (request.heartbeat) return { heartbeat: { epoch: this.#host.epoch, freeSlabs: this.#host.store.free } }
     throw new Refusal('EPROTO', 'unknown request')
   }
 
-  #hello({ version, client }: control.Hello.$Properties): control.HelloReply.$Properties {
-    if (version !== PROTOCOL_VERSION)
-      throw new Refusal(
-        'EPROTO',
-        `the client speaks version ${version} of the control protocol, this server version ${PROTOCOL_VERSION}`,
-      )
-    this.#client = printable(client ?? '').slice(0, 256) || 'unnamed client'
-    if (!this.#greeted) this.#host.log.info({ client: this.#client }, 'session opened')
-    this.#greeted = true
+  #hear(hello: control.Hello.$Properties): ReturnType<Greeting['hello']> {
+    if (this.#admission === undefined)
+      this.#claims = {
+        tenant: printable(hello.tenant ?? '').slice(0, 64),
+        keyId: printable(hello.keyId ?? '').slice(0, 64),
+        client: printable(hello.client ?? '').slice(0, 256),
+      }
+    return this.#greeting.hello(hello)
+  }
+
+  #greet(step: ReturnType<Greeting['hello']>): control.Response.$Properties {
+    if ('challenge' in step) return { challenge: step.challenge }
+    this.#client = printable(step.hello.client ?? '').slice(0, 256) || 'unnamed client'
+    this.#host.greeted(this)
+    this.#admission = step
+    this.#claims = undefined
+    this.#host.record(this.actor, { event: 'session-opened' })
     const { store, epoch, sessionTimeoutMs } = this.#host
+    const mac = step.prove(0)
     return {
-      version: PROTOCOL_VERSION,
-      epoch,
-      token: this.token,
-      slabSize: store.slabSize,
-      totalSlabs: store.total,
-      freeSlabs: store.free,
-      sessionTimeoutMs,
+      hello: {
+        version: PROTOCOL_VERSION,
+        epoch,
+        token: this.token,
+        slabSize: store.slabSize,
+        totalSlabs: store.total,
+        freeSlabs: store.free,
+        sessionTimeoutMs,
+        ...(mac === undefined ? {} : { mac }),
+      },
     }
   }
 
@@ -151,6 +219,7 @@ export class Session {
       throw new Refusal('ECANCELED', 'the session has ended')
     }
     for (const slab of slabs) this.#slabs.set(slab.id, slab)
+    this.#host.record(this.actor, { event: 'slabs-allocated', slabs: count, held: this.#slabs.size })
     return {
       slabs: slabs.map(({ id, region }) => ({
         id,
@@ -162,14 +231,17 @@ export class Session {
   }
 
   #free(ids: number[]): control.FreeReply.$Properties {
-    const slabs = ids.map((id) => {
-      const slab = this.#slabs.get(id)
-      if (slab === undefined) throw new Refusal('EINVAL', `slab ${id} is not of this session`)
-      return slab
-    })
+    const slabs = new Set(
+      ids.map((id) => {
+        const slab = this.#slabs.get(id)
+        if (slab === undefined) throw new Refusal('EINVAL', `slab ${id} is not of this session`)
+        return slab
+      }),
+    )
     for (const id of ids) this.#slabs.delete(id)
-    this.#host.store.release(new Set(slabs))
-    return { freed: slabs.length }
+    this.#host.store.release(slabs)
+    this.#host.record(this.actor, { event: 'slabs-freed', slabs: slabs.size, held: this.#slabs.size })
+    return { freed: slabs.size }
   }
 }
 

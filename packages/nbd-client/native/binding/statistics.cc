@@ -7,16 +7,20 @@ namespace {
 
 double number(uint64_t value) { return static_cast<double>(value); }
 
-Napi::Array buckets(Napi::Env env, const Histogram& histogram) {
-  Napi::Array result = Napi::Array::New(env);
+Napi::Object describe(Napi::Env env, const Histogram& histogram) {
+  Napi::Array buckets = Napi::Array::New(env);
   for (size_t i = 0; i < Histogram::kBuckets; i++) {
     const uint64_t count = histogram.count(i);
     if (count == 0) continue;
-    Napi::Array pair = Napi::Array::New(env, 2);
-    pair.Set(0u, number(uint64_t{1} << i));
-    pair.Set(1u, number(count));
-    result.Set(result.Length(), pair);
+    Napi::Array bucket = Napi::Array::New(env, 3);
+    bucket.Set(0u, number(Histogram::lower(i)));
+    bucket.Set(1u, number(Histogram::lower(i + 1)));
+    bucket.Set(2u, number(count));
+    buckets.Set(buckets.Length(), bucket);
   }
+  Napi::Object result = Napi::Object::New(env);
+  result.Set("sum", number(histogram.sum()));
+  result.Set("buckets", buckets);
   return result;
 }
 
@@ -64,8 +68,8 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
   set("spins", from.spins);
   set("sleeps", from.sleeps);
   set("spinLimit", from.spin_limit);
-  to.Set("readLatency", buckets(env, from.read_latency));
-  to.Set("writeLatency", buckets(env, from.write_latency));
+  to.Set("readLatency", describe(env, from.read_latency));
+  to.Set("writeLatency", describe(env, from.write_latency));
   return to;
 }
 

@@ -1,0 +1,102 @@
+import { MetricsEndpoint } from '@rdmakit/swap-server'
+import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client'
+import type { EngineStatistics } from './engine.js'
+import { addHistograms, LatencyMetric } from './latency.js'
+import { totals } from './session-log.js'
+import type { Volume } from './volume.js'
+
+const PREFIX = 'rdmakit_nbd_'
+
+type Labelled = readonly (readonly [labels: Record<string, string>, value: number])[]
+
+/** Metrics of a volume, read from the native counters when they are scraped: they cost the page path nothing. */
+export function collectVolumeMetrics(volume: Volume): Registry {
+  const registry = new Registry()
+  const statistics = oncePerScrape(() => volume.engine.statistics())
+  const gauge = (name: string, help: string, labelNames: string[], read: () => Labelled) =>
+    new Gauge({
+      name: PREFIX + name,
+      help,
+      labelNames,
+      registers: [registry],
+      collect() {
+        this.reset()
+        for (const [labels, value] of read()) this.set(labels, value)
+      },
+    })
+  const counter = (name: string, help: string, labelNames: string[], read: () => Labelled) =>
+    new Counter({
+      name: PREFIX + name,
+      help,
+      labelNames,
+      registers: [registry],
+      collect() {
+        this.reset()
+        for (const [labels, value] of read()) this.inc(labels, value)
+      },
+    })
+  const lanes = () => totals(statistics())
+  gauge('size_bytes', 'Bytes of the volume', [], () => [[{}, volume.size]])
+  gauge('slabs', 'Slabs in each state', ['state'], () =>
+    Object.entries(volume.slabs).map(([state, count]) => [{ state }, count]),
+  )
+  gauge('server_up', '1 while a server takes part', ['server'], () =>
+    serverStates(volume).map(([server, up]) => [{ server }, up ? 1 : 0]),
+  )
+  gauge('written_pages', 'Pages that hold something', [], () => [[{}, statistics().writtenPages]])
+  gauge('lost_pages', 'Pages of which no copy is left', [], () => [[{}, statistics().lostPages]])
+  gauge('requests_in_flight', 'NBD requests now', [], () => [[{}, lanes().inFlight]])
+  counter('requests_total', 'NBD requests answered with success', ['kind'], () => [
+    [{ kind: 'read' }, lanes().reads],
+    [{ kind: 'write' }, lanes().writes],
+  ])
+  counter('bytes_total', 'Bytes of them', ['kind'], () => [
+    [{ kind: 'read' }, lanes().bytesRead],
+    [{ kind: 'write' }, lanes().bytesWritten],
+  ])
+  counter('errors_total', 'NBD requests answered with an error', [], () => [[{}, lanes().errors]])
+  counter('refilled_bytes_total', 'Bytes copied to new replicas', [], () => [
+    [{}, statistics().refill?.bytesCopied ?? 0],
+  ])
+  new LatencyMetric(
+    `${PREFIX}request_duration_seconds`,
+    'From the arrival of an NBD request to its queued reply',
+    registry,
+    () => ({
+      read: addHistograms(statistics().lanes.map(({ readLatency }) => readLatency)),
+      write: addHistograms(statistics().lanes.map(({ writeLatency }) => writeLatency)),
+    }),
+  )
+  collectDefaultMetrics({ register: registry, prefix: PREFIX })
+  return registry
+}
+
+/** @param address undefined: none @throws UsageError, EADDRINUSE */
+export async function serveMetrics(
+  volume: Volume,
+  address: string | undefined,
+): Promise<MetricsEndpoint | undefined> {
+  if (address === undefined) return undefined
+  const endpoint = await MetricsEndpoint.open(collectVolumeMetrics(volume), address)
+  process.stdout.write(`metrics ${endpoint.uri}\n`)
+  return endpoint
+}
+
+/** Of all incarnations of a server only the last one counts. */
+function serverStates({ servers }: Volume): (readonly [uri: string, up: boolean])[] {
+  return [...new Map(servers.map(({ session, failure }) => [session.uri, failure === undefined] as const))]
+}
+
+/** All metrics of one scrape are of one moment. */
+function oncePerScrape(take: () => EngineStatistics): () => EngineStatistics {
+  let taken: EngineStatistics | undefined
+  return () => {
+    if (taken === undefined) {
+      taken = take()
+      setImmediate(() => {
+        taken = undefined
+      })
+    }
+    return taken
+  }
+}

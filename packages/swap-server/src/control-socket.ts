@@ -1,0 +1,183 @@
+import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { createServer, type IncomingMessage, request, type Server, type ServerResponse } from 'node:http'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { UsageError } from '@rdmakit/verbs'
+
+/**
+ * What a program does for those who may use its control socket, by method and path, e.g. `GET /status`. It gets
+ * the body as JSON gives it (undefined: none), and what it returns goes back as JSON (undefined: nothing).
+ */
+export type ControlRoutes = Readonly<Record<string, (body: unknown) => unknown>>
+
+const CALL_TIMEOUT_MS = 3_000
+const MAXIMUM_BODY = 2 ** 16
+
+/** Where running programs leave their control sockets: `$RDMAKIT_RUN`, else /run/rdmakit for root. */
+export function runtimeDirectory(): string {
+  if (process.env.RDMAKIT_RUN) return process.env.RDMAKIT_RUN
+  if (process.getuid?.() === 0) return '/run/rdmakit'
+  return join(process.env.XDG_RUNTIME_DIR ?? join(tmpdir(), `rdmakit-${process.getuid?.()}`), 'rdmakit')
+}
+
+/** The control socket of this process, mode 0600: HTTP for `status` and other commands on the same machine. */
+export class ControlSocket {
+  readonly path: string
+  readonly #server: Server
+
+  private constructor(server: Server, path: string) {
+    this.#server = server
+    this.path = path
+  }
+
+  /**
+   * @param program the name that {@link runningPrograms} looks for
+   * @throws UsageError when the folder is somebody else's
+   */
+  static async open(program: string, routes: ControlRoutes): Promise<ControlSocket> {
+    const directory = runtimeDirectory()
+    mkdirSync(directory, { recursive: true, mode: 0o700 })
+    checkDirectory(directory)
+    const path = join(directory, `${program}-${process.pid}.sock`)
+    rmSync(path, { force: true })
+    const server = createServer({ requestTimeout: CALL_TIMEOUT_MS }, (message, reply) => {
+      answer(routes, message, reply).catch((failure: Error) => refuse(reply, failure))
+    })
+    // The socket is made in this call, so at no moment is it anybody else's to use.
+    const mask = process.umask(0o177)
+    try {
+      server.listen(path)
+    } finally {
+      process.umask(mask)
+    }
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject)
+      server.once('listening', resolve)
+    })
+    server.unref()
+    return new ControlSocket(server, path)
+  }
+
+  close(): void {
+    this.#server.close()
+    this.#server.closeAllConnections()
+    rmSync(this.path, { force: true })
+  }
+}
+
+/** Whoever may write to the folder can put another socket in the place of ours. */
+function checkDirectory(directory: string): void {
+  const { uid, mode } = statSync(directory)
+  if (uid !== process.geteuid?.() && uid !== 0)
+    throw new UsageError(
+      `${directory}, for control sockets, belongs to user ${uid}; set RDMAKIT_RUN to another`,
+    )
+  if ((mode & 0o022) !== 0)
+    throw new UsageError(
+      `${directory}, for control sockets, can be written by others; "chmod 700 ${directory}"`,
+    )
+}
+
+async function answer(routes: ControlRoutes, message: IncomingMessage, reply: ServerResponse): Promise<void> {
+  const body = await bodyOf(message)
+  const route = `${message.method} ${message.url}`
+  const handler = Object.hasOwn(routes, route) ? routes[route] : undefined
+  if (handler === undefined) {
+    reply.statusCode = 404
+    reply.end()
+    return
+  }
+  const result = await handler(body)
+  reply.statusCode = result === undefined ? 202 : 200
+  reply.setHeader('content-type', 'application/json')
+  reply.end(result === undefined ? undefined : JSON.stringify(result, plain))
+}
+
+async function bodyOf(message: IncomingMessage): Promise<unknown> {
+  const pieces: Buffer[] = []
+  let length = 0
+  for await (const piece of message as AsyncIterable<Buffer>) {
+    length += piece.length
+    if (length > MAXIMUM_BODY) throw new UsageError(`a request has at most ${MAXIMUM_BODY} bytes`)
+    pieces.push(piece)
+  }
+  const text = Buffer.concat(pieces).toString()
+  return text === '' ? undefined : JSON.parse(text)
+}
+
+function refuse(reply: ServerResponse, failure: Error & { code?: unknown }): void {
+  reply.statusCode = 400
+  reply.setHeader('content-type', 'application/json')
+  reply.end(JSON.stringify({ code: failure.code, message: failure.message }))
+}
+
+const plain = (_: string, value: unknown) => (typeof value === 'bigint' ? Number(value) : value)
+
+/** A running program, as found by its control socket. */
+export interface RunningProgram {
+  readonly pid: number
+  readonly status: unknown
+  /** @throws Error with what it refused, or that it does not answer */
+  call(method: 'GET' | 'POST', path: string, body?: unknown, timeoutMs?: number): Promise<unknown>
+}
+
+/** All running programs of that name of this user. Sockets that nobody answers on are removed. */
+export async function runningPrograms(program: string): Promise<RunningProgram[]> {
+  const directory = runtimeDirectory()
+  if (!existsSync(directory)) return []
+  checkDirectory(directory)
+  const running: RunningProgram[] = []
+  for (const name of readdirSync(directory)) {
+    const pid = name.startsWith(`${program}-`)
+      ? /^-(\d+)\.sock$/.exec(name.slice(program.length))?.[1]
+      : undefined
+    if (pid === undefined) continue
+    const path = join(directory, name)
+    try {
+      const status = await callControlSocket(path, 'GET', '/status')
+      running.push({
+        pid: Number(pid),
+        status,
+        call: (method, url, body, timeoutMs) => callControlSocket(path, method, url, body, timeoutMs),
+      })
+    } catch (failure) {
+      if ((failure as NodeJS.ErrnoException).code === 'ECONNREFUSED') rmSync(path, { force: true })
+    }
+  }
+  return running.sort((a, b) => a.pid - b.pid)
+}
+
+/** @returns what the program answers, undefined for nothing */
+export function callControlSocket(
+  socketPath: string,
+  method: 'GET' | 'POST',
+  path: string,
+  body?: unknown,
+  timeoutMs = CALL_TIMEOUT_MS,
+): Promise<unknown> {
+  return new Promise((resolve, reject) => {
+    const message = request({ socketPath, method, path, timeout: timeoutMs }, (reply) => {
+      let text = ''
+      reply.setEncoding('utf8')
+      reply.on('data', (piece: string) => {
+        text += piece
+      })
+      reply.on('error', reject)
+      reply.on('end', () => {
+        try {
+          const result: unknown = text === '' ? undefined : JSON.parse(text)
+          if ((reply.statusCode ?? 500) < 300) return resolve(result)
+          const { code, message: reason } = (result ?? {}) as { code?: string; message?: string }
+          reject(
+            Object.assign(new Error(reason ?? `${method} ${path}: status ${reply.statusCode}`), { code }),
+          )
+        } catch (failure) {
+          reject(failure)
+        }
+      })
+    })
+    message.on('timeout', () => message.destroy(new Error(`${socketPath} does not answer`)))
+    message.on('error', reject)
+    message.end(body === undefined ? undefined : JSON.stringify(body))
+  })
+}

@@ -1,0 +1,65 @@
+import type { Command } from 'commander'
+import { ConfigurationError } from './secret-file.js'
+
+/**
+ * How swap-server ends, after sysexits.h, so that a service manager knows what a new start may mend: the README
+ * has the table.
+ */
+export const EXIT = {
+  ok: 0,
+  /** it ran and then could not go on, or something that is none of the others */
+  failed: 1,
+  /** the command line is wrong */
+  usage: 64,
+  /** a server cannot be reached, or has too little */
+  unavailable: 69,
+  /** the kernel has not, or does not give, what is needed */
+  system: 71,
+  /** what was to be made is there already, or somebody else's: an address, a device */
+  taken: 73,
+  /** not root; a server refuses the key; a file may not be read */
+  forbidden: 77,
+  /** a file is wrong: tenants, key, certificates */
+  configuration: 78,
+} as const
+
+const BY_CODE: Readonly<Record<string, number>> = {
+  ECONNREFUSED: EXIT.unavailable,
+  ECONNRESET: EXIT.unavailable,
+  ETIMEDOUT: EXIT.unavailable,
+  EHOSTUNREACH: EXIT.unavailable,
+  ENETUNREACH: EXIT.unavailable,
+  ENOSPC: EXIT.unavailable,
+  EUSERS: EXIT.unavailable,
+  ENODEV: EXIT.system,
+  ENOMEM: EXIT.system,
+  EMFILE: EXIT.system,
+  EBUSY: EXIT.taken,
+  EADDRINUSE: EXIT.taken,
+  EEXIST: EXIT.taken,
+  EPERM: EXIT.forbidden,
+  EACCES: EXIT.forbidden,
+  EINVAL: EXIT.usage,
+}
+
+/** A failure that knows how the program should end for it. */
+export class ExitError extends Error {
+  constructor(
+    message: string,
+    readonly status: number,
+  ) {
+    super(message)
+  }
+}
+
+export function exitStatusOf(failure: unknown): number {
+  if (failure instanceof ExitError) return failure.status
+  if (failure instanceof ConfigurationError) return EXIT.configuration
+  const { code } = failure as { code?: unknown }
+  return (typeof code === 'string' ? BY_CODE[code] : undefined) ?? EXIT.failed
+}
+
+/** A command line that is wrong ends with {@link EXIT.usage}; of its subcommands too, if they are made later. */
+export function withExitStatus(program: Command): Command {
+  return program.exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? EXIT.ok : EXIT.usage))
+}

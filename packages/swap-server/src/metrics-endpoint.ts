@@ -1,0 +1,65 @@
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { UsageError } from '@rdmakit/verbs'
+import type { Registry } from 'prom-client'
+
+const HEADERS_TIMEOUT_MS = 5_000
+const MAXIMUM_CONNECTIONS = 32
+
+/** `host:port`, `[v6]:port`, or a port on loopback. @throws UsageError */
+export function parseAddress(text: string, what: string): { host: string; port: number } {
+  const [, bracketed, plain, port] = /^(?:(?:\[([0-9a-fA-F:.]+)\]|([^:[\]]*)):)?(\d{1,5})$/.exec(text) ?? []
+  if (port === undefined || Number(port) > 65_535)
+    throw new UsageError(`${what} "${text}" is not host:port, or a port on loopback; port 0 takes a free one`)
+  return { host: bracketed ?? (plain || '127.0.0.1'), port: Number(port) }
+}
+
+/** Serves the metrics of a registry to Prometheus, at `GET /metrics`. */
+export class MetricsEndpoint {
+  readonly uri: string
+  readonly #server: Server
+
+  private constructor(server: Server) {
+    this.#server = server
+    const { address, port, family } = server.address() as AddressInfo
+    this.uri = `http://${family === 'IPv6' ? `[${address}]` : address}:${port}/metrics`
+  }
+
+  /**
+   * @param address as {@link parseAddress} reads it
+   * @throws UsageError; EADDRINUSE and others of listen
+   */
+  static async open(registry: Registry, address: string): Promise<MetricsEndpoint> {
+    const { host, port } = parseAddress(address, '--metrics')
+    const server = createServer(
+      { headersTimeout: HEADERS_TIMEOUT_MS, requestTimeout: HEADERS_TIMEOUT_MS },
+      async (request, reply) => {
+        request.resume()
+        if (request.method !== 'GET' || request.url?.split('?')[0] !== '/metrics') {
+          reply.statusCode = 404
+          return reply.end('GET /metrics\n')
+        }
+        try {
+          const text = await registry.metrics()
+          reply.setHeader('content-type', registry.contentType)
+          reply.end(text)
+        } catch (failure) {
+          reply.statusCode = 500
+          reply.end(`${(failure as Error).message}\n`)
+        }
+      },
+    )
+    server.maxConnections = MAXIMUM_CONNECTIONS
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject)
+      server.listen(port, host, resolve)
+    })
+    server.unref()
+    return new MetricsEndpoint(server)
+  }
+
+  close(): void {
+    this.#server.close()
+    this.#server.closeAllConnections()
+  }
+}

@@ -1,0 +1,113 @@
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import type { SwapServer } from './server.js'
+
+const PREFIX = 'rdmakit_swap_server_'
+
+/** Seconds that a control request takes: pinning slabs is what takes long. */
+const REQUEST_BUCKETS = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30]
+
+/** What happens in a server and cannot be read from it later. */
+export class ServerCounters {
+  readonly registry = new Registry()
+  readonly #sessions: Counter<'end'>
+  readonly #refusals: Counter<'code'>
+  readonly #requests: Histogram<'request'>
+
+  constructor() {
+    const registers = [this.registry]
+    this.#sessions = new Counter({
+      name: `${PREFIX}sessions_total`,
+      help: 'Sessions opened, resumed and ended',
+      labelNames: ['end'],
+      registers,
+    })
+    this.#refusals = new Counter({
+      name: `${PREFIX}refusals_total`,
+      help: 'Requests and connections refused, by errno name',
+      labelNames: ['code'],
+      registers,
+    })
+    this.#requests = new Histogram({
+      name: `${PREFIX}request_duration_seconds`,
+      help: 'From a control request to its answer',
+      labelNames: ['request'],
+      buckets: REQUEST_BUCKETS,
+      registers,
+    })
+    for (const end of ['opened', 'resumed', 'ended']) this.#sessions.inc({ end }, 0)
+  }
+
+  session(end: 'opened' | 'resumed' | 'ended'): void {
+    this.#sessions.inc({ end })
+  }
+
+  refusal(code: string): void {
+    // Codes are this program's own words, so there are few.
+    this.#refusals.inc({ code })
+  }
+
+  request(request: string, seconds: number): void {
+    this.#requests.observe({ request }, seconds)
+  }
+}
+
+type Labelled = readonly (readonly [labels: Record<string, string>, value: number])[]
+
+/** Adds to the server's registry what is read when it is scraped, and what Node.js says of the process. */
+export function collectServerMetrics(server: SwapServer): Registry {
+  const { registry } = server.counters
+  const gauge = (name: string, help: string, labelNames: string[], read: () => Labelled) =>
+    new Gauge({
+      name: PREFIX + name,
+      help,
+      labelNames,
+      registers: [registry],
+      collect() {
+        this.reset()
+        for (const [labels, value] of read()) this.set(labels, value)
+      },
+    })
+  const status = () => server.query('operator')
+  const { store } = server
+  gauge('slab_bytes', 'Bytes of a slab', [], () => [[{}, store.slabSize]])
+  gauge('slabs', 'Slabs that are lent, and that are left', ['state'], () => [
+    [{ state: 'lent' }, store.total - store.free],
+    [{ state: 'free' }, store.free],
+  ])
+  gauge('sessions', 'Sessions, connected or lingering', ['state'], () => {
+    const sessions = status().sessionList ?? []
+    const lingering = sessions.filter((session) => session.lingering).length
+    return [
+      [{ state: 'connected' }, sessions.length - lingering],
+      [{ state: 'lingering' }, lingering],
+    ]
+  })
+  gauge('info', 'Always 1; its epoch changes with each start', ['epoch'], () => [
+    [{ epoch: server.epoch }, 1],
+  ])
+  const pressure = (name: string, help: string, read: (of: Pressure) => number | null | undefined) =>
+    gauge(name, help, [], () => {
+      const of = status().pressure
+      return of ? [[{}, Number(read(of) ?? 0)]] : []
+    })
+  pressure('host_available_bytes', 'MemAvailable of the host', (of) => of.availableBytes)
+  pressure('headroom_bytes', 'That the host should keep', (of) => of.headroomBytes)
+  pressure('memory_pressure_percent', 'some avg10 of /proc/pressure/memory', (of) => of.someAvg10)
+  pressure('reclaiming_slabs', 'Slabs asked back and not yet freed', (of) => of.reclaimingSlabs)
+  pressure('reclaimed_slabs', 'Slabs given back since the start', (of) => of.reclaimedSlabs)
+  const tenant = (name: string, help: string, read: (of: TenantStatus) => number | null | undefined) =>
+    gauge(`tenant_${name}`, help, ['tenant'], () =>
+      (status().tenants ?? []).map((of) => [{ tenant: of.name ?? '' }, Number(read(of) ?? 0)]),
+    )
+  tenant('slabs', 'Slabs that a tenant holds', (of) => of.slabs)
+  tenant('quota_slabs', 'That it may hold', (of) => of.quotaSlabs)
+  tenant('sessions', 'Its sessions', (of) => of.sessions)
+  tenant('bytes_per_second', 'As its clients report', (of) => of.usage?.bytesPerSecond)
+  tenant('operations_per_second', 'As its clients report', (of) => of.usage?.operationsPerSecond)
+  collectDefaultMetrics({ register: registry, prefix: PREFIX })
+  return registry
+}
+
+type Status = ReturnType<SwapServer['query']>
+type Pressure = NonNullable<Status['pressure']>
+type TenantStatus = NonNullable<Status['tenants']>[number]

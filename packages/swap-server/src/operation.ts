@@ -1,0 +1,72 @@
+import type { Logger } from 'pino'
+import { AuditLog } from './audit.js'
+import { ControlSocket } from './control-socket.js'
+import { collectServerMetrics } from './metrics.js'
+import { MetricsEndpoint } from './metrics-endpoint.js'
+import { ConfigurationError } from './secret-file.js'
+import type { SwapServer } from './server.js'
+import type { ServerStatus } from './status.js'
+
+export interface OperationOptions {
+  /** where to serve metrics */
+  readonly metrics: string | undefined
+  /** for the status; may grow */
+  readonly listeners: readonly string[]
+}
+
+/** @throws ConfigurationError */
+export function auditLog(log: Logger, path: string | undefined): AuditLog {
+  try {
+    return new AuditLog(log, path)
+  } catch (failure) {
+    throw new ConfigurationError(`--audit-log: ${(failure as Error).message}`)
+  }
+}
+
+/** What an operator has of a running server: its control socket, its metrics, SIGHUP. */
+export class Operation {
+  readonly metricsUri: string | undefined
+  readonly #ends: readonly ({ close(): void } | undefined)[]
+  readonly #hangup: () => void
+
+  private constructor(
+    hangup: () => void,
+    control: ControlSocket | undefined,
+    metrics: MetricsEndpoint | undefined,
+  ) {
+    this.metricsUri = metrics?.uri
+    this.#ends = [control, metrics]
+    this.#hangup = hangup
+    process.on('SIGHUP', hangup)
+  }
+
+  /** @throws UsageError, EADDRINUSE: of the metrics' address */
+  static async start(server: SwapServer, { metrics, listeners }: OperationOptions): Promise<Operation> {
+    const { log } = server
+    const endpoint =
+      metrics === undefined ? undefined : await MetricsEndpoint.open(collectServerMetrics(server), metrics)
+    const status = (): ServerStatus => ({ pid: process.pid, listeners, ...server.query('operator') })
+    // Memory is lent without it too; what lacks is "swap-server status".
+    const control = await ControlSocket.open('swap-server', { 'GET /status': status }).catch(
+      (failure: Error) => {
+        log.warn({ err: failure }, 'no control socket: "swap-server status" will not find this server')
+        return undefined
+      },
+    )
+    const hangup = () => {
+      server.audit.reopen()
+      try {
+        server.reloadTenants()
+        log.info('tenants reloaded')
+      } catch (failure) {
+        log.error({ err: failure }, 'the tenants stay as they were')
+      }
+    }
+    return new Operation(hangup, control, endpoint)
+  }
+
+  close(): void {
+    process.off('SIGHUP', this.#hangup)
+    for (const end of this.#ends) end?.close()
+  }
+}

@@ -1,0 +1,230 @@
+import { ConfigurationError, checkName, type Key, parseSecret, readOperatorFile } from './secret-file.js'
+import { parseSize } from './size.js'
+
+/** What all sessions of a tenant may use together; 0: no limit. */
+export interface TenantLimits {
+  readonly bytesPerSecond: number
+  readonly operationsPerSecond: number
+}
+
+/** Somebody whom a server lends memory to, as the tenants file says. A reload makes another object of it. */
+export interface Tenant {
+  readonly name: string
+  /** by id; each of them is as good; empty: it needs none */
+  readonly keys: ReadonlyMap<string, Key>
+  /** bytes that its sessions may hold together; undefined: as much as there is */
+  readonly quota: number | undefined
+  /** an opportunistic tenant uses only what production leaves */
+  readonly class: 'production' | 'opportunistic'
+  /** its share beside others of its class, 1 … 10000 */
+  readonly weight: number
+  readonly limits: TenantLimits
+  /** may ask about all tenants */
+  readonly operator: boolean
+}
+
+/** What a reload changed, by name. */
+export interface TenantsChange {
+  readonly added: readonly string[]
+  readonly removed: readonly string[]
+  readonly kept: readonly string[]
+}
+
+const DEFAULTS = {
+  keys: new Map<string, Key>(),
+  quota: undefined,
+  class: 'production',
+  weight: 100,
+  limits: { bytesPerSecond: 0, operationsPerSecond: 0 },
+  operator: false,
+} as const satisfies Omit<Tenant, 'name'>
+
+const MAXIMUM_TENANTS = 4096
+const MAXIMUM_KEYS = 16
+
+/**
+ * The tenants of a server. Ask it by name each time: a reload replaces what {@link find} gives. A tenant that
+ * is not there any more has no sessions any more; one whose keys changed keeps those that it has.
+ */
+export class Tenants {
+  readonly #path: string | undefined
+  #tenants: ReadonlyMap<string, Tenant>
+
+  private constructor(path: string | undefined, tenants: ReadonlyMap<string, Tenant>) {
+    this.#path = path
+    this.#tenants = tenants
+  }
+
+  /** One tenant `default`, without key or quota: a server without a tenants file. */
+  static open(): Tenants {
+    // The operator is whoever can connect, as nobody is told apart.
+    const name = 'default'
+    return new Tenants(undefined, new Map([[name, { ...DEFAULTS, name, operator: true }]]))
+  }
+
+  /** @throws ConfigurationError: a sentence that names the field */
+  static load(path: string): Tenants {
+    return new Tenants(path, readTenants(path))
+  }
+
+  /**
+   * Reads the file again. When it has a mistake, what was true stays true.
+   * @throws ConfigurationError
+   */
+  reload(): TenantsChange {
+    const before = this.#tenants
+    if (this.#path !== undefined) this.#tenants = readTenants(this.#path)
+    const names = [...this.#tenants.keys()]
+    return {
+      added: names.filter((name) => !before.has(name)),
+      removed: [...before.keys()].filter((name) => !this.#tenants.has(name)),
+      kept: names.filter((name) => before.has(name)),
+    }
+  }
+
+  /** The empty name is `default`. */
+  find(name: string): Tenant | undefined {
+    return this.#tenants.get(name === '' ? 'default' : name)
+  }
+
+  /** @param keyId as the client wrote it @returns the tenant's key of that id */
+  findKey(tenant: string, keyId: string): Key | undefined {
+    return this.find(tenant)?.keys.get(keyId)
+  }
+
+  get all(): readonly Tenant[] {
+    return [...this.#tenants.values()]
+  }
+
+  /** All of them have keys, or none has. */
+  get needKeys(): boolean {
+    return this.all.some(({ keys }) => keys.size > 0)
+  }
+}
+
+/** @throws ConfigurationError */
+function readTenants(path: string): ReadonlyMap<string, Tenant> {
+  const { text, exposed } = readOperatorFile(path, 'tenants file')
+  const wrong = (what: string) => new ConfigurationError(`tenants file ${path}: ${what}`)
+  let document: unknown
+  try {
+    document = JSON.parse(text)
+  } catch (failure) {
+    // V8 quotes the text around the fault, which may be a secret: the place is enough.
+    const at = /position (\d+)/.exec((failure as Error).message)?.[1]
+    const line = at === undefined ? undefined : text.slice(0, Number(at)).split('\n').length
+    throw wrong(`it is not JSON${line === undefined ? '' : `; the mistake is in line ${line}`}`)
+  }
+  let tenants: Map<string, Tenant>
+  try {
+    tenants = parseTenants(document)
+  } catch (failure) {
+    throw wrong((failure as Error).message)
+  }
+  if (exposed !== undefined && [...tenants.values()].some(({ keys }) => keys.size > 0))
+    throw wrong(`it has keys and is not safe: ${exposed}`)
+  return tenants
+}
+
+/** @throws Error that names the field */
+function parseTenants(document: unknown): Map<string, Tenant> {
+  const { tenants } = fields(document, 'the file', ['tenants'])
+  if (!Array.isArray(tenants) || tenants.length === 0 || tenants.length > MAXIMUM_TENANTS)
+    throw new Error(`"tenants" is not a list of 1 to ${MAXIMUM_TENANTS} tenants`)
+  const found = new Map<string, Tenant>()
+  for (const [at, each] of tenants.entries()) {
+    const tenant = parseTenant(each, `tenants[${at}]`)
+    if (found.has(tenant.name)) throw new Error(`tenant "${tenant.name}" is there twice`)
+    found.set(tenant.name, tenant)
+  }
+  const [withKeys, without] = [true, false].map((has) =>
+    [...found.values()].find(({ keys }) => keys.size > 0 === has),
+  )
+  if (withKeys !== undefined && without !== undefined)
+    throw new Error(
+      `tenant "${without.name}" has no keys and "${withKeys.name}" has; give all of them keys, or none`,
+    )
+  return found
+}
+
+function parseTenant(value: unknown, where: string): Tenant {
+  const given = fields(value, where, [
+    'name',
+    'keys',
+    'quota',
+    'class',
+    'weight',
+    'operator',
+    'bytesPerSecond',
+    'operationsPerSecond',
+  ])
+  if (typeof given.name !== 'string') throw new Error(`${where}.name is not there or no text`)
+  const name = checkName(given.name, `${where}.name`)
+  const of = (field: string) => `tenant "${name}": ${field}`
+  if (given.class !== undefined && given.class !== 'production' && given.class !== 'opportunistic')
+    throw new Error(`${of('class')} is neither "production" nor "opportunistic"`)
+  if (given.operator !== undefined && typeof given.operator !== 'boolean')
+    throw new Error(`${of('operator')} is neither true nor false`)
+  return {
+    name,
+    keys: parseKeys(given.keys, of('keys')),
+    quota: given.quota === undefined ? undefined : size(given.quota, of('quota')),
+    class: given.class ?? DEFAULTS.class,
+    weight: given.weight === undefined ? DEFAULTS.weight : whole(given.weight, of('weight'), 10_000),
+    limits: {
+      bytesPerSecond:
+        given.bytesPerSecond === undefined ? 0 : size(given.bytesPerSecond, of('bytesPerSecond')),
+      operationsPerSecond:
+        given.operationsPerSecond === undefined
+          ? 0
+          : whole(given.operationsPerSecond, of('operationsPerSecond'), 2 ** 32),
+    },
+    operator: given.operator ?? DEFAULTS.operator,
+  }
+}
+
+function parseKeys(value: unknown, where: string): ReadonlyMap<string, Key> {
+  if (value === undefined) return DEFAULTS.keys
+  if (!Array.isArray(value) || value.length > MAXIMUM_KEYS)
+    throw new Error(`${where} is not a list of at most ${MAXIMUM_KEYS} keys`)
+  const keys = new Map<string, Key>()
+  for (const [at, each] of value.entries()) {
+    const { id, secret } = fields(each, `${where}[${at}]`, ['id', 'secret'])
+    if (typeof id !== 'string') throw new Error(`${where}[${at}].id is not there or no text`)
+    if (typeof secret !== 'string') throw new Error(`${where}[${at}].secret is not there or no text`)
+    checkName(id, `${where}[${at}].id`)
+    if (keys.has(id)) throw new Error(`${where}: id "${id}" is there twice`)
+    try {
+      keys.set(id, { id, secret: parseSecret(secret) })
+    } catch (failure) {
+      throw new Error(`${where}[${at}]: ${(failure as Error).message}`)
+    }
+  }
+  return keys
+}
+
+/** An object with these fields at most. A field with a typing error would otherwise be a limit that is none. */
+function fields<Name extends string>(
+  value: unknown,
+  where: string,
+  names: readonly Name[],
+): Partial<Record<Name, unknown>> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    throw new Error(`${where} is not an object`)
+  for (const name of Object.keys(value))
+    if (!(names as readonly string[]).includes(name))
+      throw new Error(`${where} has a field "${name.slice(0, 64)}" that is not one of ${names.join(', ')}`)
+  return value
+}
+
+function size(value: unknown, where: string): number {
+  if (typeof value !== 'string' && typeof value !== 'number')
+    throw new Error(`${where} is not a size such as "8G"`)
+  return parseSize(String(value), where)
+}
+
+function whole(value: unknown, where: string, maximum: number): number {
+  if (typeof value !== 'number' || !Number.isInteger(value) || value < 1 || value > maximum)
+    throw new Error(`${where} is not a whole number from 1 to ${maximum}`)
+  return value
+}

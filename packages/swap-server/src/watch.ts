@@ -1,0 +1,49 @@
+import { setTimeout as sleep } from 'node:timers/promises'
+import { InvalidArgumentError } from 'commander'
+
+/** Of `--watch [seconds]`. @throws InvalidArgumentError */
+export function watchSeconds(text: string): number {
+  const seconds = Number(text)
+  if (!(seconds >= 0.1 && seconds <= 3600))
+    throw new InvalidArgumentError('It is a number of seconds from 0.1 to 3600.')
+  return seconds
+}
+
+export interface WatchOptions<Status> {
+  /** undefined: once */
+  readonly seconds: number | undefined
+  readonly json: boolean
+  readonly take: () => Promise<Status>
+  /** @param before what was taken `seconds` ago; undefined the first time */
+  readonly format: (now: Status, before: Status | undefined, seconds: number) => string
+}
+
+/**
+ * Prints a status once, or again and again until SIGINT or SIGTERM: on a terminal always at the same place. As
+ * JSON one line each time, when it is watched.
+ */
+export async function printStatus<Status>(options: WatchOptions<Status>): Promise<void> {
+  const { seconds, json, take, format } = options
+  if (seconds === undefined) {
+    const status = await take()
+    process.stdout.write(json ? `${JSON.stringify(status, null, 2)}\n` : format(status, undefined, 0))
+    return
+  }
+  const stop = new AbortController()
+  for (const name of ['SIGINT', 'SIGTERM'] as const) process.once(name, () => stop.abort())
+  // Whoever read it has seen enough, e.g. head(1).
+  process.stdout.on('error', () => stop.abort())
+  let before: { status: Status; at: number } | undefined
+  while (!stop.signal.aborted) {
+    const at = performance.now()
+    const status = await take()
+    if (json) process.stdout.write(`${JSON.stringify(status)}\n`)
+    else {
+      if (process.stdout.isTTY) process.stdout.write('\x1b[H\x1b[2J')
+      const passed = before === undefined ? 0 : (at - before.at) / 1000
+      process.stdout.write(`${format(status, before?.status, passed)}\n`)
+    }
+    before = { status, at }
+    await sleep(seconds * 1000, undefined, { signal: stop.signal }).catch(() => {})
+  }
+}

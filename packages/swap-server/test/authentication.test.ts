@@ -1,0 +1,336 @@
+// Who gets a session of a server with keys, and what an attacker gets instead: docs/page-service/trust.md.
+import { randomBytes } from 'node:crypto'
+import { acceptRing, RingConnection } from '@rdmakit/ring-transport'
+import { Listener } from '@rdmakit/verbs'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { macOf, NONCE_BYTES, Proving } from '../src/authentication.js'
+import { type Key, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
+import { control } from '../src/protocol.js'
+import { eventually, OperatorFile } from './tenants-fixture.js'
+
+const MIB = 2 ** 20
+const key: Key = { id: '2026-11', secret: randomBytes(32) }
+const operatorKey: Key = { id: '1', secret: randomBytes(16) }
+const written = ({ id, secret }: Key) => ({ id, secret: secret.toString('hex') })
+const prod = (...keys: Key[]) => ({ name: 'prod', keys: keys.map(written) })
+const operator = { name: 'ops', keys: [written(operatorKey)], operator: true }
+
+let sockets = 0
+let file: OperatorFile
+let server: SwapServer
+let uri: string
+const ends: (() => unknown)[] = []
+
+beforeEach(async () => {
+  file = new OperatorFile({ tenants: [prod(key), operator] })
+  ends.push(() => file[Symbol.dispose]())
+  server = await serve()
+  uri = await server.listen(address())
+})
+
+afterEach(async () => {
+  for (const end of ends.splice(0).reverse()) await end()
+})
+
+const address = () => `shm:///tmp/rdmakit-trust-${process.pid}-${++sockets}.sock`
+
+async function serve(greetingTimeout = 30_000): Promise<SwapServer> {
+  const made = new SwapServer({
+    memory: 8 * MIB,
+    slabSize: MIB,
+    tenants: Tenants.load(file.path),
+    greetingTimeout,
+  })
+  ends.push(() => made.close())
+  return made
+}
+
+async function session(options: SessionOptions, at = uri): Promise<SwapServerSession> {
+  const made = await SwapServerSession.open([at], options)
+  ends.push(() => made.close())
+  return made
+}
+
+/** A client that says what it likes. */
+async function stranger(at = uri) {
+  const connection = await RingConnection.connect(at)
+  ends.push(() => connection.close())
+  let ended = false
+  void connection.closed.then(() => {
+    ended = true
+  })
+  return {
+    ask: async (request: control.Request.$Properties) =>
+      control.Response.decode(await connection.request(control.Request.encode(request).finish())),
+    ends: () => eventually(() => ended),
+    ended: () => ended,
+  }
+}
+
+/** Hello of `tenant`, up to the server's challenge. */
+async function challenged(tenant: string, keyId: string, nonce: Uint8Array = randomBytes(NONCE_BYTES)) {
+  const client = await stranger()
+  const { challenge } = await client.ask({ hello: { version: 1, tenant, keyId, nonce } })
+  const serverNonce = challenge?.nonce ?? new Uint8Array()
+  return { ...client, transcript: { serverNonce, clientNonce: nonce, tenant, keyId } }
+}
+
+describe('a server with keys', () => {
+  it('opens a session for whoever has a key of the tenant', async () => {
+    const client = await session({ tenant: 'prod', key })
+    expect(await client.allocate(2)).toHaveLength(2)
+    expect(server.query('operator').sessionList).toMatchObject([{ tenant: 'prod', slabs: 2 }])
+  })
+
+  it('asks a client that has its key in a file for each session anew', async () => {
+    let asked = 0
+    const source = () => {
+      asked++
+      return key
+    }
+    await session({ tenant: 'prod', key: source })
+    await session({ tenant: 'prod', key: source })
+    expect(asked).toBe(2)
+  })
+
+  it('tells a tenant of its own sessions, and an operator of all', async () => {
+    const client = await session({ tenant: 'prod', key })
+    const asking = await session({ tenant: 'ops', key: operatorKey })
+    expect((await client.query()).sessionList).toMatchObject([{ tenant: 'prod' }])
+    expect((await asking.query()).sessionList).toHaveLength(2)
+  })
+
+  it('refuses a wrong secret, and the connection is over', async () => {
+    await expect(
+      session({ tenant: 'prod', key: { id: key.id, secret: randomBytes(32) } }),
+    ).rejects.toMatchObject({ code: 'EACCES' })
+    const client = await challenged('prod', key.id)
+    expect((await client.ask({ proof: { mac: randomBytes(32) } })).failure?.code).toBe('EACCES')
+    await client.ends()
+    expect(server.sessions).toBe(0)
+  })
+
+  it("refuses another tenant's key", async () => {
+    await expect(session({ tenant: 'prod', key: operatorKey })).rejects.toMatchObject({ code: 'EACCES' })
+    await expect(session({ tenant: 'ops', key })).rejects.toMatchObject({ code: 'EACCES' })
+  })
+
+  it.each([
+    ['an unknown tenant', 'nobody', key.id],
+    ['an unknown key', 'prod', 'other'],
+    ['the name of a property of objects', 'constructor', '__proto__'],
+  ])('does not tell %s from a wrong secret', async (_, tenant, keyId) => {
+    const answers = []
+    for (const [name, id] of [
+      ['prod', key.id],
+      [tenant, keyId],
+    ] as const) {
+      const client = await challenged(name, id)
+      expect(client.transcript.serverNonce).toHaveLength(NONCE_BYTES)
+      const { failure } = await client.ask({ proof: { mac: randomBytes(32) } })
+      await client.ends()
+      answers.push([failure?.code, failure?.message])
+    }
+    expect(answers[0]).toEqual(answers[1])
+  })
+
+  it.each([
+    ['no mac', {}],
+    ['a short mac', { mac: randomBytes(31) }],
+    ['a long mac', { mac: randomBytes(33) }],
+  ])('refuses %s', async (_, proof) => {
+    const client = await challenged('prod', key.id)
+    expect((await client.ask({ proof })).failure?.code).toBe('EACCES')
+    await client.ends()
+  })
+
+  it('wants a key of everybody', async () => {
+    await expect(session({})).rejects.toMatchObject({ code: 'EACCES' })
+    await expect(session({ tenant: 'prod' })).rejects.toThrow(/--key-file/)
+  })
+
+  it.each([
+    ['no nonce', { tenant: 'prod', keyId: key.id }],
+    ['a short nonce', { tenant: 'prod', keyId: key.id, nonce: randomBytes(31) }],
+    ['a long name', { tenant: 'p'.repeat(65), keyId: key.id, nonce: randomBytes(32) }],
+    ['another version', { version: 2, tenant: 'prod', keyId: key.id, nonce: randomBytes(32) }],
+  ])('refuses a hello with %s', async (_, hello) => {
+    const client = await stranger()
+    expect((await client.ask({ hello: { version: 1, ...hello } })).failure?.code).toBe('EPROTO')
+    await client.ends()
+  })
+
+  it.each([
+    ['allocate', { allocate: { count: 1 } }],
+    ['query', { query: {} }],
+    ['heartbeat', { heartbeat: {} }],
+    ['other hello', { hello: { version: 1, tenant: 'prod', keyId: key.id, nonce: randomBytes(32) } }],
+  ])('answers no %s between challenge and proof', async (_, request) => {
+    const client = await challenged('prod', key.id)
+    expect((await client.ask(request)).failure?.code).toBe('EPROTO')
+    await client.ends()
+    expect(server.store.free).toBe(8)
+  })
+})
+
+describe('a proof', () => {
+  it('is worth nothing when it is sent again', async () => {
+    const first = await challenged('prod', key.id)
+    const proof = { mac: macOf(key.secret, 'client', first.transcript, 0) }
+    expect((await first.ask({ proof })).hello?.token).toHaveLength(16)
+    expect((await first.ask({ proof })).failure?.code).toBe('EPROTO')
+    const second = await challenged('prod', key.id, first.transcript.clientNonce)
+    expect(second.transcript.serverNonce).not.toEqual(first.transcript.serverNonce)
+    expect((await second.ask({ proof })).failure?.code).toBe('EACCES')
+  })
+
+  it("is not the server's own, reflected", async () => {
+    const client = await challenged('prod', key.id)
+    const proof = { mac: macOf(key.secret, 'server', client.transcript, 0) }
+    expect((await client.ask({ proof })).failure?.code).toBe('EACCES')
+  })
+
+  it('is about the session that the hello takes up', async () => {
+    const client = await challenged('prod', key.id)
+    const proof = { mac: macOf(key.secret, 'client', client.transcript, 77) }
+    expect((await client.ask({ proof })).failure?.code).toBe('EACCES')
+  })
+
+  it('is of the names in the hello, however they are cut', () => {
+    const nonces = { serverNonce: randomBytes(32), clientNonce: randomBytes(32) }
+    const one = macOf(key.secret, 'client', { ...nonces, tenant: 'ab', keyId: 'c' }, 0)
+    const other = macOf(key.secret, 'client', { ...nonces, tenant: 'a', keyId: 'bc' }, 0)
+    expect(one.equals(other)).toBe(false)
+  })
+
+  it('comes too late when its key was taken out since the challenge', async () => {
+    const client = await challenged('prod', key.id)
+    file.write({ tenants: [operator] })
+    server.reloadTenants()
+    const proof = { mac: macOf(key.secret, 'client', client.transcript, 0) }
+    expect((await client.ask({ proof })).failure?.code).toBe('EACCES')
+  })
+})
+
+describe('a client with a key', () => {
+  /** A server that answers each request with what `answer` gives. */
+  async function impostor(
+    answer: (request: control.Request) => control.Response.$Properties,
+  ): Promise<string> {
+    const listener = await Listener.listen(address(), async (request) => {
+      const connection = await acceptRing(request)
+      ends.push(() => connection.close())
+      connection.handle((bytes) =>
+        control.Response.encode(answer(control.Request.decode(bytes.copy()))).finish(),
+      )
+    })
+    ends.push(() => listener.close())
+    return listener.uri
+  }
+  const hello = { version: 1, epoch: 'e', token: randomBytes(16), slabSize: MIB, totalSlabs: 1, freeSlabs: 1 }
+
+  it('refuses a server without keys', async () => {
+    const open = new SwapServer({ memory: MIB, slabSize: MIB })
+    ends.push(() => open.close())
+    const at = await open.listen(address())
+    await expect(session({ tenant: 'default', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
+    await eventually(() => open.sessions === 0)
+  })
+
+  it('refuses a server that skips the challenge', async () => {
+    const at = await impostor(() => ({ hello: { ...hello, mac: randomBytes(32) } }))
+    await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
+  })
+
+  it('refuses a server that does not prove to have it', async () => {
+    const at = await impostor(({ proof }) =>
+      proof ? { hello: { ...hello, mac: randomBytes(32) } } : { challenge: { nonce: randomBytes(32) } },
+    )
+    await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
+  })
+
+  it("refuses a server that sends the client's proof back", async () => {
+    const at = await impostor(({ proof }) =>
+      proof ? { hello: { ...hello, mac: proof.mac ?? null } } : { challenge: { nonce: randomBytes(32) } },
+    )
+    await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
+  })
+
+  it('answers no challenge that is too short, and not a second one', async () => {
+    const short = await impostor(() => ({ challenge: { nonce: randomBytes(8) } }))
+    await expect(session({ tenant: 'prod', key }, short)).rejects.toMatchObject({ code: 'EPROTO' })
+    const proving = new Proving('prod', key)
+    expect(proving.answer({ nonce: randomBytes(32) }, 0)).toBeDefined()
+    expect(proving.answer({ nonce: randomBytes(32) }, 0)).toBeUndefined()
+  })
+
+  it('tells a challenge to a client without a key as a failure', async () => {
+    const at = await impostor(() => ({ challenge: { nonce: randomBytes(32) } }))
+    await expect(session({}, at)).rejects.toMatchObject({ code: 'EPROTO' })
+  })
+})
+
+describe('a reload', () => {
+  const next: Key = { id: '2027-01', secret: randomBytes(32) }
+  const reload = (...tenants: unknown[]) => {
+    file.write({ tenants })
+    server.reloadTenants()
+  }
+
+  it('rotates a key without an interruption', async () => {
+    const old = await session({ tenant: 'prod', key })
+    reload(prod(key, next), operator)
+    await session({ tenant: 'prod', key })
+    await session({ tenant: 'prod', key: next })
+    reload(prod(next), operator)
+    await expect(session({ tenant: 'prod', key })).rejects.toMatchObject({ code: 'EACCES' })
+    await session({ tenant: 'prod', key: next })
+    expect(await old.allocate(1)).toHaveLength(1)
+  })
+
+  it('ends the sessions of a tenant that is gone, and only they', async () => {
+    const gone = await session({ tenant: 'prod', key })
+    const stays = await session({ tenant: 'ops', key: operatorKey })
+    await gone.allocate(3)
+    reload(operator)
+    await gone.lost
+    expect(server.store.free).toBe(8)
+    expect((await stays.query()).sessionList).toHaveLength(1)
+  })
+
+  it('changes nothing when the file is wrong', async () => {
+    file.write('{"tenants": [')
+    expect(() => server.reloadTenants()).toThrow(/not JSON/)
+    await session({ tenant: 'prod', key })
+  })
+})
+
+describe('connections that do not say who they are', () => {
+  it.each([
+    ['are silent', () => stranger()],
+    ['do not answer the challenge', () => challenged('prod', key.id)],
+  ])('that %s end at the deadline', async (_, connect) => {
+    const hasty = await serve(150)
+    uri = await hasty.listen(address())
+    const client = await connect()
+    await client.ends()
+    expect(hasty.sessions).toBe(0)
+  })
+
+  it('do not end with a session that was opened in time', async () => {
+    const hasty = await serve(150)
+    const at = await hasty.listen(address())
+    const client = await session({ tenant: 'prod', key }, at)
+    await (await stranger(at)).ends()
+    expect((await client.query()).sessions).toBe(1)
+  })
+
+  it('are 64 at most, and the oldest makes room', async () => {
+    const silent = []
+    for (let i = 0; i < 64; i++) silent.push(await stranger())
+    expect(silent.some(({ ended }) => ended())).toBe(false)
+    await session({ tenant: 'prod', key })
+    await silent[0]?.ends()
+    expect(silent.filter(({ ended }) => ended())).toHaveLength(1)
+  })
+})

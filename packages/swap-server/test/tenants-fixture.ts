@@ -1,0 +1,32 @@
+import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+
+/** A file of the operator's in a folder of its own, both gone with it. What is no text is written as JSON. */
+export class OperatorFile implements Disposable {
+  readonly folder = mkdtempSync(join(tmpdir(), 'rdmakit-tenants-'))
+  readonly path = join(this.folder, 'file')
+
+  constructor(content: unknown, mode = 0o600) {
+    this.write(content)
+    chmodSync(this.path, mode)
+  }
+
+  write(content: unknown): void {
+    const text = typeof content === 'string' ? content : JSON.stringify(content)
+    writeFileSync(this.path, text, { mode: 0o600 })
+  }
+
+  [Symbol.dispose](): void {
+    rmSync(this.folder, { recursive: true, force: true })
+  }
+}
+
+/** Waits for what an event of the other end brings about; fails after 10 s. */
+export async function eventually(condition: () => boolean): Promise<void> {
+  const deadline = Date.now() + 10_000
+  while (!condition()) {
+    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+}
