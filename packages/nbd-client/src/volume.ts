@@ -26,7 +26,7 @@ export interface VolumeOptions {
   readonly spares?: number
   /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'replicated'>
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
@@ -78,12 +78,7 @@ export class Volume {
     this.#servers = servers
     this.#context = (servers[0] as VolumeServer).session.context
     this.#protectionDomain = this.#context.allocateProtectionDomain()
-    this.engine = new BlockEngine({
-      ...options.engine,
-      size: options.size,
-      slabSize,
-      replicated: this.replicas > 1,
-    })
+    this.engine = new BlockEngine({ ...options.engine, size: options.size, slabSize })
     this.#table = new SlabTable(this.engine, this.replicas)
     this.#repair = new Repair({
       engine: this.engine,
