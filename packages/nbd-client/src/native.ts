@@ -79,6 +79,8 @@ export interface NativeLaneStatistics {
   outstandingOperations: number
   pagesReadWithoutNetwork: number
   pagesWaitedFor: number
+  /** operations that a server's limits held back */
+  turnsWaitedFor: number
   spins: number
   sleeps: number
   spinLimit: number
@@ -199,6 +201,10 @@ export interface NativeBinding {
   listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
   attachSocketpair(engine: NativeEngine, lane: number): number
   statistics(engine: NativeEngine): NativeStatistics
+  setLimits(engine: NativeEngine, server: number, bytes: bigint, operations: bigint): void
+  usage(engine: NativeEngine, server: number): { bytes: number; operations: number }
+  /** milliseconds */
+  idle(engine: NativeEngine, slab: number): number
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
   closeDescriptor(descriptor: number): void

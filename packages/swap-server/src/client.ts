@@ -10,6 +10,7 @@ import {
 import { Proving } from './authentication.js'
 import { control, dataConnectionData, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION } from './protocol.js'
 import type { Key } from './secret-file.js'
+import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 
 /** A slab of a server's memory, as one-sided operations name it. */
 export interface RemoteSlab {
@@ -68,6 +69,8 @@ export class SwapServerSession {
   #heartbeat: NodeJS.Timeout | undefined
   #closed = false
   #freeSlabs: number
+  /** slabs that the server wants back: what is given back there cannot be had again */
+  readonly #wanted = new Set<number>()
 
   private constructor(uri: string, connection: RingConnection, hello: control.HelloReply.$Properties) {
     this.uri = uri
@@ -78,6 +81,7 @@ export class SwapServerSession {
     this.#freeSlabs = Number(hello.freeSlabs)
     this.#token = hello.token ?? new Uint8Array()
     this.lost = this.#lost.promise
+    this.onServerRequest(MOVES_NOTHING)
     void connection.closed.then((reason) => this.#lose(reason?.message ?? 'the server closed the session'))
   }
 
@@ -146,7 +150,22 @@ export class SwapServerSession {
   async free(slabs: readonly RemoteSlab[]): Promise<void> {
     if (slabs.length === 0) return
     await this.#ask({ free: { ids: slabs.map(({ id }) => id) } })
-    this.#freeSlabs += slabs.length
+    for (const { id } of slabs) if (!this.#wanted.delete(id)) this.#freeSlabs++
+  }
+
+  /** Who answers what the server asks; before the first call nothing can be moved. */
+  onServerRequest(handler: ServerRequestHandler): void {
+    const marking: ServerRequestHandler = {
+      activity: (ids) => handler.activity(ids),
+      reclaim: (ids) => {
+        // It lends nothing while it wants memory back; the next heartbeat says what is true then.
+        this.#freeSlabs = 0
+        const accepted = handler.reclaim(ids)
+        for (const id of accepted) this.#wanted.add(id)
+        return accepted
+      },
+    }
+    this.#control.handle((request) => answerServer(request.copy(), marking))
   }
 
   async query(): Promise<control.QueryReply.$Properties> {

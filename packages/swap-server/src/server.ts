@@ -4,6 +4,7 @@ import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
 import { type Actor, type AuditEvent, AuditLog } from './audit.js'
 import { Doorstep } from './doorstep.js'
+import { Lending, type LendingOptions } from './lending.js'
 import { ServerCounters } from './metrics.js'
 import { type control, dataConnectionToken } from './protocol.js'
 import { Refusal } from './refusal.js'
@@ -22,6 +23,8 @@ export interface SwapServerOptions {
   readonly maxSessions?: number
   /** queue pairs of one session, default 256 */
   readonly maxDataConnections?: number
+  /** what the host keeps of its memory, and how it is looked at; default: it is not */
+  readonly lending?: Omit<LendingOptions, 'store' | 'owners' | 'log'>
   /** who may have memory; default: everybody, as one tenant */
   readonly tenants?: Tenants
   /** milliseconds for a client to show who it is, default 5000 */
@@ -39,6 +42,7 @@ export class SwapServer {
   /** drawn at start: another epoch means other, empty memory */
   readonly epoch = randomBytes(8).toString('hex')
   readonly store: SlabStore
+  readonly lending: Lending
   readonly sessionTimeoutMs: number
   readonly maxDataConnections: number
   readonly log: Logger
@@ -61,6 +65,12 @@ export class SwapServer {
     this.maxDataConnections = options.maxDataConnections ?? 256
     this.#maxSessions = options.maxSessions ?? 256
     this.log = options.log ?? pino({ level: 'silent' })
+    this.lending = new Lending({
+      ...options.lending,
+      store: this.store,
+      owners: () => this.#sessions,
+      log: this.log,
+    })
     this.tenants = options.tenants ?? Tenants.open()
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#doorstep = new Doorstep(MAX_GREETINGS, options.greetingTimeout ?? 5_000)
@@ -88,12 +98,13 @@ export class SwapServer {
       epoch: this.epoch,
       slabSize: this.store.slabSize,
       totalSlabs: this.store.total,
-      freeSlabs: this.store.free,
+      freeSlabs: this.lending.free,
       sessions: this.#sessions.size,
       userCpuUs: cpu.user,
       systemCpuUs: cpu.system,
       uptimeMs: Date.now() - this.#started,
       controlRequests: this.#requests,
+      pressure: this.lending.pressure,
       sessionList: [...this.#sessions].filter(mayKnow).map(({ status }) => status),
     }
   }
@@ -135,6 +146,7 @@ export class SwapServer {
     if (this.#closed) return
     this.#closed = true
     clearInterval(this.#reaper)
+    this.lending.close()
     for (const listener of this.#listeners) listener.close()
     this.#doorstep.close('the server ends')
     for (const session of [...this.#sessions]) this.#end(session, 'the server ends')

@@ -62,6 +62,7 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
   set("outstandingOperations", from.outstanding_operations);
   set("pagesReadWithoutNetwork", from.pages_read_without_network);
   set("pagesWaitedFor", from.pages_waited_for);
+  set("turnsWaitedFor", from.turns_waited_for);
   set("spins", from.spins);
   set("sleeps", from.sleeps);
   set("spinLimit", from.spin_limit);

@@ -8,9 +8,10 @@ namespace rdmakit::nbd {
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
 
 void Connection::start(Operation& operation) {
+  const size_t paced = paced_;
   if (advance(operation)) return;
   waiting_.push_back(&operation);
-  statistics_.pages_waited_for.add();
+  (paced_ > paced ? statistics_.turns_waited_for : statistics_.pages_waited_for).add();
 }
 
 bool Connection::retry_waiting() {
@@ -56,6 +57,11 @@ bool Connection::advance(Operation& operation) {
       return true;
     }
     if (state == PageState::claimed) return false;
+    if (const uint64_t turn = volume_.turn(place, now_); turn != 0) {
+      paced_++;
+      wait_for_turn(turn);
+      return false;
+    }
     if (state == PageState::unset && part_of_page) {
       if (!fill_with_zeroes(page)) return false;
       continue;  // it waits for its own fill now, or lost the race for the claim
@@ -89,6 +95,7 @@ bool Connection::advance(Operation& operation) {
     posted->length = static_cast<uint32_t>(bytes);
     posted->claimed_from = state;
     rdma_.chain_write(*posted, place, now_);
+    volume_.touch(posted->offset, now_);
     if (posted == &operation) return true;
   }
 }

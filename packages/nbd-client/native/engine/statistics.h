@@ -66,6 +66,7 @@ struct alignas(64) LaneStatistics {
   Counter outstanding_operations;  // now
   Counter pages_read_without_network;
   Counter pages_waited_for;               // met while another WRITE was filling them
+  Counter turns_waited_for;               // operations that a server's limits held back
   Counter spins, sleeps;                  // waits that ended while spinning, and that slept
   Counter spin_limit;                     // ns, now
   Histogram read_latency, write_latency;  // from the header's arrival to the queued reply
