@@ -57,7 +57,8 @@ export class SlabTable {
   heldBy(server: VolumeServer): Map<number, { slab: number; replica: SlabReplica }> {
     const held = new Map<number, { slab: number; replica: SlabReplica }>()
     for (const [slab, replicas] of this.#slabs.entries())
-      for (const replica of replicas) if (replica.server === server) held.set(replica.remote.id, { slab, replica })
+      for (const replica of replicas)
+        if (replica.server === server) held.set(replica.remote.id, { slab, replica })
     return held
   }
 

@@ -14,8 +14,8 @@ export {
   runtimeDirectory,
 } from './control-socket.js'
 export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
-export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
+export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'
 export { MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 export { formatSize, parseSize, parseSizeInUnits } from './size.js'

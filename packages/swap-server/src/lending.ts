@@ -44,6 +44,8 @@ export interface HoldOutcome {
   readonly freed: number
   /** of those that did not: owners are moving them */
   readonly moving: number
+  /** bytes */
+  readonly slabSize: number
 }
 
 const HOLD_POLL_MS = 20
@@ -158,7 +160,7 @@ export class Lending {
       await new Promise((resolve) => setTimeout(resolve, HOLD_POLL_MS))
     }
     const freed = held === undefined ? 0 : asked - Math.max(0, this.#all - held.slabs)
-    return { asked, freed, moving: this.reclaim.moving }
+    return { asked, freed, moving: this.reclaim.moving, slabSize: this.#options.store.slabSize }
   }
 
   get pressure(): control.Pressure.$Properties {

@@ -47,7 +47,8 @@ export async function askActivity(ask: AskClient, ids: readonly number[]): Promi
     const some = ids.slice(at, at + MAX_ACTIVITY_IDS)
     const { activity } = await exchange(ask, { activity: { ids: some } })
     const answer = (activity?.idleMs ?? []).map(Number)
-    if (answer.length !== some.length) throw new Error(`it told of ${answer.length} slabs instead of ${some.length}`)
+    if (answer.length !== some.length)
+      throw new Error(`it told of ${answer.length} slabs instead of ${some.length}`)
     idle.push(...answer)
   }
   return idle
