@@ -33,7 +33,8 @@ void Connection::open(int socket, const Terms& terms) {
   replies_.reset(terms.exported.offset);
   writing_ = kNone;
   payload_left_ = 0;
-  end_of_file_ = input_ended_ = input_full_ = more_input_ = output_blocked_ = read_waits_ = read_paced_ = false;
+  end_of_file_ = input_ended_ = input_full_ = more_input_ = output_blocked_ = read_waits_ = read_paced_ =
+      false;
   refusing_ = false;
   linger_deadline_ = input_deadline_ = output_deadline_ = 0;
   reason_ = "";

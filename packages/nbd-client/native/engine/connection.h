@@ -114,9 +114,7 @@ class Connection {
   bool advance(Operation& operation);
   bool fill_with_zeroes(uint64_t page);
   bool retry_waiting();
-  void wait_for_turn(uint64_t turn) {
-    next_turn_ = next_turn_ == 0 ? turn : std::min(next_turn_, turn);
-  }
+  void wait_for_turn(uint64_t turn) { next_turn_ = next_turn_ == 0 ? turn : std::min(next_turn_, turn); }
 
   void answer(Operation& operation, bool succeeded);
   void finish_unposted(Operation& operation, bool succeeded);

@@ -59,9 +59,7 @@ class Volume {
   // is gone.
   bool settle(uint64_t page, uint64_t count, uint32_t generation, PageState to);
   // An operation starts there.
-  void touch(uint64_t offset, uint64_t now) {
-    use_.touch(static_cast<uint32_t>(offset >> slab_shift_), now);
-  }
+  void touch(uint64_t offset, uint64_t now) { use_.touch(static_cast<uint32_t>(offset >> slab_shift_), now); }
   // When an operation may start at that server, or at all of a place, in ns; 0: now.
   uint64_t turn(uint32_t server, uint64_t now) const { return paces_[server].turn(now); }
   uint64_t turn(const SlabPlace& place, uint64_t now) const {
