@@ -81,8 +81,8 @@ void limits_change_under_load(Behaviour behaviour) {
       while (!done) {
         const auto server = static_cast<uint32_t>(random() % 3);
         const bool open = random() % 3 == 0;
-        CHECK(volume.engine->set_limits(server, open ? 0 : (8 + random() % 64) * kMiB,
-                                        open ? 0 : 2000 + random() % 20'000) == 0);
+        CHECK(volume.engine->set_limits(server, open ? 0 : (2 + random() % 8) * kMiB,
+                                        open ? 0 : 100 + random() % 500) == 0);
         uint64_t idle;
         CHECK(volume.engine->volume().idle(static_cast<uint32_t>(random() % 12), now_ns(), idle) == 0);
         usleep(5000);

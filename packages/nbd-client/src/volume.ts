@@ -208,7 +208,12 @@ export class Volume {
   }
 
   #watch(server: VolumeServer): void {
-    server.session.onServerRequest(this.migration.handler(server))
+    const { index, session } = server
+    session.onServerRequest(this.migration.handler(server))
+    session.meter(
+      () => this.engine.usage(index),
+      (limits) => this.engine.setLimits(index, limits),
+    )
     void server.session.lost.then((reason) => this.#fail(server.index, reason))
   }
 

@@ -1,4 +1,7 @@
-import { SwapServer, type SwapServerOptions } from '@rdmakit/swap-server'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { SwapServer, type SwapServerOptions, Tenants } from '@rdmakit/swap-server'
 import { afterEach, describe, expect, it } from 'vitest'
 import { Volume, type VolumeOptions } from '../src/volume.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
@@ -195,6 +198,29 @@ describe('a server that wants its memory back', () => {
 })
 
 describe('limits of a server', () => {
+  it('are told to its clients, who keep them', async () => {
+    const folder = mkdtempSync(join(tmpdir(), 'limits-'))
+    const file = join(folder, 'tenants.json')
+    writeFileSync(file, JSON.stringify({ tenants: [{ name: 'default', operationsPerSecond: 100 }] }))
+    const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB, tenants: Tenants.load(file) })
+    servers.push(server)
+    rmSync(folder, { recursive: true })
+    await using volume = await open([await server.listen('iwarp://127.0.0.1:0')])
+    const client = new Client(volume.engine.attachSocketpair(0))
+    const started = performance.now()
+    for (let at = 0; at < 130; at++)
+      expect((await client.request(WRITE, at * 4096, 4096, Buffer.alloc(4096, 7)))?.error).toBe(0)
+    expect(performance.now() - started).toBeGreaterThan(1_250)
+    await eventually(() => (server.query('operator').tenants?.[0]?.usage?.operationsPerSecond ?? 0) > 50)
+    expect(server.query('operator').tenants?.[0]).toMatchObject({
+      name: 'default',
+      sessions: 1,
+      slabs: 8,
+      limits: { bytesPerSecond: 0, operationsPerSecond: 100 },
+    })
+    client.close()
+  })
+
   it('hold its requests back, and are lifted at once', async () => {
     const { uri } = await serve(16)
     await using volume = await open([uri])

@@ -20,6 +20,7 @@ interface Options {
   slabSize: string
   sessionTimeout: string
   headroom: string
+  bandwidth: string
   tenants?: string
   auditLog?: string
   metrics?: string
@@ -54,6 +55,11 @@ const serve = program
     '--headroom <size>',
     "what the host keeps of its memory: a size or a percentage; below it owners are asked for slabs back; 0: don't look",
     '5%',
+  )
+  .option(
+    '--bandwidth <size>',
+    'of the link, per second: what is divided among tenants; 0: unknown, only their own limits hold',
+    '0',
   )
   .option('--tenants <file>', 'JSON: who may have memory, with which key, how much; default: everybody')
   .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal')
@@ -91,6 +97,7 @@ async function run(options: Options): Promise<void> {
     memory: parseSize(options.memory, '--memory'),
     slabSize: parseSize(options.slabSize, '--slab-size'),
     sessionTimeout: seconds * 1000,
+    bandwidth: options.bandwidth === '0' ? 0 : parseSize(options.bandwidth, '--bandwidth'),
     lending: { headroom: parseHeadroom(options.headroom, new HostMemorySource().total) },
     tenants: options.tenants === undefined ? Tenants.open() : Tenants.load(options.tenants),
     audit: auditLog(log, options.auditLog),

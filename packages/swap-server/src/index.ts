@@ -1,7 +1,9 @@
 export { type Actor, type AuditEvent, AuditLog } from './audit.js'
 export {
   type RemoteSlab,
+  type SessionLimits,
   type SessionOptions,
+  type SessionUse,
   SwapServerError,
   SwapServerSession,
 } from './client.js'

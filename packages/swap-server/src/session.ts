@@ -4,6 +4,7 @@ import type { CompletionQueue, ConnectionRequest, Context, ProtectionDomain, Que
 import type { Logger } from 'pino'
 import type { Actor, AuditEvent } from './audit.js'
 import { type Admission, Greeting } from './authentication.js'
+import type { Bandwidth } from './bandwidth.js'
 import type { Lending } from './lending.js'
 import { control, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION, TOKEN_BYTES } from './protocol.js'
 import type { SlabOwner } from './reclaim.js'
@@ -17,6 +18,7 @@ export interface SessionHost {
   readonly epoch: string
   readonly store: SlabStore
   readonly lending: Lending
+  readonly bandwidth: Bandwidth
   readonly sessionTimeoutMs: number
   readonly log: Logger
   readonly maxDataConnections: number
@@ -150,6 +152,7 @@ export class Session implements SlabOwner {
     // The keys die before the memory is given back: the protection domain's children go first.
     const slabs = [...this.#slabs.values()]
     this.#slabs.clear()
+    this.#host.bandwidth.leave(this)
     this.#release(slabs)
     this.#protectionDomain.close()
     this.#completionQueue?.close()
@@ -199,7 +202,7 @@ export class Session implements SlabOwner {
     if (request.free) return { free: this.#free((request.free.ids ?? []).map(Number)) }
     if (request.query)
       return { query: this.#host.query(this.#host.tenants.find(this.#admission.tenant.name)) }
-    if (request.heartbeat) return { heartbeat: { epoch: this.#host.epoch, freeSlabs: this.#freeSlabs } }
+    if (request.heartbeat) return { heartbeat: this.#beat(request.heartbeat) }
     throw new Refusal('EPROTO', 'unknown request')
   }
 
@@ -231,9 +234,16 @@ export class Session implements SlabOwner {
         totalSlabs: store.total,
         freeSlabs: this.#freeSlabs,
         sessionTimeoutMs,
+        limits: this.#host.bandwidth.enter(this),
         ...(mac === undefined ? {} : { mac }),
       },
     }
+  }
+
+  #beat({ bytes, operations }: control.Heartbeat.$Properties): control.HeartbeatReply.$Properties {
+    const moved = { bytes: Number(bytes ?? 0), operations: Number(operations ?? 0) }
+    const limits = this.#host.bandwidth.report(this, moved)
+    return { epoch: this.#host.epoch, freeSlabs: this.#freeSlabs, limits }
   }
 
   async #allocate(count: number): Promise<control.AllocateReply.$Properties> {

@@ -56,7 +56,11 @@ class Host {
   }
 }
 
-async function serve(slabs: number, lending: Omit<LendingOptions, 'store' | 'owners' | 'log'>, tenants?: Tenants) {
+async function serve(
+  slabs: number,
+  lending: Omit<LendingOptions, 'store' | 'owners' | 'log'>,
+  tenants?: Tenants,
+) {
   const server = new SwapServer({
     memory: slabs * MIB,
     slabSize: MIB,
