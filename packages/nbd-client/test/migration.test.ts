@@ -119,7 +119,7 @@ describe('a server that wants its memory back', () => {
       { replicas: 2, spares: 3 },
     )
     await eventually(() => volume.servers.every(({ spares }) => spares === 3))
-    const [{ server }] = made as [{ server: SwapServer }]
+    const { server } = made[0] as { server: SwapServer }
     // With two servers and two replicas nothing else can go.
     const outcome = await server.lending.hold({ bytes: 3 * MIB, duration: 60_000, patience: 15_000 })
     expect(outcome).toMatchObject({ asked: 3, freed: 3 })
@@ -134,7 +134,7 @@ describe('a server that wants its memory back', () => {
       { replicas: 2, spares: 0 },
     )
     const load = new VerifiedLoad(volume)
-    const [{ server }] = made as [{ server: SwapServer }]
+    const { server } = made[0] as { server: SwapServer }
     const outcome = await server.lending.hold({ bytes: 4 * MIB, duration: 60_000, patience: 500 })
     expect(outcome).toMatchObject({ asked: 4, freed: 0, moving: 0 })
     expect(server.store.free).toBe(8)
@@ -153,7 +153,7 @@ describe('a server that wants its memory back', () => {
     )
     const load = new VerifiedLoad(volume)
     await eventually(() => load.operations > 300)
-    const [{ server }] = made as [{ server: SwapServer }]
+    const { server } = made[0] as { server: SwapServer }
     const asked = server.lending.hold({ bytes: 16 * MIB, duration: 60_000, patience: 500 })
     await eventually(() => volume.engine.statistics().refill?.active === true)
     await server.close()
@@ -172,7 +172,7 @@ describe('a server that wants its memory back', () => {
     const load = new VerifiedLoad(volume)
     await eventually(() => load.operations > 300)
     await load.stop()
-    const [{ server }] = made as [{ server: SwapServer }]
+    const { server } = made[0] as { server: SwapServer }
     const asked = server.lending.hold({ bytes: 16 * MIB, duration: 60_000, patience: 2_000 })
     await eventually(() => volume.engine.statistics().refill?.active === true)
     await volume.close()
