@@ -15,8 +15,8 @@ export {
   runningPrograms,
   runtimeDirectory,
 } from './control-socket.js'
-export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
+export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
 export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'
 export { MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
