@@ -347,6 +347,24 @@ export class BlockEngine {
     return native.attachSocketpair(this.#engine, lane)
   }
 
+  /**
+   * How fast all lanes together may use a server, per second; 0: no limit. Requests beyond it wait their
+   * turn. Limits below 1 MiB/s and 16 operations/s are raised to these. @throws EINVAL: no such server
+   */
+  setLimits(server: number, limits: { readonly bytes: number; readonly operations: number }): void {
+    native.setLimits(this.#engine, server, BigInt(limits.bytes), BigInt(limits.operations))
+  }
+
+  /** What the engine has moved to and from a server, refills too. Never falls. */
+  usage(server: number): { readonly bytes: number; readonly operations: number } {
+    return native.usage(this.#engine, server)
+  }
+
+  /** Milliseconds since slab `index` was used last, within 134; if never: since the engine was made. */
+  idle(index: number): number {
+    return native.idle(this.#engine, index)
+  }
+
   /** A snapshot; each counter is exact, the set of them is not taken at one instant. */
   statistics(): EngineStatistics {
     return native.statistics(this.#engine)

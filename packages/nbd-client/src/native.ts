@@ -88,6 +88,8 @@ export interface NativeLaneStatistics {
   /** of them, written anew from another replica */
   pagesRepaired: number
   pagesWaitedFor: number
+  /** operations that a server's limits held back */
+  turnsWaitedFor: number
   spins: number
   sleeps: number
   spinLimit: number
@@ -212,6 +214,10 @@ export interface NativeBinding {
   listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
   attachSocketpair(engine: NativeEngine, lane: number): number
   statistics(engine: NativeEngine): NativeStatistics
+  setLimits(engine: NativeEngine, server: number, bytes: bigint, operations: bigint): void
+  usage(engine: NativeEngine, server: number): { bytes: number; operations: number }
+  /** milliseconds */
+  idle(engine: NativeEngine, slab: number): number
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
   closeDescriptor(descriptor: number): void

@@ -1,7 +1,8 @@
-import type { RemoteSlab } from '@rdmakit/swap-server'
 import type { BlockEngine } from './engine.js'
+import { fillReplica, type Place } from './fill-replica.js'
 import { chooseServer } from './placement.js'
-import type { SlabReplica, SlabTable } from './slab-table.js'
+import type { SlabTable } from './slab-table.js'
+import type { Turns } from './turns.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** A slab that finds no server now is tried again after this long; memory comes back without a word. */
@@ -13,6 +14,7 @@ export interface RepairOptions {
   readonly engine: BlockEngine
   readonly table: SlabTable
   readonly servers: readonly VolumeServer[]
+  readonly turns: Turns
   /** slabs to have allocated ahead of use on each server */
   readonly spares: number
   /** told when all slabs have all their replicas again, with how many were given one */
@@ -75,13 +77,13 @@ export class Repair {
   async #attempt(step: () => Promise<void>): Promise<void> {
     if (this.#closed) return
     try {
-      await step()
+      await this.#options.turns.run(step)
     } catch (failure) {
       if (!this.#closed) this.#options.failed((failure as Error).message)
     }
   }
 
-  async #take(slab: number): Promise<{ server: VolumeServer; remote: RemoteSlab } | undefined> {
+  async #take(slab: number): Promise<Place | undefined> {
     const { table, servers } = this.#options
     const index = chooseServer(
       servers.map(({ room }) => room),
@@ -117,21 +119,8 @@ export class Repair {
       // While it was being allocated anything may have failed.
       if (server.failure !== undefined) continue
       if (table.state(slab) !== 'degraded') return await server.giveBack(remote)
-      let replica: SlabReplica | undefined
-      try {
-        replica = table.add(slab, place)
-        await engine.refill(slab, server.index)
-        replica.live = true
-        this.#given++
-      } catch (failure) {
-        if (replica !== undefined) table.drop(slab, replica)
-        if (server.failure === undefined && !this.#closed) {
-          // Nothing may land there any more when it goes to somebody else.
-          await engine.synchronize()
-          await server.giveBack(remote)
-        }
-        throw failure
-      }
+      await fillReplica(engine, table, slab, place)
+      this.#given++
     }
   }
 }

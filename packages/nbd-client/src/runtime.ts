@@ -25,6 +25,8 @@ export interface ClientStatus {
     state: 'up' | 'failed'
     reason?: string
   }[]
+  /** slabs that servers want back: still there, and gone elsewhere since the start */
+  readonly migration: { readonly waiting: number; readonly moved: number }
   readonly statistics: EngineStatistics
 }
 

@@ -58,6 +58,7 @@ export function statusOf(
     uptimeSeconds: Math.round(process.uptime()),
     replicas: volume.replicas,
     slabs: volume.slabs,
+    migration: { waiting: volume.migration.waiting, moved: volume.migration.moved },
     servers: servers
       // A server that came back is another one with the same addresses.
       .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))

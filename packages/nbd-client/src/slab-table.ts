@@ -10,6 +10,9 @@ export interface SlabReplica {
   live: boolean
 }
 
+/** Of one slab, in the engine's record. */
+export const MAX_REPLICAS = 3
+
 /** `lost`: no copy is left; its written pages answer EIO until they are written anew. */
 export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'lost'
 
@@ -48,6 +51,15 @@ export class SlabTable {
   /** Server indexes that hold a replica of `slab`. */
   holders(slab: number): Set<number> {
     return new Set(this.#of(slab).map(({ server }) => server.index))
+  }
+
+  /** What a server holds, by the slab's id there. */
+  heldBy(server: VolumeServer): Map<number, { slab: number; replica: SlabReplica }> {
+    const held = new Map<number, { slab: number; replica: SlabReplica }>()
+    for (const [slab, replicas] of this.#slabs.entries())
+      for (const replica of replicas)
+        if (replica.server === server) held.set(replica.remote.id, { slab, replica })
+    return held
   }
 
   /** The first places of a slab, all of them live. */

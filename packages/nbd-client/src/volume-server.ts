@@ -45,6 +45,17 @@ export class VolumeServer {
     if (this.failure === undefined) await this.session.free([slab])
   }
 
+  hasSpare(id: number): boolean {
+    return this.#spares.some((slab) => slab.id === id)
+  }
+
+  /** Gives spare slabs back that nobody has taken since. */
+  async giveSparesBack(ids: readonly number[]): Promise<void> {
+    const going = this.#spares.filter(({ id }) => ids.includes(id))
+    for (const slab of going) this.#spares.splice(this.#spares.indexOf(slab), 1)
+    if (this.failure === undefined) await this.session.free(going)
+  }
+
   /** Allocates ahead of use, as far as the server has room. */
   async fillSpares(wanted: number): Promise<void> {
     while (this.failure === undefined && this.#spares.length < wanted && this.session.freeSlabs > 0)

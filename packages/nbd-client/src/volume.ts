@@ -8,9 +8,11 @@ import {
 import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
 import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
+import { Migration } from './migration.js'
 import { fits, placeSlabs } from './placement.js'
 import { Repair } from './repair.js'
 import { type SlabState, SlabTable } from './slab-table.js'
+import { Turns } from './turns.js'
 import { VolumeServer } from './volume-server.js'
 
 export interface VolumeOptions {
@@ -53,6 +55,7 @@ const MAX_SERVERS = 1024
  */
 export class Volume {
   readonly engine: BlockEngine
+  readonly migration: Migration
   readonly size: number
   readonly replicas: number
   readonly #options: VolumeOptions
@@ -80,13 +83,23 @@ export class Volume {
     this.#protectionDomain = this.#context.allocateProtectionDomain()
     this.engine = new BlockEngine({ ...options.engine, size: options.size, slabSize })
     this.#table = new SlabTable(this.engine, this.replicas)
+    const shared = { engine: this.engine, table: this.#table, servers, turns: new Turns() }
     this.#repair = new Repair({
-      engine: this.engine,
-      table: this.#table,
-      servers,
+      ...shared,
       spares: options.spares ?? (this.replicas > 1 ? 1 : 0),
       repaired: (slabs) => this.#progress(`${formatSize(slabs * slabSize)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
+    })
+    const size = (slabs: number) => formatSize(slabs * slabSize)
+    this.migration = new Migration({
+      ...shared,
+      degraded: () => this.#repair.wake(),
+      moving: ({ session }, slabs) =>
+        this.#progress(`${session.uri} needs its memory back: moving ${size(slabs)} to other servers`),
+      moved: ({ session }, slabs) => this.#progress(`${size(slabs)} moved away from ${session.uri}`),
+      stuck: ({ session }, slabs) =>
+        this.#progress(`${size(slabs)} stay on ${session.uri}: other servers have no room`),
+      failed: (reason) => this.#progress(`moving slabs: ${reason}`),
     })
   }
 
@@ -116,7 +129,7 @@ export class Volume {
       for (const server of servers) made.#watch(server)
       made.engine.on('serverFailed', ({ server, reason }) => made.#fail(server, reason))
       for (let i = 0; i < options.lanes; i++) await made.#addLane(false)
-      if (made.replicas > 1) await made.#addLane(true)
+      if (servers.length > 1) await made.#addLane(true)
       made.#open = true
       made.#repair.wake()
       return made
@@ -159,7 +172,7 @@ export class Volume {
       this.#ending.abort(new Error('the volume was closed'))
       try {
         await this.engine.close(timeout)
-        await this.#repair.close()
+        await Promise.all([this.#repair.close(), this.migration.close()])
         await Promise.all(this.#calls)
       } finally {
         await Promise.all(this.#servers.map(({ session }) => session.close()))
@@ -195,6 +208,12 @@ export class Volume {
   }
 
   #watch(server: VolumeServer): void {
+    const { index, session } = server
+    session.onServerRequest(this.migration.handler(server))
+    session.meter(
+      () => this.engine.usage(index),
+      (limits) => this.engine.setLimits(index, limits),
+    )
     void server.session.lost.then((reason) => this.#fail(server.index, reason))
   }
 

@@ -1,9 +1,12 @@
 #!/usr/bin/env node
 import { parseUri, UsageError } from '@rdmakit/verbs'
-import { Command } from 'commander'
+import { Command, InvalidArgumentError } from 'commander'
 import { pino } from 'pino'
 import { EXIT, exitStatusOf, withExitStatus } from './exit-status.js'
+import { parseHeadroom } from './headroom.js'
+import { HostMemorySource } from './host-memory.js'
 import { auditLog, Operation } from './operation.js'
+import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
 import { formatSize, parseSize } from './size.js'
@@ -16,11 +19,20 @@ interface Options {
   memory: string
   slabSize: string
   sessionTimeout: string
+  headroom: string
+  bandwidth: string
   tenants?: string
   auditLog?: string
   metrics?: string
   logLevel: string
   json: boolean
+}
+
+function wholeOf(what: string) {
+  return (text: string): number => {
+    if (!/^\d{1,7}$/.test(text)) throw new InvalidArgumentError(`${what} is a whole number.`)
+    return Number(text)
+  }
 }
 
 const program = withExitStatus(new Command('swap-server')).description(
@@ -39,6 +51,16 @@ const serve = program
   .requiredOption('--memory <size>', 'memory to lend at most, e.g. 4G')
   .option('--slab-size <size>', 'unit in which it is lent, a power of two', '64M')
   .option('--session-timeout <seconds>', 'a client silent for longer is dead and its memory freed', '15')
+  .option(
+    '--headroom <size>',
+    "what the host keeps of its memory: a size or a percentage; below it owners are asked for slabs back; 0: don't look",
+    '5%',
+  )
+  .option(
+    '--bandwidth <size>',
+    'of the link, per second: what is divided among tenants; 0: unknown, only their own limits hold',
+    '0',
+  )
   .option('--tenants <file>', 'JSON: who may have memory, with which key, how much; default: everybody')
   .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal')
   .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
@@ -75,6 +97,8 @@ async function run(options: Options): Promise<void> {
     memory: parseSize(options.memory, '--memory'),
     slabSize: parseSize(options.slabSize, '--slab-size'),
     sessionTimeout: seconds * 1000,
+    bandwidth: options.bandwidth === '0' ? 0 : parseSize(options.bandwidth, '--bandwidth'),
+    lending: { headroom: parseHeadroom(options.headroom, new HostMemorySource().total) },
     tenants: options.tenants === undefined ? Tenants.open() : Tenants.load(options.tenants),
     audit: auditLog(log, options.auditLog),
     log,
@@ -136,6 +160,27 @@ program
       process.exit(EXIT.ok)
     },
   )
+
+program
+  .command('reclaim')
+  .description(
+    "Get memory back from clients now: the server lends so much less, and its slabs' owners move them.",
+  )
+  .argument('<size>', 'e.g. 2G; 0: lend again what there is')
+  .option('--pid <pid>', 'of the swap-server, when several run here', wholeOf('--pid'))
+  .option('--hold <seconds>', 'for which it lends no more than that', wholeOf('--hold'), 60)
+  .option('--wait <seconds>', 'for the memory to come back', wholeOf('--wait'), 60)
+  .option('--json', 'as JSON', false)
+  .action(async (size: string, options: { pid?: number; hold: number; wait: number; json: boolean }) => {
+    const { text, complete, outcome } = await reclaimMemory({
+      size,
+      pid: options.pid,
+      hold: options.hold,
+      wait: options.wait,
+    })
+    process.stdout.write(`${options.json ? JSON.stringify(outcome) : text}\n`)
+    process.exit(complete ? EXIT.ok : EXIT.failed)
+  })
 
 program.addHelpText('after', () => `\n${serve.helpInformation()}`)
 

@@ -10,6 +10,7 @@ import {
 import { Proving } from './authentication.js'
 import { control, dataConnectionData, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION } from './protocol.js'
 import type { Key } from './secret-file.js'
+import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 
 /** A slab of a server's memory, as one-sided operations name it. */
 export interface RemoteSlab {
@@ -48,6 +49,18 @@ export interface SessionOptions {
   readonly signal?: AbortSignal
 }
 
+/** What this end has moved to and from a server since the session was opened; it never falls. */
+export interface SessionUse {
+  readonly bytes: number
+  readonly operations: number
+}
+
+/** Per second; 0: no limit. */
+export interface SessionLimits {
+  readonly bytes: number
+  readonly operations: number
+}
+
 /** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
 const ALLOCATE_TIMEOUT_MS = 60_000
 const REQUEST_TIMEOUT_MS = 5_000
@@ -68,6 +81,11 @@ export class SwapServerSession {
   #heartbeat: NodeJS.Timeout | undefined
   #closed = false
   #freeSlabs: number
+  #limits: SessionLimits
+  #use: () => SessionUse = () => ({ bytes: 0, operations: 0 })
+  #obey: (limits: SessionLimits) => void = () => {}
+  /** slabs that the server wants back: what is given back there cannot be had again */
+  readonly #wanted = new Set<number>()
 
   private constructor(uri: string, connection: RingConnection, hello: control.HelloReply.$Properties) {
     this.uri = uri
@@ -76,8 +94,10 @@ export class SwapServerSession {
     this.slabSize = Number(hello.slabSize)
     this.totalSlabs = Number(hello.totalSlabs)
     this.#freeSlabs = Number(hello.freeSlabs)
+    this.#limits = limitsOf(hello.limits)
     this.#token = hello.token ?? new Uint8Array()
     this.lost = this.#lost.promise
+    this.onServerRequest(MOVES_NOTHING)
     void connection.closed.then((reason) => this.#lose(reason?.message ?? 'the server closed the session'))
   }
 
@@ -146,7 +166,33 @@ export class SwapServerSession {
   async free(slabs: readonly RemoteSlab[]): Promise<void> {
     if (slabs.length === 0) return
     await this.#ask({ free: { ids: slabs.map(({ id }) => id) } })
-    this.#freeSlabs += slabs.length
+    for (const { id } of slabs) if (!this.#wanted.delete(id)) this.#freeSlabs++
+  }
+
+  /**
+   * The server does not see one-sided traffic: it is told with each heartbeat how much there was, and says how much
+   * there may be.
+   * @param obey called at once, and whenever the limits change
+   */
+  meter(use: () => SessionUse, obey: (limits: SessionLimits) => void): void {
+    this.#use = use
+    this.#obey = obey
+    obey(this.#limits)
+  }
+
+  /** Who answers what the server asks; before the first call nothing can be moved. */
+  onServerRequest(handler: ServerRequestHandler): void {
+    const marking: ServerRequestHandler = {
+      activity: (ids) => handler.activity(ids),
+      reclaim: (ids) => {
+        // It lends nothing while it wants memory back; the next heartbeat says what is true then.
+        this.#freeSlabs = 0
+        const accepted = handler.reclaim(ids)
+        for (const id of accepted) this.#wanted.add(id)
+        return accepted
+      },
+    }
+    this.#control.handle((request) => answerServer(request.copy(), marking))
   }
 
   async query(): Promise<control.QueryReply.$Properties> {
@@ -190,6 +236,13 @@ export class SwapServerSession {
     return ask(this.#control, request, timeout)
   }
 
+  #limit(limits: SessionLimits): void {
+    const { bytes, operations } = this.#limits
+    if (this.#closed || (limits.bytes === bytes && limits.operations === operations)) return
+    this.#limits = limits
+    this.#obey(limits)
+  }
+
   #lose(reason: string): void {
     clearInterval(this.#heartbeat)
     this.#lost.resolve(reason)
@@ -201,8 +254,9 @@ export class SwapServerSession {
       if (waiting) return
       waiting = true
       try {
-        const { heartbeat } = await this.#ask({ heartbeat: {} }, timeout)
+        const { heartbeat } = await this.#ask({ heartbeat: this.#use() }, timeout)
         this.#freeSlabs = Number(heartbeat?.freeSlabs ?? this.#freeSlabs)
+        this.#limit(limitsOf(heartbeat?.limits))
         if (heartbeat?.epoch !== this.epoch) this.#lose('the server was restarted and its memory is empty')
       } catch (failure) {
         if (!this.#closed) this.#lose(`no heartbeat: ${(failure as Error).message}`)
@@ -250,6 +304,15 @@ async function ask(
   if (response.failure)
     throw new SwapServerError(response.failure.code ?? 'EIO', response.failure.message ?? 'no reason given')
   return response
+}
+
+/** A server that speaks nonsense of limits sets none. */
+function limitsOf(limits: control.Limits.$Properties | null | undefined): SessionLimits {
+  const limit = (value: unknown) => {
+    const number = Number(value ?? 0)
+    return Number.isSafeInteger(number) && number > 0 ? number : 0
+  }
+  return { bytes: limit(limits?.bytesPerSecond), operations: limit(limits?.operationsPerSecond) }
 }
 
 /** Checks what the server sent before anything is written there. */

@@ -3,6 +3,7 @@ import { AuditLog } from './audit.js'
 import { ControlSocket } from './control-socket.js'
 import { collectServerMetrics } from './metrics.js'
 import { MetricsEndpoint } from './metrics-endpoint.js'
+import { parseHolding } from './reclaim-command.js'
 import { ConfigurationError } from './secret-file.js'
 import type { SwapServer } from './server.js'
 import type { ServerStatus } from './status.js'
@@ -47,12 +48,12 @@ export class Operation {
       metrics === undefined ? undefined : await MetricsEndpoint.open(collectServerMetrics(server), metrics)
     const status = (): ServerStatus => ({ pid: process.pid, listeners, ...server.query('operator') })
     // Memory is lent without it too; what lacks is "swap-server status".
-    const control = await ControlSocket.open('swap-server', { 'GET /status': status }).catch(
-      (failure: Error) => {
-        log.warn({ err: failure }, 'no control socket: "swap-server status" will not find this server')
-        return undefined
-      },
-    )
+    const reclaim = (body: unknown) => server.lending.hold(parseHolding(body))
+    const routes = { 'GET /status': status, 'POST /reclaim': reclaim }
+    const control = await ControlSocket.open('swap-server', routes).catch((failure: Error) => {
+      log.warn({ err: failure }, 'no control socket: "swap-server status" will not find this server')
+      return undefined
+    })
     const hangup = () => {
       server.audit.reopen()
       try {

@@ -3,7 +3,9 @@ import { acceptRing, isRingRequest } from '@rdmakit/ring-transport'
 import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
 import { type Actor, type AuditEvent, AuditLog } from './audit.js'
+import { Bandwidth } from './bandwidth.js'
 import { Doorstep } from './doorstep.js'
+import { Lending, type LendingOptions } from './lending.js'
 import { ServerCounters } from './metrics.js'
 import { type control, dataConnectionToken } from './protocol.js'
 import { Refusal } from './refusal.js'
@@ -22,6 +24,10 @@ export interface SwapServerOptions {
   readonly maxSessions?: number
   /** queue pairs of one session, default 256 */
   readonly maxDataConnections?: number
+  /** what the host keeps of its memory, and how it is looked at; default: it is not */
+  /** bytes per second of its link, for the division among tenants; default 0: unknown */
+  readonly bandwidth?: number
+  readonly lending?: Omit<LendingOptions, 'store' | 'owners' | 'log'>
   /** who may have memory; default: everybody, as one tenant */
   readonly tenants?: Tenants
   /** milliseconds for a client to show who it is, default 5000 */
@@ -39,6 +45,8 @@ export class SwapServer {
   /** drawn at start: another epoch means other, empty memory */
   readonly epoch = randomBytes(8).toString('hex')
   readonly store: SlabStore
+  readonly lending: Lending
+  readonly bandwidth: Bandwidth
   readonly sessionTimeoutMs: number
   readonly maxDataConnections: number
   readonly log: Logger
@@ -61,7 +69,14 @@ export class SwapServer {
     this.maxDataConnections = options.maxDataConnections ?? 256
     this.#maxSessions = options.maxSessions ?? 256
     this.log = options.log ?? pino({ level: 'silent' })
+    this.lending = new Lending({
+      ...options.lending,
+      store: this.store,
+      owners: () => this.#sessions,
+      log: this.log,
+    })
     this.tenants = options.tenants ?? Tenants.open()
+    this.bandwidth = new Bandwidth(options.bandwidth ?? 0, this.tenants)
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#doorstep = new Doorstep(MAX_GREETINGS, options.greetingTimeout ?? 5_000)
     this.#reaper = setInterval(() => this.#endSilentSessions(), this.sessionTimeoutMs / 4)
@@ -88,13 +103,31 @@ export class SwapServer {
       epoch: this.epoch,
       slabSize: this.store.slabSize,
       totalSlabs: this.store.total,
-      freeSlabs: this.store.free,
+      freeSlabs: this.lending.free,
       sessions: this.#sessions.size,
       userCpuUs: cpu.user,
       systemCpuUs: cpu.system,
       uptimeMs: Date.now() - this.#started,
       controlRequests: this.#requests,
+      pressure: this.lending.pressure,
+      tenants: this.tenants.all
+        .filter(({ name }) => asking === 'operator' || asking?.operator === true || name === asking?.name)
+        .map((tenant) => this.#status(tenant)),
       sessionList: [...this.#sessions].filter(mayKnow).map(({ status }) => status),
+    }
+  }
+
+  #status({ name, quota, weight, class: kind }: Tenant): control.TenantStatus.$Properties {
+    const { bytes, operations } = this.bandwidth.useOf(name)
+    return {
+      name,
+      opportunistic: kind === 'opportunistic',
+      slabs: this.lending.taken(name),
+      quotaSlabs: quota === undefined ? 0 : Math.floor(quota / this.store.slabSize),
+      weight,
+      sessions: [...this.#sessions].filter(({ tenant }) => tenant === name).length,
+      usage: { bytesPerSecond: bytes, operationsPerSecond: operations },
+      limits: this.bandwidth.limitsOf(name),
     }
   }
 
@@ -135,6 +168,8 @@ export class SwapServer {
     if (this.#closed) return
     this.#closed = true
     clearInterval(this.#reaper)
+    this.lending.close()
+    this.bandwidth.close()
     for (const listener of this.#listeners) listener.close()
     this.#doorstep.close('the server ends')
     for (const session of [...this.#sessions]) this.#end(session, 'the server ends')

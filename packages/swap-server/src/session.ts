@@ -4,8 +4,12 @@ import type { CompletionQueue, ConnectionRequest, Context, ProtectionDomain, Que
 import type { Logger } from 'pino'
 import type { Actor, AuditEvent } from './audit.js'
 import { type Admission, Greeting } from './authentication.js'
+import type { Bandwidth } from './bandwidth.js'
+import type { Lending } from './lending.js'
 import { control, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION, TOKEN_BYTES } from './protocol.js'
+import type { SlabOwner } from './reclaim.js'
 import { Refusal } from './refusal.js'
+import { askActivity, askReclaim } from './server-requests.js'
 import { OutOfSlabsError, type Slab, type SlabStore } from './slab-store.js'
 import type { Tenant, Tenants } from './tenants.js'
 
@@ -13,6 +17,8 @@ import type { Tenant, Tenants } from './tenants.js'
 export interface SessionHost {
   readonly epoch: string
   readonly store: SlabStore
+  readonly lending: Lending
+  readonly bandwidth: Bandwidth
   readonly sessionTimeoutMs: number
   readonly log: Logger
   readonly maxDataConnections: number
@@ -26,11 +32,14 @@ export interface SessionHost {
   greeted(session: Session): void
 }
 
+/** A client that does not answer its server for so long is asked again later. */
+const CLIENT_TIMEOUT_MS = 5_000
+
 /**
  * One client: its control connection, its protection domain, its slabs and its data connections.
  * When the control connection ends, everything of the client ends with it.
  */
-export class Session {
+export class Session implements SlabOwner {
   readonly token = randomBytes(TOKEN_BYTES)
   readonly context: Context
   readonly #host: SessionHost
@@ -90,6 +99,26 @@ export class Session {
     }
   }
 
+  get present(): boolean {
+    return !this.#closed
+  }
+
+  get opportunistic(): boolean {
+    return this.#host.tenants.find(this.tenant ?? '')?.class === 'opportunistic'
+  }
+
+  get slabIds(): Iterable<number> {
+    return this.#slabs.keys()
+  }
+
+  activity(ids: readonly number[]): Promise<readonly number[]> {
+    return askActivity((bytes) => this.#askClient(bytes), ids)
+  }
+
+  reclaim(ids: readonly number[]): Promise<readonly number[]> {
+    return askReclaim((bytes) => this.#askClient(bytes), ids)
+  }
+
   /** milliseconds since the client's last request */
   get silence(): number {
     return Date.now() - this.#lastHeard
@@ -123,7 +152,8 @@ export class Session {
     // The keys die before the memory is given back: the protection domain's children go first.
     const slabs = [...this.#slabs.values()]
     this.#slabs.clear()
-    this.#host.store.release(slabs)
+    this.#host.bandwidth.leave(this)
+    this.#release(slabs)
     this.#protectionDomain.close()
     this.#completionQueue?.close()
     void this.#control.close()
@@ -172,7 +202,7 @@ export class Session {
     if (request.free) return { free: this.#free((request.free.ids ?? []).map(Number)) }
     if (request.query)
       return { query: this.#host.query(this.#host.tenants.find(this.#admission.tenant.name)) }
-    if (request.heartbeat) return { heartbeat: { epoch: this.#host.epoch, freeSlabs: this.#host.store.free } }
+    if (request.heartbeat) return { heartbeat: this.#beat(request.heartbeat) }
     throw new Refusal('EPROTO', 'unknown request')
   }
 
@@ -202,20 +232,30 @@ export class Session {
         token: this.token,
         slabSize: store.slabSize,
         totalSlabs: store.total,
-        freeSlabs: store.free,
+        freeSlabs: this.#freeSlabs,
         sessionTimeoutMs,
+        limits: this.#host.bandwidth.enter(this),
         ...(mac === undefined ? {} : { mac }),
       },
     }
   }
 
+  #beat({ bytes, operations }: control.Heartbeat.$Properties): control.HeartbeatReply.$Properties {
+    const moved = { bytes: Number(bytes ?? 0), operations: Number(operations ?? 0) }
+    const limits = this.#host.bandwidth.report(this, moved)
+    return { epoch: this.#host.epoch, freeSlabs: this.#freeSlabs, limits }
+  }
+
   async #allocate(count: number): Promise<control.AllocateReply.$Properties> {
     if (count < 1 || count > MAX_SLABS_PER_REQUEST)
       throw new Refusal('EINVAL', `allocate takes 1 to ${MAX_SLABS_PER_REQUEST} slabs, not ${count}`)
-    const slabs = await this.#host.store.allocate(this.#protectionDomain, count)
+    const { lending, store } = this.#host
+    const slabs = await lending.lend(this.#borrower, count, () =>
+      store.allocate(this.#protectionDomain, count),
+    )
     if (this.#closed) {
       // The client left while its memory was being pinned.
-      this.#host.store.release(slabs)
+      this.#release(slabs)
       throw new Refusal('ECANCELED', 'the session has ended')
     }
     for (const slab of slabs) this.#slabs.set(slab.id, slab)
@@ -239,9 +279,31 @@ export class Session {
       }),
     )
     for (const id of ids) this.#slabs.delete(id)
-    this.#host.store.release(slabs)
+    this.#release([...slabs])
     this.#host.record(this.actor, { event: 'slabs-freed', slabs: slabs.size, held: this.#slabs.size })
     return { freed: slabs.size }
+  }
+
+  /** Its tenant as the file says now; one that is not in it any more gets nothing more. */
+  get #borrower() {
+    const name = this.tenant ?? ''
+    return this.#host.tenants.find(name) ?? { name, quota: 0 }
+  }
+
+  get #freeSlabs(): number {
+    return this.#host.lending.freeFor(this.#borrower)
+  }
+
+  #release(slabs: readonly Slab[]): void {
+    this.#host.store.release(slabs)
+    this.#host.lending.takeBack(
+      this.tenant ?? '',
+      slabs.map(({ id }) => id),
+    )
+  }
+
+  #askClient(bytes: Uint8Array): Promise<Uint8Array> {
+    return this.#control.request(bytes, { timeout: CLIENT_TIMEOUT_MS })
   }
 }
 

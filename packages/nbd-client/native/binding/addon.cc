@@ -40,6 +40,9 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("listenTcp", listen_tcp);
   add("attachSocketpair", attach_socketpair);
   add("statistics", statistics);
+  add("setLimits", set_limits);
+  add("usage", usage);
+  add("idle", idle);
   add("close", close_engine);
   add("protectProcess", protect_process);
   add("closeDescriptor", close_descriptor);

@@ -45,5 +45,8 @@ Napi::Value listen_tcp(const Napi::CallbackInfo& info);
 Napi::Value attach_socketpair(const Napi::CallbackInfo& info);
 Napi::Value close_engine(const Napi::CallbackInfo& info);
 Napi::Value statistics(const Napi::CallbackInfo& info);
+void set_limits(const Napi::CallbackInfo& info);
+Napi::Value usage(const Napi::CallbackInfo& info);
+Napi::Value idle(const Napi::CallbackInfo& info);
 
 }  // namespace rdmakit::nbd::binding

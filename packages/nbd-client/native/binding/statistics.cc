@@ -65,6 +65,7 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
   set("pagesWrong", from.pages_wrong);
   set("pagesRepaired", from.pages_repaired);
   set("pagesWaitedFor", from.pages_waited_for);
+  set("turnsWaitedFor", from.turns_waited_for);
   set("spins", from.spins);
   set("sleeps", from.sleeps);
   set("spinLimit", from.spin_limit);

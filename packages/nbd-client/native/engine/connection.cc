@@ -36,7 +36,8 @@ void Connection::open(int socket, const Terms& terms) {
   replies_.reset(terms.exported.offset);
   writing_ = kNone;
   payload_left_ = 0;
-  end_of_file_ = input_ended_ = input_full_ = more_input_ = output_blocked_ = read_waits_ = false;
+  end_of_file_ = input_ended_ = input_full_ = more_input_ = output_blocked_ = read_waits_ = read_paced_ =
+      false;
   refusing_ = false;
   linger_deadline_ = input_deadline_ = output_deadline_ = 0;
   reason_ = "";
@@ -54,7 +55,8 @@ void Connection::drop(const char* reason) {
   payload_left_ = 0;
   replies_.reset(0);
   reads_.clear();
-  read_waits_ = false;
+  read_waits_ = read_paced_ = false;
+  next_turn_ = 0;
   for (RequestSlot& slot : slots_) {
     if (!slot.used) continue;
     slot.sent = slot.replied = slot.issued = slot.received = true;
@@ -77,6 +79,8 @@ void Connection::drop(const char* reason) {
 
 bool Connection::step(uint64_t now, bool look) {
   now_ = now;
+  paced_ = 0;
+  next_turn_ = 0;
   bool moved = look && receive();
   if (!waiting_.empty()) moved |= retry_waiting();
   if (!moving_.empty()) moved |= move_reads();

@@ -11,6 +11,7 @@
 // connection_end.cc     how operations end
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -70,8 +71,10 @@ class Connection {
   bool wants_output() const { return is_open() && output_blocked_; }
   // Something waits for a page that another lane may be filling, which wakes nobody.
   bool waits_for_page() const {
-    return !waiting_.empty() || !moving_.empty() || read_waits_ || repair_.waits_for_page();
+    return waiting_.size() > paced_ || !moving_.empty() || read_waits_ || repair_.waits_for_page();
   }
+  // When the limits of a server let the next operation start that they hold back; 0: there is none.
+  uint64_t next_turn() const { return next_turn_; }
   // When a client that said goodbye must have taken its answers; 0: none.
   uint64_t linger_deadline() const { return linger_deadline_; }
   // When a remote client must have sent the rest of a request, or taken more of its answers; 0: none.
@@ -115,6 +118,7 @@ class Connection {
   bool advance(Operation& operation);
   bool fill_with_zeroes(uint64_t page);
   bool retry_waiting();
+  void wait_for_turn(uint64_t turn) { next_turn_ = next_turn_ == 0 ? turn : std::min(next_turn_, turn); }
 
   void answer(Operation& operation, bool succeeded);
   void finish_unposted(Operation& operation, bool succeeded);
@@ -151,6 +155,9 @@ class Connection {
   bool output_blocked_ = false;
   bool refusing_ = false;
   bool read_waits_ = false;
+  bool read_paced_ = false;
+  size_t paced_ = 0;  // of waiting_, for their turn
+  uint64_t next_turn_ = 0;
   uint64_t linger_deadline_ = 0;
   uint64_t input_deadline_ = 0;
   uint64_t output_deadline_ = 0;

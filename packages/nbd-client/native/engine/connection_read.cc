@@ -14,7 +14,8 @@ namespace rdmakit::nbd {
 bool Connection::start_reads() {
   bool moved = false;
   const bool waited = read_waits_;
-  read_waits_ = false;
+  const bool paced = read_paced_;
+  read_waits_ = read_paced_ = false;
   if (!replies_.empty()) {
     const uint16_t front = replies_.front();
     if (slots_[front].streams() && slots_[front].error == kOk && !slots_[front].issued)
@@ -39,6 +40,7 @@ bool Connection::start_reads() {
     release_if_done(index);
   }
   if (read_waits_ && !waited) statistics_.pages_waited_for.add();
+  if (read_paced_ && !paced) statistics_.turns_waited_for.add();
   return moved;
 }
 
@@ -89,6 +91,12 @@ bool Connection::issue_read(uint16_t index) {
         read_waits_ = true;
         break;
       }
+      if (const uint64_t turn = volume_.turn(source->server, now_); turn != 0) {
+        read_paced_ = true;
+        wait_for_turn(turn);
+        break;
+      }
+      volume_.touch(offset, now_);
       Operation& operation = rdma_.take(Operation::Kind::read);
       operation.request = index;
       operation.part = place_in_window;

@@ -9,9 +9,10 @@ namespace rdmakit::nbd {
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
 
 void Connection::start(Operation& operation) {
+  const size_t paced = paced_;
   if (advance(operation)) return;
   waiting_.push_back(&operation);
-  statistics_.pages_waited_for.add();
+  (paced_ > paced ? statistics_.turns_waited_for : statistics_.pages_waited_for).add();
 }
 
 bool Connection::retry_waiting() {
@@ -73,6 +74,11 @@ bool Connection::advance(Operation& operation) {
       return true;
     }
     if (state == PageState::claimed) return false;
+    if (const uint64_t turn = volume_.turn(place, now_); turn != 0) {
+      paced_++;
+      wait_for_turn(turn);
+      return false;
+    }
     if (state == PageState::unset && part_of_page) {
       if (!fill_with_zeroes(page)) return false;
       continue;  // it waits for its own fill now, or lost the race for the claim
@@ -107,6 +113,7 @@ bool Connection::advance(Operation& operation) {
     posted->claimed_from = state;
     volume_.checksums().note(posted->offset, posted->length, posted->memory);
     rdma_.chain_write(*posted, place, now_);
+    volume_.touch(posted->offset, now_);
     if (posted == &operation) return true;
   }
 }

@@ -200,6 +200,14 @@ int Engine::fail_server(uint32_t server, const std::string& reason) {
   return 0;
 }
 
+int Engine::set_limits(uint32_t server, uint64_t bytes, uint64_t operations) {
+  if (server >= kMaxServers) return EINVAL;
+  const std::lock_guard lock(control_);
+  volume_.pace(server).set(bytes, operations);
+  wake_lanes();  // one may sleep until a turn that comes sooner now
+  return 0;
+}
+
 int Engine::refill(uint32_t slab, uint32_t server, std::string& why) {
   const std::lock_guard lock(control_);
   if (slab >= volume_.slabs() || server >= kMaxServers) return refuse(why, EINVAL, "no such slab or server");

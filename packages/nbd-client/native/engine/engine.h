@@ -72,6 +72,8 @@ class Engine final : private Acceptor::Host {
   // `lane` may be kRefillLane.
   int connect_server(uint32_t lane, uint32_t server, const QpRef& qp, const MrRef& mr, std::string& why);
   int fail_server(uint32_t server, const std::string& reason);
+  // How fast all lanes together may use a server, per second; 0: no limit. See Pace.
+  int set_limits(uint32_t server, uint64_t bytes, uint64_t operations);
   // Fills the replica of the slab at that server, which was added by Volume::add_replica, and makes it live.
   // Ends with an event slab_refilled or refill_failed. EINVAL; ENOTCONN: there is no refill lane; EBUSY: one
   // refill at a time.

@@ -290,6 +290,7 @@ int Lane::timeout_ms(uint64_t now) const {
   consider(rdma_.next_deadline());
   consider(connection_.linger_deadline());
   consider(connection_.stall_deadline());
+  consider(connection_.next_turn());
   if (connection_.is_open()) consider(farewell_);
   if (refill_ != nullptr) consider(refill_->next_step());
   consider(stop_at_.load(std::memory_order_relaxed));

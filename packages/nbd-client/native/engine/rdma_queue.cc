@@ -181,6 +181,7 @@ void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica&
     dirty_.push_back(part.server);
   }
   append(link, part, now);
+  volume_.pace(replica.server).charge(part.length, now);
   ServerStatistics& server = server_statistics_[replica.server];
   if (reads) {
     statistics_.rdma_reads.add();

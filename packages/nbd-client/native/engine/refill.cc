@@ -74,6 +74,11 @@ bool Refill::start_chunk(uint64_t now) {
     cursor_ += pages.run(cursor_, end_ - cursor_, state);
     return true;
   }
+  if (const uint64_t turn = volume_.turn(volume_.place(cursor_ * kPage), now); turn != 0) {
+    waits_for_rate_ = true;
+    allowed_at_ = std::max(allowed_at_, turn);
+    return false;
+  }
   const uint64_t claimed = pages.claim(cursor_, std::min(kChunkPages, end_ - cursor_), state);
   if (claimed == 0) return true;
   const SlabPlace place = volume_.place(cursor_ * kPage);

@@ -69,6 +69,7 @@ struct alignas(64) LaneStatistics {
   Counter pages_wrong;                    // copies at a server that did not match their checksum
   Counter pages_repaired;                 // of them, written anew from another replica
   Counter pages_waited_for;               // met while another WRITE was filling them
+  Counter turns_waited_for;               // operations that a server's limits held back
   Counter spins, sleeps;                  // waits that ended while spinning, and that slept
   Counter spin_limit;                     // ns, now
   Histogram read_latency, write_latency;  // from the header's arrival to the queued reply

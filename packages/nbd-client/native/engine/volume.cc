@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/clock.h"
+
 namespace rdmakit::nbd {
 
 int Volume::open(const VolumeOptions& options, std::string& why) {
@@ -22,6 +24,7 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   if (count > 1u << 24) return refuse(EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
   slab_count_ = static_cast<uint32_t>(count);
   slabs_ = std::make_unique<SlabRecord[]>(slab_count_);
+  use_ = SlabUse(slab_count_, now_ns());
   exported_.size = options.size;
   exported_.flags = kFlagHasFlags | kFlagSendFlush | kFlagSendFua | kFlagSendTrim | kFlagSendWriteZeroes |
                     kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
@@ -161,6 +164,12 @@ int Volume::promote_replica(uint32_t slab, uint32_t server) {
     if (place.replicas[i].server == server) place.replicas[i].live = true;
   }
   slabs_[slab].publish(place);
+  return 0;
+}
+
+int Volume::idle(uint32_t slab, uint64_t now, uint64_t& nanoseconds) const {
+  if (slab >= slab_count_) return EINVAL;
+  nanoseconds = use_.idle(slab, now);
   return 0;
 }
 

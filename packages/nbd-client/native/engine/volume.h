@@ -2,6 +2,7 @@
 // Shared by all lanes; the control path changes it while they run, and they never wait for it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -11,10 +12,12 @@
 #include <string>
 
 #include "engine/limits.h"
+#include "engine/pace.h"
 #include "engine/page_bits.h"
 #include "engine/page_checksums.h"
 #include "engine/page_map.h"
 #include "engine/slab_record.h"
+#include "engine/slab_use.h"
 #include "protocol/request.h"
 
 namespace rdmakit::nbd {
@@ -59,6 +62,17 @@ class Volume {
   // Ends a claim after its write completed. False: the slab was replaced meanwhile, so what was written
   // is gone.
   bool settle(uint64_t page, uint64_t count, uint32_t generation, PageState to);
+  // An operation starts there.
+  void touch(uint64_t offset, uint64_t now) { use_.touch(static_cast<uint32_t>(offset >> slab_shift_), now); }
+  // When an operation may start at that server, or at all of a place, in ns; 0: now.
+  uint64_t turn(uint32_t server, uint64_t now) const { return paces_[server].turn(now); }
+  uint64_t turn(const SlabPlace& place, uint64_t now) const {
+    uint64_t turn = 0;
+    for (uint32_t i = 0; i < place.count; i++)
+      turn = std::max(turn, paces_[place.replicas[i].server].turn(now));
+    return turn;
+  }
+  Pace& pace(uint32_t server) { return paces_[server]; }
   bool failed(uint32_t server) const { return failed_[server].load(std::memory_order_acquire); }
   // Grows with each failure; a lane that sees it changed looks at failed() of its servers.
   uint32_t failures() const { return failures_.load(std::memory_order_acquire); }
@@ -84,6 +98,8 @@ class Volume {
   int drop_replica(uint32_t slab, uint32_t server, Dropped& dropped);
   // Makes a filled replica live. EINVAL, ENOENT; EHOSTDOWN: it missed a write.
   int promote_replica(uint32_t slab, uint32_t server);
+  // EINVAL.
+  int idle(uint32_t slab, uint64_t now, uint64_t& nanoseconds) const;
   // True for the first caller.
   bool fail(uint32_t server);
   uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
@@ -94,12 +110,14 @@ class Volume {
   uint32_t slab_count_ = 0;
   std::unique_ptr<SlabRecord[]> slabs_;
   std::mutex control_;  // one writer of records at a time; lanes never take it
+  SlabUse use_;
   PageMap pages_;
   PageChecksums checksums_;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
   PageBits provisioned_;
   std::array<std::atomic<bool>, kMaxServers> failed_{};
+  std::array<Pace, kMaxServers> paces_;
   std::atomic<uint32_t> failures_{0};
   std::atomic<uint64_t> epoch_{0};
 };

@@ -1,0 +1,54 @@
+import { UsageError } from '@rdmakit/verbs'
+import type { HostMemory } from './host-memory.js'
+import { parseSize } from './size.js'
+
+/** Percent of time stalled from which on more is kept free: the kernel is at work for memory already. */
+const STALLED_PERCENT = 10
+/** Reclaim goes on until so much of the headroom is free, or each page that the host takes would move a slab. */
+const UNTIL = 1.25
+
+/** `5%` of `total` bytes, or a size, or 0. @returns bytes @throws UsageError */
+export function parseHeadroom(text: string, total: number): number {
+  if (text === '0') return 0
+  const percent = /^(\d+(?:\.\d+)?)%$/.exec(text.trim())?.[1]
+  if (percent === undefined) return parseSize(text, '--headroom')
+  if (Number(percent) > 90) throw new UsageError(`--headroom "${text}" leaves nothing to lend`)
+  return Math.round((total * Number(percent)) / 100)
+}
+
+/** Decides, from how the host is, what it lacks and what may still be lent. With hysteresis. */
+export class Headroom {
+  /** bytes that the host keeps when it is well; 0: as much as there is is lent */
+  readonly bytes: number
+  #memory: HostMemory = { available: Number.POSITIVE_INFINITY, stalled: 0 }
+  #low = false
+
+  constructor(bytes: number) {
+    this.bytes = bytes
+  }
+
+  update(memory: HostMemory): void {
+    this.#memory = memory
+    this.#low = memory.available < (this.#low ? UNTIL : 1) * this.wanted
+  }
+
+  /** bytes that the host keeps now */
+  get wanted(): number {
+    return this.#memory.stalled > STALLED_PERCENT ? 2 * this.bytes : this.bytes
+  }
+
+  /** bytes that should come back; 0: the host is well */
+  get missing(): number {
+    return this.#low ? UNTIL * this.wanted - this.#memory.available : 0
+  }
+
+  /** bytes that may be lent */
+  get spare(): number {
+    if (this.bytes === 0) return Number.POSITIVE_INFINITY
+    return this.#low ? 0 : Math.max(0, this.#memory.available - this.wanted)
+  }
+
+  get memory(): HostMemory {
+    return this.#memory
+  }
+}

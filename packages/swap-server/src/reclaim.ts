@@ -1,0 +1,236 @@
+import type { Logger } from 'pino'
+
+/** A session, as far as giving memory back goes. */
+export interface SlabOwner {
+  readonly client: string
+  /** its client is there to be asked */
+  readonly present: boolean
+  /** its tenant uses only what others leave */
+  readonly opportunistic: boolean
+  /** of the slabs that it holds */
+  readonly slabIds: Iterable<number>
+  /** @returns milliseconds since each was used last */
+  activity(ids: readonly number[]): Promise<readonly number[]>
+  /** @returns those that it will move and free */
+  reclaim(ids: readonly number[]): Promise<readonly number[]>
+}
+
+export interface ReclaimOptions {
+  readonly owners: () => Iterable<SlabOwner>
+  readonly log: Logger
+  /** milliseconds in which an owner must free one of the slabs that it said it would; default 30000 */
+  readonly patience?: number
+  /** milliseconds between two looks at what is missing; default 1000 */
+  readonly interval?: number
+  readonly random?: () => number
+}
+
+/** Infiniswap, §4.3: so many more than needed are looked at, for the least active of a few is good enough. */
+const MORE_CANDIDATES = 5
+/** Slabs asked for in one round; the next one sees what became of them. */
+const MAX_ROUND = 64
+/** A slab that its owner cannot move now is not asked for again so soon. */
+const REFUSED_REST_MS = 5_000
+/** Nor is one whose owner said that it would move it and did not. */
+const STALLED_REST_MS = 60_000
+const WARN_INTERVAL_MS = 30_000
+
+/**
+ * Gets slabs back from their owners, the least active ones first. It never takes one: the device does not ask
+ * this process, so a slab that vanishes under its owner is a lost page, and one that stays is only a slow host.
+ */
+export class Reclaim {
+  readonly #options: ReclaimOptions
+  readonly #patience: number
+  readonly #timer: NodeJS.Timeout
+  /** slabs that owners said they would move */
+  readonly #moving = new Map<number, SlabOwner>()
+  /** slabs that are not asked for, until then */
+  readonly #resting = new Map<number, number>()
+  /** when each owner was asked, or freed something, last */
+  readonly #progress = new Map<SlabOwner, number>()
+  #wanted = 0
+  #reclaimed = 0
+  #round: Promise<void> | undefined
+  #warned = Number.NEGATIVE_INFINITY
+  #closed = false
+
+  constructor(options: ReclaimOptions) {
+    this.#options = options
+    this.#patience = options.patience ?? 30_000
+    this.#timer = setInterval(() => this.#look(), options.interval ?? 1_000)
+    this.#timer.unref()
+  }
+
+  /** slabs that owners are moving */
+  get moving(): number {
+    return this.#moving.size
+  }
+
+  /** slabs that came back since the start */
+  get reclaimed(): number {
+    return this.#reclaimed
+  }
+
+  /** slabs that are wanted and that nobody moves (yet) */
+  get missing(): number {
+    return Math.max(0, this.#wanted - this.#moving.size)
+  }
+
+  /** So many slabs should come back, with those that are being moved; in place of what was wanted before. */
+  want(slabs: number): void {
+    this.#wanted = slabs
+    if (this.missing > 0) this.#start()
+  }
+
+  /** These slabs are free, whoever's wish that was. */
+  freed(ids: Iterable<number>): void {
+    const now = performance.now()
+    for (const id of ids) {
+      this.#resting.delete(id)
+      if (this.#wanted > 0) {
+        this.#wanted--
+        this.#reclaimed++
+      }
+      const owner = this.#moving.get(id)
+      if (owner === undefined) continue
+      this.#moving.delete(id)
+      this.#progress.set(owner, now)
+    }
+  }
+
+  close(): void {
+    this.#closed = true
+    clearInterval(this.#timer)
+  }
+
+  #look(): void {
+    const now = performance.now()
+    for (const [id, until] of this.#resting) if (until <= now) this.#resting.delete(id)
+    const moving = new Set(this.#moving.values())
+    for (const [owner, since] of this.#progress) {
+      if (!moving.has(owner)) this.#progress.delete(owner)
+      else if (now - since > this.#patience) this.#giveUp(owner, now)
+    }
+    if (this.missing > 0) this.#start()
+  }
+
+  #giveUp(owner: SlabOwner, now: number): void {
+    this.#progress.delete(owner)
+    let slabs = 0
+    for (const [id, of] of this.#moving) {
+      if (of !== owner) continue
+      this.#moving.delete(id)
+      this.#resting.set(id, now + STALLED_REST_MS)
+      slabs++
+    }
+    this.#options.log.warn({ client: owner.client, slabs }, 'an owner moves nothing; others are asked')
+  }
+
+  #start(): void {
+    if (this.#closed) return
+    this.#round ??= this.#run()
+      .catch((failure) => this.#options.log.error({ err: failure }, 'reclaim failed'))
+      .finally(() => {
+        this.#round = undefined
+      })
+  }
+
+  async #run(): Promise<void> {
+    while (this.missing > 0 && !this.#closed) {
+      const count = Math.min(this.missing, MAX_ROUND)
+      const candidates = this.#draw(count + MORE_CANDIDATES)
+      if (candidates.size === 0) return this.#warn()
+      const idle = await this.#activity(candidates)
+      const chosen = [...idle].sort(([, a], [, b]) => b - a).slice(0, count)
+      const asked = chosen.map(([id]) => [id, candidates.get(id) as SlabOwner] as const)
+      await Promise.all([...byOwner(asked)].map(([owner, ids]) => this.#ask(owner, ids)))
+    }
+  }
+
+  /** Slabs at random, of opportunistic tenants first. */
+  #draw(count: number): Map<number, SlabOwner> {
+    const random = this.#options.random ?? Math.random
+    const drawn = new Map<number, SlabOwner>()
+    const owners = [...this.#options.owners()].filter(({ present }) => present)
+    for (const first of [true, false]) {
+      const pool: (readonly [number, SlabOwner])[] = []
+      for (const owner of owners) {
+        if (owner.opportunistic !== first) continue
+        for (const id of owner.slabIds)
+          if (!this.#moving.has(id) && !this.#resting.has(id)) pool.push([id, owner])
+      }
+      while (drawn.size < count && pool.length > 0) {
+        const at = Math.floor(random() * pool.length)
+        const [id, owner] = pool[at] as readonly [number, SlabOwner]
+        pool[at] = pool[pool.length - 1] as readonly [number, SlabOwner]
+        pool.pop()
+        drawn.set(id, owner)
+      }
+    }
+    return drawn
+  }
+
+  /** Milliseconds of idleness by slab, of those whose owners answer. */
+  async #activity(candidates: ReadonlyMap<number, SlabOwner>): Promise<Map<number, number>> {
+    const idle = new Map<number, number>()
+    await Promise.all(
+      [...byOwner(candidates)].map(async ([owner, ids]) => {
+        try {
+          const answer = await owner.activity(ids)
+          for (const [at, id] of ids.entries()) idle.set(id, answer[at] ?? 0)
+        } catch (failure) {
+          this.#rest(ids)
+          this.#options.log.warn(
+            { client: owner.client, err: failure },
+            'an owner does not tell of its slabs',
+          )
+        }
+      }),
+    )
+    return idle
+  }
+
+  async #ask(owner: SlabOwner, chosen: readonly number[]): Promise<void> {
+    const held = new Set(owner.slabIds)
+    const ids = chosen.filter((id) => held.has(id))
+    if (ids.length === 0) return
+    // Before the answer: the first Free may be handled before it.
+    for (const id of ids) this.#moving.set(id, owner)
+    this.#progress.set(owner, performance.now())
+    let accepted: readonly number[] = []
+    try {
+      accepted = await owner.reclaim(ids)
+    } catch (failure) {
+      this.#options.log.warn({ client: owner.client, err: failure }, 'an owner cannot be asked for its slabs')
+    }
+    const refused = ids.filter((id) => this.#moving.has(id) && !accepted.includes(id))
+    for (const id of refused) this.#moving.delete(id)
+    this.#rest(refused)
+    this.#options.log.info(
+      { client: owner.client, asked: ids.length, accepted: accepted.length },
+      'asked for slabs back',
+    )
+  }
+
+  #rest(ids: readonly number[]): void {
+    const until = performance.now() + REFUSED_REST_MS
+    for (const id of ids) this.#resting.set(id, until)
+  }
+
+  #warn(): void {
+    const now = performance.now()
+    if (now - this.#warned < WARN_INTERVAL_MS) return
+    this.#warned = now
+    this.#options.log.warn(
+      { missing: this.missing, moving: this.moving },
+      'more memory is needed than owners can move elsewhere',
+    )
+  }
+}
+
+function byOwner(slabs: Iterable<readonly [number, SlabOwner]>): Map<SlabOwner, number[]> {
+  const owners = new Map<SlabOwner, number[]>()
+  for (const [id, owner] of slabs) owners.set(owner, [...(owners.get(owner) ?? []), id])
+  return owners
+}
