@@ -9,6 +9,7 @@ interface Options {
   memory: string
   slabSize: string
   sessionTimeout: string
+  maxLinger: string
   logLevel: string
   json: boolean
 }
@@ -24,6 +25,11 @@ const program = new Command('swap-server')
   .requiredOption('--memory <size>', 'memory to lend at most, e.g. 4G')
   .option('--slab-size <size>', 'unit in which it is lent, a power of two', '64M')
   .option('--session-timeout <seconds>', 'a client silent for longer is dead and its memory freed', '15')
+  .option(
+    '--max-linger <seconds>',
+    'how long a client that asks for it may be gone and find its memory again; 0: not at all',
+    '600',
+  )
   .option('--log-level <level>', 'trace, debug, info, warn, error, silent', 'warn')
   .option('--json', 'print events as JSON lines', false)
   .addHelpText(
@@ -46,6 +52,9 @@ async function main(): Promise<void> {
     throw new Error(
       `--session-timeout "${options.sessionTimeout}" is not a number of seconds from 1 to 86400`,
     )
+  const maxLinger = Number(options.maxLinger)
+  if (!(maxLinger >= 0 && maxLinger <= 86_400))
+    throw new Error(`--max-linger "${options.maxLinger}" is not a number of seconds from 0 to 86400`)
   const log = pino(
     { name: 'swap-server', level: options.logLevel },
     pino.destination({ dest: 2, sync: true }),
@@ -54,6 +63,7 @@ async function main(): Promise<void> {
     memory: parseSize(options.memory, '--memory'),
     slabSize: parseSize(options.slabSize, '--slab-size'),
     sessionTimeout: seconds * 1000,
+    maxLinger: maxLinger * 1000,
     log,
   })
   const say = (event: string, fields: Record<string, unknown>, text: string) =>

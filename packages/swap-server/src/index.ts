@@ -1,5 +1,6 @@
 export {
   type RemoteSlab,
+  type SessionIdentity,
   type SessionOptions,
   SwapServerError,
   SwapServerSession,

@@ -2,6 +2,7 @@ import { randomBytes, timingSafeEqual } from 'node:crypto'
 import { acceptRing, isRingRequest } from '@rdmakit/ring-transport'
 import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
+import { sessionNamed } from './lingering.js'
 import { type control, dataConnectionToken } from './protocol.js'
 import { Session } from './session.js'
 import { SlabStore } from './slab-store.js'
@@ -17,6 +18,11 @@ export interface SwapServerOptions {
   readonly maxSessions?: number
   /** queue pairs of one session, default 256 */
   readonly maxDataConnections?: number
+  /**
+   * milliseconds that a session may outlive its control connection at most, when its client asks for that;
+   * default 600000, 0: none does
+   */
+  readonly maxLinger?: number
   readonly log?: Logger
 }
 
@@ -27,6 +33,7 @@ export class SwapServer {
   readonly store: SlabStore
   readonly sessionTimeoutMs: number
   readonly maxDataConnections: number
+  readonly maxLingerMs: number
   readonly log: Logger
   readonly #maxSessions: number
   readonly #started = Date.now()
@@ -41,14 +48,21 @@ export class SwapServer {
     this.store = new SlabStore(options.memory, options.slabSize ?? 64 * 2 ** 20)
     this.sessionTimeoutMs = options.sessionTimeout ?? 15_000
     this.maxDataConnections = options.maxDataConnections ?? 256
+    this.maxLingerMs = options.maxLinger ?? 600_000
     this.#maxSessions = options.maxSessions ?? 256
     this.log = options.log ?? pino({ level: 'silent' })
     this.#reaper = setInterval(() => this.#endSilentSessions(), this.sessionTimeoutMs / 4)
     this.#reaper.unref()
   }
 
+  /** Sessions, also those that linger. */
   get sessions(): number {
     return this.#sessions.size
+  }
+
+  /** Sessions that have outlived their control connection. */
+  get lingeringSessions(): number {
+    return [...this.#sessions].filter(({ lingering }) => lingering).length
   }
 
   /** Listens at `uri` too. @returns the URI with its port resolved */
@@ -73,6 +87,21 @@ export class SwapServer {
     }
   }
 
+  /** @internal */
+  named(id: number, token: Uint8Array): Session | undefined {
+    return sessionNamed(this.#sessions, id, token)
+  }
+
+  /** @internal */
+  mayLinger(): boolean {
+    return !this.#closed && this.lingeringSessions < this.#maxSessions
+  }
+
+  /** @internal */
+  ended(session: Session): void {
+    this.#sessions.delete(session)
+  }
+
   /** Stops listening, ends every session and frees its memory. Idempotent. */
   async close(): Promise<void> {
     if (this.#closed) return
@@ -80,14 +109,13 @@ export class SwapServer {
     clearInterval(this.#reaper)
     for (const listener of this.#listeners) listener.close()
     for (const session of [...this.#sessions]) session.close()
-    this.#sessions.clear()
   }
 
   async #onRequest(request: ConnectionRequest): Promise<void> {
     const token = dataConnectionToken(request.privateData)
     if (token !== undefined) return this.#onData(request, token)
     if (!isRingRequest(request.privateData) || this.#closed) return request.id.reject()
-    if (this.#sessions.size + this.#opening >= this.#maxSessions) {
+    if (this.#sessions.size - this.lingeringSessions + this.#opening >= this.#maxSessions) {
       this.log.warn({ peer: request.id.peerUri }, 'refused a session: the limit is reached')
       return request.id.reject()
     }
@@ -95,12 +123,7 @@ export class SwapServer {
     try {
       const context = request.id.context
       const connection = await acceptRing(request)
-      const session = new Session(this, connection, context)
-      this.#sessions.add(session)
-      void connection.closed.then(() => {
-        session.close()
-        this.#sessions.delete(session)
-      })
+      this.#sessions.add(new Session(this, connection, context))
     } catch (failure) {
       this.log.warn({ err: failure }, 'a session could not be opened')
       throw failure
@@ -120,8 +143,7 @@ export class SwapServer {
     for (const session of [...this.#sessions]) {
       if (session.silence <= this.sessionTimeoutMs) continue
       this.log.warn({ client: session.client, silence: session.silence }, 'client is silent')
-      session.close()
-      this.#sessions.delete(session)
+      session.loseControl()
     }
   }
 }
