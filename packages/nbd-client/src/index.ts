@@ -5,7 +5,6 @@ export {
   type EngineEvent,
   type EngineStatistics,
   type ExportOptions,
-  kernelDevice,
   type Lane,
   type LaneRequirements,
   type LaneResources,
@@ -13,6 +12,7 @@ export {
   type TlsOptions,
   type WaitMode,
 } from './engine.js'
+export { kernelDevice } from './kernel.js'
 export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'
 export { type ServeOptions, serve } from './serve.js'
 export type { SlabState } from './slab-table.js'

@@ -37,6 +37,7 @@ export interface NativeEngineOptions {
   acknowledge: 'all' | 'one'
   refillRate: bigint
   pageMap: string
+  slabMap: string
   exports: NativeExport[]
   minimumBlockSize: number
   tls: NativeTls
@@ -110,6 +111,11 @@ export interface NativeReplica {
   address: bigint
 }
 
+export interface NativeRecordedReplica extends NativeReplica {
+  /** it holds every written page; else it was being filled */
+  live: boolean
+}
+
 export interface NativeDropped {
   /** it could be read */
   wasLive: boolean
@@ -139,6 +145,8 @@ export type NativeEvent =
   | { type: 'slabRefilled'; slab: number; server: number }
   | { type: 'refillFailed'; slab: number; server: number; reason: string }
   | { type: 'synchronized'; epoch: number }
+  /** descriptor: −1 when there was no connection */
+  | { type: 'laneYielded'; lane: number; descriptor: number }
 
 export interface NativeSafety {
   name: string
@@ -165,6 +173,7 @@ export interface NativeBinding {
   createEngine(options: NativeEngineOptions, sink: (event: NativeEvent) => void): NativeEngine
   exportFlags(engine: NativeEngine): number
   mapSlab(engine: NativeEngine, slab: number, replicas: NativeReplica[]): void
+  lookUpSlab(engine: NativeEngine, slab: number): NativeRecordedReplica[] | null
   replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
@@ -195,9 +204,12 @@ export interface NativeBinding {
   listenUnix(engine: NativeEngine, path: string): void
   listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
   attachSocketpair(engine: NativeEngine, lane: number): number
+  attachSocket(engine: NativeEngine, lane: number, descriptor: number): void
+  yieldLane(engine: NativeEngine, lane: number): void
   statistics(engine: NativeEngine): NativeStatistics
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
+  takeDescriptor(process: number, descriptor: number): number
   closeDescriptor(descriptor: number): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void

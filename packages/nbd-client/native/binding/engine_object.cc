@@ -65,6 +65,11 @@ Napi::Object describe(Napi::Env env, const Event& event) {
       object.Set("type", "synchronized");
       object.Set("epoch", static_cast<double>(event.epoch));
       break;
+    case Event::Type::lane_yielded:
+      object.Set("type", "laneYielded");
+      object.Set("lane", event.lane);
+      object.Set("descriptor", event.descriptor);
+      break;
   }
   return object;
 }
@@ -108,6 +113,7 @@ EngineOptions to_options(const Napi::Object& from) {
       to_string(from.Get("acknowledge"), "acknowledge") == "one" ? Acknowledge::one : Acknowledge::all;
   options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
+  options.volume.slab_map_file = to_string(from.Get("slabMap"), "slabMap");
   options.volume.prefault = from.Get("prefault").ToBoolean();
   options.exports = to_exports(from.Get("exports"));
   options.tls = to_tls(from.Get("tls").As<Napi::Object>());

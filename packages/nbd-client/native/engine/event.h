@@ -18,12 +18,14 @@ struct Event {
     slab_refilled,
     refill_failed,
     synchronized,
+    lane_yielded,
   };
   Type type = Type::lane_idle;
   uint32_t lane = 0;
   uint32_t server = 0;
   uint32_t slab = 0;
   uint64_t epoch = 0;
+  int descriptor = -1;  // of lane_yielded: the receiver's; -1: the lane had no connection
   std::array<char, 120> subject{};  // peer or address
   std::array<char, 120> reason{};
 

@@ -39,8 +39,8 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/descriptor.h"
 #include "engine/limits.h"
+#include "engine/mapped_file.h"
 
 namespace rdmakit::nbd {
 
@@ -54,9 +54,10 @@ class PageMap {
   ~PageMap();
 
   // 0 or an errno value. `file` empty: private memory. Else a file, best on tmpfs, that outlives the
-  // process: locked while in use (EBUSY when another process has it), EINVAL when it is not the map of
-  // a volume of this size. Pages that its last user left `claimed` become `lost`, for whether they were
-  // `lost` before is not known; their WRITEs were never answered, so the kernel repeats them.
+  // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. Pages that its last
+  // user left `claimed` become `written`: either a WRITE was open, which was never answered and whose sender
+  // must repeat it, so that until then any contents are right; or a refill was copying them, and then the
+  // live replicas hold them.
   // `prefault` touches it all now instead of on first use.
   int open(uint64_t pages, const std::string& file, bool prefault);
 
@@ -79,12 +80,13 @@ class PageMap {
   // written -> lost. How many of the pages are claimed (and so may become written any time).
   uint64_t lose(uint64_t first, uint64_t count);
   uint64_t count(PageState state) const;
+  void unlock() { file_.unlock(); }
 
  private:
   static constexpr uint64_t kPerWord = 32;
   static constexpr uint64_t kLow = 0x5555'5555'5555'5555;  // the low bit of each page
 
-  int map_file(const std::string& file, size_t bytes);
+  int open_file(const std::string& file, size_t bytes);
   template <typename Chosen>
   uint64_t run_while(uint64_t first, uint64_t limit, Chosen chosen) const;
   template <typename Change>
@@ -92,9 +94,9 @@ class PageMap {
 
   std::atomic<uint64_t>* words_ = nullptr;
   uint64_t pages_ = 0;
-  void* mapping_ = nullptr;
+  void* mapping_ = nullptr;  // without a file
   size_t mapped_ = 0;
-  Descriptor file_;
+  MappedFile file_;
 };
 
 }  // namespace rdmakit::nbd

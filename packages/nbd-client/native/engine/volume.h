@@ -5,7 +5,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -13,6 +12,7 @@
 #include "engine/limits.h"
 #include "engine/page_bits.h"
 #include "engine/page_map.h"
+#include "engine/slab_map.h"
 #include "engine/slab_record.h"
 #include "protocol/request.h"
 
@@ -25,6 +25,7 @@ struct VolumeOptions {
   // Slabs may have several places (see exclusive_writes()).
   bool replicated = false;
   std::string page_map_file;
+  std::string slab_map_file;
   bool prefault = false;
 };
 
@@ -86,8 +87,15 @@ class Volume {
   int drop_replica(uint32_t slab, uint32_t server, Dropped& dropped);
   // Makes a filled replica live. EINVAL, ENOENT; EHOSTDOWN: it missed a write.
   int promote_replica(uint32_t slab, uint32_t server);
-  // True for the first caller.
+  // Where it is; not mapped: nowhere yet, or lost (`ever` then). EINVAL: out of range.
+  int look_up(uint32_t slab, SlabPlace& place, bool& ever) const;
+  // True for the first caller. On record before anything is answered without that server.
   bool fail(uint32_t server);
+  // Nobody uses the volume any more: another process may have its files.
+  void unlock_files() {
+    slabs_.unlock();
+    pages_.unlock();
+  }
   uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
 
  private:
@@ -95,7 +103,7 @@ class Volume {
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
   bool exclusive_writes_ = false;
-  std::unique_ptr<SlabRecord[]> slabs_;
+  SlabMap slabs_;
   std::mutex control_;  // one writer of records at a time; lanes never take it
   PageMap pages_;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
