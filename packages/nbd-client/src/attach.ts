@@ -1,12 +1,17 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
+import { formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
+import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
 import { ControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
+import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
-import { Volume } from './volume.js'
+import { endKept } from './take-over.js'
+import { Volume, type VolumeOptions } from './volume.js'
+import { VolumeKeeper } from './volume-keeper.js'
 
 export interface AttachOptions {
   readonly servers: readonly (readonly string[])[]
@@ -22,6 +27,10 @@ export interface AttachOptions {
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
+  /** folder that lets a successor of this process go on with the device; default none */
+  readonly state?: string | undefined
+  /** seconds that the servers keep the slabs when this process dies; with `state` only */
+  readonly linger?: number
   readonly signal: AbortSignal
 }
 
@@ -58,12 +67,114 @@ async function checkKernel(device: string | undefined): Promise<void> {
 }
 
 /**
- * Attaches remote memory as a kernel block device, as swap if asked, until `signal` aborts.
+ * Attaches remote memory as a kernel block device, as swap if asked, until `signal` aborts. With `state`, a device
+ * that an earlier process left there is taken over.
  * @returns the process's exit status
  */
 export async function attach(options: AttachOptions): Promise<number> {
+  if (options.state === undefined) return await attachNew(options, undefined)
+  if (options.acknowledge === 'one')
+    throw new UsageError(
+      '--state needs --ack all: with --ack one an answered write may be lost with the process',
+    )
+  const folder = StateFolder.open(options.state)
+  try {
+    const kept = folder.read()
+    if (kept?.device !== undefined && deviceExists(kept.device))
+      return await takeOver(options, folder, kept, kept.device)
+    if (kept !== undefined) {
+      say(`${folder.path} is of a volume whose device is gone: starting anew`)
+      await endKept(kept, options.signal)
+    }
+    folder.clear()
+    return await attachNew(options, folder)
+  } finally {
+    folder.close()
+  }
+}
+
+async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
   await checkKernel(options.device)
+  const keeper = folder && new VolumeKeeper(folder, options)
+  const kept = keeper?.options((options.linger ?? 0) * 1000)
   const volume = await Volume.open({
+    ...volumeOptions(options, kept?.engine),
+    ...(kept && { linger: kept.linger ?? 0, joined: kept.joined ?? (() => {}) }),
+  })
+  try {
+    reportFailures(volume)
+    protect(volume, options)
+    const identifier = keeper === undefined ? undefined : drawIdentifier()
+    const index = connectKernel(volume, options, identifier)
+    let link: KernelLink | undefined
+    if (keeper !== undefined && identifier !== undefined) {
+      const device = { index, identifier, connections: options.connections }
+      keeper.device(device)
+      link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
+    }
+    const status = await holdDevice(volume, `/dev/nbd${index}`, options, link)
+    return status
+  } finally {
+    await volume.close()
+    folder?.clear()
+  }
+}
+
+/** Goes on where another process ended. The kernel has the device, and its requests wait. */
+async function takeOver(
+  options: AttachOptions,
+  folder: StateFolder,
+  kept: KeptVolume,
+  device: KeptDevice,
+): Promise<number> {
+  const path = `/dev/nbd${device.index}`
+  const differs = (what: string, there: unknown) =>
+    new UsageError(
+      `${folder.path} is of ${path}, which is attached, with ${what} ${there}; detach it to change that`,
+    )
+  if (kept.size !== options.size) throw differs('--size', kept.size)
+  if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)
+  if (options.device !== undefined && deviceIndex(options.device) !== device.index)
+    throw differs('--device', path)
+  say(`taking over ${path}`)
+  const keeper = new VolumeKeeper(folder, kept, kept)
+  const keeping = keeper.options((options.linger ?? 0) * 1000)
+  const { volume, adopted } = await Volume.takeOver(
+    {
+      ...volumeOptions({ ...options, connections: device.connections }, keeping.engine),
+      linger: keeping.linger ?? 0,
+      joined: keeping.joined ?? (() => {}),
+    },
+    kept,
+  )
+  let held = false
+  try {
+    reportFailures(volume)
+    protect(volume, options)
+    const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
+    if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
+    if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
+    const link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
+    link.reconfigure()
+    volume.start()
+    held = true
+    return await holdDevice(volume, path, options, link)
+  } finally {
+    // Until the kernel has our sockets another process may still do better.
+    if (held) {
+      await volume.close()
+      folder.clear()
+    } else {
+      await volume.leave()
+    }
+  }
+}
+
+function volumeOptions(
+  options: AttachOptions,
+  files: { pageMap: string; slabMap: string } | undefined,
+): VolumeOptions {
+  return {
     servers: options.servers,
     size: options.size,
     lanes: options.connections,
@@ -76,40 +187,40 @@ export async function attach(options: AttachOptions): Promise<number> {
       refillRate: options.refillRate,
       prefault: options.swap,
       ioFlusher: options.swap,
+      ...files,
     },
-  })
-  try {
-    reportFailures(volume)
-    // Not before the lanes exist: what is locked is the memory that is there.
-    if (options.swap) {
-      for (const { name, granted, reason } of protectProcess())
-        if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
-    }
-    for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings)))
-      say(`warning: ${warning}`)
-    const device = connectKernel(volume, options)
-    return await holdDevice(volume, device, options)
-  } finally {
-    await volume.close()
   }
 }
 
-function connectKernel(volume: Volume, options: AttachOptions): string {
+/** Not before the lanes exist: what is locked is the memory that is there. */
+function protect(volume: Volume, options: AttachOptions): void {
+  if (options.swap) {
+    for (const { name, granted, reason } of protectProcess())
+      if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
+  }
+  for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)
+}
+
+/** @param identifier of a device that a successor may take over @returns the device's index */
+function connectKernel(volume: Volume, options: AttachOptions, identifier: string | undefined): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
   try {
-    const index = kernelDevice.connect({
+    return kernelDevice.connect({
       ...(options.device === undefined ? {} : { index: deviceIndex(options.device) }),
       size: options.size,
       serverFlags: volume.engine.exportFlags,
       sockets,
-      // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
-      // READ may have to try each replica.
-      timeout: options.operationTimeout * options.replicas + 6,
-      // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
-      deadConnectionTimeout: 0,
-      identifier: `rdmakit-${process.pid}`,
+      ...(identifier === undefined
+        ? {
+            // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
+            // READ may have to try each replica.
+            timeout: options.operationTimeout * options.replicas + 6,
+            // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
+            deadConnectionTimeout: 0,
+            identifier: `rdmakit-${process.pid}`,
+          }
+        : keptDeviceOptions(identifier, options.operationTimeout)),
     })
-    return `/dev/nbd${index}`
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException
     if (code === 'EBUSY')
@@ -127,10 +238,16 @@ function connectKernel(volume: Volume, options: AttachOptions): string {
 }
 
 /** From the attached device to its orderly end. */
-async function holdDevice(volume: Volume, device: string, options: AttachOptions): Promise<number> {
+async function holdDevice(
+  volume: Volume,
+  device: string,
+  options: AttachOptions,
+  link: KernelLink | undefined,
+): Promise<number> {
   let control: ControlSocket | undefined
   try {
-    if (options.swap) await swapOn(device, options.swapPriority)
+    // A device that was taken over is swap already.
+    if (options.swap && !isSwap(device)) await swapOn(device, options.swapPriority)
     control = await ControlSocket.open(
       () => statusOf(volume, { mode: 'attach', target: device, swap: options.swap }),
       () => process.kill(process.pid, 'SIGTERM'),
@@ -141,6 +258,7 @@ async function holdDevice(volume: Volume, device: string, options: AttachOptions
     return status
   } finally {
     control?.close()
+    link?.end()
     kernelDevice.disconnect(deviceIndex(device))
   }
 }

@@ -11,6 +11,14 @@ export function protectProcess(): readonly Safety[] {
   return native.protectProcess()
 }
 
+/**
+ * Locks a file, made if it is missing, until the descriptor is closed or the process ends.
+ * @throws EBUSY: another process has it
+ */
+export function lockFile(path: string): number {
+  return native.lockFile(path)
+}
+
 /** Closes a descriptor that BlockEngine.attachSocketpair gave, once the kernel has it. */
 export function closeDescriptor(descriptor: number): void {
   native.closeDescriptor(descriptor)

@@ -210,6 +210,7 @@ export interface NativeBinding {
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
   takeDescriptor(process: number, descriptor: number): number
+  lockFile(path: string): number
   closeDescriptor(descriptor: number): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void

@@ -115,7 +115,10 @@ export class Session {
     const connection = this.#control
     this.#control = undefined
     void connection?.close()
-    if (this.#closed || this.#linger.granted === 0 || !this.#host.mayLinger()) return this.close()
+    if (this.#closed || this.#linger.granted === 0 || !this.#host.mayLinger()) {
+      this.close()
+      return
+    }
     this.#host.log.info({ client: this.#client, lingerMs: this.#linger.granted }, 'session lingers')
     this.#linger.start(() => {
       this.#host.log.warn({ client: this.#client }, 'nobody resumed the session')
@@ -212,7 +215,10 @@ export class Session {
     if (named === undefined || named.#closed || connection === undefined || this.#greeted)
       throw new Refusal('ENOENT', 'there is no such session: it ended, or the server was restarted')
     if (named.context !== this.context)
-      throw new Refusal('EXDEV', `the session is on the device ${named.context.deviceName}; connect to that one`)
+      throw new Refusal(
+        'EXDEV',
+        `the session is on the device ${named.context.deviceName}; connect to that one`,
+      )
     // What has brought the connection here is not needed any more.
     this.#control = undefined
     this.close()

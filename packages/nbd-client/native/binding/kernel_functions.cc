@@ -4,6 +4,7 @@
 
 #include "binding/convert.h"
 #include "kernel/descriptor_transfer.h"
+#include "kernel/lock_file.h"
 #include "kernel/netlink.h"
 #include "kernel/swap_safety.h"
 
@@ -56,6 +57,12 @@ Napi::Value take_descriptor(const Napi::CallbackInfo& info) {
                            static_cast<int>(to_uint32(info[1], "descriptor")), taken, why);
   check(info.Env(), error, "takeDescriptor", why);
   return Napi::Number::New(info.Env(), taken);
+}
+
+Napi::Value lock_file(const Napi::CallbackInfo& info) {
+  int descriptor = -1;
+  check(info.Env(), nbd::lock_file(to_string(info[0], "path"), descriptor), "lockFile", "");
+  return Napi::Number::New(info.Env(), descriptor);
 }
 
 void close_descriptor(const Napi::CallbackInfo& info) {
