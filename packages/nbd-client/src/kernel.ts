@@ -24,14 +24,6 @@ export function closeDescriptor(descriptor: number): void {
   native.closeDescriptor(descriptor)
 }
 
-/**
- * A duplicate of another process's descriptor (pidfd_getfd(2)), for a successor of that process.
- * @throws ESRCH: there is no such process; EBADF; EPERM: it is not ours to take from; ENOSYS before Linux 5.6
- */
-export function takeDescriptor(process: number, descriptor: number): number {
-  return native.takeDescriptor(process, descriptor)
-}
-
 export interface KernelDeviceOptions {
   /** of /dev/nbdINDEX; default: the first free one */
   readonly index?: number

@@ -209,7 +209,6 @@ export interface NativeBinding {
   statistics(engine: NativeEngine): NativeStatistics
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
-  takeDescriptor(process: number, descriptor: number): number
   lockFile(path: string): number
   closeDescriptor(descriptor: number): void
   kernelConnect(options: NativeKernelConnect): number

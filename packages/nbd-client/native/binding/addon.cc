@@ -43,7 +43,6 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("attachSocket", attach_socket);
   add("yieldLane", yield_lane);
   add("lockFile", lock_file);
-  add("takeDescriptor", take_descriptor);
   add("statistics", statistics);
   add("close", close_engine);
   add("protectProcess", protect_process);

@@ -101,8 +101,8 @@ Napi::Value listen_tcp(const Napi::CallbackInfo& info) {
 
 void attach_socket(const Napi::CallbackInfo& info) {
   std::string why;
-  const int error = to_engine(info[0]).attach_socket(
-      to_uint32(info[1], "lane"), static_cast<int>(to_uint32(info[2], "descriptor")), why);
+  const int error = to_engine(info[0]).attach_socket(to_uint32(info[1], "lane"),
+                                                     static_cast<int>(to_uint32(info[2], "descriptor")), why);
   check(info.Env(), error, "attachSocket", why);
 }
 

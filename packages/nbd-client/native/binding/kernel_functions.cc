@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include "binding/convert.h"
-#include "kernel/descriptor_transfer.h"
 #include "kernel/lock_file.h"
 #include "kernel/netlink.h"
 #include "kernel/swap_safety.h"
@@ -47,16 +46,6 @@ Napi::Value protect_process(const Napi::CallbackInfo& info) {
     result.Set(result.Length(), each);
   }
   return result;
-}
-
-Napi::Value take_descriptor(const Napi::CallbackInfo& info) {
-  int taken = -1;
-  std::string why;
-  const int error =
-      nbd::take_descriptor(static_cast<pid_t>(to_uint32(info[0], "process")),
-                           static_cast<int>(to_uint32(info[1], "descriptor")), taken, why);
-  check(info.Env(), error, "takeDescriptor", why);
-  return Napi::Number::New(info.Env(), taken);
 }
 
 Napi::Value lock_file(const Napi::CallbackInfo& info) {

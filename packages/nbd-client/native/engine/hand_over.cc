@@ -1,5 +1,5 @@
-// A connection goes on in another process: its lane reads no further request, ends in the middle of none, answers
-// what it has, and gives the socket away. What the client sends meanwhile stays in the socket.
+// A connection goes on in another process: its lane reads no further request, ends in the middle of none,
+// answers what it has, and gives the socket away. What the client sends meanwhile stays in the socket.
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>

@@ -34,4 +34,11 @@ int MappedFile::open(const std::string& file, size_t bytes, bool& fresh) {
   return 0;
 }
 
+// Closing alone would not do: the mapping holds the open file too, and with it the lock.
+void MappedFile::unlock() {
+  if (!file_) return;
+  flock(file_.get(), LOCK_UN);
+  file_.reset();
+}
+
 }  // namespace rdmakit::nbd

@@ -15,11 +15,11 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
-  // Created with mode 0600 when missing; `fresh` then, and all zero. 0 or an errno value: EBUSY another process
-  // has it, EINVAL it has another length.
+  // Created with mode 0600 when missing; `fresh` then, and all zero. 0 or an errno value: EBUSY another
+  // process has it, EINVAL it has another length.
   int open(const std::string& file, size_t bytes, bool& fresh);
   // Another process may have it now; it stays mapped here.
-  void unlock() { file_.reset(); }
+  void unlock();
   void* memory() const { return memory_; }
   size_t bytes() const { return bytes_; }
 

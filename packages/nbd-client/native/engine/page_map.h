@@ -54,11 +54,10 @@ class PageMap {
   ~PageMap();
 
   // 0 or an errno value. `file` empty: private memory. Else a file, best on tmpfs, that outlives the
-  // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. Pages that its last
-  // user left `claimed` become `written`: either a WRITE was open, which was never answered and whose sender
-  // must repeat it, so that until then any contents are right; or a refill was copying them, and then the
-  // live replicas hold them.
-  // `prefault` touches it all now instead of on first use.
+  // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. Pages that its
+  // last user left `claimed` become `written`: either a WRITE was open, which was never answered and whose
+  // sender must repeat it, so that until then any contents are right; or a refill was copying them, and then
+  // the live replicas hold them. `prefault` touches it all now instead of on first use.
   int open(uint64_t pages, const std::string& file, bool prefault);
 
   PageState get(uint64_t page) const {

@@ -1,6 +1,6 @@
-// The slab table: a record for each slab, and which servers have failed. Either private memory, or a file that is
-// this table: what lanes can see is on record, and a process that dies at any moment leaves it whole, for a
-// record is written beside the old one and published by one store (SlabRecord).
+// The slab table: a record for each slab, and which servers have failed. Either private memory, or a file
+// that is this table: what lanes can see is on record, and a process that dies at any moment leaves it whole,
+// for a record is written beside the old one and published by one store (SlabRecord).
 #pragma once
 
 #include <atomic>

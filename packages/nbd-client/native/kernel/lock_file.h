@@ -1,4 +1,5 @@
-// A file that at most one process has open in this way (flock(2)): the lock ends with the process, however it ends.
+// A file that at most one process has open in this way (flock(2)): the lock ends with the process, however it
+// ends.
 #pragma once
 
 #include <string>
