@@ -88,6 +88,11 @@ export class KernelLink {
     const timer = setTimeout(() => {
       this.#timers.delete(timer)
       if (this.#ended) return
+      if (!deviceExists(this.#device)) {
+        this.end()
+        say(`/dev/nbd${this.#device.index} was detached by somebody else`)
+        return
+      }
       try {
         this.#replace(lane)
       } catch (failure) {
