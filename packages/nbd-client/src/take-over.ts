@@ -84,7 +84,8 @@ async function takeSession(
     return { kept, session, slabs: await session.list() }
   } catch (failure) {
     await session?.leave()
-    return { kept, reason: (failure as Error).message, answered: failure instanceof SwapServerError }
+    const answered = failure instanceof SwapServerError && failure.code !== 'ETIMEDOUT'
+    return { kept, reason: (failure as Error).message, answered }
   }
 }
 

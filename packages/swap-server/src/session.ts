@@ -187,7 +187,11 @@ export class Session {
   }
 
   async #dispatch(request: control.Request): Promise<control.Response.$Properties> {
-    if (request.hello) return { hello: this.#hello(request.hello) }
+    if (request.hello) {
+      // The connection was given up for its silence while this was on its way.
+      if (this.#control === undefined) throw new Refusal('ETIMEDOUT', 'the client was silent for too long')
+      return { hello: this.#hello(request.hello, this.#control) }
+    }
     if (!this.#greeted) throw new Refusal('EPROTO', 'a session starts with hello')
     if (this.#closed) throw new Refusal('ESHUTDOWN', 'the session has ended')
     if (request.allocate) return { allocate: await this.#allocate(request.allocate.count ?? 0) }
@@ -202,7 +206,7 @@ export class Session {
     throw new Refusal('EPROTO', 'unknown request')
   }
 
-  #hello(hello: control.Hello.$Properties): control.HelloReply.$Properties {
+  #hello(hello: control.Hello.$Properties, connection: RingConnection): control.HelloReply.$Properties {
     const { version, resume } = hello
     if (version !== PROTOCOL_VERSION)
       throw new Refusal(
@@ -211,8 +215,7 @@ export class Session {
       )
     if (resume == null) return this.#welcome(hello, 'session opened')
     const named = this.#host.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
-    const connection = this.#control
-    if (named === undefined || named.#closed || connection === undefined || this.#greeted)
+    if (named === undefined || named.#closed || this.#greeted)
       throw new Refusal('ENOENT', 'there is no such session: it ended, or the server was restarted')
     if (named.context !== this.context)
       throw new Refusal(

@@ -126,14 +126,17 @@ describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, 
   })
 
   it('lingers when its client is silent for too long', async () => {
-    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 400 })
+    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 1_000 })
     try {
       const at = await impatient.listen(address())
       const client = await SwapServerSession.open([at], { ...LINGER, heartbeatInterval: 60_000 })
       const slabs = await client.allocate(1)
       await client.lost
       await eventually(() => impatient.lingeringSessions === 1)
-      const again = await SwapServerSession.resume([at], client.identity, LINGER)
+      const again = await SwapServerSession.resume([at], client.identity, {
+        ...LINGER,
+        heartbeatInterval: 100,
+      })
       expect(await again.list()).toEqual(slabs)
       await again.close()
       await client.close()
