@@ -25,7 +25,7 @@ struct Event {
   uint32_t server = 0;
   uint32_t slab = 0;
   uint64_t epoch = 0;
-  int descriptor = -1;  // of lane_yielded: the receiver's; -1: the lane had no connection
+  int descriptor = -1;              // of lane_yielded: the receiver's; -1: the lane had no connection
   std::array<char, 120> subject{};  // peer or address
   std::array<char, 120> reason{};
 
