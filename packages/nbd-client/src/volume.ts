@@ -78,6 +78,7 @@ export class Volume {
   /** all lanes are there */
   #open = false
   #leaving = false
+  #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
 
   private constructor(
@@ -220,12 +221,8 @@ export class Volume {
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
-      this.#onFailure.clear()
-      this.#ending.abort(new Error('the volume was closed'))
       try {
-        await this.engine.close(timeout)
-        await Promise.all([this.#repair.close(), this.migration.close()])
-        await Promise.all(this.#calls)
+        await this.quiesce(timeout)
       } finally {
         const reached = this.#servers.filter((server) => server.reached)
         await Promise.all(reached.map(({ session }) => (this.#leaving ? session.leave() : session.close())))
@@ -233,6 +230,21 @@ export class Volume {
       }
     })()
     return this.#closing
+  }
+
+  /**
+   * The first part of {@link close}: nothing moves any more, and another engine may have the maps. The sessions
+   * are still there, for whoever resumes them. Idempotent.
+   */
+  quiesce(timeout = 5_000): Promise<void> {
+    this.#quiescing ??= (async () => {
+      this.#onFailure.clear()
+      this.#ending.abort(new Error('the volume was closed'))
+      await this.engine.close(timeout)
+      await Promise.all([this.#repair.close(), this.migration.close()])
+      await Promise.all(this.#calls)
+    })()
+    return this.#quiescing
   }
 
   /** Like {@link close}, but the sessions stay at the servers to linger, for {@link takeOver}. */
@@ -292,7 +304,7 @@ export class Volume {
 
   #fail(index: number, reason: string): void {
     const server = this.#servers[index]
-    if (server === undefined || server.failure !== undefined || this.#closing !== undefined) return
+    if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
     this.engine.failServer(index, reason)
     const { degraded, lost } = this.#table.dropServer(server)
