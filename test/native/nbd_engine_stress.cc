@@ -364,7 +364,8 @@ void page_map_file() {
   }
   PageMap successor;
   std::vector<uint64_t> left;
-  CHECK(successor.open(shape.size / kPage, file, true, [&left](uint64_t page) { left.push_back(page); }) == 0);
+  CHECK(successor.open(shape.size / kPage, file, true, [&left](uint64_t page) { left.push_back(page); }) ==
+        0);
   CHECK(left == std::vector<uint64_t>{5});
   CHECK(successor.get(1) == PageState::written && successor.get(0) == PageState::unset);
   CHECK(successor.get(5) == PageState::written);
