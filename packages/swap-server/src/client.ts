@@ -8,6 +8,7 @@ import {
   type QueuePairOptions,
 } from '@rdmakit/verbs'
 import { Proving } from './authentication.js'
+import type { ControlConnection } from './control-connection.js'
 import { control, dataConnectionData, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION } from './protocol.js'
 import type { Key } from './secret-file.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
@@ -74,7 +75,7 @@ export class SwapServerSession {
   readonly totalSlabs: number
   /** settles once with the reason why the session ended; never rejects */
   readonly lost: Promise<string>
-  readonly #control: RingConnection
+  readonly #control: ControlConnection
   readonly #token: Uint8Array
   readonly #lost = deferred<string>()
   readonly #data = new Set<ConnectionId>()
@@ -87,7 +88,7 @@ export class SwapServerSession {
   /** slabs that the server wants back: what is given back there cannot be had again */
   readonly #wanted = new Set<number>()
 
-  private constructor(uri: string, connection: RingConnection, hello: control.HelloReply.$Properties) {
+  private constructor(uri: string, connection: ControlConnection, hello: control.HelloReply.$Properties) {
     this.uri = uri
     this.#control = connection
     this.epoch = hello.epoch ?? ''
@@ -123,6 +124,15 @@ export class SwapServerSession {
       uri,
       options.signal === undefined ? {} : { signal: options.signal },
     )
+    return SwapServerSession.over(uri, connection, options)
+  }
+
+  /** @internal a session over a connection to a server at `uri`; the connection ends with it, or without it */
+  static async over(
+    uri: string,
+    connection: ControlConnection,
+    options: SessionOptions,
+  ): Promise<SwapServerSession> {
     try {
       const hello = await greet(connection, options)
       const session = new SwapServerSession(uri, connection, hello)
@@ -273,7 +283,7 @@ export class SwapServerSession {
  * @throws SwapServerError EACCES: one of the two ends does not have the other's key
  */
 async function greet(
-  connection: RingConnection,
+  connection: ControlConnection,
   { client, tenant = '', key }: SessionOptions,
 ): Promise<control.HelloReply.$Properties> {
   const proving = key === undefined ? undefined : new Proving(tenant, typeof key === 'function' ? key() : key)
@@ -295,7 +305,7 @@ async function greet(
 }
 
 async function ask(
-  connection: RingConnection,
+  connection: ControlConnection,
   request: control.Request.$Properties,
   timeout: number,
 ): Promise<control.Response> {

@@ -1,10 +1,10 @@
 import { randomBytes } from 'node:crypto'
-import type { RingConnection } from '@rdmakit/ring-transport'
 import type { CompletionQueue, ConnectionRequest, Context, ProtectionDomain, QueuePair } from '@rdmakit/verbs'
 import type { Logger } from 'pino'
 import type { Actor, AuditEvent } from './audit.js'
 import { type Admission, Greeting } from './authentication.js'
 import type { Bandwidth } from './bandwidth.js'
+import type { ControlConnection } from './control-connection.js'
 import type { Lending } from './lending.js'
 import { control, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION, TOKEN_BYTES } from './protocol.js'
 import type { SlabOwner } from './reclaim.js'
@@ -43,7 +43,7 @@ export class Session implements SlabOwner {
   readonly token = randomBytes(TOKEN_BYTES)
   readonly context: Context
   readonly #host: SessionHost
-  readonly #control: RingConnection
+  readonly #control: ControlConnection
   readonly #protectionDomain: ProtectionDomain
   readonly #slabs = new Map<number, Slab>()
   readonly #data = new Set<QueuePair>()
@@ -59,11 +59,11 @@ export class Session implements SlabOwner {
   /** whom it says to be, until it has shown it */
   #claims: Actor | undefined
 
-  constructor(host: SessionHost, connection: RingConnection, context: Context) {
+  constructor(host: SessionHost, connection: ControlConnection) {
     this.#host = host
     this.#control = connection
-    this.context = context
-    this.#protectionDomain = context.allocateProtectionDomain()
+    this.context = connection.context
+    this.#protectionDomain = this.context.allocateProtectionDomain()
     this.#greeting = new Greeting(host.tenants)
     this.#peer = connection.peerUri
     connection.handle((request) => this.#answer(request.copy()))
@@ -250,9 +250,13 @@ export class Session implements SlabOwner {
     if (count < 1 || count > MAX_SLABS_PER_REQUEST)
       throw new Refusal('EINVAL', `allocate takes 1 to ${MAX_SLABS_PER_REQUEST} slabs, not ${count}`)
     const { lending, store } = this.#host
-    const slabs = await lending.lend(this.#borrower, count, () =>
-      store.allocate(this.#protectionDomain, count),
-    )
+    let slabs: Slab[]
+    try {
+      slabs = await lending.lend(this.#borrower, count, () => store.allocate(this.#protectionDomain, count))
+    } catch (failure) {
+      // Its protection domain is closed then, which is no failure of the server's.
+      throw this.#closed ? new Refusal('ECANCELED', 'the session has ended') : failure
+    }
     if (this.#closed) {
       // The client left while its memory was being pinned.
       this.#release(slabs)
