@@ -18,6 +18,7 @@ const MIB = 2 ** 20
 const SLABS = 6
 const MAX_CONNECTIONS = 6
 const MAX_STEPS = 64
+const MAX_LINGER_MS = 300_000
 /** Half of a ring of the usual size. */
 const MAX_ANSWER = 2 ** 19
 
@@ -68,6 +69,15 @@ context.allocateProtectionDomain = () => {
   return domain
 }
 
+/** A session, as its clients know it. */
+interface Session {
+  readonly id: number
+  readonly token: Uint8Array
+  readonly tenant: string
+  connection: Connection
+  over: boolean
+}
+
 /** One connection, the server's end of it, and what its client knows. */
 class Connection implements ControlConnection {
   readonly context = context
@@ -81,7 +91,7 @@ class Connection implements ControlConnection {
   hello: control.Hello.$Properties | undefined
   /** It has sent the one proof that is right. */
   proved = false
-  admitted = false
+  session: Session | undefined
   #answer: ((request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>) | undefined
   #end: (reason: undefined) => void = () => {}
 
@@ -121,15 +131,24 @@ class World {
   readonly #tenants: Tenants
   readonly #connections: Connection[] = []
   readonly #running = new Set<Promise<void>>()
-  /** slabs by id: where they end, and who has them */
-  readonly #slabs = new Map<number, { address: number; of: Connection }>()
+  /** slabs by id: where they begin, and who has them */
+  readonly #slabs = new Map<number, { address: number; of: Session }>()
+  readonly #freed = new Set<number>()
+  readonly #sessions: Session[] = []
   #failure: unknown
 
   constructor(kind: number) {
     const { keys, tenants } = KINDS[kind % KINDS.length] as (typeof KINDS)[number]
     this.#keys = keys
     this.#tenants = tenants
-    this.#server = new SwapServer({ memory: SLABS * MIB, slabSize: MIB, bandwidth: 10_000, tenants, log })
+    this.#server = new SwapServer({
+      memory: SLABS * MIB,
+      slabSize: MIB,
+      bandwidth: 10_000,
+      maxLinger: MAX_LINGER_MS,
+      tenants,
+      log,
+    })
   }
 
   connect(): Connection {
@@ -146,6 +165,15 @@ class World {
       switch (what & 0x0f) {
         case 1:
           this.#say(current, this.#hello(input))
+          break
+        case 13:
+          this.#say(current, this.#hello(input, this.#sessions[input.byte() % (this.#sessions.length || 1)]))
+          break
+        case 14:
+          this.#say(current, { list: { after: input.byte() } })
+          break
+        case 15:
+          this.#say(current, { goodbye: {} })
           break
         case 2:
           this.#say(current, { proof: { mac: this.#prove(current, input.byte()) } })
@@ -189,10 +217,19 @@ class World {
     await this.#end()
   }
 
-  #hello(input: Input): control.Request.$Properties {
-    const tenant = NAMES[input.byte() % NAMES.length] as string
-    const keyId = this.#keys ? key.id : ''
-    return { hello: { version: 1, client: 'fuzz', tenant, keyId, nonce: randomBytes(NONCE_BYTES) } }
+  #hello(input: Input, session?: Session): control.Request.$Properties {
+    const hello = {
+      version: 1,
+      client: 'fuzz',
+      tenant: NAMES[input.byte() % NAMES.length] as string,
+      keyId: this.#keys ? key.id : '',
+      nonce: randomBytes(NONCE_BYTES),
+      lingerMs: input.byte() * 2000,
+    }
+    return {
+      hello:
+        session === undefined ? hello : { ...hello, resume: { session: session.id, token: session.token } },
+    }
   }
 
   /** @param flip which of its bytes is wrong; from 32 on none is */
@@ -238,13 +275,18 @@ class World {
     const response = control.Response.decode(answer)
     check(response.body !== undefined, 'an answer says something')
     check(request?.body !== undefined || response.failure, 'nonsense is refused')
+    const { session } = connection
     if (response.failure) this.#refused(response.failure)
     else if (response.challenge) this.#challenged(connection, request, response.challenge)
-    else if (response.hello) this.#greeted(connection, response.hello)
-    else check(connection.admitted, 'nothing is granted before a client has shown who it is')
-    if (response.allocate) this.#allocated(connection, response.allocate.slabs ?? [])
-    if (response.free) this.#freed(connection, (request?.free?.ids ?? []).map(Number))
-    if (response.query) this.#told(connection, response.query)
+    else if (response.hello) this.#greeted(connection, request, response.hello)
+    else {
+      check(session !== undefined, 'nothing is granted before a client has shown who it is')
+      if (response.allocate) this.#allocated(session, response.allocate.slabs ?? [])
+      if (response.free) this.#gaveBack(session, (request?.free?.ids ?? []).map(Number))
+      if (response.list) this.#listed(session, Number(request?.list?.after), response.list.slabs ?? [])
+      if (response.query) this.#told(session, response.query)
+      if (response.goodbye) session.over = true
+    }
   }
 
   #refused({ code, message }: control.Failure.$Properties): void {
@@ -258,43 +300,79 @@ class World {
     request: control.Request | undefined,
     { nonce }: control.Challenge.$Properties,
   ): void {
-    check(this.#keys && !connection.admitted, 'a challenge is for a client that must prove something')
+    check(
+      this.#keys && connection.session === undefined,
+      'a challenge is for a client that must prove something',
+    )
     check(nonce?.length === NONCE_BYTES, 'a challenge is one')
     connection.challenge = nonce
     connection.hello = request?.hello ?? undefined
   }
 
-  #greeted(connection: Connection, { token, mac }: control.HelloReply.$Properties): void {
-    check(!connection.admitted, 'a client is greeted once')
+  #greeted(
+    connection: Connection,
+    request: control.Request | undefined,
+    { session, token, mac, resumed, lingerMs }: control.HelloReply.$Properties,
+  ): void {
+    check(connection.session === undefined, 'a client is greeted once')
     check(!this.#keys || connection.proved, 'nobody is greeted without a proof')
     check(token?.length === 16, 'a session has a token')
     check((mac?.length === 32) === this.#keys, 'the server proves itself')
-    connection.admitted = true
+    const hello = this.#keys ? connection.hello : request?.hello
+    check((lingerMs ?? 0) <= Math.min(MAX_LINGER_MS, hello?.lingerMs ?? 0), 'no more than was asked for')
+    const id = Number(session)
+    const tenant = this.#tenants.find(hello?.tenant ?? '')?.name
+    check(tenant !== undefined, 'a tenant is known')
+    let known = this.#sessions.find((each) => each.id === id)
+    check((known !== undefined) === (resumed === true), 'a session that is not resumed is a new one')
+    if (known === undefined) {
+      known = { id, token, tenant, connection, over: false }
+      this.#sessions.push(known)
+    } else {
+      check(Number(hello?.resume?.session) === id, 'the session is the one that was named')
+      check(Buffer.compare(hello?.resume?.token ?? Buffer.alloc(0), token) === 0, 'its token was known')
+      check(known.tenant === tenant, "the session is the tenant's")
+      check(!known.over, 'what has ended is not resumed')
+      check(!known.connection.open, 'a session has one connection')
+      known.connection = connection
+    }
+    connection.session = known
   }
 
-  #allocated(connection: Connection, slabs: readonly control.Slab.$Properties[]): void {
+  #allocated(session: Session, slabs: readonly control.Slab.$Properties[]): void {
     for (const { id, address, length } of slabs) {
       const at = Number(address)
       check(Number(length) === MIB && at > 0, 'a slab is memory')
       check(!this.#slabs.has(Number(id)), 'an id is used once')
-      for (const other of this.#slabs.values())
-        check(!other.of.open || Math.abs(other.address - at) >= MIB, 'memory is lent once')
-      this.#slabs.set(Number(id), { address: at, of: connection })
+      for (const { address: other, of } of this.#slabs.values())
+        check(of.over || !of.connection.open || Math.abs(other - at) >= MIB, 'memory is lent once')
+      if (!this.#freed.has(Number(id))) this.#slabs.set(Number(id), { address: at, of: session })
     }
   }
 
-  #freed(connection: Connection, ids: readonly number[]): void {
+  #gaveBack(session: Session, ids: readonly number[]): void {
     for (const id of new Set(ids)) {
-      check(this.#slabs.get(id)?.of === connection, 'a client frees its own')
+      // Nothing is known yet of a slab whose Allocate is being answered.
+      check((this.#slabs.get(id)?.of ?? session) === session, 'a client frees its own')
       this.#slabs.delete(id)
+      this.#freed.add(id)
     }
   }
 
-  #told(connection: Connection, { tenants, sessionList }: control.QueryReply.$Properties): void {
-    const tenant = this.#tenants.find(connection.hello?.tenant ?? '')
-    if (!this.#keys || tenant?.operator) return
-    for (const { name } of tenants ?? []) check(name === tenant?.name, 'a tenant hears of itself')
-    for (const of of sessionList ?? []) check(of.tenant === tenant?.name, 'a tenant hears of its sessions')
+  #listed(session: Session, after: number, slabs: readonly control.Slab.$Properties[]): void {
+    let last = after
+    for (const { id } of slabs) {
+      check(Number(id) > last, 'a list ascends')
+      last = Number(id)
+      check((this.#slabs.get(last)?.of ?? session) === session, 'a client hears of its own slabs')
+    }
+  }
+
+  #told(session: Session, { tenants, sessionList }: control.QueryReply.$Properties): void {
+    if (this.#tenants.find(session.tenant)?.operator) return
+    for (const { name } of tenants ?? []) check(name === session.tenant, 'a tenant hears of itself')
+    for (const { tenant } of sessionList ?? [])
+      check(tenant === session.tenant, 'a tenant hears of its sessions')
   }
 
   async #finish(): Promise<void> {
@@ -308,8 +386,10 @@ class World {
   async #end(): Promise<void> {
     for (const connection of this.#connections) await connection.close()
     await this.#finish()
+    clock.pass(MAX_LINGER_MS + 1)
+    await this.#finish()
     const { store, lending, sessions } = this.#server
-    check(sessions === 0, 'sessions end with their connections')
+    check(sessions === 0, 'sessions end with their connections, or when nobody resumes them')
     check(store.free === SLABS, 'all slabs are back')
     check(lending.free === SLABS, 'nothing is lent any more')
     for (const { name } of this.#tenants.all) check(lending.taken(name) === 0, 'no tenant has anything')
