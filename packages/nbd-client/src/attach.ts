@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import { type ControlSocket, formatSize, type MetricsEndpoint } from '@rdmakit/swap-server'
+import { type ControlSocket, formatSize, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
 import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
@@ -267,6 +267,7 @@ async function holdDevice(
       ),
     )
     process.stdout.write(`attached ${device}\n`)
+    await notifyReady(`attached ${device}`, say)
     const status = await untilStopped(volume, options.signal)
     if (isSwap(device)) await giveSwapBack(volume, device)
     return status
