@@ -16,6 +16,7 @@ export {
   runningPrograms,
   runtimeDirectory,
 } from './control-socket.js'
+export { EXIT, ExitError, exitStatusOf, withExitStatus } from './exit-status.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
 export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
 export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
