@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import { formatSize } from '@rdmakit/swap-server'
+import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { AttachedDevice, type Succession } from './attached-device.js'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
@@ -9,6 +9,7 @@ import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTim
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say } from './session-log.js'
 import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
+import { isSwap } from './swap.js'
 import { endKept } from './take-over.js'
 import { Volume, type VolumeOptions } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
@@ -49,8 +50,9 @@ export function deviceIndex(device: string): number {
 /** Everything that can be known to be wrong before a server is bothered. */
 async function checkKernel(device: string | undefined): Promise<void> {
   if (process.geteuid?.() !== 0)
-    throw new Error(
+    throw new ExitError(
       'attach must be run as root: it makes a block device; for an export without root use "nbd-client serve"',
+      EXIT.forbidden,
     )
   if (!existsSync('/sys/module/nbd')) {
     try {
@@ -59,15 +61,17 @@ async function checkKernel(device: string | undefined): Promise<void> {
       // Said below: what counts is whether the module is there.
     }
     if (!existsSync('/sys/module/nbd'))
-      throw new Error(
+      throw new ExitError(
         'the kernel has no nbd module and "modprobe nbd" did not bring it; install it, or use "nbd-client serve"',
+        EXIT.system,
       )
   }
   if (device === undefined) return
   const name = `nbd${deviceIndex(device)}`
   if (existsSync(`/sys/block/${name}/pid`))
-    throw new Error(
+    throw new ExitError(
       `/dev/${name} is busy: it is attached already; choose another --device, or "nbd-client detach /dev/${name}"`,
+      EXIT.taken,
     )
 }
 
@@ -112,14 +116,17 @@ async function inherit(options: AttachOptions, state: string, predecessor: Prede
   if (kept?.device === undefined) throw new UsageError(`${state} is of no device that could be handed over`)
   // Whatever is wrong with the command line must show now, while the device is served.
   checkSame(options, state, kept, kept.device)
+  const path = `/dev/nbd${kept.device.index}`
+  if (options.swap && !isSwap(path))
+    throw new UsageError(`${path} is no swap; attach it anew for that, with nothing on it`)
   const inheritance = await predecessor.inheritance(options.signal)
   const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : StateFolder.open(state)
   try {
     if (inheritance !== undefined)
       return await takeOver(options, folder, kept.device, { predecessor, inheritance })
     if (folder.read() === undefined || !deviceExists(kept.device))
-      throw new Error(`/dev/nbd${kept.device.index} ended before it was handed over`)
-    say(`taking over /dev/nbd${kept.device.index}: its process ended before it had handed it over`)
+      throw new Error(`${path} ended before it was handed over`)
+    say(`taking over ${path}: its process ended before it had handed it over`)
     return await takeOver(options, folder, kept.device)
   } finally {
     folder.close()
@@ -276,12 +283,14 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException
     if (code === 'EBUSY')
-      throw new Error(
+      throw new ExitError(
         `${options.device ?? 'the device'} is busy: it is attached already; choose another --device`,
+        EXIT.taken,
       )
     if (code === 'ENODEV' || code === 'EINVAL')
-      throw new Error(
+      throw new ExitError(
         `the kernel has no ${options.device ?? 'free NBD device'}; load nbd with more devices ("modprobe nbd nbds_max=16")`,
+        EXIT.system,
       )
     throw failure
   } finally {

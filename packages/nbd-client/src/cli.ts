@@ -1,5 +1,14 @@
 #!/usr/bin/env node
-import { parseAddress, parseSize, parseSizeInUnits, readKeyFile } from '@rdmakit/swap-server'
+import {
+  EXIT,
+  ExitError,
+  exitStatusOf,
+  parseAddress,
+  parseSize,
+  parseSizeInUnits,
+  readKeyFile,
+  withExitStatus,
+} from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
 import type { TlsOptions } from './engine.js'
@@ -121,11 +130,11 @@ function tlsOf(flags: TlsFlags): TlsOptions | undefined {
 function stopSignal(): AbortSignal {
   const stop = new AbortController()
   for (const name of ['SIGTERM', 'SIGINT'] as const)
-    process.on(name, () => stop.abort(new Error(`ended by ${name}`)))
+    process.on(name, () => stop.abort(new ExitError(`ended by ${name}`, EXIT.ok)))
   return stop.signal
 }
 
-const program = new Command('nbd-client').description(
+const program = withExitStatus(new Command('nbd-client')).description(
   "Other machines' memory as a Linux block device, for swap, or as an NBD export.",
 )
 
@@ -307,9 +316,10 @@ Examples:
 
 If the new process fails, the old one goes on, and the exit status is 1.`,
   )
-  .action(async (device: string | undefined, command: string[]) => {
+  .action(async (device: string | undefined, command: string[], { pid }: { pid?: number }) => {
     const { upgrade } = await import('./upgrade.js')
-    const done = await upgrade(device, command.length === 0 ? undefined : command)
+    const which = { ...(device === undefined ? {} : { device }), ...(pid === undefined ? {} : { pid }) }
+    const done = await upgrade(which, command.length === 0 ? undefined : command)
     process.stdout.write(
       `upgraded ${done.device}: process ${done.pid} goes on, requests waited ${done.pause} ms\n`,
     )
@@ -329,6 +339,6 @@ program.parseAsync().then(
   () => process.exit(),
   (failure: Error) => {
     process.stderr.write(`nbd-client: ${failure.message}\n`)
-    process.exit(1)
+    process.exit(exitStatusOf(failure))
   },
 )
