@@ -9,7 +9,7 @@ import { handOver } from './hand-over.js'
 import { kernelDevice } from './kernel.js'
 import { KernelLink, requestTimeout } from './kernel-link.js'
 import { serveMetrics } from './metrics.js'
-import { openControlSocket, type Upgraded } from './runtime.js'
+import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
 import { say, statusOf } from './session-log.js'
 import type { KeptDevice, StateFolder } from './state-folder.js'
 import { ownCommand, Successor } from './successor.js'
@@ -49,6 +49,7 @@ export class AttachedDevice {
   #metrics: MetricsEndpoint | undefined
   /** what a hand-over under way comes to */
   #handingOver: Promise<Upgraded> | undefined
+  #lastStatus: ClientStatus | undefined
   #end: (end: End) => void = () => {}
 
   /** @param link of a device that another process had; default: a new one, when there is a succession */
@@ -77,10 +78,11 @@ export class AttachedDevice {
       await this.#openMetrics()
       // A device that was taken over is swap already.
       if (swap && !isSwap(this.#path)) await swapOn(this.#path, swapPriority)
+      const ended = this.#ended()
       this.#control = await this.#unlessUsed(this.#openControl())
       process.stdout.write(`attached ${this.#path}\n`)
       await notifyReady(`attached ${this.#path}`, say)
-      const end = await this.#ended()
+      const end = await ended
       left = end.left
       if (left) await this.#control?.finish(FAREWELL_MS)
       else if (isSwap(this.#path)) await this.#giveSwapBack()
@@ -105,16 +107,14 @@ export class AttachedDevice {
     this.#metrics = await this.#unlessUsed(serveMetrics(this.#volume, this.#options.metrics))
   }
 
+  #status(): ClientStatus {
+    return statusOf(this.#volume, { mode: 'attach', target: this.#path, swap: this.#options.swap })
+  }
+
   #openControl(): Promise<ControlSocket> {
-    const { swap } = this.#options
-    let last: ReturnType<typeof statusOf> | undefined
     return openControlSocket(
-      () => {
-        // Between two processes there is nothing newer to tell.
-        if (this.#handingOver === undefined || last === undefined)
-          last = statusOf(this.#volume, { mode: 'attach', target: this.#path, swap })
-        return last
-      },
+      // Between two processes there is nothing newer to tell.
+      () => this.#lastStatus ?? this.#status(),
       () => process.kill(process.pid, 'SIGTERM'),
       { 'POST /upgrade': (body) => this.#upgrade(commandOf(body)) },
     )
@@ -162,11 +162,13 @@ export class AttachedDevice {
       )
     if (this.#handingOver !== undefined) throw new Error(`${this.#path} is being upgraded already`)
     if (this.#options.signal.aborted) throw new Error(`${this.#path} is being detached`)
+    this.#lastStatus = this.#status()
     this.#handingOver = this.#handOver(this.#succession, command ?? ownCommand())
     try {
       return await this.#handingOver
     } finally {
       this.#handingOver = undefined
+      this.#lastStatus = undefined
     }
   }
 
