@@ -44,8 +44,10 @@ export interface KeptVolume {
   readonly slabSize: number
   readonly replicas: number
   readonly servers: readonly KeptServer[]
-  /** undefined until the kernel has the device */
+  /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice
+  /** of serve: clients may have written to it */
+  readonly served?: boolean
 }
 
 /** The folder that lets a successor of this process go on with its volume (docs/page-service/restart.md). */
@@ -200,6 +202,7 @@ export function parseVolume(text: string): KeptVolume {
     replicas: whole(from.replicas, 'replicas', 1, 3),
     servers,
   }
+  if (from.served === true) return { ...volume, served: true }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
   return {

@@ -13,6 +13,7 @@ export class VolumeKeeper {
   #slabSize = 0
   #servers: KeptServer[] = []
   #device: KeptDevice | undefined
+  #served = false
 
   constructor(folder: StateFolder, fixed: { size: number; replicas: number }, kept?: KeptVolume) {
     this.#folder = folder
@@ -21,6 +22,7 @@ export class VolumeKeeper {
     this.#slabSize = kept.slabSize
     this.#servers = [...kept.servers]
     this.#device = kept.device
+    this.#served = kept.served ?? false
   }
 
   /** What makes a volume one that can be taken over. */
@@ -41,6 +43,12 @@ export class VolumeKeeper {
     this.#write()
   }
 
+  /** Clients come from now on. */
+  served(): void {
+    this.#served = true
+    this.#write()
+  }
+
   #joined(servers: readonly VolumeServer[]): void {
     for (const server of servers) {
       if (this.#servers.some(({ index }) => index === server.index) || !server.reached) continue
@@ -57,6 +65,7 @@ export class VolumeKeeper {
       slabSize: this.#slabSize,
       servers: this.#servers,
       ...(this.#device === undefined ? {} : { device: this.#device }),
+      ...(this.#served ? { served: true } : {}),
     })
   }
 }

@@ -41,8 +41,11 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
       return error;
     }
   }
-  int error = pages_.open(options.size / kPage, options.page_map_file, options.prefault,
-                          [this](uint64_t page) { checksums_.forget(page, 1); });
+  int error =
+      pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
+        checksums_.forget(page, 1);
+        left_claimed_.push_back(page);
+      });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = std::string("page map: ") + strerror(error);
   return error;
