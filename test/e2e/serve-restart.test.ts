@@ -1,7 +1,7 @@
 // nbd-client serve --state: the process ends, in whatever way, and the next one serves the same volume.
 import { spawn } from 'node:child_process'
-import { once } from 'node:events'
-import { existsSync, rmSync } from 'node:fs'
+import { createHash } from 'node:crypto'
+import { existsSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { must, NBD_CLIENT, Program, run, startServer, temporaryFolder } from './processes.js'
@@ -32,35 +32,33 @@ const holds = (uri: string, byte: number, at: number) =>
 const BUSY = 8 * 2 ** 20
 const BUSY_BYTES = 4 * 2 ** 20
 
-/** Starts a client that writes ever new bytes, until its connection ends, and repeats nothing. */
-async function writing(uri: string): Promise<{ ended: Promise<unknown> }> {
-  const program = `import os
-page, open_, done = 0, 0, 0
-def over(error):
-    global open_, done
-    open_ -= 1
-    done += 1
-    return 1
-while True:
-    while open_ < 32:
-        h.aio_pwrite(nbd.Buffer.from_bytearray(bytearray(os.urandom(4096))), ${BUSY} + page, over)
-        page = (page + 4096 * 37) % ${BUSY_BYTES}
-        open_ += 1
-    h.poll(1000)
-    if done > 2000 and done < 10**9:
-        done = 10**9
-        print("writing", flush=True)
-`
-  const client = spawn('nbdsh', ['-u', uri, '-c', program], { stdio: ['ignore', 'pipe', 'ignore'] })
-  const ended = once(client, 'exit')
-  await once(client.stdout, 'data')
-  return { ended }
+const PAGES = BUSY_BYTES / 4096
+const WRITES = 200_000
+
+/** Starts a client that writes ever new bytes, many pages at a time, and repeats nothing. */
+async function writing(uri: string): Promise<Disposable> {
+  const client = spawn('qemu-io', ['-f', 'raw', uri], { stdio: ['pipe', 'pipe', 'ignore'] })
+  client.stdin.on('error', () => {}) // it has ended
+  const command = (each: number) => `aio_write -P ${each % 255} ${BUSY + ((each * 37) % PAGES) * 4096} 4k\n`
+  client.stdin.write(Array.from({ length: WRITES }, (_, each) => command(each)).join(''))
+  let bytes = 0
+  await new Promise<void>((resolve, reject) => {
+    client.once('exit', () => reject(new Error('qemu-io ended')))
+    client.stdout.on('data', (text: Buffer) => {
+      bytes += text.length
+      if (bytes > 200_000) resolve()
+    })
+  })
+  return { [Symbol.dispose]: () => void client.kill('SIGKILL') }
 }
 
-function contents(uri: string): string {
-  const program = `import hashlib
-print(hashlib.sha256(h.pread(${BUSY_BYTES}, ${BUSY})).hexdigest())`
-  return must('nbdsh', ['-u', uri, '-c', program])
+/** What the pages are that were written last. */
+function contents(uri: string, folder: string): string {
+  const copy = join(folder, 'copy')
+  must('nbdcopy', [uri, copy])
+  return createHash('sha256')
+    .update(readFileSync(copy).subarray(BUSY, BUSY + BUSY_BYTES))
+    .digest('hex')
 }
 
 it.each([1, 2])(
@@ -76,12 +74,11 @@ it.each([1, 2])(
         const { program, uri } = await startServing(folder.path, uris)
         for (let before = 0; before < round; before++) holds(uri, before + 1, before * 2 ** 20)
         write(uri, round + 1, round * 2 ** 20)
-        const { ended } = await writing(uri)
+        using _busy = await writing(uri)
         await program.stop(signal)
-        await ended
       }
       const { program, uri } = await startServing(folder.path, uris)
-      const [first, ...others] = Array.from({ length: 4 }, () => contents(uri))
+      const [first, ...others] = Array.from({ length: 4 }, () => contents(uri, folder.path))
       for (const each of others) expect(each).toBe(first)
       for (let before = 0; before < 3; before++) holds(uri, before + 1, before * 2 ** 20)
       holds(uri, 0, 4 * 2 ** 20)
