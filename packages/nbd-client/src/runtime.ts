@@ -17,6 +17,8 @@ export interface ClientStatus {
   /** slabs in each state */
   readonly slabs: Readonly<Record<SlabState, number>>
   readonly servers: readonly {
+    /** of this incarnation, in `statistics.servers` */
+    index: number
     uri: string
     /** that the volume has there */
     slabs: number

@@ -62,7 +62,8 @@ export function statusOf(
     servers: servers
       // A server that came back is another one with the same addresses.
       .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))
-      .map(({ uri, slabs, spares, failure }) => ({
+      .map(({ index, uri, slabs, spares, failure }) => ({
+        index,
         uri,
         slabs,
         spares,
