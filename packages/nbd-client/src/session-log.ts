@@ -85,5 +85,7 @@ export function totals({ lanes }: EngineStatistics) {
     bytesWritten: sum((lane) => lane.bytesWritten),
     errors: sum((lane) => lane.errors),
     inFlight: sum((lane) => lane.inFlight),
+    pagesWrong: sum((lane) => lane.pagesWrong),
+    pagesRepaired: sum((lane) => lane.pagesRepaired),
   }
 }
