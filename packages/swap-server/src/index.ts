@@ -1,11 +1,9 @@
+export { type RemoteSlab, type SessionLimits, SwapServerError } from './answers.js'
 export { type Actor, type AuditEvent, AuditLog } from './audit.js'
 export {
-  type RemoteSlab,
   type SessionIdentity,
-  type SessionLimits,
   type SessionOptions,
   type SessionUse,
-  SwapServerError,
   SwapServerSession,
 } from './client.js'
 export {
