@@ -23,18 +23,27 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   const uint64_t count = (options.size + options.slab_size - 1) >> slab_shift_;
   if (count > 1u << 24) return refuse(EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
   slab_count_ = static_cast<uint32_t>(count);
-  slabs_ = std::make_unique<SlabRecord[]>(slab_count_);
   use_ = SlabUse(slab_count_, now_ns());
   exported_.size = options.size;
   exported_.flags = kFlagHasFlags | kFlagSendFlush | kFlagSendFua | kFlagSendTrim | kFlagSendWriteZeroes |
                     kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
   if (options.read_only) exported_.flags |= kFlagReadOnly;
-  int error = pages_.open(options.size / kPage, options.page_map_file, options.prefault);
+  if (const int failure = slabs_.open(slab_count_, options.slab_map_file); failure != 0) {
+    why = std::string("slab map: ") + strerror(failure);
+    return failure;
+  }
+  for (uint32_t server = 0; server < kMaxServers; server++) failed_[server] = slabs_.recorded_failure(server);
+  if (options.checksums) {
+    if (const int error = checksums_.open(options.size / kPage, options.checksum_file, false, options.prefault);
+        error != 0) {
+      why = std::string("page checksums: ") + strerror(error);
+      return error;
+    }
+  }
+  int error = pages_.open(options.size / kPage, options.page_map_file, options.prefault,
+                          [this](uint64_t page) { checksums_.forget(page, 1); });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = std::string("page map: ") + strerror(error);
-  if (error != 0 || !options.checksums) return error;
-  error = checksums_.open(options.size / kPage, options.checksum_file, false, options.prefault);
-  if (error != 0) why = std::string("page checksums: ") + strerror(error);
   return error;
 }
 
@@ -173,8 +182,17 @@ int Volume::idle(uint32_t slab, uint64_t now, uint64_t& nanoseconds) const {
   return 0;
 }
 
+int Volume::look_up(uint32_t slab, SlabPlace& place, bool& ever) const {
+  if (slab >= slab_count_) return EINVAL;
+  place = slabs_[slab].read();
+  ever = slabs_[slab].ever_mapped();
+  return 0;
+}
+
 bool Volume::fail(uint32_t server) {
-  if (server >= kMaxServers || failed_[server].exchange(true)) return false;
+  if (server >= kMaxServers) return false;
+  slabs_.record_failure(server);
+  if (failed_[server].exchange(true)) return false;
   failures_.fetch_add(1);
   return true;
 }

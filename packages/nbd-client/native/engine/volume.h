@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -16,6 +15,7 @@
 #include "engine/page_bits.h"
 #include "engine/page_checksums.h"
 #include "engine/page_map.h"
+#include "engine/slab_map.h"
 #include "engine/slab_record.h"
 #include "engine/slab_use.h"
 #include "protocol/request.h"
@@ -29,6 +29,7 @@ struct VolumeOptions {
   bool checksums = true;
   std::string page_map_file;
   std::string checksum_file;
+  std::string slab_map_file;
   bool prefault = false;
 };
 
@@ -100,15 +101,23 @@ class Volume {
   int promote_replica(uint32_t slab, uint32_t server);
   // EINVAL.
   int idle(uint32_t slab, uint64_t now, uint64_t& nanoseconds) const;
-  // True for the first caller.
+  // Where it is; not mapped: nowhere yet, or lost (`ever` then). EINVAL: out of range.
+  int look_up(uint32_t slab, SlabPlace& place, bool& ever) const;
+  // True for the first caller. On record before anything is answered without that server.
   bool fail(uint32_t server);
+  // Nobody uses the volume any more: another process may have its files.
+  void unlock_files() {
+    slabs_.unlock();
+    pages_.unlock();
+    checksums_.unlock();
+  }
   uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
 
  private:
   Export exported_;
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
-  std::unique_ptr<SlabRecord[]> slabs_;
+  SlabMap slabs_;
   std::mutex control_;  // one writer of records at a time; lanes never take it
   SlabUse use_;
   PageMap pages_;
