@@ -1,7 +1,7 @@
 import { join } from 'node:path'
 import { guestScripts } from './paths.js'
 import { rdmakitSwap } from './remote-swap.js'
-import { type RunningProcess, type Shell, tail } from './shell.js'
+import type { RunningProcess, Shell } from './shell.js'
 import { GuestStar } from './star.js'
 import { until } from './until.js'
 
@@ -21,7 +21,6 @@ export interface ReplicatedSwapOptions {
 interface ClientStatus {
   slabs: Record<'mapped' | 'degraded' | 'refilling' | 'lost', number>
   servers: { state: 'up' | 'failed' }[]
-  migration: { waiting: number; moved: number }
 }
 
 /** Swap in the memory of several hosts, each of which may be hurt, as may the client. */
@@ -65,6 +64,7 @@ export class ReplicatedSwap {
     await this.#servers[index]?.stop(30_000, signal)
   }
 
+  /** Returns after the device is attached, and whoever swaps can go on. */
   async startClient(): Promise<void> {
     const { memory, size, options } = this.options
     const { attach, attached } = rdmakitSwap(this.#uri(0), memory, size)
@@ -101,15 +101,18 @@ export class ReplicatedSwap {
   async whole(): Promise<void> {
     let last = ''
     const look = async (): Promise<boolean> => {
-      const command = ['node', 'packages/nbd-client/dist/cli.js', 'status', '--json']
-      last = await this.star.client.run(command)
-      const [client] = JSON.parse(last) as ClientStatus[]
-      if (!client) return false
-      const { degraded, refilling, lost } = client.slabs
-      return degraded + refilling + lost === 0 && client.servers.every(({ state }) => state === 'up')
+      // What "nbd-client status" asks, without a start of Node each time. A killed one leaves its socket behind.
+      const { stdout, stderr } = await this.star.client.exec(
+        'curl -sS --unix-socket "$(ls -t /run/rdmakit/nbd-client-*.sock | head -n 1)" http://localhost/status',
+      )
+      last = stdout + stderr
+      if (stdout === '') return false
+      const { slabs, servers } = JSON.parse(stdout) as ClientStatus
+      const missing = slabs.degraded + slabs.refilling + slabs.lost
+      return missing === 0 && servers.every(({ state }) => state === 'up')
     }
     await until('the volume is whole', wholeDeadlineMs, look).catch((error: Error) => {
-      throw new Error(`${error.message}\n${last}\n${tail(this.said)}`)
+      throw new Error(`${error.message}\n${last}`)
     })
   }
 

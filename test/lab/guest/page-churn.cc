@@ -4,8 +4,9 @@
 //   page-churn --bytes N[K|M]      until SIGTERM, then verifies every page once more
 //
 // Each step verifies a page drawn at random and writes its next version into it, so a page that comes back
-// stale, torn, or in another page's place is seen. Prints a line "stall SECONDS" for each step above 1 s,
-// and at the end one line of JSON. Exits with 1 when a page was wrong.
+// stale, torn, or in another page's place is seen. Prints a line "stall SECONDS" for each step above 1 s, a
+// line "steps N" each second that it goes on, and at the end one line of JSON. Exits with 1 when a page was
+// wrong.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -76,7 +77,11 @@ class Churn {
     const uint32_t version = ++versions_[page];
     for (uint64_t word = 0; word < kWords; word++) words[word] = value_at(page, version, word);
     steps_++;
-    note(seconds() - start);
+    const end = seconds();
+    note(end - start);
+    if (end < told_ + 1) return;
+    told_ = end;
+    std::printf("steps %llu\n", static_cast<unsigned long long>(steps_));
   }
 
   void sweep() {
@@ -124,6 +129,7 @@ class Churn {
   uint64_t steps_ = 0;
   uint64_t wrong_ = 0;
   double longest_ = 0;
+  double told_ = 0;
 };
 
 }  // namespace
