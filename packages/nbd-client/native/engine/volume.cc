@@ -34,7 +34,8 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   }
   for (uint32_t server = 0; server < kMaxServers; server++) failed_[server] = slabs_.recorded_failure(server);
   if (options.checksums) {
-    if (const int error = checksums_.open(options.size / kPage, options.checksum_file, false, options.prefault);
+    if (const int error =
+            checksums_.open(options.size / kPage, options.checksum_file, false, options.prefault);
         error != 0) {
       why = std::string("page checksums: ") + strerror(error);
       return error;
