@@ -48,10 +48,21 @@ export async function memoryStorm(
   const { server, client } = pair
   await client.run(['sh', join(guestScripts, 'nbd.sh')])
   await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
+  const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M')
   const swap = await RemoteSwap.attach(
     server,
     client,
-    rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M'),
+    {
+      ...service,
+      // No server fails here, but on a busy machine an emulated one stands still for seconds.
+      attach: [
+        'sh',
+        join(guestScripts, 'swap-client.sh'),
+        ...(service.attach as string[]),
+        '--timeout',
+        '30',
+      ],
+    },
     { LD_PRELOAD: counter, RDMAKIT_ALLOCATIONS: counts },
   )
   print(`remote swap is on; the storm lasts ${seconds} s`)
