@@ -104,6 +104,7 @@ class Lane final : private OperationListener {
   void loop();
   void take_commands();
   void acknowledge(uint64_t epoch);
+  void call_control();
   bool step_refill();
   void sleep(uint64_t now);
   int timeout_ms(uint64_t now) const;

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "engine/lazy_array.h"
 #include "iwarp/crc32c.h"
 
 namespace rdmakit::nbd {
@@ -31,19 +32,15 @@ int PageChecksums::open(uint64_t pages, const std::string& file, bool sparse, bo
   const size_t bytes = (pages * sizeof(uint32_t) + kPage - 1) / kPage * kPage;
   uint8_t* entries = nullptr;
   if (file.empty()) {
-    mapping_ =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping_ == MAP_FAILED) {
-      mapping_ = nullptr;
-      return errno;
-    }
+    mapping_ = map_lazily(bytes, prefault);
+    if (mapping_ == nullptr) return errno;
     mapped_ = bytes;
     entries = static_cast<uint8_t*>(mapping_);
   } else {
     if (const int error = map_file(file, bytes, pages, sparse); error != 0) return error;
     entries = static_cast<uint8_t*>(mapping_) + kPage;
   }
-  if (prefault) madvise(mapping_, mapped_, MADV_POPULATE_WRITE);
+  if (prefault && !file.empty()) madvise(mapping_, mapped_, MADV_POPULATE_WRITE);
   entries_ = reinterpret_cast<std::atomic<uint32_t>*>(entries);
   // Some ways to compute it make tables when they are used first.
   const uint8_t page[kPage] = {};

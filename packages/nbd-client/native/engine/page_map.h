@@ -18,7 +18,8 @@
 //  1. A page is `written` only when its whole 4 KiB are in the slab: the write under its first claim covers
 //     all of it, and settle() comes after that write's completion (and fence, see RdmaQueue). So no reader
 //     ever sees stale remote bytes.
-//  2. Every WRITE claims its pages, so that all replicas get overlapping WRITEs in one order, a replica can be
+//  2. Every WRITE claims its pages, so that all replicas get overlapping WRITEs in one order, a replica can
+//  be
 //     filled while WRITEs go on, and what is known of a page (its checksum) belongs to one WRITE.
 //  3. Only the claimant leaves `claimed`. Whoever else meets it waits: a second writer, full page or not, for
 //     its bytes could otherwise be buried on one replica and not on the other; WRITE_ZEROES and TRIM, for the
@@ -69,7 +70,10 @@ class PageMap {
   uint64_t clear_until_claimed(uint64_t first, uint64_t limit);
   // written -> lost. How many of the pages are claimed (and so may become written any time).
   uint64_t lose(uint64_t first, uint64_t count);
-  uint64_t count(PageState state) const;
+  uint64_t count(uint64_t first, uint64_t count, PageState state) const;
+  uint64_t count(PageState state) const { return count(0, pages_, state); }
+  // Also those that a lane claims just before it looks at what the caller has changed (see Volume::vacate).
+  bool all_unset(uint64_t first, uint64_t count) const;
 
  private:
   static constexpr uint64_t kPerWord = 32;
