@@ -112,7 +112,8 @@ void none_left() {
 // What control does, in a loop: collects, fills the spares, vacates, and uses memory again after an epoch.
 class Control {
  public:
-  Control(TestVolume& volume, uint32_t places, uint32_t spares) : volume_(volume), spares_(spares) {
+  Control(TestVolume& volume, uint32_t places, uint32_t spares)
+      : volume_(volume), spares_(spares), scarce_(places < volume.engine->volume().slabs()) {
     for (uint32_t id = 0; id < places; id++) free_.push_back(id);
     thread_ = std::thread([this] {
       while (!stop_) step();
@@ -161,7 +162,7 @@ class Control {
     if (going.empty()) {
       // Those who wait now may be all there are, so nothing will be given back.
       dry_ = slabs.spares() == 0 && free_.empty() ? dry_ + 1 : 0;
-      if (dry_ > 30) volume_.engine->set_exhausted();
+      if (scarce_ && dry_ > 30) volume_.engine->set_exhausted();
       usleep(100);
       return;
     }
@@ -179,6 +180,7 @@ class Control {
 
   TestVolume& volume_;
   const uint32_t spares_;
+  const bool scarce_;
   std::vector<uint32_t> free_;
   int dry_ = 0;
   std::map<uint32_t, uint32_t> held_;  // slab -> id

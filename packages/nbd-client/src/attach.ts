@@ -1,14 +1,18 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import type { ControlSocket, MetricsEndpoint } from '@rdmakit/swap-server'
+import { type ControlSocket, formatSize, type MetricsEndpoint } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
-import { closeDescriptor, kernelDevice, protectProcess } from './engine.js'
+import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
+import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
 import { serveMetrics } from './metrics.js'
 import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
+import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
+import { endKept } from './take-over.js'
 import { Volume, type VolumeOptions } from './volume.js'
+import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
 
 export interface AttachOptions {
   readonly servers: readonly (readonly string[])[]
@@ -29,6 +33,10 @@ export interface AttachOptions {
   readonly access: NonNullable<VolumeOptions['access']>
   /** where to serve metrics */
   readonly metrics: string | undefined
+  /** folder that lets a successor of this process go on with the device; default none */
+  readonly state?: string | undefined
+  /** seconds that the servers keep the slabs when this process dies; with `state` only */
+  readonly linger?: number
   readonly signal: AbortSignal
 }
 
@@ -65,12 +73,114 @@ async function checkKernel(device: string | undefined): Promise<void> {
 }
 
 /**
- * Attaches remote memory as a kernel block device, as swap if asked, until `signal` aborts.
+ * Attaches remote memory as a kernel block device, as swap if asked, until `signal` aborts. With `state`, a device
+ * that an earlier process left there is taken over.
  * @returns the process's exit status
  */
 export async function attach(options: AttachOptions): Promise<number> {
+  if (options.state === undefined) return await attachNew(options, undefined)
+  if (options.acknowledge === 'one')
+    throw new UsageError(
+      '--state needs --ack all: with --ack one an answered write may be lost with the process',
+    )
+  const folder = StateFolder.open(options.state)
+  try {
+    if (!options.checksums) folder.forgetChecksums()
+    const kept = folder.read()
+    if (kept?.device !== undefined && deviceExists(kept.device))
+      return await takeOver(options, folder, kept, kept.device)
+    if (kept !== undefined) {
+      say(`${folder.path} is of a volume whose device is gone: starting anew`)
+      await endKept(kept, { ...options.access, signal: options.signal })
+    }
+    folder.clear()
+    return await attachNew(options, folder)
+  } finally {
+    folder.close()
+  }
+}
+
+async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
   await checkKernel(options.device)
+  const keeper = folder && new VolumeKeeper(folder, options)
+  const kept = keeper?.options((options.linger ?? 0) * 1000)
   const volume = await Volume.open({
+    ...volumeOptions(options, kept?.engine),
+    ...(kept && { linger: kept.linger ?? 0, joined: kept.joined ?? (() => {}) }),
+  })
+  try {
+    reportFailures(volume)
+    reportWrongPages(volume)
+    protect(volume, options)
+    const identifier = keeper === undefined ? undefined : drawIdentifier()
+    const index = connectKernel(volume, options, identifier)
+    let link: KernelLink | undefined
+    if (keeper !== undefined && identifier !== undefined) {
+      const device = { index, identifier, connections: options.connections }
+      keeper.device(device)
+      link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
+    }
+    const status = await holdDevice(volume, `/dev/nbd${index}`, options, link)
+    return status
+  } finally {
+    await volume.close()
+    folder?.clear()
+  }
+}
+
+/** Goes on where another process ended. The kernel has the device, and its requests wait. */
+async function takeOver(
+  options: AttachOptions,
+  folder: StateFolder,
+  kept: KeptVolume,
+  device: KeptDevice,
+): Promise<number> {
+  const path = `/dev/nbd${device.index}`
+  const differs = (what: string, there: unknown) =>
+    new UsageError(
+      `${folder.path} is of ${path}, which is attached, with ${what} ${there}; detach it to change that`,
+    )
+  if (kept.size !== options.size) throw differs('--size', kept.size)
+  if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)
+  if (options.device !== undefined && deviceIndex(options.device) !== device.index)
+    throw differs('--device', path)
+  say(`taking over ${path}`)
+  const keeper = new VolumeKeeper(folder, kept, kept)
+  const keeping = keeper.options((options.linger ?? 0) * 1000)
+  const { volume, adopted } = await Volume.takeOver(
+    {
+      ...volumeOptions({ ...options, connections: device.connections }, keeping.engine),
+      linger: keeping.linger ?? 0,
+      joined: keeping.joined ?? (() => {}),
+    },
+    kept,
+  )
+  let held = false
+  try {
+    reportFailures(volume)
+    reportWrongPages(volume)
+    protect(volume, options)
+    const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
+    if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
+    if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
+    const link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
+    link.reconfigure()
+    volume.start()
+    held = true
+    return await holdDevice(volume, path, options, link)
+  } finally {
+    // Until the kernel has our sockets another process may still do better.
+    if (held) {
+      await volume.close()
+      folder.clear()
+    } else {
+      await volume.leave()
+    }
+  }
+}
+
+function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): VolumeOptions {
+  return {
     servers: options.servers,
     size: options.size,
     lanes: options.connections,
@@ -85,41 +195,40 @@ export async function attach(options: AttachOptions): Promise<number> {
       checksums: options.checksums,
       prefault: options.swap,
       ioFlusher: options.swap,
+      ...files,
     },
-  })
-  try {
-    reportFailures(volume)
-    reportWrongPages(volume)
-    // Not before the lanes exist: what is locked is the memory that is there.
-    if (options.swap) {
-      for (const { name, granted, reason } of protectProcess())
-        if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
-    }
-    for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings)))
-      say(`warning: ${warning}`)
-    const device = connectKernel(volume, options)
-    return await holdDevice(volume, device, options)
-  } finally {
-    await volume.close()
   }
 }
 
-function connectKernel(volume: Volume, options: AttachOptions): string {
+/** Not before the lanes exist: what is locked is the memory that is there. */
+function protect(volume: Volume, options: AttachOptions): void {
+  if (options.swap) {
+    for (const { name, granted, reason } of protectProcess())
+      if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
+  }
+  for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)
+}
+
+/** @param identifier of a device that a successor may take over @returns the device's index */
+function connectKernel(volume: Volume, options: AttachOptions, identifier: string | undefined): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
   try {
-    const index = kernelDevice.connect({
+    return kernelDevice.connect({
       ...(options.device === undefined ? {} : { index: deviceIndex(options.device) }),
       size: options.size,
       serverFlags: volume.engine.exportFlags,
       sockets,
-      // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
-      // READ may have to try each replica.
-      timeout: options.operationTimeout * options.replicas + 6,
-      // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
-      deadConnectionTimeout: 0,
-      identifier: `rdmakit-${process.pid}`,
+      ...(identifier === undefined
+        ? {
+            // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
+            // READ may have to try each replica.
+            timeout: options.operationTimeout * options.replicas + 6,
+            // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
+            deadConnectionTimeout: 0,
+            identifier: `rdmakit-${process.pid}`,
+          }
+        : keptDeviceOptions(identifier, options.operationTimeout)),
     })
-    return `/dev/nbd${index}`
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException
     if (code === 'EBUSY')
@@ -137,16 +246,25 @@ function connectKernel(volume: Volume, options: AttachOptions): string {
 }
 
 /** From the attached device to its orderly end. */
-async function holdDevice(volume: Volume, device: string, options: AttachOptions): Promise<number> {
+async function holdDevice(
+  volume: Volume,
+  device: string,
+  options: AttachOptions,
+  link: KernelLink | undefined,
+): Promise<number> {
   let control: ControlSocket | undefined
   let metrics: MetricsEndpoint | undefined
   try {
     // Before the swap: what may fail, and is not needed, must not end it.
-    metrics = await serveMetrics(volume, options.metrics)
-    if (options.swap) await swapOn(device, options.swapPriority)
-    control = await openControlSocket(
-      () => statusOf(volume, { mode: 'attach', target: device, swap: options.swap }),
-      () => process.kill(process.pid, 'SIGTERM'),
+    metrics = await unlessSwap(device, serveMetrics(volume, options.metrics))
+    // A device that was taken over is swap already.
+    if (options.swap && !isSwap(device)) await swapOn(device, options.swapPriority)
+    control = await unlessSwap(
+      device,
+      openControlSocket(
+        () => statusOf(volume, { mode: 'attach', target: device, swap: options.swap }),
+        () => process.kill(process.pid, 'SIGTERM'),
+      ),
     )
     process.stdout.write(`attached ${device}\n`)
     const status = await untilStopped(volume, options.signal)
@@ -155,7 +273,19 @@ async function holdDevice(volume: Volume, device: string, options: AttachOptions
   } finally {
     control?.close()
     metrics?.close()
+    link?.end()
     kernelDevice.disconnect(deviceIndex(device))
+  }
+}
+
+/** What serves people only may fail at the start, but must not end a device that holds swapped pages. */
+async function unlessSwap<Service>(device: string, opened: Promise<Service>): Promise<Service | undefined> {
+  try {
+    return await opened
+  } catch (failure) {
+    if (!isSwap(device)) throw failure
+    say(`warning: ${(failure as Error).message}; ${device} goes on without it`)
+    return undefined
   }
 }
 

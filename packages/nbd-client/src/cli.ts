@@ -42,6 +42,14 @@ function accessOf({ tenant, keyFile }: VolumeOptions) {
   }
 }
 
+interface AttachFlags {
+  device?: string
+  swap: boolean
+  swapPriority?: number
+  state?: string
+  linger: number
+}
+
 /** Checks what can be checked before anything is opened. */
 function volumeOf(options: VolumeOptions) {
   if (options.server.length === 0) throw new UsageError('at least one --server <uri> is needed')
@@ -227,6 +235,16 @@ withVolume(program.command('attach'))
   .description('Attach the volume as /dev/nbdN. Prints "attached /dev/nbdN" and stays; SIGTERM detaches.')
   .option('--device <device>', 'which device; default the first free one')
   .option('--connections <n>', 'sockets between kernel and client', whole('--connections', 1, 64), 2)
+  .option(
+    '--state <folder>',
+    'keep there (on tmpfs) what the next nbd-client needs to take the device over when this one dies',
+  )
+  .option(
+    '--linger <seconds>',
+    'with --state: how long the servers keep the memory when this nbd-client dies',
+    whole('--linger', 1, 86_400),
+    300,
+  )
   .option('--swap', 'make it swap: locks memory, runs mkswap and swapon; SIGTERM runs swapoff first', false)
   .option(
     '--swap-priority <n>',
@@ -239,15 +257,24 @@ withVolume(program.command('attach'))
 Examples:
   nbd-client attach --server rdma://10.0.0.1:7471 --size 4G --swap
   nbd-client attach --server rdma://10.0.0.1:7471,iwarp://10.0.0.1:7472 --size 4G --device /dev/nbd3
+  nbd-client attach --server rdma://10.0.0.1:7471 --size 4G --swap --state /run/rdmakit/swap0
 
 Needs root and the nbd kernel module.`,
   )
-  .action(async (options: VolumeOptions & { device?: string; swap: boolean; swapPriority?: number }) => {
+  .action(async (options: VolumeOptions & AttachFlags) => {
     const volume = volumeOf(options)
     const { attach, deviceIndex } = await import('./attach.js')
     if (options.device !== undefined) deviceIndex(options.device)
-    const { device, swap, swapPriority } = options
-    process.exitCode = await attach({ ...volume, device, swap, swapPriority, signal: stopSignal() })
+    const { device, swap, swapPriority, state, linger } = options
+    process.exitCode = await attach({
+      ...volume,
+      device,
+      swap,
+      swapPriority,
+      state,
+      linger,
+      signal: stopSignal(),
+    })
   })
 
 program

@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import { deviceIndex } from './attach.js'
-import { kernelDevice } from './engine.js'
+import { kernelDevice } from './kernel.js'
 import { runningClients } from './runtime.js'
 import { say } from './session-log.js'
 import { isSwap, swapOff } from './swap.js'

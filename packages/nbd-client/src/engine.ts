@@ -5,7 +5,7 @@ import {
   type NativeEvent,
   type NativeLaneRequirements,
   type NativeLaneStatistics,
-  type NativeSafety,
+  type NativeRecordedReplica,
   type NativeStatistics,
   native,
   type VerbsHandle,
@@ -85,7 +85,8 @@ export interface BlockEngineOptions {
   readonly refillRate?: number
   /**
    * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
-   * which pages were written. Created when missing, refused with EINVAL when it is of another size.
+   * which pages were written. Created when missing, refused with EINVAL when it is of another size. Writes
+   * that were never answered when the process died must be repeated by whoever sent them, as the kernel does.
    * Default: memory of this process; a successor would then read zeros.
    */
   readonly pageMap?: string
@@ -96,6 +97,11 @@ export interface BlockEngineOptions {
   readonly checksums?: boolean
   /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
   readonly pageChecksums?: string
+  /**
+   * File, beside `pageMap`, that keeps where the slabs are and which servers have failed (see
+   * {@link BlockEngine.lookUpSlab}). The same rules. Default: memory of this process.
+   */
+  readonly slabMap?: string
   /**
    * What NBD clients find here. The first one is also what they get who name none, unless another one has
    * the empty name. Default: the whole volume under the empty name.
@@ -137,6 +143,9 @@ export interface SlabMapping {
   /** virtual address of the slab's first byte at the server */
   readonly address: bigint
 }
+
+/** A replica as the slab map has it. */
+export type RecordedReplica = NativeRecordedReplica
 
 /** What JavaScript must allocate for one lane. */
 export type LaneRequirements = NativeLaneRequirements
@@ -205,6 +214,7 @@ export class BlockEngine {
         pageMap: options.pageMap ?? '',
         checksums: options.checksums ?? true,
         pageChecksums: options.pageChecksums ?? '',
+        slabMap: options.slabMap ?? '',
         exports: (options.exports ?? [{}]).map((each) => ({
           name: each.name ?? '',
           description: each.description ?? '',
@@ -242,6 +252,11 @@ export class BlockEngine {
    */
   mapSlab(index: number, ...replicas: SlabMapping[]): void {
     native.mapSlab(this.#engine, index, replicas)
+  }
+
+  /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */
+  lookUpSlab(index: number): readonly RecordedReplica[] | undefined {
+    return native.lookUpSlab(this.#engine, index) ?? undefined
   }
 
   /**
@@ -365,6 +380,32 @@ export class BlockEngine {
     return native.idle(this.#engine, index)
   }
 
+  /**
+   * Goes on with a connection in transmission phase that {@link yieldLane} ended elsewhere. The descriptor stays
+   * the caller's.
+   * @throws EBUSY: the lane serves another connection; EINVAL: it is no stream socket
+   */
+  attachSocket(lane: number, descriptor: number): void {
+    native.attachSocket(this.#engine, lane, descriptor)
+  }
+
+  /**
+   * Lets a lane finish: it reads no further request, ends in the middle of none, and answers what it has.
+   * @returns the socket's descriptor, now the caller's, for {@link attachSocket} here or in another process;
+   *   undefined when the lane served no connection
+   */
+  async yieldLane(lane: number): Promise<number | undefined> {
+    let descriptor = -1
+    const yielded = this.#outcome(['laneYielded'], (event) => {
+      if (event.type !== 'laneYielded' || event.lane !== lane) return false
+      descriptor = event.descriptor
+      return true
+    })
+    native.yieldLane(this.#engine, lane)
+    await yielded
+    return descriptor < 0 ? undefined : descriptor
+  }
+
   /** A snapshot; each counter is exact, the set of them is not taken at one instant. */
   statistics(): EngineStatistics {
     return native.statistics(this.#engine)
@@ -430,73 +471,4 @@ function laneHandles({ completionQueue, channel, queuePairs, memoryRegions }: La
     queuePairs.map((queuePair) => queuePair?.handle),
     memoryRegions.map((region) => region.handle),
   ] as const
-}
-
-export type Safety = NativeSafety
-
-/**
- * Prepares this process to serve swap: locks the memory that lanes use (all but V8's own heap, see
- * native/kernel/swap_safety.h) and asks the OOM killer to spare it. Says of each protection whether it
- * was granted, and why not. Call it after the lanes are made, and again after more were added.
- */
-export function protectProcess(): readonly Safety[] {
-  return native.protectProcess()
-}
-
-/** Closes a descriptor that {@link BlockEngine.attachSocketpair} gave, once the kernel has it. */
-export function closeDescriptor(descriptor: number): void {
-  native.closeDescriptor(descriptor)
-}
-
-export interface KernelDeviceOptions {
-  /** of /dev/nbdINDEX; default: the first free one */
-  readonly index?: number
-  readonly size: number | bigint
-  /** bytes; default 4096 */
-  readonly blockSize?: number
-  /** seconds that the kernel waits for an answer before it retries on another connection; default 3 */
-  readonly timeout?: number
-  /** seconds that requests wait for a new connection when all are dead; default 3600; 0 fails them at once */
-  readonly deadConnectionTimeout?: number
-  /** {@link BlockEngine.exportFlags} */
-  readonly serverFlags: number
-  /** what a reconfigure must repeat to be let in; default none */
-  readonly identifier?: string
-  /** one descriptor from {@link BlockEngine.attachSocketpair} per connection */
-  readonly sockets: readonly number[]
-}
-
-/** The kernel's block device driver (nbd.ko), over its generic netlink family. */
-export const kernelDevice = {
-  /**
-   * Makes /dev/nbdINDEX. @returns the index
-   * @throws ENOENT: the nbd module is not loaded; EPERM: not root; EBUSY: the device is in use
-   */
-  connect(options: KernelDeviceOptions): number {
-    return native.kernelConnect(kernelOptions(options))
-  },
-  /** Gives an existing device new connections in place of its dead ones. */
-  reconfigure(options: KernelDeviceOptions & { readonly index: number }): void {
-    native.kernelReconfigure(kernelOptions(options))
-  },
-  disconnect(index: number): void {
-    native.kernelDisconnect(index)
-  },
-  status(): readonly { readonly index: number; readonly connected: boolean }[] {
-    return native.kernelStatus()
-  },
-}
-
-function kernelOptions(options: KernelDeviceOptions) {
-  return {
-    index: options.index ?? -1,
-    size: BigInt(options.size),
-    blockSize: options.blockSize ?? 4096,
-    timeout: options.timeout ?? 3,
-    deadConnectionTimeout: options.deadConnectionTimeout ?? 3600,
-    serverFlags: options.serverFlags,
-    clientFlags: 0,
-    identifier: options.identifier ?? '',
-    sockets: [...options.sockets],
-  }
 }

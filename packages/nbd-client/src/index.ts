@@ -5,7 +5,6 @@ export {
   type EngineEvent,
   type EngineStatistics,
   type ExportOptions,
-  kernelDevice,
   type Lane,
   type LaneRequirements,
   type LaneResources,
@@ -13,8 +12,12 @@ export {
   type TlsOptions,
   type WaitMode,
 } from './engine.js'
+export { kernelDevice } from './kernel.js'
 export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'
 export { type ServeOptions, serve } from './serve.js'
 export type { SlabState } from './slab-table.js'
+export { type KeptDevice, type KeptServer, type KeptVolume, StateFolder } from './state-folder.js'
+export type { Adopted } from './take-over.js'
 export { type ServerFailure, Volume, type VolumeOptions } from './volume.js'
+export { VolumeKeeper } from './volume-keeper.js'
 export type { VolumeServer } from './volume-server.js'

@@ -39,6 +39,7 @@ export interface NativeEngineOptions {
   checksums: boolean
   /** empty: none */
   pageChecksums: string
+  slabMap: string
   exports: NativeExport[]
   minimumBlockSize: number
   tls: NativeTls
@@ -124,6 +125,11 @@ export interface NativeReplica {
   address: bigint
 }
 
+export interface NativeRecordedReplica extends NativeReplica {
+  /** it holds every written page; else it was being filled */
+  live: boolean
+}
+
 export interface NativeDropped {
   /** it could be read */
   wasLive: boolean
@@ -157,6 +163,8 @@ export type NativeEvent =
   | { type: 'pageRepaired'; slab: number; server: number; page: number }
   /** the same, and no replica has the right bytes */
   | { type: 'pageLost'; slab: number; server: number; page: number }
+  /** descriptor: −1 when there was no connection */
+  | { type: 'laneYielded'; lane: number; descriptor: number }
 
 export interface NativeSafety {
   name: string
@@ -183,6 +191,7 @@ export interface NativeBinding {
   createEngine(options: NativeEngineOptions, sink: (event: NativeEvent) => void): NativeEngine
   exportFlags(engine: NativeEngine): number
   mapSlab(engine: NativeEngine, slab: number, replicas: NativeReplica[]): void
+  lookUpSlab(engine: NativeEngine, slab: number): NativeRecordedReplica[] | null
   replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
@@ -213,6 +222,8 @@ export interface NativeBinding {
   listenUnix(engine: NativeEngine, path: string): void
   listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
   attachSocketpair(engine: NativeEngine, lane: number): number
+  attachSocket(engine: NativeEngine, lane: number, descriptor: number): void
+  yieldLane(engine: NativeEngine, lane: number): void
   statistics(engine: NativeEngine): NativeStatistics
   setLimits(engine: NativeEngine, server: number, bytes: bigint, operations: bigint): void
   usage(engine: NativeEngine, server: number): { bytes: number; operations: number }
@@ -220,6 +231,7 @@ export interface NativeBinding {
   idle(engine: NativeEngine, slab: number): number
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
+  lockFile(path: string): number
   closeDescriptor(descriptor: number): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void

@@ -19,7 +19,7 @@ export function reportFailures(volume: Volume): void {
         ? [`${formatSize(degraded)} have a replica less until they are refilled elsewhere`]
         : []),
     ]
-    say(`lost ${server.session.uri}: ${reason}; ${consequences.join('; ')}`)
+    say(`lost ${server.uri}: ${reason}; ${consequences.join('; ')}`)
   })
 }
 
@@ -62,8 +62,8 @@ export function statusOf(
     servers: servers
       // A server that came back is another one with the same addresses.
       .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))
-      .map(({ session, slabs, spares, failure }) => ({
-        uri: session.uri,
+      .map(({ uri, slabs, spares, failure }) => ({
+        uri,
         slabs,
         spares,
         state: failure === undefined ? 'up' : 'failed',

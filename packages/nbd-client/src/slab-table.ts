@@ -68,6 +68,11 @@ export class SlabTable {
     this.#slabs[slab] = places.map((place) => ({ ...place, live: true }))
   }
 
+  /** What an earlier process left, and the engine has on record already. */
+  adopt(slab: number, replicas: readonly SlabReplica[]): void {
+    this.#slabs[slab] = [...replicas]
+  }
+
   /** An empty place for a slab that is lost. @throws EBUSY: call again in a moment */
   replaceLost(slab: number, place: Omit<SlabReplica, 'live'>): void {
     this.#engine.replaceSlab(slab, mapping(place), 'lost')

@@ -12,6 +12,8 @@ import { Migration } from './migration.js'
 import { fits, placeSlabs } from './placement.js'
 import { Repair } from './repair.js'
 import { type SlabState, SlabTable } from './slab-table.js'
+import type { KeptVolume } from './state-folder.js'
+import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
 import { Turns } from './turns.js'
 import { VolumeServer } from './volume-server.js'
 
@@ -29,6 +31,10 @@ export interface VolumeOptions {
   readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
   /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
+  /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
+  readonly linger?: number
+  /** told when a server takes part, before anything is placed there: its index and session must be kept now */
+  readonly joined?: (servers: readonly VolumeServer[]) => void
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
@@ -71,26 +77,32 @@ export class Volume {
   readonly #calls = new Set<Promise<void>>()
   /** all lanes are there */
   #open = false
+  #leaving = false
   #closing: Promise<void> | undefined
 
-  private constructor(servers: VolumeServer[], slabSize: number, options: VolumeOptions) {
+  private constructor(
+    engine: BlockEngine,
+    servers: VolumeServer[],
+    context: Context,
+    options: VolumeOptions,
+  ) {
     this.size = options.size
     this.replicas = options.replicas ?? 1
     this.#options = options
     this.#progress = options.progress ?? (() => {})
     this.#servers = servers
-    this.#context = (servers[0] as VolumeServer).session.context
-    this.#protectionDomain = this.#context.allocateProtectionDomain()
-    this.engine = new BlockEngine({ ...options.engine, size: options.size, slabSize })
+    this.#context = context
+    this.#protectionDomain = context.allocateProtectionDomain()
+    this.engine = engine
     this.#table = new SlabTable(this.engine, this.replicas)
     const shared = { engine: this.engine, table: this.#table, servers, turns: new Turns() }
+    const size = (slabs: number) => formatSize(slabs * engine.slabSize)
     this.#repair = new Repair({
       ...shared,
       spares: options.spares ?? (this.replicas > 1 ? 1 : 0),
-      repaired: (slabs) => this.#progress(`${formatSize(slabs * slabSize)} of the volume repaired`),
+      repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
-    const size = (slabs: number) => formatSize(slabs * slabSize)
     this.migration = new Migration({
       ...shared,
       degraded: () => this.#repair.wake(),
@@ -115,28 +127,68 @@ export class Volume {
     try {
       for (const uris of options.servers) {
         progress(`connecting to ${uris.join(' or ')}`)
-        const session = await SwapServerSession.open(uris, {
-          ...options.access,
-          ...(options.signal === undefined ? {} : { signal: options.signal }),
-        })
+        const session = await SwapServerSession.open(uris, sessionOptions(options))
         servers.push(new VolumeServer(servers.length, uris, session))
       }
       const slabSize = commonSlabSize(servers.map(({ session }) => session))
       checkRoom(servers, options, slabSize)
-      const made = new Volume(servers, slabSize, options)
+      const context = (servers[0] as VolumeServer).session.context
+      const made = new Volume(makeEngine(options, slabSize), servers, context, options)
       volume = made
+      options.joined?.(servers)
       await made.#placeSlabs(slabSize)
-      for (const server of servers) made.#watch(server)
-      made.engine.on('serverFailed', ({ server, reason }) => made.#fail(server, reason))
-      for (let i = 0; i < options.lanes; i++) await made.#addLane(false)
-      if (servers.length > 1) await made.#addLane(true)
-      made.#open = true
-      made.#repair.wake()
+      await made.#addLanes()
+      made.#start()
       return made
     } catch (failure) {
       if (volume !== undefined) await volume.close()
       else await Promise.all(servers.map(({ session }) => session.close()))
       throw failure
+    }
+  }
+
+  /**
+   * Goes on with the volume of a process that has ended, or {@link leave left} it: its page map and slab map are in
+   * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
+   * waits for {@link start}.
+   * @throws Error when no server gives its session back; EBUSY: another process has the maps
+   */
+  static async takeOver(
+    options: VolumeOptions,
+    kept: KeptVolume,
+  ): Promise<{ volume: Volume; adopted: Adopted }> {
+    const { progress = () => {} } = options
+    const engine = makeEngine({ ...options, size: kept.size, replicas: kept.replicas }, kept.slabSize)
+    let volume: Volume | undefined
+    try {
+      const taken = await takeSessions(engine, kept.servers, sessionOptions(options), progress)
+      for (const { kept: server, reason } of taken.gone) {
+        engine.failServer(server.index, reason)
+        progress(`lost ${server.uris.join(' or ')}: ${reason}`)
+      }
+      const context = taken.resumed[0]?.session.context
+      if (context === undefined)
+        throw new Error('no server gave the session back: nothing of the volume is left')
+      const servers = serversOf(taken)
+      volume = new Volume(engine, servers, context, { ...options, size: kept.size, replicas: kept.replicas })
+      const adopted = adoptSlabs(engine, volume.#table, servers, taken)
+      // A server that cannot do it now is about to fail, and its session to end.
+      for (const [server, orphans] of adopted.orphans) await server.session.free(orphans).catch(() => {})
+      await volume.#addLanes()
+      return { volume, adopted }
+    } catch (failure) {
+      if (volume === undefined) await engine.close()
+      else await volume.leave()
+      throw failure
+    }
+  }
+
+  /** After {@link takeOver}, when the volume is in use again: repair begins, and servers that are gone are called. */
+  start(): void {
+    this.#start()
+    for (const server of this.#servers) {
+      const successor = this.#servers.some(({ index, uris }) => index > server.index && uris === server.uris)
+      if (server.failure !== undefined && server.uris.length > 0 && !successor) this.#call(server)
     }
   }
 
@@ -175,11 +227,18 @@ export class Volume {
         await Promise.all([this.#repair.close(), this.migration.close()])
         await Promise.all(this.#calls)
       } finally {
-        await Promise.all(this.#servers.map(({ session }) => session.close()))
+        const reached = this.#servers.filter((server) => server.reached)
+        await Promise.all(reached.map(({ session }) => (this.#leaving ? session.leave() : session.close())))
         this.#protectionDomain.close()
       }
     })()
     return this.#closing
+  }
+
+  /** Like {@link close}, but the sessions stay at the servers to linger, for {@link takeOver}. */
+  leave(timeout?: number): Promise<void> {
+    this.#leaving = true
+    return this.close(timeout)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -202,9 +261,23 @@ export class Volume {
       // In steps, so that a large volume shows its progress.
       if ((slab + 1) % 8 === 0 || slab + 1 === places.length)
         this.#progress(
-          `${formatSize((slab + 1) * slabSize)} of ${formatSize(places.length * slabSize)} allocated on ${this.#servers.map(({ session, slabs }) => `${session.uri}: ${slabs}`).join(', ')} slabs`,
+          `${formatSize((slab + 1) * slabSize)} of ${formatSize(places.length * slabSize)} allocated on ${this.#servers.map(({ uri, slabs }) => `${uri}: ${slabs}`).join(', ')} slabs`,
         )
     }
+  }
+
+  async #addLanes(): Promise<void> {
+    for (let i = 0; i < this.#options.lanes; i++) await this.#addLane(false)
+    if (this.#servers.length > 1) await this.#addLane(true)
+  }
+
+  #start(): void {
+    for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
+    this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
+    // What failed between the lanes' start and this line.
+    for (const index of this.engine.statistics().failedServers) this.#fail(index, 'it failed at the start')
+    this.#open = true
+    this.#repair.wake()
   }
 
   #watch(server: VolumeServer): void {
@@ -227,6 +300,10 @@ export class Volume {
     for (const listener of this.#onFailure)
       listener({ server, reason, degraded: bytes(degraded), lost: bytes(lost) })
     this.#repair.wake()
+    this.#call(server)
+  }
+
+  #call(server: VolumeServer): void {
     const call = this.#callBack(server).finally(() => this.#calls.delete(call))
     this.#calls.add(call)
   }
@@ -234,13 +311,14 @@ export class Volume {
   /** Calls a server that failed until it answers: it joins with a new index and empty memory. */
   async #callBack(gone: VolumeServer): Promise<void> {
     const { signal } = this.#ending
-    void gone.session.close().catch(() => {})
+    if (gone.reached) void gone.session.close().catch(() => {})
     let told: string | undefined
     while (await waited(RECALL_MS, signal)) {
       if (!this.#open) continue
       let session: SwapServerSession | undefined
       try {
-        session = await SwapServerSession.open(gone.uris, { ...this.#options.access, signal })
+        await endLingering(gone, { ...sessionOptions(this.#options), linger: 1, signal })
+        session = await SwapServerSession.open(gone.uris, { ...sessionOptions(this.#options), signal })
         if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
           throw new UsageError('it came back with another slab size or device')
         await this.#join(gone.uris, session)
@@ -267,6 +345,7 @@ export class Volume {
     const server = new VolumeServer(index, uris, session)
     server.failure = 'it is joining'
     this.#servers.push(server)
+    this.#options.joined?.(this.#servers)
     for (const { lane, ends } of this.#lanes)
       this.engine.connectServer(lane.index, index, await ends.connect(session))
     await this.engine.synchronize()
@@ -280,11 +359,31 @@ export class Volume {
   async #addLane(refills: boolean): Promise<void> {
     const ends = await LaneEnds.open(this.#context, this.#protectionDomain)
     const queuePairs = []
-    for (const { session, failure } of this.#servers)
-      queuePairs.push(failure === undefined ? await ends.connect(session) : null)
+    for (const server of this.#servers)
+      queuePairs.push(server.failure === undefined ? await ends.connect(server.session) : null)
     const resources = ends.resources(queuePairs)
     const lane = refills ? this.engine.addRefillLane(resources) : this.engine.addLane(resources)
     this.#lanes.push({ lane, ends })
+  }
+}
+
+function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionOptions {
+  return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
+}
+
+function makeEngine(options: VolumeOptions, slabSize: number): BlockEngine {
+  return new BlockEngine({ ...options.engine, size: options.size, slabSize })
+}
+
+/** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */
+async function endLingering({ uris, identity }: VolumeServer, options: SessionOptions): Promise<void> {
+  if (identity === undefined) return
+  try {
+    const old = await SwapServerSession.resume(uris, identity, options)
+    await old.close()
+  } catch (failure) {
+    // ENOENT, as a rule: it has ended.
+    if (!(failure instanceof SwapServerError && failure.code === 'ENOENT')) throw failure
   }
 }
 

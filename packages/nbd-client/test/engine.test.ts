@@ -3,13 +3,8 @@ import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import {
-  BlockEngine,
-  closeDescriptor,
-  type EngineEvent,
-  kernelDevice,
-  protectProcess,
-} from '../src/engine.js'
+import { BlockEngine, type EngineEvent } from '../src/engine.js'
+import { closeDescriptor, kernelDevice, protectProcess } from '../src/kernel.js'
 import { Client, DISCONNECT, FLUSH, MIB, READ, setup, socketPath, TRIM, WRITE } from './fixture.js'
 
 const EINVAL = 22

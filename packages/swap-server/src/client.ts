@@ -8,7 +8,13 @@ import {
   type QueuePairOptions,
 } from '@rdmakit/verbs'
 import { Proving } from './authentication.js'
-import { control, dataConnectionData, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION } from './protocol.js'
+import {
+  control,
+  dataConnectionData,
+  MAX_LISTED_SLABS,
+  MAX_SLABS_PER_REQUEST,
+  PROTOCOL_VERSION,
+} from './protocol.js'
 import type { Key } from './secret-file.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 
@@ -46,6 +52,11 @@ export interface SessionOptions {
   readonly heartbeatInterval?: number
   /** milliseconds without an answer after which the server counts as lost, default 3000 */
   readonly heartbeatTimeout?: number
+  /**
+   * milliseconds that the session, with its slabs, should outlive this process or the connection, so that
+   * {@link SwapServerSession.resume} finds it; the server may grant less; default 0
+   */
+  readonly linger?: number
   readonly signal?: AbortSignal
 }
 
@@ -61,9 +72,18 @@ export interface SessionLimits {
   readonly operations: number
 }
 
+/** What names a session to {@link SwapServerSession.resume}. Keep it as secret as the slabs' contents. */
+export interface SessionIdentity {
+  /** of the server: another one has other, empty memory */
+  readonly epoch: string
+  readonly session: number
+  readonly token: Uint8Array
+}
+
 /** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
 const ALLOCATE_TIMEOUT_MS = 60_000
 const REQUEST_TIMEOUT_MS = 5_000
+const GOODBYE_TIMEOUT_MS = 2_000
 
 /** A client's session with a swap-server: allocate slabs, open data connections, hear of its loss. */
 export class SwapServerSession {
@@ -72,14 +92,18 @@ export class SwapServerSession {
   /** bytes */
   readonly slabSize: number
   readonly totalSlabs: number
+  /** milliseconds that the session outlives the connection, as the server granted */
+  readonly linger: number
   /** settles once with the reason why the session ended; never rejects */
   readonly lost: Promise<string>
   readonly #control: RingConnection
+  readonly #session: number
   readonly #token: Uint8Array
   readonly #lost = deferred<string>()
   readonly #data = new Set<ConnectionId>()
   #heartbeat: NodeJS.Timeout | undefined
   #closed = false
+  #isLost = false
   #freeSlabs: number
   #limits: SessionLimits
   #use: () => SessionUse = () => ({ bytes: 0, operations: 0 })
@@ -95,6 +119,8 @@ export class SwapServerSession {
     this.totalSlabs = Number(hello.totalSlabs)
     this.#freeSlabs = Number(hello.freeSlabs)
     this.#limits = limitsOf(hello.limits)
+    this.linger = hello.lingerMs ?? 0
+    this.#session = Number(hello.session ?? 0)
     this.#token = hello.token ?? new Uint8Array()
     this.lost = this.#lost.promise
     this.onServerRequest(MOVES_NOTHING)
@@ -105,11 +131,34 @@ export class SwapServerSession {
    * Opens a session with the first of `uris` that answers: the addresses of one server.
    * @throws the last address's VerbsError when none does
    */
-  static async open(uris: readonly string[], options: SessionOptions = {}): Promise<SwapServerSession> {
+  static open(uris: readonly string[], options: SessionOptions = {}): Promise<SwapServerSession> {
+    return SwapServerSession.#openAny(uris, undefined, options)
+  }
+
+  /**
+   * Takes up a session that lingers, or that another process still has: it has the same slabs, with the same
+   * keys. The old process's data connections are gone when this resolves, and what it had posted has landed
+   * or never will.
+   * @throws SwapServerError ENOENT: the session has ended, or the server was restarted (its memory is empty then);
+   *   VerbsError when no address answers
+   */
+  static resume(
+    uris: readonly string[],
+    identity: SessionIdentity,
+    options: SessionOptions = {},
+  ): Promise<SwapServerSession> {
+    return SwapServerSession.#openAny(uris, identity, options)
+  }
+
+  static async #openAny(
+    uris: readonly string[],
+    identity: SessionIdentity | undefined,
+    options: SessionOptions,
+  ): Promise<SwapServerSession> {
     let failure: unknown
     for (const uri of uris) {
       try {
-        return await SwapServerSession.#openOne(uri, options)
+        return await SwapServerSession.#openOne(uri, identity, options)
       } catch (reason) {
         options.signal?.throwIfAborted()
         failure = reason
@@ -118,13 +167,19 @@ export class SwapServerSession {
     throw failure
   }
 
-  static async #openOne(uri: string, options: SessionOptions): Promise<SwapServerSession> {
+  static async #openOne(
+    uri: string,
+    identity: SessionIdentity | undefined,
+    options: SessionOptions,
+  ): Promise<SwapServerSession> {
     const connection = await RingConnection.connect(
       uri,
       options.signal === undefined ? {} : { signal: options.signal },
     )
     try {
-      const hello = await greet(connection, options)
+      const hello = await greet(connection, identity, options)
+      if (identity !== undefined && (hello.resumed !== true || hello.epoch !== identity.epoch))
+        throw new SwapServerError('ENOENT', 'the server was restarted and its memory is empty')
       const session = new SwapServerSession(uri, connection, hello)
       session.#startHeartbeat(options.heartbeatInterval ?? 1_000, options.heartbeatTimeout ?? 3_000)
       return session
@@ -132,6 +187,11 @@ export class SwapServerSession {
       void connection.close()
       throw failure
     }
+  }
+
+  /** For {@link resume}, by this process or the next. */
+  get identity(): SessionIdentity {
+    return { epoch: this.epoch, session: this.#session, token: this.#token }
   }
 
   /** slabs that the server can still lend, as it said last: with hello and each heartbeat */
@@ -195,6 +255,21 @@ export class SwapServerSession {
     this.#control.handle((request) => answerServer(request.copy(), marking))
   }
 
+  /** The session's slabs, ascending by id: what a client that has resumed it finds there. */
+  async list(): Promise<RemoteSlab[]> {
+    const slabs: RemoteSlab[] = []
+    for (;;) {
+      const { list } = await this.#ask({ list: { after: slabs.at(-1)?.id ?? 0 } })
+      const page = (list?.slabs ?? []).map((slab) => remoteSlab(slab, this.slabSize))
+      for (const slab of page) {
+        if (slab.id <= (slabs.at(-1)?.id ?? 0))
+          throw new SwapServerError('EPROTO', 'the server listed slabs out of order')
+        slabs.push(slab)
+      }
+      if (page.length < MAX_LISTED_SLABS) return slabs
+    }
+  }
+
   async query(): Promise<control.QueryReply.$Properties> {
     const { query } = await this.#ask({ query: {} })
     if (!query) throw new SwapServerError('EPROTO', 'the server did not answer the query')
@@ -219,17 +294,36 @@ export class SwapServerSession {
     }
   }
 
-  /** Ends the session; the server frees its slabs. Idempotent. */
+  /**
+   * Ends the session; the server frees its slabs, at once if it can be told, else when it has lingered.
+   * Idempotent.
+   */
   async close(): Promise<void> {
+    if (this.#closed) return
+    clearInterval(this.#heartbeat)
+    this.#closed = true
+    if (this.linger > 0 && !this.#isLost) {
+      // A server that does not answer frees them later.
+      await this.#ask({ goodbye: {} }, GOODBYE_TIMEOUT_MS).catch(() => {})
+    }
+    await this.#disconnect('the session was closed')
+  }
+
+  /** Ends the connections and leaves the session, with its slabs, to linger for {@link resume}. Idempotent. */
+  async leave(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
     clearInterval(this.#heartbeat)
+    await this.#disconnect('the session was left')
+  }
+
+  async #disconnect(reason: string): Promise<void> {
     for (const id of [...this.#data]) {
       id.disconnect()
       id.close()
     }
     await this.#control.close()
-    this.#lost.resolve('the session was closed')
+    this.#lost.resolve(reason)
   }
 
   #ask(request: control.Request.$Properties, timeout = REQUEST_TIMEOUT_MS): Promise<control.Response> {
@@ -244,6 +338,7 @@ export class SwapServerSession {
   }
 
   #lose(reason: string): void {
+    this.#isLost = true
     clearInterval(this.#heartbeat)
     this.#lost.resolve(reason)
   }
@@ -274,13 +369,20 @@ export class SwapServerSession {
  */
 async function greet(
   connection: RingConnection,
-  { client, tenant = '', key }: SessionOptions,
+  identity: SessionIdentity | undefined,
+  { client, linger = 0, tenant = '', key }: SessionOptions,
 ): Promise<control.HelloReply.$Properties> {
   const proving = key === undefined ? undefined : new Proving(tenant, typeof key === 'function' ? key() : key)
-  const hello = { version: PROTOCOL_VERSION, client: client ?? `pid ${process.pid}`, tenant }
+  const hello = {
+    version: PROTOCOL_VERSION,
+    client: client ?? `pid ${process.pid}`,
+    tenant,
+    lingerMs: linger,
+    ...(identity && { resume: { session: identity.session, token: identity.token } }),
+  }
   let response = await ask(connection, { hello: { ...hello, ...proving?.introduction } }, REQUEST_TIMEOUT_MS)
   if (response.challenge) {
-    const proof = proving?.answer(response.challenge, 0)
+    const proof = proving?.answer(response.challenge, identity?.session ?? 0)
     if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a challenge that is none')
     response = await ask(connection, { proof }, REQUEST_TIMEOUT_MS)
   }

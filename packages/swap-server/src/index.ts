@@ -1,6 +1,7 @@
 export { type Actor, type AuditEvent, AuditLog } from './audit.js'
 export {
   type RemoteSlab,
+  type SessionIdentity,
   type SessionLimits,
   type SessionOptions,
   type SessionUse,

@@ -26,6 +26,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("laneRequirements", lane_requirements);
   add("createEngine", create_engine);
   add("exportFlags", export_flags);
+  add("lookUpSlab", look_up_slab);
   add("mapSlab", map_slab);
   add("replaceSlab", replace_slab);
   add("addReplica", add_replica);
@@ -45,6 +46,9 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("listenUnix", listen_unix);
   add("listenTcp", listen_tcp);
   add("attachSocketpair", attach_socketpair);
+  add("attachSocket", attach_socket);
+  add("yieldLane", yield_lane);
+  add("lockFile", lock_file);
   add("statistics", statistics);
   add("setLimits", set_limits);
   add("usage", usage);

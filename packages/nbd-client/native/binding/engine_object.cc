@@ -75,6 +75,11 @@ Napi::Object describe(Napi::Env env, const Event& event) {
       object.Set("server", event.server);
       object.Set("page", static_cast<double>(event.page));
       break;
+    case Event::Type::lane_yielded:
+      object.Set("type", "laneYielded");
+      object.Set("lane", event.lane);
+      object.Set("descriptor", event.descriptor);
+      break;
   }
   return object;
 }
@@ -120,6 +125,7 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.checksums = from.Get("checksums").ToBoolean();
   options.volume.checksum_file = to_string(from.Get("pageChecksums"), "pageChecksums");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
+  options.volume.slab_map_file = to_string(from.Get("slabMap"), "slabMap");
   options.volume.prefault = from.Get("prefault").ToBoolean();
   options.exports = to_exports(from.Get("exports"));
   options.tls = to_tls(from.Get("tls").As<Napi::Object>());

@@ -30,6 +30,7 @@ Engine& to_engine(const Napi::Value& value);
 // The functions of src/native.ts.
 Napi::Value create_engine(const Napi::CallbackInfo& info);
 Napi::Value export_flags(const Napi::CallbackInfo& info);
+Napi::Value look_up_slab(const Napi::CallbackInfo& info);
 void map_slab(const Napi::CallbackInfo& info);
 void replace_slab(const Napi::CallbackInfo& info);
 void add_replica(const Napi::CallbackInfo& info);
@@ -49,6 +50,8 @@ void fail_server(const Napi::CallbackInfo& info);
 void listen_unix(const Napi::CallbackInfo& info);
 Napi::Value listen_tcp(const Napi::CallbackInfo& info);
 Napi::Value attach_socketpair(const Napi::CallbackInfo& info);
+void attach_socket(const Napi::CallbackInfo& info);
+void yield_lane(const Napi::CallbackInfo& info);
 Napi::Value close_engine(const Napi::CallbackInfo& info);
 Napi::Value statistics(const Napi::CallbackInfo& info);
 void set_limits(const Napi::CallbackInfo& info);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "binding/convert.h"
+#include "kernel/lock_file.h"
 #include "kernel/netlink.h"
 #include "kernel/swap_safety.h"
 
@@ -45,6 +46,12 @@ Napi::Value protect_process(const Napi::CallbackInfo& info) {
     result.Set(result.Length(), each);
   }
   return result;
+}
+
+Napi::Value lock_file(const Napi::CallbackInfo& info) {
+  int descriptor = -1;
+  check(info.Env(), nbd::lock_file(to_string(info[0], "path"), descriptor), "lockFile", "");
+  return Napi::Number::New(info.Env(), descriptor);
 }
 
 void close_descriptor(const Napi::CallbackInfo& info) {

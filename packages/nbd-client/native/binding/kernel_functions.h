@@ -6,6 +6,7 @@
 namespace rdmakit::nbd::binding {
 
 Napi::Value protect_process(const Napi::CallbackInfo& info);
+Napi::Value lock_file(const Napi::CallbackInfo& info);
 void close_descriptor(const Napi::CallbackInfo& info);
 Napi::Value kernel_connect(const Napi::CallbackInfo& info);
 void kernel_reconfigure(const Napi::CallbackInfo& info);

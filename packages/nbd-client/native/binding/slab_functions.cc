@@ -58,6 +58,26 @@ void map_slab(const Napi::CallbackInfo& info) {
   check(info.Env(), error, "mapSlab", explain(error));
 }
 
+Napi::Value look_up_slab(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  SlabPlace place;
+  bool ever = false;
+  const int error = to_engine(info[0]).volume().look_up(to_uint32(info[1], "slab"), place, ever);
+  check(env, error, "lookUpSlab", explain(error));
+  if (!ever) return env.Null();
+  Napi::Array replicas = Napi::Array::New(env, place.count);
+  for (uint32_t i = 0; i < place.count; i++) {
+    const Replica& replica = place.replicas[i];
+    Napi::Object each = Napi::Object::New(env);
+    each.Set("server", static_cast<uint32_t>(replica.server));
+    each.Set("remoteKey", replica.remote_key);
+    each.Set("address", Napi::BigInt::New(env, replica.address));
+    each.Set("live", replica.live);
+    replicas.Set(i, each);
+  }
+  return replicas;
+}
+
 void replace_slab(const Napi::CallbackInfo& info) {
   const Replica place = to_replica(info[2]);
   const int error = to_engine(info[0]).volume().replace_slab(

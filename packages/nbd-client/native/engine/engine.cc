@@ -320,6 +320,7 @@ int Engine::close(uint64_t timeout_ns) {
   if (stuck_) return ETIMEDOUT;
   for (uint32_t i = 0; i < lanes; i++) lanes_[i]->drop_resources();
   if (refill_lane_ != nullptr) refill_lane_->drop_resources();
+  volume_.unlock_files();
   return 0;
 }
 

@@ -89,6 +89,10 @@ class Engine final : private Acceptor::Host {
   int listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
                  std::string& why);
   int attach_socketpair(uint32_t lane, int& descriptor);
+  // A duplicate of a socket in transmission phase, from where another process left it. EBUSY.
+  int attach_socket(uint32_t lane, int descriptor, std::string& why);
+  // The lane finishes what it has read and gives its socket away: event lane_yielded. EAGAIN: call again.
+  int yield_lane(uint32_t lane);
   // Blocks; a second caller waits for the first. ETIMEDOUT: a lane did not end, or its device kept work
   // requests; see Closer.
   int close(uint64_t timeout_ns);

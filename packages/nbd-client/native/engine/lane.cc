@@ -224,6 +224,7 @@ void Lane::loop() {
     if (refill_ != nullptr) moved |= step_refill();
     rdma_.check_deadlines(now_);
     if (!connection_.is_open() && connection_.socket() >= 0) end_connection();
+    if (yielding_ && (!connection_.is_open() || connection_.may_part())) hand_over();
     if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
         rdma_.outstanding() == 0)
       become_idle();
@@ -404,6 +405,9 @@ void Lane::take_commands() {
       emit(Event::Type::connection_opened, "");
     } else if (command.type == Command::Type::refill) {
       refill_->begin(command.slab, command.server);
+    } else if (command.type == Command::Type::yield) {
+      yielding_ = true;
+      connection_.yield();
     } else {
       rdma_.connect(command.server, QpRef(command.qp), MrRef(command.mr));
       command.qp->release(command.qp);

@@ -69,6 +69,8 @@ class Lane final : private OperationListener {
   int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
   // The refill lane's only. EAGAIN: the mailbox is full.
   int refill(uint32_t slab, uint32_t server);
+  // See hand_over.cc. EAGAIN: the mailbox is full.
+  int yield();
   void wake();
   // Answer what is there until `deadline` (ns), then end the connection and flush the queue pairs.
   void stop(uint64_t deadline);
@@ -89,7 +91,7 @@ class Lane final : private OperationListener {
 
  private:
   struct Command {
-    enum class Type : uint8_t { attach, connect, refill } type;
+    enum class Type : uint8_t { attach, connect, refill, yield } type;
     int socket;
     uint32_t server;
     uint32_t slab;
@@ -112,6 +114,7 @@ class Lane final : private OperationListener {
   void drain_channel();
   void end_connection();
   void become_idle();
+  void hand_over();
   bool announce_stop();
   bool may_exit(uint64_t now);
   void emit(Event::Type type, const char* reason, uint32_t server = 0);
@@ -140,6 +143,7 @@ class Lane final : private OperationListener {
   uint32_t watched_events_ = 0;  // and what for
   LaneClock clock_;
   uint64_t now_ = 0;
+  bool yielding_ = false;
   bool look_ = false;  // at the socket: there may be something
   uint64_t looked_at_ = 0;
   bool announced_stop_ = false;

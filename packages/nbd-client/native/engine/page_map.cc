@@ -1,9 +1,6 @@
 #include "engine/page_map.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
@@ -49,7 +46,8 @@ PageMap::~PageMap() {
   if (mapping_ != nullptr) munmap(mapping_, mapped_);
 }
 
-int PageMap::open(uint64_t pages, const std::string& file, bool prefault) {
+int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
+                  const std::function<void(uint64_t page)>& left_claimed) {
   pages_ = pages;
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
   const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
@@ -60,37 +58,24 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault) {
     words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
     return 0;
   }
-  if (const int error = map_file(file, bytes); error != 0) return error;
-  if (prefault) madvise(mapping_, mapped_, MADV_POPULATE_WRITE);
-  words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(mapping_) + kPage);
+  if (const int error = open_file(file, bytes); error != 0) return error;
+  if (prefault) madvise(file_.memory(), file_.bytes(), MADV_POPULATE_WRITE);
+  words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(file_.memory()) + kPage);
   for (uint64_t i = 0; i < words; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);
     const uint64_t claimed = equal(word, PageState::claimed, kLow);
-    if (claimed != 0) words_[i].store(word | claimed, std::memory_order_relaxed);  // 10 -> 11
+    if (claimed == 0) continue;
+    words_[i].store(word ^ claimed * 3, std::memory_order_relaxed);  // 10 -> 01
+    for (uint64_t left = claimed; left != 0; left &= left - 1)
+      left_claimed(i * kPerWord + static_cast<uint64_t>(std::countr_zero(left)) / 2);
   }
   return 0;
 }
 
-int PageMap::map_file(const std::string& file, size_t bytes) {
-  file_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file_) return errno;
-  if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
-  struct stat status;
-  if (fstat(file_.get(), &status) != 0) return errno;
-  const size_t total = kPage + bytes;
-  const bool fresh = status.st_size == 0;
-  if (fresh) {
-    // Real blocks now: a write to a hole on a full tmpfs would be SIGBUS on the page path.
-    if (const int error = posix_fallocate(file_.get(), 0, static_cast<off_t>(total)); error != 0)
-      return error;
-  } else if (static_cast<size_t>(status.st_size) != total) {
-    return EINVAL;
-  }
-  void* mapping = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-  if (mapping == MAP_FAILED) return errno;
-  mapping_ = mapping;
-  mapped_ = total;
-  auto* header = static_cast<FileHeader*>(mapping_);
+int PageMap::open_file(const std::string& file, size_t bytes) {
+  bool fresh = false;
+  if (const int error = file_.open(file, kPage + bytes, false, fresh); error != 0) return error;
+  auto* header = static_cast<FileHeader*>(file_.memory());
   if (fresh) *header = {kFileMagic, pages_};
   return header->magic == kFileMagic && header->pages == pages_ ? 0 : EINVAL;
 }

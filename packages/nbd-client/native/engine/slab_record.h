@@ -83,7 +83,7 @@ class SlabRecord {
   void close() { phase_.store(SlabPhase::closing); }
   // False: a lane has reopened it. Else end_mapping() follows.
   bool vacate() { return move(SlabPhase::closing, SlabPhase::mapping); }
-  // What a process that died has left in a file.
+  // What a process that died has left in a file is brought to an end.
   void settle_phase() {
     phase_.store(read().count > 0 || phase() > SlabPhase::mapping ? SlabPhase::mapped : SlabPhase::vacant);
   }

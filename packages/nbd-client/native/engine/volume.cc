@@ -29,15 +29,28 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   exported_.flags = kFlagHasFlags | kFlagSendFlush | kFlagSendFua | kFlagSendTrim | kFlagSendWriteZeroes |
                     kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
   if (options.read_only) exported_.flags |= kFlagReadOnly;
-  int error = slabs_.open(slab_count_, options.prefault);
+  int error = slabs_.open(slab_count_, options.slab_map_file);
   if (error == 0 && thin_) error = cleared_.open(slab_count_, options.prefault);
-  if (error != 0) return error;
-  error = pages_.open(options.size / kPage, options.page_map_file, options.prefault);
+  if (error != 0) {
+    why = std::string("slab map: ") + strerror(error);
+    return error;
+  }
+  mapped_ = slabs_.settle_phases(slab_count_);
+  for (uint32_t server = 0; server < kMaxServers; server++) failed_[server] = slabs_.recorded_failure(server);
+  if (options.checksums) {
+    // The file of a thin volume has the size of all its pages and the blocks of those written.
+    error = checksums_.open(options.size / kPage, options.checksum_file, thin_, options.prefault);
+    if (error != 0) {
+      why = std::string("page checksums: ") + strerror(error);
+      return error;
+    }
+  }
+  error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
+    checksums_.forget(page, 1);
+    if (phase(page * kPage) == SlabPhase::vacant) pages_.clear_until_claimed(page, 1);  // was to get a place
+  });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = std::string("page map: ") + strerror(error);
-  if (error != 0 || !options.checksums) return error;
-  error = checksums_.open(options.size / kPage, options.checksum_file, false, options.prefault);
-  if (error != 0) why = std::string("page checksums: ") + strerror(error);
   return error;
 }
 
@@ -193,8 +206,17 @@ int Volume::idle(uint32_t slab, uint64_t now, uint64_t& nanoseconds) const {
   return 0;
 }
 
+int Volume::look_up(uint32_t slab, SlabPlace& place, bool& ever) const {
+  if (slab >= slab_count_) return EINVAL;
+  place = slabs_[slab].read();
+  ever = slabs_[slab].phase() != SlabPhase::vacant;
+  return 0;
+}
+
 bool Volume::fail(uint32_t server) {
-  if (server >= kMaxServers || failed_[server].exchange(true)) return false;
+  if (server >= kMaxServers) return false;
+  slabs_.record_failure(server);
+  if (failed_[server].exchange(true)) return false;
   failures_.fetch_add(1);
   return true;
 }

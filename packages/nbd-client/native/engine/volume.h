@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -18,6 +17,7 @@
 #include "engine/page_bits.h"
 #include "engine/page_checksums.h"
 #include "engine/page_map.h"
+#include "engine/slab_map.h"
 #include "engine/slab_record.h"
 #include "engine/slab_use.h"
 #include "engine/spare_places.h"
@@ -33,6 +33,7 @@ struct VolumeOptions {
   bool thin = false;  // slabs get their places when they are first written
   std::string page_map_file;
   std::string checksum_file;
+  std::string slab_map_file;
   bool prefault = false;
 };
 
@@ -142,8 +143,16 @@ class Volume {
   uint32_t spares() const { return spares_.size(); }
   uint32_t mapped() const { return mapped_.load(std::memory_order_relaxed); }
   uint64_t count_pages(PageState state) const;
-  // True for the first caller.
+  // Where it is; not mapped: nowhere yet, or lost (`ever` then). EINVAL: out of range.
+  int look_up(uint32_t slab, SlabPlace& place, bool& ever) const;
+  // True for the first caller. On record before anything is answered without that server.
   bool fail(uint32_t server);
+  // Nobody uses the volume any more: another process may have its files.
+  void unlock_files() {
+    slabs_.unlock();
+    pages_.unlock();
+    checksums_.unlock();
+  }
   uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
 
  private:
@@ -154,7 +163,7 @@ class Volume {
   Export exported_;
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
-  LazyArray<SlabRecord> slabs_;
+  SlabMap slabs_;
   std::mutex control_;  // one writer of records at a time; lanes never take it
   SlabUse use_;
   PageMap pages_;
