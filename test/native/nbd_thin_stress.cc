@@ -194,7 +194,7 @@ constexpr int kOperations = 600;
 constexpr int kOperations = 3000;
 #endif
 constexpr uint32_t kWriters = 4;
-constexpr uint32_t kPagesEach = 3;
+constexpr uint32_t kPagesEach = 1;
 
 // 3. Few pages in each slab, written and trimmed by writers who each know their own; slabs become empty and
 // full all the time. With fewer places than slabs, WRITEs also wait for what others give back, and may do so

@@ -25,6 +25,8 @@ export interface AttachOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
+  /** take memory of the servers as it is written, see VolumeOptions.thin */
+  readonly thin: boolean
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
@@ -142,6 +144,11 @@ async function takeOver(
     )
   if (kept.size !== options.size) throw differs('--size', kept.size)
   if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)
+  if ((kept.thin ?? false) !== options.thin)
+    throw differs(
+      'memory',
+      kept.thin ? 'taken as it is written (--thin)' : 'taken at the start (without --thin)',
+    )
   if (options.device !== undefined && deviceIndex(options.device) !== device.index)
     throw differs('--device', path)
   say(`taking over ${path}`)
@@ -185,6 +192,7 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    thin: options.thin,
     access: options.access,
     signal: options.signal,
     progress: say,

@@ -3,8 +3,9 @@ import { type ClientStatus, runningClients } from './runtime.js'
 import { totals } from './session-log.js'
 
 /** `16 mapped`, `13 mapped, 2 degraded, 1 refilling (43%)`. */
-function slabsOf({ slabs, statistics: { refill } }: ClientStatus): string {
-  const parts = Object.entries(slabs)
+function slabsOf({ slabs, thin, statistics: { refill } }: ClientStatus): string {
+  const states = { ...slabs, ...(thin && { unmapped: thin.unmapped, spare: thin.spares }) }
+  const parts = Object.entries(states)
     .filter(([, count]) => count > 0)
     .map(([state, count]) => `${count} ${state}`)
   const progress = refill?.active ? ` (${Math.floor((100 * refill.pagesDone) / refill.pages)}%)` : ''
