@@ -90,6 +90,8 @@ async function checkKernel(device: string | undefined): Promise<void> {
  * @returns the process's exit status
  */
 export async function attach(options: AttachOptions): Promise<number> {
+  if (options.swap && options.thin)
+    say('warning: swap on a thin volume: a page that is swapped out is lost when no server has memory left')
   if (options.state === undefined) return await attachNew(options, undefined)
   if (options.acknowledge === 'one')
     throw new UsageError(

@@ -46,8 +46,8 @@ class VolumeProcess {
   #cookie = 0n
   #wake = () => {}
 
-  constructor(replicas: number) {
-    const given = { state, servers: servers.map(({ uri }) => [uri]), size: SIZE, lanes: LANES, replicas }
+  constructor(replicas: number, thin = false) {
+    const given = { state, servers: servers.map(({ uri }) => [uri]), size: SIZE, lanes: LANES, replicas, thin }
     this.process = spawn(process.execPath, [PROGRAM, JSON.stringify(given)], {
       stdio: ['ignore', 'pipe', 'inherit', 'pipe', 'pipe'],
     })
@@ -200,12 +200,17 @@ const ADDRESSES = {
 describe.each(Object.entries(ADDRESSES))(
   'a process killed in the middle of writes, over %s',
   (_, address) => {
-    it.each([1, 2])(
-      'is followed by others without a wrong page, with %i replicas',
-      async (replicas) => {
+    it.each([
+      [1, false],
+      [2, false],
+      [1, true],
+      [2, true],
+    ])(
+      'is followed by others without a wrong page, with %i replicas, thin: %s',
+      async (replicas, thin) => {
         for (let i = 0; i < replicas; i++) await serve(address())
         const workload = new Workload()
-        let volume = new VolumeProcess(replicas)
+        let volume = new VolumeProcess(replicas, thin)
         await volume.ready()
         for (const file of ['volume.json', 'slabs.map', 'pages.map', 'lock'])
           expect(statSync(join(state, file)).mode & 0o777).toBe(0o600)
@@ -214,7 +219,7 @@ describe.each(Object.entries(ADDRESSES))(
           await eventually(() => workload.written > round * 300)
           await volume.end('SIGKILL')
           await running
-          volume = new VolumeProcess(replicas)
+          volume = new VolumeProcess(replicas, thin)
           expect(await volume.ready()).toMatch(/^degraded 0 lost 0$/m)
           await workload.repeat(volume)
           expect(await workload.verify(volume)).toBe(0)

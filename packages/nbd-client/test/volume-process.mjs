@@ -5,11 +5,11 @@ import { StateFolder } from '../dist/state-folder.js'
 import { Volume } from '../dist/volume.js'
 import { VolumeKeeper } from '../dist/volume-keeper.js'
 
-const { state, servers, size, lanes, replicas } = JSON.parse(process.argv[2])
+const { state, servers, size, lanes, replicas, thin } = JSON.parse(process.argv[2])
 const folder = StateFolder.open(state)
 const kept = folder.read()
-const keeper = new VolumeKeeper(folder, { size, replicas }, kept)
-const options = { servers, size, lanes, replicas, ...keeper.options(60_000) }
+const keeper = new VolumeKeeper(folder, { size, replicas, thin }, kept)
+const options = { servers, size, lanes, replicas, thin, ...keeper.options(60_000) }
 let volume
 if (kept === undefined) {
   volume = await Volume.open(options)
