@@ -7,6 +7,7 @@ import {
   parseSize,
   parseSizeInUnits,
   readKeyFile,
+  watchSeconds,
   withExitStatus,
 } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
@@ -306,10 +307,11 @@ program
 program
   .command('status')
   .description('Show the running nbd-clients of this machine.')
-  .option('--json', 'as a JSON array', false)
-  .action(async (options: { json: boolean }) => {
-    const { printStatus } = await import('./status.js')
-    await printStatus(options.json)
+  .option('--json', 'as a JSON array; with --watch one each line', false)
+  .option('--watch [seconds]', 'again and again, each second or as often as said', watchSeconds)
+  .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
+    const { printClientStatus } = await import('./status.js')
+    await printClientStatus({ json, seconds: watch === true ? 1 : watch })
   })
 
 program.parseAsync().then(

@@ -19,6 +19,8 @@ export interface ClientStatus {
   /** of a thin volume: slabs that have no memory, places ready for them, and slabs that gave theirs back */
   readonly thin?: { readonly unmapped: number; readonly spares: number; readonly given: number }
   readonly servers: readonly {
+    /** of this incarnation, in `statistics.servers` */
+    index: number
     uri: string
     /** that the volume has there */
     slabs: number

@@ -47,7 +47,14 @@ class VolumeProcess {
   #wake = () => {}
 
   constructor(replicas: number, thin = false) {
-    const given = { state, servers: servers.map(({ uri }) => [uri]), size: SIZE, lanes: LANES, replicas, thin }
+    const given = {
+      state,
+      servers: servers.map(({ uri }) => [uri]),
+      size: SIZE,
+      lanes: LANES,
+      replicas,
+      thin,
+    }
     this.process = spawn(process.execPath, [PROGRAM, JSON.stringify(given)], {
       stdio: ['ignore', 'pipe', 'inherit', 'pipe', 'pipe'],
     })

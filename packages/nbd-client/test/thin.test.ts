@@ -129,6 +129,20 @@ describe('a thin volume', () => {
     client.close()
   })
 
+  it('gives places that hold nothing first when a server wants its memory back', async () => {
+    const { server, uri } = await serve(12)
+    const other = await serve(12)
+    await using volume = await open([uri, other.uri], { size: 4 * MIB, replicas: 2 })
+    const client = new Client(volume.engine.attachSocketpair(0))
+    expect(await write(client, 0, 1)).toBe(0)
+    await eventually(() => volume.thin?.spares === 3 && mapped(volume) === 1)
+    const outcome = await server.lending.hold({ bytes: 3 * MIB, duration: 60_000, patience: 15_000 })
+    expect(outcome).toMatchObject({ asked: 3, freed: 3 })
+    expect(volume.migration.moved).toBe(0)
+    expect(await valueAt(client, 0)).toBe(1)
+    client.close()
+  })
+
   it('is refused only without a server for each replica, or without any memory', async () => {
     const { uri } = await serve(1)
     await using volume = await open([uri], { size: 2 * MIB })
