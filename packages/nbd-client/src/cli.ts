@@ -305,6 +305,34 @@ program
   })
 
 program
+  .command('upgrade')
+  .argument('[device]', 'e.g. /dev/nbd0; default the one that is attached')
+  .argument(
+    '[command...]',
+    'after --: the new command line, nbd-client attach … --state …; default the old one',
+  )
+  .description(
+    'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
+  )
+  .addHelpText(
+    'after',
+    `
+Examples:
+  nbd-client upgrade
+  nbd-client upgrade /dev/nbd0 -- /opt/rdmakit-2/bin/nbd-client attach --server rdma://10.0.0.1:7471 \\
+    --size 4G --swap --state /run/rdmakit/swap0
+
+If the new process fails, the old one goes on, and the exit status is 1.`,
+  )
+  .action(async (device: string | undefined, command: string[]) => {
+    const { upgrade } = await import('./upgrade.js')
+    const done = await upgrade(device, command.length === 0 ? undefined : command)
+    process.stdout.write(
+      `upgraded ${done.device}: process ${done.pid} goes on, requests waited ${done.pause} ms\n`,
+    )
+  })
+
+program
   .command('status')
   .description('Show the running nbd-clients of this machine.')
   .option('--json', 'as a JSON array; with --watch one each line', false)

@@ -12,9 +12,10 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { ConfigurationError, EXIT, ExitError, type SessionIdentity } from '@rdmakit/swap-server'
-import { lockFile } from './kernel.js'
+import { closeDescriptor, lockFile } from './kernel.js'
 
-/** Version of volume.json. */
+const VOLUME = 'volume.json'
+/** of it */
 const VERSION = 1
 
 /** A server of the volume as volume.json has it; its index is the one that the slab map uses. */
@@ -81,6 +82,21 @@ export class StateFolder {
     }
   }
 
+  /** One whose lock another process has handed over. */
+  static inherit(path: string, lock: number): StateFolder {
+    return new StateFolder(path, lock)
+  }
+
+  /** What a folder that another process has locked holds now. @throws as {@link read} */
+  static look(path: string): KeptVolume | undefined {
+    return readVolume(join(path, VOLUME))
+  }
+
+  /** Of the lock: whoever has it open has the folder. */
+  get lock(): number {
+    return this.#lock
+  }
+
   get pageMap(): string {
     return join(this.path, 'pages.map')
   }
@@ -95,20 +111,7 @@ export class StateFolder {
 
   /** @returns undefined when nothing is kept @throws ConfigurationError that says what is wrong with volume.json */
   read(): KeptVolume | undefined {
-    let text: string
-    try {
-      text = readFileSync(this.#volume, 'utf8')
-    } catch (failure) {
-      if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
-      throw failure
-    }
-    try {
-      return parseVolume(text)
-    } catch (failure) {
-      throw new ConfigurationError(
-        `${this.#volume} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
-      )
-    }
+    return readVolume(this.#volume)
   }
 
   /** Replaces volume.json in one step: whoever reads it finds the old one or the new one. */
@@ -144,11 +147,28 @@ export class StateFolder {
 
   /** Unlocks it. */
   close(): void {
-    closeSync(this.#lock)
+    closeDescriptor(this.#lock)
   }
 
   get #volume(): string {
-    return join(this.path, 'volume.json')
+    return join(this.path, VOLUME)
+  }
+}
+
+function readVolume(file: string): KeptVolume | undefined {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw failure
+  }
+  try {
+    return parseVolume(text)
+  } catch (failure) {
+    throw new ConfigurationError(
+      `${file} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
+    )
   }
 }
 

@@ -5,7 +5,7 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
+import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
@@ -86,6 +86,7 @@ export class Volume {
   /** all lanes are there */
   #open = false
   #leaving = false
+  #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
 
   private constructor(
@@ -248,12 +249,8 @@ export class Volume {
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
-      this.#onFailure.clear()
-      this.#ending.abort(new Error('the volume was closed'))
       try {
-        await this.engine.close(timeout)
-        await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close()])
-        await Promise.all(this.#calls)
+        await this.quiesce(timeout)
       } finally {
         const reached = this.#servers.filter((server) => server.reached)
         await Promise.all(reached.map(({ session }) => (this.#leaving ? session.leave() : session.close())))
@@ -261,6 +258,21 @@ export class Volume {
       }
     })()
     return this.#closing
+  }
+
+  /**
+   * The first part of {@link close}: nothing moves any more, and another engine may have the maps. The sessions
+   * are still there, for whoever resumes them. Idempotent.
+   */
+  quiesce(timeout = 5_000): Promise<void> {
+    this.#quiescing ??= (async () => {
+      this.#onFailure.clear()
+      this.#ending.abort(new Error('the volume was closed'))
+      await this.engine.close(timeout)
+      await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close()])
+      await Promise.all(this.#calls)
+    })()
+    return this.#quiescing
   }
 
   /** Like {@link close}, but the sessions stay at the servers to linger, for {@link takeOver}. */
@@ -295,8 +307,16 @@ export class Volume {
   }
 
   async #addLanes(): Promise<void> {
-    for (let i = 0; i < this.#options.lanes; i++) await this.#addLane(false)
-    if (this.#servers.length > 1) await this.#addLane(true)
+    const lanes = this.#options.lanes
+    // At once: round trips to servers are what a client waits for when the volume is taken over.
+    const opening = Array.from({ length: lanes + (this.#servers.length > 1 ? 1 : 0) }, () => this.#openLane())
+    // Nothing of them may go on when one fails.
+    await Promise.allSettled(opening)
+    for (const [index, { ends, queuePairs }] of (await Promise.all(opening)).entries()) {
+      const resources = ends.resources(queuePairs)
+      const lane = index < lanes ? this.engine.addLane(resources) : this.engine.addRefillLane(resources)
+      this.#lanes.push({ lane, ends })
+    }
   }
 
   #start(): void {
@@ -321,7 +341,7 @@ export class Volume {
 
   #fail(index: number, reason: string): void {
     const server = this.#servers[index]
-    if (server === undefined || server.failure !== undefined || this.#closing !== undefined) return
+    if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
     this.engine.failServer(index, reason)
     this.thin?.collect()
@@ -387,15 +407,14 @@ export class Volume {
     this.thin?.wake()
   }
 
-  /** One NBD connection's verbs objects, or the refill lane's. */
-  async #addLane(refills: boolean): Promise<void> {
+  /** One NBD connection's verbs objects, or the refill lane's; queue pairs by server index. */
+  async #openLane(): Promise<{ ends: LaneEnds; queuePairs: (QueuePair | null)[] }> {
     const ends = await LaneEnds.open(this.#context, this.#protectionDomain)
-    const queuePairs = []
-    for (const server of this.#servers)
-      queuePairs.push(server.failure === undefined ? await ends.connect(server.session) : null)
-    const resources = ends.resources(queuePairs)
-    const lane = refills ? this.engine.addRefillLane(resources) : this.engine.addLane(resources)
-    this.#lanes.push({ lane, ends })
+    const connecting = this.#servers.map(async (server) =>
+      server.failure === undefined ? await ends.connect(server.session) : null,
+    )
+    await Promise.allSettled(connecting)
+    return { ends, queuePairs: await Promise.all(connecting) }
   }
 }
 
