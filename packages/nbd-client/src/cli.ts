@@ -38,6 +38,7 @@ interface VolumeOptions {
   ack: 'all' | 'one'
   refillRate: string
   checksum: boolean
+  thin: boolean
   tenant?: string
   keyFile?: string
   metrics?: string
@@ -75,6 +76,7 @@ function volumeOf(options: VolumeOptions) {
     replicas: options.replicas,
     acknowledge: options.ack,
     checksums: options.checksum,
+    thin: options.thin,
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
@@ -172,6 +174,11 @@ const withVolume = (command: Command) =>
       '--refill-rate <size>',
       'per second, at most, when a replica is filled after a failure; 0: no limit',
       '64M',
+    )
+    .option(
+      '--thin',
+      'take memory of the servers when it is first written and give it back when it is discarded; when they have none left, writes fail',
+      false,
     )
     .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
     .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')

@@ -19,6 +19,8 @@ export interface ServeOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
+  /** take memory of the servers as it is written, see VolumeOptions.thin */
+  readonly thin: boolean
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
@@ -40,6 +42,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    thin: options.thin,
     access: options.access,
     signal: options.signal,
     progress: say,

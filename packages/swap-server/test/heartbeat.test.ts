@@ -41,7 +41,10 @@ describe('a heartbeat', () => {
   })
 
   const within = (milliseconds: number): Promise<string | undefined> =>
-    Promise.race([dead, new Promise<undefined>((resolve) => setTimeout(resolve, milliseconds))])
+    Promise.race([
+      dead,
+      new Promise<undefined>((resolve) => setTimeout(() => resolve(undefined), milliseconds)),
+    ])
 
   async function questions(count: number): Promise<void> {
     while (asked < count) await new Promise((resolve) => setTimeout(resolve, 1))
