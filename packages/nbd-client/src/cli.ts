@@ -7,6 +7,7 @@ import {
   parseSize,
   parseSizeInUnits,
   readKeyFile,
+  watchSeconds,
   withExitStatus,
 } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
@@ -37,6 +38,7 @@ interface VolumeOptions {
   ack: 'all' | 'one'
   refillRate: string
   checksum: boolean
+  thin: boolean
   tenant?: string
   keyFile?: string
   metrics?: string
@@ -76,6 +78,7 @@ function volumeOf(options: VolumeOptions) {
     replicas: options.replicas,
     acknowledge: options.ack,
     checksums: options.checksum,
+    thin: options.thin,
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
@@ -173,6 +176,11 @@ const withVolume = (command: Command) =>
       '--refill-rate <size>',
       'per second, at most, when a replica is filled after a failure; 0: no limit',
       '64M',
+    )
+    .option(
+      '--thin',
+      'take memory of the servers when it is first written and give it back when it is discarded; when they have none left, writes fail',
+      false,
     )
     .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
     .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')
@@ -329,10 +337,11 @@ If the new process fails, the old one goes on, and the exit status is 1.`,
 program
   .command('status')
   .description('Show the running nbd-clients of this machine.')
-  .option('--json', 'as a JSON array', false)
-  .action(async (options: { json: boolean }) => {
-    const { printStatus } = await import('./status.js')
-    await printStatus(options.json)
+  .option('--json', 'as a JSON array; with --watch one each line', false)
+  .option('--watch [seconds]', 'again and again, each second or as often as said', watchSeconds)
+  .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
+    const { printClientStatus } = await import('./status.js')
+    await printClientStatus({ json, seconds: watch === true ? 1 : watch })
   })
 
 program.parseAsync().then(

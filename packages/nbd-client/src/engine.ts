@@ -95,6 +95,11 @@ export interface BlockEngineOptions {
    * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
    */
   readonly checksums?: boolean
+  /**
+   * Slabs that are not mapped take one of the places that {@link BlockEngine.addSpare} gave when they are first
+   * written; without one the request waits, up to the operation timeout. Default false: such requests are EIO.
+   */
+  readonly thin?: boolean
   /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
   readonly pageChecksums?: string
   /**
@@ -213,6 +218,7 @@ export class BlockEngine {
         refillRate: BigInt(options.refillRate ?? 0),
         pageMap: options.pageMap ?? '',
         checksums: options.checksums ?? true,
+        thin: options.thin ?? false,
         pageChecksums: options.pageChecksums ?? '',
         slabMap: options.slabMap ?? '',
         exports: (options.exports ?? [{}]).map((each) => ({
@@ -295,6 +301,43 @@ export class BlockEngine {
    */
   dropReplica(index: number, server: number): DroppedReplica {
     return native.dropReplica(this.#engine, index, server)
+  }
+
+  /**
+   * Of a thin engine: a place for whichever slab is written first, with replicas on different servers. At most 64.
+   * @throws EINVAL: mapping out of range; ENOSPC: 64 are there
+   */
+  addSpare(id: number, ...replicas: SlabMapping[]): void {
+    native.addSpare(this.#engine, id, replicas)
+  }
+
+  /** Takes a spare place back. @returns false when a lane has taken it, or is just looking at it */
+  removeSpare(id: number): boolean {
+    return native.removeSpare(this.#engine, id)
+  }
+
+  /** @returns which slabs took which spare places since the last call; {@link addSpare} has room for others then */
+  collectSpares(): readonly { readonly id: number; readonly slab: number }[] {
+    return native.collectSpares(this.#engine)
+  }
+
+  /** There will be no spare place: first WRITEs are answered ENOSPC instead of waiting, until {@link addSpare}. */
+  setExhausted(): void {
+    native.setExhausted(this.#engine)
+  }
+
+  /** @returns slabs of which pages became unset since the last call, and which may be empty now */
+  takeCleared(): readonly number[] {
+    return native.takeCleared(this.#engine)
+  }
+
+  /**
+   * Takes the place from an empty slab, which is then as if it had never been written. Its memory may be used for
+   * something else after {@link synchronize}.
+   * @returns false when it is not empty, or has no place, or a replica of it is being filled
+   */
+  vacateSlab(index: number): boolean {
+    return native.vacateSlab(this.#engine, index)
   }
 
   /**

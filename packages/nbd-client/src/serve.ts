@@ -24,6 +24,8 @@ export interface ServeOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
+  /** take memory of the servers as it is written, see VolumeOptions.thin */
+  readonly thin: boolean
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
@@ -110,6 +112,10 @@ async function takeUp(options: ServeOptions, folder: StateFolder, kept: KeptVolu
       throw new UsageError(
         `${folder.path} is of a volume with --${what} ${kept[what]}; that cannot be changed`,
       )
+  if ((kept.thin ?? false) !== options.thin)
+    throw new UsageError(
+      `${folder.path} is of a volume ${kept.thin ? 'with' : 'without'} --thin; that cannot be changed`,
+    )
   say(`going on with the volume of ${folder.path}`)
   const { engine, ...keeping } = new VolumeKeeper(folder, kept, kept).options((options.linger ?? 0) * 1000)
   let taken: Awaited<ReturnType<typeof Volume.takeOver>>
@@ -139,6 +145,7 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    thin: options.thin,
     access: options.access,
     signal: options.signal,
     progress: say,

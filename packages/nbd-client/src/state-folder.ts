@@ -43,6 +43,8 @@ export interface KeptVolume {
   /** bytes */
   readonly slabSize: number
   readonly replicas: number
+  /** slabs without a place were never written */
+  readonly thin?: boolean
   readonly servers: readonly KeptServer[]
   /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice
@@ -201,6 +203,7 @@ export function parseVolume(text: string): KeptVolume {
     slabSize: whole(from.slabSize, 'slabSize', 2 ** 20),
     replicas: whole(from.replicas, 'replicas', 1, 3),
     servers,
+    ...(from.thin === true ? { thin: true } : {}),
   }
   if (from.served === true) return { ...volume, served: true }
   if (from.device === undefined) return volume

@@ -39,8 +39,12 @@ async function serve(uri: string): Promise<void> {
   servers.push({ server, uri: await server.listen(uri) })
 }
 
-async function start(replicas: number, environment: NodeJS.ProcessEnv = {}): Promise<VolumeProcess> {
-  const place = { state, servers: servers.map(({ uri }) => uri), replicas }
+async function start(
+  replicas: number,
+  environment: NodeJS.ProcessEnv = {},
+  thin = false,
+): Promise<VolumeProcess> {
+  const place = { state, servers: servers.map(({ uri }) => uri), replicas, thin }
   const volume = new VolumeProcess(place, environment)
   pids.add(volume.process.pid as number)
   await volume.ready()
@@ -55,11 +59,15 @@ async function handOver(volume: VolumeProcess, pid: number, line: RegExp): Promi
 }
 
 describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, over %s', (_, address) => {
-  it.each([1, 2])(
-    'pauses for less than a second and loses nothing, with %i replicas',
-    async (replicas) => {
+  it.each([
+    [1, false],
+    [2, false],
+    [2, true],
+  ])(
+    'pauses for less than a second and loses nothing, with %i replicas, thin: %s',
+    async (replicas, thin) => {
       for (let i = 0; i < replicas; i++) await serve(address())
-      const volume = await start(replicas)
+      const volume = await start(replicas, {}, thin)
       const workload = new Workload()
       const running = workload.run(volume)
       let pid = volume.process.pid as number

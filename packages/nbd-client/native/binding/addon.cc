@@ -33,6 +33,12 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("addReplica", add_replica);
   add("dropReplica", drop_replica);
   add("refill", refill);
+  add("addSpare", add_spare);
+  add("removeSpare", remove_spare);
+  add("collectSpares", collect_spares);
+  add("setExhausted", set_exhausted);
+  add("takeCleared", take_cleared);
+  add("vacateSlab", vacate_slab);
   add("synchronize", synchronize);
   add("addLane", add_lane);
   add("addRefillLane", add_refill_lane);
