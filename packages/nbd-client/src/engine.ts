@@ -118,7 +118,7 @@ export interface BlockEngineOptions {
    * when the page was never written.
    */
   readonly minimumBlockSize?: number
-  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (ENOKEY) */
   readonly tls?: TlsOptions
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number
