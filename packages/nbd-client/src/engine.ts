@@ -260,6 +260,14 @@ export class BlockEngine {
     native.mapSlab(this.#engine, index, replicas)
   }
 
+  /**
+   * Pages that the last process to use `pageMap` left in the middle of a WRITE that was never answered: their replicas
+   * may differ until somebody writes them.
+   */
+  get leftClaimed(): readonly number[] {
+    return native.leftClaimed(this.#engine)
+  }
+
   /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */
   lookUpSlab(index: number): readonly RecordedReplica[] | undefined {
     return native.lookUpSlab(this.#engine, index) ?? undefined
