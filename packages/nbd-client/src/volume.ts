@@ -196,8 +196,10 @@ export class Volume {
       const servers = serversOf(taken)
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
       const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
-      // A server that cannot do it now is about to fail, and its session to end.
-      for (const [server, orphans] of adopted.orphans) await server.session.free(orphans).catch(() => {})
+      for (const [server, orphans] of adopted.orphans)
+        if (thin) server.keep(orphans)
+        // A server that cannot do it now is about to fail, and its session to end.
+        else await server.session.free(orphans).catch(() => {})
       await volume.#addLanes()
       return { volume, adopted }
     } catch (failure) {
