@@ -9,6 +9,7 @@ import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTim
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say } from './session-log.js'
 import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
+import { isSwap } from './swap.js'
 import { endKept } from './take-over.js'
 import { Volume, type VolumeOptions } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
@@ -119,14 +120,17 @@ async function inherit(options: AttachOptions, state: string, predecessor: Prede
   if (kept?.device === undefined) throw new UsageError(`${state} is of no device that could be handed over`)
   // Whatever is wrong with the command line must show now, while the device is served.
   checkSame(options, state, kept, kept.device)
+  const path = `/dev/nbd${kept.device.index}`
+  if (options.swap && !isSwap(path))
+    throw new UsageError(`${path} is no swap; attach it anew for that, with nothing on it`)
   const inheritance = await predecessor.inheritance(options.signal)
   const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : StateFolder.open(state)
   try {
     if (inheritance !== undefined)
       return await takeOver(options, folder, kept.device, { predecessor, inheritance })
     if (folder.read() === undefined || !deviceExists(kept.device))
-      throw new Error(`/dev/nbd${kept.device.index} ended before it was handed over`)
-    say(`taking over /dev/nbd${kept.device.index}: its process ended before it had handed it over`)
+      throw new Error(`${path} ended before it was handed over`)
+    say(`taking over ${path}: its process ended before it had handed it over`)
     return await takeOver(options, folder, kept.device)
   } finally {
     folder.close()

@@ -1,10 +1,15 @@
-import { type ControlSocket, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
+import {
+  type ControlSocket,
+  type MetricsEndpoint,
+  notifyMainProcess,
+  notifyReady,
+} from '@rdmakit/swap-server'
 import type { AttachOptions } from './attach.js'
 import { handOver } from './hand-over.js'
 import { kernelDevice } from './kernel.js'
 import { KernelLink, requestTimeout } from './kernel-link.js'
 import { serveMetrics } from './metrics.js'
-import { openControlSocket, type Upgraded } from './runtime.js'
+import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
 import { say, statusOf } from './session-log.js'
 import type { KeptDevice, StateFolder } from './state-folder.js'
 import { ownCommand, Successor } from './successor.js'
@@ -24,21 +29,30 @@ export interface Succession {
   takeUp(): Promise<Volume>
 }
 
+/** How it ended here; `left`: another process goes on with the device, or will. */
+interface End {
+  readonly status: number
+  readonly left: boolean
+}
+
 /** A device that the kernel has, from its start to its orderly end, or until another process goes on with it. */
 export class AttachedDevice {
   readonly #options: AttachOptions
   readonly #index: number
   readonly #path: string
   readonly #succession: Succession | undefined
+  /** from another process */
+  readonly #taken: boolean
   #volume: Volume
   #link: KernelLink | undefined
   #control: ControlSocket | undefined
   #metrics: MetricsEndpoint | undefined
   /** what a hand-over under way comes to */
   #handingOver: Promise<Upgraded> | undefined
-  #end: (status: number | 'handed over') => void = () => {}
+  #lastStatus: ClientStatus | undefined
+  #end: (end: End) => void = () => {}
 
-  /** @param link default: a new one, when there is a succession */
+  /** @param link of a device that another process had; default: a new one, when there is a succession */
   constructor(
     volume: Volume,
     index: number,
@@ -51,6 +65,7 @@ export class AttachedDevice {
     this.#path = `/dev/nbd${index}`
     this.#options = options
     this.#succession = succession
+    this.#taken = link !== undefined
     this.#link = link ?? (succession && this.#newLink(succession, volume))
   }
 
@@ -63,14 +78,15 @@ export class AttachedDevice {
       await this.#openMetrics()
       // A device that was taken over is swap already.
       if (swap && !isSwap(this.#path)) await swapOn(this.#path, swapPriority)
-      this.#control = await this.#unlessSwap(this.#openControl())
+      const ended = this.#ended()
+      this.#control = await this.#unlessUsed(this.#openControl())
       process.stdout.write(`attached ${this.#path}\n`)
       await notifyReady(`attached ${this.#path}`, say)
-      const end = await this.#ended()
-      left = end === 'handed over'
+      const end = await ended
+      left = end.left
       if (left) await this.#control?.finish(FAREWELL_MS)
       else if (isSwap(this.#path)) await this.#giveSwapBack()
-      return end === 'handed over' ? 0 : end
+      return end.status
     } finally {
       this.#control?.close()
       this.#metrics?.close()
@@ -88,44 +104,42 @@ export class AttachedDevice {
   }
 
   async #openMetrics(): Promise<void> {
-    this.#metrics = await this.#unlessSwap(serveMetrics(this.#volume, this.#options.metrics))
+    this.#metrics = await this.#unlessUsed(serveMetrics(this.#volume, this.#options.metrics))
+  }
+
+  #status(): ClientStatus {
+    return statusOf(this.#volume, { mode: 'attach', target: this.#path, swap: this.#options.swap })
   }
 
   #openControl(): Promise<ControlSocket> {
-    const { swap } = this.#options
-    let last: ReturnType<typeof statusOf> | undefined
     return openControlSocket(
-      () => {
-        // Between two processes there is nothing newer to tell.
-        if (this.#handingOver === undefined || last === undefined)
-          last = statusOf(this.#volume, { mode: 'attach', target: this.#path, swap })
-        return last
-      },
+      // Between two processes there is nothing newer to tell.
+      () => this.#lastStatus ?? this.#status(),
       () => process.kill(process.pid, 'SIGTERM'),
       { 'POST /upgrade': (body) => this.#upgrade(commandOf(body)) },
     )
   }
 
-  /** What serves people only may fail at the start, but must not end a device that holds swapped pages. */
-  async #unlessSwap<Service>(opened: Promise<Service>): Promise<Service | undefined> {
+  /** What serves people only may fail at the start, but must not end a device that holds pages already. */
+  async #unlessUsed<Service>(opened: Promise<Service>): Promise<Service | undefined> {
     try {
       return await opened
     } catch (failure) {
-      if (!isSwap(this.#path)) throw failure
+      if (!this.#taken && !isSwap(this.#path)) throw failure
       say(`warning: ${(failure as Error).message}; ${this.#path} goes on without it`)
       return undefined
     }
   }
 
   /** Resolves with the exit status when the device is to end here. */
-  #ended(): Promise<number | 'handed over'> {
+  #ended(): Promise<End> {
     return new Promise((resolve) => {
       this.#end = resolve
       const { signal } = this.#options
       // A successor that is just taking over is the one to stop, if it does.
       const stop = () =>
         void Promise.resolve(this.#handingOver)
-          .finally(() => resolve(0))
+          .finally(() => resolve({ status: 0, left: false }))
           .catch(() => {})
       if (signal.aborted) stop()
       signal.addEventListener('abort', stop, { once: true })
@@ -136,9 +150,9 @@ export class AttachedDevice {
   #watch(): void {
     const volume = this.#volume
     volume.onServerFailure(() => {
-      if (volume.lost) this.#end(1)
+      if (volume.lost) this.#end({ status: 1, left: false })
     })
-    if (volume.lost) this.#end(1)
+    if (volume.lost) this.#end({ status: 1, left: false })
   }
 
   async #upgrade(command: readonly string[] | undefined): Promise<Upgraded> {
@@ -148,11 +162,13 @@ export class AttachedDevice {
       )
     if (this.#handingOver !== undefined) throw new Error(`${this.#path} is being upgraded already`)
     if (this.#options.signal.aborted) throw new Error(`${this.#path} is being detached`)
+    this.#lastStatus = this.#status()
     this.#handingOver = this.#handOver(this.#succession, command ?? ownCommand())
     try {
       return await this.#handingOver
     } finally {
       this.#handingOver = undefined
+      this.#lastStatus = undefined
     }
   }
 
@@ -170,15 +186,17 @@ export class AttachedDevice {
       retake: () => succession.takeUp(),
     }).catch((failure: Error) => {
       say(`${this.#path}: ${failure.message}; its requests wait for the next nbd-client attach --state`)
-      this.#end('handed over')
+      this.#end({ status: 1, left: true })
       throw failure
     })
     const pause = Math.round(outcome.pause)
     if (outcome.over) {
       if (this.#options.signal.aborted) successor.signal('SIGTERM')
       successor.release()
+      // Before this one ends, or the service would be taken for ended.
+      await notifyMainProcess(successor.pid, say)
       say(`process ${successor.pid} goes on with ${this.#path}; its requests waited ${pause} ms`)
-      this.#end('handed over')
+      this.#end({ status: 0, left: true })
       return { pid: successor.pid, pause }
     }
     await this.#goOn(succession, outcome)

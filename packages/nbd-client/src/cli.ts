@@ -324,9 +324,10 @@ Examples:
 
 If the new process fails, the old one goes on, and the exit status is 1.`,
   )
-  .action(async (device: string | undefined, command: string[]) => {
+  .action(async (device: string | undefined, command: string[], { pid }: { pid?: number }) => {
     const { upgrade } = await import('./upgrade.js')
-    const done = await upgrade(device, command.length === 0 ? undefined : command)
+    const which = { ...(device === undefined ? {} : { device }), ...(pid === undefined ? {} : { pid }) }
+    const done = await upgrade(which, command.length === 0 ? undefined : command)
     process.stdout.write(
       `upgraded ${done.device}: process ${done.pid} goes on, requests waited ${done.pause} ms\n`,
     )

@@ -20,6 +20,7 @@ import {
 } from './answers.js'
 import { Proving } from './authentication.js'
 import type { ControlConnection } from './control-connection.js'
+import { Heartbeat } from './heartbeat.js'
 import {
   control,
   dataConnectionData,
@@ -87,7 +88,7 @@ export class SwapServerSession {
   readonly #token: Uint8Array
   readonly #lost = deferred<string>()
   readonly #data = new Set<ConnectionId>()
-  #heartbeat: NodeJS.Timeout | undefined
+  #heartbeat: Heartbeat | undefined
   #closed = false
   #isLost = false
   #freeSlabs: number
@@ -315,7 +316,7 @@ export class SwapServerSession {
    */
   async close(): Promise<void> {
     if (this.#closed) return
-    clearInterval(this.#heartbeat)
+    this.#heartbeat?.stop()
     this.#closed = true
     if (this.linger > 0 && !this.#isLost) {
       // A server that does not answer frees them later.
@@ -328,7 +329,7 @@ export class SwapServerSession {
   async leave(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
-    clearInterval(this.#heartbeat)
+    this.#heartbeat?.stop()
     await this.#disconnect('the session was left')
   }
 
@@ -354,27 +355,24 @@ export class SwapServerSession {
 
   #lose(reason: string): void {
     this.#isLost = true
-    clearInterval(this.#heartbeat)
+    this.#heartbeat?.stop()
     this.#lost.resolve(reason)
   }
 
   #startHeartbeat(interval: number, timeout: number): void {
-    let waiting = false
-    this.#heartbeat = setInterval(async () => {
-      if (waiting) return
-      waiting = true
-      try {
-        const { heartbeat } = await this.#ask({ heartbeat: this.#use() }, timeout)
+    this.#heartbeat = new Heartbeat({
+      interval,
+      timeout,
+      ask: async (patience) => {
+        const { heartbeat } = await this.#ask({ heartbeat: this.#use() }, patience)
         this.#freeSlabs = countOf(heartbeat?.freeSlabs) ?? this.#freeSlabs
         this.#limit(limitsOf(heartbeat?.limits))
         if (heartbeat?.epoch !== this.epoch) this.#lose('the server was restarted and its memory is empty')
-      } catch (failure) {
-        if (!this.#closed) this.#lose(`no heartbeat: ${(failure as Error).message}`)
-      } finally {
-        waiting = false
-      }
-    }, interval)
-    this.#heartbeat.unref()
+      },
+      dead: (reason) => {
+        if (!this.#closed) this.#lose(`no heartbeat: ${reason}`)
+      },
+    })
   }
 }
 
