@@ -1,5 +1,5 @@
 import { type ControlSocket, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
-import type { ExportOptions, TlsOptions } from './engine.js'
+import type { ExportOptions, TlsOptions } from './export-options.js'
 import { serveMetrics } from './metrics.js'
 import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'

@@ -6,7 +6,8 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
-import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
+import { BlockEngine, type BlockEngineOptions } from './engine.js'
+import type { Lane } from './engine-lane.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
 import { placeSlabs } from './placement.js'
