@@ -1,6 +1,7 @@
 // The lab's command line; scripts/lab.sh builds what is missing and starts it.
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { parseArgs } from 'node:util'
 import { guestDemo } from './demo.js'
 import { exitNoGuest, NoGuestError } from './errors.js'
 import { Guest } from './guest.js'
@@ -10,7 +11,7 @@ import { buildDeviceTest } from './native.js'
 import { top } from './paths.js'
 import { ringBench } from './ring-bench.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
-import { swapBench } from './swap-bench.js'
+import { type SwapBenchOptions, swapBench } from './swap-bench.js'
 import { verbsBench } from './verbs-bench.js'
 
 const usage = `usage: npm run lab [-- COMMAND]
@@ -20,12 +21,19 @@ const usage = `usage: npm run lab [-- COMMAND]
   host [VITEST OPTION]   only those on the host: the harness itself, and two guests on one wire
   bench [verbs|ring|swap]
                          verbs on a guest's devices, beside perftest; the ring over rxe, beside sockets and
-                         perftest; swap between two guests, beside nbdkit over TCP. All by default
+                         perftest; swap between two guests, beside iSER, NVMe-oF and nbdkit. All by default
+        swap [--rounds N] [--mebibytes N] [--json]
+                         how often each, 3 by default; the array's size, 256 by default; JSON, no table
   exec SHELL COMMAND     boot one guest and run a command in it
   demo                   remote swap between two guests, against local memory and a local disk
 `
 
-const benchmarks = { verbs: verbsBench, ring: ringBench, swap: swapBench } as const
+type Benchmark = (parts: LabParts, print: (line: string) => void, options: SwapBenchOptions) => Promise<void>
+const benchmarks: Readonly<Record<string, Benchmark>> = {
+  verbs: verbsBench,
+  ring: ringBench,
+  swap: swapBench,
+}
 
 const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--config']
 // Colours and redrawn lines are for terminals.
@@ -34,7 +42,8 @@ const guestTestsDeadlineMs = 1_200_000
 
 const resultsFolder = join(top, 'test-results')
 
-const say = (line: string): void => console.log(`lab: ${line}`)
+// With --json, stdout is for a program to read.
+const say = (line: string): void => console[process.argv.includes('--json') ? 'error' : 'log'](`lab: ${line}`)
 
 /** Runs a command with its output passed on as it comes; its exit status. */
 async function live(shell: Shell, command: Command, options: ExecOptions = {}): Promise<number> {
@@ -67,6 +76,37 @@ async function testOnHost(options: readonly string[]): Promise<number> {
   return await live(new LocalShell(), command, { env: vitestEnvironment, deadlineMs: guestTestsDeadlineMs })
 }
 
+/** One benchmark, or all of them one after the other. */
+async function bench(parts: LabParts, words: readonly string[]): Promise<number> {
+  const integer = { type: 'string' } as const
+  const { values, positionals } = parseArgs({
+    args: [...words],
+    allowPositionals: true,
+    options: { rounds: integer, mebibytes: integer, json: { type: 'boolean' } },
+  })
+  const [only] = positionals
+  const chosen = Object.entries(benchmarks).filter(([name]) => only === undefined || only === name)
+  const numbers = [values.rounds, values.mebibytes].map((word) =>
+    word === undefined ? undefined : Number(word),
+  )
+  if (
+    chosen.length === 0 ||
+    !numbers.every((number) => number === undefined || (number > 0 && number % 1 === 0))
+  ) {
+    process.stderr.write(usage)
+    return 2
+  }
+  const [rounds, mebibytes] = numbers
+  const { json = false } = values
+  const options = {
+    json,
+    ...(rounds !== undefined && { rounds }),
+    ...(mebibytes !== undefined && { mebibytes }),
+  }
+  for (const [, benchmark] of chosen) await benchmark(parts, say, options)
+  return 0
+}
+
 async function main([command, ...rest]: readonly string[]): Promise<number> {
   if (command !== undefined && !['guest', 'host', 'exec', 'demo', 'bench'].includes(command)) {
     process.stderr.write(usage)
@@ -78,14 +118,7 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
   }
   const parts = await prepareLab(say)
   if (command === 'bench') {
-    const [only] = rest
-    const chosen = Object.entries(benchmarks).filter(([name]) => only === undefined || only === name)
-    if (chosen.length === 0) {
-      process.stderr.write(usage)
-      return 2
-    }
-    for (const [, benchmark] of chosen) await benchmark(parts, say)
-    return 0
+    return await bench(parts, rest)
   }
   if (command === 'exec') {
     await using guest = await bootForTests(parts)
