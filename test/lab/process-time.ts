@@ -11,7 +11,10 @@ export interface CpuTime {
 
 /** CPU time that the one process whose command line contains `part` has used; all its threads. */
 export async function cpuTimeOf(shell: Shell, part: string): Promise<CpuTime> {
-  const pids = (await shell.exec(['busybox', 'pgrep', '-f', part])).stdout.split('\n').filter(Boolean)
+  // The first letter in brackets: the pattern does not match the command line that it stands in itself.
+  const pattern = `[${part.slice(0, 1)}]${part.slice(1)}`
+  const found = await shell.exec(`grep -als '${pattern}' /proc/[0-9]*/cmdline`)
+  const pids = [...found.stdout.matchAll(/^\/proc\/(\d+)\//gm)].map(([, pid]) => pid)
   const [pid] = pids
   if (pid === undefined || pids.length > 1) throw new Error(`${pids.length} processes run ${part}`)
   // proc(5): the name in field 2 may hold anything, so count from behind its bracket.

@@ -85,13 +85,14 @@ async function measure(pair: GuestPair, path: SwapPath, program: string, bytes: 
   })
 }
 
-/** CPU seconds of the server so far. */
+/** CPU seconds of the server so far. Looking at them costs it some hundredths itself. */
 async function used(
   server: GuestPair['server'],
   path: SwapPath,
 ): Promise<{ machine: number; process: number }> {
+  const machine = await busySeconds(server)
   const process = path.serverProcess === undefined ? undefined : await cpuTimeOf(server, path.serverProcess)
-  return { machine: await busySeconds(server), process: process ? process.user + process.system : 0 }
+  return { machine, process: process ? process.user + process.system : 0 }
 }
 
 function line(name: string, round: Round): string {
