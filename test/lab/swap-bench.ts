@@ -6,10 +6,13 @@ import { GuestPair } from './pair.js'
 import { spread } from './perftest.js'
 import { busySeconds, cpuTimeOf } from './process-time.js'
 import { rdmakitPath } from './remote-swap.js'
-import { type Walk, walkArray } from './swap.js'
+import { type Walk, WalkKilledError, walkArray } from './swap.js'
 import type { SwapPath } from './swap-path.js'
 
 const mebibyte = 1024 * 1024
+/** Walks that the out-of-memory killer may end, before it is an error. */
+const mostKilled = 2
+const walkDeadlineMs = 600_000 // a machine that does much else
 
 export interface SwapBenchOptions {
   /** How often each path is measured; 3 by default. */
@@ -32,6 +35,8 @@ interface Round extends Walk {
   /** CPU seconds for 10⁹ bytes that travelled: of the whole server, and of its process if it has one. */
   serverPerGigabyte: number
   processPerGigabyte?: number
+  /** Walks before this one that the out-of-memory killer ended. */
+  killed: number
 }
 
 interface Result {
@@ -67,22 +72,36 @@ async function measure(pair: GuestPair, path: SwapPath, program: string, bytes: 
   const { server, client } = pair
   const place = { server, client, address: GuestPair.serverAddress, bytes: 2 * bytes }
   return await path.withSwap(place, async () => {
-    const before = await used(server, path)
-    const walk = await walkArray(client, { program, bytes, limitBytes: bytes / 2 })
-    const after = await used(server, path)
-    if (walk.wrongPages > 0) throw new Error(`${path.name}: ${walk.wrongPages} pages came back wrong`)
-    // What does not fit has to leave and come back once at the very least, less what the kernel kept.
-    const least = (0.9 * (bytes / 2)) / 4096
-    if (walk.pagesOut < least || walk.pagesIn < least)
-      throw new Error(`${path.name}: the walk hardly swapped`)
-    const gigabytes = ((walk.pagesOut + walk.pagesIn) * 4096) / 1e9
-    const perGigabyte = (key: 'machine' | 'process') => (after[key] - before[key]) / gigabytes
-    return {
-      ...walk,
-      serverPerGigabyte: perGigabyte('machine'),
-      ...(path.serverProcess !== undefined && { processPerGigabyte: perGigabyte('process') }),
+    for (let killed = 0; ; killed++) {
+      try {
+        return { ...(await measureWalk(pair, path, program, bytes)), killed }
+      } catch (error) {
+        if (!(error instanceof WalkKilledError) || killed === mostKilled) throw error
+      }
     }
   })
+}
+
+async function measureWalk(
+  { server, client }: GuestPair,
+  path: SwapPath,
+  program: string,
+  bytes: number,
+): Promise<Omit<Round, 'killed'>> {
+  const before = await used(server, path)
+  const walk = await walkArray(client, { program, bytes, limitBytes: bytes / 2, deadlineMs: walkDeadlineMs })
+  const after = await used(server, path)
+  if (walk.wrongPages > 0) throw new Error(`${path.name}: ${walk.wrongPages} pages came back wrong`)
+  // What does not fit has to leave and come back once at the very least, less what the kernel kept.
+  const least = (0.9 * (bytes / 2)) / 4096
+  if (walk.pagesOut < least || walk.pagesIn < least) throw new Error(`${path.name}: the walk hardly swapped`)
+  const gigabytes = ((walk.pagesOut + walk.pagesIn) * 4096) / 1e9
+  const perGigabyte = (key: 'machine' | 'process') => (after[key] - before[key]) / gigabytes
+  return {
+    ...walk,
+    serverPerGigabyte: perGigabyte('machine'),
+    ...(path.serverProcess !== undefined && { processPerGigabyte: perGigabyte('process') }),
+  }
 }
 
 /** CPU seconds of the server so far. Looking at them costs it some hundredths itself. */
@@ -96,10 +115,13 @@ async function used(
 }
 
 function line(name: string, round: Round): string {
-  const { seconds, writeSeconds, readSeconds, pagesOut, pagesIn, wrongPages, serverPerGigabyte } = round
+  const { seconds, writeSeconds, readSeconds, pagesOut, pagesIn, wrongPages, serverPerGigabyte, killed } =
+    round
   const times = `${seconds.toFixed(1)} s (write ${writeSeconds.toFixed(1)}, read ${readSeconds.toFixed(1)})`
   const pages = `${pagesOut} pages out, ${pagesIn} in, ${wrongPages} wrong`
-  return `${name.padEnd(18)} ${times}, ${pages}, server's CPU ${serverPerGigabyte.toFixed(1)} s/GB`
+  return `${name.padEnd(18)} ${times}, ${pages}, server's CPU ${serverPerGigabyte.toFixed(1)} s/GB${
+    killed > 0 ? `, ${killed} killed before` : ''
+  }`
 }
 
 /** Medians of the rounds; the ratio is the median of ours to theirs of the same round. */
