@@ -21,7 +21,9 @@ export const labPackages = [
   'nbdkit',
   'nbd-client',
   'open-iscsi',
+  'curl',
   'e2fsprogs',
+  'stress-ng',
 ] as const
 
 export function missingPackages(): string[] {

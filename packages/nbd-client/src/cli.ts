@@ -1,5 +1,15 @@
 #!/usr/bin/env node
-import { parseAddress, parseSize, parseSizeInUnits, readKeyFile } from '@rdmakit/swap-server'
+import {
+  EXIT,
+  ExitError,
+  exitStatusOf,
+  parseAddress,
+  parseSize,
+  parseSizeInUnits,
+  readKeyFile,
+  watchSeconds,
+  withExitStatus,
+} from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
 import type { TlsOptions } from './engine.js'
@@ -121,11 +131,11 @@ function tlsOf(flags: TlsFlags): TlsOptions | undefined {
 function stopSignal(): AbortSignal {
   const stop = new AbortController()
   for (const name of ['SIGTERM', 'SIGINT'] as const)
-    process.on(name, () => stop.abort(new Error(`ended by ${name}`)))
+    process.on(name, () => stop.abort(new ExitError(`ended by ${name}`, EXIT.ok)))
   return stop.signal
 }
 
-const program = new Command('nbd-client').description(
+const program = withExitStatus(new Command('nbd-client')).description(
   "Other machines' memory as a Linux block device, for swap, or as an NBD export.",
 )
 
@@ -288,12 +298,42 @@ program
   })
 
 program
+  .command('upgrade')
+  .argument('[device]', 'e.g. /dev/nbd0; default the one that is attached')
+  .argument(
+    '[command...]',
+    'after --: the new command line, nbd-client attach … --state …; default the old one',
+  )
+  .description(
+    'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
+  )
+  .addHelpText(
+    'after',
+    `
+Examples:
+  nbd-client upgrade
+  nbd-client upgrade /dev/nbd0 -- /opt/rdmakit-2/bin/nbd-client attach --server rdma://10.0.0.1:7471 \\
+    --size 4G --swap --state /run/rdmakit/swap0
+
+If the new process fails, the old one goes on, and the exit status is 1.`,
+  )
+  .action(async (device: string | undefined, command: string[], { pid }: { pid?: number }) => {
+    const { upgrade } = await import('./upgrade.js')
+    const which = { ...(device === undefined ? {} : { device }), ...(pid === undefined ? {} : { pid }) }
+    const done = await upgrade(which, command.length === 0 ? undefined : command)
+    process.stdout.write(
+      `upgraded ${done.device}: process ${done.pid} goes on, requests waited ${done.pause} ms\n`,
+    )
+  })
+
+program
   .command('status')
   .description('Show the running nbd-clients of this machine.')
-  .option('--json', 'as a JSON array', false)
-  .action(async (options: { json: boolean }) => {
-    const { printStatus } = await import('./status.js')
-    await printStatus(options.json)
+  .option('--json', 'as a JSON array; with --watch one each line', false)
+  .option('--watch [seconds]', 'again and again, each second or as often as said', watchSeconds)
+  .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
+    const { printClientStatus } = await import('./status.js')
+    await printClientStatus({ json, seconds: watch === true ? 1 : watch })
   })
 
 program.parseAsync().then(
@@ -301,6 +341,6 @@ program.parseAsync().then(
   () => process.exit(),
   (failure: Error) => {
     process.stderr.write(`nbd-client: ${failure.message}\n`)
-    process.exit(1)
+    process.exit(exitStatusOf(failure))
   },
 )

@@ -55,6 +55,15 @@ export function collectVolumeMetrics(volume: Volume): Registry {
     [{ kind: 'write' }, lanes().bytesWritten],
   ])
   counter('errors_total', 'NBD requests answered with an error', [], () => [[{}, lanes().errors]])
+  counter('wrong_pages_total', 'Copies of pages that did not match their checksum', [], () => [
+    [{}, lanes().pagesWrong],
+  ])
+  counter('repaired_pages_total', 'Of them, written anew from another replica', [], () => [
+    [{}, lanes().pagesRepaired],
+  ])
+  gauge('moving_slabs', 'Slabs that servers want back and that are still there', [], () => [
+    [{}, volume.migration.waiting],
+  ])
   counter('refilled_bytes_total', 'Bytes copied to new replicas', [], () => [
     [{}, statistics().refill?.bytesCopied ?? 0],
   ])

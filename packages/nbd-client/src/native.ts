@@ -232,6 +232,9 @@ export interface NativeBinding {
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
   lockFile(path: string): number
+  descriptorChannel(): [number, number]
+  sendDescriptors(channel: number, descriptors: number[]): void
+  receiveDescriptors(channel: number): number[]
   closeDescriptor(descriptor: number): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void

@@ -62,7 +62,8 @@ export function statusOf(
     servers: servers
       // A server that came back is another one with the same addresses.
       .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))
-      .map(({ uri, slabs, spares, failure }) => ({
+      .map(({ index, uri, slabs, spares, failure }) => ({
+        index,
         uri,
         slabs,
         spares,
@@ -84,5 +85,7 @@ export function totals({ lanes }: EngineStatistics) {
     bytesWritten: sum((lane) => lane.bytesWritten),
     errors: sum((lane) => lane.errors),
     inFlight: sum((lane) => lane.inFlight),
+    pagesWrong: sum((lane) => lane.pagesWrong),
+    pagesRepaired: sum((lane) => lane.pagesRepaired),
   }
 }

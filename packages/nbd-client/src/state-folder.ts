@@ -11,11 +11,11 @@ import {
   writeSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import type { SessionIdentity } from '@rdmakit/swap-server'
-import { UsageError } from '@rdmakit/verbs'
-import { lockFile } from './kernel.js'
+import { ConfigurationError, EXIT, ExitError, type SessionIdentity } from '@rdmakit/swap-server'
+import { closeDescriptor, lockFile } from './kernel.js'
 
-/** Version of volume.json. */
+const VOLUME = 'volume.json'
+/** of it */
 const VERSION = 1
 
 /** A server of the volume as volume.json has it; its index is the one that the slab map uses. */
@@ -60,21 +60,39 @@ export class StateFolder {
 
   /**
    * Makes the folder if it is missing, and locks it.
-   * @throws UsageError: another process has it, or others may look into it
+   * @throws ExitError: another process has it; ConfigurationError: others may look into it
    */
   static open(path: string): StateFolder {
     mkdirSync(path, { recursive: true, mode: 0o700 })
     const { mode, uid } = statSync(path)
     if ((mode & 0o077) !== 0 || uid !== process.geteuid?.())
-      throw new UsageError(
+      throw new ConfigurationError(
         `--state ${path} holds what opens the volume, and must be yours with mode 0700; run chmod 700 ${path}`,
       )
     try {
       return new StateFolder(path, lockFile(join(path, 'lock')))
     } catch (failure) {
       if ((failure as NodeJS.ErrnoException).code !== 'EBUSY') throw failure
-      throw new UsageError(`--state ${path} is in use by another nbd-client; give each volume its own folder`)
+      throw new ExitError(
+        `--state ${path} is in use by another nbd-client; give each volume its own folder`,
+        EXIT.taken,
+      )
     }
+  }
+
+  /** One whose lock another process has handed over. */
+  static inherit(path: string, lock: number): StateFolder {
+    return new StateFolder(path, lock)
+  }
+
+  /** What a folder that another process has locked holds now. @throws as {@link read} */
+  static look(path: string): KeptVolume | undefined {
+    return readVolume(join(path, VOLUME))
+  }
+
+  /** Of the lock: whoever has it open has the folder. */
+  get lock(): number {
+    return this.#lock
   }
 
   get pageMap(): string {
@@ -89,22 +107,9 @@ export class StateFolder {
     return join(this.path, 'slabs.map')
   }
 
-  /** @returns undefined when nothing is kept @throws Error that says what is wrong with volume.json */
+  /** @returns undefined when nothing is kept @throws ConfigurationError that says what is wrong with volume.json */
   read(): KeptVolume | undefined {
-    let text: string
-    try {
-      text = readFileSync(this.#volume, 'utf8')
-    } catch (failure) {
-      if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
-      throw failure
-    }
-    try {
-      return parseVolume(text)
-    } catch (failure) {
-      throw new Error(
-        `${this.#volume} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
-      )
-    }
+    return readVolume(this.#volume)
   }
 
   /** Replaces volume.json in one step: whoever reads it finds the old one or the new one. */
@@ -140,11 +145,28 @@ export class StateFolder {
 
   /** Unlocks it. */
   close(): void {
-    closeSync(this.#lock)
+    closeDescriptor(this.#lock)
   }
 
   get #volume(): string {
-    return join(this.path, 'volume.json')
+    return join(this.path, VOLUME)
+  }
+}
+
+function readVolume(file: string): KeptVolume | undefined {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw failure
+  }
+  try {
+    return parseVolume(text)
+  } catch (failure) {
+    throw new ConfigurationError(
+      `${file} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
+    )
   }
 }
 

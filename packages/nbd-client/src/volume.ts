@@ -5,12 +5,13 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
+import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
-import { fits, placeSlabs } from './placement.js'
+import { placeSlabs } from './placement.js'
 import { Repair } from './repair.js'
+import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
 import type { KeptVolume } from './state-folder.js'
 import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
@@ -78,6 +79,7 @@ export class Volume {
   /** all lanes are there */
   #open = false
   #leaving = false
+  #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
 
   private constructor(
@@ -117,8 +119,8 @@ export class Volume {
 
   /**
    * Opens sessions, places every slab and makes the lanes: a page write never waits for JavaScript.
-   * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together, or
-   *   hold too little; SwapServerError: a server refused
+   * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together;
+   *   SwapServerError: a server refused, or ENOSPC: they hold too little
    */
   static async open(options: VolumeOptions): Promise<Volume> {
     const progress = options.progress ?? (() => {})
@@ -220,12 +222,8 @@ export class Volume {
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
-      this.#onFailure.clear()
-      this.#ending.abort(new Error('the volume was closed'))
       try {
-        await this.engine.close(timeout)
-        await Promise.all([this.#repair.close(), this.migration.close()])
-        await Promise.all(this.#calls)
+        await this.quiesce(timeout)
       } finally {
         const reached = this.#servers.filter((server) => server.reached)
         await Promise.all(reached.map(({ session }) => (this.#leaving ? session.leave() : session.close())))
@@ -233,6 +231,21 @@ export class Volume {
       }
     })()
     return this.#closing
+  }
+
+  /**
+   * The first part of {@link close}: nothing moves any more, and another engine may have the maps. The sessions
+   * are still there, for whoever resumes them. Idempotent.
+   */
+  quiesce(timeout = 5_000): Promise<void> {
+    this.#quiescing ??= (async () => {
+      this.#onFailure.clear()
+      this.#ending.abort(new Error('the volume was closed'))
+      await this.engine.close(timeout)
+      await Promise.all([this.#repair.close(), this.migration.close()])
+      await Promise.all(this.#calls)
+    })()
+    return this.#quiescing
   }
 
   /** Like {@link close}, but the sessions stay at the servers to linger, for {@link takeOver}. */
@@ -267,8 +280,16 @@ export class Volume {
   }
 
   async #addLanes(): Promise<void> {
-    for (let i = 0; i < this.#options.lanes; i++) await this.#addLane(false)
-    if (this.#servers.length > 1) await this.#addLane(true)
+    const lanes = this.#options.lanes
+    // At once: round trips to servers are what a client waits for when the volume is taken over.
+    const opening = Array.from({ length: lanes + (this.#servers.length > 1 ? 1 : 0) }, () => this.#openLane())
+    // Nothing of them may go on when one fails.
+    await Promise.allSettled(opening)
+    for (const [index, { ends, queuePairs }] of (await Promise.all(opening)).entries()) {
+      const resources = ends.resources(queuePairs)
+      const lane = index < lanes ? this.engine.addLane(resources) : this.engine.addRefillLane(resources)
+      this.#lanes.push({ lane, ends })
+    }
   }
 
   #start(): void {
@@ -292,7 +313,7 @@ export class Volume {
 
   #fail(index: number, reason: string): void {
     const server = this.#servers[index]
-    if (server === undefined || server.failure !== undefined || this.#closing !== undefined) return
+    if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
     this.engine.failServer(index, reason)
     const { degraded, lost } = this.#table.dropServer(server)
@@ -355,15 +376,14 @@ export class Volume {
     this.#repair.wake()
   }
 
-  /** One NBD connection's verbs objects, or the refill lane's. */
-  async #addLane(refills: boolean): Promise<void> {
+  /** One NBD connection's verbs objects, or the refill lane's; queue pairs by server index. */
+  async #openLane(): Promise<{ ends: LaneEnds; queuePairs: (QueuePair | null)[] }> {
     const ends = await LaneEnds.open(this.#context, this.#protectionDomain)
-    const queuePairs = []
-    for (const server of this.#servers)
-      queuePairs.push(server.failure === undefined ? await ends.connect(server.session) : null)
-    const resources = ends.resources(queuePairs)
-    const lane = refills ? this.engine.addRefillLane(resources) : this.engine.addLane(resources)
-    this.#lanes.push({ lane, ends })
+    const connecting = this.#servers.map(async (server) =>
+      server.failure === undefined ? await ends.connect(server.session) : null,
+    )
+    await Promise.allSettled(connecting)
+    return { ends, queuePairs: await Promise.all(connecting) }
   }
 }
 
@@ -400,41 +420,4 @@ function waited(ms: number, signal: AbortSignal): Promise<boolean> {
     timer.unref()
     signal.addEventListener('abort', end)
   })
-}
-
-function commonSlabSize(sessions: readonly SwapServerSession[]): number {
-  const [first, ...others] = sessions
-  if (first === undefined) throw new UsageError('a volume needs at least one --server')
-  for (const other of others) {
-    if (other.slabSize !== first.slabSize)
-      throw new UsageError(
-        `servers differ in slab size: ${first.uri} has ${formatSize(first.slabSize)}, ${other.uri} ${formatSize(other.slabSize)}; start them with the same --slab-size`,
-      )
-    if (other.context !== first.context)
-      throw new UsageError(
-        `servers are reached through different devices: ${first.uri} by ${first.context.deviceName}, ${other.uri} by ${other.context.deviceName}; use addresses of one device`,
-      )
-  }
-  return first.slabSize
-}
-
-function checkRoom(servers: readonly VolumeServer[], options: VolumeOptions, slabSize: number): void {
-  const { size, replicas = 1 } = options
-  if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
-    throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
-  if (servers.length < replicas)
-    throw new UsageError(
-      `${replicas} replicas of each slab need ${replicas} servers and there are ${servers.length}; add a --server, or choose fewer --replicas`,
-    )
-  const epochs = new Set(servers.map(({ session }) => session.epoch))
-  if (epochs.size < servers.length)
-    throw new UsageError('two --server options lead to the same server; write its addresses with commas')
-  const needed = Math.ceil(size / slabSize)
-  const room = servers.map((server) => server.room)
-  if (fits(room, needed, replicas)) return
-  const free = room.reduce((sum, each) => sum + each, 0)
-  const copies = replicas === 1 ? '' : ` in each of ${replicas} replicas on different servers`
-  throw new UsageError(
-    `server too small: ${servers.map(({ session }) => session.uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, start the server with more --memory, or add a --server`,
-  )
 }

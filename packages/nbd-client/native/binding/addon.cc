@@ -49,6 +49,9 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("idle", idle);
   add("close", close_engine);
   add("protectProcess", protect_process);
+  add("descriptorChannel", descriptor_channel);
+  add("sendDescriptors", send_descriptors);
+  add("receiveDescriptors", receive_descriptors);
   add("closeDescriptor", close_descriptor);
   add("kernelConnect", kernel_connect);
   add("kernelReconfigure", kernel_reconfigure);
