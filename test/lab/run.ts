@@ -84,31 +84,18 @@ async function testOnHost(options: readonly string[]): Promise<number> {
 }
 
 /** One benchmark, or all of them one after the other. */
-async function bench(parts: LabParts, words: readonly string[]): Promise<number> {
-  const integer = { type: 'string' } as const
-  const { values, positionals } = parseArgs({
-    args: [...words],
-    allowPositionals: true,
-    options: { rounds: integer, mebibytes: integer, json: { type: 'boolean' } },
-  })
-  const [only] = positionals
+async function bench(parts: LabParts, rest: readonly string[]): Promise<number> {
+  const [first] = rest
+  const only = first?.startsWith('--') ? undefined : first
   const chosen = Object.entries(benchmarks).filter(([name]) => only === undefined || only === name)
-  const numbers = [values.rounds, values.mebibytes].map((word) =>
-    word === undefined ? undefined : Number(word),
-  )
-  if (
-    chosen.length === 0 ||
-    !numbers.every((number) => number === undefined || (number > 0 && number % 1 === 0))
-  ) {
+  if (chosen.length === 0) {
     process.stderr.write(usage)
     return 2
   }
-  const [rounds, mebibytes] = numbers
-  const { json = false } = values
+  const numbers = rest.filter((word) => word !== only && word !== '--json')
   const options = {
-    json,
-    ...(rounds !== undefined && { rounds }),
-    ...(mebibytes !== undefined && { mebibytes }),
+    ...numbersOf(numbers, { rounds: 3, mebibytes: 256 }),
+    json: rest.includes('--json'),
   }
   for (const [, benchmark] of chosen) await benchmark(parts, say, options)
   return 0

@@ -15,12 +15,12 @@ const mostKilled = 2
 const walkDeadlineMs = 600_000 // a machine that does much else
 
 export interface SwapBenchOptions {
-  /** How often each path is measured; 3 by default. */
-  rounds?: number
-  /** Size of the array; its memory is limited to half of it. 256 by default. */
-  mebibytes?: number
+  /** How often each path is measured. */
+  rounds: number
+  /** Size of the array; its memory is limited to half of it. */
+  mebibytes: number
   /** Prints one line of JSON, with every round, in place of the table. */
-  json?: boolean
+  json: boolean
 }
 
 /** Ours has to take less time than those with a limit. */
@@ -52,7 +52,7 @@ interface Result {
 export async function swapBench(
   parts: LabParts,
   print: (line: string) => void,
-  { rounds = 3, mebibytes = 256, json = false }: SwapBenchOptions = {},
+  { rounds, mebibytes, json }: SwapBenchOptions,
 ): Promise<void> {
   await using pair = await GuestPair.boot(parts)
   await pair.client.run(['sh', 'test/lab/guest/nbd.sh'])
