@@ -1,55 +1,27 @@
 import { availableParallelism } from 'node:os'
 import {
+  type Lane,
+  type LaneRequirements,
+  type LaneResources,
+  laneHandles,
+  type VerbsResource,
+} from './engine-lane.js'
+import type { ExportOptions, TlsOptions } from './export-options.js'
+import {
   type NativeDropped,
   type NativeEngine,
   type NativeEvent,
-  type NativeLaneRequirements,
   type NativeLaneStatistics,
   type NativeRecordedReplica,
   type NativeStatistics,
   native,
-  type VerbsHandle,
 } from './native.js'
-
-/** Any resource of `@rdmakit/verbs`: what matters is the external that it carries. */
-export interface VerbsResource {
-  readonly handle: VerbsHandle
-}
 
 /**
  * How a lane awaits completions. `poll` spins for ever (a core of its own), `event` sleeps at once,
  * `adaptive` spins for about as long as completions have been taking and then sleeps.
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
-
-/** A part of the volume under a name. Parts may overlap: one writable and one read-only view, say. */
-export interface ExportOptions {
-  /** at most 4096 bytes; default '' */
-  readonly name?: string
-  /** one line for people, as `nbdinfo --list` shows it; at most 4096 bytes; default '' */
-  readonly description?: string
-  /** bytes from the start of the volume, a multiple of 4096; default 0 */
-  readonly offset?: number | bigint
-  /** bytes, a multiple of 4096; default: up to the end of the volume */
-  readonly size?: number | bigint
-  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
-  readonly readOnly?: boolean
-}
-
-/**
- * TLS for NBD clients (STARTTLS), by GnuTLS, in a native thread for each encrypted connection. Give either
- * `certificates` or `sharedKeys`.
- */
-export interface TlsOptions {
-  /** `on`: clients may use it; `required`: whoever does not is refused everything else */
-  readonly mode: 'on' | 'required'
-  /** folder with server-cert.pem, server-key.pem and, for `verifyPeer`, ca-cert.pem */
-  readonly certificates?: string
-  /** file with a line `name:hex key` for each client, as psktool(1) writes it */
-  readonly sharedKeys?: string
-  /** with `certificates`: refuse clients without one that ca-cert.pem has signed; default false */
-  readonly verifyPeer?: boolean
-}
 
 export interface BlockEngineOptions {
   /** bytes; a multiple of 4096 */
@@ -118,7 +90,7 @@ export interface BlockEngineOptions {
    * when the page was never written.
    */
   readonly minimumBlockSize?: number
-  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (ENOKEY) */
   readonly tls?: TlsOptions
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number
@@ -151,31 +123,6 @@ export interface SlabMapping {
 
 /** A replica as the slab map has it. */
 export type RecordedReplica = NativeRecordedReplica
-
-/** What JavaScript must allocate for one lane. */
-export type LaneRequirements = NativeLaneRequirements
-
-/** The verbs objects of one lane. They must not be used by anyone else while the engine lives. */
-export interface LaneResources {
-  /** made with `manual` progress or automatic, ≥ {@link LaneRequirements.completionQueueEntries} */
-  readonly completionQueue: VerbsResource
-  /** the queue's channel; may be missing in wait mode `poll` only */
-  readonly channel?: VerbsResource
-  /** by server index; null where this lane does not reach that server (yet) */
-  readonly queuePairs: readonly (VerbsResource | null)[]
-  /**
-   * The arena: ≥ {@link LaneRequirements.arenaBytes} bytes, registered with local write access. One
-   * region for all servers, or one per server index over the same memory when servers sit on
-   * different devices.
-   */
-  readonly memoryRegions: readonly VerbsResource[]
-}
-
-export interface Lane {
-  readonly index: number
-  /** protections that could not be had, each a sentence to print */
-  readonly warnings: readonly string[]
-}
 
 export type DroppedReplica = NativeDropped
 export type EngineEvent = NativeEvent
@@ -514,12 +461,3 @@ export class BlockEngine {
 }
 
 const closed = () => Object.assign(new Error('the engine was closed'), { code: 'ECANCELED' })
-
-function laneHandles({ completionQueue, channel, queuePairs, memoryRegions }: LaneResources) {
-  return [
-    completionQueue.handle,
-    channel?.handle,
-    queuePairs.map((queuePair) => queuePair?.handle),
-    memoryRegions.map((region) => region.handle),
-  ] as const
-}

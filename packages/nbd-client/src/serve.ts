@@ -1,6 +1,6 @@
 import { type ControlSocket, formatSize, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
-import type { ExportOptions, TlsOptions } from './engine.js'
+import type { ExportOptions, TlsOptions } from './export-options.js'
 import { serveMetrics } from './metrics.js'
 import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'

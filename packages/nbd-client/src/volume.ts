@@ -6,7 +6,8 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
-import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
+import { BlockEngine, type BlockEngineOptions } from './engine.js'
+import type { Lane } from './engine-lane.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
 import { placeSlabs } from './placement.js'
@@ -202,8 +203,10 @@ export class Volume {
       const servers = serversOf(taken)
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
       const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
-      // A server that cannot do it now is about to fail, and its session to end.
-      for (const [server, orphans] of adopted.orphans) await server.session.free(orphans).catch(() => {})
+      for (const [server, orphans] of adopted.orphans)
+        if (thin) server.keep(orphans)
+        // A server that cannot do it now is about to fail, and its session to end.
+        else await server.session.free(orphans).catch(() => {})
       await volume.#addLanes()
       return { volume, adopted }
     } catch (failure) {
