@@ -103,6 +103,8 @@ export async function attach(options: AttachOptions): Promise<number> {
       say(`taking over /dev/nbd${kept.device.index}`)
       return await takeOver(options, folder, kept.device)
     }
+    if (kept?.served === true)
+      throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
     if (kept !== undefined) {
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })

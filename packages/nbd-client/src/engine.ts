@@ -90,7 +90,7 @@ export interface BlockEngineOptions {
    * when the page was never written.
    */
   readonly minimumBlockSize?: number
-  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (ENOKEY) */
   readonly tls?: TlsOptions
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number
@@ -205,6 +205,14 @@ export class BlockEngine {
    */
   mapSlab(index: number, ...replicas: SlabMapping[]): void {
     native.mapSlab(this.#engine, index, replicas)
+  }
+
+  /**
+   * Pages that the last process to use `pageMap` left in the middle of a WRITE that was never answered: their replicas
+   * may differ until somebody writes them.
+   */
+  get leftClaimed(): readonly number[] {
+    return native.leftClaimed(this.#engine)
   }
 
   /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */

@@ -46,8 +46,10 @@ export interface KeptVolume {
   /** slabs without a place were never written */
   readonly thin?: boolean
   readonly servers: readonly KeptServer[]
-  /** undefined until the kernel has the device */
+  /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice
+  /** of serve: clients may have written to it */
+  readonly served?: boolean
 }
 
 /** The folder that lets a successor of this process go on with its volume (docs/page-service/restart.md). */
@@ -203,6 +205,7 @@ export function parseVolume(text: string): KeptVolume {
     servers,
     ...(from.thin === true ? { thin: true } : {}),
   }
+  if (from.served === true) return { ...volume, served: true }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
   return {

@@ -13,6 +13,7 @@ export class VolumeKeeper {
   #slabSize = 0
   #servers: KeptServer[] = []
   #device: KeptDevice | undefined
+  #served = false
 
   constructor(folder: StateFolder, fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>, kept?: KeptVolume) {
     this.#folder = folder
@@ -22,6 +23,7 @@ export class VolumeKeeper {
     this.#slabSize = kept.slabSize
     this.#servers = [...kept.servers]
     this.#device = kept.device
+    this.#served = kept.served ?? false
   }
 
   /** What makes a volume one that can be taken over. */
@@ -42,6 +44,12 @@ export class VolumeKeeper {
     this.#write()
   }
 
+  /** Clients come from now on. */
+  served(): void {
+    this.#served = true
+    this.#write()
+  }
+
   #joined(servers: readonly VolumeServer[]): void {
     for (const server of servers) {
       if (this.#servers.some(({ index }) => index === server.index) || !server.reached) continue
@@ -58,6 +66,7 @@ export class VolumeKeeper {
       slabSize: this.#slabSize,
       servers: this.#servers,
       ...(this.#device === undefined ? {} : { device: this.#device }),
+      ...(this.#served ? { served: true } : {}),
     })
   }
 }

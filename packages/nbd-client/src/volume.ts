@@ -48,6 +48,11 @@ export interface VolumeOptions {
   readonly progress?: (step: string) => void
 }
 
+/** No server has anything of the volume any more. */
+export class NothingLeftError extends Error {
+  override readonly name = 'NothingLeftError'
+}
+
 /** What the failure of a server means for the volume. */
 export interface ServerFailure {
   readonly server: VolumeServer
@@ -194,7 +199,7 @@ export class Volume {
       }
       const context = taken.resumed[0]?.session.context
       if (context === undefined)
-        throw new Error('no server gave the session back: nothing of the volume is left')
+        throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
       const servers = serversOf(taken)
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
       const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
