@@ -20,7 +20,10 @@ export const labPackages = [
   'perftest',
   'nbdkit',
   'nbd-client',
+  'open-iscsi',
+  'curl',
   'e2fsprogs',
+  'stress-ng',
 ] as const
 
 export function missingPackages(): string[] {

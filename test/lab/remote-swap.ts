@@ -1,6 +1,7 @@
 import type { Command, RunningProcess, Shell } from './shell.js'
+import type { SwapPath } from './swap-path.js'
 
-const attachDeadlineMs = 60_000
+const attachDeadlineMs = 120_000
 const detachDeadlineMs = 120_000 // swapoff reads back whatever is still out there.
 
 /** The two programs of a swap service, and what they print once they are ready. */
@@ -33,11 +34,16 @@ export class RemoteSwap implements AsyncDisposable {
   ) {}
 
   /** Starts the server, then attaches the client. The two shells may be the same one. */
-  static async attach(server: Shell, client: Shell, service: SwapService): Promise<RemoteSwap> {
+  static async attach(
+    server: Shell,
+    client: Shell,
+    service: SwapService,
+    clientEnvironment: Readonly<Record<string, string>> = {},
+  ): Promise<RemoteSwap> {
     const serving = server.start(service.serve)
     try {
       await serving.waitForLine(service.listening, attachDeadlineMs)
-      const attaching = client.start(service.attach)
+      const attaching = client.start(service.attach, { env: clientEnvironment })
       try {
         await attaching.waitForLine(service.attached, attachDeadlineMs)
       } catch (error) {
@@ -64,4 +70,15 @@ export class RemoteSwap implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.detach()
   }
+}
+
+/** This project's swap over Soft-RoCE. nbd.sh must have run in the client. */
+export const rdmakitPath: SwapPath = {
+  name: 'rdmakit over rxe',
+  serverProcess: 'swap-server/dist/cli.js',
+  async withSwap({ server, client, address, bytes }, body) {
+    const service = rdmakitSwap(`rdma://${address}:7471`, String(bytes), String(bytes))
+    await using _swap = await RemoteSwap.attach(server, client, service)
+    return await body()
+  },
 }

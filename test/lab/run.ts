@@ -1,16 +1,19 @@
 // The lab's command line; scripts/lab.sh builds what is missing and starts it.
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { parseArgs } from 'node:util'
 import { guestDemo } from './demo.js'
 import { exitNoGuest, NoGuestError } from './errors.js'
 import { Guest } from './guest.js'
+import { killAnythingCommand } from './kill-anything.js'
 import { type LabParts, prepareLab } from './lab-parts.js'
 import { LocalShell } from './local-shell.js'
+import { memoryStormCommand } from './memory-storm.js'
 import { buildDeviceTest } from './native.js'
 import { top } from './paths.js'
 import { ringBench } from './ring-bench.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
-import { swapBench } from './swap-bench.js'
+import { type SwapBenchOptions, swapBench } from './swap-bench.js'
 import { verbsBench } from './verbs-bench.js'
 
 const usage = `usage: npm run lab [-- COMMAND]
@@ -20,12 +23,24 @@ const usage = `usage: npm run lab [-- COMMAND]
   host [VITEST OPTION]   only those on the host: the harness itself, and two guests on one wire
   bench [verbs|ring|swap]
                          verbs on a guest's devices, beside perftest; the ring over rxe, beside sockets and
-                         perftest; swap between two guests, beside nbdkit over TCP. All by default
+                         perftest; swap between two guests, beside iSER, NVMe-oF and nbdkit. All by default
+        swap [--rounds N] [--mebibytes N] [--json]
+                         how often each, 3 by default; the array's size, 256 by default; JSON, no table
   exec SHELL COMMAND     boot one guest and run a command in it
+  memory-storm [--seconds N]
+                         a guest without memory to spare, swapping to another for 300 s by default
+  kill-anything [--seconds N] [--seed N] [--servers N]
+                         a guest that swaps to others while one thing after another is killed, for 300 s, with
+                         2 server guests, by default
   demo                   remote swap between two guests, against local memory and a local disk
 `
 
-const benchmarks = { verbs: verbsBench, ring: ringBench, swap: swapBench } as const
+type Benchmark = (parts: LabParts, print: (line: string) => void, options: SwapBenchOptions) => Promise<void>
+const benchmarks: Readonly<Record<string, Benchmark>> = {
+  verbs: verbsBench,
+  ring: ringBench,
+  swap: swapBench,
+}
 
 const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--config']
 // Colours and redrawn lines are for terminals.
@@ -34,7 +49,8 @@ const guestTestsDeadlineMs = 1_200_000
 
 const resultsFolder = join(top, 'test-results')
 
-const say = (line: string): void => console.log(`lab: ${line}`)
+// With --json, stdout is for a program to read.
+const say = (line: string): void => console[process.argv.includes('--json') ? 'error' : 'log'](`lab: ${line}`)
 
 /** Runs a command with its output passed on as it comes; its exit status. */
 async function live(shell: Shell, command: Command, options: ExecOptions = {}): Promise<number> {
@@ -67,8 +83,29 @@ async function testOnHost(options: readonly string[]): Promise<number> {
   return await live(new LocalShell(), command, { env: vitestEnvironment, deadlineMs: guestTestsDeadlineMs })
 }
 
+/** One benchmark, or all of them one after the other. */
+async function bench(parts: LabParts, rest: readonly string[]): Promise<number> {
+  const [first] = rest
+  const only = first?.startsWith('--') ? undefined : first
+  const chosen = Object.entries(benchmarks).filter(([name]) => only === undefined || only === name)
+  if (chosen.length === 0) {
+    process.stderr.write(usage)
+    return 2
+  }
+  const numbers = rest.filter((word) => word !== only && word !== '--json')
+  const options = {
+    ...numbersOf(numbers, { rounds: 3, mebibytes: 256 }),
+    json: rest.includes('--json'),
+  }
+  for (const [, benchmark] of chosen) await benchmark(parts, say, options)
+  return 0
+}
+
 async function main([command, ...rest]: readonly string[]): Promise<number> {
-  if (command !== undefined && !['guest', 'host', 'exec', 'demo', 'bench'].includes(command)) {
+  if (
+    command !== undefined &&
+    !['guest', 'host', 'exec', 'demo', 'bench', 'memory-storm', 'kill-anything'].includes(command)
+  ) {
     process.stderr.write(usage)
     return 2
   }
@@ -78,14 +115,22 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
   }
   const parts = await prepareLab(say)
   if (command === 'bench') {
-    const [only] = rest
-    const chosen = Object.entries(benchmarks).filter(([name]) => only === undefined || only === name)
-    if (chosen.length === 0) {
-      process.stderr.write(usage)
-      return 2
-    }
-    for (const [, benchmark] of chosen) await benchmark(parts, say)
-    return 0
+    return await bench(parts, rest)
+  }
+  if (command === 'memory-storm') {
+    const { values } = parseArgs({
+      args: [...rest],
+      options: { seconds: { type: 'string', default: '300' } },
+    })
+    return await memoryStormCommand(parts, Number(values.seconds), say)
+  }
+  if (command === 'kill-anything') {
+    const { seconds, seed, servers } = numbersOf(rest, {
+      seconds: 300,
+      seed: Date.now() % 2 ** 32,
+      servers: 2,
+    })
+    return await killAnythingCommand(parts, { seconds, seed, servers }, say)
   }
   if (command === 'exec') {
     await using guest = await bootForTests(parts)
@@ -99,6 +144,16 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
   // vitest's options choose tests, and a test that was not chosen is no failure.
   const counted = rest.length === 0 ? await count(reports.filter((report) => existsSync(report))) : 0
   return inGuest || onHost || counted
+}
+
+/** Options with whole numbers from 1 on, each with its default. */
+function numbersOf<T extends Record<string, number>>(rest: readonly string[], defaults: T): T {
+  const options = Object.fromEntries(Object.keys(defaults).map((name) => [name, { type: 'string' as const }]))
+  const given = Object.entries(parseArgs({ args: [...rest], options }).values)
+  const numbers = given.map(([name, value]) => [name, Number(value)] as const)
+  for (const [name, number] of numbers)
+    if (!Number.isSafeInteger(number) || number < 1) throw new Error(`--${name} is a whole number from 1 on`)
+  return { ...defaults, ...Object.fromEntries(numbers) }
 }
 
 /** Prints how many tests each project passed, and what each provider does not support. */

@@ -1,14 +1,18 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import type { ControlSocket, MetricsEndpoint } from '@rdmakit/swap-server'
+import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
-import { closeDescriptor, kernelDevice, protectProcess } from './engine.js'
-import { serveMetrics } from './metrics.js'
-import { openControlSocket } from './runtime.js'
-import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
-import { isSwap, swapOff, swapOn } from './swap.js'
+import { AttachedDevice, type Succession } from './attached-device.js'
+import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
+import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
+import { type Inheritance, Predecessor } from './predecessor.js'
+import { reportFailures, reportWrongPages, say } from './session-log.js'
+import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
+import { isSwap } from './swap.js'
+import { endKept } from './take-over.js'
 import { Volume, type VolumeOptions } from './volume.js'
+import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
 
 export interface AttachOptions {
   readonly servers: readonly (readonly string[])[]
@@ -21,6 +25,8 @@ export interface AttachOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
+  /** take memory of the servers as it is written, see VolumeOptions.thin */
+  readonly thin: boolean
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
@@ -29,6 +35,10 @@ export interface AttachOptions {
   readonly access: NonNullable<VolumeOptions['access']>
   /** where to serve metrics */
   readonly metrics: string | undefined
+  /** folder that lets a successor of this process go on with the device; default none */
+  readonly state?: string | undefined
+  /** seconds that the servers keep the slabs when this process dies; with `state` only */
+  readonly linger?: number
   readonly signal: AbortSignal
 }
 
@@ -42,8 +52,9 @@ export function deviceIndex(device: string): number {
 /** Everything that can be known to be wrong before a server is bothered. */
 async function checkKernel(device: string | undefined): Promise<void> {
   if (process.geteuid?.() !== 0)
-    throw new Error(
+    throw new ExitError(
       'attach must be run as root: it makes a block device; for an export without root use "nbd-client serve"',
+      EXIT.forbidden,
     )
   if (!existsSync('/sys/module/nbd')) {
     try {
@@ -52,29 +63,197 @@ async function checkKernel(device: string | undefined): Promise<void> {
       // Said below: what counts is whether the module is there.
     }
     if (!existsSync('/sys/module/nbd'))
-      throw new Error(
+      throw new ExitError(
         'the kernel has no nbd module and "modprobe nbd" did not bring it; install it, or use "nbd-client serve"',
+        EXIT.system,
       )
   }
   if (device === undefined) return
   const name = `nbd${deviceIndex(device)}`
   if (existsSync(`/sys/block/${name}/pid`))
-    throw new Error(
+    throw new ExitError(
       `/dev/${name} is busy: it is attached already; choose another --device, or "nbd-client detach /dev/${name}"`,
+      EXIT.taken,
     )
 }
 
 /**
- * Attaches remote memory as a kernel block device, as swap if asked, until `signal` aborts.
+ * Attaches remote memory as a kernel block device, as swap if asked, until `signal` aborts. With `state`, a device
+ * that an earlier process left there is taken over, or handed over by the one that starts this one for that.
  * @returns the process's exit status
  */
 export async function attach(options: AttachOptions): Promise<number> {
+  if (options.swap && options.thin)
+    say('warning: swap on a thin volume: a page that is swapped out is lost when no server has memory left')
+  const predecessor = Predecessor.find()
+  if (options.state === undefined) {
+    if (predecessor !== undefined) throw new UsageError('a device is handed over with --state only')
+    return await attachNew(options, undefined)
+  }
+  if (options.acknowledge === 'one')
+    throw new UsageError(
+      '--state needs --ack all: with --ack one an answered write may be lost with the process',
+    )
+  if (predecessor !== undefined) return await inherit(options, options.state, predecessor)
+  const folder = StateFolder.open(options.state)
+  try {
+    const kept = folder.read()
+    if (kept?.device !== undefined && deviceExists(kept.device)) {
+      checkSame(options, folder.path, kept, kept.device)
+      say(`taking over /dev/nbd${kept.device.index}`)
+      return await takeOver(options, folder, kept.device)
+    }
+    if (kept?.served === true)
+      throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
+    if (kept !== undefined) {
+      say(`${folder.path} is of a volume whose device is gone: starting anew`)
+      await endKept(kept, { ...options.access, signal: options.signal })
+    }
+    folder.clear()
+    return await attachNew(options, folder)
+  } finally {
+    folder.close()
+  }
+}
+
+/** Goes on with a device that another process hands over, or, when that one dies of it, takes it over. */
+async function inherit(options: AttachOptions, state: string, predecessor: Predecessor): Promise<number> {
+  const kept = StateFolder.look(state)
+  if (kept?.device === undefined) throw new UsageError(`${state} is of no device that could be handed over`)
+  // Whatever is wrong with the command line must show now, while the device is served.
+  checkSame(options, state, kept, kept.device)
+  const path = `/dev/nbd${kept.device.index}`
+  if (options.swap && !isSwap(path))
+    throw new UsageError(`${path} is no swap; attach it anew for that, with nothing on it`)
+  const inheritance = await predecessor.inheritance(options.signal)
+  const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : StateFolder.open(state)
+  try {
+    if (inheritance !== undefined)
+      return await takeOver(options, folder, kept.device, { predecessor, inheritance })
+    if (folder.read() === undefined || !deviceExists(kept.device))
+      throw new Error(`${path} ended before it was handed over`)
+    say(`taking over ${path}: its process ended before it had handed it over`)
+    return await takeOver(options, folder, kept.device)
+  } finally {
+    folder.close()
+  }
+}
+
+/** @throws UsageError: the folder's device is another one than `options` say */
+function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, device: KeptDevice): void {
+  const path = `/dev/nbd${device.index}`
+  const differs = (what: string, there: unknown) =>
+    new UsageError(
+      `${folder} is of ${path}, which is attached, with ${what} ${there}; detach it to change that`,
+    )
+  if (kept.size !== options.size) throw differs('--size', kept.size)
+  if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)
+  if ((kept.thin ?? false) !== options.thin)
+    throw differs('memory', kept.thin ? 'taken as it is written (--thin)' : 'taken at the start')
+  if (options.device !== undefined && deviceIndex(options.device) !== device.index)
+    throw differs('--device', path)
+}
+
+async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
   await checkKernel(options.device)
+  const keeper = folder && new VolumeKeeper(folder, options)
+  const kept = keeper?.options((options.linger ?? 0) * 1000)
   const volume = await Volume.open({
+    ...volumeOptions(options, kept?.engine),
+    ...(kept && { linger: kept.linger ?? 0, joined: kept.joined ?? (() => {}) }),
+  })
+  let device: AttachedDevice
+  try {
+    prepare(volume, options)
+    const identifier = keeper === undefined ? undefined : drawIdentifier()
+    const index = connectKernel(volume, options, identifier)
+    let succession: Succession | undefined
+    if (folder !== undefined && keeper !== undefined && identifier !== undefined) {
+      const kernels = { index, identifier, connections: options.connections }
+      keeper.device(kernels)
+      succession = successionOf(options, folder, kernels)
+    }
+    device = new AttachedDevice(volume, index, options, succession)
+  } catch (failure) {
+    await volume.close()
+    folder?.clear()
+    throw failure
+  }
+  return await device.hold()
+}
+
+/** Goes on where another process ended, or has stopped to hand over. The kernel has the device. */
+async function takeOver(
+  options: AttachOptions,
+  folder: StateFolder,
+  device: KeptDevice,
+  from?: { predecessor: Predecessor; inheritance: Inheritance },
+): Promise<number> {
+  const succession = successionOf(options, folder, device)
+  const volume = await succession.takeUp(options.signal)
+  const link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
+  try {
+    if (from === undefined) {
+      link.reconfigure()
+    } else {
+      await from.predecessor.taken(options.signal)
+      link.adopt(from.inheritance.sockets)
+      from.predecessor.serving()
+    }
+    volume.start()
+  } catch (failure) {
+    // Until the kernel has our sockets another process may still do better.
+    link.end()
+    await volume.leave()
+    throw failure
+  }
+  return await new AttachedDevice(volume, device.index, options, succession, link).hold()
+}
+
+function successionOf(options: AttachOptions, folder: StateFolder, device: KeptDevice) {
+  return {
+    folder,
+    device,
+    async takeUp(signal = new AbortController().signal): Promise<Volume> {
+      const kept = folder.read()
+      if (kept === undefined) throw new Error(`${folder.path} keeps no volume any more`)
+      if (!options.checksums) folder.forgetChecksums()
+      const keeping = new VolumeKeeper(folder, kept, kept).options((options.linger ?? 0) * 1000)
+      const { volume, adopted } = await Volume.takeOver(
+        {
+          ...volumeOptions({ ...options, connections: device.connections, signal }, keeping.engine),
+          linger: keeping.linger ?? 0,
+          joined: keeping.joined ?? (() => {}),
+        },
+        kept,
+      )
+      const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
+      if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
+      if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
+      prepare(volume, options)
+      return volume
+    },
+  }
+}
+
+/** What is told of it, and its memory locked: not before the lanes exist, for what is locked is what is there. */
+function prepare(volume: Volume, options: AttachOptions): void {
+  reportFailures(volume)
+  reportWrongPages(volume)
+  if (options.swap) {
+    for (const { name, granted, reason } of protectProcess())
+      if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
+  }
+  for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)
+}
+
+function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): VolumeOptions {
+  return {
     servers: options.servers,
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    thin: options.thin,
     access: options.access,
     signal: options.signal,
     progress: say,
@@ -85,112 +264,45 @@ export async function attach(options: AttachOptions): Promise<number> {
       checksums: options.checksums,
       prefault: options.swap,
       ioFlusher: options.swap,
+      ...files,
     },
-  })
-  try {
-    reportFailures(volume)
-    reportWrongPages(volume)
-    // Not before the lanes exist: what is locked is the memory that is there.
-    if (options.swap) {
-      for (const { name, granted, reason } of protectProcess())
-        if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
-    }
-    for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings)))
-      say(`warning: ${warning}`)
-    const device = connectKernel(volume, options)
-    return await holdDevice(volume, device, options)
-  } finally {
-    await volume.close()
   }
 }
 
-function connectKernel(volume: Volume, options: AttachOptions): string {
+/** @param identifier of a device that a successor may take over @returns the device's index */
+function connectKernel(volume: Volume, options: AttachOptions, identifier: string | undefined): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
   try {
-    const index = kernelDevice.connect({
+    return kernelDevice.connect({
       ...(options.device === undefined ? {} : { index: deviceIndex(options.device) }),
       size: options.size,
       serverFlags: volume.engine.exportFlags,
       sockets,
-      // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
-      // READ may have to try each replica.
-      timeout: options.operationTimeout * options.replicas + 6,
-      // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
-      deadConnectionTimeout: 0,
-      identifier: `rdmakit-${process.pid}`,
+      ...(identifier === undefined
+        ? {
+            // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
+            // READ may have to try each replica.
+            timeout: options.operationTimeout * options.replicas + 6,
+            // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
+            deadConnectionTimeout: 0,
+            identifier: `rdmakit-${process.pid}`,
+          }
+        : keptDeviceOptions(identifier, options.operationTimeout)),
     })
-    return `/dev/nbd${index}`
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException
     if (code === 'EBUSY')
-      throw new Error(
+      throw new ExitError(
         `${options.device ?? 'the device'} is busy: it is attached already; choose another --device`,
+        EXIT.taken,
       )
     if (code === 'ENODEV' || code === 'EINVAL')
-      throw new Error(
+      throw new ExitError(
         `the kernel has no ${options.device ?? 'free NBD device'}; load nbd with more devices ("modprobe nbd nbds_max=16")`,
+        EXIT.system,
       )
     throw failure
   } finally {
     for (const socket of sockets) closeDescriptor(socket)
-  }
-}
-
-/** From the attached device to its orderly end. */
-async function holdDevice(volume: Volume, device: string, options: AttachOptions): Promise<number> {
-  let control: ControlSocket | undefined
-  let metrics: MetricsEndpoint | undefined
-  try {
-    // Before the swap: what may fail, and is not needed, must not end it.
-    metrics = await serveMetrics(volume, options.metrics)
-    if (options.swap) await swapOn(device, options.swapPriority)
-    control = await openControlSocket(
-      () => statusOf(volume, { mode: 'attach', target: device, swap: options.swap }),
-      () => process.kill(process.pid, 'SIGTERM'),
-    )
-    process.stdout.write(`attached ${device}\n`)
-    const status = await untilStopped(volume, options.signal)
-    if (isSwap(device)) await giveSwapBack(volume, device)
-    return status
-  } finally {
-    control?.close()
-    metrics?.close()
-    kernelDevice.disconnect(deviceIndex(device))
-  }
-}
-
-function untilStopped(volume: Volume, signal: AbortSignal): Promise<number> {
-  return new Promise((resolve) => {
-    if (signal.aborted) resolve(0)
-    signal.addEventListener('abort', () => resolve(0), { once: true })
-    volume.onServerFailure(() => {
-      if (volume.lost) resolve(1)
-    })
-    if (volume.lost) resolve(1)
-  })
-}
-
-/**
- * Turns the swap off. While the kernel cannot take the pages back the device must stay: leaving now
- * would lose them. Each further SIGTERM tries again.
- */
-async function giveSwapBack(volume: Volume, device: string): Promise<void> {
-  for (;;) {
-    try {
-      say(`swapoff ${device}: bringing its pages back`)
-      await swapOff(device)
-      return
-    } catch (failure) {
-      // With its servers the pages are gone: nothing is kept by staying.
-      if (volume.lost) {
-        say(`${(failure as Error).message}; the pages on the lost servers are gone`)
-        return
-      }
-      say(`${(failure as Error).message}; ${device} stays attached; free memory and send SIGTERM again`)
-      await new Promise<void>((resolve) => {
-        process.once('SIGTERM', () => resolve())
-        volume.onServerFailure(() => resolve())
-      })
-    }
   }
 }

@@ -1,8 +1,18 @@
 #!/usr/bin/env node
-import { parseAddress, parseSize, parseSizeInUnits, readKeyFile } from '@rdmakit/swap-server'
+import {
+  EXIT,
+  ExitError,
+  exitStatusOf,
+  parseAddress,
+  parseSize,
+  parseSizeInUnits,
+  readKeyFile,
+  watchSeconds,
+  withExitStatus,
+} from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
-import type { TlsOptions } from './engine.js'
+import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
@@ -28,9 +38,12 @@ interface VolumeOptions {
   ack: 'all' | 'one'
   refillRate: string
   checksum: boolean
+  thin: boolean
   tenant?: string
   keyFile?: string
   metrics?: string
+  state?: string
+  linger: number
 }
 
 /** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
@@ -42,6 +55,12 @@ function accessOf({ tenant, keyFile }: VolumeOptions) {
   }
 }
 
+interface AttachFlags {
+  device?: string
+  swap: boolean
+  swapPriority?: number
+}
+
 /** Checks what can be checked before anything is opened. */
 function volumeOf(options: VolumeOptions) {
   if (options.server.length === 0) throw new UsageError('at least one --server <uri> is needed')
@@ -50,6 +69,8 @@ function volumeOf(options: VolumeOptions) {
   return {
     access: accessOf(options),
     metrics: options.metrics,
+    state: options.state,
+    linger: options.linger,
     servers: options.server,
     size: parseSizeInUnits(options.size, '--size', 4096),
     connections: options.connections,
@@ -57,6 +78,7 @@ function volumeOf(options: VolumeOptions) {
     replicas: options.replicas,
     acknowledge: options.ack,
     checksums: options.checksum,
+    thin: options.thin,
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
@@ -113,11 +135,11 @@ function tlsOf(flags: TlsFlags): TlsOptions | undefined {
 function stopSignal(): AbortSignal {
   const stop = new AbortController()
   for (const name of ['SIGTERM', 'SIGINT'] as const)
-    process.on(name, () => stop.abort(new Error(`ended by ${name}`)))
+    process.on(name, () => stop.abort(new ExitError(`ended by ${name}`, EXIT.ok)))
   return stop.signal
 }
 
-const program = new Command('nbd-client').description(
+const program = withExitStatus(new Command('nbd-client')).description(
   "Other machines' memory as a Linux block device, for swap, or as an NBD export.",
 )
 
@@ -155,9 +177,24 @@ const withVolume = (command: Command) =>
       'per second, at most, when a replica is filled after a failure; 0: no limit',
       '64M',
     )
+    .option(
+      '--thin',
+      'take memory of the servers when it is first written and give it back when it is discarded; when they have none left, writes fail',
+      false,
+    )
     .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
     .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')
     .option('--key-file <file>', 'what proves it, a line id:secret; a server without the key is refused')
+    .option(
+      '--state <folder>',
+      'keep there (on tmpfs) what the next nbd-client needs to go on with the volume when this one ends',
+    )
+    .option(
+      '--linger <seconds>',
+      'with --state: how long the servers keep the memory without an nbd-client',
+      whole('--linger', 1, 86_400),
+      300,
+    )
     .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
 
 withVolume(program.command('serve'))
@@ -195,7 +232,8 @@ Examples:
   nbd-client serve --server iwarp://127.0.0.1:7471 --size 1G --tcp 127.0.0.1:10809 \\
     --export data,size=768M --export scratch,offset=768M --export data-ro,size=768M,read-only
 
-When the last server is lost, clients get I/O errors, the socket is removed and the exit status is 1.`,
+When the last server is lost, clients get I/O errors, the socket is removed and the exit status is 1.
+With --state the volume outlives the process, for --linger: the same command serves it again.`,
   )
   .action(
     async (
@@ -239,15 +277,22 @@ withVolume(program.command('attach'))
 Examples:
   nbd-client attach --server rdma://10.0.0.1:7471 --size 4G --swap
   nbd-client attach --server rdma://10.0.0.1:7471,iwarp://10.0.0.1:7472 --size 4G --device /dev/nbd3
+  nbd-client attach --server rdma://10.0.0.1:7471 --size 4G --swap --state /run/rdmakit/swap0
 
 Needs root and the nbd kernel module.`,
   )
-  .action(async (options: VolumeOptions & { device?: string; swap: boolean; swapPriority?: number }) => {
+  .action(async (options: VolumeOptions & AttachFlags) => {
     const volume = volumeOf(options)
     const { attach, deviceIndex } = await import('./attach.js')
     if (options.device !== undefined) deviceIndex(options.device)
     const { device, swap, swapPriority } = options
-    process.exitCode = await attach({ ...volume, device, swap, swapPriority, signal: stopSignal() })
+    process.exitCode = await attach({
+      ...volume,
+      device,
+      swap,
+      swapPriority,
+      signal: stopSignal(),
+    })
   })
 
 program
@@ -261,12 +306,42 @@ program
   })
 
 program
+  .command('upgrade')
+  .argument('[device]', 'e.g. /dev/nbd0; default the one that is attached')
+  .argument(
+    '[command...]',
+    'after --: the new command line, nbd-client attach … --state …; default the old one',
+  )
+  .description(
+    'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
+  )
+  .addHelpText(
+    'after',
+    `
+Examples:
+  nbd-client upgrade
+  nbd-client upgrade /dev/nbd0 -- /opt/rdmakit-2/bin/nbd-client attach --server rdma://10.0.0.1:7471 \\
+    --size 4G --swap --state /run/rdmakit/swap0
+
+If the new process fails, the old one goes on, and the exit status is 1.`,
+  )
+  .action(async (device: string | undefined, command: string[], { pid }: { pid?: number }) => {
+    const { upgrade } = await import('./upgrade.js')
+    const which = { ...(device === undefined ? {} : { device }), ...(pid === undefined ? {} : { pid }) }
+    const done = await upgrade(which, command.length === 0 ? undefined : command)
+    process.stdout.write(
+      `upgraded ${done.device}: process ${done.pid} goes on, requests waited ${done.pause} ms\n`,
+    )
+  })
+
+program
   .command('status')
   .description('Show the running nbd-clients of this machine.')
-  .option('--json', 'as a JSON array', false)
-  .action(async (options: { json: boolean }) => {
-    const { printStatus } = await import('./status.js')
-    await printStatus(options.json)
+  .option('--json', 'as a JSON array; with --watch one each line', false)
+  .option('--watch [seconds]', 'again and again, each second or as often as said', watchSeconds)
+  .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
+    const { printClientStatus } = await import('./status.js')
+    await printClientStatus({ json, seconds: watch === true ? 1 : watch })
   })
 
 program.parseAsync().then(
@@ -274,6 +349,6 @@ program.parseAsync().then(
   () => process.exit(),
   (failure: Error) => {
     process.stderr.write(`nbd-client: ${failure.message}\n`)
-    process.exit(1)
+    process.exit(exitStatusOf(failure))
   },
 )

@@ -1,55 +1,27 @@
 import { availableParallelism } from 'node:os'
 import {
+  type Lane,
+  type LaneRequirements,
+  type LaneResources,
+  laneHandles,
+  type VerbsResource,
+} from './engine-lane.js'
+import type { ExportOptions, TlsOptions } from './export-options.js'
+import {
   type NativeDropped,
   type NativeEngine,
   type NativeEvent,
-  type NativeLaneRequirements,
   type NativeLaneStatistics,
-  type NativeSafety,
+  type NativeRecordedReplica,
   type NativeStatistics,
   native,
-  type VerbsHandle,
 } from './native.js'
-
-/** Any resource of `@rdmakit/verbs`: what matters is the external that it carries. */
-export interface VerbsResource {
-  readonly handle: VerbsHandle
-}
 
 /**
  * How a lane awaits completions. `poll` spins for ever (a core of its own), `event` sleeps at once,
  * `adaptive` spins for about as long as completions have been taking and then sleeps.
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
-
-/** A part of the volume under a name. Parts may overlap: one writable and one read-only view, say. */
-export interface ExportOptions {
-  /** at most 4096 bytes; default '' */
-  readonly name?: string
-  /** one line for people, as `nbdinfo --list` shows it; at most 4096 bytes; default '' */
-  readonly description?: string
-  /** bytes from the start of the volume, a multiple of 4096; default 0 */
-  readonly offset?: number | bigint
-  /** bytes, a multiple of 4096; default: up to the end of the volume */
-  readonly size?: number | bigint
-  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
-  readonly readOnly?: boolean
-}
-
-/**
- * TLS for NBD clients (STARTTLS), by GnuTLS, in a native thread for each encrypted connection. Give either
- * `certificates` or `sharedKeys`.
- */
-export interface TlsOptions {
-  /** `on`: clients may use it; `required`: whoever does not is refused everything else */
-  readonly mode: 'on' | 'required'
-  /** folder with server-cert.pem, server-key.pem and, for `verifyPeer`, ca-cert.pem */
-  readonly certificates?: string
-  /** file with a line `name:hex key` for each client, as psktool(1) writes it */
-  readonly sharedKeys?: string
-  /** with `certificates`: refuse clients without one that ca-cert.pem has signed; default false */
-  readonly verifyPeer?: boolean
-}
 
 export interface BlockEngineOptions {
   /** bytes; a multiple of 4096 */
@@ -85,7 +57,8 @@ export interface BlockEngineOptions {
   readonly refillRate?: number
   /**
    * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
-   * which pages were written. Created when missing, refused with EINVAL when it is of another size.
+   * which pages were written. Created when missing, refused with EINVAL when it is of another size. Writes
+   * that were never answered when the process died must be repeated by whoever sent them, as the kernel does.
    * Default: memory of this process; a successor would then read zeros.
    */
   readonly pageMap?: string
@@ -94,8 +67,18 @@ export interface BlockEngineOptions {
    * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
    */
   readonly checksums?: boolean
+  /**
+   * Slabs that are not mapped take one of the places that {@link BlockEngine.addSpare} gave when they are first
+   * written; without one the request waits, up to the operation timeout. Default false: such requests are EIO.
+   */
+  readonly thin?: boolean
   /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
   readonly pageChecksums?: string
+  /**
+   * File, beside `pageMap`, that keeps where the slabs are and which servers have failed (see
+   * {@link BlockEngine.lookUpSlab}). The same rules. Default: memory of this process.
+   */
+  readonly slabMap?: string
   /**
    * What NBD clients find here. The first one is also what they get who name none, unless another one has
    * the empty name. Default: the whole volume under the empty name.
@@ -107,7 +90,7 @@ export interface BlockEngineOptions {
    * when the page was never written.
    */
   readonly minimumBlockSize?: number
-  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (ENOKEY) */
   readonly tls?: TlsOptions
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number
@@ -138,30 +121,8 @@ export interface SlabMapping {
   readonly address: bigint
 }
 
-/** What JavaScript must allocate for one lane. */
-export type LaneRequirements = NativeLaneRequirements
-
-/** The verbs objects of one lane. They must not be used by anyone else while the engine lives. */
-export interface LaneResources {
-  /** made with `manual` progress or automatic, ≥ {@link LaneRequirements.completionQueueEntries} */
-  readonly completionQueue: VerbsResource
-  /** the queue's channel; may be missing in wait mode `poll` only */
-  readonly channel?: VerbsResource
-  /** by server index; null where this lane does not reach that server (yet) */
-  readonly queuePairs: readonly (VerbsResource | null)[]
-  /**
-   * The arena: ≥ {@link LaneRequirements.arenaBytes} bytes, registered with local write access. One
-   * region for all servers, or one per server index over the same memory when servers sit on
-   * different devices.
-   */
-  readonly memoryRegions: readonly VerbsResource[]
-}
-
-export interface Lane {
-  readonly index: number
-  /** protections that could not be had, each a sentence to print */
-  readonly warnings: readonly string[]
-}
+/** A replica as the slab map has it. */
+export type RecordedReplica = NativeRecordedReplica
 
 export type DroppedReplica = NativeDropped
 export type EngineEvent = NativeEvent
@@ -204,7 +165,9 @@ export class BlockEngine {
         refillRate: BigInt(options.refillRate ?? 0),
         pageMap: options.pageMap ?? '',
         checksums: options.checksums ?? true,
+        thin: options.thin ?? false,
         pageChecksums: options.pageChecksums ?? '',
+        slabMap: options.slabMap ?? '',
         exports: (options.exports ?? [{}]).map((each) => ({
           name: each.name ?? '',
           description: each.description ?? '',
@@ -245,6 +208,19 @@ export class BlockEngine {
   }
 
   /**
+   * Pages that the last process to use `pageMap` left in the middle of a WRITE that was never answered: their replicas
+   * may differ until somebody writes them.
+   */
+  get leftClaimed(): readonly number[] {
+    return native.leftClaimed(this.#engine)
+  }
+
+  /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */
+  lookUpSlab(index: number): readonly RecordedReplica[] | undefined {
+    return native.lookUpSlab(this.#engine, index) ?? undefined
+  }
+
+  /**
    * Moves slab `index` to another place while lanes run. `kept`: the new place holds every byte of the
    * old one (the caller copied them, and nothing wrote meanwhile). `lost`: its written pages are gone;
    * they read as EIO until they are written or trimmed again.
@@ -272,6 +248,43 @@ export class BlockEngine {
    */
   dropReplica(index: number, server: number): DroppedReplica {
     return native.dropReplica(this.#engine, index, server)
+  }
+
+  /**
+   * Of a thin engine: a place for whichever slab is written first, with replicas on different servers. At most 64.
+   * @throws EINVAL: mapping out of range; ENOSPC: 64 are there
+   */
+  addSpare(id: number, ...replicas: SlabMapping[]): void {
+    native.addSpare(this.#engine, id, replicas)
+  }
+
+  /** Takes a spare place back. @returns false when a lane has taken it, or is just looking at it */
+  removeSpare(id: number): boolean {
+    return native.removeSpare(this.#engine, id)
+  }
+
+  /** @returns which slabs took which spare places since the last call; {@link addSpare} has room for others then */
+  collectSpares(): readonly { readonly id: number; readonly slab: number }[] {
+    return native.collectSpares(this.#engine)
+  }
+
+  /** There will be no spare place: first WRITEs are answered ENOSPC instead of waiting, until {@link addSpare}. */
+  setExhausted(): void {
+    native.setExhausted(this.#engine)
+  }
+
+  /** @returns slabs of which pages became unset since the last call, and which may be empty now */
+  takeCleared(): readonly number[] {
+    return native.takeCleared(this.#engine)
+  }
+
+  /**
+   * Takes the place from an empty slab, which is then as if it had never been written. Its memory may be used for
+   * something else after {@link synchronize}.
+   * @returns false when it is not empty, or has no place, or a replica of it is being filled
+   */
+  vacateSlab(index: number): boolean {
+    return native.vacateSlab(this.#engine, index)
   }
 
   /**
@@ -365,6 +378,32 @@ export class BlockEngine {
     return native.idle(this.#engine, index)
   }
 
+  /**
+   * Goes on with a connection in transmission phase that {@link yieldLane} ended elsewhere. The descriptor stays
+   * the caller's.
+   * @throws EBUSY: the lane serves another connection; EINVAL: it is no stream socket
+   */
+  attachSocket(lane: number, descriptor: number): void {
+    native.attachSocket(this.#engine, lane, descriptor)
+  }
+
+  /**
+   * Lets a lane finish: it reads no further request, ends in the middle of none, and answers what it has.
+   * @returns the socket's descriptor, now the caller's, for {@link attachSocket} here or in another process;
+   *   undefined when the lane served no connection
+   */
+  async yieldLane(lane: number): Promise<number | undefined> {
+    let descriptor = -1
+    const yielded = this.#outcome(['laneYielded'], (event) => {
+      if (event.type !== 'laneYielded' || event.lane !== lane) return false
+      descriptor = event.descriptor
+      return true
+    })
+    native.yieldLane(this.#engine, lane)
+    await yielded
+    return descriptor < 0 ? undefined : descriptor
+  }
+
   /** A snapshot; each counter is exact, the set of them is not taken at one instant. */
   statistics(): EngineStatistics {
     return native.statistics(this.#engine)
@@ -422,81 +461,3 @@ export class BlockEngine {
 }
 
 const closed = () => Object.assign(new Error('the engine was closed'), { code: 'ECANCELED' })
-
-function laneHandles({ completionQueue, channel, queuePairs, memoryRegions }: LaneResources) {
-  return [
-    completionQueue.handle,
-    channel?.handle,
-    queuePairs.map((queuePair) => queuePair?.handle),
-    memoryRegions.map((region) => region.handle),
-  ] as const
-}
-
-export type Safety = NativeSafety
-
-/**
- * Prepares this process to serve swap: locks the memory that lanes use (all but V8's own heap, see
- * native/kernel/swap_safety.h) and asks the OOM killer to spare it. Says of each protection whether it
- * was granted, and why not. Call it after the lanes are made, and again after more were added.
- */
-export function protectProcess(): readonly Safety[] {
-  return native.protectProcess()
-}
-
-/** Closes a descriptor that {@link BlockEngine.attachSocketpair} gave, once the kernel has it. */
-export function closeDescriptor(descriptor: number): void {
-  native.closeDescriptor(descriptor)
-}
-
-export interface KernelDeviceOptions {
-  /** of /dev/nbdINDEX; default: the first free one */
-  readonly index?: number
-  readonly size: number | bigint
-  /** bytes; default 4096 */
-  readonly blockSize?: number
-  /** seconds that the kernel waits for an answer before it retries on another connection; default 3 */
-  readonly timeout?: number
-  /** seconds that requests wait for a new connection when all are dead; default 3600; 0 fails them at once */
-  readonly deadConnectionTimeout?: number
-  /** {@link BlockEngine.exportFlags} */
-  readonly serverFlags: number
-  /** what a reconfigure must repeat to be let in; default none */
-  readonly identifier?: string
-  /** one descriptor from {@link BlockEngine.attachSocketpair} per connection */
-  readonly sockets: readonly number[]
-}
-
-/** The kernel's block device driver (nbd.ko), over its generic netlink family. */
-export const kernelDevice = {
-  /**
-   * Makes /dev/nbdINDEX. @returns the index
-   * @throws ENOENT: the nbd module is not loaded; EPERM: not root; EBUSY: the device is in use
-   */
-  connect(options: KernelDeviceOptions): number {
-    return native.kernelConnect(kernelOptions(options))
-  },
-  /** Gives an existing device new connections in place of its dead ones. */
-  reconfigure(options: KernelDeviceOptions & { readonly index: number }): void {
-    native.kernelReconfigure(kernelOptions(options))
-  },
-  disconnect(index: number): void {
-    native.kernelDisconnect(index)
-  },
-  status(): readonly { readonly index: number; readonly connected: boolean }[] {
-    return native.kernelStatus()
-  },
-}
-
-function kernelOptions(options: KernelDeviceOptions) {
-  return {
-    index: options.index ?? -1,
-    size: BigInt(options.size),
-    blockSize: options.blockSize ?? 4096,
-    timeout: options.timeout ?? 3,
-    deadConnectionTimeout: options.deadConnectionTimeout ?? 3600,
-    serverFlags: options.serverFlags,
-    clientFlags: 0,
-    identifier: options.identifier ?? '',
-    sockets: [...options.sockets],
-  }
-}

@@ -37,8 +37,10 @@ export interface NativeEngineOptions {
   refillRate: bigint
   pageMap: string
   checksums: boolean
+  thin: boolean
   /** empty: none */
   pageChecksums: string
+  slabMap: string
   exports: NativeExport[]
   minimumBlockSize: number
   tls: NativeTls
@@ -124,6 +126,11 @@ export interface NativeReplica {
   address: bigint
 }
 
+export interface NativeRecordedReplica extends NativeReplica {
+  /** it holds every written page; else it was being filled */
+  live: boolean
+}
+
 export interface NativeDropped {
   /** it could be read */
   wasLive: boolean
@@ -135,6 +142,10 @@ export interface NativeStatistics {
   failedServers: number[]
   writtenPages: number
   lostPages: number
+  /** slabs that have a place, or have lost it */
+  mappedSlabs: number
+  /** places that are ready for slabs of a thin volume */
+  sparePlaces: number
   handshakes: number
   handshakesRefused: number
   lanes: NativeLaneStatistics[]
@@ -153,10 +164,14 @@ export type NativeEvent =
   | { type: 'slabRefilled'; slab: number; server: number }
   | { type: 'refillFailed'; slab: number; server: number; reason: string }
   | { type: 'synchronized'; epoch: number }
+  /** spare places were used up or are missing, or slabs may have become empty */
+  | { type: 'slabsChanged' }
   /** `page`, of the volume, did not match its checksum at `server` */
   | { type: 'pageRepaired'; slab: number; server: number; page: number }
   /** the same, and no replica has the right bytes */
   | { type: 'pageLost'; slab: number; server: number; page: number }
+  /** descriptor: −1 when there was no connection */
+  | { type: 'laneYielded'; lane: number; descriptor: number }
 
 export interface NativeSafety {
   name: string
@@ -183,11 +198,19 @@ export interface NativeBinding {
   createEngine(options: NativeEngineOptions, sink: (event: NativeEvent) => void): NativeEngine
   exportFlags(engine: NativeEngine): number
   mapSlab(engine: NativeEngine, slab: number, replicas: NativeReplica[]): void
+  leftClaimed(engine: NativeEngine): number[]
+  lookUpSlab(engine: NativeEngine, slab: number): NativeRecordedReplica[] | null
   replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
   synchronize(engine: NativeEngine): number
+  addSpare(engine: NativeEngine, id: number, replicas: NativeReplica[]): void
+  removeSpare(engine: NativeEngine, id: number): boolean
+  collectSpares(engine: NativeEngine): { id: number; slab: number }[]
+  setExhausted(engine: NativeEngine): void
+  takeCleared(engine: NativeEngine): number[]
+  vacateSlab(engine: NativeEngine, slab: number): boolean
   addLane(
     engine: NativeEngine,
     completionQueue: VerbsHandle,
@@ -213,6 +236,8 @@ export interface NativeBinding {
   listenUnix(engine: NativeEngine, path: string): void
   listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
   attachSocketpair(engine: NativeEngine, lane: number): number
+  attachSocket(engine: NativeEngine, lane: number, descriptor: number): void
+  yieldLane(engine: NativeEngine, lane: number): void
   statistics(engine: NativeEngine): NativeStatistics
   setLimits(engine: NativeEngine, server: number, bytes: bigint, operations: bigint): void
   usage(engine: NativeEngine, server: number): { bytes: number; operations: number }
@@ -220,6 +245,10 @@ export interface NativeBinding {
   idle(engine: NativeEngine, slab: number): number
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
+  lockFile(path: string): number
+  descriptorChannel(): [number, number]
+  sendDescriptors(channel: number, descriptors: number[]): void
+  receiveDescriptors(channel: number): number[]
   closeDescriptor(descriptor: number): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void

@@ -19,7 +19,7 @@ export function reportFailures(volume: Volume): void {
         ? [`${formatSize(degraded)} have a replica less until they are refilled elsewhere`]
         : []),
     ]
-    say(`lost ${server.session.uri}: ${reason}; ${consequences.join('; ')}`)
+    say(`lost ${server.uri}: ${reason}; ${consequences.join('; ')}`)
   })
 }
 
@@ -58,12 +58,16 @@ export function statusOf(
     uptimeSeconds: Math.round(process.uptime()),
     replicas: volume.replicas,
     slabs: volume.slabs,
+    ...(volume.thin === undefined
+      ? {}
+      : { thin: { unmapped: volume.unmapped, spares: volume.thin.spares, given: volume.thin.given } }),
     migration: { waiting: volume.migration.waiting, moved: volume.migration.moved },
     servers: servers
       // A server that came back is another one with the same addresses.
       .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))
-      .map(({ session, slabs, spares, failure }) => ({
-        uri: session.uri,
+      .map(({ index, uri, slabs, spares, failure }) => ({
+        index,
+        uri,
         slabs,
         spares,
         state: failure === undefined ? 'up' : 'failed',
@@ -84,5 +88,7 @@ export function totals({ lanes }: EngineStatistics) {
     bytesWritten: sum((lane) => lane.bytesWritten),
     errors: sum((lane) => lane.errors),
     inFlight: sum((lane) => lane.inFlight),
+    pagesWrong: sum((lane) => lane.pagesWrong),
+    pagesRepaired: sum((lane) => lane.pagesRepaired),
   }
 }

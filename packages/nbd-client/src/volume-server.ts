@@ -1,4 +1,4 @@
-import type { RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
+import type { RemoteSlab, SessionIdentity, SwapServerSession } from '@rdmakit/swap-server'
 
 /**
  * One incarnation of a swap-server in a volume. It keeps its index for ever: after a failure the same
@@ -8,17 +8,53 @@ export class VolumeServer {
   readonly index: number
   /** its addresses, as they were given */
   readonly uris: readonly string[]
-  readonly session: SwapServerSession
+  readonly #session: SwapServerSession | undefined
+  /** what resumes its session; undefined when there is none */
+  readonly identity: SessionIdentity | undefined
   /** replicas that the volume has there */
   slabs = 0
   /** why it is gone; undefined while it lives */
   failure: string | undefined
   readonly #spares: RemoteSlab[] = []
 
-  constructor(index: number, uris: readonly string[], session: SwapServerSession) {
+  constructor(
+    index: number,
+    uris: readonly string[],
+    session: SwapServerSession | undefined,
+    identity = session?.identity,
+  ) {
     this.index = index
     this.uris = uris
-    this.session = session
+    this.#session = session
+    this.identity = identity
+  }
+
+  /** One that an earlier process had and this one never reached. */
+  static gone(
+    index: number,
+    uris: readonly string[],
+    reason: string,
+    identity: SessionIdentity | undefined,
+  ): VolumeServer {
+    const server = new VolumeServer(index, uris, undefined, identity)
+    server.failure = reason
+    return server
+  }
+
+  /** @throws Error for one that this process never reached */
+  get session(): SwapServerSession {
+    if (this.#session === undefined) throw new Error(`${this.uri} was never reached`)
+    return this.#session
+  }
+
+  /** This process has, or had, a session with it. */
+  get reached(): boolean {
+    return this.#session !== undefined
+  }
+
+  /** The address that answered, or the first of those given. */
+  get uri(): string {
+    return this.#session?.uri ?? this.uris[0] ?? `server ${this.index}`
   }
 
   /** slabs that it can still take */
@@ -54,6 +90,11 @@ export class VolumeServer {
     const going = this.#spares.filter(({ id }) => ids.includes(id))
     for (const slab of going) this.#spares.splice(this.#spares.indexOf(slab), 1)
     if (this.failure === undefined) await this.session.free(going)
+  }
+
+  /** Slabs of the session that nothing uses: spare ones from now on. */
+  keep(slabs: readonly RemoteSlab[]): void {
+    this.#spares.push(...slabs)
   }
 
   /** Allocates ahead of use, as far as the server has room. */

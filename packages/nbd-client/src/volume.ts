@@ -5,13 +5,18 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
-import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
+import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
+import { BlockEngine, type BlockEngineOptions } from './engine.js'
+import type { Lane } from './engine-lane.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
-import { fits, placeSlabs } from './placement.js'
+import { placeSlabs } from './placement.js'
 import { Repair } from './repair.js'
+import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
+import type { KeptVolume } from './state-folder.js'
+import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
+import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
 import { VolumeServer } from './volume-server.js'
 
@@ -26,12 +31,26 @@ export interface VolumeOptions {
   readonly replicas?: number
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
   readonly spares?: number
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
+  /**
+   * Take memory of the servers when a slab is first written, and give it back when all of it was discarded. A first
+   * write fails when no server has memory left then. Default false: all of it at the start, for as long as it lives.
+   */
+  readonly thin?: boolean
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'thin'>
   /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
+  /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
+  readonly linger?: number
+  /** told when a server takes part, before anything is placed there: its index and session must be kept now */
+  readonly joined?: (servers: readonly VolumeServer[]) => void
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
+}
+
+/** No server has anything of the volume any more. */
+export class NothingLeftError extends Error {
+  override readonly name = 'NothingLeftError'
 }
 
 /** What the failure of a server means for the volume. */
@@ -56,6 +75,8 @@ const MAX_SERVERS = 1024
 export class Volume {
   readonly engine: BlockEngine
   readonly migration: Migration
+  /** undefined: not thin */
+  readonly thin: ThinSlabs | undefined
   readonly size: number
   readonly replicas: number
   readonly #options: VolumeOptions
@@ -71,28 +92,49 @@ export class Volume {
   readonly #calls = new Set<Promise<void>>()
   /** all lanes are there */
   #open = false
+  #leaving = false
+  #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
 
-  private constructor(servers: VolumeServer[], slabSize: number, options: VolumeOptions) {
+  private constructor(
+    engine: BlockEngine,
+    servers: VolumeServer[],
+    context: Context,
+    options: VolumeOptions,
+  ) {
     this.size = options.size
     this.replicas = options.replicas ?? 1
     this.#options = options
     this.#progress = options.progress ?? (() => {})
     this.#servers = servers
-    this.#context = (servers[0] as VolumeServer).session.context
-    this.#protectionDomain = this.#context.allocateProtectionDomain()
-    this.engine = new BlockEngine({ ...options.engine, size: options.size, slabSize })
+    this.#context = context
+    this.#protectionDomain = context.allocateProtectionDomain()
+    this.engine = engine
     this.#table = new SlabTable(this.engine, this.replicas)
     const shared = { engine: this.engine, table: this.#table, servers, turns: new Turns() }
+    const size = (slabs: number) => formatSize(slabs * engine.slabSize)
     this.#repair = new Repair({
       ...shared,
       spares: options.spares ?? (this.replicas > 1 ? 1 : 0),
-      repaired: (slabs) => this.#progress(`${formatSize(slabs * slabSize)} of the volume repaired`),
+      repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
-    const size = (slabs: number) => formatSize(slabs * slabSize)
+    this.thin = options.thin
+      ? new ThinSlabs({
+          ...shared,
+          degraded: () => this.#repair.wake(),
+          exhausted: (exhausted) =>
+            this.#progress(
+              exhausted
+                ? `the servers have no memory left: first writes to the other ${size(this.#table.unmapped)} of the volume fail with ENOSPC`
+                : 'the servers have memory again',
+            ),
+          failed: (reason) => this.#progress(`memory ahead of use: ${reason}`),
+        })
+      : undefined
     this.migration = new Migration({
       ...shared,
+      thin: this.thin,
       degraded: () => this.#repair.wake(),
       moving: ({ session }, slabs) =>
         this.#progress(`${session.uri} needs its memory back: moving ${size(slabs)} to other servers`),
@@ -105,8 +147,8 @@ export class Volume {
 
   /**
    * Opens sessions, places every slab and makes the lanes: a page write never waits for JavaScript.
-   * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together, or
-   *   hold too little; SwapServerError: a server refused
+   * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together;
+   *   SwapServerError: a server refused, or ENOSPC: they hold too little
    */
   static async open(options: VolumeOptions): Promise<Volume> {
     const progress = options.progress ?? (() => {})
@@ -115,28 +157,71 @@ export class Volume {
     try {
       for (const uris of options.servers) {
         progress(`connecting to ${uris.join(' or ')}`)
-        const session = await SwapServerSession.open(uris, {
-          ...options.access,
-          ...(options.signal === undefined ? {} : { signal: options.signal }),
-        })
+        const session = await SwapServerSession.open(uris, sessionOptions(options))
         servers.push(new VolumeServer(servers.length, uris, session))
       }
       const slabSize = commonSlabSize(servers.map(({ session }) => session))
       checkRoom(servers, options, slabSize)
-      const made = new Volume(servers, slabSize, options)
+      const context = (servers[0] as VolumeServer).session.context
+      const made = new Volume(makeEngine(options, slabSize), servers, context, options)
       volume = made
-      await made.#placeSlabs(slabSize)
-      for (const server of servers) made.#watch(server)
-      made.engine.on('serverFailed', ({ server, reason }) => made.#fail(server, reason))
-      for (let i = 0; i < options.lanes; i++) await made.#addLane(false)
-      if (servers.length > 1) await made.#addLane(true)
-      made.#open = true
-      made.#repair.wake()
+      options.joined?.(servers)
+      if (options.thin !== true) await made.#placeSlabs(slabSize)
+      await made.#addLanes()
+      made.#start()
       return made
     } catch (failure) {
       if (volume !== undefined) await volume.close()
       else await Promise.all(servers.map(({ session }) => session.close()))
       throw failure
+    }
+  }
+
+  /**
+   * Goes on with the volume of a process that has ended, or {@link leave left} it: its page map and slab map are in
+   * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
+   * waits for {@link start}.
+   * @throws Error when no server gives its session back; EBUSY: another process has the maps
+   */
+  static async takeOver(
+    options: VolumeOptions,
+    kept: KeptVolume,
+  ): Promise<{ volume: Volume; adopted: Adopted }> {
+    const { progress = () => {} } = options
+    const { size, replicas, thin = false } = kept
+    const engine = makeEngine({ ...options, size, thin }, kept.slabSize)
+    let volume: Volume | undefined
+    try {
+      const taken = await takeSessions(engine, kept.servers, sessionOptions(options), progress)
+      for (const { kept: server, reason } of taken.gone) {
+        engine.failServer(server.index, reason)
+        progress(`lost ${server.uris.join(' or ')}: ${reason}`)
+      }
+      const context = taken.resumed[0]?.session.context
+      if (context === undefined)
+        throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
+      const servers = serversOf(taken)
+      volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
+      const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
+      for (const [server, orphans] of adopted.orphans)
+        if (thin) server.keep(orphans)
+        // A server that cannot do it now is about to fail, and its session to end.
+        else await server.session.free(orphans).catch(() => {})
+      await volume.#addLanes()
+      return { volume, adopted }
+    } catch (failure) {
+      if (volume === undefined) await engine.close()
+      else await volume.leave()
+      throw failure
+    }
+  }
+
+  /** After {@link takeOver}, when the volume is in use again: repair begins, and servers that are gone are called. */
+  start(): void {
+    this.#start()
+    for (const server of this.#servers) {
+      const successor = this.#servers.some(({ index, uris }) => index > server.index && uris === server.uris)
+      if (server.failure !== undefined && server.uris.length > 0 && !successor) this.#call(server)
     }
   }
 
@@ -155,6 +240,11 @@ export class Volume {
     return this.#table.count()
   }
 
+  /** slabs that have no place, for nothing was written to them */
+  get unmapped(): number {
+    return this.#table.unmapped
+  }
+
   /** True when no server is left: every request for a written page fails. */
   get lost(): boolean {
     return this.#servers.every(({ failure }) => failure !== undefined)
@@ -168,18 +258,36 @@ export class Volume {
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
-      this.#onFailure.clear()
-      this.#ending.abort(new Error('the volume was closed'))
       try {
-        await this.engine.close(timeout)
-        await Promise.all([this.#repair.close(), this.migration.close()])
-        await Promise.all(this.#calls)
+        await this.quiesce(timeout)
       } finally {
-        await Promise.all(this.#servers.map(({ session }) => session.close()))
+        const reached = this.#servers.filter((server) => server.reached)
+        await Promise.all(reached.map(({ session }) => (this.#leaving ? session.leave() : session.close())))
         this.#protectionDomain.close()
       }
     })()
     return this.#closing
+  }
+
+  /**
+   * The first part of {@link close}: nothing moves any more, and another engine may have the maps. The sessions
+   * are still there, for whoever resumes them. Idempotent.
+   */
+  quiesce(timeout = 5_000): Promise<void> {
+    this.#quiescing ??= (async () => {
+      this.#onFailure.clear()
+      this.#ending.abort(new Error('the volume was closed'))
+      await this.engine.close(timeout)
+      await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close()])
+      await Promise.all(this.#calls)
+    })()
+    return this.#quiescing
+  }
+
+  /** Like {@link close}, but the sessions stay at the servers to linger, for {@link takeOver}. */
+  leave(timeout?: number): Promise<void> {
+    this.#leaving = true
+    return this.close(timeout)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -202,9 +310,32 @@ export class Volume {
       // In steps, so that a large volume shows its progress.
       if ((slab + 1) % 8 === 0 || slab + 1 === places.length)
         this.#progress(
-          `${formatSize((slab + 1) * slabSize)} of ${formatSize(places.length * slabSize)} allocated on ${this.#servers.map(({ session, slabs }) => `${session.uri}: ${slabs}`).join(', ')} slabs`,
+          `${formatSize((slab + 1) * slabSize)} of ${formatSize(places.length * slabSize)} allocated on ${this.#servers.map(({ uri, slabs }) => `${uri}: ${slabs}`).join(', ')} slabs`,
         )
     }
+  }
+
+  async #addLanes(): Promise<void> {
+    const lanes = this.#options.lanes
+    // At once: round trips to servers are what a client waits for when the volume is taken over.
+    const opening = Array.from({ length: lanes + (this.#servers.length > 1 ? 1 : 0) }, () => this.#openLane())
+    // Nothing of them may go on when one fails.
+    await Promise.allSettled(opening)
+    for (const [index, { ends, queuePairs }] of (await Promise.all(opening)).entries()) {
+      const resources = ends.resources(queuePairs)
+      const lane = index < lanes ? this.engine.addLane(resources) : this.engine.addRefillLane(resources)
+      this.#lanes.push({ lane, ends })
+    }
+  }
+
+  #start(): void {
+    for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
+    this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
+    // What failed between the lanes' start and this line.
+    for (const index of this.engine.statistics().failedServers) this.#fail(index, 'it failed at the start')
+    this.#open = true
+    this.#repair.wake()
+    this.thin?.wake()
   }
 
   #watch(server: VolumeServer): void {
@@ -219,14 +350,20 @@ export class Volume {
 
   #fail(index: number, reason: string): void {
     const server = this.#servers[index]
-    if (server === undefined || server.failure !== undefined || this.#closing !== undefined) return
+    if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
     this.engine.failServer(index, reason)
+    this.thin?.collect()
     const { degraded, lost } = this.#table.dropServer(server)
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
     for (const listener of this.#onFailure)
       listener({ server, reason, degraded: bytes(degraded), lost: bytes(lost) })
     this.#repair.wake()
+    this.thin?.wake()
+    this.#call(server)
+  }
+
+  #call(server: VolumeServer): void {
     const call = this.#callBack(server).finally(() => this.#calls.delete(call))
     this.#calls.add(call)
   }
@@ -234,13 +371,14 @@ export class Volume {
   /** Calls a server that failed until it answers: it joins with a new index and empty memory. */
   async #callBack(gone: VolumeServer): Promise<void> {
     const { signal } = this.#ending
-    void gone.session.close().catch(() => {})
+    if (gone.reached) void gone.session.close().catch(() => {})
     let told: string | undefined
     while (await waited(RECALL_MS, signal)) {
       if (!this.#open) continue
       let session: SwapServerSession | undefined
       try {
-        session = await SwapServerSession.open(gone.uris, { ...this.#options.access, signal })
+        await endLingering(gone, { ...sessionOptions(this.#options), linger: 1, signal })
+        session = await SwapServerSession.open(gone.uris, { ...sessionOptions(this.#options), signal })
         if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
           throw new UsageError('it came back with another slab size or device')
         await this.#join(gone.uris, session)
@@ -267,6 +405,7 @@ export class Volume {
     const server = new VolumeServer(index, uris, session)
     server.failure = 'it is joining'
     this.#servers.push(server)
+    this.#options.joined?.(this.#servers)
     for (const { lane, ends } of this.#lanes)
       this.engine.connectServer(lane.index, index, await ends.connect(session))
     await this.engine.synchronize()
@@ -274,17 +413,37 @@ export class Volume {
     this.#watch(server)
     this.#progress(`${session.uri} takes part again, with empty memory`)
     this.#repair.wake()
+    this.thin?.wake()
   }
 
-  /** One NBD connection's verbs objects, or the refill lane's. */
-  async #addLane(refills: boolean): Promise<void> {
+  /** One NBD connection's verbs objects, or the refill lane's; queue pairs by server index. */
+  async #openLane(): Promise<{ ends: LaneEnds; queuePairs: (QueuePair | null)[] }> {
     const ends = await LaneEnds.open(this.#context, this.#protectionDomain)
-    const queuePairs = []
-    for (const { session, failure } of this.#servers)
-      queuePairs.push(failure === undefined ? await ends.connect(session) : null)
-    const resources = ends.resources(queuePairs)
-    const lane = refills ? this.engine.addRefillLane(resources) : this.engine.addLane(resources)
-    this.#lanes.push({ lane, ends })
+    const connecting = this.#servers.map(async (server) =>
+      server.failure === undefined ? await ends.connect(server.session) : null,
+    )
+    await Promise.allSettled(connecting)
+    return { ends, queuePairs: await Promise.all(connecting) }
+  }
+}
+
+function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionOptions {
+  return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
+}
+
+function makeEngine(options: VolumeOptions, slabSize: number): BlockEngine {
+  return new BlockEngine({ ...options.engine, size: options.size, slabSize, thin: options.thin ?? false })
+}
+
+/** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */
+async function endLingering({ uris, identity }: VolumeServer, options: SessionOptions): Promise<void> {
+  if (identity === undefined) return
+  try {
+    const old = await SwapServerSession.resume(uris, identity, options)
+    await old.close()
+  } catch (failure) {
+    // ENOENT, as a rule: it has ended.
+    if (!(failure instanceof SwapServerError && failure.code === 'ENOENT')) throw failure
   }
 }
 
@@ -301,41 +460,4 @@ function waited(ms: number, signal: AbortSignal): Promise<boolean> {
     timer.unref()
     signal.addEventListener('abort', end)
   })
-}
-
-function commonSlabSize(sessions: readonly SwapServerSession[]): number {
-  const [first, ...others] = sessions
-  if (first === undefined) throw new UsageError('a volume needs at least one --server')
-  for (const other of others) {
-    if (other.slabSize !== first.slabSize)
-      throw new UsageError(
-        `servers differ in slab size: ${first.uri} has ${formatSize(first.slabSize)}, ${other.uri} ${formatSize(other.slabSize)}; start them with the same --slab-size`,
-      )
-    if (other.context !== first.context)
-      throw new UsageError(
-        `servers are reached through different devices: ${first.uri} by ${first.context.deviceName}, ${other.uri} by ${other.context.deviceName}; use addresses of one device`,
-      )
-  }
-  return first.slabSize
-}
-
-function checkRoom(servers: readonly VolumeServer[], options: VolumeOptions, slabSize: number): void {
-  const { size, replicas = 1 } = options
-  if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
-    throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
-  if (servers.length < replicas)
-    throw new UsageError(
-      `${replicas} replicas of each slab need ${replicas} servers and there are ${servers.length}; add a --server, or choose fewer --replicas`,
-    )
-  const epochs = new Set(servers.map(({ session }) => session.epoch))
-  if (epochs.size < servers.length)
-    throw new UsageError('two --server options lead to the same server; write its addresses with commas')
-  const needed = Math.ceil(size / slabSize)
-  const room = servers.map((server) => server.room)
-  if (fits(room, needed, replicas)) return
-  const free = room.reduce((sum, each) => sum + each, 0)
-  const copies = replicas === 1 ? '' : ` in each of ${replicas} replicas on different servers`
-  throw new UsageError(
-    `server too small: ${servers.map(({ session }) => session.uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, start the server with more --memory, or add a --server`,
-  )
 }

@@ -3,13 +3,8 @@ import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import {
-  BlockEngine,
-  closeDescriptor,
-  type EngineEvent,
-  kernelDevice,
-  protectProcess,
-} from '../src/engine.js'
+import { BlockEngine, type EngineEvent } from '../src/engine.js'
+import { closeDescriptor, kernelDevice, protectProcess } from '../src/kernel.js'
 import { Client, DISCONNECT, FLUSH, MIB, READ, setup, socketPath, TRIM, WRITE } from './fixture.js'
 
 const EINVAL = 22
@@ -39,14 +34,17 @@ describe('an engine’s options', () => {
     ['two exports of one name', { size: MIB, exports: [{ name: 'a' }, { name: 'a' }] }],
     ['an export beyond the end', { size: MIB, exports: [{ offset: 4096, size: MIB }] }],
     ['an export within a page', { size: MIB, exports: [{ offset: 512 }] }],
-    ['TLS without credentials', { size: MIB, tls: { mode: 'on' as const } }],
-    [
-      'TLS with files that are missing',
-      { size: MIB, tls: { mode: 'on' as const, sharedKeys: '/nonexistent' } },
-    ],
     ['a minimum block size of 3', { size: MIB, minimumBlockSize: 3 }],
   ])('refuses %s', (_, options) => {
     expect(() => new BlockEngine(options)).toThrow(expect.objectContaining({ code: 'EINVAL' }))
+  })
+
+  it.each([
+    ['no credentials', {}],
+    ['files that are missing', { sharedKeys: '/nonexistent' }],
+  ])('refuses TLS with %s', (_, credentials) => {
+    const tls = { mode: 'on' as const, ...credentials }
+    expect(() => new BlockEngine({ size: MIB, tls })).toThrow(expect.objectContaining({ code: 'ENOKEY' }))
   })
 
   it('refuses an unknown wait mode', () => {

@@ -9,6 +9,7 @@ import { auditLog, Operation } from './operation.js'
 import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
+import { notifyReady } from './service-manager.js'
 import { formatSize, parseSize } from './size.js'
 import { printServerStatus } from './status.js'
 import { Tenants } from './tenants.js'
@@ -24,6 +25,7 @@ interface Options {
   tenants?: string
   auditLog?: string
   metrics?: string
+  maxLinger: string
   logLevel: string
   json: boolean
 }
@@ -64,6 +66,11 @@ const serve = program
   .option('--tenants <file>', 'JSON: who may have memory, with which key, how much; default: everybody')
   .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal')
   .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
+  .option(
+    '--max-linger <seconds>',
+    'how long a client that asks for it may be gone and find its memory again; 0: not at all',
+    '600',
+  )
   .option('--log-level <level>', 'trace, debug, info, warn, error, silent', 'warn')
   .option('--json', 'print events as JSON lines', false)
   .addHelpText(
@@ -89,6 +96,9 @@ async function run(options: Options): Promise<void> {
     throw new UsageError(
       `--session-timeout "${options.sessionTimeout}" is not a number of seconds from 1 to 86400`,
     )
+  const maxLinger = Number(options.maxLinger)
+  if (!(maxLinger >= 0 && maxLinger <= 86_400))
+    throw new UsageError(`--max-linger "${options.maxLinger}" is not a number of seconds from 0 to 86400`)
   const log = pino(
     { name: 'swap-server', level: options.logLevel },
     pino.destination({ dest: 2, sync: true }),
@@ -101,6 +111,7 @@ async function run(options: Options): Promise<void> {
     lending: { headroom: parseHeadroom(options.headroom, new HostMemorySource().total) },
     tenants: options.tenants === undefined ? Tenants.open() : Tenants.load(options.tenants),
     audit: auditLog(log, options.auditLog),
+    maxLinger: maxLinger * 1000,
     log,
   })
   const say = (event: string, fields: Record<string, unknown>, text: string) =>
@@ -133,7 +144,9 @@ async function run(options: Options): Promise<void> {
     await server.close()
     throw failure
   }
-  log.info({ memory: formatSize(server.store.total * server.store.slabSize), epoch: server.epoch }, 'ready')
+  const memory = formatSize(server.store.total * server.store.slabSize)
+  log.info({ memory, epoch: server.epoch }, 'ready')
+  await notifyReady(`lends ${memory} at ${listeners.join(', ')}`, (reason) => log.error(reason))
 }
 
 program

@@ -1,10 +1,9 @@
+export { type RemoteSlab, type SessionLimits, SwapServerError } from './answers.js'
 export { type Actor, type AuditEvent, AuditLog } from './audit.js'
 export {
-  type RemoteSlab,
-  type SessionLimits,
+  type SessionIdentity,
   type SessionOptions,
   type SessionUse,
-  SwapServerError,
   SwapServerSession,
 } from './client.js'
 export {
@@ -15,10 +14,14 @@ export {
   runningPrograms,
   runtimeDirectory,
 } from './control-socket.js'
+export { EXIT, ExitError, exitStatusOf, withExitStatus } from './exit-status.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
 export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
 export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'
 export { MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
+export { notifyMainProcess, notifyReady } from './service-manager.js'
 export { formatSize, parseSize, parseSizeInUnits } from './size.js'
+export { type Column, formatDuration, formatTable, right } from './table.js'
 export { type Tenant, type TenantLimits, Tenants, type TenantsChange } from './tenants.js'
+export { printStatus, type WatchOptions, watchSeconds } from './watch.js'

@@ -13,6 +13,9 @@ export const PROTOCOL_VERSION = 1
 /** Slabs that one Allocate may ask for. */
 export const MAX_SLABS_PER_REQUEST = 64
 
+/** Slabs in one ListReply at most. */
+export const MAX_LISTED_SLABS = 256
+
 /** Bytes of a session's token. */
 export const TOKEN_BYTES = 16
 

@@ -4,8 +4,10 @@ import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
 import { type Actor, type AuditEvent, AuditLog } from './audit.js'
 import { Bandwidth } from './bandwidth.js'
+import type { ControlConnection } from './control-connection.js'
 import { Doorstep } from './doorstep.js'
 import { Lending, type LendingOptions } from './lending.js'
+import { sessionNamed } from './lingering.js'
 import { ServerCounters } from './metrics.js'
 import { type control, dataConnectionToken } from './protocol.js'
 import { Refusal } from './refusal.js'
@@ -24,9 +26,14 @@ export interface SwapServerOptions {
   readonly maxSessions?: number
   /** queue pairs of one session, default 256 */
   readonly maxDataConnections?: number
-  /** what the host keeps of its memory, and how it is looked at; default: it is not */
+  /**
+   * milliseconds that a session may outlive its control connection at most, when its client asks for that;
+   * default 600000, 0: none does
+   */
+  readonly maxLinger?: number
   /** bytes per second of its link, for the division among tenants; default 0: unknown */
   readonly bandwidth?: number
+  /** what the host keeps of its memory, and how it is looked at; default: it is not */
   readonly lending?: Omit<LendingOptions, 'store' | 'owners' | 'log'>
   /** who may have memory; default: everybody, as one tenant */
   readonly tenants?: Tenants
@@ -49,6 +56,7 @@ export class SwapServer {
   readonly bandwidth: Bandwidth
   readonly sessionTimeoutMs: number
   readonly maxDataConnections: number
+  readonly maxLingerMs: number
   readonly log: Logger
   readonly tenants: Tenants
   readonly audit: AuditLog
@@ -67,6 +75,7 @@ export class SwapServer {
     this.store = new SlabStore(options.memory, options.slabSize ?? 64 * 2 ** 20)
     this.sessionTimeoutMs = options.sessionTimeout ?? 15_000
     this.maxDataConnections = options.maxDataConnections ?? 256
+    this.maxLingerMs = options.maxLinger ?? 600_000
     this.#maxSessions = options.maxSessions ?? 256
     this.log = options.log ?? pino({ level: 'silent' })
     this.lending = new Lending({
@@ -83,8 +92,14 @@ export class SwapServer {
     this.#reaper.unref()
   }
 
+  /** Sessions, also those that linger. */
   get sessions(): number {
     return this.#sessions.size
+  }
+
+  /** Sessions that have outlived their control connection. */
+  get lingeringSessions(): number {
+    return [...this.#sessions].filter(({ lingering }) => lingering).length
   }
 
   /** Listens at `uri` too. @returns the URI with its port resolved */
@@ -146,7 +161,7 @@ export class SwapServer {
   /** A session has shown who it is: it takes a session's place. @throws Refusal */
   greeted(session: Session): void {
     this.#doorstep.leave(session)
-    if (this.#sessions.size >= this.#maxSessions)
+    if (this.#sessions.size - this.lingeringSessions >= this.#maxSessions)
       throw new Refusal('EUSERS', `the server refuses more sessions than ${this.#maxSessions}`)
     this.#sessions.add(session)
   }
@@ -160,7 +175,23 @@ export class SwapServer {
     const { added, removed } = this.tenants.reload()
     this.record({}, { event: 'tenants-reloaded', added, removed })
     for (const session of [...this.#sessions])
-      if (this.tenants.find(session.tenant ?? '') === undefined) this.#end(session, 'its tenant was removed')
+      if (this.tenants.find(session.tenant ?? '') === undefined) session.close('its tenant was removed')
+  }
+
+  /** @internal */
+  named(id: number, token: Uint8Array): Session | undefined {
+    return sessionNamed(this.#sessions, id, token)
+  }
+
+  /** @internal */
+  mayLinger(): boolean {
+    return !this.#closed && this.lingeringSessions < this.#maxSessions
+  }
+
+  /** @internal */
+  ended(session: Session): void {
+    this.#doorstep.leave(session)
+    this.#sessions.delete(session)
   }
 
   /** Stops listening, ends every session and frees its memory. Idempotent. */
@@ -172,7 +203,15 @@ export class SwapServer {
     this.bandwidth.close()
     for (const listener of this.#listeners) listener.close()
     this.#doorstep.close('the server ends')
-    for (const session of [...this.#sessions]) this.#end(session, 'the server ends')
+    for (const session of [...this.#sessions]) session.close('the server ends')
+  }
+
+  /** @internal a control connection, from whoever is at its other end */
+  admit(connection: ControlConnection): void {
+    const session = new Session(this, connection)
+    this.#doorstep.enter(session)
+    // It may have begun to end while this one was being accepted.
+    if (this.#closed) session.close('the server ends')
   }
 
   async #onRequest(request: ConnectionRequest): Promise<void> {
@@ -182,25 +221,13 @@ export class SwapServer {
     if (this.#opening >= MAX_GREETINGS) return request.id.reject()
     this.#opening++
     try {
-      const context = request.id.context
-      const connection = await acceptRing(request)
-      const session = new Session(this, connection, context)
-      this.#doorstep.enter(session)
-      void connection.closed.then((reason) => this.#end(session, reason?.message ?? 'the client left'))
-      // It may have begun to end while this one was being accepted.
-      if (this.#closed) this.#end(session, 'the server ends')
+      this.admit(await acceptRing(request))
     } catch (failure) {
       this.log.warn({ err: failure }, 'a session could not be opened')
       throw failure
     } finally {
       this.#opening--
     }
-  }
-
-  #end(session: Session, reason: string): void {
-    this.#doorstep.leave(session)
-    this.#sessions.delete(session)
-    session.close(reason)
   }
 
   async #onData(request: ConnectionRequest, token: Buffer): Promise<void> {
@@ -216,7 +243,7 @@ export class SwapServer {
   #endSilentSessions(): void {
     for (const session of [...this.#sessions]) {
       if (session.silence <= this.sessionTimeoutMs) continue
-      this.#end(session, `it was silent for ${session.silence} ms`)
+      session.loseControl(`it was silent for ${session.silence} ms`)
     }
   }
 }

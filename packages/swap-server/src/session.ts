@@ -1,12 +1,25 @@
 import { randomBytes } from 'node:crypto'
-import type { RingConnection } from '@rdmakit/ring-transport'
-import type { CompletionQueue, ConnectionRequest, Context, ProtectionDomain, QueuePair } from '@rdmakit/verbs'
+import type {
+  CompletionQueue,
+  ConnectionId,
+  ConnectionRequest,
+  Context,
+  ProtectionDomain,
+} from '@rdmakit/verbs'
 import type { Logger } from 'pino'
 import type { Actor, AuditEvent } from './audit.js'
 import { type Admission, Greeting } from './authentication.js'
 import type { Bandwidth } from './bandwidth.js'
+import type { ControlConnection } from './control-connection.js'
 import type { Lending } from './lending.js'
-import { control, MAX_SLABS_PER_REQUEST, PROTOCOL_VERSION, TOKEN_BYTES } from './protocol.js'
+import { drawSessionId, Linger } from './lingering.js'
+import {
+  control,
+  MAX_LISTED_SLABS,
+  MAX_SLABS_PER_REQUEST,
+  PROTOCOL_VERSION,
+  TOKEN_BYTES,
+} from './protocol.js'
 import type { SlabOwner } from './reclaim.js'
 import { Refusal } from './refusal.js'
 import { askActivity, askReclaim } from './server-requests.js'
@@ -23,6 +36,8 @@ export interface SessionHost {
   readonly log: Logger
   readonly maxDataConnections: number
   readonly tenants: Tenants
+  /** milliseconds that a session may linger at most */
+  readonly maxLingerMs: number
   /** What `asking` may know; undefined: a tenant that is not there any more. */
   query(asking: Tenant | undefined): control.QueryReply.$Properties
   record(who: Actor, event: AuditEvent): void
@@ -30,6 +45,12 @@ export interface SessionHost {
   answered(request: string, seconds: number): void
   /** It has shown who it is. @throws Refusal when there is no place for it */
   greeted(session: Session): void
+  /** The session that Resume names, if its token is right. */
+  named(id: number, token: Uint8Array): Session | undefined
+  /** A session may linger: there is room for one more that does. */
+  mayLinger(): boolean
+  /** The session is over, and what it had is free. */
+  ended(session: Session): void
 }
 
 /** A client that does not answer its server for so long is asked again later. */
@@ -37,20 +58,24 @@ const CLIENT_TIMEOUT_MS = 5_000
 
 /**
  * One client: its control connection, its protection domain, its slabs and its data connections.
- * When the control connection ends, everything of the client ends with it.
+ * When the control connection ends, everything of the client ends with it, unless it was granted to linger:
+ * then another control connection may resume the session until its time is up.
  */
 export class Session implements SlabOwner {
+  readonly id = drawSessionId()
   readonly token = randomBytes(TOKEN_BYTES)
   readonly context: Context
   readonly #host: SessionHost
-  readonly #control: RingConnection
   readonly #protectionDomain: ProtectionDomain
   readonly #slabs = new Map<number, Slab>()
-  readonly #data = new Set<QueuePair>()
+  readonly #data = new Set<ConnectionId>()
+  readonly #linger = new Linger()
   readonly #greeting: Greeting
-  /** kept, for the connection that told it may be closed when it is asked for */
-  readonly #peer: string
   readonly #opened = Date.now()
+  /** undefined while the session lingers, and after it was handed to the session that it resumed */
+  #control: ControlConnection | undefined
+  /** kept, for the connection that told it may be closed when it is asked for */
+  #peer = ''
   #completionQueue: CompletionQueue | undefined
   #admission: Admission | undefined
   #closed = false
@@ -59,14 +84,12 @@ export class Session implements SlabOwner {
   /** whom it says to be, until it has shown it */
   #claims: Actor | undefined
 
-  constructor(host: SessionHost, connection: RingConnection, context: Context) {
+  constructor(host: SessionHost, connection: ControlConnection) {
     this.#host = host
-    this.#control = connection
-    this.context = context
-    this.#protectionDomain = context.allocateProtectionDomain()
+    this.context = connection.context
+    this.#protectionDomain = this.context.allocateProtectionDomain()
     this.#greeting = new Greeting(host.tenants)
-    this.#peer = connection.peerUri
-    connection.handle((request) => this.#answer(request.copy()))
+    this.#serve(connection)
   }
 
   get client(): string {
@@ -96,11 +119,12 @@ export class Session implements SlabOwner {
       slabs: this.#slabs.size,
       dataConnections: this.#data.size,
       ageMs: Date.now() - this.#opened,
+      lingering: this.lingering,
     }
   }
 
   get present(): boolean {
-    return !this.#closed
+    return !this.#closed && this.#control !== undefined
   }
 
   get opportunistic(): boolean {
@@ -119,9 +143,14 @@ export class Session implements SlabOwner {
     return askReclaim((bytes) => this.#askClient(bytes), ids)
   }
 
-  /** milliseconds since the client's last request */
+  /** milliseconds since the client's last request; 0 when nobody has the session */
   get silence(): number {
-    return Date.now() - this.#lastHeard
+    return this.lingering ? 0 : Date.now() - this.#lastHeard
+  }
+
+  /** It has outlived its control connection and can be resumed. */
+  get lingering(): boolean {
+    return this.#linger.running
   }
 
   /** Takes a data connection: a queue pair in this session's protection domain that posts nothing. */
@@ -131,24 +160,65 @@ export class Session implements SlabOwner {
       return
     }
     this.#completionQueue ??= this.context.createCompletionQueue({ entries: 16 })
-    const queuePair = id.createQueuePair(this.#protectionDomain, {
+    id.createQueuePair(this.#protectionDomain, {
       sendQueue: this.#completionQueue,
       maxSend: 1,
       maxReceive: 1,
       maxInlineData: 0,
     })
-    this.#data.add(queuePair)
+    this.#data.add(id)
     void id.disconnected.then(() => {
-      this.#data.delete(queuePair)
+      this.#data.delete(id)
       id.close()
     })
     await id.accept()
   }
 
+  /**
+   * The control connection is lost: the session lingers, or ends.
+   * @param reason why, for the record
+   */
+  loseControl(reason: string): void {
+    const connection = this.#control
+    this.#control = undefined
+    void connection?.close()
+    if (this.#closed || this.#linger.granted === 0 || !this.#host.mayLinger()) {
+      this.close(reason)
+      return
+    }
+    // Nobody is there to use it.
+    this.#host.bandwidth.leave(this)
+    this.#host.log.info({ client: this.#client, lingerMs: this.#linger.granted, reason }, 'session lingers')
+    this.#linger.start(() => this.close(`${reason}; nobody resumed it`))
+  }
+
+  /**
+   * Goes on with another control connection. What the old one's client had posted has landed when this
+   * returns, or never will: its queue pairs are destroyed.
+   */
+  resume(connection: ControlConnection, admission: Admission): control.HelloReply.$Properties {
+    this.#linger.stop()
+    const old = this.#control
+    this.#serve(connection)
+    void old?.close()
+    for (const id of [...this.#data]) id.close()
+    this.#data.clear()
+    return { ...this.#welcome(admission, 'session-resumed'), resumed: true }
+  }
+
   /** @param reason why, for the record */
   close(reason: string): void {
+    this.#end(reason)
+    void this.#control?.close()
+    this.#control = undefined
+    this.#host.ended(this)
+  }
+
+  /** Gives everything back but the control connection. Idempotent. */
+  #end(reason: string): void {
     if (this.#closed) return
     this.#closed = true
+    this.#linger.stop()
     // The keys die before the memory is given back: the protection domain's children go first.
     const slabs = [...this.#slabs.values()]
     this.#slabs.clear()
@@ -156,9 +226,18 @@ export class Session implements SlabOwner {
     this.#release(slabs)
     this.#protectionDomain.close()
     this.#completionQueue?.close()
-    void this.#control.close()
     if (this.#admission !== undefined)
       this.#host.record(this.actor, { event: 'session-ended', reason, slabs: slabs.length })
+  }
+
+  #serve(connection: ControlConnection): void {
+    this.#control = connection
+    this.#peer = connection.peerUri
+    this.#lastHeard = Date.now()
+    connection.handle((request) => this.#answer(request.copy()))
+    void connection.closed.then((reason) => {
+      if (this.#control === connection) this.loseControl(reason?.message ?? 'the client left')
+    })
   }
 
   async #answer(bytes: Uint8Array): Promise<Uint8Array> {
@@ -203,6 +282,11 @@ export class Session implements SlabOwner {
     if (request.query)
       return { query: this.#host.query(this.#host.tenants.find(this.#admission.tenant.name)) }
     if (request.heartbeat) return { heartbeat: this.#beat(request.heartbeat) }
+    if (request.list) return { list: this.#list(Number(request.list.after ?? 0)) }
+    if (request.goodbye) {
+      this.#end('the client said goodbye')
+      return { goodbye: {} }
+    }
     throw new Refusal('EPROTO', 'unknown request')
   }
 
@@ -218,25 +302,52 @@ export class Session implements SlabOwner {
 
   #greet(step: ReturnType<Greeting['hello']>): control.Response.$Properties {
     if ('challenge' in step) return { challenge: step.challenge }
-    this.#client = printable(step.hello.client ?? '').slice(0, 256) || 'unnamed client'
-    this.#host.greeted(this)
-    this.#admission = step
+    const connection = this.#control
+    // The connection was given up for its silence while this was on its way.
+    if (connection === undefined) throw new Refusal('ETIMEDOUT', 'the client was silent for too long')
+    const { resume } = step.hello
+    if (resume == null) {
+      this.#host.greeted(this)
+      return { hello: this.#welcome(step, 'session-opened') }
+    }
+    const named = this.#host.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
+    if (named === undefined || named.#closed || named.tenant !== step.tenant.name)
+      throw new Refusal('ENOENT', 'there is no such session: it ended, or the server was restarted')
+    if (named.context !== this.context)
+      throw new Refusal(
+        'EXDEV',
+        `the session is on the device ${named.context.deviceName}; connect to that one`,
+      )
+    // What has brought the connection here is not needed any more.
+    this.#control = undefined
+    this.close('it went on with another session')
+    return { hello: named.resume(connection, step) }
+  }
+
+  #welcome(
+    admission: Admission,
+    event: 'session-opened' | 'session-resumed',
+  ): control.HelloReply.$Properties {
+    const { hello } = admission
+    this.#admission = admission
     this.#claims = undefined
-    this.#host.record(this.actor, { event: 'session-opened' })
-    const { store, epoch, sessionTimeoutMs } = this.#host
-    const mac = step.prove(0)
+    this.#client = printable(hello.client ?? '').slice(0, 256) || 'unnamed client'
+    const { store, epoch, sessionTimeoutMs, maxLingerMs } = this.#host
+    const lingerMs = this.#linger.grant(hello.lingerMs ?? 0, maxLingerMs)
+    this.#host.record(this.actor, { event })
+    const mac = admission.prove(this.id)
     return {
-      hello: {
-        version: PROTOCOL_VERSION,
-        epoch,
-        token: this.token,
-        slabSize: store.slabSize,
-        totalSlabs: store.total,
-        freeSlabs: this.#freeSlabs,
-        sessionTimeoutMs,
-        limits: this.#host.bandwidth.enter(this),
-        ...(mac === undefined ? {} : { mac }),
-      },
+      version: PROTOCOL_VERSION,
+      epoch,
+      session: this.id,
+      token: this.token,
+      slabSize: store.slabSize,
+      totalSlabs: store.total,
+      freeSlabs: this.#freeSlabs,
+      sessionTimeoutMs,
+      lingerMs,
+      limits: this.#host.bandwidth.enter(this),
+      ...(mac === undefined ? {} : { mac }),
     }
   }
 
@@ -246,13 +357,25 @@ export class Session implements SlabOwner {
     return { epoch: this.#host.epoch, freeSlabs: this.#freeSlabs, limits }
   }
 
+  #list(after: number): control.ListReply.$Properties {
+    const slabs = [...this.#slabs.values()]
+      .filter(({ id }) => id > after)
+      .sort((a, b) => a.id - b.id)
+      .slice(0, MAX_LISTED_SLABS)
+    return { slabs: slabs.map(described) }
+  }
+
   async #allocate(count: number): Promise<control.AllocateReply.$Properties> {
     if (count < 1 || count > MAX_SLABS_PER_REQUEST)
       throw new Refusal('EINVAL', `allocate takes 1 to ${MAX_SLABS_PER_REQUEST} slabs, not ${count}`)
     const { lending, store } = this.#host
-    const slabs = await lending.lend(this.#borrower, count, () =>
-      store.allocate(this.#protectionDomain, count),
-    )
+    let slabs: Slab[]
+    try {
+      slabs = await lending.lend(this.#borrower, count, () => store.allocate(this.#protectionDomain, count))
+    } catch (failure) {
+      // Its protection domain is closed then, which is no failure of the server's.
+      throw this.#closed ? new Refusal('ECANCELED', 'the session has ended') : failure
+    }
     if (this.#closed) {
       // The client left while its memory was being pinned.
       this.#release(slabs)
@@ -260,14 +383,7 @@ export class Session implements SlabOwner {
     }
     for (const slab of slabs) this.#slabs.set(slab.id, slab)
     this.#host.record(this.actor, { event: 'slabs-allocated', slabs: count, held: this.#slabs.size })
-    return {
-      slabs: slabs.map(({ id, region }) => ({
-        id,
-        address: Number(region.address),
-        rkey: region.remoteKey,
-        length: region.length,
-      })),
-    }
+    return { slabs: slabs.map(described) }
   }
 
   #free(ids: number[]): control.FreeReply.$Properties {
@@ -302,9 +418,14 @@ export class Session implements SlabOwner {
     )
   }
 
-  #askClient(bytes: Uint8Array): Promise<Uint8Array> {
+  async #askClient(bytes: Uint8Array): Promise<Uint8Array> {
+    if (this.#control === undefined) throw new Refusal('ENOTCONN', 'the client is gone')
     return this.#control.request(bytes, { timeout: CLIENT_TIMEOUT_MS })
   }
+}
+
+function described({ id, region }: Slab): control.Slab.$Properties {
+  return { id, address: Number(region.address), rkey: region.remoteKey, length: region.length }
 }
 
 function decode(bytes: Uint8Array): control.Request {

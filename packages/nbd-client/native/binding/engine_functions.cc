@@ -99,6 +99,17 @@ Napi::Value listen_tcp(const Napi::CallbackInfo& info) {
   return bound;
 }
 
+void attach_socket(const Napi::CallbackInfo& info) {
+  std::string why;
+  const int error = to_engine(info[0]).attach_socket(to_uint32(info[1], "lane"),
+                                                     static_cast<int>(to_uint32(info[2], "descriptor")), why);
+  check(info.Env(), error, "attachSocket", why);
+}
+
+void yield_lane(const Napi::CallbackInfo& info) {
+  check(info.Env(), to_engine(info[0]).yield_lane(to_uint32(info[1], "lane")), "yieldLane", "");
+}
+
 Napi::Value attach_socketpair(const Napi::CallbackInfo& info) {
   int descriptor = -1;
   const int error = to_engine(info[0]).attach_socketpair(to_uint32(info[1], "lane"), descriptor);

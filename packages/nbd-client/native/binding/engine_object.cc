@@ -61,6 +61,9 @@ Napi::Object describe(Napi::Env env, const Event& event) {
       object.Set("server", event.server);
       object.Set("reason", event.reason.data());
       break;
+    case Event::Type::slabs_changed:
+      object.Set("type", "slabsChanged");
+      break;
     case Event::Type::synchronized:
       object.Set("type", "synchronized");
       object.Set("epoch", static_cast<double>(event.epoch));
@@ -71,6 +74,11 @@ Napi::Object describe(Napi::Env env, const Event& event) {
       object.Set("slab", event.slab);
       object.Set("server", event.server);
       object.Set("page", static_cast<double>(event.page));
+      break;
+    case Event::Type::lane_yielded:
+      object.Set("type", "laneYielded");
+      object.Set("lane", event.lane);
+      object.Set("descriptor", event.descriptor);
       break;
   }
   return object;
@@ -113,9 +121,11 @@ EngineOptions to_options(const Napi::Object& from) {
   options.acknowledge =
       to_string(from.Get("acknowledge"), "acknowledge") == "one" ? Acknowledge::one : Acknowledge::all;
   options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");
+  options.volume.thin = from.Get("thin").ToBoolean();
   options.volume.checksums = from.Get("checksums").ToBoolean();
   options.volume.checksum_file = to_string(from.Get("pageChecksums"), "pageChecksums");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
+  options.volume.slab_map_file = to_string(from.Get("slabMap"), "slabMap");
   options.volume.prefault = from.Get("prefault").ToBoolean();
   options.exports = to_exports(from.Get("exports"));
   options.tls = to_tls(from.Get("tls").As<Napi::Object>());

@@ -38,7 +38,7 @@ void Connection::open(int socket, const Terms& terms) {
   payload_left_ = 0;
   end_of_file_ = input_ended_ = input_full_ = more_input_ = output_blocked_ = read_waits_ = read_paced_ =
       false;
-  refusing_ = false;
+  refusing_ = yielding_ = false;
   linger_deadline_ = input_deadline_ = output_deadline_ = 0;
   reason_ = "";
   drop_reason_ = nullptr;
@@ -95,7 +95,12 @@ bool Connection::step(uint64_t now, bool look) {
 
 bool Connection::receive() {
   if (!is_open() || end_of_file_ || input_ended_) return false;
-  const InputStream::Status status = input_.receive(socket_.get());
+  const size_t limit = wanted();
+  if (limit == 0) {
+    more_input_ = false;
+    return false;
+  }
+  const InputStream::Status status = input_.receive(socket_.get(), limit);
   input_full_ = status == InputStream::Status::full;
   more_input_ = status == InputStream::Status::received && input_.filled();
   switch (status) {
@@ -110,6 +115,14 @@ bool Connection::receive() {
     default:
       return false;
   }
+}
+
+size_t Connection::wanted() const {
+  if (!yielding_) return SIZE_MAX;
+  if (!mid_request()) return 0;
+  const size_t request = payload_left_ > 0 ? payload_left_ : sizeof(RequestHeader);
+  const size_t unread = input_.unread().size();
+  return request > unread ? request - unread : 0;
 }
 
 void Connection::check_end_of_file() {

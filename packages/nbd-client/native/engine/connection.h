@@ -40,6 +40,12 @@ class Connection {
   // From now on every new request is answered ESHUTDOWN.
   void refuse_new() { refusing_ = true; }
 
+  // From now on nothing is read but the rest of a request that has begun. When may_part(), part() ends the
+  // connection here and gives its socket. See hand_over.cc.
+  void yield();
+  bool may_part() const { return yielding_ && !mid_request() && quiet(); }
+  int part();
+
   bool is_open() const { return open_; }
   // Nothing is left of a connection: the lane may take another.
   bool idle() const { return !open_ && free_slots_.size() == kRequests; }
@@ -67,7 +73,9 @@ class Connection {
   bool input_full() const { return input_full_; }
 
   // What a sleeping lane must watch.
-  bool wants_input() const { return is_open() && !end_of_file_ && !input_ended_ && !input_full_; }
+  bool wants_input() const {
+    return is_open() && !end_of_file_ && !input_ended_ && !input_full_ && (!yielding_ || mid_request());
+  }
   bool wants_output() const { return is_open() && output_blocked_; }
   // Something waits for a page that another lane may be filling, which wakes nobody.
   bool waits_for_page() const {
@@ -87,6 +95,9 @@ class Connection {
 
  private:
   bool receive();
+  bool mid_request() const { return payload_left_ > 0 || !input_.unread().empty(); }
+  // Bytes that may be received now.
+  size_t wanted() const;
   bool parse();
   bool begin_request();
   bool take_payload();
@@ -116,12 +127,13 @@ class Connection {
   void clear_pages(uint16_t index);
   void start(Operation& operation);
   bool advance(Operation& operation);
+  bool give_up_placing(Operation& operation);
   bool fill_with_zeroes(uint64_t page);
   bool retry_waiting();
   void wait_for_turn(uint64_t turn) { next_turn_ = next_turn_ == 0 ? turn : std::min(next_turn_, turn); }
 
-  void answer(Operation& operation, bool succeeded);
-  void finish_unposted(Operation& operation, bool succeeded);
+  void answer(Operation& operation, bool succeeded, ErrorCode error = kEio);
+  void finish_unposted(Operation& operation, bool succeeded, ErrorCode error = kEio);
   void finish_read(Operation& operation, bool succeeded);
   bool move_reads();
   bool repair_reads();
@@ -154,6 +166,7 @@ class Connection {
   bool more_input_ = false;
   bool output_blocked_ = false;
   bool refusing_ = false;
+  bool yielding_ = false;
   bool read_waits_ = false;
   bool read_paced_ = false;
   size_t paced_ = 0;  // of waiting_, for their turn

@@ -43,7 +43,7 @@ Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, 
     offer.tls = options.tls.mode;
     credentials = TlsCredentials::load(options.tls, why);
     if (credentials == nullptr) {
-      error = EINVAL;
+      error = ENOKEY;
       return nullptr;
     }
   }
@@ -219,6 +219,19 @@ int Engine::refill(uint32_t slab, uint32_t server, std::string& why) {
   return error;
 }
 
+int Engine::add_spare(uint32_t id, std::span<const Replica> replicas) {
+  const int error = volume_.add_spare(id, replicas);
+  const std::lock_guard lock(control_);
+  if (error == 0) wake_lanes();
+  return error;
+}
+
+void Engine::set_exhausted() {
+  volume_.set_exhausted();
+  const std::lock_guard lock(control_);
+  wake_lanes();
+}
+
 uint64_t Engine::synchronize() {
   const std::lock_guard lock(control_);
   const uint64_t epoch = volume_.epoch();
@@ -307,6 +320,7 @@ int Engine::close(uint64_t timeout_ns) {
   if (stuck_) return ETIMEDOUT;
   for (uint32_t i = 0; i < lanes; i++) lanes_[i]->drop_resources();
   if (refill_lane_ != nullptr) refill_lane_->drop_resources();
+  volume_.unlock_files();
   return 0;
 }
 

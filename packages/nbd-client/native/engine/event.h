@@ -18,8 +18,10 @@ struct Event {
     slab_refilled,
     refill_failed,
     synchronized,
+    slabs_changed,  // of a thin volume: see Volume::calls_control
     page_repaired,
     page_lost,
+    lane_yielded,
   };
   Type type = Type::lane_idle;
   uint32_t lane = 0;
@@ -27,6 +29,7 @@ struct Event {
   uint32_t slab = 0;
   uint64_t epoch = 0;
   uint64_t page = 0;                // of the volume
+  int descriptor = -1;              // of lane_yielded: the receiver's; -1: the lane had no connection
   std::array<char, 120> subject{};  // peer or address
   std::array<char, 120> reason{};
 

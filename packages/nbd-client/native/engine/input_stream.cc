@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -42,9 +43,10 @@ bool InputStream::make_room() {
   return true;
 }
 
-InputStream::Status InputStream::receive(int socket) {
+InputStream::Status InputStream::receive(int socket, size_t limit) {
   if (!make_room()) return Status::full;
-  const ssize_t bytes = recv(socket, arena_.input_chunk(chunk_) + end_, kInputChunk - end_, MSG_DONTWAIT);
+  const size_t room = std::min<size_t>(kInputChunk - end_, limit);
+  const ssize_t bytes = recv(socket, arena_.input_chunk(chunk_) + end_, room, MSG_DONTWAIT);
   if (bytes > 0) {
     end_ += static_cast<uint32_t>(bytes);
     return Status::received;

@@ -220,9 +220,11 @@ void Lane::loop() {
       look_ |= held_off_;
     }
     if (connection_.is_open()) moved |= connection_.send(now_);
+    if (volume_.calls_control()) call_control();
     if (refill_ != nullptr) moved |= step_refill();
     rdma_.check_deadlines(now_);
     if (!connection_.is_open() && connection_.socket() >= 0) end_connection();
+    if (yielding_ && (!connection_.is_open() || connection_.may_part())) hand_over();
     if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
         rdma_.outstanding() == 0)
       become_idle();
@@ -279,6 +281,14 @@ void Lane::acknowledge(uint64_t epoch) {
   wake_control_();
 }
 
+void Lane::call_control() {
+  if (events_.push(Event::about(Event::Type::slabs_changed, index_, ""))) {
+    wake_control_();
+  } else {
+    volume_.call_control();  // later
+  }
+}
+
 bool Lane::step_refill() {
   const bool moved = refill_->step(now_);
   rdma_.flush(now_);
@@ -320,6 +330,9 @@ void Lane::take_commands() {
       emit(Event::Type::connection_opened, "");
     } else if (command.type == Command::Type::refill) {
       refill_->begin(command.slab, command.server);
+    } else if (command.type == Command::Type::yield) {
+      yielding_ = true;
+      connection_.yield();
     } else {
       rdma_.connect(command.server, QpRef(command.qp), MrRef(command.mr));
       command.qp->release(command.qp);

@@ -69,6 +69,8 @@ class Lane final : private OperationListener {
   int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
   // The refill lane's only. EAGAIN: the mailbox is full.
   int refill(uint32_t slab, uint32_t server);
+  // See hand_over.cc. EAGAIN: the mailbox is full.
+  int yield();
   void wake();
   // Answer what is there until `deadline` (ns), then end the connection and flush the queue pairs.
   void stop(uint64_t deadline);
@@ -89,7 +91,7 @@ class Lane final : private OperationListener {
 
  private:
   struct Command {
-    enum class Type : uint8_t { attach, connect, refill } type;
+    enum class Type : uint8_t { attach, connect, refill, yield } type;
     int socket;
     uint32_t server;
     uint32_t slab;
@@ -111,6 +113,7 @@ class Lane final : private OperationListener {
   void loop();
   void take_commands();
   void acknowledge(uint64_t epoch);
+  void call_control();
   bool step_refill();
   bool holds_off() const { return rdma_.outstanding() >= kBusy && !connection_.wants_output(); }
   void sleep(uint64_t now);
@@ -120,6 +123,7 @@ class Lane final : private OperationListener {
   void take_event();
   void end_connection();
   void become_idle();
+  void hand_over();
   bool announce_stop();
   bool may_exit(uint64_t now);
   void emit(Event::Type type, const char* reason, uint32_t server = 0);
@@ -146,6 +150,7 @@ class Lane final : private OperationListener {
   Descriptor wake_;
   LaneClock clock_;
   uint64_t now_ = 0;
+  bool yielding_ = false;
   bool look_ = false;  // at the socket: there may be something
   uint64_t looked_at_ = 0;
   bool held_off_ = false;  // requests may be waiting for the next completion

@@ -1,12 +1,10 @@
 #include "engine/page_checksums.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 
+#include "engine/lazy_array.h"
 #include "iwarp/crc32c.h"
 
 namespace rdmakit::nbd {
@@ -31,19 +29,15 @@ int PageChecksums::open(uint64_t pages, const std::string& file, bool sparse, bo
   const size_t bytes = (pages * sizeof(uint32_t) + kPage - 1) / kPage * kPage;
   uint8_t* entries = nullptr;
   if (file.empty()) {
-    mapping_ =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping_ == MAP_FAILED) {
-      mapping_ = nullptr;
-      return errno;
-    }
+    mapping_ = map_lazily(bytes, prefault);
+    if (mapping_ == nullptr) return errno;
     mapped_ = bytes;
     entries = static_cast<uint8_t*>(mapping_);
   } else {
-    if (const int error = map_file(file, bytes, pages, sparse); error != 0) return error;
-    entries = static_cast<uint8_t*>(mapping_) + kPage;
+    if (const int error = open_file(file, bytes, pages, sparse); error != 0) return error;
+    entries = static_cast<uint8_t*>(file_.memory()) + kPage;
   }
-  if (prefault) madvise(mapping_, mapped_, MADV_POPULATE_WRITE);
+  if (prefault) madvise(entries, bytes, MADV_POPULATE_WRITE);
   entries_ = reinterpret_cast<std::atomic<uint32_t>*>(entries);
   // Some ways to compute it make tables when they are used first.
   const uint8_t page[kPage] = {};
@@ -51,27 +45,10 @@ int PageChecksums::open(uint64_t pages, const std::string& file, bool sparse, bo
   return 0;
 }
 
-int PageChecksums::map_file(const std::string& file, size_t bytes, uint64_t pages, bool sparse) {
-  file_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file_) return errno;
-  if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
-  struct stat status;
-  if (fstat(file_.get(), &status) != 0) return errno;
-  const size_t total = kPage + bytes;
-  const bool fresh = status.st_size == 0;
-  if (fresh && sparse) {
-    if (ftruncate(file_.get(), static_cast<off_t>(total)) != 0) return errno;
-  } else if (fresh) {
-    if (const int error = posix_fallocate(file_.get(), 0, static_cast<off_t>(total)); error != 0)
-      return error;
-  } else if (static_cast<size_t>(status.st_size) != total) {
-    return EINVAL;
-  }
-  void* mapping = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-  if (mapping == MAP_FAILED) return errno;
-  mapping_ = mapping;
-  mapped_ = total;
-  auto* header = static_cast<FileHeader*>(mapping_);
+int PageChecksums::open_file(const std::string& file, size_t bytes, uint64_t pages, bool sparse) {
+  bool fresh = false;
+  if (const int error = file_.open(file, kPage + bytes, sparse, fresh); error != 0) return error;
+  auto* header = static_cast<FileHeader*>(file_.memory());
   if (fresh) *header = {kFileMagic, pages};
   return header->magic == kFileMagic && header->pages == pages ? 0 : EINVAL;
 }

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/descriptor.h"
 #include "engine/limits.h"
+#include "engine/mapped_file.h"
 
 namespace rdmakit::nbd {
 
@@ -19,10 +19,10 @@ class PageChecksums {
   ~PageChecksums();
 
   // Nothing known. 0 or an errno value. Without open() every page is right. `file` empty: private memory,
-  // which costs nothing until it is touched. Else a file that outlives the process (see PageMap::open);
-  // EINVAL when it is not of a volume of this size. `sparse`: the file gets its blocks as they are written,
-  // and a full file system is then SIGBUS; else all of them now. `prefault` touches it all now.
+  // which costs nothing until it is touched. Else a file that outlives the process (see MappedFile), EINVAL
+  // also when it is not of a volume of this size. `prefault` touches it all now.
   int open(uint64_t pages, const std::string& file, bool sparse, bool prefault);
+  void unlock() { file_.unlock(); }
 
   // ---- hot path ----
   // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown.
@@ -40,12 +40,12 @@ class PageChecksums {
   static constexpr uint32_t kUnknown = 0;
   // A sum of 0 is kept as 1, so that a page needs no bit beside it and changes by one store.
   static uint32_t entry_of(const uint8_t* page);
-  int map_file(const std::string& file, size_t bytes, uint64_t pages, bool sparse);
+  int open_file(const std::string& file, size_t bytes, uint64_t pages, bool sparse);
 
   std::atomic<uint32_t>* entries_ = nullptr;
-  void* mapping_ = nullptr;
+  void* mapping_ = nullptr;  // without a file
   size_t mapped_ = 0;
-  Descriptor file_;
+  MappedFile file_;
 };
 
 }  // namespace rdmakit::nbd

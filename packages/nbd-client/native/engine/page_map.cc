@@ -1,14 +1,13 @@
 #include "engine/page_map.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
 #include <cerrno>
 #include <cstring>
+
+#include "engine/lazy_array.h"
 
 namespace rdmakit::nbd {
 
@@ -47,52 +46,36 @@ PageMap::~PageMap() {
   if (mapping_ != nullptr) munmap(mapping_, mapped_);
 }
 
-int PageMap::open(uint64_t pages, const std::string& file, bool prefault) {
+int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
+                  const std::function<void(uint64_t page)>& left_claimed) {
   pages_ = pages;
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
   const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
   if (file.empty()) {
-    mapping_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | (prefault ? MAP_POPULATE : 0), -1, 0);
-    if (mapping_ == MAP_FAILED) {
-      mapping_ = nullptr;
-      return errno;
-    }
+    mapping_ = map_lazily(bytes, prefault);
+    if (mapping_ == nullptr) return errno;
     mapped_ = bytes;
     words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
     return 0;
   }
-  if (const int error = map_file(file, bytes); error != 0) return error;
-  if (prefault) madvise(mapping_, mapped_, MADV_POPULATE_WRITE);
-  words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(mapping_) + kPage);
+  if (const int error = open_file(file, bytes); error != 0) return error;
+  if (prefault) madvise(file_.memory(), file_.bytes(), MADV_POPULATE_WRITE);
+  words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(file_.memory()) + kPage);
   for (uint64_t i = 0; i < words; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);
     const uint64_t claimed = equal(word, PageState::claimed, kLow);
-    if (claimed != 0) words_[i].store(word | claimed, std::memory_order_relaxed);  // 10 -> 11
+    if (claimed == 0) continue;
+    words_[i].store(word ^ claimed * 3, std::memory_order_relaxed);  // 10 -> 01
+    for (uint64_t left = claimed; left != 0; left &= left - 1)
+      left_claimed(i * kPerWord + static_cast<uint64_t>(std::countr_zero(left)) / 2);
   }
   return 0;
 }
 
-int PageMap::map_file(const std::string& file, size_t bytes) {
-  file_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file_) return errno;
-  if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
-  struct stat status;
-  if (fstat(file_.get(), &status) != 0) return errno;
-  const size_t total = kPage + bytes;
-  const bool fresh = status.st_size == 0;
-  if (fresh) {
-    // Real blocks now: a write to a hole on a full tmpfs would be SIGBUS on the page path.
-    if (const int error = posix_fallocate(file_.get(), 0, static_cast<off_t>(total)); error != 0)
-      return error;
-  } else if (static_cast<size_t>(status.st_size) != total) {
-    return EINVAL;
-  }
-  void* mapping = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_SHARED, file_.get(), 0);
-  if (mapping == MAP_FAILED) return errno;
-  mapping_ = mapping;
-  mapped_ = total;
-  auto* header = static_cast<FileHeader*>(mapping_);
+int PageMap::open_file(const std::string& file, size_t bytes) {
+  bool fresh = false;
+  if (const int error = file_.open(file, kPage + bytes, false, fresh); error != 0) return error;
+  auto* header = static_cast<FileHeader*>(file_.memory());
   if (fresh) *header = {kFileMagic, pages_};
   return header->magic == kFileMagic && header->pages == pages_ ? 0 : EINVAL;
 }
@@ -193,14 +176,28 @@ uint64_t PageMap::lose(uint64_t first, uint64_t count) {
   return claimed;
 }
 
-uint64_t PageMap::count(PageState state) const {
+uint64_t PageMap::count(uint64_t first, uint64_t count, PageState state) const {
   uint64_t total = 0;
-  for (uint64_t first = 0; first < pages_; first += kPerWord) {
+  while (count > 0) {
+    const uint64_t position = first % kPerWord;
+    const uint64_t here = std::min(count, kPerWord - position);
     const uint64_t word = words_[first / kPerWord].load(std::memory_order_relaxed);
-    const uint64_t valid = mask_of(0, std::min(kPerWord, pages_ - first));
-    total += static_cast<uint64_t>(std::popcount(equal(word, state, kLow) & valid));
+    total += static_cast<uint64_t>(std::popcount(equal(word, state, kLow) & mask_of(position, here)));
+    first += here;
+    count -= here;
   }
   return total;
+}
+
+bool PageMap::all_unset(uint64_t first, uint64_t count) const {
+  while (count > 0) {
+    const uint64_t position = first % kPerWord;
+    const uint64_t here = std::min(count, kPerWord - position);
+    if ((words_[first / kPerWord].load() & mask_of(position, here)) != 0) return false;
+    first += here;
+    count -= here;
+  }
+  return true;
 }
 
 }  // namespace rdmakit::nbd

@@ -18,8 +18,8 @@
 //  1. A page is `written` only when its whole 4 KiB are in the slab: the write under its first claim covers
 //     all of it, and settle() comes after that write's completion (and fence, see RdmaQueue). So no reader
 //     ever sees stale remote bytes.
-//  2. Every WRITE claims its pages, so that all replicas get overlapping WRITEs in one order, a replica can be
-//     filled while WRITEs go on, and what is known of a page (its checksum) belongs to one WRITE.
+//  2. Every WRITE claims its pages, so that all replicas get overlapping WRITEs in one order, a replica can
+//     be filled while WRITEs go on, and what is known of a page (its checksum) belongs to one WRITE.
 //  3. Only the claimant leaves `claimed`. Whoever else meets it waits: a second writer, full page or not, for
 //     its bytes could otherwise be buried on one replica and not on the other; WRITE_ZEROES and TRIM, for the
 //     claimant may be the refill, which knows nothing of them; a reader, for half of the bytes may be new.
@@ -30,10 +30,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string>
 
-#include "engine/descriptor.h"
 #include "engine/limits.h"
+#include "engine/mapped_file.h"
 
 namespace rdmakit::nbd {
 
@@ -47,11 +48,13 @@ class PageMap {
   ~PageMap();
 
   // 0 or an errno value. `file` empty: private memory. Else a file, best on tmpfs, that outlives the
-  // process: locked while in use (EBUSY when another process has it), EINVAL when it is not the map of
-  // a volume of this size. Pages that its last user left `claimed` become `lost`, for whether they were
-  // `lost` before is not known; their WRITEs were never answered, so the kernel repeats them.
-  // `prefault` touches it all now instead of on first use.
-  int open(uint64_t pages, const std::string& file, bool prefault);
+  // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. Pages that its
+  // last user left `claimed` become `written`: either a WRITE was open, which was never answered and whose
+  // sender must repeat it, so that until then any contents are right; or a refill was copying them, and then
+  // the live replicas hold them. `left_claimed` hears of each of them: whatever else is known of such a page
+  // is not to be trusted. `prefault` touches it all now instead of on first use.
+  int open(uint64_t pages, const std::string& file, bool prefault,
+           const std::function<void(uint64_t page)>& left_claimed);
 
   PageState get(uint64_t page) const {
     const uint64_t word = words_[page / kPerWord].load(std::memory_order_acquire);
@@ -69,13 +72,17 @@ class PageMap {
   uint64_t clear_until_claimed(uint64_t first, uint64_t limit);
   // written -> lost. How many of the pages are claimed (and so may become written any time).
   uint64_t lose(uint64_t first, uint64_t count);
-  uint64_t count(PageState state) const;
+  uint64_t count(uint64_t first, uint64_t count, PageState state) const;
+  uint64_t count(PageState state) const { return count(0, pages_, state); }
+  // Also those that a lane claims just before it looks at what the caller has changed (see Volume::vacate).
+  bool all_unset(uint64_t first, uint64_t count) const;
+  void unlock() { file_.unlock(); }
 
  private:
   static constexpr uint64_t kPerWord = 32;
   static constexpr uint64_t kLow = 0x5555'5555'5555'5555;  // the low bit of each page
 
-  int map_file(const std::string& file, size_t bytes);
+  int open_file(const std::string& file, size_t bytes);
   template <typename Chosen>
   uint64_t run_while(uint64_t first, uint64_t limit, Chosen chosen) const;
   template <typename Change>
@@ -83,9 +90,9 @@ class PageMap {
 
   std::atomic<uint64_t>* words_ = nullptr;
   uint64_t pages_ = 0;
-  void* mapping_ = nullptr;
+  void* mapping_ = nullptr;  // without a file
   size_t mapped_ = 0;
-  Descriptor file_;
+  MappedFile file_;
 };
 
 }  // namespace rdmakit::nbd

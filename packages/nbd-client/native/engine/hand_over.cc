@@ -1,0 +1,81 @@
+// A connection goes on in another process: its lane reads no further request, ends in the middle of none,
+// answers what it has, and gives the socket away. What the client sends meanwhile stays in the socket.
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "engine/engine.h"
+
+namespace rdmakit::nbd {
+
+int Engine::attach_socket(uint32_t lane, int descriptor, std::string& why) {
+  int type = 0;
+  socklen_t length = sizeof type;
+  if (getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_STREAM) {
+    why = "it is not a stream socket";
+    return EINVAL;
+  }
+  const std::lock_guard lock(control_);
+  if (lane >= lane_count()) return EINVAL;
+  if (closed_) return ESHUTDOWN;
+  if (!lanes_[lane]->reserve()) {
+    why = "the lane serves another connection";
+    return EBUSY;
+  }
+  Descriptor own(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  if (!own) {
+    lanes_[lane]->give_up();
+    return errno;
+  }
+  Terms terms;
+  terms.exported = volume_.exported();
+  lanes_[lane]->attach(own.release(), terms);
+  return 0;
+}
+
+int Engine::yield_lane(uint32_t lane) {
+  const std::lock_guard lock(control_);
+  if (lane >= lane_count()) return EINVAL;
+  if (closed_) return ESHUTDOWN;
+  return lanes_[lane]->yield();
+}
+
+int Lane::yield() {
+  {
+    const std::lock_guard lock(producers_);
+    if (!commands_.push({Command::Type::yield, -1, 0, 0, nullptr, nullptr, {}})) return EAGAIN;
+  }
+  wake();
+  return 0;
+}
+
+// Called when there is nothing to wait for: the connection is at the end of an answered request, or gone.
+void Lane::hand_over() {
+  yielding_ = false;
+  Event event = Event::about(Event::Type::lane_yielded, index_, "");
+  if (connection_.is_open()) {
+    if (watched_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched_, nullptr);
+    watched_ = -1;
+    event.descriptor = connection_.part();
+    state_.store(State::draining, std::memory_order_release);
+  }
+  if (events_.push(event)) {
+    wake_control_();
+  } else if (event.descriptor >= 0) {
+    close(event.descriptor);
+  }
+}
+
+void Connection::yield() { yielding_ = true; }
+
+int Connection::part() {
+  open_ = false;
+  yielding_ = false;
+  reason_ = "handed over";
+  linger_deadline_ = input_deadline_ = output_deadline_ = 0;
+  return socket_.release();
+}
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,33 @@
+// Memory that outlives the process: a file, best on tmpfs, mapped and locked while in use.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "engine/descriptor.h"
+
+namespace rdmakit::nbd {
+
+class MappedFile {
+ public:
+  MappedFile() = default;
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  // Created with mode 0600 when missing; `fresh` then, and all zero. 0 or an errno value: EBUSY another
+  // process has it, EINVAL it has another length. `sparse`: it gets its blocks as they are written, and a
+  // full file system is then SIGBUS; else all of them now.
+  int open(const std::string& file, size_t bytes, bool sparse, bool& fresh);
+  // Another process may have it now; it stays mapped here.
+  void unlock();
+  void* memory() const { return memory_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  Descriptor file_;
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace rdmakit::nbd

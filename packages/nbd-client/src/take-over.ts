@@ -1,0 +1,203 @@
+import {
+  ConfigurationError,
+  type RemoteSlab,
+  type SessionOptions,
+  SwapServerError,
+  SwapServerSession,
+} from '@rdmakit/swap-server'
+import type { BlockEngine } from './engine.js'
+import type { SlabReplica, SlabTable } from './slab-table.js'
+import type { KeptServer, KeptVolume } from './state-folder.js'
+import { VolumeServer } from './volume-server.js'
+
+/** From one try of a server that does not answer to the next. */
+const RETRY_MS = 1_000
+
+/** Of a server that may say something else the next time. */
+const MAY_RELENT = ['ETIMEDOUT', 'EACCES', 'EUSERS']
+
+/** A server whose session this process has taken up, with the slabs that it found there. */
+export interface ResumedServer {
+  readonly kept: KeptServer
+  readonly session: SwapServerSession
+  readonly slabs: readonly RemoteSlab[]
+}
+
+/** A server that takes part no more, and why. */
+export interface GoneServer {
+  readonly kept: KeptServer
+  readonly reason: string
+}
+
+export interface TakenSessions {
+  readonly resumed: readonly ResumedServer[]
+  readonly gone: readonly GoneServer[]
+}
+
+/**
+ * Takes up the sessions of the servers that have not failed, all at once. One that answers and does not know the
+ * session is gone. One that does not answer is gone too, unless `needed` says that some slab is nowhere else: then
+ * it is called again for as long as its session lingers, for the kernel waits longer than that.
+ */
+export async function takeSessions(
+  engine: BlockEngine,
+  kept: readonly KeptServer[],
+  options: SessionOptions,
+  progress: (step: string) => void,
+): Promise<TakenSessions> {
+  const failed = new Set(engine.statistics().failedServers)
+  const resumed: ResumedServer[] = []
+  const gone: GoneServer[] = []
+  let waiting: KeptServer[] = []
+  for (const server of kept) {
+    if (failed.has(server.index)) gone.push({ kept: server, reason: 'it failed before the restart' })
+    else waiting.push(server)
+  }
+  const started = Date.now()
+  try {
+    for (;;) {
+      const silent: GoneServer[] = []
+      const outcomes = await Promise.all(waiting.map((server) => takeSession(server, options)))
+      for (const outcome of outcomes) {
+        if ('session' in outcome) resumed.push(outcome)
+        else if (outcome.answered) gone.push(outcome)
+        else silent.push(outcome)
+      }
+      options.signal?.throwIfAborted()
+      const live = new Set(resumed.map(({ kept: { index } }) => index))
+      waiting = silent
+        .map((each) => each.kept)
+        .filter(({ index, linger: lasts }) => Date.now() - started < lasts && needed(engine, index, live))
+      for (const each of silent) if (!waiting.includes(each.kept)) gone.push(each)
+      if (waiting.length === 0) return { resumed, gone }
+      progress(
+        `waiting for ${waiting.map(({ uris }) => uris.join(' or ')).join(', ')}: nobody else has its slabs`,
+      )
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS))
+    }
+  } catch (failure) {
+    await Promise.all(resumed.map(({ session }) => session.leave()))
+    throw failure
+  }
+}
+
+async function takeSession(
+  kept: KeptServer,
+  options: SessionOptions,
+): Promise<ResumedServer | (GoneServer & { answered: boolean })> {
+  let session: SwapServerSession | undefined
+  try {
+    session = await SwapServerSession.resume(kept.uris, kept.identity, options)
+    return { kept, session, slabs: await session.list() }
+  } catch (failure) {
+    await session?.leave()
+    // Nothing is given up for a key that cannot be read, or is not the right one yet.
+    if (failure instanceof ConfigurationError) throw failure
+    const answered = failure instanceof SwapServerError && !MAY_RELENT.includes(failure.code)
+    return { kept, reason: (failure as Error).message, answered }
+  }
+}
+
+/** Gives back what a volume that nobody can use any more still has at its servers. */
+export async function endKept({ servers }: KeptVolume, options: SessionOptions): Promise<void> {
+  await Promise.all(
+    servers.map(async ({ uris, identity }) => {
+      try {
+        await (await SwapServerSession.resume(uris, identity, { ...options, linger: 1 })).close()
+      } catch {
+        // It has ended, or ends when it has lingered.
+      }
+    }),
+  )
+}
+
+/** Some slab has a live replica at `server` and none at the servers `live`. */
+function needed(engine: BlockEngine, server: number, live: ReadonlySet<number>): boolean {
+  for (let slab = 0; slab < engine.slabCount; slab++) {
+    const readable = (engine.lookUpSlab(slab) ?? []).filter((replica) => replica.live)
+    if (
+      readable.some((replica) => replica.server === server) &&
+      !readable.some((replica) => live.has(replica.server))
+    )
+      return true
+  }
+  return false
+}
+
+/** What became of the slabs: numbers of slabs. */
+export interface Adopted {
+  readonly degraded: number
+  /** of which no copy is left */
+  readonly lost: number
+  /** by server index: slabs of its session that no record names */
+  readonly orphans: ReadonlyMap<VolumeServer, readonly RemoteSlab[]>
+}
+
+/** The volume's servers by index, those that are gone among them. */
+export function serversOf({ resumed, gone }: TakenSessions): VolumeServer[] {
+  const all: VolumeServer[] = []
+  // One array for the same addresses: by that a server that came back is known.
+  const known = new Map<string, readonly string[]>()
+  const same = (uris: readonly string[]) => {
+    const key = uris.join(',')
+    const first = known.get(key) ?? uris
+    known.set(key, first)
+    return first
+  }
+  for (const { kept, session } of resumed)
+    all[kept.index] = new VolumeServer(kept.index, same(kept.uris), session)
+  for (const { kept, reason } of gone)
+    all[kept.index] = VolumeServer.gone(kept.index, same(kept.uris), reason, kept.identity)
+  // An index that volume.json does not name was given to a server that failed to join.
+  for (let index = 0; index < all.length; index++)
+    all[index] ??= VolumeServer.gone(index, [], 'it never took part', undefined)
+  return all
+}
+
+/**
+ * Fills the slab table from the slab map, as far as the servers confirm it: what they do not list, what was still being
+ * filled and what is at a server that is gone is dropped.
+ */
+export function adoptSlabs(
+  engine: BlockEngine,
+  table: SlabTable,
+  servers: readonly VolumeServer[],
+  taken: TakenSessions,
+  thin: boolean,
+): Adopted {
+  const listed = new Map(
+    taken.resumed.map(({ kept, slabs }) => [kept.index, new Map(slabs.map((slab) => [placeOf(slab), slab]))]),
+  )
+  let degraded = 0
+  let lost = 0
+  for (let slab = 0; slab < engine.slabCount; slab++) {
+    const recorded = engine.lookUpSlab(slab)
+    if (recorded === undefined && thin) continue // nothing was written there
+    const adopted: SlabReplica[] = []
+    for (const replica of recorded ?? []) {
+      const server = servers[replica.server]
+      const there = listed.get(replica.server)
+      const remote = there?.get(placeOf(replica))
+      if (server === undefined || remote === undefined || !replica.live) {
+        engine.dropReplica(slab, replica.server)
+        continue
+      }
+      there?.delete(placeOf(replica))
+      server.slabs++
+      adopted.push({ server, remote, live: true })
+    }
+    table.adopt(slab, adopted)
+    if (adopted.length === 0) lost++
+    else if (adopted.length < table.replicas) degraded++
+  }
+  const orphans = new Map<VolumeServer, RemoteSlab[]>()
+  for (const [index, rest] of listed) {
+    const server = servers[index]
+    if (server !== undefined && rest.size > 0) orphans.set(server, [...rest.values()])
+  }
+  return { degraded, lost, orphans }
+}
+
+function placeOf({ remoteKey, address }: { remoteKey: number; address: bigint }): string {
+  return `${remoteKey}:${address}`
+}

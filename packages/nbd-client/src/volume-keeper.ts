@@ -1,0 +1,72 @@
+import type { BlockEngineOptions } from './engine.js'
+import type { KeptDevice, KeptServer, KeptVolume, StateFolder } from './state-folder.js'
+import type { VolumeOptions } from './volume.js'
+import type { VolumeServer } from './volume-server.js'
+
+/** What the engine keeps in the state folder. */
+export type KeptFiles = Required<Pick<BlockEngineOptions, 'pageMap' | 'pageChecksums' | 'slabMap'>>
+
+/** Keeps volume.json up to date: what it says of a server or the device is there before either is used. */
+export class VolumeKeeper {
+  readonly #folder: StateFolder
+  readonly #fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>
+  #slabSize = 0
+  #servers: KeptServer[] = []
+  #device: KeptDevice | undefined
+  #served = false
+
+  constructor(folder: StateFolder, fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>, kept?: KeptVolume) {
+    this.#folder = folder
+    const { size, replicas, thin } = fixed
+    this.#fixed = { size, replicas, ...(thin === true ? { thin } : {}) }
+    if (kept === undefined) return
+    this.#slabSize = kept.slabSize
+    this.#servers = [...kept.servers]
+    this.#device = kept.device
+    this.#served = kept.served ?? false
+  }
+
+  /** What makes a volume one that can be taken over. */
+  options(linger: number): Pick<VolumeOptions, 'linger' | 'joined'> & { engine: KeptFiles } {
+    return {
+      linger,
+      joined: (servers) => this.#joined(servers),
+      engine: {
+        pageMap: this.#folder.pageMap,
+        pageChecksums: this.#folder.pageChecksums,
+        slabMap: this.#folder.slabMap,
+      },
+    }
+  }
+
+  device(device: KeptDevice): void {
+    this.#device = device
+    this.#write()
+  }
+
+  /** Clients come from now on. */
+  served(): void {
+    this.#served = true
+    this.#write()
+  }
+
+  #joined(servers: readonly VolumeServer[]): void {
+    for (const server of servers) {
+      if (this.#servers.some(({ index }) => index === server.index) || !server.reached) continue
+      const { index, uris, session } = server
+      this.#slabSize = session.slabSize
+      this.#servers.push({ index, uris, identity: session.identity, linger: session.linger })
+    }
+    this.#write()
+  }
+
+  #write(): void {
+    this.#folder.write({
+      ...this.#fixed,
+      slabSize: this.#slabSize,
+      servers: this.#servers,
+      ...(this.#device === undefined ? {} : { device: this.#device }),
+      ...(this.#served ? { served: true } : {}),
+    })
+  }
+}

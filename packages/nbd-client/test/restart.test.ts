@@ -1,0 +1,165 @@
+import type { ChildProcess } from 'node:child_process'
+import { existsSync, mkdtempSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { SwapServer } from '@rdmakit/swap-server'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { MIB, READ } from './fixture.js'
+import { eventually, PAGES, VolumeProcess, Workload } from './volume-client.js'
+
+const PAGE = 4096
+
+let state: string
+let processes: ChildProcess[]
+let servers: { server: SwapServer; uri: string }[]
+let sockets = 0
+
+beforeEach(() => {
+  state = mkdtempSync(join(tmpdir(), 'nbd-restart-'))
+  processes = []
+  servers = []
+})
+
+afterEach(async () => {
+  for (const process of processes) process.kill('SIGKILL')
+  await Promise.all(servers.map(({ server }) => server.close()))
+  rmSync(state, { recursive: true, force: true })
+})
+
+function start(replicas: number, thin = false): VolumeProcess {
+  const volume = new VolumeProcess({ state, servers: servers.map(({ uri }) => uri), replicas, thin })
+  processes.push(volume.process)
+  return volume
+}
+
+async function serve(uri: string): Promise<void> {
+  const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
+  servers.push({ server, uri: await server.listen(uri) })
+}
+
+const ADDRESSES = {
+  iwarp: () => 'iwarp://127.0.0.1:0',
+  shm: () => `shm:///tmp/rdmakit-restart-${process.pid}-${++sockets}.sock`,
+}
+
+describe.each(Object.entries(ADDRESSES))(
+  'a process killed in the middle of writes, over %s',
+  (_, address) => {
+    it.each([
+      [1, false],
+      [2, false],
+      [1, true],
+      [2, true],
+    ])(
+      'is followed by others without a wrong page, with %i replicas, thin: %s',
+      async (replicas, thin) => {
+        for (let i = 0; i < replicas; i++) await serve(address())
+        const workload = new Workload()
+        let volume = start(replicas, thin)
+        await volume.ready()
+        for (const file of ['volume.json', 'slabs.map', 'pages.map', 'lock'])
+          expect(statSync(join(state, file)).mode & 0o777).toBe(0o600)
+        for (let round = 1; round <= 3; round++) {
+          const running = workload.run(volume)
+          await eventually(() => workload.written > round * 300)
+          await volume.end('SIGKILL')
+          await running
+          volume = start(replicas, thin)
+          expect(await volume.ready()).toMatch(/^degraded 0 lost 0$/m)
+          await workload.repeat(volume)
+          expect(await workload.verify(volume)).toBe(0)
+        }
+        expect(await volume.end('SIGTERM')).toBe(0)
+        expect(existsSync(join(state, 'volume.json'))).toBe(false)
+        for (const { server } of servers) expect(server.store.free).toBe(16)
+      },
+      60_000,
+    )
+  },
+)
+
+describe('a successor', () => {
+  beforeEach(async () => {
+    for (let i = 0; i < 2; i++) await serve(ADDRESSES.shm())
+  })
+
+  /** A volume that was written all over and whose process is dead. */
+  async function killed(replicas: number, before: (volume: VolumeProcess) => Promise<void> = async () => {}) {
+    const workload = new Workload()
+    const volume = start(replicas)
+    await volume.ready()
+    const running = workload.run(volume)
+    await eventually(() => workload.written > 500)
+    await before(volume)
+    const written = workload.written
+    await eventually(() => workload.written > written + 300)
+    await volume.end('SIGKILL')
+    await running
+    return workload
+  }
+
+  it('goes on without a server that died together with the process', async () => {
+    const workload = await killed(2)
+    await servers[0]?.server.close()
+    const volume = start(2)
+    expect(await volume.ready()).toMatch(/^degraded 4 lost 0$/m)
+    await workload.repeat(volume)
+    expect(await workload.verify(volume)).toBe(0)
+  })
+
+  it('does not trust a server that had failed and missed writes, though it still has the session', async () => {
+    const workload = await killed(2, async (volume) => {
+      volume.process.kill('SIGUSR2')
+      await volume.said(/^failed$/m)
+    })
+    expect(servers[1]?.server.store.free).toBeLessThan(16)
+    const volume = start(2)
+    expect(await volume.ready()).toMatch(/^degraded 4 lost 0$/m)
+    await workload.repeat(volume)
+    expect(await workload.verify(volume)).toBe(0)
+  })
+
+  it('does not take a server that was started anew for the one that had the data', async () => {
+    const gone = servers[1] as (typeof servers)[number]
+    const workload = await killed(2, async () => {
+      await gone.server.close()
+    })
+    await serve(gone.uri)
+    const volume = start(2)
+    expect(await volume.ready()).toMatch(/^degraded 4 lost 0$/m)
+    await workload.repeat(volume)
+    expect(await workload.verify(volume)).toBe(0)
+  })
+
+  it('says what is lost when the only copy is gone, and serves the rest', async () => {
+    await killed(1)
+    const held = 16 - (servers[0]?.server.store.free ?? 0)
+    await servers[0]?.server.close()
+    const ended = servers[0]?.uri as string
+    await serve(ended)
+    const volume = start(1)
+    expect(await volume.ready()).toContain(`degraded 0 lost ${held}`)
+    let errors = 0
+    for (let page = 0; page < PAGES; page++) {
+      const answer = await volume.request(READ, page)
+      if (answer?.error !== 0) errors++
+    }
+    if (held > 0) expect(errors).toBeGreaterThan(0)
+    expect(errors).toBeLessThanOrEqual(held * (MIB / PAGE))
+  })
+
+  it('gives back what no slab uses', async () => {
+    await killed(2)
+    // Spare slabs: allocated, and on no record.
+    const volume = start(2)
+    await volume.ready()
+    await eventually(() => servers.every(({ server }) => server.store.free === 16 - 4 - 1))
+  })
+
+  it('cannot be two', async () => {
+    const first = start(2)
+    await first.ready()
+    const second = start(2)
+    await expect(second.ready()).rejects.toThrow('it ended with 1')
+  })
+})

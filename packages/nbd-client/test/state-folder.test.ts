@@ -1,0 +1,164 @@
+import { chmodSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { BlockEngine } from '../src/engine.js'
+import { formatVolume, type KeptVolume, parseVolume, StateFolder } from '../src/state-folder.js'
+import { MIB } from './fixture.js'
+
+const VOLUME: KeptVolume = {
+  size: 64 * MIB,
+  slabSize: MIB,
+  replicas: 2,
+  servers: [0, 3].map((index) => ({
+    index,
+    uris: [`rdma://10.0.0.${index}:7471`],
+    identity: { epoch: '0123456789abcdef', session: 2 ** 47 + index, token: new Uint8Array(16).fill(index) },
+    linger: 300_000,
+  })),
+  device: { index: 3, identifier: 'rdmakit-0011223344556677', connections: 2 },
+}
+
+let path: string
+let folder: StateFolder
+
+beforeEach(() => {
+  path = join(mkdtempSync(join(tmpdir(), 'nbd-state-')), 'volume')
+  folder = StateFolder.open(path)
+})
+
+afterEach(() => {
+  folder.close()
+  rmSync(join(path, '..'), { recursive: true, force: true })
+})
+
+describe('a state folder', () => {
+  it('is made for its owner alone, and holds nothing at first', () => {
+    expect(statSync(path).mode & 0o777).toBe(0o700)
+    expect(folder.read()).toBeUndefined()
+  })
+
+  it('gives back what was written, and forgets it when it is cleared', () => {
+    folder.write(VOLUME)
+    expect(folder.read()).toEqual(VOLUME)
+    expect(statSync(join(path, 'volume.json')).mode & 0o777).toBe(0o600)
+    const { device: _, ...without } = VOLUME
+    folder.write(without)
+    expect(folder.read()).toEqual(without)
+    folder.clear()
+    expect(folder.read()).toBeUndefined()
+  })
+
+  it('is nobody else’s while it is open', () => {
+    expect(() => StateFolder.open(path)).toThrow(/in use by another nbd-client/)
+    folder.close()
+    folder = StateFolder.open(path)
+  })
+
+  it('is refused when others may look into it', () => {
+    folder.close()
+    chmodSync(path, 0o755)
+    expect(() => StateFolder.open(path)).toThrow(/mode 0700/)
+    chmodSync(path, 0o700)
+    folder = StateFolder.open(path)
+  })
+
+  it('names the file and the way out when volume.json cannot be used', () => {
+    writeFileSync(join(path, 'volume.json'), '{"vers')
+    expect(() => folder.read()).toThrow(
+      /volume\.json cannot be used: it is truncated.*remove the folder's files/,
+    )
+  })
+})
+
+/** volume.json, as far as the cases change it. */
+interface Written {
+  version: number
+  replicas: number
+  servers: [Server, Server] | []
+  device: { identifier: string }
+}
+interface Server {
+  index: number
+  identity: { token: string }
+}
+
+describe('volume.json', () => {
+  const change = (edit: (volume: Written) => void) => {
+    const value = JSON.parse(formatVolume(VOLUME))
+    edit(value)
+    return JSON.stringify(value)
+  }
+
+  it.each([
+    ['truncated anywhere', formatVolume(VOLUME).slice(0, -20), /truncated/],
+    ['no object', '[]', /it is not an object/],
+    ['of another version', change((volume) => (volume.version = 2)), /has version 2, .* reads version 1/],
+    ['of another program', '{"name":"x"}', /has version undefined/],
+    ['without servers', change((volume) => (volume.servers = [])), /servers is not a list, or empty/],
+    [
+      'with two of one index',
+      change((volume) => ((volume.servers[1] as Server).index = 0)),
+      /the same index/,
+    ],
+    ['with a bad token', change((volume) => ((volume.servers[0] as Server).identity.token = 'ab')), /token/],
+    ['with four replicas', change((volume) => (volume.replicas = 4)), /replicas/],
+    ['with an index out of range', change((volume) => ((volume.servers[0] as Server).index = 1024)), /index/],
+    ['with a bad device', change((volume) => (volume.device.identifier = '')), /device.identifier/],
+  ])('%s is refused', (_, text, reason) => {
+    expect(() => parseVolume(text)).toThrow(reason)
+  })
+})
+
+describe('the slab map in a file', () => {
+  const place = (server: number) => ({ server, remoteKey: 7 + server, address: 4096n * BigInt(server + 1) })
+  const open = (size = 4 * MIB) =>
+    new BlockEngine({
+      size,
+      slabSize: MIB,
+      pageMap: folder.pageMap,
+      slabMap: folder.slabMap,
+    })
+
+  it('has each replica, each drop and each failure for the next engine', async () => {
+    const first = open()
+    first.mapSlab(0, place(0), place(1))
+    first.mapSlab(1, place(0))
+    first.mapSlab(2, place(1))
+    first.addReplica(1, place(2))
+    first.dropReplica(2, 1)
+    first.failServer(1)
+    expect(() => open()).toThrow(expect.objectContaining({ code: 'EBUSY' }))
+    await first.close()
+    await using second = open()
+    expect(second.lookUpSlab(0)).toEqual([
+      { ...place(0), live: true },
+      { ...place(1), live: true },
+    ])
+    expect(second.lookUpSlab(1)).toEqual([
+      { ...place(0), live: true },
+      { ...place(2), live: false },
+    ])
+    expect(second.lookUpSlab(2)).toEqual([])
+    expect(second.lookUpSlab(3)).toBeUndefined()
+    expect(second.statistics().failedServers).toEqual([1])
+  })
+
+  it.each([
+    ['of another size', 'size'],
+    ['damaged', 'damage'],
+    ['that is none', 'foreign'],
+  ])('%s is refused', async (_, kind) => {
+    const first = open()
+    first.mapSlab(0, place(0))
+    await first.close()
+    if (kind === 'damage') {
+      const bytes = Buffer.alloc(4096 + 4 * 120, 0xff)
+      writeFileSync(folder.slabMap, bytes)
+    }
+    if (kind === 'foreign') writeFileSync(folder.slabMap, 'something else')
+    expect(() => open(kind === 'size' ? 8 * MIB : 4 * MIB)).toThrow(
+      expect.objectContaining({ code: 'EINVAL' }),
+    )
+  })
+})

@@ -1,0 +1,265 @@
+import { randomBytes } from 'node:crypto'
+import type { QueuePair } from '@rdmakit/verbs'
+import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
+import { OperatorFile } from './tenants-fixture.js'
+
+const MIB = 2 ** 20
+const LINGER = { linger: 60_000 }
+
+const ADDRESSES = {
+  iwarp: () => 'iwarp://127.0.0.1:0',
+  shm: () => `shm:///tmp/rdmakit-lingering-${process.pid}-${++sockets}.sock`,
+}
+let sockets = 0
+let address: () => string
+let server: SwapServer
+let uri: string
+const open: SwapServerSession[] = []
+
+beforeEach(async () => {
+  server = new SwapServer({ memory: 8 * MIB, slabSize: MIB, maxLinger: 120_000 })
+  uri = await server.listen(address())
+})
+
+afterEach(async () => {
+  await Promise.all(open.splice(0).map((session) => session.close()))
+  await server.close()
+})
+
+async function session(options: SessionOptions = LINGER): Promise<SwapServerSession> {
+  const made = await SwapServerSession.open([uri], options)
+  open.push(made)
+  return made
+}
+
+async function resume(left: SwapServerSession, options: SessionOptions = LINGER) {
+  const made = await SwapServerSession.resume([uri], left.identity, options)
+  open.push(made)
+  return made
+}
+
+/** A client's own side of a data connection: reads and writes one slab through it. */
+async function dataPath(owner: SwapServerSession) {
+  const protectionDomain = owner.context.allocateProtectionDomain()
+  const channel = owner.context.createCompletionChannel()
+  const queue = owner.context.createCompletionQueue({ entries: 16, channel })
+  const region = await protectionDomain.allocateMemoryRegion(MIB)
+  const queuePair: QueuePair = await owner.connectData(protectionDomain, { sendQueue: queue })
+  const move = async (opcode: 'rdma-read' | 'rdma-write', { address, remoteKey }: RemoteSlab) => {
+    queuePair.postSend({ opcode, data: [{ region }], remoteAddress: address, remoteKey })
+    const [completion] = await queue.wait()
+    return completion?.status
+  }
+  return { bytes: new Uint8Array(region.buffer), move }
+}
+
+async function eventually(condition: () => boolean): Promise<void> {
+  const deadline = Date.now() + 5000
+  while (!condition()) {
+    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+}
+
+describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, listenAt) => {
+  beforeAll(() => {
+    address = listenAt
+  })
+
+  it('is granted what it asks for, at most what the server allows', async () => {
+    expect((await session()).linger).toBe(60_000)
+    expect((await session({ linger: 600_000 })).linger).toBe(120_000)
+    expect((await session({})).linger).toBe(0)
+  })
+
+  it('keeps its slabs, their keys and their contents when it is left, and is resumed with them', async () => {
+    const first = await session()
+    const slabs = await first.allocate(3)
+    const content = randomBytes(MIB)
+    const before = await dataPath(first)
+    before.bytes.set(content)
+    expect(await before.move('rdma-write', slabs[1] as RemoteSlab)).toBe('success')
+    await first.leave()
+    await eventually(() => server.lingeringSessions === 1)
+    expect(server.store.free).toBe(5)
+    const second = await resume(first)
+    expect(second.identity).toEqual(first.identity)
+    expect(server.lingeringSessions).toBe(0)
+    expect(await second.list()).toEqual(slabs)
+    const after = await dataPath(second)
+    expect(await after.move('rdma-read', slabs[1] as RemoteSlab)).toBe('success')
+    expect(content.equals(after.bytes)).toBe(true)
+    await second.allocate(1)
+    expect(server.store.free).toBe(4)
+  })
+
+  it('is taken from a client that still has it, whose writes land no more', async () => {
+    const old = await session()
+    const [slab] = (await old.allocate(1)) as [RemoteSlab]
+    const writer = await dataPath(old)
+    writer.bytes.fill(1)
+    expect(await writer.move('rdma-write', slab)).toBe('success')
+    const taker = await resume(old)
+    writer.bytes.fill(2)
+    expect(await writer.move('rdma-write', slab).catch(() => 'refused')).not.toBe('success')
+    const reader = await dataPath(taker)
+    expect(await reader.move('rdma-read', slab)).toBe('success')
+    expect(reader.bytes.every((byte) => byte === 1)).toBe(true)
+    await old.lost
+  })
+
+  it('ends when nobody resumes it in time', async () => {
+    const client = await session({ linger: 50 })
+    await client.allocate(8)
+    await client.leave()
+    await eventually(() => server.store.free === 8 && server.sessions === 0)
+    await expect(resume(client)).rejects.toMatchObject({ code: 'ENOENT' })
+  })
+
+  it('ends at once with an orderly close', async () => {
+    const client = await session()
+    await client.allocate(8)
+    await client.close()
+    expect(server.store.free).toBe(8)
+    await eventually(() => server.sessions === 0)
+    await expect(resume(client)).rejects.toMatchObject({ code: 'ENOENT' })
+  })
+
+  it('lingers when its client is silent for too long', async () => {
+    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 1_000 })
+    try {
+      const at = await impatient.listen(address())
+      const client = await SwapServerSession.open([at], { ...LINGER, heartbeatInterval: 60_000 })
+      const slabs = await client.allocate(1)
+      await client.lost
+      await eventually(() => impatient.lingeringSessions === 1)
+      const again = await SwapServerSession.resume([at], client.identity, {
+        ...LINGER,
+        heartbeatInterval: 100,
+      })
+      expect(await again.list()).toEqual(slabs)
+      await again.close()
+      await client.close()
+    } finally {
+      await impatient.close()
+    }
+  })
+
+  it('can be resumed again and again, and asked not to linger any more', async () => {
+    let client = await session()
+    await client.allocate(2)
+    for (let time = 0; time < 3; time++) {
+      await client.leave()
+      client = await resume(client)
+    }
+    expect(await client.list()).toHaveLength(2)
+    await client.leave()
+    client = await resume(client, {})
+    await client.leave()
+    await eventually(() => server.store.free === 8)
+  })
+
+  it('lists more slabs than fit into one answer', async () => {
+    const large = new SwapServer({ memory: 300 * MIB, slabSize: MIB })
+    try {
+      const client = await SwapServerSession.open([await large.listen(address())])
+      const slabs = await client.allocate(260)
+      expect(await client.list()).toEqual(slabs)
+      await client.free(slabs.slice(0, 3))
+      expect(await client.list()).toEqual(slabs.slice(3))
+      await client.close()
+    } finally {
+      await large.close()
+    }
+  })
+})
+
+describe('who cannot resume a session', () => {
+  beforeAll(() => {
+    address = ADDRESSES.shm
+  })
+
+  it('one with a wrong token, or none', async () => {
+    const owner = await session()
+    await owner.allocate(1)
+    for (const token of [randomBytes(16), new Uint8Array(), randomBytes(17)])
+      await expect(
+        SwapServerSession.resume([uri], { ...owner.identity, token }, LINGER),
+      ).rejects.toMatchObject({ code: 'ENOENT' })
+    // Nor was it harmed by that.
+    expect(await owner.list()).toHaveLength(1)
+    expect(server.sessions).toBeGreaterThan(0)
+  })
+
+  it('one that comes to a server restarted meanwhile', async () => {
+    const owner = await session()
+    await owner.leave()
+    await server.close()
+    server = new SwapServer({ memory: 8 * MIB, slabSize: MIB })
+    uri = await server.listen(address())
+    await expect(resume(owner)).rejects.toMatchObject({ code: 'ENOENT' })
+  })
+
+  it('one whose server lets none linger', async () => {
+    const strict = new SwapServer({ memory: MIB, slabSize: MIB, maxLinger: 0 })
+    try {
+      const client = await SwapServerSession.open([await strict.listen(address())], LINGER)
+      expect(client.linger).toBe(0)
+      await client.allocate(1)
+      await client.leave()
+      await eventually(() => strict.store.free === 1)
+    } finally {
+      await strict.close()
+    }
+  })
+})
+
+describe('a session that lingers, of a tenant with a key,', () => {
+  const key = (id: string) => ({ id, secret: randomBytes(32) })
+  const prod = { tenant: 'prod', key: key('one') }
+  const test = { tenant: 'test', key: key('two') }
+  const listed = ({ tenant, key: { id, secret } }: typeof prod) => ({
+    name: tenant,
+    keys: [{ id, secret: secret.toString('base64') }],
+  })
+  let left: SwapServerSession
+
+  beforeEach(async () => {
+    await server.close()
+    using file = new OperatorFile({ tenants: [listed(prod), listed(test)] })
+    server = new SwapServer({ memory: 8 * MIB, slabSize: MIB, tenants: Tenants.load(file.path) })
+    uri = await server.listen(ADDRESSES.iwarp())
+    left = await session({ ...LINGER, ...prod })
+    await left.allocate(2)
+    await left.leave()
+    await eventually(() => server.lingeringSessions === 1)
+  })
+
+  it('is resumed by who proves to have the key', async () => {
+    const again = await resume(left, { ...LINGER, ...prod })
+    expect((await again.list()).length).toBe(2)
+    expect(server.lingeringSessions).toBe(0)
+  })
+
+  it('is not there for another tenant, and stays for its own', async () => {
+    await expect(resume(left, { ...LINGER, ...test })).rejects.toMatchObject({ code: 'ENOENT' })
+    expect(server.lingeringSessions).toBe(1)
+    expect((await (await resume(left, { ...LINGER, ...prod })).list()).length).toBe(2)
+  })
+
+  it('is not resumed with a wrong key or none, and stays for its own', async () => {
+    const wrong = { ...prod, key: { ...prod.key, secret: randomBytes(32) } }
+    for (const options of [LINGER, { ...LINGER, ...wrong }])
+      await expect(resume(left, options)).rejects.toMatchObject({ code: 'EACCES' })
+    expect(server.lingeringSessions).toBe(1)
+    expect((await (await resume(left, { ...LINGER, ...prod })).list()).length).toBe(2)
+  })
+
+  it('says in the status that it lingers, and uses no bandwidth', () => {
+    expect(server.query('operator').sessionList).toEqual([
+      expect.objectContaining({ tenant: 'prod', lingering: true, slabs: 2 }),
+    ])
+    expect(server.bandwidth.useOf('prod')).toEqual({ bytes: 0, operations: 0 })
+  })
+})

@@ -1,0 +1,65 @@
+import { readFileSync } from 'node:fs'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { LocalShell } from '../local-shell.js'
+import { ensureArrayWalk } from '../native.js'
+import { rdmakitSwap } from '../remote-swap.js'
+import type { RunningProcess } from '../shell.js'
+import { walkArray } from '../swap.js'
+
+const mebibyte = 1024 * 1024
+
+/** Pages that this kernel has written to swap since it booted. */
+function pagesOut(): number {
+  return Number(/^pswpout (\d+)$/m.exec(readFileSync('/proc/vmstat', 'utf8'))?.[1])
+}
+
+// The process that holds the kernel's swap is killed in the middle of it and started again.
+describe('remote swap whose client is killed', () => {
+  const shell = new LocalShell()
+  const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7477', '256M', '256M')
+  const command = [...(attach as string[]), '--state', '/run/rdmakit/restart-swap']
+  let server: RunningProcess
+  let client: RunningProcess
+  let program: string
+
+  beforeAll(async () => {
+    program = await ensureArrayWalk()
+    server = shell.start(serve)
+    await server.waitForLine(listening, 60_000)
+    client = shell.start(command)
+    await client.waitForLine(attached, 120_000)
+  }, 300_000)
+
+  afterAll(async () => {
+    await client?.stop(120_000)
+    await server?.stop()
+  }, 180_000)
+
+  test('a program that swaps ends with every byte right', async () => {
+    const before = pagesOut()
+    const walking = walkArray(shell, { program, bytes: 160 * mebibyte, limitBytes: 80 * mebibyte })
+    const deadline = Date.now() + 120_000
+    while (pagesOut() - before < 8_000) {
+      if (Date.now() > deadline) throw new Error('the program does not swap')
+      await new Promise((resolve) => setTimeout(resolve, 20))
+    }
+    await client.stop(15_000, 'SIGKILL')
+    const killed = Date.now()
+    client = shell.start(command)
+    await client.waitForLine(attached, 60_000)
+    const restarted = Date.now()
+    const walk = await walking
+    console.log(
+      `remote swap, its client killed and back after ${restarted - killed} ms: ${JSON.stringify(walk)}`,
+    )
+    expect(client.stderr).toMatch(/taking over \/dev\/nbd0/)
+    expect(walk.wrongPages).toBe(0)
+    expect(walk.pagesOut).toBeGreaterThan(15_000)
+    expect(walk.pagesIn).toBeGreaterThan(15_000)
+  }, 300_000)
+
+  test('an orderly end leaves no device and no state', async () => {
+    expect(await client.stop(120_000)).toMatchObject({ status: 0 })
+    await shell.run('test ! -e /sys/block/nbd0/pid && test ! -e /run/rdmakit/restart-swap/volume.json')
+  }, 180_000)
+})
