@@ -25,6 +25,8 @@ export interface AttachOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
+  /** take memory of the servers as it is written, see VolumeOptions.thin */
+  readonly thin: boolean
   readonly acknowledge: 'all' | 'one'
   /** bytes per second; 0: no limit */
   readonly refillRate: number
@@ -81,6 +83,8 @@ async function checkKernel(device: string | undefined): Promise<void> {
  * @returns the process's exit status
  */
 export async function attach(options: AttachOptions): Promise<number> {
+  if (options.swap && options.thin)
+    say('warning: swap on a thin volume: a page that is swapped out is lost when no server has memory left')
   const predecessor = Predecessor.find()
   if (options.state === undefined) {
     if (predecessor !== undefined) throw new UsageError('a device is handed over with --state only')
@@ -99,6 +103,8 @@ export async function attach(options: AttachOptions): Promise<number> {
       say(`taking over /dev/nbd${kept.device.index}`)
       return await takeOver(options, folder, kept.device)
     }
+    if (kept?.served === true)
+      throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
     if (kept !== undefined) {
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })
@@ -142,6 +148,8 @@ function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, dev
     )
   if (kept.size !== options.size) throw differs('--size', kept.size)
   if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)
+  if ((kept.thin ?? false) !== options.thin)
+    throw differs('memory', kept.thin ? 'taken as it is written (--thin)' : 'taken at the start')
   if (options.device !== undefined && deviceIndex(options.device) !== device.index)
     throw differs('--device', path)
 }
@@ -245,6 +253,7 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    thin: options.thin,
     access: options.access,
     signal: options.signal,
     progress: say,

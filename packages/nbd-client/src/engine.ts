@@ -1,55 +1,27 @@
 import { availableParallelism } from 'node:os'
 import {
+  type Lane,
+  type LaneRequirements,
+  type LaneResources,
+  laneHandles,
+  type VerbsResource,
+} from './engine-lane.js'
+import type { ExportOptions, TlsOptions } from './export-options.js'
+import {
   type NativeDropped,
   type NativeEngine,
   type NativeEvent,
-  type NativeLaneRequirements,
   type NativeLaneStatistics,
   type NativeRecordedReplica,
   type NativeStatistics,
   native,
-  type VerbsHandle,
 } from './native.js'
-
-/** Any resource of `@rdmakit/verbs`: what matters is the external that it carries. */
-export interface VerbsResource {
-  readonly handle: VerbsHandle
-}
 
 /**
  * How a lane awaits completions. `poll` spins for ever (a core of its own), `event` sleeps at once,
  * `adaptive` spins for about as long as completions have been taking and then sleeps.
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
-
-/** A part of the volume under a name. Parts may overlap: one writable and one read-only view, say. */
-export interface ExportOptions {
-  /** at most 4096 bytes; default '' */
-  readonly name?: string
-  /** one line for people, as `nbdinfo --list` shows it; at most 4096 bytes; default '' */
-  readonly description?: string
-  /** bytes from the start of the volume, a multiple of 4096; default 0 */
-  readonly offset?: number | bigint
-  /** bytes, a multiple of 4096; default: up to the end of the volume */
-  readonly size?: number | bigint
-  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
-  readonly readOnly?: boolean
-}
-
-/**
- * TLS for NBD clients (STARTTLS), by GnuTLS, in a native thread for each encrypted connection. Give either
- * `certificates` or `sharedKeys`.
- */
-export interface TlsOptions {
-  /** `on`: clients may use it; `required`: whoever does not is refused everything else */
-  readonly mode: 'on' | 'required'
-  /** folder with server-cert.pem, server-key.pem and, for `verifyPeer`, ca-cert.pem */
-  readonly certificates?: string
-  /** file with a line `name:hex key` for each client, as psktool(1) writes it */
-  readonly sharedKeys?: string
-  /** with `certificates`: refuse clients without one that ca-cert.pem has signed; default false */
-  readonly verifyPeer?: boolean
-}
 
 export interface BlockEngineOptions {
   /** bytes; a multiple of 4096 */
@@ -95,6 +67,11 @@ export interface BlockEngineOptions {
    * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
    */
   readonly checksums?: boolean
+  /**
+   * Slabs that are not mapped take one of the places that {@link BlockEngine.addSpare} gave when they are first
+   * written; without one the request waits, up to the operation timeout. Default false: such requests are EIO.
+   */
+  readonly thin?: boolean
   /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
   readonly pageChecksums?: string
   /**
@@ -113,7 +90,7 @@ export interface BlockEngineOptions {
    * when the page was never written.
    */
   readonly minimumBlockSize?: number
-  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (ENOKEY) */
   readonly tls?: TlsOptions
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number
@@ -146,31 +123,6 @@ export interface SlabMapping {
 
 /** A replica as the slab map has it. */
 export type RecordedReplica = NativeRecordedReplica
-
-/** What JavaScript must allocate for one lane. */
-export type LaneRequirements = NativeLaneRequirements
-
-/** The verbs objects of one lane. They must not be used by anyone else while the engine lives. */
-export interface LaneResources {
-  /** made with `manual` progress or automatic, ≥ {@link LaneRequirements.completionQueueEntries} */
-  readonly completionQueue: VerbsResource
-  /** the queue's channel; may be missing in wait mode `poll` only */
-  readonly channel?: VerbsResource
-  /** by server index; null where this lane does not reach that server (yet) */
-  readonly queuePairs: readonly (VerbsResource | null)[]
-  /**
-   * The arena: ≥ {@link LaneRequirements.arenaBytes} bytes, registered with local write access. One
-   * region for all servers, or one per server index over the same memory when servers sit on
-   * different devices.
-   */
-  readonly memoryRegions: readonly VerbsResource[]
-}
-
-export interface Lane {
-  readonly index: number
-  /** protections that could not be had, each a sentence to print */
-  readonly warnings: readonly string[]
-}
 
 export type DroppedReplica = NativeDropped
 export type EngineEvent = NativeEvent
@@ -213,6 +165,7 @@ export class BlockEngine {
         refillRate: BigInt(options.refillRate ?? 0),
         pageMap: options.pageMap ?? '',
         checksums: options.checksums ?? true,
+        thin: options.thin ?? false,
         pageChecksums: options.pageChecksums ?? '',
         slabMap: options.slabMap ?? '',
         exports: (options.exports ?? [{}]).map((each) => ({
@@ -254,6 +207,14 @@ export class BlockEngine {
     native.mapSlab(this.#engine, index, replicas)
   }
 
+  /**
+   * Pages that the last process to use `pageMap` left in the middle of a WRITE that was never answered: their replicas
+   * may differ until somebody writes them.
+   */
+  get leftClaimed(): readonly number[] {
+    return native.leftClaimed(this.#engine)
+  }
+
   /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */
   lookUpSlab(index: number): readonly RecordedReplica[] | undefined {
     return native.lookUpSlab(this.#engine, index) ?? undefined
@@ -287,6 +248,43 @@ export class BlockEngine {
    */
   dropReplica(index: number, server: number): DroppedReplica {
     return native.dropReplica(this.#engine, index, server)
+  }
+
+  /**
+   * Of a thin engine: a place for whichever slab is written first, with replicas on different servers. At most 64.
+   * @throws EINVAL: mapping out of range; ENOSPC: 64 are there
+   */
+  addSpare(id: number, ...replicas: SlabMapping[]): void {
+    native.addSpare(this.#engine, id, replicas)
+  }
+
+  /** Takes a spare place back. @returns false when a lane has taken it, or is just looking at it */
+  removeSpare(id: number): boolean {
+    return native.removeSpare(this.#engine, id)
+  }
+
+  /** @returns which slabs took which spare places since the last call; {@link addSpare} has room for others then */
+  collectSpares(): readonly { readonly id: number; readonly slab: number }[] {
+    return native.collectSpares(this.#engine)
+  }
+
+  /** There will be no spare place: first WRITEs are answered ENOSPC instead of waiting, until {@link addSpare}. */
+  setExhausted(): void {
+    native.setExhausted(this.#engine)
+  }
+
+  /** @returns slabs of which pages became unset since the last call, and which may be empty now */
+  takeCleared(): readonly number[] {
+    return native.takeCleared(this.#engine)
+  }
+
+  /**
+   * Takes the place from an empty slab, which is then as if it had never been written. Its memory may be used for
+   * something else after {@link synchronize}.
+   * @returns false when it is not empty, or has no place, or a replica of it is being filled
+   */
+  vacateSlab(index: number): boolean {
+    return native.vacateSlab(this.#engine, index)
   }
 
   /**
@@ -463,12 +461,3 @@ export class BlockEngine {
 }
 
 const closed = () => Object.assign(new Error('the engine was closed'), { code: 'ECANCELED' })
-
-function laneHandles({ completionQueue, channel, queuePairs, memoryRegions }: LaneResources) {
-  return [
-    completionQueue.handle,
-    channel?.handle,
-    queuePairs.map((queuePair) => queuePair?.handle),
-    memoryRegions.map((region) => region.handle),
-  ] as const
-}

@@ -4,14 +4,11 @@ export {
   type BlockEngineOptions,
   type EngineEvent,
   type EngineStatistics,
-  type ExportOptions,
-  type Lane,
-  type LaneRequirements,
-  type LaneResources,
   type SlabMapping,
-  type TlsOptions,
   type WaitMode,
 } from './engine.js'
+export type { Lane, LaneRequirements, LaneResources } from './engine-lane.js'
+export type { ExportOptions, TlsOptions } from './export-options.js'
 export { kernelDevice } from './kernel.js'
 export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'
 export { type ServeOptions, serve } from './serve.js'

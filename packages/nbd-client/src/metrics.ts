@@ -40,6 +40,16 @@ export function collectVolumeMetrics(volume: Volume): Registry {
   gauge('slabs', 'Slabs in each state', ['state'], () =>
     Object.entries(volume.slabs).map(([state, count]) => [{ state }, count]),
   )
+  if (volume.thin !== undefined) {
+    const { thin } = volume
+    gauge('unmapped_slabs', 'Slabs that have no memory, for nothing was written to them', [], () => [
+      [{}, volume.unmapped],
+    ])
+    gauge('spare_places', 'Places ready for slabs that are first written', [], () => [[{}, thin.spares]])
+    counter('given_back_slabs_total', 'Slabs whose memory was given back after a discard', [], () => [
+      [{}, thin.given],
+    ])
+  }
   gauge('server_up', '1 while a server takes part', ['server'], () =>
     serverStates(volume).map(([server, up]) => [{ server }, up ? 1 : 0]),
   )

@@ -37,6 +37,7 @@ export interface NativeEngineOptions {
   refillRate: bigint
   pageMap: string
   checksums: boolean
+  thin: boolean
   /** empty: none */
   pageChecksums: string
   slabMap: string
@@ -141,6 +142,10 @@ export interface NativeStatistics {
   failedServers: number[]
   writtenPages: number
   lostPages: number
+  /** slabs that have a place, or have lost it */
+  mappedSlabs: number
+  /** places that are ready for slabs of a thin volume */
+  sparePlaces: number
   handshakes: number
   handshakesRefused: number
   lanes: NativeLaneStatistics[]
@@ -159,6 +164,8 @@ export type NativeEvent =
   | { type: 'slabRefilled'; slab: number; server: number }
   | { type: 'refillFailed'; slab: number; server: number; reason: string }
   | { type: 'synchronized'; epoch: number }
+  /** spare places were used up or are missing, or slabs may have become empty */
+  | { type: 'slabsChanged' }
   /** `page`, of the volume, did not match its checksum at `server` */
   | { type: 'pageRepaired'; slab: number; server: number; page: number }
   /** the same, and no replica has the right bytes */
@@ -191,12 +198,19 @@ export interface NativeBinding {
   createEngine(options: NativeEngineOptions, sink: (event: NativeEvent) => void): NativeEngine
   exportFlags(engine: NativeEngine): number
   mapSlab(engine: NativeEngine, slab: number, replicas: NativeReplica[]): void
+  leftClaimed(engine: NativeEngine): number[]
   lookUpSlab(engine: NativeEngine, slab: number): NativeRecordedReplica[] | null
   replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
   synchronize(engine: NativeEngine): number
+  addSpare(engine: NativeEngine, id: number, replicas: NativeReplica[]): void
+  removeSpare(engine: NativeEngine, id: number): boolean
+  collectSpares(engine: NativeEngine): { id: number; slab: number }[]
+  setExhausted(engine: NativeEngine): void
+  takeCleared(engine: NativeEngine): number[]
+  vacateSlab(engine: NativeEngine, slab: number): boolean
   addLane(
     engine: NativeEngine,
     completionQueue: VerbsHandle,

@@ -16,6 +16,8 @@ export interface ClientStatus {
   readonly replicas: number
   /** slabs in each state */
   readonly slabs: Readonly<Record<SlabState, number>>
+  /** of a thin volume: slabs that have no memory, places ready for them, and slabs that gave theirs back */
+  readonly thin?: { readonly unmapped: number; readonly spares: number; readonly given: number }
   readonly servers: readonly {
     /** of this incarnation, in `statistics.servers` */
     index: number

@@ -23,10 +23,10 @@ export function commonSlabSize(sessions: readonly SwapServerSession[]): number {
 /** @throws UsageError: too few servers; SwapServerError ENOSPC: they hold too little */
 export function checkRoom(
   servers: readonly VolumeServer[],
-  options: { readonly size: number; readonly replicas?: number },
+  options: { readonly size: number; readonly replicas?: number; readonly thin?: boolean },
   slabSize: number,
 ): void {
-  const { size, replicas = 1 } = options
+  const { size, replicas = 1, thin = false } = options
   if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
     throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
   if (servers.length < replicas)
@@ -36,7 +36,7 @@ export function checkRoom(
   const epochs = new Set(servers.map(({ session }) => session.epoch))
   if (epochs.size < servers.length)
     throw new UsageError('two --server options lead to the same server; write its addresses with commas')
-  const needed = Math.ceil(size / slabSize)
+  const needed = thin ? 1 : Math.ceil(size / slabSize)
   const room = servers.map((server) => server.room)
   if (fits(room, needed, replicas)) return
   const free = room.reduce((sum, each) => sum + each, 0)

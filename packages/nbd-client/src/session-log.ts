@@ -58,6 +58,9 @@ export function statusOf(
     uptimeSeconds: Math.round(process.uptime()),
     replicas: volume.replicas,
     slabs: volume.slabs,
+    ...(volume.thin === undefined
+      ? {}
+      : { thin: { unmapped: volume.unmapped, spares: volume.thin.spares, given: volume.thin.given } }),
     migration: { waiting: volume.migration.waiting, moved: volume.migration.moved },
     servers: servers
       // A server that came back is another one with the same addresses.

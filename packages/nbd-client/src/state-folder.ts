@@ -43,9 +43,13 @@ export interface KeptVolume {
   /** bytes */
   readonly slabSize: number
   readonly replicas: number
+  /** slabs without a place were never written */
+  readonly thin?: boolean
   readonly servers: readonly KeptServer[]
-  /** undefined until the kernel has the device */
+  /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice
+  /** of serve: clients may have written to it */
+  readonly served?: boolean
 }
 
 /** The folder that lets a successor of this process go on with its volume (docs/page-service/restart.md). */
@@ -199,7 +203,9 @@ export function parseVolume(text: string): KeptVolume {
     slabSize: whole(from.slabSize, 'slabSize', 2 ** 20),
     replicas: whole(from.replicas, 'replicas', 1, 3),
     servers,
+    ...(from.thin === true ? { thin: true } : {}),
   }
+  if (from.served === true) return { ...volume, served: true }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
   return {

@@ -84,8 +84,9 @@ function volumeRow(client: ClientStatus): string[] {
 }
 
 /** `16 mapped`, `13 mapped, 2 degraded, 1 refilling (43%)`, and what servers want back. */
-function slabsOf({ slabs, migration, statistics: { refill } }: ClientStatus): string {
-  const parts = Object.entries(slabs)
+function slabsOf({ slabs, thin, migration, statistics: { refill } }: ClientStatus): string {
+  const states = { ...slabs, ...(thin && { unmapped: thin.unmapped, spare: thin.spares }) }
+  const parts = Object.entries(states)
     .filter(([, count]) => count > 0)
     .map(([state, count]) => `${count} ${state}`)
   const progress = refill?.active ? ` (${Math.floor((100 * refill.pagesDone) / refill.pages)}%)` : ''

@@ -9,18 +9,21 @@ export type KeptFiles = Required<Pick<BlockEngineOptions, 'pageMap' | 'pageCheck
 /** Keeps volume.json up to date: what it says of a server or the device is there before either is used. */
 export class VolumeKeeper {
   readonly #folder: StateFolder
-  readonly #fixed: { readonly size: number; readonly replicas: number }
+  readonly #fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>
   #slabSize = 0
   #servers: KeptServer[] = []
   #device: KeptDevice | undefined
+  #served = false
 
-  constructor(folder: StateFolder, fixed: { size: number; replicas: number }, kept?: KeptVolume) {
+  constructor(folder: StateFolder, fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>, kept?: KeptVolume) {
     this.#folder = folder
-    this.#fixed = fixed
+    const { size, replicas, thin } = fixed
+    this.#fixed = { size, replicas, ...(thin === true ? { thin } : {}) }
     if (kept === undefined) return
     this.#slabSize = kept.slabSize
     this.#servers = [...kept.servers]
     this.#device = kept.device
+    this.#served = kept.served ?? false
   }
 
   /** What makes a volume one that can be taken over. */
@@ -41,6 +44,12 @@ export class VolumeKeeper {
     this.#write()
   }
 
+  /** Clients come from now on. */
+  served(): void {
+    this.#served = true
+    this.#write()
+  }
+
   #joined(servers: readonly VolumeServer[]): void {
     for (const server of servers) {
       if (this.#servers.some(({ index }) => index === server.index) || !server.reached) continue
@@ -57,6 +66,7 @@ export class VolumeKeeper {
       slabSize: this.#slabSize,
       servers: this.#servers,
       ...(this.#device === undefined ? {} : { device: this.#device }),
+      ...(this.#served ? { served: true } : {}),
     })
   }
 }

@@ -6,7 +6,8 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
-import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
+import { BlockEngine, type BlockEngineOptions } from './engine.js'
+import type { Lane } from './engine-lane.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
 import { placeSlabs } from './placement.js'
@@ -15,6 +16,7 @@ import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
 import type { KeptVolume } from './state-folder.js'
 import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
+import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
 import { VolumeServer } from './volume-server.js'
 
@@ -29,7 +31,12 @@ export interface VolumeOptions {
   readonly replicas?: number
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
   readonly spares?: number
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
+  /**
+   * Take memory of the servers when a slab is first written, and give it back when all of it was discarded. A first
+   * write fails when no server has memory left then. Default false: all of it at the start, for as long as it lives.
+   */
+  readonly thin?: boolean
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'thin'>
   /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
   /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
@@ -39,6 +46,11 @@ export interface VolumeOptions {
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
+}
+
+/** No server has anything of the volume any more. */
+export class NothingLeftError extends Error {
+  override readonly name = 'NothingLeftError'
 }
 
 /** What the failure of a server means for the volume. */
@@ -63,6 +75,8 @@ const MAX_SERVERS = 1024
 export class Volume {
   readonly engine: BlockEngine
   readonly migration: Migration
+  /** undefined: not thin */
+  readonly thin: ThinSlabs | undefined
   readonly size: number
   readonly replicas: number
   readonly #options: VolumeOptions
@@ -105,8 +119,22 @@ export class Volume {
       repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
+    this.thin = options.thin
+      ? new ThinSlabs({
+          ...shared,
+          degraded: () => this.#repair.wake(),
+          exhausted: (exhausted) =>
+            this.#progress(
+              exhausted
+                ? `the servers have no memory left: first writes to the other ${size(this.#table.unmapped)} of the volume fail with ENOSPC`
+                : 'the servers have memory again',
+            ),
+          failed: (reason) => this.#progress(`memory ahead of use: ${reason}`),
+        })
+      : undefined
     this.migration = new Migration({
       ...shared,
+      thin: this.thin,
       degraded: () => this.#repair.wake(),
       moving: ({ session }, slabs) =>
         this.#progress(`${session.uri} needs its memory back: moving ${size(slabs)} to other servers`),
@@ -138,7 +166,7 @@ export class Volume {
       const made = new Volume(makeEngine(options, slabSize), servers, context, options)
       volume = made
       options.joined?.(servers)
-      await made.#placeSlabs(slabSize)
+      if (options.thin !== true) await made.#placeSlabs(slabSize)
       await made.#addLanes()
       made.#start()
       return made
@@ -160,7 +188,8 @@ export class Volume {
     kept: KeptVolume,
   ): Promise<{ volume: Volume; adopted: Adopted }> {
     const { progress = () => {} } = options
-    const engine = makeEngine({ ...options, size: kept.size, replicas: kept.replicas }, kept.slabSize)
+    const { size, replicas, thin = false } = kept
+    const engine = makeEngine({ ...options, size, thin }, kept.slabSize)
     let volume: Volume | undefined
     try {
       const taken = await takeSessions(engine, kept.servers, sessionOptions(options), progress)
@@ -170,12 +199,14 @@ export class Volume {
       }
       const context = taken.resumed[0]?.session.context
       if (context === undefined)
-        throw new Error('no server gave the session back: nothing of the volume is left')
+        throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
       const servers = serversOf(taken)
-      volume = new Volume(engine, servers, context, { ...options, size: kept.size, replicas: kept.replicas })
-      const adopted = adoptSlabs(engine, volume.#table, servers, taken)
-      // A server that cannot do it now is about to fail, and its session to end.
-      for (const [server, orphans] of adopted.orphans) await server.session.free(orphans).catch(() => {})
+      volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
+      const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
+      for (const [server, orphans] of adopted.orphans)
+        if (thin) server.keep(orphans)
+        // A server that cannot do it now is about to fail, and its session to end.
+        else await server.session.free(orphans).catch(() => {})
       await volume.#addLanes()
       return { volume, adopted }
     } catch (failure) {
@@ -207,6 +238,11 @@ export class Volume {
   /** How many slabs are in each state. */
   get slabs(): Readonly<Record<SlabState, number>> {
     return this.#table.count()
+  }
+
+  /** slabs that have no place, for nothing was written to them */
+  get unmapped(): number {
+    return this.#table.unmapped
   }
 
   /** True when no server is left: every request for a written page fails. */
@@ -242,7 +278,7 @@ export class Volume {
       this.#onFailure.clear()
       this.#ending.abort(new Error('the volume was closed'))
       await this.engine.close(timeout)
-      await Promise.all([this.#repair.close(), this.migration.close()])
+      await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close()])
       await Promise.all(this.#calls)
     })()
     return this.#quiescing
@@ -299,6 +335,7 @@ export class Volume {
     for (const index of this.engine.statistics().failedServers) this.#fail(index, 'it failed at the start')
     this.#open = true
     this.#repair.wake()
+    this.thin?.wake()
   }
 
   #watch(server: VolumeServer): void {
@@ -316,11 +353,13 @@ export class Volume {
     if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
     this.engine.failServer(index, reason)
+    this.thin?.collect()
     const { degraded, lost } = this.#table.dropServer(server)
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
     for (const listener of this.#onFailure)
       listener({ server, reason, degraded: bytes(degraded), lost: bytes(lost) })
     this.#repair.wake()
+    this.thin?.wake()
     this.#call(server)
   }
 
@@ -374,6 +413,7 @@ export class Volume {
     this.#watch(server)
     this.#progress(`${session.uri} takes part again, with empty memory`)
     this.#repair.wake()
+    this.thin?.wake()
   }
 
   /** One NBD connection's verbs objects, or the refill lane's; queue pairs by server index. */
@@ -392,7 +432,7 @@ function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionO
 }
 
 function makeEngine(options: VolumeOptions, slabSize: number): BlockEngine {
-  return new BlockEngine({ ...options.engine, size: options.size, slabSize })
+  return new BlockEngine({ ...options.engine, size: options.size, slabSize, thin: options.thin ?? false })
 }
 
 /** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */

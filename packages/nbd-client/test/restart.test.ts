@@ -26,8 +26,8 @@ afterEach(async () => {
   rmSync(state, { recursive: true, force: true })
 })
 
-function start(replicas: number): VolumeProcess {
-  const volume = new VolumeProcess({ state, servers: servers.map(({ uri }) => uri), replicas })
+function start(replicas: number, thin = false): VolumeProcess {
+  const volume = new VolumeProcess({ state, servers: servers.map(({ uri }) => uri), replicas, thin })
   processes.push(volume.process)
   return volume
 }
@@ -45,12 +45,17 @@ const ADDRESSES = {
 describe.each(Object.entries(ADDRESSES))(
   'a process killed in the middle of writes, over %s',
   (_, address) => {
-    it.each([1, 2])(
-      'is followed by others without a wrong page, with %i replicas',
-      async (replicas) => {
+    it.each([
+      [1, false],
+      [2, false],
+      [1, true],
+      [2, true],
+    ])(
+      'is followed by others without a wrong page, with %i replicas, thin: %s',
+      async (replicas, thin) => {
         for (let i = 0; i < replicas; i++) await serve(address())
         const workload = new Workload()
-        let volume = start(replicas)
+        let volume = start(replicas, thin)
         await volume.ready()
         for (const file of ['volume.json', 'slabs.map', 'pages.map', 'lock'])
           expect(statSync(join(state, file)).mode & 0o777).toBe(0o600)
@@ -59,7 +64,7 @@ describe.each(Object.entries(ADDRESSES))(
           await eventually(() => workload.written > round * 300)
           await volume.end('SIGKILL')
           await running
-          volume = start(replicas)
+          volume = start(replicas, thin)
           expect(await volume.ready()).toMatch(/^degraded 0 lost 0$/m)
           await workload.repeat(volume)
           expect(await workload.verify(volume)).toBe(0)

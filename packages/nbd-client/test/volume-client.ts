@@ -16,6 +16,7 @@ export interface VolumePlace {
   /** addresses */
   readonly servers: readonly string[]
   readonly replicas: number
+  readonly thin?: boolean
 }
 
 /** The kernel's part: sockets to the process, and requests that are not over before they are answered. */
@@ -29,8 +30,8 @@ export class VolumeProcess {
   #cookie = 0n
   #wake = () => {}
 
-  constructor({ state, servers, replicas }: VolumePlace, environment: NodeJS.ProcessEnv = {}) {
-    const given = { state, servers: servers.map((uri) => [uri]), size: SIZE, lanes: LANES, replicas }
+  constructor({ state, servers, replicas, thin = false }: VolumePlace, environment: NodeJS.ProcessEnv = {}) {
+    const given = { state, servers: servers.map((uri) => [uri]), size: SIZE, lanes: LANES, replicas, thin }
     this.process = spawn(process.execPath, [PROGRAM, JSON.stringify(given)], {
       stdio: ['ignore', 'pipe', 'inherit', 'pipe', 'pipe'],
       env: { ...process.env, ...environment },

@@ -10,7 +10,7 @@ import { ownCommand, Successor } from '../dist/successor.js'
 import { Volume } from '../dist/volume.js'
 import { VolumeKeeper } from '../dist/volume-keeper.js'
 
-const { state, servers, size, lanes, replicas } = JSON.parse(process.argv[2])
+const { state, servers, size, lanes, replicas, thin } = JSON.parse(process.argv[2])
 const predecessor = Predecessor.find()
 const say = (line) => writeSync(1, `${line}\n`)
 
@@ -37,8 +37,8 @@ async function takeUp(kept) {
 
 const kept = folder.read()
 if (kept === undefined) {
-  const keeper = new VolumeKeeper(folder, { size, replicas })
-  volume = await Volume.open({ servers, size, lanes, replicas, ...keeper.options(60_000) })
+  const keeper = new VolumeKeeper(folder, { size, replicas, thin })
+  volume = await Volume.open({ servers, size, lanes, replicas, thin, ...keeper.options(60_000) })
 } else {
   const taken = await takeUp(kept)
   volume = taken.volume

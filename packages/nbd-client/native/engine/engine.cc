@@ -219,6 +219,19 @@ int Engine::refill(uint32_t slab, uint32_t server, std::string& why) {
   return error;
 }
 
+int Engine::add_spare(uint32_t id, std::span<const Replica> replicas) {
+  const int error = volume_.add_spare(id, replicas);
+  const std::lock_guard lock(control_);
+  if (error == 0) wake_lanes();
+  return error;
+}
+
+void Engine::set_exhausted() {
+  volume_.set_exhausted();
+  const std::lock_guard lock(control_);
+  wake_lanes();
+}
+
 uint64_t Engine::synchronize() {
   const std::lock_guard lock(control_);
   const uint64_t epoch = volume_.epoch();

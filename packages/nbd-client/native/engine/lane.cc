@@ -232,6 +232,7 @@ void Lane::loop() {
       look_ |= held_off_;
     }
     if (connection_.is_open()) moved |= connection_.send(now_);
+    if (volume_.calls_control()) call_control();
     if (refill_ != nullptr) moved |= step_refill();
     rdma_.check_deadlines(now_);
     if (!connection_.is_open() && connection_.socket() >= 0) end_connection();
@@ -290,6 +291,14 @@ bool Lane::may_move(const Operation& operation) {
 void Lane::acknowledge(uint64_t epoch) {
   acknowledged_epoch_.store(epoch, std::memory_order_release);
   wake_control_();
+}
+
+void Lane::call_control() {
+  if (events_.push(Event::about(Event::Type::slabs_changed, index_, ""))) {
+    wake_control_();
+  } else {
+    volume_.call_control();  // later
+  }
 }
 
 bool Lane::step_refill() {

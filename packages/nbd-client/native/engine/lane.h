@@ -113,6 +113,7 @@ class Lane final : private OperationListener {
   void loop();
   void take_commands();
   void acknowledge(uint64_t epoch);
+  void call_control();
   bool step_refill();
   bool holds_off() const { return rdma_.outstanding() >= kBusy && !connection_.wants_output(); }
   void sleep(uint64_t now);

@@ -281,8 +281,8 @@ bool QueuePair::append_read_request(SendWork& work) {
 }
 
 // A READ may be served while the local application changes the memory. The CRC must be of the bytes
-// that are sent, so they are copied first: short ones into the scratch buffer, others one behind the other into
-// the stage, which is free again when the batch is sent.
+// that are sent, so they are copied first: short ones into the scratch buffer, others one behind the other
+// into the stage, which is free again when the batch is sent.
 QueuePair::Result QueuePair::append_response(bool& fits) {
   const Response& response = responses_[responses_head_ % kMaxReadDepth];
   if (response.atomic) return append_atomic_response(response.operation, fits);
