@@ -10,7 +10,7 @@ import { type Walk, WalkKilledError, walkArray } from './swap.js'
 import type { SwapPath } from './swap-path.js'
 
 const mebibyte = 1024 * 1024
-/** Walks that the out-of-memory killer may end, before it is an error. */
+/** Walks that the out-of-memory killer may end, before a round is given up; ours is an error then. */
 const mostKilled = 2
 const warmUpBytes = 16 * mebibyte
 const walkDeadlineMs = 600_000 // a machine that does much else
@@ -43,7 +43,8 @@ interface Round extends Walk {
 interface Result {
   name: string
   limited: boolean
-  rounds: readonly Round[]
+  /** undefined: nothing but killed walks. */
+  rounds: readonly (Round | undefined)[]
 }
 
 /**
@@ -58,11 +59,19 @@ export async function swapBench(
   await using pair = await GuestPair.boot(parts)
   await pair.client.run(['sh', 'test/lab/guest/nbd.sh'])
   const paths = [{ path: rdmakitPath, limited: false }, ...peers]
-  const results = paths.map(({ path, limited }) => ({ name: path.name, limited, rounds: [] as Round[] }))
+  const results = paths.map(({ path, limited }) => ({
+    name: path.name,
+    limited,
+    rounds: [] as (Round | undefined)[],
+  }))
   for (let round = 0; round < rounds; round++)
     for (const [i, { path }] of paths.entries()) {
-      const measured = await measure(pair, path, parts.arrayWalk, mebibytes * mebibyte)
-      print(line(path.name, measured))
+      const measured = await measure(pair, path, parts.arrayWalk, mebibytes * mebibyte).catch((error) => {
+        if (path === rdmakitPath) throw error
+        unlessKilled(error)
+        return undefined
+      })
+      print(measured ? line(path.name, measured) : `${path.name.padEnd(18)} killed, out of memory, each time`)
       results[i]?.rounds.push(measured)
     }
   if (json) console.log(JSON.stringify({ mebibytes, results }))
@@ -139,8 +148,11 @@ function table(results: readonly Result[]): string[] {
     cells.map((cell, column) => (column === 0 ? cell.padEnd(18) : cell.padStart(13))).join('')
   const ours = results[0]?.rounds ?? []
   const rows = results.map(({ name, limited, rounds }, i) => {
-    const median = (of: (round: Round) => number) => spread(rounds.map(of)).median
-    const ratio = spread(rounds.map(({ seconds }, n) => (ours[n]?.seconds ?? Number.NaN) / seconds)).median
+    const whole = rounds.filter((round) => round !== undefined)
+    const median = (of: (round: Round) => number) => spread(whole.map(of)).median
+    const ratio = spread(
+      rounds.flatMap((round, n) => (round ? [(ours[n]?.seconds ?? Number.NaN) / round.seconds] : [])),
+    ).median
     const process = median(({ processPerGigabyte = Number.NaN }) => processPerGigabyte)
     return row(
       name,
@@ -150,7 +162,7 @@ function table(results: readonly Result[]): string[] {
       median(({ serverPerGigabyte }) => serverPerGigabyte).toFixed(1),
       Number.isNaN(process) ? '–' : process.toFixed(2),
       i === 0 ? '–' : ratio.toFixed(2),
-      limited ? (ratio < 1 ? 'held' : 'missed') : '–',
+      !limited || Number.isNaN(ratio) ? '–' : ratio < 1 ? 'held' : 'missed',
     )
   })
   return [
