@@ -39,7 +39,7 @@ class World final : private OperationListener {
   }
 
   void open(int socket, const Terms& terms) {
-    volume_.clear(0, kSize / kPage, false);
+    volume_.clear_until_claimed(0, kSize / kPage, false);
     connection_->open(socket, terms);
   }
   // One turn of a lane's loop.

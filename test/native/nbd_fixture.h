@@ -54,7 +54,6 @@ class TestVolume {
     shape.options.volume.size = shape.size;
     shape.options.volume.slab_size = shape.slab_size;
     const uint64_t slabs = (shape.size + shape.slab_size - 1) / shape.slab_size;
-    shape.options.volume.replicated = shape.replicas > 1;
     const uint64_t each =
         (shape.replicas > 1 ? slabs : (slabs + shape.servers - 1) / shape.servers) * shape.slab_size;
     for (uint32_t i = 0; i < shape.servers; i++)

@@ -209,7 +209,6 @@ class ProcessVolume {
     EngineOptions options;
     options.volume.size = kSlabs * kSlab;
     options.volume.slab_size = kSlab;
-    options.volume.replicated = true;
     options.acknowledge = acknowledge;
     int error = 0;
     std::string why;

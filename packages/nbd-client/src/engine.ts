@@ -77,11 +77,6 @@ export interface BlockEngineOptions {
    */
   readonly ioFlusher?: boolean
   /**
-   * Slabs may have several replicas; every write then claims its pages (docs/page-service.md). Default
-   * false: one place for each slab.
-   */
-  readonly replicated?: boolean
-  /**
    * When a write to several replicas is answered: `all` (default), when every live one has it; `one`, when
    * the first has it, which may then be lost with that server (EIO, never old data).
    */
@@ -198,7 +193,6 @@ export class BlockEngine {
         maxSpin: options.maxSpin ?? (availableParallelism() < 4 ? 10 : 50),
         prefault: options.prefault ?? false,
         ioFlusher: options.ioFlusher ?? false,
-        replicated: options.replicated ?? false,
         acknowledge: options.acknowledge ?? 'all',
         refillRate: BigInt(options.refillRate ?? 0),
         pageMap: options.pageMap ?? '',
@@ -233,8 +227,7 @@ export class BlockEngine {
   }
 
   /**
-   * Says where slab `index` is, for the first time: 1 to 3 replicas on different servers, more than one only
-   * in a replicated volume. Requests that touch a slab never mapped are answered EIO when they need it (a
+   * Says where slab `index` is, for the first time: 1 to 3 replicas on different servers. Requests that touch a slab never mapped are answered EIO when they need it (a
    * READ of pages never written does not).
    * @throws EEXIST: it is mapped already; EINVAL: index or mapping out of range
    */
@@ -256,7 +249,7 @@ export class BlockEngine {
   /**
    * Gives slab `index` one more replica, which is written from now on and read after {@link refill}. Every
    * lane must reach its server: {@link connectServer}, then {@link synchronize}, then this.
-   * @throws EINVAL: not a replicated volume; EEXIST: that server holds one; ENOSPC: it has 3; EHOSTDOWN: that
+   * @throws EINVAL: index or mapping out of range; EEXIST: that server holds one; ENOSPC: it has 3; EHOSTDOWN: that
    *   server has failed; ENODATA: no live replica is left
    */
   addReplica(index: number, replica: SlabMapping): void {

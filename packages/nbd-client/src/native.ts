@@ -33,7 +33,6 @@ export interface NativeEngineOptions {
   maxSpin: number
   prefault: boolean
   ioFlusher: boolean
-  replicated: boolean
   acknowledge: 'all' | 'one'
   refillRate: bigint
   pageMap: string

@@ -18,7 +18,7 @@ export interface VolumeOptions {
   readonly replicas?: number
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
   readonly spares?: number
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'replicated'>
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
@@ -70,12 +70,7 @@ export class Volume {
     this.#servers = servers
     this.#context = (servers[0] as VolumeServer).session.context
     this.#protectionDomain = this.#context.allocateProtectionDomain()
-    this.engine = new BlockEngine({
-      ...options.engine,
-      size: options.size,
-      slabSize,
-      replicated: this.replicas > 1,
-    })
+    this.engine = new BlockEngine({ ...options.engine, size: options.size, slabSize })
     this.#table = new SlabTable(this.engine, this.replicas)
     this.#repair = new Repair({
       engine: this.engine,

@@ -133,19 +133,8 @@ describe('what a volume refuses', () => {
 describe('an engine’s replicas', () => {
   const place = { server: 0, remoteKey: 1, address: 0n }
 
-  it('need a replicated volume', async () => {
-    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
-    expect(() => engine.mapSlab(0, place, { ...place, server: 1 })).toThrow(
-      expect.objectContaining({ code: 'EINVAL' }),
-    )
-    engine.mapSlab(0, place)
-    expect(() => engine.addReplica(0, { ...place, server: 1 })).toThrow(
-      expect.objectContaining({ code: 'EINVAL' }),
-    )
-  })
-
   it('are on different servers, three at most, and not on one that has failed', async () => {
-    await using engine = new BlockEngine({ size: MIB, slabSize: MIB, replicated: true })
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
     expect(() => engine.mapSlab(0, place, place)).toThrow(expect.objectContaining({ code: 'EINVAL' }))
     engine.mapSlab(0, place)
     expect(() => engine.addReplica(0, place)).toThrow(expect.objectContaining({ code: 'EEXIST' }))
@@ -167,7 +156,7 @@ describe('an engine’s replicas', () => {
   })
 
   it('are filled by a refill lane only', async () => {
-    await using engine = new BlockEngine({ size: MIB, slabSize: MIB, replicated: true })
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
     engine.mapSlab(0, place)
     await expect(engine.refill(0, 1)).rejects.toMatchObject({ code: 'ENOTCONN' })
     await expect(engine.refill(9, 1)).rejects.toMatchObject({ code: 'EINVAL' })

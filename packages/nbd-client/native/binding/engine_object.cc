@@ -103,7 +103,6 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.size = to_uint64(from.Get("size"), "size");
   options.volume.slab_size = to_uint64(from.Get("slabSize"), "slabSize");
   options.volume.read_only = from.Get("readOnly").ToBoolean();
-  options.volume.replicated = from.Get("replicated").ToBoolean();
   options.acknowledge =
       to_string(from.Get("acknowledge"), "acknowledge") == "one" ? Acknowledge::one : Acknowledge::all;
   options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");

@@ -39,7 +39,7 @@ const char* explain(int error) {
     case EBUSY:
       return "first writes to the old place are still ending; the slab stays unmapped, call again";
     default:
-      return "slab or server out of range, or a volume without replicas";
+      return "slab or server out of range, or two replicas on one server";
   }
 }
 

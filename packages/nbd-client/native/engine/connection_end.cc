@@ -24,16 +24,12 @@ void Connection::operation_decided(Operation& operation, bool succeeded, uint64_
     reply_if_ready(operation.request);
     return;
   }
-  if (operation.claimed) {
-    // What was acknowledged and is nowhere now is lost; what was not is as it was before.
-    const PageState to = succeeded                ? PageState::written
-                         : operation.acknowledged ? PageState::lost
-                                                  : operation.claimed_from;
-    if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
-      succeeded = false;
-  } else if (volume_.generation(operation.offset) != operation.generation) {
-    succeeded = false;  // the slab was replaced meanwhile: the bytes are at its old place
-  }
+  // What was acknowledged and is nowhere now is lost; what was not is as it was before.
+  const PageState to = succeeded                ? PageState::written
+                       : operation.acknowledged ? PageState::lost
+                                                : operation.claimed_from;
+  if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
+    succeeded = false;
   answer(operation, succeeded);
 }
 

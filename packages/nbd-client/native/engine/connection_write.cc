@@ -26,8 +26,8 @@ bool Connection::retry_waiting() {
 // Posts what it can of a part of a WRITE (or of an edge of zeros). True: the operation is posted or
 // over. False: it waits, for a page that is being filled or for a free operation; call again.
 //
-// The usual case, whole pages that were written before, is one look at the page map and one work
-// request. See PageMap for why the others are safe. Operations taken here are posted at once, so the
+// The usual case, whole pages, is one look at the page map, one claim and one work request. See PageMap for
+// why the others are safe. Operations taken here are posted at once, so the
 // reserve that only this function touches always comes back.
 bool Connection::advance(Operation& operation) {
   PageMap& pages = volume_.pages();
@@ -61,29 +61,20 @@ bool Connection::advance(Operation& operation) {
       continue;  // it waits for its own fill now, or lost the race for the claim
     }
 
-    uint64_t bytes;
-    const bool claims = state != PageState::written || volume_.exclusive_writes();
     const uint64_t span = state == PageState::written ? (head + limit + kPage - 1) / kPage : limit / kPage;
-    if (!claims) {
-      const uint64_t run = span == 1 ? 1 : pages.run(page, span, state);
-      if (run == 0) continue;
-      bytes = std::min(limit, run * kPage - head);
-    } else {
-      // Two operations may be needed; look before claiming, for a claim must be posted.
-      if (rdma_.available() == 0) return false;
-      const uint64_t run = pages.claim(page, span, state);
-      if (run == 0) continue;
-      bytes = std::min(limit, run * kPage - head);
-      place = volume_.place(operation.offset);  // once more: a replica may have come before the claim
-      if (rdma_.readable(place) == nullptr) {
-        volume_.settle(page, run, place.generation, state);
-        finish_unposted(operation, false);
-        return true;
-      }
+    // Two operations may be needed; look before claiming, for a claim must be posted.
+    if (rdma_.available() == 0) return false;
+    const uint64_t run = pages.claim(page, span, state);
+    if (run == 0) continue;
+    const uint64_t bytes = std::min(limit, run * kPage - head);
+    place = volume_.place(operation.offset);  // once more: a replica may have come before the claim
+    if (rdma_.readable(place) == nullptr) {
+      volume_.settle(page, run, place.generation, state);
+      finish_unposted(operation, false);
+      return true;
     }
     Operation* posted = &operation;
     if (bytes < operation.length) {
-      if (rdma_.available() == 0) return false;  // claims nothing: checked above
       posted = &rdma_.take(operation.kind);
       posted->request = operation.request;
       posted->offset = operation.offset;
@@ -96,7 +87,6 @@ bool Connection::advance(Operation& operation) {
       operation.length -= static_cast<uint32_t>(bytes);
     }
     posted->length = static_cast<uint32_t>(bytes);
-    posted->claimed = claims;
     posted->claimed_from = state;
     rdma_.chain_write(*posted, place, now_);
     if (posted == &operation) return true;
@@ -117,21 +107,18 @@ bool Connection::fill_with_zeroes(uint64_t page) {
   fill.offset = page * kPage;
   fill.length = kPage;
   fill.memory = arena_.zeroes();
-  fill.claimed = true;
   fill.claimed_from = PageState::unset;
   rdma_.chain_write(fill, place, now_);
   return true;
 }
 
-// Whole pages only: TRIM may leave its edges as they are. In a volume with exclusive writes it waits for
-// claims (see PageMap).
+// Whole pages only: TRIM may leave its edges as they are. It waits for claims (see PageMap).
 void Connection::clear_pages(uint16_t index) {
   const Request& request = slots_[index].request;
   const uint64_t first = (request.offset + kPage - 1) / kPage;
   const uint64_t end = (request.offset + request.length) / kPage;
   if (first >= end) return;
   const bool provisioned = (request.flags & kCmdFlagNoHole) != 0;
-  if (!volume_.exclusive_writes()) return volume_.clear(first, end - first, provisioned);
   const uint64_t cleared = volume_.clear_until_claimed(first, end - first, provisioned);
   if (first + cleared == end) return;
   Operation& operation = rdma_.take(Operation::Kind::zero_pages);

@@ -36,8 +36,7 @@ struct Operation {
   uint32_t length = 0;
   uint8_t* memory = nullptr;
 
-  // A claim over the pages that offset and length touch.
-  bool claimed = false;
+  // A WRITE holds a claim over the pages that offset and length touch.
   PageState claimed_from = PageState::unset;
   uint32_t generation = 0;  // of the slab's place
 

@@ -159,18 +159,6 @@ void PageMap::settle(uint64_t first, uint64_t count, PageState to) {
                 [flip](std::atomic<uint64_t>& word, uint64_t mask) { word.fetch_xor(flip & mask); });
 }
 
-void PageMap::clear(uint64_t first, uint64_t count) {
-  for_each_word(first, count, [](std::atomic<uint64_t>& word, uint64_t mask) {
-    uint64_t old = word.load(std::memory_order_acquire);
-    uint64_t wanted;
-    do {
-      const uint64_t held = old & kLow & mask;  // written 01 and lost 11; claimed is 10
-      if (held == 0) return;
-      wanted = old & ~(held * 3);
-    } while (!word.compare_exchange_weak(old, wanted));
-  });
-}
-
 uint64_t PageMap::clear_until_claimed(uint64_t first, uint64_t limit) {
   uint64_t done = 0;
   while (done < limit) {

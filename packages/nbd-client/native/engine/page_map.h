@@ -2,37 +2,30 @@
 //
 //   unset    never written, or trimmed: reads as zeros, whatever the slab holds
 //   written  the slab holds it
-//   claimed  one lane is filling it for the first time, by a whole-page RDMA WRITE; others wait
+//   claimed  one WRITE, or the refill of a replica, has it for itself; others wait
 //   lost     it was written, and its server is gone: reads as EIO
 //
-//            claim                 settle(written)
-//     unset ------->  claimed  ---------------------> written <---+
-//      ^ ^             |   ^  \                        |  |       |  settle(written)
-//      | +-------------+   |   +--> lost --------------|--|--> claimed
-//      |  settle(unset)    |   settle(lost)    claim   |  |
-//      +-------------------|---------------------------+  |
-//            clear         +-- lost <---------------------+  lose
+//              claim                settle
+//     unset --------->            ---------> unset     a first WRITE that failed
+//     written ------->  claimed   ---------> written
+//     lost ---------->            ---------> lost
+//
+//     written --- lose ---> lost         written, lost --- clear_until_claimed ---> unset
 //
 // Why it is safe with several lanes. Call a request open from its arrival until its answer. NBD gives
 // no order to open requests that overlap, so every interleaving of theirs is right as long as each
 // page ends as some order of them would leave it, and what is answered stays.
-//  1. A page is `written` only when its whole 4 KiB are in the slab: the claim's own write covers all
-//     of it, and settle() comes after that write's completion (and fence, see RdmaQueue). So no reader
+//  1. A page is `written` only when its whole 4 KiB are in the slab: the write under its first claim covers
+//     all of it, and settle() comes after that write's completion (and fence, see RdmaQueue). So no reader
 //     ever sees stale remote bytes.
-//  2. Only the claimant leaves `claimed`. clear() and lose() skip such pages: the claiming WRITE is
-//     open, hence a TRIM or WRITE_ZEROES that meets it may count as earlier.
-//  3. A second writer that meets `claimed` waits, full page or not: its bytes would otherwise race with
-//     the claimant's whole-page write on another queue pair, which could bury bytes already answered.
-//     Each RDMA WRITE claims ascending pages and posts at once; nothing is held while waiting, so
-//     waiters cannot form a circle. A claim ends within the operation timeout.
-//  4. A reader that meets `claimed` waits too. Zeros would be right unless an overlapping open WRITE
-//     was posted before a clear() of the page; waiting spares that case and costs nothing in practice.
-//  5. Writes to `written` pages need no claim: they change no state, and overlapping open WRITEs have
-//     no order. A clear() in between is an order too: the WRITE came first.
-//  6. A failed claim goes back to what it was: nobody was told that the page changed.
-//  7. In a volume with exclusive writes, writes to `written` pages claim them too (written -> claimed), and
-//     so does the refill of a replica. Its claim belongs to no WRITE, so WRITE_ZEROES and TRIM
-//     wait for it (clear_until_claimed) where rule 2 would let them pass.
+//  2. Every WRITE claims its pages, so that all replicas get overlapping WRITEs in one order, a replica can be
+//     filled while WRITEs go on, and what is known of a page (its checksum) belongs to one WRITE.
+//  3. Only the claimant leaves `claimed`. Whoever else meets it waits: a second writer, full page or not, for
+//     its bytes could otherwise be buried on one replica and not on the other; WRITE_ZEROES and TRIM, for the
+//     claimant may be the refill, which knows nothing of them; a reader, for half of the bytes may be new.
+//  4. Each RDMA WRITE claims ascending pages and posts at once; nothing is held while waiting, so waiters
+//     cannot form a circle. A claim ends within the operation timeout.
+//  5. A failed claim goes back to what it was: nobody was told that the page changed.
 #pragma once
 
 #include <atomic>
@@ -72,9 +65,7 @@ class PageMap {
   uint64_t claim(uint64_t first, uint64_t limit, PageState from);
   // The claimant's only: claimed -> to.
   void settle(uint64_t first, uint64_t count, PageState to);
-  // written, lost -> unset
-  void clear(uint64_t first, uint64_t count);
-  // The same for pages from `first` on up to the first claimed one, at most `limit`: how many.
+  // written, lost -> unset, for pages from `first` on up to the first claimed one, at most `limit`: how many.
   uint64_t clear_until_claimed(uint64_t first, uint64_t limit);
   // written -> lost. How many of the pages are claimed (and so may become written any time).
   uint64_t lose(uint64_t first, uint64_t count);

@@ -110,7 +110,6 @@ Operation& RdmaQueue::take(Operation::Kind kind) {
   operation.kind = kind;
   operation.stage = Operation::Stage::waiting;
   operation.request = operation.chunk = kNone;
-  operation.claimed = false;
   operation.flushing = false;
   return operation;
 }

@@ -83,7 +83,6 @@ bool Refill::start_chunk(uint64_t now) {
   operation.offset = cursor_ * kPage;
   operation.length = static_cast<uint32_t>(claimed * kPage);
   operation.memory = arena_.output_chunk(chunk);
-  operation.claimed = true;
   operation.generation = place.generation;
   rdma_.chain_read(operation, *source, now);
   cursor_ += claimed;
@@ -108,7 +107,6 @@ void Refill::turn(Operation& operation, uint64_t now) {
 
 void Refill::end_claim(Operation& operation) {
   volume_.settle(operation.first_page(), operation.page_count(), operation.generation, PageState::written);
-  operation.claimed = false;
 }
 
 // The claim ends as soon as the outcome is known: a page that could not be copied is as good as before.

@@ -22,7 +22,6 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   if (count > 1u << 24) return refuse(EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
   slab_count_ = static_cast<uint32_t>(count);
   slabs_ = std::make_unique<SlabRecord[]>(slab_count_);
-  exclusive_writes_ = options.replicated;
   exported_.size = options.size;
   exported_.flags = kFlagHasFlags | kFlagSendFlush | kFlagSendFua | kFlagSendTrim | kFlagSendWriteZeroes |
                     kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
@@ -43,11 +42,6 @@ bool Volume::settle(uint64_t page, uint64_t count, uint32_t generation, PageStat
   // wrongly.
   pages_.lose(page, count);
   return false;
-}
-
-void Volume::clear(uint64_t page, uint64_t count, bool provisioned) {
-  provisioned_.set(page, count, provisioned);
-  pages_.clear(page, count);
 }
 
 uint64_t Volume::clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned) {
@@ -82,7 +76,6 @@ uint64_t Volume::pages_of(uint32_t slab) const {
 
 int Volume::map_slab(uint32_t slab, std::span<const Replica> replicas) {
   if (slab >= slab_count_ || replicas.empty() || replicas.size() > kMaxReplicas) return EINVAL;
-  if (replicas.size() > 1 && !exclusive_writes_) return EINVAL;
   const std::lock_guard lock(control_);
   if (slabs_[slab].ever_mapped()) return EEXIST;
   SlabPlace place;
@@ -122,7 +115,7 @@ int Volume::replace_slab(uint32_t slab, uint32_t server, uint32_t remote_key, ui
 }
 
 int Volume::add_replica(uint32_t slab, const Replica& replica) {
-  if (slab >= slab_count_ || replica.server >= kMaxServers || !exclusive_writes_) return EINVAL;
+  if (slab >= slab_count_ || replica.server >= kMaxServers) return EINVAL;
   const std::lock_guard lock(control_);
   if (failed(replica.server)) return EHOSTDOWN;
   SlabPlace place = slabs_[slab].read();

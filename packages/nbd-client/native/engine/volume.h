@@ -22,8 +22,6 @@ struct VolumeOptions {
   uint64_t size = 0;
   uint64_t slab_size = 64 << 20;
   bool read_only = false;
-  // Slabs may have several places (see exclusive_writes()).
-  bool replicated = false;
   std::string page_map_file;
   bool prefault = false;
 };
@@ -42,9 +40,8 @@ class Volume {
   uint64_t pages_of(uint32_t slab) const;
 
   // ---- hot path: by lanes ----
-  // Whole pages become zeros. `provisioned`: the client wants no holes there (WRITE_ZEROES with NO_HOLE).
-  void clear(uint64_t page, uint64_t count, bool provisioned);
-  // The same up to the first claimed page: of how many pages.
+  // Whole pages become zeros, up to the first claimed one: how many. `provisioned`: the client wants no holes
+  // there (WRITE_ZEROES with NO_HOLE).
   uint64_t clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned);
   // What BLOCK_STATUS tells of the pages from `page` on: kState… flags, and of how many pages they hold, at
   // least 1 and at most `limit`.
@@ -55,9 +52,6 @@ class Volume {
   uint32_t generation(uint64_t offset) const { return slabs_[offset >> slab_shift_].generation(); }
   uint64_t left_in_slab(uint64_t offset) const { return slab_size() - (offset & (slab_size() - 1)); }
   uint64_t within_slab(uint64_t offset) const { return offset & (slab_size() - 1); }
-  // Every WRITE claims its pages, not only the first to each: replicas get overlapping WRITEs in one
-  // order, and a replica can be filled while WRITEs go on.
-  bool exclusive_writes() const { return exclusive_writes_; }
   // Ends a claim after its write completed. False: the slab was replaced meanwhile, so what was written
   // is gone.
   bool settle(uint64_t page, uint64_t count, uint32_t generation, PageState to);
@@ -94,7 +88,6 @@ class Volume {
   Export exported_;
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
-  bool exclusive_writes_ = false;
   std::unique_ptr<SlabRecord[]> slabs_;
   std::mutex control_;  // one writer of records at a time; lanes never take it
   PageMap pages_;
