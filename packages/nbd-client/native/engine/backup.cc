@@ -157,7 +157,8 @@ void Backup::run() {
   touch_stack();
   if (options_.swap_safe) static_cast<void>(mark_io_flusher());
   for (;;) {
-    const bool moved = serve_reads() | serve_writes();
+    bool moved = serve_reads();
+    moved |= serve_writes();
     const uint64_t stop_at = stop_at_.load();
     if (stop_at != 0 && (!moved || now_ns() >= stop_at)) break;
     if (!moved) sleep();

@@ -23,8 +23,8 @@
 namespace rdmakit::nbd {
 
 struct BackupOptions {
-  std::string path;      // empty: no backup
-  std::string map_file;  // empty: what the file has is forgotten with the process
+  std::string path;         // empty: no backup
+  std::string map_file;     // empty: what the file has is forgotten with the process
   uint32_t buffers = 1024;  // pages that wait for the file, of each lane; kMin… to kMaxBackupBuffers
   bool sparse = false;      // reserve no room in the file
   bool swap_safe = false;
@@ -51,8 +51,8 @@ class Backup {
   int open(uint64_t size, std::function<void()> failed, std::vector<std::string>& warnings, std::string& why);
   // One for each lane, and one for the refill lane. nullptr: no memory.
   BackupPort* open_port();
-  // After the lanes have ended: brings to the file what is queued, until `deadline`. False: its thread did not
-  // end, and the object must not be destroyed.
+  // After the lanes have ended: brings to the file what is queued, until `deadline`. False: its thread did
+  // not end, and the object must not be destroyed.
   bool stop(uint64_t deadline);
   // Why it failed; true once.
   bool take_failure(std::string& why);

@@ -37,9 +37,10 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
   fd_.reset(::open(path.c_str(), flags | O_DIRECT, 0600));
   if (!fd_ && errno == EINVAL) {
     fd_.reset(::open(path.c_str(), flags, 0600));
-    warnings.push_back(path +
-                       ": this file system has no O_DIRECT; the backup goes through the page cache, which needs "
-                       "memory of its own");
+    warnings.push_back(
+        path +
+        ": this file system has no O_DIRECT; the backup goes through the page cache, which needs "
+        "memory of its own");
   }
   if (!fd_) return refuse(why, errno, path + ": " + strerror(errno));
   if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0)

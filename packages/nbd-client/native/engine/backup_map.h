@@ -9,9 +9,9 @@
 //     held ------------- mark ------> stale
 //     queued ----------- mark ------> queued_stale - finish -----> stale
 //
-// Only whoever has claimed the page (PageMap) calls queue() and mark(), and does so before the page is written
-// anywhere. Only the backup's thread calls finish(). So a page is queued at most once, and never counts as
-// held while something newer exists.
+// Only whoever has claimed the page (PageMap) calls queue() and mark(), and does so before the page is
+// written anywhere. Only the backup's thread calls finish(). So a page is queued at most once, and never
+// counts as held while something newer exists.
 #pragma once
 
 #include <sys/types.h>
@@ -44,8 +44,8 @@ class BackupMap {
   BackupMap& operator=(const BackupMap&) = delete;
   ~BackupMap();
 
-  // 0 or an errno value. `file` empty: private memory, all stale. Else a file that outlives the process, locked
-  // while in use (EBUSY); one for another volume size is refused (EINVAL), one about another backup
+  // 0 or an errno value. `file` empty: private memory, all stale. Else a file that outlives the process,
+  // locked while in use (EBUSY); one for another volume size is refused (EINVAL), one about another backup
   // file starts anew. What was queued when its last user ended is stale.
   int open(uint64_t pages, const std::string& file, const BackupIdentity& about, bool prefault);
 

@@ -38,6 +38,7 @@ BackupPort::BackupPort(Backup& backup, uint8_t* memory, uint32_t buffers)
 // ---- hot path begins: no allocation, no log, no lock, no system call but to wake a sleeping thread ----
 
 bool BackupPort::working() const { return backup_.working(); }
+const BackupMap& BackupPort::map() const { return backup_.map(); }
 
 BackupPort::Admission BackupPort::admit(uint64_t offset, uint64_t bytes) const {
   for (const uint64_t end = offset + bytes; offset < end;) {
@@ -158,8 +159,7 @@ int BackupPort::put_waiting(BackupListener& listener, const Operation* operation
   size_t kept = 0;
   for (size_t i = 0; i < waiting_.size(); i++) {
     const Operation& operation = operations[waiting_[i]];
-    const Admission admission =
-        working() ? admit(operation.offset, operation.length) : Admission::refused;
+    const Admission admission = working() ? admit(operation.offset, operation.length) : Admission::refused;
     if (admission == Admission::wait ||
         (admission == Admission::yes && free_.size() < operation.page_count())) {
       waiting_[kept++] = waiting_[i];

@@ -1,12 +1,12 @@
-// A lane's end of the local backup: rings to and from the backup's thread, and the buffers in which pages wait for
-// it. Neither side ever waits for the other.
+// A lane's end of the local backup: rings to and from the backup's thread, and the buffers in which pages
+// wait for it. Neither side ever waits for the other.
 //
 //   offer   marks the pages of a WRITE under its claim, and queues what can be queued
 //   keep    the outcome of a WRITE is to hang on the file: nobody else has it, or --ack backup
 //   read    from the file into the lane's memory
 //
-// A WRITE that is kept has each of its pages in the queue, or waits until it has: for a buffer, or for an older
-// version of a page to leave the queue.
+// A WRITE that is kept has each of its pages in the queue, or waits until it has: for a buffer, or for an
+// older version of a page to leave the queue.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,8 @@ namespace rdmakit::nbd {
 
 class Backup;
 
-// Pages that wait in a port at most. A WRITE that is kept needs a buffer for each page of a whole input chunk.
+// Pages that wait in a port at most. A WRITE that is kept needs a buffer for each page of a whole input
+// chunk.
 inline constexpr uint32_t kMaxBackupBuffers = 4096;
 inline constexpr uint32_t kMinBackupBuffers = 2 * (kInputChunk / kPage);
 
@@ -75,7 +76,8 @@ class BackupPort {
 
   // ---- hot path: on the lane's thread ----
   bool working() const;
-  Backup& backup() { return backup_; }
+  const BackupMap& map() const;
+  const Backup& backup() const { return backup_; }
   // Whether a WRITE may be kept: under its claim. `refused`: a part of a page that the file does not have.
   Admission admit(uint64_t offset, uint64_t bytes) const;
   // Buffers for `pages` pages. Once it was false it stays so until next_round(): first come, first served.
@@ -146,8 +148,8 @@ class BackupPort {
   Backup& backup_;
   uint8_t* const memory_;
   std::function<void()> wake_;
-  std::vector<uint16_t> free_;    // buffers; reserved up front
-  std::vector<Ticket> tickets_;   // by operation
+  std::vector<uint16_t> free_;     // buffers; reserved up front
+  std::vector<Ticket> tickets_;    // by operation
   std::vector<uint16_t> waiting_;  // operations that are kept and not yet queued; reserved up front
   uint32_t outstanding_ = 0;
   bool crowded_ = false;

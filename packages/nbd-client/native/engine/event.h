@@ -18,6 +18,7 @@ struct Event {
     slab_refilled,
     refill_failed,
     synchronized,
+    backup_failed,
   };
   Type type = Type::lane_idle;
   uint32_t lane = 0;

@@ -16,6 +16,7 @@ namespace rdmakit::nbd {
 
 namespace {
 constexpr uint64_t kMillisecond = 1'000'000;
+constexpr uint64_t kSecond = 1'000 * kMillisecond;
 // After the queue pairs were moved to error, flushes have this long to arrive.
 constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
 // So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.
@@ -37,11 +38,16 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       wake_control_(std::move(wake_control)),
       arena_(options_.arena),
       rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, options_.acknowledge,
-            arena_.scratch()),
+            arena_.scratch(), options_.backup),
       connection_(volume, arena_, rdma_, statistics_),
       refill_(options_.refills ? std::make_unique<Refill>(volume, arena_, rdma_, options_.refill_rate)
                                : nullptr),
-      waiter_(options_.wait_mode, options_.max_spin_ns) {}
+      catch_up_(options_.refills && options_.backup != nullptr
+                    ? std::make_unique<BackupCatchUp>(volume, arena_, rdma_, options_.refill_rate)
+                    : nullptr),
+      waiter_(options_.wait_mode, options_.max_spin_ns) {
+  if (options_.backup != nullptr) options_.backup->on_wake([this] { wake(); });
+}
 
 Lane::~Lane() {
   if (thread_.joinable()) thread_.join();
@@ -153,7 +159,7 @@ bool Lane::join(uint64_t deadline) {
   if (!changed_.wait_for(lock, left, [this] { return ended_; })) return false;
   lock.unlock();
   thread_.join();
-  return rdma_.outstanding() == 0;
+  return rdma_.outstanding() == 0 && rdma_.outstanding_backup() == 0;
 }
 
 void Lane::drop_resources() {
@@ -208,6 +214,7 @@ void Lane::loop() {
     now_ = clock_.now();
     rdma_.adopt_failures();
     bool moved = rdma_.poll() > 0;
+    moved |= rdma_.poll_backup() > 0;
     if (connection_.is_open()) {
       const bool look = look_ || connection_.input_full();
       if (look) looked_at_ = now_;
@@ -220,7 +227,7 @@ void Lane::loop() {
     rdma_.check_deadlines(now_);
     if (!connection_.is_open() && connection_.socket() >= 0) end_connection();
     if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
-        rdma_.outstanding() == 0)
+        rdma_.outstanding() == 0 && rdma_.outstanding_backup() == 0)
       become_idle();
     if (stop_at_.load(std::memory_order_relaxed) != 0) {
       if (may_exit(now_)) break;
@@ -257,6 +264,13 @@ void Lane::sleep(uint64_t now) {
       return;
     }
   }
+  if (options_.backup != nullptr) {
+    options_.backup->arm();
+    if (rdma_.poll_backup() > 0) {
+      if (connection_.is_open()) connection_.send(now);
+      return;
+    }
+  }
   watch_socket();
   statistics_.sleeps.add();
   epoll_event events[4];
@@ -278,7 +292,9 @@ void Lane::sleep(uint64_t now) {
 }
 
 int Lane::timeout_ms(uint64_t now) const {
-  if (connection_.waits_for_page() || (refill_ != nullptr && refill_->waits_for_page())) return kPageRetryMs;
+  if (connection_.waits_for_page() || (refill_ != nullptr && refill_->waits_for_page()) ||
+      (options_.backup != nullptr && options_.backup->waits()))
+    return kPageRetryMs;
   uint64_t next = UINT64_MAX;
   const auto consider = [&next](uint64_t deadline) {
     if (deadline != 0) next = std::min(next, deadline);
@@ -288,6 +304,9 @@ int Lane::timeout_ms(uint64_t now) const {
   consider(connection_.stall_deadline());
   if (connection_.is_open()) consider(farewell_);
   if (refill_ != nullptr) consider(refill_->next_step());
+  if (catch_up_ != nullptr) consider(catch_up_->next_step());
+  // The backup's thread may hang in a system call, and only we look.
+  if (rdma_.outstanding_backup() > 0) consider(now + kSecond);
   consider(stop_at_.load(std::memory_order_relaxed));
   if (next == UINT64_MAX) return -1;
   return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / kMillisecond + 1, 60'000));
@@ -323,7 +342,9 @@ void Lane::operation_acknowledged(Operation& operation) {
 }
 
 void Lane::operation_decided(Operation& operation, bool succeeded) {
-  if (refill_ != nullptr) {
+  if (catch_up_ != nullptr && BackupCatchUp::owns(operation)) {
+    catch_up_->operation_decided(operation, succeeded);
+  } else if (refill_ != nullptr) {
     refill_->operation_decided(operation, succeeded);
   } else {
     connection_.operation_decided(operation, succeeded, now_);
@@ -331,7 +352,9 @@ void Lane::operation_decided(Operation& operation, bool succeeded) {
 }
 
 void Lane::operation_over(Operation& operation) {
-  if (refill_ != nullptr) {
+  if (catch_up_ != nullptr && BackupCatchUp::owns(operation)) {
+    catch_up_->operation_over(operation);
+  } else if (refill_ != nullptr) {
     refill_->operation_over(operation);
   } else {
     connection_.operation_over(operation);
@@ -350,7 +373,8 @@ void Lane::acknowledge(uint64_t epoch) {
 }
 
 bool Lane::step_refill() {
-  const bool moved = refill_->step(now_);
+  bool moved = refill_->step(now_);
+  if (catch_up_ != nullptr) moved |= catch_up_->step(now_);
   rdma_.flush(now_);
   Refill::Outcome outcome;
   if (!refill_->ended(outcome)) return moved;
@@ -413,6 +437,7 @@ bool Lane::announce_stop() {
   farewell_ = now_ + kFarewell;
   connection_.refuse_new();
   if (refill_ != nullptr) refill_->cancel("the engine was closed");
+  if (catch_up_ != nullptr) catch_up_->cancel();
   return true;
 }
 
@@ -424,7 +449,8 @@ bool Lane::may_exit(uint64_t now) {
     connection_.drop("engine closed");
   if (connection_.is_open()) return false;
   const bool refilling = refill_ != nullptr && refill_->busy();
-  if (rdma_.outstanding() == 0 && connection_.idle() && !refilling) return true;
+  const bool outstanding = rdma_.outstanding() > 0 || rdma_.outstanding_backup() > 0;
+  if (!outstanding && connection_.idle() && !refilling) return true;
   if (now < deadline) return false;
   if (!abandoned_) {
     abandoned_ = true;

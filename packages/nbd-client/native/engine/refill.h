@@ -1,6 +1,7 @@
 // Fills one replica of a slab from a live one while the lanes go on, no faster than it may.
 //
-//   claim up to 16 written pages -> READ from a live replica -> WRITE to the filling one -> end the claim
+//   claim up to 16 written pages -> READ from a live replica (or the backup, when none is left) -> WRITE to
+//   the filling one -> end the claim
 //
 // Pages never written are skipped; a claimed page is waited for. Why the result is right: see Volume::place
 // and docs/page-service.md.
@@ -21,6 +22,7 @@ namespace rdmakit::nbd {
 struct RefillStatistics {
   Counter slabs;   // filled
   Counter bytes;   // copied
+  Counter lost;    // pages that neither a live replica nor the backup had
   Counter active;  // 1 while a slab is being filled; the next three are about it
   Counter slab;
   Counter pages_done;  // looked at
@@ -29,6 +31,9 @@ struct RefillStatistics {
 
 class Refill {
  public:
+  // A chunk under way holds 16 pages back from their writers, so few of them are.
+  static constexpr size_t kChunks = 4;
+
   struct Outcome {
     uint32_t slab;
     uint32_t server;
@@ -60,10 +65,8 @@ class Refill {
   void operation_over(Operation& operation);
 
  private:
-  // A chunk under way holds 16 pages back from their writers, so few of them are.
-  static constexpr size_t kChunks = 4;
-
   bool start_chunk(uint64_t now);
+  uint64_t held_by_backup(uint64_t claimed);
   void turn(Operation& operation, uint64_t now);
   void end_claim(Operation& operation);
   void finish();
