@@ -2,6 +2,7 @@ import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { UsageError } from '@rdmakit/verbs'
+import type { BackupOptions } from './backup.js'
 import { closeDescriptor, kernelDevice, protectProcess } from './engine.js'
 import { ControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
@@ -19,11 +20,16 @@ export interface AttachOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
-  readonly acknowledge: 'all' | 'one'
+  readonly acknowledge: 'all' | 'one' | 'backup'
+  /** undefined: none */
+  readonly backup: BackupOptions | undefined
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   readonly signal: AbortSignal
 }
+
+/** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
+const BACKUP_TIMEOUT_S = 10
 
 /** The N of `/dev/nbdN`. @throws UsageError */
 export function deviceIndex(device: string): number {
@@ -68,6 +74,7 @@ export async function attach(options: AttachOptions): Promise<number> {
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
     engine: {
@@ -103,8 +110,11 @@ function connectKernel(volume: Volume, options: AttachOptions): string {
       serverFlags: volume.engine.exportFlags,
       sockets,
       // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
-      // READ may have to try each replica.
-      timeout: options.operationTimeout * options.replicas + 6,
+      // READ may have to try each replica, and then the backup.
+      timeout:
+        options.operationTimeout * options.replicas +
+        6 +
+        (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
       // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
       deadConnectionTimeout: 0,
       identifier: `rdmakit-${process.pid}`,
@@ -149,9 +159,11 @@ function untilStopped(volume: Volume, signal: AbortSignal): Promise<number> {
   return new Promise((resolve) => {
     if (signal.aborted) resolve(0)
     signal.addEventListener('abort', () => resolve(0), { once: true })
-    volume.onServerFailure(() => {
+    const check = () => {
       if (volume.lost) resolve(1)
-    })
+    }
+    volume.onServerFailure(check)
+    volume.onBackupFailure(check)
     if (volume.lost) resolve(1)
   })
 }
@@ -176,6 +188,7 @@ async function giveSwapBack(volume: Volume, device: string): Promise<void> {
       await new Promise<void>((resolve) => {
         process.once('SIGTERM', () => resolve())
         volume.onServerFailure(() => resolve())
+        volume.onBackupFailure(() => resolve())
       })
     }
   }

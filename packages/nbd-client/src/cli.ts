@@ -2,6 +2,7 @@
 import { parseSize, parseSizeInUnits } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
+import type { BackupOptions } from './backup.js'
 import type { TlsOptions } from './engine.js'
 import { checkExports, parseExport } from './exports.js'
 
@@ -25,8 +26,23 @@ interface VolumeOptions {
   connections: number
   timeout: number
   replicas: number
-  ack: 'all' | 'one'
+  ack: 'all' | 'one' | 'backup'
   refillRate: string
+  backup?: string
+  backupQueue?: string
+  backupSparse: boolean
+}
+
+function backupOf({ backup, backupQueue, backupSparse, ack }: VolumeOptions): BackupOptions | undefined {
+  if (backup !== undefined)
+    return {
+      file: backup,
+      sparse: backupSparse,
+      ...(backupQueue === undefined ? {} : { queue: parseSize(backupQueue, '--backup-queue') }),
+    }
+  if (backupQueue !== undefined || backupSparse || ack === 'backup')
+    throw new UsageError('--ack backup, --backup-queue and --backup-sparse need --backup <file>')
+  return undefined
 }
 
 /** Checks what can be checked before anything is opened. */
@@ -40,6 +56,7 @@ function volumeOf(options: VolumeOptions) {
     operationTimeout: options.timeout,
     replicas: options.replicas,
     acknowledge: options.ack,
+    backup: backupOf(options),
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
@@ -128,9 +145,9 @@ const withVolume = (command: Command) =>
     .addOption(
       new Option(
         '--ack <when>',
-        'answer a write when all replicas have it, or one (which may lose it with that one)',
+        'answer a write when all replicas have it, or one (which may lose it with that one), or all and the backup',
       )
-        .choices(['all', 'one'])
+        .choices(['all', 'one', 'backup'])
         .default('all'),
     )
     .option(
@@ -138,6 +155,15 @@ const withVolume = (command: Command) =>
       'per second, at most, when a replica is filled after a failure; 0: no limit',
       '64M',
     )
+    .option(
+      '--backup <file>',
+      'keep a copy in a file or on a block device here, and go on from it when no server has a page any more',
+    )
+    .option(
+      '--backup-queue <size>',
+      'pages that may wait for the backup; those that find no room are copied to it later; default 16M',
+    )
+    .option('--backup-sparse', 'reserve no room for the backup; a full disk ends it', false)
 
 withVolume(program.command('serve'))
   .description('Serve the volume to any NBD client. Prints "ready <nbd uri>". SIGTERM ends it.')

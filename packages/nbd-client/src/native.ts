@@ -24,6 +24,16 @@ export interface NativeTls {
   verifyPeer: boolean
 }
 
+export interface NativeBackupOptions {
+  /** empty: no backup */
+  file: string
+  /** empty: none */
+  map: string
+  /** of the queue of each lane */
+  pages: number
+  sparse: boolean
+}
+
 export interface NativeEngineOptions {
   size: bigint
   slabSize: bigint
@@ -33,7 +43,8 @@ export interface NativeEngineOptions {
   maxSpin: number
   prefault: boolean
   ioFlusher: boolean
-  acknowledge: 'all' | 'one'
+  acknowledge: 'all' | 'one' | 'backup'
+  backup: NativeBackupOptions
   refillRate: bigint
   pageMap: string
   exports: NativeExport[]
@@ -102,6 +113,22 @@ export interface NativeRefillStatistics {
   bytesCopied: number
 }
 
+export interface NativeBackupStatistics {
+  file: string
+  /** false: it has failed */
+  working: boolean
+  bytesWritten: number
+  bytesRead: number
+  /** on their way to the file */
+  queuedPages: number
+  /** written, and neither in the file nor on their way there */
+  stalePages: number
+  /** for which the queue had no room when they were written */
+  missedPages: number
+  /** copied from a server later */
+  caughtUpPages: number
+}
+
 /** Where a slab's bytes are. */
 export interface NativeReplica {
   server: number
@@ -125,6 +152,7 @@ export interface NativeStatistics {
   lanes: NativeLaneStatistics[]
   servers: NativeServerStatistics[]
   refill: NativeRefillStatistics | null
+  backup: NativeBackupStatistics | null
 }
 
 export type NativeEvent =
@@ -138,6 +166,7 @@ export type NativeEvent =
   | { type: 'slabRefilled'; slab: number; server: number }
   | { type: 'refillFailed'; slab: number; server: number; reason: string }
   | { type: 'synchronized'; epoch: number }
+  | { type: 'backupFailed'; reason: string }
 
 export interface NativeSafety {
   name: string
@@ -168,6 +197,8 @@ export interface NativeBinding {
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
+  backupWarnings(engine: NativeEngine): string[]
+  missingInBackup(engine: NativeEngine, slab: number): number
   synchronize(engine: NativeEngine): number
   addLane(
     engine: NativeEngine,

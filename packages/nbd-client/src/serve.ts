@@ -1,3 +1,4 @@
+import type { BackupOptions } from './backup.js'
 import type { ExportOptions, TlsOptions } from './engine.js'
 import { ControlSocket } from './runtime.js'
 import { reportFailures, say, statusOf } from './session-log.js'
@@ -17,7 +18,9 @@ export interface ServeOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
-  readonly acknowledge: 'all' | 'one'
+  readonly acknowledge: 'all' | 'one' | 'backup'
+  /** undefined: none */
+  readonly backup: BackupOptions | undefined
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   readonly signal: AbortSignal
@@ -33,6 +36,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
     engine: {
@@ -63,9 +67,11 @@ export async function serve(options: ServeOptions): Promise<number> {
       options.signal.addEventListener('abort', () => resolve(0), { once: true })
       // With its last server the volume has lost its data: in-flight requests get EIO, and a new start
       // makes a new volume.
-      volume.onServerFailure(() => {
+      const check = () => {
         if (volume.lost) resolve(1)
-      })
+      }
+      volume.onServerFailure(check)
+      volume.onBackupFailure(check)
       if (volume.lost) resolve(1)
     })
     control = await ControlSocket.open(

@@ -10,9 +10,10 @@ export function say(line: string): void {
 
 /** Tells of each lost server, once, with what is lost. */
 export function reportFailures(volume: Volume): void {
-  volume.onServerFailure(({ server, reason, degraded, lost }) => {
+  volume.onServerFailure(({ server, reason, degraded, backedUp, lost }) => {
     const consequences = [
-      lost > 0 || degraded === 0
+      ...(backedUp > 0 ? [`${formatSize(backedUp)} of the volume are read from the backup`] : []),
+      lost > 0 || degraded + backedUp === 0
         ? `${formatSize(lost)} of the volume now answer with I/O errors`
         : 'nothing of the volume is lost',
       ...(degraded > 0
@@ -20,6 +21,12 @@ export function reportFailures(volume: Volume): void {
         : []),
     ]
     say(`lost ${server.session.uri}: ${reason}; ${consequences.join('; ')}`)
+  })
+  volume.onBackupFailure((reason) => {
+    const lost = volume.slabs.lost * volume.engine.slabSize
+    const consequence =
+      lost === 0 ? '' : `; ${formatSize(lost)} of it were nowhere else and answer with I/O errors`
+    say(`the backup failed: ${reason}; the volume goes on without it${consequence}`)
   })
 }
 

@@ -1,5 +1,6 @@
 import { formatSize, SwapServerSession } from '@rdmakit/swap-server'
 import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
+import { type BackupOptions, pagesOfLane } from './backup.js'
 import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { fits, placeSlabs } from './placement.js'
@@ -18,7 +19,9 @@ export interface VolumeOptions {
   readonly replicas?: number
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
   readonly spares?: number
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
+  /** a copy on this machine; default: none */
+  readonly backup?: BackupOptions
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'backup'>
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
@@ -30,10 +33,15 @@ export interface ServerFailure {
   readonly reason: string
   /** bytes that have a replica less and can still be read */
   readonly degraded: number
+  /** bytes that no server has any more, and that are read from the backup */
+  readonly backedUp: number
   /** bytes of which no copy is left */
   readonly lost: number
 }
 
+const PAGE = 4096
+/** bytes */
+const BACKUP_QUEUE = 16 * 2 ** 20
 /** Milliseconds from one call to a server that has failed to the next. */
 const RECALL_MS = 2_000
 /** Server indexes of an engine. */
@@ -52,6 +60,9 @@ export class Volume {
   readonly #table: SlabTable
   readonly #repair: Repair
   readonly #lanes: RunningLane[] = []
+  readonly #onBackupFailure = new Set<(reason: string) => void>()
+  /** there is a backup, and it has not failed */
+  #backedUp: boolean
   readonly #onFailure = new Set<(failure: ServerFailure) => void>()
   readonly #context: Context
   readonly #protectionDomain: ProtectionDomain
@@ -70,13 +81,23 @@ export class Volume {
     this.#servers = servers
     this.#context = (servers[0] as VolumeServer).session.context
     this.#protectionDomain = this.#context.allocateProtectionDomain()
-    this.engine = new BlockEngine({ ...options.engine, size: options.size, slabSize })
-    this.#table = new SlabTable(this.engine, this.replicas)
+    const { backup } = options
+    this.engine = new BlockEngine({
+      ...options.engine,
+      ...(backup === undefined
+        ? {}
+        : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, options.lanes) } }),
+      size: options.size,
+      slabSize,
+    })
+    this.#backedUp = backup !== undefined
+    for (const warning of this.engine.backupWarnings) this.#progress(`warning: ${warning}`)
+    this.#table = new SlabTable(this.engine, this.replicas, () => this.#backedUp)
     this.#repair = new Repair({
       engine: this.engine,
       table: this.#table,
       servers,
-      spares: options.spares ?? (this.replicas > 1 ? 1 : 0),
+      spares: options.spares ?? (this.replicas > 1 || this.#backedUp ? 1 : 0),
       repaired: (slabs) => this.#progress(`${formatSize(slabs * slabSize)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
@@ -106,9 +127,10 @@ export class Volume {
       volume = made
       await made.#placeSlabs(slabSize)
       for (const server of servers) made.#watch(server)
+      made.engine.on('backupFailed', ({ reason }) => made.#loseBackup(reason))
       made.engine.on('serverFailed', ({ server, reason }) => made.#fail(server, reason))
       for (let i = 0; i < options.lanes; i++) await made.#addLane(false)
-      if (made.replicas > 1) await made.#addLane(true)
+      if (made.replicas > 1 || options.backup !== undefined) await made.#addLane(true)
       made.#open = true
       made.#repair.wake()
       return made
@@ -134,9 +156,9 @@ export class Volume {
     return this.#table.count()
   }
 
-  /** True when no server is left: every request for a written page fails. */
+  /** True when neither a server nor the backup is left: every request for a written page fails. */
   get lost(): boolean {
-    return this.#servers.every(({ failure }) => failure !== undefined)
+    return !this.#backedUp && this.#servers.every(({ failure }) => failure !== undefined)
   }
 
   /** Calls `listener` once for each server that is lost. */
@@ -144,10 +166,16 @@ export class Volume {
     this.#onFailure.add(listener)
   }
 
+  /** Calls `listener` when the backup has failed; the volume goes on without it. */
+  onBackupFailure(listener: (reason: string) => void): void {
+    this.#onBackupFailure.add(listener)
+  }
+
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
       this.#onFailure.clear()
+      this.#onBackupFailure.clear()
       this.#ending.abort(new Error('the volume was closed'))
       try {
         await this.engine.close(timeout)
@@ -197,11 +225,25 @@ export class Volume {
     this.engine.failServer(index, reason)
     const { degraded, lost } = this.#table.dropServer(server)
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
+    const missing = lost.reduce((sum, slab) => sum + this.engine.missingInBackup(slab) * PAGE, 0)
     for (const listener of this.#onFailure)
-      listener({ server, reason, degraded: bytes(degraded), lost: bytes(lost) })
+      listener({
+        server,
+        reason,
+        degraded: bytes(degraded),
+        backedUp: this.#backedUp ? bytes(lost) - missing : 0,
+        lost: this.#backedUp ? missing : bytes(lost),
+      })
     this.#repair.wake()
     const call = this.#callBack(server).finally(() => this.#calls.delete(call))
     this.#calls.add(call)
+  }
+
+  #loseBackup(reason: string): void {
+    if (this.#closing !== undefined) return
+    this.#backedUp = false
+    for (const listener of this.#onBackupFailure) listener(reason)
+    this.#repair.wake()
   }
 
   /** Calls a server that failed until it answers: it joins with a new index and empty memory. */
