@@ -253,8 +253,7 @@ void next_process() {
     }
   }
   CHECK(unlink(file.name().c_str()) == 0);
-  const Path keeps_the_inode("other");
-  close(open(keeps_the_inode.name().c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+  shape.refill_lane = false;  // nothing is caught up: these servers, unlike real ones, have lost it all
   {
     TestVolume volume(shape);
     for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);

@@ -36,7 +36,7 @@ int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::s
   on_failure_ = std::move(failed);
   if (const int error = file_.open(options_.path, size, options_.sparse, warnings, why); error != 0)
     return error;
-  int error = map_.open(size / kPage, options_.map_file, file_.identity(), options_.prefault);
+  int error = map_.open(size / kPage, options_.map_file, file_.identity(), file_.empty(), options_.prefault);
   if (error != 0) {
     why = std::string("backup map: ") + strerror(error);
     return error;

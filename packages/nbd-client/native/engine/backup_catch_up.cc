@@ -19,11 +19,7 @@ constexpr uint64_t kWordsOfAStep = 4096;
 }  // namespace
 
 BackupCatchUp::BackupCatchUp(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second)
-    : volume_(volume),
-      arena_(arena),
-      rdma_(rdma),
-      map_(rdma.backup()->map()),
-      rate_(bytes_per_second) {}
+    : volume_(volume), arena_(arena), rdma_(rdma), map_(rdma.backup()->map()), rate_(bytes_per_second) {}
 
 // ---- hot path begins: claims hold up the lanes, so the rules are theirs ----
 

@@ -18,6 +18,13 @@ namespace {
 // A write that stops short says why when it is tried again: a full disk, a limit of the process.
 constexpr int kShortWrites = 3;
 
+uint64_t born(int fd) {
+  struct statx status {};
+  if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &status) != 0 || (status.stx_mask & STATX_BTIME) == 0)
+    return 0;
+  return static_cast<uint64_t>(status.stx_btime.tv_sec) * 1'000'000'000 + status.stx_btime.tv_nsec;
+}
+
 int refuse(std::string& why, int error, const std::string& text) {
   why = text;
   return error;
@@ -46,7 +53,9 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
   if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0)
     return refuse(why, EBUSY, path + " is in use by another process");
   if (fstat(fd_.get(), &status) != 0) return refuse(why, errno, path + ": " + strerror(errno));
-  identity_ = device ? BackupIdentity{status.st_rdev, 0} : BackupIdentity{status.st_dev, status.st_ino};
+  identity_ = device ? BackupIdentity{status.st_rdev, 0, 0}
+                     : BackupIdentity{status.st_dev, status.st_ino, born(fd_.get())};
+  empty_ = !device && status.st_size == 0;
   if (device) {
     if (const int error = open_device(size, why); error != 0) return refuse(why, error, path + ": " + why);
     return 0;

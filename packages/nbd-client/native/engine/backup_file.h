@@ -20,6 +20,8 @@ class BackupFile {
   int open(const std::string& path, uint64_t size, bool sparse, std::vector<std::string>& warnings,
            std::string& why);
   BackupIdentity identity() const { return identity_; }
+  // It held nothing before.
+  bool empty() const { return empty_; }
 
   // Multiples of a page in offset, length and address. All of it: 0, or an errno value.
   int read(uint8_t* memory, size_t length, uint64_t offset) const;
@@ -33,6 +35,7 @@ class BackupFile {
 
   Descriptor fd_;
   BackupIdentity identity_;
+  bool empty_ = false;
 };
 
 }  // namespace rdmakit::nbd

@@ -31,7 +31,8 @@ BackupMap::~BackupMap() {
   if (mapping_ != nullptr) munmap(mapping_, mapped_);
 }
 
-int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentity& about, bool prefault) {
+int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentity& about, bool empty,
+                    bool prefault) {
   pages_ = pages;
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
   const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
@@ -44,7 +45,7 @@ int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentit
     words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
     return 0;
   }
-  if (const int error = map_file(file, bytes, about); error != 0) return error;
+  if (const int error = map_file(file, bytes, about, empty); error != 0) return error;
   if (prefault) madvise(mapping_, mapped_, MADV_POPULATE_WRITE);
   words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(mapping_) + kPage);
   for (uint64_t i = 0; i < words; i++) {
@@ -55,7 +56,7 @@ int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentit
   return 0;
 }
 
-int BackupMap::map_file(const std::string& file, size_t bytes, const BackupIdentity& about) {
+int BackupMap::map_file(const std::string& file, size_t bytes, const BackupIdentity& about, bool empty) {
   file_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file_) return errno;
   if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
@@ -76,7 +77,7 @@ int BackupMap::map_file(const std::string& file, size_t bytes, const BackupIdent
   mapped_ = total;
   auto* header = static_cast<FileHeader*>(mapping_);
   if (!fresh && (header->magic != kFileMagic || header->pages != pages_)) return EINVAL;
-  if (fresh || header->about != about) {
+  if (fresh || empty || header->about != about) {
     std::memset(static_cast<uint8_t*>(mapping_) + kPage, 0, bytes);
     *header = {kFileMagic, pages_, about};
   }

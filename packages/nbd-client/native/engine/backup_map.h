@@ -28,10 +28,12 @@ class PageMap;
 
 enum class BackupState : uint64_t { stale = 0, held = 1, queued = 2, queued_stale = 3 };
 
-// Of the file that a map is about.
+// Of the file that a map is about. An inode's number is given to a new file when the old one is removed, its
+// time of birth is not (0 where the file system keeps none).
 struct BackupIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
+  uint64_t born = 0;  // ns
   bool operator==(const BackupIdentity&) const = default;
 };
 
@@ -46,8 +48,8 @@ class BackupMap {
 
   // 0 or an errno value. `file` empty: private memory, all stale. Else a file that outlives the process,
   // locked while in use (EBUSY); one for another volume size is refused (EINVAL), one about another backup
-  // file starts anew. What was queued when its last user ended is stale.
-  int open(uint64_t pages, const std::string& file, const BackupIdentity& about, bool prefault);
+  // file starts anew, as does one about an `empty` file. What was queued when its last user ended is stale.
+  int open(uint64_t pages, const std::string& file, const BackupIdentity& about, bool empty, bool prefault);
 
   BackupState get(uint64_t page) const { return in_word(words_[page / kPerWord].load(), page); }
   // How many pages from `first` on, at most `limit`, are in `state`.
@@ -72,7 +74,7 @@ class BackupMap {
   static BackupState in_word(uint64_t word, uint64_t page) {
     return static_cast<BackupState>(word >> (2 * (page % kPerWord)) & 3);
   }
-  int map_file(const std::string& file, size_t bytes, const BackupIdentity& about);
+  int map_file(const std::string& file, size_t bytes, const BackupIdentity& about, bool empty);
   template <typename Next>
   void change(uint64_t page, Next next);
 
