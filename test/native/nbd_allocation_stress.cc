@@ -1,5 +1,5 @@
 // The page path allocates nothing: 100,000 requests of every kind, with every allocation that a lane's
-// thread makes counted from the first request on.
+// thread (and that of a backup) makes counted from the first request on.
 #include <sys/prctl.h>
 
 #include <random>
@@ -17,7 +17,7 @@ bool on_lane() {
   if (known < 0) {
     char name[17] = {};
     prctl(PR_GET_NAME, name);
-    known = std::strncmp(name, "nbd-lane-", 9) == 0 ? 1 : 0;
+    known = std::strncmp(name, "nbd-lane-", 9) == 0 || std::strcmp(name, "nbd-backup") == 0 ? 1 : 0;
   }
   return known == 1;
 }
@@ -85,7 +85,7 @@ void read_chunks(int fd, std::vector<uint8_t>& data) {
 // A refill of slab 0 from the start, and then the death of the server that it took the slab from.
 void disturb(TestVolume& volume, uint64_t request) {
   Volume& slabs = volume.engine->volume();
-  if (request == kRequests100k / 4) {
+  if (volume.shape.replicas > 1 && request == kRequests100k / 4) {
     Volume::Dropped dropped;
     std::string why;
     CHECK(slabs.drop_replica(0, 1, dropped) == 0 &&
@@ -95,12 +95,17 @@ void disturb(TestVolume& volume, uint64_t request) {
   if (request == kRequests100k / 2) volume.servers[1]->set_mode(Server::Mode::dead);
 }
 
-void run(const char* name, bool fenced, bool structured, uint32_t replicas) {
+void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool backup = false) {
   Shape shape;
   shape.fenced = fenced;
   shape.replicas = replicas;
   shape.servers = replicas + 1;
-  shape.refill_lane = replicas > 1;
+  shape.refill_lane = replicas > 1 || backup;
+  const std::string file = "/var/tmp/nbd_allocation." + std::to_string(getpid());
+  if (backup) {
+    shape.options.backup.path = file;
+    shape.options.acknowledge = Acknowledge::backup;
+  }
   TestVolume volume(shape);
   const std::string path = "/tmp/nbd_allocation." + std::to_string(getpid());
   std::string why;
@@ -117,7 +122,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas) {
     std::vector<uint8_t> data(4 << 20);
     SimpleReply reply;
     for (uint64_t i = 0; i < kRequests100k; i++, answered++) {
-      if (replicas > 1) disturb(volume, i);
+      if (replicas > 1 || backup) disturb(volume, i);
       if (structured) {
         read_chunks(fd, data);
         continue;
@@ -163,6 +168,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas) {
     volume.wait_for(Event::Type::slab_refilled);
     CHECK(volume.engine->volume().failed(1));
   }
+  if (backup) CHECK(volume.engine->backup()->statistics().bytes_read.get() > 0 && unlink(file.c_str()) == 0);
   if (!structured) close(fd);
 }
 
@@ -184,6 +190,7 @@ int main() {
   run("plain", false, false, 2);
   run("with fences", true, false, 3);
   run("structured replies", false, true, 2);
+  run("with a backup", false, false, 1, true);
   std::printf("ok\n");
   return 0;
 }
