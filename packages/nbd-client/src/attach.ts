@@ -3,6 +3,7 @@ import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { type ControlSocket, formatSize, type MetricsEndpoint } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
+import type { BackupOptions } from './backup.js'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
 import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
 import { serveMetrics } from './metrics.js'
@@ -25,7 +26,9 @@ export interface AttachOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
-  readonly acknowledge: 'all' | 'one'
+  readonly acknowledge: 'all' | 'one' | 'backup'
+  /** undefined: none */
+  readonly backup: BackupOptions | undefined
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   /** keep and check a checksum of each page */
@@ -39,6 +42,9 @@ export interface AttachOptions {
   readonly linger?: number
   readonly signal: AbortSignal
 }
+
+/** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
+const BACKUP_TIMEOUT_S = 10
 
 /** The N of `/dev/nbdN`. @throws UsageError */
 export function deviceIndex(device: string): number {
@@ -186,6 +192,7 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
     lanes: options.connections,
     replicas: options.replicas,
     access: options.access,
+    ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
     engine: {
@@ -221,8 +228,11 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
       ...(identifier === undefined
         ? {
             // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
-            // READ may have to try each replica.
-            timeout: options.operationTimeout * options.replicas + 6,
+            // READ may have to try each replica, and then the backup.
+            timeout:
+              options.operationTimeout * options.replicas +
+              6 +
+              (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
             // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
             deadConnectionTimeout: 0,
             identifier: `rdmakit-${process.pid}`,
@@ -293,9 +303,11 @@ function untilStopped(volume: Volume, signal: AbortSignal): Promise<number> {
   return new Promise((resolve) => {
     if (signal.aborted) resolve(0)
     signal.addEventListener('abort', () => resolve(0), { once: true })
-    volume.onServerFailure(() => {
+    const check = () => {
       if (volume.lost) resolve(1)
-    })
+    }
+    volume.onServerFailure(check)
+    volume.onBackupFailure(check)
     if (volume.lost) resolve(1)
   })
 }
@@ -320,6 +332,7 @@ async function giveSwapBack(volume: Volume, device: string): Promise<void> {
       await new Promise<void>((resolve) => {
         process.once('SIGTERM', () => resolve())
         volume.onServerFailure(() => resolve())
+        volume.onBackupFailure(() => resolve())
       })
     }
   }

@@ -2,6 +2,7 @@
 import { parseAddress, parseSize, parseSizeInUnits, readKeyFile } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
+import type { BackupOptions } from './backup.js'
 import type { TlsOptions } from './engine.js'
 import { checkExports, parseExport } from './exports.js'
 
@@ -25,12 +26,15 @@ interface VolumeOptions {
   connections: number
   timeout: number
   replicas: number
-  ack: 'all' | 'one'
+  ack: 'all' | 'one' | 'backup'
   refillRate: string
   checksum: boolean
   tenant?: string
   keyFile?: string
   metrics?: string
+  backup?: string
+  backupQueue?: string
+  backupSparse: boolean
 }
 
 /** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
@@ -40,6 +44,18 @@ function accessOf({ tenant, keyFile }: VolumeOptions) {
     ...(tenant === undefined ? {} : { tenant }),
     ...(keyFile === undefined ? {} : { key: () => readKeyFile(keyFile) }),
   }
+}
+
+function backupOf({ backup, backupQueue, backupSparse, ack }: VolumeOptions): BackupOptions | undefined {
+  if (backup !== undefined)
+    return {
+      file: backup,
+      sparse: backupSparse,
+      ...(backupQueue === undefined ? {} : { queue: parseSize(backupQueue, '--backup-queue') }),
+    }
+  if (backupQueue !== undefined || backupSparse || ack === 'backup')
+    throw new UsageError('--ack backup, --backup-queue and --backup-sparse need --backup <file>')
+  return undefined
 }
 
 interface AttachFlags {
@@ -65,6 +81,7 @@ function volumeOf(options: VolumeOptions) {
     replicas: options.replicas,
     acknowledge: options.ack,
     checksums: options.checksum,
+    backup: backupOf(options),
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
@@ -153,9 +170,9 @@ const withVolume = (command: Command) =>
     .addOption(
       new Option(
         '--ack <when>',
-        'answer a write when all replicas have it, or one (which may lose it with that one)',
+        'answer a write when all replicas have it, or one (which may lose it with that one), or all and the backup',
       )
-        .choices(['all', 'one'])
+        .choices(['all', 'one', 'backup'])
         .default('all'),
     )
     .option(
@@ -167,6 +184,15 @@ const withVolume = (command: Command) =>
     .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')
     .option('--key-file <file>', 'what proves it, a line id:secret; a server without the key is refused')
     .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
+    .option(
+      '--backup <file>',
+      'keep a copy in a file or on a block device here, and go on from it when no server has a page any more',
+    )
+    .option(
+      '--backup-queue <size>',
+      'pages that may wait for the backup; those that find no room are copied to it later; default 16M',
+    )
+    .option('--backup-sparse', 'reserve no room for the backup; a full disk ends it', false)
 
 withVolume(program.command('serve'))
   .description('Serve the volume to any NBD client. Prints "ready <nbd uri>". SIGTERM ends it.')

@@ -1,4 +1,5 @@
 import { availableParallelism } from 'node:os'
+import type { BackupOptions } from './backup.js'
 import {
   type NativeDropped,
   type NativeEngine,
@@ -78,9 +79,12 @@ export interface BlockEngineOptions {
   readonly ioFlusher?: boolean
   /**
    * When a write to several replicas is answered: `all` (default), when every live one has it; `one`, when
-   * the first has it, which may then be lost with that server (EIO, never old data).
+   * the first has it, which may then be lost with that server (EIO, never old data); `backup`, when every live
+   * one and the backup have it.
    */
-  readonly acknowledge?: 'all' | 'one'
+  readonly acknowledge?: 'all' | 'one' | 'backup'
+  /** a copy on this machine; `pages` of the queue are each lane's, 128 … 4096, default 1024; default: none */
+  readonly backup?: Omit<BackupOptions, 'queue'> & { readonly pages?: number }
   /** bytes per second that {@link BlockEngine.refill} copies at most; default 0, no limit */
   readonly refillRate?: number
   /**
@@ -210,6 +214,12 @@ export class BlockEngine {
         prefault: options.prefault ?? false,
         ioFlusher: options.ioFlusher ?? false,
         acknowledge: options.acknowledge ?? 'all',
+        backup: {
+          file: options.backup?.file ?? '',
+          map: options.backup?.map ?? '',
+          pages: options.backup?.pages ?? 1024,
+          sparse: options.backup?.sparse ?? false,
+        },
         refillRate: BigInt(options.refillRate ?? 0),
         pageMap: options.pageMap ?? '',
         checksums: options.checksums ?? true,
@@ -274,7 +284,7 @@ export class BlockEngine {
    * Gives slab `index` one more replica, which is written from now on and read after {@link refill}. Every
    * lane must reach its server: {@link connectServer}, then {@link synchronize}, then this.
    * @throws EINVAL: index or mapping out of range; EEXIST: that server holds one; ENOSPC: it has 3; EHOSTDOWN: that
-   *   server has failed; ENODATA: no live replica is left
+   *   server has failed; ENODATA: neither a live replica nor a backup is left
    */
   addReplica(index: number, replica: SlabMapping): void {
     native.addReplica(this.#engine, index, replica)
@@ -290,7 +300,7 @@ export class BlockEngine {
   }
 
   /**
-   * Fills the replica of slab `index` at `server` from a live one, while lanes go on, and makes it live.
+   * Fills the replica of slab `index` at `server` from a live one, or from the backup when none is left, while lanes go on, and makes it live.
    * @throws EBUSY: another refill is under way; ENOTCONN: there is no refill lane; EIO: it failed, and why
    */
   async refill(index: number, server: number): Promise<void> {
@@ -404,6 +414,16 @@ export class BlockEngine {
     native.yieldLane(this.#engine, lane)
     await yielded
     return descriptor < 0 ? undefined : descriptor
+  }
+
+  /** What the system did not grant for the backup, each a sentence to print. */
+  get backupWarnings(): readonly string[] {
+    return native.backupWarnings(this.#engine)
+  }
+
+  /** Written pages of slab `index` that the backup neither has nor is about to have; 0 without a backup. */
+  missingInBackup(index: number): number {
+    return native.missingInBackup(this.#engine, index)
   }
 
   /** A snapshot; each counter is exact, the set of them is not taken at one instant. */

@@ -1,4 +1,5 @@
 export { type AttachOptions, attach } from './attach.js'
+export type { BackupOptions } from './backup.js'
 export {
   BlockEngine,
   type BlockEngineOptions,

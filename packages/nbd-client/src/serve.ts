@@ -1,4 +1,5 @@
 import type { ControlSocket, MetricsEndpoint } from '@rdmakit/swap-server'
+import type { BackupOptions } from './backup.js'
 import type { ExportOptions, TlsOptions } from './engine.js'
 import { serveMetrics } from './metrics.js'
 import { openControlSocket } from './runtime.js'
@@ -19,7 +20,9 @@ export interface ServeOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
-  readonly acknowledge: 'all' | 'one'
+  readonly acknowledge: 'all' | 'one' | 'backup'
+  /** undefined: none */
+  readonly backup: BackupOptions | undefined
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   /** keep and check a checksum of each page */
@@ -41,6 +44,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     lanes: options.connections,
     replicas: options.replicas,
     access: options.access,
+    ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
     engine: {
@@ -74,9 +78,11 @@ export async function serve(options: ServeOptions): Promise<number> {
       options.signal.addEventListener('abort', () => resolve(0), { once: true })
       // With its last server the volume has lost its data: in-flight requests get EIO, and a new start
       // makes a new volume.
-      volume.onServerFailure(() => {
+      const check = () => {
         if (volume.lost) resolve(1)
-      })
+      }
+      volume.onServerFailure(check)
+      volume.onBackupFailure(check)
       if (volume.lost) resolve(1)
     })
     control = await openControlSocket(

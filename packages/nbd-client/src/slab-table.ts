@@ -13,24 +13,30 @@ export interface SlabReplica {
 /** Of one slab, in the engine's record. */
 export const MAX_REPLICAS = 3
 
-/** `lost`: no copy is left; its written pages answer EIO until they are written anew. */
-export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'lost'
+/**
+ * `backup`: no replica is left, and it is read from and written to the local backup. `lost`: no copy is left;
+ * its written pages answer EIO until they are written anew.
+ */
+export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost'
 
 /** Which server holds which slab: what the engine was told, so that control can decide what to tell it next. */
 export class SlabTable {
   readonly replicas: number
   readonly #engine: BlockEngine
   readonly #slabs: SlabReplica[][]
+  readonly #backedUp: () => boolean
 
-  constructor(engine: BlockEngine, replicas: number) {
+  /** @param backedUp whether there is a local backup that works */
+  constructor(engine: BlockEngine, replicas: number, backedUp: () => boolean = () => false) {
     this.replicas = replicas
+    this.#backedUp = backedUp
     this.#engine = engine
     this.#slabs = Array.from({ length: engine.slabCount }, () => [])
   }
 
   /** @returns how many slabs are in each state */
   count(): Record<SlabState, number> {
-    const counts = { mapped: 0, degraded: 0, refilling: 0, lost: 0 }
+    const counts = { mapped: 0, degraded: 0, refilling: 0, backup: 0, lost: 0 }
     for (const slab of this.#slabs.keys()) counts[this.state(slab)]++
     return counts
   }
@@ -38,7 +44,10 @@ export class SlabTable {
   state(slab: number): SlabState {
     const all = this.#of(slab)
     const live = all.filter((replica) => replica.live).length
-    if (live === 0) return 'lost'
+    if (live === 0) {
+      if (!this.#backedUp()) return 'lost'
+      return all.length > 0 ? 'refilling' : 'backup'
+    }
     if (live >= this.replicas) return 'mapped'
     return all.length > live ? 'refilling' : 'degraded'
   }
@@ -96,7 +105,7 @@ export class SlabTable {
     return this.#engine.dropReplica(slab, replica.server.index)
   }
 
-  /** Drops all replicas of a server that failed. @returns the slabs that had one, and those now lost */
+  /** Drops all replicas of a server that failed. @returns the slabs that had one, and those without one now */
   dropServer(server: VolumeServer): { degraded: number[]; lost: number[] } {
     const degraded: number[] = []
     const lost: number[] = []

@@ -1,4 +1,5 @@
 import { formatSize } from '@rdmakit/swap-server'
+import { describeBackup } from './backup.js'
 import { type ClientStatus, runningClients } from './runtime.js'
 import { totals } from './session-log.js'
 
@@ -33,12 +34,13 @@ export async function printStatus(json: boolean): Promise<void> {
       formatSize(total.bytesWritten),
       String(total.errors),
       slabsOf(client),
+      describeBackup(client.statistics),
       client.servers
         .map(({ uri, state, reason }) => (state === 'up' ? uri : `${uri} (failed: ${reason})`))
         .join(', '),
     ]
   })
-  const header = ['TARGET', 'PID', 'MODE', 'SIZE', 'READ', 'WRITTEN', 'ERRORS', 'SLABS', 'SERVERS']
+  const header = ['TARGET', 'PID', 'MODE', 'SIZE', 'READ', 'WRITTEN', 'ERRORS', 'SLABS', 'BACKUP', 'SERVERS']
   const widths = header.map((name, column) =>
     Math.max(name.length, ...rows.map((row) => row[column]?.length ?? 0)),
   )

@@ -6,6 +6,7 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
+import { type BackupOptions, pagesOfLane } from './backup.js'
 import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
@@ -28,7 +29,9 @@ export interface VolumeOptions {
   readonly replicas?: number
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
   readonly spares?: number
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
+  /** a copy on this machine; default: none */
+  readonly backup?: BackupOptions
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'backup'>
   /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
   /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
@@ -46,10 +49,15 @@ export interface ServerFailure {
   readonly reason: string
   /** bytes that have a replica less and can still be read */
   readonly degraded: number
+  /** bytes that no server has any more, and that are read from the backup */
+  readonly backedUp: number
   /** bytes of which no copy is left */
   readonly lost: number
 }
 
+const PAGE = 4096
+/** bytes */
+const BACKUP_QUEUE = 16 * 2 ** 20
 /** Milliseconds from one call to a server that has failed to the next. */
 const RECALL_MS = 2_000
 /** Server indexes of an engine. */
@@ -69,6 +77,9 @@ export class Volume {
   readonly #table: SlabTable
   readonly #repair: Repair
   readonly #lanes: RunningLane[] = []
+  readonly #onBackupFailure = new Set<(reason: string) => void>()
+  /** there is a backup, and it has not failed */
+  #backedUp: boolean
   readonly #onFailure = new Set<(failure: ServerFailure) => void>()
   readonly #context: Context
   readonly #protectionDomain: ProtectionDomain
@@ -94,12 +105,14 @@ export class Volume {
     this.#context = context
     this.#protectionDomain = context.allocateProtectionDomain()
     this.engine = engine
-    this.#table = new SlabTable(this.engine, this.replicas)
+    this.#backedUp = options.backup !== undefined
+    for (const warning of engine.backupWarnings) this.#progress(`warning: ${warning}`)
+    this.#table = new SlabTable(this.engine, this.replicas, () => this.#backedUp)
     const shared = { engine: this.engine, table: this.#table, servers, turns: new Turns() }
     const size = (slabs: number) => formatSize(slabs * engine.slabSize)
     this.#repair = new Repair({
       ...shared,
-      spares: options.spares ?? (this.replicas > 1 ? 1 : 0),
+      spares: options.spares ?? (this.replicas > 1 || this.#backedUp ? 1 : 0),
       repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
@@ -207,9 +220,9 @@ export class Volume {
     return this.#table.count()
   }
 
-  /** True when no server is left: every request for a written page fails. */
+  /** True when neither a server nor the backup is left: every request for a written page fails. */
   get lost(): boolean {
-    return this.#servers.every(({ failure }) => failure !== undefined)
+    return !this.#backedUp && this.#servers.every(({ failure }) => failure !== undefined)
   }
 
   /** Calls `listener` once for each server that is lost. */
@@ -217,10 +230,16 @@ export class Volume {
     this.#onFailure.add(listener)
   }
 
+  /** Calls `listener` when the backup has failed; the volume goes on without it. */
+  onBackupFailure(listener: (reason: string) => void): void {
+    this.#onBackupFailure.add(listener)
+  }
+
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
       this.#onFailure.clear()
+      this.#onBackupFailure.clear()
       this.#ending.abort(new Error('the volume was closed'))
       try {
         await this.engine.close(timeout)
@@ -268,11 +287,12 @@ export class Volume {
 
   async #addLanes(): Promise<void> {
     for (let i = 0; i < this.#options.lanes; i++) await this.#addLane(false)
-    if (this.#servers.length > 1) await this.#addLane(true)
+    if (this.#servers.length > 1 || this.#backedUp) await this.#addLane(true)
   }
 
   #start(): void {
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
+    this.engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
     this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
     // What failed between the lanes' start and this line.
     for (const index of this.engine.statistics().failedServers) this.#fail(index, 'it failed at the start')
@@ -297,8 +317,15 @@ export class Volume {
     this.engine.failServer(index, reason)
     const { degraded, lost } = this.#table.dropServer(server)
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
+    const missing = lost.reduce((sum, slab) => sum + this.engine.missingInBackup(slab) * PAGE, 0)
     for (const listener of this.#onFailure)
-      listener({ server, reason, degraded: bytes(degraded), lost: bytes(lost) })
+      listener({
+        server,
+        reason,
+        degraded: bytes(degraded),
+        backedUp: this.#backedUp ? bytes(lost) - missing : 0,
+        lost: this.#backedUp ? missing : bytes(lost),
+      })
     this.#repair.wake()
     this.#call(server)
   }
@@ -306,6 +333,13 @@ export class Volume {
   #call(server: VolumeServer): void {
     const call = this.#callBack(server).finally(() => this.#calls.delete(call))
     this.#calls.add(call)
+  }
+
+  #loseBackup(reason: string): void {
+    if (this.#closing !== undefined) return
+    this.#backedUp = false
+    for (const listener of this.#onBackupFailure) listener(reason)
+    this.#repair.wake()
   }
 
   /** Calls a server that failed until it answers: it joins with a new index and empty memory. */
@@ -371,8 +405,15 @@ function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionO
   return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
 }
 
-function makeEngine(options: VolumeOptions, slabSize: number): BlockEngine {
-  return new BlockEngine({ ...options.engine, size: options.size, slabSize })
+function makeEngine({ backup, engine, lanes, size }: VolumeOptions, slabSize: number): BlockEngine {
+  return new BlockEngine({
+    ...engine,
+    ...(backup === undefined
+      ? {}
+      : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, lanes) } }),
+    size,
+    slabSize,
+  })
 }
 
 /** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */

@@ -32,6 +32,8 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("addReplica", add_replica);
   add("dropReplica", drop_replica);
   add("refill", refill);
+  add("backupWarnings", backup_warnings);
+  add("missingInBackup", missing_in_backup);
   add("synchronize", synchronize);
   add("addLane", add_lane);
   add("addRefillLane", add_refill_lane);

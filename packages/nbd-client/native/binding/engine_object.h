@@ -36,6 +36,8 @@ void replace_slab(const Napi::CallbackInfo& info);
 void add_replica(const Napi::CallbackInfo& info);
 Napi::Value drop_replica(const Napi::CallbackInfo& info);
 void refill(const Napi::CallbackInfo& info);
+Napi::Value backup_warnings(const Napi::CallbackInfo& info);
+Napi::Value missing_in_backup(const Napi::CallbackInfo& info);
 Napi::Value synchronize(const Napi::CallbackInfo& info);
 Napi::Value add_lane(const Napi::CallbackInfo& info);
 Napi::Value add_refill_lane(const Napi::CallbackInfo& info);
