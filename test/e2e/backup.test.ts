@@ -73,9 +73,9 @@ describe.each(['iwarp', 'shm'])('a volume with one replica and a backup over %s'
     const after = statusIn(folder.path)
     expect(after.statistics.lostPages).toBe(0)
     for (const lane of after.statistics.lanes) expect(lane.errors).toBe(0)
+    expect((await client.program.stop('SIGTERM')).status).toBe(0)
     expect(client.program.stderr).toMatch(/lost \S+: .*32 MiB of the volume are read from the backup/)
     expect(client.program.stderr).toMatch(/of the volume repaired/)
-    expect((await client.program.stop('SIGTERM')).status).toBe(0)
   }, 90_000)
 
   it('--ack all: what the file has been given time for is right after the loss of the server', async () => {

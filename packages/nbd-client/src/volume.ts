@@ -295,7 +295,9 @@ export class Volume {
     this.engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
     this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
     // What failed between the lanes' start and this line.
-    for (const index of this.engine.statistics().failedServers) this.#fail(index, 'it failed at the start')
+    const { failedServers, backup } = this.engine.statistics()
+    for (const index of failedServers) this.#fail(index, 'it failed at the start')
+    if (backup?.working === false) this.#loseBackup('it failed at the start')
     this.#open = true
     this.#repair.wake()
   }
