@@ -1,5 +1,5 @@
 // npm run bench -- [suite…] [--json] [--quick]: one suite after the other, never two at once. With --json,
-// verbs, ring and parameter-server print JSON in place of their tables; with --quick, the latter two are
+// all but lab print JSON in place of their tables; with --quick, all but verbs and lab are
 // short and rough.
 import { lab } from './lab.js'
 import { nbd } from './nbd.js'

@@ -1,7 +1,10 @@
-// What is wrong is said in one line on stderr, with what to do, and the exit status is not 0.
+// What is wrong is said in one line on stderr, with what to do, and the exit status is the one of the READMEs' tables.
+import { once } from 'node:events'
+import { chmodSync, mkdirSync } from 'node:fs'
+import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { NBD_CLIENT, type Program, run, SWAP_SERVER, startServer, temporaryFolder } from './processes.js'
+import { NBD_CLIENT, Program, run, SWAP_SERVER, startServer, temporaryFolder } from './processes.js'
 
 const folder = temporaryFolder()
 let server: Program
@@ -22,47 +25,53 @@ const node = (script: string, ...args: string[]) => run(process.execPath, [scrip
 const serve = (...args: string[]) =>
   node(NBD_CLIENT, 'serve', '--unix', join(folder.path, 'bad.sock'), ...args)
 
-function expectOneLine({ status, stderr }: { status: number | null; stderr: string }, pattern: RegExp) {
+function expectOneLine(
+  expected: number,
+  { status, stderr }: { status: number | null; stderr: string },
+  pattern: RegExp,
+) {
   expect(stderr).toMatch(pattern)
   // What was done before the failure is told on lines of its own; the failure is one line, the last.
   expect(stderr.trimEnd().split('\n').at(-1)).toMatch(pattern)
-  expect(status).not.toBe(0)
+  expect(status).toBe(expected)
 }
 
 describe('nbd-client', () => {
   it('unknown URI scheme', () => {
     expectOneLine(
+      64,
       serve('--server', 'tcp://127.0.0.1:1', '--size', '16M'),
       /unknown URI scheme "tcp:\/\/".*known: rdma:\/\/, iwarp:\/\//,
     )
   })
 
   it.each(['abc', '-5', '0', '1X', ''])('size %j is not a size', (size) => {
-    expectOneLine(serve('--server', uri, `--size=${size}`), /--size/)
+    expectOneLine(64, serve('--server', uri, `--size=${size}`), /--size/)
   })
 
   it('size that is not a multiple of 4096', () => {
-    expectOneLine(serve('--server', uri, '--size', '1000000'), /not a multiple of 4096.*1003520/)
+    expectOneLine(64, serve('--server', uri, '--size', '1000000'), /not a multiple of 4096.*1003520/)
   })
 
   it('server unreachable', () => {
-    expectOneLine(serve('--server', 'iwarp://127.0.0.1:1', '--size', '16M'), /nobody listens there/)
+    expectOneLine(69, serve('--server', 'iwarp://127.0.0.1:1', '--size', '16M'), /nobody listens there/)
   })
 
   it('unknown host', () => {
-    expectOneLine(serve('--server', 'iwarp://no.such.host.invalid:1', '--size', '16M'), /unknown host/)
+    expectOneLine(69, serve('--server', 'iwarp://no.such.host.invalid:1', '--size', '16M'), /unknown host/)
   })
 
   it('server too small', () => {
-    expectOneLine(serve('--server', uri, '--size', '128M'), /server too small.*64 MiB.*128 MiB.*--memory/)
+    expectOneLine(69, serve('--server', uri, '--size', '128M'), /server too small.*64 MiB.*128 MiB.*--memory/)
   })
 
   it('no RDMA device for rdma://', () => {
-    expectOneLine(serve('--server', 'rdma://127.0.0.1:1', '--size', '16M'), /RDMA device.*iwarp:\/\//)
+    expectOneLine(71, serve('--server', 'rdma://127.0.0.1:1', '--size', '16M'), /RDMA device.*iwarp:\/\//)
   })
 
   it('no nbd module', () => {
     expectOneLine(
+      71,
       node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M'),
       /nbd module.*nbd-client serve/,
     )
@@ -70,6 +79,7 @@ describe('nbd-client', () => {
 
   it('not root', () => {
     expectOneLine(
+      77,
       run(
         'setpriv',
         [
@@ -92,21 +102,23 @@ describe('nbd-client', () => {
 
   it('a device that is none', () => {
     expectOneLine(
+      64,
       node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M', '--device', '/dev/sda'),
       /not an NBD device.*\/dev\/nbd0/,
     )
   })
 
   it('detaching what is not attached', () => {
-    expectOneLine(node(NBD_CLIENT, 'detach', '/dev/nbd0'), /not attached/)
+    expectOneLine(1, node(NBD_CLIENT, 'detach', '/dev/nbd0'), /not attached/)
   })
 
   it('neither socket nor address', () => {
-    expectOneLine(node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M'), /--unix.*--tcp/)
+    expectOneLine(64, node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M'), /--unix.*--tcp/)
   })
 
   it('a socket path that a file has', () => {
     expectOneLine(
+      73,
       node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M', '--unix', NBD_CLIENT),
       /not a socket/i,
     )
@@ -121,21 +133,77 @@ describe('nbd-client', () => {
     [['--minimum-block', '3'], /power of two/],
     [['--minimum-block', '8192'], /from 1 to 4096/],
   ])('exports that cannot be: %j', (args, pattern) => {
-    expectOneLine(serve('--server', uri, '--size', '16M', ...args), pattern)
+    expectOneLine(64, serve('--server', uri, '--size', '16M', ...args), pattern)
+  })
+
+  it('metrics at an address that is taken', async () => {
+    const taken = createServer().listen(0, '127.0.0.1')
+    try {
+      await once(taken, 'listening')
+      const { port } = taken.address() as AddressInfo
+      expectOneLine(73, serve('--server', uri, '--size', '16M', '--metrics', `${port}`), /EADDRINUSE/)
+    } finally {
+      taken.close()
+    }
+  })
+
+  it('an address that this machine does not have', () => {
+    expectOneLine(
+      71,
+      node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M', '--tcp', '192.0.2.1:10809'),
+      /192\.0\.2\.1/,
+    )
+  })
+
+  it('a key file that is not there', () => {
+    expectOneLine(
+      78,
+      serve('--server', uri, '--size', '16M', '--key-file', '/nonexistent/key'),
+      /key file \/nonexistent\/key cannot be read/,
+    )
+  })
+
+  it('a state folder that others may look into', () => {
+    const state = join(folder.path, 'state')
+    mkdirSync(state)
+    chmodSync(state, 0o755)
+    expectOneLine(
+      78,
+      node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M', '--state', state),
+      /must be yours with mode 0700; run chmod 700/,
+    )
+  })
+
+  it('ends with 0 when it is stopped before it is ready', async () => {
+    // It listens and never answers.
+    const silent = createServer().listen(0, '127.0.0.1')
+    try {
+      await once(silent, 'listening')
+      const { port } = silent.address() as AddressInfo
+      await using client = new Program(NBD_CLIENT, [
+        ...['serve', '--server', `iwarp://127.0.0.1:${port}`, '--size', '16M'],
+        ...['--unix', join(folder.path, 'early.sock')],
+      ])
+      await once(silent, 'connection')
+      expect(await client.stop()).toMatchObject({ status: 0, signal: null })
+    } finally {
+      silent.close()
+    }
   })
 
   it('an unknown option', () => {
-    expectOneLine(serve('--server', uri, '--size', '16M', '--nonsense'), /unknown option '--nonsense'/)
+    expectOneLine(64, serve('--server', uri, '--size', '16M', '--nonsense'), /unknown option '--nonsense'/)
   })
 })
 
 describe('swap-server', () => {
   it('unknown URI scheme', () => {
-    expectOneLine(node(SWAP_SERVER, '--listen', 'udp://x:1', '--memory', '64M'), /unknown URI scheme/)
+    expectOneLine(64, node(SWAP_SERVER, '--listen', 'udp://x:1', '--memory', '64M'), /unknown URI scheme/)
   })
 
   it('memory below one slab', () => {
     expectOneLine(
+      64,
       node(SWAP_SERVER, '--listen', 'iwarp://127.0.0.1:0', '--memory', '1M'),
       /does not hold one slab/,
     )
@@ -143,20 +211,21 @@ describe('swap-server', () => {
 
   it('a slab size that is not a power of two', () => {
     expectOneLine(
+      64,
       node(SWAP_SERVER, '--listen', 'iwarp://127.0.0.1:0', '--memory', '64M', '--slab-size', '3M'),
       /power of two/,
     )
   })
 
   it('an address in use', () => {
-    expectOneLine(node(SWAP_SERVER, '--listen', uri, '--memory', '64M'), /EADDRINUSE/)
+    expectOneLine(73, node(SWAP_SERVER, '--listen', uri, '--memory', '64M'), /EADDRINUSE/)
   })
 
   it('no RDMA device for rdma://', () => {
-    expectOneLine(node(SWAP_SERVER, '--listen', 'rdma://127.0.0.1:0', '--memory', '64M'), /RDMA device/)
+    expectOneLine(71, node(SWAP_SERVER, '--listen', 'rdma://127.0.0.1:0', '--memory', '64M'), /RDMA device/)
   })
 
   it('no --memory', () => {
-    expectOneLine(node(SWAP_SERVER, '--listen', 'iwarp://127.0.0.1:0'), /--memory/)
+    expectOneLine(64, node(SWAP_SERVER, '--listen', 'iwarp://127.0.0.1:0'), /--memory/)
   })
 })

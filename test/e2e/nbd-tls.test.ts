@@ -133,18 +133,19 @@ describe('what is wrong with the options', () => {
       ...args,
     ])
   it.each([
-    ['an unknown mode', ['--tls', 'maybe'], /off, on, require/],
-    ['no credentials', ['--tls', 'require'], /--tls-certificates.*--tls-psk/],
-    ['credentials without TLS', ['--tls-psk', 'x'], /--tls=on/],
+    [64, 'an unknown mode', ['--tls', 'maybe'], /off, on, require/],
+    [64, 'no credentials', ['--tls', 'require'], /--tls-certificates.*--tls-psk/],
+    [64, 'credentials without TLS', ['--tls-psk', 'x'], /--tls=on/],
     [
+      78,
       'a missing folder',
       ['--tls', 'on', '--tls-certificates', '/nonexistent'],
       /server-cert\.pem: No such file/,
     ],
-    ['a missing file', ['--tls', 'on', '--tls-psk', '/nonexistent'], /\/nonexistent: No such file/],
-  ])('%s', (_, args, pattern) => {
+    [78, 'a missing file', ['--tls', 'on', '--tls-psk', '/nonexistent'], /\/nonexistent: No such file/],
+  ])('ends with %i for %s', (expected, _, args, pattern) => {
     const { status, stderr } = serveWith(...args)
     expect(stderr.trimEnd().split('\n').at(-1)).toMatch(pattern)
-    expect(status).toBe(1)
+    expect(status).toBe(expected)
   })
 })

@@ -59,12 +59,12 @@ it('serves with the key of its tenant, and not without', async () => {
   expect(await nbd.stop()).toMatchObject({ status: 0 })
 
   expect(await refused(folder.path, uri)).toMatchObject({
-    status: 1,
+    status: 77,
     stderr: expect.stringMatching(/this server wants a key: --tenant and --key-file$/m),
   })
   writeKey(folder.path, '1', SECOND)
   expect(await refused(folder.path, uri, '--tenant', 'prod', '--key-file', key)).toMatchObject({
-    status: 1,
+    status: 77,
     stderr: expect.stringMatching(/the tenant, its key or the proof is wrong$/m),
   })
 })
@@ -75,7 +75,7 @@ it('with a key takes no memory of a server without', async () => {
   await using _ = program
   const key = writeKey(folder.path, '1', FIRST)
   expect(await refused(folder.path, uri, '--key-file', key)).toMatchObject({
-    status: 1,
+    status: 77,
     stderr: expect.stringMatching(/the server does not prove to have the key/),
   })
 })
@@ -92,7 +92,7 @@ it.each(['serve', 'attach'])(
       ),
       { RDMAKIT_RUN: folder.path },
     )
-    expect(await program.ends()).toMatchObject({ status: 1 })
+    expect(await program.ends()).toMatchObject({ status: 78 })
     expect(program.stderr).toMatch(/^nbd-client: key file \S+: the secret has 3 bytes/)
   },
 )
@@ -183,7 +183,7 @@ it('--metrics serves counters and latencies to Prometheus', async () => {
 it('--metrics of a wrong address is said at once', async () => {
   using folder = temporaryFolder()
   expect(await refused(folder.path, `shm://${folder.path}/none`, '--metrics', 'somewhere')).toMatchObject({
-    status: 1,
+    status: 64,
     stderr: expect.stringMatching(/^nbd-client: --metrics "somewhere" is not host:port/),
   })
 })

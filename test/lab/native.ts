@@ -15,6 +15,11 @@ export async function ensureArrayWalk(): Promise<string> {
   return await compile('array-walk', join(top, 'bench', 'native', 'array-walk.cc'))
 }
 
+/** What counts a program's allocations (guest/count-allocations.cc), to be preloaded. */
+export async function ensureAllocationCounter(): Promise<string> {
+  return await compile('count-allocations', join(guestScripts, 'count-allocations.cc'), ['-shared', '-fPIC'])
+}
+
 /** The test of a device's verbs (test/native/ibverbs_smoke.cc), as programs of a guest run it. */
 export const deviceTest = join('build', 'native-plain', 'ibverbs_smoke')
 
@@ -40,7 +45,8 @@ async function build(source: string, program: string): Promise<void> {
   })
 }
 
-async function compile(name: string, source: string): Promise<string> {
+// Static: a program starts without a walk through the host's libraries over 9p.
+async function compile(name: string, source: string, kind: readonly string[] = ['-static']): Promise<string> {
   const identity = createHash('sha256').update(readFileSync(source)).digest('hex').slice(0, 16)
   const folder = join(cache, 'bin')
   const file = join(folder, `${name}-${identity}`)
@@ -49,9 +55,8 @@ async function compile(name: string, source: string): Promise<string> {
   const work = await mkdtemp(join(folder, 'compiling-'))
   try {
     const built = join(work, name)
-    // Static: it starts without a walk through the host's libraries over 9p.
     await new LocalShell().run(
-      ['g++', '-std=c++20', '-O2', '-Wall', '-Wextra', '-static', '-o', built, source],
+      ['g++', '-std=c++20', '-O2', '-Wall', '-Wextra', ...kind, '-o', built, source],
       {
         deadlineMs: 120_000,
       },

@@ -21,6 +21,7 @@ export const labPackages = [
   'nbdkit',
   'nbd-client',
   'e2fsprogs',
+  'stress-ng',
 ] as const
 
 export function missingPackages(): string[] {

@@ -33,11 +33,16 @@ export class RemoteSwap implements AsyncDisposable {
   ) {}
 
   /** Starts the server, then attaches the client. The two shells may be the same one. */
-  static async attach(server: Shell, client: Shell, service: SwapService): Promise<RemoteSwap> {
+  static async attach(
+    server: Shell,
+    client: Shell,
+    service: SwapService,
+    clientEnvironment: Readonly<Record<string, string>> = {},
+  ): Promise<RemoteSwap> {
     const serving = server.start(service.serve)
     try {
       await serving.waitForLine(service.listening, attachDeadlineMs)
-      const attaching = client.start(service.attach)
+      const attaching = client.start(service.attach, { env: clientEnvironment })
       try {
         await attaching.waitForLine(service.attached, attachDeadlineMs)
       } catch (error) {

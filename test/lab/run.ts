@@ -1,11 +1,13 @@
 // The lab's command line; scripts/lab.sh builds what is missing and starts it.
 import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { parseArgs } from 'node:util'
 import { guestDemo } from './demo.js'
 import { exitNoGuest, NoGuestError } from './errors.js'
 import { Guest } from './guest.js'
 import { type LabParts, prepareLab } from './lab-parts.js'
 import { LocalShell } from './local-shell.js'
+import { memoryStormCommand } from './memory-storm.js'
 import { buildDeviceTest } from './native.js'
 import { top } from './paths.js'
 import { ringBench } from './ring-bench.js'
@@ -22,6 +24,8 @@ const usage = `usage: npm run lab [-- COMMAND]
                          verbs on a guest's devices, beside perftest; the ring over rxe, beside sockets and
                          perftest; swap between two guests, beside nbdkit over TCP. All by default
   exec SHELL COMMAND     boot one guest and run a command in it
+  memory-storm [--seconds N]
+                         a guest without memory to spare, swapping to another for 300 s by default
   demo                   remote swap between two guests, against local memory and a local disk
 `
 
@@ -68,7 +72,10 @@ async function testOnHost(options: readonly string[]): Promise<number> {
 }
 
 async function main([command, ...rest]: readonly string[]): Promise<number> {
-  if (command !== undefined && !['guest', 'host', 'exec', 'demo', 'bench'].includes(command)) {
+  if (
+    command !== undefined &&
+    !['guest', 'host', 'exec', 'demo', 'bench', 'memory-storm'].includes(command)
+  ) {
     process.stderr.write(usage)
     return 2
   }
@@ -86,6 +93,13 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     }
     for (const [, benchmark] of chosen) await benchmark(parts, say)
     return 0
+  }
+  if (command === 'memory-storm') {
+    const { values } = parseArgs({
+      args: [...rest],
+      options: { seconds: { type: 'string', default: '300' } },
+    })
+    return await memoryStormCommand(parts, Number(values.seconds), say)
   }
   if (command === 'exec') {
     await using guest = await bootForTests(parts)

@@ -350,6 +350,7 @@ void replaced_slabs() {
 // 12. The page map outlives the process.
 void page_map_file() {
   const std::string file = "/tmp/nbd_page_map." + std::to_string(getpid());
+  const auto none = [](uint64_t) { CHECK(false); };
   Shape shape;
   shape.options.volume.page_map_file = file;
   {
@@ -358,15 +359,18 @@ void page_map_file() {
     std::vector<uint8_t> page(4096, 4);
     CHECK(client.write(4096, page.data(), 4096) == kOk);
     PageMap second;
-    CHECK(second.open(shape.size / kPage, file, false) == EBUSY);
+    CHECK(second.open(shape.size / kPage, file, false, none) == EBUSY);
     CHECK(volume.engine->volume().pages().claim(5, 1, PageState::unset) == 1);  // as if killed in a write
   }
   PageMap successor;
-  CHECK(successor.open(shape.size / kPage, file, true) == 0);
+  std::vector<uint64_t> left;
+  CHECK(successor.open(shape.size / kPage, file, true, [&left](uint64_t page) { left.push_back(page); }) ==
+        0);
+  CHECK(left == std::vector<uint64_t>{5});
   CHECK(successor.get(1) == PageState::written && successor.get(0) == PageState::unset);
   CHECK(successor.get(5) == PageState::written);
   PageMap other;
-  CHECK(other.open(shape.size / kPage + 1, file, false) != 0);
+  CHECK(other.open(shape.size / kPage + 1, file, false, none) != 0);
   unlink(file.c_str());
   std::printf("page map file\n");
 }

@@ -1,7 +1,14 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import { type ControlSocket, formatSize, type MetricsEndpoint } from '@rdmakit/swap-server'
+import {
+  type ControlSocket,
+  EXIT,
+  ExitError,
+  formatSize,
+  type MetricsEndpoint,
+  notifyReady,
+} from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
@@ -56,8 +63,9 @@ export function deviceIndex(device: string): number {
 /** Everything that can be known to be wrong before a server is bothered. */
 async function checkKernel(device: string | undefined): Promise<void> {
   if (process.geteuid?.() !== 0)
-    throw new Error(
+    throw new ExitError(
       'attach must be run as root: it makes a block device; for an export without root use "nbd-client serve"',
+      EXIT.forbidden,
     )
   if (!existsSync('/sys/module/nbd')) {
     try {
@@ -66,15 +74,17 @@ async function checkKernel(device: string | undefined): Promise<void> {
       // Said below: what counts is whether the module is there.
     }
     if (!existsSync('/sys/module/nbd'))
-      throw new Error(
+      throw new ExitError(
         'the kernel has no nbd module and "modprobe nbd" did not bring it; install it, or use "nbd-client serve"',
+        EXIT.system,
       )
   }
   if (device === undefined) return
   const name = `nbd${deviceIndex(device)}`
   if (existsSync(`/sys/block/${name}/pid`))
-    throw new Error(
+    throw new ExitError(
       `/dev/${name} is busy: it is attached already; choose another --device, or "nbd-client detach /dev/${name}"`,
+      EXIT.taken,
     )
 }
 
@@ -242,12 +252,14 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException
     if (code === 'EBUSY')
-      throw new Error(
+      throw new ExitError(
         `${options.device ?? 'the device'} is busy: it is attached already; choose another --device`,
+        EXIT.taken,
       )
     if (code === 'ENODEV' || code === 'EINVAL')
-      throw new Error(
+      throw new ExitError(
         `the kernel has no ${options.device ?? 'free NBD device'}; load nbd with more devices ("modprobe nbd nbds_max=16")`,
+        EXIT.system,
       )
     throw failure
   } finally {
@@ -277,6 +289,7 @@ async function holdDevice(
       ),
     )
     process.stdout.write(`attached ${device}\n`)
+    await notifyReady(`attached ${device}`, say)
     const status = await untilStopped(volume, options.signal)
     if (isSwap(device)) await giveSwapBack(volume, device)
     return status

@@ -1,5 +1,14 @@
 #!/usr/bin/env node
-import { parseAddress, parseSize, parseSizeInUnits, readKeyFile } from '@rdmakit/swap-server'
+import {
+  EXIT,
+  ExitError,
+  exitStatusOf,
+  parseAddress,
+  parseSize,
+  parseSizeInUnits,
+  readKeyFile,
+  withExitStatus,
+} from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
 import type { BackupOptions } from './backup.js'
@@ -138,11 +147,11 @@ function tlsOf(flags: TlsFlags): TlsOptions | undefined {
 function stopSignal(): AbortSignal {
   const stop = new AbortController()
   for (const name of ['SIGTERM', 'SIGINT'] as const)
-    process.on(name, () => stop.abort(new Error(`ended by ${name}`)))
+    process.on(name, () => stop.abort(new ExitError(`ended by ${name}`, EXIT.ok)))
   return stop.signal
 }
 
-const program = new Command('nbd-client').description(
+const program = withExitStatus(new Command('nbd-client')).description(
   "Other machines' memory as a Linux block device, for swap, or as an NBD export.",
 )
 
@@ -327,6 +336,6 @@ program.parseAsync().then(
   () => process.exit(),
   (failure: Error) => {
     process.stderr.write(`nbd-client: ${failure.message}\n`)
-    process.exit(1)
+    process.exit(exitStatusOf(failure))
   },
 )

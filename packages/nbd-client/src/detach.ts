@@ -1,4 +1,5 @@
 import { existsSync } from 'node:fs'
+import { EXIT, ExitError } from '@rdmakit/swap-server'
 import { deviceIndex } from './attach.js'
 import { kernelDevice } from './kernel.js'
 import { runningClients } from './runtime.js'
@@ -11,7 +12,7 @@ const POLL_MS = 50
 export async function detach(device: string, timeoutSeconds: number): Promise<void> {
   const index = deviceIndex(device)
   const path = `/dev/nbd${index}`
-  if (process.geteuid?.() !== 0) throw new Error('detach must be run as root')
+  if (process.geteuid?.() !== 0) throw new ExitError('detach must be run as root', EXIT.forbidden)
   const attached = `/sys/block/nbd${index}/pid`
   if (!existsSync(attached)) throw new Error(`${path} is not attached; "nbd-client status" lists what is`)
   const owner = (await runningClients()).find(({ status }) => status.target === path)

@@ -1,4 +1,4 @@
-import type { ControlSocket, MetricsEndpoint } from '@rdmakit/swap-server'
+import { type ControlSocket, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
 import type { BackupOptions } from './backup.js'
 import type { ExportOptions, TlsOptions } from './engine.js'
 import { serveMetrics } from './metrics.js'
@@ -94,6 +94,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     )
     metrics = await serveMetrics(volume, options.metrics)
     process.stdout.write(`ready ${uri}\n`)
+    await notifyReady(`serves ${uri}`, say)
     return await stopped
   } finally {
     control?.close()

@@ -11,8 +11,7 @@ import {
   writeSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import type { SessionIdentity } from '@rdmakit/swap-server'
-import { UsageError } from '@rdmakit/verbs'
+import { ConfigurationError, EXIT, ExitError, type SessionIdentity } from '@rdmakit/swap-server'
 import { lockFile } from './kernel.js'
 
 /** Version of volume.json. */
@@ -60,20 +59,23 @@ export class StateFolder {
 
   /**
    * Makes the folder if it is missing, and locks it.
-   * @throws UsageError: another process has it, or others may look into it
+   * @throws ExitError: another process has it; ConfigurationError: others may look into it
    */
   static open(path: string): StateFolder {
     mkdirSync(path, { recursive: true, mode: 0o700 })
     const { mode, uid } = statSync(path)
     if ((mode & 0o077) !== 0 || uid !== process.geteuid?.())
-      throw new UsageError(
+      throw new ConfigurationError(
         `--state ${path} holds what opens the volume, and must be yours with mode 0700; run chmod 700 ${path}`,
       )
     try {
       return new StateFolder(path, lockFile(join(path, 'lock')))
     } catch (failure) {
       if ((failure as NodeJS.ErrnoException).code !== 'EBUSY') throw failure
-      throw new UsageError(`--state ${path} is in use by another nbd-client; give each volume its own folder`)
+      throw new ExitError(
+        `--state ${path} is in use by another nbd-client; give each volume its own folder`,
+        EXIT.taken,
+      )
     }
   }
 
@@ -89,7 +91,7 @@ export class StateFolder {
     return join(this.path, 'slabs.map')
   }
 
-  /** @returns undefined when nothing is kept @throws Error that says what is wrong with volume.json */
+  /** @returns undefined when nothing is kept @throws ConfigurationError that says what is wrong with volume.json */
   read(): KeptVolume | undefined {
     let text: string
     try {
@@ -101,7 +103,7 @@ export class StateFolder {
     try {
       return parseVolume(text)
     } catch (failure) {
-      throw new Error(
+      throw new ConfigurationError(
         `${this.#volume} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
       )
     }

@@ -1,6 +1,7 @@
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { promisify } from 'node:util'
+import { EXIT, ExitError } from '@rdmakit/swap-server'
 
 const run = promisify(execFile)
 
@@ -10,7 +11,10 @@ async function tool(command: string, args: string[], timeout: number): Promise<v
   } catch (failure) {
     const { code, stderr, message } = failure as { code?: string | number; stderr?: string; message: string }
     if (code === 'ENOENT')
-      throw new Error(`${command} is missing; install util-linux (Debian: apt install util-linux mount)`)
+      throw new ExitError(
+        `${command} is missing; install util-linux (Debian: apt install util-linux mount)`,
+        EXIT.system,
+      )
     throw new Error(`${command} ${args.join(' ')} failed: ${(stderr ?? message).trim().split('\n').at(-1)}`)
   }
 }

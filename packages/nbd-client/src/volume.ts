@@ -130,8 +130,8 @@ export class Volume {
 
   /**
    * Opens sessions, places every slab and makes the lanes: a page write never waits for JavaScript.
-   * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together, or
-   *   hold too little; SwapServerError: a server refused
+   * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together;
+   *   SwapServerError: a server refused, or ENOSPC: they hold too little
    */
   static async open(options: VolumeOptions): Promise<Volume> {
     const progress = options.progress ?? (() => {})
@@ -477,7 +477,8 @@ function checkRoom(servers: readonly VolumeServer[], options: VolumeOptions, sla
   if (fits(room, needed, replicas)) return
   const free = room.reduce((sum, each) => sum + each, 0)
   const copies = replicas === 1 ? '' : ` in each of ${replicas} replicas on different servers`
-  throw new UsageError(
+  throw new SwapServerError(
+    'ENOSPC',
     `server too small: ${servers.map(({ session }) => session.uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, start the server with more --memory, or add a --server`,
   )
 }

@@ -9,6 +9,7 @@ import { auditLog, Operation } from './operation.js'
 import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
+import { notifyReady } from './service-manager.js'
 import { formatSize, parseSize } from './size.js'
 import { printServerStatus } from './status.js'
 import { Tenants } from './tenants.js'
@@ -143,7 +144,9 @@ async function run(options: Options): Promise<void> {
     await server.close()
     throw failure
   }
-  log.info({ memory: formatSize(server.store.total * server.store.slabSize), epoch: server.epoch }, 'ready')
+  const memory = formatSize(server.store.total * server.store.slabSize)
+  log.info({ memory, epoch: server.epoch }, 'ready')
+  await notifyReady(`lends ${memory} at ${listeners.join(', ')}`, (reason) => log.error(reason))
 }
 
 program

@@ -8,6 +8,7 @@ import {
   type QueuePairOptions,
 } from '@rdmakit/verbs'
 import { Proving } from './authentication.js'
+import type { ControlConnection } from './control-connection.js'
 import {
   control,
   dataConnectionData,
@@ -96,7 +97,7 @@ export class SwapServerSession {
   readonly linger: number
   /** settles once with the reason why the session ended; never rejects */
   readonly lost: Promise<string>
-  readonly #control: RingConnection
+  readonly #control: ControlConnection
   readonly #session: number
   readonly #token: Uint8Array
   readonly #lost = deferred<string>()
@@ -111,7 +112,7 @@ export class SwapServerSession {
   /** slabs that the server wants back: what is given back there cannot be had again */
   readonly #wanted = new Set<number>()
 
-  private constructor(uri: string, connection: RingConnection, hello: control.HelloReply.$Properties) {
+  private constructor(uri: string, connection: ControlConnection, hello: control.HelloReply.$Properties) {
     this.uri = uri
     this.#control = connection
     this.epoch = hello.epoch ?? ''
@@ -176,6 +177,16 @@ export class SwapServerSession {
       uri,
       options.signal === undefined ? {} : { signal: options.signal },
     )
+    return SwapServerSession.over(uri, connection, identity, options)
+  }
+
+  /** @internal a session over a connection to a server at `uri`; the connection ends with it, or without it */
+  static async over(
+    uri: string,
+    connection: ControlConnection,
+    identity: SessionIdentity | undefined,
+    options: SessionOptions,
+  ): Promise<SwapServerSession> {
     try {
       const hello = await greet(connection, identity, options)
       if (identity !== undefined && (hello.resumed !== true || hello.epoch !== identity.epoch))
@@ -368,7 +379,7 @@ export class SwapServerSession {
  * @throws SwapServerError EACCES: one of the two ends does not have the other's key
  */
 async function greet(
-  connection: RingConnection,
+  connection: ControlConnection,
   identity: SessionIdentity | undefined,
   { client, linger = 0, tenant = '', key }: SessionOptions,
 ): Promise<control.HelloReply.$Properties> {
@@ -397,7 +408,7 @@ async function greet(
 }
 
 async function ask(
-  connection: RingConnection,
+  connection: ControlConnection,
   request: control.Request.$Properties,
   timeout: number,
 ): Promise<control.Response> {

@@ -2,8 +2,8 @@ import type { Command } from 'commander'
 import { ConfigurationError } from './secret-file.js'
 
 /**
- * How swap-server ends, after sysexits.h, so that a service manager knows what a new start may mend: the README
- * has the table.
+ * How swap-server and nbd-client end, after sysexits.h, so that a service manager knows what a new start may mend: their
+ * READMEs have the tables.
  */
 export const EXIT = {
   ok: 0,
@@ -28,10 +28,12 @@ const BY_CODE: Readonly<Record<string, number>> = {
   ECONNRESET: EXIT.unavailable,
   ETIMEDOUT: EXIT.unavailable,
   EHOSTUNREACH: EXIT.unavailable,
+  ENOTFOUND: EXIT.unavailable,
   ENETUNREACH: EXIT.unavailable,
   ENOSPC: EXIT.unavailable,
   EUSERS: EXIT.unavailable,
   ENODEV: EXIT.system,
+  EADDRNOTAVAIL: EXIT.system,
   ENOMEM: EXIT.system,
   EMFILE: EXIT.system,
   EBUSY: EXIT.taken,
@@ -40,6 +42,8 @@ const BY_CODE: Readonly<Record<string, number>> = {
   EPERM: EXIT.forbidden,
   EACCES: EXIT.forbidden,
   EINVAL: EXIT.usage,
+  // of TLS: what is in the files, or not
+  ENOKEY: EXIT.configuration,
 }
 
 /** A failure that knows how the program should end for it. */

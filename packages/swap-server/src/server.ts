@@ -4,6 +4,7 @@ import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
 import { type Actor, type AuditEvent, AuditLog } from './audit.js'
 import { Bandwidth } from './bandwidth.js'
+import type { ControlConnection } from './control-connection.js'
 import { Doorstep } from './doorstep.js'
 import { Lending, type LendingOptions } from './lending.js'
 import { sessionNamed } from './lingering.js'
@@ -205,6 +206,14 @@ export class SwapServer {
     for (const session of [...this.#sessions]) session.close('the server ends')
   }
 
+  /** @internal a control connection, from whoever is at its other end */
+  admit(connection: ControlConnection): void {
+    const session = new Session(this, connection)
+    this.#doorstep.enter(session)
+    // It may have begun to end while this one was being accepted.
+    if (this.#closed) session.close('the server ends')
+  }
+
   async #onRequest(request: ConnectionRequest): Promise<void> {
     const token = dataConnectionToken(request.privateData)
     if (token !== undefined) return this.#onData(request, token)
@@ -212,12 +221,7 @@ export class SwapServer {
     if (this.#opening >= MAX_GREETINGS) return request.id.reject()
     this.#opening++
     try {
-      const context = request.id.context
-      const connection = await acceptRing(request)
-      const session = new Session(this, connection, context)
-      this.#doorstep.enter(session)
-      // It may have begun to end while this one was being accepted.
-      if (this.#closed) session.close('the server ends')
+      this.admit(await acceptRing(request))
     } catch (failure) {
       this.log.warn({ err: failure }, 'a session could not be opened')
       throw failure

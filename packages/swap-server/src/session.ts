@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto'
-import type { RingConnection } from '@rdmakit/ring-transport'
 import type {
   CompletionQueue,
   ConnectionId,
@@ -11,6 +10,7 @@ import type { Logger } from 'pino'
 import type { Actor, AuditEvent } from './audit.js'
 import { type Admission, Greeting } from './authentication.js'
 import type { Bandwidth } from './bandwidth.js'
+import type { ControlConnection } from './control-connection.js'
 import type { Lending } from './lending.js'
 import { drawSessionId, Linger } from './lingering.js'
 import {
@@ -73,7 +73,7 @@ export class Session implements SlabOwner {
   readonly #greeting: Greeting
   readonly #opened = Date.now()
   /** undefined while the session lingers, and after it was handed to the session that it resumed */
-  #control: RingConnection | undefined
+  #control: ControlConnection | undefined
   /** kept, for the connection that told it may be closed when it is asked for */
   #peer = ''
   #completionQueue: CompletionQueue | undefined
@@ -84,10 +84,10 @@ export class Session implements SlabOwner {
   /** whom it says to be, until it has shown it */
   #claims: Actor | undefined
 
-  constructor(host: SessionHost, connection: RingConnection, context: Context) {
+  constructor(host: SessionHost, connection: ControlConnection) {
     this.#host = host
-    this.context = context
-    this.#protectionDomain = context.allocateProtectionDomain()
+    this.context = connection.context
+    this.#protectionDomain = this.context.allocateProtectionDomain()
     this.#greeting = new Greeting(host.tenants)
     this.#serve(connection)
   }
@@ -196,7 +196,7 @@ export class Session implements SlabOwner {
    * Goes on with another control connection. What the old one's client had posted has landed when this
    * returns, or never will: its queue pairs are destroyed.
    */
-  resume(connection: RingConnection, admission: Admission): control.HelloReply.$Properties {
+  resume(connection: ControlConnection, admission: Admission): control.HelloReply.$Properties {
     this.#linger.stop()
     const old = this.#control
     this.#serve(connection)
@@ -230,7 +230,7 @@ export class Session implements SlabOwner {
       this.#host.record(this.actor, { event: 'session-ended', reason, slabs: slabs.length })
   }
 
-  #serve(connection: RingConnection): void {
+  #serve(connection: ControlConnection): void {
     this.#control = connection
     this.#peer = connection.peerUri
     this.#lastHeard = Date.now()
@@ -369,9 +369,13 @@ export class Session implements SlabOwner {
     if (count < 1 || count > MAX_SLABS_PER_REQUEST)
       throw new Refusal('EINVAL', `allocate takes 1 to ${MAX_SLABS_PER_REQUEST} slabs, not ${count}`)
     const { lending, store } = this.#host
-    const slabs = await lending.lend(this.#borrower, count, () =>
-      store.allocate(this.#protectionDomain, count),
-    )
+    let slabs: Slab[]
+    try {
+      slabs = await lending.lend(this.#borrower, count, () => store.allocate(this.#protectionDomain, count))
+    } catch (failure) {
+      // Its protection domain is closed then, which is no failure of the server's.
+      throw this.#closed ? new Refusal('ECANCELED', 'the session has ended') : failure
+    }
     if (this.#closed) {
       // The client left while its memory was being pinned.
       this.#release(slabs)

@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto'
 import type { QueuePair } from '@rdmakit/verbs'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
-import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession } from '../src/index.js'
+import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
+import { OperatorFile } from './tenants-fixture.js'
 
 const MIB = 2 ** 20
 const LINGER = { linger: 60_000 }
@@ -211,5 +212,54 @@ describe('who cannot resume a session', () => {
     } finally {
       await strict.close()
     }
+  })
+})
+
+describe('a session that lingers, of a tenant with a key,', () => {
+  const key = (id: string) => ({ id, secret: randomBytes(32) })
+  const prod = { tenant: 'prod', key: key('one') }
+  const test = { tenant: 'test', key: key('two') }
+  const listed = ({ tenant, key: { id, secret } }: typeof prod) => ({
+    name: tenant,
+    keys: [{ id, secret: secret.toString('base64') }],
+  })
+  let left: SwapServerSession
+
+  beforeEach(async () => {
+    await server.close()
+    using file = new OperatorFile({ tenants: [listed(prod), listed(test)] })
+    server = new SwapServer({ memory: 8 * MIB, slabSize: MIB, tenants: Tenants.load(file.path) })
+    uri = await server.listen(ADDRESSES.iwarp())
+    left = await session({ ...LINGER, ...prod })
+    await left.allocate(2)
+    await left.leave()
+    await eventually(() => server.lingeringSessions === 1)
+  })
+
+  it('is resumed by who proves to have the key', async () => {
+    const again = await resume(left, { ...LINGER, ...prod })
+    expect((await again.list()).length).toBe(2)
+    expect(server.lingeringSessions).toBe(0)
+  })
+
+  it('is not there for another tenant, and stays for its own', async () => {
+    await expect(resume(left, { ...LINGER, ...test })).rejects.toMatchObject({ code: 'ENOENT' })
+    expect(server.lingeringSessions).toBe(1)
+    expect((await (await resume(left, { ...LINGER, ...prod })).list()).length).toBe(2)
+  })
+
+  it('is not resumed with a wrong key or none, and stays for its own', async () => {
+    const wrong = { ...prod, key: { ...prod.key, secret: randomBytes(32) } }
+    for (const options of [LINGER, { ...LINGER, ...wrong }])
+      await expect(resume(left, options)).rejects.toMatchObject({ code: 'EACCES' })
+    expect(server.lingeringSessions).toBe(1)
+    expect((await (await resume(left, { ...LINGER, ...prod })).list()).length).toBe(2)
+  })
+
+  it('says in the status that it lingers, and uses no bandwidth', () => {
+    expect(server.query('operator').sessionList).toEqual([
+      expect.objectContaining({ tenant: 'prod', lingering: true, slabs: 2 }),
+    ])
+    expect(server.bandwidth.useOf('prod')).toEqual({ bytes: 0, operations: 0 })
   })
 })

@@ -34,7 +34,7 @@ describe('nbd-client attach', () => {
 
   test('refuses a device that is busy, in one line that says what to do', async () => {
     const { status, stderr } = await shell.exec(attach)
-    expect(status).toBe(1)
+    expect(status).toBe(73)
     expect(stderr.trimEnd()).toMatch(/^nbd-client: \/dev\/nbd1 is busy: .*detach \/dev\/nbd1"$/)
   })
 

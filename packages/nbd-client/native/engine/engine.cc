@@ -45,7 +45,7 @@ Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, 
     offer.tls = options.tls.mode;
     credentials = TlsCredentials::load(options.tls, why);
     if (credentials == nullptr) {
-      error = EINVAL;
+      error = ENOKEY;
       return nullptr;
     }
   }

@@ -19,8 +19,7 @@
 //     all of it, and settle() comes after that write's completion (and fence, see RdmaQueue). So no reader
 //     ever sees stale remote bytes.
 //  2. Every WRITE claims its pages, so that all replicas get overlapping WRITEs in one order, a replica can
-//  be
-//     filled while WRITEs go on, and what is known of a page (its checksum) belongs to one WRITE.
+//     be filled while WRITEs go on, and what is known of a page (its checksum) belongs to one WRITE.
 //  3. Only the claimant leaves `claimed`. Whoever else meets it waits: a second writer, full page or not, for
 //     its bytes could otherwise be buried on one replica and not on the other; WRITE_ZEROES and TRIM, for the
 //     claimant may be the refill, which knows nothing of them; a reader, for half of the bytes may be new.

@@ -33,7 +33,8 @@ int SlabMap::open(uint32_t slabs, const std::string& file) {
     return 0;
   }
   bool fresh = false;
-  if (const int error = file_.open(file, kPage + slabs * sizeof(SlabRecord), false, fresh); error != 0) return error;
+  if (const int error = file_.open(file, kPage + slabs * sizeof(SlabRecord), false, fresh); error != 0)
+    return error;
   auto* header = static_cast<FileHeader*>(file_.memory());
   records_ = reinterpret_cast<SlabRecord*>(static_cast<uint8_t*>(file_.memory()) + kPage);
   failed_ = header->failed;

@@ -1,0 +1,15 @@
+import type { Context } from '@rdmakit/verbs'
+
+/** What carries the control messages, as far as both ends of a session use it. A RingConnection does. */
+export interface ControlConnection {
+  /** the device that it runs on */
+  readonly context: Context
+  readonly peerUri: string
+  /** settles when it has ended, with the reason if there is one; never rejects */
+  readonly closed: Promise<Error | undefined>
+  /** Who answers the peer's requests. */
+  handle(answer: (request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>): void
+  /** Asks the peer. @param options.timeout in milliseconds */
+  request(bytes: Uint8Array, options: { readonly timeout: number }): Promise<Uint8Array>
+  close(): Promise<void>
+}

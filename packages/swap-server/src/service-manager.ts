@@ -1,0 +1,21 @@
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+
+/** Above the 5 s that systemd-notify waits for the manager to have read it. */
+const TIMEOUT_MS = 10_000
+
+/**
+ * Tells the service manager that started this process, if there is one that wants to know, that it is ready
+ * (sd_notify(3), Type=notify). Node.js has no datagram sockets of the Unix family, so systemd's own tool says it for
+ * this process: the unit needs NotifyAccess=all.
+ * @param status one line for "systemctl status"
+ * @param failed gets why it was not told, on which the manager will end this process when its patience does
+ */
+export async function notifyReady(status: string, failed: (reason: string) => void): Promise<void> {
+  if (!process.env.NOTIFY_SOCKET) return
+  try {
+    await promisify(execFile)('systemd-notify', ['READY=1', `STATUS=${status}`], { timeout: TIMEOUT_MS })
+  } catch (failure) {
+    failed(`systemd-notify: ${(failure as Error).message.trim()}`)
+  }
+}

@@ -1,0 +1,193 @@
+// The units and files of examples/two-hosts: systemd accepts them, and the programs the command lines in them.
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
+import { chmodSync, copyFileSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, it } from 'vitest'
+import { top } from '../lab/paths.js'
+import { NBD_CLIENT, Program, run, SWAP_SERVER, temporaryFolder } from './processes.js'
+
+const EXAMPLE = join(top, 'examples/two-hosts')
+const UNITS = { lend: 'rdmakit-swap-server', swap0: 'rdmakit-nbd' } as const
+type Instance = keyof typeof UNITS
+
+const readUnit = (instance: Instance) =>
+  readFileSync(join(EXAMPLE, 'systemd', `${UNITS[instance]}@.service`), 'utf8')
+
+/** The values of a setting, `%i` and continued lines resolved. */
+function settings(instance: Instance, name: string): string[] {
+  const lines = readUnit(instance)
+    .replaceAll(/\\\n\s*/g, '')
+    .replaceAll('%i', instance)
+    .split('\n')
+  return lines.filter((line) => line.startsWith(`${name}=`)).map((line) => line.slice(name.length + 1))
+}
+
+/** `A=b` and `A="b c"`, as EnvironmentFile= reads them. */
+function environment(path: string): Map<string, string> {
+  const lines = readFileSync(path, 'utf8').split('\n')
+  return new Map(
+    lines
+      .filter((line) => /^\w+=/.test(line))
+      .map((line) => [line.split('=', 1)[0] as string, line.replace(/^\w+="?|"$/g, '')]),
+  )
+}
+
+/** The words of ExecStart=: `$A` alone is split at spaces, `${A}` stays one word (systemd.service(5)). */
+function commandLine(instance: Instance, folder: string): string[] {
+  const values = environment(join(EXAMPLE, instance === 'lend' ? 'lender' : 'borrower', `${instance}.env`))
+  const value = (name: string) => {
+    const found = values.get(name)
+    if (found === undefined) throw new Error(`${instance}.env has no ${name}`)
+    return found
+  }
+  const [program, ...words] = (settings(instance, 'ExecStart')[0] ?? '').split(' ')
+  expect(program).toBe(`/usr/local/bin/${instance === 'lend' ? 'swap-server' : 'nbd-client'}`)
+  return words
+    .flatMap((word) =>
+      /^\$\w+$/.test(word)
+        ? value(word.slice(1)).split(' ')
+        : [word.replaceAll(/\$\{(\w+)\}/g, (_, name) => value(name))],
+    )
+    .map((word) =>
+      word
+        .replace(/^\/(etc|var\/log|run)\/rdmakit/, folder)
+        .replaceAll('rdma://10.0.0.1:7471', `shm://${folder}/rdma`)
+        .replaceAll('iwarp://10.0.0.1:7472', `shm://${folder}/iwarp`)
+        .replace(/^10\.0\.0\.\d:\d+$/, '127.0.0.1:0'),
+    )
+}
+
+/** A folder with the example's files, as safe as its README makes them. */
+function exampleFolder() {
+  const folder = temporaryFolder()
+  for (const file of ['lender/lend.tenants.json', 'borrower/swap0.key']) {
+    const path = join(folder.path, file.split('/')[1] as string)
+    copyFileSync(join(EXAMPLE, file), path)
+    chmodSync(path, 0o600)
+  }
+  return folder
+}
+
+/** A service manager's end of sd_notify(3). */
+async function notifySocket(folder: string, name: string) {
+  const path = join(folder, `${name}.notify`)
+  // systemd-notify sends a second message, with a descriptor, and waits until that is closed.
+  const program = `import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+s.bind(sys.argv[1])
+print("bound", flush=True)
+print(s.recv(4096).decode(), flush=True)
+s.recv(4096)`
+  const listener = spawn('python3', ['-c', program, path], { stdio: ['ignore', 'pipe', 'inherit'] })
+  let text = ''
+  listener.stdout.setEncoding('utf8').on('data', (piece: string) => {
+    text += piece
+  })
+  await once(listener.stdout, 'data')
+  return {
+    path,
+    received: async () => {
+      if (listener.exitCode === null) await once(listener, 'exit', { signal: AbortSignal.timeout(15_000) })
+      return text.split('\n').slice(1, -1)
+    },
+    [Symbol.dispose]: () => void listener.kill('SIGKILL'),
+  }
+}
+
+it('systemd has nothing to say about the units', () => {
+  using folder = temporaryFolder()
+  const bin = join(folder.path, 'bin')
+  mkdirSync(bin)
+  for (const name of ['swap-server', 'nbd-client']) symlinkSync('/bin/true', join(bin, name))
+  const units = (Object.keys(UNITS) as Instance[]).map((instance) => {
+    const unit = join(folder.path, `${UNITS[instance]}@${instance}.service`)
+    writeFileSync(unit, readUnit(instance).replaceAll('/usr/local/bin', bin))
+    return unit
+  })
+  expect(run('systemd-analyze', ['verify', ...units])).toEqual({ status: 0, stdout: '', stderr: '' })
+})
+
+/** The same volume without a device of the kernel's, and small. */
+function served(words: readonly string[], folder: string): string[] {
+  const withValue = ['--state', '--device', '--swap-priority']
+  const kept = words.filter(
+    (word, at) => ![...withValue, '--swap'].includes(word) && !withValue.includes(words[at - 1] ?? ''),
+  )
+  expect(kept.length).toBeLessThan(words.length)
+  kept[kept.indexOf('--size') + 1] = '64M'
+  return ['serve', ...kept.slice(1), '--unix', join(folder, 'nbd.sock')]
+}
+
+it('lender and borrower start as in the example, say so to systemd, and agree on the key', async () => {
+  using folder = exampleFolder()
+  using manager = await notifySocket(folder.path, 'lender')
+  await using server = new Program(SWAP_SERVER, commandLine('lend', folder.path), {
+    RDMAKIT_RUN: folder.path,
+    NOTIFY_SOCKET: manager.path,
+  })
+  expect(await manager.received()).toEqual([
+    'READY=1',
+    `STATUS=lends 16 GiB at shm://${folder.path}/rdma, shm://${folder.path}/iwarp`,
+  ])
+  expect(server.stdout).toMatch(/^listening .*\/iwarp$/m)
+
+  const attach = commandLine('swap0', folder.path)
+  const help = run(process.execPath, [NBD_CLIENT, 'attach', '--help']).stdout
+  for (const option of attach.filter((word) => word.startsWith('--')))
+    expect(help).toMatch(new RegExp(`^  ${option} `, 'm'))
+  using clientManager = await notifySocket(folder.path, 'borrower')
+  await using client = new Program(NBD_CLIENT, served(attach, folder.path), {
+    RDMAKIT_RUN: folder.path,
+    NOTIFY_SOCKET: clientManager.path,
+  })
+  const socket = encodeURI(join(folder.path, 'nbd.sock'))
+  expect(await clientManager.received()).toEqual(['READY=1', `STATUS=serves nbd+unix:///?socket=${socket}`])
+  expect(await client.stop()).toMatchObject({ status: 0, signal: null })
+  expect(await server.stop()).toMatchObject({ status: 0, signal: null })
+})
+
+it('a service manager that cannot be told is a line in the log, and no end', async () => {
+  using folder = temporaryFolder()
+  await using server = new Program(
+    SWAP_SERVER,
+    ['--listen', `shm://${folder.path}/s`, '--memory', '8M', '--slab-size', '1M'],
+    { RDMAKIT_RUN: folder.path, NOTIFY_SOCKET: join(folder.path, 'nobody') },
+  )
+  await server.prints(/^listening /m)
+  const deadline = Date.now() + 15_000
+  while (!server.stderr.includes('systemd-notify: ')) {
+    if (Date.now() > deadline) throw new Error(`nothing was said\n${server.stderr}`)
+    await new Promise((resolve) => setTimeout(resolve, 20))
+  }
+  expect(await server.stop()).toMatchObject({ status: 0, signal: null })
+})
+
+it.each([
+  ['restart', 'SIGKILL'],
+  ['stop', 'SIGTERM'],
+] as const)('of a borrower, systemctl %s means %s', async (job, signal) => {
+  using folder = temporaryFolder()
+  // What systemctl list-jobs says while systemd does it.
+  const systemctl = join(folder.path, 'systemctl')
+  writeFileSync(
+    systemctl,
+    `#!/bin/sh\n[ "$*" = "list-jobs --no-legend rdmakit-nbd@swap0.service" ] && echo "17 $3 ${job} running"\n`,
+    { mode: 0o700 },
+  )
+  const [, script] = /^\/bin\/sh -c '(.*)'$/.exec(settings('swap0', 'ExecStop')[0] ?? '') ?? []
+  const main = spawn('sleep', ['60'])
+  try {
+    const stop = spawnSync(
+      '/bin/sh',
+      ['-c', (script as string).replaceAll('%n', 'rdmakit-nbd@swap0.service').replaceAll('$$', '$')],
+      { env: { PATH: `${folder.path}:${process.env.PATH}`, MAINPID: String(main.pid) }, encoding: 'utf8' },
+    )
+    expect(stop).toMatchObject({ status: 0, stderr: '' })
+    main.kill('SIGTERM') // KillMode=mixed, once ExecStop is over
+    const [, ended] = await once(main, 'exit')
+    expect(ended).toBe(signal)
+  } finally {
+    main.kill('SIGKILL')
+  }
+})

@@ -1,0 +1,164 @@
+import { join } from 'node:path'
+import type { LabParts } from './lab-parts.js'
+import { ensureAllocationCounter } from './native.js'
+import { GuestPair } from './pair.js'
+import { guestScripts } from './paths.js'
+import { RemoteSwap, rdmakitSwap } from './remote-swap.js'
+import type { Shell } from './shell.js'
+
+export interface MemoryStorm {
+  /** of memory, in the middle of all samples: 0 to 1 */
+  used: number
+  pagesIn: number
+  pagesOut: number
+  /** pages that stress-ng found wrong: lines of its report */
+  verifyErrors: number
+  /** what stress-ng did: its own unit of work */
+  operations: number
+  oomKills: number
+  /** longest time without a page going in or out, and longest gap between two samples: seconds */
+  longestStall: number
+  longestSilence: number
+  /** tasks that the kernel says hung for 30 s */
+  hungTasks: number
+  /** of the page path's threads while it lasted, and of the rest of the process */
+  laneAllocations: number
+  otherAllocations: number
+  /** of the page path's threads: how many of each */
+  laneSystemCalls: Record<string, number>
+}
+
+const counts = '/run/allocations'
+const hungAfterSeconds = 30
+
+/**
+ * Two guests: the client's whole memory is written over, 1.2 times, by four processes that verify it, and
+ * swaps to the server's memory. Throws when the swap does not end in good order.
+ */
+export async function memoryStorm(
+  parts: LabParts,
+  seconds: number,
+  print: (line: string) => void = () => {},
+): Promise<MemoryStorm> {
+  const counter = await ensureAllocationCounter()
+  await using pair = await GuestPair.boot(parts, {
+    server: { memoryMiB: 1536 },
+    client: { memoryMiB: 1024 },
+  })
+  const { server, client } = pair
+  await client.run(['sh', join(guestScripts, 'nbd.sh')])
+  await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
+  const swap = await RemoteSwap.attach(
+    server,
+    client,
+    rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M'),
+    { LD_PRELOAD: counter, RDMAKIT_ALLOCATIONS: counts },
+  )
+  print(`remote swap is on; the storm lasts ${seconds} s`)
+  const threads = await laneThreads(client)
+  const before = await allocations(client)
+  if (before.lanes === 0) throw new Error('the allocation counter does not count')
+  await client.run(['sh', join(guestScripts, 'count-syscalls.sh'), 'start', ...threads])
+  // An operation of stress-ng is not broken off when its time is up, and each of its pages swaps.
+  const storm = await client.exec(['sh', join(guestScripts, 'storm.sh'), String(seconds)], {
+    deadlineMs: 1000 * (2 * seconds + 120),
+  })
+  const systemCalls = await client.run(['sh', join(guestScripts, 'count-syscalls.sh'), 'stop'])
+  const after = await allocations(client)
+  const kernel = await client.run('dmesg; grep oom_kill /proc/vmstat')
+  await swap.detach()
+  const output = storm.stdout + storm.stderr
+  if (storm.status !== 0 && storm.status !== 2)
+    throw new Error(`stress-ng ended with ${storm.status}:\n${output.slice(-2000)}`)
+  return {
+    ...summary(samplesOf(output)),
+    verifyErrors: storm.status === 0 ? 0 : Math.max(1, output.match(/stress-ng: fail: /g)?.length ?? 0),
+    operations: Number(/\] vm +(\d+)/.exec(output)?.[1]),
+    oomKills: Number(/^oom_kill (\d+)$/m.exec(kernel)?.[1]),
+    hungTasks: kernel.match(/blocked for more than/g)?.length ?? 0,
+    laneAllocations: after.lanes - before.lanes,
+    otherAllocations: after.others - before.others,
+    laneSystemCalls: Object.fromEntries(
+      [...systemCalls.matchAll(/^(\S+) (\d+)$/gm)].map(([, name, count]) => [name, Number(count)]),
+    ),
+  }
+}
+
+/** What a storm showed that must not be; empty when all is well. */
+export function faultsOf(storm: MemoryStorm): string[] {
+  // The work of a lane: requests from the kernel's socket and answers to it; of rxe a write for a doorbell, an
+  // ioctl to arm a completion queue, a read for its event; and the wait for either.
+  const work = new Set(['epoll_wait', 'recvfrom', 'recvmsg', 'sendmsg', 'write', 'read', 'ioctl'])
+  const other = Object.keys(storm.laneSystemCalls).filter((name) => !work.has(name))
+  const faults: [boolean, string][] = [
+    [storm.verifyErrors > 0, `${storm.verifyErrors} verify errors`],
+    [storm.oomKills > 0, `${storm.oomKills} processes killed for lack of memory`],
+    [storm.hungTasks > 0, `${storm.hungTasks} tasks hung for ${hungAfterSeconds} s`],
+    [storm.laneAllocations > 0, `the page path allocated ${storm.laneAllocations} times`],
+    [other.length > 0, `the page path called ${other.join(', ')}`],
+    [storm.used < 0.95, `only ${(100 * storm.used).toFixed(1)} % of the memory were in use`],
+    [Object.keys(storm.laneSystemCalls).length === 0, 'no system call of the page path was counted'],
+    [!(storm.operations > 0), 'stress-ng did no work'],
+  ]
+  return faults.flatMap(([wrong, what]) => (wrong ? [what] : []))
+}
+
+/** The command: prints what it saw; 0 when all is well. */
+export async function memoryStormCommand(
+  parts: LabParts,
+  seconds: number,
+  say: (line: string) => void,
+): Promise<number> {
+  const storm = await memoryStorm(parts, seconds, say)
+  say(JSON.stringify(storm))
+  for (const fault of faultsOf(storm)) say(`wrong: ${fault}`)
+  return faultsOf(storm).length === 0 ? 0 : 1
+}
+
+async function laneThreads(shell: Shell): Promise<string[]> {
+  const found = await shell.run('grep -l "^nbd-lane-" /proc/[0-9]*/task/*/comm')
+  return [...found.matchAll(/task\/(\d+)\/comm/g)].map(([, thread]) => thread as string)
+}
+
+async function allocations(shell: Shell): Promise<{ lanes: number; others: number }> {
+  const [lanes, others] = (await shell.run(['od', '-An', '-tu8', counts])).trim().split(/\s+/).map(Number)
+  if (lanes === undefined || others === undefined) throw new Error(`${counts} holds no two numbers`)
+  return { lanes, others }
+}
+
+interface Sample {
+  uptime: number
+  used: number
+  pagesIn: number
+  pagesOut: number
+}
+
+function samplesOf(output: string): Sample[] {
+  return [...output.matchAll(/^sample (\S+) (\d+) (\d+) (\d+) (\d+)$/gm)].map((match) => {
+    const [uptime = 0, total = 0, available = 0, pagesIn = 0, pagesOut = 0] = match.slice(1).map(Number)
+    return { uptime, used: 1 - available / total, pagesIn, pagesOut }
+  })
+}
+
+function summary(
+  samples: readonly Sample[],
+): Pick<MemoryStorm, 'used' | 'pagesIn' | 'pagesOut' | 'longestStall' | 'longestSilence'> {
+  const [first, last] = [samples[0], samples.at(-1)]
+  if (!first || !last) throw new Error('the storm left no samples')
+  const used = samples.map((sample) => sample.used).sort((a, b) => a - b)
+  let longestStall = 0
+  let longestSilence = 0
+  let moved = first
+  samples.forEach((sample, index) => {
+    longestSilence = Math.max(longestSilence, sample.uptime - (samples[index - 1] ?? first).uptime)
+    longestStall = Math.max(longestStall, sample.uptime - moved.uptime)
+    if (sample.pagesIn + sample.pagesOut > moved.pagesIn + moved.pagesOut) moved = sample
+  })
+  return {
+    used: used[Math.floor(used.length / 2)] as number,
+    pagesIn: last.pagesIn - first.pagesIn,
+    pagesOut: last.pagesOut - first.pagesOut,
+    longestStall,
+    longestSilence,
+  }
+}
