@@ -44,11 +44,7 @@ export function reportWrongPages(volume: Volume): void {
   }
   volume.engine.on('pageRepaired', ({ server, page }) => tell(server, page, 'repaired from another replica'))
   volume.engine.on('pageLost', ({ server, page }) =>
-    tell(
-      server,
-      page,
-      'nobody has the right bytes, so it answers with I/O errors until it is written anew',
-    ),
+    tell(server, page, 'nobody has the right bytes, so it answers with I/O errors until it is written anew'),
   )
 }
 
