@@ -50,6 +50,7 @@ export interface AttachOptions {
   readonly signal: AbortSignal
 }
 
+const PAGE = 4096
 /** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
 const BACKUP_TIMEOUT_S = 10
 
@@ -97,7 +98,7 @@ export async function attach(options: AttachOptions): Promise<number> {
   if (options.state === undefined) return await attachNew(options, undefined)
   if (options.acknowledge === 'one')
     throw new UsageError(
-      '--state needs --ack all: with --ack one an answered write may be lost with the process',
+      '--state needs --ack all or --ack backup: with --ack one an answered write may be lost with the process',
     )
   const folder = StateFolder.open(options.state)
   try {
@@ -119,11 +120,10 @@ export async function attach(options: AttachOptions): Promise<number> {
 async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
   await checkKernel(options.device)
   const keeper = folder && new VolumeKeeper(folder, options)
-  const kept = keeper?.options((options.linger ?? 0) * 1000)
-  const volume = await Volume.open({
-    ...volumeOptions(options, kept?.engine),
-    ...(kept && { linger: kept.linger ?? 0, joined: kept.joined ?? (() => {}) }),
-  })
+  const { engine, ...keeping } = keeper?.options((options.linger ?? 0) * 1000, options.backup) ?? {
+    engine: undefined,
+  }
+  const volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
   try {
     reportFailures(volume)
     reportWrongPages(volume)
@@ -162,13 +162,9 @@ async function takeOver(
     throw differs('--device', path)
   say(`taking over ${path}`)
   const keeper = new VolumeKeeper(folder, kept, kept)
-  const keeping = keeper.options((options.linger ?? 0) * 1000)
+  const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
   const { volume, adopted } = await Volume.takeOver(
-    {
-      ...volumeOptions({ ...options, connections: device.connections }, keeping.engine),
-      linger: keeping.linger ?? 0,
-      joined: keeping.joined ?? (() => {}),
-    },
+    { ...volumeOptions({ ...options, connections: device.connections }, engine), ...keeping },
     kept,
   )
   let held = false
@@ -177,6 +173,9 @@ async function takeOver(
     reportWrongPages(volume)
     protect(volume, options)
     const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
+    if (adopted.backedUp > 0) say(`${bytes(adopted.backedUp)} of the volume are read from the backup`)
+    if (adopted.missing > 0)
+      say(`${formatSize(adopted.missing * PAGE)} of it are not there: I/O errors until they are written anew`)
     if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
     if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
     const link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))

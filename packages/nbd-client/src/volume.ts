@@ -5,7 +5,7 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
+import { type Context, openDevice, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
 import { type BackupOptions, pagesOfLane } from './backup.js'
 import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
@@ -164,7 +164,7 @@ export class Volume {
    * Goes on with the volume of a process that has ended, or {@link leave left} it: its page map and slab map are in
    * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
    * waits for {@link start}.
-   * @throws Error when no server gives its session back; EBUSY: another process has the maps
+   * @throws Error when no server gives its session back and there is no backup; EBUSY: another process has the maps
    */
   static async takeOver(
     options: VolumeOptions,
@@ -174,14 +174,18 @@ export class Volume {
     const engine = makeEngine({ ...options, size: kept.size, replicas: kept.replicas }, kept.slabSize)
     let volume: Volume | undefined
     try {
-      const taken = await takeSessions(engine, kept.servers, sessionOptions(options), progress)
+      const taken = await takeSessions(
+        engine,
+        kept.servers,
+        sessionOptions(options),
+        backedUp(options, engine),
+        progress,
+      )
       for (const { kept: server, reason } of taken.gone) {
         engine.failServer(server.index, reason)
         progress(`lost ${server.uris.join(' or ')}: ${reason}`)
       }
-      const context = taken.resumed[0]?.session.context
-      if (context === undefined)
-        throw new Error('no server gave the session back: nothing of the volume is left')
+      const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
       const servers = serversOf(taken)
       volume = new Volume(engine, servers, context, { ...options, size: kept.size, replicas: kept.replicas })
       const adopted = adoptSlabs(engine, volume.#table, servers, taken)
@@ -416,6 +420,21 @@ function makeEngine({ backup, engine, lanes, size }: VolumeOptions, slabSize: nu
     size,
     slabSize,
   })
+}
+
+/** Whether a slab can do without its servers: what was answered is in the file. */
+function backedUp({ backup, engine: given }: VolumeOptions, engine: BlockEngine): (slab: number) => boolean {
+  if (backup === undefined) return () => false
+  // What is missing then are WRITEs that were never answered, and that the kernel repeats.
+  if (given?.acknowledge === 'backup') return () => true
+  return (slab) => engine.missingInBackup(slab) === 0
+}
+
+/** The device of a volume of which only the backup is left: servers that come back are reached through it. */
+function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context {
+  if (backup === undefined || context === undefined)
+    throw new Error('no server gave the session back: nothing of the volume is left')
+  return openDevice(context.name, context.provider)
 }
 
 /** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */
