@@ -266,7 +266,80 @@ void next_process() {
   std::printf("the next process\n");
 }
 
-// 7. Files that it does not take.
+// Flips a bit of a page where that server has it.
+void corrupt(TestVolume& volume, uint64_t page, uint32_t server) {
+  const uint64_t offset = page * 4096;
+  const Replica replica = volume.replica(static_cast<uint32_t>(offset / volume.shape.slab_size), server);
+  const uint64_t address = replica.address + offset % volume.shape.slab_size;
+  uint8_t byte;
+  volume.servers[server]->copy(address, &byte, 1, false);
+  byte ^= 1;
+  volume.servers[server]->copy(address, &byte, 1, true);
+}
+
+// 7. Checksums: what is wrong at the servers is right in the file and the other way round, and what is wrong
+// in the file, when nobody else has the page, is lost.
+void checked() {
+  const Path file("checked");
+  TestVolume volume(backed_up(file, Acknowledge::backup, kPlain));
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(16 * 4096, 0x21);
+  std::vector<uint8_t> got(data.size());
+  const auto length = static_cast<uint32_t>(data.size());
+  CHECK(client.write(0, data.data(), length) == kOk);
+  corrupt(volume, 3, 0);
+  CHECK(client.read(0, got.data(), length) == kOk && got == data);
+  CHECK(volume.wait_for(Event::Type::page_repaired).page == 3);
+  volume.servers[0]->set_mode(Server::Mode::dead);
+  const int other = open(file.name().c_str(), O_RDWR | O_CLOEXEC);
+  CHECK(pwrite(other, "\x20", 1, 5 * 4096 + 17) == 1);
+  close(other);
+  CHECK(client.read(0, got.data(), length) == kEio);
+  CHECK(client.read(5 * 4096, got.data(), 4096) == kEio);
+  CHECK(client.read(6 * 4096, got.data(), 4096) == kOk && got[0] == 0x21);
+  const Event event = volume.wait_for(Event::Type::page_lost);
+  CHECK(event.page == 5 && event.server == kBackupServer && volume.count(Event::Type::page_lost) == 1);
+  // The slab gets a new place, filled with what is right.
+  restore(volume, 0, 1);
+  CHECK(client.write(5 * 4096, data.data(), 4096) == kOk);
+  CHECK(client.read(0, got.data(), length) == kOk && got == data);
+  // Zeros take no room in the file, and nothing old comes from there.
+  volume.servers[1]->set_mode(Server::Mode::dead);
+  std::memset(data.data() + 4096, 0, 4096);
+  CHECK(client.write(4096, data.data() + 4096, 4096) == kOk);
+  CHECK(client.read(0, got.data(), length) == kOk && got == data);
+  CHECK(client.write(4096 + 100, data.data(), 10) == kOk);
+  std::memcpy(data.data() + 4096 + 100, data.data(), 10);
+  CHECK(client.read(0, got.data(), length) == kOk && got == data);
+  CHECK(volume.engine->close(5'000'000'000) == 0);
+  std::printf("what is wrong\n");
+}
+
+// 8. What the catch-up finds wrong at the server that it asks comes from another one.
+void catches_up_right() {
+  const Path file("right");
+  Shape shape = backed_up(file, Acknowledge::all, kPlain, 2);
+  shape.options.backup.buffers = kMinBackupBuffers;
+  shape.options.refill_rate = 4 << 20;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(4 << 20, 0x42);
+  CHECK(client.write(0, data.data(), 4 << 20) == kOk);
+  uint64_t page = 1023;
+  while (page > 0 && volume.engine->backup()->map().get(page) != BackupState::stale) page--;
+  CHECK(page > 0);
+  const auto first = static_cast<uint32_t>(page * 4096 / shape.slab_size % shape.servers);
+  corrupt(volume, page, first);
+  caught_up(volume, 1024);
+  CHECK(volume.wait_for(Event::Type::page_repaired).page == page);
+  for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);
+  std::vector<uint8_t> got(data.size());
+  CHECK(client.read(0, got.data(), 4 << 20) == kOk && got == data);
+  CHECK(volume.engine->close(5'000'000'000) == 0);
+  std::printf("what is caught up is checked\n");
+}
+
+// 9. Files that it does not take.
 void refused() {
   const Path file("bad");
   Shape shape = backed_up(file, Acknowledge::all, kPlain);
@@ -306,6 +379,8 @@ int main(int count, char** arguments) {
   file_alone();
   catches_up();
   next_process();
+  checked();
+  catches_up_right();
   file_fails(Acknowledge::all);
   file_fails(Acknowledge::backup);
   only_server_dies("dies", Server::Mode::dead, kPlain, 1);
