@@ -19,8 +19,9 @@ import { reportFailures, reportWrongPages, say, statusOf } from './session-log.j
 import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
 import { endKept } from './take-over.js'
-import { Volume, type VolumeOptions } from './volume.js'
+import { Volume } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
+import type { VolumeOptions } from './volume-options.js'
 
 export interface AttachOptions {
   readonly servers: readonly (readonly string[])[]

@@ -12,7 +12,7 @@ import {
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
 import type { BackupOptions } from './backup.js'
-import type { TlsOptions } from './engine.js'
+import type { TlsOptions } from './engine-options.js'
 import { checkExports, parseExport } from './exports.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */

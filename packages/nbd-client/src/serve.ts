@@ -1,10 +1,11 @@
 import { type ControlSocket, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
 import type { BackupOptions } from './backup.js'
-import type { ExportOptions, TlsOptions } from './engine.js'
+import type { ExportOptions, TlsOptions } from './engine-options.js'
 import { serveMetrics } from './metrics.js'
 import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
-import { Volume, type VolumeOptions } from './volume.js'
+import { Volume } from './volume.js'
+import type { VolumeOptions } from './volume-options.js'
 
 export interface ServeOptions {
   readonly servers: readonly (readonly string[])[]

@@ -1,7 +1,7 @@
 import type { BackupOptions } from './backup.js'
-import type { BlockEngineOptions } from './engine.js'
+import type { BlockEngineOptions } from './engine-options.js'
 import type { KeptContext, KeptDevice, KeptServer, KeptVolume, StateFolder } from './state-folder.js'
-import type { VolumeOptions } from './volume.js'
+import type { VolumeOptions } from './volume-options.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** What the engine keeps in the state folder. */

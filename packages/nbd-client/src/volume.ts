@@ -6,58 +6,20 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { type Context, openDevice, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
-import { type BackupOptions, pagesOfLane } from './backup.js'
-import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
+import type { BlockEngine, Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
-import { fits, placeSlabs } from './placement.js'
+import { placeSlabs } from './placement.js'
 import { Repair } from './repair.js'
+import { checkRoom, commonSlabSize } from './server-checks.js'
 import { type SlabState, SlabTable } from './slab-table.js'
 import type { KeptVolume } from './state-folder.js'
 import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
 import { Turns } from './turns.js'
+import { makeEngine, type ServerFailure, sessionOptions, type VolumeOptions } from './volume-options.js'
 import { VolumeServer } from './volume-server.js'
 
-export interface VolumeOptions {
-  /** one entry for each server: its URIs, tried in order until one answers */
-  readonly servers: readonly (readonly string[])[]
-  /** bytes, a multiple of 4096 */
-  readonly size: number
-  /** NBD connections that can be served at once, 1 … 64 */
-  readonly lanes: number
-  /** copies of each slab, on different servers: 1 (default) to 3 */
-  readonly replicas?: number
-  /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
-  readonly spares?: number
-  /** a copy on this machine; default: none */
-  readonly backup?: BackupOptions
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'backup'>
-  /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
-  readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
-  /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
-  readonly linger?: number
-  /** told when a server takes part, before anything is placed there: its index and session must be kept now */
-  readonly joined?: (servers: readonly VolumeServer[]) => void
-  readonly signal?: AbortSignal
-  /** told of each step on the way, for people */
-  readonly progress?: (step: string) => void
-}
-
-/** What the failure of a server means for the volume. */
-export interface ServerFailure {
-  readonly server: VolumeServer
-  readonly reason: string
-  /** bytes that have a replica less and can still be read */
-  readonly degraded: number
-  /** bytes that no server has any more, and that are read from the backup */
-  readonly backedUp: number
-  /** bytes of which no copy is left */
-  readonly lost: number
-}
-
 const PAGE = 4096
-/** bytes */
-const BACKUP_QUEUE = 16 * 2 ** 20
 /** Milliseconds from one call to a server that has failed to the next. */
 const RECALL_MS = 2_000
 /** Server indexes of an engine. */
@@ -407,21 +369,6 @@ export class Volume {
   }
 }
 
-function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionOptions {
-  return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
-}
-
-function makeEngine({ backup, engine, lanes, size }: VolumeOptions, slabSize: number): BlockEngine {
-  return new BlockEngine({
-    ...engine,
-    ...(backup === undefined
-      ? {}
-      : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, lanes) } }),
-    size,
-    slabSize,
-  })
-}
-
 /** Whether a slab can do without its servers: what was answered is in the file. */
 function backedUp({ backup, engine: given }: VolumeOptions, engine: BlockEngine): (slab: number) => boolean {
   if (backup === undefined) return () => false
@@ -462,42 +409,4 @@ function waited(ms: number, signal: AbortSignal): Promise<boolean> {
     timer.unref()
     signal.addEventListener('abort', end)
   })
-}
-
-function commonSlabSize(sessions: readonly SwapServerSession[]): number {
-  const [first, ...others] = sessions
-  if (first === undefined) throw new UsageError('a volume needs at least one --server')
-  for (const other of others) {
-    if (other.slabSize !== first.slabSize)
-      throw new UsageError(
-        `servers differ in slab size: ${first.uri} has ${formatSize(first.slabSize)}, ${other.uri} ${formatSize(other.slabSize)}; start them with the same --slab-size`,
-      )
-    if (other.context !== first.context)
-      throw new UsageError(
-        `servers are reached through different devices: ${first.uri} by ${first.context.deviceName}, ${other.uri} by ${other.context.deviceName}; use addresses of one device`,
-      )
-  }
-  return first.slabSize
-}
-
-function checkRoom(servers: readonly VolumeServer[], options: VolumeOptions, slabSize: number): void {
-  const { size, replicas = 1 } = options
-  if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
-    throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
-  if (servers.length < replicas)
-    throw new UsageError(
-      `${replicas} replicas of each slab need ${replicas} servers and there are ${servers.length}; add a --server, or choose fewer --replicas`,
-    )
-  const epochs = new Set(servers.map(({ session }) => session.epoch))
-  if (epochs.size < servers.length)
-    throw new UsageError('two --server options lead to the same server; write its addresses with commas')
-  const needed = Math.ceil(size / slabSize)
-  const room = servers.map((server) => server.room)
-  if (fits(room, needed, replicas)) return
-  const free = room.reduce((sum, each) => sum + each, 0)
-  const copies = replicas === 1 ? '' : ` in each of ${replicas} replicas on different servers`
-  throw new SwapServerError(
-    'ENOSPC',
-    `server too small: ${servers.map(({ session }) => session.uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, start the server with more --memory, or add a --server`,
-  )
 }

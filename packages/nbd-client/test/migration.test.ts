@@ -3,7 +3,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { SwapServer, type SwapServerOptions, Tenants } from '@rdmakit/swap-server'
 import { afterEach, describe, expect, it } from 'vitest'
-import { Volume, type VolumeOptions } from '../src/volume.js'
+import { Volume } from '../src/volume.js'
+import type { VolumeOptions } from '../src/volume-options.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
 
 const servers: SwapServer[] = []

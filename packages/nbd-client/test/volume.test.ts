@@ -1,7 +1,8 @@
 import { SwapServer } from '@rdmakit/swap-server'
 import { afterEach, describe, expect, it } from 'vitest'
 import { BlockEngine } from '../src/engine.js'
-import { type ServerFailure, Volume, type VolumeOptions } from '../src/volume.js'
+import { Volume } from '../src/volume.js'
+import type { ServerFailure, VolumeOptions } from '../src/volume-options.js'
 import { Client, MIB, READ, setup, WRITE } from './fixture.js'
 
 const servers: SwapServer[] = []
