@@ -207,7 +207,7 @@ describe('what does not fit', () => {
       { RDMAKIT_RUN: folder.path },
     )
     await using _client = client
-    expect((await client.ends()).status).toBe(1)
+    expect((await client.ends()).status).toBe(64)
     expect(client.stderr).toMatch(message)
   })
 })

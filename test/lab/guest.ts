@@ -10,7 +10,7 @@ import { before, DeadlineError, GuestDiedError } from './errors.js'
 import type { LabParts } from './lab-parts.js'
 import { LocalShell } from './local-shell.js'
 import { cache, top } from './paths.js'
-import { qemuArguments, type WireEnd } from './qemu.js'
+import { qemuArguments, type Wire } from './qemu.js'
 import { type Command, type CommandOptions, RunningProcess, Shell, tail, toArguments } from './shell.js'
 import { makeWorkFolder } from './work-folder.js'
 
@@ -23,8 +23,8 @@ export interface GuestOptions {
   cpus?: number
   /** Size of a disk of its own, /dev/vda; none by default. */
   diskMiB?: number
-  /** One end of a wire to another guest, eth0. */
-  wire?: { socket: string; end: WireEnd }
+  /** Ends of wires to other guests: eth0, eth1 and so on. */
+  wires?: readonly Wire[]
   /** For the boot; 90 s by default, which leaves room for a busy machine. */
   deadlineMs?: number
 }
@@ -63,7 +63,7 @@ export class Guest extends Shell implements AsyncDisposable {
   }
 
   static async boot(parts: LabParts, options: GuestOptions = {}): Promise<Guest> {
-    const { name = 'guest', memoryMiB = 2048, cpus = 2, diskMiB, wire, deadlineMs = 90_000 } = options
+    const { name = 'guest', memoryMiB = 2048, cpus = 2, diskMiB, wires, deadlineMs = 90_000 } = options
     const folder = await makeWorkFolder(name)
     const agentSocket = join(folder, 'agent.sock')
     const server = createServer()
@@ -80,7 +80,7 @@ export class Guest extends Shell implements AsyncDisposable {
         console: `file:${join(folder, 'console.log')}`,
         agentSocket,
         ...(diskMiB !== undefined && { disk: await makeDisk(join(folder, 'disk.raw'), diskMiB) }),
-        ...(wire && { wire }),
+        ...(wires && { wires }),
       }),
     )
     const guest = new Guest(name, qemu, folder)

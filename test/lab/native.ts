@@ -15,6 +15,11 @@ export async function ensureArrayWalk(): Promise<string> {
   return await compile('array-walk', join(top, 'bench', 'native', 'array-walk.cc'))
 }
 
+/** A program that swaps and verifies until it is told to end. */
+export async function ensurePageChurn(): Promise<string> {
+  return await compile('page-churn', join(guestScripts, 'page-churn.cc'))
+}
+
 /** What counts a program's allocations (guest/count-allocations.cc), to be preloaded. */
 export async function ensureAllocationCounter(): Promise<string> {
   return await compile('count-allocations', join(guestScripts, 'count-allocations.cc'), ['-shared', '-fPIC'])

@@ -20,6 +20,7 @@ export const labPackages = [
   'perftest',
   'nbdkit',
   'nbd-client',
+  'curl',
   'e2fsprogs',
   'stress-ng',
 ] as const

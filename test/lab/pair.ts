@@ -7,8 +7,8 @@ import type { LabParts } from './lab-parts.js'
 import { makeWorkFolder } from './work-folder.js'
 
 export interface PairOptions {
-  server?: Omit<GuestOptions, 'wire'>
-  client?: Omit<GuestOptions, 'wire'>
+  server?: Omit<GuestOptions, 'wires'>
+  client?: Omit<GuestOptions, 'wires'>
 }
 
 /** Two guests on one wire, each with Soft-RoCE on it. */
@@ -30,7 +30,7 @@ export class GuestPair implements AsyncDisposable {
       name: 'server',
       cpus: 1,
       ...options.server,
-      wire: { socket, end: 'listen' },
+      wires: [{ socket, end: 'listen' }],
     })
     listens.catch(() => {}) // Reported below, together with the other one.
     await Promise.race([fileAppears(socket, 15_000), listens]).catch(() => {})
@@ -38,7 +38,7 @@ export class GuestPair implements AsyncDisposable {
       name: 'client',
       cpus: 1,
       ...options.client,
-      wire: { socket, end: 'connect' },
+      wires: [{ socket, end: 'connect' }],
     })
     try {
       const [server, client] = await bothOrNone(listens, connects)
@@ -77,7 +77,8 @@ async function bothOrNone(...boots: [Promise<Guest>, Promise<Guest>]): Promise<[
   throw first.status === 'rejected' ? first.reason : (second as PromiseRejectedResult).reason
 }
 
-async function fileAppears(file: string, deadlineMs: number): Promise<void> {
+/** Waits for a file to be there. */
+export async function fileAppears(file: string, deadlineMs: number): Promise<void> {
   const watcher = watch(join(file, '..'))
   try {
     const appears = new Promise<void>((resolve) => {

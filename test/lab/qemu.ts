@@ -14,7 +14,15 @@ export interface Machine {
   /** Socket on which the host listens for the agent. */
   agentSocket?: string
   disk?: { file: string; direct: boolean }
-  wire?: { socket: string; end: WireEnd }
+  wires?: readonly Wire[]
+}
+
+/** One end of a wire to another guest; a guest's first is its eth0. */
+export interface Wire {
+  socket: string
+  end: WireEnd
+  /** Number of the wire among those that meet in one network; 0 by default. Addresses are made of it. */
+  number?: number
 }
 
 /** The end that opens the wire boots first; they are equal after that. */
@@ -43,12 +51,11 @@ export function qemuArguments(machine: Machine): string[] {
     command.push('-drive', `file=${machine.disk.file},format=raw,if=none,id=disk,cache=${cache}`)
     command.push('-device', 'virtio-blk-pci,drive=disk')
   }
-  if (machine.wire) {
-    const { socket, end } = machine.wire
+  for (const [index, { socket, end, number = 0 }] of (machine.wires ?? []).entries()) {
     const server = end === 'listen' ? 'on' : 'off'
-    const mac = end === 'listen' ? '52:54:00:00:77:01' : '52:54:00:00:77:02'
-    command.push('-netdev', `stream,id=wire,server=${server},addr.type=unix,addr.path=${socket}`)
-    command.push('-device', `virtio-net-pci,netdev=wire,host_mtu=9000,mac=${mac}`)
+    const mac = `52:54:00:00:77:${(2 * number + (end === 'listen' ? 1 : 2)).toString(16).padStart(2, '0')}`
+    command.push('-netdev', `stream,id=wire${index},server=${server},addr.type=unix,addr.path=${socket}`)
+    command.push('-device', `virtio-net-pci,netdev=wire${index},host_mtu=9000,mac=${mac}`)
   }
   return command
 }

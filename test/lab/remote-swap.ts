@@ -1,6 +1,6 @@
 import type { Command, RunningProcess, Shell } from './shell.js'
 
-const attachDeadlineMs = 60_000
+const attachDeadlineMs = 120_000
 const detachDeadlineMs = 120_000 // swapoff reads back whatever is still out there.
 
 /** The two programs of a swap service, and what they print once they are ready. */

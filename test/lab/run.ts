@@ -5,6 +5,7 @@ import { parseArgs } from 'node:util'
 import { guestDemo } from './demo.js'
 import { exitNoGuest, NoGuestError } from './errors.js'
 import { Guest } from './guest.js'
+import { killAnythingCommand } from './kill-anything.js'
 import { type LabParts, prepareLab } from './lab-parts.js'
 import { LocalShell } from './local-shell.js'
 import { memoryStormCommand } from './memory-storm.js'
@@ -26,6 +27,9 @@ const usage = `usage: npm run lab [-- COMMAND]
   exec SHELL COMMAND     boot one guest and run a command in it
   memory-storm [--seconds N]
                          a guest without memory to spare, swapping to another for 300 s by default
+  kill-anything [--seconds N] [--seed N] [--servers N]
+                         a guest that swaps to others while one thing after another is killed, for 300 s, with
+                         2 server guests, by default
   demo                   remote swap between two guests, against local memory and a local disk
 `
 
@@ -74,7 +78,7 @@ async function testOnHost(options: readonly string[]): Promise<number> {
 async function main([command, ...rest]: readonly string[]): Promise<number> {
   if (
     command !== undefined &&
-    !['guest', 'host', 'exec', 'demo', 'bench', 'memory-storm'].includes(command)
+    !['guest', 'host', 'exec', 'demo', 'bench', 'memory-storm', 'kill-anything'].includes(command)
   ) {
     process.stderr.write(usage)
     return 2
@@ -101,6 +105,14 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     })
     return await memoryStormCommand(parts, Number(values.seconds), say)
   }
+  if (command === 'kill-anything') {
+    const { seconds, seed, servers } = numbersOf(rest, {
+      seconds: 300,
+      seed: Date.now() % 2 ** 32,
+      servers: 2,
+    })
+    return await killAnythingCommand(parts, { seconds, seed, servers }, say)
+  }
   if (command === 'exec') {
     await using guest = await bootForTests(parts)
     return await live(guest, rest.join(' '), { deadlineMs: guestTestsDeadlineMs })
@@ -113,6 +125,16 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
   // vitest's options choose tests, and a test that was not chosen is no failure.
   const counted = rest.length === 0 ? await count(reports.filter((report) => existsSync(report))) : 0
   return inGuest || onHost || counted
+}
+
+/** Options with whole numbers from 1 on, each with its default. */
+function numbersOf<T extends Record<string, number>>(rest: readonly string[], defaults: T): T {
+  const options = Object.fromEntries(Object.keys(defaults).map((name) => [name, { type: 'string' as const }]))
+  const given = Object.entries(parseArgs({ args: [...rest], options }).values)
+  const numbers = given.map(([name, value]) => [name, Number(value)] as const)
+  for (const [name, number] of numbers)
+    if (!Number.isSafeInteger(number) || number < 1) throw new Error(`--${name} is a whole number from 1 on`)
+  return { ...defaults, ...Object.fromEntries(numbers) }
 }
 
 /** Prints how many tests each project passed, and what each provider does not support. */

@@ -105,7 +105,8 @@ void disturb(TestVolume& volume, uint64_t request) {
   if (request == kRequests100k / 2) volume.servers[1]->set_mode(Server::Mode::dead);
 }
 
-void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool backup = false) {
+void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool backup = false,
+         bool thin = false) {
   Shape shape;
   shape.fenced = fenced;
   shape.replicas = replicas;
@@ -116,7 +117,12 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool
     shape.options.backup.path = file;
     shape.options.acknowledge = Acknowledge::backup;
   }
+  shape.thin = thin;
   TestVolume volume(shape);
+  for (uint32_t id = 0; thin && id < volume.engine->volume().slabs(); id++) {
+    const Replica place = volume.replica(id, id % shape.servers);
+    CHECK(volume.engine->add_spare(id, {&place, 1}) == 0);
+  }
   const std::string path = "/tmp/nbd_allocation." + std::to_string(getpid());
   std::string why;
   CHECK(!structured || volume.engine->listen_unix(path, why) == 0);
@@ -180,6 +186,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool
     CHECK(statistics.pages_repaired.get() > 0);
   }
   if (backup) CHECK(volume.engine->backup()->statistics().bytes_read.get() > 0 && unlink(file.c_str()) == 0);
+  if (thin) CHECK(volume.engine->volume().spares() == 0 && volume.count(Event::Type::slabs_changed) > 0);
   if (!structured) close(fd);
 }
 
@@ -196,6 +203,7 @@ int main() {
   }).join();
   CHECK(allocations.exchange(0) > 0);
   run("plain", false, false, 1);
+  run("thin", false, false, 1, false, true);
   run("with fences", true, false, 1);
   run("structured replies", false, true, 1);
   run("plain", false, false, 2);

@@ -7,6 +7,7 @@ import {
   parseSize,
   parseSizeInUnits,
   readKeyFile,
+  watchSeconds,
   withExitStatus,
 } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
@@ -38,6 +39,7 @@ interface VolumeOptions {
   ack: 'all' | 'one' | 'backup'
   refillRate: string
   checksum: boolean
+  thin: boolean
   tenant?: string
   keyFile?: string
   metrics?: string
@@ -55,7 +57,15 @@ function accessOf({ tenant, keyFile }: VolumeOptions) {
   }
 }
 
-function backupOf({ backup, backupQueue, backupSparse, ack }: VolumeOptions): BackupOptions | undefined {
+function backupOf({
+  backup,
+  backupQueue,
+  backupSparse,
+  ack,
+  thin,
+}: VolumeOptions): BackupOptions | undefined {
+  if (backup !== undefined && thin)
+    throw new UsageError('--thin and --backup do not go together: the file is as large as the volume')
   if (backup !== undefined)
     return {
       file: backup,
@@ -90,6 +100,7 @@ function volumeOf(options: VolumeOptions) {
     replicas: options.replicas,
     acknowledge: options.ack,
     checksums: options.checksum,
+    thin: options.thin,
     backup: backupOf(options),
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
@@ -188,6 +199,11 @@ const withVolume = (command: Command) =>
       '--refill-rate <size>',
       'per second, at most, when a replica is filled after a failure; 0: no limit',
       '64M',
+    )
+    .option(
+      '--thin',
+      'take memory of the servers when it is first written and give it back when it is discarded; when they have none left, writes fail',
+      false,
     )
     .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
     .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')
@@ -323,12 +339,42 @@ program
   })
 
 program
+  .command('upgrade')
+  .argument('[device]', 'e.g. /dev/nbd0; default the one that is attached')
+  .argument(
+    '[command...]',
+    'after --: the new command line, nbd-client attach … --state …; default the old one',
+  )
+  .description(
+    'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
+  )
+  .addHelpText(
+    'after',
+    `
+Examples:
+  nbd-client upgrade
+  nbd-client upgrade /dev/nbd0 -- /opt/rdmakit-2/bin/nbd-client attach --server rdma://10.0.0.1:7471 \\
+    --size 4G --swap --state /run/rdmakit/swap0
+
+If the new process fails, the old one goes on, and the exit status is 1.`,
+  )
+  .action(async (device: string | undefined, command: string[], { pid }: { pid?: number }) => {
+    const { upgrade } = await import('./upgrade.js')
+    const which = { ...(device === undefined ? {} : { device }), ...(pid === undefined ? {} : { pid }) }
+    const done = await upgrade(which, command.length === 0 ? undefined : command)
+    process.stdout.write(
+      `upgraded ${done.device}: process ${done.pid} goes on, requests waited ${done.pause} ms\n`,
+    )
+  })
+
+program
   .command('status')
   .description('Show the running nbd-clients of this machine.')
-  .option('--json', 'as a JSON array', false)
-  .action(async (options: { json: boolean }) => {
-    const { printStatus } = await import('./status.js')
-    await printStatus(options.json)
+  .option('--json', 'as a JSON array; with --watch one each line', false)
+  .option('--watch [seconds]', 'again and again, each second or as often as said', watchSeconds)
+  .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
+    const { printClientStatus } = await import('./status.js')
+    await printClientStatus({ json, seconds: watch === true ? 1 : watch })
   })
 
 program.parseAsync().then(

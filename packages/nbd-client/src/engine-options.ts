@@ -68,7 +68,7 @@ export interface BlockEngineOptions {
    * one and the backup have it.
    */
   readonly acknowledge?: 'all' | 'one' | 'backup'
-  /** a copy on this machine; `pages` of the queue are each lane's, 128 … 4096, default 1024; default: none */
+  /** a copy on this machine, not of a thin engine; `pages` of the queue are each lane's, 128 … 4096, default 1024; default: none */
   readonly backup?: Omit<BackupOptions, 'queue'> & { readonly pages?: number }
   /** bytes per second that {@link BlockEngine.refill} copies at most; default 0, no limit */
   readonly refillRate?: number
@@ -84,6 +84,11 @@ export interface BlockEngineOptions {
    * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
    */
   readonly checksums?: boolean
+  /**
+   * Slabs that are not mapped take one of the places that {@link BlockEngine.addSpare} gave when they are first
+   * written; without one the request waits, up to the operation timeout. Default false: such requests are EIO.
+   */
+  readonly thin?: boolean
   /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
   readonly pageChecksums?: string
   /**
@@ -145,6 +150,7 @@ export function nativeOptions(options: BlockEngineOptions, slabSize: number): Na
     refillRate: BigInt(options.refillRate ?? 0),
     pageMap: options.pageMap ?? '',
     checksums: options.checksums ?? true,
+    thin: options.thin ?? false,
     pageChecksums: options.pageChecksums ?? '',
     slabMap: options.slabMap ?? '',
     exports: (options.exports ?? [{}]).map((each) => ({

@@ -135,7 +135,45 @@ export class BlockEngine {
   }
 
   /**
-   * Fills the replica of slab `index` at `server` from a live one, or from the backup when none is left, while lanes go on, and makes it live.
+   * Of a thin engine: a place for whichever slab is written first, with replicas on different servers. At most 64.
+   * @throws EINVAL: mapping out of range; ENOSPC: 64 are there
+   */
+  addSpare(id: number, ...replicas: SlabMapping[]): void {
+    native.addSpare(this.#engine, id, replicas)
+  }
+
+  /** Takes a spare place back. @returns false when a lane has taken it, or is just looking at it */
+  removeSpare(id: number): boolean {
+    return native.removeSpare(this.#engine, id)
+  }
+
+  /** @returns which slabs took which spare places since the last call; {@link addSpare} has room for others then */
+  collectSpares(): readonly { readonly id: number; readonly slab: number }[] {
+    return native.collectSpares(this.#engine)
+  }
+
+  /** There will be no spare place: first WRITEs are answered ENOSPC instead of waiting, until {@link addSpare}. */
+  setExhausted(): void {
+    native.setExhausted(this.#engine)
+  }
+
+  /** @returns slabs of which pages became unset since the last call, and which may be empty now */
+  takeCleared(): readonly number[] {
+    return native.takeCleared(this.#engine)
+  }
+
+  /**
+   * Takes the place from an empty slab, which is then as if it had never been written. Its memory may be used for
+   * something else after {@link synchronize}.
+   * @returns false when it is not empty, or has no place, or a replica of it is being filled
+   */
+  vacateSlab(index: number): boolean {
+    return native.vacateSlab(this.#engine, index)
+  }
+
+  /**
+   * Fills the replica of slab `index` at `server` from a live one, or from the backup when none is left, while
+   * lanes go on, and makes it live.
    * @throws EBUSY: another refill is under way; ENOTCONN: there is no refill lane; EIO: it failed, and why
    */
   async refill(index: number, server: number): Promise<void> {

@@ -48,6 +48,7 @@ export interface NativeEngineOptions {
   refillRate: bigint
   pageMap: string
   checksums: boolean
+  thin: boolean
   /** empty: none */
   pageChecksums: string
   slabMap: string
@@ -168,6 +169,10 @@ export interface NativeStatistics {
   failedServers: number[]
   writtenPages: number
   lostPages: number
+  /** slabs that have a place, or have lost it */
+  mappedSlabs: number
+  /** places that are ready for slabs of a thin volume */
+  sparePlaces: number
   handshakes: number
   handshakesRefused: number
   lanes: NativeLaneStatistics[]
@@ -187,6 +192,8 @@ export type NativeEvent =
   | { type: 'slabRefilled'; slab: number; server: number }
   | { type: 'refillFailed'; slab: number; server: number; reason: string }
   | { type: 'synchronized'; epoch: number }
+  /** spare places were used up or are missing, or slabs may have become empty */
+  | { type: 'slabsChanged' }
   /** `page`, of the volume, did not match its checksum at `server` */
   | { type: 'pageRepaired'; slab: number; server: number; page: number }
   /** the same, and nobody has the right bytes; server: null when it was at the backup only */
@@ -228,6 +235,12 @@ export interface NativeBinding {
   backupWarnings(engine: NativeEngine): string[]
   missingInBackup(engine: NativeEngine, slab: number): number
   synchronize(engine: NativeEngine): number
+  addSpare(engine: NativeEngine, id: number, replicas: NativeReplica[]): void
+  removeSpare(engine: NativeEngine, id: number): boolean
+  collectSpares(engine: NativeEngine): { id: number; slab: number }[]
+  setExhausted(engine: NativeEngine): void
+  takeCleared(engine: NativeEngine): number[]
+  vacateSlab(engine: NativeEngine, slab: number): boolean
   addLane(
     engine: NativeEngine,
     completionQueue: VerbsHandle,
@@ -263,6 +276,9 @@ export interface NativeBinding {
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
   lockFile(path: string): number
+  descriptorChannel(): [number, number]
+  sendDescriptors(channel: number, descriptors: number[]): void
+  receiveDescriptors(channel: number): number[]
   closeDescriptor(descriptor: number): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void

@@ -113,7 +113,10 @@ export class Repair {
 
   async #addReplicas(slab: number): Promise<void> {
     const { engine, table } = this.#options
-    const incomplete = () => ['degraded', 'backup'].includes(table.state(slab))
+    const incomplete = () => {
+      const state = table.state(slab)
+      return state === 'degraded' || state === 'backup'
+    }
     while (incomplete() && !this.#closed) {
       const place = await this.#take(slab)
       if (place === undefined) return

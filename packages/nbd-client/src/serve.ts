@@ -21,6 +21,8 @@ export interface ServeOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
+  /** take memory of the servers as it is written, see VolumeOptions.thin */
+  readonly thin: boolean
   readonly acknowledge: 'all' | 'one' | 'backup'
   /** undefined: none */
   readonly backup: BackupOptions | undefined
@@ -44,6 +46,7 @@ export async function serve(options: ServeOptions): Promise<number> {
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    thin: options.thin,
     access: options.access,
     ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,

@@ -61,11 +61,15 @@ export function statusOf(
     uptimeSeconds: Math.round(process.uptime()),
     replicas: volume.replicas,
     slabs: volume.slabs,
+    ...(volume.thin === undefined
+      ? {}
+      : { thin: { unmapped: volume.unmapped, spares: volume.thin.spares, given: volume.thin.given } }),
     migration: { waiting: volume.migration.waiting, moved: volume.migration.moved },
     servers: servers
       // A server that came back is another one with the same addresses.
       .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))
-      .map(({ uri, slabs, spares, failure }) => ({
+      .map(({ index, uri, slabs, spares, failure }) => ({
+        index,
         uri,
         slabs,
         spares,
@@ -87,5 +91,7 @@ export function totals({ lanes }: EngineStatistics) {
     bytesWritten: sum((lane) => lane.bytesWritten),
     errors: sum((lane) => lane.errors),
     inFlight: sum((lane) => lane.inFlight),
+    pagesWrong: sum((lane) => lane.pagesWrong),
+    pagesRepaired: sum((lane) => lane.pagesRepaired),
   }
 }

@@ -13,9 +13,10 @@ import {
 import { join } from 'node:path'
 import { ConfigurationError, EXIT, ExitError, type SessionIdentity } from '@rdmakit/swap-server'
 import type { ProviderName } from '@rdmakit/verbs'
-import { lockFile } from './kernel.js'
+import { closeDescriptor, lockFile } from './kernel.js'
 
-/** Version of volume.json. */
+const VOLUME = 'volume.json'
+/** of it */
 const VERSION = 1
 const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp', 'shm']
 
@@ -50,6 +51,8 @@ export interface KeptVolume {
   /** bytes */
   readonly slabSize: number
   readonly replicas: number
+  /** slabs without a place were never written */
+  readonly thin?: boolean
   readonly servers: readonly KeptServer[]
   readonly context?: KeptContext
   /** undefined until the kernel has the device */
@@ -88,6 +91,21 @@ export class StateFolder {
     }
   }
 
+  /** One whose lock another process has handed over. */
+  static inherit(path: string, lock: number): StateFolder {
+    return new StateFolder(path, lock)
+  }
+
+  /** What a folder that another process has locked holds now. @throws as {@link read} */
+  static look(path: string): KeptVolume | undefined {
+    return readVolume(join(path, VOLUME))
+  }
+
+  /** Of the lock: whoever has it open has the folder. */
+  get lock(): number {
+    return this.#lock
+  }
+
   get pageMap(): string {
     return join(this.path, 'pages.map')
   }
@@ -106,20 +124,7 @@ export class StateFolder {
 
   /** @returns undefined when nothing is kept @throws ConfigurationError that says what is wrong with volume.json */
   read(): KeptVolume | undefined {
-    let text: string
-    try {
-      text = readFileSync(this.#volume, 'utf8')
-    } catch (failure) {
-      if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
-      throw failure
-    }
-    try {
-      return parseVolume(text)
-    } catch (failure) {
-      throw new ConfigurationError(
-        `${this.#volume} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
-      )
-    }
+    return readVolume(this.#volume)
   }
 
   /** Replaces volume.json in one step: whoever reads it finds the old one or the new one. */
@@ -160,11 +165,28 @@ export class StateFolder {
 
   /** Unlocks it. */
   close(): void {
-    closeSync(this.#lock)
+    closeDescriptor(this.#lock)
   }
 
   get #volume(): string {
-    return join(this.path, 'volume.json')
+    return join(this.path, VOLUME)
+  }
+}
+
+function readVolume(file: string): KeptVolume | undefined {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw failure
+  }
+  try {
+    return parseVolume(text)
+  } catch (failure) {
+    throw new ConfigurationError(
+      `${file} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
+    )
   }
 }
 
@@ -197,6 +219,7 @@ export function parseVolume(text: string): KeptVolume {
     slabSize: whole(from.slabSize, 'slabSize', 2 ** 20),
     replicas: whole(from.replicas, 'replicas', 1, 3),
     servers,
+    ...(from.thin === true ? { thin: true } : {}),
     ...(from.context === undefined ? {} : { context: parseContext(from.context) }),
   }
   if (from.device === undefined) return volume

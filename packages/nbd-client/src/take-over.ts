@@ -177,6 +177,7 @@ export function adoptSlabs(
   table: SlabTable,
   servers: readonly VolumeServer[],
   taken: TakenSessions,
+  thin: boolean,
 ): Adopted {
   const listed = new Map(
     taken.resumed.map(({ kept, slabs }) => [kept.index, new Map(slabs.map((slab) => [placeOf(slab), slab]))]),
@@ -187,6 +188,7 @@ export function adoptSlabs(
   let missing = 0
   for (let slab = 0; slab < engine.slabCount; slab++) {
     const recorded = engine.lookUpSlab(slab)
+    if (recorded === undefined && thin) continue // nothing was written there
     const adopted: SlabReplica[] = []
     for (const replica of recorded ?? []) {
       const server = servers[replica.server]

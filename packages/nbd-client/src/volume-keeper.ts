@@ -10,15 +10,16 @@ export type KeptFiles = Required<Pick<BlockEngineOptions, 'pageMap' | 'pageCheck
 /** Keeps volume.json up to date: what it says of a server or the device is there before either is used. */
 export class VolumeKeeper {
   readonly #folder: StateFolder
-  readonly #fixed: { readonly size: number; readonly replicas: number }
+  readonly #fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>
   #slabSize = 0
   #servers: KeptServer[] = []
   #context: KeptContext | undefined
   #device: KeptDevice | undefined
 
-  constructor(folder: StateFolder, fixed: { size: number; replicas: number }, kept?: KeptVolume) {
+  constructor(folder: StateFolder, fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>, kept?: KeptVolume) {
     this.#folder = folder
-    this.#fixed = fixed
+    const { size, replicas, thin } = fixed
+    this.#fixed = { size, replicas, ...(thin === true ? { thin } : {}) }
     if (kept === undefined) return
     this.#slabSize = kept.slabSize
     this.#servers = [...kept.servers]

@@ -18,9 +18,14 @@ export interface VolumeOptions {
   readonly replicas?: number
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
   readonly spares?: number
-  /** a copy on this machine; default: none */
+  /**
+   * Take memory of the servers when a slab is first written, and give it back when all of it was discarded. A first
+   * write fails when no server has memory left then. Default false: all of it at the start, for as long as it lives.
+   */
+  readonly thin?: boolean
+  /** a copy on this machine, not of a thin volume; default: none */
   readonly backup?: BackupOptions
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'backup'>
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'thin' | 'backup'>
   /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
   /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
@@ -48,7 +53,10 @@ export function sessionOptions({ access, linger = 0, signal }: VolumeOptions): S
   return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
 }
 
-export function makeEngine({ backup, engine, lanes, size }: VolumeOptions, slabSize: number): BlockEngine {
+export function makeEngine(
+  { backup, engine, lanes, size, thin = false }: VolumeOptions,
+  slabSize: number,
+): BlockEngine {
   return new BlockEngine({
     ...engine,
     ...(backup === undefined
@@ -56,5 +64,6 @@ export function makeEngine({ backup, engine, lanes, size }: VolumeOptions, slabS
       : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, lanes) } }),
     size,
     slabSize,
+    thin,
   })
 }

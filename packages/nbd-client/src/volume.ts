@@ -5,16 +5,17 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { type Context, openDevice, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
+import { type Context, openDevice, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import type { BlockEngine, Lane } from './engine.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
 import { placeSlabs } from './placement.js'
 import { Repair } from './repair.js'
-import { checkRoom, commonSlabSize } from './server-checks.js'
+import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
 import type { KeptVolume } from './state-folder.js'
 import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
+import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
 import { makeEngine, type ServerFailure, sessionOptions, type VolumeOptions } from './volume-options.js'
 import { VolumeServer } from './volume-server.js'
@@ -32,6 +33,8 @@ const MAX_SERVERS = 1024
 export class Volume {
   readonly engine: BlockEngine
   readonly migration: Migration
+  /** undefined: not thin */
+  readonly thin: ThinSlabs | undefined
   readonly size: number
   readonly replicas: number
   readonly #options: VolumeOptions
@@ -51,6 +54,7 @@ export class Volume {
   /** all lanes are there */
   #open = false
   #leaving = false
+  #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
 
   private constructor(
@@ -78,8 +82,22 @@ export class Volume {
       repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
+    this.thin = options.thin
+      ? new ThinSlabs({
+          ...shared,
+          degraded: () => this.#repair.wake(),
+          exhausted: (exhausted) =>
+            this.#progress(
+              exhausted
+                ? `the servers have no memory left: first writes to the other ${size(this.#table.unmapped)} of the volume fail with ENOSPC`
+                : 'the servers have memory again',
+            ),
+          failed: (reason) => this.#progress(`memory ahead of use: ${reason}`),
+        })
+      : undefined
     this.migration = new Migration({
       ...shared,
+      thin: this.thin,
       degraded: () => this.#repair.wake(),
       moving: ({ session }, slabs) =>
         this.#progress(`${session.uri} needs its memory back: moving ${size(slabs)} to other servers`),
@@ -111,7 +129,7 @@ export class Volume {
       const made = new Volume(makeEngine(options, slabSize), servers, context, options)
       volume = made
       options.joined?.(servers)
-      await made.#placeSlabs(slabSize)
+      if (options.thin !== true) await made.#placeSlabs(slabSize)
       await made.#addLanes()
       made.#start()
       return made
@@ -133,7 +151,8 @@ export class Volume {
     kept: KeptVolume,
   ): Promise<{ volume: Volume; adopted: Adopted }> {
     const { progress = () => {} } = options
-    const engine = makeEngine({ ...options, size: kept.size, replicas: kept.replicas }, kept.slabSize)
+    const { size, replicas, thin = false } = kept
+    const engine = makeEngine({ ...options, size, thin }, kept.slabSize)
     let volume: Volume | undefined
     try {
       const taken = await takeSessions(
@@ -149,8 +168,8 @@ export class Volume {
       }
       const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
       const servers = serversOf(taken)
-      volume = new Volume(engine, servers, context, { ...options, size: kept.size, replicas: kept.replicas })
-      const adopted = adoptSlabs(engine, volume.#table, servers, taken)
+      volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
+      const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
       // A server that cannot do it now is about to fail, and its session to end.
       for (const [server, orphans] of adopted.orphans) await server.session.free(orphans).catch(() => {})
       await volume.#addLanes()
@@ -186,6 +205,11 @@ export class Volume {
     return this.#table.count()
   }
 
+  /** slabs that have no place, for nothing was written to them */
+  get unmapped(): number {
+    return this.#table.unmapped
+  }
+
   /** True when neither a server nor the backup is left: every request for a written page fails. */
   get lost(): boolean {
     return !this.#backedUp && this.#servers.every(({ failure }) => failure !== undefined)
@@ -204,13 +228,8 @@ export class Volume {
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
-      this.#onFailure.clear()
-      this.#onBackupFailure.clear()
-      this.#ending.abort(new Error('the volume was closed'))
       try {
-        await this.engine.close(timeout)
-        await Promise.all([this.#repair.close(), this.migration.close()])
-        await Promise.all(this.#calls)
+        await this.quiesce(timeout)
       } finally {
         const reached = this.#servers.filter((server) => server.reached)
         await Promise.all(reached.map(({ session }) => (this.#leaving ? session.leave() : session.close())))
@@ -218,6 +237,22 @@ export class Volume {
       }
     })()
     return this.#closing
+  }
+
+  /**
+   * The first part of {@link close}: nothing moves any more, and another engine may have the maps. The sessions
+   * are still there, for whoever resumes them. Idempotent.
+   */
+  quiesce(timeout = 5_000): Promise<void> {
+    this.#quiescing ??= (async () => {
+      this.#onFailure.clear()
+      this.#onBackupFailure.clear()
+      this.#ending.abort(new Error('the volume was closed'))
+      await this.engine.close(timeout)
+      await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close()])
+      await Promise.all(this.#calls)
+    })()
+    return this.#quiescing
   }
 
   /** Like {@link close}, but the sessions stay at the servers to linger, for {@link takeOver}. */
@@ -252,8 +287,18 @@ export class Volume {
   }
 
   async #addLanes(): Promise<void> {
-    for (let i = 0; i < this.#options.lanes; i++) await this.#addLane(false)
-    if (this.#servers.length > 1 || this.#backedUp) await this.#addLane(true)
+    const lanes = this.#options.lanes
+    // At once: round trips to servers are what a client waits for when the volume is taken over.
+    const opening = Array.from({ length: lanes + (this.#servers.length > 1 || this.#backedUp ? 1 : 0) }, () =>
+      this.#openLane(),
+    )
+    // Nothing of them may go on when one fails.
+    await Promise.allSettled(opening)
+    for (const [index, { ends, queuePairs }] of (await Promise.all(opening)).entries()) {
+      const resources = ends.resources(queuePairs)
+      const lane = index < lanes ? this.engine.addLane(resources) : this.engine.addRefillLane(resources)
+      this.#lanes.push({ lane, ends })
+    }
   }
 
   #start(): void {
@@ -266,6 +311,7 @@ export class Volume {
     if (backup?.working === false) this.#loseBackup('it failed at the start')
     this.#open = true
     this.#repair.wake()
+    this.thin?.wake()
   }
 
   #watch(server: VolumeServer): void {
@@ -280,9 +326,10 @@ export class Volume {
 
   #fail(index: number, reason: string): void {
     const server = this.#servers[index]
-    if (server === undefined || server.failure !== undefined || this.#closing !== undefined) return
+    if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
     this.engine.failServer(index, reason)
+    this.thin?.collect()
     const { degraded, lost } = this.#table.dropServer(server)
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
     const missing = lost.reduce((sum, slab) => sum + this.engine.missingInBackup(slab) * PAGE, 0)
@@ -295,6 +342,7 @@ export class Volume {
         lost: this.#backedUp ? missing : bytes(lost),
       })
     this.#repair.wake()
+    this.thin?.wake()
     this.#call(server)
   }
 
@@ -355,17 +403,17 @@ export class Volume {
     this.#watch(server)
     this.#progress(`${session.uri} takes part again, with empty memory`)
     this.#repair.wake()
+    this.thin?.wake()
   }
 
-  /** One NBD connection's verbs objects, or the refill lane's. */
-  async #addLane(refills: boolean): Promise<void> {
+  /** One NBD connection's verbs objects, or the refill lane's; queue pairs by server index. */
+  async #openLane(): Promise<{ ends: LaneEnds; queuePairs: (QueuePair | null)[] }> {
     const ends = await LaneEnds.open(this.#context, this.#protectionDomain)
-    const queuePairs = []
-    for (const server of this.#servers)
-      queuePairs.push(server.failure === undefined ? await ends.connect(server.session) : null)
-    const resources = ends.resources(queuePairs)
-    const lane = refills ? this.engine.addRefillLane(resources) : this.engine.addLane(resources)
-    this.#lanes.push({ lane, ends })
+    const connecting = this.#servers.map(async (server) =>
+      server.failure === undefined ? await ends.connect(server.session) : null,
+    )
+    await Promise.allSettled(connecting)
+    return { ends, queuePairs: await Promise.all(connecting) }
   }
 }
 

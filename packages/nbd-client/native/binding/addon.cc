@@ -34,6 +34,12 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("refill", refill);
   add("backupWarnings", backup_warnings);
   add("missingInBackup", missing_in_backup);
+  add("addSpare", add_spare);
+  add("removeSpare", remove_spare);
+  add("collectSpares", collect_spares);
+  add("setExhausted", set_exhausted);
+  add("takeCleared", take_cleared);
+  add("vacateSlab", vacate_slab);
   add("synchronize", synchronize);
   add("addLane", add_lane);
   add("addRefillLane", add_refill_lane);
@@ -51,6 +57,9 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("idle", idle);
   add("close", close_engine);
   add("protectProcess", protect_process);
+  add("descriptorChannel", descriptor_channel);
+  add("sendDescriptors", send_descriptors);
+  add("receiveDescriptors", receive_descriptors);
   add("closeDescriptor", close_descriptor);
   add("kernelConnect", kernel_connect);
   add("kernelReconfigure", kernel_reconfigure);

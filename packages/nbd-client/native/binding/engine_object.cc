@@ -61,6 +61,9 @@ Napi::Object describe(Napi::Env env, const Event& event) {
       object.Set("server", event.server);
       object.Set("reason", event.reason.data());
       break;
+    case Event::Type::slabs_changed:
+      object.Set("type", "slabsChanged");
+      break;
     case Event::Type::synchronized:
       object.Set("type", "synchronized");
       object.Set("epoch", static_cast<double>(event.epoch));
@@ -138,6 +141,7 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.read_only = from.Get("readOnly").ToBoolean();
   options.acknowledge = to_acknowledge(from.Get("acknowledge"));
   options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");
+  options.volume.thin = from.Get("thin").ToBoolean();
   options.volume.checksums = from.Get("checksums").ToBoolean();
   options.volume.checksum_file = to_string(from.Get("pageChecksums"), "pageChecksums");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");

@@ -170,8 +170,10 @@ Napi::Value statistics(const Napi::CallbackInfo& info) {
   for (uint32_t i = 0; i < engine.lane_count(); i++) lanes.Set(i, describe(env, engine.lane(i)));
   Napi::Object result = Napi::Object::New(env);
   result.Set("failedServers", failed);
-  result.Set("writtenPages", number(engine.volume().pages().count(PageState::written)));
-  result.Set("lostPages", number(engine.volume().pages().count(PageState::lost)));
+  result.Set("writtenPages", number(engine.volume().count_pages(PageState::written)));
+  result.Set("lostPages", number(engine.volume().count_pages(PageState::lost)));
+  result.Set("mappedSlabs", number(engine.volume().mapped()));
+  result.Set("sparePlaces", number(engine.volume().spares()));
   result.Set("handshakes", number(engine.acceptor().handshakes()));
   result.Set("handshakesRefused", number(engine.acceptor().refused()));
   result.Set("lanes", lanes);

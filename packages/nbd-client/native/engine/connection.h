@@ -130,12 +130,13 @@ class Connection {
   void clear_pages(uint16_t index);
   void start(Operation& operation);
   bool advance(Operation& operation);
+  bool give_up_placing(Operation& operation);
   bool fill_with_zeroes(uint64_t page);
   bool retry_waiting();
   void wait_for_turn(uint64_t turn) { next_turn_ = next_turn_ == 0 ? turn : std::min(next_turn_, turn); }
 
-  void answer(Operation& operation, bool succeeded);
-  void finish_unposted(Operation& operation, bool succeeded);
+  void answer(Operation& operation, bool succeeded, ErrorCode error = kEio);
+  void finish_unposted(Operation& operation, bool succeeded, ErrorCode error = kEio);
   void finish_read(Operation& operation, bool succeeded);
   bool move_reads();
   bool repair_reads();

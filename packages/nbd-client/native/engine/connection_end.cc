@@ -67,18 +67,18 @@ bool Connection::may_move(const Operation& operation) const {
 }
 
 // Once for each operation; it does not belong to its request any more.
-void Connection::answer(Operation& operation, bool succeeded) {
+void Connection::answer(Operation& operation, bool succeeded, ErrorCode error) {
   const uint16_t index = operation.request;
   if (index == kNone) return;
   operation.request = kNone;
   slots_[index].outstanding--;
-  if (!succeeded) fail_request(index, kEio, operation.offset);
+  if (!succeeded) fail_request(index, error, operation.offset);
   reply_if_ready(index);
   release_if_done(index);
 }
 
-void Connection::finish_unposted(Operation& operation, bool succeeded) {
-  answer(operation, succeeded);
+void Connection::finish_unposted(Operation& operation, bool succeeded, ErrorCode error) {
+  answer(operation, succeeded, error);
   if (operation.chunk != kNone) input_.unpin(operation.chunk);
   rdma_.give_back(operation);
 }

@@ -62,7 +62,8 @@ bool Connection::issue_read(uint16_t index) {
     const SlabPlace place = volume_.place(offset);
     const PageState state = volume_.pages().get(page);
     const uint64_t run = pages == 1 ? 1 : volume_.pages().run(page, pages, state);
-    if (run == 0) continue;  // changed between the two looks
+    // Changed between the looks; of a thin volume an older place may be another slab's by now.
+    if (run == 0 || volume_.generation(offset) != place.generation) continue;
     auto bytes = static_cast<uint32_t>(std::min(limit, run * kPage - head));
     const uint16_t place_in_window = slot.window == 0 ? 0 : static_cast<uint16_t>(part % slot.window);
     uint8_t* memory =
@@ -81,6 +82,13 @@ bool Connection::issue_read(uint16_t index) {
     } else {
       if (rdma_.available() <= kReservedOperations) break;
       const Replica* source = rdma_.readable(place);
+      if (source == nullptr && !place.mapped()) {
+        if (volume_.placeless(offset)) {
+          read_waits_ = true;  // a first WRITE is about to get it a place
+          break;
+        }
+        if (volume_.place(offset).mapped()) continue;
+      }
       uint64_t held = run;
       const bool lost = state == PageState::written && source == nullptr && rdma_.backed_up() &&
                         look_at_backup(place, page, held) == Backed::lost;

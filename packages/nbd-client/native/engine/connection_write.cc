@@ -36,7 +36,7 @@ bool Connection::advance(Operation& operation) {
   PageMap& pages = volume_.pages();
   if (operation.kind == Operation::Kind::zero_pages) {
     const uint64_t cleared =
-        pages.clear_until_claimed(operation.offset / kPage, operation.length / kPage) * kPage;
+        volume_.clear_until_claimed(operation.offset / kPage, operation.length / kPage) * kPage;
     operation.offset += cleared;
     operation.length -= static_cast<uint32_t>(cleared);
     if (operation.length > 0) return false;
@@ -69,6 +69,10 @@ bool Connection::advance(Operation& operation) {
       return true;
     }
     SlabPlace place = volume_.place(operation.offset);
+    if (!place.mapped() && volume_.placeless(operation.offset)) {
+      if (volume_.place_spare(operation.offset)) continue;
+      return give_up_placing(operation);
+    }
     const bool part_of_page = head != 0 || limit < kPage;
     if ((rdma_.readable(place) == nullptr && !rdma_.backed_up()) ||
         (state == PageState::lost && part_of_page)) {
@@ -91,6 +95,10 @@ bool Connection::advance(Operation& operation) {
     if (rdma_.available() == 0 || !rdma_.has_room(place, span)) return false;
     const uint64_t run = pages.claim(page, span, state);
     if (run == 0) continue;
+    if (!volume_.hold(operation.offset)) {
+      pages.settle(page, run, state);
+      continue;
+    }
     const uint64_t bytes = std::min(limit, run * kPage - head);
     place = volume_.place(operation.offset);  // once more: a replica may have come before the claim
     const BackupPort::Admission admission = rdma_.admit(place, operation.offset, bytes);
@@ -122,11 +130,24 @@ bool Connection::advance(Operation& operation) {
   }
 }
 
+// There is no spare place for the slab of a first WRITE. False: it waits for one.
+bool Connection::give_up_placing(Operation& operation) {
+  if (operation.place_deadline == 0) operation.place_deadline = now_ + rdma_.timeout();
+  const bool full = volume_.exhausted();
+  if (!full && now_ < operation.place_deadline) return false;
+  finish_unposted(operation, false, full ? kEnospc : kEio);
+  return true;
+}
+
 // Before a part of an unset page is written, all of it must be zeros at the server. False: no operation
 // is free, or the backup must take it and cannot yet. True: look at the page again.
 bool Connection::fill_with_zeroes(uint64_t page) {
   if (rdma_.available() == 0 || !rdma_.has_room(volume_.place(page * kPage), 1)) return false;
   if (volume_.pages().claim(page, 1, PageState::unset) == 0) return true;
+  if (!volume_.hold(page * kPage)) {
+    volume_.pages().settle(page, 1, PageState::unset);
+    return true;
+  }
   const SlabPlace place = volume_.place(page * kPage);
   const BackupPort::Admission admission = rdma_.admit(place, page * kPage, kPage);
   if (admission != BackupPort::Admission::yes) {

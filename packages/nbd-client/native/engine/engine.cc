@@ -63,6 +63,7 @@ int Engine::open_backup(std::string& why) {
       return refuse(why, EINVAL, "to acknowledge by the backup there must be one");
     return 0;
   }
+  if (options_.volume.thin) return refuse(why, EINVAL, "a thin volume has no backup");
   backup_ = std::make_unique<Backup>(options_.backup);
   const auto failed = [this] {
     if (acceptor_ != nullptr) acceptor_->wake();
@@ -238,6 +239,19 @@ int Engine::refill(uint32_t slab, uint32_t server, std::string& why) {
   const int error = refill_lane_->refill(slab, server);
   refilling_ = error == 0;
   return error;
+}
+
+int Engine::add_spare(uint32_t id, std::span<const Replica> replicas) {
+  const int error = volume_.add_spare(id, replicas);
+  const std::lock_guard lock(control_);
+  if (error == 0) wake_lanes();
+  return error;
+}
+
+void Engine::set_exhausted() {
+  volume_.set_exhausted();
+  const std::lock_guard lock(control_);
+  wake_lanes();
 }
 
 uint64_t Engine::synchronize() {

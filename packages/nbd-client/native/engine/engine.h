@@ -76,6 +76,10 @@ class Engine final : private Acceptor::Host {
   int fail_server(uint32_t server, const std::string& reason);
   // How fast all lanes together may use a server, per second; 0: no limit. See Pace.
   int set_limits(uint32_t server, uint64_t bytes, uint64_t operations);
+  // See Volume::add_spare; lanes that wait for one go on.
+  int add_spare(uint32_t id, std::span<const Replica> replicas);
+  // No memory is left at the servers: what waits for a spare place fails, until there is one.
+  void set_exhausted();
   // Fills the replica of the slab at that server, which was added by Volume::add_replica, and makes it live.
   // Ends with an event slab_refilled or refill_failed. EINVAL; ENOTCONN: there is no refill lane; EBUSY: one
   // refill at a time.

@@ -18,6 +18,7 @@ struct Event {
     slab_refilled,
     refill_failed,
     synchronized,
+    slabs_changed,  // of a thin volume: see Volume::calls_control
     page_repaired,
     page_lost,
     lane_yielded,

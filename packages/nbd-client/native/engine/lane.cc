@@ -20,6 +20,10 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
 // So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.
 constexpr uint64_t kFarewell = 250 * kMillisecond;
+// Completions are worth spinning for. A request is only when the next one follows at once, as from a client
+// with many under way, which then need not wake the lane for it. Else its sender must be scheduled first, and
+// a sleeping lane leaves it the core (4 KiB READ at depth 1, two cores: p99 11 µs instead of 56).
+constexpr uint64_t kRequestSpin = 4'000;
 }  // namespace
 
 Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control)
@@ -33,7 +37,8 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       connection_(volume, arena_, rdma_, statistics_, *this),
       refill_(options_.refills ? make_refill() : nullptr),
       catch_up_(options_.refills && options_.backup != nullptr ? make_catch_up() : nullptr),
-      waiter_(options_.wait_mode, options_.max_spin_ns) {
+      waiter_(options_.wait_mode, options_.max_spin_ns),
+      request_waiter_(options_.wait_mode, std::min(options_.max_spin_ns, kRequestSpin)) {
   if (options_.backup != nullptr) options_.backup->on_wake([this] { wake(); });
 }
 
@@ -201,6 +206,14 @@ void Lane::prepare_thread() {
 void Lane::acknowledge(uint64_t epoch) {
   acknowledged_epoch_.store(epoch, std::memory_order_release);
   wake_control_();
+}
+
+void Lane::call_control() {
+  if (events_.push(Event::about(Event::Type::slabs_changed, index_, ""))) {
+    wake_control_();
+  } else {
+    volume_.call_control();  // later
+  }
 }
 
 bool Lane::step_refill() {

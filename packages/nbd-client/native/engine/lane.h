@@ -104,6 +104,13 @@ class Lane final : private OperationListener {
     Terms terms;
   };
 
+  // With so many operations under way the next requests are taken together with the next completions, or when
+  // they have waited for so long (ns). Else a client that asks again for each answer wakes the lane, and the
+  // lane the server, once for each page: 4 KiB READs over iWARP, depth 32, cost 5.2 µs of processor at both
+  // ends then, and 2.8 so.
+  static constexpr uint32_t kBusy = 4;
+  static constexpr uint64_t kHoldOff = 50'000;
+
   std::unique_ptr<Refill> make_refill();
   std::unique_ptr<BackupCatchUp> make_catch_up();
   void run();
@@ -111,8 +118,12 @@ class Lane final : private OperationListener {
   void loop();
   void take_commands();
   void acknowledge(uint64_t epoch);
+  void call_control();
   bool step_refill();
+  bool holds_off() const { return rdma_.outstanding() >= kBusy && !connection_.wants_output(); }
   void sleep(uint64_t now);
+  bool await_completion();
+  void take_wake();
   int timeout_ms(uint64_t now) const;
   void watch_socket();
   void drain_channel();
@@ -140,7 +151,8 @@ class Lane final : private OperationListener {
   Connection connection_;
   const std::unique_ptr<Refill> refill_;
   const std::unique_ptr<BackupCatchUp> catch_up_;
-  Waiter waiter_;
+  Waiter waiter_;          // for completions
+  Waiter request_waiter_;  // while nothing is under way
 
   Descriptor wake_;
   Descriptor epoll_;
@@ -151,6 +163,7 @@ class Lane final : private OperationListener {
   bool yielding_ = false;
   bool look_ = false;  // at the socket: there may be something
   uint64_t looked_at_ = 0;
+  bool held_off_ = false;  // requests may be waiting for the next completion
   bool announced_stop_ = false;
   uint64_t farewell_ = 0;  // until then a remote client is told that this is the end
   bool abandoned_ = false;

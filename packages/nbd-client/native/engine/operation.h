@@ -51,7 +51,8 @@ struct Operation {
 
   // A WRITE holds a claim over the pages that offset and length touch.
   PageState claimed_from = PageState::unset;
-  uint32_t generation = 0;  // of the slab's place
+  uint32_t generation = 0;      // of the slab's place
+  uint64_t place_deadline = 0;  // of a WRITE that waits for its slab to get a place; 0: it does not
 
   // Of a part.
   uint16_t primary = kNone;  // the operation that it is a part of; of a primary: itself

@@ -79,7 +79,10 @@ class PageMap {
   uint64_t clear_until_claimed(uint64_t first, uint64_t limit);
   // written -> lost. How many of the pages are claimed (and so may become written any time).
   uint64_t lose(uint64_t first, uint64_t count);
-  uint64_t count(PageState state) const;
+  uint64_t count(uint64_t first, uint64_t count, PageState state) const;
+  uint64_t count(PageState state) const { return count(0, pages_, state); }
+  // Also those that a lane claims just before it looks at what the caller has changed (see Volume::vacate).
+  bool all_unset(uint64_t first, uint64_t count) const;
   void unlock() { file_.unlock(); }
 
  private:

@@ -114,6 +114,7 @@ Operation& RdmaQueue::take(Operation::Kind kind) {
   operation.stage = Operation::Stage::waiting;
   operation.request = operation.chunk = kNone;
   operation.flushing = false;
+  operation.place_deadline = 0;
   return operation;
 }
 

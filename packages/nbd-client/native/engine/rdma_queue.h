@@ -93,6 +93,7 @@ class RdmaQueue final : private BackupListener {
     return nullptr;
   }
   size_t available() const { return free_.size(); }
+  uint64_t timeout() const { return timeout_; }
   Operation& take(Operation::Kind kind);
   void give_back(Operation& operation);
   // Put the operation into the chain of one server, or of all. kind, memory, length, offset are set.

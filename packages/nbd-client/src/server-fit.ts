@@ -1,11 +1,9 @@
-// Whether servers fit together and hold a volume.
 import { formatSize, SwapServerError, type SwapServerSession } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { fits } from './placement.js'
-import type { VolumeOptions } from './volume-options.js'
 import type { VolumeServer } from './volume-server.js'
 
-/** @throws UsageError: they differ, or are reached through different devices */
+/** @throws UsageError: servers that cannot be of one volume */
 export function commonSlabSize(sessions: readonly SwapServerSession[]): number {
   const [first, ...others] = sessions
   if (first === undefined) throw new UsageError('a volume needs at least one --server')
@@ -22,9 +20,13 @@ export function commonSlabSize(sessions: readonly SwapServerSession[]): number {
   return first.slabSize
 }
 
-/** @throws UsageError: too few servers, or one twice; SwapServerError ENOSPC: too small ones */
-export function checkRoom(servers: readonly VolumeServer[], options: VolumeOptions, slabSize: number): void {
-  const { size, replicas = 1 } = options
+/** @throws UsageError: too few servers; SwapServerError ENOSPC: they hold too little */
+export function checkRoom(
+  servers: readonly VolumeServer[],
+  options: { readonly size: number; readonly replicas?: number; readonly thin?: boolean },
+  slabSize: number,
+): void {
+  const { size, replicas = 1, thin = false } = options
   if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
     throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
   if (servers.length < replicas)
@@ -34,7 +36,7 @@ export function checkRoom(servers: readonly VolumeServer[], options: VolumeOptio
   const epochs = new Set(servers.map(({ session }) => session.epoch))
   if (epochs.size < servers.length)
     throw new UsageError('two --server options lead to the same server; write its addresses with commas')
-  const needed = Math.ceil(size / slabSize)
+  const needed = thin ? 1 : Math.ceil(size / slabSize)
   const room = servers.map((server) => server.room)
   if (fits(room, needed, replicas)) return
   const free = room.reduce((sum, each) => sum + each, 0)

@@ -1,0 +1,199 @@
+import { join } from 'node:path'
+import type { LabParts } from './lab-parts.js'
+import { ensurePageChurn } from './native.js'
+import { guestScripts } from './paths.js'
+import { randomNumbers, shuffled } from './random.js'
+import { ReplicatedSwap } from './replicated-swap.js'
+import { type RunningProcess, tail } from './shell.js'
+import { GuestStar } from './star.js'
+import { until } from './until.js'
+
+export interface KillAnythingOptions {
+  /** How long at least; and each kind of fault comes at least once. */
+  seconds: number
+  seed: number
+  /** how many hosts lend memory */
+  servers: number
+}
+
+export interface KillAnything {
+  seed: number
+  seconds: number
+  faults: Fault[]
+  /** of the program that swaps: pages, steps, wrong pages, and its longest step in seconds */
+  pages: number
+  steps: number
+  wrongPages: number
+  longestStall: number
+  pagesIn: number
+  pagesOut: number
+  /** lines of the kernel's log */
+  ioErrors: string[]
+}
+
+export interface Fault {
+  kind: FaultKind
+  server: number
+  /** until the volume was whole again */
+  seconds: number
+  /** while there was no client */
+  away: number
+  /** of the steps that ended meanwhile */
+  longestStall: number
+}
+
+/**
+ * A step of the program may wait this long, in seconds, and as long as there is no client besides: a server is
+ * lost after 4 s (--timeout), a READ may have to try both replicas, and what the kernel had sent to a client that
+ * is gone it repeats after 6 s (--timeout + 2 s). That is what nbd-client tells the kernel as its own bound.
+ */
+export const stallDeadline = 14
+
+const linkDownMs = 10_000
+
+type FaultKind = keyof typeof faults
+
+const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
+
+const faults = {
+  'server killed': (swap: ReplicatedSwap, server: number) =>
+    swap.losing(server, async () => {
+      await swap.stopServer(server, 'SIGKILL')
+      await swap.startServer(server)
+    }),
+  'link down': (swap: ReplicatedSwap, server: number) =>
+    swap.losing(server, async () => {
+      await swap.host(server).run('ip link set eth0 down')
+      await pause(linkDownMs)
+      await swap.host(server).run('ip link set eth0 up')
+    }),
+  'server restarted': (swap: ReplicatedSwap, server: number) =>
+    swap.losing(server, async () => {
+      await swap.stopServer(server, 'SIGTERM')
+      await swap.startServer(server)
+    }),
+  'client killed': async (swap: ReplicatedSwap) => {
+    await swap.killClient()
+    await swap.startClient()
+  },
+  // With two hosts nothing but spare slabs can go, and the command says so by its status.
+  'memory wanted back': async (swap: ReplicatedSwap, server: number) => {
+    const reclaim = ['node', 'packages/swap-server/dist/cli.js', 'reclaim']
+    await swap.host(server).exec([...reclaim, '16M', '--wait', '30'], { deadlineMs: 60_000 })
+    await swap.host(server).run([...reclaim, '0'])
+  },
+} as const
+
+/**
+ * A client guest swaps to several server guests, two replicas of each page, while one thing after another
+ * is killed, cut off or asked for its memory, the next when the volume is whole again.
+ */
+export async function killAnything(
+  parts: LabParts,
+  { seconds, seed, servers }: KillAnythingOptions,
+  print: (line: string) => void = () => {},
+): Promise<KillAnything> {
+  const program = await ensurePageChurn()
+  await using star = await GuestStar.boot(parts, {
+    servers,
+    server: { memoryMiB: 768 },
+    client: { memoryMiB: 1024 },
+  })
+  print(`${servers} servers and a client are up; seed ${seed}`)
+  const swap = await ReplicatedSwap.attach(star, {
+    memory: '192M',
+    slabSize: '8M',
+    size: '96M',
+    options: ['--replicas', '2', '--state', '/run/rdmakit/kill-anything'],
+  })
+  const churn = star.client.start(['sh', join(guestScripts, 'churn.sh'), program, '64M', String(32 << 20)])
+  try {
+    await churn.waitForLine(/^churning/, 120_000)
+    const swapped = await swappedPages(star)
+    const random = randomNumbers(seed)
+    const kinds = Object.keys(faults) as FaultKind[]
+    const done: KillAnything['faults'] = []
+    const start = Date.now()
+    for (let order: FaultKind[] = []; done.length < kinds.length || Date.now() - start < 1000 * seconds; ) {
+      if (order.length === 0) order = shuffled(kinds, random)
+      const kind = order.pop() as FaultKind
+      const server = Math.floor(random() * servers)
+      const stalls = stallsOf(churn).length
+      const began = Date.now()
+      await faults[kind](swap, server)
+      const away = kind === 'client killed' ? (Date.now() - began) / 1000 : 0
+      await swap.whole()
+      // The step that the fault has stopped must end too.
+      const told = stepsTold(churn)
+      await until('the program goes on', 180_000, () => stepsTold(churn) > told)
+      const longestStall = Math.max(0, ...stallsOf(churn).slice(stalls))
+      const fault = { kind, server, seconds: (Date.now() - began) / 1000, away, longestStall }
+      done.push(fault)
+      print(
+        `${kind}${kind === 'client killed' ? '' : `, server ${server}`}: whole after ${fault.seconds.toFixed(1)} s, ` +
+          (fault.longestStall === 0
+            ? 'no step above 1 s'
+            : `longest step ${fault.longestStall.toFixed(1)} s`),
+      )
+    }
+    const after = await swappedPages(star)
+    const end = await churn.stop(180_000)
+    const report = /^\{.*\}$/m.exec(end.stdout)?.[0]
+    if (report === undefined) throw new Error(`page-churn ended with ${end.status ?? `signal ${end.signal}`}`)
+    await swap.detach()
+    return {
+      seed,
+      seconds: (Date.now() - start) / 1000,
+      faults: done,
+      ...(JSON.parse(report) as Pick<KillAnything, 'pages' | 'steps' | 'wrongPages' | 'longestStall'>),
+      pagesIn: after.in - swapped.in,
+      pagesOut: after.out - swapped.out,
+      ioErrors: (await star.client.run('dmesg')).split('\n').filter((line) => ioError.test(line)),
+    }
+  } catch (error) {
+    print(`${tail(churn.stdout)}\n${tail(swap.said)}\n${tail(await star.client.run('dmesg'))}`)
+    throw error
+  }
+}
+
+const ioError = /I\/O error|(?:Read|Write)-error on swap/
+
+/** What a run showed that must not be; empty when all is well. */
+export function faultsOf(run: KillAnything): string[] {
+  const wrong: [boolean, string][] = [
+    [run.wrongPages > 0, `${run.wrongPages} wrong pages`],
+    [run.ioErrors.length > 0, `I/O errors: ${run.ioErrors.join('; ')}`],
+    ...run.faults.map(({ kind, away, longestStall }): [boolean, string] => [
+      longestStall > stallDeadline + away,
+      `${kind}: a step took ${longestStall} s, more than ${stallDeadline} + ${away} s`,
+    ]),
+    [run.pagesIn < 1000 || run.pagesOut < 1000, 'the program hardly swapped'],
+  ]
+  return wrong.flatMap(([is, what]) => (is ? [what] : []))
+}
+
+/** The command: prints what it saw; 0 when all is well. */
+export async function killAnythingCommand(
+  parts: LabParts,
+  options: KillAnythingOptions,
+  say: (line: string) => void,
+): Promise<number> {
+  const run = await killAnything(parts, options, say)
+  say(JSON.stringify(run))
+  for (const what of faultsOf(run)) say(`wrong: ${what}`)
+  return faultsOf(run).length === 0 ? 0 : 1
+}
+
+function stepsTold(churn: RunningProcess): number {
+  return churn.stdout.match(/^steps /gm)?.length ?? 0
+}
+
+function stallsOf(churn: RunningProcess): number[] {
+  return [...churn.stdout.matchAll(/^stall (\S+)$/gm)].map(([, seconds]) => Number(seconds))
+}
+
+async function swappedPages({ client }: GuestStar): Promise<{ in: number; out: number }> {
+  const vmstat = await client.run(['cat', '/proc/vmstat'])
+  const pages = (name: string): number => Number(new RegExp(`^${name} (\\d+)$`, 'm').exec(vmstat)?.[1])
+  return { in: pages('pswpin'), out: pages('pswpout') }
+}

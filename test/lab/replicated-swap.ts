@@ -1,0 +1,134 @@
+import { join } from 'node:path'
+import { guestScripts } from './paths.js'
+import { rdmakitSwap } from './remote-swap.js'
+import type { RunningProcess, Shell } from './shell.js'
+import { GuestStar } from './star.js'
+import { until } from './until.js'
+
+const startDeadlineMs = 120_000
+const endDeadlineMs = 180_000 // swapoff reads back whatever is still out there
+/** After a fault, until the volume has all its replicas and all its servers again. */
+const wholeDeadlineMs = 180_000
+
+export interface ReplicatedSwapOptions {
+  memory: string
+  slabSize: string
+  size: string
+  /** more words for nbd-client */
+  options: readonly string[]
+}
+
+interface ClientStatus {
+  slabs: Record<'mapped' | 'degraded' | 'refilling' | 'lost', number>
+  servers: { state: 'up' | 'failed' }[]
+}
+
+/** Swap in the memory of several hosts, each of which may be hurt, as may the client. */
+export class ReplicatedSwap {
+  readonly #servers: RunningProcess[] = []
+  /** What clients that are gone have said. */
+  #said = ''
+  #client: RunningProcess | undefined
+
+  private constructor(
+    private readonly star: GuestStar,
+    private readonly options: ReplicatedSwapOptions,
+  ) {}
+
+  static async attach(star: GuestStar, options: ReplicatedSwapOptions): Promise<ReplicatedSwap> {
+    const swap = new ReplicatedSwap(star, options)
+    await star.client.run(['sh', join(guestScripts, 'nbd.sh')])
+    await Promise.all(star.servers.map((_, index) => swap.startServer(index)))
+    await swap.startClient()
+    return swap
+  }
+
+  /** All that nbd-client wrote to stderr, over its several lives. */
+  get said(): string {
+    return this.#said + (this.#client?.stderr ?? '')
+  }
+
+  host(index: number): Shell {
+    return this.star.servers[index] as Shell
+  }
+
+  async startServer(index: number): Promise<void> {
+    const { memory, size, slabSize } = this.options
+    const { serve, listening } = rdmakitSwap(this.#uri(index), memory, size)
+    const server = this.host(index).start([...(serve as string[]), '--slab-size', slabSize])
+    this.#servers[index] = server
+    await server.waitForLine(listening, startDeadlineMs)
+  }
+
+  async stopServer(index: number, signal: NodeJS.Signals): Promise<void> {
+    await this.#servers[index]?.stop(30_000, signal)
+  }
+
+  /** Returns after the device is attached, and whoever swaps can go on. */
+  async startClient(): Promise<void> {
+    const { memory, size, options } = this.options
+    const { attach, attached } = rdmakitSwap(this.#uri(0), memory, size)
+    const others = this.star.servers.slice(1).flatMap((_, index) => ['--server', this.#uri(index + 1)])
+    const command = [
+      'sh',
+      join(guestScripts, 'swap-client.sh'),
+      ...(attach as string[]),
+      ...others,
+      ...options,
+    ]
+    this.#client = this.star.client.start(command)
+    await this.#client.waitForLine(attached, startDeadlineMs)
+  }
+
+  async killClient(): Promise<void> {
+    const client = this.#client
+    await client?.stop(30_000, 'SIGKILL')
+    this.#said += client?.stderr ?? ''
+    this.#client = undefined
+  }
+
+  /** Runs what makes the client lose a server and what brings that one back, and waits for both. */
+  async losing(index: number, fault: () => Promise<void>): Promise<void> {
+    const lost = `lost ${this.#uri(index)}:`
+    const back = `${this.#uri(index)} takes part again`
+    const [before, later] = [this.#count(lost), this.#count(back)]
+    await fault()
+    await until(`nbd-client loses ${this.#uri(index)}`, 60_000, () => this.#count(lost) > before)
+    await until(`nbd-client has ${this.#uri(index)} again`, 120_000, () => this.#count(back) > later)
+  }
+
+  /** Waits until no replica is missing and no server. */
+  async whole(): Promise<void> {
+    let last = ''
+    const look = async (): Promise<boolean> => {
+      // What "nbd-client status" asks, without a start of Node each time. A killed one leaves its socket behind.
+      const { stdout, stderr } = await this.star.client.exec(
+        'curl -sS --unix-socket "$(ls -t /run/rdmakit/nbd-client-*.sock | head -n 1)" http://localhost/status',
+      )
+      last = stdout + stderr
+      if (stdout === '') return false
+      const { slabs, servers } = JSON.parse(stdout) as ClientStatus
+      const missing = slabs.degraded + slabs.refilling + slabs.lost
+      return missing === 0 && servers.every(({ state }) => state === 'up')
+    }
+    await until('the volume is whole', wholeDeadlineMs, look).catch((error: Error) => {
+      throw new Error(`${error.message}\n${last}`)
+    })
+  }
+
+  /** Takes the swap off and ends all processes. Throws when one of them did not end as it should. */
+  async detach(): Promise<void> {
+    const ends = [await this.#client?.stop(endDeadlineMs)]
+    for (const server of this.#servers) ends.push(await server.stop(30_000))
+    for (const end of ends)
+      if (end?.status !== 0) throw new Error(`status ${end?.status ?? end?.signal}: ${end?.stderr}`)
+  }
+
+  #uri(index: number): string {
+    return `rdma://${GuestStar.serverAddress(index)}:7471`
+  }
+
+  #count(text: string): number {
+    return this.said.split(text).length - 1
+  }
+}
