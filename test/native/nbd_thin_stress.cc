@@ -219,7 +219,8 @@ void under_load(const char* name, uint32_t replicas, uint32_t places, uint32_t s
       const auto page_of = [&](uint64_t slab, uint64_t n) {
         return slab * (kSlab / 4096) + n * kWriters + writer;
       };
-      for (int n = 0; n < kOperations; n++) {
+      // How often a slab is empty when control looks is a matter of chance.
+      for (int n = 0; n < kOperations || (control.vacated < 25 && n < 20 * kOperations); n++) {
         Client& client = *clients[random() % clients.size()];
         const uint64_t slab = random() % slab_count;
         const uint64_t page = page_of(slab, random() % kPagesEach);

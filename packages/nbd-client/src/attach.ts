@@ -8,7 +8,7 @@ import type { BackupOptions } from './backup.js'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
 import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
-import { reportFailures, reportWrongPages, say } from './session-log.js'
+import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
 import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
 import { isSwap } from './swap.js'
 import { endKept } from './take-over.js'
@@ -46,7 +46,6 @@ export interface AttachOptions {
   readonly signal: AbortSignal
 }
 
-const PAGE = 4096
 /** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
 const BACKUP_TIMEOUT_S = 10
 
@@ -111,6 +110,8 @@ export async function attach(options: AttachOptions): Promise<number> {
       say(`taking over /dev/nbd${kept.device.index}`)
       return await takeOver(options, folder, kept.device)
     }
+    if (kept?.served === true)
+      throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
     if (kept !== undefined) {
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })
@@ -230,11 +231,7 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
         kept,
       )
       const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
-      if (adopted.backedUp > 0) say(`${bytes(adopted.backedUp)} of the volume are read from the backup`)
-      if (adopted.missing > 0)
-        say(
-          `${formatSize(adopted.missing * PAGE)} of it are not there: I/O errors until they are written anew`,
-        )
+      sayBackup(adopted, kept.slabSize)
       if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
       if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
       prepare(volume, options)

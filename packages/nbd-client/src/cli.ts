@@ -13,7 +13,7 @@ import {
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
 import type { BackupOptions } from './backup.js'
-import type { TlsOptions } from './engine-options.js'
+import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
@@ -46,6 +46,8 @@ interface VolumeOptions {
   backup?: string
   backupQueue?: string
   backupSparse: boolean
+  state?: string
+  linger: number
 }
 
 /** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
@@ -81,8 +83,6 @@ interface AttachFlags {
   device?: string
   swap: boolean
   swapPriority?: number
-  state?: string
-  linger: number
 }
 
 /** Checks what can be checked before anything is opened. */
@@ -93,6 +93,8 @@ function volumeOf(options: VolumeOptions) {
   return {
     access: accessOf(options),
     metrics: options.metrics,
+    state: options.state,
+    linger: options.linger,
     servers: options.server,
     size: parseSizeInUnits(options.size, '--size', 4096),
     connections: options.connections,
@@ -208,6 +210,16 @@ const withVolume = (command: Command) =>
     .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
     .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')
     .option('--key-file <file>', 'what proves it, a line id:secret; a server without the key is refused')
+    .option(
+      '--state <folder>',
+      'keep there (on tmpfs) what the next nbd-client needs to go on with the volume when this one ends',
+    )
+    .option(
+      '--linger <seconds>',
+      'with --state: how long the servers keep the memory without an nbd-client',
+      whole('--linger', 1, 86_400),
+      300,
+    )
     .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
     .option(
       '--backup <file>',
@@ -254,7 +266,8 @@ Examples:
   nbd-client serve --server iwarp://127.0.0.1:7471 --size 1G --tcp 127.0.0.1:10809 \\
     --export data,size=768M --export scratch,offset=768M --export data-ro,size=768M,read-only
 
-When the last server is lost, clients get I/O errors, the socket is removed and the exit status is 1.`,
+When the last server is lost, clients get I/O errors, the socket is removed and the exit status is 1.
+With --state the volume outlives the process, for --linger: the same command serves it again.`,
   )
   .action(
     async (
@@ -286,16 +299,6 @@ withVolume(program.command('attach'))
   .description('Attach the volume as /dev/nbdN. Prints "attached /dev/nbdN" and stays; SIGTERM detaches.')
   .option('--device <device>', 'which device; default the first free one')
   .option('--connections <n>', 'sockets between kernel and client', whole('--connections', 1, 64), 2)
-  .option(
-    '--state <folder>',
-    'keep there (on tmpfs) what the next nbd-client needs to take the device over when this one dies',
-  )
-  .option(
-    '--linger <seconds>',
-    'with --state: how long the servers keep the memory when this nbd-client dies',
-    whole('--linger', 1, 86_400),
-    300,
-  )
   .option('--swap', 'make it swap: locks memory, runs mkswap and swapon; SIGTERM runs swapoff first', false)
   .option(
     '--swap-priority <n>',
@@ -316,14 +319,12 @@ Needs root and the nbd kernel module.`,
     const volume = volumeOf(options)
     const { attach, deviceIndex } = await import('./attach.js')
     if (options.device !== undefined) deviceIndex(options.device)
-    const { device, swap, swapPriority, state, linger } = options
+    const { device, swap, swapPriority } = options
     process.exitCode = await attach({
       ...volume,
       device,
       swap,
       swapPriority,
-      state,
-      linger,
       signal: stopSignal(),
     })
   })

@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os'
 import type { BackupOptions } from './backup.js'
+import type { ExportOptions, TlsOptions } from './export-options.js'
 import type { NativeEngineOptions } from './native.js'
 
 /**
@@ -7,35 +8,6 @@ import type { NativeEngineOptions } from './native.js'
  * `adaptive` spins for about as long as completions have been taking and then sleeps.
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
-
-/** A part of the volume under a name. Parts may overlap: one writable and one read-only view, say. */
-export interface ExportOptions {
-  /** at most 4096 bytes; default '' */
-  readonly name?: string
-  /** one line for people, as `nbdinfo --list` shows it; at most 4096 bytes; default '' */
-  readonly description?: string
-  /** bytes from the start of the volume, a multiple of 4096; default 0 */
-  readonly offset?: number | bigint
-  /** bytes, a multiple of 4096; default: up to the end of the volume */
-  readonly size?: number | bigint
-  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
-  readonly readOnly?: boolean
-}
-
-/**
- * TLS for NBD clients (STARTTLS), by GnuTLS, in a native thread for each encrypted connection. Give either
- * `certificates` or `sharedKeys`.
- */
-export interface TlsOptions {
-  /** `on`: clients may use it; `required`: whoever does not is refused everything else */
-  readonly mode: 'on' | 'required'
-  /** folder with server-cert.pem, server-key.pem and, for `verifyPeer`, ca-cert.pem */
-  readonly certificates?: string
-  /** file with a line `name:hex key` for each client, as psktool(1) writes it */
-  readonly sharedKeys?: string
-  /** with `certificates`: refuse clients without one that ca-cert.pem has signed; default false */
-  readonly verifyPeer?: boolean
-}
 
 export interface BlockEngineOptions {
   /** bytes; a multiple of 4096 */
@@ -107,7 +79,7 @@ export interface BlockEngineOptions {
    * when the page was never written.
    */
   readonly minimumBlockSize?: number
-  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (ENOKEY) */
   readonly tls?: TlsOptions
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number

@@ -1,20 +1,20 @@
+import {
+  type Lane,
+  type LaneRequirements,
+  type LaneResources,
+  laneHandles,
+  type VerbsResource,
+} from './engine-lane.js'
 import { type BlockEngineOptions, nativeOptions } from './engine-options.js'
 import {
   type NativeDropped,
   type NativeEngine,
   type NativeEvent,
-  type NativeLaneRequirements,
   type NativeLaneStatistics,
   type NativeRecordedReplica,
   type NativeStatistics,
   native,
-  type VerbsHandle,
 } from './native.js'
-
-/** Any resource of `@rdmakit/verbs`: what matters is the external that it carries. */
-export interface VerbsResource {
-  readonly handle: VerbsHandle
-}
 
 /** Where a slab's bytes are. */
 export interface SlabMapping {
@@ -27,31 +27,6 @@ export interface SlabMapping {
 
 /** A replica as the slab map has it. */
 export type RecordedReplica = NativeRecordedReplica
-
-/** What JavaScript must allocate for one lane. */
-export type LaneRequirements = NativeLaneRequirements
-
-/** The verbs objects of one lane. They must not be used by anyone else while the engine lives. */
-export interface LaneResources {
-  /** made with `manual` progress or automatic, ≥ {@link LaneRequirements.completionQueueEntries} */
-  readonly completionQueue: VerbsResource
-  /** the queue's channel; may be missing in wait mode `poll` only */
-  readonly channel?: VerbsResource
-  /** by server index; null where this lane does not reach that server (yet) */
-  readonly queuePairs: readonly (VerbsResource | null)[]
-  /**
-   * The arena: ≥ {@link LaneRequirements.arenaBytes} bytes, registered with local write access. One
-   * region for all servers, or one per server index over the same memory when servers sit on
-   * different devices.
-   */
-  readonly memoryRegions: readonly VerbsResource[]
-}
-
-export interface Lane {
-  readonly index: number
-  /** protections that could not be had, each a sentence to print */
-  readonly warnings: readonly string[]
-}
 
 export type DroppedReplica = NativeDropped
 export type EngineEvent = NativeEvent
@@ -97,6 +72,14 @@ export class BlockEngine {
    */
   mapSlab(index: number, ...replicas: SlabMapping[]): void {
     native.mapSlab(this.#engine, index, replicas)
+  }
+
+  /**
+   * Pages that the last process to use `pageMap` left in the middle of a WRITE that was never answered: their replicas
+   * may differ until somebody writes them.
+   */
+  get leftClaimed(): readonly number[] {
+    return native.leftClaimed(this.#engine)
   }
 
   /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */
@@ -356,12 +339,3 @@ export class BlockEngine {
 }
 
 const closed = () => Object.assign(new Error('the engine was closed'), { code: 'ECANCELED' })
-
-function laneHandles({ completionQueue, channel, queuePairs, memoryRegions }: LaneResources) {
-  return [
-    completionQueue.handle,
-    channel?.handle,
-    queuePairs.map((queuePair) => queuePair?.handle),
-    memoryRegions.map((region) => region.handle),
-  ] as const
-}

@@ -4,12 +4,11 @@ export {
   BlockEngine,
   type EngineEvent,
   type EngineStatistics,
-  type Lane,
-  type LaneRequirements,
-  type LaneResources,
   type SlabMapping,
 } from './engine.js'
-export type { BlockEngineOptions, ExportOptions, TlsOptions, WaitMode } from './engine-options.js'
+export type { Lane, LaneRequirements, LaneResources } from './engine-lane.js'
+export type { BlockEngineOptions, WaitMode } from './engine-options.js'
+export type { ExportOptions, TlsOptions } from './export-options.js'
 export { kernelDevice } from './kernel.js'
 export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'
 export { type ServeOptions, serve } from './serve.js'

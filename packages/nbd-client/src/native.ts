@@ -227,6 +227,7 @@ export interface NativeBinding {
   createEngine(options: NativeEngineOptions, sink: (event: NativeEvent) => void): NativeEngine
   exportFlags(engine: NativeEngine): number
   mapSlab(engine: NativeEngine, slab: number, replicas: NativeReplica[]): void
+  leftClaimed(engine: NativeEngine): number[]
   lookUpSlab(engine: NativeEngine, slab: number): NativeRecordedReplica[] | null
   replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void

@@ -1,7 +1,10 @@
 import { formatSize } from '@rdmakit/swap-server'
 import type { EngineStatistics } from './engine.js'
 import type { ClientStatus } from './runtime.js'
+import type { Adopted } from './take-over.js'
 import type { Volume } from './volume.js'
+
+const PAGE = 4096
 
 /** Lines for people on stderr. Nothing here is on the page path. */
 export function say(line: string): void {
@@ -28,6 +31,13 @@ export function reportFailures(volume: Volume): void {
       lost === 0 ? '' : `; ${formatSize(lost)} of it were nowhere else and answer with I/O errors`
     say(`the backup failed: ${reason}; the volume goes on without it${consequence}`)
   })
+}
+
+/** Tells what of a volume that was taken over is in the backup only. */
+export function sayBackup({ backedUp, missing }: Adopted, slabSize: number): void {
+  if (backedUp > 0) say(`${formatSize(backedUp * slabSize)} of the volume are read from the backup`)
+  if (missing > 0)
+    say(`${formatSize(missing * PAGE)} of it are not there: I/O errors until they are written anew`)
 }
 
 /** Lines about wrong pages at most; the status counts all of them. */

@@ -55,8 +55,10 @@ export interface KeptVolume {
   readonly thin?: boolean
   readonly servers: readonly KeptServer[]
   readonly context?: KeptContext
-  /** undefined until the kernel has the device */
+  /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice
+  /** of serve: clients may have written to it */
+  readonly served?: boolean
 }
 
 /** The folder that lets a successor of this process go on with its volume (docs/page-service/restart.md). */
@@ -222,6 +224,7 @@ export function parseVolume(text: string): KeptVolume {
     ...(from.thin === true ? { thin: true } : {}),
     ...(from.context === undefined ? {} : { context: parseContext(from.context) }),
   }
+  if (from.served === true) return { ...volume, served: true }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
   return {

@@ -15,6 +15,7 @@ export class VolumeKeeper {
   #servers: KeptServer[] = []
   #context: KeptContext | undefined
   #device: KeptDevice | undefined
+  #served = false
 
   constructor(folder: StateFolder, fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>, kept?: KeptVolume) {
     this.#folder = folder
@@ -25,6 +26,7 @@ export class VolumeKeeper {
     this.#servers = [...kept.servers]
     this.#context = kept.context
     this.#device = kept.device
+    this.#served = kept.served ?? false
   }
 
   /** What makes a volume one that can be taken over, and its backup too. */
@@ -50,6 +52,12 @@ export class VolumeKeeper {
     this.#write()
   }
 
+  /** Clients come from now on. */
+  served(): void {
+    this.#served = true
+    this.#write()
+  }
+
   #joined(servers: readonly VolumeServer[]): void {
     for (const server of servers) {
       if (this.#servers.some(({ index }) => index === server.index) || !server.reached) continue
@@ -68,6 +76,7 @@ export class VolumeKeeper {
       servers: this.#servers,
       ...(this.#context === undefined ? {} : { context: this.#context }),
       ...(this.#device === undefined ? {} : { device: this.#device }),
+      ...(this.#served ? { served: true } : {}),
     })
   }
 }

@@ -37,6 +37,11 @@ export interface VolumeOptions {
   readonly progress?: (step: string) => void
 }
 
+/** No server has anything of the volume any more. */
+export class NothingLeftError extends Error {
+  override readonly name = 'NothingLeftError'
+}
+
 /** What the failure of a server means for the volume. */
 export interface ServerFailure {
   readonly server: VolumeServer

@@ -6,7 +6,8 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { type Context, openDevice, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
-import type { BlockEngine, Lane } from './engine.js'
+import type { BlockEngine } from './engine.js'
+import type { Lane } from './engine-lane.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
 import { placeSlabs } from './placement.js'
@@ -17,7 +18,13 @@ import type { KeptVolume } from './state-folder.js'
 import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
 import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
-import { makeEngine, type ServerFailure, sessionOptions, type VolumeOptions } from './volume-options.js'
+import {
+  makeEngine,
+  NothingLeftError,
+  type ServerFailure,
+  sessionOptions,
+  type VolumeOptions,
+} from './volume-options.js'
 import { VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
@@ -170,8 +177,10 @@ export class Volume {
       const servers = serversOf(taken)
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
       const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
-      // A server that cannot do it now is about to fail, and its session to end.
-      for (const [server, orphans] of adopted.orphans) await server.session.free(orphans).catch(() => {})
+      for (const [server, orphans] of adopted.orphans)
+        if (thin) server.keep(orphans)
+        // A server that cannot do it now is about to fail, and its session to end.
+        else await server.session.free(orphans).catch(() => {})
       await volume.#addLanes()
       return { volume, adopted }
     } catch (failure) {
@@ -428,7 +437,7 @@ function backedUp({ backup, engine: given }: VolumeOptions, engine: BlockEngine)
 /** The device of a volume of which only the backup is left: servers that come back are reached through it. */
 function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context {
   if (backup === undefined || context === undefined)
-    throw new Error('no server gave the session back: nothing of the volume is left')
+    throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
   return openDevice(context.name, context.provider)
 }
 

@@ -1,3 +1,4 @@
+import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { Heartbeat } from '../src/heartbeat.js'
@@ -23,11 +24,11 @@ describe('a heartbeat', () => {
     answers = true
     asked = 0
     peer = new Worker(answering, { eval: true })
-    await new Promise((resolve) => peer.once('online', resolve))
+    await once(peer, 'online')
     dead = new Promise((resolve) => {
       const ask = async (): Promise<void> => {
         asked++
-        const answer = new Promise((heard) => peer.once('message', heard))
+        const answer = once(peer, 'message')
         peer.postMessage(answers)
         await answer
       }

@@ -77,7 +77,7 @@ class Churn {
     const uint32_t version = ++versions_[page];
     for (uint64_t word = 0; word < kWords; word++) words[word] = value_at(page, version, word);
     steps_++;
-    const end = seconds();
+    const double end = seconds();
     note(end - start);
     if (end < told_ + 1) return;
     told_ = end;

@@ -26,6 +26,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("laneRequirements", lane_requirements);
   add("createEngine", create_engine);
   add("exportFlags", export_flags);
+  add("leftClaimed", left_claimed);
   add("lookUpSlab", look_up_slab);
   add("mapSlab", map_slab);
   add("replaceSlab", replace_slab);

@@ -30,6 +30,7 @@ Engine& to_engine(const Napi::Value& value);
 // The functions of src/native.ts.
 Napi::Value create_engine(const Napi::CallbackInfo& info);
 Napi::Value export_flags(const Napi::CallbackInfo& info);
+Napi::Value left_claimed(const Napi::CallbackInfo& info);
 Napi::Value look_up_slab(const Napi::CallbackInfo& info);
 void map_slab(const Napi::CallbackInfo& info);
 void replace_slab(const Napi::CallbackInfo& info);

@@ -58,6 +58,13 @@ void map_slab(const Napi::CallbackInfo& info) {
   check(info.Env(), error, "mapSlab", explain(error));
 }
 
+Napi::Value left_claimed(const Napi::CallbackInfo& info) {
+  const std::vector<uint64_t>& pages = to_engine(info[0]).volume().left_claimed();
+  Napi::Array result = Napi::Array::New(info.Env(), pages.size());
+  for (uint32_t i = 0; i < pages.size(); i++) result.Set(i, static_cast<double>(pages[i]));
+  return result;
+}
+
 Napi::Value look_up_slab(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   SlabPlace place;

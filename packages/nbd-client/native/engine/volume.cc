@@ -48,7 +48,10 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   }
   error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
     checksums_.forget(page, 1);
-    if (phase(page * kPage) == SlabPhase::vacant) pages_.clear_until_claimed(page, 1);  // was to get a place
+    if (phase(page * kPage) == SlabPhase::vacant)
+      pages_.clear_until_claimed(page, 1);  // was to get a place
+    else
+      left_claimed_.push_back(page);
   });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = std::string("page map: ") + strerror(error);

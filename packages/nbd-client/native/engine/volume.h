@@ -152,6 +152,8 @@ class Volume {
   int look_up(uint32_t slab, SlabPlace& place, bool& ever) const;
   // True for the first caller. On record before anything is answered without that server.
   bool fail(uint32_t server);
+  // Pages that the last user of the page map's file left in the middle of a WRITE. Constant once open.
+  const std::vector<uint64_t>& left_claimed() const { return left_claimed_; }
   // Nobody uses the volume any more: another process may have its files.
   void unlock_files() {
     slabs_.unlock();
@@ -173,6 +175,7 @@ class Volume {
   std::mutex control_;  // one writer of records at a time; lanes never take it
   SlabUse use_;
   PageMap pages_;
+  std::vector<uint64_t> left_claimed_;
   PageChecksums checksums_;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
