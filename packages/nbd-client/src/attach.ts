@@ -4,15 +4,17 @@ import { promisify } from 'node:util'
 import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { AttachedDevice, type Succession } from './attached-device.js'
+import type { BackupOptions } from './backup.js'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
 import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
-import { reportFailures, reportWrongPages, say } from './session-log.js'
+import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
 import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
 import { isSwap } from './swap.js'
 import { endKept } from './take-over.js'
-import { Volume, type VolumeOptions } from './volume.js'
+import { Volume } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
+import type { VolumeOptions } from './volume-options.js'
 
 export interface AttachOptions {
   readonly servers: readonly (readonly string[])[]
@@ -27,7 +29,9 @@ export interface AttachOptions {
   readonly replicas: number
   /** take memory of the servers as it is written, see VolumeOptions.thin */
   readonly thin: boolean
-  readonly acknowledge: 'all' | 'one'
+  readonly acknowledge: 'all' | 'one' | 'backup'
+  /** undefined: none */
+  readonly backup: BackupOptions | undefined
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   /** keep and check a checksum of each page */
@@ -41,6 +45,9 @@ export interface AttachOptions {
   readonly linger?: number
   readonly signal: AbortSignal
 }
+
+/** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
+const BACKUP_TIMEOUT_S = 10
 
 /** The N of `/dev/nbdN`. @throws UsageError */
 export function deviceIndex(device: string): number {
@@ -92,7 +99,7 @@ export async function attach(options: AttachOptions): Promise<number> {
   }
   if (options.acknowledge === 'one')
     throw new UsageError(
-      '--state needs --ack all: with --ack one an answered write may be lost with the process',
+      '--state needs --ack all or --ack backup: with --ack one an answered write may be lost with the process',
     )
   if (predecessor !== undefined) return await inherit(options, options.state, predecessor)
   const folder = StateFolder.open(options.state)
@@ -157,11 +164,10 @@ function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, dev
 async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
   await checkKernel(options.device)
   const keeper = folder && new VolumeKeeper(folder, options)
-  const kept = keeper?.options((options.linger ?? 0) * 1000)
-  const volume = await Volume.open({
-    ...volumeOptions(options, kept?.engine),
-    ...(kept && { linger: kept.linger ?? 0, joined: kept.joined ?? (() => {}) }),
-  })
+  const { engine, ...keeping } = keeper?.options((options.linger ?? 0) * 1000, options.backup) ?? {
+    engine: undefined,
+  }
+  const volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
   let device: AttachedDevice
   try {
     prepare(volume, options)
@@ -218,16 +224,14 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
       const kept = folder.read()
       if (kept === undefined) throw new Error(`${folder.path} keeps no volume any more`)
       if (!options.checksums) folder.forgetChecksums()
-      const keeping = new VolumeKeeper(folder, kept, kept).options((options.linger ?? 0) * 1000)
+      const keeper = new VolumeKeeper(folder, kept, kept)
+      const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
       const { volume, adopted } = await Volume.takeOver(
-        {
-          ...volumeOptions({ ...options, connections: device.connections, signal }, keeping.engine),
-          linger: keeping.linger ?? 0,
-          joined: keeping.joined ?? (() => {}),
-        },
+        { ...volumeOptions({ ...options, connections: device.connections, signal }, engine), ...keeping },
         kept,
       )
       const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
+      sayBackup(adopted, kept.slabSize)
       if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
       if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
       prepare(volume, options)
@@ -255,6 +259,7 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
     replicas: options.replicas,
     thin: options.thin,
     access: options.access,
+    ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
     engine: {
@@ -281,8 +286,11 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
       ...(identifier === undefined
         ? {
             // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
-            // READ may have to try each replica.
-            timeout: options.operationTimeout * options.replicas + 6,
+            // READ may have to try each replica, and then the backup.
+            timeout:
+              options.operationTimeout * options.replicas +
+              6 +
+              (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
             // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
             deadConnectionTimeout: 0,
             identifier: `rdmakit-${process.pid}`,

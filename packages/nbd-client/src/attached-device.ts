@@ -16,8 +16,9 @@ import { ownCommand, Successor } from './successor.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
 import type { Volume } from './volume.js'
 
-/** Above the engine's own deadlines: a READ may have to try each replica. */
+/** Above the engine's own deadlines: a READ may have to try each replica, and the backup's file. */
 const ANSWER_SLACK_MS = 6_000
+const BACKUP_SLACK_MS = 10_000
 /** The answer to whoever asked for the upgrade is on its way. */
 const FAREWELL_MS = 2_000
 
@@ -149,10 +150,12 @@ export class AttachedDevice {
 
   #watch(): void {
     const volume = this.#volume
-    volume.onServerFailure(() => {
+    const check = () => {
       if (volume.lost) this.#end({ status: 1, left: false })
-    })
-    if (volume.lost) this.#end({ status: 1, left: false })
+    }
+    volume.onServerFailure(check)
+    volume.onBackupFailure(check)
+    check()
   }
 
   async #upgrade(command: readonly string[] | undefined): Promise<Upgraded> {
@@ -182,7 +185,10 @@ export class AttachedDevice {
       volume: this.#volume,
       folder: succession.folder,
       successor,
-      answerTimeout: this.#options.operationTimeout * 1000 * this.#options.replicas + ANSWER_SLACK_MS,
+      answerTimeout:
+        this.#options.operationTimeout * 1000 * this.#options.replicas +
+        ANSWER_SLACK_MS +
+        (this.#options.backup === undefined ? 0 : BACKUP_SLACK_MS),
       retake: () => succession.takeUp(),
     }).catch((failure: Error) => {
       say(`${this.#path}: ${failure.message}; its requests wait for the next nbd-client attach --state`)
@@ -240,6 +246,7 @@ export class AttachedDevice {
         await new Promise<void>((resolve) => {
           process.once('SIGTERM', () => resolve())
           volume.onServerFailure(() => resolve())
+          volume.onBackupFailure(() => resolve())
         })
       }
     }

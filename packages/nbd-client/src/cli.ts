@@ -12,6 +12,7 @@ import {
 } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
+import type { BackupOptions } from './backup.js'
 import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
 
@@ -35,13 +36,16 @@ interface VolumeOptions {
   connections: number
   timeout: number
   replicas: number
-  ack: 'all' | 'one'
+  ack: 'all' | 'one' | 'backup'
   refillRate: string
   checksum: boolean
   thin: boolean
   tenant?: string
   keyFile?: string
   metrics?: string
+  backup?: string
+  backupQueue?: string
+  backupSparse: boolean
   state?: string
   linger: number
 }
@@ -53,6 +57,26 @@ function accessOf({ tenant, keyFile }: VolumeOptions) {
     ...(tenant === undefined ? {} : { tenant }),
     ...(keyFile === undefined ? {} : { key: () => readKeyFile(keyFile) }),
   }
+}
+
+function backupOf({
+  backup,
+  backupQueue,
+  backupSparse,
+  ack,
+  thin,
+}: VolumeOptions): BackupOptions | undefined {
+  if (backup !== undefined && thin)
+    throw new UsageError('--thin and --backup do not go together: the file is as large as the volume')
+  if (backup !== undefined)
+    return {
+      file: backup,
+      sparse: backupSparse,
+      ...(backupQueue === undefined ? {} : { queue: parseSize(backupQueue, '--backup-queue') }),
+    }
+  if (backupQueue !== undefined || backupSparse || ack === 'backup')
+    throw new UsageError('--ack backup, --backup-queue and --backup-sparse need --backup <file>')
+  return undefined
 }
 
 interface AttachFlags {
@@ -79,6 +103,7 @@ function volumeOf(options: VolumeOptions) {
     acknowledge: options.ack,
     checksums: options.checksum,
     thin: options.thin,
+    backup: backupOf(options),
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
@@ -167,9 +192,9 @@ const withVolume = (command: Command) =>
     .addOption(
       new Option(
         '--ack <when>',
-        'answer a write when all replicas have it, or one (which may lose it with that one)',
+        'answer a write when all replicas have it, or one (which may lose it with that one), or all and the backup',
       )
-        .choices(['all', 'one'])
+        .choices(['all', 'one', 'backup'])
         .default('all'),
     )
     .option(
@@ -196,6 +221,15 @@ const withVolume = (command: Command) =>
       300,
     )
     .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
+    .option(
+      '--backup <file>',
+      'keep a copy in a file or on a block device here, and go on from it when no server has a page any more',
+    )
+    .option(
+      '--backup-queue <size>',
+      'pages that may wait for the backup; those that find no room are copied to it later; default 16M',
+    )
+    .option('--backup-sparse', 'reserve no room for the backup; a full disk ends it', false)
 
 withVolume(program.command('serve'))
   .description('Serve the volume to any NBD client. Prints "ready <nbd uri>". SIGTERM ends it.')

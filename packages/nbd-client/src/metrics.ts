@@ -77,6 +77,20 @@ export function collectVolumeMetrics(volume: Volume): Registry {
   counter('refilled_bytes_total', 'Bytes copied to new replicas', [], () => [
     [{}, statistics().refill?.bytesCopied ?? 0],
   ])
+  const backup = () => statistics().backup
+  if (backup() !== null) {
+    gauge('backup_up', '1 while the local backup works', [], () => [[{}, backup()?.working ? 1 : 0]])
+    gauge('backup_pages_behind', 'Written pages that the backup does not have yet', [], () => [
+      [{}, (backup()?.stalePages ?? 0) + (backup()?.queuedPages ?? 0)],
+    ])
+    counter('backup_missed_pages_total', 'Pages that found no room in its queue when written', [], () => [
+      [{}, backup()?.missedPages ?? 0],
+    ])
+    counter('backup_bytes_total', 'Bytes that went to the backup and came from it', ['kind'], () => [
+      [{ kind: 'read' }, backup()?.bytesRead ?? 0],
+      [{ kind: 'write' }, backup()?.bytesWritten ?? 0],
+    ])
+  }
   new LatencyMetric(
     `${PREFIX}request_duration_seconds`,
     'From the arrival of an NBD request to its queued reply',

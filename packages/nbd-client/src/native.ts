@@ -24,6 +24,16 @@ export interface NativeTls {
   verifyPeer: boolean
 }
 
+export interface NativeBackupOptions {
+  /** empty: no backup */
+  file: string
+  /** empty: none */
+  map: string
+  /** of the queue of each lane */
+  pages: number
+  sparse: boolean
+}
+
 export interface NativeEngineOptions {
   size: bigint
   slabSize: bigint
@@ -33,7 +43,8 @@ export interface NativeEngineOptions {
   maxSpin: number
   prefault: boolean
   ioFlusher: boolean
-  acknowledge: 'all' | 'one'
+  acknowledge: 'all' | 'one' | 'backup'
+  backup: NativeBackupOptions
   refillRate: bigint
   pageMap: string
   checksums: boolean
@@ -119,6 +130,22 @@ export interface NativeRefillStatistics {
   bytesCopied: number
 }
 
+export interface NativeBackupStatistics {
+  file: string
+  /** false: it has failed */
+  working: boolean
+  bytesWritten: number
+  bytesRead: number
+  /** on their way to the file */
+  queuedPages: number
+  /** written, and neither in the file nor on their way there */
+  stalePages: number
+  /** for which the queue had no room when they were written */
+  missedPages: number
+  /** copied from a server later */
+  caughtUpPages: number
+}
+
 /** Where a slab's bytes are. */
 export interface NativeReplica {
   server: number
@@ -151,6 +178,7 @@ export interface NativeStatistics {
   lanes: NativeLaneStatistics[]
   servers: NativeServerStatistics[]
   refill: NativeRefillStatistics | null
+  backup: NativeBackupStatistics | null
 }
 
 export type NativeEvent =
@@ -168,10 +196,11 @@ export type NativeEvent =
   | { type: 'slabsChanged' }
   /** `page`, of the volume, did not match its checksum at `server` */
   | { type: 'pageRepaired'; slab: number; server: number; page: number }
-  /** the same, and no replica has the right bytes */
-  | { type: 'pageLost'; slab: number; server: number; page: number }
+  /** the same, and nobody has the right bytes; server: null when it was at the backup only */
+  | { type: 'pageLost'; slab: number; server: number | null; page: number }
   /** descriptor: −1 when there was no connection */
   | { type: 'laneYielded'; lane: number; descriptor: number }
+  | { type: 'backupFailed'; reason: string }
 
 export interface NativeSafety {
   name: string
@@ -204,6 +233,8 @@ export interface NativeBinding {
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
+  backupWarnings(engine: NativeEngine): string[]
+  missingInBackup(engine: NativeEngine, slab: number): number
   synchronize(engine: NativeEngine): number
   addSpare(engine: NativeEngine, id: number, replicas: NativeReplica[]): void
   removeSpare(engine: NativeEngine, id: number): boolean

@@ -1,14 +1,16 @@
 import { type ControlSocket, formatSize, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
+import type { BackupOptions } from './backup.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'
 import { serveMetrics } from './metrics.js'
 import { openControlSocket } from './runtime.js'
-import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
+import { reportFailures, reportWrongPages, say, sayBackup, statusOf } from './session-log.js'
 import { settlePages } from './settle-pages.js'
 import { type KeptVolume, StateFolder } from './state-folder.js'
 import { endKept } from './take-over.js'
-import { NothingLeftError, Volume, type VolumeOptions } from './volume.js'
+import { Volume } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
+import { NothingLeftError, type VolumeOptions } from './volume-options.js'
 
 export interface ServeOptions {
   readonly servers: readonly (readonly string[])[]
@@ -26,7 +28,9 @@ export interface ServeOptions {
   readonly replicas: number
   /** take memory of the servers as it is written, see VolumeOptions.thin */
   readonly thin: boolean
-  readonly acknowledge: 'all' | 'one'
+  readonly acknowledge: 'all' | 'one' | 'backup'
+  /** undefined: none */
+  readonly backup: BackupOptions | undefined
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   /** keep and check a checksum of each page */
@@ -57,7 +61,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   }
   if (options.acknowledge === 'one')
     throw new UsageError(
-      '--state needs --ack all: with --ack one an answered write may be lost with the process',
+      '--state needs --ack all or --ack backup: with --ack one an answered write may be lost with the process',
     )
   const folder = StateFolder.open(options.state)
   try {
@@ -92,7 +96,7 @@ async function serveKept(options: ServeOptions, folder: StateFolder): Promise<nu
 /** A new volume that the folder keeps. */
 async function openKept(options: ServeOptions, folder: StateFolder): Promise<Volume> {
   const keeper = new VolumeKeeper(folder, options)
-  const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000)
+  const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
   let volume: Volume | undefined
   try {
     volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
@@ -117,7 +121,8 @@ async function takeUp(options: ServeOptions, folder: StateFolder, kept: KeptVolu
       `${folder.path} is of a volume ${kept.thin ? 'with' : 'without'} --thin; that cannot be changed`,
     )
   say(`going on with the volume of ${folder.path}`)
-  const { engine, ...keeping } = new VolumeKeeper(folder, kept, kept).options((options.linger ?? 0) * 1000)
+  const keeper = new VolumeKeeper(folder, kept, kept)
+  const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
   let taken: Awaited<ReturnType<typeof Volume.takeOver>>
   try {
     taken = await Volume.takeOver({ ...volumeOptions(options, engine), ...keeping }, kept)
@@ -127,10 +132,11 @@ async function takeUp(options: ServeOptions, folder: StateFolder, kept: KeptVolu
   }
   const { volume, adopted } = taken
   const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
+  sayBackup(adopted, kept.slabSize)
   if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
   if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
   try {
-    if (volume.replicas > 1) await settlePages(volume.engine, 0)
+    if (volume.replicas > 1 || options.backup !== undefined) await settlePages(volume.engine, 0)
   } catch (failure) {
     await volume.leave()
     throw failure
@@ -147,6 +153,7 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
     replicas: options.replicas,
     thin: options.thin,
     access: options.access,
+    ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
     engine: {
@@ -184,9 +191,11 @@ async function serveVolume(volume: Volume, options: ServeOptions): Promise<numbe
       options.signal.addEventListener('abort', () => resolve(0), { once: true })
       // With its last server the volume has lost its data: in-flight requests get EIO, and a new start
       // makes a new volume.
-      volume.onServerFailure(() => {
+      const check = () => {
         if (volume.lost) resolve(1)
-      })
+      }
+      volume.onServerFailure(check)
+      volume.onBackupFailure(check)
       if (volume.lost) resolve(1)
     })
     control = await openControlSocket(

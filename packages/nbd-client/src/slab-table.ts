@@ -13,8 +13,11 @@ export interface SlabReplica {
 /** Of one slab, in the engine's record. */
 export const MAX_REPLICAS = 3
 
-/** `lost`: no copy is left; its written pages answer EIO until they are written anew. */
-export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'lost'
+/**
+ * `backup`: no replica is left, and it is read from and written to the local backup. `lost`: no copy is left;
+ * its written pages answer EIO until they are written anew.
+ */
+export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost'
 
 const UNMAPPED: SlabReplica[] = []
 
@@ -22,17 +25,20 @@ const UNMAPPED: SlabReplica[] = []
 export class SlabTable {
   readonly replicas: number
   readonly #engine: BlockEngine
+  readonly #backedUp: () => boolean
   /** those that have a place, or have lost it; of a thin volume these may be few */
   readonly #slabs = new Map<number, SlabReplica[]>()
 
-  constructor(engine: BlockEngine, replicas: number) {
+  /** @param backedUp whether there is a local backup that works */
+  constructor(engine: BlockEngine, replicas: number, backedUp: () => boolean = () => false) {
     this.replicas = replicas
+    this.#backedUp = backedUp
     this.#engine = engine
   }
 
   /** @returns how many slabs are in each state */
   count(): Record<SlabState, number> {
-    const counts = { mapped: 0, degraded: 0, refilling: 0, lost: 0 }
+    const counts = { mapped: 0, degraded: 0, refilling: 0, backup: 0, lost: 0 }
     for (const all of this.#slabs.values()) counts[this.#stateOf(all)]++
     return counts
   }
@@ -50,7 +56,10 @@ export class SlabTable {
 
   #stateOf(all: readonly SlabReplica[]): SlabState {
     const live = all.filter((replica) => replica.live).length
-    if (live === 0) return 'lost'
+    if (live === 0) {
+      if (!this.#backedUp()) return 'lost'
+      return all.length > 0 ? 'refilling' : 'backup'
+    }
     if (live >= this.replicas) return 'mapped'
     return all.length > live ? 'refilling' : 'degraded'
   }
@@ -121,7 +130,7 @@ export class SlabTable {
     return this.#engine.dropReplica(slab, replica.server.index)
   }
 
-  /** Drops all replicas of a server that failed. @returns the slabs that had one, and those now lost */
+  /** Drops all replicas of a server that failed. @returns the slabs that had one, and those without one now */
   dropServer(server: VolumeServer): { degraded: number[]; lost: number[] } {
     const degraded: number[] = []
     const lost: number[] = []

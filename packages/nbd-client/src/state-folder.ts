@@ -12,11 +12,13 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { ConfigurationError, EXIT, ExitError, type SessionIdentity } from '@rdmakit/swap-server'
+import type { ProviderName } from '@rdmakit/verbs'
 import { closeDescriptor, lockFile } from './kernel.js'
 
 const VOLUME = 'volume.json'
 /** of it */
 const VERSION = 1
+const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp', 'shm']
 
 /** A server of the volume as volume.json has it; its index is the one that the slab map uses. */
 export interface KeptServer {
@@ -36,6 +38,12 @@ export interface KeptDevice {
   readonly connections: number
 }
 
+/** The RDMA device that reaches the servers, also when none of them is there to tell. */
+export interface KeptContext {
+  readonly provider: ProviderName
+  readonly name: string
+}
+
 /** What volume.json holds. */
 export interface KeptVolume {
   /** bytes */
@@ -46,6 +54,7 @@ export interface KeptVolume {
   /** slabs without a place were never written */
   readonly thin?: boolean
   readonly servers: readonly KeptServer[]
+  readonly context?: KeptContext
   /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice
   /** of serve: clients may have written to it */
@@ -107,6 +116,10 @@ export class StateFolder {
     return join(this.path, 'pages.crc')
   }
 
+  get backupMap(): string {
+    return join(this.path, 'backup.map')
+  }
+
   get slabMap(): string {
     return join(this.path, 'slabs.map')
   }
@@ -138,13 +151,18 @@ export class StateFolder {
 
   /** Nothing is kept any more: volume.json goes first, for without it the maps mean nothing. */
   clear(): void {
-    for (const file of [this.#volume, `${this.#volume}.new`, this.slabMap, this.pageChecksums, this.pageMap])
-      rmSync(file, { force: true })
+    const maps = [this.slabMap, this.pageChecksums, this.backupMap, this.pageMap]
+    for (const file of [this.#volume, `${this.#volume}.new`, ...maps]) rmSync(file, { force: true })
   }
 
   /** The next process finds no checksums: this one keeps none, and those that there are would be of old pages. */
   forgetChecksums(): void {
     rmSync(this.pageChecksums, { force: true })
+  }
+
+  /** The same of the backup: this process writes pages without it, so the next one must not believe the map. */
+  forgetBackup(): void {
+    rmSync(this.backupMap, { force: true })
   }
 
   /** Unlocks it. */
@@ -204,6 +222,7 @@ export function parseVolume(text: string): KeptVolume {
     replicas: whole(from.replicas, 'replicas', 1, 3),
     servers,
     ...(from.thin === true ? { thin: true } : {}),
+    ...(from.context === undefined ? {} : { context: parseContext(from.context) }),
   }
   if (from.served === true) return { ...volume, served: true }
   if (from.device === undefined) return volume
@@ -233,6 +252,13 @@ function parseServer(value: unknown): KeptServer {
     },
     linger: whole(from.linger, 'linger', 0),
   }
+}
+
+function parseContext(value: unknown): KeptContext {
+  const from = record(value, 'context')
+  const provider = PROVIDERS.find((each) => each === from.provider)
+  if (provider === undefined) throw new Error('context.provider is none that there is')
+  return { provider, name: word(from.name, 'context.name') }
 }
 
 function record(value: unknown, what: string): Record<string, unknown> {

@@ -1,4 +1,5 @@
 import { formatDuration, formatSize, formatTable, printStatus, right } from '@rdmakit/swap-server'
+import { describeBackup } from './backup.js'
 import { addHistograms, countOf, histogramSince, percentile } from './latency.js'
 import type { NativeHistogram } from './native.js'
 import { type ClientStatus, runningClients } from './runtime.js'
@@ -49,6 +50,7 @@ function formatClients(
         right('ERRORS'),
         right('IN FLIGHT'),
         right('UP'),
+        'BACKUP',
         'SLABS',
       ],
       clients.map(volumeRow),
@@ -79,6 +81,7 @@ function volumeRow(client: ClientStatus): string[] {
     String(errors),
     String(inFlight),
     formatDuration(client.uptimeSeconds * 1000),
+    describeBackup(client.statistics),
     slabsOf(client),
   ]
 }

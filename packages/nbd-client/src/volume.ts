@@ -5,8 +5,8 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
-import { BlockEngine, type BlockEngineOptions } from './engine.js'
+import { type Context, openDevice, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
+import type { BlockEngine } from './engine.js'
 import type { Lane } from './engine-lane.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
@@ -18,51 +18,16 @@ import type { KeptVolume } from './state-folder.js'
 import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
 import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
+import {
+  makeEngine,
+  NothingLeftError,
+  type ServerFailure,
+  sessionOptions,
+  type VolumeOptions,
+} from './volume-options.js'
 import { VolumeServer } from './volume-server.js'
 
-export interface VolumeOptions {
-  /** one entry for each server: its URIs, tried in order until one answers */
-  readonly servers: readonly (readonly string[])[]
-  /** bytes, a multiple of 4096 */
-  readonly size: number
-  /** NBD connections that can be served at once, 1 … 64 */
-  readonly lanes: number
-  /** copies of each slab, on different servers: 1 (default) to 3 */
-  readonly replicas?: number
-  /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
-  readonly spares?: number
-  /**
-   * Take memory of the servers when a slab is first written, and give it back when all of it was discarded. A first
-   * write fails when no server has memory left then. Default false: all of it at the start, for as long as it lives.
-   */
-  readonly thin?: boolean
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'thin'>
-  /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
-  readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
-  /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
-  readonly linger?: number
-  /** told when a server takes part, before anything is placed there: its index and session must be kept now */
-  readonly joined?: (servers: readonly VolumeServer[]) => void
-  readonly signal?: AbortSignal
-  /** told of each step on the way, for people */
-  readonly progress?: (step: string) => void
-}
-
-/** No server has anything of the volume any more. */
-export class NothingLeftError extends Error {
-  override readonly name = 'NothingLeftError'
-}
-
-/** What the failure of a server means for the volume. */
-export interface ServerFailure {
-  readonly server: VolumeServer
-  readonly reason: string
-  /** bytes that have a replica less and can still be read */
-  readonly degraded: number
-  /** bytes of which no copy is left */
-  readonly lost: number
-}
-
+const PAGE = 4096
 /** Milliseconds from one call to a server that has failed to the next. */
 const RECALL_MS = 2_000
 /** Server indexes of an engine. */
@@ -84,6 +49,9 @@ export class Volume {
   readonly #table: SlabTable
   readonly #repair: Repair
   readonly #lanes: RunningLane[] = []
+  readonly #onBackupFailure = new Set<(reason: string) => void>()
+  /** there is a backup, and it has not failed */
+  #backedUp: boolean
   readonly #onFailure = new Set<(failure: ServerFailure) => void>()
   readonly #context: Context
   readonly #protectionDomain: ProtectionDomain
@@ -110,12 +78,14 @@ export class Volume {
     this.#context = context
     this.#protectionDomain = context.allocateProtectionDomain()
     this.engine = engine
-    this.#table = new SlabTable(this.engine, this.replicas)
+    this.#backedUp = options.backup !== undefined
+    for (const warning of engine.backupWarnings) this.#progress(`warning: ${warning}`)
+    this.#table = new SlabTable(this.engine, this.replicas, () => this.#backedUp)
     const shared = { engine: this.engine, table: this.#table, servers, turns: new Turns() }
     const size = (slabs: number) => formatSize(slabs * engine.slabSize)
     this.#repair = new Repair({
       ...shared,
-      spares: options.spares ?? (this.replicas > 1 ? 1 : 0),
+      spares: options.spares ?? (this.replicas > 1 || this.#backedUp ? 1 : 0),
       repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
@@ -181,7 +151,7 @@ export class Volume {
    * Goes on with the volume of a process that has ended, or {@link leave left} it: its page map and slab map are in
    * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
    * waits for {@link start}.
-   * @throws Error when no server gives its session back; EBUSY: another process has the maps
+   * @throws Error when no server gives its session back and there is no backup; EBUSY: another process has the maps
    */
   static async takeOver(
     options: VolumeOptions,
@@ -192,14 +162,18 @@ export class Volume {
     const engine = makeEngine({ ...options, size, thin }, kept.slabSize)
     let volume: Volume | undefined
     try {
-      const taken = await takeSessions(engine, kept.servers, sessionOptions(options), progress)
+      const taken = await takeSessions(
+        engine,
+        kept.servers,
+        sessionOptions(options),
+        backedUp(options, engine),
+        progress,
+      )
       for (const { kept: server, reason } of taken.gone) {
         engine.failServer(server.index, reason)
         progress(`lost ${server.uris.join(' or ')}: ${reason}`)
       }
-      const context = taken.resumed[0]?.session.context
-      if (context === undefined)
-        throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
+      const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
       const servers = serversOf(taken)
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
       const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
@@ -245,14 +219,19 @@ export class Volume {
     return this.#table.unmapped
   }
 
-  /** True when no server is left: every request for a written page fails. */
+  /** True when neither a server nor the backup is left: every request for a written page fails. */
   get lost(): boolean {
-    return this.#servers.every(({ failure }) => failure !== undefined)
+    return !this.#backedUp && this.#servers.every(({ failure }) => failure !== undefined)
   }
 
   /** Calls `listener` once for each server that is lost. */
   onServerFailure(listener: (failure: ServerFailure) => void): void {
     this.#onFailure.add(listener)
+  }
+
+  /** Calls `listener` when the backup has failed; the volume goes on without it. */
+  onBackupFailure(listener: (reason: string) => void): void {
+    this.#onBackupFailure.add(listener)
   }
 
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
@@ -276,6 +255,7 @@ export class Volume {
   quiesce(timeout = 5_000): Promise<void> {
     this.#quiescing ??= (async () => {
       this.#onFailure.clear()
+      this.#onBackupFailure.clear()
       this.#ending.abort(new Error('the volume was closed'))
       await this.engine.close(timeout)
       await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close()])
@@ -318,7 +298,9 @@ export class Volume {
   async #addLanes(): Promise<void> {
     const lanes = this.#options.lanes
     // At once: round trips to servers are what a client waits for when the volume is taken over.
-    const opening = Array.from({ length: lanes + (this.#servers.length > 1 ? 1 : 0) }, () => this.#openLane())
+    const opening = Array.from({ length: lanes + (this.#servers.length > 1 || this.#backedUp ? 1 : 0) }, () =>
+      this.#openLane(),
+    )
     // Nothing of them may go on when one fails.
     await Promise.allSettled(opening)
     for (const [index, { ends, queuePairs }] of (await Promise.all(opening)).entries()) {
@@ -330,9 +312,12 @@ export class Volume {
 
   #start(): void {
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
+    this.engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
     this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
     // What failed between the lanes' start and this line.
-    for (const index of this.engine.statistics().failedServers) this.#fail(index, 'it failed at the start')
+    const { failedServers, backup } = this.engine.statistics()
+    for (const index of failedServers) this.#fail(index, 'it failed at the start')
+    if (backup?.working === false) this.#loseBackup('it failed at the start')
     this.#open = true
     this.#repair.wake()
     this.thin?.wake()
@@ -356,8 +341,15 @@ export class Volume {
     this.thin?.collect()
     const { degraded, lost } = this.#table.dropServer(server)
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
+    const missing = lost.reduce((sum, slab) => sum + this.engine.missingInBackup(slab) * PAGE, 0)
     for (const listener of this.#onFailure)
-      listener({ server, reason, degraded: bytes(degraded), lost: bytes(lost) })
+      listener({
+        server,
+        reason,
+        degraded: bytes(degraded),
+        backedUp: this.#backedUp ? bytes(lost) - missing : 0,
+        lost: this.#backedUp ? missing : bytes(lost),
+      })
     this.#repair.wake()
     this.thin?.wake()
     this.#call(server)
@@ -366,6 +358,13 @@ export class Volume {
   #call(server: VolumeServer): void {
     const call = this.#callBack(server).finally(() => this.#calls.delete(call))
     this.#calls.add(call)
+  }
+
+  #loseBackup(reason: string): void {
+    if (this.#closing !== undefined) return
+    this.#backedUp = false
+    for (const listener of this.#onBackupFailure) listener(reason)
+    this.#repair.wake()
   }
 
   /** Calls a server that failed until it answers: it joins with a new index and empty memory. */
@@ -427,12 +426,19 @@ export class Volume {
   }
 }
 
-function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionOptions {
-  return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
+/** Whether a slab can do without its servers: what was answered is in the file. */
+function backedUp({ backup, engine: given }: VolumeOptions, engine: BlockEngine): (slab: number) => boolean {
+  if (backup === undefined) return () => false
+  // What is missing then are WRITEs that were never answered, and that the kernel repeats.
+  if (given?.acknowledge === 'backup') return () => true
+  return (slab) => engine.missingInBackup(slab) === 0
 }
 
-function makeEngine(options: VolumeOptions, slabSize: number): BlockEngine {
-  return new BlockEngine({ ...options.engine, size: options.size, slabSize, thin: options.thin ?? false })
+/** The device of a volume of which only the backup is left: servers that come back are reached through it. */
+function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context {
+  if (backup === undefined || context === undefined)
+    throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
+  return openDevice(context.name, context.provider)
 }
 
 /** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */

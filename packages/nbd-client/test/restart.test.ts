@@ -26,8 +26,9 @@ afterEach(async () => {
   rmSync(state, { recursive: true, force: true })
 })
 
-function start(replicas: number, thin = false): VolumeProcess {
-  const volume = new VolumeProcess({ state, servers: servers.map(({ uri }) => uri), replicas, thin })
+function start(replicas: number, thin = false, backup?: { file: string }): VolumeProcess {
+  const uris = servers.map(({ uri }) => uri)
+  const volume = new VolumeProcess({ state, servers: uris, replicas, thin, backup })
   processes.push(volume.process)
   return volume
 }
@@ -77,6 +78,52 @@ describe.each(Object.entries(ADDRESSES))(
     )
   },
 )
+
+describe.each(Object.entries(ADDRESSES))('with a backup, a process killed over %s', (_, address) => {
+  /** A volume on one server, with --ack backup, whose process died in the middle of writes. */
+  async function killed() {
+    await serve(address())
+    const backup = { file: join(state, 'backup') }
+    const workload = new Workload()
+    const volume = start(1, false, backup)
+    await volume.ready()
+    const running = workload.run(volume)
+    await eventually(() => workload.written > 500)
+    await volume.end('SIGKILL')
+    await running
+    return { workload, backup }
+  }
+
+  it('together with its only server loses nothing, and goes on when the server comes back', async () => {
+    const { workload, backup } = await killed()
+    const gone = servers[0] as (typeof servers)[number]
+    await gone.server.close()
+    const volume = start(1, false, backup)
+    expect(await volume.ready()).toMatch(/^degraded 0 lost 0\nbacked up 4$/m)
+    await workload.repeat(volume)
+    expect(await workload.verify(volume)).toBe(0)
+    await serve(gone.uri)
+    const running = workload.run(volume)
+    await volume.said(/^refilled$/m)
+    workload.stop()
+    await running
+    expect(await workload.verify(volume)).toBe(0)
+  }, 60_000)
+
+  it('finds its server again, and believes no backup that a process without it has outdated', async () => {
+    const { workload, backup } = await killed()
+    let volume = start(1, false, backup)
+    expect(await volume.ready()).toMatch(/^degraded 0 lost 0\nbacked up 0$/m)
+    await workload.repeat(volume)
+    expect(await workload.verify(volume)).toBe(0)
+    await volume.end('SIGKILL')
+    expect(statSync(join(state, 'backup.map')).mode & 0o777).toBe(0o600)
+    volume = start(1)
+    await volume.ready()
+    await volume.end('SIGKILL')
+    expect(existsSync(join(state, 'backup.map'))).toBe(false)
+  }, 60_000)
+})
 
 describe('a successor', () => {
   beforeEach(async () => {

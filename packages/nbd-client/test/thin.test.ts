@@ -1,6 +1,7 @@
 import { SwapServer } from '@rdmakit/swap-server'
 import { afterEach, describe, expect, it } from 'vitest'
-import { Volume, type VolumeOptions } from '../src/volume.js'
+import { Volume } from '../src/volume.js'
+import type { VolumeOptions } from '../src/volume-options.js'
 import { Client, MIB, READ, TRIM, WRITE } from './fixture.js'
 
 const servers: SwapServer[] = []

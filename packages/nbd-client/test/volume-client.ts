@@ -17,6 +17,7 @@ export interface VolumePlace {
   readonly servers: readonly string[]
   readonly replicas: number
   readonly thin?: boolean
+  readonly backup?: { readonly file: string } | undefined
 }
 
 /** The kernel's part: sockets to the process, and requests that are not over before they are answered. */
@@ -30,8 +31,8 @@ export class VolumeProcess {
   #cookie = 0n
   #wake = () => {}
 
-  constructor({ state, servers, replicas, thin = false }: VolumePlace, environment: NodeJS.ProcessEnv = {}) {
-    const given = { state, servers: servers.map((uri) => [uri]), size: SIZE, lanes: LANES, replicas, thin }
+  constructor({ servers, ...place }: VolumePlace, environment: NodeJS.ProcessEnv = {}) {
+    const given = { ...place, servers: servers.map((uri) => [uri]), size: SIZE, lanes: LANES }
     this.process = spawn(process.execPath, [PROGRAM, JSON.stringify(given)], {
       stdio: ['ignore', 'pipe', 'inherit', 'pipe', 'pipe'],
       env: { ...process.env, ...environment },

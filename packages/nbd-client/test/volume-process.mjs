@@ -10,7 +10,7 @@ import { ownCommand, Successor } from '../dist/successor.js'
 import { Volume } from '../dist/volume.js'
 import { VolumeKeeper } from '../dist/volume-keeper.js'
 
-const { state, servers, size, lanes, replicas, thin } = JSON.parse(process.argv[2])
+const { state, servers, size, lanes, replicas, thin, backup } = JSON.parse(process.argv[2])
 const predecessor = Predecessor.find()
 const say = (line) => writeSync(1, `${line}\n`)
 
@@ -30,19 +30,26 @@ await failAt('go')
 const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : StateFolder.open(state)
 let volume
 
+function options(keeper) {
+  const { engine, ...rest } = keeper.options(60_000, backup)
+  return { ...rest, engine: { ...engine, acknowledge: backup === undefined ? 'all' : 'backup' } }
+}
+
 async function takeUp(kept) {
   const keeper = new VolumeKeeper(folder, kept, kept)
-  return await Volume.takeOver({ servers, size, lanes, replicas, ...keeper.options(60_000) }, kept)
+  return await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
 }
 
 const kept = folder.read()
 if (kept === undefined) {
   const keeper = new VolumeKeeper(folder, { size, replicas, thin })
-  volume = await Volume.open({ servers, size, lanes, replicas, thin, ...keeper.options(60_000) })
+  volume = await Volume.open({ servers, size, lanes, replicas, thin, ...options(keeper) })
 } else {
   const taken = await takeUp(kept)
   volume = taken.volume
-  say(`degraded ${taken.adopted.degraded} lost ${taken.adopted.lost}`)
+  const { degraded, backedUp, lost } = taken.adopted
+  say(`degraded ${degraded} lost ${lost}`)
+  if (backup !== undefined) say(`backed up ${backedUp}`)
 }
 await failAt('resumed')
 if (predecessor === undefined) {
@@ -66,6 +73,9 @@ process.on('SIGUSR2', () => {
   volume.engine.failServer(1, 'the test said so')
   writeSync(1, 'failed\n')
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
+})
+volume.engine.on('slabRefilled', () => {
+  if (volume.slabs.backup === 0) say('refilled')
 })
 process.on('SIGHUP', async () => {
   let successor

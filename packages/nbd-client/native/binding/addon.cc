@@ -33,6 +33,8 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("addReplica", add_replica);
   add("dropReplica", drop_replica);
   add("refill", refill);
+  add("backupWarnings", backup_warnings);
+  add("missingInBackup", missing_in_backup);
   add("addSpare", add_spare);
   add("removeSpare", remove_spare);
   add("collectSpares", collect_spares);

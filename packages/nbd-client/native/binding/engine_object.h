@@ -37,6 +37,8 @@ void replace_slab(const Napi::CallbackInfo& info);
 void add_replica(const Napi::CallbackInfo& info);
 Napi::Value drop_replica(const Napi::CallbackInfo& info);
 void refill(const Napi::CallbackInfo& info);
+Napi::Value backup_warnings(const Napi::CallbackInfo& info);
+Napi::Value missing_in_backup(const Napi::CallbackInfo& info);
 void add_spare(const Napi::CallbackInfo& info);
 Napi::Value remove_spare(const Napi::CallbackInfo& info);
 Napi::Value collect_spares(const Napi::CallbackInfo& info);

@@ -43,7 +43,7 @@ const char* explain(int error) {
     case EHOSTDOWN:
       return "that server index has failed";
     case ENODATA:
-      return "no live replica is left to fill it from";
+      return "neither a live replica nor a backup is left to fill it from";
     case EBUSY:
       return "first writes to the old place are still ending; the slab stays unmapped, call again";
     default:

@@ -120,6 +120,9 @@ class Connection {
 
   bool start_reads();
   bool issue_read(uint16_t index);
+  enum class Backed { held, queued, lost };
+  Backed look_at_backup(const SlabPlace& place, uint64_t page, uint64_t& run);
+  void read_from(Operation& operation, const Replica* source);
   void update_parts(RequestSlot& slot);
 
   void write_zeroes(uint16_t index);
@@ -137,6 +140,7 @@ class Connection {
   void finish_read(Operation& operation, bool succeeded);
   bool move_reads();
   bool repair_reads();
+  bool move_read(Operation& operation);
 
   Volume& volume_;
   const Arena& arena_;

@@ -17,6 +17,7 @@ void Connection::start(Operation& operation) {
 
 bool Connection::retry_waiting() {
   size_t kept = 0;
+  if (rdma_.backup() != nullptr) rdma_.backup()->next_round();
   for (Operation* operation : waiting_) {
     if (!advance(*operation)) waiting_[kept++] = operation;
   }
@@ -73,7 +74,8 @@ bool Connection::advance(Operation& operation) {
       return give_up_placing(operation);
     }
     const bool part_of_page = head != 0 || limit < kPage;
-    if (rdma_.readable(place) == nullptr || (state == PageState::lost && part_of_page)) {
+    if ((rdma_.readable(place) == nullptr && !rdma_.backed_up()) ||
+        (state == PageState::lost && part_of_page)) {
       finish_unposted(operation, false);
       return true;
     }
@@ -90,7 +92,7 @@ bool Connection::advance(Operation& operation) {
 
     const uint64_t span = state == PageState::written ? (head + limit + kPage - 1) / kPage : limit / kPage;
     // Two operations may be needed; look before claiming, for a claim must be posted.
-    if (rdma_.available() == 0) return false;
+    if (rdma_.available() == 0 || !rdma_.has_room(place, span)) return false;
     const uint64_t run = pages.claim(page, span, state);
     if (run == 0) continue;
     if (!volume_.hold(operation.offset)) {
@@ -99,8 +101,10 @@ bool Connection::advance(Operation& operation) {
     }
     const uint64_t bytes = std::min(limit, run * kPage - head);
     place = volume_.place(operation.offset);  // once more: a replica may have come before the claim
-    if (rdma_.readable(place) == nullptr) {
+    const BackupPort::Admission admission = rdma_.admit(place, operation.offset, bytes);
+    if (admission != BackupPort::Admission::yes) {
       volume_.settle(page, run, place.generation, state);
+      if (admission == BackupPort::Admission::wait) return false;
       finish_unposted(operation, false);
       return true;
     }
@@ -136,18 +140,19 @@ bool Connection::give_up_placing(Operation& operation) {
 }
 
 // Before a part of an unset page is written, all of it must be zeros at the server. False: no operation
-// is free. True: look at the page again.
+// is free, or the backup must take it and cannot yet. True: look at the page again.
 bool Connection::fill_with_zeroes(uint64_t page) {
-  if (rdma_.available() == 0) return false;
+  if (rdma_.available() == 0 || !rdma_.has_room(volume_.place(page * kPage), 1)) return false;
   if (volume_.pages().claim(page, 1, PageState::unset) == 0) return true;
   if (!volume_.hold(page * kPage)) {
     volume_.pages().settle(page, 1, PageState::unset);
     return true;
   }
   const SlabPlace place = volume_.place(page * kPage);
-  if (rdma_.readable(place) == nullptr) {
+  const BackupPort::Admission admission = rdma_.admit(place, page * kPage, kPage);
+  if (admission != BackupPort::Admission::yes) {
     volume_.settle(page, 1, place.generation, PageState::unset);
-    return true;
+    return admission == BackupPort::Admission::refused;
   }
   Operation& fill = rdma_.take(Operation::Kind::zero_fill);
   fill.offset = page * kPage;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/acceptor.h"
+#include "engine/backup.h"
 #include "engine/lane.h"
 #include "engine/volume.h"
 
@@ -37,6 +38,7 @@ struct EngineOptions {
   bool swap_safe = false;
   Acknowledge acknowledge = Acknowledge::all;
   uint64_t refill_rate = 0;  // bytes per second; 0: no limit
+  BackupOptions backup;
   AcceptorOptions acceptor;
 };
 
@@ -101,6 +103,10 @@ class Engine final : private Acceptor::Host {
   const Lane& lane(uint32_t index) const { return *lanes_[index]; }
   // nullptr: there is none.
   const Lane* refill_lane();
+  // nullptr: there is none.
+  const Backup* backup() const { return backup_.get(); }
+  // What is to be said of the backup since it was opened, each a sentence.
+  const std::vector<std::string>& backup_warnings() const { return backup_warnings_; }
 
  private:
   struct LaneControl {  // what control knows of a lane, under control_
@@ -110,6 +116,7 @@ class Engine final : private Acceptor::Host {
   };
 
   Engine(const EngineOptions& options, Sink sink);
+  int open_backup(std::string& why);
   int make_offer(Offer& offer, std::string& why) const;
   ~Engine() = default;
   int check_region(const MrRef& region, uint64_t arena, std::string& why) const;
@@ -128,6 +135,8 @@ class Engine final : private Acceptor::Host {
   const EngineOptions options_;
   const Sink sink_;
   Volume volume_;
+  std::unique_ptr<Backup> backup_;  // outlives the lanes
+  std::vector<std::string> backup_warnings_;
   std::array<std::unique_ptr<Lane>, kMaxLanes> lanes_;
   std::atomic<uint32_t> lane_count_{0};
   std::unique_ptr<Acceptor> acceptor_;

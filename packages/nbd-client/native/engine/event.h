@@ -22,6 +22,7 @@ struct Event {
     page_repaired,
     page_lost,
     lane_yielded,
+    backup_failed,
   };
   Type type = Type::lane_idle;
   uint32_t lane = 0;

@@ -19,17 +19,10 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
 // So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.
 constexpr uint64_t kFarewell = 250 * kMillisecond;
-constexpr uint64_t kLookInterval = 2'000;
 // Completions are worth spinning for. A request is only when the next one follows at once, as from a client
 // with many under way, which then need not wake the lane for it. Else its sender must be scheduled first, and
 // a sleeping lane leaves it the core (4 KiB READ at depth 1, two cores: p99 11 µs instead of 56).
 constexpr uint64_t kRequestSpin = 4'000;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 }  // namespace
 
 Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control)
@@ -39,15 +32,23 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       wake_control_(std::move(wake_control)),
       arena_(options_.arena),
       rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, options_.acknowledge,
-            arena_.scratch()),
+            arena_.scratch(), options_.backup),
       connection_(volume, arena_, rdma_, statistics_, *this),
       refill_(options_.refills ? make_refill() : nullptr),
+      catch_up_(options_.refills && options_.backup != nullptr ? make_catch_up() : nullptr),
       waiter_(options_.wait_mode, options_.max_spin_ns),
-      request_waiter_(options_.wait_mode, std::min(options_.max_spin_ns, kRequestSpin)) {}
+      request_waiter_(options_.wait_mode, std::min(options_.max_spin_ns, kRequestSpin)) {
+  if (options_.backup != nullptr) options_.backup->on_wake([this] { wake(); });
+}
 
 std::unique_ptr<Refill> Lane::make_refill() {
   OperationListener& listener = *this;  // which only a Lane knows that it is
   return std::make_unique<Refill>(volume_, arena_, rdma_, options_.refill_rate, statistics_, listener);
+}
+
+std::unique_ptr<BackupCatchUp> Lane::make_catch_up() {
+  OperationListener& listener = *this;
+  return std::make_unique<BackupCatchUp>(volume_, arena_, rdma_, options_.refill_rate, statistics_, listener);
 }
 
 Lane::~Lane() {
@@ -149,7 +150,7 @@ bool Lane::join(uint64_t deadline) {
   if (!changed_.wait_for(lock, left, [this] { return ended_; })) return false;
   lock.unlock();
   thread_.join();
-  return rdma_.outstanding() == 0;
+  return rdma_.outstanding() == 0 && rdma_.outstanding_backup() == 0;
 }
 
 void Lane::drop_resources() {
@@ -190,92 +191,6 @@ void Lane::prepare_thread() {
   }
 }
 
-// ---- hot path begins ----
-// Rules: no allocation, no log, no lock, no system call that is not the work itself (recv, sendmsg, the
-// device's own, and ppoll when there is nothing to do). Everything used here was made before.
-
-void Lane::loop() {
-  for (;;) {
-    // The epoch before the commands: what was commanded before it was raised is done when it is acknowledged.
-    const uint64_t epoch = volume_.epoch();
-    if (!commands_.empty()) take_commands();
-    if (rdma_.enter(epoch) && epoch != acknowledged_epoch_.load(std::memory_order_relaxed))
-      acknowledge(epoch);
-    now_ = clock_.now();
-    rdma_.adopt_failures(now_);
-    bool moved = false;
-    if (connection_.is_open()) {
-      const bool look = look_ || connection_.input_full();
-      if (look) {
-        looked_at_ = now_;
-        held_off_ = false;
-      }
-      moved |= connection_.step(now_, look);
-      look_ = connection_.more_input();
-      rdma_.flush(now_);
-    }
-    // After the flush: a device that is as near as memory has completed already.
-    if (rdma_.poll() > 0) {
-      moved = true;
-      look_ |= held_off_;
-    }
-    if (connection_.is_open()) moved |= connection_.send(now_);
-    if (volume_.calls_control()) call_control();
-    if (refill_ != nullptr) moved |= step_refill();
-    rdma_.check_deadlines(now_);
-    if (!connection_.is_open() && connection_.socket() >= 0) end_connection();
-    if (yielding_ && (!connection_.is_open() || connection_.may_part())) hand_over();
-    if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
-        rdma_.outstanding() == 0)
-      become_idle();
-    if (stop_at_.load(std::memory_order_relaxed) != 0) {
-      if (may_exit(now_)) break;
-      moved |= announce_stop();
-    }
-
-    if (moved) {
-      if (waiter_.moved(now_) && !waiter_.slept()) statistics_.spins.add();
-      request_waiter_.moved(now_);
-      continue;
-    }
-    if (rdma_.outstanding() > 0 ? waiter_.spin(now_) : connection_.is_open() && request_waiter_.spin(now_)) {
-      // Requests may come meanwhile; each look is a system call.
-      held_off_ = holds_off();
-      look_ = rdma_.outstanding() == 0 || now_ - looked_at_ >= (held_off_ ? kHoldOff : kLookInterval);
-      relax();
-      continue;
-    }
-    sleep(now_);
-  }
-  if (connection_.socket() >= 0) end_connection();
-}
-
-void Lane::operation_acknowledged(Operation& operation) {
-  if (refill_ == nullptr) connection_.operation_acknowledged(operation, now_);
-}
-
-void Lane::operation_decided(Operation& operation, bool succeeded) {
-  if (refill_ != nullptr) {
-    refill_->operation_decided(operation, succeeded);
-  } else {
-    connection_.operation_decided(operation, succeeded, now_);
-  }
-}
-
-void Lane::operation_over(Operation& operation) {
-  if (refill_ != nullptr) {
-    refill_->operation_over(operation);
-  } else {
-    connection_.operation_over(operation);
-  }
-}
-
-bool Lane::may_move(const Operation& operation) {
-  return refill_ == nullptr && connection_.may_move(operation);
-}
-
-// ---- hot path ends ----
-
 void Lane::acknowledge(uint64_t epoch) {
   acknowledged_epoch_.store(epoch, std::memory_order_release);
   wake_control_();
@@ -290,7 +205,8 @@ void Lane::call_control() {
 }
 
 bool Lane::step_refill() {
-  const bool moved = refill_->step(now_);
+  bool moved = refill_->step(now_);
+  if (catch_up_ != nullptr) moved |= catch_up_->step(now_);
   rdma_.flush(now_);
   Refill::Outcome outcome;
   if (!refill_->ended(outcome)) return moved;
@@ -361,6 +277,7 @@ bool Lane::announce_stop() {
   farewell_ = now_ + kFarewell;
   connection_.refuse_new();
   if (refill_ != nullptr) refill_->cancel("the engine was closed");
+  if (catch_up_ != nullptr) catch_up_->cancel();
   return true;
 }
 
@@ -371,8 +288,10 @@ bool Lane::may_exit(uint64_t now) {
   if (connection_.is_open() && ((connection_.quiet() && told) || now >= deadline))
     connection_.drop("engine closed");
   if (connection_.is_open()) return false;
-  const bool refilling = refill_ != nullptr && refill_->busy();
-  if (rdma_.outstanding() == 0 && connection_.idle() && !refilling) return true;
+  const bool refilling =
+      (refill_ != nullptr && refill_->busy()) || (catch_up_ != nullptr && catch_up_->busy());
+  const bool outstanding = rdma_.outstanding() > 0 || rdma_.outstanding_backup() > 0;
+  if (!outstanding && connection_.idle() && !refilling) return true;
   if (now < deadline) return false;
   if (!abandoned_) {
     abandoned_ = true;

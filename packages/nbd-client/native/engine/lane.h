@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/arena.h"
+#include "engine/backup_catch_up.h"
 #include "engine/clock.h"
 #include "engine/connection.h"
 #include "engine/event.h"
@@ -45,6 +46,7 @@ struct LaneOptions {
   uint64_t operation_timeout_ns = 4'000'000'000;
   bool swap_safe = false;
   Acknowledge acknowledge = Acknowledge::all;
+  BackupPort* backup = nullptr;  // nullptr: there is no backup
   bool refills = false;
   uint64_t refill_rate = 0;  // bytes per second; 0: no limit
 };
@@ -84,6 +86,8 @@ class Lane final : private OperationListener {
   const ServerStatistics& statistics(uint32_t server) const { return rdma_.statistics(server); }
   // nullptr but for the refill lane.
   const Refill* refill() const { return refill_.get(); }
+  // nullptr but for the refill lane of a volume with a backup.
+  const BackupCatchUp* catch_up() const { return catch_up_.get(); }
   // Nothing that started before the volume's epoch was this one is left, and the commands of then are done.
   uint64_t acknowledged_epoch() const { return acknowledged_epoch_.load(std::memory_order_acquire); }
   SpscRing<Event, 256>& events() { return events_; }
@@ -108,6 +112,7 @@ class Lane final : private OperationListener {
   static constexpr uint64_t kHoldOff = 50'000;
 
   std::unique_ptr<Refill> make_refill();
+  std::unique_ptr<BackupCatchUp> make_catch_up();
   void run();
   void prepare_thread();
   void loop();
@@ -144,6 +149,7 @@ class Lane final : private OperationListener {
   RdmaQueue rdma_;
   Connection connection_;
   const std::unique_ptr<Refill> refill_;
+  const std::unique_ptr<BackupCatchUp> catch_up_;
   Waiter waiter_;          // for completions
   Waiter request_waiter_;  // while nothing is under way
 

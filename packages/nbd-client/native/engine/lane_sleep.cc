@@ -15,7 +15,7 @@ constexpr uint64_t kPageRetry = kMillisecond;
 constexpr uint64_t kForever = UINT64_MAX;
 }  // namespace
 
-// ---- hot path begins: see lane.cc ----
+// ---- hot path begins: see lane_loop.cc ----
 
 void Lane::sleep(uint64_t now) {
   waiter_.sleeping();
@@ -25,6 +25,14 @@ void Lane::sleep(uint64_t now) {
     // Armed first, then looked at once more: a completion between the two would raise no event.
     if (!options_.channel || ibv_req_notify_cq(rdma_.cq(), 0) != 0) return;
     if (rdma_.poll() > 0) {
+      look_ |= held_off_;
+      if (connection_.is_open()) connection_.send(now);
+      return;
+    }
+  }
+  if (options_.backup != nullptr) {
+    options_.backup->arm();
+    if (rdma_.poll_backup() > 0) {
       look_ |= held_off_;
       if (connection_.is_open()) connection_.send(now);
       return;
@@ -65,7 +73,9 @@ void Lane::take_wake() {
 }
 
 uint64_t Lane::timeout(uint64_t now) const {
-  if (connection_.waits_for_page() || (refill_ != nullptr && refill_->waits_for_page())) return kPageRetry;
+  if (connection_.waits_for_page() || (refill_ != nullptr && refill_->waits_for_page()) ||
+      (options_.backup != nullptr && options_.backup->waits()))
+    return kPageRetry;
   uint64_t next = kForever;
   const auto consider = [&next](uint64_t deadline) {
     if (deadline != 0) next = std::min(next, deadline);
@@ -76,6 +86,9 @@ uint64_t Lane::timeout(uint64_t now) const {
   consider(connection_.next_turn());
   if (connection_.is_open()) consider(farewell_);
   if (refill_ != nullptr) consider(refill_->next_step());
+  if (catch_up_ != nullptr) consider(catch_up_->next_step());
+  // The backup's thread may hang in a system call, and only we look.
+  if (rdma_.outstanding_backup() > 0) consider(now + kSecond);
   consider(stop_at_.load(std::memory_order_relaxed));
   if (next == kForever) return kForever;
   // Whole milliseconds, so that what has a rate comes in bunches.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/backup.h"
 #include "engine/clock.h"
 
 namespace rdmakit::nbd {
@@ -164,8 +165,9 @@ int Volume::add_replica(uint32_t slab, const Replica& replica) {
   if (place.find(replica.server) != nullptr) return EEXIST;
   if (place.count == kMaxReplicas) return ENOSPC;
   const Replica* const end = place.replicas.data() + place.count;
-  if (std::none_of(std::as_const(place.replicas).data(), end,
-                   [this](const Replica& each) { return each.live && !failed(each.server); }))
+  const bool backed_up = backup_ != nullptr && backup_->working();
+  if (!backed_up && std::none_of(std::as_const(place.replicas).data(), end,
+                                 [this](const Replica& each) { return each.live && !failed(each.server); }))
     return ENODATA;
   place.replicas[place.count] = replica;
   place.replicas[place.count++].live = false;

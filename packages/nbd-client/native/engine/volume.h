@@ -25,6 +25,8 @@
 
 namespace rdmakit::nbd {
 
+class Backup;
+
 struct VolumeOptions {
   uint64_t size = 0;
   uint64_t slab_size = 64 << 20;
@@ -112,8 +114,11 @@ class Volume {
   // EINVAL; EBUSY (contents lost only): first writes to the old place are still ending; the slab stays
   // unmapped, call again.
   int replace_slab(uint32_t slab, uint32_t server, uint32_t remote_key, uint64_t address, bool lost);
-  // To be filled. EINVAL; EEXIST: the server holds one; ENOSPC; EHOSTDOWN; ENODATA: no live one to fill
-  // it from.
+  // Before there are lanes. With a backup a slab may be without a live replica.
+  void set_backup(const Backup* backup) { backup_ = backup; }
+  const Backup* backup() const { return backup_; }
+  // To be filled. EINVAL; EEXIST: the server holds one; ENOSPC; EHOSTDOWN; ENODATA: neither a live one nor a
+  // backup to fill it from.
   int add_replica(uint32_t slab, const Replica& replica);
   // What drop_replica() found.
   struct Dropped {
@@ -166,6 +171,7 @@ class Volume {
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
   SlabMap slabs_;
+  const Backup* backup_ = nullptr;
   std::mutex control_;  // one writer of records at a time; lanes never take it
   SlabUse use_;
   PageMap pages_;
