@@ -68,11 +68,12 @@ bool Connection::advance(Operation& operation) {
       finish_unposted(operation, true);
       return true;
     }
-    SlabPlace place = volume_.place(operation.offset);
     if (volume_.placeless(operation.offset)) {
       if (volume_.place_spare(operation.offset)) continue;
       return give_up_placing(operation);
     }
+    SlabPlace place = volume_.place(operation.offset);
+    if (!place.mapped() && volume_.placed_since(operation.offset)) continue;
     const bool part_of_page = head != 0 || limit < kPage;
     if ((rdma_.readable(place) == nullptr && !rdma_.backed_up()) ||
         (state == PageState::lost && part_of_page)) {
