@@ -154,14 +154,15 @@ function table(results: readonly Result[]): string[] {
       rounds.flatMap((round, n) => (round ? [(ours[n]?.seconds ?? Number.NaN) / round.seconds] : [])),
     ).median
     const process = median(({ processPerGigabyte = Number.NaN }) => processPerGigabyte)
+    const show = (value: number, digits = 1) => (Number.isNaN(value) ? '–' : value.toFixed(digits))
     return row(
       name,
-      median(({ seconds }) => seconds).toFixed(1),
-      median(({ writeSeconds }) => writeSeconds).toFixed(1),
-      median(({ readSeconds }) => readSeconds).toFixed(1),
-      median(({ serverPerGigabyte }) => serverPerGigabyte).toFixed(1),
-      Number.isNaN(process) ? '–' : process.toFixed(2),
-      i === 0 ? '–' : ratio.toFixed(2),
+      show(median(({ seconds }) => seconds)),
+      show(median(({ writeSeconds }) => writeSeconds)),
+      show(median(({ readSeconds }) => readSeconds)),
+      show(median(({ serverPerGigabyte }) => serverPerGigabyte)),
+      show(process, 2),
+      i === 0 ? '–' : show(ratio, 2),
       !limited || Number.isNaN(ratio) ? '–' : ratio < 1 ? 'held' : 'missed',
     )
   })
