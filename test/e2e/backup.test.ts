@@ -116,7 +116,7 @@ describe('what is refused', () => {
       { RDMAKIT_RUN: folder.path },
     )
     await using _client = client
-    expect((await client.ends()).status).toBe(1)
+    expect((await client.ends()).status).toBe(64)
     expect(client.stderr).toMatch(message)
     expect(existsSync(socket)).toBe(false)
   })
