@@ -72,7 +72,8 @@ class Volume {
     const SlabPhase phase = this->phase(offset);
     return phase == SlabPhase::vacant || phase == SlabPhase::mapping;
   }
-  // It had no place when the caller looked, and that was not because it is lost: it has one now, or is placeless.
+  // It had no place when the caller looked, and that was not because it is lost: it has one now, or is
+  // placeless.
   bool placed_since(uint64_t offset) const { return thin_ && (placeless(offset) || place(offset).mapped()); }
   // Gives a slab that is placeless one of the spare places. False: there is none, or another lane takes one
   // for it just now.
