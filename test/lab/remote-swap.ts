@@ -72,12 +72,16 @@ export class RemoteSwap implements AsyncDisposable {
   }
 }
 
+/** swap-server's memory comes in slabs; this is their default. */
+const slabBytes = 64 * 1024 * 1024
+
 /** This project's swap over Soft-RoCE. nbd.sh must have run in the client. */
 export const rdmakitPath: SwapPath = {
   name: 'rdmakit over rxe',
   serverProcess: 'swap-server/dist/cli.js',
   async withSwap({ server, client, address, bytes }, body) {
-    const service = rdmakitSwap(`rdma://${address}:7471`, String(bytes), String(bytes))
+    const memory = Math.ceil(bytes / slabBytes) * slabBytes
+    const service = rdmakitSwap(`rdma://${address}:7471`, String(memory), String(bytes))
     await using _swap = await RemoteSwap.attach(server, client, service)
     return await body()
   },

@@ -116,6 +116,10 @@ async function takeUp(options: ServeOptions, folder: StateFolder, kept: KeptVolu
       throw new UsageError(
         `${folder.path} is of a volume with --${what} ${kept[what]}; that cannot be changed`,
       )
+  if ((kept.thin ?? false) !== options.thin)
+    throw new UsageError(
+      `${folder.path} is of a volume ${kept.thin ? 'with' : 'without'} --thin; that cannot be changed`,
+    )
   say(`going on with the volume of ${folder.path}`)
   const keeper = new VolumeKeeper(folder, kept, kept)
   const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)

@@ -166,15 +166,16 @@ export class ThinSlabs {
       )
       if (chosen === undefined) return this.#noRoom()
       const places: Place[] = []
+      const spare = ++this.#lastId
       try {
         for (const index of chosen) {
           const server = servers[index] as VolumeServer
           places.push({ server, remote: await server.take() })
         }
-        const spare = ++this.#lastId
         this.#spares.set(spare, places)
         engine.addSpare(spare, ...places.map(mapping))
       } catch (failure) {
+        this.#spares.delete(spare)
         for (const { server, remote } of places) await server.giveBack(remote)
         throw failure
       }

@@ -51,7 +51,7 @@ class Connection {
   bool idle() const { return !open_ && free_slots_.size() == kRequests; }
   // Every request so far is answered and the answers are sent.
   bool quiet() const { return free_slots_.size() == kRequests && replies_.empty(); }
-  // Also after drop(), until close_socket(): whoever watches it must stop first.
+  // Also after drop(), until close_socket().
   int socket() const { return socket_.get(); }
   void close_socket() { socket_.reset(); }
   const char* reason() const { return reason_; }

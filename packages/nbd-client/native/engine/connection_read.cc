@@ -62,8 +62,12 @@ bool Connection::issue_read(uint16_t index) {
     const SlabPlace place = volume_.place(offset);
     const PageState state = volume_.pages().get(page);
     const uint64_t run = pages == 1 ? 1 : volume_.pages().run(page, pages, state);
-    // Changed between the looks; of a thin volume an older place may be another slab's by now.
-    if (run == 0 || volume_.generation(offset) != place.generation) continue;
+    if (run == 0) continue;  // changed between the two looks
+    if (volume_.generation(offset) != place.generation) {
+      // So has the place, or it is just about to: the state may be of what is written at the next one.
+      read_waits_ = true;
+      break;
+    }
     auto bytes = static_cast<uint32_t>(std::min(limit, run * kPage - head));
     const uint16_t place_in_window = slot.window == 0 ? 0 : static_cast<uint16_t>(part % slot.window);
     uint8_t* memory =

@@ -69,7 +69,7 @@ bool Connection::advance(Operation& operation) {
       return true;
     }
     SlabPlace place = volume_.place(operation.offset);
-    if (!place.mapped() && volume_.placeless(operation.offset)) {
+    if (volume_.placeless(operation.offset)) {
       if (volume_.place_spare(operation.offset)) continue;
       return give_up_placing(operation);
     }

@@ -1,7 +1,6 @@
 #include "engine/lane.h"
 
 #include <pthread.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -69,18 +68,7 @@ Lane::~Lane() {
 
 int Lane::start(std::vector<std::string>& warnings) {
   wake_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!wake_ || !epoll_) return errno;
-  const auto watch = [this](int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
-  };
-  if (const int error = watch(wake_.get()); error != 0) return error;
-  if (options_.channel) {
-    if (const int error = watch(options_.channel->fd); error != 0) return error;
-  }
+  if (!wake_) return errno;
   for (auto& server : options_.servers) {
     const int error = rdma_.connect(server.index, std::move(server.qp), std::move(server.mr));
     if (error != 0) return error;
@@ -269,11 +257,8 @@ void Lane::take_commands() {
   }
 }
 
-// serving -> draining. Out of the epoll set before it is closed: between a fork and its exec a child
-// holds the socket open too, and the set would go on telling of it (epoll(7), question 6).
+// serving -> draining.
 void Lane::end_connection() {
-  if (watched_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched_, nullptr);
-  watched_ = -1;
   connection_.close_socket();
   emit(Event::Type::connection_closed, connection_.reason());
   state_.store(State::draining, std::memory_order_release);

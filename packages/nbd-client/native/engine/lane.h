@@ -122,11 +122,10 @@ class Lane final : private OperationListener {
   bool step_refill();
   bool holds_off() const { return rdma_.outstanding() >= kBusy && !connection_.wants_output(); }
   void sleep(uint64_t now);
-  bool await_completion();
+  bool wait(bool requests, uint64_t timeout);
   void take_wake();
-  int timeout_ms(uint64_t now) const;
-  void watch_socket();
-  void drain_channel();
+  uint64_t timeout(uint64_t now) const;
+  void take_event();
   void end_connection();
   void become_idle();
   void hand_over();
@@ -155,9 +154,6 @@ class Lane final : private OperationListener {
   Waiter request_waiter_;  // while nothing is under way
 
   Descriptor wake_;
-  Descriptor epoll_;
-  int watched_ = -1;             // the socket in the epoll set
-  uint32_t watched_events_ = 0;  // and what for
   LaneClock clock_;
   uint64_t now_ = 0;
   bool yielding_ = false;

@@ -15,7 +15,7 @@ void relax() {
 
 // ---- hot path begins ----
 // Rules: no allocation, no log, no lock, no system call that is not the work itself (recv, sendmsg, the
-// device's own, and epoll_wait or ppoll when there is nothing to do). Everything used here was made before.
+// device's own, and ppoll when there is nothing to do). Everything used here was made before.
 
 void Lane::loop() {
   for (;;) {

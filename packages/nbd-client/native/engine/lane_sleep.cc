@@ -1,6 +1,5 @@
 // How a lane sleeps, and what wakes it.
 #include <poll.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,9 +9,10 @@
 namespace rdmakit::nbd {
 
 namespace {
+constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint64_t kMillisecond = 1'000'000;
-constexpr uint64_t kSecond = 1'000 * kMillisecond;
-constexpr int kPageRetryMs = 1;
+constexpr uint64_t kPageRetry = kMillisecond;
+constexpr uint64_t kForever = UINT64_MAX;
 }  // namespace
 
 // ---- hot path begins: see lane_loop.cc ----
@@ -39,33 +39,31 @@ void Lane::sleep(uint64_t now) {
     }
   }
   statistics_.sleeps.add();
-  if (holds_off() && await_completion()) return;
-  watch_socket();
-  epoll_event events[4];
-  const int count = epoll_wait(epoll_.get(), events, 4, timeout_ms(now));
-  for (int i = 0; i < count; i++) {
-    const int fd = events[i].data.fd;
-    if (fd == wake_.get()) {
-      take_wake();
-    } else if (options_.channel && fd == options_.channel->fd) {
-      drain_channel();
-    } else {
-      look_ = true;
-      if ((events[i].events & (EPOLLERR | EPOLLHUP)) != 0 && !connection_.wants_input())
-        // Both directions are gone, and with them whoever would take the answers.
-        connection_.drop("connection reset");
-    }
-  }
+  held_off_ = holds_off();
+  if (held_off_ && wait(false, kHoldOff)) return;
+  wait(true, timeout(now));
 }
 
-// Deaf to the client meanwhile: see kBusy. False: no completion came in time.
-bool Lane::await_completion() {
-  held_off_ = true;
-  pollfd descriptors[] = {{wake_.get(), POLLIN, 0}, {options_.channel->fd, POLLIN, 0}};
-  const timespec limit{0, kHoldOff};
-  if (ppoll(descriptors, 2, &limit, nullptr) <= 0) return false;
+// Nothing is left behind that would cost who sends to an awake lane (an epoll set would have itself told of
+// each request), nor has to be told when the wishes change. Without `requests` the client is not heard.
+// False: nothing came in time.
+bool Lane::wait(bool requests, uint64_t timeout) {
+  const bool hears = requests && connection_.is_open();
+  const int wanted = (connection_.wants_input() ? POLLIN : 0) | (connection_.wants_output() ? POLLOUT : 0);
+  // A negative descriptor is none.
+  pollfd descriptors[] = {{wake_.get(), POLLIN, 0},
+                          {options_.channel ? options_.channel->fd : -1, POLLIN, 0},
+                          {hears ? connection_.socket() : -1, static_cast<short>(wanted), 0}};
+  const timespec limit{static_cast<time_t>(timeout / kSecond), static_cast<long>(timeout % kSecond)};
+  if (ppoll(descriptors, 3, timeout == kForever ? nullptr : &limit, nullptr) <= 0) return false;
   if (descriptors[0].revents != 0) take_wake();
-  if (descriptors[1].revents != 0) drain_channel();
+  if (descriptors[1].revents != 0) take_event();
+  if (descriptors[2].revents != 0) {
+    look_ = true;
+    if ((descriptors[2].revents & (POLLERR | POLLHUP)) != 0 && !connection_.wants_input())
+      // Both directions are gone, and with them whoever would take the answers.
+      connection_.drop("connection reset");
+  }
   return true;
 }
 
@@ -74,11 +72,11 @@ void Lane::take_wake() {
   [[maybe_unused]] const ssize_t ignored = read(wake_.get(), &value, sizeof value);
 }
 
-int Lane::timeout_ms(uint64_t now) const {
+uint64_t Lane::timeout(uint64_t now) const {
   if (connection_.waits_for_page() || (refill_ != nullptr && refill_->waits_for_page()) ||
       (options_.backup != nullptr && options_.backup->waits()))
-    return kPageRetryMs;
-  uint64_t next = UINT64_MAX;
+    return kPageRetry;
+  uint64_t next = kForever;
   const auto consider = [&next](uint64_t deadline) {
     if (deadline != 0) next = std::min(next, deadline);
   };
@@ -92,33 +90,18 @@ int Lane::timeout_ms(uint64_t now) const {
   // The backup's thread may hang in a system call, and only we look.
   if (rdma_.outstanding_backup() > 0) consider(now + kSecond);
   consider(stop_at_.load(std::memory_order_relaxed));
-  if (next == UINT64_MAX) return -1;
-  return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / kMillisecond + 1, 60'000));
+  if (next == kForever) return kForever;
+  // Whole milliseconds, so that what has a rate comes in bunches.
+  return next <= now ? 0 : ((next - now) / kMillisecond + 1) * kMillisecond;
 }
 
-// Level-triggered, changed only when the wish changes: EPOLLOUT while a reply is stuck, no EPOLLIN
-// while there is no room.
-void Lane::watch_socket() {
-  if (!connection_.is_open()) return;
-  const int socket = connection_.socket();
-  const uint32_t wanted =
-      (connection_.wants_input() ? EPOLLIN : 0u) | (connection_.wants_output() ? EPOLLOUT : 0u);
-  if (watched_ == socket && watched_events_ == wanted) return;
-  epoll_event event{};
-  event.events = wanted;
-  event.data.fd = socket;
-  epoll_ctl(epoll_.get(), watched_ == socket ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket, &event);
-  watched_ = socket;
-  watched_events_ = wanted;
-}
-
-void Lane::drain_channel() {
+// The queue is armed once, so there is one event. Were there another, the channel would stay readable.
+void Lane::take_event() {
   const DataPathVerbs* verbs = options_.cq.handle()->verbs;
   ibv_cq* cq;
   void* context;
-  unsigned int events = 0;
-  while (verbs->get_cq_event(options_.channel.get(), &cq, &context) == 0) events++;
-  if (events > 0) verbs->ack_cq_events(options_.cq.get(), events);
+  if (verbs->get_cq_event(options_.channel.get(), &cq, &context) == 0)
+    verbs->ack_cq_events(options_.cq.get(), 1);
 }
 
 // ---- hot path ends ----
