@@ -160,7 +160,7 @@ void idle_times() {
   const auto used = Clock::now();
   CHECK(client.read(0, page.data(), 4096) == kOk);
   CHECK(client.read(2 * kMiB, page.data(), 4096) == kOk);  // never written
-  std::fill(page.begin(), page.end(), 5);  // zeros would not be sent
+  std::fill(page.begin(), page.end(), 5);                  // zeros would not be sent
   CHECK(client.write(3 * kMiB, page.data(), 4096) == kOk);
   // A loaded machine may take long from one line to the next; what is kept is exact within 134 ms.
   const uint64_t read = idle(0), written = idle(3);
