@@ -39,10 +39,15 @@ describe('a thin volume of 1 TiB', () => {
     using folder = temporaryFolder()
     const { program: server, uri } = await startServer(['--memory', '96M', '--slab-size', '1M'])
     await using _server = server
-    const start = performance.now()
-    const client = await startServe(uri, '1T', folder.path, ['--thin'])
+    const started = async (size: string) => {
+      const start = performance.now()
+      const client = await startServe(uri, size, folder.path, ['--thin'])
+      return { client, seconds: (performance.now() - start) / 1000 }
+    }
+    const small = await started('1M')
+    await small.client.program.stop()
+    const { client, seconds } = await started('1T')
     await using _client = client.program
-    const seconds = (performance.now() - start) / 1000
     const touch = (command: (place: number) => string) =>
       must('qemu-io', [
         ...['-f', 'raw'],
@@ -60,8 +65,11 @@ describe('a thin volume of 1 TiB', () => {
       statistics: { writtenPages: PLACES * 16 },
     })
     const memory = memoryOf(client.program, 'VmHWM') / MIB
-    console.log(`1 TiB: attached in ${seconds.toFixed(2)} s, at most ${memory.toFixed(0)} MiB of memory`)
-    expect(seconds).toBeLessThan(5)
+    console.log(
+      `1 TiB: attached in ${seconds.toFixed(2)} s (1 MiB: ${small.seconds.toFixed(2)}), at most ${memory.toFixed(0)} MiB of memory`,
+    )
+    // What a loaded machine takes for the start of any process does not count.
+    expect(seconds - small.seconds).toBeLessThan(5)
     expect(memory).toBeLessThan(300)
     touch((place) => `discard ${at(place)} 64k`)
     const deadline = Date.now() + 20_000
