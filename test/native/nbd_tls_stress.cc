@@ -81,7 +81,7 @@ void credentials() {
     std::string why;
     return Engine::open(
                options, [](const Event&) {}, error, why) == nullptr &&
-           error == EINVAL && !why.empty();
+           error == ENOKEY && !why.empty();
   };
   CHECK(refused({.mode = TlsMode::on}));
   CHECK(refused({.mode = TlsMode::on, .certificates = "/nonexistent"}));
