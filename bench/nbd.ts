@@ -4,7 +4,7 @@
 import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { loadavg, tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { NAMES, type Name, open, SIZE, type Target } from './nbd/targets.js'
@@ -77,6 +77,7 @@ interface Result extends Cell {
 
 export async function nbd({ json, quick }: { json: boolean; quick: boolean }): Promise<void> {
   const pace = quick ? QUICK : PACE
+  const [load = 0] = loadavg()
   const folder = mkdtempSync(join(tmpdir(), 'rdmakit-bench-'))
   const targets = new Map<Name, Target>()
   try {
@@ -95,7 +96,7 @@ export async function nbd({ json, quick }: { json: boolean; quick: boolean }): P
       const spared = await target.pagesSpared()
       if (spared > 0) throw new Error(`${name}: ${spared} pages were not moved, the figures flatter it`)
     }
-    report(results, pace, json)
+    report(results, { pace, load }, json)
   } finally {
     for (const target of targets.values()) await target[Symbol.asyncDispose]()
     rmSync(folder, { recursive: true, force: true })
@@ -129,7 +130,12 @@ const shown = (values: readonly number[]) => {
   return `${figure(median)} (${figure(least)}–${figure(most)})`
 }
 
-function report(results: readonly Result[], pace: Pace, json: boolean): void {
+/** @param load of the machine in the minute before: above 0.5 somebody else is at work, and the figures are rough */
+function report(
+  results: readonly Result[],
+  { pace, load }: { pace: Pace; load: number },
+  json: boolean,
+): void {
   const lines = LIMITS.flatMap(({ ours, peer, holds }) =>
     results
       .filter((result) => holds(result))
@@ -140,11 +146,12 @@ function report(results: readonly Result[], pace: Pace, json: boolean): void {
       }),
   )
   if (json) {
-    console.log(JSON.stringify({ pace, size: SIZE, results, acceptance: lines }, undefined, 2))
+    console.log(JSON.stringify({ pace, load, size: SIZE, results, acceptance: lines }, undefined, 2))
     return
   }
   console.log(
-    `\nfio, 4 KiB, NBD, ${SIZE} of random data: median (least–most) of ${pace.rounds} rounds of ${pace.seconds} s`,
+    `\nfio, 4 KiB, NBD, ${SIZE} of random data: median (least–most) of ${pace.rounds} rounds of ${pace.seconds} s; ` +
+      `load of the machine before: ${figure(load)}`,
   )
   for (const result of results) {
     console.log(`\n${result.workload}, depth ${result.depth}`)

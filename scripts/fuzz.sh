@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fuzzes what reads bytes from a peer (test/fuzz, libFuzzer with ASan and UBSan).
+# Fuzzes what reads bytes from a peer (test/fuzz, libFuzzer with ASan and UBSan; in Node.js for TypeScript).
 # Usage: scripts/fuzz.sh [SECONDS] [TARGET…]   each target for that long (60), all targets by default
 #        scripts/fuzz.sh merge [TARGET…]       puts what was found new into test/fuzz/corpus, minimised
-# A target is a test/fuzz/TARGET_fuzz.cc with seeds in test/fuzz/corpus/TARGET/; to add one, add those two.
+# A target is a test/fuzz/TARGET_fuzz.cc or .ts with seeds in test/fuzz/corpus/TARGET/; to add one, add those two.
 # What is found new stays in build/fuzz/corpus; an input that fails stays in build/fuzz/findings.
 # A failure is reproduced with build/fuzz/TARGET_fuzz INPUT.
 set -euo pipefail
@@ -19,8 +19,9 @@ elif [[ ${1:-} =~ ^[0-9]+$ ]]; then
 fi
 targets=("$@")
 if ((${#targets[@]} == 0)); then
-  for source in test/fuzz/*_fuzz.cc; do
-    targets+=("$(basename "$source" _fuzz.cc)")
+  for source in test/fuzz/*_fuzz.{cc,ts}; do
+    source=${source##*/}
+    targets+=("${source%_fuzz.*}")
   done
 fi
 
@@ -29,17 +30,27 @@ export ASAN_OPTIONS=quarantine_size_mb=32:${ASAN_OPTIONS:-}
 mkdir -p "$build/findings"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-if ! { cmake -S test/fuzz -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release &&
+if ! { npm run --silent build &&
+  cmake -S test/fuzz -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release &&
   cmake --build "$build" --parallel "$(nproc)"; } >"$log" 2>&1; then
   cat "$log" >&2
   exit 1
 fi
+# A target in TypeScript is a program as the others are: libFuzzer starts it again by its name when it merges.
+for source in test/fuzz/*_fuzz.ts; do
+  program=$build/$(basename "$source" .ts)
+  cat >"$program" <<'EOF'
+#!/bin/sh
+exec node --enable-source-maps --max-old-space-size=512 "$(dirname "$0")/control_host.js" "$0" "$@"
+EOF
+  chmod +x "$program"
+done
 
 for target in "${targets[@]}"; do
   seeds=test/fuzz/corpus/$target
   found=$build/corpus/$target
-  if [[ ! -f test/fuzz/${target}_fuzz.cc ]]; then
-    echo "fuzz: no such target: $target (no test/fuzz/${target}_fuzz.cc)" >&2
+  if [[ ! -f test/fuzz/${target}_fuzz.cc && ! -f test/fuzz/${target}_fuzz.ts ]]; then
+    echo "fuzz: no such target: $target (no test/fuzz/${target}_fuzz.cc or .ts)" >&2
     exit 2
   fi
   mkdir -p "$seeds" "$found"

@@ -82,7 +82,7 @@ describe.each(['iwarp', 'shm'])('a volume with two replicas over %s', (provider)
     await using _second = second.program
     const client = await serve([first.uri, second.uri], '96M', folder.path, ['--replicas', '2'])
     await using _client = client.program
-    expect(client.status().slabs).toEqual({ mapped: 6, degraded: 0, refilling: 0, lost: 0 })
+    expect(client.status().slabs).toEqual({ mapped: 6, degraded: 0, refilling: 0, backup: 0, lost: 0 })
     const fio = verifyingFio(client.uri, 6)
     await fio.started
     await second.program.stop('SIGKILL')
@@ -207,7 +207,7 @@ describe('what does not fit', () => {
       { RDMAKIT_RUN: folder.path },
     )
     await using _client = client
-    expect((await client.ends()).status).toBe(1)
+    expect((await client.ends()).status).toBe(64)
     expect(client.stderr).toMatch(message)
   })
 })

@@ -58,6 +58,17 @@ function commandLine(instance: Instance, folder: string): string[] {
     )
 }
 
+const rules = () => readFileSync(join(EXAMPLE, 'alerts.yml'), 'utf8')
+
+/** The names of what a program serves to Prometheus. */
+async function metricNames(program: Program): Promise<string[]> {
+  const [, uri] = await program.prints(/^metrics (\S+)$/m)
+  const text = await (await fetch(uri as string)).text()
+  return [...text.matchAll(/^# TYPE (\w+) (\w+)$/gm)].flatMap(([, name, type]) =>
+    type === 'histogram' ? [`${name}_bucket`] : [name as string],
+  )
+}
+
 /** A folder with the example's files, as safe as its README makes them. */
 function exampleFolder() {
   const folder = temporaryFolder()
@@ -119,7 +130,7 @@ function served(words: readonly string[], folder: string): string[] {
   return ['serve', ...kept.slice(1), '--unix', join(folder, 'nbd.sock')]
 }
 
-it('lender and borrower start as in the example, say so to systemd, and agree on the key', async () => {
+it('lender and borrower start as in the example, tell systemd, agree on the key, and have what the alerts use', async () => {
   using folder = exampleFolder()
   using manager = await notifySocket(folder.path, 'lender')
   await using server = new Program(SWAP_SERVER, commandLine('lend', folder.path), {
@@ -143,8 +154,19 @@ it('lender and borrower start as in the example, say so to systemd, and agree on
   })
   const socket = encodeURI(join(folder.path, 'nbd.sock'))
   expect(await clientManager.received()).toEqual(['READY=1', `STATUS=serves nbd+unix:///?socket=${socket}`])
+
+  const exported = [...(await metricNames(server)), ...(await metricNames(client))]
+  const used = new Set(rules().match(/rdmakit_\w+/g))
+  expect(used.size).toBeGreaterThan(10)
+  expect([...used].filter((name) => !exported.includes(name))).toEqual([])
   expect(await client.stop()).toMatchObject({ status: 0, signal: null })
   expect(await server.stop()).toMatchObject({ status: 0, signal: null })
+})
+
+it('has a section of the runbook for each alert, and no other', () => {
+  const alerts = [...rules().matchAll(/^ +- alert: (\w+)$/gm)].map(([, name]) => name)
+  const runbook = readFileSync(join(top, 'docs/operations.md'), 'utf8')
+  expect([...runbook.matchAll(/^### (\w+)$/gm)].map(([, name]) => name)).toEqual(alerts)
 })
 
 it('a service manager that cannot be told is a line in the log, and no end', async () => {

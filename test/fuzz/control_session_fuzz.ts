@@ -17,6 +17,7 @@ import { Clock, check, context, Input, settle } from './control_world.js'
 const MIB = 2 ** 20
 const SLABS = 6
 const MAX_CONNECTIONS = 6
+const MAX_SESSIONS = 3
 const MAX_STEPS = 64
 const MAX_LINGER_MS = 300_000
 /** Half of a ring of the usual size. */
@@ -146,6 +147,7 @@ class World {
       slabSize: MIB,
       bandwidth: 10_000,
       maxLinger: MAX_LINGER_MS,
+      maxSessions: MAX_SESSIONS,
       tenants,
       log,
     })

@@ -20,6 +20,7 @@ export const labPackages = [
   'perftest',
   'nbdkit',
   'nbd-client',
+  'open-iscsi',
   'curl',
   'e2fsprogs',
   'stress-ng',

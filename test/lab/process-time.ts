@@ -1,6 +1,6 @@
-import { readdirSync, readFileSync } from 'node:fs'
+import type { Shell } from './shell.js'
 
-/** Ticks of /proc/PID/stat in a second: sysconf(_SC_CLK_TCK), 100 on every Linux that Debian builds. */
+/** Ticks of /proc/PID/stat and /proc/stat in a second: sysconf(_SC_CLK_TCK), 100 on every Linux that Debian builds. */
 const ticksPerSecond = 100
 
 export interface CpuTime {
@@ -9,23 +9,30 @@ export interface CpuTime {
   system: number
 }
 
-/** CPU time that the one process of this machine whose command line contains `part` has used. */
-export function cpuTimeOf(part: string): CpuTime {
-  const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name) && commandLine(name).includes(part))
+/** CPU time that the one process whose command line contains `part` has used; all its threads. */
+export async function cpuTimeOf(shell: Shell, part: string): Promise<CpuTime> {
+  // The first letter in brackets: the pattern does not match the command line that it stands in itself.
+  const pattern = `[${part.slice(0, 1)}]${part.slice(1)}`
+  const found = await shell.exec(`grep -als '${pattern}' /proc/[0-9]*/cmdline`)
+  const pids = [...found.stdout.matchAll(/^\/proc\/(\d+)\//gm)].map(([, pid]) => pid)
   const [pid] = pids
   if (pid === undefined || pids.length > 1) throw new Error(`${pids.length} processes run ${part}`)
   // proc(5): the name in field 2 may hold anything, so count from behind its bracket.
-  const fields = readFileSync(`/proc/${pid}/stat`, 'utf8')
-    .replace(/^.*\) /, '')
-    .split(' ')
+  const fields = (await shell.run(['cat', `/proc/${pid}/stat`])).replace(/^.*\) /, '').split(' ')
   const [user, system] = [Number(fields[11]), Number(fields[12])]
   return { user: user / ticksPerSecond, system: system / ticksPerSecond }
 }
 
-function commandLine(pid: string): string {
-  try {
-    return readFileSync(`/proc/${pid}/cmdline`, 'utf8').replaceAll('\0', ' ')
-  } catch {
-    return '' // It ended between the listing and the look.
-  }
+/**
+ * Seconds that the processors of a whole machine were busy since its start, whoever for: proc(5), user, nice,
+ * system, irq and softirq. What drivers do in the kernel is in no process's time.
+ */
+export async function busySeconds(shell: Shell): Promise<number> {
+  const [first = ''] = (await shell.run(['cat', '/proc/stat'])).split('\n')
+  const [user, nice, system, , , irq, softirq] = first.split(/\s+/).slice(1).map(Number)
+  const ticks = [user, nice, system, irq, softirq].reduce<number>(
+    (sum, time) => sum + (time ?? Number.NaN),
+    0,
+  )
+  return ticks / ticksPerSecond
 }

@@ -1,4 +1,5 @@
 import type { Command, RunningProcess, Shell } from './shell.js'
+import type { SwapPath } from './swap-path.js'
 
 const attachDeadlineMs = 120_000
 const detachDeadlineMs = 120_000 // swapoff reads back whatever is still out there.
@@ -69,4 +70,19 @@ export class RemoteSwap implements AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     await this.detach()
   }
+}
+
+/** swap-server's memory comes in slabs; this is their default. */
+const slabBytes = 64 * 1024 * 1024
+
+/** This project's swap over Soft-RoCE. nbd.sh must have run in the client. */
+export const rdmakitPath: SwapPath = {
+  name: 'rdmakit over rxe',
+  serverProcess: 'swap-server/dist/cli.js',
+  async withSwap({ server, client, address, bytes }, body) {
+    const memory = Math.ceil(bytes / slabBytes) * slabBytes
+    const service = rdmakitSwap(`rdma://${address}:7471`, String(memory), String(bytes))
+    await using _swap = await RemoteSwap.attach(server, client, service)
+    return await body()
+  },
 }

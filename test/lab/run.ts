@@ -13,7 +13,7 @@ import { buildDeviceTest } from './native.js'
 import { top } from './paths.js'
 import { ringBench } from './ring-bench.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
-import { swapBench } from './swap-bench.js'
+import { type SwapBenchOptions, swapBench } from './swap-bench.js'
 import { verbsBench } from './verbs-bench.js'
 
 const usage = `usage: npm run lab [-- COMMAND]
@@ -23,7 +23,9 @@ const usage = `usage: npm run lab [-- COMMAND]
   host [VITEST OPTION]   only those on the host: the harness itself, and two guests on one wire
   bench [verbs|ring|swap]
                          verbs on a guest's devices, beside perftest; the ring over rxe, beside sockets and
-                         perftest; swap between two guests, beside nbdkit over TCP. All by default
+                         perftest; swap between two guests, beside iSER, NVMe-oF and nbdkit. All by default
+        swap [--rounds N] [--mebibytes N] [--json]
+                         how often each, 3 by default; the array's size, 256 by default; JSON, no table
   exec SHELL COMMAND     boot one guest and run a command in it
   memory-storm [--seconds N]
                          a guest without memory to spare, swapping to another for 300 s by default
@@ -33,7 +35,12 @@ const usage = `usage: npm run lab [-- COMMAND]
   demo                   remote swap between two guests, against local memory and a local disk
 `
 
-const benchmarks = { verbs: verbsBench, ring: ringBench, swap: swapBench } as const
+type Benchmark = (parts: LabParts, print: (line: string) => void, options: SwapBenchOptions) => Promise<void>
+const benchmarks: Readonly<Record<string, Benchmark>> = {
+  verbs: verbsBench,
+  ring: ringBench,
+  swap: swapBench,
+}
 
 const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--config']
 // Colours and redrawn lines are for terminals.
@@ -42,7 +49,8 @@ const guestTestsDeadlineMs = 1_200_000
 
 const resultsFolder = join(top, 'test-results')
 
-const say = (line: string): void => console.log(`lab: ${line}`)
+// With --json, stdout is for a program to read.
+const say = (line: string): void => console[process.argv.includes('--json') ? 'error' : 'log'](`lab: ${line}`)
 
 /** Runs a command with its output passed on as it comes; its exit status. */
 async function live(shell: Shell, command: Command, options: ExecOptions = {}): Promise<number> {
@@ -75,6 +83,24 @@ async function testOnHost(options: readonly string[]): Promise<number> {
   return await live(new LocalShell(), command, { env: vitestEnvironment, deadlineMs: guestTestsDeadlineMs })
 }
 
+/** One benchmark, or all of them one after the other. */
+async function bench(parts: LabParts, rest: readonly string[]): Promise<number> {
+  const [first] = rest
+  const only = first?.startsWith('--') ? undefined : first
+  const chosen = Object.entries(benchmarks).filter(([name]) => only === undefined || only === name)
+  if (chosen.length === 0) {
+    process.stderr.write(usage)
+    return 2
+  }
+  const numbers = rest.filter((word) => word !== only && word !== '--json')
+  const options = {
+    ...numbersOf(numbers, { rounds: 3, mebibytes: 256 }),
+    json: rest.includes('--json'),
+  }
+  for (const [, benchmark] of chosen) await benchmark(parts, say, options)
+  return 0
+}
+
 async function main([command, ...rest]: readonly string[]): Promise<number> {
   if (
     command !== undefined &&
@@ -89,14 +115,7 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
   }
   const parts = await prepareLab(say)
   if (command === 'bench') {
-    const [only] = rest
-    const chosen = Object.entries(benchmarks).filter(([name]) => only === undefined || only === name)
-    if (chosen.length === 0) {
-      process.stderr.write(usage)
-      return 2
-    }
-    for (const [, benchmark] of chosen) await benchmark(parts, say)
-    return 0
+    return await bench(parts, rest)
   }
   if (command === 'memory-storm') {
     const { values } = parseArgs({

@@ -1,3 +1,4 @@
+import { constants } from 'node:os'
 import { join } from 'node:path'
 import { guestScripts } from './paths.js'
 import type { Shell } from './shell.js'
@@ -25,6 +26,18 @@ export interface WalkOptions {
 }
 
 /**
+ * The kernel found no page of the control group to reclaim in time, which happens when swap is slow, and
+ * killed what ran in it.
+ */
+export class WalkKilledError extends Error {
+  override readonly name = 'WalkKilledError'
+
+  constructor() {
+    super('array-walk was killed: its control group is out of memory')
+  }
+}
+
+/**
  * Writes integers one after another into an array, reads them back and verifies, in a control group
  * of its own. At most one swap device may be on. Wrong pages are counted, not thrown.
  */
@@ -33,6 +46,8 @@ export async function walkArray(shell: Shell, options: WalkOptions): Promise<Wal
   const script = join(guestScripts, 'walk.sh')
   const command = ['sh', script, program, String(bytes), String(limitBytes)]
   const result = await shell.exec(command, { deadlineMs })
+  // walk.sh reports a signal's end as a shell does: 128 and its number.
+  if (result.status === 128 + constants.signals.SIGKILL) throw new WalkKilledError()
   const report = /^\{.*\}$/m.exec(result.stdout)?.[0]
   if (report === undefined) throw new Error(`array-walk: ${result.stderr || `ended with ${result.status}`}`)
   return JSON.parse(report) as Walk

@@ -1,5 +1,5 @@
 // The page path allocates nothing: 100,000 requests of every kind, with every allocation that a lane's
-// thread makes counted from the first request on.
+// thread (and that of a backup) makes counted from the first request on.
 #include <sys/prctl.h>
 
 #include <random>
@@ -17,7 +17,7 @@ bool on_lane() {
   if (known < 0) {
     char name[17] = {};
     prctl(PR_GET_NAME, name);
-    known = std::strncmp(name, "nbd-lane-", 9) == 0 ? 1 : 0;
+    known = std::strncmp(name, "nbd-lane-", 9) == 0 || std::strcmp(name, "nbd-backup") == 0 ? 1 : 0;
   }
   return known == 1;
 }
@@ -86,7 +86,8 @@ void read_chunks(int fd, std::vector<uint8_t>& data) {
 // death of the server that it took the slab from.
 void disturb(TestVolume& volume, uint64_t request) {
   Volume& slabs = volume.engine->volume();
-  if (request == kRequests100k / 8) {
+  const bool replicated = volume.shape.replicas > 1;
+  if (replicated && request == kRequests100k / 8) {
     for (uint64_t page = 0; page < volume.shape.slab_size; page += 4096) {
       uint8_t byte;
       volume.servers[1]->copy(volume.replica(1, 1).address + page, &byte, 1, false);
@@ -94,7 +95,7 @@ void disturb(TestVolume& volume, uint64_t request) {
       volume.servers[1]->copy(volume.replica(1, 1).address + page, &byte, 1, true);
     }
   }
-  if (request == kRequests100k / 4) {
+  if (replicated && request == kRequests100k / 4) {
     Volume::Dropped dropped;
     std::string why;
     CHECK(slabs.drop_replica(0, 1, dropped) == 0 &&
@@ -104,13 +105,24 @@ void disturb(TestVolume& volume, uint64_t request) {
   if (request == kRequests100k / 2) volume.servers[1]->set_mode(Server::Mode::dead);
 }
 
-void run(const char* name, bool fenced, bool structured, uint32_t replicas) {
+void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool backup = false,
+         bool thin = false) {
   Shape shape;
   shape.fenced = fenced;
   shape.replicas = replicas;
   shape.servers = replicas + 1;
-  shape.refill_lane = replicas > 1;
+  shape.refill_lane = replicas > 1 || backup;
+  const std::string file = "/var/tmp/nbd_allocation." + std::to_string(getpid());
+  if (backup) {
+    shape.options.backup.path = file;
+    shape.options.acknowledge = Acknowledge::backup;
+  }
+  shape.thin = thin;
   TestVolume volume(shape);
+  for (uint32_t id = 0; thin && id < volume.engine->volume().slabs(); id++) {
+    const Replica place = volume.replica(id, id % shape.servers);
+    CHECK(volume.engine->add_spare(id, {&place, 1}) == 0);
+  }
   const std::string path = "/tmp/nbd_allocation." + std::to_string(getpid());
   std::string why;
   CHECK(!structured || volume.engine->listen_unix(path, why) == 0);
@@ -126,7 +138,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas) {
     std::vector<uint8_t> data(4 << 20);
     SimpleReply reply;
     for (uint64_t i = 0; i < kRequests100k; i++, answered++) {
-      if (replicas > 1) disturb(volume, i);
+      if (replicas > 1 || backup) disturb(volume, i);
       if (structured) {
         read_chunks(fd, data);
         continue;
@@ -173,6 +185,8 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas) {
     CHECK(volume.engine->volume().failed(1));
     CHECK(statistics.pages_repaired.get() > 0);
   }
+  if (backup) CHECK(volume.engine->backup()->statistics().bytes_read.get() > 0 && unlink(file.c_str()) == 0);
+  if (thin) CHECK(volume.engine->volume().spares() == 0 && volume.count(Event::Type::slabs_changed) > 0);
   if (!structured) close(fd);
 }
 
@@ -189,11 +203,13 @@ int main() {
   }).join();
   CHECK(allocations.exchange(0) > 0);
   run("plain", false, false, 1);
+  run("thin", false, false, 1, false, true);
   run("with fences", true, false, 1);
   run("structured replies", false, true, 1);
   run("plain", false, false, 2);
   run("with fences", true, false, 3);
   run("structured replies", false, true, 2);
+  run("with a backup", false, false, 1, true);
   std::printf("ok\n");
   return 0;
 }

@@ -375,6 +375,31 @@ void page_map_file() {
   std::printf("page map file\n");
 }
 
+// 13. A lane takes requests together with completions while many operations are under way, but not if those
+// do not come: then it hears of them all the same, and soon.
+void hung_operations_hold_up_no_request(WaitMode mode) {
+  Shape shape;
+  shape.servers = 1;
+  shape.options.wait_mode = mode;
+  shape.options.operation_timeout_ns = 60'000'000'000;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> pages(16 * 4096, 7);
+  CHECK(client.write(0, pages.data(), 16 * 4096) == kOk);
+  volume.servers[0]->set_mode(Server::Mode::hung);
+  std::vector<std::thread> readers;
+  for (uint32_t i = 0; i < 16; i++)
+    readers.emplace_back([&, i] { CHECK(client.read(i * 4096, &pages[i * 4096], 4096) == kEio); });
+  const auto& outstanding = volume.engine->lane(0).statistics().outstanding_operations;
+  while (outstanding.get() < 16) std::this_thread::yield();
+  const auto start = Clock::now();
+  for (int i = 0; i < 100; i++) CHECK(client.call(kCmdFlush, 0, 0) == kOk);
+  CHECK(seconds_since(start) < 10);
+  CHECK(volume.engine->fail_server(0, "heartbeat lost") == 0);
+  for (auto& reader : readers) reader.join();
+  std::printf("requests beside hung operations: %.0f us each\n", seconds_since(start) * 1e4);
+}
+
 }  // namespace
 
 int main() {
@@ -388,6 +413,9 @@ int main() {
   declared_failure();
   replaced_slabs();
   page_map_file();
+  hung_operations_hold_up_no_request(WaitMode::event);
+  hung_operations_hold_up_no_request(WaitMode::adaptive);
+  hung_operations_hold_up_no_request(WaitMode::poll);
   random_io("adaptive", WaitMode::adaptive, {.delay_ns = 3'000, .jitter_ns = 20'000}, kOperationsOfAWorker);
   random_io("event", WaitMode::event, {.delay_ns = 30'000, .jitter_ns = 200'000}, kOperationsOfAWorker);
   random_io("poll", WaitMode::poll, {}, kOperationsOfAWorker / 2);

@@ -42,6 +42,8 @@ struct Shape {
   uint32_t lanes = 1;
   uint32_t replicas = 1;
   bool refill_lane = false;
+  bool roomy = false;  // each server has room for every slab, as with replicas
+  bool thin = false;   // nothing is mapped at the start
   Behaviour behaviour;
   bool fenced = false;  // the device calls itself iWARP (behaviour.iwarp implies it)
   EngineOptions options;
@@ -53,9 +55,11 @@ class TestVolume {
   explicit TestVolume(const Shape& given) : shape(given), device_(given.fenced || given.behaviour.iwarp) {
     shape.options.volume.size = shape.size;
     shape.options.volume.slab_size = shape.slab_size;
+    shape.options.volume.thin = shape.thin;
     const uint64_t slabs = (shape.size + shape.slab_size - 1) / shape.slab_size;
     const uint64_t each =
-        (shape.replicas > 1 ? slabs : (slabs + shape.servers - 1) / shape.servers) * shape.slab_size;
+        (shape.replicas > 1 || shape.roomy ? slabs : (slabs + shape.servers - 1) / shape.servers) *
+        shape.slab_size;
     for (uint32_t i = 0; i < shape.servers; i++)
       servers.push_back(std::make_unique<Server>(each, 0x1000 + i));
     int error = 0;
@@ -64,7 +68,7 @@ class TestVolume {
         shape.options, [this](const Event& event) { record(event); }, error, why);
     if (engine == nullptr) std::fprintf(stderr, "%s\n", why.c_str());
     CHECK(engine != nullptr);
-    for (uint32_t slab = 0; slab < slabs; slab++) {
+    for (uint32_t slab = 0; slab < slabs && !shape.thin; slab++) {
       std::vector<Replica> replicas;
       for (uint32_t i = 0; i < shape.replicas; i++)
         replicas.push_back(replica(slab, (slab + i) % shape.servers));
@@ -82,7 +86,7 @@ class TestVolume {
 
   // Where that server holds the slab.
   Replica replica(uint32_t slab, uint32_t server) const {
-    const uint64_t place = shape.replicas > 1 ? slab : slab / shape.servers;
+    const uint64_t place = shape.replicas > 1 || shape.roomy ? slab : slab / shape.servers;
     return {servers[server]->address() + place * shape.slab_size, servers[server]->key(),
             static_cast<uint16_t>(server), true};
   }

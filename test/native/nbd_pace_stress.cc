@@ -157,10 +157,15 @@ void idle_times() {
   const auto start = Clock::now();
   while (seconds_since(start) < 0.6) usleep(1000);
   for (uint32_t slab = 0; slab < 4; slab++) CHECK(idle(slab) > 450'000'000);
+  const auto used = Clock::now();
   CHECK(client.read(0, page.data(), 4096) == kOk);
   CHECK(client.read(2 * kMiB, page.data(), 4096) == kOk);  // never written
+  std::fill(page.begin(), page.end(), 5);                  // zeros would not be sent
   CHECK(client.write(3 * kMiB, page.data(), 4096) == kOk);
-  CHECK(idle(0) < 400'000'000 && idle(3) < 400'000'000);
+  // A loaded machine may take long from one line to the next; what is kept is exact within 134 ms.
+  const uint64_t read = idle(0), written = idle(3);
+  const double most = seconds_since(used) + 0.134;
+  CHECK(static_cast<double>(read) < most * 1e9 && static_cast<double>(written) < most * 1e9);
   CHECK(idle(1) > 450'000'000 && idle(2) > 450'000'000);
   uint64_t ignored;
   CHECK(slabs.idle(4, 0, ignored) == EINVAL);

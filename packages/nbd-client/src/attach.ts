@@ -1,25 +1,20 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import {
-  type ControlSocket,
-  EXIT,
-  ExitError,
-  formatSize,
-  type MetricsEndpoint,
-  notifyReady,
-} from '@rdmakit/swap-server'
+import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
+import { AttachedDevice, type Succession } from './attached-device.js'
+import type { BackupOptions } from './backup.js'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
 import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
-import { serveMetrics } from './metrics.js'
-import { openControlSocket } from './runtime.js'
-import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
+import { type Inheritance, Predecessor } from './predecessor.js'
+import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
 import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
-import { isSwap, swapOff, swapOn } from './swap.js'
+import { isSwap } from './swap.js'
 import { endKept } from './take-over.js'
-import { Volume, type VolumeOptions } from './volume.js'
+import { Volume } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
+import type { VolumeOptions } from './volume-options.js'
 
 export interface AttachOptions {
   readonly servers: readonly (readonly string[])[]
@@ -32,7 +27,11 @@ export interface AttachOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
-  readonly acknowledge: 'all' | 'one'
+  /** take memory of the servers as it is written, see VolumeOptions.thin */
+  readonly thin: boolean
+  readonly acknowledge: 'all' | 'one' | 'backup'
+  /** undefined: none */
+  readonly backup: BackupOptions | undefined
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   /** keep and check a checksum of each page */
@@ -46,6 +45,9 @@ export interface AttachOptions {
   readonly linger?: number
   readonly signal: AbortSignal
 }
+
+/** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
+const BACKUP_TIMEOUT_S = 10
 
 /** The N of `/dev/nbdN`. @throws UsageError */
 export function deviceIndex(device: string): number {
@@ -84,21 +86,32 @@ async function checkKernel(device: string | undefined): Promise<void> {
 
 /**
  * Attaches remote memory as a kernel block device, as swap if asked, until `signal` aborts. With `state`, a device
- * that an earlier process left there is taken over.
+ * that an earlier process left there is taken over, or handed over by the one that starts this one for that.
  * @returns the process's exit status
  */
 export async function attach(options: AttachOptions): Promise<number> {
-  if (options.state === undefined) return await attachNew(options, undefined)
+  if (options.swap && options.thin)
+    say('warning: swap on a thin volume: a page that is swapped out is lost when no server has memory left')
+  const predecessor = Predecessor.find()
+  if (options.state === undefined) {
+    if (predecessor !== undefined) throw new UsageError('a device is handed over with --state only')
+    return await attachNew(options, undefined)
+  }
   if (options.acknowledge === 'one')
     throw new UsageError(
-      '--state needs --ack all: with --ack one an answered write may be lost with the process',
+      '--state needs --ack all or --ack backup: with --ack one an answered write may be lost with the process',
     )
+  if (predecessor !== undefined) return await inherit(options, options.state, predecessor)
   const folder = StateFolder.open(options.state)
   try {
-    if (!options.checksums) folder.forgetChecksums()
     const kept = folder.read()
-    if (kept?.device !== undefined && deviceExists(kept.device))
-      return await takeOver(options, folder, kept, kept.device)
+    if (kept?.device !== undefined && deviceExists(kept.device)) {
+      checkSame(options, folder.path, kept, kept.device)
+      say(`taking over /dev/nbd${kept.device.index}`)
+      return await takeOver(options, folder, kept.device)
+    }
+    if (kept?.served === true)
+      throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
     if (kept !== undefined) {
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })
@@ -110,83 +123,132 @@ export async function attach(options: AttachOptions): Promise<number> {
   }
 }
 
-async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
-  await checkKernel(options.device)
-  const keeper = folder && new VolumeKeeper(folder, options)
-  const kept = keeper?.options((options.linger ?? 0) * 1000)
-  const volume = await Volume.open({
-    ...volumeOptions(options, kept?.engine),
-    ...(kept && { linger: kept.linger ?? 0, joined: kept.joined ?? (() => {}) }),
-  })
+/** Goes on with a device that another process hands over, or, when that one dies of it, takes it over. */
+async function inherit(options: AttachOptions, state: string, predecessor: Predecessor): Promise<number> {
+  const kept = StateFolder.look(state)
+  if (kept?.device === undefined) throw new UsageError(`${state} is of no device that could be handed over`)
+  // Whatever is wrong with the command line must show now, while the device is served.
+  checkSame(options, state, kept, kept.device)
+  const path = `/dev/nbd${kept.device.index}`
+  if (options.swap && !isSwap(path))
+    throw new UsageError(`${path} is no swap; attach it anew for that, with nothing on it`)
+  const inheritance = await predecessor.inheritance(options.signal)
+  const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : StateFolder.open(state)
   try {
-    reportFailures(volume)
-    reportWrongPages(volume)
-    protect(volume, options)
-    const identifier = keeper === undefined ? undefined : drawIdentifier()
-    const index = connectKernel(volume, options, identifier)
-    let link: KernelLink | undefined
-    if (keeper !== undefined && identifier !== undefined) {
-      const device = { index, identifier, connections: options.connections }
-      keeper.device(device)
-      link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
-    }
-    const status = await holdDevice(volume, `/dev/nbd${index}`, options, link)
-    return status
+    if (inheritance !== undefined)
+      return await takeOver(options, folder, kept.device, { predecessor, inheritance })
+    if (folder.read() === undefined || !deviceExists(kept.device))
+      throw new Error(`${path} ended before it was handed over`)
+    say(`taking over ${path}: its process ended before it had handed it over`)
+    return await takeOver(options, folder, kept.device)
   } finally {
-    await volume.close()
-    folder?.clear()
+    folder.close()
   }
 }
 
-/** Goes on where another process ended. The kernel has the device, and its requests wait. */
-async function takeOver(
-  options: AttachOptions,
-  folder: StateFolder,
-  kept: KeptVolume,
-  device: KeptDevice,
-): Promise<number> {
+/** @throws UsageError: the folder's device is another one than `options` say */
+function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, device: KeptDevice): void {
   const path = `/dev/nbd${device.index}`
   const differs = (what: string, there: unknown) =>
     new UsageError(
-      `${folder.path} is of ${path}, which is attached, with ${what} ${there}; detach it to change that`,
+      `${folder} is of ${path}, which is attached, with ${what} ${there}; detach it to change that`,
     )
   if (kept.size !== options.size) throw differs('--size', kept.size)
   if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)
+  if ((kept.thin ?? false) !== options.thin)
+    throw differs('memory', kept.thin ? 'taken as it is written (--thin)' : 'taken at the start')
   if (options.device !== undefined && deviceIndex(options.device) !== device.index)
     throw differs('--device', path)
-  say(`taking over ${path}`)
-  const keeper = new VolumeKeeper(folder, kept, kept)
-  const keeping = keeper.options((options.linger ?? 0) * 1000)
-  const { volume, adopted } = await Volume.takeOver(
-    {
-      ...volumeOptions({ ...options, connections: device.connections }, keeping.engine),
-      linger: keeping.linger ?? 0,
-      joined: keeping.joined ?? (() => {}),
-    },
-    kept,
-  )
-  let held = false
-  try {
-    reportFailures(volume)
-    reportWrongPages(volume)
-    protect(volume, options)
-    const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
-    if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
-    if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
-    const link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
-    link.reconfigure()
-    volume.start()
-    held = true
-    return await holdDevice(volume, path, options, link)
-  } finally {
-    // Until the kernel has our sockets another process may still do better.
-    if (held) {
-      await volume.close()
-      folder.clear()
-    } else {
-      await volume.leave()
-    }
+}
+
+async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
+  await checkKernel(options.device)
+  const keeper = folder && new VolumeKeeper(folder, options)
+  const { engine, ...keeping } = keeper?.options((options.linger ?? 0) * 1000, options.backup) ?? {
+    engine: undefined,
   }
+  const volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
+  let device: AttachedDevice
+  try {
+    prepare(volume, options)
+    const identifier = keeper === undefined ? undefined : drawIdentifier()
+    const index = connectKernel(volume, options, identifier)
+    let succession: Succession | undefined
+    if (folder !== undefined && keeper !== undefined && identifier !== undefined) {
+      const kernels = { index, identifier, connections: options.connections }
+      keeper.device(kernels)
+      succession = successionOf(options, folder, kernels)
+    }
+    device = new AttachedDevice(volume, index, options, succession)
+  } catch (failure) {
+    await volume.close()
+    folder?.clear()
+    throw failure
+  }
+  return await device.hold()
+}
+
+/** Goes on where another process ended, or has stopped to hand over. The kernel has the device. */
+async function takeOver(
+  options: AttachOptions,
+  folder: StateFolder,
+  device: KeptDevice,
+  from?: { predecessor: Predecessor; inheritance: Inheritance },
+): Promise<number> {
+  const succession = successionOf(options, folder, device)
+  const volume = await succession.takeUp(options.signal)
+  const link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
+  try {
+    if (from === undefined) {
+      link.reconfigure()
+    } else {
+      await from.predecessor.taken(options.signal)
+      link.adopt(from.inheritance.sockets)
+      from.predecessor.serving()
+    }
+    volume.start()
+  } catch (failure) {
+    // Until the kernel has our sockets another process may still do better.
+    link.end()
+    await volume.leave()
+    throw failure
+  }
+  return await new AttachedDevice(volume, device.index, options, succession, link).hold()
+}
+
+function successionOf(options: AttachOptions, folder: StateFolder, device: KeptDevice) {
+  return {
+    folder,
+    device,
+    async takeUp(signal = new AbortController().signal): Promise<Volume> {
+      const kept = folder.read()
+      if (kept === undefined) throw new Error(`${folder.path} keeps no volume any more`)
+      if (!options.checksums) folder.forgetChecksums()
+      const keeper = new VolumeKeeper(folder, kept, kept)
+      const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
+      const { volume, adopted } = await Volume.takeOver(
+        { ...volumeOptions({ ...options, connections: device.connections, signal }, engine), ...keeping },
+        kept,
+      )
+      const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
+      sayBackup(adopted, kept.slabSize)
+      if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
+      if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
+      prepare(volume, options)
+      return volume
+    },
+  }
+}
+
+/** What is told of it, and its memory locked: not before the lanes exist, for what is locked is what is there. */
+function prepare(volume: Volume, options: AttachOptions): void {
+  reportFailures(volume)
+  reportWrongPages(volume)
+  if (options.swap) {
+    for (const { name, granted, reason } of protectProcess())
+      if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
+  }
+  for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)
 }
 
 function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): VolumeOptions {
@@ -195,7 +257,9 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    thin: options.thin,
     access: options.access,
+    ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
     engine: {
@@ -210,15 +274,6 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
   }
 }
 
-/** Not before the lanes exist: what is locked is the memory that is there. */
-function protect(volume: Volume, options: AttachOptions): void {
-  if (options.swap) {
-    for (const { name, granted, reason } of protectProcess())
-      if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
-  }
-  for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)
-}
-
 /** @param identifier of a device that a successor may take over @returns the device's index */
 function connectKernel(volume: Volume, options: AttachOptions, identifier: string | undefined): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
@@ -231,8 +286,11 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
       ...(identifier === undefined
         ? {
             // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
-            // READ may have to try each replica.
-            timeout: options.operationTimeout * options.replicas + 6,
+            // READ may have to try each replica, and then the backup.
+            timeout:
+              options.operationTimeout * options.replicas +
+              6 +
+              (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
             // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
             deadConnectionTimeout: 0,
             identifier: `rdmakit-${process.pid}`,
@@ -254,86 +312,5 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
     throw failure
   } finally {
     for (const socket of sockets) closeDescriptor(socket)
-  }
-}
-
-/** From the attached device to its orderly end. */
-async function holdDevice(
-  volume: Volume,
-  device: string,
-  options: AttachOptions,
-  link: KernelLink | undefined,
-): Promise<number> {
-  let control: ControlSocket | undefined
-  let metrics: MetricsEndpoint | undefined
-  try {
-    // Before the swap: what may fail, and is not needed, must not end it.
-    metrics = await unlessSwap(device, serveMetrics(volume, options.metrics))
-    // A device that was taken over is swap already.
-    if (options.swap && !isSwap(device)) await swapOn(device, options.swapPriority)
-    control = await unlessSwap(
-      device,
-      openControlSocket(
-        () => statusOf(volume, { mode: 'attach', target: device, swap: options.swap }),
-        () => process.kill(process.pid, 'SIGTERM'),
-      ),
-    )
-    process.stdout.write(`attached ${device}\n`)
-    await notifyReady(`attached ${device}`, say)
-    const status = await untilStopped(volume, options.signal)
-    if (isSwap(device)) await giveSwapBack(volume, device)
-    return status
-  } finally {
-    control?.close()
-    metrics?.close()
-    link?.end()
-    kernelDevice.disconnect(deviceIndex(device))
-  }
-}
-
-/** What serves people only may fail at the start, but must not end a device that holds swapped pages. */
-async function unlessSwap<Service>(device: string, opened: Promise<Service>): Promise<Service | undefined> {
-  try {
-    return await opened
-  } catch (failure) {
-    if (!isSwap(device)) throw failure
-    say(`warning: ${(failure as Error).message}; ${device} goes on without it`)
-    return undefined
-  }
-}
-
-function untilStopped(volume: Volume, signal: AbortSignal): Promise<number> {
-  return new Promise((resolve) => {
-    if (signal.aborted) resolve(0)
-    signal.addEventListener('abort', () => resolve(0), { once: true })
-    volume.onServerFailure(() => {
-      if (volume.lost) resolve(1)
-    })
-    if (volume.lost) resolve(1)
-  })
-}
-
-/**
- * Turns the swap off. While the kernel cannot take the pages back the device must stay: leaving now
- * would lose them. Each further SIGTERM tries again.
- */
-async function giveSwapBack(volume: Volume, device: string): Promise<void> {
-  for (;;) {
-    try {
-      say(`swapoff ${device}: bringing its pages back`)
-      await swapOff(device)
-      return
-    } catch (failure) {
-      // With its servers the pages are gone: nothing is kept by staying.
-      if (volume.lost) {
-        say(`${(failure as Error).message}; the pages on the lost servers are gone`)
-        return
-      }
-      say(`${(failure as Error).message}; ${device} stays attached; free memory and send SIGTERM again`)
-      await new Promise<void>((resolve) => {
-        process.once('SIGTERM', () => resolve())
-        volume.onServerFailure(() => resolve())
-      })
-    }
   }
 }

@@ -7,11 +7,13 @@ import {
   parseSize,
   parseSizeInUnits,
   readKeyFile,
+  watchSeconds,
   withExitStatus,
 } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
-import type { TlsOptions } from './engine.js'
+import type { BackupOptions } from './backup.js'
+import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
@@ -34,12 +36,18 @@ interface VolumeOptions {
   connections: number
   timeout: number
   replicas: number
-  ack: 'all' | 'one'
+  ack: 'all' | 'one' | 'backup'
   refillRate: string
   checksum: boolean
+  thin: boolean
   tenant?: string
   keyFile?: string
   metrics?: string
+  backup?: string
+  backupQueue?: string
+  backupSparse: boolean
+  state?: string
+  linger: number
 }
 
 /** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
@@ -51,12 +59,30 @@ function accessOf({ tenant, keyFile }: VolumeOptions) {
   }
 }
 
+function backupOf({
+  backup,
+  backupQueue,
+  backupSparse,
+  ack,
+  thin,
+}: VolumeOptions): BackupOptions | undefined {
+  if (backup !== undefined && thin)
+    throw new UsageError('--thin and --backup do not go together: the file is as large as the volume')
+  if (backup !== undefined)
+    return {
+      file: backup,
+      sparse: backupSparse,
+      ...(backupQueue === undefined ? {} : { queue: parseSize(backupQueue, '--backup-queue') }),
+    }
+  if (backupQueue !== undefined || backupSparse || ack === 'backup')
+    throw new UsageError('--ack backup, --backup-queue and --backup-sparse need --backup <file>')
+  return undefined
+}
+
 interface AttachFlags {
   device?: string
   swap: boolean
   swapPriority?: number
-  state?: string
-  linger: number
 }
 
 /** Checks what can be checked before anything is opened. */
@@ -67,6 +93,8 @@ function volumeOf(options: VolumeOptions) {
   return {
     access: accessOf(options),
     metrics: options.metrics,
+    state: options.state,
+    linger: options.linger,
     servers: options.server,
     size: parseSizeInUnits(options.size, '--size', 4096),
     connections: options.connections,
@@ -74,6 +102,8 @@ function volumeOf(options: VolumeOptions) {
     replicas: options.replicas,
     acknowledge: options.ack,
     checksums: options.checksum,
+    thin: options.thin,
+    backup: backupOf(options),
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
 }
@@ -162,9 +192,9 @@ const withVolume = (command: Command) =>
     .addOption(
       new Option(
         '--ack <when>',
-        'answer a write when all replicas have it, or one (which may lose it with that one)',
+        'answer a write when all replicas have it, or one (which may lose it with that one), or all and the backup',
       )
-        .choices(['all', 'one'])
+        .choices(['all', 'one', 'backup'])
         .default('all'),
     )
     .option(
@@ -172,10 +202,34 @@ const withVolume = (command: Command) =>
       'per second, at most, when a replica is filled after a failure; 0: no limit',
       '64M',
     )
+    .option(
+      '--thin',
+      'take memory of the servers when it is first written and give it back when it is discarded; when they have none left, writes fail',
+      false,
+    )
     .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
     .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')
     .option('--key-file <file>', 'what proves it, a line id:secret; a server without the key is refused')
+    .option(
+      '--state <folder>',
+      'keep there (on tmpfs) what the next nbd-client needs to go on with the volume when this one ends',
+    )
+    .option(
+      '--linger <seconds>',
+      'with --state: how long the servers keep the memory without an nbd-client',
+      whole('--linger', 1, 86_400),
+      300,
+    )
     .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
+    .option(
+      '--backup <file>',
+      'keep a copy in a file or on a block device here, and go on from it when no server has a page any more',
+    )
+    .option(
+      '--backup-queue <size>',
+      'pages that may wait for the backup; those that find no room are copied to it later; default 16M',
+    )
+    .option('--backup-sparse', 'reserve no room for the backup; a full disk ends it', false)
 
 withVolume(program.command('serve'))
   .description('Serve the volume to any NBD client. Prints "ready <nbd uri>". SIGTERM ends it.')
@@ -212,7 +266,8 @@ Examples:
   nbd-client serve --server iwarp://127.0.0.1:7471 --size 1G --tcp 127.0.0.1:10809 \\
     --export data,size=768M --export scratch,offset=768M --export data-ro,size=768M,read-only
 
-When the last server is lost, clients get I/O errors, the socket is removed and the exit status is 1.`,
+When the last server is lost, clients get I/O errors, the socket is removed and the exit status is 1.
+With --state the volume outlives the process, for --linger: the same command serves it again.`,
   )
   .action(
     async (
@@ -244,16 +299,6 @@ withVolume(program.command('attach'))
   .description('Attach the volume as /dev/nbdN. Prints "attached /dev/nbdN" and stays; SIGTERM detaches.')
   .option('--device <device>', 'which device; default the first free one')
   .option('--connections <n>', 'sockets between kernel and client', whole('--connections', 1, 64), 2)
-  .option(
-    '--state <folder>',
-    'keep there (on tmpfs) what the next nbd-client needs to take the device over when this one dies',
-  )
-  .option(
-    '--linger <seconds>',
-    'with --state: how long the servers keep the memory when this nbd-client dies',
-    whole('--linger', 1, 86_400),
-    300,
-  )
   .option('--swap', 'make it swap: locks memory, runs mkswap and swapon; SIGTERM runs swapoff first', false)
   .option(
     '--swap-priority <n>',
@@ -274,14 +319,12 @@ Needs root and the nbd kernel module.`,
     const volume = volumeOf(options)
     const { attach, deviceIndex } = await import('./attach.js')
     if (options.device !== undefined) deviceIndex(options.device)
-    const { device, swap, swapPriority, state, linger } = options
+    const { device, swap, swapPriority } = options
     process.exitCode = await attach({
       ...volume,
       device,
       swap,
       swapPriority,
-      state,
-      linger,
       signal: stopSignal(),
     })
   })
@@ -297,12 +340,42 @@ program
   })
 
 program
+  .command('upgrade')
+  .argument('[device]', 'e.g. /dev/nbd0; default the one that is attached')
+  .argument(
+    '[command...]',
+    'after --: the new command line, nbd-client attach … --state …; default the old one',
+  )
+  .description(
+    'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
+  )
+  .addHelpText(
+    'after',
+    `
+Examples:
+  nbd-client upgrade
+  nbd-client upgrade /dev/nbd0 -- /opt/rdmakit-2/bin/nbd-client attach --server rdma://10.0.0.1:7471 \\
+    --size 4G --swap --state /run/rdmakit/swap0
+
+If the new process fails, the old one goes on, and the exit status is 1.`,
+  )
+  .action(async (device: string | undefined, command: string[], { pid }: { pid?: number }) => {
+    const { upgrade } = await import('./upgrade.js')
+    const which = { ...(device === undefined ? {} : { device }), ...(pid === undefined ? {} : { pid }) }
+    const done = await upgrade(which, command.length === 0 ? undefined : command)
+    process.stdout.write(
+      `upgraded ${done.device}: process ${done.pid} goes on, requests waited ${done.pause} ms\n`,
+    )
+  })
+
+program
   .command('status')
   .description('Show the running nbd-clients of this machine.')
-  .option('--json', 'as a JSON array', false)
-  .action(async (options: { json: boolean }) => {
-    const { printStatus } = await import('./status.js')
-    await printStatus(options.json)
+  .option('--json', 'as a JSON array; with --watch one each line', false)
+  .option('--watch [seconds]', 'again and again, each second or as often as said', watchSeconds)
+  .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
+    const { printClientStatus } = await import('./status.js')
+    await printClientStatus({ json, seconds: watch === true ? 1 : watch })
   })
 
 program.parseAsync().then(

@@ -1,139 +1,20 @@
-import { availableParallelism } from 'node:os'
+import {
+  type Lane,
+  type LaneRequirements,
+  type LaneResources,
+  laneHandles,
+  type VerbsResource,
+} from './engine-lane.js'
+import { type BlockEngineOptions, nativeOptions } from './engine-options.js'
 import {
   type NativeDropped,
   type NativeEngine,
   type NativeEvent,
-  type NativeLaneRequirements,
   type NativeLaneStatistics,
   type NativeRecordedReplica,
   type NativeStatistics,
   native,
-  type VerbsHandle,
 } from './native.js'
-
-/** Any resource of `@rdmakit/verbs`: what matters is the external that it carries. */
-export interface VerbsResource {
-  readonly handle: VerbsHandle
-}
-
-/**
- * How a lane awaits completions. `poll` spins for ever (a core of its own), `event` sleeps at once,
- * `adaptive` spins for about as long as completions have been taking and then sleeps.
- */
-export type WaitMode = 'poll' | 'event' | 'adaptive'
-
-/** A part of the volume under a name. Parts may overlap: one writable and one read-only view, say. */
-export interface ExportOptions {
-  /** at most 4096 bytes; default '' */
-  readonly name?: string
-  /** one line for people, as `nbdinfo --list` shows it; at most 4096 bytes; default '' */
-  readonly description?: string
-  /** bytes from the start of the volume, a multiple of 4096; default 0 */
-  readonly offset?: number | bigint
-  /** bytes, a multiple of 4096; default: up to the end of the volume */
-  readonly size?: number | bigint
-  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
-  readonly readOnly?: boolean
-}
-
-/**
- * TLS for NBD clients (STARTTLS), by GnuTLS, in a native thread for each encrypted connection. Give either
- * `certificates` or `sharedKeys`.
- */
-export interface TlsOptions {
-  /** `on`: clients may use it; `required`: whoever does not is refused everything else */
-  readonly mode: 'on' | 'required'
-  /** folder with server-cert.pem, server-key.pem and, for `verifyPeer`, ca-cert.pem */
-  readonly certificates?: string
-  /** file with a line `name:hex key` for each client, as psktool(1) writes it */
-  readonly sharedKeys?: string
-  /** with `certificates`: refuse clients without one that ca-cert.pem has signed; default false */
-  readonly verifyPeer?: boolean
-}
-
-export interface BlockEngineOptions {
-  /** bytes; a multiple of 4096 */
-  readonly size: number | bigint
-  /** bytes; a power of two ≥ 1 MiB; default 64 MiB. The last slab may be used in part. */
-  readonly slabSize?: number
-  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
-  readonly readOnly?: boolean
-  /** milliseconds that one RDMA operation may take before its server counts as failed; default 4000 */
-  readonly operationTimeout?: number
-  /** default `adaptive` */
-  readonly waitMode?: WaitMode
-  /**
-   * Microseconds that `adaptive` may spin at most; it does not spin at all when completions have been
-   * taking longer. Default 50, and 10 below 4 processors: there the core that spins is missed by whoever
-   * does the work (4 KiB reads over iwarp:// at depth 1 on 2 busy cores: 28,000/s with 50, 41,000/s
-   * asleep), unless the device answers within a few microseconds.
-   */
-  readonly maxSpin?: number
-  /** touch the whole page map at start (2 bits per 4 KiB of volume); default false */
-  readonly prefault?: boolean
-  /**
-   * For swap: the lanes are marked as part of the I/O path (PR_SET_IO_FLUSHER) and their arenas locked.
-   * What is not granted is a warning of {@link BlockEngine.addLane}. Default false.
-   */
-  readonly ioFlusher?: boolean
-  /**
-   * When a write to several replicas is answered: `all` (default), when every live one has it; `one`, when
-   * the first has it, which may then be lost with that server (EIO, never old data).
-   */
-  readonly acknowledge?: 'all' | 'one'
-  /** bytes per second that {@link BlockEngine.refill} copies at most; default 0, no limit */
-  readonly refillRate?: number
-  /**
-   * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
-   * which pages were written. Created when missing, refused with EINVAL when it is of another size. Writes
-   * that were never answered when the process died must be repeated by whoever sent them, as the kernel does.
-   * Default: memory of this process; a successor would then read zeros.
-   */
-  readonly pageMap?: string
-  /**
-   * Keep the CRC32C of each page that was written as a whole, and check it when it is read: a wrong page is
-   * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
-   */
-  readonly checksums?: boolean
-  /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
-  readonly pageChecksums?: string
-  /**
-   * File, beside `pageMap`, that keeps where the slabs are and which servers have failed (see
-   * {@link BlockEngine.lookUpSlab}). The same rules. Default: memory of this process.
-   */
-  readonly slabMap?: string
-  /**
-   * What NBD clients find here. The first one is also what they get who name none, unless another one has
-   * the empty name. Default: the whole volume under the empty name.
-   */
-  readonly exports?: readonly ExportOptions[]
-  /**
-   * Bytes, a power of two of at most 4096: requests that are no multiple of it are refused with EINVAL.
-   * Default 1: every request is served, at the price that a part of a page costs a network round trip more
-   * when the page was never written.
-   */
-  readonly minimumBlockSize?: number
-  /** default: no TLS; what is wrong with the files is thrown by the constructor (EINVAL) */
-  readonly tls?: TlsOptions
-  /** milliseconds for a client's whole handshake; default 10000 */
-  readonly handshakeTimeout?: number
-  /**
-   * Handshakes under way at once; default 256. When there are more, the oldest is closed: a client that
-   * speaks the protocol is done within milliseconds, so no number of silent or slow ones keeps it out.
-   */
-  readonly maxHandshakes?: number
-  /**
-   * Milliseconds that a client on a socket may take for the rest of a request that it has begun (and a second
-   * more for each 256 KiB of payload), or for taking the next byte of its answers, before it is thrown out
-   * and its lane is free again; default 30000, 0: for ever. Between requests it may rest as long as it likes.
-   */
-  readonly stallTimeout?: number
-  /**
-   * Milliseconds that a client waits for a free lane before it is refused; default 2000. The export
-   * says CAN_MULTI_CONN from 4 lanes on, for nbdcopy opens 4 connections and fails when one is refused.
-   */
-  readonly laneWait?: number
-}
 
 /** Where a slab's bytes are. */
 export interface SlabMapping {
@@ -146,31 +27,6 @@ export interface SlabMapping {
 
 /** A replica as the slab map has it. */
 export type RecordedReplica = NativeRecordedReplica
-
-/** What JavaScript must allocate for one lane. */
-export type LaneRequirements = NativeLaneRequirements
-
-/** The verbs objects of one lane. They must not be used by anyone else while the engine lives. */
-export interface LaneResources {
-  /** made with `manual` progress or automatic, ≥ {@link LaneRequirements.completionQueueEntries} */
-  readonly completionQueue: VerbsResource
-  /** the queue's channel; may be missing in wait mode `poll` only */
-  readonly channel?: VerbsResource
-  /** by server index; null where this lane does not reach that server (yet) */
-  readonly queuePairs: readonly (VerbsResource | null)[]
-  /**
-   * The arena: ≥ {@link LaneRequirements.arenaBytes} bytes, registered with local write access. One
-   * region for all servers, or one per server index over the same memory when servers sit on
-   * different devices.
-   */
-  readonly memoryRegions: readonly VerbsResource[]
-}
-
-export interface Lane {
-  readonly index: number
-  /** protections that could not be had, each a sentence to print */
-  readonly warnings: readonly string[]
-}
 
 export type DroppedReplica = NativeDropped
 export type EngineEvent = NativeEvent
@@ -199,43 +55,7 @@ export class BlockEngine {
   constructor(options: BlockEngineOptions) {
     this.size = BigInt(options.size)
     this.slabSize = options.slabSize ?? 64 * 1024 * 1024
-    this.#engine = native.createEngine(
-      {
-        size: this.size,
-        slabSize: BigInt(this.slabSize),
-        readOnly: options.readOnly ?? false,
-        operationTimeout: options.operationTimeout ?? 4000,
-        waitMode: options.waitMode ?? 'adaptive',
-        maxSpin: options.maxSpin ?? (availableParallelism() < 4 ? 10 : 50),
-        prefault: options.prefault ?? false,
-        ioFlusher: options.ioFlusher ?? false,
-        acknowledge: options.acknowledge ?? 'all',
-        refillRate: BigInt(options.refillRate ?? 0),
-        pageMap: options.pageMap ?? '',
-        checksums: options.checksums ?? true,
-        pageChecksums: options.pageChecksums ?? '',
-        slabMap: options.slabMap ?? '',
-        exports: (options.exports ?? [{}]).map((each) => ({
-          name: each.name ?? '',
-          description: each.description ?? '',
-          offset: BigInt(each.offset ?? 0),
-          size: BigInt(each.size ?? 0),
-          readOnly: each.readOnly ?? false,
-        })),
-        tls: {
-          mode: options.tls?.mode ?? 'off',
-          certificates: options.tls?.certificates ?? '',
-          sharedKeys: options.tls?.sharedKeys ?? '',
-          verifyPeer: options.tls?.verifyPeer ?? false,
-        },
-        minimumBlockSize: options.minimumBlockSize ?? 1,
-        handshakeTimeout: options.handshakeTimeout ?? 10_000,
-        maxHandshakes: options.maxHandshakes ?? 256,
-        stallTimeout: options.stallTimeout ?? 30_000,
-        laneWait: options.laneWait ?? 2000,
-      },
-      (event) => this.#emit(event),
-    )
+    this.#engine = native.createEngine(nativeOptions(options, this.slabSize), (event) => this.#emit(event))
     this.slabCount = Number((this.size + BigInt(this.slabSize) - 1n) / BigInt(this.slabSize))
     this.exportFlags = native.exportFlags(this.#engine)
   }
@@ -252,6 +72,14 @@ export class BlockEngine {
    */
   mapSlab(index: number, ...replicas: SlabMapping[]): void {
     native.mapSlab(this.#engine, index, replicas)
+  }
+
+  /**
+   * Pages that the last process to use `pageMap` left in the middle of a WRITE that was never answered: their replicas
+   * may differ until somebody writes them.
+   */
+  get leftClaimed(): readonly number[] {
+    return native.leftClaimed(this.#engine)
   }
 
   /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */
@@ -274,7 +102,7 @@ export class BlockEngine {
    * Gives slab `index` one more replica, which is written from now on and read after {@link refill}. Every
    * lane must reach its server: {@link connectServer}, then {@link synchronize}, then this.
    * @throws EINVAL: index or mapping out of range; EEXIST: that server holds one; ENOSPC: it has 3; EHOSTDOWN: that
-   *   server has failed; ENODATA: no live replica is left
+   *   server has failed; ENODATA: neither a live replica nor a backup is left
    */
   addReplica(index: number, replica: SlabMapping): void {
     native.addReplica(this.#engine, index, replica)
@@ -290,7 +118,45 @@ export class BlockEngine {
   }
 
   /**
-   * Fills the replica of slab `index` at `server` from a live one, while lanes go on, and makes it live.
+   * Of a thin engine: a place for whichever slab is written first, with replicas on different servers. At most 64.
+   * @throws EINVAL: mapping out of range; ENOSPC: 64 are there
+   */
+  addSpare(id: number, ...replicas: SlabMapping[]): void {
+    native.addSpare(this.#engine, id, replicas)
+  }
+
+  /** Takes a spare place back. @returns false when a lane has taken it, or is just looking at it */
+  removeSpare(id: number): boolean {
+    return native.removeSpare(this.#engine, id)
+  }
+
+  /** @returns which slabs took which spare places since the last call; {@link addSpare} has room for others then */
+  collectSpares(): readonly { readonly id: number; readonly slab: number }[] {
+    return native.collectSpares(this.#engine)
+  }
+
+  /** There will be no spare place: first WRITEs are answered ENOSPC instead of waiting, until {@link addSpare}. */
+  setExhausted(): void {
+    native.setExhausted(this.#engine)
+  }
+
+  /** @returns slabs of which pages became unset since the last call, and which may be empty now */
+  takeCleared(): readonly number[] {
+    return native.takeCleared(this.#engine)
+  }
+
+  /**
+   * Takes the place from an empty slab, which is then as if it had never been written. Its memory may be used for
+   * something else after {@link synchronize}.
+   * @returns false when it is not empty, or has no place, or a replica of it is being filled
+   */
+  vacateSlab(index: number): boolean {
+    return native.vacateSlab(this.#engine, index)
+  }
+
+  /**
+   * Fills the replica of slab `index` at `server` from a live one, or from the backup when none is left, while
+   * lanes go on, and makes it live.
    * @throws EBUSY: another refill is under way; ENOTCONN: there is no refill lane; EIO: it failed, and why
    */
   async refill(index: number, server: number): Promise<void> {
@@ -406,6 +272,16 @@ export class BlockEngine {
     return descriptor < 0 ? undefined : descriptor
   }
 
+  /** What the system did not grant for the backup, each a sentence to print. */
+  get backupWarnings(): readonly string[] {
+    return native.backupWarnings(this.#engine)
+  }
+
+  /** Written pages of slab `index` that the backup neither has nor is about to have; 0 without a backup. */
+  missingInBackup(index: number): number {
+    return native.missingInBackup(this.#engine, index)
+  }
+
   /** A snapshot; each counter is exact, the set of them is not taken at one instant. */
   statistics(): EngineStatistics {
     return native.statistics(this.#engine)
@@ -463,12 +339,3 @@ export class BlockEngine {
 }
 
 const closed = () => Object.assign(new Error('the engine was closed'), { code: 'ECANCELED' })
-
-function laneHandles({ completionQueue, channel, queuePairs, memoryRegions }: LaneResources) {
-  return [
-    completionQueue.handle,
-    channel?.handle,
-    queuePairs.map((queuePair) => queuePair?.handle),
-    memoryRegions.map((region) => region.handle),
-  ] as const
-}

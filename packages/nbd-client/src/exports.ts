@@ -1,6 +1,6 @@
 import { parseSizeInUnits } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
-import type { ExportOptions } from './engine.js'
+import type { ExportOptions } from './export-options.js'
 
 /**
  * Reads an export as operators write it: `name[,offset=<size>][,size=<size>][,read-only][,description=<text>]`.

@@ -57,6 +57,15 @@ export class KernelLink {
     for (const { index } of this.#volume.lanes) this.#replace(index)
   }
 
+  /** Goes on with what another process of the device had, by lane. The descriptors are closed. */
+  adopt(sockets: ReadonlyMap<number, number>): void {
+    for (const { index } of this.#volume.lanes) {
+      const socket = sockets.get(index)
+      if (socket === undefined) this.#replace(index)
+      else attachAndClose(this.#volume, index, socket)
+    }
+  }
+
   /** The device is about to go: its sockets are left alone. */
   end(): void {
     this.#ended = true
@@ -96,10 +105,20 @@ export class KernelLink {
       try {
         this.#replace(lane)
       } catch (failure) {
+        // It has one again.
+        if ((failure as NodeJS.ErrnoException).code === 'EBUSY') return
         say(`/dev/nbd${this.#device.index}: lane ${lane} has no socket: ${(failure as Error).message}`)
       }
     }, RETRY_MS)
     this.#timers.add(timer)
+  }
+}
+
+function attachAndClose({ engine }: Volume, lane: number, socket: number): void {
+  try {
+    engine.attachSocket(lane, socket)
+  } finally {
+    closeDescriptor(socket)
   }
 }
 

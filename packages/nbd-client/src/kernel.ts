@@ -19,6 +19,21 @@ export function lockFile(path: string): number {
   return native.lockFile(path)
 }
 
+/** Both ends of a socket over which open files go from process to process. The caller closes them. */
+export function descriptorChannel(): readonly [number, number] {
+  return native.descriptorChannel()
+}
+
+/** Gives them to whoever receives at the other end, 1 to 253; they stay the caller's, too. */
+export function sendDescriptors(channel: number, descriptors: readonly number[]): void {
+  native.sendDescriptors(channel, [...descriptors])
+}
+
+/** What one call of {@link sendDescriptors} has sent, now the caller's. @throws EAGAIN: there is nothing */
+export function receiveDescriptors(channel: number): readonly number[] {
+  return native.receiveDescriptors(channel)
+}
+
 /** Closes a descriptor that BlockEngine.attachSocketpair gave, once the kernel has it. */
 export function closeDescriptor(descriptor: number): void {
   native.closeDescriptor(descriptor)

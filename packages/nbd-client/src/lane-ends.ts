@@ -7,7 +7,8 @@ import type {
   ProtectionDomain,
   QueuePair,
 } from '@rdmakit/verbs'
-import { BlockEngine, type Lane, type LaneResources } from './engine.js'
+import { BlockEngine } from './engine.js'
+import type { Lane, LaneResources } from './engine-lane.js'
 
 /** The verbs objects of one lane, and the way to a server that joins later. */
 export class LaneEnds {

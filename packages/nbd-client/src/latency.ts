@@ -13,7 +13,32 @@ export function addHistograms(histograms: readonly NativeHistogram[]): NativeHis
   return { sum, buckets: [...counts.values()].sort(([a], [b]) => a - b) }
 }
 
-function countOf({ buckets }: NativeHistogram): number {
+/** What was counted since `before`, an earlier state of the same histogram. */
+export function histogramSince(now: NativeHistogram, before: NativeHistogram): NativeHistogram {
+  const counted = new Map(before.buckets.map(([from, , count]) => [from, count]))
+  return {
+    sum: now.sum - before.sum,
+    buckets: now.buckets
+      .map(([from, to, count]): [number, number, number] => [from, to, count - (counted.get(from) ?? 0)])
+      .filter(([, , count]) => count > 0),
+  }
+}
+
+/**
+ * A value that `share` of what was counted does not exceed; undefined when nothing was.
+ * @param share from 0 to 1
+ */
+export function percentile(histogram: NativeHistogram, share: number): number | undefined {
+  const wanted = share * countOf(histogram)
+  let counted = 0
+  for (const [, to, count] of histogram.buckets) {
+    counted += count
+    if (counted >= wanted) return to
+  }
+  return undefined
+}
+
+export function countOf({ buckets }: NativeHistogram): number {
   return buckets.reduce((sum, [, , count]) => sum + count, 0)
 }
 

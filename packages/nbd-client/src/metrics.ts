@@ -40,6 +40,16 @@ export function collectVolumeMetrics(volume: Volume): Registry {
   gauge('slabs', 'Slabs in each state', ['state'], () =>
     Object.entries(volume.slabs).map(([state, count]) => [{ state }, count]),
   )
+  if (volume.thin !== undefined) {
+    const { thin } = volume
+    gauge('unmapped_slabs', 'Slabs that have no memory, for nothing was written to them', [], () => [
+      [{}, volume.unmapped],
+    ])
+    gauge('spare_places', 'Places ready for slabs that are first written', [], () => [[{}, thin.spares]])
+    counter('given_back_slabs_total', 'Slabs whose memory was given back after a discard', [], () => [
+      [{}, thin.given],
+    ])
+  }
   gauge('server_up', '1 while a server takes part', ['server'], () =>
     serverStates(volume).map(([server, up]) => [{ server }, up ? 1 : 0]),
   )
@@ -55,9 +65,32 @@ export function collectVolumeMetrics(volume: Volume): Registry {
     [{ kind: 'write' }, lanes().bytesWritten],
   ])
   counter('errors_total', 'NBD requests answered with an error', [], () => [[{}, lanes().errors]])
+  counter('wrong_pages_total', 'Copies of pages that did not match their checksum', [], () => [
+    [{}, lanes().pagesWrong],
+  ])
+  counter('repaired_pages_total', 'Of them, written anew from another replica', [], () => [
+    [{}, lanes().pagesRepaired],
+  ])
+  gauge('moving_slabs', 'Slabs that servers want back and that are still there', [], () => [
+    [{}, volume.migration.waiting],
+  ])
   counter('refilled_bytes_total', 'Bytes copied to new replicas', [], () => [
     [{}, statistics().refill?.bytesCopied ?? 0],
   ])
+  const backup = () => statistics().backup
+  if (backup() !== null) {
+    gauge('backup_up', '1 while the local backup works', [], () => [[{}, backup()?.working ? 1 : 0]])
+    gauge('backup_pages_behind', 'Written pages that the backup does not have yet', [], () => [
+      [{}, (backup()?.stalePages ?? 0) + (backup()?.queuedPages ?? 0)],
+    ])
+    counter('backup_missed_pages_total', 'Pages that found no room in its queue when written', [], () => [
+      [{}, backup()?.missedPages ?? 0],
+    ])
+    counter('backup_bytes_total', 'Bytes that went to the backup and came from it', ['kind'], () => [
+      [{ kind: 'read' }, backup()?.bytesRead ?? 0],
+      [{ kind: 'write' }, backup()?.bytesWritten ?? 0],
+    ])
+  }
   new LatencyMetric(
     `${PREFIX}request_duration_seconds`,
     'From the arrival of an NBD request to its queued reply',

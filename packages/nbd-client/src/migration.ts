@@ -3,6 +3,7 @@ import type { BlockEngine } from './engine.js'
 import { fillReplica } from './fill-replica.js'
 import { chooseServer } from './placement.js'
 import { MAX_REPLICAS, type SlabReplica, type SlabTable } from './slab-table.js'
+import type { ThinSlabs } from './thin-slabs.js'
 import type { Turns } from './turns.js'
 import type { VolumeServer } from './volume-server.js'
 
@@ -18,6 +19,8 @@ export interface MigrationOptions {
   readonly table: SlabTable
   readonly servers: readonly VolumeServer[]
   readonly turns: Turns
+  /** of a thin volume */
+  readonly thin: ThinSlabs | undefined
   /** slabs have a replica less than they should */
   readonly degraded: () => void
   /** told of each step on the way, for people; `slabs` are to go */
@@ -77,17 +80,20 @@ export class Migration {
   }
 
   #activity(server: VolumeServer, ids: readonly number[]): number[] {
-    const { engine, table } = this.#options
+    const { engine, table, thin } = this.#options
+    thin?.collect()
     const held = table.heldBy(server)
     return ids.map((id) => {
       const slab = held.get(id)?.slab
       if (slab !== undefined) return engine.idle(slab)
-      return server.hasSpare(id) ? NEVER_MS : 0
+      return server.hasSpare(id) || thin?.has(server, id) ? NEVER_MS : 0
     })
   }
 
   #reclaim(server: VolumeServer, ids: readonly number[]): number[] {
     if (this.#closed) return []
+    const { thin } = this.#options
+    thin?.collect()
     const held = this.#options.table.heldBy(server)
     const expires = performance.now() + REQUEST_STANDS_MS
     const accepted: number[] = []
@@ -98,6 +104,8 @@ export class Migration {
       const known = this.#wishes.get(key(server, id))
       if (server.hasSpare(id)) {
         spares.push(id)
+      } else if (thin?.has(server, id)) {
+        if (!thin.release(server, id)) continue
       } else if (known !== undefined) {
         known.expires = expires
       } else if (slab !== undefined && this.#roomFor(slab, server) > this.#wishes.size) {

@@ -24,6 +24,16 @@ export interface NativeTls {
   verifyPeer: boolean
 }
 
+export interface NativeBackupOptions {
+  /** empty: no backup */
+  file: string
+  /** empty: none */
+  map: string
+  /** of the queue of each lane */
+  pages: number
+  sparse: boolean
+}
+
 export interface NativeEngineOptions {
   size: bigint
   slabSize: bigint
@@ -33,10 +43,12 @@ export interface NativeEngineOptions {
   maxSpin: number
   prefault: boolean
   ioFlusher: boolean
-  acknowledge: 'all' | 'one'
+  acknowledge: 'all' | 'one' | 'backup'
+  backup: NativeBackupOptions
   refillRate: bigint
   pageMap: string
   checksums: boolean
+  thin: boolean
   /** empty: none */
   pageChecksums: string
   slabMap: string
@@ -118,6 +130,22 @@ export interface NativeRefillStatistics {
   bytesCopied: number
 }
 
+export interface NativeBackupStatistics {
+  file: string
+  /** false: it has failed */
+  working: boolean
+  bytesWritten: number
+  bytesRead: number
+  /** on their way to the file */
+  queuedPages: number
+  /** written, and neither in the file nor on their way there */
+  stalePages: number
+  /** for which the queue had no room when they were written */
+  missedPages: number
+  /** copied from a server later */
+  caughtUpPages: number
+}
+
 /** Where a slab's bytes are. */
 export interface NativeReplica {
   server: number
@@ -141,11 +169,16 @@ export interface NativeStatistics {
   failedServers: number[]
   writtenPages: number
   lostPages: number
+  /** slabs that have a place, or have lost it */
+  mappedSlabs: number
+  /** places that are ready for slabs of a thin volume */
+  sparePlaces: number
   handshakes: number
   handshakesRefused: number
   lanes: NativeLaneStatistics[]
   servers: NativeServerStatistics[]
   refill: NativeRefillStatistics | null
+  backup: NativeBackupStatistics | null
 }
 
 export type NativeEvent =
@@ -159,12 +192,15 @@ export type NativeEvent =
   | { type: 'slabRefilled'; slab: number; server: number }
   | { type: 'refillFailed'; slab: number; server: number; reason: string }
   | { type: 'synchronized'; epoch: number }
+  /** spare places were used up or are missing, or slabs may have become empty */
+  | { type: 'slabsChanged' }
   /** `page`, of the volume, did not match its checksum at `server` */
   | { type: 'pageRepaired'; slab: number; server: number; page: number }
-  /** the same, and no replica has the right bytes */
-  | { type: 'pageLost'; slab: number; server: number; page: number }
+  /** the same, and nobody has the right bytes; server: null when it was at the backup only */
+  | { type: 'pageLost'; slab: number; server: number | null; page: number }
   /** descriptor: −1 when there was no connection */
   | { type: 'laneYielded'; lane: number; descriptor: number }
+  | { type: 'backupFailed'; reason: string }
 
 export interface NativeSafety {
   name: string
@@ -191,12 +227,21 @@ export interface NativeBinding {
   createEngine(options: NativeEngineOptions, sink: (event: NativeEvent) => void): NativeEngine
   exportFlags(engine: NativeEngine): number
   mapSlab(engine: NativeEngine, slab: number, replicas: NativeReplica[]): void
+  leftClaimed(engine: NativeEngine): number[]
   lookUpSlab(engine: NativeEngine, slab: number): NativeRecordedReplica[] | null
   replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
+  backupWarnings(engine: NativeEngine): string[]
+  missingInBackup(engine: NativeEngine, slab: number): number
   synchronize(engine: NativeEngine): number
+  addSpare(engine: NativeEngine, id: number, replicas: NativeReplica[]): void
+  removeSpare(engine: NativeEngine, id: number): boolean
+  collectSpares(engine: NativeEngine): { id: number; slab: number }[]
+  setExhausted(engine: NativeEngine): void
+  takeCleared(engine: NativeEngine): number[]
+  vacateSlab(engine: NativeEngine, slab: number): boolean
   addLane(
     engine: NativeEngine,
     completionQueue: VerbsHandle,
@@ -232,6 +277,9 @@ export interface NativeBinding {
   close(engine: NativeEngine, timeout: number): Promise<void>
   protectProcess(): NativeSafety[]
   lockFile(path: string): number
+  descriptorChannel(): [number, number]
+  sendDescriptors(channel: number, descriptors: number[]): void
+  receiveDescriptors(channel: number): number[]
   closeDescriptor(descriptor: number): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void

@@ -43,7 +43,7 @@ export function placeSlabs(
   const left = [...room]
   const places: number[][] = []
   for (let toCome = slabs - 1; toCome >= 0; toCome--) {
-    let place = draw(left, replicas, random)
+    let place = drawPlace(left, replicas, random)
     if (place === undefined || !fits(without(left, place), toCome, replicas)) place = roomiest(left, replicas)
     for (const server of place) left[server] = (left[server] as number) - 1
     places.push(place)
@@ -51,7 +51,16 @@ export function placeSlabs(
   return places
 }
 
-function draw(room: readonly number[], replicas: number, random: Random): number[] | undefined {
+/**
+ * Chooses servers for the replicas of one slab.
+ * @param room free slabs of each server
+ * @returns as many different servers, the one to read from first; undefined when not so many have room
+ */
+export function drawPlace(
+  room: readonly number[],
+  replicas: number,
+  random: Random = Math.random,
+): number[] | undefined {
   const chosen = new Set<number>()
   while (chosen.size < replicas) {
     const server = chooseServer(room, chosen, random)

@@ -22,7 +22,7 @@ export interface RepairOptions {
   readonly failed: (reason: string) => void
 }
 
-/** Gives slabs new places after failures: lost ones an empty one, degraded ones a replica that it has filled. */
+/** Gives slabs new places after failures: lost ones an empty one, others a replica that it has filled. */
 export class Repair {
   readonly #options: RepairOptions
   #running: Promise<void> | undefined
@@ -60,10 +60,11 @@ export class Repair {
       this.#again = false
       // Lost slabs first: they refuse writes, and giving them a place takes no copying.
       for (const slab of table.inState('lost')) await this.#attempt(() => this.#replaceLost(slab))
-      for (const slab of table.inState('degraded')) await this.#attempt(() => this.#addReplicas(slab))
+      for (const slab of table.inState('backup', 'degraded'))
+        await this.#attempt(() => this.#addReplicas(slab))
     }
     if (this.#closed) return
-    if (table.inState('lost', 'degraded').length > 0) {
+    if (table.inState('lost', 'backup', 'degraded').length > 0) {
       this.#timer = setTimeout(() => this.wake(), RETRY_MS)
       this.#timer.unref()
       return
@@ -112,13 +113,17 @@ export class Repair {
 
   async #addReplicas(slab: number): Promise<void> {
     const { engine, table } = this.#options
-    while (table.state(slab) === 'degraded' && !this.#closed) {
+    const incomplete = () => {
+      const state = table.state(slab)
+      return state === 'degraded' || state === 'backup'
+    }
+    while (incomplete() && !this.#closed) {
       const place = await this.#take(slab)
       if (place === undefined) return
       const { server, remote } = place
       // While it was being allocated anything may have failed.
       if (server.failure !== undefined) continue
-      if (table.state(slab) !== 'degraded') return await server.giveBack(remote)
+      if (!incomplete()) return await server.giveBack(remote)
       await fillReplica(engine, table, slab, place)
       this.#given++
     }

@@ -16,7 +16,11 @@ export interface ClientStatus {
   readonly replicas: number
   /** slabs in each state */
   readonly slabs: Readonly<Record<SlabState, number>>
+  /** of a thin volume: slabs that have no memory, places ready for them, and slabs that gave theirs back */
+  readonly thin?: { readonly unmapped: number; readonly spares: number; readonly given: number }
   readonly servers: readonly {
+    /** of this incarnation, in `statistics.servers` */
+    index: number
     uri: string
     /** that the volume has there */
     slabs: number
@@ -31,6 +35,8 @@ export interface ClientStatus {
 }
 
 const PROGRAM = 'nbd-client'
+/** Longer than all that the two processes wait for each other. */
+const UPGRADE_TIMEOUT_MS = 240_000
 
 /** The control socket of this process: status for `nbd-client status`, a stop for `nbd-client detach`. */
 export function openControlSocket(
@@ -48,11 +54,21 @@ export function openControlSocket(
   })
 }
 
+/** What an upgrade came to. */
+export interface Upgraded {
+  /** of the process that goes on */
+  readonly pid: number
+  /** milliseconds in which no process answered requests */
+  readonly pause: number
+}
+
 /** A running client as found by its control socket. */
 export interface RunningClient {
   readonly status: ClientStatus
   /** Asks it to stop. Resolves once it has taken the request; it ends later. */
   stop(): Promise<void>
+  /** Lets another process go on with its device. @throws Error: it did not come to that, and why */
+  upgrade(command?: readonly string[]): Promise<Upgraded>
 }
 
 /** All running clients of this user. Sockets that nobody answers on are removed. */
@@ -61,5 +77,7 @@ export async function runningClients(): Promise<RunningClient[]> {
   return programs.map(({ status, call }) => ({
     status: status as ClientStatus,
     stop: async () => void (await call('POST', '/stop')),
+    upgrade: async (command) =>
+      (await call('POST', '/upgrade', { ...(command && { command }) }, UPGRADE_TIMEOUT_MS)) as Upgraded,
   }))
 }

@@ -1,9 +1,16 @@
-import { type ControlSocket, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
-import type { ExportOptions, TlsOptions } from './engine.js'
+import { type ControlSocket, formatSize, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
+import { UsageError } from '@rdmakit/verbs'
+import type { BackupOptions } from './backup.js'
+import type { ExportOptions, TlsOptions } from './export-options.js'
 import { serveMetrics } from './metrics.js'
 import { openControlSocket } from './runtime.js'
-import { reportFailures, reportWrongPages, say, statusOf } from './session-log.js'
-import { Volume, type VolumeOptions } from './volume.js'
+import { reportFailures, reportWrongPages, say, sayBackup, statusOf } from './session-log.js'
+import { settlePages } from './settle-pages.js'
+import { type KeptVolume, StateFolder } from './state-folder.js'
+import { endKept } from './take-over.js'
+import { Volume } from './volume.js'
+import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
+import { NothingLeftError, type VolumeOptions } from './volume-options.js'
 
 export interface ServeOptions {
   readonly servers: readonly (readonly string[])[]
@@ -19,7 +26,11 @@ export interface ServeOptions {
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
-  readonly acknowledge: 'all' | 'one'
+  /** take memory of the servers as it is written, see VolumeOptions.thin */
+  readonly thin: boolean
+  readonly acknowledge: 'all' | 'one' | 'backup'
+  /** undefined: none */
+  readonly backup: BackupOptions | undefined
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   /** keep and check a checksum of each page */
@@ -27,20 +38,122 @@ export interface ServeOptions {
   readonly access: NonNullable<VolumeOptions['access']>
   /** where to serve metrics */
   readonly metrics: string | undefined
+  /** folder that lets the next process serve the same volume; default none */
+  readonly state?: string | undefined
+  /** seconds that the servers keep the slabs without a process; with `state` only */
+  readonly linger?: number
   readonly signal: AbortSignal
 }
 
 /**
- * Serves remote memory as an NBD export until `signal` aborts or the last server is lost.
+ * Serves remote memory as an NBD export until `signal` aborts or the last server is lost. With `state`, the volume
+ * stays for a while when this process ends, and the next one with that folder serves it again.
  * @returns the process's exit status
  */
 export async function serve(options: ServeOptions): Promise<number> {
-  const volume = await Volume.open({
+  if (options.state === undefined) {
+    const volume = await Volume.open(volumeOptions(options))
+    try {
+      return await serveVolume(volume, options)
+    } finally {
+      await volume.close()
+    }
+  }
+  if (options.acknowledge === 'one')
+    throw new UsageError(
+      '--state needs --ack all or --ack backup: with --ack one an answered write may be lost with the process',
+    )
+  const folder = StateFolder.open(options.state)
+  try {
+    return await serveKept(options, folder)
+  } finally {
+    folder.close()
+  }
+}
+
+async function serveKept(options: ServeOptions, folder: StateFolder): Promise<number> {
+  const kept = folder.read()
+  if (kept?.device !== undefined)
+    throw new UsageError(`${folder.path} is of /dev/nbd${kept.device.index}; give the export its own --state`)
+  if (!options.checksums) folder.forgetChecksums()
+  let volume: Volume
+  if (kept?.served === true) {
+    volume = await takeUp(options, folder, kept)
+  } else {
+    // One that ended before anybody could write to it.
+    if (kept !== undefined) await endKept(kept, { ...options.access, signal: options.signal })
+    folder.clear()
+    volume = await openKept(options, folder)
+  }
+  try {
+    return await serveVolume(volume, options)
+  } finally {
+    // An end is one for this process: what clients have written they find again.
+    await volume.leave()
+  }
+}
+
+/** A new volume that the folder keeps. */
+async function openKept(options: ServeOptions, folder: StateFolder): Promise<Volume> {
+  const keeper = new VolumeKeeper(folder, options)
+  const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
+  let volume: Volume | undefined
+  try {
+    volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
+    keeper.served()
+    return volume
+  } catch (failure) {
+    await volume?.close()
+    folder.clear()
+    throw failure
+  }
+}
+
+/** The volume of a process that has ended. */
+async function takeUp(options: ServeOptions, folder: StateFolder, kept: KeptVolume): Promise<Volume> {
+  for (const what of ['size', 'replicas'] as const)
+    if (kept[what] !== options[what])
+      throw new UsageError(
+        `${folder.path} is of a volume with --${what} ${kept[what]}; that cannot be changed`,
+      )
+  if ((kept.thin ?? false) !== options.thin)
+    throw new UsageError(
+      `${folder.path} is of a volume ${kept.thin ? 'with' : 'without'} --thin; that cannot be changed`,
+    )
+  say(`going on with the volume of ${folder.path}`)
+  const keeper = new VolumeKeeper(folder, kept, kept)
+  const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
+  let taken: Awaited<ReturnType<typeof Volume.takeOver>>
+  try {
+    taken = await Volume.takeOver({ ...volumeOptions(options, engine), ...keeping }, kept)
+  } catch (failure) {
+    if (!(failure instanceof NothingLeftError)) throw failure
+    throw new Error(`${failure.message}; to start with an empty one, remove the files in ${folder.path}`)
+  }
+  const { volume, adopted } = taken
+  const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
+  sayBackup(adopted, kept.slabSize)
+  if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
+  if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
+  try {
+    if (volume.replicas > 1 || options.backup !== undefined) await settlePages(volume.engine, 0)
+  } catch (failure) {
+    await volume.leave()
+    throw failure
+  }
+  volume.start()
+  return volume
+}
+
+function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions {
+  return {
     servers: options.servers,
     size: options.size,
     lanes: options.connections,
     replicas: options.replicas,
+    thin: options.thin,
     access: options.access,
+    ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
     engine: {
@@ -51,8 +164,12 @@ export async function serve(options: ServeOptions): Promise<number> {
       acknowledge: options.acknowledge,
       refillRate: options.refillRate,
       checksums: options.checksums,
+      ...files,
     },
-  })
+  }
+}
+
+async function serveVolume(volume: Volume, options: ServeOptions): Promise<number> {
   let control: ControlSocket | undefined
   let metrics: MetricsEndpoint | undefined
   try {
@@ -74,9 +191,11 @@ export async function serve(options: ServeOptions): Promise<number> {
       options.signal.addEventListener('abort', () => resolve(0), { once: true })
       // With its last server the volume has lost its data: in-flight requests get EIO, and a new start
       // makes a new volume.
-      volume.onServerFailure(() => {
+      const check = () => {
         if (volume.lost) resolve(1)
-      })
+      }
+      volume.onServerFailure(check)
+      volume.onBackupFailure(check)
       if (volume.lost) resolve(1)
     })
     control = await openControlSocket(
@@ -93,6 +212,5 @@ export async function serve(options: ServeOptions): Promise<number> {
   } finally {
     control?.close()
     metrics?.close()
-    await volume.close()
   }
 }

@@ -1,7 +1,10 @@
 import { formatSize } from '@rdmakit/swap-server'
 import type { EngineStatistics } from './engine.js'
 import type { ClientStatus } from './runtime.js'
+import type { Adopted } from './take-over.js'
 import type { Volume } from './volume.js'
+
+const PAGE = 4096
 
 /** Lines for people on stderr. Nothing here is on the page path. */
 export function say(line: string): void {
@@ -10,9 +13,10 @@ export function say(line: string): void {
 
 /** Tells of each lost server, once, with what is lost. */
 export function reportFailures(volume: Volume): void {
-  volume.onServerFailure(({ server, reason, degraded, lost }) => {
+  volume.onServerFailure(({ server, reason, degraded, backedUp, lost }) => {
     const consequences = [
-      lost > 0 || degraded === 0
+      ...(backedUp > 0 ? [`${formatSize(backedUp)} of the volume are read from the backup`] : []),
+      lost > 0 || degraded + backedUp === 0
         ? `${formatSize(lost)} of the volume now answer with I/O errors`
         : 'nothing of the volume is lost',
       ...(degraded > 0
@@ -21,6 +25,19 @@ export function reportFailures(volume: Volume): void {
     ]
     say(`lost ${server.uri}: ${reason}; ${consequences.join('; ')}`)
   })
+  volume.onBackupFailure((reason) => {
+    const lost = volume.slabs.lost * volume.engine.slabSize
+    const consequence =
+      lost === 0 ? '' : `; ${formatSize(lost)} of it were nowhere else and answer with I/O errors`
+    say(`the backup failed: ${reason}; the volume goes on without it${consequence}`)
+  })
+}
+
+/** Tells what of a volume that was taken over is in the backup only. */
+export function sayBackup({ backedUp, missing }: Adopted, slabSize: number): void {
+  if (backedUp > 0) say(`${formatSize(backedUp * slabSize)} of the volume are read from the backup`)
+  if (missing > 0)
+    say(`${formatSize(missing * PAGE)} of it are not there: I/O errors until they are written anew`)
 }
 
 /** Lines about wrong pages at most; the status counts all of them. */
@@ -29,19 +46,15 @@ const WRONG_PAGES_TOLD = 100
 /** Tells of pages that did not match their checksum. */
 export function reportWrongPages(volume: Volume): void {
   let told = 0
-  const tell = (server: number, page: number, outcome: string) => {
+  const tell = (server: number | null, page: number, outcome: string) => {
     if (++told > WRONG_PAGES_TOLD) return
-    const uri = volume.servers[server]?.session.uri ?? `server ${server}`
+    const where = server === null ? 'the backup' : (volume.servers[server]?.uri ?? `server ${server}`)
     const last = told === WRONG_PAGES_TOLD ? '; more are counted in the status' : ''
-    say(`page ${page} was wrong at ${uri}: ${outcome}${last}`)
+    say(`page ${page} was wrong at ${where}: ${outcome}${last}`)
   }
   volume.engine.on('pageRepaired', ({ server, page }) => tell(server, page, 'repaired from another replica'))
   volume.engine.on('pageLost', ({ server, page }) =>
-    tell(
-      server,
-      page,
-      'no replica has the right bytes, so it answers with I/O errors until it is written anew',
-    ),
+    tell(server, page, 'nobody has the right bytes, so it answers with I/O errors until it is written anew'),
   )
 }
 
@@ -58,11 +71,15 @@ export function statusOf(
     uptimeSeconds: Math.round(process.uptime()),
     replicas: volume.replicas,
     slabs: volume.slabs,
+    ...(volume.thin === undefined
+      ? {}
+      : { thin: { unmapped: volume.unmapped, spares: volume.thin.spares, given: volume.thin.given } }),
     migration: { waiting: volume.migration.waiting, moved: volume.migration.moved },
     servers: servers
       // A server that came back is another one with the same addresses.
       .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))
-      .map(({ uri, slabs, spares, failure }) => ({
+      .map(({ index, uri, slabs, spares, failure }) => ({
+        index,
         uri,
         slabs,
         spares,
@@ -84,5 +101,7 @@ export function totals({ lanes }: EngineStatistics) {
     bytesWritten: sum((lane) => lane.bytesWritten),
     errors: sum((lane) => lane.errors),
     inFlight: sum((lane) => lane.inFlight),
+    pagesWrong: sum((lane) => lane.pagesWrong),
+    pagesRepaired: sum((lane) => lane.pagesRepaired),
   }
 }

@@ -13,39 +13,63 @@ export interface SlabReplica {
 /** Of one slab, in the engine's record. */
 export const MAX_REPLICAS = 3
 
-/** `lost`: no copy is left; its written pages answer EIO until they are written anew. */
-export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'lost'
+/**
+ * `backup`: no replica is left, and it is read from and written to the local backup. `lost`: no copy is left;
+ * its written pages answer EIO until they are written anew.
+ */
+export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost'
+
+const UNMAPPED: SlabReplica[] = []
 
 /** Which server holds which slab: what the engine was told, so that control can decide what to tell it next. */
 export class SlabTable {
   readonly replicas: number
   readonly #engine: BlockEngine
-  readonly #slabs: SlabReplica[][]
+  readonly #backedUp: () => boolean
+  /** those that have a place, or have lost it; of a thin volume these may be few */
+  readonly #slabs = new Map<number, SlabReplica[]>()
 
-  constructor(engine: BlockEngine, replicas: number) {
+  /** @param backedUp whether there is a local backup that works */
+  constructor(engine: BlockEngine, replicas: number, backedUp: () => boolean = () => false) {
     this.replicas = replicas
+    this.#backedUp = backedUp
     this.#engine = engine
-    this.#slabs = Array.from({ length: engine.slabCount }, () => [])
   }
 
   /** @returns how many slabs are in each state */
   count(): Record<SlabState, number> {
-    const counts = { mapped: 0, degraded: 0, refilling: 0, lost: 0 }
-    for (const slab of this.#slabs.keys()) counts[this.state(slab)]++
+    const counts = { mapped: 0, degraded: 0, refilling: 0, backup: 0, lost: 0 }
+    for (const all of this.#slabs.values()) counts[this.#stateOf(all)]++
     return counts
   }
 
-  state(slab: number): SlabState {
-    const all = this.#of(slab)
+  /** @returns undefined: it has no place, for nothing was written to it */
+  state(slab: number): SlabState | undefined {
+    const all = this.#slabs.get(slab)
+    return all && this.#stateOf(all)
+  }
+
+  /** slabs that have no place, for nothing was written to them */
+  get unmapped(): number {
+    return this.#engine.slabCount - this.#slabs.size
+  }
+
+  #stateOf(all: readonly SlabReplica[]): SlabState {
     const live = all.filter((replica) => replica.live).length
-    if (live === 0) return 'lost'
+    if (live === 0) {
+      if (!this.#backedUp()) return 'lost'
+      return all.length > 0 ? 'refilling' : 'backup'
+    }
     if (live >= this.replicas) return 'mapped'
     return all.length > live ? 'refilling' : 'degraded'
   }
 
   /** Slabs in one of `states`, ascending. */
   inState(...states: SlabState[]): number[] {
-    return [...this.#slabs.keys()].filter((slab) => states.includes(this.state(slab)))
+    return [...this.#slabs]
+      .filter(([, all]) => states.includes(this.#stateOf(all)))
+      .map(([slab]) => slab)
+      .sort((a, b) => a - b)
   }
 
   /** Server indexes that hold a replica of `slab`. */
@@ -56,7 +80,7 @@ export class SlabTable {
   /** What a server holds, by the slab's id there. */
   heldBy(server: VolumeServer): Map<number, { slab: number; replica: SlabReplica }> {
     const held = new Map<number, { slab: number; replica: SlabReplica }>()
-    for (const [slab, replicas] of this.#slabs.entries())
+    for (const [slab, replicas] of this.#slabs)
       for (const replica of replicas)
         if (replica.server === server) held.set(replica.remote.id, { slab, replica })
     return held
@@ -65,18 +89,28 @@ export class SlabTable {
   /** The first places of a slab, all of them live. */
   map(slab: number, places: readonly Omit<SlabReplica, 'live'>[]): void {
     this.#engine.mapSlab(slab, ...places.map(mapping))
-    this.#slabs[slab] = places.map((place) => ({ ...place, live: true }))
+    this.#slabs.set(
+      slab,
+      places.map((place) => ({ ...place, live: true })),
+    )
   }
 
-  /** What an earlier process left, and the engine has on record already. */
+  /** What the engine has on record already: an earlier process left it, or a lane took a spare place. */
   adopt(slab: number, replicas: readonly SlabReplica[]): void {
-    this.#slabs[slab] = [...replicas]
+    this.#slabs.set(slab, [...replicas])
+  }
+
+  /** The engine has taken the place of an empty slab. @returns what it had */
+  vacate(slab: number): readonly SlabReplica[] {
+    const replicas = this.#of(slab)
+    this.#slabs.delete(slab)
+    return replicas
   }
 
   /** An empty place for a slab that is lost. @throws EBUSY: call again in a moment */
   replaceLost(slab: number, place: Omit<SlabReplica, 'live'>): void {
     this.#engine.replaceSlab(slab, mapping(place), 'lost')
-    this.#slabs[slab] = [{ ...place, live: true }]
+    this.#slabs.set(slab, [{ ...place, live: true }])
   }
 
   /** One more replica, to be filled. */
@@ -96,12 +130,12 @@ export class SlabTable {
     return this.#engine.dropReplica(slab, replica.server.index)
   }
 
-  /** Drops all replicas of a server that failed. @returns the slabs that had one, and those now lost */
+  /** Drops all replicas of a server that failed. @returns the slabs that had one, and those without one now */
   dropServer(server: VolumeServer): { degraded: number[]; lost: number[] } {
     const degraded: number[] = []
     const lost: number[] = []
-    for (const slab of this.#slabs.keys()) {
-      const replica = this.#of(slab).find((each) => each.server === server)
+    for (const [slab, replicas] of this.#slabs) {
+      const replica = replicas.find((each) => each.server === server)
       if (replica === undefined) continue
       // What is lost the engine knows: it makes a replica live before its event arrives here.
       const dropped = this.drop(slab, replica)
@@ -112,9 +146,7 @@ export class SlabTable {
   }
 
   #of(slab: number): SlabReplica[] {
-    const replicas = this.#slabs[slab]
-    if (replicas === undefined) throw new RangeError(`there is no slab ${slab}`)
-    return replicas
+    return this.#slabs.get(slab) ?? UNMAPPED
   }
 }
 

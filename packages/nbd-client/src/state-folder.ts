@@ -12,10 +12,13 @@ import {
 } from 'node:fs'
 import { join } from 'node:path'
 import { ConfigurationError, EXIT, ExitError, type SessionIdentity } from '@rdmakit/swap-server'
-import { lockFile } from './kernel.js'
+import type { ProviderName } from '@rdmakit/verbs'
+import { closeDescriptor, lockFile } from './kernel.js'
 
-/** Version of volume.json. */
+const VOLUME = 'volume.json'
+/** of it */
 const VERSION = 1
+const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp', 'shm']
 
 /** A server of the volume as volume.json has it; its index is the one that the slab map uses. */
 export interface KeptServer {
@@ -35,6 +38,12 @@ export interface KeptDevice {
   readonly connections: number
 }
 
+/** The RDMA device that reaches the servers, also when none of them is there to tell. */
+export interface KeptContext {
+  readonly provider: ProviderName
+  readonly name: string
+}
+
 /** What volume.json holds. */
 export interface KeptVolume {
   /** bytes */
@@ -42,9 +51,14 @@ export interface KeptVolume {
   /** bytes */
   readonly slabSize: number
   readonly replicas: number
+  /** slabs without a place were never written */
+  readonly thin?: boolean
   readonly servers: readonly KeptServer[]
-  /** undefined until the kernel has the device */
+  readonly context?: KeptContext
+  /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice
+  /** of serve: clients may have written to it */
+  readonly served?: boolean
 }
 
 /** The folder that lets a successor of this process go on with its volume (docs/page-service/restart.md). */
@@ -79,6 +93,21 @@ export class StateFolder {
     }
   }
 
+  /** One whose lock another process has handed over. */
+  static inherit(path: string, lock: number): StateFolder {
+    return new StateFolder(path, lock)
+  }
+
+  /** What a folder that another process has locked holds now. @throws as {@link read} */
+  static look(path: string): KeptVolume | undefined {
+    return readVolume(join(path, VOLUME))
+  }
+
+  /** Of the lock: whoever has it open has the folder. */
+  get lock(): number {
+    return this.#lock
+  }
+
   get pageMap(): string {
     return join(this.path, 'pages.map')
   }
@@ -87,26 +116,17 @@ export class StateFolder {
     return join(this.path, 'pages.crc')
   }
 
+  get backupMap(): string {
+    return join(this.path, 'backup.map')
+  }
+
   get slabMap(): string {
     return join(this.path, 'slabs.map')
   }
 
   /** @returns undefined when nothing is kept @throws ConfigurationError that says what is wrong with volume.json */
   read(): KeptVolume | undefined {
-    let text: string
-    try {
-      text = readFileSync(this.#volume, 'utf8')
-    } catch (failure) {
-      if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
-      throw failure
-    }
-    try {
-      return parseVolume(text)
-    } catch (failure) {
-      throw new ConfigurationError(
-        `${this.#volume} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
-      )
-    }
+    return readVolume(this.#volume)
   }
 
   /** Replaces volume.json in one step: whoever reads it finds the old one or the new one. */
@@ -131,8 +151,8 @@ export class StateFolder {
 
   /** Nothing is kept any more: volume.json goes first, for without it the maps mean nothing. */
   clear(): void {
-    for (const file of [this.#volume, `${this.#volume}.new`, this.slabMap, this.pageChecksums, this.pageMap])
-      rmSync(file, { force: true })
+    const maps = [this.slabMap, this.pageChecksums, this.backupMap, this.pageMap]
+    for (const file of [this.#volume, `${this.#volume}.new`, ...maps]) rmSync(file, { force: true })
   }
 
   /** The next process finds no checksums: this one keeps none, and those that there are would be of old pages. */
@@ -140,13 +160,35 @@ export class StateFolder {
     rmSync(this.pageChecksums, { force: true })
   }
 
+  /** The same of the backup: this process writes pages without it, so the next one must not believe the map. */
+  forgetBackup(): void {
+    rmSync(this.backupMap, { force: true })
+  }
+
   /** Unlocks it. */
   close(): void {
-    closeSync(this.#lock)
+    closeDescriptor(this.#lock)
   }
 
   get #volume(): string {
-    return join(this.path, 'volume.json')
+    return join(this.path, VOLUME)
+  }
+}
+
+function readVolume(file: string): KeptVolume | undefined {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw failure
+  }
+  try {
+    return parseVolume(text)
+  } catch (failure) {
+    throw new ConfigurationError(
+      `${file} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
+    )
   }
 }
 
@@ -179,7 +221,10 @@ export function parseVolume(text: string): KeptVolume {
     slabSize: whole(from.slabSize, 'slabSize', 2 ** 20),
     replicas: whole(from.replicas, 'replicas', 1, 3),
     servers,
+    ...(from.thin === true ? { thin: true } : {}),
+    ...(from.context === undefined ? {} : { context: parseContext(from.context) }),
   }
+  if (from.served === true) return { ...volume, served: true }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
   return {
@@ -207,6 +252,13 @@ function parseServer(value: unknown): KeptServer {
     },
     linger: whole(from.linger, 'linger', 0),
   }
+}
+
+function parseContext(value: unknown): KeptContext {
+  const from = record(value, 'context')
+  const provider = PROVIDERS.find((each) => each === from.provider)
+  if (provider === undefined) throw new Error('context.provider is none that there is')
+  return { provider, name: word(from.name, 'context.name') }
 }
 
 function record(value: unknown, what: string): Record<string, unknown> {

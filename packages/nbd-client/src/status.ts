@@ -1,52 +1,164 @@
-import { formatSize } from '@rdmakit/swap-server'
+import { formatDuration, formatSize, formatTable, printStatus, right } from '@rdmakit/swap-server'
+import { describeBackup } from './backup.js'
+import { addHistograms, countOf, histogramSince, percentile } from './latency.js'
+import type { NativeHistogram } from './native.js'
 import { type ClientStatus, runningClients } from './runtime.js'
 import { totals } from './session-log.js'
 
-/** `16 mapped`, `13 mapped, 2 degraded, 1 refilling (43%)`. */
-function slabsOf({ slabs, statistics: { refill } }: ClientStatus): string {
-  const parts = Object.entries(slabs)
+const PAGE = 4096
+
+export interface ClientStatusOptions {
+  readonly json: boolean
+  /** from one look to the next; undefined: once */
+  readonly seconds: number | undefined
+}
+
+/** Prints the running nbd-clients of this user. */
+export function printClientStatus({ json, seconds }: ClientStatusOptions): Promise<void> {
+  return printStatus({
+    seconds,
+    json,
+    take: async () => (await runningClients()).map(({ status }) => status),
+    format: formatClients,
+  })
+}
+
+/** An earlier look at the same clients, and how long ago it was. */
+interface Earlier {
+  readonly clients: readonly ClientStatus[]
+  readonly seconds: number
+}
+
+/** Three tables: volumes; their requests and servers, since the start or, when they are watched, a second. */
+function formatClients(
+  clients: readonly ClientStatus[],
+  before: readonly ClientStatus[] | undefined,
+  seconds: number,
+): string {
+  if (clients.length === 0) return 'no nbd-client is running\n'
+  const earlier = before === undefined ? undefined : { clients: before, seconds }
+  const name = ({ target }: ClientStatus) => (clients.length > 1 ? `${target}: ` : '')
+  return [
+    formatTable(
+      [
+        'TARGET',
+        right('PID'),
+        'MODE',
+        right('SIZE'),
+        right('HOLDS'),
+        right('LOST'),
+        right('ERRORS'),
+        right('IN FLIGHT'),
+        right('UP'),
+        'BACKUP',
+        'SLABS',
+      ],
+      clients.map(volumeRow),
+    ),
+    formatTable(
+      ['REQUESTS', right('COUNT'), right('DATA'), right('MEDIAN'), right('99%'), right('99.9%')],
+      clients.flatMap((client) => requestRows(client, name(client), earlier)),
+    ),
+    formatTable(
+      ['SERVER', right('SLABS'), right('SPARES'), right('READ'), right('WRITTEN'), 'STATE'],
+      clients.flatMap((client) => serverRows(client, name(client), earlier)),
+    ),
+  ]
+    .filter((table) => table !== '')
+    .join('\n')
+}
+
+function volumeRow(client: ClientStatus): string[] {
+  const { statistics } = client
+  const { errors, inFlight } = totals(statistics)
+  return [
+    client.target,
+    String(client.pid),
+    client.swap ? 'swap' : client.mode,
+    formatSize(client.size),
+    formatSize(statistics.writtenPages * PAGE),
+    formatSize(statistics.lostPages * PAGE),
+    String(errors),
+    String(inFlight),
+    formatDuration(client.uptimeSeconds * 1000),
+    describeBackup(client.statistics),
+    slabsOf(client),
+  ]
+}
+
+/** `16 mapped`, `13 mapped, 2 degraded, 1 refilling (43%)`, and what servers want back. */
+function slabsOf({ slabs, thin, migration, statistics: { refill } }: ClientStatus): string {
+  const states = { ...slabs, ...(thin && { unmapped: thin.unmapped, spare: thin.spares }) }
+  const parts = Object.entries(states)
     .filter(([, count]) => count > 0)
     .map(([state, count]) => `${count} ${state}`)
   const progress = refill?.active ? ` (${Math.floor((100 * refill.pagesDone) / refill.pages)}%)` : ''
-  return parts.join(', ') + progress
+  const moving = migration.waiting > 0 ? `; ${migration.waiting} asked back` : ''
+  return parts.join(', ') + progress + moving
 }
 
-/** Prints what runs here: a table, or one JSON array. */
-export async function printStatus(json: boolean): Promise<void> {
-  const clients = (await runningClients()).map(({ status }) => status)
-  if (json) {
-    process.stdout.write(`${JSON.stringify(clients, null, 2)}\n`)
-    return
-  }
-  if (clients.length === 0) {
-    process.stdout.write('no nbd-client is running\n')
-    return
-  }
-  const rows = clients.map((client) => {
-    const total = totals(client.statistics)
+function requestRows(client: ClientStatus, name: string, earlier: Earlier | undefined): string[][] {
+  const before = earlier?.clients.find(({ pid }) => pid === client.pid)
+  const row = (kind: 'read' | 'write') => {
+    const now = requestsOf(client, kind)
+    const was = before && requestsOf(before, kind)
+    const latency = was === undefined ? now.latency : histogramSince(now.latency, was.latency)
     return [
-      client.target,
-      String(client.pid),
-      client.swap ? 'swap' : client.mode,
-      formatSize(client.size),
-      formatSize(total.bytesRead),
-      formatSize(total.bytesWritten),
-      String(total.errors),
-      slabsOf(client),
-      client.servers
-        .map(({ uri, state, reason }) => (state === 'up' ? uri : `${uri} (failed: ${reason})`))
-        .join(', '),
+      `${name}${kind}`,
+      passed(countOf(now.latency), was && countOf(was.latency), earlier, String),
+      passed(now.bytes, was?.bytes, earlier, formatSize),
+      ...[0.5, 0.99, 0.999].map((share) => formatLatency(percentile(latency, share))),
+    ]
+  }
+  return [row('read'), row('write')]
+}
+
+function requestsOf(
+  { statistics }: ClientStatus,
+  kind: 'read' | 'write',
+): { bytes: number; latency: NativeHistogram } {
+  const { bytesRead, bytesWritten } = totals(statistics)
+  return {
+    bytes: kind === 'read' ? bytesRead : bytesWritten,
+    latency: addHistograms(statistics.lanes.map((lane) => lane[`${kind}Latency`])),
+  }
+}
+
+function serverRows(client: ClientStatus, name: string, earlier: Earlier | undefined): string[][] {
+  const before = earlier?.clients.find(({ pid }) => pid === client.pid)
+  return client.servers.map(({ index, uri, slabs, spares, state, reason }) => {
+    // A server that has not been used yet is not in the statistics.
+    const traffic = ({ statistics }: ClientStatus) =>
+      statistics.servers.find(({ server }) => server === index) ?? { bytesRead: 0, bytesWritten: 0 }
+    const now = traffic(client)
+    const was = before && traffic(before)
+    return [
+      name + uri,
+      String(slabs),
+      String(spares),
+      passed(now.bytesRead, was?.bytesRead, earlier, formatSize),
+      passed(now.bytesWritten, was?.bytesWritten, earlier, formatSize),
+      state === 'up' ? 'up' : `failed: ${reason}`,
     ]
   })
-  const header = ['TARGET', 'PID', 'MODE', 'SIZE', 'READ', 'WRITTEN', 'ERRORS', 'SLABS', 'SERVERS']
-  const widths = header.map((name, column) =>
-    Math.max(name.length, ...rows.map((row) => row[column]?.length ?? 0)),
-  )
-  for (const row of [header, ...rows])
-    process.stdout.write(
-      `${row
-        .map((cell, column) => cell.padEnd(widths[column] ?? 0))
-        .join('  ')
-        .trimEnd()}\n`,
-    )
+}
+
+/** A counter: its value at the first look, then what it grew by in a second; nothing of a client that was not there. */
+function passed(
+  now: number,
+  was: number | undefined,
+  earlier: Earlier | undefined,
+  format: (value: number) => string,
+): string {
+  if (earlier === undefined) return format(now)
+  if (was === undefined) return ''
+  return `${format(Math.round((now - was) / earlier.seconds))}/s`
+}
+
+/** `13 µs`, `1.6 ms`, `2.1 s`; the native buckets are a quarter wide, so more digits would say nothing. */
+function formatLatency(nanoseconds: number | undefined): string {
+  if (nanoseconds === undefined) return ''
+  const [unit, factor] = nanoseconds < 1e6 ? ['µs', 1e3] : nanoseconds < 1e9 ? ['ms', 1e6] : ['s', 1e9]
+  const value = nanoseconds / factor
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${unit}`
 }

@@ -38,11 +38,13 @@ export interface TakenSessions {
  * Takes up the sessions of the servers that have not failed, all at once. One that answers and does not know the
  * session is gone. One that does not answer is gone too, unless `needed` says that some slab is nowhere else: then
  * it is called again for as long as its session lingers, for the kernel waits longer than that.
+ * @param backedUp whether the local backup alone will do for a slab
  */
 export async function takeSessions(
   engine: BlockEngine,
   kept: readonly KeptServer[],
   options: SessionOptions,
+  backedUp: (slab: number) => boolean,
   progress: (step: string) => void,
 ): Promise<TakenSessions> {
   const failed = new Set(engine.statistics().failedServers)
@@ -67,7 +69,9 @@ export async function takeSessions(
       const live = new Set(resumed.map(({ kept: { index } }) => index))
       waiting = silent
         .map((each) => each.kept)
-        .filter(({ index, linger: lasts }) => Date.now() - started < lasts && needed(engine, index, live))
+        .filter(
+          ({ index, linger: lasts }) => Date.now() - started < lasts && needed(engine, index, live, backedUp),
+        )
       for (const each of silent) if (!waiting.includes(each.kept)) gone.push(each)
       if (waiting.length === 0) return { resumed, gone }
       progress(
@@ -111,13 +115,19 @@ export async function endKept({ servers }: KeptVolume, options: SessionOptions):
   )
 }
 
-/** Some slab has a live replica at `server` and none at the servers `live`. */
-function needed(engine: BlockEngine, server: number, live: ReadonlySet<number>): boolean {
+/** Some slab has a live replica at `server`, none at the servers `live`, and is not backed up. */
+function needed(
+  engine: BlockEngine,
+  server: number,
+  live: ReadonlySet<number>,
+  backedUp: (slab: number) => boolean,
+): boolean {
   for (let slab = 0; slab < engine.slabCount; slab++) {
     const readable = (engine.lookUpSlab(slab) ?? []).filter((replica) => replica.live)
     if (
       readable.some((replica) => replica.server === server) &&
-      !readable.some((replica) => live.has(replica.server))
+      !readable.some((replica) => live.has(replica.server)) &&
+      !backedUp(slab)
     )
       return true
   }
@@ -127,6 +137,10 @@ function needed(engine: BlockEngine, server: number, live: ReadonlySet<number>):
 /** What became of the slabs: numbers of slabs. */
 export interface Adopted {
   readonly degraded: number
+  /** of which only the backup has a copy */
+  readonly backedUp: number
+  /** pages of these that it does not have: they were under way, or had found no room */
+  readonly missing: number
   /** of which no copy is left */
   readonly lost: number
   /** by server index: slabs of its session that no record names */
@@ -163,14 +177,18 @@ export function adoptSlabs(
   table: SlabTable,
   servers: readonly VolumeServer[],
   taken: TakenSessions,
+  thin: boolean,
 ): Adopted {
   const listed = new Map(
     taken.resumed.map(({ kept, slabs }) => [kept.index, new Map(slabs.map((slab) => [placeOf(slab), slab]))]),
   )
   let degraded = 0
   let lost = 0
+  let backedUp = 0
+  let missing = 0
   for (let slab = 0; slab < engine.slabCount; slab++) {
     const recorded = engine.lookUpSlab(slab)
+    if (recorded === undefined && thin) continue // nothing was written there
     const adopted: SlabReplica[] = []
     for (const replica of recorded ?? []) {
       const server = servers[replica.server]
@@ -185,15 +203,20 @@ export function adoptSlabs(
       adopted.push({ server, remote, live: true })
     }
     table.adopt(slab, adopted)
-    if (adopted.length === 0) lost++
-    else if (adopted.length < table.replicas) degraded++
+    const state = table.state(slab)
+    if (state === 'lost') lost++
+    else if (state === 'degraded') degraded++
+    else if (state === 'backup') {
+      backedUp++
+      missing += engine.missingInBackup(slab)
+    }
   }
   const orphans = new Map<VolumeServer, RemoteSlab[]>()
   for (const [index, rest] of listed) {
     const server = servers[index]
     if (server !== undefined && rest.size > 0) orphans.set(server, [...rest.values()])
   }
-  return { degraded, lost, orphans }
+  return { degraded, backedUp, missing, lost, orphans }
 }
 
 function placeOf({ remoteKey, address }: { remoteKey: number; address: bigint }): string {

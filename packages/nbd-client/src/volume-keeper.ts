@@ -1,6 +1,7 @@
-import type { BlockEngineOptions } from './engine.js'
-import type { KeptDevice, KeptServer, KeptVolume, StateFolder } from './state-folder.js'
-import type { VolumeOptions } from './volume.js'
+import type { BackupOptions } from './backup.js'
+import type { BlockEngineOptions } from './engine-options.js'
+import type { KeptContext, KeptDevice, KeptServer, KeptVolume, StateFolder } from './state-folder.js'
+import type { VolumeOptions } from './volume-options.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** What the engine keeps in the state folder. */
@@ -9,23 +10,33 @@ export type KeptFiles = Required<Pick<BlockEngineOptions, 'pageMap' | 'pageCheck
 /** Keeps volume.json up to date: what it says of a server or the device is there before either is used. */
 export class VolumeKeeper {
   readonly #folder: StateFolder
-  readonly #fixed: { readonly size: number; readonly replicas: number }
+  readonly #fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>
   #slabSize = 0
   #servers: KeptServer[] = []
+  #context: KeptContext | undefined
   #device: KeptDevice | undefined
+  #served = false
 
-  constructor(folder: StateFolder, fixed: { size: number; replicas: number }, kept?: KeptVolume) {
+  constructor(folder: StateFolder, fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>, kept?: KeptVolume) {
     this.#folder = folder
-    this.#fixed = fixed
+    const { size, replicas, thin } = fixed
+    this.#fixed = { size, replicas, ...(thin === true ? { thin } : {}) }
     if (kept === undefined) return
     this.#slabSize = kept.slabSize
     this.#servers = [...kept.servers]
+    this.#context = kept.context
     this.#device = kept.device
+    this.#served = kept.served ?? false
   }
 
-  /** What makes a volume one that can be taken over. */
-  options(linger: number): Pick<VolumeOptions, 'linger' | 'joined'> & { engine: KeptFiles } {
+  /** What makes a volume one that can be taken over, and its backup too. */
+  options(
+    linger: number,
+    backup?: BackupOptions,
+  ): Pick<VolumeOptions, 'linger' | 'joined' | 'backup'> & { engine: KeptFiles } {
+    if (backup === undefined) this.#folder.forgetBackup()
     return {
+      ...(backup === undefined ? {} : { backup: { ...backup, map: this.#folder.backupMap } }),
       linger,
       joined: (servers) => this.#joined(servers),
       engine: {
@@ -41,11 +52,18 @@ export class VolumeKeeper {
     this.#write()
   }
 
+  /** Clients come from now on. */
+  served(): void {
+    this.#served = true
+    this.#write()
+  }
+
   #joined(servers: readonly VolumeServer[]): void {
     for (const server of servers) {
       if (this.#servers.some(({ index }) => index === server.index) || !server.reached) continue
       const { index, uris, session } = server
       this.#slabSize = session.slabSize
+      this.#context = { provider: session.context.provider, name: session.context.deviceName }
       this.#servers.push({ index, uris, identity: session.identity, linger: session.linger })
     }
     this.#write()
@@ -56,7 +74,9 @@ export class VolumeKeeper {
       ...this.#fixed,
       slabSize: this.#slabSize,
       servers: this.#servers,
+      ...(this.#context === undefined ? {} : { context: this.#context }),
       ...(this.#device === undefined ? {} : { device: this.#device }),
+      ...(this.#served ? { served: true } : {}),
     })
   }
 }

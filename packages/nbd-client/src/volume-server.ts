@@ -92,6 +92,11 @@ export class VolumeServer {
     if (this.failure === undefined) await this.session.free(going)
   }
 
+  /** Slabs of the session that nothing uses: spare ones from now on. */
+  keep(slabs: readonly RemoteSlab[]): void {
+    this.#spares.push(...slabs)
+  }
+
   /** Allocates ahead of use, as far as the server has room. */
   async fillSpares(wanted: number): Promise<void> {
     while (this.failure === undefined && this.#spares.length < wanted && this.session.freeSlabs > 0)

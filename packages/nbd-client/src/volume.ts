@@ -5,51 +5,29 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { type Context, type ProtectionDomain, UsageError } from '@rdmakit/verbs'
-import { BlockEngine, type BlockEngineOptions, type Lane } from './engine.js'
+import { type Context, openDevice, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
+import type { BlockEngine } from './engine.js'
+import type { Lane } from './engine-lane.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
-import { fits, placeSlabs } from './placement.js'
+import { placeSlabs } from './placement.js'
 import { Repair } from './repair.js'
+import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
 import type { KeptVolume } from './state-folder.js'
 import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
+import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
+import {
+  makeEngine,
+  NothingLeftError,
+  type ServerFailure,
+  sessionOptions,
+  type VolumeOptions,
+} from './volume-options.js'
 import { VolumeServer } from './volume-server.js'
 
-export interface VolumeOptions {
-  /** one entry for each server: its URIs, tried in order until one answers */
-  readonly servers: readonly (readonly string[])[]
-  /** bytes, a multiple of 4096 */
-  readonly size: number
-  /** NBD connections that can be served at once, 1 … 64 */
-  readonly lanes: number
-  /** copies of each slab, on different servers: 1 (default) to 3 */
-  readonly replicas?: number
-  /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
-  readonly spares?: number
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize'>
-  /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
-  readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
-  /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
-  readonly linger?: number
-  /** told when a server takes part, before anything is placed there: its index and session must be kept now */
-  readonly joined?: (servers: readonly VolumeServer[]) => void
-  readonly signal?: AbortSignal
-  /** told of each step on the way, for people */
-  readonly progress?: (step: string) => void
-}
-
-/** What the failure of a server means for the volume. */
-export interface ServerFailure {
-  readonly server: VolumeServer
-  readonly reason: string
-  /** bytes that have a replica less and can still be read */
-  readonly degraded: number
-  /** bytes of which no copy is left */
-  readonly lost: number
-}
-
+const PAGE = 4096
 /** Milliseconds from one call to a server that has failed to the next. */
 const RECALL_MS = 2_000
 /** Server indexes of an engine. */
@@ -62,6 +40,8 @@ const MAX_SERVERS = 1024
 export class Volume {
   readonly engine: BlockEngine
   readonly migration: Migration
+  /** undefined: not thin */
+  readonly thin: ThinSlabs | undefined
   readonly size: number
   readonly replicas: number
   readonly #options: VolumeOptions
@@ -69,6 +49,9 @@ export class Volume {
   readonly #table: SlabTable
   readonly #repair: Repair
   readonly #lanes: RunningLane[] = []
+  readonly #onBackupFailure = new Set<(reason: string) => void>()
+  /** there is a backup, and it has not failed */
+  #backedUp: boolean
   readonly #onFailure = new Set<(failure: ServerFailure) => void>()
   readonly #context: Context
   readonly #protectionDomain: ProtectionDomain
@@ -78,6 +61,7 @@ export class Volume {
   /** all lanes are there */
   #open = false
   #leaving = false
+  #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
 
   private constructor(
@@ -94,17 +78,33 @@ export class Volume {
     this.#context = context
     this.#protectionDomain = context.allocateProtectionDomain()
     this.engine = engine
-    this.#table = new SlabTable(this.engine, this.replicas)
+    this.#backedUp = options.backup !== undefined
+    for (const warning of engine.backupWarnings) this.#progress(`warning: ${warning}`)
+    this.#table = new SlabTable(this.engine, this.replicas, () => this.#backedUp)
     const shared = { engine: this.engine, table: this.#table, servers, turns: new Turns() }
     const size = (slabs: number) => formatSize(slabs * engine.slabSize)
     this.#repair = new Repair({
       ...shared,
-      spares: options.spares ?? (this.replicas > 1 ? 1 : 0),
+      spares: options.spares ?? (this.replicas > 1 || this.#backedUp ? 1 : 0),
       repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
+    this.thin = options.thin
+      ? new ThinSlabs({
+          ...shared,
+          degraded: () => this.#repair.wake(),
+          exhausted: (exhausted) =>
+            this.#progress(
+              exhausted
+                ? `the servers have no memory left: first writes to the other ${size(this.#table.unmapped)} of the volume fail with ENOSPC`
+                : 'the servers have memory again',
+            ),
+          failed: (reason) => this.#progress(`memory ahead of use: ${reason}`),
+        })
+      : undefined
     this.migration = new Migration({
       ...shared,
+      thin: this.thin,
       degraded: () => this.#repair.wake(),
       moving: ({ session }, slabs) =>
         this.#progress(`${session.uri} needs its memory back: moving ${size(slabs)} to other servers`),
@@ -136,7 +136,7 @@ export class Volume {
       const made = new Volume(makeEngine(options, slabSize), servers, context, options)
       volume = made
       options.joined?.(servers)
-      await made.#placeSlabs(slabSize)
+      if (options.thin !== true) await made.#placeSlabs(slabSize)
       await made.#addLanes()
       made.#start()
       return made
@@ -151,29 +151,36 @@ export class Volume {
    * Goes on with the volume of a process that has ended, or {@link leave left} it: its page map and slab map are in
    * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
    * waits for {@link start}.
-   * @throws Error when no server gives its session back; EBUSY: another process has the maps
+   * @throws Error when no server gives its session back and there is no backup; EBUSY: another process has the maps
    */
   static async takeOver(
     options: VolumeOptions,
     kept: KeptVolume,
   ): Promise<{ volume: Volume; adopted: Adopted }> {
     const { progress = () => {} } = options
-    const engine = makeEngine({ ...options, size: kept.size, replicas: kept.replicas }, kept.slabSize)
+    const { size, replicas, thin = false } = kept
+    const engine = makeEngine({ ...options, size, thin }, kept.slabSize)
     let volume: Volume | undefined
     try {
-      const taken = await takeSessions(engine, kept.servers, sessionOptions(options), progress)
+      const taken = await takeSessions(
+        engine,
+        kept.servers,
+        sessionOptions(options),
+        backedUp(options, engine),
+        progress,
+      )
       for (const { kept: server, reason } of taken.gone) {
         engine.failServer(server.index, reason)
         progress(`lost ${server.uris.join(' or ')}: ${reason}`)
       }
-      const context = taken.resumed[0]?.session.context
-      if (context === undefined)
-        throw new Error('no server gave the session back: nothing of the volume is left')
+      const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
       const servers = serversOf(taken)
-      volume = new Volume(engine, servers, context, { ...options, size: kept.size, replicas: kept.replicas })
-      const adopted = adoptSlabs(engine, volume.#table, servers, taken)
-      // A server that cannot do it now is about to fail, and its session to end.
-      for (const [server, orphans] of adopted.orphans) await server.session.free(orphans).catch(() => {})
+      volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
+      const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
+      for (const [server, orphans] of adopted.orphans)
+        if (thin) server.keep(orphans)
+        // A server that cannot do it now is about to fail, and its session to end.
+        else await server.session.free(orphans).catch(() => {})
       await volume.#addLanes()
       return { volume, adopted }
     } catch (failure) {
@@ -207,9 +214,14 @@ export class Volume {
     return this.#table.count()
   }
 
-  /** True when no server is left: every request for a written page fails. */
+  /** slabs that have no place, for nothing was written to them */
+  get unmapped(): number {
+    return this.#table.unmapped
+  }
+
+  /** True when neither a server nor the backup is left: every request for a written page fails. */
   get lost(): boolean {
-    return this.#servers.every(({ failure }) => failure !== undefined)
+    return !this.#backedUp && this.#servers.every(({ failure }) => failure !== undefined)
   }
 
   /** Calls `listener` once for each server that is lost. */
@@ -217,15 +229,16 @@ export class Volume {
     this.#onFailure.add(listener)
   }
 
+  /** Calls `listener` when the backup has failed; the volume goes on without it. */
+  onBackupFailure(listener: (reason: string) => void): void {
+    this.#onBackupFailure.add(listener)
+  }
+
   /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
   close(timeout = 5_000): Promise<void> {
     this.#closing ??= (async () => {
-      this.#onFailure.clear()
-      this.#ending.abort(new Error('the volume was closed'))
       try {
-        await this.engine.close(timeout)
-        await Promise.all([this.#repair.close(), this.migration.close()])
-        await Promise.all(this.#calls)
+        await this.quiesce(timeout)
       } finally {
         const reached = this.#servers.filter((server) => server.reached)
         await Promise.all(reached.map(({ session }) => (this.#leaving ? session.leave() : session.close())))
@@ -233,6 +246,22 @@ export class Volume {
       }
     })()
     return this.#closing
+  }
+
+  /**
+   * The first part of {@link close}: nothing moves any more, and another engine may have the maps. The sessions
+   * are still there, for whoever resumes them. Idempotent.
+   */
+  quiesce(timeout = 5_000): Promise<void> {
+    this.#quiescing ??= (async () => {
+      this.#onFailure.clear()
+      this.#onBackupFailure.clear()
+      this.#ending.abort(new Error('the volume was closed'))
+      await this.engine.close(timeout)
+      await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close()])
+      await Promise.all(this.#calls)
+    })()
+    return this.#quiescing
   }
 
   /** Like {@link close}, but the sessions stay at the servers to linger, for {@link takeOver}. */
@@ -267,17 +296,31 @@ export class Volume {
   }
 
   async #addLanes(): Promise<void> {
-    for (let i = 0; i < this.#options.lanes; i++) await this.#addLane(false)
-    if (this.#servers.length > 1) await this.#addLane(true)
+    const lanes = this.#options.lanes
+    // At once: round trips to servers are what a client waits for when the volume is taken over.
+    const opening = Array.from({ length: lanes + (this.#servers.length > 1 || this.#backedUp ? 1 : 0) }, () =>
+      this.#openLane(),
+    )
+    // Nothing of them may go on when one fails.
+    await Promise.allSettled(opening)
+    for (const [index, { ends, queuePairs }] of (await Promise.all(opening)).entries()) {
+      const resources = ends.resources(queuePairs)
+      const lane = index < lanes ? this.engine.addLane(resources) : this.engine.addRefillLane(resources)
+      this.#lanes.push({ lane, ends })
+    }
   }
 
   #start(): void {
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
+    this.engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
     this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
     // What failed between the lanes' start and this line.
-    for (const index of this.engine.statistics().failedServers) this.#fail(index, 'it failed at the start')
+    const { failedServers, backup } = this.engine.statistics()
+    for (const index of failedServers) this.#fail(index, 'it failed at the start')
+    if (backup?.working === false) this.#loseBackup('it failed at the start')
     this.#open = true
     this.#repair.wake()
+    this.thin?.wake()
   }
 
   #watch(server: VolumeServer): void {
@@ -292,20 +335,36 @@ export class Volume {
 
   #fail(index: number, reason: string): void {
     const server = this.#servers[index]
-    if (server === undefined || server.failure !== undefined || this.#closing !== undefined) return
+    if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
     this.engine.failServer(index, reason)
+    this.thin?.collect()
     const { degraded, lost } = this.#table.dropServer(server)
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
+    const missing = lost.reduce((sum, slab) => sum + this.engine.missingInBackup(slab) * PAGE, 0)
     for (const listener of this.#onFailure)
-      listener({ server, reason, degraded: bytes(degraded), lost: bytes(lost) })
+      listener({
+        server,
+        reason,
+        degraded: bytes(degraded),
+        backedUp: this.#backedUp ? bytes(lost) - missing : 0,
+        lost: this.#backedUp ? missing : bytes(lost),
+      })
     this.#repair.wake()
+    this.thin?.wake()
     this.#call(server)
   }
 
   #call(server: VolumeServer): void {
     const call = this.#callBack(server).finally(() => this.#calls.delete(call))
     this.#calls.add(call)
+  }
+
+  #loseBackup(reason: string): void {
+    if (this.#closing !== undefined) return
+    this.#backedUp = false
+    for (const listener of this.#onBackupFailure) listener(reason)
+    this.#repair.wake()
   }
 
   /** Calls a server that failed until it answers: it joins with a new index and empty memory. */
@@ -353,26 +412,33 @@ export class Volume {
     this.#watch(server)
     this.#progress(`${session.uri} takes part again, with empty memory`)
     this.#repair.wake()
+    this.thin?.wake()
   }
 
-  /** One NBD connection's verbs objects, or the refill lane's. */
-  async #addLane(refills: boolean): Promise<void> {
+  /** One NBD connection's verbs objects, or the refill lane's; queue pairs by server index. */
+  async #openLane(): Promise<{ ends: LaneEnds; queuePairs: (QueuePair | null)[] }> {
     const ends = await LaneEnds.open(this.#context, this.#protectionDomain)
-    const queuePairs = []
-    for (const server of this.#servers)
-      queuePairs.push(server.failure === undefined ? await ends.connect(server.session) : null)
-    const resources = ends.resources(queuePairs)
-    const lane = refills ? this.engine.addRefillLane(resources) : this.engine.addLane(resources)
-    this.#lanes.push({ lane, ends })
+    const connecting = this.#servers.map(async (server) =>
+      server.failure === undefined ? await ends.connect(server.session) : null,
+    )
+    await Promise.allSettled(connecting)
+    return { ends, queuePairs: await Promise.all(connecting) }
   }
 }
 
-function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionOptions {
-  return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
+/** Whether a slab can do without its servers: what was answered is in the file. */
+function backedUp({ backup, engine: given }: VolumeOptions, engine: BlockEngine): (slab: number) => boolean {
+  if (backup === undefined) return () => false
+  // What is missing then are WRITEs that were never answered, and that the kernel repeats.
+  if (given?.acknowledge === 'backup') return () => true
+  return (slab) => engine.missingInBackup(slab) === 0
 }
 
-function makeEngine(options: VolumeOptions, slabSize: number): BlockEngine {
-  return new BlockEngine({ ...options.engine, size: options.size, slabSize })
+/** The device of a volume of which only the backup is left: servers that come back are reached through it. */
+function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context {
+  if (backup === undefined || context === undefined)
+    throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
+  return openDevice(context.name, context.provider)
 }
 
 /** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */
@@ -400,42 +466,4 @@ function waited(ms: number, signal: AbortSignal): Promise<boolean> {
     timer.unref()
     signal.addEventListener('abort', end)
   })
-}
-
-function commonSlabSize(sessions: readonly SwapServerSession[]): number {
-  const [first, ...others] = sessions
-  if (first === undefined) throw new UsageError('a volume needs at least one --server')
-  for (const other of others) {
-    if (other.slabSize !== first.slabSize)
-      throw new UsageError(
-        `servers differ in slab size: ${first.uri} has ${formatSize(first.slabSize)}, ${other.uri} ${formatSize(other.slabSize)}; start them with the same --slab-size`,
-      )
-    if (other.context !== first.context)
-      throw new UsageError(
-        `servers are reached through different devices: ${first.uri} by ${first.context.deviceName}, ${other.uri} by ${other.context.deviceName}; use addresses of one device`,
-      )
-  }
-  return first.slabSize
-}
-
-function checkRoom(servers: readonly VolumeServer[], options: VolumeOptions, slabSize: number): void {
-  const { size, replicas = 1 } = options
-  if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
-    throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
-  if (servers.length < replicas)
-    throw new UsageError(
-      `${replicas} replicas of each slab need ${replicas} servers and there are ${servers.length}; add a --server, or choose fewer --replicas`,
-    )
-  const epochs = new Set(servers.map(({ session }) => session.epoch))
-  if (epochs.size < servers.length)
-    throw new UsageError('two --server options lead to the same server; write its addresses with commas')
-  const needed = Math.ceil(size / slabSize)
-  const room = servers.map((server) => server.room)
-  if (fits(room, needed, replicas)) return
-  const free = room.reduce((sum, each) => sum + each, 0)
-  const copies = replicas === 1 ? '' : ` in each of ${replicas} replicas on different servers`
-  throw new SwapServerError(
-    'ENOSPC',
-    `server too small: ${servers.map(({ session }) => session.uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, start the server with more --memory, or add a --server`,
-  )
 }

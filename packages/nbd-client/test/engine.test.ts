@@ -34,14 +34,17 @@ describe('an engine’s options', () => {
     ['two exports of one name', { size: MIB, exports: [{ name: 'a' }, { name: 'a' }] }],
     ['an export beyond the end', { size: MIB, exports: [{ offset: 4096, size: MIB }] }],
     ['an export within a page', { size: MIB, exports: [{ offset: 512 }] }],
-    ['TLS without credentials', { size: MIB, tls: { mode: 'on' as const } }],
-    [
-      'TLS with files that are missing',
-      { size: MIB, tls: { mode: 'on' as const, sharedKeys: '/nonexistent' } },
-    ],
     ['a minimum block size of 3', { size: MIB, minimumBlockSize: 3 }],
   ])('refuses %s', (_, options) => {
     expect(() => new BlockEngine(options)).toThrow(expect.objectContaining({ code: 'EINVAL' }))
+  })
+
+  it.each([
+    ['no credentials', {}],
+    ['files that are missing', { sharedKeys: '/nonexistent' }],
+  ])('refuses TLS with %s', (_, credentials) => {
+    const tls = { mode: 'on' as const, ...credentials }
+    expect(() => new BlockEngine({ size: MIB, tls })).toThrow(expect.objectContaining({ code: 'ENOKEY' }))
   })
 
   it('refuses an unknown wait mode', () => {

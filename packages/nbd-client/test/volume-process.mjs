@@ -1,31 +1,107 @@
 // A volume in a process of its own, that a test can kill: `node volume-process.mjs '<JSON>'`, the client's
-// sockets, in transmission phase, at the descriptors 3, 4 … Says "ready" when it serves them.
+// sockets, in transmission phase, at the descriptors 3, 4 … Says "ready" when it serves them. SIGHUP lets it hand
+// over to another one; TEST_SUCCESSOR and TEST_PREDECESSOR say where these fail.
 import { writeSync } from 'node:fs'
+import { handOver } from '../dist/hand-over.js'
+import { closeDescriptor } from '../dist/kernel.js'
+import { Predecessor } from '../dist/predecessor.js'
 import { StateFolder } from '../dist/state-folder.js'
+import { ownCommand, Successor } from '../dist/successor.js'
 import { Volume } from '../dist/volume.js'
 import { VolumeKeeper } from '../dist/volume-keeper.js'
 
-const { state, servers, size, lanes, replicas } = JSON.parse(process.argv[2])
-const folder = StateFolder.open(state)
-const kept = folder.read()
-const keeper = new VolumeKeeper(folder, { size, replicas }, kept)
-const options = { servers, size, lanes, replicas, ...keeper.options(60_000) }
-let volume
-if (kept === undefined) {
-  volume = await Volume.open(options)
-} else {
-  const taken = await Volume.takeOver(options, kept)
-  volume = taken.volume
-  process.stdout.write(`degraded ${taken.adopted.degraded} lost ${taken.adopted.lost}\n`)
+const { state, servers, size, lanes, replicas, thin, backup } = JSON.parse(process.argv[2])
+const predecessor = Predecessor.find()
+const say = (line) => writeSync(1, `${line}\n`)
+
+async function failAt(step) {
+  if (predecessor === undefined || process.env.TEST_SUCCESSOR === undefined) return
+  if (process.env.TEST_SUCCESSOR === `${step} dies`) process.kill(process.pid, 'SIGKILL')
+  if (process.env.TEST_SUCCESSOR === `${step} hangs`) await new Promise(() => setInterval(() => {}, 60_000))
 }
-for (let lane = 0; lane < lanes; lane++) volume.engine.attachSocket(lane, 3 + lane)
+
+await failAt('start')
+const inheritance = await predecessor?.inheritance()
+if (predecessor !== undefined && inheritance === undefined) {
+  say('alone')
+  process.exit(1)
+}
+await failAt('go')
+const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : StateFolder.open(state)
+let volume
+
+function options(keeper) {
+  const { engine, ...rest } = keeper.options(60_000, backup)
+  return { ...rest, engine: { ...engine, acknowledge: backup === undefined ? 'all' : 'backup' } }
+}
+
+async function takeUp(kept) {
+  const keeper = new VolumeKeeper(folder, kept, kept)
+  return await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
+}
+
+const kept = folder.read()
+if (kept === undefined) {
+  const keeper = new VolumeKeeper(folder, { size, replicas, thin })
+  volume = await Volume.open({ servers, size, lanes, replicas, thin, ...options(keeper) })
+} else {
+  const taken = await takeUp(kept)
+  volume = taken.volume
+  const { degraded, backedUp, lost } = taken.adopted
+  say(`degraded ${degraded} lost ${lost}`)
+  if (backup !== undefined) say(`backed up ${backedUp}`)
+}
+await failAt('resumed')
+if (predecessor === undefined) {
+  for (let lane = 0; lane < lanes; lane++) volume.engine.attachSocket(lane, 3 + lane)
+  // The lanes have their own: an end that this process holds would hide theirs.
+  for (let lane = 0; lane < lanes; lane++) closeDescriptor(3 + lane)
+} else {
+  await predecessor.taken()
+  await failAt('taken')
+  for (const [lane, socket] of inheritance.sockets) {
+    volume.engine.attachSocket(lane, socket)
+    closeDescriptor(socket)
+  }
+  predecessor.serving()
+}
 if (kept !== undefined) volume.start()
-process.stdout.write('ready\n')
+say(predecessor ? `successor ${process.pid}` : 'ready')
+
 process.on('SIGUSR2', () => {
   // Nothing but the lanes goes on from here: JavaScript never hears of the failure.
   volume.engine.failServer(1, 'the test said so')
   writeSync(1, 'failed\n')
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
+})
+volume.engine.on('slabRefilled', () => {
+  if (volume.slabs.backup === 0) say('refilled')
+})
+process.on('SIGHUP', async () => {
+  let successor
+  try {
+    successor = await Successor.start(ownCommand())
+  } catch (failure) {
+    return say(`not started: ${failure.message}`)
+  }
+  const dying = () => process.kill(process.pid, 'SIGKILL')
+  if (process.env.TEST_PREDECESSOR === 'go') successor.give = dying
+  if (process.env.TEST_PREDECESSOR === 'yours') successor.commit = dying
+  const outcome = await handOver({
+    volume,
+    folder,
+    successor,
+    answerTimeout: 10_000,
+    retake: async () => (await takeUp(folder.read())).volume,
+  })
+  if (outcome.over) {
+    say(`over ${outcome.pause}`)
+    process.exit(0)
+  }
+  const same = volume === outcome.volume
+  volume = outcome.volume
+  if (!same) volume.start()
+  say(`kept ${outcome.sockets} ${outcome.pause} ${outcome.reason}`)
 })
 process.on('SIGTERM', async () => {
   await volume.close()

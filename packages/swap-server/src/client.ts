@@ -7,6 +7,17 @@ import {
   type QueuePair,
   type QueuePairOptions,
 } from '@rdmakit/verbs'
+import {
+  countOf,
+  limitsOf,
+  type RemoteSlab,
+  responseOf,
+  type SessionLimits,
+  SwapServerError,
+  slabOf,
+  type Welcome,
+  welcomeOf,
+} from './answers.js'
 import { Proving } from './authentication.js'
 import type { ControlConnection } from './control-connection.js'
 import { Heartbeat } from './heartbeat.js'
@@ -19,26 +30,6 @@ import {
 } from './protocol.js'
 import type { Key } from './secret-file.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
-
-/** A slab of a server's memory, as one-sided operations name it. */
-export interface RemoteSlab {
-  readonly id: number
-  readonly address: bigint
-  readonly remoteKey: number
-  /** bytes */
-  readonly length: number
-}
-
-/** The server refused a request; `code` is an errno name, e.g. `ENOSPC`. */
-export class SwapServerError extends Error {
-  override readonly name = 'SwapServerError'
-  constructor(
-    readonly code: string,
-    message: string,
-  ) {
-    super(message)
-  }
-}
 
 export interface SessionOptions {
   /** who we are, for the server's log */
@@ -64,12 +55,6 @@ export interface SessionOptions {
 
 /** What this end has moved to and from a server since the session was opened; it never falls. */
 export interface SessionUse {
-  readonly bytes: number
-  readonly operations: number
-}
-
-/** Per second; 0: no limit. */
-export interface SessionLimits {
   readonly bytes: number
   readonly operations: number
 }
@@ -110,20 +95,22 @@ export class SwapServerSession {
   #limits: SessionLimits
   #use: () => SessionUse = () => ({ bytes: 0, operations: 0 })
   #obey: (limits: SessionLimits) => void = () => {}
+  /** of the slabs that it has; a server that lends one twice would have two pages in one place */
+  #ids = new Set<number>()
   /** slabs that the server wants back: what is given back there cannot be had again */
   readonly #wanted = new Set<number>()
 
-  private constructor(uri: string, connection: ControlConnection, hello: control.HelloReply.$Properties) {
+  private constructor(uri: string, connection: ControlConnection, welcome: Welcome) {
     this.uri = uri
     this.#control = connection
-    this.epoch = hello.epoch ?? ''
-    this.slabSize = Number(hello.slabSize)
-    this.totalSlabs = Number(hello.totalSlabs)
-    this.#freeSlabs = Number(hello.freeSlabs)
-    this.#limits = limitsOf(hello.limits)
-    this.linger = hello.lingerMs ?? 0
-    this.#session = Number(hello.session ?? 0)
-    this.#token = hello.token ?? new Uint8Array()
+    this.epoch = welcome.epoch
+    this.slabSize = welcome.slabSize
+    this.totalSlabs = welcome.totalSlabs
+    this.#freeSlabs = welcome.freeSlabs
+    this.#limits = welcome.limits
+    this.linger = welcome.linger
+    this.#session = welcome.session
+    this.#token = welcome.token
     this.lost = this.#lost.promise
     this.onServerRequest(MOVES_NOTHING)
     void connection.closed.then((reason) => this.#lose(reason?.message ?? 'the server closed the session'))
@@ -192,7 +179,7 @@ export class SwapServerSession {
       const hello = await greet(connection, identity, options)
       if (identity !== undefined && (hello.resumed !== true || hello.epoch !== identity.epoch))
         throw new SwapServerError('ENOENT', 'the server was restarted and its memory is empty')
-      const session = new SwapServerSession(uri, connection, hello)
+      const session = new SwapServerSession(uri, connection, welcomeOf(hello))
       session.#startHeartbeat(options.heartbeatInterval ?? 1_000, options.heartbeatTimeout ?? 3_000)
       return session
     } catch (failure) {
@@ -217,20 +204,30 @@ export class SwapServerSession {
   }
 
   /**
-   * Allocates `count` zeroed slabs.
+   * Allocates all of `count` zeroed slabs, or none.
    * @throws SwapServerError ENOSPC when the server has fewer
    */
   async allocate(count: number): Promise<RemoteSlab[]> {
     const slabs: RemoteSlab[] = []
-    while (slabs.length < count) {
-      const wanted = Math.min(count - slabs.length, MAX_SLABS_PER_REQUEST)
-      const { allocate } = await this.#ask({ allocate: { count: wanted } }, ALLOCATE_TIMEOUT_MS)
-      const received = allocate?.slabs ?? []
-      if (received.length !== wanted)
-        throw new SwapServerError('EPROTO', `the server gave ${received.length} slabs instead of ${wanted}`)
-      for (const slab of received) slabs.push(remoteSlab(slab, this.slabSize))
-      this.#freeSlabs = Math.max(0, this.#freeSlabs - received.length)
+    try {
+      while (slabs.length < count) slabs.push(...(await this.#allocateSome(count - slabs.length)))
+    } catch (failure) {
+      await this.free(slabs).catch(() => {})
+      throw failure
     }
+    return slabs
+  }
+
+  async #allocateSome(count: number): Promise<RemoteSlab[]> {
+    const wanted = Math.min(count, MAX_SLABS_PER_REQUEST)
+    const { allocate } = await this.#ask({ allocate: { count: wanted } }, ALLOCATE_TIMEOUT_MS)
+    const slabs = (allocate?.slabs ?? []).map((slab) => slabOf(slab, this.slabSize))
+    if (slabs.length !== wanted)
+      throw new SwapServerError('EPROTO', `the server gave ${slabs.length} slabs instead of ${wanted}`)
+    if (new Set(slabs.map(({ id }) => id)).size < wanted || slabs.some(({ id }) => this.#ids.has(id)))
+      throw new SwapServerError('EPROTO', 'the server lends the same slab twice')
+    for (const { id } of slabs) this.#ids.add(id)
+    this.#freeSlabs = Math.max(0, this.#freeSlabs - wanted)
     return slabs
   }
 
@@ -238,7 +235,10 @@ export class SwapServerSession {
   async free(slabs: readonly RemoteSlab[]): Promise<void> {
     if (slabs.length === 0) return
     await this.#ask({ free: { ids: slabs.map(({ id }) => id) } })
-    for (const { id } of slabs) if (!this.#wanted.delete(id)) this.#freeSlabs++
+    for (const { id } of slabs) {
+      this.#ids.delete(id)
+      if (!this.#wanted.delete(id)) this.#freeSlabs++
+    }
   }
 
   /**
@@ -272,13 +272,17 @@ export class SwapServerSession {
     const slabs: RemoteSlab[] = []
     for (;;) {
       const { list } = await this.#ask({ list: { after: slabs.at(-1)?.id ?? 0 } })
-      const page = (list?.slabs ?? []).map((slab) => remoteSlab(slab, this.slabSize))
+      const page = (list?.slabs ?? []).map((slab) => slabOf(slab, this.slabSize))
       for (const slab of page) {
         if (slab.id <= (slabs.at(-1)?.id ?? 0))
           throw new SwapServerError('EPROTO', 'the server listed slabs out of order')
         slabs.push(slab)
       }
-      if (page.length < MAX_LISTED_SLABS) return slabs
+      if (slabs.length > this.totalSlabs)
+        throw new SwapServerError('EPROTO', `the server listed more than its ${this.totalSlabs} slabs`)
+      if (page.length >= MAX_LISTED_SLABS) continue
+      this.#ids = new Set(slabs.map(({ id }) => id))
+      return slabs
     }
   }
 
@@ -361,7 +365,7 @@ export class SwapServerSession {
       timeout,
       ask: async (patience) => {
         const { heartbeat } = await this.#ask({ heartbeat: this.#use() }, patience)
-        this.#freeSlabs = Number(heartbeat?.freeSlabs ?? this.#freeSlabs)
+        this.#freeSlabs = countOf(heartbeat?.freeSlabs) ?? this.#freeSlabs
         this.#limit(limitsOf(heartbeat?.limits))
         if (heartbeat?.epoch !== this.epoch) this.#lose('the server was restarted and its memory is empty')
       },
@@ -410,26 +414,5 @@ async function ask(
   request: control.Request.$Properties,
   timeout: number,
 ): Promise<control.Response> {
-  const bytes = await connection.request(control.Request.encode(request).finish(), { timeout })
-  const response = control.Response.decode(bytes)
-  if (response.failure)
-    throw new SwapServerError(response.failure.code ?? 'EIO', response.failure.message ?? 'no reason given')
-  return response
-}
-
-/** A server that speaks nonsense of limits sets none. */
-function limitsOf(limits: control.Limits.$Properties | null | undefined): SessionLimits {
-  const limit = (value: unknown) => {
-    const number = Number(value ?? 0)
-    return Number.isSafeInteger(number) && number > 0 ? number : 0
-  }
-  return { bytes: limit(limits?.bytesPerSecond), operations: limit(limits?.operationsPerSecond) }
-}
-
-/** Checks what the server sent before anything is written there. */
-function remoteSlab(slab: control.Slab.$Properties, slabSize: number): RemoteSlab {
-  const { id, address, rkey, length } = slab
-  if (Number(length) !== slabSize || rkey == null || address == null)
-    throw new SwapServerError('EPROTO', `the server described slab ${id} wrongly`)
-  return { id: Number(id), address: BigInt(address), remoteKey: rkey, length: slabSize }
+  return responseOf(await connection.request(control.Request.encode(request).finish(), { timeout }))
 }

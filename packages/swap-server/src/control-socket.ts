@@ -58,6 +58,16 @@ export class ControlSocket {
     return new ControlSocket(server, path)
   }
 
+  /** Takes no further call, and waits until those under way are answered, `timeout` milliseconds at most. */
+  async finish(timeout: number): Promise<void> {
+    let timer: NodeJS.Timeout | undefined
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, timeout)
+    })
+    await Promise.race([new Promise<void>((resolve) => this.#server.close(() => resolve())), late])
+    clearTimeout(timer)
+  }
+
   close(): void {
     this.#server.close()
     this.#server.closeAllConnections()

@@ -1,11 +1,9 @@
+export { type RemoteSlab, type SessionLimits, SwapServerError } from './answers.js'
 export { type Actor, type AuditEvent, AuditLog } from './audit.js'
 export {
-  type RemoteSlab,
   type SessionIdentity,
-  type SessionLimits,
   type SessionOptions,
   type SessionUse,
-  SwapServerError,
   SwapServerSession,
 } from './client.js'
 export {
@@ -22,6 +20,8 @@ export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
 export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'
 export { MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
-export { notifyReady } from './service-manager.js'
+export { notifyMainProcess, notifyReady } from './service-manager.js'
 export { formatSize, parseSize, parseSizeInUnits } from './size.js'
+export { type Column, formatDuration, formatTable, right } from './table.js'
 export { type Tenant, type TenantLimits, Tenants, type TenantsChange } from './tenants.js'
+export { printStatus, type WatchOptions, watchSeconds } from './watch.js'

@@ -34,7 +34,9 @@ export class ServerCounters {
       buckets: REQUEST_BUCKETS,
       registers,
     })
+    // Prometheus sees no increase from nothing to 1.
     for (const end of ['opened', 'resumed', 'ended']) this.#sessions.inc({ end }, 0)
+    for (const code of ['EACCES', 'ENOSPC']) this.#refusals.inc({ code }, 0)
   }
 
   session(end: 'opened' | 'resumed' | 'ended'): void {

@@ -12,9 +12,18 @@ const TIMEOUT_MS = 10_000
  * @param failed gets why it was not told, on which the manager will end this process when its patience does
  */
 export async function notifyReady(status: string, failed: (reason: string) => void): Promise<void> {
+  await notify(['READY=1', `STATUS=${status}`], failed)
+}
+
+/** Tells it that another process of the service goes on for this one, which is about to end. See {@link notifyReady}. */
+export async function notifyMainProcess(pid: number, failed: (reason: string) => void): Promise<void> {
+  await notify([`MAINPID=${pid}`], failed)
+}
+
+async function notify(words: string[], failed: (reason: string) => void): Promise<void> {
   if (!process.env.NOTIFY_SOCKET) return
   try {
-    await promisify(execFile)('systemd-notify', ['READY=1', `STATUS=${status}`], { timeout: TIMEOUT_MS })
+    await promisify(execFile)('systemd-notify', words, { timeout: TIMEOUT_MS })
   } catch (failure) {
     failed(`systemd-notify: ${(failure as Error).message.trim()}`)
   }

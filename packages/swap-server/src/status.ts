@@ -2,7 +2,7 @@ import { type SessionOptions, SwapServerSession } from './client.js'
 import { runningPrograms } from './control-socket.js'
 import type { control } from './protocol.js'
 import { formatSize } from './size.js'
-import { type Column, formatDuration, formatTable } from './table.js'
+import { formatDuration, formatTable, right } from './table.js'
 import { printStatus } from './watch.js'
 
 /** What a swap-server tells of itself. */
@@ -47,7 +47,6 @@ function remoteServers({ uris, json: _json, watch: _watch, ...who }: StatusOptio
   )
 }
 
-const right = (name: string): Column => ({ name, align: 'right' })
 const size = (bytes: number | null | undefined) => formatSize(Number(bytes ?? 0))
 const rate = (bytes: number | null | undefined) => `${size(bytes)}/s`
 const limited = (value: number | null | undefined, text: string) => (value ? ` of ${text}` : '')

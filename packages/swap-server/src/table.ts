@@ -21,6 +21,9 @@ const NO_BORDER = {
 /** A column: its name, or its name and that it holds numbers, which stand at the right. */
 export type Column = string | { readonly name: string; readonly align: 'right' }
 
+/** A column of numbers. */
+export const right = (name: string): Column => ({ name, align: 'right' })
+
 /** Columns of text, for people and for awk; '' without rows. */
 export function formatTable(columns: readonly Column[], rows: readonly (readonly string[])[]): string {
   if (rows.length === 0) return ''

@@ -1,11 +1,11 @@
 // Who gets a session of a server with keys, and what an attacker gets instead: docs/page-service/trust.md.
 import { randomBytes } from 'node:crypto'
-import { acceptRing, RingConnection } from '@rdmakit/ring-transport'
-import { Listener } from '@rdmakit/verbs'
+import { RingConnection } from '@rdmakit/ring-transport'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { macOf, NONCE_BYTES, Proving } from '../src/authentication.js'
 import { type Key, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import { control } from '../src/protocol.js'
+import { impostor } from './impostor.js'
 import { eventually, OperatorFile } from './tenants-fixture.js'
 
 const MIB = 2 ** 20
@@ -213,19 +213,10 @@ describe('a proof', () => {
 })
 
 describe('a client with a key', () => {
-  /** A server that answers each request with what `answer` gives. */
-  async function impostor(
-    answer: (request: control.Request) => control.Response.$Properties,
-  ): Promise<string> {
-    const listener = await Listener.listen(address(), async (request) => {
-      const connection = await acceptRing(request)
-      ends.push(() => connection.close())
-      connection.handle((bytes) =>
-        control.Response.encode(answer(control.Request.decode(bytes.copy()))).finish(),
-      )
-    })
-    ends.push(() => listener.close())
-    return listener.uri
+  async function pretend(answer: Parameters<typeof impostor>[1]): Promise<string> {
+    const server = await impostor(address(), answer)
+    ends.push(() => server.close())
+    return server.uri
   }
   const hello = { version: 1, epoch: 'e', token: randomBytes(16), slabSize: MIB, totalSlabs: 1, freeSlabs: 1 }
 
@@ -238,26 +229,26 @@ describe('a client with a key', () => {
   })
 
   it('refuses a server that skips the challenge', async () => {
-    const at = await impostor(() => ({ hello: { ...hello, mac: randomBytes(32) } }))
+    const at = await pretend(() => ({ hello: { ...hello, mac: randomBytes(32) } }))
     await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
   })
 
   it('refuses a server that does not prove to have it', async () => {
-    const at = await impostor(({ proof }) =>
+    const at = await pretend(({ proof }) =>
       proof ? { hello: { ...hello, mac: randomBytes(32) } } : { challenge: { nonce: randomBytes(32) } },
     )
     await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
   })
 
   it("refuses a server that sends the client's proof back", async () => {
-    const at = await impostor(({ proof }) =>
+    const at = await pretend(({ proof }) =>
       proof ? { hello: { ...hello, mac: proof.mac ?? null } } : { challenge: { nonce: randomBytes(32) } },
     )
     await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
   })
 
   it('answers no challenge that is too short, and not a second one', async () => {
-    const short = await impostor(() => ({ challenge: { nonce: randomBytes(8) } }))
+    const short = await pretend(() => ({ challenge: { nonce: randomBytes(8) } }))
     await expect(session({ tenant: 'prod', key }, short)).rejects.toMatchObject({ code: 'EPROTO' })
     const proving = new Proving('prod', key)
     expect(proving.answer({ nonce: randomBytes(32) }, 0)).toBeDefined()
@@ -265,7 +256,7 @@ describe('a client with a key', () => {
   })
 
   it('tells a challenge to a client without a key as a failure', async () => {
-    const at = await impostor(() => ({ challenge: { nonce: randomBytes(32) } }))
+    const at = await pretend(() => ({ challenge: { nonce: randomBytes(32) } }))
     await expect(session({}, at)).rejects.toMatchObject({ code: 'EPROTO' })
   })
 })

@@ -1,9 +1,10 @@
 import { randomBytes } from 'node:crypto'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { ConnectionId, ConnectionRejectedError, type QueuePair } from '@rdmakit/verbs'
+import { pino } from 'pino'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { type RemoteSlab, SwapServer, SwapServerSession } from '../src/index.js'
-import { dataConnectionData } from '../src/protocol.js'
+import { control, dataConnectionData } from '../src/protocol.js'
 
 const MIB = 2 ** 20
 
@@ -134,6 +135,26 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
     await eventually(() => server.store.free === 8 && server.sessions === 0)
   })
 
+  it('may leave while its memory is being pinned', async () => {
+    const errors: string[] = []
+    const log = pino({ level: 'error' }, { write: (line: string) => errors.push(line) })
+    const large = new SwapServer({ memory: 64 * MIB, slabSize: MIB, log })
+    try {
+      const connection = await RingConnection.connect(await large.listen(address()))
+      const ask = (request: control.Request.$Properties) =>
+        connection.request(control.Request.encode(request).finish())
+      await ask({ hello: { version: 1 } })
+      const pinning = ask({ allocate: { count: 64 } }).catch(() => {})
+      await eventually(() => large.store.free === 0)
+      await connection.close({ drain: false })
+      await pinning
+      await eventually(() => large.store.free === 64 && large.lending.free === 64)
+      expect(errors).toEqual([])
+    } finally {
+      await large.close()
+    }
+  })
+
   it('cannot free a slab twice, nor one of another', async () => {
     const client = await session()
     const [slab] = (await client.allocate(1)) as [RemoteSlab]
@@ -231,7 +252,6 @@ describe.each(Object.entries(ADDRESSES))('what is refused over %s', (_name, list
     ['allocate before hello', Buffer.from([0x12, 0x02, 0x08, 0x01]), 'EPROTO'],
     ['an empty request', Buffer.alloc(0), 'EPROTO'],
   ])('%s, and the server goes on', async (_, bytes, code) => {
-    const { control } = await import('../src/protocol.js')
     const connection = await RingConnection.connect(uri)
     const { failure } = control.Response.decode(await connection.request(bytes))
     expect(failure?.code).toBe(code)

@@ -29,9 +29,9 @@ describe('remote swap over rxe', () => {
 
   // Three times in a row: the second and third find pages that were discarded and written again.
   test.each([1, 2, 3])('256 MiB under a limit of 128 MiB come back right, time %i', async (time) => {
-    const before = cpuTimeOf(serverProgram)
+    const before = await cpuTimeOf(shell, serverProgram)
     const walk = await walkArray(shell, { program, bytes: 256 * mebibyte, limitBytes: 128 * mebibyte })
-    const after = cpuTimeOf(serverProgram)
+    const after = await cpuTimeOf(shell, serverProgram)
     const used = { user: after.user - before.user, system: after.system - before.system }
     console.log(
       `remote swap over rxe, time ${time}: ${JSON.stringify(walk)}; swap-server's CPU: ` +

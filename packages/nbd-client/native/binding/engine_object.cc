@@ -61,6 +61,9 @@ Napi::Object describe(Napi::Env env, const Event& event) {
       object.Set("server", event.server);
       object.Set("reason", event.reason.data());
       break;
+    case Event::Type::slabs_changed:
+      object.Set("type", "slabsChanged");
+      break;
     case Event::Type::synchronized:
       object.Set("type", "synchronized");
       object.Set("epoch", static_cast<double>(event.epoch));
@@ -69,13 +72,17 @@ Napi::Object describe(Napi::Env env, const Event& event) {
     case Event::Type::page_lost:
       object.Set("type", event.type == Event::Type::page_repaired ? "pageRepaired" : "pageLost");
       object.Set("slab", event.slab);
-      object.Set("server", event.server);
+      object.Set("server", event.server == kBackupServer ? env.Null() : Napi::Number::New(env, event.server));
       object.Set("page", static_cast<double>(event.page));
       break;
     case Event::Type::lane_yielded:
       object.Set("type", "laneYielded");
       object.Set("lane", event.lane);
       object.Set("descriptor", event.descriptor);
+      break;
+    case Event::Type::backup_failed:
+      object.Set("type", "backupFailed");
+      object.Set("reason", event.reason.data());
       break;
   }
   return object;
@@ -110,14 +117,31 @@ TlsOptions to_tls(const Napi::Object& from) {
   return options;
 }
 
+Acknowledge to_acknowledge(const Napi::Value& value) {
+  const std::string when = to_string(value, "acknowledge");
+  if (when == "one") return Acknowledge::one;
+  if (when == "backup") return Acknowledge::backup;
+  if (when != "all") throw Napi::TypeError::New(value.Env(), "acknowledge must be all, one or backup");
+  return Acknowledge::all;
+}
+
+BackupOptions to_backup(const Napi::Object& from) {
+  BackupOptions options;
+  options.path = to_string(from.Get("file"), "backup.file");
+  options.map_file = to_string(from.Get("map"), "backup.map");
+  options.buffers = to_uint32(from.Get("pages"), "backup.pages");
+  options.sparse = from.Get("sparse").ToBoolean();
+  return options;
+}
+
 EngineOptions to_options(const Napi::Object& from) {
   EngineOptions options;
   options.volume.size = to_uint64(from.Get("size"), "size");
   options.volume.slab_size = to_uint64(from.Get("slabSize"), "slabSize");
   options.volume.read_only = from.Get("readOnly").ToBoolean();
-  options.acknowledge =
-      to_string(from.Get("acknowledge"), "acknowledge") == "one" ? Acknowledge::one : Acknowledge::all;
+  options.acknowledge = to_acknowledge(from.Get("acknowledge"));
   options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");
+  options.volume.thin = from.Get("thin").ToBoolean();
   options.volume.checksums = from.Get("checksums").ToBoolean();
   options.volume.checksum_file = to_string(from.Get("pageChecksums"), "pageChecksums");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
@@ -130,6 +154,9 @@ EngineOptions to_options(const Napi::Object& from) {
       std::max(to_uint32(from.Get("operationTimeout"), "operationTimeout"), 1u) * kMillisecond;
   options.max_spin_ns = to_uint32(from.Get("maxSpin"), "maxSpin") * uint64_t{1000};
   options.swap_safe = from.Get("ioFlusher").ToBoolean();
+  options.backup = to_backup(from.Get("backup").As<Napi::Object>());
+  options.backup.swap_safe = options.swap_safe;
+  options.backup.prefault = options.volume.prefault;
   options.acceptor.handshake_timeout_ns =
       to_uint32(from.Get("handshakeTimeout"), "handshakeTimeout") * kMillisecond;
   options.acceptor.stall_timeout_ns = to_uint32(from.Get("stallTimeout"), "stallTimeout") * kMillisecond;

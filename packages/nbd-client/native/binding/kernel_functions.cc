@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "binding/convert.h"
+#include "kernel/descriptor_passing.h"
 #include "kernel/lock_file.h"
 #include "kernel/netlink.h"
 #include "kernel/swap_safety.h"
@@ -10,6 +11,21 @@
 namespace rdmakit::nbd::binding {
 
 namespace {
+
+std::vector<int> to_descriptors(const Napi::Value& value, const std::string& what) {
+  if (!value.IsArray()) throw Napi::TypeError::New(value.Env(), what + " must be an array");
+  const auto list = value.As<Napi::Array>();
+  std::vector<int> descriptors;
+  for (uint32_t i = 0; i < list.Length(); i++)
+    descriptors.push_back(static_cast<int>(to_uint32(list.Get(i), "descriptor")));
+  return descriptors;
+}
+
+Napi::Array to_array(Napi::Env env, const std::vector<int>& descriptors) {
+  Napi::Array array = Napi::Array::New(env, descriptors.size());
+  for (uint32_t i = 0; i < descriptors.size(); i++) array.Set(i, descriptors[i]);
+  return array;
+}
 
 KernelDevice to_device(const Napi::Value& value) {
   if (!value.IsObject()) throw Napi::TypeError::New(value.Env(), "expected options");
@@ -25,11 +41,7 @@ KernelDevice to_device(const Napi::Value& value) {
   device.server_flags = to_uint32(from.Get("serverFlags"), "serverFlags");
   device.client_flags = to_uint32(from.Get("clientFlags"), "clientFlags");
   device.identifier = to_string(from.Get("identifier"), "identifier");
-  const Napi::Value sockets = from.Get("sockets");
-  if (!sockets.IsArray()) throw Napi::TypeError::New(value.Env(), "sockets must be an array");
-  const auto list = sockets.As<Napi::Array>();
-  for (uint32_t i = 0; i < list.Length(); i++)
-    device.sockets.push_back(static_cast<int>(to_uint32(list.Get(i), "socket")));
+  device.sockets = to_descriptors(from.Get("sockets"), "sockets");
   return device;
 }
 
@@ -52,6 +64,26 @@ Napi::Value lock_file(const Napi::CallbackInfo& info) {
   int descriptor = -1;
   check(info.Env(), nbd::lock_file(to_string(info[0], "path"), descriptor), "lockFile", "");
   return Napi::Number::New(info.Env(), descriptor);
+}
+
+Napi::Value descriptor_channel(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  int ends[2];
+  check(env, nbd::descriptor_channel(ends), "socketpair", "");
+  return to_array(env, {ends[0], ends[1]});
+}
+
+void send_descriptors(const Napi::CallbackInfo& info) {
+  const int channel = static_cast<int>(to_uint32(info[0], "channel"));
+  const std::vector<int> descriptors = to_descriptors(info[1], "descriptors");
+  check(info.Env(), nbd::send_descriptors(channel, descriptors), "sendmsg", "");
+}
+
+Napi::Value receive_descriptors(const Napi::CallbackInfo& info) {
+  std::vector<int> descriptors;
+  const int channel = static_cast<int>(to_uint32(info[0], "channel"));
+  check(info.Env(), nbd::receive_descriptors(channel, descriptors), "recvmsg", "");
+  return to_array(info.Env(), descriptors);
 }
 
 void close_descriptor(const Napi::CallbackInfo& info) {

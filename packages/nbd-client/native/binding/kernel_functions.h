@@ -7,6 +7,9 @@ namespace rdmakit::nbd::binding {
 
 Napi::Value protect_process(const Napi::CallbackInfo& info);
 Napi::Value lock_file(const Napi::CallbackInfo& info);
+Napi::Value descriptor_channel(const Napi::CallbackInfo& info);
+void send_descriptors(const Napi::CallbackInfo& info);
+Napi::Value receive_descriptors(const Napi::CallbackInfo& info);
 void close_descriptor(const Napi::CallbackInfo& info);
 Napi::Value kernel_connect(const Napi::CallbackInfo& info);
 void kernel_reconfigure(const Napi::CallbackInfo& info);

@@ -24,6 +24,14 @@ Replica to_replica(const Napi::Value& value) {
   return replica;
 }
 
+std::vector<Replica> to_replicas(const Napi::Value& value) {
+  if (!value.IsArray()) throw Napi::TypeError::New(value.Env(), "expected an array of replicas");
+  const auto list = value.As<Napi::Array>();
+  std::vector<Replica> replicas;
+  for (uint32_t i = 0; i < list.Length(); i++) replicas.push_back(to_replica(list.Get(i)));
+  return replicas;
+}
+
 const char* explain(int error) {
   switch (error) {
     case EEXIST:
@@ -35,7 +43,7 @@ const char* explain(int error) {
     case EHOSTDOWN:
       return "that server index has failed";
     case ENODATA:
-      return "no live replica is left to fill it from";
+      return "neither a live replica nor a backup is left to fill it from";
     case EBUSY:
       return "first writes to the old place are still ending; the slab stays unmapped, call again";
     default:
@@ -46,12 +54,15 @@ const char* explain(int error) {
 }  // namespace
 
 void map_slab(const Napi::CallbackInfo& info) {
-  if (!info[2].IsArray()) throw Napi::TypeError::New(info.Env(), "expected an array of replicas");
-  const auto list = info[2].As<Napi::Array>();
-  std::vector<Replica> replicas;
-  for (uint32_t i = 0; i < list.Length(); i++) replicas.push_back(to_replica(list.Get(i)));
-  const int error = to_engine(info[0]).volume().map_slab(to_uint32(info[1], "slab"), replicas);
+  const int error = to_engine(info[0]).volume().map_slab(to_uint32(info[1], "slab"), to_replicas(info[2]));
   check(info.Env(), error, "mapSlab", explain(error));
+}
+
+Napi::Value left_claimed(const Napi::CallbackInfo& info) {
+  const std::vector<uint64_t>& pages = to_engine(info[0]).volume().left_claimed();
+  Napi::Array result = Napi::Array::New(info.Env(), pages.size());
+  for (uint32_t i = 0; i < pages.size(); i++) result.Set(i, static_cast<double>(pages[i]));
+  return result;
 }
 
 Napi::Value look_up_slab(const Napi::CallbackInfo& info) {
@@ -101,6 +112,45 @@ void refill(const Napi::CallbackInfo& info) {
   std::string why;
   const int error = to_engine(info[0]).refill(to_uint32(info[1], "slab"), to_server(info[2]), why);
   check(info.Env(), error, "refill", why);
+}
+
+void add_spare(const Napi::CallbackInfo& info) {
+  const int error = to_engine(info[0]).add_spare(to_uint32(info[1], "id"), to_replicas(info[2]));
+  check(info.Env(), error, "addSpare", error == ENOSPC ? "there are 64 spare places" : explain(error));
+}
+
+Napi::Value remove_spare(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), to_engine(info[0]).volume().remove_spare(to_uint32(info[1], "id")));
+}
+
+Napi::Value collect_spares(const Napi::CallbackInfo& info) {
+  std::vector<SparePlaces::Used> used;
+  to_engine(info[0]).volume().collect_spares(used);
+  Napi::Array result = Napi::Array::New(info.Env(), used.size());
+  for (uint32_t i = 0; i < used.size(); i++) {
+    Napi::Object each = Napi::Object::New(info.Env());
+    each.Set("id", used[i].id);
+    each.Set("slab", used[i].slab);
+    result.Set(i, each);
+  }
+  return result;
+}
+
+void set_exhausted(const Napi::CallbackInfo& info) { to_engine(info[0]).set_exhausted(); }
+
+Napi::Value take_cleared(const Napi::CallbackInfo& info) {
+  std::vector<uint32_t> slabs;
+  to_engine(info[0]).volume().take_cleared(slabs);
+  Napi::Array result = Napi::Array::New(info.Env(), slabs.size());
+  for (uint32_t i = 0; i < slabs.size(); i++) result.Set(i, slabs[i]);
+  return result;
+}
+
+// False: it is not empty, or has no place.
+Napi::Value vacate_slab(const Napi::CallbackInfo& info) {
+  const int error = to_engine(info[0]).volume().vacate(to_uint32(info[1], "slab"));
+  if (error == EINVAL) check(info.Env(), error, "vacateSlab", explain(error));
+  return Napi::Boolean::New(info.Env(), error == 0);
 }
 
 }  // namespace rdmakit::nbd::binding

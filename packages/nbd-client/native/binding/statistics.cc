@@ -1,4 +1,5 @@
 // Counters as plain JavaScript objects.
+#include "binding/convert.h"
 #include "binding/engine_object.h"
 
 namespace rdmakit::nbd::binding {
@@ -115,7 +116,48 @@ Napi::Value describe_refill(Napi::Env env, Engine& engine) {
   return to;
 }
 
+// Only of the written pages something can be missing.
+Napi::Value describe_backup(Napi::Env env, Engine& engine) {
+  const Backup* backup = engine.backup();
+  if (backup == nullptr) return env.Null();
+  const Volume& volume = engine.volume();
+  const Lane* lane = engine.refill_lane();
+  const BackupStatistics& from = backup->statistics();
+  Napi::Object to = Napi::Object::New(env);
+  to.Set("file", backup->path());
+  to.Set("working", backup->working());
+  to.Set("bytesWritten", number(from.bytes_written.get()));
+  to.Set("bytesRead", number(from.bytes_read.get()));
+  to.Set("queuedPages", number(backup->queued()));
+  to.Set("stalePages",
+         number(backup->map().count_missing(volume.pages(), 0, volume.exported().size / kPage)));
+  to.Set("missedPages", number(backup->missed()));
+  to.Set("caughtUpPages",
+         number(lane == nullptr || lane->catch_up() == nullptr ? 0 : lane->catch_up()->pages().get()));
+  return to;
+}
+
 }  // namespace
+
+// Of the written pages of a slab, those that the backup neither has nor is about to have.
+Napi::Value missing_in_backup(const Napi::CallbackInfo& info) {
+  Engine& engine = to_engine(info[0]);
+  const uint32_t slab = to_uint32(info[1], "slab");
+  const Volume& volume = engine.volume();
+  const Backup* backup = engine.backup();
+  const bool known = backup != nullptr && slab < volume.slabs();
+  return Napi::Number::New(info.Env(),
+                           known ? number(backup->map().count_missing(volume.pages(), volume.first_page(slab),
+                                                                      volume.pages_of(slab)))
+                                 : 0);
+}
+
+Napi::Value backup_warnings(const Napi::CallbackInfo& info) {
+  const std::vector<std::string>& warnings = to_engine(info[0]).backup_warnings();
+  Napi::Array texts = Napi::Array::New(info.Env(), warnings.size());
+  for (size_t i = 0; i < warnings.size(); i++) texts.Set(static_cast<uint32_t>(i), warnings[i]);
+  return texts;
+}
 
 Napi::Value statistics(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
@@ -128,13 +170,16 @@ Napi::Value statistics(const Napi::CallbackInfo& info) {
   for (uint32_t i = 0; i < engine.lane_count(); i++) lanes.Set(i, describe(env, engine.lane(i)));
   Napi::Object result = Napi::Object::New(env);
   result.Set("failedServers", failed);
-  result.Set("writtenPages", number(engine.volume().pages().count(PageState::written)));
-  result.Set("lostPages", number(engine.volume().pages().count(PageState::lost)));
+  result.Set("writtenPages", number(engine.volume().count_pages(PageState::written)));
+  result.Set("lostPages", number(engine.volume().count_pages(PageState::lost)));
+  result.Set("mappedSlabs", number(engine.volume().mapped()));
+  result.Set("sparePlaces", number(engine.volume().spares()));
   result.Set("handshakes", number(engine.acceptor().handshakes()));
   result.Set("handshakesRefused", number(engine.acceptor().refused()));
   result.Set("lanes", lanes);
   result.Set("servers", describe_servers(env, engine));
   result.Set("refill", describe_refill(env, engine));
+  result.Set("backup", describe_backup(env, engine));
   return result;
 }
 

@@ -51,7 +51,7 @@ class Connection {
   bool idle() const { return !open_ && free_slots_.size() == kRequests; }
   // Every request so far is answered and the answers are sent.
   bool quiet() const { return free_slots_.size() == kRequests && replies_.empty(); }
-  // Also after drop(), until close_socket(): whoever watches it must stop first.
+  // Also after drop(), until close_socket().
   int socket() const { return socket_.get(); }
   void close_socket() { socket_.reset(); }
   const char* reason() const { return reason_; }
@@ -120,6 +120,9 @@ class Connection {
 
   bool start_reads();
   bool issue_read(uint16_t index);
+  enum class Backed { held, queued, lost };
+  Backed look_at_backup(const SlabPlace& place, uint64_t page, uint64_t& run);
+  void read_from(Operation& operation, const Replica* source);
   void update_parts(RequestSlot& slot);
 
   void write_zeroes(uint16_t index);
@@ -127,15 +130,17 @@ class Connection {
   void clear_pages(uint16_t index);
   void start(Operation& operation);
   bool advance(Operation& operation);
+  bool give_up_placing(Operation& operation);
   bool fill_with_zeroes(uint64_t page);
   bool retry_waiting();
   void wait_for_turn(uint64_t turn) { next_turn_ = next_turn_ == 0 ? turn : std::min(next_turn_, turn); }
 
-  void answer(Operation& operation, bool succeeded);
-  void finish_unposted(Operation& operation, bool succeeded);
+  void answer(Operation& operation, bool succeeded, ErrorCode error = kEio);
+  void finish_unposted(Operation& operation, bool succeeded, ErrorCode error = kEio);
   void finish_read(Operation& operation, bool succeeded);
   bool move_reads();
   bool repair_reads();
+  bool move_read(Operation& operation);
 
   Volume& volume_;
   const Arena& arena_;

@@ -63,22 +63,22 @@ bool Connection::may_move(const Operation& operation) const {
   if (!open_ || slots_[operation.request].error != kOk) return false;
   if (repair_.owns(operation)) return true;
   const SlabPlace place = volume_.place(operation.offset);
-  return place.generation == operation.generation && rdma_.readable(place) != nullptr;
+  return place.generation == operation.generation && (rdma_.readable(place) != nullptr || rdma_.backed_up());
 }
 
 // Once for each operation; it does not belong to its request any more.
-void Connection::answer(Operation& operation, bool succeeded) {
+void Connection::answer(Operation& operation, bool succeeded, ErrorCode error) {
   const uint16_t index = operation.request;
   if (index == kNone) return;
   operation.request = kNone;
   slots_[index].outstanding--;
-  if (!succeeded) fail_request(index, kEio, operation.offset);
+  if (!succeeded) fail_request(index, error, operation.offset);
   reply_if_ready(index);
   release_if_done(index);
 }
 
-void Connection::finish_unposted(Operation& operation, bool succeeded) {
-  answer(operation, succeeded);
+void Connection::finish_unposted(Operation& operation, bool succeeded, ErrorCode error) {
+  answer(operation, succeeded, error);
   if (operation.chunk != kNone) input_.unpin(operation.chunk);
   rdma_.give_back(operation);
 }
@@ -95,19 +95,45 @@ void Connection::finish_read(Operation& operation, bool succeeded) {
   rdma_.give_back(operation);
 }
 
-// READs whose server failed, to another replica. Their pages may have changed since; that was while the
-// request was open, so whatever a live replica holds is right.
+// READs whose server failed, to another replica or to the backup. Their pages may have changed since; that
+// was while the request was open, so whatever a live replica holds is right.
 bool Connection::move_reads() {
+  size_t kept = 0;
   for (Operation* operation : moving_) {
-    const SlabPlace place = volume_.place(operation->offset);
-    const Replica* replica = place.generation == operation->generation ? rdma_.readable(place) : nullptr;
-    if (replica == nullptr || slots_[operation->request].error != kOk) {
-      finish_read(*operation, false);
-    } else {
-      rdma_.chain_read(*operation, *replica, now_);
+    if (!move_read(*operation)) moving_[kept++] = operation;
+  }
+  const bool moved = kept < moving_.size();
+  moving_.resize(kept);
+  return moved;
+}
+
+// False: it must wait for a page that is on its way to the backup.
+bool Connection::move_read(Operation& operation) {
+  const SlabPlace place = volume_.place(operation.offset);
+  const bool open = place.generation == operation.generation && slots_[operation.request].error == kOk;
+  const Replica* replica = rdma_.readable(place);
+  if (!open || (replica == nullptr && !rdma_.backed_up())) {
+    finish_read(operation, false);
+    return true;
+  }
+  if (replica == nullptr) {
+    const uint64_t end = operation.first_page() + operation.page_count();
+    for (uint64_t page = operation.first_page(); page < end;) {
+      uint64_t run = end - page;
+      const Backed backed = look_at_backup(place, page, run);
+      const PageState state = volume_.pages().get(page);
+      // Trimmed meanwhile, and nothing brings the page to the file any more.
+      const bool gone = (state == PageState::unset || state == PageState::lost) &&
+                        rdma_.backup()->map().get(page) == BackupState::stale;
+      if (backed == Backed::queued && !gone) return false;
+      if (backed != Backed::held) {
+        finish_read(operation, false);
+        return true;
+      }
+      page += run;
     }
   }
-  moving_.clear();
+  read_from(operation, replica);
   return true;
 }
 

@@ -63,7 +63,12 @@ bool Connection::issue_read(uint16_t index) {
     const PageState state = volume_.pages().get(page);
     const uint64_t run = pages == 1 ? 1 : volume_.pages().run(page, pages, state);
     if (run == 0) continue;  // changed between the two looks
-    const auto bytes = static_cast<uint32_t>(std::min(limit, run * kPage - head));
+    if (volume_.generation(offset) != place.generation) {
+      // So has the place, or it is just about to: the state may be of what is written at the next one.
+      read_waits_ = true;
+      break;
+    }
+    auto bytes = static_cast<uint32_t>(std::min(limit, run * kPage - head));
     const uint16_t place_in_window = slot.window == 0 ? 0 : static_cast<uint16_t>(part % slot.window);
     uint8_t* memory =
         slot.window == 0 ? arena_.request_page(index) : arena_.output_chunk(slot.chunk[place_in_window]);
@@ -81,17 +86,28 @@ bool Connection::issue_read(uint16_t index) {
     } else {
       if (rdma_.available() <= kReservedOperations) break;
       const Replica* source = rdma_.readable(place);
-      // Also for a claimed page: its claim may hang on the server that failed.
-      if (state == PageState::lost || source == nullptr) {
+      if (source == nullptr && !place.mapped()) {
+        if (volume_.placeless(offset)) {
+          read_waits_ = true;  // a first WRITE is about to get it a place
+          break;
+        }
+        if (volume_.place(offset).mapped()) continue;
+      }
+      uint64_t held = run;
+      const bool lost = state == PageState::written && source == nullptr && rdma_.backed_up() &&
+                        look_at_backup(place, page, held) == Backed::lost;
+      // Also for a claimed page: its claim may hang on the server that failed. With a backup it ends soon.
+      if (state == PageState::lost || lost || (source == nullptr && !rdma_.backed_up())) {
         fail_request(index, kEio, offset);
         moved = true;
         break;
       }
-      if (state == PageState::claimed) {
+      if (state == PageState::claimed || held == 0) {
         read_waits_ = true;
         break;
       }
-      if (const uint64_t turn = volume_.turn(source->server, now_); turn != 0) {
+      bytes = static_cast<uint32_t>(std::min(limit, held * kPage - head));
+      if (const uint64_t turn = source == nullptr ? 0 : volume_.turn(source->server, now_); turn != 0) {
         read_paced_ = true;
         wait_for_turn(turn);
         break;
@@ -106,7 +122,7 @@ bool Connection::issue_read(uint16_t index) {
       slot.pending[place_in_window]++;
       slot.outstanding++;
       operation.generation = place.generation;
-      rdma_.chain_read(operation, *source, now_);
+      read_from(operation, source);
     }
     slot.cursor += bytes;
     moved = true;
@@ -114,6 +130,30 @@ bool Connection::issue_read(uint16_t index) {
   if (slot.cursor == slot.request.length) slot.issued = true;
   update_parts(slot);
   return moved;
+}
+
+void Connection::read_from(Operation& operation, const Replica* source) {
+  if (source != nullptr) {
+    rdma_.chain_read(operation, *source, now_);
+  } else {
+    rdma_.read_backup(operation);
+  }
+}
+
+// What the backup has of written pages of which no replica is left. `run`: how many it has of those from
+// `page` on, at most what it was; 0: they are on their way there.
+Connection::Backed Connection::look_at_backup(const SlabPlace& place, uint64_t page, uint64_t& run) {
+  const BackupMap& map = rdma_.backup()->map();
+  const uint64_t held = map.run(page, run, BackupState::held);
+  run = held;
+  if (held > 0 || map.get(page) != BackupState::stale) return held > 0 ? Backed::held : Backed::queued;
+  // Only under a claim this is sure: a WRITE may be bringing it, or a replica may have come.
+  if (volume_.pages().claim(page, 1, PageState::written) == 0) return Backed::queued;
+  const SlabPlace now = volume_.place(page * kPage);
+  const bool lost = rdma_.readable(now) == nullptr && now.generation == place.generation &&
+                    map.get(page) == BackupState::stale;
+  volume_.settle(page, 1, now.generation, lost ? PageState::lost : PageState::written);
+  return lost ? Backed::lost : Backed::queued;
 }
 
 void Connection::update_parts(RequestSlot& slot) {

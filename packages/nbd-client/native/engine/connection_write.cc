@@ -17,6 +17,7 @@ void Connection::start(Operation& operation) {
 
 bool Connection::retry_waiting() {
   size_t kept = 0;
+  if (rdma_.backup() != nullptr) rdma_.backup()->next_round();
   for (Operation* operation : waiting_) {
     if (!advance(*operation)) waiting_[kept++] = operation;
   }
@@ -35,7 +36,7 @@ bool Connection::advance(Operation& operation) {
   PageMap& pages = volume_.pages();
   if (operation.kind == Operation::Kind::zero_pages) {
     const uint64_t cleared =
-        pages.clear_until_claimed(operation.offset / kPage, operation.length / kPage) * kPage;
+        volume_.clear_until_claimed(operation.offset / kPage, operation.length / kPage) * kPage;
     operation.offset += cleared;
     operation.length -= static_cast<uint32_t>(cleared);
     if (operation.length > 0) return false;
@@ -67,9 +68,15 @@ bool Connection::advance(Operation& operation) {
       finish_unposted(operation, true);
       return true;
     }
+    if (volume_.placeless(operation.offset)) {
+      if (volume_.place_spare(operation.offset)) continue;
+      return give_up_placing(operation);
+    }
     SlabPlace place = volume_.place(operation.offset);
+    if (!place.mapped() && volume_.placed_since(operation.offset)) continue;
     const bool part_of_page = head != 0 || limit < kPage;
-    if (rdma_.readable(place) == nullptr || (state == PageState::lost && part_of_page)) {
+    if ((rdma_.readable(place) == nullptr && !rdma_.backed_up()) ||
+        (state == PageState::lost && part_of_page)) {
       finish_unposted(operation, false);
       return true;
     }
@@ -86,13 +93,19 @@ bool Connection::advance(Operation& operation) {
 
     const uint64_t span = state == PageState::written ? (head + limit + kPage - 1) / kPage : limit / kPage;
     // Two operations may be needed; look before claiming, for a claim must be posted.
-    if (rdma_.available() == 0) return false;
+    if (rdma_.available() == 0 || !rdma_.has_room(place, span)) return false;
     const uint64_t run = pages.claim(page, span, state);
     if (run == 0) continue;
+    if (!volume_.hold(operation.offset)) {
+      pages.settle(page, run, state);
+      continue;
+    }
     const uint64_t bytes = std::min(limit, run * kPage - head);
     place = volume_.place(operation.offset);  // once more: a replica may have come before the claim
-    if (rdma_.readable(place) == nullptr) {
+    const BackupPort::Admission admission = rdma_.admit(place, operation.offset, bytes);
+    if (admission != BackupPort::Admission::yes) {
       volume_.settle(page, run, place.generation, state);
+      if (admission == BackupPort::Admission::wait) return false;
       finish_unposted(operation, false);
       return true;
     }
@@ -118,15 +131,29 @@ bool Connection::advance(Operation& operation) {
   }
 }
 
+// There is no spare place for the slab of a first WRITE. False: it waits for one.
+bool Connection::give_up_placing(Operation& operation) {
+  if (operation.place_deadline == 0) operation.place_deadline = now_ + rdma_.timeout();
+  const bool full = volume_.exhausted();
+  if (!full && now_ < operation.place_deadline) return false;
+  finish_unposted(operation, false, full ? kEnospc : kEio);
+  return true;
+}
+
 // Before a part of an unset page is written, all of it must be zeros at the server. False: no operation
-// is free. True: look at the page again.
+// is free, or the backup must take it and cannot yet. True: look at the page again.
 bool Connection::fill_with_zeroes(uint64_t page) {
-  if (rdma_.available() == 0) return false;
+  if (rdma_.available() == 0 || !rdma_.has_room(volume_.place(page * kPage), 1)) return false;
   if (volume_.pages().claim(page, 1, PageState::unset) == 0) return true;
-  const SlabPlace place = volume_.place(page * kPage);
-  if (rdma_.readable(place) == nullptr) {
-    volume_.settle(page, 1, place.generation, PageState::unset);
+  if (!volume_.hold(page * kPage)) {
+    volume_.pages().settle(page, 1, PageState::unset);
     return true;
+  }
+  const SlabPlace place = volume_.place(page * kPage);
+  const BackupPort::Admission admission = rdma_.admit(place, page * kPage, kPage);
+  if (admission != BackupPort::Admission::yes) {
+    volume_.settle(page, 1, place.generation, PageState::unset);
+    return admission == BackupPort::Admission::refused;
   }
   Operation& fill = rdma_.take(Operation::Kind::zero_fill);
   fill.offset = page * kPage;

@@ -35,6 +35,8 @@ Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, 
   Owner engine(new Engine(options, std::move(sink)));
   error = engine->volume_.open(options.volume, why);
   if (error != 0) return nullptr;
+  error = engine->open_backup(why);
+  if (error != 0) return nullptr;
   Offer offer;
   error = engine->make_offer(offer, why);
   if (error != 0) return nullptr;
@@ -53,6 +55,22 @@ Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, 
   error = engine->acceptor_->start();
   if (error != 0) return nullptr;
   return engine;
+}
+
+int Engine::open_backup(std::string& why) {
+  if (options_.backup.path.empty()) {
+    if (options_.acknowledge == Acknowledge::backup)
+      return refuse(why, EINVAL, "to acknowledge by the backup there must be one");
+    return 0;
+  }
+  if (options_.volume.thin) return refuse(why, EINVAL, "a thin volume has no backup");
+  backup_ = std::make_unique<Backup>(options_.backup);
+  const auto failed = [this] {
+    if (acceptor_ != nullptr) acceptor_->wake();
+  };
+  const int error = backup_->open(volume_.exported().size, failed, backup_warnings_, why);
+  if (error == 0) volume_.set_backup(backup_.get());
+  return error;
 }
 
 int Engine::make_offer(Offer& offer, std::string& why) const {
@@ -128,6 +146,10 @@ int Engine::make_lane(uint32_t index, LaneResources&& resources, LaneControl& co
   options.operation_timeout_ns = options_.operation_timeout_ns;
   options.swap_safe = options_.swap_safe;
   options.acknowledge = options_.acknowledge;
+  if (backup_ != nullptr) {
+    options.backup = backup_->open_port();
+    if (options.backup == nullptr) return refuse(why, ENOMEM, "no memory for the backup's queue");
+  }
   options.refills = index == kRefillLane;
   options.refill_rate = options_.refill_rate;
 
@@ -219,6 +241,19 @@ int Engine::refill(uint32_t slab, uint32_t server, std::string& why) {
   return error;
 }
 
+int Engine::add_spare(uint32_t id, std::span<const Replica> replicas) {
+  const int error = volume_.add_spare(id, replicas);
+  const std::lock_guard lock(control_);
+  if (error == 0) wake_lanes();
+  return error;
+}
+
+void Engine::set_exhausted() {
+  volume_.set_exhausted();
+  const std::lock_guard lock(control_);
+  wake_lanes();
+}
+
 uint64_t Engine::synchronize() {
   const std::lock_guard lock(control_);
   const uint64_t epoch = volume_.epoch();
@@ -303,11 +338,13 @@ int Engine::close(uint64_t timeout_ns) {
   if (refill_lane_ != nullptr) refill_lane_->stop(deadline);
   for (uint32_t i = 0; i < lanes; i++) stuck_ |= !lanes_[i]->join(deadline + kJoinSlack);
   if (refill_lane_ != nullptr) stuck_ |= !refill_lane_->join(deadline + kJoinSlack);
+  if (backup_ != nullptr && !stuck_) stuck_ |= !backup_->stop(deadline + kJoinSlack);
   if (acceptor_ != nullptr) acceptor_->join();  // the last events go out here
   if (stuck_) return ETIMEDOUT;
   for (uint32_t i = 0; i < lanes; i++) lanes_[i]->drop_resources();
   if (refill_lane_ != nullptr) refill_lane_->drop_resources();
   volume_.unlock_files();
+  if (backup_ != nullptr) backup_->unlock_files();
   return 0;
 }
 
@@ -334,6 +371,8 @@ void Engine::woken() {
     const size_t own = events.size();
     for (uint32_t i = 0; i < lane_count(); i++) take_events(*lanes_[i], events);
     if (refill_lane_ != nullptr) take_events(*refill_lane_, events);
+    if (std::string failure; backup_ != nullptr && backup_->take_failure(failure))
+      events.push_back(Event::about(Event::Type::backup_failed, kMaxLanes, failure.c_str()));
     for (size_t i = own; i < events.size(); i++) {
       const Event::Type type = events[i].type;
       // Lanes that are awake see it by themselves; this is for the sleeping ones.

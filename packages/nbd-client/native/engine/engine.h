@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/acceptor.h"
+#include "engine/backup.h"
 #include "engine/lane.h"
 #include "engine/volume.h"
 
@@ -37,6 +38,7 @@ struct EngineOptions {
   bool swap_safe = false;
   Acknowledge acknowledge = Acknowledge::all;
   uint64_t refill_rate = 0;  // bytes per second; 0: no limit
+  BackupOptions backup;
   AcceptorOptions acceptor;
 };
 
@@ -74,6 +76,10 @@ class Engine final : private Acceptor::Host {
   int fail_server(uint32_t server, const std::string& reason);
   // How fast all lanes together may use a server, per second; 0: no limit. See Pace.
   int set_limits(uint32_t server, uint64_t bytes, uint64_t operations);
+  // See Volume::add_spare; lanes that wait for one go on.
+  int add_spare(uint32_t id, std::span<const Replica> replicas);
+  // No memory is left at the servers: what waits for a spare place fails, until there is one.
+  void set_exhausted();
   // Fills the replica of the slab at that server, which was added by Volume::add_replica, and makes it live.
   // Ends with an event slab_refilled or refill_failed. EINVAL; ENOTCONN: there is no refill lane; EBUSY: one
   // refill at a time.
@@ -97,6 +103,10 @@ class Engine final : private Acceptor::Host {
   const Lane& lane(uint32_t index) const { return *lanes_[index]; }
   // nullptr: there is none.
   const Lane* refill_lane();
+  // nullptr: there is none.
+  const Backup* backup() const { return backup_.get(); }
+  // What is to be said of the backup since it was opened, each a sentence.
+  const std::vector<std::string>& backup_warnings() const { return backup_warnings_; }
 
  private:
   struct LaneControl {  // what control knows of a lane, under control_
@@ -106,6 +116,7 @@ class Engine final : private Acceptor::Host {
   };
 
   Engine(const EngineOptions& options, Sink sink);
+  int open_backup(std::string& why);
   int make_offer(Offer& offer, std::string& why) const;
   ~Engine() = default;
   int check_region(const MrRef& region, uint64_t arena, std::string& why) const;
@@ -124,6 +135,8 @@ class Engine final : private Acceptor::Host {
   const EngineOptions options_;
   const Sink sink_;
   Volume volume_;
+  std::unique_ptr<Backup> backup_;  // outlives the lanes
+  std::vector<std::string> backup_warnings_;
   std::array<std::unique_ptr<Lane>, kMaxLanes> lanes_;
   std::atomic<uint32_t> lane_count_{0};
   std::unique_ptr<Acceptor> acceptor_;

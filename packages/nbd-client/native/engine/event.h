@@ -18,9 +18,11 @@ struct Event {
     slab_refilled,
     refill_failed,
     synchronized,
+    slabs_changed,  // of a thin volume: see Volume::calls_control
     page_repaired,
     page_lost,
     lane_yielded,
+    backup_failed,
   };
   Type type = Type::lane_idle;
   uint32_t lane = 0;

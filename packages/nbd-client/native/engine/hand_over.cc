@@ -1,8 +1,8 @@
 // A connection goes on in another process: its lane reads no further request, ends in the middle of none,
 // answers what it has, and gives the socket away. What the client sends meanwhile stays in the socket.
 #include <fcntl.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -56,8 +56,6 @@ void Lane::hand_over() {
   yielding_ = false;
   Event event = Event::about(Event::Type::lane_yielded, index_, "");
   if (connection_.is_open()) {
-    if (watched_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched_, nullptr);
-    watched_ = -1;
     event.descriptor = connection_.part();
     state_.store(State::draining, std::memory_order_release);
   }

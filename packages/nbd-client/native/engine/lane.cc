@@ -1,7 +1,6 @@
 #include "engine/lane.h"
 
 #include <pthread.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
@@ -20,14 +19,10 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
 // So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.
 constexpr uint64_t kFarewell = 250 * kMillisecond;
-constexpr int kPageRetryMs = 1;
-constexpr uint64_t kLookInterval = 2'000;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
+// Completions are worth spinning for. A request is only when the next one follows at once, as from a client
+// with many under way, which then need not wake the lane for it. Else its sender must be scheduled first, and
+// a sleeping lane leaves it the core (4 KiB READ at depth 1, two cores: p99 11 µs instead of 56).
+constexpr uint64_t kRequestSpin = 4'000;
 }  // namespace
 
 Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control)
@@ -37,14 +32,23 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       wake_control_(std::move(wake_control)),
       arena_(options_.arena),
       rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, options_.acknowledge,
-            arena_.scratch()),
+            arena_.scratch(), options_.backup),
       connection_(volume, arena_, rdma_, statistics_, *this),
       refill_(options_.refills ? make_refill() : nullptr),
-      waiter_(options_.wait_mode, options_.max_spin_ns) {}
+      catch_up_(options_.refills && options_.backup != nullptr ? make_catch_up() : nullptr),
+      waiter_(options_.wait_mode, options_.max_spin_ns),
+      request_waiter_(options_.wait_mode, std::min(options_.max_spin_ns, kRequestSpin)) {
+  if (options_.backup != nullptr) options_.backup->on_wake([this] { wake(); });
+}
 
 std::unique_ptr<Refill> Lane::make_refill() {
   OperationListener& listener = *this;  // which only a Lane knows that it is
   return std::make_unique<Refill>(volume_, arena_, rdma_, options_.refill_rate, statistics_, listener);
+}
+
+std::unique_ptr<BackupCatchUp> Lane::make_catch_up() {
+  OperationListener& listener = *this;
+  return std::make_unique<BackupCatchUp>(volume_, arena_, rdma_, options_.refill_rate, statistics_, listener);
 }
 
 Lane::~Lane() {
@@ -64,18 +68,7 @@ Lane::~Lane() {
 
 int Lane::start(std::vector<std::string>& warnings) {
   wake_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
-  epoll_.reset(epoll_create1(EPOLL_CLOEXEC));
-  if (!wake_ || !epoll_) return errno;
-  const auto watch = [this](int fd) {
-    epoll_event event{};
-    event.events = EPOLLIN;
-    event.data.fd = fd;
-    return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
-  };
-  if (const int error = watch(wake_.get()); error != 0) return error;
-  if (options_.channel) {
-    if (const int error = watch(options_.channel->fd); error != 0) return error;
-  }
+  if (!wake_) return errno;
   for (auto& server : options_.servers) {
     const int error = rdma_.connect(server.index, std::move(server.qp), std::move(server.mr));
     if (error != 0) return error;
@@ -157,7 +150,7 @@ bool Lane::join(uint64_t deadline) {
   if (!changed_.wait_for(lock, left, [this] { return ended_; })) return false;
   lock.unlock();
   thread_.join();
-  return rdma_.outstanding() == 0;
+  return rdma_.outstanding() == 0 && rdma_.outstanding_backup() == 0;
 }
 
 void Lane::drop_resources() {
@@ -198,165 +191,22 @@ void Lane::prepare_thread() {
   }
 }
 
-// ---- hot path begins ----
-// Rules: no allocation, no log, no lock, no system call that is not the work itself (recv, sendmsg, the
-// device's own, and epoll_wait when there is nothing to do). Everything used here was made before.
-
-void Lane::loop() {
-  for (;;) {
-    // The epoch before the commands: what was commanded before it was raised is done when it is acknowledged.
-    const uint64_t epoch = volume_.epoch();
-    if (!commands_.empty()) take_commands();
-    if (rdma_.enter(epoch) && epoch != acknowledged_epoch_.load(std::memory_order_relaxed))
-      acknowledge(epoch);
-    now_ = clock_.now();
-    rdma_.adopt_failures(now_);
-    bool moved = rdma_.poll() > 0;
-    if (connection_.is_open()) {
-      const bool look = look_ || connection_.input_full();
-      if (look) looked_at_ = now_;
-      moved |= connection_.step(now_, look);
-      look_ = connection_.more_input();
-      rdma_.flush(now_);
-      moved |= connection_.send(now_);
-    }
-    if (refill_ != nullptr) moved |= step_refill();
-    rdma_.check_deadlines(now_);
-    if (!connection_.is_open() && connection_.socket() >= 0) end_connection();
-    if (yielding_ && (!connection_.is_open() || connection_.may_part())) hand_over();
-    if (state_.load(std::memory_order_relaxed) == State::draining && connection_.idle() &&
-        rdma_.outstanding() == 0)
-      become_idle();
-    if (stop_at_.load(std::memory_order_relaxed) != 0) {
-      if (may_exit(now_)) break;
-      moved |= announce_stop();
-    }
-
-    if (moved) {
-      if (waiter_.moved(now_) && !waiter_.slept()) statistics_.spins.add();
-      continue;
-    }
-    // Completions are worth spinning for. A request is not: its sender must be scheduled first, and a
-    // sleeping lane leaves it the core (4 KiB READ at depth 1, two cores: p99 11 µs instead of 56).
-    const bool spins =
-        rdma_.outstanding() > 0 || (options_.wait_mode == WaitMode::poll && connection_.is_open());
-    if (spins && waiter_.spin(now_)) {
-      // Requests may come meanwhile; each look is a system call.
-      look_ = now_ - looked_at_ >= kLookInterval;
-      relax();
-      continue;
-    }
-    sleep(now_);
-  }
-  if (connection_.socket() >= 0) end_connection();
-}
-
-void Lane::sleep(uint64_t now) {
-  waiter_.sleeping();
-  statistics_.spin_limit.set(waiter_.limit());
-  if (rdma_.outstanding() > 0) {
-    // Armed first, then looked at once more: a completion between the two would raise no event.
-    if (!options_.channel || ibv_req_notify_cq(rdma_.cq(), 0) != 0) return;
-    if (rdma_.poll() > 0) {
-      if (connection_.is_open()) connection_.send(now);
-      return;
-    }
-  }
-  watch_socket();
-  statistics_.sleeps.add();
-  epoll_event events[4];
-  const int count = epoll_wait(epoll_.get(), events, 4, timeout_ms(now));
-  for (int i = 0; i < count; i++) {
-    const int fd = events[i].data.fd;
-    if (fd == wake_.get()) {
-      uint64_t value;
-      [[maybe_unused]] const ssize_t ignored = read(fd, &value, sizeof value);
-    } else if (options_.channel && fd == options_.channel->fd) {
-      drain_channel();
-    } else {
-      look_ = true;
-      if ((events[i].events & (EPOLLERR | EPOLLHUP)) != 0 && !connection_.wants_input())
-        // Both directions are gone, and with them whoever would take the answers.
-        connection_.drop("connection reset");
-    }
-  }
-}
-
-int Lane::timeout_ms(uint64_t now) const {
-  if (connection_.waits_for_page() || (refill_ != nullptr && refill_->waits_for_page())) return kPageRetryMs;
-  uint64_t next = UINT64_MAX;
-  const auto consider = [&next](uint64_t deadline) {
-    if (deadline != 0) next = std::min(next, deadline);
-  };
-  consider(rdma_.next_deadline());
-  consider(connection_.linger_deadline());
-  consider(connection_.stall_deadline());
-  consider(connection_.next_turn());
-  if (connection_.is_open()) consider(farewell_);
-  if (refill_ != nullptr) consider(refill_->next_step());
-  consider(stop_at_.load(std::memory_order_relaxed));
-  if (next == UINT64_MAX) return -1;
-  return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / kMillisecond + 1, 60'000));
-}
-
-// Level-triggered, changed only when the wish changes: EPOLLOUT while a reply is stuck, no EPOLLIN
-// while there is no room.
-void Lane::watch_socket() {
-  if (!connection_.is_open()) return;
-  const int socket = connection_.socket();
-  const uint32_t wanted =
-      (connection_.wants_input() ? EPOLLIN : 0u) | (connection_.wants_output() ? EPOLLOUT : 0u);
-  if (watched_ == socket && watched_events_ == wanted) return;
-  epoll_event event{};
-  event.events = wanted;
-  event.data.fd = socket;
-  epoll_ctl(epoll_.get(), watched_ == socket ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, socket, &event);
-  watched_ = socket;
-  watched_events_ = wanted;
-}
-
-void Lane::drain_channel() {
-  const DataPathVerbs* verbs = options_.cq.handle()->verbs;
-  ibv_cq* cq;
-  void* context;
-  unsigned int events = 0;
-  while (verbs->get_cq_event(options_.channel.get(), &cq, &context) == 0) events++;
-  if (events > 0) verbs->ack_cq_events(options_.cq.get(), events);
-}
-
-void Lane::operation_acknowledged(Operation& operation) {
-  if (refill_ == nullptr) connection_.operation_acknowledged(operation, now_);
-}
-
-void Lane::operation_decided(Operation& operation, bool succeeded) {
-  if (refill_ != nullptr) {
-    refill_->operation_decided(operation, succeeded);
-  } else {
-    connection_.operation_decided(operation, succeeded, now_);
-  }
-}
-
-void Lane::operation_over(Operation& operation) {
-  if (refill_ != nullptr) {
-    refill_->operation_over(operation);
-  } else {
-    connection_.operation_over(operation);
-  }
-}
-
-bool Lane::may_move(const Operation& operation) {
-  return refill_ == nullptr && connection_.may_move(operation);
-}
-
-// ---- hot path ends ----
-
 void Lane::acknowledge(uint64_t epoch) {
   acknowledged_epoch_.store(epoch, std::memory_order_release);
   wake_control_();
 }
 
+void Lane::call_control() {
+  if (events_.push(Event::about(Event::Type::slabs_changed, index_, ""))) {
+    wake_control_();
+  } else {
+    volume_.call_control();  // later
+  }
+}
+
 bool Lane::step_refill() {
-  const bool moved = refill_->step(now_);
+  bool moved = refill_->step(now_);
+  if (catch_up_ != nullptr) moved |= catch_up_->step(now_);
   rdma_.flush(now_);
   Refill::Outcome outcome;
   if (!refill_->ended(outcome)) return moved;
@@ -407,11 +257,8 @@ void Lane::take_commands() {
   }
 }
 
-// serving -> draining. Out of the epoll set before it is closed: between a fork and its exec a child
-// holds the socket open too, and the set would go on telling of it (epoll(7), question 6).
+// serving -> draining.
 void Lane::end_connection() {
-  if (watched_ >= 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, watched_, nullptr);
-  watched_ = -1;
   connection_.close_socket();
   emit(Event::Type::connection_closed, connection_.reason());
   state_.store(State::draining, std::memory_order_release);
@@ -430,6 +277,7 @@ bool Lane::announce_stop() {
   farewell_ = now_ + kFarewell;
   connection_.refuse_new();
   if (refill_ != nullptr) refill_->cancel("the engine was closed");
+  if (catch_up_ != nullptr) catch_up_->cancel();
   return true;
 }
 
@@ -440,8 +288,10 @@ bool Lane::may_exit(uint64_t now) {
   if (connection_.is_open() && ((connection_.quiet() && told) || now >= deadline))
     connection_.drop("engine closed");
   if (connection_.is_open()) return false;
-  const bool refilling = refill_ != nullptr && refill_->busy();
-  if (rdma_.outstanding() == 0 && connection_.idle() && !refilling) return true;
+  const bool refilling =
+      (refill_ != nullptr && refill_->busy()) || (catch_up_ != nullptr && catch_up_->busy());
+  const bool outstanding = rdma_.outstanding() > 0 || rdma_.outstanding_backup() > 0;
+  if (!outstanding && connection_.idle() && !refilling) return true;
   if (now < deadline) return false;
   if (!abandoned_) {
     abandoned_ = true;

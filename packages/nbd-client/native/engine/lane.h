@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/arena.h"
+#include "engine/backup_catch_up.h"
 #include "engine/clock.h"
 #include "engine/connection.h"
 #include "engine/event.h"
@@ -45,6 +46,7 @@ struct LaneOptions {
   uint64_t operation_timeout_ns = 4'000'000'000;
   bool swap_safe = false;
   Acknowledge acknowledge = Acknowledge::all;
+  BackupPort* backup = nullptr;  // nullptr: there is no backup
   bool refills = false;
   uint64_t refill_rate = 0;  // bytes per second; 0: no limit
 };
@@ -84,6 +86,8 @@ class Lane final : private OperationListener {
   const ServerStatistics& statistics(uint32_t server) const { return rdma_.statistics(server); }
   // nullptr but for the refill lane.
   const Refill* refill() const { return refill_.get(); }
+  // nullptr but for the refill lane of a volume with a backup.
+  const BackupCatchUp* catch_up() const { return catch_up_.get(); }
   // Nothing that started before the volume's epoch was this one is left, and the commands of then are done.
   uint64_t acknowledged_epoch() const { return acknowledged_epoch_.load(std::memory_order_acquire); }
   SpscRing<Event, 256>& events() { return events_; }
@@ -100,17 +104,28 @@ class Lane final : private OperationListener {
     Terms terms;
   };
 
+  // With so many operations under way the next requests are taken together with the next completions, or when
+  // they have waited for so long (ns). Else a client that asks again for each answer wakes the lane, and the
+  // lane the server, once for each page: 4 KiB READs over iWARP, depth 32, cost 5.2 µs of processor at both
+  // ends then, and 2.8 so.
+  static constexpr uint32_t kBusy = 4;
+  static constexpr uint64_t kHoldOff = 50'000;
+
   std::unique_ptr<Refill> make_refill();
+  std::unique_ptr<BackupCatchUp> make_catch_up();
   void run();
   void prepare_thread();
   void loop();
   void take_commands();
   void acknowledge(uint64_t epoch);
+  void call_control();
   bool step_refill();
+  bool holds_off() const { return rdma_.outstanding() >= kBusy && !connection_.wants_output(); }
   void sleep(uint64_t now);
-  int timeout_ms(uint64_t now) const;
-  void watch_socket();
-  void drain_channel();
+  bool wait(bool requests, uint64_t timeout);
+  void take_wake();
+  uint64_t timeout(uint64_t now) const;
+  void take_event();
   void end_connection();
   void become_idle();
   void hand_over();
@@ -134,17 +149,17 @@ class Lane final : private OperationListener {
   RdmaQueue rdma_;
   Connection connection_;
   const std::unique_ptr<Refill> refill_;
-  Waiter waiter_;
+  const std::unique_ptr<BackupCatchUp> catch_up_;
+  Waiter waiter_;          // for completions
+  Waiter request_waiter_;  // while nothing is under way
 
   Descriptor wake_;
-  Descriptor epoll_;
-  int watched_ = -1;             // the socket in the epoll set
-  uint32_t watched_events_ = 0;  // and what for
   LaneClock clock_;
   uint64_t now_ = 0;
   bool yielding_ = false;
   bool look_ = false;  // at the socket: there may be something
   uint64_t looked_at_ = 0;
+  bool held_off_ = false;  // requests may be waiting for the next completion
   bool announced_stop_ = false;
   uint64_t farewell_ = 0;  // until then a remote client is told that this is the end
   bool abandoned_ = false;

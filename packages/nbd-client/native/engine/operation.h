@@ -14,11 +14,14 @@ namespace rdmakit::nbd {
 
 inline constexpr uint16_t kNone = 0xffff;
 
+// In the place of a server's index: the local backup.
+inline constexpr uint32_t kBackupServer = UINT32_MAX;
+
 // What was found out about a page that did not match its checksum.
 struct WrongPage {
   uint64_t page;
   uint32_t server;  // had other bytes
-  bool repaired;    // else no replica has the right ones
+  bool repaired;    // else nobody has the right ones
 };
 
 struct Operation {
@@ -27,7 +30,8 @@ struct Operation {
     write,       // payload -> slab
     zero_edge,   // zeros -> part of a page of the slab (WRITE_ZEROES)
     zero_fill,   // zeros -> a whole claimed page, before a part of it is written; belongs to no request
-    inspect,     // page of the slab -> the memory of a READ that found it wrong (see PageRepair)
+    inspect,     // page of the slab, or of the backup -> the memory of a READ that found it wrong (see
+                 // PageRepair)
     mend,        // its right bytes -> a replica that has others
     zero_pages,  // whole pages become unset ; no work request, but it may wait for claims
     fence,       // confirms the writes before it (see RdmaQueue)
@@ -47,7 +51,8 @@ struct Operation {
 
   // A WRITE holds a claim over the pages that offset and length touch.
   PageState claimed_from = PageState::unset;
-  uint32_t generation = 0;  // of the slab's place
+  uint32_t generation = 0;      // of the slab's place
+  uint64_t place_deadline = 0;  // of a WRITE that waits for its slab to get a place; 0: it does not
 
   // Of a part.
   uint16_t primary = kNone;  // the operation that it is a part of; of a primary: itself

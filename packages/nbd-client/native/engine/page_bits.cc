@@ -6,6 +6,8 @@
 #include <bit>
 #include <cerrno>
 
+#include "engine/lazy_array.h"
+
 namespace rdmakit::nbd {
 
 PageBits::~PageBits() {
@@ -14,10 +16,8 @@ PageBits::~PageBits() {
 
 int PageBits::open(uint64_t pages, bool prefault) {
   mapped_ = (pages + 63) / 64 * sizeof(uint64_t);
-  void* mapping = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | (prefault ? MAP_POPULATE : 0), -1, 0);
-  if (mapping == MAP_FAILED) return errno;
-  mapping_ = mapping;
+  mapping_ = map_lazily(mapped_, prefault);
+  if (mapping_ == nullptr) return errno;
   words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
   return 0;
 }

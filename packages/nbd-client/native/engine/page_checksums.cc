@@ -4,6 +4,7 @@
 
 #include <cerrno>
 
+#include "engine/lazy_array.h"
 #include "iwarp/crc32c.h"
 
 namespace rdmakit::nbd {
@@ -28,12 +29,8 @@ int PageChecksums::open(uint64_t pages, const std::string& file, bool sparse, bo
   const size_t bytes = (pages * sizeof(uint32_t) + kPage - 1) / kPage * kPage;
   uint8_t* entries = nullptr;
   if (file.empty()) {
-    mapping_ =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (mapping_ == MAP_FAILED) {
-      mapping_ = nullptr;
-      return errno;
-    }
+    mapping_ = map_lazily(bytes, prefault);
+    if (mapping_ == nullptr) return errno;
     mapped_ = bytes;
     entries = static_cast<uint8_t*>(mapping_);
   } else {

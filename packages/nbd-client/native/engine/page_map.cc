@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/lazy_array.h"
+
 namespace rdmakit::nbd {
 
 namespace {
@@ -50,12 +52,8 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
   const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
   if (file.empty()) {
-    mapping_ = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | (prefault ? MAP_POPULATE : 0), -1, 0);
-    if (mapping_ == MAP_FAILED) {
-      mapping_ = nullptr;
-      return errno;
-    }
+    mapping_ = map_lazily(bytes, prefault);
+    if (mapping_ == nullptr) return errno;
     mapped_ = bytes;
     words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
     return 0;
@@ -178,14 +176,28 @@ uint64_t PageMap::lose(uint64_t first, uint64_t count) {
   return claimed;
 }
 
-uint64_t PageMap::count(PageState state) const {
+uint64_t PageMap::count(uint64_t first, uint64_t count, PageState state) const {
   uint64_t total = 0;
-  for (uint64_t first = 0; first < pages_; first += kPerWord) {
+  while (count > 0) {
+    const uint64_t position = first % kPerWord;
+    const uint64_t here = std::min(count, kPerWord - position);
     const uint64_t word = words_[first / kPerWord].load(std::memory_order_relaxed);
-    const uint64_t valid = mask_of(0, std::min(kPerWord, pages_ - first));
-    total += static_cast<uint64_t>(std::popcount(equal(word, state, kLow) & valid));
+    total += static_cast<uint64_t>(std::popcount(equal(word, state, kLow) & mask_of(position, here)));
+    first += here;
+    count -= here;
   }
   return total;
+}
+
+bool PageMap::all_unset(uint64_t first, uint64_t count) const {
+  while (count > 0) {
+    const uint64_t position = first % kPerWord;
+    const uint64_t here = std::min(count, kPerWord - position);
+    if ((words_[first / kPerWord].load() & mask_of(position, here)) != 0) return false;
+    first += here;
+    count -= here;
+  }
+  return true;
 }
 
 }  // namespace rdmakit::nbd

@@ -64,6 +64,13 @@ class PageMap {
   uint64_t run(uint64_t first, uint64_t limit, PageState state) const;
   // How many from `first` on, at most `limit`, are in any other.
   uint64_t run_of_others(uint64_t first, uint64_t limit, PageState state) const;
+  // Of the 32 pages from word * 32 on: the low bit of each two that is in `state`. Pages beyond the end of
+  // the volume are unset.
+  uint64_t in_state(uint64_t word, PageState state) const {
+    const uint64_t different =
+        words_[word].load(std::memory_order_acquire) ^ (static_cast<uint64_t>(state) * kLow);
+    return ~(different | different >> 1) & kLow;
+  }
   // Claims pages from `first` on that are in state `from` (not claimed), at most `limit`: how many.
   uint64_t claim(uint64_t first, uint64_t limit, PageState from);
   // The claimant's only: claimed -> to.
@@ -72,7 +79,10 @@ class PageMap {
   uint64_t clear_until_claimed(uint64_t first, uint64_t limit);
   // written -> lost. How many of the pages are claimed (and so may become written any time).
   uint64_t lose(uint64_t first, uint64_t count);
-  uint64_t count(PageState state) const;
+  uint64_t count(uint64_t first, uint64_t count, PageState state) const;
+  uint64_t count(PageState state) const { return count(0, pages_, state); }
+  // Also those that a lane claims just before it looks at what the caller has changed (see Volume::vacate).
+  bool all_unset(uint64_t first, uint64_t count) const;
   void unlock() { file_.unlock(); }
 
  private:

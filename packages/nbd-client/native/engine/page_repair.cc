@@ -34,7 +34,7 @@ Operation* PageRepair::ended() {
   return read;
 }
 
-// False: it waits for a page.
+// False: it waits for a page, or for the backup to have it.
 bool PageRepair::advance(uint64_t now) {
   if (cancelled_) {
     release(PageState::written);
@@ -54,8 +54,7 @@ bool PageRepair::advance(uint64_t now) {
     case Stage::claim:
       return claim();
     case Stage::inspect:
-      inspect(now);
-      return true;
+      return inspect(now);
     case Stage::mend:
       mend(now);
       return true;
@@ -86,12 +85,13 @@ bool PageRepair::claim() {
   }
   generation_ = volume_.generation(page_ * kPage);
   inspected_count_ = wrong_count_ = mended_ = 0;
+  from_backup_ = backup_wrong_ = false;
   stage_ = Stage::inspect;
   return true;
 }
 
 // The place is looked at each time: what it was before may be given back by now.
-void PageRepair::inspect(uint64_t now) {
+bool PageRepair::inspect(uint64_t now) {
   const SlabPlace place = volume_.place(page_ * kPage);
   const auto seen = [this](uint16_t server) {
     return std::find(inspected_.begin(), inspected_.begin() + inspected_count_, server) !=
@@ -103,9 +103,28 @@ void PageRepair::inspect(uint64_t now) {
     inspected_[inspected_count_++] = replica.server;
     aim(Operation::Kind::inspect);
     rdma_.chain_read(*operation_, replica, now);
-    return;
+    return true;
+  }
+  return inspect_backup();
+}
+
+// Under the claim the file gets nothing new of the page: what is queued of it now comes, and that is all.
+bool PageRepair::inspect_backup() {
+  if (!from_backup_ && rdma_.backed_up()) {
+    const BackupState state = rdma_.backup()->map().get(page_);
+    if (state == BackupState::queued) {
+      waits_for_page_ = true;
+      return false;
+    }
+    if (state == BackupState::held) {
+      from_backup_ = true;
+      aim(Operation::Kind::inspect);
+      rdma_.read_backup(*operation_);
+      return true;
+    }
   }
   give_page_up();
+  return true;
 }
 
 void PageRepair::mend(uint64_t now) {
@@ -133,10 +152,10 @@ void PageRepair::aim(Operation::Kind kind) {
 
 void PageRepair::give_page_up() {
   failed_ = true;
-  // Without a replica that could be looked at nothing is known to be wrong.
-  if (wrong_count_ == 0) return next_page(PageState::written);
+  // Without a copy that could be looked at nothing is known to be wrong.
+  if (wrong_count_ == 0 && !backup_wrong_) return next_page(PageState::written);
   lost_ |= 1u << (page_ - offset_ / kPage);
-  listener_.page_wrong({page_, wrong_[0], false});
+  listener_.page_wrong({page_, wrong_count_ == 0 ? kBackupServer : wrong_[0], false});
   next_page(PageState::lost);
 }
 
@@ -183,8 +202,12 @@ void PageRepair::operation_over(Operation& operation) {
     if (volume_.checksums().right(page_, memory_of(page_))) {
       stage_ = Stage::mend;
     } else {
-      wrong_[wrong_count_++] = inspected_[inspected_count_ - 1];
       statistics_.pages_wrong.add();
+      if (from_backup_) {
+        backup_wrong_ = true;
+      } else {
+        wrong_[wrong_count_++] = inspected_[inspected_count_ - 1];
+      }
     }
   }
 }

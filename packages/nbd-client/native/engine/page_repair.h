@@ -1,9 +1,9 @@
 // READs whose bytes do not match their checksum. Under the claim of each such page, so that no WRITE is in
 // between:
 //
-//   inspect: READ it from one live replica after the other, until one is right
-//   mend:    WRITE the right bytes to those that were wrong
-//   none is right: the page is lost, EIO from now on, and reported once
+//   inspect: READ it from one live replica after the other, and then from the local backup, until one is
+//   right mend:    WRITE the right bytes to those that were wrong none is right: the page is lost, EIO from
+//   now on, and reported once
 //
 // Most often nothing was wrong at all: a WRITE overtook the READ, and the first replica is right.
 // One READ at a time; the memory is the READ's own.
@@ -52,7 +52,8 @@ class PageRepair {
 
   bool advance(uint64_t now);
   bool claim();
-  void inspect(uint64_t now);
+  bool inspect(uint64_t now);
+  bool inspect_backup();
   void mend(uint64_t now);
   void aim(Operation::Kind kind);
   void give_page_up();
@@ -89,6 +90,8 @@ class PageRepair {
   uint32_t inspected_count_ = 0;
   uint32_t wrong_count_ = 0;
   uint32_t mended_ = 0;
+  bool from_backup_ = false;   // what is inspected is the backup's copy, the last there is,
+  bool backup_wrong_ = false;  // and it is wrong too
 };
 
 }  // namespace rdmakit::nbd

@@ -13,7 +13,7 @@ constexpr int kPollBatch = 32;
 }  // namespace
 
 RdmaQueue::RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListener& listener, CqRef cq,
-                     uint64_t timeout_ns, Acknowledge acknowledge, uint8_t* scratch)
+                     uint64_t timeout_ns, Acknowledge acknowledge, uint8_t* scratch, BackupPort* backup)
     : volume_(volume),
       statistics_(statistics),
       listener_(listener),
@@ -21,11 +21,13 @@ RdmaQueue::RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListen
       timeout_(timeout_ns),
       acknowledge_(acknowledge),
       scratch_(scratch),
+      backup_(backup),
       links_(kMaxServers),
       operations_(kFirstFence + kFences),
       server_statistics_(kMaxServers) {
   known_.reserve(kMaxServers);
   dirty_.reserve(kMaxServers);
+  stranded_.reserve(kOperations);
   for (size_t i = 0; i < operations_.size(); i++) {
     Operation& operation = operations_[i];
     operation.index = static_cast<uint16_t>(i);
@@ -112,6 +114,7 @@ Operation& RdmaQueue::take(Operation::Kind kind) {
   operation.stage = Operation::Stage::waiting;
   operation.request = operation.chunk = kNone;
   operation.flushing = false;
+  operation.place_deadline = 0;
   return operation;
 }
 
@@ -123,6 +126,7 @@ void RdmaQueue::give_back(Operation& operation) {
 void RdmaQueue::begin(Operation& operation) {
   operation.parts = operation.awaited = 0;
   operation.kept = operation.acknowledged = false;
+  if (backup_ != nullptr) backup_->begin(operation);
 }
 
 void RdmaQueue::chain_read(Operation& operation, const Replica& replica, uint64_t now) {
@@ -139,6 +143,8 @@ void RdmaQueue::chain_write(Operation& operation, const Replica& replica, uint64
 void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64_t now) {
   begin(operation);
   operation.generation = place.generation;
+  operation.primary = operation.index;
+  bool live = false;
   for (uint32_t i = 0; i < place.count; i++) {
     const Replica& replica = place.replicas[i];
     if (!usable(replica.server)) {
@@ -157,7 +163,10 @@ void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64
       part->memory = operation.memory;
     }
     chain_part(*part, operation, replica, now);
+    live |= replica.live;
   }
+  if (backup_ != nullptr) back_up(operation, live);
+  if (operation.parts == 0) stranded_.push_back(operation.index);
 }
 
 void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica& replica, uint64_t now) {
@@ -232,6 +241,8 @@ void RdmaQueue::add_fence(Link& link, uint64_t now) {
 
 void RdmaQueue::flush(uint64_t now) {
   now_ = now;
+  if (backup_ != nullptr) backup_->flush();
+  if (!stranded_.empty()) end_stranded();
   if (dirty_.empty()) return;
   // By index: an answer given here (fail_chain) never chains anything, but be safe against growth.
   for (size_t i = 0; i < dirty_.size(); i++) {
@@ -345,6 +356,7 @@ void RdmaQueue::decide(Operation& part, bool succeeded) {
   operation.awaited--;
   operation.kept |= succeeded && part.live;
   if (operation.awaited == 0) {
+    if (!operation.kept && keep(operation)) return;
     listener_.operation_decided(operation, operation.kept);
   } else if (acknowledge_ == Acknowledge::one && operation.kept && !operation.acknowledged) {
     operation.acknowledged = true;

@@ -30,6 +30,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/backup_port.h"
 #include "engine/index_stack.h"
 #include "engine/operation.h"
 #include "engine/statistics.h"
@@ -59,13 +60,14 @@ class OperationListener {
   ~OperationListener() = default;
 };
 
-// When a WRITE to several replicas may be answered.
-enum class Acknowledge : uint8_t { all, one };
+// When a WRITE to several replicas may be answered: when all have it, or one, or all and the backup.
+enum class Acknowledge : uint8_t { all, one, backup };
 
-class RdmaQueue {
+class RdmaQueue final : private BackupListener {
  public:
+  // `backup`: nullptr without one.
   RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListener& listener, CqRef cq,
-            uint64_t timeout_ns, Acknowledge acknowledge, uint8_t* scratch);
+            uint64_t timeout_ns, Acknowledge acknowledge, uint8_t* scratch, BackupPort* backup);
 
   // ---- control, on the lane's thread ----
   // Moves the references in. EEXIST, EHOSTDOWN.
@@ -91,12 +93,13 @@ class RdmaQueue {
     return nullptr;
   }
   size_t available() const { return free_.size(); }
+  uint64_t timeout() const { return timeout_; }
   Operation& take(Operation::Kind kind);
   void give_back(Operation& operation);
   // Put the operation into the chain of one server, or of all. kind, memory, length, offset are set.
   void chain_read(Operation& operation, const Replica& replica, uint64_t now);
   void chain_write(Operation& operation, const Replica& replica, uint64_t now);
-  // Needs a readable replica.
+  // Needs a readable replica, or admission to the backup.
   void chain_write(Operation& operation, const SlabPlace& place, uint64_t now);
   void flush(uint64_t now);
   // Completions handled.
@@ -111,6 +114,22 @@ class RdmaQueue {
     epoch_ = epoch % 2;
     return in_flight_[1 - epoch_] == 0;
   }
+  // ---- hot path: the local backup (rdma_queue_backup.cc) ----
+  BackupPort* backup() const { return backup_; }
+  bool backed_up() const { return backup_ != nullptr && backup_->working(); }
+  // Whether a WRITE needs the backup: there is no readable replica, or it is answered by the backup too.
+  bool needs_backup(const SlabPlace& place) const {
+    return backed_up() && (acknowledge_ == Acknowledge::backup || readable(place) == nullptr);
+  }
+  // For the pages of a WRITE, before it claims them.
+  bool has_room(const SlabPlace& place, uint64_t pages) {
+    return !needs_backup(place) || backup_->room(pages);
+  }
+  // For a WRITE that has claimed its pages. `refused`: neither a replica nor the backup can take it.
+  BackupPort::Admission admit(const SlabPlace& place, uint64_t offset, uint64_t bytes) const;
+  void read_backup(Operation& operation);
+  int poll_backup() { return backup_ == nullptr ? 0 : backup_->poll(*this, operations_.data()); }
+  uint32_t outstanding_backup() const { return backup_ == nullptr ? 0 : backup_->outstanding(); }
   const ServerStatistics& statistics(uint32_t server) const { return server_statistics_[server]; }
   ibv_cq* cq() const { return cq_.get(); }
 
@@ -129,6 +148,11 @@ class RdmaQueue {
   };
 
   void begin(Operation& operation);
+  void back_up(Operation& operation, bool live);
+  bool keep(Operation& operation);
+  void end_stranded();
+  void backup_over(uint16_t index, bool succeeded) override;
+  void backup_doomed(uint16_t index) override;
   void chain_part(Operation& part, Operation& operation, const Replica& replica, uint64_t now);
   void append(Link& link, Operation& operation, uint64_t now);
   void add_fence(Link& link, uint64_t now);
@@ -148,6 +172,7 @@ class RdmaQueue {
   const uint64_t timeout_;
   const Acknowledge acknowledge_;
   uint8_t* const scratch_;
+  BackupPort* const backup_;
   std::vector<Link> links_;
   std::vector<uint16_t> known_;  // servers connected, for the slow paths; reserved up front
   uint32_t failures_seen_ = 0;
@@ -155,7 +180,8 @@ class RdmaQueue {
   IndexStack<kOperations> free_;
   IndexStack<kCopies> free_copies_;
   IndexStack<kFences> free_fences_;
-  std::vector<uint16_t> dirty_;  // servers with a chain; reserved up front
+  std::vector<uint16_t> dirty_;     // servers with a chain; reserved up front
+  std::vector<uint16_t> stranded_;  // WRITEs whose servers failed while they were chained; reserved up front
   uint16_t oldest_ = kNone;
   uint16_t newest_ = kNone;
   uint32_t outstanding_ = 0;

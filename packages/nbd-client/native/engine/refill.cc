@@ -79,15 +79,20 @@ bool Refill::start_chunk(uint64_t now) {
     allowed_at_ = std::max(allowed_at_, turn);
     return false;
   }
-  const uint64_t claimed = pages.claim(cursor_, std::min(kChunkPages, end_ - cursor_), state);
+  uint64_t claimed = pages.claim(cursor_, std::min(kChunkPages, end_ - cursor_), state);
   if (claimed == 0) return true;
   const SlabPlace place = volume_.place(cursor_ * kPage);
   const Replica* target = place.find(server_);
   const Replica* source = rdma_.readable(place);
-  if (target == nullptr || target->live || source == nullptr || !rdma_.usable(server_)) {
+  const bool sourced = source != nullptr || rdma_.backed_up();
+  if (target == nullptr || target->live || !sourced || !rdma_.usable(server_)) {
     volume_.settle(cursor_, claimed, place.generation, state);
-    failure_ = source == nullptr ? "no live replica is left to fill it from" : "the replica is gone";
+    failure_ = sourced ? "the replica is gone" : "no live replica is left to fill it from";
     return true;
+  }
+  if (source == nullptr) {
+    claimed = held_by_backup(claimed, place.generation);
+    if (claimed == 0) return !waits_for_page_;
   }
   const uint16_t chunk = free_chunks_.pop();
   Operation& operation = rdma_.take(Operation::Kind::read);
@@ -97,10 +102,31 @@ bool Refill::start_chunk(uint64_t now) {
   operation.length = static_cast<uint32_t>(claimed * kPage);
   operation.memory = arena_.output_chunk(chunk);
   operation.generation = place.generation;
-  rdma_.chain_read(operation, *source, now);
+  if (source != nullptr) {
+    rdma_.chain_read(operation, *source, now);
+  } else {
+    rdma_.read_backup(operation);
+  }
   cursor_ += claimed;
   if (rate_ != 0) allowed_at_ = std::max(allowed_at_, now) + operation.length * kSecond / rate_;
   return true;
+}
+
+// Of the claimed pages from the cursor on, how many the backup has; the claims of the others end. What is on
+// its way there is waited for, what is not is lost.
+uint64_t Refill::held_by_backup(uint64_t claimed, uint32_t generation) {
+  const BackupMap& map = rdma_.backup()->map();
+  const uint64_t held = map.run(cursor_, claimed, BackupState::held);
+  if (held == 0 && map.get(cursor_) == BackupState::stale) {
+    volume_.settle(cursor_, 1, generation, PageState::lost);
+    statistics_.lost.add();
+    cursor_++;
+    claimed--;
+  } else if (held == 0) {
+    waits_for_page_ = true;
+  }
+  if (held < claimed) volume_.settle(cursor_ + held, claimed - held, generation, PageState::written);
+  return held;
 }
 
 // A READ is over: its pages go to the replica that is filled.

@@ -1,6 +1,7 @@
 // Fills one replica of a slab from a live one while the lanes go on, no faster than it may.
 //
-//   claim up to 16 written pages -> READ from a live replica -> WRITE to the filling one -> end the claim
+//   claim up to 16 written pages -> READ from a live replica (or the backup, when none is left) -> WRITE to
+//   the filling one -> end the claim
 //
 // Pages never written are skipped; a claimed page is waited for. Why the result is right: see Volume::place
 // and docs/page-service.md.
@@ -22,6 +23,7 @@ namespace rdmakit::nbd {
 struct RefillStatistics {
   Counter slabs;   // filled
   Counter bytes;   // copied
+  Counter lost;    // pages that neither a live replica nor the backup had
   Counter active;  // 1 while a slab is being filled; the next three are about it
   Counter slab;
   Counter pages_done;  // looked at
@@ -30,6 +32,9 @@ struct RefillStatistics {
 
 class Refill {
  public:
+  // A chunk under way holds 16 pages back from their writers, so few of them are.
+  static constexpr size_t kChunks = 4;
+
   struct Outcome {
     uint32_t slab;
     uint32_t server;
@@ -52,7 +57,7 @@ class Refill {
   // True once after the end of a refill.
   bool ended(Outcome& outcome);
 
-  bool waits_for_page() const { return waits_for_page_; }
+  bool waits_for_page() const { return waits_for_page_ || repair_.waits_for_page(); }
   // When the rate lets it go on; 0: it is not the rate that holds it up.
   uint64_t next_step() const { return waits_for_rate_ ? allowed_at_ : 0; }
   const RefillStatistics& statistics() const { return statistics_; }
@@ -62,11 +67,9 @@ class Refill {
   void operation_over(Operation& operation);
 
  private:
-  // A chunk under way holds 16 pages back from their writers, so few of them are.
-  static constexpr size_t kChunks = 4;
-
   bool start_chunk(uint64_t now);
   bool repair_chunks(uint64_t now);
+  uint64_t held_by_backup(uint64_t claimed, uint32_t generation);
   void turn(Operation& operation, uint64_t now);
   void end_claim(Operation& operation);
   void finish();

@@ -26,7 +26,7 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(FileHeader) <
 
 int SlabMap::open(uint32_t slabs, const std::string& file) {
   if (file.empty()) {
-    own_records_ = std::make_unique<SlabRecord[]>(slabs);
+    if (const int error = own_records_.open(slabs, false); error != 0) return error;
     own_failed_ = std::make_unique<std::atomic<uint64_t>[]>(kFailedWords);
     records_ = own_records_.get();
     failed_ = own_failed_.get();
@@ -48,6 +48,16 @@ int SlabMap::open(uint32_t slabs, const std::string& file) {
   if (header->magic != kFileMagic || header->slabs != slabs || header->record_bytes != sizeof(SlabRecord))
     return EINVAL;
   return check(slabs);
+}
+
+uint32_t SlabMap::settle_phases(uint32_t slabs) {
+  if (file_.memory() == nullptr) return 0;  // all are as they were made
+  uint32_t mapped = 0;
+  for (uint32_t slab = 0; slab < slabs; slab++) {
+    records_[slab].settle_phase();
+    mapped += records_[slab].phase() == SlabPhase::mapped ? 1 : 0;
+  }
+  return mapped;
 }
 
 // Lanes index by what they read here.

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "engine/lazy_array.h"
 #include "engine/limits.h"
 #include "engine/mapped_file.h"
 #include "engine/slab_record.h"
@@ -32,13 +33,16 @@ class SlabMap {
     return (failed_[server / 64].load(std::memory_order_acquire) >> server % 64 & 1) != 0;
   }
 
+  // Ends what an earlier process was changing when it died: how many slabs have a place, or have lost it.
+  uint32_t settle_phases(uint32_t slabs);
+
   void unlock() { file_.unlock(); }
 
  private:
   int check(uint32_t slabs) const;
 
   MappedFile file_;
-  std::unique_ptr<SlabRecord[]> own_records_;
+  LazyArray<SlabRecord> own_records_;
   std::unique_ptr<std::atomic<uint64_t>[]> own_failed_;
   SlabRecord* records_ = nullptr;
   std::atomic<uint64_t>* failed_ = nullptr;  // a bit for each server index

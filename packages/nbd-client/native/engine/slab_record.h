@@ -32,13 +32,29 @@ struct SlabPlace {
   }
 };
 
+// Whether a slab has a place at all, and who may publish its next record.
+//
+//     vacant ── begin ──> mapping ── mapped ──> mapped ── close ──> closing ── vacate ──> mapping ──> vacant
+//                (a lane or control)              ^                    |
+//                                                 +------ reopen ------+
+//
+// `mapping` belongs to who began it, `mapped` to control. In `closing` control looks whether the slab is
+// empty, and a lane that comes to write takes it out of there: whoever changes it first wins, and nobody
+// waits.
+enum class SlabPhase : uint32_t { vacant = 0, mapping, mapped, closing };
+
 // Two places, so that a reader never waits for the writer: copies_[version % 2] is valid while the
 // version stands; the next record is written to the other one. Version 0: never mapped. One writer at a
-// time.
+// time (see SlabPhase).
 class SlabRecord {
  public:
-  bool ever_mapped() const { return version_.load() != 0; }
   uint32_t generation() const { return generation_.load(); }
+  // Sequentially consistent, as all its changes: see Volume::hold.
+  SlabPhase phase() const { return phase_.load(); }
+  bool begin_mapping() { return move(SlabPhase::vacant, SlabPhase::mapping); }
+  // Who began it: there is a place now, or there is none after all.
+  void end_mapping(bool mapped) { phase_.store(mapped ? SlabPhase::mapped : SlabPhase::vacant); }
+  bool reopen() { return move(SlabPhase::closing, SlabPhase::mapped); }
 
   // ---- hot path ----
   SlabPlace read() const {
@@ -64,6 +80,15 @@ class SlabRecord {
   }
 
   // ---- control ----
+  void close() { phase_.store(SlabPhase::closing); }
+  // False: a lane has reopened it. Else end_mapping() follows.
+  bool vacate() { return move(SlabPhase::closing, SlabPhase::mapping); }
+  // What a process that died has left in a file is brought to an end.
+  void settle_phase() {
+    phase_.store(read().count > 0 || phase() > SlabPhase::mapping ? SlabPhase::mapped : SlabPhase::vacant);
+  }
+
+  // Whoever may, see SlabPhase.
   void publish(const SlabPlace& place) {
     uint32_t next = version_.load() + 1;
     if (next == 0) next = 2;  // 0 means never mapped, and the parity must change
@@ -88,8 +113,11 @@ class SlabRecord {
     std::array<std::atomic<uint64_t>, kMaxReplicas> key_and_server{};  // key << 32 | live << 16 | server
   };
 
+  bool move(SlabPhase from, SlabPhase to) { return phase_.compare_exchange_strong(from, to); }
+
   std::atomic<uint32_t> version_{0};
   std::atomic<uint32_t> generation_{0};
+  std::atomic<SlabPhase> phase_{SlabPhase::vacant};
   std::array<Copy, 2> copies_;
 };
 

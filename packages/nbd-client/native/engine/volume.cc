@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "engine/backup.h"
 #include "engine/clock.h"
 
 namespace rdmakit::nbd {
@@ -23,26 +24,35 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   const uint64_t count = (options.size + options.slab_size - 1) >> slab_shift_;
   if (count > 1u << 24) return refuse(EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
   slab_count_ = static_cast<uint32_t>(count);
+  thin_ = options.thin;
   use_ = SlabUse(slab_count_, now_ns());
   exported_.size = options.size;
   exported_.flags = kFlagHasFlags | kFlagSendFlush | kFlagSendFua | kFlagSendTrim | kFlagSendWriteZeroes |
                     kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
   if (options.read_only) exported_.flags |= kFlagReadOnly;
-  if (const int failure = slabs_.open(slab_count_, options.slab_map_file); failure != 0) {
-    why = std::string("slab map: ") + strerror(failure);
-    return failure;
+  int error = slabs_.open(slab_count_, options.slab_map_file);
+  if (error == 0 && thin_) error = cleared_.open(slab_count_, options.prefault);
+  if (error != 0) {
+    why = std::string("slab map: ") + strerror(error);
+    return error;
   }
+  mapped_ = slabs_.settle_phases(slab_count_);
   for (uint32_t server = 0; server < kMaxServers; server++) failed_[server] = slabs_.recorded_failure(server);
   if (options.checksums) {
-    if (const int error =
-            checksums_.open(options.size / kPage, options.checksum_file, false, options.prefault);
-        error != 0) {
+    // The file of a thin volume has the size of all its pages and the blocks of those written.
+    error = checksums_.open(options.size / kPage, options.checksum_file, thin_, options.prefault);
+    if (error != 0) {
       why = std::string("page checksums: ") + strerror(error);
       return error;
     }
   }
-  int error = pages_.open(options.size / kPage, options.page_map_file, options.prefault,
-                          [this](uint64_t page) { checksums_.forget(page, 1); });
+  error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
+    checksums_.forget(page, 1);
+    if (phase(page * kPage) == SlabPhase::vacant)
+      pages_.clear_until_claimed(page, 1);  // was to get a place
+    else
+      left_claimed_.push_back(page);
+  });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = std::string("page map: ") + strerror(error);
   return error;
@@ -52,6 +62,7 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
 
 bool Volume::settle(uint64_t page, uint64_t count, uint32_t generation, PageState to) {
   pages_.settle(page, count, to);
+  if (thin_ && to == PageState::unset) note_cleared(page * kPage >> slab_shift_);
   if (to != PageState::written || this->generation(page * kPage) == generation) return true;
   // replace_slab() changes the generation before it looks for written pages, and we wrote the state
   // before we looked at the generation: one of the two sees the other's change, so none stays `written`
@@ -62,7 +73,7 @@ bool Volume::settle(uint64_t page, uint64_t count, uint32_t generation, PageStat
 
 uint64_t Volume::clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned) {
   provisioned_.set(page, limit, provisioned);
-  return pages_.clear_until_claimed(page, limit);
+  return clear_until_claimed(page, limit);
 }
 
 uint32_t Volume::allocation(uint64_t page, uint64_t limit, uint64_t& run) const {
@@ -90,17 +101,26 @@ uint64_t Volume::pages_of(uint32_t slab) const {
   return std::min(slab_size(), exported_.size - (uint64_t{slab} << slab_shift_)) / kPage;
 }
 
-int Volume::map_slab(uint32_t slab, std::span<const Replica> replicas) {
-  if (slab >= slab_count_ || replicas.empty() || replicas.size() > kMaxReplicas) return EINVAL;
-  const std::lock_guard lock(control_);
-  if (slabs_[slab].ever_mapped()) return EEXIST;
-  SlabPlace place;
+int Volume::make_place(std::span<const Replica> replicas, SlabPlace& place) {
+  if (replicas.empty() || replicas.size() > kMaxReplicas) return EINVAL;
   for (Replica replica : replicas) {
     if (replica.server >= kMaxServers || place.find(replica.server) != nullptr) return EINVAL;
     replica.live = true;  // there is nothing yet that it could lack
     place.replicas[place.count++] = replica;
   }
+  return 0;
+}
+
+int Volume::map_slab(uint32_t slab, std::span<const Replica> replicas) {
+  if (slab >= slab_count_) return EINVAL;
+  const std::lock_guard lock(control_);
+  SlabPlace place;
+  if (const int error = make_place(replicas, place); error != 0) return error;
+  if (!slabs_[slab].begin_mapping()) return EEXIST;
+  place.generation = slabs_[slab].generation();
   slabs_[slab].publish(place);
+  slabs_[slab].end_mapping(true);
+  mapped_.fetch_add(1, std::memory_order_relaxed);
   return 0;
 }
 
@@ -113,6 +133,12 @@ int Volume::map_slab(uint32_t slab, uint32_t server, uint32_t remote_key, uint64
 int Volume::replace_slab(uint32_t slab, uint32_t server, uint32_t remote_key, uint64_t address, bool lost) {
   if (slab >= slab_count_ || server >= kMaxServers) return EINVAL;
   const std::lock_guard lock(control_);
+  if (slabs_[slab].begin_mapping()) {
+    slabs_[slab].end_mapping(true);
+    mapped_.fetch_add(1, std::memory_order_relaxed);
+  } else if (slabs_[slab].phase() != SlabPhase::mapped) {
+    return EBUSY;
+  }
   SlabPlace place;
   place.generation = slabs_[slab].generation() + 1;
   if (lost) {
@@ -134,12 +160,14 @@ int Volume::add_replica(uint32_t slab, const Replica& replica) {
   if (slab >= slab_count_ || replica.server >= kMaxServers) return EINVAL;
   const std::lock_guard lock(control_);
   if (failed(replica.server)) return EHOSTDOWN;
+  if (slabs_[slab].phase() != SlabPhase::mapped) return ENODATA;
   SlabPlace place = slabs_[slab].read();
   if (place.find(replica.server) != nullptr) return EEXIST;
   if (place.count == kMaxReplicas) return ENOSPC;
   const Replica* const end = place.replicas.data() + place.count;
-  if (std::none_of(std::as_const(place.replicas).data(), end,
-                   [this](const Replica& each) { return each.live && !failed(each.server); }))
+  const bool backed_up = backup_ != nullptr && backup_->working();
+  if (!backed_up && std::none_of(std::as_const(place.replicas).data(), end,
+                                 [this](const Replica& each) { return each.live && !failed(each.server); }))
     return ENODATA;
   place.replicas[place.count] = replica;
   place.replicas[place.count++].live = false;
@@ -186,7 +214,7 @@ int Volume::idle(uint32_t slab, uint64_t now, uint64_t& nanoseconds) const {
 int Volume::look_up(uint32_t slab, SlabPlace& place, bool& ever) const {
   if (slab >= slab_count_) return EINVAL;
   place = slabs_[slab].read();
-  ever = slabs_[slab].ever_mapped();
+  ever = slabs_[slab].phase() != SlabPhase::vacant;
   return 0;
 }
 

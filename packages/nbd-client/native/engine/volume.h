@@ -9,7 +9,9 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "engine/lazy_array.h"
 #include "engine/limits.h"
 #include "engine/pace.h"
 #include "engine/page_bits.h"
@@ -18,15 +20,19 @@
 #include "engine/slab_map.h"
 #include "engine/slab_record.h"
 #include "engine/slab_use.h"
+#include "engine/spare_places.h"
 #include "protocol/request.h"
 
 namespace rdmakit::nbd {
+
+class Backup;
 
 struct VolumeOptions {
   uint64_t size = 0;
   uint64_t slab_size = 64 << 20;
   bool read_only = false;
   bool checksums = true;
+  bool thin = false;  // slabs get their places when they are first written
   std::string page_map_file;
   std::string checksum_file;
   std::string slab_map_file;
@@ -51,6 +57,7 @@ class Volume {
   // Whole pages become zeros, up to the first claimed one: how many. `provisioned`: the client wants no holes
   // there (WRITE_ZEROES with NO_HOLE).
   uint64_t clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned);
+  uint64_t clear_until_claimed(uint64_t page, uint64_t limit);
   // What BLOCK_STATUS tells of the pages from `page` on: kState… flags, and of how many pages they hold, at
   // least 1 and at most `limit`.
   uint32_t allocation(uint64_t page, uint64_t limit, uint64_t& run) const;
@@ -58,6 +65,29 @@ class Volume {
   // the pages after the record that names it was published. One of the two sees the other's change.
   SlabPlace place(uint64_t offset) const { return slabs_[offset >> slab_shift_].read(); }
   uint32_t generation(uint64_t offset) const { return slabs_[offset >> slab_shift_].generation(); }
+  SlabPhase phase(uint64_t offset) const { return slabs_[offset >> slab_shift_].phase(); }
+  // The slab has no place because nothing was written to it, and gets one from place_spare().
+  bool placeless(uint64_t offset) const {
+    if (!thin_) return false;
+    const SlabPhase phase = this->phase(offset);
+    return phase == SlabPhase::vacant || phase == SlabPhase::mapping;
+  }
+  // It had no place when the caller looked, and that was not because it is lost: it has one now, or is
+  // placeless.
+  bool placed_since(uint64_t offset) const { return thin_ && (placeless(offset) || place(offset).mapped()); }
+  // Gives a slab that is placeless one of the spare places. False: there is none, or another lane takes one
+  // for it just now.
+  bool place_spare(uint64_t offset);
+  bool exhausted() const { return exhausted_.load(std::memory_order_acquire); }
+  // After a claim in a slab of a thin volume: it keeps its place as long as the claim stands. False: it has
+  // none, end the claim.
+  bool hold(uint64_t offset) { return !thin_ || phase(offset) == SlabPhase::mapped || keep(offset); }
+  // There is something for control: slabs to collect, to fill the spares for, or to vacate. One caller hears
+  // it.
+  bool calls_control() {
+    return calls_control_.load(std::memory_order_relaxed) && calls_control_.exchange(false);
+  }
+  void call_control() { calls_control_.store(true, std::memory_order_release); }
   uint64_t left_in_slab(uint64_t offset) const { return slab_size() - (offset & (slab_size() - 1)); }
   uint64_t within_slab(uint64_t offset) const { return offset & (slab_size() - 1); }
   // Ends a claim after its write completed. False: the slab was replaced meanwhile, so what was written
@@ -87,8 +117,11 @@ class Volume {
   // EINVAL; EBUSY (contents lost only): first writes to the old place are still ending; the slab stays
   // unmapped, call again.
   int replace_slab(uint32_t slab, uint32_t server, uint32_t remote_key, uint64_t address, bool lost);
-  // To be filled. EINVAL; EEXIST: the server holds one; ENOSPC; EHOSTDOWN; ENODATA: no live one to fill
-  // it from.
+  // Before there are lanes. With a backup a slab may be without a live replica.
+  void set_backup(const Backup* backup) { backup_ = backup; }
+  const Backup* backup() const { return backup_; }
+  // To be filled. EINVAL; EEXIST: the server holds one; ENOSPC; EHOSTDOWN; ENODATA: neither a live one nor a
+  // backup to fill it from.
   int add_replica(uint32_t slab, const Replica& replica);
   // What drop_replica() found.
   struct Dropped {
@@ -101,10 +134,29 @@ class Volume {
   int promote_replica(uint32_t slab, uint32_t server);
   // EINVAL.
   int idle(uint32_t slab, uint64_t now, uint64_t& nanoseconds) const;
+  // A place for a slab that will be written first. EINVAL as map_slab(); ENOSPC: there are enough.
+  int add_spare(uint32_t id, std::span<const Replica> replicas);
+  // False: it is taken, or just being looked at.
+  bool remove_spare(uint32_t id);
+  // Which spare places became the place of which slab since the last call.
+  void collect_spares(std::vector<SparePlaces::Used>& used);
+  // No memory is left at the servers: first WRITEs fail instead of waiting, until add_spare().
+  void set_exhausted() { exhausted_ = true; }
+  // Slabs of which pages became unset since the last call.
+  void take_cleared(std::vector<uint32_t>& slabs);
+  // Takes the place from an empty slab, which is one that was never written from then on. Its memory may be
+  // used again after an epoch. ENOENT: it has none; EBUSY: it is not empty, or a replica of it is being
+  // filled.
+  int vacate(uint32_t slab);
+  uint32_t spares() const { return spares_.size(); }
+  uint32_t mapped() const { return mapped_.load(std::memory_order_relaxed); }
+  uint64_t count_pages(PageState state) const;
   // Where it is; not mapped: nowhere yet, or lost (`ever` then). EINVAL: out of range.
   int look_up(uint32_t slab, SlabPlace& place, bool& ever) const;
   // True for the first caller. On record before anything is answered without that server.
   bool fail(uint32_t server);
+  // Pages that the last user of the page map's file left in the middle of a WRITE. Constant once open.
+  const std::vector<uint64_t>& left_claimed() const { return left_claimed_; }
   // Nobody uses the volume any more: another process may have its files.
   void unlock_files() {
     slabs_.unlock();
@@ -114,17 +166,30 @@ class Volume {
   uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
 
  private:
+  static int make_place(std::span<const Replica> replicas, SlabPlace& place);
+  bool keep(uint64_t offset);
+  void note_cleared(uint64_t slab);
+
   Export exported_;
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
   SlabMap slabs_;
+  const Backup* backup_ = nullptr;
   std::mutex control_;  // one writer of records at a time; lanes never take it
   SlabUse use_;
   PageMap pages_;
+  std::vector<uint64_t> left_claimed_;
   PageChecksums checksums_;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
   PageBits provisioned_;
+  bool thin_ = false;
+  SparePlaces spares_;
+  LazyArray<std::atomic<uint8_t>> cleared_;  // by slab, of thin volumes: 1 after pages became unset
+  std::atomic<uint32_t> mapped_{0};
+  std::atomic<bool> exhausted_{false};
+  std::atomic<bool> starved_{false};  // control was called because there was no spare place
+  std::atomic<bool> calls_control_{false};
   std::array<std::atomic<bool>, kMaxServers> failed_{};
   std::array<Pace, kMaxServers> paces_;
   std::atomic<uint32_t> failures_{0};

@@ -212,7 +212,8 @@ int QueuePair::start(StartParameters&& parameters) {
       buffer_ = std::make_unique_for_overwrite<uint8_t[]>(buffer_size_);
       if (parameters.send_markers) batch_.use_markers(parameters.sent);
       if (parameters.inbound_reads > 0) {
-        stage_ = std::make_unique_for_overwrite<uint8_t[]>(parameters.max_ulpdu);
+        stage_size_ = std::max(kResponseStage, parameters.max_ulpdu);
+        stage_ = std::make_unique_for_overwrite<uint8_t[]>(stage_size_);
       }
     } catch (const std::bad_alloc&) {
       return ENOMEM;

@@ -42,6 +42,8 @@ inline constexpr uint32_t kMaxMessage = 1u << 30;
 // A queue pair's receive buffer: headers, small FPDUs, and the start of large ones; the rest of a large
 // one goes straight from the socket to its place.
 inline constexpr size_t kReceiveBuffer = 32 * 1024;
+// Of READ responses that go out in one system call, what their payloads are copied to.
+inline constexpr uint32_t kResponseStage = 64 * 1024;
 // With markers every FPDU goes through the buffer as a whole.
 inline constexpr size_t kMarkedReceiveBuffer = 128 * 1024;
 
@@ -313,8 +315,9 @@ class QueuePair : public ibv_qp {
   std::array<Response, kMaxReadDepth> responses_;
   uint32_t responses_head_ = 0;
   uint32_t responses_tail_ = 0;
-  std::unique_ptr<uint8_t[]> stage_;  // one READ response FPDU's payload
-  bool stage_used_ = false;
+  std::unique_ptr<uint8_t[]> stage_;  // payloads of READ responses in batch_, from its start
+  uint32_t stage_size_ = 0;
+  uint32_t stage_used_ = 0;
   bool bound_windows_ = false;
   Result failed_work_;  // found while filling a batch; acted upon after what came before it is sent
   Batch batch_;

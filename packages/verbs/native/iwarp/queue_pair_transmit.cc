@@ -77,7 +77,7 @@ QueuePair::Sent QueuePair::send_batch() {
     sent_position_ += static_cast<uint64_t>(sent);
     batch_.advance(static_cast<size_t>(sent));
   }
-  stage_used_ = false;
+  stage_used_ = 0;
   return Sent::all;
 }
 
@@ -281,7 +281,8 @@ bool QueuePair::append_read_request(SendWork& work) {
 }
 
 // A READ may be served while the local application changes the memory. The CRC must be of the bytes
-// that are sent, so they are copied first: into the scratch buffer, or the stage when there are many.
+// that are sent, so they are copied first: short ones into the scratch buffer, others one behind the other
+// into the stage, which is free again when the batch is sent.
 QueuePair::Result QueuePair::append_response(bool& fits) {
   const Response& response = responses_[responses_head_ % kMaxReadDepth];
   if (response.atomic) return append_atomic_response(response.operation, fits);
@@ -289,7 +290,7 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   const uint32_t length = std::min(request.length - cursor_.offset,
                                    payload_share(request.length, max_ulpdu_, kTaggedHeaderLength));
   const bool staged = length > Batch::kCopied;
-  fits = batch_.fits(staged ? 1 : 0, staged ? 0 : length) && !(staged && stage_used_);
+  fits = batch_.fits(staged ? 1 : 0, staged ? 0 : length) && (!staged || length <= stage_size_ - stage_used_);
   if (!fits) return std::nullopt;
 
   const uint64_t source = request.source_offset + cursor_.offset;
@@ -309,9 +310,10 @@ QueuePair::Result QueuePair::append_response(bool& fits) {
   batch_.begin_fpdu(ulpdu, crc_);
   build_segment(batch_.write(kTaggedHeaderLength), segment);
   if (staged) {
-    std::memcpy(stage_.get(), reinterpret_cast<const void*>(source), length);
-    batch_.reference(stage_.get(), length, 0, MemoryTable::Pin());
-    stage_used_ = true;
+    uint8_t* copy = stage_.get() + stage_used_;
+    std::memcpy(copy, reinterpret_cast<const void*>(source), length);
+    batch_.reference(copy, length, 0, MemoryTable::Pin());
+    stage_used_ += length;
   } else if (length > 0) {
     std::memcpy(batch_.write(length), reinterpret_cast<const void*>(source), length);
   }

@@ -1,0 +1,43 @@
+// The file, or the block device, of a local backup. Its calls block: only the backup's thread makes them.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/backup_map.h"
+#include "engine/descriptor.h"
+
+namespace rdmakit::nbd {
+
+class BackupFile {
+ public:
+  // Makes a regular file (mode 0600) of `size` bytes when there is none, and locks it. `sparse`: reserve no
+  // room. 0 or an errno value with `why`. EBUSY: somebody uses it; EINVAL: a file of another size, a device
+  // that is too small, or something else; ENOSPC.
+  int open(const std::string& path, uint64_t size, bool sparse, std::vector<std::string>& warnings,
+           std::string& why);
+  // Another process may have it now. Nothing may be written any more.
+  void close() { fd_.reset(); }
+  BackupIdentity identity() const { return identity_; }
+  // It held nothing before.
+  bool empty() const { return empty_; }
+
+  // Multiples of a page in offset, length and address. All of it: 0, or an errno value.
+  int read(uint8_t* memory, size_t length, uint64_t offset) const;
+  // The segments are whole pages; they are changed.
+  int write(iovec* segments, int count, uint64_t offset) const;
+
+ private:
+  int open_device(uint64_t size, std::string& why) const;
+  int open_regular(const std::string& path, uint64_t size, uint64_t present, bool sparse,
+                   std::vector<std::string>& warnings, std::string& why) const;
+
+  Descriptor fd_;
+  BackupIdentity identity_;
+  bool empty_ = false;
+};
+
+}  // namespace rdmakit::nbd

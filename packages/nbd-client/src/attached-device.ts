@@ -1,0 +1,263 @@
+import {
+  type ControlSocket,
+  type MetricsEndpoint,
+  notifyMainProcess,
+  notifyReady,
+} from '@rdmakit/swap-server'
+import type { AttachOptions } from './attach.js'
+import { handOver } from './hand-over.js'
+import { kernelDevice } from './kernel.js'
+import { KernelLink, requestTimeout } from './kernel-link.js'
+import { serveMetrics } from './metrics.js'
+import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
+import { say, statusOf } from './session-log.js'
+import type { KeptDevice, StateFolder } from './state-folder.js'
+import { ownCommand, Successor } from './successor.js'
+import { isSwap, swapOff, swapOn } from './swap.js'
+import type { Volume } from './volume.js'
+
+/** Above the engine's own deadlines: a READ may have to try each replica, and the backup's file. */
+const ANSWER_SLACK_MS = 6_000
+const BACKUP_SLACK_MS = 10_000
+/** The answer to whoever asked for the upgrade is on its way. */
+const FAREWELL_MS = 2_000
+
+/** What lets a device outlive its process. */
+export interface Succession {
+  readonly folder: StateFolder
+  readonly device: KeptDevice
+  /** the volume that the folder keeps; {@link Volume.start} is the caller's */
+  takeUp(): Promise<Volume>
+}
+
+/** How it ended here; `left`: another process goes on with the device, or will. */
+interface End {
+  readonly status: number
+  readonly left: boolean
+}
+
+/** A device that the kernel has, from its start to its orderly end, or until another process goes on with it. */
+export class AttachedDevice {
+  readonly #options: AttachOptions
+  readonly #index: number
+  readonly #path: string
+  readonly #succession: Succession | undefined
+  /** from another process */
+  readonly #taken: boolean
+  #volume: Volume
+  #link: KernelLink | undefined
+  #control: ControlSocket | undefined
+  #metrics: MetricsEndpoint | undefined
+  /** what a hand-over under way comes to */
+  #handingOver: Promise<Upgraded> | undefined
+  #lastStatus: ClientStatus | undefined
+  #end: (end: End) => void = () => {}
+
+  /** @param link of a device that another process had; default: a new one, when there is a succession */
+  constructor(
+    volume: Volume,
+    index: number,
+    options: AttachOptions,
+    succession: Succession | undefined,
+    link?: KernelLink,
+  ) {
+    this.#volume = volume
+    this.#index = index
+    this.#path = `/dev/nbd${index}`
+    this.#options = options
+    this.#succession = succession
+    this.#taken = link !== undefined
+    this.#link = link ?? (succession && this.#newLink(succession, volume))
+  }
+
+  /** Ends the device, unless it was handed over: then it leaves everything. @returns the process's exit status */
+  async hold(): Promise<number> {
+    const { swap, swapPriority } = this.#options
+    let left = false
+    try {
+      // Before the swap: what may fail, and is not needed, must not end it.
+      await this.#openMetrics()
+      // A device that was taken over is swap already.
+      if (swap && !isSwap(this.#path)) await swapOn(this.#path, swapPriority)
+      const ended = this.#ended()
+      this.#control = await this.#unlessUsed(this.#openControl())
+      process.stdout.write(`attached ${this.#path}\n`)
+      await notifyReady(`attached ${this.#path}`, say)
+      const end = await ended
+      left = end.left
+      if (left) await this.#control?.finish(FAREWELL_MS)
+      else if (isSwap(this.#path)) await this.#giveSwapBack()
+      return end.status
+    } finally {
+      this.#control?.close()
+      this.#metrics?.close()
+      this.#link?.end()
+      if (!left) {
+        kernelDevice.disconnect(this.#index)
+        await this.#volume.close()
+        this.#succession?.folder.clear()
+      }
+    }
+  }
+
+  #newLink({ device }: Succession, volume: Volume): KernelLink {
+    return new KernelLink(volume, device, requestTimeout(this.#options.operationTimeout))
+  }
+
+  async #openMetrics(): Promise<void> {
+    this.#metrics = await this.#unlessUsed(serveMetrics(this.#volume, this.#options.metrics))
+  }
+
+  #status(): ClientStatus {
+    return statusOf(this.#volume, { mode: 'attach', target: this.#path, swap: this.#options.swap })
+  }
+
+  #openControl(): Promise<ControlSocket> {
+    return openControlSocket(
+      // Between two processes there is nothing newer to tell.
+      () => this.#lastStatus ?? this.#status(),
+      () => process.kill(process.pid, 'SIGTERM'),
+      { 'POST /upgrade': (body) => this.#upgrade(commandOf(body)) },
+    )
+  }
+
+  /** What serves people only may fail at the start, but must not end a device that holds pages already. */
+  async #unlessUsed<Service>(opened: Promise<Service>): Promise<Service | undefined> {
+    try {
+      return await opened
+    } catch (failure) {
+      if (!this.#taken && !isSwap(this.#path)) throw failure
+      say(`warning: ${(failure as Error).message}; ${this.#path} goes on without it`)
+      return undefined
+    }
+  }
+
+  /** Resolves with the exit status when the device is to end here. */
+  #ended(): Promise<End> {
+    return new Promise((resolve) => {
+      this.#end = resolve
+      const { signal } = this.#options
+      // A successor that is just taking over is the one to stop, if it does.
+      const stop = () =>
+        void Promise.resolve(this.#handingOver)
+          .finally(() => resolve({ status: 0, left: false }))
+          .catch(() => {})
+      if (signal.aborted) stop()
+      signal.addEventListener('abort', stop, { once: true })
+      this.#watch()
+    })
+  }
+
+  #watch(): void {
+    const volume = this.#volume
+    const check = () => {
+      if (volume.lost) this.#end({ status: 1, left: false })
+    }
+    volume.onServerFailure(check)
+    volume.onBackupFailure(check)
+    check()
+  }
+
+  async #upgrade(command: readonly string[] | undefined): Promise<Upgraded> {
+    if (this.#succession === undefined)
+      throw new Error(
+        `${this.#path} was attached without --state, which an upgrade needs; detach it and attach it again`,
+      )
+    if (this.#handingOver !== undefined) throw new Error(`${this.#path} is being upgraded already`)
+    if (this.#options.signal.aborted) throw new Error(`${this.#path} is being detached`)
+    this.#lastStatus = this.#status()
+    this.#handingOver = this.#handOver(this.#succession, command ?? ownCommand())
+    try {
+      return await this.#handingOver
+    } finally {
+      this.#handingOver = undefined
+      this.#lastStatus = undefined
+    }
+  }
+
+  async #handOver(succession: Succession, command: readonly string[]): Promise<Upgraded> {
+    say(`starting the successor of this process`)
+    const successor = await Successor.start(command)
+    this.#link?.end()
+    // Its successor wants the same port.
+    this.#metrics?.close()
+    const outcome = await handOver({
+      volume: this.#volume,
+      folder: succession.folder,
+      successor,
+      answerTimeout:
+        this.#options.operationTimeout * 1000 * this.#options.replicas +
+        ANSWER_SLACK_MS +
+        (this.#options.backup === undefined ? 0 : BACKUP_SLACK_MS),
+      retake: () => succession.takeUp(),
+    }).catch((failure: Error) => {
+      say(`${this.#path}: ${failure.message}; its requests wait for the next nbd-client attach --state`)
+      this.#end({ status: 1, left: true })
+      throw failure
+    })
+    const pause = Math.round(outcome.pause)
+    if (outcome.over) {
+      if (this.#options.signal.aborted) successor.signal('SIGTERM')
+      successor.release()
+      // Before this one ends, or the service would be taken for ended.
+      await notifyMainProcess(successor.pid, say)
+      say(`process ${successor.pid} goes on with ${this.#path}; its requests waited ${pause} ms`)
+      this.#end({ status: 0, left: true })
+      return { pid: successor.pid, pause }
+    }
+    await this.#goOn(succession, outcome)
+    throw new Error(
+      `the successor failed: ${outcome.reason}; process ${process.pid} goes on with ${this.#path}, whose requests waited ${pause} ms`,
+    )
+  }
+
+  /** After a successor that failed. */
+  async #goOn(succession: Succession, { volume, sockets }: { volume: Volume; sockets: 'kept' | 'dead' }) {
+    const same = volume === this.#volume
+    this.#volume = volume
+    this.#link = this.#newLink(succession, volume)
+    if (sockets === 'dead') this.#link.reconfigure()
+    if (!same) {
+      volume.start()
+      this.#watch()
+    }
+    await this.#openMetrics()
+  }
+
+  /**
+   * Turns the swap off. While the kernel cannot take the pages back the device must stay: leaving now
+   * would lose them. Each further SIGTERM tries again.
+   */
+  async #giveSwapBack(): Promise<void> {
+    const volume = this.#volume
+    const device = this.#path
+    for (;;) {
+      try {
+        say(`swapoff ${device}: bringing its pages back`)
+        await swapOff(device)
+        return
+      } catch (failure) {
+        // With its servers the pages are gone: nothing is kept by staying.
+        if (volume.lost) {
+          say(`${(failure as Error).message}; the pages on the lost servers are gone`)
+          return
+        }
+        say(`${(failure as Error).message}; ${device} stays attached; free memory and send SIGTERM again`)
+        await new Promise<void>((resolve) => {
+          process.once('SIGTERM', () => resolve())
+          volume.onServerFailure(() => resolve())
+          volume.onBackupFailure(() => resolve())
+        })
+      }
+    }
+  }
+}
+
+/** @throws Error: it is no command line */
+function commandOf(body: unknown): readonly string[] | undefined {
+  const { command } = (body ?? {}) as { command?: unknown }
+  if (command === undefined) return undefined
+  if (Array.isArray(command) && command.length > 0 && command.every((word) => typeof word === 'string'))
+    return command
+  throw new Error('the command is not a list of words')
+}

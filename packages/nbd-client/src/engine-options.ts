@@ -1,0 +1,147 @@
+import { availableParallelism } from 'node:os'
+import type { BackupOptions } from './backup.js'
+import type { ExportOptions, TlsOptions } from './export-options.js'
+import type { NativeEngineOptions } from './native.js'
+
+/**
+ * How a lane awaits completions. `poll` spins for ever (a core of its own), `event` sleeps at once,
+ * `adaptive` spins for about as long as completions have been taking and then sleeps.
+ */
+export type WaitMode = 'poll' | 'event' | 'adaptive'
+
+export interface BlockEngineOptions {
+  /** bytes; a multiple of 4096 */
+  readonly size: number | bigint
+  /** bytes; a power of two ≥ 1 MiB; default 64 MiB. The last slab may be used in part. */
+  readonly slabSize?: number
+  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
+  readonly readOnly?: boolean
+  /** milliseconds that one RDMA operation may take before its server counts as failed; default 4000 */
+  readonly operationTimeout?: number
+  /** default `adaptive` */
+  readonly waitMode?: WaitMode
+  /**
+   * Microseconds that `adaptive` may spin at most; it does not spin at all when completions have been
+   * taking longer. Default 50, and 10 below 4 processors: there the core that spins is missed by whoever
+   * does the work (4 KiB reads over iwarp:// at depth 1 on 2 busy cores: 28,000/s with 50, 41,000/s
+   * asleep), unless the device answers within a few microseconds.
+   */
+  readonly maxSpin?: number
+  /** touch the whole page map at start (2 bits per 4 KiB of volume); default false */
+  readonly prefault?: boolean
+  /**
+   * For swap: the lanes are marked as part of the I/O path (PR_SET_IO_FLUSHER) and their arenas locked.
+   * What is not granted is a warning of {@link BlockEngine.addLane}. Default false.
+   */
+  readonly ioFlusher?: boolean
+  /**
+   * When a write to several replicas is answered: `all` (default), when every live one has it; `one`, when
+   * the first has it, which may then be lost with that server (EIO, never old data); `backup`, when every live
+   * one and the backup have it.
+   */
+  readonly acknowledge?: 'all' | 'one' | 'backup'
+  /** a copy on this machine, not of a thin engine; `pages` of the queue are each lane's, 128 … 4096, default 1024; default: none */
+  readonly backup?: Omit<BackupOptions, 'queue'> & { readonly pages?: number }
+  /** bytes per second that {@link BlockEngine.refill} copies at most; default 0, no limit */
+  readonly refillRate?: number
+  /**
+   * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
+   * which pages were written. Created when missing, refused with EINVAL when it is of another size. Writes
+   * that were never answered when the process died must be repeated by whoever sent them, as the kernel does.
+   * Default: memory of this process; a successor would then read zeros.
+   */
+  readonly pageMap?: string
+  /**
+   * Keep the CRC32C of each page that was written as a whole, and check it when it is read: a wrong page is
+   * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
+   */
+  readonly checksums?: boolean
+  /**
+   * Slabs that are not mapped take one of the places that {@link BlockEngine.addSpare} gave when they are first
+   * written; without one the request waits, up to the operation timeout. Default false: such requests are EIO.
+   */
+  readonly thin?: boolean
+  /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
+  readonly pageChecksums?: string
+  /**
+   * File, beside `pageMap`, that keeps where the slabs are and which servers have failed (see
+   * {@link BlockEngine.lookUpSlab}). The same rules. Default: memory of this process.
+   */
+  readonly slabMap?: string
+  /**
+   * What NBD clients find here. The first one is also what they get who name none, unless another one has
+   * the empty name. Default: the whole volume under the empty name.
+   */
+  readonly exports?: readonly ExportOptions[]
+  /**
+   * Bytes, a power of two of at most 4096: requests that are no multiple of it are refused with EINVAL.
+   * Default 1: every request is served, at the price that a part of a page costs a network round trip more
+   * when the page was never written.
+   */
+  readonly minimumBlockSize?: number
+  /** default: no TLS; what is wrong with the files is thrown by the constructor (ENOKEY) */
+  readonly tls?: TlsOptions
+  /** milliseconds for a client's whole handshake; default 10000 */
+  readonly handshakeTimeout?: number
+  /**
+   * Handshakes under way at once; default 256. When there are more, the oldest is closed: a client that
+   * speaks the protocol is done within milliseconds, so no number of silent or slow ones keeps it out.
+   */
+  readonly maxHandshakes?: number
+  /**
+   * Milliseconds that a client on a socket may take for the rest of a request that it has begun (and a second
+   * more for each 256 KiB of payload), or for taking the next byte of its answers, before it is thrown out
+   * and its lane is free again; default 30000, 0: for ever. Between requests it may rest as long as it likes.
+   */
+  readonly stallTimeout?: number
+  /**
+   * Milliseconds that a client waits for a free lane before it is refused; default 2000. The export
+   * says CAN_MULTI_CONN from 4 lanes on, for nbdcopy opens 4 connections and fails when one is refused.
+   */
+  readonly laneWait?: number
+}
+
+/** With the defaults, as the addon takes it. */
+export function nativeOptions(options: BlockEngineOptions, slabSize: number): NativeEngineOptions {
+  return {
+    size: BigInt(options.size),
+    slabSize: BigInt(slabSize),
+    readOnly: options.readOnly ?? false,
+    operationTimeout: options.operationTimeout ?? 4000,
+    waitMode: options.waitMode ?? 'adaptive',
+    maxSpin: options.maxSpin ?? (availableParallelism() < 4 ? 10 : 50),
+    prefault: options.prefault ?? false,
+    ioFlusher: options.ioFlusher ?? false,
+    acknowledge: options.acknowledge ?? 'all',
+    backup: {
+      file: options.backup?.file ?? '',
+      map: options.backup?.map ?? '',
+      pages: options.backup?.pages ?? 1024,
+      sparse: options.backup?.sparse ?? false,
+    },
+    refillRate: BigInt(options.refillRate ?? 0),
+    pageMap: options.pageMap ?? '',
+    checksums: options.checksums ?? true,
+    thin: options.thin ?? false,
+    pageChecksums: options.pageChecksums ?? '',
+    slabMap: options.slabMap ?? '',
+    exports: (options.exports ?? [{}]).map((each) => ({
+      name: each.name ?? '',
+      description: each.description ?? '',
+      offset: BigInt(each.offset ?? 0),
+      size: BigInt(each.size ?? 0),
+      readOnly: each.readOnly ?? false,
+    })),
+    tls: {
+      mode: options.tls?.mode ?? 'off',
+      certificates: options.tls?.certificates ?? '',
+      sharedKeys: options.tls?.sharedKeys ?? '',
+      verifyPeer: options.tls?.verifyPeer ?? false,
+    },
+    minimumBlockSize: options.minimumBlockSize ?? 1,
+    handshakeTimeout: options.handshakeTimeout ?? 10_000,
+    maxHandshakes: options.maxHandshakes ?? 256,
+    stallTimeout: options.stallTimeout ?? 30_000,
+    laneWait: options.laneWait ?? 2000,
+  }
+}

@@ -1,0 +1,48 @@
+import { formatSize, SwapServerError, type SwapServerSession } from '@rdmakit/swap-server'
+import { UsageError } from '@rdmakit/verbs'
+import { fits } from './placement.js'
+import type { VolumeServer } from './volume-server.js'
+
+/** @throws UsageError: servers that cannot be of one volume */
+export function commonSlabSize(sessions: readonly SwapServerSession[]): number {
+  const [first, ...others] = sessions
+  if (first === undefined) throw new UsageError('a volume needs at least one --server')
+  for (const other of others) {
+    if (other.slabSize !== first.slabSize)
+      throw new UsageError(
+        `servers differ in slab size: ${first.uri} has ${formatSize(first.slabSize)}, ${other.uri} ${formatSize(other.slabSize)}; start them with the same --slab-size`,
+      )
+    if (other.context !== first.context)
+      throw new UsageError(
+        `servers are reached through different devices: ${first.uri} by ${first.context.deviceName}, ${other.uri} by ${other.context.deviceName}; use addresses of one device`,
+      )
+  }
+  return first.slabSize
+}
+
+/** @throws UsageError: too few servers; SwapServerError ENOSPC: they hold too little */
+export function checkRoom(
+  servers: readonly VolumeServer[],
+  options: { readonly size: number; readonly replicas?: number; readonly thin?: boolean },
+  slabSize: number,
+): void {
+  const { size, replicas = 1, thin = false } = options
+  if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
+    throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
+  if (servers.length < replicas)
+    throw new UsageError(
+      `${replicas} replicas of each slab need ${replicas} servers and there are ${servers.length}; add a --server, or choose fewer --replicas`,
+    )
+  const epochs = new Set(servers.map(({ session }) => session.epoch))
+  if (epochs.size < servers.length)
+    throw new UsageError('two --server options lead to the same server; write its addresses with commas')
+  const needed = thin ? 1 : Math.ceil(size / slabSize)
+  const room = servers.map((server) => server.room)
+  if (fits(room, needed, replicas)) return
+  const free = room.reduce((sum, each) => sum + each, 0)
+  const copies = replicas === 1 ? '' : ` in each of ${replicas} replicas on different servers`
+  throw new SwapServerError(
+    'ENOSPC',
+    `server too small: ${servers.map(({ session }) => session.uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, start the server with more --memory, or add a --server`,
+  )
+}

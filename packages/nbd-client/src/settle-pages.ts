@@ -1,0 +1,66 @@
+import { once } from 'node:events'
+import { Socket } from 'node:net'
+import type { BlockEngine } from './engine.js'
+
+const PAGE = 4096
+const REQUEST_MAGIC = 0x25609513
+const REPLY_MAGIC = 0x67446698
+const REPLY_BYTES = 16
+const READ = 0
+const WRITE = 1
+
+/**
+ * Gives all replicas of the pages whose WRITE the last process did not live to answer the bytes that one of them has:
+ * the kernel repeats such a WRITE, but a client of an export need not, and would read now one and now the other.
+ * @throws Error: the engine ends
+ */
+export async function settlePages(engine: BlockEngine, lane: number): Promise<void> {
+  const pages = engine.leftClaimed
+  if (pages.length === 0) return
+  const idle = new Promise<void>((resolve) => {
+    const forget = engine.on('laneIdle', (event) => {
+      if (event.lane !== lane) return
+      forget()
+      resolve()
+    })
+  })
+  const socket = new Socket({ fd: engine.attachSocketpair(lane), readable: true, writable: true })
+  try {
+    for (const page of pages) {
+      const found = await request(socket, READ, page)
+      // None is left: that is what its reader is told, too.
+      if (found !== undefined) await request(socket, WRITE, page, found)
+    }
+  } finally {
+    socket.destroy()
+    await idle
+  }
+}
+
+/** @returns what was read; undefined: an I/O error */
+async function request(
+  socket: Socket,
+  command: number,
+  page: number,
+  payload?: Buffer,
+): Promise<Buffer | undefined> {
+  const header = Buffer.alloc(28)
+  header.writeUInt32BE(REQUEST_MAGIC, 0)
+  header.writeUInt16BE(command, 6)
+  header.writeBigUInt64BE(BigInt(page) * BigInt(PAGE), 16)
+  header.writeUInt32BE(PAGE, 24)
+  socket.write(payload === undefined ? header : Buffer.concat([header, payload]))
+  const reply = await take(socket, REPLY_BYTES)
+  if (reply.readUInt32BE(0) !== REPLY_MAGIC) throw new Error('the engine answered with something else')
+  if (reply.readUInt32BE(4) !== 0) return undefined
+  return command === READ ? await take(socket, PAGE) : Buffer.alloc(0)
+}
+
+async function take(socket: Socket, bytes: number): Promise<Buffer> {
+  for (;;) {
+    const taken: Buffer | null = socket.read(bytes)
+    if (taken !== null && taken.length === bytes) return taken
+    if (socket.readableEnded || socket.destroyed) throw new Error('the engine ended')
+    await Promise.race([once(socket, 'readable'), once(socket, 'end'), once(socket, 'close')])
+  }
+}

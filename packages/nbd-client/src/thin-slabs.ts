@@ -1,0 +1,224 @@
+import type { BlockEngine } from './engine.js'
+import type { Place } from './fill-replica.js'
+import { drawPlace } from './placement.js'
+import type { SlabTable } from './slab-table.js'
+import type { Turns } from './turns.js'
+import type { VolumeServer } from './volume-server.js'
+
+/** Places to have ahead of the first WRITEs to slabs: as many as a fast writer fills while one is allocated. */
+const SPARE_PLACES = 8
+/** Memory comes back to servers without a word. */
+const RETRY_MS = 1_000
+/** Who discards goes on discarding, so empty slabs are looked for some time after the first page became unset. */
+const LOOK_MS = 200
+
+export interface ThinSlabsOptions {
+  readonly engine: BlockEngine
+  readonly table: SlabTable
+  readonly servers: readonly VolumeServer[]
+  readonly turns: Turns
+  /** a slab may have less replicas than it should */
+  readonly degraded: () => void
+  /** first WRITEs fail, for the servers have no memory left; or they do not any more */
+  readonly exhausted: (exhausted: boolean) => void
+  readonly failed: (reason: string) => void
+}
+
+/**
+ * Slabs of a thin volume, which get their places from the engine when they are first written: keeps places ready for
+ * that, hears which ones were used, and takes the memory of slabs that have become empty.
+ */
+export class ThinSlabs {
+  readonly #options: ThinSlabsOptions
+  /** by id; what lanes have taken is among them until {@link collect} */
+  readonly #spares = new Map<number, readonly Place[]>()
+  /** slabs that may be empty */
+  readonly #cleared = new Set<number>()
+  #lastId = 0
+  #given = 0
+  #exhausted = false
+  #running: Promise<void> | undefined
+  #again = false
+  #timer: NodeJS.Timeout | undefined
+  #closed = false
+
+  constructor(options: ThinSlabsOptions) {
+    this.#options = options
+    options.engine.on('slabsChanged', () => this.wake())
+  }
+
+  /** places that are ready */
+  get spares(): number {
+    return this.#spares.size
+  }
+
+  /** slabs that gave their memory back since the start */
+  get given(): number {
+    return this.#given
+  }
+
+  /** Brings the table up to date: call it before anything is decided from it. */
+  collect(): void {
+    const { engine, table, degraded } = this.#options
+    for (const { id, slab } of engine.collectSpares()) {
+      const places = this.#spares.get(id)
+      this.#spares.delete(id)
+      const replicas = (places ?? []).map((place) => ({ ...place, live: true }))
+      table.adopt(slab, replicas)
+      // It may have failed since the lane looked.
+      const failed = replicas.filter(({ server }) => server.failure !== undefined)
+      for (const replica of failed) table.drop(slab, replica)
+      if (failed.length > 0) degraded()
+    }
+  }
+
+  /** There may be something to do: a server has failed, or joined. */
+  wake(): void {
+    if (this.#closed) return
+    this.collect()
+    for (const slab of this.#options.engine.takeCleared()) this.#cleared.add(slab)
+    if (this.#cleared.size > 0) this.#later(LOOK_MS)
+    this.#again = true
+    this.#running ??= this.#run().finally(() => {
+      this.#running = undefined
+    })
+  }
+
+  /** Slab `id` of `server` is part of a spare place. */
+  has(server: VolumeServer, id: number): boolean {
+    return this.#find(server, id) !== undefined
+  }
+
+  /** Gives up the spare place of which slab `id` of `server` is part. @returns false when there is none any more */
+  release(server: VolumeServer, id: number): boolean {
+    const spare = this.#find(server, id)
+    if (spare === undefined || !this.#options.engine.removeSpare(spare)) return false
+    this.#giveBack(spare)
+    return true
+  }
+
+  /** Ends it. The engine must be closed, or what is under way is waited for. */
+  async close(): Promise<void> {
+    this.#closed = true
+    clearTimeout(this.#timer)
+    await this.#running
+  }
+
+  #find(server: VolumeServer, id: number): number | undefined {
+    for (const [spare, places] of this.#spares)
+      if (places.some((place) => place.server === server && place.remote.id === id)) return spare
+    return undefined
+  }
+
+  #later(ms: number): void {
+    this.#timer ??= setTimeout(() => {
+      this.#timer = undefined
+      if (this.#closed) return
+      this.wake()
+      void this.#options.turns.run(() => this.#vacate()).catch((failure: Error) => this.#tell(failure))
+    }, ms)
+    this.#timer.unref()
+  }
+
+  #tell(failure: Error): void {
+    if (!this.#closed) this.#options.failed(failure.message)
+  }
+
+  async #run(): Promise<void> {
+    while (this.#again && !this.#closed) {
+      this.#again = false
+      try {
+        this.#dropFailed()
+        await this.#fill()
+      } catch (failure) {
+        // A server has failed, or had no room after all.
+        this.#tell(failure as Error)
+        this.#later(RETRY_MS)
+      }
+    }
+  }
+
+  /** Lanes take no place at a server that has failed. */
+  #dropFailed(): void {
+    for (const [spare, places] of this.#spares)
+      if (
+        places.some(({ server }) => server.failure !== undefined) &&
+        this.#options.engine.removeSpare(spare)
+      )
+        this.#giveBack(spare)
+  }
+
+  #giveBack(spare: number): void {
+    const places = this.#spares.get(spare) ?? []
+    this.#spares.delete(spare)
+    for (const { server, remote } of places)
+      server.giveBack(remote).catch((failure: Error) => this.#tell(failure))
+  }
+
+  async #fill(): Promise<void> {
+    const { engine, table, servers } = this.#options
+    while (!this.#closed) {
+      this.collect()
+      if (this.#spares.size >= Math.min(SPARE_PLACES, table.unmapped)) break
+      const chosen = drawPlace(
+        servers.map(({ room }) => room),
+        table.replicas,
+      )
+      if (chosen === undefined) return this.#noRoom()
+      const places: Place[] = []
+      const spare = ++this.#lastId
+      try {
+        for (const index of chosen) {
+          const server = servers[index] as VolumeServer
+          places.push({ server, remote: await server.take() })
+        }
+        this.#spares.set(spare, places)
+        engine.addSpare(spare, ...places.map(mapping))
+      } catch (failure) {
+        this.#spares.delete(spare)
+        for (const { server, remote } of places) await server.giveBack(remote)
+        throw failure
+      }
+    }
+    this.#setExhausted(false)
+  }
+
+  #noRoom(): void {
+    if (this.#spares.size === 0) {
+      this.#options.engine.setExhausted()
+      this.#setExhausted(true)
+    }
+    this.#later(RETRY_MS)
+  }
+
+  #setExhausted(exhausted: boolean): void {
+    if (this.#exhausted !== exhausted) this.#options.exhausted(exhausted)
+    this.#exhausted = exhausted
+  }
+
+  /** Takes the memory of slabs that are empty; those that lack a replica are looked at again when they have it. */
+  async #vacate(): Promise<void> {
+    const { engine, table } = this.#options
+    this.collect()
+    const going: Place[] = []
+    for (const slab of this.#cleared) {
+      const state = table.state(slab)
+      if (state === 'degraded' || state === 'refilling') continue
+      this.#cleared.delete(slab)
+      if (state === 'mapped' && engine.vacateSlab(slab)) {
+        going.push(...table.vacate(slab))
+        this.#given++
+      }
+    }
+    if (this.#cleared.size > 0) this.#later(RETRY_MS)
+    if (going.length === 0) return
+    // Until then operations may be under way there.
+    await engine.synchronize()
+    await Promise.all(going.map(({ server, remote }) => server.giveBack(remote)))
+    this.wake()
+  }
+}
+
+function mapping({ server, remote }: Place) {
+  return { server: server.index, remoteKey: remote.remoteKey, address: remote.address }
+}

@@ -1,0 +1,74 @@
+import type { SessionOptions } from '@rdmakit/swap-server'
+import { type BackupOptions, pagesOfLane } from './backup.js'
+import { BlockEngine } from './engine.js'
+import type { BlockEngineOptions } from './engine-options.js'
+import type { VolumeServer } from './volume-server.js'
+
+/** bytes */
+const BACKUP_QUEUE = 16 * 2 ** 20
+
+export interface VolumeOptions {
+  /** one entry for each server: its URIs, tried in order until one answers */
+  readonly servers: readonly (readonly string[])[]
+  /** bytes, a multiple of 4096 */
+  readonly size: number
+  /** NBD connections that can be served at once, 1 … 64 */
+  readonly lanes: number
+  /** copies of each slab, on different servers: 1 (default) to 3 */
+  readonly replicas?: number
+  /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
+  readonly spares?: number
+  /**
+   * Take memory of the servers when a slab is first written, and give it back when all of it was discarded. A first
+   * write fails when no server has memory left then. Default false: all of it at the start, for as long as it lives.
+   */
+  readonly thin?: boolean
+  /** a copy on this machine, not of a thin volume; default: none */
+  readonly backup?: BackupOptions
+  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'thin' | 'backup'>
+  /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
+  readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
+  /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
+  readonly linger?: number
+  /** told when a server takes part, before anything is placed there: its index and session must be kept now */
+  readonly joined?: (servers: readonly VolumeServer[]) => void
+  readonly signal?: AbortSignal
+  /** told of each step on the way, for people */
+  readonly progress?: (step: string) => void
+}
+
+/** No server has anything of the volume any more. */
+export class NothingLeftError extends Error {
+  override readonly name = 'NothingLeftError'
+}
+
+/** What the failure of a server means for the volume. */
+export interface ServerFailure {
+  readonly server: VolumeServer
+  readonly reason: string
+  /** bytes that have a replica less and can still be read */
+  readonly degraded: number
+  /** bytes that no server has any more, and that are read from the backup */
+  readonly backedUp: number
+  /** bytes of which no copy is left */
+  readonly lost: number
+}
+
+export function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionOptions {
+  return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
+}
+
+export function makeEngine(
+  { backup, engine, lanes, size, thin = false }: VolumeOptions,
+  slabSize: number,
+): BlockEngine {
+  return new BlockEngine({
+    ...engine,
+    ...(backup === undefined
+      ? {}
+      : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, lanes) } }),
+    size,
+    slabSize,
+    thin,
+  })
+}

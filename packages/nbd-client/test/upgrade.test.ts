@@ -1,0 +1,178 @@
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { SwapServer } from '@rdmakit/swap-server'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { MIB } from './fixture.js'
+import { eventually, VolumeProcess, Workload } from './volume-client.js'
+
+/** What the kernel gives a request at the least: --timeout + 2 s (requestTimeout). */
+const REQUEST_MS = 6_000
+
+const ADDRESSES = {
+  iwarp: () => 'iwarp://127.0.0.1:0',
+  shm: () => `shm:///tmp/rdmakit-upgrade-${process.pid}-${++sockets}.sock`,
+}
+
+let state: string
+let servers: { server: SwapServer; uri: string }[]
+let pids: Set<number>
+let sockets = 0
+
+beforeEach(() => {
+  state = mkdtempSync(join(tmpdir(), 'nbd-upgrade-'))
+  servers = []
+  pids = new Set()
+})
+
+afterEach(async () => {
+  for (const pid of pids) {
+    try {
+      process.kill(pid, 'SIGKILL')
+    } catch {
+      // It has ended.
+    }
+  }
+  await Promise.all(servers.map(({ server }) => server.close()))
+  rmSync(state, { recursive: true, force: true })
+})
+
+async function serve(uri: string): Promise<void> {
+  const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
+  servers.push({ server, uri: await server.listen(uri) })
+}
+
+async function start(
+  replicas: number,
+  environment: NodeJS.ProcessEnv = {},
+  thin = false,
+): Promise<VolumeProcess> {
+  const place = { state, servers: servers.map(({ uri }) => uri), replicas, thin }
+  const volume = new VolumeProcess(place, environment)
+  pids.add(volume.process.pid as number)
+  await volume.ready()
+  return volume
+}
+
+/** Asks the process `pid` to hand over. @returns the line that comes of it, and of whom */
+async function handOver(volume: VolumeProcess, pid: number, line: RegExp): Promise<RegExpExecArray> {
+  const from = volume.output.length
+  process.kill(pid, 'SIGHUP')
+  return await volume.heard(line, from)
+}
+
+describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, over %s', (_, address) => {
+  it.each([
+    [1, false],
+    [2, false],
+    [2, true],
+  ])(
+    'pauses and loses nothing, with %i replicas, thin: %s',
+    async (replicas, thin) => {
+      for (let i = 0; i < replicas; i++) await serve(address())
+      const volume = await start(replicas, {}, thin)
+      const workload = new Workload()
+      const running = workload.run(volume)
+      let pid = volume.process.pid as number
+      for (let round = 1; round <= 4; round++) {
+        const { written } = workload
+        await eventually(() => workload.written > written + 300)
+        const from = volume.output.length
+        const over = await handOver(volume, pid, /^over (\S+)$/m)
+        // Under a second on a machine that does nothing else; what a request may take bounds it on any.
+        expect(Number(over[1])).toBeLessThan(REQUEST_MS)
+        pid = Number((await volume.heard(/^successor (\d+)$/m, from))[1])
+        pids.add(pid)
+      }
+      const { written } = workload
+      await eventually(() => workload.written > written + 300)
+      workload.stop()
+      await running
+      // No connection ended, and no request went unanswered.
+      expect(volume.closed).toBe(false)
+      expect(await workload.verify(volume)).toBe(0)
+      process.kill(pid, 'SIGTERM')
+      await eventually(() => servers.every(({ server }) => server.store.free === 16))
+    },
+    60_000,
+  )
+})
+
+describe('a successor that fails', () => {
+  beforeEach(async () => {
+    for (let i = 0; i < 2; i++) await serve(ADDRESSES.shm())
+  })
+
+  it.each([
+    ['before it is ready', 'start dies', /^not started: .* cannot take over: it ended/m],
+    ['when it has the sockets and nothing else', 'go dies', /^kept kept /m],
+    ['when it has resumed the sessions', 'resumed dies', /^kept kept /m],
+  ])('%s leaves the old process serving', async (_, step, line) => {
+    const volume = await start(2, { TEST_SUCCESSOR: step })
+    const workload = new Workload()
+    const running = workload.run(volume)
+    for (let time = 0; time < 2; time++) {
+      const { written } = workload
+      await eventually(() => workload.written > written + 300)
+      await handOver(volume, volume.process.pid as number, line)
+    }
+    const { written } = workload
+    await eventually(() => workload.written > written + 300)
+    workload.stop()
+    await running
+    expect(volume.closed).toBe(false)
+    expect(await workload.verify(volume)).toBe(0)
+    expect(await volume.end('SIGTERM')).toBe(0)
+    for (const { server } of servers) expect(server.store.free).toBe(16)
+  })
+
+  it.each(['dies', 'hangs'])(
+    'and %s with the sockets in its hands leaves the old process the volume',
+    async (how) => {
+      const volume = await start(2, { TEST_SUCCESSOR: `taken ${how}` })
+      const workload = new Workload()
+      const running = workload.run(volume)
+      await eventually(() => workload.written > 300)
+      await handOver(volume, volume.process.pid as number, /^kept dead /m)
+      await running
+      // What the clients repeat then, on other connections, finds everything.
+      await volume.end('SIGKILL')
+      const next = await start(2)
+      expect(next.output).toMatch(/^degraded 0 lost 0$/m)
+      await workload.repeat(next)
+      expect(await workload.verify(next)).toBe(0)
+    },
+    20_000,
+  )
+})
+
+describe('an old process that dies', () => {
+  beforeEach(() => serve(ADDRESSES.shm()))
+
+  it('when its successor has everything is not missed', async () => {
+    const volume = await start(1, { TEST_PREDECESSOR: 'yours' })
+    const workload = new Workload()
+    const running = workload.run(volume)
+    await eventually(() => workload.written > 300)
+    const successor = await handOver(volume, volume.process.pid as number, /^successor (\d+)$/m)
+    pids.add(Number(successor[1]))
+    const { written } = workload
+    await eventually(() => workload.written > written + 300)
+    workload.stop()
+    await running
+    expect(volume.closed).toBe(false)
+    expect(await workload.verify(volume)).toBe(0)
+  })
+
+  it('before it gave anything away leaves the successor nothing but a take-over', async () => {
+    const volume = await start(1, { TEST_PREDECESSOR: 'go' })
+    const workload = new Workload()
+    const running = workload.run(volume)
+    await eventually(() => workload.written > 300)
+    await handOver(volume, volume.process.pid as number, /^alone$/m)
+    await running
+    const next = await start(1)
+    await workload.repeat(next)
+    expect(await workload.verify(next)).toBe(0)
+  })
+})

@@ -1,0 +1,123 @@
+// A volume with a local backup: the only server is killed while clients verify what they wrote.
+import { randomFillSync } from 'node:crypto'
+import { existsSync, statSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { must, NBD_CLIENT, Program, startServe, startServer, temporaryFolder } from './processes.js'
+
+interface Status {
+  slabs: Record<'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost', number>
+  statistics: {
+    lostPages: number
+    lanes: { errors: number }[]
+    backup: { working: boolean; stalePages: number; queuedPages: number; bytesWritten: number } | null
+  }
+}
+
+function statusIn(folder: string): Status {
+  const out = must('env', [`RDMAKIT_RUN=${folder}`, process.execPath, NBD_CLIENT, 'status', '--json'])
+  return JSON.parse(out)[0]
+}
+
+/** Asks for the status until `wanted` holds of it; each answer is an event of its own. */
+async function until(folder: string, wanted: (status: Status) => boolean, timeoutMs = 30_000) {
+  const deadline = Date.now() + timeoutMs
+  for (;;) {
+    const now = statusIn(folder)
+    // The status was awaited with the event loop at a stand; what programs print comes in now.
+    await new Promise((resolve) => setImmediate(resolve))
+    if (wanted(now)) return now
+    if (Date.now() > deadline) throw new Error(`still ${JSON.stringify(now)}`)
+  }
+}
+
+const SERVER = ['--memory', '96M', '--slab-size', '16M']
+const SIZE = 32 * 2 ** 20
+
+function randomFile(path: string): string {
+  writeFileSync(path, randomFillSync(Buffer.alloc(SIZE)))
+  return path
+}
+
+const compare = (source: string, uri: string) =>
+  must('qemu-img', ['compare', '-f', 'raw', '-F', 'raw', source, uri])
+
+describe.each(['iwarp', 'shm'])('a volume with one replica and a backup over %s', (provider) => {
+  const address = (folder: string) =>
+    provider === 'shm' ? `shm://${join(folder, 'server.sock')}` : 'iwarp://127.0.0.1:0'
+
+  it('--ack backup: loses nothing with its only server, goes on, and is refilled when it comes back', async () => {
+    using folder = temporaryFolder()
+    const first = await startServer(SERVER, address(folder.path))
+    await using _first = first.program
+    const file = join(folder.path, 'backup')
+    const args = ['--backup', file, '--ack', 'backup', '--refill-rate', '0']
+    const client = await startServe(first.uri, '32M', folder.path, args)
+    await using _client = client.program
+    expect(statSync(file).size).toBe(SIZE)
+    expect(statSync(file).mode & 0o777).toBe(0o600)
+    const source = randomFile(join(folder.path, 'source'))
+    must('nbdcopy', [source, client.uri])
+    expect(statusIn(folder.path).statistics.backup).toMatchObject({ working: true, stalePages: 0 })
+    await first.program.stop('SIGKILL')
+    await until(folder.path, ({ slabs }) => slabs.backup === 2)
+    compare(source, client.uri)
+    const other = randomFile(join(folder.path, 'other'))
+    must('nbdcopy', [other, client.uri])
+    compare(other, client.uri)
+    // Its successor listens at the same address, with empty memory.
+    const again = await startServer(SERVER, first.uri)
+    await using _again = again.program
+    await until(folder.path, ({ slabs }) => slabs.mapped === 2)
+    compare(other, client.uri)
+    const after = statusIn(folder.path)
+    expect(after.statistics.lostPages).toBe(0)
+    for (const lane of after.statistics.lanes) expect(lane.errors).toBe(0)
+    expect((await client.program.stop('SIGTERM')).status).toBe(0)
+    expect(client.program.stderr).toMatch(/lost \S+: .*32 MiB of the volume are read from the backup/)
+    expect(client.program.stderr).toMatch(/of the volume repaired/)
+  }, 90_000)
+
+  it('--ack all: what the file has been given time for is right after the loss of the server', async () => {
+    using folder = temporaryFolder()
+    const server = await startServer(SERVER, address(folder.path))
+    await using _server = server.program
+    const args = ['--backup', join(folder.path, 'backup'), '--backup-queue', '1M']
+    const client = await startServe(server.uri, '32M', folder.path, args)
+    await using _client = client.program
+    const source = randomFile(join(folder.path, 'source'))
+    must('nbdcopy', [source, client.uri])
+    await until(
+      folder.path,
+      ({ statistics: { backup } }) => backup?.stalePages === 0 && backup.queuedPages === 0,
+    )
+    await server.program.stop('SIGKILL')
+    compare(source, client.uri)
+    expect((await client.program.stop('SIGTERM')).status).toBe(0)
+  }, 60_000)
+})
+
+describe('what is refused', () => {
+  it.each([
+    ['--ack backup without a backup', ['--ack', 'backup'], /need --backup <file>/],
+    ['a queue without a backup', ['--backup-queue', '1M'], /need --backup <file>/],
+    ['a file of another size', ['--backup', 'FOLDER/small'], /exists and has 5 bytes/],
+    ['something that is no file', ['--backup', '/dev/null'], /neither a regular file nor a block device/],
+  ])('%s', async (_, args, message) => {
+    using folder = temporaryFolder()
+    writeFileSync(join(folder.path, 'small'), 'small')
+    const { program, uri } = await startServer(SERVER)
+    await using _server = program
+    const given = args.map((each) => each.replace('FOLDER', folder.path))
+    const socket = join(folder.path, 'nbd.sock')
+    const client = new Program(
+      NBD_CLIENT,
+      ['serve', '--server', uri, '--size', '32M', '--unix', socket, ...given],
+      { RDMAKIT_RUN: folder.path },
+    )
+    await using _client = client
+    expect((await client.ends()).status).toBe(64)
+    expect(client.stderr).toMatch(message)
+    expect(existsSync(socket)).toBe(false)
+  })
+})

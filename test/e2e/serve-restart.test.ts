@@ -1,0 +1,132 @@
+// nbd-client serve --state: the process ends, in whatever way, and the next one serves the same volume.
+import { spawn } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { existsSync, readFileSync, rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { expect, it } from 'vitest'
+import { must, NBD_CLIENT, Program, run, startServer, temporaryFolder } from './processes.js'
+
+const SIZE = '16M'
+
+function serveArguments(folder: string, servers: readonly string[], more: readonly string[] = []): string[] {
+  return [
+    'serve',
+    ...servers.flatMap((uri) => ['--server', uri]),
+    ...['--size', SIZE, '--replicas', String(servers.length), '--connections', '2'],
+    ...['--unix', join(folder, 'nbd.sock'), '--state', join(folder, 'state'), ...more],
+  ]
+}
+
+async function startServing(folder: string, servers: readonly string[], more: readonly string[] = []) {
+  const program = new Program(NBD_CLIENT, serveArguments(folder, servers, more), { RDMAKIT_RUN: folder })
+  const [, uri] = await program.prints(/^ready (\S+)$/m)
+  return { program, uri: uri as string }
+}
+
+/** Writes `byte` to 64 KiB at `at`, and checks it. */
+const write = (uri: string, byte: number, at: number) =>
+  must('qemu-io', ['-f', 'raw', '-c', `write -P ${byte} ${at} 64k`, uri])
+const holds = (uri: string, byte: number, at: number) =>
+  expect(must('qemu-io', ['-f', 'raw', '-c', `read -P ${byte} ${at} 64k`, uri])).not.toMatch(/fail/i)
+
+const BUSY = 8 * 2 ** 20
+const BUSY_BYTES = 4 * 2 ** 20
+
+const PAGES = BUSY_BYTES / 4096
+const WRITES = 200_000
+
+/** Starts a client that writes ever new bytes, many pages at a time, and repeats nothing. */
+async function writing(uri: string): Promise<Disposable> {
+  const client = spawn('qemu-io', ['-f', 'raw', uri], { stdio: ['pipe', 'pipe', 'ignore'] })
+  client.stdin.on('error', () => {}) // it has ended
+  const command = (each: number) => `aio_write -P ${each % 255} ${BUSY + ((each * 37) % PAGES) * 4096} 4k\n`
+  client.stdin.write(Array.from({ length: WRITES }, (_, each) => command(each)).join(''))
+  let bytes = 0
+  await new Promise<void>((resolve, reject) => {
+    client.once('exit', () => reject(new Error('qemu-io ended')))
+    client.stdout.on('data', (text: Buffer) => {
+      bytes += text.length
+      if (bytes > 200_000) resolve()
+    })
+  })
+  return { [Symbol.dispose]: () => void client.kill('SIGKILL') }
+}
+
+/** What the pages are that were written last. */
+function contents(uri: string, folder: string): string {
+  const copy = join(folder, 'copy')
+  must('nbdcopy', [uri, copy])
+  return createHash('sha256')
+    .update(readFileSync(copy).subarray(BUSY, BUSY + BUSY_BYTES))
+    .digest('hex')
+}
+
+it.each([1, 2])(
+  'an export is found again after each end of its process, with %i replicas',
+  async (replicas) => {
+    using folder = temporaryFolder()
+    const servers = []
+    for (let i = 0; i < replicas; i++)
+      servers.push(await startServer(['--memory', '64M', '--slab-size', '4M']))
+    const uris = servers.map(({ uri }) => uri)
+    try {
+      for (const [round, signal] of (['SIGKILL', 'SIGTERM', 'SIGKILL'] as const).entries()) {
+        const { program, uri } = await startServing(folder.path, uris)
+        for (let before = 0; before < round; before++) holds(uri, before + 1, before * 2 ** 20)
+        write(uri, round + 1, round * 2 ** 20)
+        using _busy = await writing(uri)
+        await program.stop(signal)
+      }
+      const { program, uri } = await startServing(folder.path, uris)
+      const [first, ...others] = Array.from({ length: 4 }, () => contents(uri, folder.path))
+      for (const each of others) expect(each).toBe(first)
+      for (let before = 0; before < 3; before++) holds(uri, before + 1, before * 2 ** 20)
+      holds(uri, 0, 4 * 2 ** 20)
+      await program.stop()
+    } finally {
+      for (const { program } of servers) await program.stop()
+    }
+  },
+  60_000,
+)
+
+it('an export whose memory is gone is refused, not served empty', async () => {
+  using folder = temporaryFolder()
+  const server = await startServer(['--memory', '64M', '--slab-size', '4M'])
+  const { program } = await startServing(folder.path, [server.uri])
+  await program.stop('SIGKILL')
+  await server.program.stop()
+  const again = await startServer(['--memory', '64M', '--slab-size', '4M'], server.uri)
+  try {
+    const refused = new Program(NBD_CLIENT, serveArguments(folder.path, [again.uri]), {
+      RDMAKIT_RUN: folder.path,
+    })
+    expect((await refused.ends()).status).toBe(1)
+    expect(refused.stderr).toMatch(
+      /nothing of the volume is left; to start with an empty one, remove the files/,
+    )
+    rmSync(join(folder.path, 'state'), { recursive: true })
+    const { program: fresh, uri } = await startServing(folder.path, [again.uri])
+    holds(uri, 0, 0)
+    await fresh.stop()
+  } finally {
+    await again.program.stop()
+  }
+}, 60_000)
+
+it('the size of a volume that was served cannot change', async () => {
+  using folder = temporaryFolder()
+  const { program: server, uri: address } = await startServer(['--memory', '64M', '--slab-size', '4M'])
+  try {
+    const { program } = await startServing(folder.path, [address])
+    await program.stop()
+    expect(existsSync(join(folder.path, 'state', 'volume.json'))).toBe(true)
+    const other = serveArguments(folder.path, [address]).map((word) => (word === SIZE ? '8M' : word))
+    expect(run(process.execPath, [NBD_CLIENT, ...other])).toMatchObject({
+      status: 64,
+      stderr: expect.stringMatching(/is of a volume with --size 16777216; that cannot be changed/),
+    })
+  } finally {
+    await server.stop()
+  }
+}, 60_000)

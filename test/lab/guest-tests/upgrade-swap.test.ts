@@ -1,0 +1,84 @@
+import { readFileSync } from 'node:fs'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { LocalShell } from '../local-shell.js'
+import { ensureArrayWalk } from '../native.js'
+import { rdmakitSwap } from '../remote-swap.js'
+import type { RunningProcess } from '../shell.js'
+import { walkArray } from '../swap.js'
+
+const mebibyte = 1024 * 1024
+const UPGRADES = 3
+const program = ['node', 'packages/nbd-client/dist/cli.js']
+
+/** Pages that this kernel has written to swap since it booted. */
+function pagesOut(): number {
+  return Number(/^pswpout (\d+)$/m.exec(readFileSync('/proc/vmstat', 'utf8'))?.[1])
+}
+
+// The kernel's swap goes from process to process while it is used.
+describe('remote swap whose client is upgraded', () => {
+  const shell = new LocalShell()
+  const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7478', '256M', '256M')
+  const command = [...(attach as string[]), '--state', '/run/rdmakit/upgrade-swap']
+  let server: RunningProcess
+  let client: RunningProcess
+  let walker: string
+
+  /** What the kernel had to say of the device so far. */
+  const kernelLines = async () => (await shell.run('dmesg | grep -c "block nbd0" || true')).trim()
+
+  beforeAll(async () => {
+    walker = await ensureArrayWalk()
+    server = shell.start(serve)
+    await server.waitForLine(listening, 60_000)
+    client = shell.start(command)
+    await client.waitForLine(attached, 120_000)
+  }, 300_000)
+
+  afterAll(async () => {
+    await shell.exec([...program, 'detach', '/dev/nbd0'], { deadlineMs: 120_000 })
+    await client?.stop()
+    await server?.stop()
+  }, 180_000)
+
+  test('a program that swaps ends with every byte right, after pauses under a second', async () => {
+    const before = pagesOut()
+    const told = await kernelLines()
+    const walking = walkArray(shell, { program: walker, bytes: 160 * mebibyte, limitBytes: 80 * mebibyte })
+    const pauses: number[] = []
+    for (let upgrade = 1; upgrade <= UPGRADES; upgrade++) {
+      const deadline = Date.now() + 120_000
+      while (pagesOut() - before < upgrade * 6_000) {
+        if (Date.now() > deadline) throw new Error('the program does not swap')
+        await new Promise((resolve) => setTimeout(resolve, 20))
+      }
+      const said = await shell.run([...program, 'upgrade', '/dev/nbd0'], { deadlineMs: 120_000 })
+      pauses.push(
+        Number(/^upgraded \/dev\/nbd0: process \d+ goes on, requests waited (\d+) ms$/m.exec(said)?.[1]),
+      )
+    }
+    const walk = await walking
+    console.log(`remote swap, upgraded with pauses of ${pauses.join(', ')} ms: ${JSON.stringify(walk)}`)
+    expect(walk.wrongPages).toBe(0)
+    expect(walk.pagesOut).toBeGreaterThan(15_000)
+    expect(walk.pagesIn).toBeGreaterThan(15_000)
+    expect(Math.max(...pauses)).toBeLessThan(1_000)
+    // No socket was lost, or replaced.
+    expect(await kernelLines()).toBe(told)
+  }, 300_000)
+
+  test('a successor that fails leaves the old process serving', async () => {
+    const wrong = [...command, '--replicas', '2']
+    const result = await shell.exec([...program, 'upgrade', '/dev/nbd0', '--', ...wrong], {
+      deadlineMs: 120_000,
+    })
+    expect(result.status).toBe(1)
+    const walk = await walkArray(shell, { program: walker, bytes: 120 * mebibyte, limitBytes: 80 * mebibyte })
+    expect(walk.wrongPages).toBe(0)
+  }, 300_000)
+
+  test('an orderly end leaves no device and no state', async () => {
+    await shell.run([...program, 'detach', '/dev/nbd0'], { deadlineMs: 120_000 })
+    await shell.run('test ! -e /sys/block/nbd0/pid && test ! -e /run/rdmakit/upgrade-swap/volume.json')
+  }, 180_000)
+})
