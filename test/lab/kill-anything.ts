@@ -120,6 +120,7 @@ export async function killAnything(
       const server = Math.floor(random() * servers)
       const stalls = stallsOf(churn).length
       const began = Date.now()
+      print(kind === 'client killed' ? kind : `${kind}: server ${server}`)
       await faults[kind](swap, server)
       const away = kind === 'client killed' ? (Date.now() - began) / 1000 : 0
       await swap.whole()
@@ -130,7 +131,7 @@ export async function killAnything(
       const fault = { kind, server, seconds: (Date.now() - began) / 1000, away, longestStall }
       done.push(fault)
       print(
-        `${kind}${kind === 'client killed' ? '' : `, server ${server}`}: whole after ${fault.seconds.toFixed(1)} s, ` +
+        `  whole after ${fault.seconds.toFixed(1)} s, ` +
           (fault.longestStall === 0
             ? 'no step above 1 s'
             : `longest step ${fault.longestStall.toFixed(1)} s`),
@@ -151,7 +152,9 @@ export async function killAnything(
       ioErrors: (await star.client.run('dmesg')).split('\n').filter((line) => ioError.test(line)),
     }
   } catch (error) {
-    print(`${tail(churn.stdout)}\n${tail(swap.said)}\n${tail(await star.client.run('dmesg'))}`)
+    print(
+      `${swap.complaints}\n${tail(churn.stdout)}\n${tail(swap.said)}\n${tail(await star.client.run('dmesg'))}`,
+    )
     throw error
   }
 }

@@ -48,6 +48,11 @@ export class ReplicatedSwap {
     return this.#said + (this.#client?.stderr ?? '')
   }
 
+  /** What the servers that run wrote to stderr. */
+  get complaints(): string {
+    return this.#servers.map((server, index) => `server ${index}:\n${server.stderr}`).join('\n')
+  }
+
   host(index: number): Shell {
     return this.star.servers[index] as Shell
   }
