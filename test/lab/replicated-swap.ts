@@ -74,14 +74,7 @@ export class ReplicatedSwap {
     const { memory, size, options } = this.options
     const { attach, attached } = rdmakitSwap(this.#uri(0), memory, size)
     const others = this.star.servers.slice(1).flatMap((_, index) => ['--server', this.#uri(index + 1)])
-    const command = [
-      'sh',
-      join(guestScripts, 'swap-client.sh'),
-      ...(attach as string[]),
-      ...others,
-      ...options,
-    ]
-    this.#client = this.star.client.start(command)
+    this.#client = this.star.client.start([...(attach as string[]), ...others, ...options])
     await this.#client.waitForLine(attached, startDeadlineMs)
   }
 
@@ -90,6 +83,14 @@ export class ReplicatedSwap {
     await client?.stop(30_000, 'SIGKILL')
     this.#said += client?.stderr ?? ''
     this.#client = undefined
+  }
+
+  /** Takes a server's wire away for so long. */
+  async cut(index: number, milliseconds: number): Promise<void> {
+    const port = `eth${index}`
+    await this.star.client.run(`ip link set ${port} down`)
+    await new Promise((resolve) => setTimeout(resolve, milliseconds))
+    await this.star.client.run(`ip link set ${port} up`)
   }
 
   /** Runs what makes the client lose a server and what brings that one back, and waits for both. */

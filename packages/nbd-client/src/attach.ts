@@ -11,6 +11,7 @@ import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
 import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
 import { isSwap } from './swap.js'
+import { leaveSwap } from './swap-free-group.js'
 import { endKept } from './take-over.js'
 import { Volume } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
@@ -245,7 +246,7 @@ function prepare(volume: Volume, options: AttachOptions): void {
   reportFailures(volume)
   reportWrongPages(volume)
   if (options.swap) {
-    for (const { name, granted, reason } of protectProcess())
+    for (const { name, granted, reason } of [...protectProcess(), leaveSwap()])
       if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
   }
   for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)

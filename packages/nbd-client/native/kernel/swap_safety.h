@@ -18,8 +18,8 @@ struct Safety {
 // heaps, thread stacks, the page map, the arenas. Not V8's heap, which no lane touches: mlockall(2)
 // makes V8 abort, for it gives code pages back with madvise(MADV_DONTNEED), which fails on locked memory
 // and which V8 takes for a fatal error. V8 marks all that it maps MADV_DONTFORK ("dc" in
-// /proc/PID/smaps), and that is what we leave out. It covers what exists now: call it once the lanes
-// are made, and again after more memory came.
+// /proc/PID/smaps), and that is what we leave out: a cgroup without swap covers it. This covers what exists
+// now: call it once the lanes are made, and again after more memory came.
 Safety lock_memory();
 // The same for one range, whoever mapped it.
 Safety lock_range(void* memory, size_t bytes);
