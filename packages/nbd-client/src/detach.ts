@@ -23,12 +23,15 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
     return
   }
   await owner.stop()
+  // The program of a process that has ended is gone, also while nobody has waited for it.
+  const running = `/proc/${owner.status.pid}/exe`
   const deadline = Date.now() + timeoutSeconds * 1000
-  // The kernel has no event for "the device is gone" that a script could await: its sysfs file is it.
-  while (existsSync(attached)) {
+  // The kernel has no event for "the device is gone" that a script could await: its sysfs file is it. After it the
+  // process gives the memory back.
+  while (existsSync(attached) || existsSync(running)) {
     if (Date.now() > deadline)
       throw new Error(
-        `${path} is still attached after ${timeoutSeconds} s; process ${owner.status.pid} is bringing its pages back, see its messages`,
+        `${path} is still ${existsSync(attached) ? 'attached' : 'given back'} after ${timeoutSeconds} s; process ${owner.status.pid} is ending it, see its messages`,
       )
     await new Promise((resolve) => setTimeout(resolve, POLL_MS))
   }
