@@ -56,7 +56,10 @@ it('shows volumes, requests and servers in tables', async () => {
   const [volumes, requests, servers] = stdout.split('\n\n')
   expect(volumes).toMatch(/^TARGET +PID +MODE +SIZE +HOLDS +LOST +ERRORS +IN FLIGHT +UP +BACKUP +SLABS$/m)
   expect(volumes).toMatch(
-    new RegExp(` ${volume.client.process.pid} +serve +8 MiB +8 MiB +0 bytes +0 +0 +\\d+ s +- +8 mapped$`, 'm'),
+    new RegExp(
+      ` ${volume.client.process.pid} +serve +8 MiB +8 MiB +0 bytes +0 +0 +\\d+ s +- +8 mapped$`,
+      'm',
+    ),
   )
   expect(requests).toMatch(/^REQUESTS +COUNT +DATA +MEDIAN +99% +99\.9%$/m)
   expect(requests).toMatch(/^write +128 +8 MiB +[\d.]+ [µm]s +[\d.]+ [µm]s +[\d.]+ [µm]s$/m)
