@@ -31,7 +31,7 @@ class World final : private OperationListener {
       CHECK(volume_.map_slab(slab, 0, server_.key(), server_.address() + slab * (uint64_t{1} << 20)) == 0);
     OperationListener& listener = *this;
     rdma_ = std::make_unique<RdmaQueue>(volume_, statistics_, listener, cq_, 10 * kSecond, Acknowledge::all,
-                                        arena_.scratch());
+                                        arena_.scratch(), nullptr);
     CHECK(rdma_->connect(0, device_.queue_pair(cq_, server_, {}), device_.region(memory(), Arena::kBytes)) ==
           0);
     connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_, listener);

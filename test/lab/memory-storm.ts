@@ -95,16 +95,7 @@ export function faultsOf(storm: MemoryStorm): string[] {
   // The work of a lane: requests from the kernel's socket and answers to it; of rxe a write for a doorbell, an
   // ioctl to arm a completion queue, a read for its event; and the wait for either, which is changed when the
   // socket is full.
-  const work = new Set([
-    'epoll_wait',
-    'epoll_ctl',
-    'recvfrom',
-    'recvmsg',
-    'sendmsg',
-    'write',
-    'read',
-    'ioctl',
-  ])
+  const work = new Set(['ppoll', 'epoll_ctl', 'recvfrom', 'recvmsg', 'sendmsg', 'write', 'read', 'ioctl'])
   const other = Object.keys(storm.laneSystemCalls).filter((name) => !work.has(name))
   const faults: [boolean, string][] = [
     [storm.verifyErrors > 0, `${storm.verifyErrors} verify errors`],
