@@ -93,8 +93,7 @@ export async function memoryStorm(
 /** What a storm showed that must not be; empty when all is well. */
 export function faultsOf(storm: MemoryStorm): string[] {
   // The work of a lane: requests from the kernel's socket and answers to it; of rxe a write for a doorbell, an
-  // ioctl to arm a completion queue, a read for its event; and the wait for either, which is changed when the
-  // socket is full.
+  // ioctl to arm a completion queue, a read for its event; and the wait for either.
   const work = new Set(['ppoll', 'epoll_ctl', 'recvfrom', 'recvmsg', 'sendmsg', 'write', 'read', 'ioctl'])
   const other = Object.keys(storm.laneSystemCalls).filter((name) => !work.has(name))
   const faults: [boolean, string][] = [
