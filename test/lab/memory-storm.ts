@@ -51,6 +51,7 @@ export async function memoryStorm(
   await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
   const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M')
   const attach = [
+    ...['sh', join(guestScripts, 'swap-client.sh')],
     ...['env', `LD_PRELOAD=${counter}`, `RDMAKIT_ALLOCATIONS=${counts}`, ...(service.attach as string[])],
     // No server fails here, but on a busy machine an emulated one stands still for seconds.
     ...['--timeout', '30'],

@@ -9,7 +9,8 @@ const PREFIX = 'rdmakit-nbd-'
  * Keeps all of this process out of swap by its control group (cgroup v2): what V8 maps cannot be locked, and a
  * process whose heap is on the device that it serves waits for itself. A group that has no swap already, as a
  * service with MemorySwapMax=0, is enough; from the root group it moves into one of its own, which goes when it ends.
- * Any other group belongs to somebody: it is left alone, and what to do is said.
+ * What it had before it moved stays with the root group and may still be swapped: only a process that is started in
+ * such a group, as a service is, is safe as a whole. Any other group belongs to somebody: it is left alone, and what to do is said.
  * @param root where cgroup v2 is mounted; default: where it usually is
  * @param own the group of this process below it
  */
