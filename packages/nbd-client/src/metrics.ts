@@ -1,5 +1,5 @@
-import { MetricsEndpoint } from '@rdmakit/swap-server'
-import { Counter, collectDefaultMetrics, Gauge, Registry } from 'prom-client'
+import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/swap-server'
+import { collectDefaultMetrics, Registry } from 'prom-client'
 import type { EngineStatistics } from './engine.js'
 import { addHistograms, LatencyMetric } from './latency.js'
 import { totals } from './session-log.js'
@@ -7,34 +7,11 @@ import type { Volume } from './volume.js'
 
 const PREFIX = 'rdmakit_nbd_'
 
-type Labelled = readonly (readonly [labels: Record<string, string>, value: number])[]
-
 /** Metrics of a volume, read from the native counters when they are scraped: they cost the page path nothing. */
 export function collectVolumeMetrics(volume: Volume): Registry {
   const registry = new Registry()
   const statistics = oncePerScrape(() => volume.engine.statistics())
-  const gauge = (name: string, help: string, labelNames: string[], read: () => Labelled) =>
-    new Gauge({
-      name: PREFIX + name,
-      help,
-      labelNames,
-      registers: [registry],
-      collect() {
-        this.reset()
-        for (const [labels, value] of read()) this.set(labels, value)
-      },
-    })
-  const counter = (name: string, help: string, labelNames: string[], read: () => Labelled) =>
-    new Counter({
-      name: PREFIX + name,
-      help,
-      labelNames,
-      registers: [registry],
-      collect() {
-        this.reset()
-        for (const [labels, value] of read()) this.inc(labels, value)
-      },
-    })
+  const { gauge, counter } = scrapedMetrics(registry, PREFIX)
   const lanes = () => totals(statistics())
   gauge('size_bytes', 'Bytes of the volume', [], () => [[{}, volume.size]])
   gauge('slabs', 'Slabs in each state', ['state'], () =>

@@ -1,6 +1,7 @@
 import {
   ConfigurationError,
   type RemoteSlab,
+  type SessionIdentity,
   type SessionOptions,
   SwapServerError,
   SwapServerSession,
@@ -102,12 +103,22 @@ async function takeSession(
   }
 }
 
+/** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume */
+export async function endSession(
+  uris: readonly string[],
+  identity: SessionIdentity,
+  options: SessionOptions,
+): Promise<void> {
+  const session = await SwapServerSession.resume(uris, identity, { ...options, linger: 1 })
+  await session.close()
+}
+
 /** Gives back what a volume that nobody can use any more still has at its servers. */
 export async function endKept({ servers }: KeptVolume, options: SessionOptions): Promise<void> {
   await Promise.all(
     servers.map(async ({ uris, identity }) => {
       try {
-        await (await SwapServerSession.resume(uris, identity, { ...options, linger: 1 })).close()
+        await endSession(uris, identity, options)
       } catch {
         // It has ended, or ends when it has lingered.
       }

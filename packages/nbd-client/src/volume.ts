@@ -15,7 +15,7 @@ import { Repair } from './repair.js'
 import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
 import type { KeptVolume } from './state-folder.js'
-import { type Adopted, adoptSlabs, serversOf, takeSessions } from './take-over.js'
+import { type Adopted, adoptSlabs, endSession, serversOf, takeSessions } from './take-over.js'
 import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
 import {
@@ -376,7 +376,7 @@ export class Volume {
       if (!this.#open) continue
       let session: SwapServerSession | undefined
       try {
-        await endLingering(gone, { ...sessionOptions(this.#options), linger: 1, signal })
+        await endLingering(gone, { ...sessionOptions(this.#options), signal })
         session = await SwapServerSession.open(gone.uris, { ...sessionOptions(this.#options), signal })
         if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
           throw new UsageError('it came back with another slab size or device')
@@ -445,8 +445,7 @@ function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context 
 async function endLingering({ uris, identity }: VolumeServer, options: SessionOptions): Promise<void> {
   if (identity === undefined) return
   try {
-    const old = await SwapServerSession.resume(uris, identity, options)
-    await old.close()
+    await endSession(uris, identity, options)
   } catch (failure) {
     // ENOENT, as a rule: it has ended.
     if (!(failure instanceof SwapServerError && failure.code === 'ENOENT')) throw failure

@@ -1,4 +1,5 @@
-import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client'
+import { scrapedMetrics } from './scraped-metrics.js'
 import type { SwapServer } from './server.js'
 
 const PREFIX = 'rdmakit_swap_server_'
@@ -53,22 +54,10 @@ export class ServerCounters {
   }
 }
 
-type Labelled = readonly (readonly [labels: Record<string, string>, value: number])[]
-
 /** Adds to the server's registry what is read when it is scraped, and what Node.js says of the process. */
 export function collectServerMetrics(server: SwapServer): Registry {
   const { registry } = server.counters
-  const gauge = (name: string, help: string, labelNames: string[], read: () => Labelled) =>
-    new Gauge({
-      name: PREFIX + name,
-      help,
-      labelNames,
-      registers: [registry],
-      collect() {
-        this.reset()
-        for (const [labels, value] of read()) this.set(labels, value)
-      },
-    })
+  const { gauge } = scrapedMetrics(registry, PREFIX)
   const status = () => server.query('operator')
   const { store } = server
   gauge('slab_bytes', 'Bytes of a slab', [], () => [[{}, store.slabSize]])
