@@ -33,6 +33,8 @@ export interface AttachOptions {
   readonly acknowledge: 'all' | 'one' | 'backup'
   /** undefined: none */
   readonly backup: BackupOptions | undefined
+  /** bytes; 0: none */
+  readonly readAhead: number
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   /** keep and check a checksum of each page */
@@ -266,6 +268,7 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
     engine: {
       operationTimeout: options.operationTimeout * 1000,
       acknowledge: options.acknowledge,
+      readAhead: options.readAhead,
       refillRate: options.refillRate,
       checksums: options.checksums,
       prefault: options.swap,

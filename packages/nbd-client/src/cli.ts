@@ -38,6 +38,7 @@ interface VolumeOptions {
   replicas: number
   ack: 'all' | 'one' | 'backup'
   refillRate: string
+  readAhead: string
   checksum: boolean
   thin: boolean
   tenant?: string
@@ -104,8 +105,15 @@ function volumeOf(options: VolumeOptions) {
     checksums: options.checksum,
     thin: options.thin,
     backup: backupOf(options),
+    readAhead: readAheadOf(options.readAhead),
     refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
   }
+}
+
+function readAheadOf(text: string): number {
+  const bytes = text === '0' ? 0 : parseSizeInUnits(text, '--read-ahead', 65_536)
+  if (bytes > 1024 * 1024) throw new UsageError(`--read-ahead ${text} is more than 1M`)
+  return bytes
 }
 
 /** `host:port` or `[v6]:port`. */
@@ -201,6 +209,11 @@ const withVolume = (command: Command) =>
       '--refill-rate <size>',
       'per second, at most, when a replica is filled after a failure; 0: no limit',
       '64M',
+    )
+    .option(
+      '--read-ahead <size>',
+      'fetch so much ahead of a client that reads in order, a multiple of 64K up to 1M; 0: nothing',
+      '256K',
     )
     .option(
       '--thin',

@@ -42,6 +42,11 @@ export interface BlockEngineOptions {
   readonly acknowledge?: 'all' | 'one' | 'backup'
   /** a copy on this machine, not of a thin engine; `pages` of the queue are each lane's, 128 … 4096, default 1024; default: none */
   readonly backup?: Omit<BackupOptions, 'queue'> & { readonly pages?: number }
+  /**
+   * Bytes, in units of 65536, at most 1 MiB, that are read ahead of a client that reads in order; default 256 KiB,
+   * 0: none.
+   */
+  readonly readAhead?: number
   /** bytes per second that {@link BlockEngine.refill} copies at most; default 0, no limit */
   readonly refillRate?: number
   /**
@@ -119,6 +124,7 @@ export function nativeOptions(options: BlockEngineOptions, slabSize: number): Na
       pages: options.backup?.pages ?? 1024,
       sparse: options.backup?.sparse ?? false,
     },
+    readAhead: options.readAhead ?? 256 * 1024,
     refillRate: BigInt(options.refillRate ?? 0),
     pageMap: options.pageMap ?? '',
     checksums: options.checksums ?? true,

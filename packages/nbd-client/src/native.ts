@@ -45,6 +45,7 @@ export interface NativeEngineOptions {
   ioFlusher: boolean
   acknowledge: 'all' | 'one' | 'backup'
   backup: NativeBackupOptions
+  readAhead: number
   refillRate: bigint
   pageMap: string
   checksums: boolean
@@ -94,6 +95,9 @@ export interface NativeLaneStatistics {
   rdmaFences: number
   outstandingOperations: number
   pagesReadWithoutNetwork: number
+  /** of clients that read in order, and what of it they got */
+  pagesReadAhead: number
+  bytesFromReadAhead: number
   /** written without network, for they were all zeros */
   zeroPages: number
   /** copies at a server that did not match their checksum */

@@ -31,6 +31,8 @@ export interface ServeOptions {
   readonly acknowledge: 'all' | 'one' | 'backup'
   /** undefined: none */
   readonly backup: BackupOptions | undefined
+  /** bytes; 0: none */
+  readonly readAhead: number
   /** bytes per second; 0: no limit */
   readonly refillRate: number
   /** keep and check a checksum of each page */
@@ -162,6 +164,7 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
       ...(options.tls === undefined ? {} : { tls: options.tls }),
       operationTimeout: options.operationTimeout * 1000,
       acknowledge: options.acknowledge,
+      readAhead: options.readAhead,
       refillRate: options.refillRate,
       checksums: options.checksums,
       ...files,

@@ -141,6 +141,7 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.read_only = from.Get("readOnly").ToBoolean();
   options.acknowledge = to_acknowledge(from.Get("acknowledge"));
   options.refill_rate = to_uint64(from.Get("refillRate"), "refillRate");
+  options.read_ahead = to_uint32(from.Get("readAhead"), "readAhead");
   options.volume.thin = from.Get("thin").ToBoolean();
   options.volume.checksums = from.Get("checksums").ToBoolean();
   options.volume.checksum_file = to_string(from.Get("pageChecksums"), "pageChecksums");

@@ -62,6 +62,8 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
   set("rdmaFences", from.rdma_fences);
   set("outstandingOperations", from.outstanding_operations);
   set("pagesReadWithoutNetwork", from.pages_read_without_network);
+  set("pagesReadAhead", from.pages_read_ahead);
+  set("bytesFromReadAhead", from.bytes_from_read_ahead);
   set("zeroPages", from.zero_pages);
   set("pagesWrong", from.pages_wrong);
   set("pagesRepaired", from.pages_repaired);

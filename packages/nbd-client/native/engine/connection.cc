@@ -14,7 +14,7 @@ constexpr uint32_t kSlowest = 256 << 10;  // bytes of payload a second, see Term
 }  // namespace
 
 Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics,
-                       OperationListener& listener)
+                       OperationListener& listener, uint64_t read_ahead)
     : volume_(volume),
       arena_(arena),
       rdma_(rdma),
@@ -22,7 +22,8 @@ Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, Lane
       input_(arena),
       slots_(kRequests),
       replies_(arena, slots_),
-      repair_(volume, rdma, statistics, listener) {
+      repair_(volume, rdma, statistics, listener),
+      ahead_(volume, arena, rdma, statistics, free_chunks_, read_ahead) {
   waiting_.reserve(kOperations);
   moving_.reserve(kOperations);
   wrong_.reserve(kOperations);
@@ -64,6 +65,7 @@ void Connection::drop(const char* reason) {
   }
   for (Operation* operation : waiting_) finish_unposted(*operation, false);
   waiting_.clear();
+  ahead_.stop([this](Operation& read) { finish_read(read, false); });
   for (Operation* operation : moving_) finish_read(*operation, false);
   moving_.clear();
   for (Operation* operation : wrong_) finish_read(*operation, false);
@@ -88,6 +90,8 @@ bool Connection::step(uint64_t now, bool look) {
   moved |= parse();
   if (end_of_file_ && !input_ended_) check_end_of_file();
   moved |= start_reads();
+  // After the answers that are there: they are what the client waits for.
+  if (replies_.empty() && open_ && !yielding_) ahead_.advance(now_);
   if (terms_.stall != 0) time_input();
   if (drop_reason_ != nullptr) drop(drop_reason_);
   return moved;
@@ -201,6 +205,7 @@ bool Connection::begin_request() {
     slot.fragments = terms_.structured && (request.flags & kCmdFlagDf) == 0;
     slot.queued = true;
     reads_.push(index);
+    ahead_.saw(slot.request.offset, slot.request.length);
     return true;
   }
   if (slot.error == kOk) {

@@ -21,6 +21,7 @@
 #include "engine/input_stream.h"
 #include "engine/page_repair.h"
 #include "engine/rdma_queue.h"
+#include "engine/read_ahead.h"
 #include "engine/reply_queue.h"
 #include "engine/request_slot.h"
 #include "engine/statistics.h"
@@ -31,7 +32,7 @@ namespace rdmakit::nbd {
 class Connection {
  public:
   Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics,
-             OperationListener& listener);
+             OperationListener& listener, uint64_t read_ahead);
 
   // Takes over a socket in transmission phase. Only when idle().
   void open(int socket, const Terms& terms);
@@ -81,6 +82,8 @@ class Connection {
   bool waits_for_page() const {
     return waiting_.size() > paced_ || !moving_.empty() || read_waits_ || repair_.waits_for_page();
   }
+  // Operations under way that no request waits for.
+  uint32_t unawaited() const { return ahead_.unawaited(); }
   // When the limits of a server let the next operation start that they hold back; 0: there is none.
   uint64_t next_turn() const { return next_turn_; }
   // When a client that said goodbye must have taken its answers; 0: none.
@@ -138,6 +141,7 @@ class Connection {
   void answer(Operation& operation, bool succeeded, ErrorCode error = kEio);
   void finish_unposted(Operation& operation, bool succeeded, ErrorCode error = kEio);
   void finish_read(Operation& operation, bool succeeded);
+  void end_waits();
   bool move_reads();
   bool repair_reads();
   bool move_read(Operation& operation);
@@ -159,6 +163,7 @@ class Connection {
   std::vector<Operation*> moving_;   // parts of READs whose server failed
   std::vector<Operation*> wrong_;    // parts of READs that do not match their checksums
   PageRepair repair_;                // of one of them at a time
+  ReadAhead ahead_;
 
   uint64_t now_ = 0;
   uint16_t writing_ = kNone;     // slot of the WRITE whose payload is arriving

@@ -19,6 +19,11 @@ void Connection::operation_acknowledged(Operation& operation, uint64_t now) {
 
 void Connection::operation_decided(Operation& operation, bool succeeded, uint64_t now) {
   now_ = now;
+  if (operation.kind == Operation::Kind::ahead) {
+    ahead_.operation_decided(operation, succeeded);
+    end_waits();
+    return;
+  }
   if (repair_.owns(operation)) {
     if (!repair_.operation_decided(operation, succeeded)) return;
     fail_request(operation.request, kEio, operation.offset);
@@ -43,7 +48,10 @@ void Connection::operation_decided(Operation& operation, bool succeeded, uint64_
 }
 
 void Connection::operation_over(Operation& operation) {
-  if (repair_.owns(operation)) {
+  if (operation.kind == Operation::Kind::ahead) {
+    ahead_.operation_over(operation);
+    end_waits();
+  } else if (repair_.owns(operation)) {
     repair_.operation_over(operation);
     if (!open_) repair_reads();  // cancelled: nothing is chained
   } else if (operation.kind != Operation::Kind::read) {
@@ -59,8 +67,20 @@ void Connection::operation_over(Operation& operation) {
   }
 }
 
+// READs that waited for what was read ahead.
+void Connection::end_waits() {
+  ahead_.end_waits([this](Operation& read, bool served) {
+    if (served || !may_move(read)) {
+      finish_read(read, served);
+    } else {
+      moving_.push_back(&read);  // its own way
+    }
+  });
+}
+
 bool Connection::may_move(const Operation& operation) const {
-  if (!open_ || slots_[operation.request].error != kOk) return false;
+  if (operation.kind == Operation::Kind::ahead || !open_ || slots_[operation.request].error != kOk)
+    return false;
   if (repair_.owns(operation)) return true;
   const SlabPlace place = volume_.place(operation.offset);
   return place.generation == operation.generation && (rdma_.readable(place) != nullptr || rdma_.backed_up());

@@ -107,7 +107,15 @@ bool Connection::issue_read(uint16_t index) {
         break;
       }
       bytes = static_cast<uint32_t>(std::min(limit, held * kPage - head));
-      if (const uint64_t turn = source == nullptr ? 0 : volume_.turn(source->server, now_); turn != 0) {
+      const ReadAhead::Held ahead = ahead_.take(offset, bytes, memory);
+      if (ahead == ReadAhead::Held::here) {
+        slot.cursor += bytes;
+        moved = true;
+        continue;
+      }
+      if (const uint64_t turn =
+              ahead == ReadAhead::Held::coming || source == nullptr ? 0 : volume_.turn(source->server, now_);
+          turn != 0) {
         read_paced_ = true;
         wait_for_turn(turn);
         break;
@@ -122,7 +130,11 @@ bool Connection::issue_read(uint16_t index) {
       slot.pending[place_in_window]++;
       slot.outstanding++;
       operation.generation = place.generation;
-      read_from(operation, source);
+      if (ahead == ReadAhead::Held::coming) {
+        ahead_.wait(operation);
+      } else {
+        read_from(operation, source);
+      }
     }
     slot.cursor += bytes;
     moved = true;

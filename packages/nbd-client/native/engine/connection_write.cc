@@ -124,6 +124,7 @@ bool Connection::advance(Operation& operation) {
     }
     posted->length = static_cast<uint32_t>(bytes);
     posted->claimed_from = state;
+    volume_.write_marks().add(page, run);
     volume_.checksums().note(posted->offset, posted->length, posted->memory);
     rdma_.chain_write(*posted, place, now_);
     volume_.touch(posted->offset, now_);
@@ -160,6 +161,7 @@ bool Connection::fill_with_zeroes(uint64_t page) {
   fill.length = kPage;
   fill.memory = arena_.zeroes();
   fill.claimed_from = PageState::unset;
+  volume_.write_marks().add(page, 1);
   volume_.checksums().note(fill.offset, fill.length, fill.memory);
   rdma_.chain_write(fill, place, now_);
   return true;

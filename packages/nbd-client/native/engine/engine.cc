@@ -152,6 +152,7 @@ int Engine::make_lane(uint32_t index, LaneResources&& resources, LaneControl& co
   }
   options.refills = index == kRefillLane;
   options.refill_rate = options_.refill_rate;
+  options.read_ahead = options_.read_ahead;
 
   lane = std::make_unique<Lane>(index, volume_, std::move(options), [this] { acceptor_->wake(); });
   if (const int error = lane->start(warnings); error != 0) {

@@ -71,6 +71,7 @@ void Connection::yield() { yielding_ = true; }
 int Connection::part() {
   open_ = false;
   yielding_ = false;
+  ahead_.stop([](Operation&) {});  // a quiet connection has no READ that waits
   reason_ = "handed over";
   linger_deadline_ = input_deadline_ = output_deadline_ = 0;
   return socket_.release();

@@ -33,7 +33,7 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       arena_(options_.arena),
       rdma_(volume, statistics_, *this, options_.cq, options_.operation_timeout_ns, options_.acknowledge,
             arena_.scratch(), options_.backup),
-      connection_(volume, arena_, rdma_, statistics_, *this),
+      connection_(volume, arena_, rdma_, statistics_, *this, options_.read_ahead),
       refill_(options_.refills ? make_refill() : nullptr),
       catch_up_(options_.refills && options_.backup != nullptr ? make_catch_up() : nullptr),
       waiter_(options_.wait_mode, options_.max_spin_ns),

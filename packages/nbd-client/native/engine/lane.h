@@ -49,6 +49,7 @@ struct LaneOptions {
   BackupPort* backup = nullptr;  // nullptr: there is no backup
   bool refills = false;
   uint64_t refill_rate = 0;  // bytes per second; 0: no limit
+  uint64_t read_ahead = 0;   // bytes
 };
 
 class Lane final : private OperationListener {
@@ -120,7 +121,13 @@ class Lane final : private OperationListener {
   void acknowledge(uint64_t epoch);
   void call_control();
   bool step_refill();
-  bool holds_off() const { return rdma_.outstanding() >= kBusy && !connection_.wants_output(); }
+  // Operations under way that somebody waits for: a request, whoever ends the connection, or an epoch.
+  uint32_t awaited() const {
+    const bool all =
+        !connection_.is_open() || volume_.epoch() != acknowledged_epoch_.load(std::memory_order_relaxed);
+    return rdma_.outstanding() - (all ? 0 : connection_.unawaited());
+  }
+  bool holds_off() const { return awaited() >= kBusy && !connection_.wants_output(); }
   void sleep(uint64_t now);
   bool wait(bool requests, uint64_t timeout);
   void take_wake();

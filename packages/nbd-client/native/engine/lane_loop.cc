@@ -62,10 +62,10 @@ void Lane::loop() {
       request_waiter_.moved(now_);
       continue;
     }
-    if (rdma_.outstanding() > 0 ? waiter_.spin(now_) : connection_.is_open() && request_waiter_.spin(now_)) {
+    if (awaited() > 0 ? waiter_.spin(now_) : connection_.is_open() && request_waiter_.spin(now_)) {
       // Requests may come meanwhile; each look is a system call.
       held_off_ = holds_off();
-      look_ = rdma_.outstanding() == 0 || now_ - looked_at_ >= (held_off_ ? kHoldOff : kLookInterval);
+      look_ = awaited() == 0 || now_ - looked_at_ >= (held_off_ ? kHoldOff : kLookInterval);
       relax();
       continue;
     }

@@ -34,6 +34,7 @@ struct Operation {
                  // PageRepair)
     mend,        // its right bytes -> a replica that has others
     zero_pages,  // whole pages become unset ; no work request, but it may wait for claims
+    ahead,       // slab -> a window of ReadAhead; belongs to no request
     fence,       // confirms the writes before it (see RdmaQueue)
   };
   enum class Stage : uint8_t { free, waiting, chained, posted, over };
@@ -42,7 +43,7 @@ struct Operation {
   Kind kind = Kind::read;
   Stage stage = Stage::free;
   uint16_t request = kNone;  // slot
-  uint16_t part = 0;         // of a READ: place in its window
+  uint16_t part = 0;         // of a READ: place in its window; of Kind::ahead: which window it is for
   uint16_t chunk = kNone;    // input chunk that it holds
 
   uint64_t offset = 0;  // in the volume
@@ -78,7 +79,7 @@ struct Operation {
   bool completed = false;
   bool succeeded = false;
 
-  bool reads() const { return kind == Kind::read || kind == Kind::inspect; }
+  bool reads() const { return kind == Kind::read || kind == Kind::inspect || kind == Kind::ahead; }
   // Pages that the claim covers.
   uint64_t first_page() const { return offset / kPage; }
   uint64_t page_count() const { return (offset % kPage + length + kPage - 1) / kPage; }

@@ -65,6 +65,8 @@ struct alignas(64) LaneStatistics {
   Counter rdma_reads, rdma_writes, rdma_fences;
   Counter outstanding_operations;  // now
   Counter pages_read_without_network;
+  Counter pages_read_ahead;               // of clients that read in order,
+  Counter bytes_from_read_ahead;          // and what of it they got
   Counter zero_pages;                     // written without network, for they were all zeros
   Counter pages_wrong;                    // copies at a server that did not match their checksum
   Counter pages_repaired;                 // of them, written anew from another replica

@@ -21,6 +21,7 @@
 #include "engine/slab_record.h"
 #include "engine/slab_use.h"
 #include "engine/spare_places.h"
+#include "engine/write_marks.h"
 #include "protocol/request.h"
 
 namespace rdmakit::nbd {
@@ -50,6 +51,7 @@ class Volume {
   PageMap& pages() { return pages_; }
   const PageMap& pages() const { return pages_; }
   PageChecksums& checksums() { return checksums_; }
+  WriteMarks& write_marks() { return write_marks_; }
   uint64_t first_page(uint32_t slab) const { return (uint64_t{slab} << slab_shift_) / kPage; }
   uint64_t pages_of(uint32_t slab) const;
 
@@ -180,6 +182,7 @@ class Volume {
   PageMap pages_;
   std::vector<uint64_t> left_claimed_;
   PageChecksums checksums_;
+  WriteMarks write_marks_;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
   PageBits provisioned_;
