@@ -196,6 +196,8 @@ describe('what does not fit', () => {
     ],
     ['four replicas', ['--replicas', '4'], /whole number from 1 to 3/],
     ['an unknown acknowledgement', ['--ack', 'none'], /Allowed choices are all, one/],
+    ['a read-ahead that is no multiple of 64 KiB', ['--read-ahead', '100K'], /--read-ahead/],
+    ['a read-ahead of more than 1 MiB', ['--read-ahead', '2M'], /--read-ahead 2M is more than 1M/],
     ['a rate that is none', ['--refill-rate', 'fast'], /--refill-rate "fast" is not a size/],
   ])('is refused: %s', async (_, args, message) => {
     using folder = temporaryFolder()

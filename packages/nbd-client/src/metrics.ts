@@ -42,6 +42,12 @@ export function collectVolumeMetrics(volume: Volume): Registry {
     [{ kind: 'write' }, lanes().bytesWritten],
   ])
   counter('errors_total', 'NBD requests answered with an error', [], () => [[{}, lanes().errors]])
+  counter('read_ahead_bytes_total', 'Bytes fetched ahead of clients that read in order', [], () => [
+    [{}, lanes().pagesReadAhead * 4096],
+  ])
+  counter('read_ahead_used_bytes_total', 'Of them, what the clients then read', [], () => [
+    [{}, lanes().bytesFromReadAhead],
+  ])
   counter('wrong_pages_total', 'Copies of pages that did not match their checksum', [], () => [
     [{}, lanes().pagesWrong],
   ])

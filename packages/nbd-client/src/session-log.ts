@@ -101,6 +101,8 @@ export function totals({ lanes }: EngineStatistics) {
     bytesWritten: sum((lane) => lane.bytesWritten),
     errors: sum((lane) => lane.errors),
     inFlight: sum((lane) => lane.inFlight),
+    pagesReadAhead: sum((lane) => lane.pagesReadAhead),
+    bytesFromReadAhead: sum((lane) => lane.bytesFromReadAhead),
     pagesWrong: sum((lane) => lane.pagesWrong),
     pagesRepaired: sum((lane) => lane.pagesRepaired),
   }

@@ -35,6 +35,8 @@ describe('an engine’s options', () => {
     ['an export beyond the end', { size: MIB, exports: [{ offset: 4096, size: MIB }] }],
     ['an export within a page', { size: MIB, exports: [{ offset: 512 }] }],
     ['a minimum block size of 3', { size: MIB, minimumBlockSize: 3 }],
+    ['a read-ahead that is no multiple of 64 KiB', { size: MIB, readAhead: 4096 }],
+    ['a read-ahead of 2 MiB', { size: MIB, readAhead: 2 * MIB }],
   ])('refuses %s', (_, options) => {
     expect(() => new BlockEngine(options)).toThrow(expect.objectContaining({ code: 'EINVAL' }))
   })
@@ -120,6 +122,22 @@ describe('a lane', () => {
     const { data } = (await client.request(READ, MIB + 8192, 4096)) ?? {}
     expect(data?.equals(page(0x5a))).toBe(true)
     expect(await client.request(FLUSH, 0, 0)).toMatchObject({ error: 0 })
+    client.close()
+  })
+
+  it.each([
+    ['fetches ahead of a client that reads in order', {}, 0.8],
+    ['fetches nothing ahead when it is told so', { readAhead: 0 }, 0],
+  ])('%s', async (_, options, share) => {
+    await using made = await setup(options)
+    const client = new Client(made.engine.attachSocketpair(await made.addLane()))
+    for (let at = 0; at < MIB; at += 4096) await client.request(WRITE, at, 4096, page(1 + (at >> 12)))
+    for (let at = 0; at < MIB; at += 4096)
+      expect((await client.request(READ, at, 4096))?.data.equals(page(1 + (at >> 12)))).toBe(true)
+    const [lane] = made.engine.statistics().lanes
+    expect(lane?.bytesFromReadAhead).toBeGreaterThanOrEqual(share * MIB)
+    expect((lane?.pagesReadAhead ?? 0) * 4096).toBeGreaterThanOrEqual(lane?.bytesFromReadAhead ?? 0)
+    expect(lane?.pagesReadAhead === 0).toBe(share === 0)
     client.close()
   })
 

@@ -76,6 +76,8 @@ int Engine::open_backup(std::string& why) {
 int Engine::make_offer(Offer& offer, std::string& why) const {
   const Export& whole = volume_.exported();
   if (options_.exports.empty()) return refuse(why, EINVAL, "at least one export is needed");
+  if (options_.read_ahead % kOutputChunk != 0 || options_.read_ahead > ReadAhead::kWindows * kOutputChunk)
+    return refuse(why, EINVAL, "a read-ahead is a multiple of 64 KiB of at most 1 MiB");
   if (!std::has_single_bit(options_.minimum_block) || options_.minimum_block > kPage)
     return refuse(why, EINVAL, "the minimum block size is a power of two of at most 4096");
   for (const ExportOptions& each : options_.exports) {
