@@ -48,6 +48,8 @@ struct Operation {
   uint64_t offset = 0;  // in the volume
   uint32_t length = 0;
   uint8_t* memory = nullptr;
+  uint16_t packed =
+      0;  // bytes of the one page that it is for as they are sent (see PageCodec); 0: all as it is
 
   // A WRITE holds a claim over the pages that offset and length touch.
   PageState claimed_from = PageState::unset;
@@ -78,6 +80,7 @@ struct Operation {
   bool completed = false;
   bool succeeded = false;
 
+  uint32_t wire_length() const { return packed != 0 ? packed : length; }
   bool reads() const { return kind == Kind::read || kind == Kind::inspect; }
   // Pages that the claim covers.
   uint64_t first_page() const { return offset / kPage; }
