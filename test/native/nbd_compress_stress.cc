@@ -24,12 +24,12 @@ Shape compressed(uint32_t replicas, Compression mode = Compression::always) {
   return shape;
 }
 
-// A page of a kind that LZ4 packs to some 1100 bytes, or (odd kinds) not at all, of which each 8 bytes depend
+// A page of a kind that LZ4 packs to some 800 bytes, or (odd kinds) not at all, of which each 8 bytes depend
 // on the number: half of one page and half of another are no page.
 void fill_page(uint8_t* page, uint64_t number) {
   std::mt19937_64 random(number);
   for (uint64_t at = 0; at < 4096; at += 8) {
-    const uint64_t word = number % 2 == 1 || at % 32 == 0 ? random() : number;
+    const uint64_t word = number % 2 == 1 || at % 64 == 0 ? random() : number;
     std::memcpy(page + at, &word, 8);
   }
   std::memcpy(page, &number, 8);
@@ -220,8 +220,8 @@ void under_load(Behaviour behaviour, bool flips, bool dies) {
         }
       });
     if (dies) {
-      while (sum(volume, &LaneStatistics::pages_packed) < 200) usleep(500);
-      volume.servers[1]->set_mode(Server::Mode::dead);
+      while (sum(volume, &LaneStatistics::pages_repaired) < 3) usleep(500);
+      volume.servers[0]->set_mode(Server::Mode::dead);
     }
     for (auto& worker : workers) worker.join();
     over = true;
