@@ -54,10 +54,12 @@ it('shows volumes, requests and servers in tables', async () => {
   const { stdout, stderr } = await status(folder.path)
   expect(stderr).toBe('')
   const [volumes, requests, servers] = stdout.split('\n\n')
-  expect(volumes).toMatch(/^TARGET +PID +MODE +SIZE +HOLDS +LOST +ERRORS +IN FLIGHT +UP +BACKUP +SLABS$/m)
+  expect(volumes).toMatch(
+    /^TARGET +PID +MODE +SIZE +HOLDS +LOST +ERRORS +IN FLIGHT +UP +BACKUP +LZ4 +SLABS$/m,
+  )
   expect(volumes).toMatch(
     new RegExp(
-      ` ${volume.client.process.pid} +serve +8 MiB +8 MiB +0 bytes +0 +0 +\\d+ s +- +8 mapped$`,
+      ` ${volume.client.process.pid} +serve +8 MiB +8 MiB +0 bytes +0 +0 +\\d+ s +- +- +8 mapped$`,
       'm',
     ),
   )

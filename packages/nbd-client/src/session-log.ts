@@ -101,6 +101,9 @@ export function totals({ lanes }: EngineStatistics) {
     bytesWritten: sum((lane) => lane.bytesWritten),
     errors: sum((lane) => lane.errors),
     inFlight: sum((lane) => lane.inFlight),
+    pagesCompressed: sum((lane) => lane.pagesCompressed),
+    bytesSpared: sum((lane) => lane.bytesSpared),
+    compressing: sum((lane) => Number(lane.compressing)),
     pagesWrong: sum((lane) => lane.pagesWrong),
     pagesRepaired: sum((lane) => lane.pagesRepaired),
   }
