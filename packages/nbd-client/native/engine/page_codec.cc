@@ -14,6 +14,7 @@ char* chars(uint8_t* bytes) { return reinterpret_cast<char*>(bytes); }
 
 PageCodec::PageCodec(Volume& volume, LaneStatistics& statistics)
     : volume_(volume), statistics_(statistics), lz4_(volume.lz4()), meter_(volume.compression()) {
+  statistics_.compressing.set(meter_.compresses());
   if (lz4_ == nullptr) return;
   scratch_ = std::make_unique<uint8_t[]>(kPage);
   if (volume.compression() == Compression::off) return;
