@@ -358,7 +358,30 @@ void no_gain() {
   std::printf("random data\n");
 }
 
-// 8. The meter, with a clock of its own: a lane on which a page takes so long (ns) with and without
+// 8. A slow wire: after the trial it is on, and stays so.
+void slow_wire() {
+  Shape shape = compressed(1, Compression::measured);
+  shape.behaviour.ns_per_byte = 10;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  const auto data = pages_of(256, [](uint64_t i) { return 2 * i; });
+  constexpr uint32_t kTrial =
+      CompressionMeter::kTurns * (CompressionMeter::kSettle + CompressionMeter::kMeasure);
+  uint64_t pages = 0;
+  const auto write = [&](uint64_t count) {
+    const uint64_t packed = sum(volume, &LaneStatistics::pages_packed);
+    for (const uint64_t end = pages + count; pages < end; pages += 256)
+      CHECK(client.write(0, data.data(), 1 << 20) == kOk);
+    return sum(volume, &LaneStatistics::pages_packed) - packed;
+  };
+  const uint64_t tried = write(kTrial);
+  CHECK(tried > kTrial / 3 && tried < kTrial / 3 * 2);
+  CHECK(write(2048) == 2048 && volume.engine->lane(0).statistics().compressing.get() == 1);
+  all_right(client, data);
+  std::printf("a slow wire\n");
+}
+
+// 9. The meter, with a clock of its own: a lane on which a page takes so long (ns) with and without
 // compression, and so many bytes go. Returns after how many pages of `count` it is on.
 struct Simulated {
   CompressionMeter meter{Compression::measured};
@@ -426,6 +449,7 @@ int main() {
   backed_up(Acknowledge::backup, true);
   files();
   no_gain();
+  slow_wire();
   std::printf("ok\n");
   return 0;
 }
