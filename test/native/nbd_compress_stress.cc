@@ -175,10 +175,28 @@ void refilled() {
   std::printf("refilled\n");
 }
 
-// 4. Lanes write and read the same pages at the same time, bits flip, and a server dies: each page that is
-// read is one that was written.
-void under_load(Behaviour behaviour, bool flips, bool dies) {
-  Shape shape = compressed(flips || dies ? 2 : 1);
+// Each slab gets a replica on the third server and gives up its first one, while the lanes go on.
+void move_slabs(TestVolume& volume) {
+  Volume& slabs = volume.engine->volume();
+  for (uint32_t slab = 0; slab < slabs.slabs(); slab++) {
+    CHECK(slabs.add_replica(slab, volume.replica(slab, (slab + 2) % 3)) == 0);
+    std::string why;
+    CHECK(volume.engine->refill(slab, (slab + 2) % 3, why) == 0);
+    volume.wait_until([slab](const Event& event) {
+      CHECK(event.type != Event::Type::refill_failed);
+      return event.type == Event::Type::slab_refilled && event.slab == slab;
+    });
+    Volume::Dropped dropped;
+    CHECK(slabs.drop_replica(slab, slab % 3, dropped) == 0 && dropped.live_left == 2);
+  }
+}
+
+// 4. Lanes write and read the same pages at the same time, and meanwhile something else goes on: each page
+// that is read is one that was written.
+enum class Meanwhile { nothing, flips, dies, hangs, moves };
+void under_load(Behaviour behaviour, Meanwhile what) {
+  const bool flips = what == Meanwhile::flips || what == Meanwhile::dies;
+  Shape shape = compressed(what == Meanwhile::nothing ? 1 : 2);
   shape.behaviour = behaviour;
   shape.lanes = 3;
   shape.options.operation_timeout_ns = 500'000'000;
@@ -219,17 +237,31 @@ void under_load(Behaviour behaviour, bool flips, bool dies) {
           }
         }
       });
-    if (dies) {
+    if (what == Meanwhile::dies) {
       while (sum(volume, &LaneStatistics::pages_repaired) < 3) usleep(500);
       volume.servers[0]->set_mode(Server::Mode::dead);
     }
+    if (what == Meanwhile::hangs) {
+      while (sum(volume, &LaneStatistics::pages_packed) < 500) usleep(500);
+      volume.servers[1]->set_mode(Server::Mode::hung);
+    }
+    if (what == Meanwhile::moves) move_slabs(volume);
     for (auto& worker : workers) worker.join();
     over = true;
     flipper.join();
+    if (what == Meanwhile::moves) {
+      CHECK(volume.engine->fail_server(1, "test") == 0);
+      std::vector<uint8_t> page(4096);
+      for (uint64_t offset = 0; offset < shape.size; offset += 4096) {
+        CHECK(clients[0]->read(offset, page.data(), 4096) == kOk);
+        CHECK(is_page(page.data()) || std::count(page.begin(), page.end(), 0) == 4096);
+      }
+    }
   }
   CHECK(sum(volume, &LaneStatistics::errors) == 0 && volume.count(Event::Type::page_lost) == 0);
-  std::printf("under load%s%s: %llu packed, %llu wrong\n", flips ? ", bits flip" : "",
-              dies ? ", a server dies" : "",
+  constexpr const char* kWhat[] = {"", ", bits flip", ", bits flip, the server dies", ", a server hangs",
+                                   ", slabs move"};
+  std::printf("under load%s: %llu packed, %llu wrong\n", kWhat[static_cast<int>(what)],
               static_cast<unsigned long long>(sum(volume, &LaneStatistics::pages_packed)),
               static_cast<unsigned long long>(sum(volume, &LaneStatistics::pages_wrong)));
 }
@@ -442,9 +474,13 @@ int main() {
   round_trip(kIwarp, 3);
   repaired();
   refilled();
-  under_load(kSlow, false, false);
-  under_load(kIwarp, true, false);
-  under_load(kSlow, true, true);
+  under_load(kSlow, Meanwhile::nothing);
+  under_load(kIwarp, Meanwhile::flips);
+  under_load(kSlow, Meanwhile::dies);
+  under_load(kSlow, Meanwhile::hangs);
+  under_load(kIwarp, Meanwhile::hangs);
+  under_load(kSlow, Meanwhile::moves);
+  under_load(kIwarp, Meanwhile::moves);
   backed_up(Acknowledge::all, false);
   backed_up(Acknowledge::backup, true);
   files();

@@ -49,7 +49,7 @@ export function collectVolumeMetrics(volume: Volume): Registry {
     [{}, lanes().pagesRepaired],
   ])
   if (statistics().compress !== 'none') {
-    gauge('compressing_lanes', 'Lanes that compress what they write now', [], () => [
+    gauge('compressing_lanes', 'Of the lanes that write, those that compress now', [], () => [
       [{}, lanes().compressing],
     ])
     counter('compressed_pages_total', 'Pages that were written compressed', [], () => [

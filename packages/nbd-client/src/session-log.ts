@@ -103,7 +103,9 @@ export function totals({ lanes }: EngineStatistics) {
     inFlight: sum((lane) => lane.inFlight),
     pagesCompressed: sum((lane) => lane.pagesCompressed),
     bytesSpared: sum((lane) => lane.bytesSpared),
-    compressing: sum((lane) => Number(lane.compressing)),
+    // Of those that have something to compress.
+    compressing: sum((lane) => Number(lane.compressing && lane.writes > 0)),
+    writing: sum((lane) => Number(lane.writes > 0)),
     pagesWrong: sum((lane) => lane.pagesWrong),
     pagesRepaired: sum((lane) => lane.pagesRepaired),
   }

@@ -92,9 +92,9 @@ function volumeRow(client: ClientStatus): string[] {
 /** `-`, `off`, `on, 512 MiB spared`, `1 of 2 lanes, 512 MiB spared`. */
 function describeCompression(statistics: EngineStatistics): string {
   if (statistics.compress === 'none') return '-'
-  const { compressing, bytesSpared } = totals(statistics)
-  const all = statistics.lanes.length
-  const now = compressing === 0 ? 'off' : compressing === all ? 'on' : `${compressing} of ${all} lanes`
+  const { compressing, writing, bytesSpared } = totals(statistics)
+  const now =
+    compressing === writing ? 'on' : compressing === 0 ? 'off' : `${compressing} of ${writing} lanes`
   return bytesSpared === 0 ? now : `${now}, ${formatSize(bytesSpared)} spared`
 }
 
