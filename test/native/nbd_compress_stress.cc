@@ -158,6 +158,38 @@ void repaired() {
   std::printf("repaired: %llu\n", static_cast<unsigned long long>(repaired));
 }
 
+// What a server sends is no LZ4, or is, but of something else, or has any length: EIO, and nothing is written
+// beyond.
+void hostile() {
+  Shape shape = compressed(1);
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  const auto data = pages_of(256, [](uint64_t i) { return 2 * i; });
+  std::vector<uint8_t> got(1 << 20), slots(1 << 20);
+  std::mt19937_64 random(7);
+  for (int round = 0; round < 20; round++) {
+    CHECK(client.write(0, data.data(), 1 << 20) == kOk);
+    volume.servers[0]->copy(address_of(volume, 0, 0), slots.data(), 1 << 20, false);
+    for (uint64_t page = 0; page < 256; page++) {
+      uint8_t* const slot = slots.data() + page * 4096;
+      if (round % 4 == 0)
+        for (uint64_t i = 0; i < 4096; i++) slot[i] = static_cast<uint8_t>(random());
+      if (round % 4 == 1) std::fill_n(slot, 4096, page % 2 == 0 ? 0xff : 0x0f);
+      if (round % 4 == 2) std::copy_n(slots.data() + (page + 1) % 256 * 4096, 4096, slot);
+      if (round % 4 == 3) slot[random() % 256] ^= static_cast<uint8_t>(1 + random() % 255);
+    }
+    volume.servers[0]->copy(address_of(volume, 0, 0), slots.data(), 1 << 20, true);
+    const bool damaged = round % 4 != 3;
+    if (round % 2 == 0) CHECK(client.read(0, got.data(), 1 << 20) == kEio);
+    for (uint64_t page = 0; page < 256; page++) {
+      const uint32_t error = client.read(page * 4096, got.data(), 4096);
+      const bool same = error == kOk && std::memcmp(got.data(), data.data() + page * 4096, 4096) == 0;
+      CHECK(error == kEio || (same && !damaged));
+    }
+  }
+  std::printf("hostile servers\n");
+}
+
 // 3. A refill copies slots, and not the wrong ones; what it filled is read when it is all that is left.
 void refilled() {
   TestVolume volume(compressed(2));
@@ -473,6 +505,7 @@ int main() {
   round_trip(kSlow, 2);
   round_trip(kIwarp, 3);
   repaired();
+  hostile();
   refilled();
   under_load(kSlow, Meanwhile::nothing);
   under_load(kIwarp, Meanwhile::flips);

@@ -1,12 +1,9 @@
 // Whether compressing what a lane writes pays, found by trying both. It knows of pages and of time, not of
 // LZ4.
 //
-//             fewer than 1/8 of the bytes of 64 pages went
-//      +--------------------------------------------------> off for kShortRest pages --+
-//      |                                                                               |
-//    trial  -- the best turn with took 1/16 less than the best without --> on for kStay pages
-//      ^    -- else ------------------------------> off for kStay pages           |    |
-//      +--------------------------------------------------------------------------+----+
+//   trial ── the best turn with it took 1/16 less than the best one without ──> on for kStay pages ── trial
+//         └─ else ────────────────────────────────────────────────────────────> off for kStay pages ── trial
+//   trial or on ── less than 1/8 of the bytes of kGlance pages went ──> off for kShortRest pages ── trial
 //
 // The time of a turn is that in which the lane had something under way or was busy putting it there, so that
 // of a client that thinks does not count; and of several turns the best one is taken, so that of a machine

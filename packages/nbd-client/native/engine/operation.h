@@ -48,8 +48,8 @@ struct Operation {
   uint64_t offset = 0;  // in the volume
   uint32_t length = 0;
   uint8_t* memory = nullptr;
-  uint16_t packed =
-      0;  // bytes of the one page that it is for as they are sent (see PageCodec); 0: all as it is
+  // What is sent of the one page that it is for, in bytes; 0: all of it, as it is (see PageCodec).
+  uint16_t packed = 0;
 
   // A WRITE holds a claim over the pages that offset and length touch.
   PageState claimed_from = PageState::unset;
