@@ -3,7 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { type Slab, SwapServer } from '@rdmakit/swap-server'
+import { SwapServer } from '@rdmakit/swap-server'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { BlockEngine } from '../src/engine.js'
 import { collectVolumeMetrics } from '../src/metrics.js'
@@ -15,6 +15,8 @@ import { eventually, VolumeProcess, Workload } from './volume-client.js'
 
 const PAGE = 4096
 const SIZE = 4 * MIB
+
+type Slab = Awaited<ReturnType<SwapServer['store']['allocate']>>[number]
 
 let state: string
 let pids: number[]
@@ -52,7 +54,7 @@ async function serve(uri: string): Promise<void> {
   servers.push({ server, uri: await server.listen(uri), slabs })
 }
 
-function open(engine: VolumeOptions['engine'], options: Partial<VolumeOptions> = {}) {
+function open(engine: NonNullable<VolumeOptions['engine']>, options: Partial<VolumeOptions> = {}) {
   const uris = servers.map(({ uri }) => [uri])
   return Volume.open({ servers: uris, size: SIZE, lanes: 1, engine, ...options })
 }
