@@ -422,6 +422,26 @@ void no_gain() {
   std::printf("random data\n");
 }
 
+// A thin volume: slabs get a place with the first page, packed or not.
+void thin() {
+  Shape shape = compressed(1);
+  shape.thin = true;
+  TestVolume volume(shape);
+  for (uint32_t id = 0; id < volume.engine->volume().slabs(); id++) {
+    const Replica place = volume.replica(id, id % shape.servers);
+    CHECK(volume.engine->add_spare(id, {&place, 1}) == 0);
+  }
+  Client client(volume.attach(0));
+  for (int round = 0; round < 2; round++) {
+    const auto data = pages_of(1024, [round](uint64_t i) { return mixed(i) + 5000 * (round + 1u); });
+    CHECK(client.write(0, data.data(), 4 << 20) == kOk);
+    all_right(client, data);
+    CHECK(client.call(kCmdTrim, 0, 4 << 20) == kOk);
+    all_right(client, std::vector<uint8_t>(1 << 20));
+  }
+  std::printf("thin\n");
+}
+
 // 8. A slow wire: after the trial it is on, and stays so.
 void slow_wire() {
   Shape shape = compressed(1, Compression::measured);
@@ -517,6 +537,7 @@ int main() {
   backed_up(Acknowledge::all, false);
   backed_up(Acknowledge::backup, true);
   files();
+  thin();
   no_gain();
   slow_wire();
   std::printf("ok\n");
