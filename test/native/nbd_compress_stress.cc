@@ -445,7 +445,7 @@ void thin() {
 // 8. A slow wire: after the trial it is on, and stays so.
 void slow_wire() {
   Shape shape = compressed(1, Compression::measured);
-  shape.behaviour.ns_per_byte = 10;
+  shape.behaviour.ns_per_byte = 100;  // slower than any processor is busy
   TestVolume volume(shape);
   Client client(volume.attach(0));
   const auto data = pages_of(256, [](uint64_t i) { return 2 * i; });
