@@ -213,7 +213,6 @@ int main() {
   run("structured replies", false, true, 2);
   run("with a backup", false, false, 1, true);
   run("compressed", false, false, 2, false, false, true);
-  run("compressed, with a backup", false, false, 1, true, false, true);
   std::printf("ok\n");
   return 0;
 }
