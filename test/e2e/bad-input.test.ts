@@ -1,6 +1,6 @@
 // What is wrong is said in one line on stderr, with what to do, and the exit status is the one of the READMEs' tables.
 import { once } from 'node:events'
-import { chmodSync, mkdirSync } from 'node:fs'
+import { chmodSync, mkdirSync, writeFileSync } from 'node:fs'
 import { type AddressInfo, createServer } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -63,6 +63,25 @@ describe('nbd-client', () => {
 
   it('server too small', () => {
     expectOneLine(69, serve('--server', uri, '--size', '128M'), /server too small.*64 MiB.*128 MiB.*--memory/)
+  })
+
+  it('compression that is none, or without what it needs', async () => {
+    const size = ['--server', uri, '--size', '16M']
+    expectOneLine(64, serve(...size, '--compress', 'zip'), /--compress.*none, lz4, lz4-always/)
+    expectOneLine(64, serve(...size, '--compress', 'lz4', '--no-checksum'), /--compress needs checksums/)
+    const state = join(folder.path, 'state')
+    expectOneLine(64, serve(...size, '--compress', 'lz4', '--state', state), /no --compress with --state/)
+    // No library, for the loader.
+    writeFileSync(join(folder.path, 'liblz4.so.1'), '')
+    const socket = join(folder.path, 'bad.sock')
+    await using program = new Program(NBD_CLIENT, ['serve', '--unix', socket, ...size, '--compress', 'lz4'], {
+      LD_LIBRARY_PATH: folder.path,
+    })
+    expectOneLine(
+      71,
+      { ...(await program.ends()), stderr: program.stderr },
+      /needs liblz4.*apt install liblz4-1/,
+    )
   })
 
   it('no RDMA device for rdma://', () => {

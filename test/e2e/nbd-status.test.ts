@@ -1,5 +1,5 @@
 // nbd-client status, as an operator reads it and as scripts do.
-import { writeFileSync } from 'node:fs'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { must, NBD_CLIENT, Program, startServe, startServer, temporaryFolder } from './processes.js'
@@ -47,6 +47,24 @@ it('says so when nothing runs', async () => {
   expect(await status(folder.path, '--json')).toMatchObject({ status: 0, stdout: '[]\n' })
 })
 
+it('shows whether pages are compressed, and what that spared', async () => {
+  using folder = temporaryFolder()
+  const server = await startServer(['--memory', '16M', '--slab-size', '1M'])
+  const client = await startServe(server.uri, '8M', folder.path, ['--compress', 'lz4-always'])
+  try {
+    expect((await status(folder.path)).stdout).toMatch(/ on +8 mapped$/m)
+    copy(folder.path, client.uri, 8 * MIB)
+    expect((await status(folder.path)).stdout).toMatch(/ on, 7\.\d MiB spared +8 mapped$/m)
+    expect(must('nbdinfo', [client.uri])).toMatch(/block_size_minimum: 4096/)
+    const back = join(folder.path, 'back')
+    must('nbdcopy', [client.uri, back])
+    expect(readFileSync(back).equals(readFileSync(join(folder.path, 'image')))).toBe(true)
+  } finally {
+    await client.program.stop()
+    await server.program.stop()
+  }
+})
+
 it('shows volumes, requests and servers in tables', async () => {
   using folder = temporaryFolder()
   await using volume = await startVolume(folder.path)
@@ -54,10 +72,12 @@ it('shows volumes, requests and servers in tables', async () => {
   const { stdout, stderr } = await status(folder.path)
   expect(stderr).toBe('')
   const [volumes, requests, servers] = stdout.split('\n\n')
-  expect(volumes).toMatch(/^TARGET +PID +MODE +SIZE +HOLDS +LOST +ERRORS +IN FLIGHT +UP +BACKUP +SLABS$/m)
+  expect(volumes).toMatch(
+    /^TARGET +PID +MODE +SIZE +HOLDS +LOST +ERRORS +IN FLIGHT +UP +BACKUP +LZ4 +SLABS$/m,
+  )
   expect(volumes).toMatch(
     new RegExp(
-      ` ${volume.client.process.pid} +serve +8 MiB +8 MiB +0 bytes +0 +0 +\\d+ s +- +8 mapped$`,
+      ` ${volume.client.process.pid} +serve +8 MiB +8 MiB +0 bytes +0 +0 +\\d+ s +- +- +8 mapped$`,
       'm',
     ),
   )

@@ -106,7 +106,7 @@ void disturb(TestVolume& volume, uint64_t request) {
 }
 
 void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool backup = false,
-         bool thin = false) {
+         bool thin = false, bool compress = false) {
   Shape shape;
   shape.fenced = fenced;
   shape.replicas = replicas;
@@ -118,6 +118,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool
     shape.options.acknowledge = Acknowledge::backup;
   }
   shape.thin = thin;
+  if (compress) shape.options.volume.compression = Compression::always;
   TestVolume volume(shape);
   for (uint32_t id = 0; thin && id < volume.engine->volume().slabs(); id++) {
     const Replica place = volume.replica(id, id % shape.servers);
@@ -153,7 +154,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool
     while (i - answered >= kDepth) std::this_thread::yield();
     uint64_t offset = random() % (shape.size / 4096 - 520) * 4096;
     uint32_t length = 4096;
-    if (random() % 8 == 0) {
+    if (random() % 8 == 0 && !compress) {
       offset += random() % 4096;
       length = 1 + static_cast<uint32_t>(random() % 20'000);
     }
@@ -186,6 +187,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool
     CHECK(statistics.pages_repaired.get() > 0);
   }
   if (backup) CHECK(volume.engine->backup()->statistics().bytes_read.get() > 0 && unlink(file.c_str()) == 0);
+  if (compress) CHECK(statistics.pages_packed.get() > 0);
   if (thin) CHECK(volume.engine->volume().spares() == 0 && volume.count(Event::Type::slabs_changed) > 0);
   if (!structured) close(fd);
 }
@@ -210,6 +212,7 @@ int main() {
   run("with fences", true, false, 3);
   run("structured replies", false, true, 2);
   run("with a backup", false, false, 1, true);
+  run("compressed", false, false, 2, false, false, true);
   std::printf("ok\n");
   return 0;
 }

@@ -107,6 +107,7 @@ class Server {
 struct Behaviour {
   uint64_t delay_ns = 0;       // until an operation is done, at least
   uint64_t jitter_ns = 0;      // and at most this much longer
+  uint64_t ns_per_byte = 0;    // of a wire that each queue pair has to itself
   bool iwarp = false;          // a WRITE completes at once and is placed later
   bool keeps_flushes = false;  // after an error nothing completes any more: a broken device
 };
@@ -151,7 +152,8 @@ class QueuePair : public ibv_qp {
       entry.status = IBV_WC_SUCCESS;
       seed = seed * 6364136223846793005u + 1442695040888963407u;
       const uint64_t jitter = behaviour.jitter_ns == 0 ? 0 : (seed >> 33) % behaviour.jitter_ns;
-      last_due = std::max(last_due, time + behaviour.delay_ns + jitter);
+      last_due =
+          std::max(last_due, time + behaviour.delay_ns + jitter) + entry.length * behaviour.ns_per_byte;
       entry.due = last_due;
       // Completed before placed: the caller may reuse its buffer, so the bytes are kept here.
       if (behaviour.iwarp && entry.write) entry.kept.assign(entry.local, entry.local + entry.length);

@@ -7,6 +7,7 @@ import { AttachedDevice, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
 import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
 import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
+import type { Compress } from './native.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
 import { type KeptDevice, type KeptVolume, StateFolder } from './state-folder.js'
@@ -39,6 +40,7 @@ export interface AttachOptions {
   readonly refillRate: number
   /** keep and check a checksum of each page */
   readonly checksums: boolean
+  readonly compress: Compress
   readonly access: NonNullable<VolumeOptions['access']>
   /** where to serve metrics */
   readonly metrics: string | undefined
@@ -160,6 +162,10 @@ function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, dev
   if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)
   if ((kept.thin ?? false) !== options.thin)
     throw differs('memory', kept.thin ? 'taken as it is written (--thin)' : 'taken at the start')
+  if (kept.compressed === true && !options.checksums)
+    throw new UsageError(
+      `${folder} has compressed pages, which need their checksums: leave out --no-checksum`,
+    )
   if (options.device !== undefined && deviceIndex(options.device) !== device.index)
     throw differs('--device', path)
 }
@@ -167,7 +173,8 @@ function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, dev
 async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
   await checkKernel(options.device)
   const keeper = folder && new VolumeKeeper(folder, options)
-  const { engine, ...keeping } = keeper?.options((options.linger ?? 0) * 1000, options.backup) ?? {
+  const linger = (options.linger ?? 0) * 1000
+  const { engine, ...keeping } = keeper?.options(linger, options.backup, options.compress) ?? {
     engine: undefined,
   }
   const volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
@@ -228,7 +235,8 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
       if (kept === undefined) throw new Error(`${folder.path} keeps no volume any more`)
       if (!options.checksums) folder.forgetChecksums()
       const keeper = new VolumeKeeper(folder, kept, kept)
-      const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
+      const linger = (options.linger ?? 0) * 1000
+      const { engine, ...keeping } = keeper.options(linger, options.backup, options.compress)
       const { volume, adopted } = await Volume.takeOver(
         { ...volumeOptions({ ...options, connections: device.connections, signal }, engine), ...keeping },
         kept,
@@ -271,6 +279,7 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
       readAhead: options.readAhead,
       refillRate: options.refillRate,
       checksums: options.checksums,
+      compress: options.compress,
       prefault: options.swap,
       ioFlusher: options.swap,
       ...files,

@@ -15,6 +15,7 @@ import { Command, InvalidArgumentError, Option } from 'commander'
 import type { BackupOptions } from './backup.js'
 import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
+import type { Compress } from './native.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
 function server(text: string, servers: string[][]): string[][] {
@@ -40,6 +41,7 @@ interface VolumeOptions {
   refillRate: string
   readAhead: string
   checksum: boolean
+  compress: Compress
   thin: boolean
   tenant?: string
   keyFile?: string
@@ -90,6 +92,8 @@ interface AttachFlags {
 function volumeOf(options: VolumeOptions) {
   if (options.server.length === 0) throw new UsageError('at least one --server <uri> is needed')
   for (const uri of options.server.flat()) parseUri(uri)
+  if (options.compress !== 'none' && !options.checksum)
+    throw new UsageError('--compress needs checksums: leave out --no-checksum')
   if (options.metrics !== undefined) parseAddress(options.metrics, '--metrics')
   return {
     access: accessOf(options),
@@ -103,6 +107,7 @@ function volumeOf(options: VolumeOptions) {
     replicas: options.replicas,
     acknowledge: options.ack,
     checksums: options.checksum,
+    compress: options.compress,
     thin: options.thin,
     backup: backupOf(options),
     readAhead: readAheadOf(options.readAhead),
@@ -221,6 +226,14 @@ const withVolume = (command: Command) =>
       false,
     )
     .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
+    .addOption(
+      new Option(
+        '--compress <how>',
+        'compress pages on the wire (lz4: where it pays; lz4-always: in any case); requests must be of whole pages',
+      )
+        .choices(['none', 'lz4', 'lz4-always'])
+        .default('none'),
+    )
     .option('--tenant <name>', 'whose memory to take, of servers with tenants; default "default"')
     .option('--key-file <file>', 'what proves it, a line id:secret; a server without the key is refused')
     .option(

@@ -1,7 +1,7 @@
 import { availableParallelism } from 'node:os'
 import type { BackupOptions } from './backup.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'
-import type { NativeEngineOptions } from './native.js'
+import type { Compress, NativeEngineOptions } from './native.js'
 
 /**
  * How a lane awaits completions. `poll` spins for ever (a core of its own), `event` sleeps at once,
@@ -69,6 +69,17 @@ export interface BlockEngineOptions {
   /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
   readonly pageChecksums?: string
   /**
+   * Compress pages on their way to the servers and back (docs/page-service/compression.md): `lz4` where it pays,
+   * `lz4-always` in any case. Needs `checksums`, and liblz4: ENOPKG without. Requests that are no multiple of 4096
+   * are refused then, whatever `minimumBlockSize` is. Default `none`.
+   */
+  readonly compress?: Compress
+  /**
+   * As {@link BlockEngineOptions.pageMap}, for the lengths of compressed pages. Given to a volume once, it belongs to
+   * it for as long as its pages live, also when `compress` is `none` now.
+   */
+  readonly pageLengths?: string
+  /**
    * File, beside `pageMap`, that keeps where the slabs are and which servers have failed (see
    * {@link BlockEngine.lookUpSlab}). The same rules. Default: memory of this process.
    */
@@ -130,6 +141,8 @@ export function nativeOptions(options: BlockEngineOptions, slabSize: number): Na
     checksums: options.checksums ?? true,
     thin: options.thin ?? false,
     pageChecksums: options.pageChecksums ?? '',
+    compress: options.compress ?? 'none',
+    pageLengths: options.pageLengths ?? '',
     slabMap: options.slabMap ?? '',
     exports: (options.exports ?? [{}]).map((each) => ({
       name: each.name ?? '',

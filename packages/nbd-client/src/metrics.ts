@@ -54,6 +54,17 @@ export function collectVolumeMetrics(volume: Volume): Registry {
   counter('repaired_pages_total', 'Of them, written anew from another replica', [], () => [
     [{}, lanes().pagesRepaired],
   ])
+  if (statistics().compress !== 'none') {
+    gauge('compressing_lanes', 'Of the lanes that write, those that compress now', [], () => [
+      [{}, lanes().compressing],
+    ])
+    counter('compressed_pages_total', 'Pages that were written compressed', [], () => [
+      [{}, lanes().pagesCompressed],
+    ])
+    counter('spared_bytes_total', 'Bytes that compression kept off the wire, both ways', [], () => [
+      [{}, lanes().bytesSpared],
+    ])
+  }
   gauge('moving_slabs', 'Slabs that servers want back and that are still there', [], () => [
     [{}, volume.migration.waiting],
   ])

@@ -6,6 +6,9 @@ export type VerbsHandle = object
 /** The native `Engine` behind a JavaScript external. */
 export type NativeEngine = { readonly __nbdEngine: unique symbol }
 
+/** `lz4` turns itself off where it does not pay, `lz4-always` does not. */
+export type Compress = 'none' | 'lz4' | 'lz4-always'
+
 export interface NativeExport {
   name: string
   description: string
@@ -52,6 +55,9 @@ export interface NativeEngineOptions {
   thin: boolean
   /** empty: none */
   pageChecksums: string
+  compress: Compress
+  /** empty: none */
+  pageLengths: string
   slabMap: string
   exports: NativeExport[]
   minimumBlockSize: number
@@ -100,6 +106,12 @@ export interface NativeLaneStatistics {
   bytesFromReadAhead: number
   /** written without network, for they were all zeros */
   zeroPages: number
+  /** written compressed */
+  pagesCompressed: number
+  /** that were neither sent nor fetched because of that; each replica counts */
+  bytesSpared: number
+  /** pages that are written now are compressed */
+  compressing: boolean
   /** copies at a server that did not match their checksum */
   pagesWrong: number
   /** of them, written anew from another replica */
@@ -173,6 +185,7 @@ export interface NativeStatistics {
   failedServers: number[]
   writtenPages: number
   lostPages: number
+  compress: Compress
   /** slabs that have a place, or have lost it */
   mappedSlabs: number
   /** places that are ready for slabs of a thin volume */

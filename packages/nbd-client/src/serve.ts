@@ -3,6 +3,7 @@ import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'
 import { serveMetrics } from './metrics.js'
+import type { Compress } from './native.js'
 import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, sayBackup, statusOf } from './session-log.js'
 import { settlePages } from './settle-pages.js'
@@ -37,6 +38,7 @@ export interface ServeOptions {
   readonly refillRate: number
   /** keep and check a checksum of each page */
   readonly checksums: boolean
+  readonly compress: Compress
   readonly access: NonNullable<VolumeOptions['access']>
   /** where to serve metrics */
   readonly metrics: string | undefined
@@ -64,6 +66,10 @@ export async function serve(options: ServeOptions): Promise<number> {
   if (options.acknowledge === 'one')
     throw new UsageError(
       '--state needs --ack all or --ack backup: with --ack one an answered write may be lost with the process',
+    )
+  if (options.compress !== 'none')
+    throw new UsageError(
+      'serve has no --compress with --state: a page that was being written when the process dies could be lost',
     )
   const folder = StateFolder.open(options.state)
   try {
@@ -167,6 +173,7 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
       readAhead: options.readAhead,
       refillRate: options.refillRate,
       checksums: options.checksums,
+      compress: options.compress,
       ...files,
     },
   }

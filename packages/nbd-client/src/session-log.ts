@@ -103,6 +103,11 @@ export function totals({ lanes }: EngineStatistics) {
     inFlight: sum((lane) => lane.inFlight),
     pagesReadAhead: sum((lane) => lane.pagesReadAhead),
     bytesFromReadAhead: sum((lane) => lane.bytesFromReadAhead),
+    pagesCompressed: sum((lane) => lane.pagesCompressed),
+    bytesSpared: sum((lane) => lane.bytesSpared),
+    // Of those that have something to compress.
+    compressing: sum((lane) => Number(lane.compressing && lane.writes > 0)),
+    writing: sum((lane) => Number(lane.writes > 0)),
     pagesWrong: sum((lane) => lane.pagesWrong),
     pagesRepaired: sum((lane) => lane.pagesRepaired),
   }

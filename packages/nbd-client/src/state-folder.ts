@@ -16,8 +16,9 @@ import type { ProviderName } from '@rdmakit/verbs'
 import { closeDescriptor, lockFile } from './kernel.js'
 
 const VOLUME = 'volume.json'
-/** of it */
+/** Of it. What knows only the first one would take compressed pages for wrong ones. */
 const VERSION = 1
+const COMPRESSED_VERSION = 2
 const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp', 'shm']
 
 /** A server of the volume as volume.json has it; its index is the one that the slab map uses. */
@@ -53,6 +54,8 @@ export interface KeptVolume {
   readonly replicas: number
   /** slabs without a place were never written */
   readonly thin?: boolean
+  /** pages may be compressed, whatever is written from now on */
+  readonly compressed?: boolean
   readonly servers: readonly KeptServer[]
   readonly context?: KeptContext
   /** of attach; undefined until the kernel has the device */
@@ -116,6 +119,10 @@ export class StateFolder {
     return join(this.path, 'pages.crc')
   }
 
+  get pageLengths(): string {
+    return join(this.path, 'pages.lz4')
+  }
+
   get backupMap(): string {
     return join(this.path, 'backup.map')
   }
@@ -151,7 +158,7 @@ export class StateFolder {
 
   /** Nothing is kept any more: volume.json goes first, for without it the maps mean nothing. */
   clear(): void {
-    const maps = [this.slabMap, this.pageChecksums, this.backupMap, this.pageMap]
+    const maps = [this.slabMap, this.pageChecksums, this.pageLengths, this.backupMap, this.pageMap]
     for (const file of [this.#volume, `${this.#volume}.new`, ...maps]) rmSync(file, { force: true })
   }
 
@@ -197,7 +204,8 @@ export function formatVolume(volume: KeptVolume): string {
     ...rest,
     identity: { ...identity, token: Buffer.from(identity.token).toString('hex') },
   }))
-  return `${JSON.stringify({ version: VERSION, ...volume, servers }, null, 2)}\n`
+  const version = volume.compressed === true ? COMPRESSED_VERSION : VERSION
+  return `${JSON.stringify({ version, ...volume, servers }, null, 2)}\n`
 }
 
 /** @throws Error that says what is wrong */
@@ -209,9 +217,9 @@ export function parseVolume(text: string): KeptVolume {
     throw new Error('it is truncated or no JSON')
   }
   const from = record(value, 'it')
-  if (from.version !== VERSION)
+  if (from.version !== VERSION && from.version !== COMPRESSED_VERSION)
     throw new Error(
-      `it has version ${JSON.stringify(from.version)}, this nbd-client reads version ${VERSION}`,
+      `it has version ${JSON.stringify(from.version)}, this nbd-client reads versions ${VERSION} and ${COMPRESSED_VERSION}`,
     )
   const servers = list(from.servers, 'servers').map(parseServer)
   if (new Set(servers.map(({ index }) => index)).size < servers.length)
@@ -222,6 +230,7 @@ export function parseVolume(text: string): KeptVolume {
     replicas: whole(from.replicas, 'replicas', 1, 3),
     servers,
     ...(from.thin === true ? { thin: true } : {}),
+    ...(from.compressed === true ? { compressed: true } : {}),
     ...(from.context === undefined ? {} : { context: parseContext(from.context) }),
   }
   if (from.served === true) return { ...volume, served: true }

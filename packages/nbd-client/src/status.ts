@@ -1,5 +1,6 @@
 import { formatDuration, formatSize, formatTable, printStatus, right } from '@rdmakit/swap-server'
 import { describeBackup } from './backup.js'
+import type { EngineStatistics } from './engine.js'
 import { addHistograms, countOf, histogramSince, percentile } from './latency.js'
 import type { NativeHistogram } from './native.js'
 import { type ClientStatus, runningClients } from './runtime.js'
@@ -51,6 +52,7 @@ function formatClients(
         right('IN FLIGHT'),
         right('UP'),
         'BACKUP',
+        'LZ4',
         'SLABS',
       ],
       clients.map(volumeRow),
@@ -82,8 +84,18 @@ function volumeRow(client: ClientStatus): string[] {
     String(inFlight),
     formatDuration(client.uptimeSeconds * 1000),
     describeBackup(client.statistics),
+    describeCompression(client.statistics),
     slabsOf(client),
   ]
+}
+
+/** `-`, `off`, `on, 512 MiB spared`, `1 of 2 lanes, 512 MiB spared`. */
+function describeCompression(statistics: EngineStatistics): string {
+  if (statistics.compress === 'none') return '-'
+  const { compressing, writing, bytesSpared } = totals(statistics)
+  const now =
+    compressing === writing ? 'on' : compressing === 0 ? 'off' : `${compressing} of ${writing} lanes`
+  return bytesSpared === 0 ? now : `${now}, ${formatSize(bytesSpared)} spared`
 }
 
 /** `16 mapped`, `13 mapped, 2 degraded, 1 refilling (43%)`, and what servers want back. */

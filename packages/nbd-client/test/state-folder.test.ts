@@ -49,6 +49,13 @@ describe('a state folder', () => {
     expect(folder.read()).toBeUndefined()
   })
 
+  it('says of compressed pages what a program that knows nothing of them cannot read', () => {
+    folder.write({ ...VOLUME, compressed: true })
+    expect(folder.read()).toEqual({ ...VOLUME, compressed: true })
+    expect(JSON.parse(formatVolume({ ...VOLUME, compressed: true })).version).toBe(2)
+    expect(JSON.parse(formatVolume(VOLUME)).version).toBe(1)
+  })
+
   it('is nobody else’s while it is open', () => {
     expect(() => StateFolder.open(path)).toThrow(/in use by another nbd-client/)
     folder.close()
@@ -93,7 +100,11 @@ describe('volume.json', () => {
   it.each([
     ['truncated anywhere', formatVolume(VOLUME).slice(0, -20), /truncated/],
     ['no object', '[]', /it is not an object/],
-    ['of another version', change((volume) => (volume.version = 2)), /has version 2, .* reads version 1/],
+    [
+      'of another version',
+      change((volume) => (volume.version = 3)),
+      /has version 3, .* reads versions 1 and 2/,
+    ],
     ['of another program', '{"name":"x"}', /has version undefined/],
     ['without servers', change((volume) => (volume.servers = [])), /servers is not a list, or empty/],
     [

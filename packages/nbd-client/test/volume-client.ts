@@ -18,6 +18,7 @@ export interface VolumePlace {
   readonly replicas: number
   readonly thin?: boolean
   readonly backup?: { readonly file: string } | undefined
+  readonly compress?: 'none' | 'lz4' | 'lz4-always' | undefined
 }
 
 /** The kernel's part: sockets to the process, and requests that are not over before they are answered. */

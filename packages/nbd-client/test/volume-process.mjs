@@ -10,7 +10,7 @@ import { ownCommand, Successor } from '../dist/successor.js'
 import { Volume } from '../dist/volume.js'
 import { VolumeKeeper } from '../dist/volume-keeper.js'
 
-const { state, servers, size, lanes, replicas, thin, backup } = JSON.parse(process.argv[2])
+const { state, servers, size, lanes, replicas, thin, backup, compress } = JSON.parse(process.argv[2])
 const predecessor = Predecessor.find()
 const say = (line) => writeSync(1, `${line}\n`)
 
@@ -31,8 +31,8 @@ const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : Stat
 let volume
 
 function options(keeper) {
-  const { engine, ...rest } = keeper.options(60_000, backup)
-  return { ...rest, engine: { ...engine, acknowledge: backup === undefined ? 'all' : 'backup' } }
+  const { engine, ...rest } = keeper.options(60_000, backup, compress)
+  return { ...rest, engine: { ...engine, compress, acknowledge: backup === undefined ? 'all' : 'backup' } }
 }
 
 async function takeUp(kept) {

@@ -44,6 +44,7 @@ const BY_CODE: Readonly<Record<string, number>> = {
   EINVAL: EXIT.usage,
   // of TLS: what is in the files, or not
   ENOKEY: EXIT.configuration,
+  ENOPKG: EXIT.system,
 }
 
 /** A failure that knows how the program should end for it. */

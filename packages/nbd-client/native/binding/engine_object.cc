@@ -125,6 +125,14 @@ Acknowledge to_acknowledge(const Napi::Value& value) {
   return Acknowledge::all;
 }
 
+Compression to_compression(const Napi::Value& value) {
+  const std::string how = to_string(value, "compress");
+  if (how == "lz4") return Compression::measured;
+  if (how == "lz4-always") return Compression::always;
+  if (how != "none") throw Napi::TypeError::New(value.Env(), "compress must be none, lz4 or lz4-always");
+  return Compression::off;
+}
+
 BackupOptions to_backup(const Napi::Object& from) {
   BackupOptions options;
   options.path = to_string(from.Get("file"), "backup.file");
@@ -145,6 +153,8 @@ EngineOptions to_options(const Napi::Object& from) {
   options.volume.thin = from.Get("thin").ToBoolean();
   options.volume.checksums = from.Get("checksums").ToBoolean();
   options.volume.checksum_file = to_string(from.Get("pageChecksums"), "pageChecksums");
+  options.volume.compression = to_compression(from.Get("compress"));
+  options.volume.length_file = to_string(from.Get("pageLengths"), "pageLengths");
   options.volume.page_map_file = to_string(from.Get("pageMap"), "pageMap");
   options.volume.slab_map_file = to_string(from.Get("slabMap"), "slabMap");
   options.volume.prefault = from.Get("prefault").ToBoolean();

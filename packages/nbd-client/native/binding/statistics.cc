@@ -40,6 +40,18 @@ const char* state_name(Lane::State state) {
   return "stopped";
 }
 
+const char* compression_name(Compression mode) {
+  switch (mode) {
+    case Compression::off:
+      return "none";
+    case Compression::measured:
+      return "lz4";
+    case Compression::always:
+      return "lz4-always";
+  }
+  return "none";
+}
+
 Napi::Object describe(Napi::Env env, const Lane& lane) {
   const LaneStatistics& from = lane.statistics();
   Napi::Object to = Napi::Object::New(env);
@@ -65,6 +77,9 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
   set("pagesReadAhead", from.pages_read_ahead);
   set("bytesFromReadAhead", from.bytes_from_read_ahead);
   set("zeroPages", from.zero_pages);
+  set("pagesCompressed", from.pages_packed);
+  set("bytesSpared", from.bytes_spared);
+  to.Set("compressing", from.compressing.get() != 0);
   set("pagesWrong", from.pages_wrong);
   set("pagesRepaired", from.pages_repaired);
   set("pagesWaitedFor", from.pages_waited_for);
@@ -174,6 +189,7 @@ Napi::Value statistics(const Napi::CallbackInfo& info) {
   result.Set("failedServers", failed);
   result.Set("writtenPages", number(engine.volume().count_pages(PageState::written)));
   result.Set("lostPages", number(engine.volume().count_pages(PageState::lost)));
+  result.Set("compress", compression_name(engine.volume().compression()));
   result.Set("mappedSlabs", number(engine.volume().mapped()));
   result.Set("sparePlaces", number(engine.volume().spares()));
   result.Set("handshakes", number(engine.acceptor().handshakes()));

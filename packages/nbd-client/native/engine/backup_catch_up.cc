@@ -144,6 +144,7 @@ bool BackupCatchUp::repair_chunks(uint64_t now) {
 }
 
 void BackupCatchUp::bring(Operation& operation) {
+  rdma_.codec().unpack_slots(operation);
   rdma_.backup()->offer(operation);
   pages_.add(operation.page_count());
   volume_.settle(operation.first_page(), operation.page_count(), operation.generation, PageState::written);
@@ -159,7 +160,7 @@ void BackupCatchUp::operation_decided(Operation& operation, bool succeeded) {
 void BackupCatchUp::operation_over(Operation& operation) {
   if (repair_.owns(operation)) return repair_.operation_over(operation);
   if (operation.kept) {
-    if (!volume_.checksums().right(operation.offset, operation.length, operation.memory)) {
+    if (!rdma_.codec().right_slots(operation)) {
       wrong_.push_back(&operation);
       return;
     }

@@ -59,8 +59,7 @@ void Connection::operation_over(Operation& operation) {
     rdma_.give_back(operation);
   } else if (!operation.kept && !operation.doomed && may_move(operation)) {
     moving_.push_back(&operation);
-  } else if (operation.kept && open_ &&
-             !volume_.checksums().right(operation.offset, operation.length, operation.memory)) {
+  } else if (operation.kept && open_ && !rdma_.codec().unpack(operation)) {
     wrong_.push_back(&operation);
   } else {
     finish_read(operation, operation.kept);

@@ -106,6 +106,7 @@ bool Connection::issue_read(uint16_t index) {
         read_waits_ = true;
         break;
       }
+      if (source != nullptr) held = volume_.lengths().run(page, held);
       bytes = static_cast<uint32_t>(std::min(limit, held * kPage - head));
       const ReadAhead::Held ahead = ahead_.take(offset, bytes, memory);
       if (ahead == ReadAhead::Held::here) {
@@ -146,6 +147,8 @@ bool Connection::issue_read(uint16_t index) {
 
 void Connection::read_from(Operation& operation, const Replica* source) {
   if (source != nullptr) {
+    // Of a page that a WRITE has packed since, this is the beginning of a slot, which its checksum tells.
+    operation.packed = operation.length == kPage ? volume_.lengths().get(operation.offset / kPage) : kRaw;
     rdma_.chain_read(operation, *source, now_);
   } else {
     rdma_.read_backup(operation);

@@ -94,7 +94,10 @@ bool Connection::advance(Operation& operation) {
     const uint64_t span = state == PageState::written ? (head + limit + kPage - 1) / kPage : limit / kPage;
     // Two operations may be needed; look before claiming, for a claim must be posted.
     if (rdma_.available() == 0 || !rdma_.has_room(place, span)) return false;
-    const uint64_t run = pages.claim(page, span, state);
+    const bool whole = operation.kind == Operation::Kind::write && !part_of_page;
+    const PageCodec::Fold fold =
+        whole ? rdma_.codec().fold(operation.memory, span) : PageCodec::Fold{span, kRaw};
+    const uint64_t run = pages.claim(page, fold.pages, state);
     if (run == 0) continue;
     if (!volume_.hold(operation.offset)) {
       pages.settle(page, run, state);
@@ -125,8 +128,9 @@ bool Connection::advance(Operation& operation) {
     posted->length = static_cast<uint32_t>(bytes);
     posted->claimed_from = state;
     volume_.write_marks().add(page, run);
-    volume_.checksums().note(posted->offset, posted->length, posted->memory);
+    rdma_.codec().note(*posted, fold.packed);
     rdma_.chain_write(*posted, place, now_);
+    rdma_.codec().pack(*posted);
     volume_.touch(posted->offset, now_);
     if (posted == &operation) return true;
   }
@@ -162,7 +166,7 @@ bool Connection::fill_with_zeroes(uint64_t page) {
   fill.memory = arena_.zeroes();
   fill.claimed_from = PageState::unset;
   volume_.write_marks().add(page, 1);
-  volume_.checksums().note(fill.offset, fill.length, fill.memory);
+  rdma_.codec().note(fill, kRaw);
   rdma_.chain_write(fill, place, now_);
   return true;
 }

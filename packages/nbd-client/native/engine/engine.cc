@@ -93,7 +93,7 @@ int Engine::make_offer(Offer& offer, std::string& why) const {
     ExportDescription description{each.name, each.description, whole, kPage};
     description.exported.offset = each.offset;
     description.exported.size = each.size == 0 ? whole.size - each.offset : each.size;
-    description.exported.minimum_block = options_.minimum_block;
+    description.exported.minimum_block = std::max(options_.minimum_block, whole.minimum_block);
     if (each.read_only) description.exported.flags |= kFlagReadOnly;
     offer.exports.push_back(std::move(description));
   }

@@ -49,6 +49,8 @@ struct Operation {
   uint64_t offset = 0;  // in the volume
   uint32_t length = 0;
   uint8_t* memory = nullptr;
+  // What is sent of the one page that it is for, in bytes; 0: all of it, as it is (see PageCodec).
+  uint16_t packed = 0;
 
   // A WRITE holds a claim over the pages that offset and length touch.
   PageState claimed_from = PageState::unset;
@@ -79,6 +81,7 @@ struct Operation {
   bool completed = false;
   bool succeeded = false;
 
+  uint32_t wire_length() const { return packed != 0 ? packed : length; }
   bool reads() const { return kind == Kind::read || kind == Kind::inspect || kind == Kind::ahead; }
   // Pages that the claim covers.
   uint64_t first_page() const { return offset / kPage; }

@@ -2,35 +2,29 @@
 // the page. A page whose sum is not known (its last WRITE was of a part of it) is not checked.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <string>
 
-#include "engine/limits.h"
-#include "engine/mapped_file.h"
+#include "engine/page_table.h"
 
 namespace rdmakit::nbd {
 
 class PageChecksums {
  public:
-  PageChecksums() = default;
-  PageChecksums(const PageChecksums&) = delete;
-  PageChecksums& operator=(const PageChecksums&) = delete;
-  ~PageChecksums();
-
   // Nothing known. 0 or an errno value. Without open() every page is right. `file` empty: private memory,
   // which costs nothing until it is touched. Else a file that outlives the process (see MappedFile), EINVAL
   // also when it is not of a volume of this size. `prefault` touches it all now.
   int open(uint64_t pages, const std::string& file, bool sparse, bool prefault);
-  void unlock() { file_.unlock(); }
+  void unlock() { table_.unlock(); }
+  bool kept() const { return table_.is_open(); }
 
   // ---- hot path ----
   // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown.
   void note(uint64_t offset, uint32_t length, const uint8_t* memory);
   void forget(uint64_t first, uint64_t count);
   bool right(uint64_t page, const uint8_t* bytes) const {
-    if (entries_ == nullptr) return true;
-    const uint32_t entry = entries_[page].load(std::memory_order_relaxed);
+    if (!kept()) return true;
+    const uint32_t entry = table_.get(page);
     return entry == kUnknown || entry == entry_of(bytes);
   }
   // Of all whole pages in the range.
@@ -40,12 +34,8 @@ class PageChecksums {
   static constexpr uint32_t kUnknown = 0;
   // A sum of 0 is kept as 1, so that a page needs no bit beside it and changes by one store.
   static uint32_t entry_of(const uint8_t* page);
-  int open_file(const std::string& file, size_t bytes, uint64_t pages, bool sparse);
 
-  std::atomic<uint32_t>* entries_ = nullptr;
-  void* mapping_ = nullptr;  // without a file
-  size_t mapped_ = 0;
-  MappedFile file_;
+  PageTable<uint32_t> table_;
 };
 
 }  // namespace rdmakit::nbd

@@ -15,7 +15,8 @@ void PageRepair::begin(Operation& read, bool claimed) {
   given_claims_ = claimed;
   cancelled_ = given_up_ = failed_ = under_way_ = waits_for_page_ = held_ = false;
   lost_ = 0;
-  stage_ = Stage::search;
+  // A packed page is one by itself, and that it is here says that it is wrong.
+  stage_ = read.packed == kRaw ? Stage::search : Stage::claim;
   page_ = (offset_ + kPage - 1) / kPage;
   end_ = (offset_ + length_) / kPage;
 }
@@ -45,7 +46,8 @@ bool PageRepair::advance(uint64_t now) {
     case Stage::search:
       if (page_ >= end_) {
         end();
-      } else if (volume_.checksums().right(page_, memory_of(page_))) {
+      } else if (given_claims_ ? rdma_.codec().right_slot(page_, memory_of(page_))
+                               : volume_.checksums().right(page_, memory_of(page_))) {
         page_++;
       } else {
         stage_ = Stage::claim;
@@ -84,6 +86,7 @@ bool PageRepair::claim() {
     held_ = true;
   }
   generation_ = volume_.generation(page_ * kPage);
+  packed_ = volume_.lengths().get(page_);
   inspected_count_ = wrong_count_ = mended_ = 0;
   from_backup_ = backup_wrong_ = false;
   stage_ = Stage::inspect;
@@ -127,6 +130,17 @@ bool PageRepair::inspect_backup() {
   return true;
 }
 
+// What was inspected. Pages come from the backup as they are, and so they go to the replicas then.
+bool PageRepair::right() {
+  if (!from_backup_) return rdma_.codec().right_slot(page_, memory_of(page_));
+  if (!volume_.checksums().right(page_, memory_of(page_))) return false;
+  if (packed_ == kRaw) return true;
+  volume_.checksums().note(page_ * kPage, kPage, memory_of(page_));
+  volume_.lengths().set(page_, 1, kRaw);
+  packed_ = kRaw;
+  return true;
+}
+
 void PageRepair::mend(uint64_t now) {
   const SlabPlace place = volume_.place(page_ * kPage);
   while (mended_ < wrong_count_ && (held_ || given_claims_)) {
@@ -138,6 +152,7 @@ void PageRepair::mend(uint64_t now) {
     }
     mended_++;
   }
+  if (!given_claims_) rdma_.codec().unpack(memory_of(page_), packed_);
   next_page(PageState::written);
 }
 
@@ -147,6 +162,7 @@ void PageRepair::aim(Operation::Kind kind) {
   operation_->offset = page_ * kPage;
   operation_->length = kPage;
   operation_->memory = memory_of(page_);
+  operation_->packed = kRaw;
   under_way_ = true;
 }
 
@@ -199,7 +215,7 @@ void PageRepair::operation_over(Operation& operation) {
     }
     mended_++;
   } else if (operation.kept && !cancelled_) {
-    if (volume_.checksums().right(page_, memory_of(page_))) {
+    if (right()) {
       stage_ = Stage::mend;
     } else {
       statistics_.pages_wrong.add();

@@ -6,6 +6,7 @@
 //   now on, and reported once
 //
 // Most often nothing was wrong at all: a WRITE overtook the READ, and the first replica is right.
+// Whole slots are read and written, so that nothing is packed here; see PageCodec.
 // One READ at a time; the memory is the READ's own.
 #pragma once
 
@@ -25,8 +26,8 @@ class PageRepair {
 
   bool busy() const { return operation_ != nullptr; }
   bool owns(const Operation& operation) const { return operation_ == &operation; }
-  // Takes over a READ that is over. `claimed`: whoever gives it holds the claim of its pages, and ends it.
-  // Only when not busy.
+  // Takes over a READ that is over. `claimed`: whoever gives it holds the claim of its pages, and ends it,
+  // and its memory holds slots (see PageCodec) before and after. Only when not busy.
   void begin(Operation& read, bool claimed);
   // Nobody wants the data any more: it ends when nothing of it is under way, and chains nothing.
   void cancel() { cancelled_ = true; }
@@ -54,6 +55,7 @@ class PageRepair {
   bool claim();
   bool inspect(uint64_t now);
   bool inspect_backup();
+  bool right();
   void mend(uint64_t now);
   void aim(Operation::Kind kind);
   void give_page_up();
@@ -83,6 +85,7 @@ class PageRepair {
   uint64_t page_ = 0;
   uint64_t end_ = 0;
   bool held_ = false;        // the claim of the page
+  uint16_t packed_ = 0;      // bytes of it in its slot
   uint32_t generation_ = 0;  // of its slab's place
   // Servers, not places in the record: that may change meanwhile.
   std::array<uint16_t, kMaxReplicas> inspected_{};

@@ -22,6 +22,7 @@ RdmaQueue::RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListen
       acknowledge_(acknowledge),
       scratch_(scratch),
       backup_(backup),
+      codec_(volume, statistics),
       links_(kMaxServers),
       operations_(kFirstFence + kFences),
       server_statistics_(kMaxServers) {
@@ -86,6 +87,7 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
 
 void RdmaQueue::adopt_failures(uint64_t now) {
   now_ = now;
+  codec_.turn(now, outstanding_ > 0);
   const uint32_t failures = volume_.failures();
   if (failures == failures_seen_) return;
   failures_seen_ = failures;
@@ -113,6 +115,7 @@ Operation& RdmaQueue::take(Operation::Kind kind) {
   operation.kind = kind;
   operation.stage = Operation::Stage::waiting;
   operation.request = operation.chunk = kNone;
+  operation.packed = kRaw;
   operation.flushing = false;
   operation.place_deadline = 0;
   return operation;
@@ -161,6 +164,7 @@ void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64
       part->offset = operation.offset;
       part->length = operation.length;
       part->memory = operation.memory;
+      part->packed = operation.packed;
     }
     chain_part(*part, operation, replica, now);
     live |= replica.live;
@@ -181,7 +185,8 @@ void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica&
   part.fence = part.next_fenced = kNone;
   part.epoch = static_cast<uint8_t>(epoch_);
   in_flight_[epoch_]++;
-  part.sge = {reinterpret_cast<uint64_t>(part.memory), part.length, link.mr->lkey};
+  const uint32_t length = part.wire_length();
+  part.sge = {reinterpret_cast<uint64_t>(part.memory), length, link.mr->lkey};
   part.wr.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
   part.wr.wr.rdma.remote_addr = replica.address + volume_.within_slab(part.offset);
   part.wr.wr.rdma.rkey = replica.remote_key;
@@ -190,16 +195,17 @@ void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica&
     dirty_.push_back(part.server);
   }
   append(link, part, now);
-  volume_.pace(replica.server).charge(part.length, now);
+  volume_.pace(replica.server).charge(length, now);
+  if (length < part.length) statistics_.bytes_spared.add(part.length - length);
   ServerStatistics& server = server_statistics_[replica.server];
   if (reads) {
     statistics_.rdma_reads.add();
     server.reads.add();
-    server.bytes_read.add(part.length);
+    server.bytes_read.add(length);
   } else {
     statistics_.rdma_writes.add();
     server.writes.add();
-    server.bytes_written.add(part.length);
+    server.bytes_written.add(length);
     link.last_write = part.index;
     if (link.fenced) {
       part.next_fenced = link.first_fenced;
@@ -228,7 +234,7 @@ void RdmaQueue::add_fence(Link& link, uint64_t now) {
   fence.completed = false;
   fence.next_fenced = link.first_fenced;
   // The last bytes written: at least as long as a page edge, and readable where they were writable.
-  const uint32_t length = last.length < kFenceBytes ? last.length : kFenceBytes;
+  const uint32_t length = last.wire_length() < kFenceBytes ? last.wire_length() : kFenceBytes;
   fence.sge = {reinterpret_cast<uint64_t>(scratch_), length, link.mr->lkey};
   fence.wr.opcode = IBV_WR_RDMA_READ;
   fence.wr.wr.rdma = last.wr.wr.rdma;
@@ -244,6 +250,7 @@ void RdmaQueue::flush(uint64_t now) {
   if (backup_ != nullptr) backup_->flush();
   if (!stranded_.empty()) end_stranded();
   if (dirty_.empty()) return;
+  codec_.posted();
   // By index: an answer given here (fail_chain) never chains anything, but be safe against growth.
   for (size_t i = 0; i < dirty_.size(); i++) {
     const uint16_t server = dirty_[i];

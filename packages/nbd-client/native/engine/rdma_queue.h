@@ -33,6 +33,7 @@
 #include "engine/backup_port.h"
 #include "engine/index_stack.h"
 #include "engine/operation.h"
+#include "engine/page_codec.h"
 #include "engine/statistics.h"
 #include "engine/volume.h"
 #include "rdmakit/handle.h"
@@ -94,6 +95,7 @@ class RdmaQueue final : private BackupListener {
   }
   size_t available() const { return free_.size(); }
   uint64_t timeout() const { return timeout_; }
+  PageCodec& codec() { return codec_; }
   Operation& take(Operation::Kind kind);
   void give_back(Operation& operation);
   // Put the operation into the chain of one server, or of all. kind, memory, length, offset are set.
@@ -173,6 +175,7 @@ class RdmaQueue final : private BackupListener {
   const Acknowledge acknowledge_;
   uint8_t* const scratch_;
   BackupPort* const backup_;
+  PageCodec codec_;
   std::vector<Link> links_;
   std::vector<uint16_t> known_;  // servers connected, for the slow paths; reserved up front
   uint32_t failures_seen_ = 0;

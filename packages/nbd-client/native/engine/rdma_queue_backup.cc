@@ -28,6 +28,7 @@ void RdmaQueue::back_up(Operation& operation, bool live) {
     operation.primary = operation.index;
     operation.server = kNone;
     operation.doomed = operation.flushing = operation.completed = false;
+    operation.packed = kRaw;  // nor will it be
     keep(operation);
   }
 }
@@ -35,6 +36,10 @@ void RdmaQueue::back_up(Operation& operation, bool live) {
 // No live replica has the WRITE. True: its outcome hangs on the backup now.
 bool RdmaQueue::keep(Operation& operation) {
   if (backup_ == nullptr || operation.reads()) return false;
+  // The file takes pages as they are. A device that still reads this memory sends it to a server that has
+  // failed.
+  if (operation.packed != kRaw) codec_.unpack(operation.memory, operation.packed);
+  operation.packed = kRaw;
   switch (backup_->keep(operation)) {
     case BackupPort::Kept::later:
       operation.parts++;
@@ -61,6 +66,7 @@ void RdmaQueue::end_stranded() {
 
 void RdmaQueue::read_backup(Operation& operation) {
   begin(operation);
+  operation.packed = kRaw;  // the file has pages as they are
   operation.parts = operation.awaited = 1;
   operation.primary = operation.index;
   operation.server = kNone;

@@ -93,6 +93,8 @@ bool Refill::start_chunk(uint64_t now) {
   if (source == nullptr) {
     claimed = held_by_backup(claimed, place.generation);
     if (claimed == 0) return !waits_for_page_;
+    // As the file has them; no replica has them any more.
+    volume_.lengths().set(cursor_, claimed, kRaw);
   }
   const uint16_t chunk = free_chunks_.pop();
   Operation& operation = rdma_.take(Operation::Kind::read);
@@ -201,7 +203,7 @@ void Refill::operation_decided(Operation& operation, bool succeeded) {
 void Refill::operation_over(Operation& operation) {
   if (repair_.owns(operation)) return repair_.operation_over(operation);
   if (operation.kind == Operation::Kind::read && operation.kept) {
-    const bool right = volume_.checksums().right(operation.offset, operation.length, operation.memory);
+    const bool right = rdma_.codec().right_slots(operation);
     (right ? turned_ : wrong_).push_back(&operation);
     return;
   }

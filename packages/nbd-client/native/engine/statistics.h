@@ -68,6 +68,9 @@ struct alignas(64) LaneStatistics {
   Counter pages_read_ahead;               // of clients that read in order,
   Counter bytes_from_read_ahead;          // and what of it they got
   Counter zero_pages;                     // written without network, for they were all zeros
+  Counter pages_packed;                   // written compressed
+  Counter bytes_spared;                   // that were neither sent nor fetched because of that
+  Counter compressing;                    // 1: pages that are written now are
   Counter pages_wrong;                    // copies at a server that did not match their checksum
   Counter pages_repaired;                 // of them, written anew from another replica
   Counter pages_waited_for;               // met while another WRITE was filling them

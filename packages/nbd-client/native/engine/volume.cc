@@ -46,6 +46,7 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
       return error;
     }
   }
+  if (error = open_lengths(options, why); error != 0) return error;
   error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
     checksums_.forget(page, 1);
     if (phase(page * kPage) == SlabPhase::vacant)
@@ -55,6 +56,22 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
   if (error != 0) why = std::string("page map: ") + strerror(error);
+  return error;
+}
+
+int Volume::open_lengths(const VolumeOptions& options, std::string& why) {
+  compression_ = options.compression;
+  if (compression_ == Compression::off && options.length_file.empty()) return 0;
+  // A READ that a WRITE overtakes would else show half of each.
+  if (!options.checksums) {
+    why = "pages can be compressed only with checksums";
+    return EINVAL;
+  }
+  lz4_ = load_lz4(why);
+  if (lz4_ == nullptr) return ENOPKG;
+  exported_.minimum_block = kPage;
+  const int error = lengths_.open(options.size / kPage, options.length_file, thin_, options.prefault);
+  if (error != 0) why = std::string("page lengths: ") + strerror(error);
   return error;
 }
 

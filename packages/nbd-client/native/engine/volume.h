@@ -11,11 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "engine/compression_meter.h"
 #include "engine/lazy_array.h"
 #include "engine/limits.h"
+#include "engine/lz4_library.h"
 #include "engine/pace.h"
 #include "engine/page_bits.h"
 #include "engine/page_checksums.h"
+#include "engine/page_lengths.h"
 #include "engine/page_map.h"
 #include "engine/slab_map.h"
 #include "engine/slab_record.h"
@@ -36,6 +39,8 @@ struct VolumeOptions {
   bool thin = false;  // slabs get their places when they are first written
   std::string page_map_file;
   std::string checksum_file;
+  Compression compression = Compression::off;  // of pages that are written
+  std::string length_file;  // not empty: also of a volume that was compressed once, and is read so
   std::string slab_map_file;
   bool prefault = false;
 };
@@ -52,6 +57,10 @@ class Volume {
   const PageMap& pages() const { return pages_; }
   PageChecksums& checksums() { return checksums_; }
   WriteMarks& write_marks() { return write_marks_; }
+  PageLengths& lengths() { return lengths_; }
+  Compression compression() const { return compression_; }
+  // nullptr: no page is packed.
+  const Lz4* lz4() const { return lz4_; }
   uint64_t first_page(uint32_t slab) const { return (uint64_t{slab} << slab_shift_) / kPage; }
   uint64_t pages_of(uint32_t slab) const;
 
@@ -164,11 +173,13 @@ class Volume {
     slabs_.unlock();
     pages_.unlock();
     checksums_.unlock();
+    lengths_.unlock();
   }
   uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
 
  private:
   static int make_place(std::span<const Replica> replicas, SlabPlace& place);
+  int open_lengths(const VolumeOptions& options, std::string& why);
   bool keep(uint64_t offset);
   void note_cleared(uint64_t slab);
 
@@ -183,6 +194,9 @@ class Volume {
   std::vector<uint64_t> left_claimed_;
   PageChecksums checksums_;
   WriteMarks write_marks_;
+  PageLengths lengths_;
+  Compression compression_ = Compression::off;
+  const Lz4* lz4_ = nullptr;
   // A slab keeps its memory whatever its pages say, so no page ever lacks room; but a client that asked for
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
   PageBits provisioned_;

@@ -1,0 +1,206 @@
+// Pages that are compressed on the wire: what comes back, what it costs the servers, and what outlives whom.
+import { randomBytes } from 'node:crypto'
+import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { SwapServer } from '@rdmakit/swap-server'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { BlockEngine } from '../src/engine.js'
+import { collectVolumeMetrics } from '../src/metrics.js'
+import { totals } from '../src/session-log.js'
+import { Volume } from '../src/volume.js'
+import type { VolumeOptions } from '../src/volume-options.js'
+import { Client, MIB, READ, WRITE } from './fixture.js'
+import { eventually, VolumeProcess, Workload } from './volume-client.js'
+
+const PAGE = 4096
+const SIZE = 4 * MIB
+
+type Slab = Awaited<ReturnType<SwapServer['store']['allocate']>>[number]
+
+let state: string
+let pids: number[]
+let servers: { server: SwapServer; uri: string; slabs: Slab[] }[]
+let sockets = 0
+
+beforeEach(() => {
+  state = mkdtempSync(join(tmpdir(), 'nbd-compression-'))
+  pids = []
+  servers = []
+})
+
+afterEach(async () => {
+  for (const pid of pids) {
+    try {
+      process.kill(pid, 'SIGKILL')
+    } catch {
+      // It has ended.
+    }
+  }
+  await Promise.all(servers.map(({ server }) => server.close()))
+  rmSync(state, { recursive: true, force: true })
+})
+
+/** A swap-server in this process whose memory the test can reach. */
+async function serve(uri: string): Promise<void> {
+  const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
+  const slabs: Slab[] = []
+  const allocate = server.store.allocate.bind(server.store)
+  server.store.allocate = async (...request) => {
+    const made = await allocate(...request)
+    slabs.push(...made)
+    return made
+  }
+  servers.push({ server, uri: await server.listen(uri), slabs })
+}
+
+function open(engine: NonNullable<VolumeOptions['engine']>, options: Partial<VolumeOptions> = {}) {
+  const uris = servers.map(({ uri }) => [uri])
+  return Volume.open({ servers: uris, size: SIZE, lanes: 1, engine, ...options })
+}
+
+/** Half of the pages, in runs, are as random as they come; the others are text. */
+function mixed(): Buffer {
+  const data = randomBytes(SIZE)
+  for (let page = 0; page < SIZE / PAGE; page++)
+    if (page % 16 < 8) data.fill(`page ${page} of many; `, page * PAGE, (page + 1) * PAGE)
+  return data
+}
+
+async function write(client: Client, data: Buffer): Promise<void> {
+  for (let at = 0; at < SIZE; at += MIB)
+    expect((await client.request(WRITE, at, MIB, data.subarray(at, at + MIB)))?.error).toBe(0)
+}
+
+async function read(client: Client): Promise<Buffer> {
+  const parts: Buffer[] = []
+  for (let at = 0; at < SIZE; at += MIB) {
+    const answer = await client.request(READ, at, MIB)
+    expect(answer?.error).toBe(0)
+    parts.push(answer?.data as Buffer)
+  }
+  return Buffer.concat(parts)
+}
+
+const sent = (volume: Volume) =>
+  volume.engine.statistics().servers.reduce((sum, { bytesWritten }) => sum + bytesWritten, 0)
+
+const ADDRESSES = {
+  iwarp: () => 'iwarp://127.0.0.1:0',
+  shm: () => `shm:///tmp/rdmakit-compression-${process.pid}-${++sockets}.sock`,
+}
+
+describe.each(Object.entries(ADDRESSES))('compressed pages over %s', (_, address) => {
+  it('come back, and cost the wire less', async () => {
+    await serve(address())
+    await using volume = await open({ compress: 'lz4-always' })
+    const client = new Client(volume.engine.attachSocketpair(0))
+    const data = mixed()
+    await write(client, data)
+    expect(sent(volume)).toBeLessThan(SIZE * 0.55)
+    expect((await read(client)).equals(data)).toBe(true)
+    const { pagesCompressed, bytesSpared, pagesWrong } = totals(volume.engine.statistics())
+    expect(pagesCompressed).toBe(SIZE / PAGE / 2)
+    expect(bytesSpared).toBeGreaterThan(SIZE * 0.9)
+    expect(pagesWrong).toBe(0)
+    client.close()
+  })
+
+  it('are repaired from another replica, and survive the death of a server', async () => {
+    for (let i = 0; i < 3; i++) await serve(address())
+    await using volume = await open({ compress: 'lz4-always' }, { replicas: 2 })
+    const client = new Client(volume.engine.attachSocketpair(0))
+    const data = mixed()
+    await write(client, data)
+    for (let slab = 0; slab < SIZE / MIB; slab++) {
+      const [first] = volume.engine.lookUpSlab(slab) ?? []
+      const held = servers
+        .flatMap(({ slabs }) => slabs)
+        .find(({ region }) => region.address === first?.address)
+      new Uint8Array(held?.region.buffer as ArrayBuffer).fill(0xa5, 3 * PAGE + 5, 3 * PAGE + 9)
+    }
+    const repaired: number[] = []
+    volume.engine.on('pageRepaired', ({ page }) => repaired.push(page))
+    expect((await read(client)).equals(data)).toBe(true)
+    await eventually(() => repaired.length === 4)
+    expect(repaired.sort((a, b) => a - b)).toEqual([0, 1, 2, 3].map((slab) => slab * (MIB / PAGE) + 3))
+    await servers[0]?.server.close()
+    expect((await read(client)).equals(data)).toBe(true)
+    await eventually(() => volume.slabs.mapped === 4)
+    await servers[1]?.server.close()
+    expect((await read(client)).equals(data)).toBe(true)
+    client.close()
+  }, 30_000)
+
+  it('are read by the next process after a kill, and by one that does not compress', async () => {
+    for (let i = 0; i < 2; i++) await serve(address())
+    const uris = servers.map(({ uri }) => uri)
+    const start = (compress: 'none' | 'lz4' | 'lz4-always') => {
+      const volume = new VolumeProcess({ state, servers: uris, replicas: 2, compress })
+      pids.push(volume.process.pid as number)
+      return volume
+    }
+    const workload = new Workload()
+    let volume = start('lz4-always')
+    await volume.ready()
+    expect(statSync(join(state, 'pages.lz4')).mode & 0o777).toBe(0o600)
+    for (const next of ['lz4-always', 'none', 'lz4'] as const) {
+      const before = workload.written
+      const running = workload.run(volume)
+      await eventually(() => workload.written > before + 300)
+      await volume.end('SIGKILL')
+      await running
+      volume = start(next)
+      expect(await volume.ready()).toMatch(/^degraded 0 lost 0$/m)
+      await workload.repeat(volume)
+      expect(await workload.verify(volume)).toBe(0)
+      expect(JSON.parse(readFileSync(join(state, 'volume.json'), 'utf8')).version).toBe(2)
+    }
+    const from = volume.output.length
+    volume.process.kill('SIGHUP')
+    pids.push(Number((await volume.heard(/^successor (\d+)$/m, from))[1]))
+    expect(await workload.verify(volume)).toBe(0)
+  }, 60_000)
+
+  it('are given up where nothing is gained', async () => {
+    await serve(address())
+    await using volume = await open({ compress: 'lz4' })
+    const client = new Client(volume.engine.attachSocketpair(0))
+    expect(volume.engine.statistics().lanes[0]?.compressing).toBe(true)
+    const data = randomBytes(SIZE)
+    await write(client, data)
+    expect(totals(volume.engine.statistics())).toMatchObject({ compressing: 0, bytesSpared: 0 })
+    expect((await read(client)).equals(data)).toBe(true)
+    client.close()
+  })
+})
+
+describe('compression', () => {
+  it('takes whole pages only', async () => {
+    await serve(ADDRESSES.shm())
+    await using volume = await open({ compress: 'lz4', minimumBlockSize: 512 })
+    const client = new Client(volume.engine.attachSocketpair(0))
+    expect((await client.request(WRITE, 512, 512, Buffer.alloc(512)))?.error).toBe(22)
+    client.close()
+  })
+
+  it('is refused without checksums', () => {
+    expect(() => new BlockEngine({ size: SIZE, slabSize: MIB, compress: 'lz4', checksums: false })).toThrow(
+      /only with checksums/,
+    )
+  })
+
+  it('is in the metrics where it is asked for', async () => {
+    await serve(ADDRESSES.shm())
+    await using volume = await open({ compress: 'lz4-always' })
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, mixed())
+    const text = await collectVolumeMetrics(volume).metrics()
+    expect(text).toMatch(/^rdmakit_nbd_compressing_lanes 1$/m)
+    expect(text).toMatch(/^rdmakit_nbd_compressed_pages_total 512$/m)
+    expect(text).toMatch(/^rdmakit_nbd_spared_bytes_total \d{6,}$/m)
+    client.close()
+    await using plain = await open({})
+    expect(await collectVolumeMetrics(plain).metrics()).not.toMatch(/rdmakit_nbd_compress/)
+  })
+})
