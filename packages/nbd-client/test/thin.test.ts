@@ -147,6 +147,8 @@ describe('a thin volume', () => {
   it('is refused only without a server for each replica, or without any memory', async () => {
     const { uri } = await serve(1)
     await using volume = await open([uri], { size: 2 * MIB })
+    // It takes memory ahead of use, but only after it is open.
+    await eventually(() => volume.thin?.spares === 1)
     await expect(open([uri])).rejects.toThrow(/server too small/)
     expect(volume.unmapped).toBe(2)
   })
