@@ -5,18 +5,13 @@ import { ConnectionId } from '@rdmakit/verbs'
 import fc from 'fast-check'
 import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { type RemoteSlab, SwapServer, SwapServerSession } from '../src/index.js'
 import { dataConnectionData } from '../src/protocol.js'
-import { eventually } from './tenants-fixture.js'
+import { ADDRESSES, MIB } from './fixture.js'
 
-const MIB = 2 ** 20
 const MAX_DATA_CONNECTIONS = 4
 
-const ADDRESSES = {
-  iwarp: () => 'iwarp://127.0.0.1:0',
-  shm: () => `shm:///tmp/rdmakit-data-${process.pid}-${++sockets}.sock`,
-}
-let sockets = 0
 /** What the server did not expect of itself. */
 let errors: string[]
 let server: SwapServer

@@ -21,12 +21,3 @@ export class OperatorFile implements Disposable {
     rmSync(this.folder, { recursive: true, force: true })
   }
 }
-
-/** Waits for what an event of the other end brings about; fails after 10 s. */
-export async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 10_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
-  }
-}
