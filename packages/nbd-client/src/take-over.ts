@@ -39,16 +39,26 @@ export interface TakenSessions {
 }
 
 /**
- * An engine makes maps that it does not find. Pages that were written would read as zeros by those.
- * @throws ConfigurationError: one of a volume that is to be taken over is not there
+ * Makes the engine of a volume that is to be taken over. An engine makes maps that it does not find, and pages that were
+ * written would read as zeros by those.
+ * @throws ConfigurationError: a map is not there, or not of this volume
  */
-export function requireMaps({ pageMap, slabMap }: Pick<BlockEngineOptions, 'pageMap' | 'slabMap'>): void {
+export function onMaps(
+  { pageMap, slabMap }: Pick<BlockEngineOptions, 'pageMap' | 'slabMap'>,
+  make: () => BlockEngine,
+): BlockEngine {
   for (const file of [pageMap, slabMap]) {
     if (file === undefined) continue
     if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue
     throw new ConfigurationError(
       `${file} is missing or empty: nobody knows what the volume's pages are; detach its device, if it has one, and remove the folder's files`,
     )
+  }
+  try {
+    return make()
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code !== 'EINVAL') throw failure
+    throw new ConfigurationError((failure as Error).message)
   }
 }
 

@@ -10,7 +10,7 @@ import { Recall } from './recall.js'
 import { Repair } from './repair.js'
 import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
-import { type Adopted, adoptSlabs, requireMaps, serversOf, takeSessions } from './take-over.js'
+import { type Adopted, adoptSlabs, onMaps, serversOf, takeSessions } from './take-over.js'
 import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
 import {
@@ -147,7 +147,7 @@ export class Volume {
    * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
    * waits for {@link start}.
    * @throws Error when no server gives its session back and there is no backup; EBUSY: another process has the maps;
-   *   EINVAL: they are of another volume, or damaged; ConfigurationError: they are not there
+   *   ConfigurationError: they are not there, of another volume, or damaged
    */
   static async takeOver(
     options: VolumeOptions,
@@ -155,8 +155,7 @@ export class Volume {
   ): Promise<{ volume: Volume; adopted: Adopted }> {
     const { progress = () => {} } = options
     const { size, replicas, thin = false } = kept
-    requireMaps(options.engine ?? {})
-    const engine = makeEngine({ ...options, size, thin }, kept.slabSize)
+    const engine = onMaps(options.engine ?? {}, () => makeEngine({ ...options, size, thin }, kept.slabSize))
     let volume: Volume | undefined
     try {
       const taken = await takeSessions(
