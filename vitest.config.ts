@@ -15,6 +15,8 @@ export default defineConfig({
     maxWorkers: 2,
     testTimeout: 30_000,
     hookTimeout: 30_000,
+    // A second, the default, is little for what other threads and processes do on a machine that is busy.
+    expect: { poll: { timeout: 10_000 } },
     projects: [
       {
         extends: true,

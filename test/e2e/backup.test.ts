@@ -3,7 +3,7 @@ import { randomFillSync } from 'node:crypto'
 import { existsSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { must, NBD_CLIENT, Program, startServe, startServer, temporaryFolder } from './processes.js'
+import { must, NBD_CLIENT, Program, startServe, startServer, statusIn, temporaryFolder } from './processes.js'
 
 interface Status {
   slabs: Record<'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost', number>
@@ -14,16 +14,11 @@ interface Status {
   }
 }
 
-function statusIn(folder: string): Status {
-  const out = must('env', [`RDMAKIT_RUN=${folder}`, process.execPath, NBD_CLIENT, 'status', '--json'])
-  return JSON.parse(out)[0]
-}
-
 /** Asks for the status until `wanted` holds of it; each answer is an event of its own. */
 async function until(folder: string, wanted: (status: Status) => boolean, timeoutMs = 30_000) {
   const deadline = Date.now() + timeoutMs
   for (;;) {
-    const now = statusIn(folder)
+    const now = statusIn<Status>(folder)
     // The status was awaited with the event loop at a stand; what programs print comes in now.
     await new Promise((resolve) => setImmediate(resolve))
     if (wanted(now)) return now
@@ -58,7 +53,7 @@ describe.each(['iwarp', 'shm'])('a volume with one replica and a backup over %s'
     expect(statSync(file).mode & 0o777).toBe(0o600)
     const source = randomFile(join(folder.path, 'source'))
     must('nbdcopy', [source, client.uri])
-    expect(statusIn(folder.path).statistics.backup).toMatchObject({ working: true, stalePages: 0 })
+    expect(statusIn<Status>(folder.path).statistics.backup).toMatchObject({ working: true, stalePages: 0 })
     await first.program.stop('SIGKILL')
     await until(folder.path, ({ slabs }) => slabs.backup === 2)
     compare(source, client.uri)
@@ -70,7 +65,7 @@ describe.each(['iwarp', 'shm'])('a volume with one replica and a backup over %s'
     await using _again = again.program
     await until(folder.path, ({ slabs }) => slabs.mapped === 2)
     compare(other, client.uri)
-    const after = statusIn(folder.path)
+    const after = statusIn<Status>(folder.path)
     expect(after.statistics.lostPages).toBe(0)
     for (const lane of after.statistics.lanes) expect(lane.errors).toBe(0)
     expect((await client.program.stop('SIGTERM')).status).toBe(0)

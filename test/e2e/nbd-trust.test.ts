@@ -2,7 +2,15 @@
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { must, NBD_CLIENT, Program, SWAP_SERVER, startServe, temporaryFolder } from './processes.js'
+import {
+  must,
+  NBD_CLIENT,
+  Program,
+  startServe,
+  startServer,
+  temporaryFolder,
+  writeTenants,
+} from './processes.js'
 
 const FIRST = '000102030405060708090a0b0c0d0e0f'
 const SECOND = 'f0e0d0c0b0a090807060504030201000'
@@ -13,25 +21,11 @@ function writeKey(folder: string, id: string, secret: string): string {
   return path
 }
 
-function writeTenants(folder: string, id: string, secret: string): string {
-  const path = join(folder, 'tenants.json')
-  writeFileSync(path, JSON.stringify({ tenants: [{ name: 'prod', keys: [{ id, secret }] }] }), {
-    mode: 0o600,
-  })
-  return path
-}
+const prod = (id: string, secret: string) => ({ name: 'prod', keys: [{ id, secret }] })
 
 /** A swap-server of 8 MiB on shared memory whose files are in `folder`. */
-async function startServer(folder: string, name: string, args: readonly string[] = []) {
-  const uri = `shm://${join(folder, name)}`
-  const program = new Program(
-    SWAP_SERVER,
-    ['--listen', uri, '--memory', '8M', '--slab-size', '1M', ...args],
-    { RDMAKIT_RUN: folder },
-  )
-  await program.prints(/^listening /m)
-  return { program, uri }
-}
+const start = (folder: string, name: string, args: readonly string[] = []) =>
+  startServer(['--memory', '8M', '--slab-size', '1M', ...args], `shm://${join(folder, name)}`, folder)
 
 /** Runs nbd-client serve, which should end by itself. */
 async function refused(folder: string, server: string, ...args: string[]) {
@@ -46,8 +40,8 @@ async function refused(folder: string, server: string, ...args: string[]) {
 
 it('serves with the key of its tenant, and not without', async () => {
   using folder = temporaryFolder()
-  const tenants = writeTenants(folder.path, '1', FIRST)
-  const { program, uri } = await startServer(folder.path, 'server.sock', ['--tenants', tenants])
+  const tenants = writeTenants(folder.path, prod('1', FIRST))
+  const { program, uri } = await start(folder.path, 'server.sock', ['--tenants', tenants])
   await using _ = program
   const key = writeKey(folder.path, '1', FIRST)
   const client = await startServe(uri, '4M', folder.path, ['--tenant', 'prod', '--key-file', key])
@@ -71,7 +65,7 @@ it('serves with the key of its tenant, and not without', async () => {
 
 it('with a key takes no memory of a server without', async () => {
   using folder = temporaryFolder()
-  const { program, uri } = await startServer(folder.path, 'server.sock')
+  const { program, uri } = await start(folder.path, 'server.sock')
   await using _ = program
   const key = writeKey(folder.path, '1', FIRST)
   expect(await refused(folder.path, uri, '--key-file', key)).toMatchObject({
@@ -99,10 +93,10 @@ it.each(['serve', 'attach'])(
 
 it('takes a server back with the key that its file has by then', async () => {
   using folder = temporaryFolder()
-  const tenants = writeTenants(folder.path, '1', FIRST)
-  const keep = await startServer(folder.path, 'keep.sock', ['--tenants', tenants])
+  const tenants = writeTenants(folder.path, prod('1', FIRST))
+  const keep = await start(folder.path, 'keep.sock', ['--tenants', tenants])
   await using _ = keep.program
-  const first = await startServer(folder.path, 'server.sock', ['--tenants', tenants])
+  const first = await start(folder.path, 'server.sock', ['--tenants', tenants])
   const key = writeKey(folder.path, '1', FIRST)
   const { program } = await startServe(first.uri, '2M', folder.path, [
     ...['--server', keep.uri, '--replicas', '2', '--tenant', 'prod', '--key-file', key],
@@ -116,8 +110,8 @@ it('takes a server back with the key that its file has by then', async () => {
     }
   }
   await first.program.stop()
-  writeTenants(folder.path, '2', SECOND)
-  const again = await startServer(folder.path, 'server.sock', ['--tenants', tenants])
+  writeTenants(folder.path, prod('2', SECOND))
+  const again = await start(folder.path, 'server.sock', ['--tenants', tenants])
   await using __ = again.program
   await says(/the tenant, its key or the proof is wrong; it is called again$/m)
   writeFileSync(key, 'half a ke')
@@ -130,7 +124,7 @@ it('takes a server back with the key that its file has by then', async () => {
 
 it('--metrics serves counters and latencies to Prometheus', async () => {
   using folder = temporaryFolder()
-  const { program, uri } = await startServer(folder.path, 'server.sock')
+  const { program, uri } = await start(folder.path, 'server.sock')
   await using _ = program
   const client = await startServe(uri, '4M', folder.path, ['--metrics', '127.0.0.1:0'])
   await using nbd = client.program

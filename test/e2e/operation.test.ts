@@ -3,45 +3,29 @@ import { readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { expect, it } from 'vitest'
-import { Program, SWAP_SERVER, temporaryFolder } from './processes.js'
+import { eventually } from '../eventually.js'
+import { Program, SWAP_SERVER, startServer, temporaryFolder, writeTenants } from './processes.js'
 
 const MIB = 2 ** 20
 const FIRST = '000102030405060708090a0b0c0d0e0f'
 const SECOND = 'f0e0d0c0b0a090807060504030201000'
 const keyOf = (id: string, secret: string) => ({ id, secret: Buffer.from(secret, 'hex') })
 
-function writeTenants(folder: string, ...keys: { id: string; secret: string }[]): string {
-  const path = join(folder, 'tenants.json')
-  writeFileSync(path, JSON.stringify({ tenants: [{ name: 'prod', keys, operator: true }] }), { mode: 0o600 })
-  return path
-}
+const prod = (...keys: { id: string; secret: string }[]) => ({ name: 'prod', keys, operator: true })
 
 /** A swap-server of 8 MiB whose files and socket are in `folder`. */
-async function startIn(folder: string, args: readonly string[] = []) {
-  const at = `shm://${join(folder, 'server.sock')}`
-  const program = new Program(
-    SWAP_SERVER,
-    ['--listen', at, '--memory', '8M', '--slab-size', '1M', '--json', ...args],
-    { RDMAKIT_RUN: folder },
+const startIn = (folder: string, args: readonly string[] = []) =>
+  startServer(
+    ['--memory', '8M', '--slab-size', '1M', '--json', ...args],
+    `shm://${join(folder, 'server.sock')}`,
+    folder,
   )
-  await program.prints(/"event":"listening"/)
-  return { program, uri: at }
-}
 
 /** Runs swap-server to its end. */
 async function command(folder: string, ...args: string[]) {
   await using program = new Program(SWAP_SERVER, args, { RDMAKIT_RUN: folder })
   const { status } = await program.ends()
   return { status, stdout: program.stdout, stderr: program.stderr }
-}
-
-/** Waits for what another process does with a file. */
-async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 10_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setTimeout(resolve, 10))
-  }
 }
 
 const events = (path: string) =>
@@ -52,7 +36,7 @@ const events = (path: string) =>
 
 it('SIGHUP reads the tenants anew, and opens the audit log anew', async () => {
   using folder = temporaryFolder()
-  const tenants = writeTenants(folder.path, { id: '1', secret: FIRST })
+  const tenants = writeTenants(folder.path, prod({ id: '1', secret: FIRST }))
   const audit = join(folder.path, 'audit.log')
   const { program, uri } = await startIn(folder.path, ['--tenants', tenants, '--audit-log', audit])
   await using server = program
@@ -61,7 +45,7 @@ it('SIGHUP reads the tenants anew, and opens the audit log anew', async () => {
   const old = await open('1', FIRST)
   await expect(open('2', SECOND)).rejects.toMatchObject({ code: 'EACCES' })
 
-  writeTenants(folder.path, { id: '2', secret: SECOND })
+  writeTenants(folder.path, prod({ id: '2', secret: SECOND }))
   renameSync(audit, `${audit}.1`)
   server.process.kill('SIGHUP')
   await eventually(
@@ -120,7 +104,7 @@ it('status tells of the servers and sessions of this machine, in tables and as J
 
 it('status asks a remote server, with a key where it has keys', async () => {
   using folder = temporaryFolder()
-  const tenants = writeTenants(folder.path, { id: '1', secret: FIRST })
+  const tenants = writeTenants(folder.path, prod({ id: '1', secret: FIRST }))
   const { program, uri } = await startIn(folder.path, ['--tenants', tenants])
   await using _ = program
   const keyFile = join(folder.path, 'prod.key')

@@ -1,5 +1,5 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
+import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { top } from '../lab/paths.js'
@@ -85,11 +85,24 @@ export class Program implements AsyncDisposable {
   }
 }
 
-/** A swap-server on a free port. */
-export async function startServer(args: readonly string[], listen = 'iwarp://127.0.0.1:0') {
-  const program = new Program(SWAP_SERVER, ['--listen', listen, ...args])
-  const [, uri] = await program.prints(/^listening (\S+)$/m)
-  return { program, uri: uri as string }
+/** A swap-server, default on a free port. With `folder` its control socket is there, not where the user's are. */
+export async function startServer(
+  args: readonly string[],
+  listen = 'iwarp://127.0.0.1:0',
+  folder?: string,
+): Promise<{ program: Program; uri: string }> {
+  const env = folder === undefined ? {} : { RDMAKIT_RUN: folder }
+  const program = new Program(SWAP_SERVER, ['--listen', listen, ...args], env)
+  // As text, or as JSON.
+  const [, text, json] = await program.prints(/^listening (\S+)$|"event":"listening","uri":"([^"]+)"/m)
+  return { program, uri: (text ?? json) as string }
+}
+
+/** A tenants file in `folder`; it replaces the one before. */
+export function writeTenants(folder: string, ...tenants: object[]): string {
+  const path = join(folder, 'tenants.json')
+  writeFileSync(path, JSON.stringify({ tenants }), { mode: 0o600 })
+  return path
 }
 
 /** An nbd-client serving on a Unix socket in `folder`. */
@@ -102,6 +115,12 @@ export async function startServe(server: string, size: string, folder: string, a
   )
   const [, uri] = await program.prints(/^ready (\S+)$/m)
   return { program, socket, uri: uri as string }
+}
+
+/** What `nbd-client status --json` tells of the one whose control socket is in `folder`. */
+export function statusIn<Status>(folder: string): Status {
+  const out = must('env', [`RDMAKIT_RUN=${folder}`, process.execPath, NBD_CLIENT, 'status', '--json'])
+  return JSON.parse(out)[0]
 }
 
 /** Runs a program to its end. */

@@ -3,18 +3,14 @@ import { spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { must, NBD_CLIENT, Program, run, SWAP_SERVER, temporaryFolder } from './processes.js'
+import { must, NBD_CLIENT, Program, run, SWAP_SERVER, startServer, temporaryFolder } from './processes.js'
 
 const MIB = 2 ** 20
 
-async function startServer(folder: string, args: readonly string[] = []) {
-  const program = new Program(
-    SWAP_SERVER,
-    ['--listen', 'iwarp://127.0.0.1:0', '--memory', '256M', '--slab-size', '16M', ...args],
-    { RDMAKIT_RUN: folder },
-  )
-  const [, uri] = await program.prints(/^listening (\S+)$/m)
-  return { program, uri: uri as string, pid: program.process.pid as number }
+async function startIn(folder: string) {
+  const args = ['--memory', '256M', '--slab-size', '16M']
+  const { program, uri } = await startServer(args, undefined, folder)
+  return { program, uri, pid: program.process.pid as number }
 }
 
 /** bytes of memory that a process has */
@@ -29,7 +25,7 @@ const reclaim = (folder: string, ...args: string[]) =>
 describe('swap-server reclaim', () => {
   it('gets the memory back to the system while a client verifies what it wrote', async () => {
     using folder = temporaryFolder()
-    const servers = [await startServer(folder.path), await startServer(folder.path)]
+    const servers = [await startIn(folder.path), await startIn(folder.path)]
     await using _first = (servers[0] as { program: Program }).program
     await using _second = (servers[1] as { program: Program }).program
     await using client = new Program(
@@ -59,7 +55,7 @@ describe('swap-server reclaim', () => {
       })
     const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
     await new Promise<void>((resolve) => child.stdout.once('data', () => resolve()))
-    const [{ pid }] = servers.toSorted((a, b) => resident(b.pid) - resident(a.pid)) as [{ pid: number }]
+    const { pid } = servers.toSorted((a, b) => resident(b.pid) - resident(a.pid))[0] as { pid: number }
     const before = resident(pid)
     const { status, stdout, stderr } = reclaim(folder.path, '48M', '--pid', String(pid), '--wait', '60')
     expect(status, stdout + stderr).toBe(0)
@@ -80,7 +76,7 @@ describe('swap-server reclaim', () => {
 
   it('says what is still out, and lends again when it is told to', async () => {
     using folder = temporaryFolder()
-    const server = await startServer(folder.path)
+    const server = await startIn(folder.path)
     await using _server = server.program
     await using client = new Program(
       NBD_CLIENT,

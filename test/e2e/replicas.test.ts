@@ -4,7 +4,7 @@ import { randomFillSync } from 'node:crypto'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { must, NBD_CLIENT, Program, startServer, temporaryFolder } from './processes.js'
+import { must, NBD_CLIENT, Program, startServer, statusIn, temporaryFolder } from './processes.js'
 
 interface Status {
   slabs: { mapped: number; degraded: number; refilling: number; lost: number }
@@ -24,12 +24,7 @@ async function serve(servers: readonly string[], size: string, folder: string, a
     { RDMAKIT_RUN: folder },
   )
   const [, uri] = await program.prints(/^ready (\S+)$/m)
-  return { program, uri: uri as string, status: () => statusIn(folder) }
-}
-
-function statusIn(folder: string): Status {
-  const out = must('env', [`RDMAKIT_RUN=${folder}`, process.execPath, NBD_CLIENT, 'status', '--json'])
-  return JSON.parse(out)[0]
+  return { program, uri: uri as string, status: () => statusIn<Status>(folder) }
 }
 
 /** Asks for the status until `wanted` holds of it; each answer is an event of its own. */

@@ -5,17 +5,12 @@ import { join } from 'node:path'
 import { Volume } from '@rdmakit/nbd-client'
 import { describe, expect, it } from 'vitest'
 import { Client, MIB, READ, TRIM, WRITE } from '../../packages/nbd-client/test/fixture.js'
-import { must, NBD_CLIENT, type Program, startServe, startServer, temporaryFolder } from './processes.js'
+import { must, type Program, startServe, startServer, statusIn, temporaryFolder } from './processes.js'
 
 interface Status {
   slabs: { mapped: number; lost: number }
   thin: { unmapped: number; spares: number; given: number }
   statistics: { writtenPages: number }
-}
-
-function statusIn(folder: string): Status {
-  const out = must('env', [`RDMAKIT_RUN=${folder}`, process.execPath, NBD_CLIENT, 'status', '--json'])
-  return JSON.parse(out)[0]
 }
 
 /** Bytes of memory that the program has now, or at most had: `VmRSS`, `VmHWM`. */
@@ -58,7 +53,7 @@ describe('a thin volume of 1 TiB', () => {
     const read = touch((place) => `read -P ${place + 1} ${at(place)} 64k`)
     const zeros = touch((place) => `read -P 0 ${at(place) + 2 ** 20} 64k`)
     expect(read + zeros).not.toMatch(/fail|error/i)
-    const status = statusIn(folder.path)
+    const status = statusIn<Status>(folder.path)
     expect(status.thin.unmapped).toBe(2 ** 20 - PLACES)
     expect(status).toMatchObject({
       slabs: { mapped: PLACES, lost: 0 },
@@ -73,11 +68,12 @@ describe('a thin volume of 1 TiB', () => {
     expect(memory).toBeLessThan(300)
     touch((place) => `discard ${at(place)} 64k`)
     const deadline = Date.now() + 20_000
-    while (statusIn(folder.path).thin.given < PLACES) {
-      if (Date.now() > deadline) throw new Error(`still ${JSON.stringify(statusIn(folder.path).thin)}`)
+    while (statusIn<Status>(folder.path).thin.given < PLACES) {
+      if (Date.now() > deadline)
+        throw new Error(`still ${JSON.stringify(statusIn<Status>(folder.path).thin)}`)
       await new Promise((resolve) => setImmediate(resolve))
     }
-    expect(statusIn(folder.path).thin.unmapped).toBe(2 ** 20)
+    expect(statusIn<Status>(folder.path).thin.unmapped).toBe(2 ** 20)
   }, 120_000)
 })
 

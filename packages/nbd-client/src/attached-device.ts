@@ -6,12 +6,13 @@ import {
 } from '@rdmakit/swap-server'
 import type { AttachOptions } from './attach.js'
 import { handOver } from './hand-over.js'
+import type { KeptDevice } from './kept-volume.js'
 import { kernelDevice } from './kernel.js'
 import { KernelLink, requestTimeout } from './kernel-link.js'
 import { serveMetrics } from './metrics.js'
 import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
 import { say, statusOf } from './session-log.js'
-import type { KeptDevice, StateFolder } from './state-folder.js'
+import type { StateFolder } from './state-folder.js'
 import { ownCommand, Successor } from './successor.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
 import type { Volume } from './volume.js'
@@ -104,8 +105,8 @@ export class AttachedDevice {
     return new KernelLink(volume, device, requestTimeout(this.#options.operationTimeout))
   }
 
-  async #openMetrics(): Promise<void> {
-    this.#metrics = await this.#unlessUsed(serveMetrics(this.#volume, this.#options.metrics))
+  async #openMetrics(used = false): Promise<void> {
+    this.#metrics = await this.#unlessUsed(serveMetrics(this.#volume, this.#options.metrics), used)
   }
 
   #status(): ClientStatus {
@@ -122,11 +123,11 @@ export class AttachedDevice {
   }
 
   /** What serves people only may fail at the start, but must not end a device that holds pages already. */
-  async #unlessUsed<Service>(opened: Promise<Service>): Promise<Service | undefined> {
+  async #unlessUsed<Service>(opened: Promise<Service>, used = false): Promise<Service | undefined> {
     try {
       return await opened
     } catch (failure) {
-      if (!this.#taken && !isSwap(this.#path)) throw failure
+      if (!used && !this.#taken && !isSwap(this.#path)) throw failure
       say(`warning: ${(failure as Error).message}; ${this.#path} goes on without it`)
       return undefined
     }
@@ -191,28 +192,40 @@ export class AttachedDevice {
         (this.#options.backup === undefined ? 0 : BACKUP_SLACK_MS),
       retake: () => succession.takeUp(),
     }).catch((failure: Error) => {
-      say(`${this.#path}: ${failure.message}; its requests wait for the next nbd-client attach --state`)
-      this.#end({ status: 1, left: true })
+      this.#leave(failure)
       throw failure
     })
     const pause = Math.round(outcome.pause)
     if (outcome.over) {
-      if (this.#options.signal.aborted) successor.signal('SIGTERM')
       successor.release()
       // Before this one ends, or the service would be taken for ended.
       await notifyMainProcess(successor.pid, say)
+      // Who wanted this process to stop until just now meant the device.
+      if (this.#options.signal.aborted) successor.signal('SIGTERM')
       say(`process ${successor.pid} goes on with ${this.#path}; its requests waited ${pause} ms`)
       this.#end({ status: 0, left: true })
       return { pid: successor.pid, pause }
     }
-    await this.#goOn(succession, outcome)
+    try {
+      this.#goOn(succession, outcome)
+    } catch (failure) {
+      this.#leave(failure as Error)
+      throw failure
+    }
+    await this.#openMetrics(true)
     throw new Error(
       `the successor failed: ${outcome.reason}; process ${process.pid} goes on with ${this.#path}, whose requests waited ${pause} ms`,
     )
   }
 
-  /** After a successor that failed. */
-  async #goOn(succession: Succession, { volume, sockets }: { volume: Volume; sockets: 'kept' | 'dead' }) {
+  /** Ends this process, but not the device: it has no sockets here, and the next process gives it some. */
+  #leave(failure: Error): void {
+    say(`${this.#path}: ${failure.message}; its requests wait for the next nbd-client attach --state`)
+    this.#end({ status: 1, left: true })
+  }
+
+  /** After a successor that failed. @throws Error when the kernel takes no sockets from this process any more */
+  #goOn(succession: Succession, { volume, sockets }: { volume: Volume; sockets: 'kept' | 'dead' }): void {
     const same = volume === this.#volume
     this.#volume = volume
     this.#link = this.#newLink(succession, volume)
@@ -221,7 +234,6 @@ export class AttachedDevice {
       volume.start()
       this.#watch()
     }
-    await this.#openMetrics()
   }
 
   /**

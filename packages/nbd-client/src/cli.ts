@@ -3,6 +3,7 @@ import {
   EXIT,
   ExitError,
   exitStatusOf,
+  outliveReaders,
   parseAddress,
   parseSize,
   parseSizeInUnits,
@@ -404,6 +405,7 @@ program
     await printClientStatus({ json, seconds: watch === true ? 1 : watch })
   })
 
+outliveReaders()
 program.parseAsync().then(
   // What the commands opened is closed by now; nothing else may keep the process.
   () => process.exit(),

@@ -1,8 +1,8 @@
 import { randomBytes } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
+import type { KeptDevice } from './kept-volume.js'
 import { closeDescriptor, kernelDevice } from './kernel.js'
 import { say } from './session-log.js'
-import type { KeptDevice } from './state-folder.js'
 import type { Volume } from './volume.js'
 
 /** From one attempt to give the kernel a socket to the next. */

@@ -1,6 +1,7 @@
 import {
   chmodSync,
   closeSync,
+  fstatSync,
   fsyncSync,
   mkdirSync,
   openSync,
@@ -8,61 +9,15 @@ import {
   renameSync,
   rmSync,
   statSync,
-  writeSync,
+  writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { ConfigurationError, EXIT, ExitError, type SessionIdentity } from '@rdmakit/swap-server'
-import type { ProviderName } from '@rdmakit/verbs'
+import { ConfigurationError, EXIT, ExitError } from '@rdmakit/swap-server'
+import { formatVolume, type KeptVolume, parseVolume } from './kept-volume.js'
 import { closeDescriptor, lockFile } from './kernel.js'
 
+const LOCK = 'lock'
 const VOLUME = 'volume.json'
-/** Of it. What knows only the first one would take compressed pages for wrong ones. */
-const VERSION = 1
-const COMPRESSED_VERSION = 2
-const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp', 'shm']
-
-/** A server of the volume as volume.json has it; its index is the one that the slab map uses. */
-export interface KeptServer {
-  readonly index: number
-  readonly uris: readonly string[]
-  readonly identity: SessionIdentity
-  /** milliseconds that its session lingers */
-  readonly linger: number
-}
-
-export interface KeptDevice {
-  /** of /dev/nbdINDEX */
-  readonly index: number
-  /** of the backend: what the kernel must hear again */
-  readonly identifier: string
-  /** sockets that the kernel has */
-  readonly connections: number
-}
-
-/** The RDMA device that reaches the servers, also when none of them is there to tell. */
-export interface KeptContext {
-  readonly provider: ProviderName
-  readonly name: string
-}
-
-/** What volume.json holds. */
-export interface KeptVolume {
-  /** bytes */
-  readonly size: number
-  /** bytes */
-  readonly slabSize: number
-  readonly replicas: number
-  /** slabs without a place were never written */
-  readonly thin?: boolean
-  /** pages may be compressed, whatever is written from now on */
-  readonly compressed?: boolean
-  readonly servers: readonly KeptServer[]
-  readonly context?: KeptContext
-  /** of attach; undefined until the kernel has the device */
-  readonly device?: KeptDevice
-  /** of serve: clients may have written to it */
-  readonly served?: boolean
-}
 
 /** The folder that lets a successor of this process go on with its volume (docs/page-service/restart.md). */
 export class StateFolder {
@@ -86,7 +41,7 @@ export class StateFolder {
         `--state ${path} holds what opens the volume, and must be yours with mode 0700; run chmod 700 ${path}`,
       )
     try {
-      return new StateFolder(path, lockFile(join(path, 'lock')))
+      return new StateFolder(path, lockFile(join(path, LOCK)))
     } catch (failure) {
       if ((failure as NodeJS.ErrnoException).code !== 'EBUSY') throw failure
       throw new ExitError(
@@ -96,8 +51,14 @@ export class StateFolder {
     }
   }
 
-  /** One whose lock another process has handed over. */
+  /**
+   * One whose lock another process has handed over; it is closed with the folder.
+   * @throws ConfigurationError: it is the lock of another folder, and the lock is still the caller's
+   */
   static inherit(path: string, lock: number): StateFolder {
+    const [given, wanted] = [fstatSync(lock), statSync(join(path, LOCK))]
+    if (given.dev !== wanted.dev || given.ino !== wanted.ino)
+      throw new ConfigurationError(`--state ${path} is not the folder of the process that hands over`)
     return new StateFolder(path, lock)
   }
 
@@ -136,14 +97,21 @@ export class StateFolder {
     return readVolume(this.#volume)
   }
 
-  /** Replaces volume.json in one step: whoever reads it finds the old one or the new one. */
+  /**
+   * Replaces volume.json in one step: whoever reads it finds the old one or the new one.
+   * @throws Error of the file system: it is the old one still
+   */
   write(volume: KeptVolume): void {
     const temporary = `${this.#volume}.new`
     const file = openSync(temporary, 'w', 0o600)
     try {
       chmodSync(temporary, 0o600) // also when a file of that name was left behind
-      writeSync(file, formatVolume(volume))
+      // All of it: one write(2) puts what fits on a file system that is nearly full.
+      writeFileSync(file, formatVolume(volume))
       fsyncSync(file)
+    } catch (failure) {
+      rmSync(temporary, { force: true })
+      throw failure
     } finally {
       closeSync(file)
     }
@@ -197,97 +165,4 @@ function readVolume(file: string): KeptVolume | undefined {
       `${file} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
     )
   }
-}
-
-export function formatVolume(volume: KeptVolume): string {
-  const servers = volume.servers.map(({ identity, ...rest }) => ({
-    ...rest,
-    identity: { ...identity, token: Buffer.from(identity.token).toString('hex') },
-  }))
-  const version = volume.compressed === true ? COMPRESSED_VERSION : VERSION
-  return `${JSON.stringify({ version, ...volume, servers }, null, 2)}\n`
-}
-
-/** @throws Error that says what is wrong */
-export function parseVolume(text: string): KeptVolume {
-  let value: unknown
-  try {
-    value = JSON.parse(text)
-  } catch {
-    throw new Error('it is truncated or no JSON')
-  }
-  const from = record(value, 'it')
-  if (from.version !== VERSION && from.version !== COMPRESSED_VERSION)
-    throw new Error(
-      `it has version ${JSON.stringify(from.version)}, this nbd-client reads versions ${VERSION} and ${COMPRESSED_VERSION}`,
-    )
-  const servers = list(from.servers, 'servers').map(parseServer)
-  if (new Set(servers.map(({ index }) => index)).size < servers.length)
-    throw new Error('two servers have the same index')
-  const volume = {
-    size: whole(from.size, 'size', 4096),
-    slabSize: whole(from.slabSize, 'slabSize', 2 ** 20),
-    replicas: whole(from.replicas, 'replicas', 1, 3),
-    servers,
-    ...(from.thin === true ? { thin: true } : {}),
-    ...(from.compressed === true ? { compressed: true } : {}),
-    ...(from.context === undefined ? {} : { context: parseContext(from.context) }),
-  }
-  if (from.served === true) return { ...volume, served: true }
-  if (from.device === undefined) return volume
-  const device = record(from.device, 'device')
-  return {
-    ...volume,
-    device: {
-      index: whole(device.index, 'device.index', 0, 9999),
-      identifier: word(device.identifier, 'device.identifier'),
-      connections: whole(device.connections, 'device.connections', 1, 64),
-    },
-  }
-}
-
-function parseServer(value: unknown): KeptServer {
-  const from = record(value, 'a server')
-  const identity = record(from.identity, 'a server’s identity')
-  const token = word(identity.token, 'token')
-  if (!/^[0-9a-f]{32}$/.test(token)) throw new Error('token is not 16 bytes in hex')
-  return {
-    index: whole(from.index, 'index', 0, 1023),
-    uris: list(from.uris, 'uris').map((uri) => word(uri, 'a uri')),
-    identity: {
-      epoch: word(identity.epoch, 'epoch'),
-      session: whole(identity.session, 'session', 1),
-      token: Uint8Array.from(Buffer.from(token, 'hex')),
-    },
-    linger: whole(from.linger, 'linger', 0),
-  }
-}
-
-function parseContext(value: unknown): KeptContext {
-  const from = record(value, 'context')
-  const provider = PROVIDERS.find((each) => each === from.provider)
-  if (provider === undefined) throw new Error('context.provider is none that there is')
-  return { provider, name: word(from.name, 'context.name') }
-}
-
-function record(value: unknown, what: string): Record<string, unknown> {
-  if (typeof value !== 'object' || value === null || Array.isArray(value))
-    throw new Error(`${what} is not an object`)
-  return value as Record<string, unknown>
-}
-
-function list(value: unknown, what: string): unknown[] {
-  if (!Array.isArray(value) || value.length === 0) throw new Error(`${what} is not a list, or empty`)
-  return value
-}
-
-function word(value: unknown, what: string): string {
-  if (typeof value !== 'string' || value === '') throw new Error(`${what} is missing`)
-  return value
-}
-
-function whole(value: unknown, what: string, least: number, most = Number.MAX_SAFE_INTEGER): number {
-  if (!Number.isSafeInteger(value) || (value as number) < least || (value as number) > most)
-    throw new Error(`${what} is not a whole number from ${least} to ${most}`)
-  return value as number
 }

@@ -1,5 +1,7 @@
+import { statSync } from 'node:fs'
 import {
   ConfigurationError,
+  formatSize,
   type RemoteSlab,
   type SessionIdentity,
   type SessionOptions,
@@ -7,8 +9,9 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import type { BlockEngine } from './engine.js'
+import type { BlockEngineOptions } from './engine-options.js'
+import type { KeptServer, KeptVolume } from './kept-volume.js'
 import type { SlabReplica, SlabTable } from './slab-table.js'
-import type { KeptServer, KeptVolume } from './state-folder.js'
 import { VolumeServer } from './volume-server.js'
 
 /** From one try of a server that does not answer to the next. */
@@ -36,6 +39,30 @@ export interface TakenSessions {
 }
 
 /**
+ * Makes the engine of a volume that is to be taken over. An engine makes maps that it does not find, and pages that were
+ * written would read as zeros by those.
+ * @throws ConfigurationError: a map is not there, or not of this volume
+ */
+export function onMaps(
+  { pageMap, slabMap }: Pick<BlockEngineOptions, 'pageMap' | 'slabMap'>,
+  make: () => BlockEngine,
+): BlockEngine {
+  for (const file of [pageMap, slabMap]) {
+    if (file === undefined) continue
+    if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue
+    throw new ConfigurationError(
+      `${file} is missing or empty: nobody knows what the volume's pages are; detach its device, if it has one, and remove the folder's files`,
+    )
+  }
+  try {
+    return make()
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code !== 'EINVAL') throw failure
+    throw new ConfigurationError((failure as Error).message)
+  }
+}
+
+/**
  * Takes up the sessions of the servers that have not failed, all at once. One that answers and does not know the
  * session is gone. One that does not answer is gone too, unless `needed` says that some slab is nowhere else: then
  * it is called again for as long as its session lingers, for the kernel waits longer than that.
@@ -60,7 +87,9 @@ export async function takeSessions(
   try {
     for (;;) {
       const silent: GoneServer[] = []
-      const outcomes = await Promise.all(waiting.map((server) => takeSession(server, options)))
+      const outcomes = await Promise.all(
+        waiting.map((server) => takeSession(server, engine.slabSize, options)),
+      )
       for (const outcome of outcomes) {
         if ('session' in outcome) resumed.push(outcome)
         else if (outcome.answered) gone.push(outcome)
@@ -88,11 +117,16 @@ export async function takeSessions(
 
 async function takeSession(
   kept: KeptServer,
+  slabSize: number,
   options: SessionOptions,
 ): Promise<ResumedServer | (GoneServer & { answered: boolean })> {
   let session: SwapServerSession | undefined
   try {
     session = await SwapServerSession.resume(kept.uris, kept.identity, options)
+    if (session.slabSize !== slabSize)
+      throw new ConfigurationError(
+        `${session.uri} has slabs of ${formatSize(session.slabSize)}, and volume.json says ${formatSize(slabSize)}`,
+      )
     return { kept, session, slabs: await session.list() }
   } catch (failure) {
     await session?.leave()

@@ -1,7 +1,8 @@
 import type { BackupOptions } from './backup.js'
 import type { BlockEngineOptions } from './engine-options.js'
+import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import type { Compress } from './native.js'
-import type { KeptContext, KeptDevice, KeptServer, KeptVolume, StateFolder } from './state-folder.js'
+import type { StateFolder } from './state-folder.js'
 import type { VolumeOptions } from './volume-options.js'
 import type { VolumeServer } from './volume-server.js'
 
@@ -12,25 +13,13 @@ export type KeptFiles = Required<Pick<BlockEngineOptions, 'pageMap' | 'pageCheck
 /** Keeps volume.json up to date: what it says of a server or the device is there before either is used. */
 export class VolumeKeeper {
   readonly #folder: StateFolder
-  readonly #fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>
-  #slabSize = 0
-  #servers: KeptServer[] = []
-  #context: KeptContext | undefined
-  #device: KeptDevice | undefined
-  #served = false
-  #compressed = false
+  /** as the file has it */
+  #kept: KeptVolume
 
   constructor(folder: StateFolder, fixed: Pick<KeptVolume, 'size' | 'replicas' | 'thin'>, kept?: KeptVolume) {
     this.#folder = folder
     const { size, replicas, thin } = fixed
-    this.#fixed = { size, replicas, ...(thin === true ? { thin } : {}) }
-    if (kept === undefined) return
-    this.#slabSize = kept.slabSize
-    this.#servers = [...kept.servers]
-    this.#context = kept.context
-    this.#device = kept.device
-    this.#served = kept.served ?? false
-    this.#compressed = kept.compressed ?? false
+    this.#kept = { slabSize: 0, servers: [], ...kept, size, replicas, ...(thin === true ? { thin } : {}) }
   }
 
   /**
@@ -43,10 +32,10 @@ export class VolumeKeeper {
     compress: Compress = 'none',
   ): Pick<VolumeOptions, 'linger' | 'joined' | 'backup'> & { engine: KeptFiles } {
     if (backup === undefined) this.#folder.forgetBackup()
-    if (compress !== 'none' && !this.#compressed) {
-      this.#compressed = true
+    if (compress !== 'none' && this.#kept.compressed !== true) {
       // A new volume is written when its servers have joined.
-      if (this.#servers.length > 0) this.#write()
+      if (this.#kept.servers.length > 0) this.#write({ compressed: true })
+      else this.#kept = { ...this.#kept, compressed: true }
     }
     return {
       ...(backup === undefined ? {} : { backup: { ...backup, map: this.#folder.backupMap } }),
@@ -56,42 +45,43 @@ export class VolumeKeeper {
         pageMap: this.#folder.pageMap,
         pageChecksums: this.#folder.pageChecksums,
         slabMap: this.#folder.slabMap,
-        ...(this.#compressed ? { pageLengths: this.#folder.pageLengths } : {}),
+        ...(this.#kept.compressed === true ? { pageLengths: this.#folder.pageLengths } : {}),
       },
     }
   }
 
   device(device: KeptDevice): void {
-    this.#device = device
-    this.#write()
+    this.#write({ device })
   }
 
   /** Clients come from now on. */
   served(): void {
-    this.#served = true
-    this.#write()
+    this.#write({ served: true })
   }
 
   #joined(servers: readonly VolumeServer[]): void {
-    for (const server of servers) {
-      if (this.#servers.some(({ index }) => index === server.index) || !server.reached) continue
-      const { index, uris, session } = server
-      this.#slabSize = session.slabSize
-      this.#context = { provider: session.context.provider, name: session.context.deviceName }
-      this.#servers.push({ index, uris, identity: session.identity, linger: session.linger })
-    }
-    this.#write()
+    const known = new Set(this.#kept.servers.map(({ index }) => index))
+    const joined = servers.filter(({ index, reached }) => reached && !known.has(index))
+    const context = joined.at(-1)?.session.context
+    this.#write({
+      servers: [
+        ...this.#kept.servers,
+        ...joined.map(({ index, uris, session: { identity, linger } }) => ({
+          index,
+          uris,
+          identity,
+          linger,
+        })),
+      ],
+      ...(joined[0] && { slabSize: joined[0].session.slabSize }),
+      ...(context && { context: { provider: context.provider, name: context.deviceName } }),
+    })
   }
 
-  #write(): void {
-    this.#folder.write({
-      ...this.#fixed,
-      slabSize: this.#slabSize,
-      servers: this.#servers,
-      ...(this.#context === undefined ? {} : { context: this.#context }),
-      ...(this.#device === undefined ? {} : { device: this.#device }),
-      ...(this.#served ? { served: true } : {}),
-      ...(this.#compressed ? { compressed: true } : {}),
-    })
+  /** What cannot be written is not kept: whoever tries again begins where it was. */
+  #write(change: Partial<KeptVolume>): void {
+    const kept = { ...this.#kept, ...change }
+    this.#folder.write(kept)
+    this.#kept = kept
   }
 }

@@ -1,21 +1,16 @@
-import {
-  ConfigurationError,
-  formatSize,
-  type SessionOptions,
-  SwapServerError,
-  SwapServerSession,
-} from '@rdmakit/swap-server'
+import { formatSize, SwapServerSession } from '@rdmakit/swap-server'
 import { type Context, openDevice, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { Lane } from './engine-lane.js'
+import type { KeptVolume } from './kept-volume.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
 import { placeSlabs } from './placement.js'
+import { Recall } from './recall.js'
 import { Repair } from './repair.js'
 import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
-import type { KeptVolume } from './state-folder.js'
-import { type Adopted, adoptSlabs, endSession, serversOf, takeSessions } from './take-over.js'
+import { type Adopted, adoptSlabs, onMaps, serversOf, takeSessions } from './take-over.js'
 import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
 import {
@@ -28,8 +23,6 @@ import {
 import { VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
-/** Milliseconds from one call to a server that has failed to the next. */
-const RECALL_MS = 2_000
 /** Server indexes of an engine. */
 const MAX_SERVERS = 1024
 
@@ -56,10 +49,7 @@ export class Volume {
   readonly #context: Context
   readonly #protectionDomain: ProtectionDomain
   readonly #progress: (step: string) => void
-  readonly #ending = new AbortController()
-  readonly #calls = new Set<Promise<void>>()
-  /** all lanes are there */
-  #open = false
+  readonly #recall: Recall
   #leaving = false
   #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
@@ -88,6 +78,11 @@ export class Volume {
       spares: options.spares ?? (this.replicas > 1 || this.#backedUp ? 1 : 0),
       repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
+    })
+    this.#recall = new Recall({
+      session: sessionOptions(options),
+      join: (uris, session) => this.#join(uris, session),
+      progress: this.#progress,
     })
     this.thin = options.thin
       ? new ThinSlabs({
@@ -151,7 +146,8 @@ export class Volume {
    * Goes on with the volume of a process that has ended, or {@link leave left} it: its page map and slab map are in
    * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
    * waits for {@link start}.
-   * @throws Error when no server gives its session back and there is no backup; EBUSY: another process has the maps
+   * @throws Error when no server gives its session back and there is no backup; EBUSY: another process has the maps;
+   *   ConfigurationError: they are not there, of another volume, or damaged
    */
   static async takeOver(
     options: VolumeOptions,
@@ -159,7 +155,7 @@ export class Volume {
   ): Promise<{ volume: Volume; adopted: Adopted }> {
     const { progress = () => {} } = options
     const { size, replicas, thin = false } = kept
-    const engine = makeEngine({ ...options, size, thin }, kept.slabSize)
+    const engine = onMaps(options.engine ?? {}, () => makeEngine({ ...options, size, thin }, kept.slabSize))
     let volume: Volume | undefined
     try {
       const taken = await takeSessions(
@@ -195,7 +191,7 @@ export class Volume {
     this.#start()
     for (const server of this.#servers) {
       const successor = this.#servers.some(({ index, uris }) => index > server.index && uris === server.uris)
-      if (server.failure !== undefined && server.uris.length > 0 && !successor) this.#call(server)
+      if (server.failure !== undefined && server.uris.length > 0 && !successor) this.#recall.call(server)
     }
   }
 
@@ -256,10 +252,9 @@ export class Volume {
     this.#quiescing ??= (async () => {
       this.#onFailure.clear()
       this.#onBackupFailure.clear()
-      this.#ending.abort(new Error('the volume was closed'))
+      const recalled = this.#recall.close()
       await this.engine.close(timeout)
-      await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close()])
-      await Promise.all(this.#calls)
+      await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close(), recalled])
     })()
     return this.#quiescing
   }
@@ -318,7 +313,7 @@ export class Volume {
     const { failedServers, backup } = this.engine.statistics()
     for (const index of failedServers) this.#fail(index, 'it failed at the start')
     if (backup?.working === false) this.#loseBackup('it failed at the start')
-    this.#open = true
+    this.#recall.start()
     this.#repair.wake()
     this.thin?.wake()
   }
@@ -352,12 +347,7 @@ export class Volume {
       })
     this.#repair.wake()
     this.thin?.wake()
-    this.#call(server)
-  }
-
-  #call(server: VolumeServer): void {
-    const call = this.#callBack(server).finally(() => this.#calls.delete(call))
-    this.#calls.add(call)
+    this.#recall.call(server)
   }
 
   #loseBackup(reason: string): void {
@@ -367,47 +357,22 @@ export class Volume {
     this.#repair.wake()
   }
 
-  /** Calls a server that failed until it answers: it joins with a new index and empty memory. */
-  async #callBack(gone: VolumeServer): Promise<void> {
-    const { signal } = this.#ending
-    if (gone.reached) void gone.session.close().catch(() => {})
-    let told: string | undefined
-    while (await waited(RECALL_MS, signal)) {
-      if (!this.#open) continue
-      let session: SwapServerSession | undefined
-      try {
-        await endLingering(gone, { ...sessionOptions(this.#options), signal })
-        session = await SwapServerSession.open(gone.uris, { ...sessionOptions(this.#options), signal })
-        if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
-          throw new UsageError('it came back with another slab size or device')
-        await this.#join(gone.uris, session)
-        return
-      } catch (failure) {
-        await session?.close()
-        if (signal.aborted) return
-        // A key may be mended while this runs; said once, as it is tried again and again.
-        const refused = failure instanceof ConfigurationError || failure instanceof SwapServerError
-        if (failure instanceof UsageError && !refused)
-          return this.#progress(`${gone.uris.join(' or ')}: ${failure.message}; it stays out`)
-        if (refused && failure.message !== told) {
-          told = failure.message
-          this.#progress(`${gone.uris.join(' or ')}: ${told}; it is called again`)
-        }
-      }
-    }
-  }
-
+  /** A server that failed comes back: with a new index and empty memory. @throws as Recall's join */
   async #join(uris: readonly string[], session: SwapServerSession): Promise<void> {
+    if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
+      throw new UsageError('it came back with another slab size or device')
     const index = this.#servers.length
     if (index >= MAX_SERVERS) throw new UsageError('too many failures of servers in one volume')
     // Before anything is awaited, so that the index is taken; without a slab it is nobody's replica.
     const server = new VolumeServer(index, uris, session)
     server.failure = 'it is joining'
+    this.#options.joined?.([...this.#servers, server])
     this.#servers.push(server)
-    this.#options.joined?.(this.#servers)
     for (const { lane, ends } of this.#lanes)
       this.engine.connectServer(lane.index, index, await ends.connect(session))
     await this.engine.synchronize()
+    // It was no server yet when the engine said so.
+    if (this.engine.statistics().failedServers.includes(index)) throw new Error('it failed while it joined')
     server.failure = undefined
     this.#watch(server)
     this.#progress(`${session.uri} takes part again, with empty memory`)
@@ -439,30 +404,4 @@ function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context 
   if (backup === undefined || context === undefined)
     throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
   return openDevice(context.name, context.provider)
-}
-
-/** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */
-async function endLingering({ uris, identity }: VolumeServer, options: SessionOptions): Promise<void> {
-  if (identity === undefined) return
-  try {
-    await endSession(uris, identity, options)
-  } catch (failure) {
-    // ENOENT, as a rule: it has ended.
-    if (!(failure instanceof SwapServerError && failure.code === 'ENOENT')) throw failure
-  }
-}
-
-/** @returns false when `signal` aborted */
-function waited(ms: number, signal: AbortSignal): Promise<boolean> {
-  if (signal.aborted) return Promise.resolve(false)
-  return new Promise((resolve) => {
-    const end = () => {
-      clearTimeout(timer)
-      signal.removeEventListener('abort', end)
-      resolve(!signal.aborted)
-    }
-    const timer = setTimeout(end, ms)
-    timer.unref()
-    signal.addEventListener('abort', end)
-  })
 }

@@ -1,36 +1,19 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { SwapServer, type SwapServerOptions, Tenants } from '@rdmakit/swap-server'
-import { afterEach, describe, expect, it } from 'vitest'
-import { Volume } from '../src/volume.js'
+import { type SwapServer, type SwapServerOptions, Tenants } from '@rdmakit/swap-server'
+import { describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
+import type { Volume } from '../src/volume.js'
 import type { VolumeOptions } from '../src/volume-options.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
+import { openVolume, serve } from './swap-servers.js'
 
-const servers: SwapServer[] = []
+const lend = (slabs: number, lending: SwapServerOptions['lending'] = {}) =>
+  serve(slabs, 'iwarp://127.0.0.1:0', { lending: { interval: 50, ...lending } })
 
-afterEach(async () => {
-  await Promise.all(servers.splice(0).map((server) => server.close()))
-})
-
-/** A swap-server in this process that lends `slabs` of 1 MiB. */
-async function serve(slabs: number, lending: SwapServerOptions['lending'] = {}) {
-  const server = new SwapServer({ memory: slabs * MIB, slabSize: MIB, lending: { interval: 50, ...lending } })
-  servers.push(server)
-  return { server, uri: await server.listen('iwarp://127.0.0.1:0') }
-}
-
-function open(uris: readonly string[], options: Partial<VolumeOptions> = {}) {
-  return Volume.open({ servers: uris.map((uri) => [uri]), size: 8 * MIB, lanes: 1, ...options })
-}
-
-async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 15_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
-  }
-}
+const open = (uris: readonly string[], options: Partial<VolumeOptions> = {}) =>
+  openVolume(uris, { size: 8 * MIB, ...options })
 
 /** Writes pages at random and reads them back, until told to stop; a wrong byte or an error is thrown. */
 class VerifiedLoad {
@@ -84,7 +67,7 @@ describe('a server that wants its memory back', () => {
     ['two replicas', 2],
     ['three replicas', 3],
   ])('gets it under load, and no byte is wrong: %s', async (_, replicas) => {
-    const made = [await serve(16), await serve(16), await serve(16), await serve(16)]
+    const made = [await lend(16), await lend(16), await lend(16), await lend(16)]
     const said: string[] = []
     await using volume = await open(
       made.map(({ uri }) => uri),
@@ -114,7 +97,7 @@ describe('a server that wants its memory back', () => {
   })
 
   it('gives spares first, for they cost no copy, and takes none again meanwhile', async () => {
-    const made = [await serve(16), await serve(16)]
+    const made = [await lend(16), await lend(16)]
     await using volume = await open(
       made.map(({ uri }) => uri),
       { replicas: 2, spares: 3 },
@@ -129,7 +112,7 @@ describe('a server that wants its memory back', () => {
   })
 
   it('keeps what cannot be moved for lack of room, and lends nothing meanwhile', async () => {
-    const made = [await serve(16), await serve(16)]
+    const made = [await lend(16), await lend(16)]
     await using volume = await open(
       made.map(({ uri }) => uri),
       { replicas: 2, spares: 0 },
@@ -147,7 +130,7 @@ describe('a server that wants its memory back', () => {
   })
 
   it('goes on when the server dies in the middle of it', async () => {
-    const made = [await serve(16), await serve(16), await serve(16)]
+    const made = [await lend(16), await lend(16), await lend(16)]
     await using volume = await open(
       made.map(({ uri }) => uri),
       { replicas: 2, engine: { refillRate: 2 * MIB } },
@@ -165,7 +148,7 @@ describe('a server that wants its memory back', () => {
   })
 
   it('can close its volume in the middle of it', async () => {
-    const made = [await serve(16), await serve(16), await serve(16)]
+    const made = [await lend(16), await lend(16), await lend(16)]
     const volume = await open(
       made.map(({ uri }) => uri),
       { replicas: 2, engine: { refillRate: MIB } },
@@ -182,7 +165,7 @@ describe('a server that wants its memory back', () => {
   })
 
   it('asks for the slabs that were idle for longest', async () => {
-    const made = [await serve(16), await serve(16)]
+    const made = [await lend(16), await lend(16)]
     await using volume = await open(
       made.map(({ uri }) => uri),
       { size: 4 * MIB, spares: 0 },
@@ -203,10 +186,10 @@ describe('limits of a server', () => {
     const folder = mkdtempSync(join(tmpdir(), 'limits-'))
     const file = join(folder, 'tenants.json')
     writeFileSync(file, JSON.stringify({ tenants: [{ name: 'default', operationsPerSecond: 100 }] }))
-    const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB, tenants: Tenants.load(file) })
-    servers.push(server)
+    const tenants = Tenants.load(file)
     rmSync(folder, { recursive: true })
-    await using volume = await open([await server.listen('iwarp://127.0.0.1:0')])
+    const { server, uri } = await serve(16, 'iwarp://127.0.0.1:0', { tenants })
+    await using volume = await open([uri])
     const client = new Client(volume.engine.attachSocketpair(0))
     const started = performance.now()
     for (let at = 0; at < 130; at++)
@@ -223,7 +206,7 @@ describe('limits of a server', () => {
   })
 
   it('hold its requests back, and are lifted at once', async () => {
-    const { uri } = await serve(16)
+    const { uri } = await lend(16)
     await using volume = await open([uri])
     const client = new Client(volume.engine.attachSocketpair(0))
     volume.engine.setLimits(0, { bytes: 0, operations: 100 })

@@ -1,10 +1,15 @@
-import { chmodSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import { spawnSync } from 'node:child_process'
+import { chmodSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { BlockEngine } from '../src/engine.js'
-import { formatVolume, type KeptVolume, parseVolume, StateFolder } from '../src/state-folder.js'
+import { formatVolume, type KeptVolume, parseVolume } from '../src/kept-volume.js'
+import { StateFolder } from '../src/state-folder.js'
 import { MIB } from './fixture.js'
+
+const STATE_FOLDER = new URL('../dist/state-folder.js', import.meta.url).href
+const KEPT_VOLUME = new URL('../dist/kept-volume.js', import.meta.url).href
 
 const VOLUME: KeptVolume = {
   size: 64 * MIB,
@@ -62,6 +67,41 @@ describe('a state folder', () => {
     folder = StateFolder.open(path)
   })
 
+  it('is not taken with the lock of another', () => {
+    const other = StateFolder.open(join(path, '..', 'other'))
+    expect(() => StateFolder.inherit(path, other.lock)).toThrow(/is not the folder of the process/)
+    expect(StateFolder.inherit(other.path, other.lock).lock).toBe(other.lock)
+    other.close()
+  })
+
+  it('has the old volume.json when there is no room for a new one', () => {
+    folder.write(VOLUME)
+    const servers = Array.from({ length: 20 }, (_, index) => ({ ...VOLUME.servers[0], index }))
+    const program = `
+      const { StateFolder } = await import(${JSON.stringify(STATE_FOLDER)})
+      const { parseVolume } = await import(${JSON.stringify(KEPT_VOLUME)})
+      const text = process.env.VOLUME
+      try {
+        StateFolder.open(process.argv[1]).write(parseVolume(text))
+      } catch (failure) {
+        console.log(failure.code)
+      }`
+    folder.close()
+    // A file of 1024 bytes at most: the first write(2) is a short one, as on a file system that is nearly full.
+    const limited = spawnSync(
+      'bash',
+      ['-c', 'ulimit -f 1; exec "$@"', '-', process.execPath, '--input-type=module', '-e', program, path],
+      {
+        encoding: 'utf8',
+        env: { ...process.env, VOLUME: formatVolume({ ...VOLUME, servers } as KeptVolume) },
+      },
+    )
+    expect(limited).toMatchObject({ stdout: 'EFBIG\n', status: 0 })
+    folder = StateFolder.open(path)
+    expect(folder.read()).toEqual(VOLUME)
+    expect(readdirSync(path).sort()).toEqual(['lock', 'volume.json'])
+  })
+
   it('is refused when others may look into it', () => {
     folder.close()
     chmodSync(path, 0o755)
@@ -81,12 +121,16 @@ describe('a state folder', () => {
 /** volume.json, as far as the cases change it. */
 interface Written {
   version: number
+  size: number
+  slabSize: number
   replicas: number
+  served: unknown
   servers: [Server, Server] | []
   device: { identifier: string }
 }
 interface Server {
   index: number
+  uris: string[]
   identity: { token: string }
 }
 
@@ -116,6 +160,16 @@ describe('volume.json', () => {
     ['with four replicas', change((volume) => (volume.replicas = 4)), /replicas/],
     ['with an index out of range', change((volume) => ((volume.servers[0] as Server).index = 1024)), /index/],
     ['with a bad device', change((volume) => (volume.device.identifier = '')), /device.identifier/],
+    ['with half a page', change((volume) => (volume.size += 2048)), /size is not a multiple of 4096/],
+    ['with odd slabs', change((volume) => (volume.slabSize += 4096)), /slabSize is not a power of two/],
+    ['with an address that is none', change((volume) => (volume.servers[0] as Server).uris.push('x')), /"x"/],
+    ['with a flag that is none', change((volume) => (volume.served = 1)), /served is neither true nor false/],
+    ['of an export and of a device', change((volume) => (volume.served = true)), /an export and of a device/],
+    [
+      'with a name that is mistaken',
+      formatVolume(VOLUME).replace('"device"', '"devise"'),
+      /it has a field "devise" that is unknown/,
+    ],
   ])('%s is refused', (_, text, reason) => {
     expect(() => parseVolume(text)).toThrow(reason)
   })

@@ -1,42 +1,12 @@
-import { SwapServer } from '@rdmakit/swap-server'
-import { afterEach, describe, expect, it } from 'vitest'
-import { Volume } from '../src/volume.js'
+import { describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
+import type { Volume } from '../src/volume.js'
 import type { VolumeOptions } from '../src/volume-options.js'
 import { Client, MIB, READ, TRIM, WRITE } from './fixture.js'
+import { openVolume, serve } from './swap-servers.js'
 
-const servers: SwapServer[] = []
-let sockets = 0
-
-afterEach(async () => {
-  await Promise.all(servers.splice(0).map((server) => server.close()))
-})
-
-/** A swap-server in this process that lends `slabs` of 1 MiB. */
-async function serve(slabs: number, uri = `shm:///tmp/rdmakit-thin-${process.pid}-${++sockets}.sock`) {
-  const server = new SwapServer({ memory: slabs * MIB, slabSize: MIB })
-  servers.push(server)
-  return { server, uri: await server.listen(uri) }
-}
-
-function open(uris: readonly string[], options: Partial<VolumeOptions> = {}) {
-  return Volume.open({
-    servers: uris.map((uri) => [uri]),
-    size: 64 * MIB,
-    lanes: 1,
-    thin: true,
-    spares: 0,
-    ...options,
-  })
-}
-
-/** Waits for what events of other threads bring about. */
-async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 15_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
-  }
-}
+const open = (uris: readonly string[], options: Partial<VolumeOptions> = {}) =>
+  openVolume(uris, { size: 64 * MIB, thin: true, spares: 0, ...options })
 
 const write = async (client: Client, slab: number, value: number, length = 8192) =>
   (await client.request(WRITE, slab * MIB, length, Buffer.alloc(length, value)))?.error
@@ -147,6 +117,8 @@ describe('a thin volume', () => {
   it('is refused only without a server for each replica, or without any memory', async () => {
     const { uri } = await serve(1)
     await using volume = await open([uri], { size: 2 * MIB })
+    // It takes memory ahead of use, but only after it is open.
+    await eventually(() => volume.thin?.spares === 1)
     await expect(open([uri])).rejects.toThrow(/server too small/)
     expect(volume.unmapped).toBe(2)
   })

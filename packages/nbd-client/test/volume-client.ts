@@ -3,6 +3,8 @@ import type { Socket } from 'node:net'
 import { fileURLToPath } from 'node:url'
 import { MIB, READ, WRITE } from './fixture.js'
 
+export { eventually } from '../../../test/eventually.js'
+
 const PAGE = 4096
 const SIZE = 4 * MIB
 export const PAGES = SIZE / PAGE
@@ -179,13 +181,5 @@ export class Workload {
     const answer = await volume.request(WRITE, page, contents(page, this.versions[page] as number))
     if (answer !== undefined && answer.error !== 0) throw new Error(`page ${page}: error ${answer.error}`)
     return answer !== undefined
-  }
-}
-
-export async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 15_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
   }
 }

@@ -1,36 +1,13 @@
-import { SwapServer } from '@rdmakit/swap-server'
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { BlockEngine } from '../src/engine.js'
-import { Volume } from '../src/volume.js'
+import type { Volume } from '../src/volume.js'
 import type { ServerFailure, VolumeOptions } from '../src/volume-options.js'
 import { Client, MIB, READ, setup, WRITE } from './fixture.js'
+import { openVolume, serve, socketAddress } from './swap-servers.js'
 
-const servers: SwapServer[] = []
-let sockets = 0
-
-afterEach(async () => {
-  await Promise.all(servers.splice(0).map((server) => server.close()))
-})
-
-/** A swap-server in this process that lends `slabs` of 1 MiB. */
-async function serve(slabs: number, uri = `shm:///tmp/rdmakit-volume-${process.pid}-${++sockets}.sock`) {
-  const server = new SwapServer({ memory: slabs * MIB, slabSize: MIB })
-  servers.push(server)
-  return { server, uri: await server.listen(uri) }
-}
-
-function open(uris: readonly string[], options: Partial<VolumeOptions> = {}) {
-  return Volume.open({ servers: uris.map((uri) => [uri]), size: 4 * MIB, lanes: 1, replicas: 2, ...options })
-}
-
-/** Waits for what events of other threads bring about. */
-async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 15_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
-  }
-}
+const open = (uris: readonly string[], options: Partial<VolumeOptions> = {}) =>
+  openVolume(uris, { size: 4 * MIB, replicas: 2, ...options })
 
 /** The server with most of the volume: chance may give another one nothing. */
 function fullest(volume: Volume): number {
@@ -120,7 +97,7 @@ describe('what a volume refuses', () => {
 
   it('one server under two names', async () => {
     const { server, uri } = await serve(16)
-    const other = await server.listen(`shm:///tmp/rdmakit-volume-${process.pid}-${++sockets}.sock`)
+    const other = await server.listen(socketAddress())
     await expect(open([uri, other])).rejects.toThrow(/lead to the same server/)
   })
 

@@ -114,7 +114,7 @@ export class Exchange {
     }
     // The owner first gets a turn to subscribe and to set a handler.
     setImmediate(this.begin)
-    void link.id.disconnected.then((reason) => this.#lost(reason ?? this.#reset('the peer vanished')))
+    void link.id.disconnected.then((reason) => this.#lost(this.#vanished(reason)))
   }
 
   /** @see RingConnection.close */
@@ -298,6 +298,12 @@ export class Exchange {
 
   get #epoch(): number {
     return this.link.peer.session?.epoch ?? 0
+  }
+
+  /** What a device calls ECONNABORTED, a queue pair that failed at the peer, is a peer that broke the connection. */
+  #vanished(reason: VerbsError | undefined): VerbsError {
+    if (reason === undefined) return this.#reset('the peer vanished')
+    return reason.code === 'ECONNABORTED' ? this.#reset('the queue pair of the peer failed') : reason
   }
 
   #reset(detail: string): VerbsError {

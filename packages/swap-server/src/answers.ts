@@ -1,4 +1,5 @@
 // What a server says, checked by the client before it is used: a server may be broken, or hostile.
+import { printable } from './printable.js'
 import { control, PROTOCOL_VERSION, TOKEN_BYTES } from './protocol.js'
 
 /** A slab of a server's memory, as one-sided operations name it. */
@@ -60,7 +61,7 @@ export function responseOf(bytes: Uint8Array): control.Response {
   // They are shown to people, and programs decide by them.
   throw new SwapServerError(
     /^E[A-Z0-9]{1,30}$/.test(code ?? '') ? (code as string) : 'EPROTO',
-    (message ?? '').replace(/[^\x20-\x7e]/g, '?').slice(0, 300) || 'the server gave no reason',
+    printable(message ?? '').slice(0, 300) || 'the server gave no reason',
   )
 }
 

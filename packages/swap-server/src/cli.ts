@@ -6,6 +6,7 @@ import { EXIT, exitStatusOf, withExitStatus } from './exit-status.js'
 import { parseHeadroom } from './headroom.js'
 import { HostMemorySource } from './host-memory.js'
 import { auditLog, Operation } from './operation.js'
+import { outliveReaders } from './readers.js'
 import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
@@ -197,6 +198,7 @@ program
 
 program.addHelpText('after', () => `\n${serve.helpInformation()}`)
 
+outliveReaders()
 program.parseAsync().catch((failure: Error) => {
   process.stderr.write(`swap-server: ${failure.message}\n`)
   process.exit(exitStatusOf(failure))

@@ -13,6 +13,7 @@ import type { Bandwidth } from './bandwidth.js'
 import type { ControlConnection } from './control-connection.js'
 import type { Lending } from './lending.js'
 import { drawSessionId, Linger } from './lingering.js'
+import { printable } from './printable.js'
 import {
   control,
   MAX_LISTED_SLABS,
@@ -434,9 +435,4 @@ function decode(bytes: Uint8Array): control.Request {
   } catch {
     throw new Refusal('EPROTO', 'the request cannot be decoded')
   }
-}
-
-/** Keeps a peer's name from writing control characters into the log. */
-function printable(text: string): string {
-  return text.replace(/[^\x20-\x7e]/g, '?')
 }

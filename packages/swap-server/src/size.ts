@@ -1,4 +1,5 @@
 import { UsageError } from '@rdmakit/verbs'
+import { printable } from './printable.js'
 
 const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, T: 2 ** 40 }
 
@@ -11,12 +12,17 @@ const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20,
 export function parseSize(text: string, what: string): number {
   const [, number, unit] = /^(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?$/i.exec(text.trim()) ?? []
   if (number === undefined || unit === undefined)
-    throw new UsageError(`${what} "${text}" is not a size; write bytes or a number with K, M, G or T`)
+    throw new UsageError(`${what} "${shown(text)}" is not a size; write bytes or a number with K, M, G or T`)
   const bytes = Number(number) * (UNITS[unit.toUpperCase()] ?? Number.NaN)
   if (!Number.isSafeInteger(bytes))
-    throw new UsageError(`${what} "${text}" is not a whole number of bytes below 8 PiB`)
+    throw new UsageError(`${what} "${shown(text)}" is not a whole number of bytes below 8 PiB`)
   if (bytes === 0) throw new UsageError(`${what} must be above 0`)
   return bytes
+}
+
+/** Also of a file, where it may be anything. */
+function shown(text: string): string {
+  return printable(text.length > 32 ? `${text.slice(0, 32)}...` : text)
 }
 
 /** Like {@link parseSize}, for sizes that must be a multiple of `unit` bytes. */

@@ -203,6 +203,9 @@ function parseKeys(value: unknown, where: string): ReadonlyMap<string, Key> {
   return keys
 }
 
+/** A name with a typing error in it is worth showing; anything else may be a secret in the wrong place. */
+const SHOWN_FIELD = /^[A-Za-z_]{1,20}$/
+
 /** An object with these fields at most. A field with a typing error would otherwise be a limit that is none. */
 function fields<Name extends string>(
   value: unknown,
@@ -211,14 +214,17 @@ function fields<Name extends string>(
 ): Partial<Record<Name, unknown>> {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
     throw new Error(`${where} is not an object`)
-  for (const name of Object.keys(value))
-    if (!(names as readonly string[]).includes(name))
-      throw new Error(`${where} has a field "${name.slice(0, 64)}" that is not one of ${names.join(', ')}`)
+  for (const name of Object.keys(value)) {
+    if ((names as readonly string[]).includes(name)) continue
+    const field = SHOWN_FIELD.test(name) ? `a field "${name}"` : 'a field'
+    throw new Error(`${where} has ${field} that is not one of ${names.join(', ')}`)
+  }
   return value
 }
 
 function size(value: unknown, where: string): number {
-  if (typeof value !== 'string' && typeof value !== 'number')
+  // What is longer is not repeated either: it may be a secret.
+  if ((typeof value !== 'string' && typeof value !== 'number') || String(value).length > 20)
     throw new Error(`${where} is not a size such as "8G"`)
   return parseSize(String(value), where)
 }

@@ -4,9 +4,10 @@ import { join } from 'node:path'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { pino } from 'pino'
 import { afterEach, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { AuditLog, type Key, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import { control } from '../src/protocol.js'
-import { eventually, OperatorFile } from './tenants-fixture.js'
+import { OperatorFile } from './tenants-fixture.js'
 
 const MIB = 2 ** 20
 const key: Key = { id: 'k1', secret: randomBytes(32) }

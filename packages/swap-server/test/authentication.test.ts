@@ -2,11 +2,12 @@
 import { randomBytes } from 'node:crypto'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { macOf, NONCE_BYTES, Proving } from '../src/authentication.js'
 import { type Key, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import { control } from '../src/protocol.js'
 import { impostor } from './impostor.js'
-import { eventually, OperatorFile } from './tenants-fixture.js'
+import { OperatorFile } from './tenants-fixture.js'
 
 const MIB = 2 ** 20
 const key: Key = { id: '2026-11', secret: randomBytes(32) }

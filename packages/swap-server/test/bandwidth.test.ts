@@ -2,6 +2,7 @@ import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { type SessionLimits, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 
 const MIB = 2 ** 20
@@ -46,14 +47,6 @@ class Meter {
       },
     )
     return meter
-  }
-}
-
-async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 15_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setTimeout(resolve, 5))
   }
 }
 

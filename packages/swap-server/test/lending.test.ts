@@ -2,6 +2,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { Headroom, parseHeadroom } from '../src/headroom.js'
 import { HostMemorySource } from '../src/host-memory.js'
 import { type RemoteSlab, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
@@ -75,14 +76,6 @@ async function serve(
     return session
   }
   return { server, connect }
-}
-
-async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 10_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
-  }
 }
 
 /** Frees what the server asks for, after it said so. */

@@ -1,17 +1,12 @@
 import { randomBytes } from 'node:crypto'
-import type { QueuePair } from '@rdmakit/verbs'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
+import { ADDRESSES, dataPath, MIB } from './fixture.js'
 import { OperatorFile } from './tenants-fixture.js'
 
-const MIB = 2 ** 20
 const LINGER = { linger: 60_000 }
 
-const ADDRESSES = {
-  iwarp: () => 'iwarp://127.0.0.1:0',
-  shm: () => `shm:///tmp/rdmakit-lingering-${process.pid}-${++sockets}.sock`,
-}
-let sockets = 0
 let address: () => string
 let server: SwapServer
 let uri: string
@@ -37,29 +32,6 @@ async function resume(left: SwapServerSession, options: SessionOptions = LINGER)
   const made = await SwapServerSession.resume([uri], left.identity, options)
   open.push(made)
   return made
-}
-
-/** A client's own side of a data connection: reads and writes one slab through it. */
-async function dataPath(owner: SwapServerSession) {
-  const protectionDomain = owner.context.allocateProtectionDomain()
-  const channel = owner.context.createCompletionChannel()
-  const queue = owner.context.createCompletionQueue({ entries: 16, channel })
-  const region = await protectionDomain.allocateMemoryRegion(MIB)
-  const queuePair: QueuePair = await owner.connectData(protectionDomain, { sendQueue: queue })
-  const move = async (opcode: 'rdma-read' | 'rdma-write', { address, remoteKey }: RemoteSlab) => {
-    queuePair.postSend({ opcode, data: [{ region }], remoteAddress: address, remoteKey })
-    const [completion] = await queue.wait()
-    return completion?.status
-  }
-  return { bytes: new Uint8Array(region.buffer), move }
-}
-
-async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 5000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
-  }
 }
 
 describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, listenAt) => {

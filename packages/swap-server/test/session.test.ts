@@ -1,19 +1,13 @@
 import { randomBytes } from 'node:crypto'
 import { RingConnection } from '@rdmakit/ring-transport'
-import { ConnectionId, ConnectionRejectedError, type QueuePair } from '@rdmakit/verbs'
+import { ConnectionId, ConnectionRejectedError } from '@rdmakit/verbs'
 import { pino } from 'pino'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { type RemoteSlab, SwapServer, SwapServerSession } from '../src/index.js'
 import { control, dataConnectionData } from '../src/protocol.js'
+import { ADDRESSES, dataPath, MIB } from './fixture.js'
 
-const MIB = 2 ** 20
-
-/** Every case runs over both software providers; each call is another address. */
-const ADDRESSES = {
-  iwarp: () => 'iwarp://127.0.0.1:0',
-  shm: () => `shm:///tmp/rdmakit-session-${process.pid}-${++sockets}.sock`,
-}
-let sockets = 0
 let address: () => string
 let server: SwapServer
 let uri: string
@@ -33,30 +27,6 @@ async function session(): Promise<SwapServerSession> {
   const made = await SwapServerSession.open([uri])
   open.push(made)
   return made
-}
-
-/** A client's own side of a data connection: reads and writes one slab through it. */
-async function dataPath(owner: SwapServerSession) {
-  const protectionDomain = owner.context.allocateProtectionDomain()
-  const channel = owner.context.createCompletionChannel()
-  const queue = owner.context.createCompletionQueue({ entries: 16, channel })
-  const region = await protectionDomain.allocateMemoryRegion(MIB)
-  const queuePair: QueuePair = await owner.connectData(protectionDomain, { sendQueue: queue })
-  const move = async (opcode: 'rdma-read' | 'rdma-write', { address, remoteKey }: RemoteSlab) => {
-    queuePair.postSend({ opcode, data: [{ region }], remoteAddress: address, remoteKey })
-    const [completion] = await queue.wait()
-    return completion?.status
-  }
-  return { bytes: new Uint8Array(region.buffer), move }
-}
-
-/** Waits for what an event of the other end brings about; fails after 5 s. */
-async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 5000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
-  }
 }
 
 describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {

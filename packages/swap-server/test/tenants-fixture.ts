@@ -2,7 +2,7 @@ import { chmodSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 
-/** A file of the operator's in a folder of its own, both gone with it. What is no text is written as JSON. */
+/** A file of the operator's in a folder of its own, both gone with it. What is no text and no bytes is written as JSON. */
 export class OperatorFile implements Disposable {
   readonly folder = mkdtempSync(join(tmpdir(), 'rdmakit-tenants-'))
   readonly path = join(this.folder, 'file')
@@ -13,20 +13,11 @@ export class OperatorFile implements Disposable {
   }
 
   write(content: unknown): void {
-    const text = typeof content === 'string' ? content : JSON.stringify(content)
-    writeFileSync(this.path, text, { mode: 0o600 })
+    const raw = typeof content === 'string' || content instanceof Uint8Array
+    writeFileSync(this.path, raw ? content : JSON.stringify(content), { mode: 0o600 })
   }
 
   [Symbol.dispose](): void {
     rmSync(this.folder, { recursive: true, force: true })
-  }
-}
-
-/** Waits for what an event of the other end brings about; fails after 10 s. */
-export async function eventually(condition: () => boolean): Promise<void> {
-  const deadline = Date.now() + 10_000
-  while (!condition()) {
-    if (Date.now() > deadline) throw new Error(`still not ${condition}`)
-    await new Promise((resolve) => setImmediate(resolve))
   }
 }

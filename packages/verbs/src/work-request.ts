@@ -143,7 +143,12 @@ export interface FetchAndAddRequest extends SendRequestCommon, RemoteMemory {
   readonly add: bigint
 }
 
-/** Takes a memory window of this side away. */
+/**
+ * Takes a memory window of this side away: when it completes with success, no byte arrives through the window any
+ * more. Over shm a peer that is stopped (SIGSTOP) in the middle of a copy makes it fail after 5 seconds, with the
+ * status `local-queue-pair-operation-error`: the peer may go on with that one copy, so close the region then and
+ * use other memory.
+ */
 export interface LocalInvalidateRequest extends SendRequestCommon {
   /** which operation */
   readonly opcode: 'local-invalidate'

@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "engine/clock.h"
+#include "engine/mapped_file.h"
 #include "kernel/swap_safety.h"
 
 namespace rdmakit::nbd {
@@ -38,7 +39,7 @@ int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::s
     return error;
   int error = map_.open(size / kPage, options_.map_file, file_.identity(), file_.empty(), options_.prefault);
   if (error != 0) {
-    why = std::string("backup map: ") + strerror(error);
+    why = mapping_failure("backup map", options_.map_file, error);
     return error;
   }
   void* bounce = nullptr;

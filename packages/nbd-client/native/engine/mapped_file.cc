@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 
 namespace rdmakit::nbd {
 
@@ -42,6 +43,12 @@ void MappedFile::unlock() {
   if (!file_) return;
   flock(file_.get(), LOCK_UN);
   file_.reset();
+}
+
+std::string mapping_failure(const char* what, const std::string& file, int error) {
+  const std::string named = file.empty() ? what : std::string(what) + " " + file;
+  if (file.empty() || (error != EINVAL && error != EBUSY)) return named + ": " + strerror(error);
+  return named + (error == EBUSY ? " is in use by another process" : " is of another volume, or damaged");
 }
 
 }  // namespace rdmakit::nbd

@@ -30,4 +30,7 @@ class MappedFile {
   size_t bytes_ = 0;
 };
 
+// For people: why `what`, in `file` when that is not empty, could not be opened.
+std::string mapping_failure(const char* what, const std::string& file, int error);
+
 }  // namespace rdmakit::nbd

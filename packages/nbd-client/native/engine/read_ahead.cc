@@ -67,26 +67,38 @@ bool ReadAhead::fetch(Stream& stream, uint64_t now) {
     window->seen = tick_;
     window->chunk = chunks_.pop();
     in_use_++;
-    under_way_++;
     volume_.touch(begin, now);
-    Operation& operation = rdma_.take(Operation::Kind::ahead);
-    operation.part = static_cast<uint16_t>(window - windows_.data());
-    operation.offset = begin;
-    operation.length = window->length;
-    operation.memory = arena_.output_chunk(window->chunk);
-    operation.generation = place.generation;
-    rdma_.chain_read(operation, *source, now);
+    fill(*window, place, *source, now);
     statistics_.pages_read_ahead.add(run);
   }
   stream.ahead = end;
   return true;
 }
 
+// Pages that are stored as they are travel together, each packed one by itself, all with one doorbell.
+void ReadAhead::fill(Window& window, const SlabPlace& place, const Replica& source, uint64_t now) {
+  for (uint32_t at = 0; at < window.length;) {
+    const uint64_t page = (window.begin + at) / kPage;
+    Operation& operation = rdma_.take(Operation::Kind::ahead);
+    operation.part = static_cast<uint16_t>(&window - windows_.data());
+    operation.offset = window.begin + at;
+    operation.length =
+        static_cast<uint32_t>(volume_.lengths().run(page, (window.length - at) / kPage) * kPage);
+    operation.memory = arena_.output_chunk(window.chunk) + at;
+    operation.generation = place.generation;
+    if (operation.length == kPage) operation.packed = volume_.lengths().get(page);
+    window.parts++;
+    under_way_++;
+    rdma_.chain_read(operation, source, now);
+    at += operation.length;
+  }
+}
+
 ReadAhead::Window* ReadAhead::free_window() {
   Window* oldest = nullptr;
   for (Window& window : windows_) {
     if (!window.used) return &window;
-    const bool free = window.over && window.waits == 0;
+    const bool free = window.parts == 0 && window.waits == 0;
     if (free && (oldest == nullptr || window.seen < oldest->seen)) oldest = &window;
   }
   if (oldest != nullptr) drop(*oldest);
@@ -114,7 +126,7 @@ ReadAhead::Held ReadAhead::take(uint64_t offset, uint32_t& bytes, uint8_t* memor
   bytes = std::min(bytes, window->length - within);
   statistics_.bytes_from_read_ahead.add(bytes);
   if (within + bytes == window->length) window->old = true;  // the stream has passed
-  if (!window->over) {
+  if (window->parts > 0) {
     coming_ = static_cast<uint16_t>(window - windows_.data());
     return Held::coming;
   }
@@ -134,10 +146,9 @@ void ReadAhead::operation_decided(const Operation& operation, bool succeeded) {
 
 void ReadAhead::operation_over(Operation& operation) {
   Window& window = windows_[operation.part];
-  window.over = true;
+  window.parts--;
   under_way_--;
-  if (!operation.kept || !volume_.checksums().right(operation.offset, operation.length, operation.memory))
-    spoil(window);
+  if (!operation.kept || !rdma_.codec().unpack(operation)) spoil(window);
   rdma_.give_back(operation);
 }
 
@@ -149,7 +160,7 @@ void ReadAhead::copy(const Window& window, uint64_t offset, uint32_t bytes, uint
 
 void ReadAhead::drop_old() {
   for (Window& window : windows_) {
-    if (window.used && window.over && window.old && window.waits == 0) drop(window);
+    if (window.used && window.parts == 0 && window.old && window.waits == 0) drop(window);
   }
 }
 

@@ -5,8 +5,8 @@
 //                       |
 //                       v
 //                     Window       an output chunk with up to 64 KiB of written pages, filled by one RDMA
-//                     READ
-//                       |            nobody waits for it: the lane may sleep
+//                     READ,
+//                       |          and one for each packed page; nobody waits for it: the lane may sleep
 //                       v
 //   the next READ  <-  copied from the window when it is filled; until then the READ waits for it
 //
@@ -64,7 +64,7 @@ class ReadAhead {
     for (size_t i = 0; i < waits_;) {
       const Wait wait = waiting_[i];
       Window& window = windows_[wait.window];
-      if (!window.over && !window.failed) {
+      if (window.parts > 0 && !window.failed) {
         i++;
         continue;
       }
@@ -101,11 +101,11 @@ class ReadAhead {
   };
   struct Window {
     bool used = false;
-    bool over = false;    // its operation is: nobody writes to the chunk any more
     bool failed = false;  // what is there, or will be, is of no use
     bool old = false;     // not for further READs
     uint64_t begin = 0;
     uint32_t length = 0;
+    uint32_t parts = 0;  // operations that are not over: they may still write to the chunk
     uint32_t waits = 0;  // READs
     uint64_t mark = 0;
     uint64_t seen = 0;  // tick
@@ -121,6 +121,7 @@ class ReadAhead {
 
   Window* find(uint64_t offset);
   bool fetch(Stream& stream, uint64_t now);
+  void fill(Window& window, const SlabPlace& place, const Replica& source, uint64_t now);
   Window* free_window();
   static void spoil(Window& window);
   void copy(const Window& window, uint64_t offset, uint32_t bytes, uint8_t* memory) const;
@@ -137,7 +138,7 @@ class ReadAhead {
   Stream* current_ = nullptr;  // of the READ that came last
   std::array<Window, kWindows> windows_{};
   uint32_t in_use_ = 0;     // windows
-  uint32_t under_way_ = 0;  // of them
+  uint32_t under_way_ = 0;  // operations
   std::array<Wait, kOperations> waiting_{};
   size_t waits_ = 0;
   uint16_t coming_ = 0;  // the window that take() found last

@@ -50,11 +50,11 @@ int SlabMap::open(uint32_t slabs, const std::string& file) {
   return check(slabs);
 }
 
-uint32_t SlabMap::settle_phases(uint32_t slabs) {
+uint32_t SlabMap::settle(uint32_t slabs) {
   if (file_.memory() == nullptr) return 0;  // all are as they were made
   uint32_t mapped = 0;
   for (uint32_t slab = 0; slab < slabs; slab++) {
-    records_[slab].settle_phase();
+    records_[slab].settle();
     mapped += records_[slab].phase() == SlabPhase::mapped ? 1 : 0;
   }
   return mapped;

@@ -34,7 +34,7 @@ class SlabMap {
   }
 
   // Ends what an earlier process was changing when it died: how many slabs have a place, or have lost it.
-  uint32_t settle_phases(uint32_t slabs);
+  uint32_t settle(uint32_t slabs);
 
   void unlock() { file_.unlock(); }
 

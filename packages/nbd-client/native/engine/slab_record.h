@@ -83,9 +83,12 @@ class SlabRecord {
   void close() { phase_.store(SlabPhase::closing); }
   // False: a lane has reopened it. Else end_mapping() follows.
   bool vacate() { return move(SlabPhase::closing, SlabPhase::mapping); }
-  // What a process that died has left in a file is brought to an end.
-  void settle_phase() {
-    phase_.store(read().count > 0 || phase() > SlabPhase::mapping ? SlabPhase::mapped : SlabPhase::vacant);
+  // What a process that died has left in a file is brought to an end: it may have died in publish(), before
+  // the record counted, and lanes wait for a generation that is just about to be published.
+  void settle() {
+    const SlabPlace place = read();
+    generation_.store(place.generation);
+    phase_.store(place.count > 0 || phase() > SlabPhase::mapping ? SlabPhase::mapped : SlabPhase::vacant);
   }
 
   // Whoever may, see SlabPhase.

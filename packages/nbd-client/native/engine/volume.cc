@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "engine/backup.h"
 #include "engine/clock.h"
+#include "engine/mapped_file.h"
 
 namespace rdmakit::nbd {
 
@@ -33,16 +33,16 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   int error = slabs_.open(slab_count_, options.slab_map_file);
   if (error == 0 && thin_) error = cleared_.open(slab_count_, options.prefault);
   if (error != 0) {
-    why = std::string("slab map: ") + strerror(error);
+    why = mapping_failure("slab map", options.slab_map_file, error);
     return error;
   }
-  mapped_ = slabs_.settle_phases(slab_count_);
+  mapped_ = slabs_.settle(slab_count_);
   for (uint32_t server = 0; server < kMaxServers; server++) failed_[server] = slabs_.recorded_failure(server);
   if (options.checksums) {
     // The file of a thin volume has the size of all its pages and the blocks of those written.
     error = checksums_.open(options.size / kPage, options.checksum_file, thin_, options.prefault);
     if (error != 0) {
-      why = std::string("page checksums: ") + strerror(error);
+      why = mapping_failure("page checksums", options.checksum_file, error);
       return error;
     }
   }
@@ -55,7 +55,7 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
       left_claimed_.push_back(page);
   });
   if (error == 0) error = provisioned_.open(options.size / kPage, options.prefault);
-  if (error != 0) why = std::string("page map: ") + strerror(error);
+  if (error != 0) why = mapping_failure("page map", options.page_map_file, error);
   return error;
 }
 

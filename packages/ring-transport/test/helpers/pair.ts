@@ -1,3 +1,4 @@
+import { onTestFinished } from 'vitest'
 import { type ConnectOptions, RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
 import { listenUri, PROVIDERS as NAMES } from './uris.js'
 
@@ -39,4 +40,11 @@ export async function pair(
     await listening.close({ drain: false })
     throw failure
   }
+}
+
+/** A pair that is broken when the test is over. */
+export async function pairOfTest(...options: Parameters<typeof pair>): Promise<Pair> {
+  const made = await pair(...options)
+  onTestFinished(() => made[Symbol.asyncDispose]())
+  return made
 }

@@ -21,8 +21,11 @@ MrObject::MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffe
 }
 
 void MrObject::destroy() {
-  // EBUSY: a window is bound, and its key opens the memory still. Then it must stay where it is.
-  const bool gone = provider.dereg_mr(mr()) != EBUSY;
+  const int error = provider.dereg_mr(mr());
+  // EBUSY: a window is bound, and its key opens the memory still. ETIMEDOUT: a peer that is stopped may go on
+  // with its copy, which does no harm in a mapping, for that one is nobody else's. Else the memory stays
+  // where it is.
+  const bool gone = error != EBUSY && (error != ETIMEDOUT || mapping_ != nullptr);
   if (!gone) {
     new std::shared_ptr<Mapping>(std::move(mapping_));
     buffer_.SuppressDestruct();

@@ -1,0 +1,294 @@
+// Whatever the files of a state folder hold when a process takes them over: it refuses, and says which file is wrong,
+// or no page reads as something that it never was. Never a crash.
+import { mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { SwapServer } from '@rdmakit/swap-server'
+import fc from 'fast-check'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { formatVolume, type KeptServer, type KeptVolume, parseVolume } from '../src/kept-volume.js'
+import { StateFolder } from '../src/state-folder.js'
+import { endKept } from '../src/take-over.js'
+import { Volume } from '../src/volume.js'
+import { VolumeKeeper } from '../src/volume-keeper.js'
+import { Client, MIB, READ, WRITE } from './fixture.js'
+
+const PAGE = 4096
+const SLABS = 4
+const PAGES = 32
+const SIZE = SLABS * MIB
+/** Bytes of a record of the slab map (native/engine/slab_record.h). */
+const RECORD = 128
+
+/** In every slab, with pages between them that were never written. */
+const offsetOf = (page: number) => (page % SLABS) * MIB + Math.floor(page / SLABS) * 2 * PAGE
+const contentsOf = (page: number) => Buffer.alloc(PAGE, `page ${page};`)
+
+let top: string
+let server: SwapServer
+let uri: string
+let volumes = 0
+
+beforeAll(async () => {
+  top = mkdtempSync(join(tmpdir(), 'nbd-damaged-'))
+  server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
+  uri = await server.listen(`shm://${join(top, 'server.sock')}`)
+})
+
+afterAll(async () => {
+  await server.close()
+  rmSync(top, { recursive: true })
+})
+
+type Read = 'right' | 'error' | 'zeros' | 'wrong'
+
+/** The state folder of a volume whose process has left it, with a backup that has all of it. */
+class Left {
+  readonly state = join(top, `state-${++volumes}`)
+  readonly #backup = join(top, `backup-${volumes}`)
+  #kept: KeptVolume | undefined
+
+  static async make(): Promise<Left> {
+    const left = new Left()
+    const folder = StateFolder.open(left.state)
+    const volume = await Volume.open({ ...left.#options(folder), servers: [[uri]], size: SIZE, lanes: 1 })
+    const client = new Client(volume.engine.attachSocketpair(0))
+    for (let page = 0; page < PAGES; page++)
+      expect(await client.request(WRITE, offsetOf(page), PAGE, contentsOf(page))).toMatchObject({ error: 0 })
+    const behind = () => volume.engine.statistics().backup
+    await expect.poll(behind).toMatchObject({ working: true, stalePages: 0, queuedPages: 0 })
+    client.close()
+    await volume.leave()
+    left.#kept = folder.read()
+    folder.close()
+    return left
+  }
+
+  #options(folder: StateFolder, kept?: KeptVolume) {
+    const keeper = new VolumeKeeper(folder, kept ?? { size: SIZE, replicas: 1 }, kept)
+    return keeper.options(60_000, { file: this.#backup })
+  }
+
+  /** What the next process finds: the error with which it refuses, or what became of each page. */
+  async takeOver(): Promise<Error | Read[]> {
+    const folder = StateFolder.open(this.state)
+    let volume: Volume | undefined
+    try {
+      const kept = folder.read() as KeptVolume
+      const options = { ...this.#options(folder, kept), servers: [[uri]], size: SIZE, lanes: 1 }
+      volume = (await Volume.takeOver(options, kept)).volume
+      const client = new Client(volume.engine.attachSocketpair(0))
+      const pages: Read[] = []
+      for (let page = 0; page < PAGES; page++) {
+        const { error, data } = (await client.request(READ, offsetOf(page), PAGE)) ?? {}
+        if (error !== 0) pages.push('error')
+        else if (data?.equals(contentsOf(page))) pages.push('right')
+        else pages.push(data?.equals(Buffer.alloc(PAGE)) ? 'zeros' : 'wrong')
+      }
+      client.close()
+      return pages
+    } catch (failure) {
+      return failure as Error
+    } finally {
+      await volume?.close()
+      folder.close()
+    }
+  }
+
+  /** Its slabs go back to the server. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (this.#kept !== undefined) await endKept(this.#kept, {})
+    rmSync(this.state, { recursive: true })
+    rmSync(this.#backup)
+  }
+}
+
+it('a volume that is left alone is whole', async () => {
+  await using left = await Left.make()
+  expect(await left.takeOver()).toEqual(Array(PAGES).fill('right'))
+})
+
+it('a process that died just before a record of the slab map counted leaves the one before', async () => {
+  await using left = await Left.make()
+  const file = join(left.state, 'slabs.map')
+  const bytes = readFileSync(file)
+  // The generation of slab 3, which is stored first.
+  bytes.writeUInt32LE(bytes.readUInt32LE(PAGE + 3 * RECORD + 4) + 1, PAGE + 3 * RECORD + 4)
+  writeFileSync(file, bytes)
+  expect(await left.takeOver()).toEqual(Array(PAGES).fill('right'))
+})
+
+const MAPS = ['pages.map', 'slabs.map', 'pages.crc', 'backup.map'] as const
+/** Without it nobody knows what is written; the others only make reads safer, or are another way to the pages. */
+const NEEDED = ['pages.map', 'slabs.map']
+
+describe.each(MAPS)('%s', (name) => {
+  const damaged = async (damage: (file: string) => void) => {
+    const left = await Left.make()
+    damage(join(left.state, name))
+    return left
+  }
+
+  it.each<[string, (file: string) => void]>([
+    ['gone', (file) => rmSync(file)],
+    ['empty', (file) => truncateSync(file, 0)],
+  ])('that is %s is refused when nothing else knows', async (_, damage) => {
+    await using left = await damaged(damage)
+    const outcome = await left.takeOver()
+    if (NEEDED.includes(name))
+      expect(outcome).toMatchObject({
+        name: 'ConfigurationError',
+        message: expect.stringContaining(`${name} is missing or empty`),
+      })
+    else expect(outcome).toEqual(Array(PAGES).fill('right'))
+  })
+
+  it.each<[string, (file: string) => void]>([
+    ['cut', (file) => truncateSync(file, statSync(file).size - 1)],
+    ['cut to its header', (file) => truncateSync(file, PAGE)],
+    ['longer', (file) => truncateSync(file, statSync(file).size + PAGE)],
+    ['all zeros', (file) => writeFileSync(file, Buffer.alloc(statSync(file).size))],
+    ['something else', (file) => writeFileSync(file, Buffer.alloc(statSync(file).size, 'something else'))],
+  ])('that is %s is refused by name', async (_, damage) => {
+    await using left = await damaged(damage)
+    expect(await left.takeOver()).toMatchObject({
+      name: 'ConfigurationError',
+      message: expect.stringMatching(new RegExp(`${name} is of another volume, or damaged`)),
+    })
+  })
+
+  it('with other bytes somewhere is refused, or no page is another one', async () => {
+    await fc.assert(
+      fc.asyncProperty(
+        fc.array(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 255 })), { minLength: 1, maxLength: 200 }),
+        async (changes) => {
+          await using left = await damaged((file) => {
+            const bytes = readFileSync(file)
+            for (const [at, byte] of changes) bytes[placeOf(at, bytes.length)] = byte
+            writeFileSync(file, bytes)
+          })
+          const outcome = await within(left.takeOver(), 10_000)
+          if (outcome instanceof Error) {
+            expect(outcome).toMatchObject({ code: 'EINVAL', message: expect.stringContaining(name) })
+            return
+          }
+          // A page of which the map says that it was never written reads as zeros: nothing else tells.
+          const allowed: Read[] = name === 'pages.map' ? ['right', 'error', 'zeros'] : ['right', 'error']
+          for (const page of outcome) expect(allowed).toContain(page)
+        },
+      ),
+      { numRuns: 12, interruptAfterTimeLimit: 20_000, verbose: 1 },
+    )
+  }, 60_000)
+})
+
+/** What damage does must not be a READ that is never answered. */
+async function within<Value>(value: Promise<Value>, milliseconds: number): Promise<Value> {
+  let timer: NodeJS.Timeout | undefined
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`nothing came of it in ${milliseconds} ms`)), milliseconds)
+  })
+  try {
+    return await Promise.race([value, late])
+  } finally {
+    clearTimeout(timer)
+  }
+}
+
+/** Mostly where the entries of the pages and slabs are: the files are larger. */
+function placeOf(at: number, length: number): number {
+  const [where, within] = [at % 8, Math.floor(at / 8)]
+  if (where === 0) return within % length
+  return where === 1 ? within % 64 : Math.min(length - 1, PAGE + (within % 512))
+}
+
+describe('volume.json', () => {
+  it('with other bytes somewhere is refused, or means the same when it is read again', async () => {
+    await using left = await Left.make()
+    const text = readFileSync(join(left.state, 'volume.json'), 'latin1')
+    const changes = fc.array(
+      fc.record({
+        at: fc.nat({ max: text.length }),
+        gone: fc.nat({ max: 8 }),
+        come: fc.oneof(fc.string({ maxLength: 8 }), fc.constantFrom('null', '[]', '{}', '-1', '1e400', '"')),
+      }),
+      { minLength: 1, maxLength: 3 },
+    )
+    fc.assert(
+      fc.property(changes, fc.boolean(), (list, cut) => {
+        let changed = text
+        for (const { at, gone, come } of list)
+          changed = changed.slice(0, at) + come + changed.slice(at + gone)
+        refusedOrSame(cut ? changed.slice(0, list[0]?.at) : changed)
+      }),
+      { numRuns: 2000, verbose: 1 },
+    )
+  })
+
+  it('with other values anywhere is refused, or means the same when it is read again', async () => {
+    await using left = await Left.make()
+    const text = readFileSync(join(left.state, 'volume.json'), 'utf8')
+    const paths = pathsOf(JSON.parse(text))
+    fc.assert(
+      fc.property(fc.constantFrom(...paths), fc.oneof(fc.jsonValue(), fc.double()), (path, value) => {
+        const changed = JSON.parse(text)
+        const last = path.at(-1) as string
+        let at = changed
+        for (const key of path.slice(0, -1)) at = at[key]
+        at[last] = value
+        refusedOrSame(JSON.stringify(changed))
+      }),
+      { numRuns: 2000, verbose: 1 },
+    )
+  })
+
+  it.each<[string, (kept: KeptVolume) => KeptVolume]>([
+    ['another size', (kept) => ({ ...kept, size: SIZE * 2 })],
+    ['another size of slabs', (kept) => ({ ...kept, slabSize: kept.slabSize * 2 })],
+  ])('that names %s is refused', async (_, change) => {
+    await using left = await Left.make()
+    const file = join(left.state, 'volume.json')
+    writeFileSync(file, formatVolume(change(parseVolume(readFileSync(file, 'utf8')))))
+    expect(await left.takeOver()).toMatchObject({
+      code: 'EINVAL',
+      message: expect.stringMatching(/slabs\.map/),
+    })
+  })
+
+  it('that names another server, session or token loses no page that is in the backup', async () => {
+    const changes: ((server: KeptServer) => KeptServer)[] = [
+      (one) => ({ ...one, index: one.index + 1 }),
+      (one) => ({ ...one, uris: ['iwarp://127.0.0.1:9'], linger: 0 }),
+      (one) => ({ ...one, identity: { ...one.identity, session: one.identity.session + 1 } }),
+      (one) => ({ ...one, identity: { ...one.identity, token: new Uint8Array(16) } }),
+      (one) => ({ ...one, identity: { ...one.identity, epoch: '0000000000000000' } }),
+    ]
+    for (const change of changes) {
+      await using left = await Left.make()
+      const file = join(left.state, 'volume.json')
+      const kept = parseVolume(readFileSync(file, 'utf8'))
+      writeFileSync(file, formatVolume({ ...kept, servers: kept.servers.map(change) }))
+      expect(await left.takeOver()).toEqual(Array(PAGES).fill('right'))
+    }
+  })
+})
+
+/** Each way to a value within `value`. */
+function pathsOf(value: unknown, before: string[] = []): string[][] {
+  if (typeof value !== 'object' || value === null) return [before]
+  const within = Object.entries(value).flatMap(([key, each]) => pathsOf(each, [...before, key]))
+  return before.length === 0 ? within : [before, ...within]
+}
+
+/** One line for people, or a volume that is written as it was read. */
+function refusedOrSame(text: string): void {
+  let volume: KeptVolume
+  try {
+    volume = parseVolume(text)
+  } catch (failure) {
+    expect((failure as Error).constructor.name).toMatch(/^(Error|UsageError)$/)
+    expect((failure as Error).message).toMatch(/^.{1,300}$/)
+    return
+  }
+  expect(parseVolume(formatVolume(volume))).toEqual(volume)
+}

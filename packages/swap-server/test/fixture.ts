@@ -1,0 +1,27 @@
+import type { QueuePair } from '@rdmakit/verbs'
+import type { RemoteSlab, SwapServerSession } from '../src/index.js'
+
+export const MIB = 2 ** 20
+
+let sockets = 0
+
+/** The software providers, and where a server may listen on each: every call is another address. */
+export const ADDRESSES = {
+  iwarp: () => 'iwarp://127.0.0.1:0',
+  shm: () => `shm:///tmp/rdmakit-swap-test-${process.pid}-${++sockets}.sock`,
+}
+
+/** A client's own side of a data connection: reads and writes one slab of 1 MiB through it. */
+export async function dataPath(owner: SwapServerSession) {
+  const protectionDomain = owner.context.allocateProtectionDomain()
+  const channel = owner.context.createCompletionChannel()
+  const queue = owner.context.createCompletionQueue({ entries: 16, channel })
+  const region = await protectionDomain.allocateMemoryRegion(MIB)
+  const queuePair: QueuePair = await owner.connectData(protectionDomain, { sendQueue: queue })
+  const move = async (opcode: 'rdma-read' | 'rdma-write', { address, remoteKey }: RemoteSlab) => {
+    queuePair.postSend({ opcode, data: [{ region }], remoteAddress: address, remoteKey })
+    const [completion] = await queue.wait()
+    return completion?.status
+  }
+  return { bytes: new Uint8Array(region.buffer), move }
+}
