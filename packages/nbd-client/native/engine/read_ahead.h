@@ -4,9 +4,8 @@
 //   READ, READ …  ->  Stream       where the next one is expected, how far was read ahead of it
 //                       |
 //                       v
-//                     Window       an output chunk with up to 64 KiB of written pages, filled by one RDMA
-//                     READ,
-//                       |          and one for each packed page; nobody waits for it: the lane may sleep
+//                     Window       an output chunk: up to 64 KiB of written pages, by one RDMA READ, and
+//                       |          one for each packed page; nobody waits for them: the lane may sleep
 //                       v
 //   the next READ  <-  copied from the window when it is filled; until then the READ waits for it
 //
