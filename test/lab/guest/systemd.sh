@@ -1,0 +1,26 @@
+# Read by setup.sh: systemd becomes process 1, and the agent its service. Of the host's services none runs, of the
+# distribution's what basic.target wants: journald, udevd, tmpfiles.
+mount -t tmpfs units /etc/systemd/system
+head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' >/etc/machine-id
+
+cat >/etc/systemd/system/lab.target <<END
+[Unit]
+Requires=basic.target lab-agent.service
+After=basic.target
+AllowIsolate=yes
+END
+
+# It stays until the last process of a shutdown, to tell of it.
+cat >/etc/systemd/system/lab-agent.service <<END
+[Unit]
+DefaultDependencies=no
+After=basic.target
+IgnoreOnIsolate=yes
+[Service]
+ExecStart=/bin/sh -c 'exec "$lab_agent" /dev/vport*p1'
+OOMScoreAdjust=-1000
+LimitMEMLOCK=infinity
+TasksMax=infinity
+END
+
+exec /lib/systemd/systemd --unit=lab.target
