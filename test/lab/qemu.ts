@@ -32,9 +32,7 @@ export type WireEnd = 'listen' | 'connect'
 export function qemuArguments(machine: Machine): string[] {
   const words = Object.entries(machine.environment).map(([name, value]) => `${name}="${value}"`)
   // The guest runs only our own programs, and mitigations cost an emulated guest much of its speed.
-  const append = ['console=ttyS0', 'panic=-1', 'quiet', 'mitigations=off', 'random.trust_cpu=on']
-  // A guest with udev keeps eth0, too.
-  append.push('net.ifnames=0', ...words)
+  const append = ['console=ttyS0', 'panic=-1', 'quiet', 'mitigations=off', 'random.trust_cpu=on', ...words]
   const command = [
     // QEMU dies with this process, however this process dies.
     ...['setpriv', '--pdeathsig', 'KILL', 'qemu-system-x86_64'],

@@ -160,7 +160,7 @@ async function install(host: Guest, part: 'lender' | 'borrower', address: string
     cd /opt/rdmakit
     ${blockOf('On both').replace(/^git clone.*$/m, '')}
     ${blockOf(part === 'lender' ? 'On the lender' : 'On the borrower')}`
-  await host.run(commands, { deadlineMs: stepMs })
+  await host.run(['bash', '-c', commands], { deadlineMs: stepMs })
 }
 
 /** Lets a command bring another process for the borrower's device, and waits until that has it. */

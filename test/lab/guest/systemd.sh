@@ -1,6 +1,12 @@
 # Read by setup.sh: systemd becomes process 1, and the agent its service. Of the host's services none runs, of the
-# distribution's what basic.target wants: journald, udevd, tmpfiles.
+# distribution's what basic.target wants: journald, udevd and their like, but nothing that clears the host's /tmp.
 mount -t tmpfs units /etc/systemd/system
+for unit in systemd-tmpfiles-setup.service systemd-tmpfiles-clean.timer; do
+  ln -s /dev/null "/etc/systemd/system/$unit"
+done
+# eth0 stays eth0 (systemd.net-naming-scheme(7)).
+mount -t tmpfs links /etc/systemd/network
+ln -s /dev/null /etc/systemd/network/99-default.link
 head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' >/etc/machine-id
 
 cat >/etc/systemd/system/lab.target <<END
@@ -23,4 +29,4 @@ LimitMEMLOCK=infinity
 TasksMax=infinity
 END
 
-exec /lib/systemd/systemd --unit=lab.target
+exec /lib/systemd/systemd --unit=lab.target --show-status=no
