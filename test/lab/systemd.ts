@@ -5,7 +5,7 @@ import type { LabParts } from './lab-parts.js'
 import { ensurePageChurn } from './native.js'
 import { GuestPair } from './pair.js'
 import { guestScripts, top } from './paths.js'
-import { type RunningProcess, type Shell, tail } from './shell.js'
+import { type Command, type RunningProcess, type Shell, tail } from './shell.js'
 import { until } from './until.js'
 
 export interface SystemdTrial {
@@ -75,7 +75,7 @@ export async function systemdTrial(
     ] as const) {
       const { ActiveState, SubState, MemorySwapMax, ControlGroup } = await show(host, unit)
       must(ActiveState === 'active' && SubState === 'running', `${unit} is ${ActiveState}, ${SubState}`)
-      const limit = (await host.run(['cat', `/sys/fs/cgroup${ControlGroup}/memory.swap.max`])).trim()
+      const limit = (await run(host, ['cat', `/sys/fs/cgroup${ControlGroup}/memory.swap.max`])).trim()
       must(
         MemorySwapMax === '0' && limit === '0',
         `${unit} may swap: MemorySwapMax=${MemorySwapMax}, ${limit}`,
@@ -98,7 +98,7 @@ export async function systemdTrial(
     await step('restart of the borrower', () => successor(borrower, `systemctl restart ${swap0}`))
     must(!(await journal(borrower, swap0)).includes('swapoff'), `${device} was swapped off in between`)
     await step('reload of the lender', async () => {
-      await lender.run(`systemctl reload ${lend}`)
+      await run(lender, `systemctl reload ${lend}`)
       await until('the tenants are read anew', stepMs, async () =>
         (await journal(lender, lend)).includes('tenants reloaded'),
       )
@@ -119,13 +119,13 @@ export async function systemdTrial(
     await step('end of the borrower', () => switchOff(borrower, must))
     await step('SIGKILL of swap-server', async () => {
       const { MainPID } = await show(lender, lend)
-      await lender.run(`systemctl kill --kill-who=main -s KILL ${lend}`)
+      await run(lender, `systemctl kill --kill-who=main -s KILL ${lend}`)
       await until('the lender is back', stepMs, async () => {
         const now = await show(lender, lend)
         return now.ActiveState === 'active' && now.MainPID !== MainPID
       })
     })
-    await step('stop of the lender', () => lender.run(`systemctl stop ${lend}`, { deadlineMs: stepMs }))
+    await step('stop of the lender', () => run(lender, `systemctl stop ${lend}`))
     const { ActiveState, Result } = await show(lender, lend)
     must(
       ActiveState === 'inactive' && Result === 'success',
@@ -138,7 +138,7 @@ export async function systemdTrial(
       [borrower, swap0],
     ] as const)
       print(
-        `${unit}:\n${tail((await host.exec(`systemctl status -n 40 ${unit}`).catch(() => ({ stdout: '' }))).stdout, 60)}`,
+        `${unit}:\n${tail((await host.exec(`systemctl status -n 40 ${unit}`, { deadlineMs: stepMs }).catch(() => ({ stdout: '' }))).stdout, 60)}`,
       )
     throw error
   }
@@ -152,7 +152,7 @@ async function install(host: Guest, part: 'lender' | 'borrower', address: string
     if (block === undefined) throw new Error(`the README has no commands "${heading}"`)
     return block
   }
-  await host.run(['sh', join(guestScripts, 'two-hosts.sh'), top, dirname(process.execPath), address])
+  await run(host, ['sh', join(guestScripts, 'two-hosts.sh'), top, dirname(process.execPath), address])
   const commands = `
     set -eux
     editor() { sed -i -e 's/^MEMORY=.*/MEMORY=256M/' -e 's/^SIZE=.*/SIZE=128M/' "$@"; }
@@ -160,13 +160,13 @@ async function install(host: Guest, part: 'lender' | 'borrower', address: string
     cd /opt/rdmakit
     ${blockOf('On both').replace(/^git clone.*$/m, '')}
     ${blockOf(part === 'lender' ? 'On the lender' : 'On the borrower')}`
-  await host.run(['bash', '-c', commands], { deadlineMs: stepMs })
+  await run(host, ['bash', '-c', commands])
 }
 
 /** Lets a command bring another process for the borrower's device, and waits until that has it. */
 async function successor(host: Shell, command: string): Promise<void> {
   const before = (await show(host, swap0)).MainPID
-  await host.run(command, { deadlineMs: stepMs })
+  await run(host, command)
   await until('another process has the device', stepMs, async () => {
     const { ActiveState, SubState, MainPID } = await show(host, swap0)
     return ActiveState === 'active' && SubState === 'running' && MainPID !== before && MainPID !== '0'
@@ -180,10 +180,10 @@ async function attachByHand(host: Shell, must: (holds: boolean, what: string) =>
     `exec systemd-run --scope --quiet ${attach} --tenant prod --key-file /etc/rdmakit/swap0.key`,
   )
   await client.waitForLine(/^attached /, stepMs)
-  const clients = JSON.parse(await host.run('nbd-client status --json', { deadlineMs: stepMs }))
+  const clients = JSON.parse(await run(host, 'nbd-client status --json'))
   const { pid } = clients.find(({ target }: { target: string }) => target === '/dev/nbd1')
-  const group = /^0::(.*)$/m.exec(await host.run(`cat /proc/${pid}/cgroup`))?.[1]
-  const limit = (await host.run(['cat', `/sys/fs/cgroup${group}/memory.swap.max`])).trim()
+  const group = /^0::(.*)$/m.exec(await run(host, `cat /proc/${pid}/cgroup`))?.[1]
+  const limit = (await run(host, ['cat', `/sys/fs/cgroup${group}/memory.swap.max`])).trim()
   must(limit === '0', `attach by hand is in ${group} with memory.swap.max ${limit}`)
   must(!client.stderr.includes('warning'), `attach by hand warns:\n${client.stderr}`)
   const { status } = await client.stop(stepMs)
@@ -192,10 +192,13 @@ async function attachByHand(host: Shell, must: (holds: boolean, what: string) =>
 
 /** With pages in swap, and a network that goes when systemd stops it. */
 async function switchOff(host: Guest, must: (holds: boolean, what: string) => void): Promise<void> {
-  await host.run(`
+  await run(
+    host,
+    `
     echo $$ >/sys/fs/cgroup/churn/cgroup.procs
     head -c 48M /dev/urandom >/dev/shm/held
-    echo max >/sys/fs/cgroup/churn/memory.max`)
+    echo max >/sys/fs/cgroup/churn/memory.max`,
+  )
   const used = Number((await swaps(host)).split(/\s+/)[3])
   must(used > 8 * 1024, `only ${used} KiB were in swap at the end`)
   const told = host.start('exec journalctl -f -n 1 -o cat')
@@ -214,20 +217,23 @@ async function switchOff(host: Guest, must: (holds: boolean, what: string) => vo
   must(inOrder && wrong.length === 0, `the borrower's host ended like this:\n${tail(told.stdout, 80)}`)
 }
 
+/** However slow the machine is that emulates the host. */
+const run = (host: Shell, command: Command): Promise<string> => host.run(command, { deadlineMs: stepMs })
+
 async function show(host: Shell, unit: string): Promise<Record<string, string>> {
   const names = 'ActiveState,SubState,MainPID,NRestarts,MemorySwapMax,ControlGroup,Result'
-  const lines = (await host.run(`systemctl show -p ${names} ${unit}`)).trim().split('\n')
+  const lines = (await run(host, `systemctl show -p ${names} ${unit}`)).trim().split('\n')
   return Object.fromEntries(lines.map((line) => line.split(/=(.*)/s).slice(0, 2)))
 }
 
-const journal = (host: Shell, unit: string): Promise<string> => host.run(`journalctl -o cat -u ${unit}`)
+const journal = (host: Shell, unit: string): Promise<string> => run(host, `journalctl -o cat -u ${unit}`)
 
 /** The lines of /proc/swaps without the first. */
 const swaps = async (host: Shell): Promise<string> =>
-  (await host.run('cat /proc/swaps')).split('\n').slice(1).join('\n')
+  (await run(host, 'cat /proc/swaps')).split('\n').slice(1).join('\n')
 
 async function swapped(host: Shell): Promise<{ in: number; out: number }> {
-  const vmstat = await host.run('cat /proc/vmstat')
+  const vmstat = await run(host, 'cat /proc/vmstat')
   const pages = (name: string): number => Number(new RegExp(`^${name} (\\d+)$`, 'm').exec(vmstat)?.[1])
   return { in: pages('pswpin'), out: pages('pswpout') }
 }
