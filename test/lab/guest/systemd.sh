@@ -29,4 +29,8 @@ LimitMEMLOCK=infinity
 TasksMax=infinity
 END
 
+# 90 s are much for a host, and little for an emulated one.
+mkdir -p /etc/systemd/system.conf.d
+printf '[Manager]\nDefaultTimeoutStartSec=600\n' >/etc/systemd/system.conf.d/lab.conf
+
 exec /lib/systemd/systemd --unit=lab.target --show-status=no
