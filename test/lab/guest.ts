@@ -25,6 +25,8 @@ export interface GuestOptions {
   diskMiB?: number
   /** Ends of wires to other guests: eth0, eth1 and so on. */
   wires?: readonly Wire[]
+  /** Process 1: the agent, by default, or systemd with the agent as a service of it. */
+  init?: 'agent' | 'systemd'
   /** For the boot; 90 s by default, which leaves room for a busy machine. */
   deadlineMs?: number
 }
@@ -64,6 +66,7 @@ export class Guest extends Shell implements AsyncDisposable {
 
   static async boot(parts: LabParts, options: GuestOptions = {}): Promise<Guest> {
     const { name = 'guest', memoryMiB = 2048, cpus = 2, diskMiB, wires, deadlineMs = 90_000 } = options
+    const { init = 'agent' } = options
     const folder = await makeWorkFolder(name)
     const agentSocket = join(folder, 'agent.sock')
     const server = createServer()
@@ -76,7 +79,13 @@ export class Guest extends Shell implements AsyncDisposable {
         initramfs: parts.initramfs,
         memoryMiB,
         cpus,
-        environment: { lab_name: name, lab_top: top, lab_agent: parts.agent, lab_kernel: parts.kernel.root },
+        environment: {
+          lab_name: name,
+          lab_top: top,
+          lab_agent: parts.agent,
+          lab_kernel: parts.kernel.root,
+          lab_init: init,
+        },
         console: `file:${join(folder, 'console.log')}`,
         agentSocket,
         ...(diskMiB !== undefined && { disk: await makeDisk(join(folder, 'disk.raw'), diskMiB) }),
@@ -126,6 +135,11 @@ export class Guest extends Shell implements AsyncDisposable {
   consoleTail(): string {
     const file = join(this.folder, 'console.log')
     return existsSync(file) ? tail(readFileSync(file, 'utf8')) : ''
+  }
+
+  /** Waits until the guest has switched itself off. */
+  async off(deadlineMs: number): Promise<void> {
+    await before(deadlineMs, `${this.name} switches itself off`, this.qemu.exited)
   }
 
   /** Switches the guest off; kills it when it does not obey. */

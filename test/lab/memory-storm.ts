@@ -27,10 +27,15 @@ export interface MemoryStorm {
   otherAllocations: number
   /** of the page path's threads: how many of each */
   laneSystemCalls: Record<string, number>
+  /** of the client, KiB: at most in swap, and at most outside of its control group */
+  clientSwapped: number
+  clientOutside: number
 }
 
 const counts = '/run/allocations'
 const hungAfterSeconds = 30
+/** KiB: the kernel counts a thread's pages up to 64 at a time. */
+const clientOutsideAtMost = 4 * 1024
 
 /**
  * Two guests: the client's whole memory is written over, 1.2 times, by four processes that verify it, and
@@ -51,7 +56,6 @@ export async function memoryStorm(
   await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
   const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M')
   const attach = [
-    ...['sh', join(guestScripts, 'swap-client.sh')],
     ...['env', `LD_PRELOAD=${counter}`, `RDMAKIT_ALLOCATIONS=${counts}`, ...(service.attach as string[])],
     // No server fails here, but on a busy machine an emulated one stands still for seconds.
     ...['--timeout', '30'],
@@ -62,8 +66,9 @@ export async function memoryStorm(
   const before = await allocations(client)
   if (before.lanes === 0) throw new Error('the allocation counter does not count')
   await client.run(['sh', join(guestScripts, 'count-syscalls.sh'), 'start', ...threads])
+  const group = (await client.run('ls -d /sys/fs/cgroup/rdmakit-nbd-*')).trim()
   // An operation of stress-ng is not broken off when its time is up, and each of its pages swaps.
-  const storm = await client.exec(['sh', join(guestScripts, 'storm.sh'), String(seconds)], {
+  const storm = await client.exec(['sh', join(guestScripts, 'storm.sh'), String(seconds), group], {
     deadlineMs: 1000 * (2 * seconds + 120),
   })
   const systemCalls = await client.run(['sh', join(guestScripts, 'count-syscalls.sh'), 'stop'])
@@ -79,6 +84,7 @@ export async function memoryStorm(
   const kernel = await client.run('dmesg; grep oom_kill /proc/vmstat')
   return {
     ...summary(samplesOf(output)),
+    ...clientOf(output),
     verifyErrors: storm.status === 0 ? 0 : Math.max(1, output.match(/stress-ng: fail: /g)?.length ?? 0),
     operations: Number(/\] vm +(\d+)/.exec(output)?.[1]),
     oomKills: Number(/^oom_kill (\d+)$/m.exec(kernel)?.[1]),
@@ -105,6 +111,11 @@ export function faultsOf(storm: MemoryStorm): string[] {
     [storm.laneAllocations > 0, `the page path allocated ${storm.laneAllocations} times`],
     [other.length > 0, `the page path called ${other.join(', ')}`],
     [storm.usedMost < 0.95, `at most ${(100 * storm.usedMost).toFixed(1)} % of the memory were in use`],
+    [storm.clientSwapped > 0, `${storm.clientSwapped} KiB of the client were swapped`],
+    [
+      storm.clientOutside > clientOutsideAtMost,
+      `${storm.clientOutside} KiB of the client were outside of its control group`,
+    ],
     [Object.keys(storm.laneSystemCalls).length === 0, 'no system call of the page path was counted'],
     [storm.pagesIn === 0 || storm.pagesOut === 0, 'the guest did not swap'],
   ]
@@ -132,6 +143,18 @@ async function allocations(shell: Shell): Promise<{ lanes: number; others: numbe
   const [lanes, others] = (await shell.run(['od', '-An', '-tu8', counts])).trim().split(/\s+/).map(Number)
   if (lanes === undefined || others === undefined) throw new Error(`${counts} holds no two numbers`)
   return { lanes, others }
+}
+
+function clientOf(output: string): Pick<MemoryStorm, 'clientSwapped' | 'clientOutside'> {
+  const samples = [...output.matchAll(/^client (\d+) (\d+) (\d+) (\d+)$/gm)].map((match) => {
+    const [swapped = 0, groupSwapped = 0, anonymous = 0, groupAnonymous = 0] = match.slice(1).map(Number)
+    return { swapped: Math.max(swapped, groupSwapped), outside: Math.max(0, anonymous - groupAnonymous) }
+  })
+  if (samples.length === 0) throw new Error('the storm left no samples of the client')
+  return {
+    clientSwapped: Math.max(...samples.map(({ swapped }) => swapped)),
+    clientOutside: Math.max(...samples.map(({ outside }) => outside)),
+  }
 }
 
 interface Sample {

@@ -74,12 +74,7 @@ export class ReplicatedSwap {
     const { memory, size, options } = this.options
     const { attach, attached } = rdmakitSwap(this.#uri(0), memory, size)
     const others = this.star.servers.slice(1).flatMap((_, index) => ['--server', this.#uri(index + 1)])
-    this.#client = this.star.client.start([
-      ...['sh', join(guestScripts, 'swap-client.sh')],
-      ...(attach as string[]),
-      ...others,
-      ...options,
-    ])
+    this.#client = this.star.client.start([...(attach as string[]), ...others, ...options])
     await this.#client.waitForLine(attached, startDeadlineMs)
   }
 

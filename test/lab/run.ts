@@ -14,6 +14,7 @@ import { top } from './paths.js'
 import { ringBench } from './ring-bench.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
 import { type SwapBenchOptions, swapBench } from './swap-bench.js'
+import { systemdCommand } from './systemd.js'
 import { verbsBench } from './verbs-bench.js'
 
 const usage = `usage: npm run lab [-- COMMAND]
@@ -32,6 +33,7 @@ const usage = `usage: npm run lab [-- COMMAND]
   kill-anything [--seconds N] [--seed N] [--servers N]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
                          2 server guests, by default
+  systemd                the services of examples/two-hosts under systemd, on two guests
   demo                   remote swap between two guests, against local memory and a local disk
 `
 
@@ -104,7 +106,7 @@ async function bench(parts: LabParts, rest: readonly string[]): Promise<number> 
 async function main([command, ...rest]: readonly string[]): Promise<number> {
   if (
     command !== undefined &&
-    !['guest', 'host', 'exec', 'demo', 'bench', 'memory-storm', 'kill-anything'].includes(command)
+    !['guest', 'host', 'exec', 'demo', 'bench', 'memory-storm', 'kill-anything', 'systemd'].includes(command)
   ) {
     process.stderr.write(usage)
     return 2
@@ -124,6 +126,7 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     })
     return await memoryStormCommand(parts, Number(values.seconds), say)
   }
+  if (command === 'systemd') return await systemdCommand(parts, say)
   if (command === 'kill-anything') {
     const { seconds, seed, servers } = numbersOf(rest, {
       seconds: 300,

@@ -6,14 +6,14 @@ import { UsageError } from '@rdmakit/verbs'
 import { AttachedDevice, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
-import { closeDescriptor, kernelDevice, protectProcess } from './kernel.js'
+import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
 import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
 import type { Compress } from './native.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
 import { StateFolder } from './state-folder.js'
 import { isSwap } from './swap.js'
-import { leaveSwap } from './swap-free-group.js'
+import { ControlGroup } from './swap-free-group.js'
 import { endKept } from './take-over.js'
 import { Volume } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
@@ -49,6 +49,8 @@ export interface AttachOptions {
   readonly state?: string | undefined
   /** seconds that the servers keep the slabs when this process dies; with `state` only */
   readonly linger?: number
+  /** what starting this process out of swap came to; default: what its control group says */
+  readonly swapFree?: Safety
   readonly signal: AbortSignal
 }
 
@@ -257,7 +259,10 @@ function prepare(volume: Volume, options: AttachOptions): void {
   reportFailures(volume)
   reportWrongPages(volume)
   if (options.swap) {
-    for (const { name, granted, reason } of [...protectProcess(), leaveSwap()])
+    for (const { name, granted, reason } of [
+      ...protectProcess(),
+      options.swapFree ?? new ControlGroup().swapFree(),
+    ])
       if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
   }
   for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)

@@ -346,12 +346,16 @@ Needs root and the nbd kernel module.`,
     const volume = volumeOf(options)
     const { attach, deviceIndex } = await import('./attach.js')
     if (options.device !== undefined) deviceIndex(options.device)
+    const { startSwapFree } = await import('./start-swap-free.js')
+    // Without --swap, too: somebody may make the device swap.
+    const swapFree = await startSwapFree()
     const { device, swap, swapPriority } = options
     process.exitCode = await attach({
       ...volume,
       device,
       swap,
       swapPriority,
+      swapFree,
       signal: stopSignal(),
     })
   })

@@ -23,6 +23,10 @@ export const HAND_OVER_VARIABLE = 'RDMAKIT_HAND_OVER'
 export const MESSAGE_DESCRIPTOR = 3
 export const PASSING_DESCRIPTOR = 4
 
+/** What of these this process was given, when it is a successor. */
+export const givenDescriptors = (): number[] =>
+  process.env[HAND_OVER_VARIABLE] === undefined ? [] : [MESSAGE_DESCRIPTOR, PASSING_DESCRIPTOR]
+
 const MAXIMUM_LINE = 4096
 
 /** The other process has ended, or has closed its end. */

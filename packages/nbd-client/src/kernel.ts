@@ -39,6 +39,15 @@ export function closeDescriptor(descriptor: number): void {
   native.closeDescriptor(descriptor)
 }
 
+/**
+ * Goes on as another program: the same process, with its environment, control group, standard input, output and error,
+ * and with nothing of its memory. No `exit` event comes first.
+ * @param program found by PATH @param kept more descriptors that stay open @throws Error with the `code` of execve(2), and this process goes on
+ */
+export function replaceProcess(program: string, words: readonly string[], kept: readonly number[]): void {
+  native.replaceProcess(program, [...words], [...kept])
+}
+
 export interface KernelDeviceOptions {
   /** of /dev/nbdINDEX; default: the first free one */
   readonly index?: number

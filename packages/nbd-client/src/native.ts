@@ -298,6 +298,7 @@ export interface NativeBinding {
   sendDescriptors(channel: number, descriptors: number[]): void
   receiveDescriptors(channel: number): number[]
   closeDescriptor(descriptor: number): void
+  replaceProcess(program: string, words: string[], kept: number[]): void
   kernelConnect(options: NativeKernelConnect): number
   kernelReconfigure(options: NativeKernelConnect): void
   kernelDisconnect(index: number): void

@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import type { Safety } from './kernel.js'
 
@@ -6,39 +6,65 @@ const NAME = 'memory.swap.max 0'
 const PREFIX = 'rdmakit-nbd-'
 
 /**
- * Keeps all of this process out of swap by its control group (cgroup v2): what V8 maps cannot be locked, and a
- * process whose heap is on the device that it serves waits for itself. A group that has no swap already, as a
- * service with MemorySwapMax=0, is enough; from the root group it moves into one of its own, which goes when it ends.
- * What it had before it moved stays with the root group and may still be swapped: only a process that is started in
- * such a group, as a service is, is safe as a whole. Any other group belongs to somebody: it is left alone, and what to do is said.
- * @param root where cgroup v2 is mounted; default: where it usually is
- * @param own the group of this process below it
+ * A process's place in the control groups (version 2). One without swap, its own or one above, keeps all of a process
+ * out of swap: what V8 maps cannot be locked, and a process whose heap is on the device that it serves waits for itself.
  */
-export function leaveSwap(root = mounted(), own = ownGroup()): Safety {
-  if (root === undefined) return refused('there is no cgroup v2')
-  // The root group has no such limit.
-  for (let path = own; path !== '/' && path !== '.'; path = dirname(path)) {
-    const group = join(root, path)
-    if (read(join(group, 'memory.swap.max')) !== '0') continue
-    if (basename(group).startsWith(PREFIX)) endWith(root, group)
-    return granted()
+export class ControlGroup {
+  readonly #root: string | undefined
+  /** below the root, from `/` on */
+  readonly path: string
+
+  /**
+   * @param root where they are mounted; default: where they usually are
+   * @param path the group of this process
+   */
+  constructor(root = mounted(), path = ownPath()) {
+    this.#root = root
+    this.path = path
   }
-  if (own !== '/')
-    return refused(
-      `the process is in ${own}: run it as a service with MemorySwapMax=0, or by "systemd-run --scope -p MemorySwapMax=0"`,
-    )
-  const group = join(root, `${PREFIX}${process.pid}`)
-  try {
-    mkdirSync(group)
-    writeFileSync(join(group, 'memory.swap.max'), '0')
-    writeFileSync(join(group, 'cgroup.procs'), String(process.pid))
-  } catch (failure) {
-    remove(group)
-    return refused((failure as Error).message)
+
+  /** Whether nothing that this process takes is swapped. A group made by {@link enter} goes with its last process. */
+  swapFree(): Safety {
+    const root = this.#root
+    if (root === undefined) return refused('there is no cgroup v2')
+    for (let path = this.path; ; path = dirname(path)) {
+      const group = join(root, path)
+      // The root group of the machine has no such limit, that of a container has.
+      if (read(join(group, 'memory.swap.max')) === '0') {
+        if (basename(group).startsWith(PREFIX)) endWith(root, group)
+        return granted()
+      }
+      if (path === '/' || path === '.') return refused(`the process is in ${this.path}: ${ADVICE}`)
+    }
   }
-  endWith(root, group)
-  return granted()
+
+  /**
+   * Moves this process from the root group into one of its own without swap. What it has already stays charged to
+   * the root group. Any other group belongs to somebody, and is left alone.
+   */
+  enter(): Safety {
+    const root = this.#root
+    if (root === undefined || this.path !== '/') return this.swapFree()
+    const group = join(root, `${PREFIX}${process.pid}`)
+    try {
+      removeAbandoned(root)
+      mkdirSync(group, { recursive: true })
+      writeFileSync(join(group, 'memory.swap.max'), '0')
+      writeFileSync(join(group, 'cgroup.procs'), String(process.pid))
+      return granted()
+    } catch (failure) {
+      remove(group)
+      const controllers = read(join(root, 'cgroup.subtree_control'))?.split(' ')
+      return refused(
+        controllers?.includes('memory') === false
+          ? `memory is not in ${join(root, 'cgroup.subtree_control')}`
+          : (failure as Error).message,
+      )
+    }
+  }
 }
+
+const ADVICE = 'run it as a service with MemorySwapMax=0, or by "systemd-run --scope -p MemorySwapMax=0"'
 
 function mounted(): string | undefined {
   return ['/sys/fs/cgroup', '/sys/fs/cgroup/unified'].find((path) =>
@@ -46,8 +72,16 @@ function mounted(): string | undefined {
   )
 }
 
-function ownGroup(): string {
+function ownPath(): string {
   return /^0::(.*)$/m.exec(readFileSync('/proc/self/cgroup', 'utf8'))?.[1] ?? '/'
+}
+
+/** Those of processes that were killed. One in which a process goes on with the device cannot be removed. */
+function removeAbandoned(root: string): void {
+  for (const name of readdirSync(root)) {
+    const pid = name.startsWith(PREFIX) ? name.slice(PREFIX.length) : ''
+    if (/^\d+$/.test(pid) && !existsSync(`/proc/${pid}`)) remove(join(root, name))
+  }
 }
 
 /** The group is left to a process that goes on with the device, if there is one. */

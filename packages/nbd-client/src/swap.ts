@@ -1,5 +1,6 @@
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
+import { setTimeout } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
 
@@ -36,10 +37,25 @@ export async function swapOn(device: string, priority: number | undefined): Prom
   )
 }
 
+const SWAPOFF_MS = 3_600_000
+const OTHER_SWAPOFF_MS = 1_000
+
 /**
- * Brings all pages back into memory. Takes as long as the pages do.
+ * Brings all pages back into memory. Takes as long as the pages do, whoever brings them back: systemd does it, too, when
+ * the machine is switched off.
  * @throws Error when the kernel cannot, most often for lack of memory; the device is then still swap
  */
 export async function swapOff(device: string): Promise<void> {
-  await tool('swapoff', [device], 3_600_000)
+  const deadline = performance.now() + SWAPOFF_MS
+  for (;;) {
+    try {
+      return await tool('swapoff', [device], SWAPOFF_MS)
+    } catch (failure) {
+      if (!isSwap(device)) return
+      // While another swapoff is under way the kernel says that there is no such swap. That one may fail.
+      if (!(failure as Error).message.endsWith('Invalid argument') || performance.now() > deadline)
+        throw failure
+      await setTimeout(OTHER_SWAPOFF_MS)
+    }
+  }
 }

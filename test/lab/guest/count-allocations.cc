@@ -1,8 +1,9 @@
 // Counts what a program allocates, the threads of its page path (nbd-lane-*) apart from all others.
 //
 //   LD_PRELOAD=count-allocations RDMAKIT_ALLOCATIONS=FILE PROGRAM …
-//   od -An -tu8 FILE      two numbers: of the lanes, of the others
+//   od -An -tu8 FILE      three numbers: of the lanes, of the others, and the process
 //
+// The first process to have FILE is counted, in each program that it executes, and none that it starts.
 // The lanes' count begins with 1: an allocation made here under a lane's name, which proves the counter.
 #include <fcntl.h>
 #include <pthread.h>
@@ -21,6 +22,7 @@ namespace {
 struct Counts {
   std::atomic<uint64_t> lanes;
   std::atomic<uint64_t> others;
+  std::atomic<uint64_t> process;
 };
 
 Counts until_mapped;
@@ -105,10 +107,10 @@ void prove() {
   void* const memory = mmap(nullptr, sizeof(Counts), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (memory == MAP_FAILED) std::abort();
   close(fd);
-  counts = static_cast<Counts*>(memory);
-  // What this program starts is not counted.
-  unsetenv("LD_PRELOAD");
-  unsetenv("RDMAKIT_ALLOCATIONS");
+  Counts& mapped = *static_cast<Counts*>(memory);
+  const uint64_t own = static_cast<uint64_t>(getpid());
+  if (uint64_t first = 0; !mapped.process.compare_exchange_strong(first, own) && first != own) return;
+  counts = &mapped;
   prove();
 }
 

@@ -21,4 +21,5 @@ ip link set lo up
 ulimit -l unlimited
 
 cd "$lab_top"
+if [ "$lab_init" = systemd ]; then . test/lab/guest/systemd.sh; fi
 exec "$lab_agent" /dev/vport*p1

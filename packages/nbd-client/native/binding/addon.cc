@@ -62,6 +62,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("sendDescriptors", send_descriptors);
   add("receiveDescriptors", receive_descriptors);
   add("closeDescriptor", close_descriptor);
+  add("replaceProcess", replace_process);
   add("kernelConnect", kernel_connect);
   add("kernelReconfigure", kernel_reconfigure);
   add("kernelDisconnect", kernel_disconnect);

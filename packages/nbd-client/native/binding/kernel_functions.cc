@@ -6,6 +6,7 @@
 #include "kernel/descriptor_passing.h"
 #include "kernel/lock_file.h"
 #include "kernel/netlink.h"
+#include "kernel/replace_process.h"
 #include "kernel/swap_safety.h"
 
 namespace rdmakit::nbd::binding {
@@ -88,6 +89,16 @@ Napi::Value receive_descriptors(const Napi::CallbackInfo& info) {
 
 void close_descriptor(const Napi::CallbackInfo& info) {
   close(static_cast<int>(to_uint32(info[0], "descriptor")));
+}
+
+void replace_process(const Napi::CallbackInfo& info) {
+  if (!info[1].IsArray()) throw Napi::TypeError::New(info.Env(), "arguments must be an array");
+  const auto list = info[1].As<Napi::Array>();
+  std::vector<std::string> arguments;
+  for (uint32_t i = 0; i < list.Length(); i++) arguments.push_back(to_string(list.Get(i), "argument"));
+  check(info.Env(),
+        nbd::replace_process(to_string(info[0], "program"), arguments, to_descriptors(info[2], "kept")),
+        "execve", "");
 }
 
 Napi::Value kernel_connect(const Napi::CallbackInfo& info) {

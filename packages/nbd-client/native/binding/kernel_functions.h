@@ -11,6 +11,7 @@ Napi::Value descriptor_channel(const Napi::CallbackInfo& info);
 void send_descriptors(const Napi::CallbackInfo& info);
 Napi::Value receive_descriptors(const Napi::CallbackInfo& info);
 void close_descriptor(const Napi::CallbackInfo& info);
+void replace_process(const Napi::CallbackInfo& info);
 Napi::Value kernel_connect(const Napi::CallbackInfo& info);
 void kernel_reconfigure(const Napi::CallbackInfo& info);
 void kernel_disconnect(const Napi::CallbackInfo& info);

@@ -38,7 +38,8 @@ struct EngineOptions {
   bool swap_safe = false;
   Acknowledge acknowledge = Acknowledge::all;
   uint64_t refill_rate = 0;  // bytes per second; 0: no limit
-  uint64_t read_ahead = 256 << 10;  // bytes ahead of a client that reads in order, in units of 64 KiB; 0: none
+  uint64_t read_ahead =
+      256 << 10;  // bytes ahead of a client that reads in order, in units of 64 KiB; 0: none
   BackupOptions backup;
   AcceptorOptions acceptor;
 };

@@ -1,0 +1,252 @@
+import { readFileSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import type { Guest } from './guest.js'
+import type { LabParts } from './lab-parts.js'
+import { ensurePageChurn } from './native.js'
+import { GuestPair } from './pair.js'
+import { guestScripts, top } from './paths.js'
+import { type Command, type RunningProcess, type Shell, tail } from './shell.js'
+import { until } from './until.js'
+
+export interface SystemdTrial {
+  /** each step, in its order, and how long it took */
+  seconds: Record<string, number>
+  /** of the program that swapped from the first step to the stop of the borrower's host */
+  wrongPages: number
+  /** seconds, by the step in which it was */
+  longestStalls: Record<string, number>
+  pagesIn: number
+  pagesOut: number
+  /** what was not as it must be */
+  faults: string[]
+}
+
+const example = join(top, 'examples/two-hosts')
+const lend = 'rdmakit-swap-server@lend'
+const swap0 = 'rdmakit-nbd@swap0'
+const device = '/dev/nbd0'
+const stepMs = 600_000
+
+/**
+ * The services of examples/two-hosts under systemd, on two guests, set up by the words of its README: their start, what
+ * keeps them out of swap, a crash, restart, reload, and the end of their hosts.
+ */
+export async function systemdTrial(
+  parts: LabParts,
+  print: (line: string) => void = () => {},
+): Promise<SystemdTrial> {
+  const program = await ensurePageChurn()
+  const trial: SystemdTrial = {
+    seconds: {},
+    wrongPages: 0,
+    longestStalls: {},
+    pagesIn: 0,
+    pagesOut: 0,
+    faults: [],
+  }
+  const must = (holds: boolean, what: string): void => {
+    if (!holds) trial.faults.push(what)
+  }
+  let churn: RunningProcess | undefined
+  const step = async <T>(name: string, body: () => Promise<T>): Promise<T> => {
+    const [began, stalls] = [Date.now(), stallsOf(churn).length]
+    const result = await body()
+    trial.seconds[name] = (Date.now() - began) / 1000
+    if (churn !== undefined) {
+      // The program goes on, with whatever the step has stopped.
+      const [swapping, told] = [churn, stepsTold(churn)]
+      await until(`the program goes on after: ${name}`, stepMs, () => stepsTold(swapping) > told)
+      trial.longestStalls[name] = Math.max(0, ...stallsOf(churn).slice(stalls))
+    }
+    print(`${name}: ${trial.seconds[name]?.toFixed(1)} s`)
+    return result
+  }
+
+  const guest = { memoryMiB: 1024, init: 'systemd', deadlineMs: stepMs } as const
+  await using pair = await step('boot', () => GuestPair.boot(parts, { server: guest, client: guest }))
+  const { server: lender, client: borrower } = pair
+  try {
+    await step('start of the lender', () => install(lender, 'lender', '10.0.0.1'))
+    await step('start of the borrower', () => install(borrower, 'borrower', '10.0.0.2'))
+    must((await swaps(borrower)).includes(device), `${device} is no swap after the start`)
+    for (const [host, unit] of [
+      [lender, lend],
+      [borrower, swap0],
+    ] as const) {
+      const { ActiveState, SubState, MemorySwapMax, ControlGroup } = await show(host, unit)
+      must(ActiveState === 'active' && SubState === 'running', `${unit} is ${ActiveState}, ${SubState}`)
+      const limit = (await run(host, ['cat', `/sys/fs/cgroup${ControlGroup}/memory.swap.max`])).trim()
+      must(
+        MemorySwapMax === '0' && limit === '0',
+        `${unit} may swap: MemorySwapMax=${MemorySwapMax}, ${limit}`,
+      )
+    }
+    const said = await journal(borrower, swap0)
+    must(!said.includes('warning'), `${swap0} warns:\n${said}`)
+    must((await journal(lender, lend)).includes('"ready"'), `${lend} has no log in the journal`)
+
+    churn = borrower.start(['sh', join(guestScripts, 'churn.sh'), program, '64M', String(32 << 20)])
+    await churn.waitForLine(/^churning/, stepMs)
+    const before = await swapped(borrower)
+
+    await step('SIGKILL of nbd-client', () =>
+      successor(borrower, `systemctl kill --kill-who=main -s KILL ${swap0}`),
+    )
+    must((await show(borrower, swap0)).NRestarts === '1', `${swap0} was not started again once`)
+    must((await journal(borrower, swap0)).includes(`taking over ${device}`), `${device} was not taken over`)
+    await step('reload of the borrower', () => successor(borrower, `systemctl reload ${swap0}`))
+    await step('restart of the borrower', () => successor(borrower, `systemctl restart ${swap0}`))
+    must(!(await journal(borrower, swap0)).includes('swapoff'), `${device} was swapped off in between`)
+    await step('reload of the lender', async () => {
+      await run(lender, `systemctl reload ${lend}`)
+      await until('the tenants are read anew', stepMs, async () =>
+        (await journal(lender, lend)).includes('tenants reloaded'),
+      )
+    })
+    await step('attach by hand, from a scope', () => attachByHand(borrower, must))
+
+    const end = await churn.stop(stepMs)
+    churn = undefined
+    const report = /^\{.*\}$/m.exec(end.stdout)?.[0]
+    if (report === undefined) throw new Error(`page-churn ended with ${end.status ?? `signal ${end.signal}`}`)
+    trial.wrongPages = (JSON.parse(report) as { wrongPages: number }).wrongPages
+    must(trial.wrongPages === 0, `${trial.wrongPages} wrong pages`)
+    const after = await swapped(borrower)
+    trial.pagesIn = after.in - before.in
+    trial.pagesOut = after.out - before.out
+    must(trial.pagesIn > 1000 && trial.pagesOut > 1000, 'the program hardly swapped')
+
+    await step('end of the borrower', () => switchOff(borrower, must))
+    await step('SIGKILL of swap-server', async () => {
+      const { MainPID } = await show(lender, lend)
+      await run(lender, `systemctl kill --kill-who=main -s KILL ${lend}`)
+      await until('the lender is back', stepMs, async () => {
+        const now = await show(lender, lend)
+        return now.ActiveState === 'active' && now.MainPID !== MainPID
+      })
+    })
+    await step('stop of the lender', () => run(lender, `systemctl stop ${lend}`))
+    const { ActiveState, Result } = await show(lender, lend)
+    must(
+      ActiveState === 'inactive' && Result === 'success',
+      `${lend} is ${ActiveState} after stop: ${Result}`,
+    )
+    return trial
+  } catch (error) {
+    for (const [host, unit] of [
+      [lender, lend],
+      [borrower, swap0],
+    ] as const)
+      print(
+        `${unit}:\n${tail((await host.exec(`systemctl status -n 40 ${unit}`, { deadlineMs: stepMs }).catch(() => ({ stdout: '' }))).stdout, 60)}`,
+      )
+    throw error
+  }
+}
+
+/** Does what the example's README says for a host, with less memory. */
+async function install(host: Guest, part: 'lender' | 'borrower', address: string): Promise<void> {
+  const readme = readFileSync(join(example, 'README.md'), 'utf8')
+  const blockOf = (heading: string): string => {
+    const block = new RegExp(`^## ${heading}$[^]*?^\`\`\`sh$([^]*?)^\`\`\`$`, 'm').exec(readme)?.[1]
+    if (block === undefined) throw new Error(`the README has no commands "${heading}"`)
+    return block
+  }
+  await run(host, ['sh', join(guestScripts, 'two-hosts.sh'), top, dirname(process.execPath), address])
+  const commands = `
+    set -eux
+    editor() { sed -i -e 's/^MEMORY=.*/MEMORY=256M/' -e 's/^SIZE=.*/SIZE=128M/' "$@"; }
+    sudo() { shift; user=$1; shift; runuser -u "$user" -- env "$@"; }
+    cd /opt/rdmakit
+    ${blockOf('On both').replace(/^git clone.*$/m, '')}
+    ${blockOf(part === 'lender' ? 'On the lender' : 'On the borrower')}`
+  await run(host, ['bash', '-c', commands])
+}
+
+/** Lets a command bring another process for the borrower's device, and waits until that has it. */
+async function successor(host: Shell, command: string): Promise<void> {
+  const before = (await show(host, swap0)).MainPID
+  await run(host, command)
+  await until('another process has the device', stepMs, async () => {
+    const { ActiveState, SubState, MainPID } = await show(host, swap0)
+    return ActiveState === 'active' && SubState === 'running' && MainPID !== before && MainPID !== '0'
+  })
+}
+
+/** As an operator's shell would, which is in a scope of its session. */
+async function attachByHand(host: Shell, must: (holds: boolean, what: string) => void): Promise<void> {
+  const attach = 'nbd-client attach --server rdma://10.0.0.1:7471 --size 16M --device /dev/nbd1 --swap'
+  const client = host.start(
+    `exec systemd-run --scope --quiet ${attach} --tenant prod --key-file /etc/rdmakit/swap0.key`,
+  )
+  await client.waitForLine(/^attached /, stepMs)
+  const clients = JSON.parse(await run(host, 'nbd-client status --json'))
+  const { pid } = clients.find(({ target }: { target: string }) => target === '/dev/nbd1')
+  const group = /^0::(.*)$/m.exec(await run(host, `cat /proc/${pid}/cgroup`))?.[1]
+  const limit = (await run(host, ['cat', `/sys/fs/cgroup${group}/memory.swap.max`])).trim()
+  must(limit === '0', `attach by hand is in ${group} with memory.swap.max ${limit}`)
+  must(!client.stderr.includes('warning'), `attach by hand warns:\n${client.stderr}`)
+  const { status } = await client.stop(stepMs)
+  must(status === 0, `attach by hand ended with ${status}`)
+}
+
+/** With pages in swap, and a network that goes when systemd stops it. */
+async function switchOff(host: Guest, must: (holds: boolean, what: string) => void): Promise<void> {
+  await run(
+    host,
+    `
+    echo $$ >/sys/fs/cgroup/churn/cgroup.procs
+    head -c 48M /dev/urandom >/dev/shm/held
+    echo max >/sys/fs/cgroup/churn/memory.max`,
+  )
+  const used = Number((await swaps(host)).split(/\s+/)[3])
+  must(used > 8 * 1024, `only ${used} KiB were in swap at the end`)
+  const told = host.start('exec journalctl -f -n 1 -o cat')
+  await told.waitForLine(/./, stepMs)
+  host.start('systemctl poweroff')
+  await host.off(stepMs)
+  const lines = told.stdout.split('\n')
+  const at = (text: string): number => lines.findIndex((line) => line.includes(text))
+  const [swapoff, stopped, network] = [
+    at(`swapoff ${device}: bringing its pages back`),
+    at(`${swap0}.service: Deactivated successfully`),
+    at('the network goes'),
+  ]
+  const inOrder = swapoff >= 0 && stopped > swapoff && network > stopped
+  const wrong = lines.filter((line) => /I\/O error|Failed with result|[Tt]imed out/.test(line))
+  must(inOrder && wrong.length === 0, `the borrower's host ended like this:\n${tail(told.stdout, 80)}`)
+}
+
+/** However slow the machine is that emulates the host. */
+const run = (host: Shell, command: Command): Promise<string> => host.run(command, { deadlineMs: stepMs })
+
+async function show(host: Shell, unit: string): Promise<Record<string, string>> {
+  const names = 'ActiveState,SubState,MainPID,NRestarts,MemorySwapMax,ControlGroup,Result'
+  const lines = (await run(host, `systemctl show -p ${names} ${unit}`)).trim().split('\n')
+  return Object.fromEntries(lines.map((line) => line.split(/=(.*)/s).slice(0, 2)))
+}
+
+const journal = (host: Shell, unit: string): Promise<string> => run(host, `journalctl -o cat -u ${unit}`)
+
+/** The lines of /proc/swaps without the first. */
+const swaps = async (host: Shell): Promise<string> =>
+  (await run(host, 'cat /proc/swaps')).split('\n').slice(1).join('\n')
+
+async function swapped(host: Shell): Promise<{ in: number; out: number }> {
+  const vmstat = await run(host, 'cat /proc/vmstat')
+  const pages = (name: string): number => Number(new RegExp(`^${name} (\\d+)$`, 'm').exec(vmstat)?.[1])
+  return { in: pages('pswpin'), out: pages('pswpout') }
+}
+
+const stepsTold = (churn: RunningProcess): number => churn.stdout.match(/^steps /gm)?.length ?? 0
+
+const stallsOf = (churn: RunningProcess | undefined): number[] =>
+  [...(churn?.stdout ?? '').matchAll(/^stall (\S+)$/gm)].map(([, seconds]) => Number(seconds))
+
+/** The command: prints what it saw; 0 when all is well. */
+export async function systemdCommand(parts: LabParts, say: (line: string) => void): Promise<number> {
+  const trial = await systemdTrial(parts, say)
+  say(JSON.stringify({ ...trial, faults: trial.faults.length }))
+  for (const fault of trial.faults) say(`wrong: ${fault}`)
+  return trial.faults.length === 0 ? 0 : 1
+}
