@@ -3,7 +3,7 @@ import type { LabParts } from './lab-parts.js'
 import { ensurePageChurn } from './native.js'
 import { guestScripts } from './paths.js'
 import { randomNumbers, shuffled } from './random.js'
-import { ReplicatedSwap } from './replicated-swap.js'
+import { type ClientStatus, ReplicatedSwap } from './replicated-swap.js'
 import { type RunningProcess, tail } from './shell.js'
 import { GuestStar } from './star.js'
 import { until } from './until.js'
@@ -14,6 +14,10 @@ export interface KillAnythingOptions {
   seed: number
   /** how many hosts lend memory */
   servers: number
+  /** of each page, on different hosts */
+  replicas: number
+  /** one more of each page on the client's own disk, and no WRITE answered before the page is there */
+  backup: boolean
 }
 
 export interface KillAnything {
@@ -27,8 +31,17 @@ export interface KillAnything {
   longestStall: number
   pagesIn: number
   pagesOut: number
+  /** what nbd-client had to read from its backup */
+  backup?: BackupUse
   /** lines of the kernel's log */
   ioErrors: string[]
+}
+
+export interface BackupUse {
+  bytesRead: number
+  bytesWritten: number
+  /** it worked to the end */
+  working: boolean
 }
 
 export interface Fault {
@@ -55,7 +68,7 @@ type FaultKind = keyof typeof faults
 
 const faults = {
   'server killed': (swap: ReplicatedSwap, server: number) =>
-    swap.losing(server, async () => {
+    swap.losing([server], async () => {
       await swap.stopServer(server, 'SIGKILL')
       await swap.startServer(server)
     }),
@@ -63,9 +76,9 @@ const faults = {
   // interface down it has no route either, and rxe's queue pair 1 does not recover from a datagram without one:
   // then no connection is made on that host any more, by any program, until the driver is loaded anew.
   'link down': (swap: ReplicatedSwap, server: number) =>
-    swap.losing(server, () => swap.cut(server, linkDownMs)),
+    swap.losing([server], () => swap.cut(server, linkDownMs)),
   'server restarted': (swap: ReplicatedSwap, server: number) =>
-    swap.losing(server, async () => {
+    swap.losing([server], async () => {
       await swap.stopServer(server, 'SIGTERM')
       await swap.startServer(server)
     }),
@@ -73,54 +86,75 @@ const faults = {
     await swap.killClient()
     await swap.startClient()
   },
-  // With two hosts nothing but spare slabs can go, and the command says so by its status.
+  // With as many replicas as hosts nothing but spare slabs can go, and the command says so by its status.
   'memory wanted back': async (swap: ReplicatedSwap, server: number) => {
     const reclaim = ['node', 'packages/swap-server/dist/cli.js', 'reclaim']
     await swap.host(server).exec([...reclaim, '16M', '--wait', '30'], { deadlineMs: 60_000 })
     await swap.host(server).run([...reclaim, '0'])
   },
+  // With a backup only: what is left of the volume then is that.
+  'all servers killed': (swap: ReplicatedSwap) =>
+    swap.losing(swap.servers, async () => {
+      await Promise.all(swap.servers.map((server) => swap.stopServer(server, 'SIGKILL')))
+      await Promise.all(swap.servers.map((server) => swap.startServer(server)))
+    }),
 } as const
 
+const kindsOf = ({ backup }: KillAnythingOptions): FaultKind[] =>
+  (Object.keys(faults) as FaultKind[]).filter((kind) => backup || kind !== 'all servers killed')
+
+const volumeMiB = 96
+
 /**
- * A client guest swaps to several server guests, two replicas of each page, while one thing after another
- * is killed, cut off or asked for its memory, the next when the volume is whole again.
+ * A client guest swaps to several server guests, each page in replicas or on its own disk besides, while one thing
+ * after another is killed, cut off or asked for its memory, the next when the volume is whole again.
  */
 export async function killAnything(
   parts: LabParts,
-  { seconds, seed, servers }: KillAnythingOptions,
+  options: KillAnythingOptions,
   print: (line: string) => void = () => {},
 ): Promise<KillAnything> {
+  const { seconds, seed, servers, replicas, backup } = options
   const program = await ensurePageChurn()
   await using star = await GuestStar.boot(parts, {
     servers,
     server: { memoryMiB: 768 },
-    client: { memoryMiB: 1024 },
+    client: { memoryMiB: 1024, ...(backup && { diskMiB: volumeMiB }) },
   })
   print(`${servers} servers and a client are up; seed ${seed}`)
+  if (backup) await star.client.run(['sh', join(guestScripts, 'disk.sh')])
   const swap = await ReplicatedSwap.attach(star, {
     memory: '192M',
     slabSize: '8M',
-    size: '96M',
-    options: ['--replicas', '2', '--state', '/run/rdmakit/kill-anything'],
+    size: `${volumeMiB}M`,
+    options: [
+      ...['--replicas', String(replicas), '--state', '/run/rdmakit/kill-anything'],
+      ...(backup ? ['--backup', '/dev/vda', '--ack', 'backup'] : []),
+    ],
   })
   const churn = star.client.start(['sh', join(guestScripts, 'churn.sh'), program, '64M', String(32 << 20)])
   try {
     await churn.waitForLine(/^churning/, 120_000)
     const swapped = await swappedPages(star)
     const random = randomNumbers(seed)
-    const kinds = Object.keys(faults) as FaultKind[]
+    const kinds = kindsOf(options)
+    const statuses = new Map<number, ClientStatus>()
     const done: KillAnything['faults'] = []
+    let status = await swap.whole()
     const start = Date.now()
     for (let order: FaultKind[] = []; done.length < kinds.length || Date.now() - start < 1000 * seconds; ) {
       if (order.length === 0) order = shuffled(kinds, random)
       const kind = order.pop() as FaultKind
-      const server = Math.floor(random() * servers)
+      // One that has something to lose.
+      const holders = swap.holders(status)
+      const server = holders[Math.floor(random() * holders.length)] as number
       const stalls = stallsOf(churn).length
       const began = Date.now()
-      print(kind === 'client killed' ? kind : `${kind}: server ${server}`)
+      print(kind === 'client killed' || kind === 'all servers killed' ? kind : `${kind}: server ${server}`)
       await faults[kind](swap, server)
       const away = kind === 'client killed' ? (Date.now() - began) / 1000 : 0
-      await swap.whole()
+      status = await swap.whole()
+      statuses.set(status.pid, status)
       // The step that the fault has stopped must end too.
       const told = stepsTold(churn)
       await until('the program goes on', 180_000, () => stepsTold(churn) > told)
@@ -146,6 +180,7 @@ export async function killAnything(
       ...(JSON.parse(report) as Pick<KillAnything, 'pages' | 'steps' | 'wrongPages' | 'longestStall'>),
       pagesIn: after.in - swapped.in,
       pagesOut: after.out - swapped.out,
+      ...(backup && { backup: backupUse([...statuses.values()]) }),
       ioErrors: (await star.client.run('dmesg')).split('\n').filter((line) => ioError.test(line)),
     }
   } catch (error) {
@@ -153,6 +188,18 @@ export async function killAnything(
       `${swap.complaints}\n${tail(churn.stdout)}\n${tail(swap.said)}\n${tail(await star.client.run('dmesg'))}`,
     )
     throw error
+  }
+}
+
+/** Over all lives of the client, of which each counts for itself. */
+function backupUse(clients: readonly ClientStatus[]): BackupUse {
+  const backups = clients.map(({ statistics }) => statistics.backup)
+  const sum = (of: 'bytesRead' | 'bytesWritten') =>
+    backups.reduce((bytes, each) => bytes + (each?.[of] ?? 0), 0)
+  return {
+    bytesRead: sum('bytesRead'),
+    bytesWritten: sum('bytesWritten'),
+    working: backups.every((each) => each?.working),
   }
 }
 
@@ -167,6 +214,8 @@ export function faultsOf(run: KillAnything): string[] {
       longestStall > stallDeadline + away,
       `${kind}: a step took ${longestStall} s, more than ${stallDeadline} + ${away} s`,
     ]),
+    [run.backup?.working === false, 'the backup failed'],
+    [run.backup?.bytesRead === 0, 'nothing was read from the backup'],
     [run.pagesIn < 1000 || run.pagesOut < 1000, 'the program hardly swapped'],
   ]
   return wrong.flatMap(([is, what]) => (is ? [what] : []))
