@@ -46,7 +46,7 @@ export interface BackupUse {
 
 export interface Fault {
   kind: FaultKind
-  server: number
+  server?: number
   /** until the volume was whole again */
   seconds: number
   /** while there was no client */
@@ -92,16 +92,28 @@ const faults = {
     await swap.host(server).exec([...reclaim, '16M', '--wait', '30'], { deadlineMs: 60_000 })
     await swap.host(server).run([...reclaim, '0'])
   },
-  // With a backup only: what is left of the volume then is that.
+  // With a backup only: it is all that is left of the volume then.
   'all servers killed': (swap: ReplicatedSwap) =>
     swap.losing(swap.servers, async () => {
-      await Promise.all(swap.servers.map((server) => swap.stopServer(server, 'SIGKILL')))
-      await Promise.all(swap.servers.map((server) => swap.startServer(server)))
+      await swap.stopServers('SIGKILL')
+      await swap.startServers()
+    }),
+  'everything killed': (swap: ReplicatedSwap) =>
+    swap.losing(swap.servers, async () => {
+      await Promise.all([swap.stopServers('SIGKILL'), swap.killClient()])
+      await swap.startClient()
+      await swap.startServers()
     }),
 } as const
 
-const kindsOf = ({ backup }: KillAnythingOptions): FaultKind[] =>
-  (Object.keys(faults) as FaultKind[]).filter((kind) => backup || kind !== 'all servers killed')
+const needBackup: readonly FaultKind[] = ['all servers killed', 'everything killed']
+/** Of one server, which the others are not. */
+const ofServer: readonly FaultKind[] = [
+  'server killed',
+  'link down',
+  'server restarted',
+  'memory wanted back',
+]
 
 const volumeMiB = 96
 
@@ -137,7 +149,7 @@ export async function killAnything(
     await churn.waitForLine(/^churning/, 120_000)
     const swapped = await swappedPages(star)
     const random = randomNumbers(seed)
-    const kinds = kindsOf(options)
+    const kinds = (Object.keys(faults) as FaultKind[]).filter((kind) => backup || !needBackup.includes(kind))
     const statuses = new Map<number, ClientStatus>()
     const done: KillAnything['faults'] = []
     let status = await swap.whole()
@@ -150,23 +162,24 @@ export async function killAnything(
       const server = holders[Math.floor(random() * holders.length)] as number
       const stalls = stallsOf(churn).length
       const began = Date.now()
-      print(kind === 'client killed' || kind === 'all servers killed' ? kind : `${kind}: server ${server}`)
+      print(ofServer.includes(kind) ? `${kind}: server ${server}` : kind)
+      const away = swap.clientAway
       await faults[kind](swap, server)
-      const away = kind === 'client killed' ? (Date.now() - began) / 1000 : 0
       status = await swap.whole()
       statuses.set(status.pid, status)
       // The step that the fault has stopped must end too.
       const told = stepsTold(churn)
       await until('the program goes on', 180_000, () => stepsTold(churn) > told)
       const longestStall = Math.max(0, ...stallsOf(churn).slice(stalls))
-      const fault = { kind, server, seconds: (Date.now() - began) / 1000, away, longestStall }
+      const fault: Fault = {
+        kind,
+        ...(ofServer.includes(kind) && { server }),
+        seconds: (Date.now() - began) / 1000,
+        away: swap.clientAway - away,
+        longestStall,
+      }
       done.push(fault)
-      print(
-        `  whole after ${fault.seconds.toFixed(1)} s, ` +
-          (fault.longestStall === 0
-            ? 'no step above 1 s'
-            : `longest step ${fault.longestStall.toFixed(1)} s`),
-      )
+      print(`  ${describe(fault)}`)
     }
     const after = await swappedPages(star)
     const end = await churn.stop(180_000)
@@ -189,6 +202,14 @@ export async function killAnything(
     )
     throw error
   }
+}
+
+function describe({ seconds, away, longestStall }: Fault): string {
+  return (
+    `whole after ${seconds.toFixed(1)} s, ` +
+    (longestStall === 0 ? 'no step above 1 s' : `longest step ${longestStall.toFixed(1)} s`) +
+    (away === 0 ? '' : `, without a client for ${away.toFixed(1)} s`)
+  )
 }
 
 /** Over all lives of the client, of which each counts for itself. */

@@ -34,6 +34,9 @@ export class ReplicatedSwap {
   /** What clients that are gone have said. */
   #said = ''
   #client: RunningProcess | undefined
+  /** Milliseconds in which there was no client, and since when there is none. */
+  #away = 0
+  #gone: number | undefined
 
   private constructor(
     private readonly star: GuestStar,
@@ -43,7 +46,7 @@ export class ReplicatedSwap {
   static async attach(star: GuestStar, options: ReplicatedSwapOptions): Promise<ReplicatedSwap> {
     const swap = new ReplicatedSwap(star, options)
     await star.client.run(['sh', join(guestScripts, 'nbd.sh')])
-    await Promise.all(star.servers.map((_, index) => swap.startServer(index)))
+    await swap.startServers()
     await swap.startClient()
     return swap
   }
@@ -86,6 +89,14 @@ export class ReplicatedSwap {
     await this.#servers[index]?.stop(30_000, signal)
   }
 
+  async startServers(): Promise<void> {
+    await Promise.all(this.servers.map((server) => this.startServer(server)))
+  }
+
+  async stopServers(signal: NodeJS.Signals): Promise<void> {
+    await Promise.all(this.servers.map((server) => this.stopServer(server, signal)))
+  }
+
   /** Returns after the device is attached, and whoever swaps can go on. */
   async startClient(): Promise<void> {
     const { memory, size, options } = this.options
@@ -98,13 +109,21 @@ export class ReplicatedSwap {
       ...options,
     ])
     await this.#client.waitForLine(attached, startDeadlineMs)
+    if (this.#gone !== undefined) this.#away += Date.now() - this.#gone
+    this.#gone = undefined
   }
 
   async killClient(): Promise<void> {
     const client = this.#client
+    this.#gone = Date.now()
     await client?.stop(30_000, 'SIGKILL')
     this.#said += client?.stderr ?? ''
     this.#client = undefined
+  }
+
+  /** Seconds in which there was no client, between its lives. */
+  get clientAway(): number {
+    return this.#away / 1000
   }
 
   /** Takes a server's wire away for so long. */
