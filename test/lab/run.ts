@@ -29,7 +29,7 @@ const usage = `usage: npm run lab [-- COMMAND]
   exec SHELL COMMAND     boot one guest and run a command in it
   memory-storm [--seconds N]
                          a guest without memory to spare, swapping to another for 300 s by default
-  kill-anything [--seconds N] [--seed N] [--servers N] [--replicas N] [--backup]
+  kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
                          2 server guests and 2 replicas, by default; --backup: a copy on its own disk too
   demo                   remote swap between two guests, against local memory and a local disk
@@ -125,11 +125,10 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     return await memoryStormCommand(parts, Number(values.seconds), say)
   }
   if (command === 'kill-anything') {
-    const numbers = numbersOf(
-      rest.filter((word) => word !== '--backup'),
-      { seconds: 300, seed: Date.now() % 2 ** 32, servers: 2, replicas: 2 },
-    )
-    return await killAnythingCommand(parts, { ...numbers, backup: rest.includes('--backup') }, say)
+    const numbers = rest.filter((word) => word !== '--backup')
+    const defaults = { seconds: 300, faults: 0, seed: Date.now() % 2 ** 32, servers: 2, replicas: 2 }
+    const options = { ...numbersOf(numbers, defaults), backup: rest.includes('--backup') }
+    return await killAnythingCommand(parts, options, say)
   }
   if (command === 'exec') {
     await using guest = await bootForTests(parts)
