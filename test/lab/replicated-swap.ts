@@ -5,7 +5,7 @@ import type { RunningProcess, Shell } from './shell.js'
 import { GuestStar } from './star.js'
 import { until } from './until.js'
 
-const startDeadlineMs = 120_000
+const startDeadlineMs = 240_000
 const endDeadlineMs = 180_000 // swapoff reads back whatever is still out there
 /** After a fault, until the volume has all its replicas and all its servers again. */
 const wholeDeadlineMs = 180_000

@@ -17,7 +17,7 @@ export function reportFailures(volume: Volume): void {
   volume.onServerFailure(({ server, reason, degraded, backedUp, lost }) => {
     const consequences = [
       ...(backedUp > 0 ? [`${formatSize(backedUp)} of the volume are read from the backup`] : []),
-      lost > 0 || degraded + backedUp === 0
+      lost > 0
         ? `${formatSize(lost)} of the volume now answer with I/O errors`
         : 'nothing of the volume is lost',
       ...(degraded > 0
