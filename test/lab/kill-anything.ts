@@ -3,17 +3,23 @@ import type { LabParts } from './lab-parts.js'
 import { ensurePageChurn } from './native.js'
 import { guestScripts } from './paths.js'
 import { randomNumbers, shuffled } from './random.js'
-import { ReplicatedSwap } from './replicated-swap.js'
+import { type ClientStatus, ReplicatedSwap } from './replicated-swap.js'
 import { type RunningProcess, tail } from './shell.js'
 import { GuestStar } from './star.js'
 import { until } from './until.js'
 
 export interface KillAnythingOptions {
-  /** How long at least; and each kind of fault comes at least once. */
+  /** How long at least, where `faults` is 0; and each kind of fault comes at least once. */
   seconds: number
+  /** how many of them; 0: as many as come */
+  faults: number
   seed: number
   /** how many hosts lend memory */
   servers: number
+  /** of each page, on different hosts */
+  replicas: number
+  /** one more of each page on the client's own disk, and no WRITE answered before the page is there */
+  backup: boolean
 }
 
 export interface KillAnything {
@@ -27,13 +33,22 @@ export interface KillAnything {
   longestStall: number
   pagesIn: number
   pagesOut: number
+  /** what nbd-client had to read from its backup */
+  backup?: BackupUse
   /** lines of the kernel's log */
   ioErrors: string[]
 }
 
+export interface BackupUse {
+  bytesRead: number
+  bytesWritten: number
+  /** it worked to the end */
+  working: boolean
+}
+
 export interface Fault {
   kind: FaultKind
-  server: number
+  server?: number
   /** until the volume was whole again */
   seconds: number
   /** while there was no client */
@@ -53,9 +68,10 @@ const linkDownMs = 10_000
 
 type FaultKind = keyof typeof faults
 
+/** They return when it is done, and may have something to tell of it. */
 const faults = {
   'server killed': (swap: ReplicatedSwap, server: number) =>
-    swap.losing(server, async () => {
+    swap.losing([server], async () => {
       await swap.stopServer(server, 'SIGKILL')
       await swap.startServer(server)
     }),
@@ -63,9 +79,9 @@ const faults = {
   // interface down it has no route either, and rxe's queue pair 1 does not recover from a datagram without one:
   // then no connection is made on that host any more, by any program, until the driver is loaded anew.
   'link down': (swap: ReplicatedSwap, server: number) =>
-    swap.losing(server, () => swap.cut(server, linkDownMs)),
+    swap.losing([server], () => swap.cut(server, linkDownMs)),
   'server restarted': (swap: ReplicatedSwap, server: number) =>
-    swap.losing(server, async () => {
+    swap.losing([server], async () => {
       await swap.stopServer(server, 'SIGTERM')
       await swap.startServer(server)
     }),
@@ -73,66 +89,111 @@ const faults = {
     await swap.killClient()
     await swap.startClient()
   },
-  // With two hosts nothing but spare slabs can go, and the command says so by its status.
+  // With as many replicas as hosts nothing but spare slabs can go, and the command says so by its status.
   'memory wanted back': async (swap: ReplicatedSwap, server: number) => {
     const reclaim = ['node', 'packages/swap-server/dist/cli.js', 'reclaim']
-    await swap.host(server).exec([...reclaim, '16M', '--wait', '30'], { deadlineMs: 60_000 })
+    const { stdout } = await swap
+      .host(server)
+      .exec([...reclaim, '16M', '--wait', '30'], { deadlineMs: 60_000 })
     await swap.host(server).run([...reclaim, '0'])
+    return stdout.trim()
   },
+  // With a backup only: it is all that is left of the volume then.
+  'all servers killed': (swap: ReplicatedSwap) =>
+    swap.losing(swap.servers, async () => {
+      await swap.stopServers('SIGKILL')
+      await swap.startServers()
+    }),
+  'everything killed': (swap: ReplicatedSwap) =>
+    swap.losing(swap.servers, async () => {
+      await Promise.all([swap.stopServers('SIGKILL'), swap.killClient()])
+      await swap.startClient()
+      await swap.startServers()
+    }),
 } as const
 
+const needBackup: readonly FaultKind[] = ['all servers killed', 'everything killed']
+/** Of one server, which the others are not. */
+const ofServer: readonly FaultKind[] = [
+  'server killed',
+  'link down',
+  'server restarted',
+  'memory wanted back',
+]
+
+/** Where there is one replica. */
+const costsData = ({ kind }: Fault): boolean => kind !== 'client killed' && kind !== 'memory wanted back'
+
+const volumeMiB = 96
+
 /**
- * A client guest swaps to several server guests, two replicas of each page, while one thing after another
- * is killed, cut off or asked for its memory, the next when the volume is whole again.
+ * A client guest swaps to several server guests, each page in replicas or on its own disk besides, while one thing
+ * after another is killed, cut off or asked for its memory, the next when the volume is whole again.
  */
 export async function killAnything(
   parts: LabParts,
-  { seconds, seed, servers }: KillAnythingOptions,
+  options: KillAnythingOptions,
   print: (line: string) => void = () => {},
 ): Promise<KillAnything> {
+  const { seconds, seed, servers, replicas, backup } = options
   const program = await ensurePageChurn()
   await using star = await GuestStar.boot(parts, {
     servers,
     server: { memoryMiB: 768 },
-    client: { memoryMiB: 1024 },
+    client: { memoryMiB: 1024, ...(backup && { diskMiB: volumeMiB }) },
   })
   print(`${servers} servers and a client are up; seed ${seed}`)
+  if (backup) await star.client.run(['sh', join(guestScripts, 'disk.sh')])
   const swap = await ReplicatedSwap.attach(star, {
     memory: '192M',
     slabSize: '8M',
-    size: '96M',
-    options: ['--replicas', '2', '--state', '/run/rdmakit/kill-anything'],
+    size: `${volumeMiB}M`,
+    options: [
+      ...['--replicas', String(replicas), '--state', '/run/rdmakit/kill-anything'],
+      ...(backup ? ['--backup', '/dev/vda', '--ack', 'backup'] : []),
+    ],
   })
   const churn = star.client.start(['sh', join(guestScripts, 'churn.sh'), program, '64M', String(32 << 20)])
   try {
     await churn.waitForLine(/^churning/, 120_000)
     const swapped = await swappedPages(star)
     const random = randomNumbers(seed)
-    const kinds = Object.keys(faults) as FaultKind[]
+    const kinds = (Object.keys(faults) as FaultKind[]).filter((kind) => backup || !needBackup.includes(kind))
+    const statuses = new Map<number, ClientStatus>()
     const done: KillAnything['faults'] = []
+    let status = await swap.whole()
     const start = Date.now()
-    for (let order: FaultKind[] = []; done.length < kinds.length || Date.now() - start < 1000 * seconds; ) {
+    const over = () =>
+      options.faults > 0
+        ? done.length === options.faults
+        : done.length >= kinds.length && Date.now() - start >= 1000 * seconds
+    for (let order: FaultKind[] = []; !over(); ) {
       if (order.length === 0) order = shuffled(kinds, random)
       const kind = order.pop() as FaultKind
-      const server = Math.floor(random() * servers)
+      // One that has something to lose.
+      const holders = swap.holders(status)
+      const server = holders[Math.floor(random() * holders.length)] as number
       const stalls = stallsOf(churn).length
       const began = Date.now()
-      print(kind === 'client killed' ? kind : `${kind}: server ${server}`)
-      await faults[kind](swap, server)
-      const away = kind === 'client killed' ? (Date.now() - began) / 1000 : 0
-      await swap.whole()
+      print(ofServer.includes(kind) ? `${kind}: server ${server}` : kind)
+      const away = swap.clientAway
+      const told = await faults[kind](swap, server)
+      if (told) print(`  ${told}`)
+      status = await swap.whole()
+      statuses.set(status.pid, status)
       // The step that the fault has stopped must end too.
-      const told = stepsTold(churn)
-      await until('the program goes on', 180_000, () => stepsTold(churn) > told)
+      const steps = stepsTold(churn)
+      await until('the program goes on', 180_000, () => stepsTold(churn) > steps)
       const longestStall = Math.max(0, ...stallsOf(churn).slice(stalls))
-      const fault = { kind, server, seconds: (Date.now() - began) / 1000, away, longestStall }
+      const fault: Fault = {
+        kind,
+        ...(ofServer.includes(kind) && { server }),
+        seconds: (Date.now() - began) / 1000,
+        away: swap.clientAway - away,
+        longestStall,
+      }
       done.push(fault)
-      print(
-        `  whole after ${fault.seconds.toFixed(1)} s, ` +
-          (fault.longestStall === 0
-            ? 'no step above 1 s'
-            : `longest step ${fault.longestStall.toFixed(1)} s`),
-      )
+      print(`  ${describe(fault)}`)
     }
     const after = await swappedPages(star)
     const end = await churn.stop(180_000)
@@ -146,6 +207,7 @@ export async function killAnything(
       ...(JSON.parse(report) as Pick<KillAnything, 'pages' | 'steps' | 'wrongPages' | 'longestStall'>),
       pagesIn: after.in - swapped.in,
       pagesOut: after.out - swapped.out,
+      ...(backup && { backup: backupUse([...statuses.values()]) }),
       ioErrors: (await star.client.run('dmesg')).split('\n').filter((line) => ioError.test(line)),
     }
   } catch (error) {
@@ -153,6 +215,26 @@ export async function killAnything(
       `${swap.complaints}\n${tail(churn.stdout)}\n${tail(swap.said)}\n${tail(await star.client.run('dmesg'))}`,
     )
     throw error
+  }
+}
+
+function describe({ seconds, away, longestStall }: Fault): string {
+  return (
+    `whole after ${seconds.toFixed(1)} s, ` +
+    (longestStall === 0 ? 'no step above 1 s' : `longest step ${longestStall.toFixed(1)} s`) +
+    (away === 0 ? '' : `, without a client for ${away.toFixed(1)} s`)
+  )
+}
+
+/** Over all lives of the client, of which each counts for itself. */
+function backupUse(clients: readonly ClientStatus[]): BackupUse {
+  const backups = clients.map(({ statistics }) => statistics.backup)
+  const sum = (of: 'bytesRead' | 'bytesWritten') =>
+    backups.reduce((bytes, each) => bytes + (each?.[of] ?? 0), 0)
+  return {
+    bytesRead: sum('bytesRead'),
+    bytesWritten: sum('bytesWritten'),
+    working: backups.every((each) => each?.working),
   }
 }
 
@@ -167,6 +249,8 @@ export function faultsOf(run: KillAnything): string[] {
       longestStall > stallDeadline + away,
       `${kind}: a step took ${longestStall} s, more than ${stallDeadline} + ${away} s`,
     ]),
+    [run.backup?.working === false, 'the backup failed'],
+    [run.backup?.bytesRead === 0 && run.faults.some(costsData), 'nothing was read from the backup'],
     [run.pagesIn < 1000 || run.pagesOut < 1000, 'the program hardly swapped'],
   ]
   return wrong.flatMap(([is, what]) => (is ? [what] : []))

@@ -5,7 +5,7 @@ import type { RunningProcess, Shell } from './shell.js'
 import { GuestStar } from './star.js'
 import { until } from './until.js'
 
-const startDeadlineMs = 120_000
+const startDeadlineMs = 240_000
 const endDeadlineMs = 180_000 // swapoff reads back whatever is still out there
 /** After a fault, until the volume has all its replicas and all its servers again. */
 const wholeDeadlineMs = 180_000
@@ -18,9 +18,14 @@ export interface ReplicatedSwapOptions {
   options: readonly string[]
 }
 
-interface ClientStatus {
-  slabs: Record<'mapped' | 'degraded' | 'refilling' | 'lost', number>
-  servers: { state: 'up' | 'failed' }[]
+/** What of nbd-client's status is looked at here. */
+export interface ClientStatus {
+  pid: number
+  slabs: Record<'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost', number>
+  servers: { uri: string; slabs: number; state: 'up' | 'failed' }[]
+  statistics: {
+    backup: { working: boolean; bytesRead: number; bytesWritten: number } | null
+  }
 }
 
 /** Swap in the memory of several hosts, each of which may be hurt, as may the client. */
@@ -29,6 +34,9 @@ export class ReplicatedSwap {
   /** What clients that are gone have said. */
   #said = ''
   #client: RunningProcess | undefined
+  /** Milliseconds in which there was no client, and since when there is none. */
+  #away = 0
+  #gone: number | undefined
 
   private constructor(
     private readonly star: GuestStar,
@@ -38,7 +46,7 @@ export class ReplicatedSwap {
   static async attach(star: GuestStar, options: ReplicatedSwapOptions): Promise<ReplicatedSwap> {
     const swap = new ReplicatedSwap(star, options)
     await star.client.run(['sh', join(guestScripts, 'nbd.sh')])
-    await Promise.all(star.servers.map((_, index) => swap.startServer(index)))
+    await swap.startServers()
     await swap.startClient()
     return swap
   }
@@ -51,6 +59,18 @@ export class ReplicatedSwap {
   /** What the servers that run wrote to stderr. */
   get complaints(): string {
     return this.#servers.map((server, index) => `server ${index}:\n${server.stderr}`).join('\n')
+  }
+
+  /** indexes */
+  get servers(): readonly number[] {
+    return this.star.servers.map((_, index) => index)
+  }
+
+  /** Those where the volume has something. */
+  holders({ servers }: ClientStatus): readonly number[] {
+    return this.servers.filter((index) =>
+      servers.some(({ uri, slabs }) => uri === this.#uri(index) && slabs > 0),
+    )
   }
 
   host(index: number): Shell {
@@ -69,6 +89,14 @@ export class ReplicatedSwap {
     await this.#servers[index]?.stop(30_000, signal)
   }
 
+  async startServers(): Promise<void> {
+    await Promise.all(this.servers.map((server) => this.startServer(server)))
+  }
+
+  async stopServers(signal: NodeJS.Signals): Promise<void> {
+    await Promise.all(this.servers.map((server) => this.stopServer(server, signal)))
+  }
+
   /** Returns after the device is attached, and whoever swaps can go on. */
   async startClient(): Promise<void> {
     const { memory, size, options } = this.options
@@ -76,13 +104,21 @@ export class ReplicatedSwap {
     const others = this.star.servers.slice(1).flatMap((_, index) => ['--server', this.#uri(index + 1)])
     this.#client = this.star.client.start([...(attach as string[]), ...others, ...options])
     await this.#client.waitForLine(attached, startDeadlineMs)
+    if (this.#gone !== undefined) this.#away += Date.now() - this.#gone
+    this.#gone = undefined
   }
 
   async killClient(): Promise<void> {
     const client = this.#client
+    this.#gone = Date.now()
     await client?.stop(30_000, 'SIGKILL')
     this.#said += client?.stderr ?? ''
     this.#client = undefined
+  }
+
+  /** Seconds in which there was no client, between its lives. */
+  get clientAway(): number {
+    return this.#away / 1000
   }
 
   /** Takes a server's wire away for so long. */
@@ -93,19 +129,25 @@ export class ReplicatedSwap {
     await this.star.client.run(`ip link set ${port} up`)
   }
 
-  /** Runs what makes the client lose a server and what brings that one back, and waits for both. */
-  async losing(index: number, fault: () => Promise<void>): Promise<void> {
-    const lost = `lost ${this.#uri(index)}:`
-    const back = `${this.#uri(index)} takes part again`
-    const [before, later] = [this.#count(lost), this.#count(back)]
+  /** Runs what makes the client lose servers and what brings them back, and waits for both. */
+  async losing(servers: readonly number[], fault: () => Promise<void>): Promise<void> {
+    const waits = servers.map((server) => {
+      const uri = this.#uri(server)
+      const [lost, back] = [`lost ${uri}:`, `${uri} takes part again`]
+      const [before, later] = [this.#count(lost), this.#count(back)]
+      return async () => {
+        await until(`nbd-client loses ${uri}`, 60_000, () => this.#count(lost) > before)
+        await until(`nbd-client has ${uri} again`, 120_000, () => this.#count(back) > later)
+      }
+    })
     await fault()
-    await until(`nbd-client loses ${this.#uri(index)}`, 60_000, () => this.#count(lost) > before)
-    await until(`nbd-client has ${this.#uri(index)} again`, 120_000, () => this.#count(back) > later)
+    await Promise.all(waits.map((wait) => wait()))
   }
 
   /** Waits until no replica is missing and no server. */
-  async whole(): Promise<void> {
+  async whole(): Promise<ClientStatus> {
     let last = ''
+    const seen: ClientStatus[] = []
     const look = async (): Promise<boolean> => {
       // What "nbd-client status" asks, without a start of Node each time. A killed one leaves its socket behind.
       const { stdout, stderr } = await this.star.client.exec(
@@ -113,13 +155,16 @@ export class ReplicatedSwap {
       )
       last = stdout + stderr
       if (stdout === '') return false
-      const { slabs, servers } = JSON.parse(stdout) as ClientStatus
-      const missing = slabs.degraded + slabs.refilling + slabs.lost
+      const status = JSON.parse(stdout) as ClientStatus
+      seen.push(status)
+      const { slabs, servers } = status
+      const missing = slabs.degraded + slabs.refilling + slabs.backup + slabs.lost
       return missing === 0 && servers.every(({ state }) => state === 'up')
     }
     await until('the volume is whole', wholeDeadlineMs, look).catch((error: Error) => {
       throw new Error(`${error.message}\n${last}`)
     })
+    return seen.at(-1) as ClientStatus
   }
 
   /** Takes the swap off and ends all processes. Throws when one of them did not end as it should. */

@@ -30,9 +30,9 @@ const usage = `usage: npm run lab [-- COMMAND]
   exec SHELL COMMAND     boot one guest and run a command in it
   memory-storm [--seconds N]
                          a guest without memory to spare, swapping to another for 300 s by default
-  kill-anything [--seconds N] [--seed N] [--servers N]
+  kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
-                         2 server guests, by default
+                         2 server guests and 2 replicas, by default; --backup: a copy on its own disk too
   systemd                the services of examples/two-hosts under systemd, on two guests
   demo                   remote swap between two guests, against local memory and a local disk
 `
@@ -128,12 +128,10 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
   }
   if (command === 'systemd') return await systemdCommand(parts, say)
   if (command === 'kill-anything') {
-    const { seconds, seed, servers } = numbersOf(rest, {
-      seconds: 300,
-      seed: Date.now() % 2 ** 32,
-      servers: 2,
-    })
-    return await killAnythingCommand(parts, { seconds, seed, servers }, say)
+    const numbers = rest.filter((word) => word !== '--backup')
+    const defaults = { seconds: 300, faults: 0, seed: Date.now() % 2 ** 32, servers: 2, replicas: 2 }
+    const options = { ...numbersOf(numbers, defaults), backup: rest.includes('--backup') }
+    return await killAnythingCommand(parts, options, say)
   }
   if (command === 'exec') {
     await using guest = await bootForTests(parts)

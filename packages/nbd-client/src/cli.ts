@@ -409,6 +409,10 @@ program
     await printClientStatus({ json, seconds: watch === true ? 1 : watch })
   })
 
+// A command is over when it says so. Node.js would end it when nothing of its own is open any more, and a volume
+// that has no server left, only its backup, lives in the engine alone.
+setInterval(() => {}, 2 ** 30)
+
 outliveReaders()
 program.parseAsync().then(
   // What the commands opened is closed by now; nothing else may keep the process.

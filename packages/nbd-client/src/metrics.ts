@@ -2,7 +2,7 @@ import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/swap-server'
 import { collectDefaultMetrics, Registry } from 'prom-client'
 import type { EngineStatistics } from './engine.js'
 import { addHistograms, LatencyMetric } from './latency.js'
-import { totals } from './session-log.js'
+import { lastIncarnations, totals } from './session-log.js'
 import type { Volume } from './volume.js'
 
 const PREFIX = 'rdmakit_nbd_'
@@ -28,7 +28,7 @@ export function collectVolumeMetrics(volume: Volume): Registry {
     ])
   }
   gauge('server_up', '1 while a server takes part', ['server'], () =>
-    serverStates(volume).map(([server, up]) => [{ server }, up ? 1 : 0]),
+    lastIncarnations(volume).map(({ uri, failure }) => [{ server: uri }, failure === undefined ? 1 : 0]),
   )
   gauge('written_pages', 'Pages that hold something', [], () => [[{}, statistics().writtenPages]])
   gauge('lost_pages', 'Pages of which no copy is left', [], () => [[{}, statistics().lostPages]])
@@ -107,11 +107,6 @@ export async function serveMetrics(
   const endpoint = await MetricsEndpoint.open(collectVolumeMetrics(volume), address)
   process.stdout.write(`metrics ${endpoint.uri}\n`)
   return endpoint
-}
-
-/** Of all incarnations of a server only the last one counts. */
-function serverStates({ servers }: Volume): (readonly [uri: string, up: boolean])[] {
-  return [...new Map(servers.map(({ session, failure }) => [session.uri, failure === undefined] as const))]
 }
 
 /** All metrics of one scrape are of one moment. */

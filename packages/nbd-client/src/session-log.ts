@@ -3,6 +3,7 @@ import type { EngineStatistics } from './engine.js'
 import type { ClientStatus } from './runtime.js'
 import type { Adopted } from './take-over.js'
 import type { Volume } from './volume.js'
+import type { VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
 
@@ -16,7 +17,7 @@ export function reportFailures(volume: Volume): void {
   volume.onServerFailure(({ server, reason, degraded, backedUp, lost }) => {
     const consequences = [
       ...(backedUp > 0 ? [`${formatSize(backedUp)} of the volume are read from the backup`] : []),
-      lost > 0 || degraded + backedUp === 0
+      lost > 0
         ? `${formatSize(lost)} of the volume now answer with I/O errors`
         : 'nothing of the volume is lost',
       ...(degraded > 0
@@ -62,7 +63,6 @@ export function statusOf(
   volume: Volume,
   fixed: { mode: ClientStatus['mode']; target: string; swap: boolean },
 ): ClientStatus {
-  const { servers } = volume
   const statistics = volume.engine.statistics()
   return {
     pid: process.pid,
@@ -75,19 +75,24 @@ export function statusOf(
       ? {}
       : { thin: { unmapped: volume.unmapped, spares: volume.thin.spares, given: volume.thin.given } }),
     migration: { waiting: volume.migration.waiting, moved: volume.migration.moved },
-    servers: servers
-      // A server that came back is another one with the same addresses.
-      .filter(({ index, uris }) => !servers.some((later) => later.index > index && later.uris === uris))
-      .map(({ index, uri, slabs, spares, failure }) => ({
-        index,
-        uri,
-        slabs,
-        spares,
-        state: failure === undefined ? 'up' : 'failed',
-        ...(failure === undefined ? {} : { reason: failure }),
-      })),
+    servers: lastIncarnations(volume).map(({ index, uri, slabs, spares, failure }) => ({
+      index,
+      uri,
+      slabs,
+      spares,
+      state: failure === undefined ? 'up' : 'failed',
+      ...(failure === undefined ? {} : { reason: failure }),
+    })),
     statistics,
   }
+}
+
+/** A server that came back is another one with the same addresses; one that never took part has none. */
+export function lastIncarnations({ servers }: Volume): VolumeServer[] {
+  return servers.filter(
+    ({ index, uris }) =>
+      uris.length > 0 && !servers.some((later) => later.index > index && later.uris === uris),
+  )
 }
 
 /** Sums of all lanes. */

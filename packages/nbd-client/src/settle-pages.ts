@@ -1,4 +1,3 @@
-import { once } from 'node:events'
 import { Socket } from 'node:net'
 import type { BlockEngine } from './engine.js'
 
@@ -17,23 +16,26 @@ const WRITE = 1
 export async function settlePages(engine: BlockEngine, lane: number): Promise<void> {
   const pages = engine.leftClaimed
   if (pages.length === 0) return
+  let forget = () => {}
   const idle = new Promise<void>((resolve) => {
-    const forget = engine.on('laneIdle', (event) => {
-      if (event.lane !== lane) return
-      forget()
-      resolve()
+    forget = engine.on('laneIdle', (event) => {
+      if (event.lane === lane) resolve()
     })
   })
   const socket = new Socket({ fd: engine.attachSocketpair(lane), readable: true, writable: true })
+  socket.on('error', () => {}) // "close" follows
   try {
     for (const page of pages) {
       const found = await request(socket, READ, page)
       // None is left: that is what its reader is told, too.
       if (found !== undefined) await request(socket, WRITE, page, found)
     }
+    socket.destroy()
+    // Before that the lane takes no client. An engine that has ended says nothing of its lanes.
+    await idle
   } finally {
     socket.destroy()
-    await idle
+    forget()
   }
 }
 
@@ -61,6 +63,18 @@ async function take(socket: Socket, bytes: number): Promise<Buffer> {
     const taken: Buffer | null = socket.read(bytes)
     if (taken !== null && taken.length === bytes) return taken
     if (socket.readableEnded || socket.destroyed) throw new Error('the engine ended')
-    await Promise.race([once(socket, 'readable'), once(socket, 'end'), once(socket, 'close')])
+    await somethingNew(socket)
   }
+}
+
+/** Resolves when the engine has sent more, or has ended. */
+function somethingNew(socket: Socket): Promise<void> {
+  const events = ['readable', 'end', 'close'] as const
+  return new Promise((resolve) => {
+    const come = () => {
+      for (const event of events) socket.off(event, come)
+      resolve()
+    }
+    for (const event of events) socket.on(event, come)
+  })
 }

@@ -42,12 +42,22 @@ async function serve(uri: string): Promise<void> {
   servers.push({ server, uri: await server.listen(uri) })
 }
 
+interface Shape {
+  readonly replicas: number
+  readonly thin?: boolean
+  readonly backup?: boolean
+}
+
 async function start(
-  replicas: number,
+  shape: Shape,
   environment: NodeJS.ProcessEnv = {},
-  thin = false,
+  folder = state,
+  on = servers,
 ): Promise<VolumeProcess> {
-  const place = { state, servers: servers.map(({ uri }) => uri), replicas, thin }
+  const place = {
+    ...{ state: folder, servers: on.map(({ uri }) => uri), ...shape },
+    backup: shape.backup === true ? { file: join(state, 'backup') } : undefined,
+  }
   const volume = new VolumeProcess(place, environment)
   pids.add(volume.process.pid as number)
   await volume.ready()
@@ -55,22 +65,28 @@ async function start(
 }
 
 /** Asks the process `pid` to hand over. @returns the line that comes of it, and of whom */
-async function handOver(volume: VolumeProcess, pid: number, line: RegExp): Promise<RegExpExecArray> {
+async function handOver(
+  volume: VolumeProcess,
+  pid: number,
+  line: RegExp,
+  timeout?: number,
+): Promise<RegExpExecArray> {
   const from = volume.output.length
   process.kill(pid, 'SIGHUP')
-  return await volume.heard(line, from)
+  return await volume.heard(line, from, timeout)
 }
 
 describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, over %s', (_, address) => {
-  it.each([
-    [1, false],
-    [2, false],
-    [2, true],
+  it.each<[string, Shape]>([
+    ['1 replica', { replicas: 1 }],
+    ['2 replicas', { replicas: 2 }],
+    ['2 replicas, thin', { replicas: 2, thin: true }],
+    ['1 replica and a backup', { replicas: 1, backup: true }],
   ])(
-    'pauses and loses nothing, with %i replicas, thin: %s',
-    async (replicas, thin) => {
-      for (let i = 0; i < replicas; i++) await serve(address())
-      const volume = await start(replicas, {}, thin)
+    'pauses and loses nothing, with %s',
+    async (_, shape) => {
+      for (let i = 0; i < shape.replicas; i++) await serve(address())
+      const volume = await start(shape)
       const workload = new Workload()
       const running = workload.run(volume)
       let pid = volume.process.pid as number
@@ -91,6 +107,11 @@ describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, ov
       // No connection ended, and no request went unanswered.
       expect(volume.closed).toBe(false)
       expect(await workload.verify(volume)).toBe(0)
+      if (shape.backup === true) {
+        // The last successor goes on with the backup that the first process began.
+        await servers[0]?.server.close()
+        expect(await workload.verify(volume)).toBe(0)
+      }
       process.kill(pid, 'SIGTERM')
       await eventually(() => servers.every(({ server }) => server.store.free === 16))
     },
@@ -108,7 +129,7 @@ describe('a successor that fails', () => {
     ['when it has the sockets and nothing else', 'go dies', /^kept kept /m],
     ['when it has resumed the sessions', 'resumed dies', /^kept kept /m],
   ])('%s leaves the old process serving', async (_, step, line) => {
-    const volume = await start(2, { TEST_SUCCESSOR: step })
+    const volume = await start({ replicas: 2 }, { TEST_SUCCESSOR: step })
     const workload = new Workload()
     const running = workload.run(volume)
     for (let time = 0; time < 2; time++) {
@@ -129,7 +150,7 @@ describe('a successor that fails', () => {
   it.each(['dies', 'hangs'])(
     'and %s with the sockets in its hands leaves the old process the volume',
     async (how) => {
-      const volume = await start(2, { TEST_SUCCESSOR: `taken ${how}` })
+      const volume = await start({ replicas: 2 }, { TEST_SUCCESSOR: `taken ${how}` })
       const workload = new Workload()
       const running = workload.run(volume)
       await eventually(() => workload.written > 300)
@@ -137,7 +158,7 @@ describe('a successor that fails', () => {
       await running
       // What the clients repeat then, on other connections, finds everything.
       await volume.end('SIGKILL')
-      const next = await start(2)
+      const next = await start({ replicas: 2 })
       expect(next.output).toMatch(/^degraded 0 lost 0$/m)
       await workload.repeat(next)
       expect(await workload.verify(next)).toBe(0)
@@ -146,11 +167,46 @@ describe('a successor that fails', () => {
   )
 })
 
+describe('a successor that hangs', () => {
+  async function hangs(step: string, shape: Shape, on: typeof servers): Promise<void> {
+    const folder = mkdtempSync(join(state, 'state-'))
+    const volume = await start(shape, { TEST_SUCCESSOR: step }, folder, on)
+    const workload = new Workload()
+    const running = workload.run(volume)
+    await eventually(() => workload.written > 300)
+    const kept = await handOver(volume, volume.process.pid as number, /^kept kept (\S+) (.*)$/m, 40_000)
+    expect(Number(kept[1])).toBeGreaterThanOrEqual(20_000)
+    expect(kept[2]).toMatch(/it did not say "taken" within 20000 ms/)
+    const { written } = workload
+    await eventually(() => workload.written > written + 300)
+    workload.stop()
+    await running
+    expect(volume.closed).toBe(false)
+    expect(await workload.verify(volume)).toBe(0)
+    if (shape.backup === true) {
+      await on[0]?.server.close()
+      expect(await workload.verify(volume)).toBe(0)
+    }
+    expect(await volume.end('SIGTERM')).toBe(0)
+    for (const { server } of on) expect(server.store.free).toBe(16)
+  }
+
+  // At the same time, for each waits 20 s for nothing.
+  it('before it has taken the volume is killed, and the old process serves on and has lost nothing', async () => {
+    for (let i = 0; i < 3; i++) await serve(ADDRESSES.shm())
+    await Promise.all([
+      hangs('go hangs', { replicas: 2 }, servers.slice(0, 2)),
+      // Sessions, maps and the backup's file are in its hands.
+      hangs('resumed hangs', { replicas: 1, backup: true }, servers.slice(2)),
+    ])
+  }, 60_000)
+})
+
 describe('an old process that dies', () => {
   beforeEach(() => serve(ADDRESSES.shm()))
 
   it('when its successor has everything is not missed', async () => {
-    const volume = await start(1, { TEST_PREDECESSOR: 'yours' })
+    const volume = await start({ replicas: 1 }, { TEST_PREDECESSOR: 'yours' })
     const workload = new Workload()
     const running = workload.run(volume)
     await eventually(() => workload.written > 300)
@@ -165,13 +221,13 @@ describe('an old process that dies', () => {
   })
 
   it('before it gave anything away leaves the successor nothing but a take-over', async () => {
-    const volume = await start(1, { TEST_PREDECESSOR: 'go' })
+    const volume = await start({ replicas: 1 }, { TEST_PREDECESSOR: 'go' })
     const workload = new Workload()
     const running = workload.run(volume)
     await eventually(() => workload.written > 300)
     await handOver(volume, volume.process.pid as number, /^alone$/m)
     await running
-    const next = await start(1)
+    const next = await start({ replicas: 1 })
     await workload.repeat(next)
     expect(await workload.verify(next)).toBe(0)
   })

@@ -65,8 +65,8 @@ export class VolumeProcess {
   }
 
   /** What it or a successor of it says from the position `from` on, whoever of them ends. */
-  async heard(line: RegExp, from: number): Promise<RegExpExecArray> {
-    const deadline = Date.now() + 15_000
+  async heard(line: RegExp, from: number, timeout = 15_000): Promise<RegExpExecArray> {
+    const deadline = Date.now() + timeout
     for (;;) {
       const match = line.exec(this.output.slice(from))
       if (match !== null) return match

@@ -22,7 +22,11 @@ export function listDevices(): DeviceInfo[] {
   )
 }
 
-/** Opens a device by name (ibv_open_device(3)). @throws VerbsError ENODEV when there is none of that name */
+/**
+ * Opens a device by name (ibv_open_device(3)). It is the context that connections on this device have, so what is made
+ * of it serves them; on InfiniBand, where librdmacm knows the device (rdma_get_devices(3)).
+ * @throws VerbsError ENODEV when there is none of that name
+ */
 export function openDevice(name: string, provider: ProviderName = 'ibverbs'): Context {
   return Context.from(calling(`device ${name}`, () => native.openDevice(provider, name)))
 }

@@ -16,10 +16,13 @@ function pagesOut(): number {
 }
 
 // The kernel's swap goes from process to process while it is used.
-describe('remote swap whose client is upgraded', () => {
+describe.each([
+  ['', []],
+  [' and has a backup on a disk', ['--backup', '/dev/vda', '--ack', 'backup']],
+])('remote swap whose client is upgraded%s', (_, options) => {
   const shell = new LocalShell()
   const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7478', '256M', '256M')
-  const command = [...(attach as string[]), '--state', '/run/rdmakit/upgrade-swap']
+  const command = [...(attach as string[]), '--state', '/run/rdmakit/upgrade-swap', ...options]
   let server: RunningProcess
   let client: RunningProcess
   let walker: string

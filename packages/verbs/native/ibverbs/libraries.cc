@@ -78,6 +78,8 @@ Loaded load() {
   find_newer(verbs, "ibv_rereg_mr", f.rereg_mr);
   find_newer(verbs, "_ibv_query_gid_table", f.query_gid_table);
   find_newer(verbs, "ibv_reg_dmabuf_mr", f.reg_dmabuf_mr);
+  find(cm, "rdma_get_devices", f.get_cm_devices, problem);
+  find(cm, "rdma_free_devices", f.free_cm_devices, problem);
   find(cm, "rdma_create_event_channel", f.create_event_channel, problem);
   find(cm, "rdma_create_id", f.create_id, problem);
   find(cm, "rdma_destroy_id", f.destroy_id, problem);

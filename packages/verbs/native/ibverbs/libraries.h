@@ -55,6 +55,8 @@ struct Libraries {
                              size_t entry_size);
   ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
 
+  ibv_context** (*get_cm_devices)(int* count);
+  void (*free_cm_devices)(ibv_context** list);
   rdma_event_channel* (*create_event_channel)();
   int (*create_id)(rdma_event_channel* channel, rdma_cm_id** id, void* context, rdma_port_space space);
   int (*destroy_id)(rdma_cm_id* id);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
+#include <set>
 
 #include "ibverbs/async_events.h"
 #include "ibverbs/capabilities.h"
@@ -65,6 +66,19 @@ AsyncEvents& async_events() {
   return *events;
 }
 
+// The context of that device which connections have (rdma_cm_id.verbs): what they use must be of the same
+// one. It is open as long as librdmacm is loaded, see rdma_get_devices(3). nullptr where librdmacm does not
+// know the device.
+ibv_context* context_of_connections(const std::string& name, const Libraries& lib) {
+  ibv_context** list = lib.get_cm_devices(nullptr);
+  if (list == nullptr) return nullptr;
+  ibv_context** each = list;
+  while (*each != nullptr && name != lib.get_device_name((*each)->device)) ++each;
+  ibv_context* found = *each;
+  lib.free_cm_devices(list);
+  return found;
+}
+
 class IbverbsProvider final : public Provider {
  public:
   const char* name() const override { return "ibverbs"; }
@@ -100,6 +114,11 @@ class IbverbsProvider final : public Provider {
       errno = ENOENT;
       return nullptr;
     }
+    if (ibv_context* shared = context_of_connections(name, *lib); shared != nullptr) {
+      std::lock_guard lock(mutex_);
+      shared_.insert(shared);
+      return shared;
+    }
     int count = 0;
     ibv_device** list = lib->get_device_list(&count);
     ibv_context* context = nullptr;
@@ -116,6 +135,10 @@ class IbverbsProvider final : public Provider {
   }
 
   int close_device(ibv_context* context) override {
+    {
+      std::lock_guard lock(mutex_);
+      if (shared_.contains(context)) return 0;
+    }
     async_events().forget(context);
     return errno_of(loaded()->close_device(context));
   }
@@ -251,6 +274,7 @@ class IbverbsProvider final : public Provider {
  private:
   std::mutex mutex_;
   std::map<ibv_qp*, std::weak_ptr<Connection>> owners_;
+  std::set<ibv_context*> shared_;  // of connections: librdmacm closes them
 };
 
 }  // namespace

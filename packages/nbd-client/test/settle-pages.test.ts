@@ -1,0 +1,181 @@
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { SwapServer } from '@rdmakit/swap-server'
+import type { MemoryRegion } from '@rdmakit/verbs'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { settlePages } from '../src/settle-pages.js'
+import { StateFolder } from '../src/state-folder.js'
+import { Volume } from '../src/volume.js'
+import { VolumeKeeper } from '../src/volume-keeper.js'
+import { Client, MIB, READ, WRITE } from './fixture.js'
+
+const PAGE = 4096
+const SIZE = 4 * MIB
+const BUSY = 3
+/** More than a socket may have listeners before Node warns of a leak. */
+const PAGES = [0, 1, 2, 3, 60, 61, 62, 63, 64, 255, 256, 257, 512, 700, 701, 1022, 1023]
+
+/** Every server's memory is at hand here: what a replica holds is looked up there. */
+interface Served {
+  readonly server: SwapServer
+  readonly uri: string
+  readonly regions: MemoryRegion[]
+}
+
+let path: string
+let folder: StateFolder
+let servers: Served[]
+let sockets = 0
+
+beforeEach(() => {
+  path = mkdtempSync(join(tmpdir(), 'nbd-settle-'))
+  folder = StateFolder.open(join(path, 'state'))
+  servers = []
+})
+
+afterEach(async () => {
+  await Promise.all(servers.map(({ server }) => server.close()))
+  folder.close()
+  rmSync(path, { recursive: true, force: true })
+})
+
+async function serve(): Promise<void> {
+  const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
+  const regions: MemoryRegion[] = []
+  const allocate = server.store.allocate.bind(server.store)
+  server.store.allocate = async (...wanted) => {
+    const slabs = await allocate(...wanted)
+    regions.push(...slabs.map(({ region }) => region))
+    return slabs
+  }
+  const uri = await server.listen(`shm:///tmp/rdmakit-settle-${process.pid}-${++sockets}.sock`)
+  servers.push({ server, uri, regions })
+}
+
+interface Shape {
+  readonly replicas: number
+  readonly backup: boolean
+}
+
+function options({ replicas, backup }: Shape, keeper: VolumeKeeper) {
+  const kept = keeper.options(60_000, backup ? { file: join(path, 'backup') } : undefined)
+  const engine = { ...kept.engine, acknowledge: backup ? ('backup' as const) : ('all' as const) }
+  return { ...kept, engine, servers: servers.map(({ uri }) => [uri]), size: SIZE, lanes: 1, replicas }
+}
+
+const contents = (page: number) => Buffer.alloc(PAGE, `${page};`)
+
+/** A volume that was written, and whose process died in the middle of a WRITE to each of PAGES. */
+async function leftInTheMiddle(shape: Shape): Promise<void> {
+  const keeper = new VolumeKeeper(folder, { size: SIZE, replicas: shape.replicas })
+  const volume = await Volume.open(options(shape, keeper))
+  const client = new Client(volume.engine.attachSocketpair(0))
+  for (const page of PAGES)
+    expect((await client.request(WRITE, page * PAGE, PAGE, contents(page)))?.error).toBe(0)
+  // The last replica has got the half of it.
+  for (const page of PAGES)
+    replicas(volume, page)
+      .at(-1)
+      ?.fill(0xaa, PAGE / 2)
+  client.close()
+  await volume.leave()
+  const map = readFileSync(folder.pageMap)
+  for (const page of PAGES) {
+    const at = PAGE + (page >> 2)
+    const shift = 2 * (page & 3)
+    expect(((map[at] as number) >> shift) & 3).toBe(1)
+    map[at] = (map[at] as number) ^ (BUSY << shift) // written -> claimed
+  }
+  writeFileSync(folder.pageMap, map)
+}
+
+async function takeOver(shape: Shape): Promise<Volume> {
+  const kept = folder.read()
+  if (kept === undefined) throw new Error('nothing is kept')
+  const { volume } = await Volume.takeOver(options(shape, new VolumeKeeper(folder, kept, kept)), kept)
+  return volume
+}
+
+/** The bytes of a page in the memory of each server that has it, in the order in which they are read. */
+function replicas({ engine }: Volume, page: number): Uint8Array[] {
+  const at = page * PAGE
+  return (engine.lookUpSlab(Math.floor(at / MIB)) ?? []).map(({ server, remoteKey, address }) => {
+    const region = servers[server]?.regions.find((each) => each.remoteKey === remoteKey)
+    if (region === undefined || region.address !== address) throw new Error('no server has that slab')
+    return new Uint8Array(region.buffer, at % MIB, PAGE)
+  })
+}
+
+describe('pages whose WRITE was open when the process died', () => {
+  it('are the same on all replicas before a client sees them', async () => {
+    for (let i = 0; i < 3; i++) await serve()
+    const shape = { replicas: 3, backup: false }
+    await leftInTheMiddle(shape)
+    await using volume = await takeOver(shape)
+    expect(volume.engine.leftClaimed).toEqual(PAGES)
+    const [first, , last] = replicas(volume, 0)
+    expect(last).not.toEqual(first)
+    const warnings = vi.spyOn(process, 'emitWarning')
+    await settlePages(volume.engine, 0)
+    expect(warnings).not.toHaveBeenCalled()
+    warnings.mockRestore()
+    for (const page of PAGES) {
+      const [read, ...others] = replicas(volume, page)
+      for (const other of others) expect(other).toEqual(read)
+    }
+    // The lane is a client's again, and no checksum is in its way.
+    const client = new Client(volume.engine.attachSocketpair(0))
+    for (const page of PAGES)
+      expect((await client.request(READ, page * PAGE, PAGE))?.data).toEqual(contents(page))
+    client.close()
+  })
+
+  it('are in the backup, which does not believe what it has of them', async () => {
+    await serve()
+    const shape = { replicas: 1, backup: true }
+    await leftInTheMiddle(shape)
+    const halves = new Map<number, Buffer>()
+    {
+      await using volume = await takeOver(shape)
+      for (const page of PAGES) halves.set(page, Buffer.from(replicas(volume, page)[0] as Uint8Array))
+      await settlePages(volume.engine, 0)
+      for (let slab = 0; slab < volume.engine.slabCount; slab++)
+        expect(volume.engine.missingInBackup(slab)).toBe(0)
+      await volume.leave()
+    }
+    // What the server had is what the file has: whoever read it reads it again.
+    await servers[0]?.server.close()
+    await using volume = await takeOver(shape)
+    const client = new Client(volume.engine.attachSocketpair(0))
+    for (const page of PAGES)
+      expect((await client.request(READ, page * PAGE, PAGE))?.data).toEqual(halves.get(page))
+    client.close()
+  })
+
+  it('stay errors where no copy is left, and the others are settled all the same', async () => {
+    await serve()
+    const shape = { replicas: 1, backup: false }
+    await leftInTheMiddle(shape)
+    await using volume = await takeOver(shape)
+    volume.engine.dropReplica(0, 0)
+    await settlePages(volume.engine, 0)
+    const client = new Client(volume.engine.attachSocketpair(0))
+    for (const page of PAGES) {
+      const lost = page * PAGE < MIB
+      expect((await client.request(READ, page * PAGE, PAGE))?.error).toBe(lost ? 5 : 0)
+    }
+    client.close()
+  })
+
+  it('ends with an error when the engine ends, and does not hang', async () => {
+    await serve()
+    const shape = { replicas: 1, backup: false }
+    await leftInTheMiddle(shape)
+    const volume = await takeOver(shape)
+    const settled = settlePages(volume.engine, 0)
+    const outcome = expect(settled).rejects.toThrow(/the engine/)
+    await volume.leave()
+    await outcome
+  })
+})

@@ -1,0 +1,141 @@
+// nbd-client serve --state --backup: its process ends in the middle of writes, with its servers or without them.
+import { spawn } from 'node:child_process'
+import { createHash, randomFillSync } from 'node:crypto'
+import { readFileSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { describe, expect, it } from 'vitest'
+import { must, NBD_CLIENT, Program, startServer, temporaryFolder } from './processes.js'
+
+const MIB = 2 ** 20
+const SIZE = 16 * MIB
+const SERVER = ['--memory', '48M', '--slab-size', '4M']
+
+async function startServing(folder: string, server: string) {
+  const program = new Program(
+    NBD_CLIENT,
+    [
+      ...['serve', '--server', server, '--size', '16M', '--connections', '2', '--refill-rate', '0'],
+      ...['--unix', join(folder, 'nbd.sock'), '--state', join(folder, 'state')],
+      ...['--backup', join(folder, 'backup'), '--ack', 'backup', '--metrics', '0'],
+    ],
+    { RDMAKIT_RUN: folder },
+  )
+  const [, metrics] = await program.prints(/^metrics (\S+)$/m)
+  const [, uri] = await program.prints(/^ready (\S+)$/m)
+  return { program, metrics: metrics as string, uri: uri as string }
+}
+
+/** Overwrites the volume's second half until its server or the process is gone, and repeats nothing. */
+async function writing(uri: string): Promise<Disposable> {
+  const half = SIZE / 2
+  const client = spawn('qemu-io', ['-f', 'raw', uri], { stdio: ['pipe', 'pipe', 'ignore'] })
+  client.stdin.on('error', () => {}) // it has ended
+  const command = (each: number) =>
+    `aio_write -P ${each % 255} ${half + ((each * 37) % (half / 4096)) * 4096} 4k\n`
+  client.stdin.write(Array.from({ length: 200_000 }, (_, each) => command(each)).join(''))
+  let bytes = 0
+  await new Promise<void>((resolve, reject) => {
+    client.once('exit', () => reject(new Error('qemu-io ended')))
+    client.stdout.on('data', (text: Buffer) => {
+      bytes += text.length
+      if (bytes > 100_000) resolve()
+    })
+  })
+  return { [Symbol.dispose]: () => void client.kill('SIGKILL') }
+}
+
+/** The volume's first `bytes`. */
+function read(uri: string, folder: string, bytes = SIZE): Buffer {
+  const copy = join(folder, 'copy')
+  must('qemu-img', ['dd', '-O', 'raw', 'bs=1M', `count=${bytes / MIB}`, `if=${uri}`, `of=${copy}`])
+  return readFileSync(copy)
+}
+
+const hash = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex')
+
+/** The values of one metric by its labels, as Prometheus gets them. */
+async function scrape(endpoint: string, name: string): Promise<Record<string, number>> {
+  const text = await (await fetch(endpoint)).text()
+  const found = [...text.matchAll(new RegExp(`^rdmakit_nbd_${name}(?:\\{(.*)\\})? (\\S+)$`, 'gm'))]
+  return Object.fromEntries(found.map(([, labels = '', value]) => [labels, Number(value)]))
+}
+
+async function untilMetric(
+  endpoint: string,
+  name: string,
+  holds: (values: Record<string, number>) => boolean,
+): Promise<void> {
+  const deadline = Date.now() + 30_000
+  for (;;) {
+    const values = await scrape(endpoint, name)
+    if (holds(values)) return
+    if (Date.now() > deadline) throw new Error(`${name} is still ${JSON.stringify(values)}`)
+  }
+}
+
+describe.each(['iwarp', 'shm'])('an export with one replica and a backup over %s', (provider) => {
+  const address = (folder: string) =>
+    provider === 'shm' ? `shm://${join(folder, 'server.sock')}` : 'iwarp://127.0.0.1:0'
+
+  /** An export whose first half is random, and whose process died while clients wrote to the other one. */
+  async function killed(folder: string) {
+    const server = await startServer(SERVER, address(folder))
+    const { program, metrics, uri } = await startServing(folder, server.uri)
+    const source = join(folder, 'source')
+    writeFileSync(source, randomFillSync(Buffer.alloc(SIZE)))
+    must('nbdcopy', [source, uri])
+    expect(await scrape(metrics, 'backup_up')).toEqual({ '': 1 })
+    expect(await scrape(metrics, 'backup_pages_behind')).toEqual({ '': 0 })
+    expect(await scrape(metrics, 'backup_missed_pages_total')).toEqual({ '': 0 })
+    expect(await scrape(metrics, 'backup_bytes_total')).toEqual({ 'kind="read"': 0, 'kind="write"': SIZE })
+    using _busy = await writing(uri)
+    await program.stop('SIGKILL')
+    return { server, half: readFileSync(source).subarray(0, SIZE / 2) }
+  }
+
+  it('is found again when its process and its only server were killed, and goes on without a server', async () => {
+    using folder = temporaryFolder()
+    const { server, half } = await killed(folder.path)
+    await server.program.stop('SIGKILL')
+    const next = await startServing(folder.path, server.uri)
+    await using _next = next.program
+    expect(hash(read(next.uri, folder.path, SIZE / 2))).toBe(hash(half))
+    expect(await scrape(next.metrics, 'server_up')).toEqual({ [`server="${server.uri}"`]: 0 })
+    expect(await scrape(next.metrics, 'slabs')).toMatchObject({ 'state="backup"': 4, 'state="lost"': 0 })
+    const bytes = await scrape(next.metrics, 'backup_bytes_total')
+    expect(bytes['kind="read"']).toBeGreaterThanOrEqual(SIZE / 2)
+    // Pages whose WRITE was open and never answered may be errors, until they are written anew.
+    must('qemu-io', ['-f', 'raw', '-c', `write -P 77 ${SIZE / 2} ${SIZE / 2}`, next.uri])
+    const written = Buffer.concat([half, Buffer.alloc(SIZE / 2, 77)])
+    expect(hash(read(next.uri, folder.path))).toBe(hash(written))
+    const again = await startServer(SERVER, server.uri)
+    await using _again = again.program
+    await untilMetric(next.metrics, 'slabs', (slabs) => slabs['state="mapped"'] === 4)
+    expect(await scrape(next.metrics, 'server_up')).toEqual({ [`server="${server.uri}"`]: 1 })
+    expect(hash(read(next.uri, folder.path))).toBe(hash(written))
+    expect(await scrape(next.metrics, 'lost_pages')).toEqual({ '': 0 })
+    expect((await next.program.stop()).status).toBe(0)
+  }, 90_000)
+
+  it('is found again with its server, has every page in the backup again, and outlives that server too', async () => {
+    using folder = temporaryFolder()
+    const { server, half } = await killed(folder.path)
+    const next = await startServing(folder.path, server.uri)
+    await using _next = next.program
+    // What was on its way to the file is there before the first client is.
+    expect(await scrape(next.metrics, 'backup_pages_behind')).toEqual({ '': 0 })
+    const found = read(next.uri, folder.path)
+    expect(hash(found.subarray(0, SIZE / 2))).toBe(hash(half))
+    await server.program.stop('SIGKILL')
+    await untilMetric(next.metrics, 'slabs', (slabs) => slabs['state="backup"'] === 4)
+    expect(hash(read(next.uri, folder.path))).toBe(hash(found))
+    expect(await scrape(next.metrics, 'backup_up')).toEqual({ '': 1 })
+    expect(await scrape(next.metrics, 'errors_total')).toEqual({ '': 0 })
+    // An end by SIGTERM leaves it for the next one, too.
+    expect((await next.program.stop()).status).toBe(0)
+    const last = await startServing(folder.path, server.uri)
+    await using _last = last.program
+    expect(hash(read(last.uri, folder.path))).toBe(hash(found))
+    expect((await last.program.stop()).status).toBe(0)
+  }, 90_000)
+})
