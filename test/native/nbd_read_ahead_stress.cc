@@ -137,7 +137,8 @@ class Race {
       uint64_t first = random() % (kUnits / 2 - pages) * 2;
       uint64_t count = 2 * pages;
       const uint64_t kind = random() % 8;
-      if (kind == 0) count = 1, first += random() % 2;
+      const bool packs = volume_.shape.options.volume.compression != Compression::off;
+      if (kind == 0 && !packs) count = 1, first += random() % 2;
       // Each writer has every second span of 16 pages.
       if (first / 32 % kWriters != writer || (first + count - 1) / 32 != first / 32) continue;
       const uint64_t value = kind == 1 ? 0 : n << 8 | writer;
@@ -189,8 +190,10 @@ class Race {
   std::atomic<uint64_t> checked_{0};
 };
 
-void race(uint64_t delay, bool iwarp, bool checksums) {
+void race(uint64_t delay, bool iwarp, bool checksums, bool packs = false) {
   Shape shape = shape_of(1, delay);
+  if (packs) shape.options.volume.compression = Compression::always;
+  if (packs) shape.options.minimum_block = 4096;
   shape.lanes = 3;
   shape.behaviour.iwarp = iwarp;
   shape.options.volume.checksums = checksums;
@@ -341,6 +344,7 @@ int main() {
     race(kNear, true, checksums);
   }
   race(0, false, false);
+  race(kNear, false, true, true);
   for (const auto mode : {Server::Mode::dead, Server::Mode::hung}) {
     server_fails(mode, 2);
     server_fails(mode, 1);
