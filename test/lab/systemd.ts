@@ -155,7 +155,11 @@ async function install(host: Guest, part: 'lender' | 'borrower', address: string
   await run(host, ['sh', join(guestScripts, 'two-hosts.sh'), top, dirname(process.execPath), address])
   const commands = `
     set -eux
-    editor() { sed -i -e 's/^MEMORY=.*/MEMORY=256M/' -e 's/^SIZE=.*/SIZE=128M/' "$@"; }
+    # No server fails here, but on a busy machine an emulated one stands still for seconds.
+    editor() {
+      sed -i -e 's/^MEMORY=.*/MEMORY=256M/' -e 's/^SIZE=.*/SIZE=128M/' \\
+        -e 's/^\\(OPTIONS="--device.*\\)"$/\\1 --timeout 30"/' "$@"
+    }
     sudo() { shift; user=$1; shift; runuser -u "$user" -- env "$@"; }
     cd /opt/rdmakit
     ${blockOf('On both').replace(/^git clone.*$/m, '')}
