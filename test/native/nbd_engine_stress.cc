@@ -382,6 +382,7 @@ void hung_operations_hold_up_no_request(WaitMode mode) {
   shape.servers = 1;
   shape.options.wait_mode = mode;
   shape.options.operation_timeout_ns = 60'000'000'000;
+  shape.options.read_ahead = 0;  // an operation for each READ
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> pages(16 * 4096, 7);
