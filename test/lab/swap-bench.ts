@@ -65,7 +65,9 @@ export async function swapBench(
     rounds: [] as (Round | undefined)[],
   }))
   for (let round = 0; round < rounds; round++)
-    for (const [i, { path }] of paths.entries()) {
+    // Each round begins with another one.
+    for (const i of [...paths.keys()].map((nth) => (nth + round) % paths.length)) {
+      const { path } = paths[i] as (typeof paths)[number]
       const measured = await measure(pair, path, parts.arrayWalk, mebibytes * mebibyte).catch((error) => {
         if (path === rdmakitPath) throw error
         unlessKilled(error)
