@@ -34,7 +34,7 @@ class World final : private OperationListener {
                                         arena_.scratch(), nullptr);
     CHECK(rdma_->connect(0, device_.queue_pair(cq_, server_, {}), device_.region(memory(), Arena::kBytes)) ==
           0);
-    connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_, listener);
+    connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_, listener, 256 << 10);
   }
   ~World() {
     connection_.reset();
