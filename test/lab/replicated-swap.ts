@@ -6,6 +6,7 @@ import { GuestStar } from './star.js'
 import { until } from './until.js'
 
 const startDeadlineMs = 240_000
+const stopDeadlineMs = 120_000 // a server asks for what it lent first
 const endDeadlineMs = 180_000 // swapoff reads back whatever is still out there
 /** After a fault, until the volume has all its replicas and all its servers again. */
 const wholeDeadlineMs = 180_000
@@ -86,7 +87,7 @@ export class ReplicatedSwap {
   }
 
   async stopServer(index: number, signal: NodeJS.Signals): Promise<void> {
-    await this.#servers[index]?.stop(30_000, signal)
+    await this.#servers[index]?.stop(stopDeadlineMs, signal)
   }
 
   async startServers(): Promise<void> {
@@ -170,7 +171,7 @@ export class ReplicatedSwap {
   /** Takes the swap off and ends all processes. Throws when one of them did not end as it should. */
   async detach(): Promise<void> {
     const ends = [await this.#client?.stop(endDeadlineMs)]
-    for (const server of this.#servers) ends.push(await server.stop(30_000))
+    for (const server of this.#servers) ends.push(await server.stop(stopDeadlineMs))
     for (const end of ends)
       if (end?.status !== 0) throw new Error(`status ${end?.status ?? end?.signal}: ${end?.stderr}`)
   }
