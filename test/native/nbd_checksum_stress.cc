@@ -1,5 +1,6 @@
 // Pages whose bytes change at a server: the right ones come from another replica and go back to where they
 // were wrong; without another replica the page is lost, and that is said once.
+#include "nbd_damage.h"
 #include "nbd_workers.h"
 
 using namespace fixture;
@@ -16,28 +17,10 @@ Shape two_replicas() {
   return shape;
 }
 
-// Where a server of the volume has a byte of it.
-uint64_t address_of(const TestVolume& volume, uint64_t offset, uint32_t server) {
-  const auto slab = static_cast<uint32_t>(offset / volume.shape.slab_size);
-  return volume.replica(slab, server).address + offset % volume.shape.slab_size;
-}
-void corrupt(TestVolume& volume, uint64_t offset, uint32_t server) {
-  uint8_t byte;
-  const uint64_t address = address_of(volume, offset, server);
-  volume.servers[server]->copy(address, &byte, 1, false);
-  byte ^= 0x10;
-  volume.servers[server]->copy(address, &byte, 1, true);
-}
 uint8_t byte_at(TestVolume& volume, uint64_t offset, uint32_t server) {
   uint8_t byte;
   volume.servers[server]->copy(address_of(volume, offset, server), &byte, 1, false);
   return byte;
-}
-uint64_t sum(const TestVolume& volume, Counter LaneStatistics::*counter) {
-  uint64_t total = 0;
-  for (uint32_t i = 0; i < volume.shape.lanes; i++)
-    total += (volume.engine->lane(i).statistics().*counter).get();
-  return total;
 }
 
 // 1. One wrong bit in one replica: a single page, and one in the middle of a long READ.

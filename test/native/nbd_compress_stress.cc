@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "engine/compression_meter.h"
+#include "nbd_damage.h"
 #include "nbd_workers.h"
 
 using namespace fixture;
@@ -49,29 +50,12 @@ std::vector<uint8_t> pages_of(uint64_t count, const std::function<uint64_t(uint6
 // Runs of both kinds and single ones.
 uint64_t mixed(uint64_t i) { return 1000 + 2 * i + (i % 11 < 5 || i % 7 == 3 ? 1 : 0); }
 
-uint64_t address_of(const TestVolume& volume, uint64_t offset, uint32_t server) {
-  const auto slab = static_cast<uint32_t>(offset / volume.shape.slab_size);
-  return volume.replica(slab, server).address + offset % volume.shape.slab_size;
-}
-void corrupt(TestVolume& volume, uint64_t offset, uint32_t server) {
-  uint8_t byte;
-  const uint64_t address = address_of(volume, offset, server);
-  volume.servers[server]->copy(address, &byte, 1, false);
-  byte ^= 0x10;
-  volume.servers[server]->copy(address, &byte, 1, true);
-}
 bool same_slot(TestVolume& volume, uint64_t page, uint32_t one, uint32_t other) {
   uint8_t slots[2][4096];
   volume.servers[one]->copy(address_of(volume, page * 4096, one), slots[0], 4096, false);
   volume.servers[other]->copy(address_of(volume, page * 4096, other), slots[1], 4096, false);
   const uint16_t length = volume.engine->volume().lengths().get(page);
   return std::memcmp(slots[0], slots[1], length == kRaw ? 4096 : length) == 0;
-}
-uint64_t sum(const TestVolume& volume, Counter LaneStatistics::*counter) {
-  uint64_t total = 0;
-  for (uint32_t i = 0; i < volume.shape.lanes; i++)
-    total += (volume.engine->lane(i).statistics().*counter).get();
-  return total;
 }
 uint64_t bytes_of(const TestVolume& volume, Counter ServerStatistics::*counter) {
   uint64_t total = 0;

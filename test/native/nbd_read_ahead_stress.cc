@@ -2,6 +2,7 @@
 // reads at random pays for it.
 #include <random>
 
+#include "nbd_damage.h"
 #include "nbd_workers.h"
 
 using namespace fixture;
@@ -20,13 +21,6 @@ Shape shape_of(uint32_t replicas, uint64_t delay) {
   shape.behaviour = {.delay_ns = delay, .jitter_ns = delay / 4};
   shape.options.operation_timeout_ns = 400'000'000;
   return shape;
-}
-
-uint64_t total(const TestVolume& volume, Counter LaneStatistics::*counter) {
-  uint64_t sum = 0;
-  for (uint32_t i = 0; i < volume.shape.lanes; i++)
-    sum += (volume.engine->lane(i).statistics().*counter).get();
-  return sum;
 }
 
 std::vector<uint8_t> pattern(uint64_t bytes, uint8_t salt = 0) {
@@ -62,10 +56,10 @@ void in_order(uint64_t delay, uint32_t step) {
   const auto data = pattern(volume.shape.size);
   fill(client, data);
   CHECK(walk(client, data, step) == 0);
-  const uint64_t served = total(volume, &LaneStatistics::bytes_from_read_ahead);
-  const uint64_t reads = total(volume, &LaneStatistics::rdma_reads);
+  const uint64_t served = sum(volume, &LaneStatistics::bytes_from_read_ahead);
+  const uint64_t reads = sum(volume, &LaneStatistics::rdma_reads);
   CHECK(served >= data.size() * 9 / 10);
-  CHECK(total(volume, &LaneStatistics::pages_read_ahead) <= data.size() / kPage);
+  CHECK(sum(volume, &LaneStatistics::pages_read_ahead) <= data.size() / kPage);
   CHECK(reads <= data.size() / kOutputChunk + 8);
   // A sleep for each completion would be one for each of these too.
   std::printf("in order, %u bytes each: %llu RDMA READs for %llu\n", step,
@@ -84,13 +78,13 @@ void at_random() {
   for (int i = 0; i < 4000; i++)
     CHECK(client.read(random() % (shape.size / 4096) * 4096, page.data(), 4096) == kOk);
   // Four streams, each with a window of 64 KiB to meet by chance.
-  CHECK(total(volume, &LaneStatistics::pages_read_ahead) < 4000 / 4);
+  CHECK(sum(volume, &LaneStatistics::pages_read_ahead) < 4000 / 4);
   shape.options.read_ahead = 0;
   TestVolume off(shape);
   Client other(off.attach(0));
   const auto data = pattern(1 << 20);
   fill(other, data);
-  CHECK(walk(other, data) == 0 && total(off, &LaneStatistics::pages_read_ahead) == 0);
+  CHECK(walk(other, data) == 0 && sum(off, &LaneStatistics::pages_read_ahead) == 0);
   std::printf("at random, and off\n");
 }
 
@@ -111,11 +105,11 @@ class Race {
     for (auto& thread : threads) thread.join();
     over_ = true;
     for (auto& reader : readers) reader.join();
-    CHECK(total(volume_, &LaneStatistics::errors) == 0);
-    CHECK(checked_ > 1000 && total(volume_, &LaneStatistics::bytes_from_read_ahead) > 0);
+    CHECK(sum(volume_, &LaneStatistics::errors) == 0);
+    CHECK(checked_ > 1000 && sum(volume_, &LaneStatistics::bytes_from_read_ahead) > 0);
     std::printf("a race: %llu pages read ahead, %llu KiB of it used, %llu halves compared\n",
-                static_cast<unsigned long long>(total(volume_, &LaneStatistics::pages_read_ahead)),
-                static_cast<unsigned long long>(total(volume_, &LaneStatistics::bytes_from_read_ahead) >> 10),
+                static_cast<unsigned long long>(sum(volume_, &LaneStatistics::pages_read_ahead)),
+                static_cast<unsigned long long>(sum(volume_, &LaneStatistics::bytes_from_read_ahead) >> 10),
                 static_cast<unsigned long long>(checked_.load()));
   }
 
@@ -213,7 +207,7 @@ void server_fails(Server::Mode mode, uint32_t replicas) {
   // Slab i of 1 MiB has its first replica at server i % 2, and READs go there.
   CHECK(replicas == 2 ? failed == 0 : failed > 0 && failed <= static_cast<int>(data.size() / kStep / 2));
   CHECK(volume.wait_for(Event::Type::server_failed).server == 0);
-  CHECK(replicas == 2 || total(volume, &LaneStatistics::errors) == static_cast<uint64_t>(failed));
+  CHECK(replicas == 2 || sum(volume, &LaneStatistics::errors) == static_cast<uint64_t>(failed));
   std::printf("a server %s, %u replicas: %d READs failed\n", mode == Server::Mode::dead ? "dies" : "hangs",
               replicas, failed);
 }
@@ -245,7 +239,7 @@ void epoch() {
     volume.wait_until(
         [=](const Event& event) { return event.type == Event::Type::synchronized && event.epoch >= wanted; });
   }
-  CHECK(total(volume, &LaneStatistics::bytes_from_read_ahead) > 0);
+  CHECK(sum(volume, &LaneStatistics::bytes_from_read_ahead) > 0);
   std::printf("epochs\n");
 }
 
@@ -293,15 +287,9 @@ void wrong_bytes() {
   Client client(volume.attach(0));
   const auto data = pattern(shape.size);
   fill(client, data);
-  for (uint64_t page = 20; page < 200; page += 30) {
-    const uint64_t address = volume.replica(0, 0).address + page * kPage + 9;
-    uint8_t byte;
-    volume.servers[0]->copy(address, &byte, 1, false);
-    byte ^= 4;
-    volume.servers[0]->copy(address, &byte, 1, true);
-  }
+  for (uint64_t page = 20; page < 200; page += 30) corrupt(volume, page * kPage + 9, 0);
   CHECK(walk(client, data) == 0);
-  CHECK(total(volume, &LaneStatistics::pages_repaired) == 6);
+  CHECK(sum(volume, &LaneStatistics::pages_repaired) == 6);
   std::printf("wrong bytes\n");
 }
 
@@ -327,7 +315,7 @@ void streams() {
     });
   for (auto& reader : readers) reader.join();
   std::printf("six streams, of which four are followed: %llu KiB of %llu KiB served\n",
-              static_cast<unsigned long long>(total(volume, &LaneStatistics::bytes_from_read_ahead) >> 10),
+              static_cast<unsigned long long>(sum(volume, &LaneStatistics::bytes_from_read_ahead) >> 10),
               static_cast<unsigned long long>(uint64_t{5} * 128 * 8));
 }
 
