@@ -1,9 +1,9 @@
 // nbd-client serve --state --backup: its process ends in the middle of writes, with its servers or without them.
-import { spawn } from 'node:child_process'
 import { createHash, randomFillSync } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
+import { busyWriter } from './busy-writer.js'
 import { must, NBD_CLIENT, Program, startServer, temporaryFolder } from './processes.js'
 
 const MIB = 2 ** 20
@@ -23,25 +23,6 @@ async function startServing(folder: string, server: string) {
   const [, metrics] = await program.prints(/^metrics (\S+)$/m)
   const [, uri] = await program.prints(/^ready (\S+)$/m)
   return { program, metrics: metrics as string, uri: uri as string }
-}
-
-/** Overwrites the volume's second half until its server or the process is gone, and repeats nothing. */
-async function writing(uri: string): Promise<Disposable> {
-  const half = SIZE / 2
-  const client = spawn('qemu-io', ['-f', 'raw', uri], { stdio: ['pipe', 'pipe', 'ignore'] })
-  client.stdin.on('error', () => {}) // it has ended
-  const command = (each: number) =>
-    `aio_write -P ${each % 255} ${half + ((each * 37) % (half / 4096)) * 4096} 4k\n`
-  client.stdin.write(Array.from({ length: 200_000 }, (_, each) => command(each)).join(''))
-  let bytes = 0
-  await new Promise<void>((resolve, reject) => {
-    client.once('exit', () => reject(new Error('qemu-io ended')))
-    client.stdout.on('data', (text: Buffer) => {
-      bytes += text.length
-      if (bytes > 100_000) resolve()
-    })
-  })
-  return { [Symbol.dispose]: () => void client.kill('SIGKILL') }
 }
 
 /** The volume's first `bytes`. */
@@ -88,7 +69,7 @@ describe.each(['iwarp', 'shm'])('an export with one replica and a backup over %s
     expect(await scrape(metrics, 'backup_pages_behind')).toEqual({ '': 0 })
     expect(await scrape(metrics, 'backup_missed_pages_total')).toEqual({ '': 0 })
     expect(await scrape(metrics, 'backup_bytes_total')).toEqual({ 'kind="read"': 0, 'kind="write"': SIZE })
-    using _busy = await writing(uri)
+    using _busy = await busyWriter(uri, SIZE / 2, SIZE / 2)
     await program.stop('SIGKILL')
     return { server, half: readFileSync(source).subarray(0, SIZE / 2) }
   }

@@ -1,9 +1,9 @@
 // nbd-client serve --state: the process ends, in whatever way, and the next one serves the same volume.
-import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
+import { busyWriter } from './busy-writer.js'
 import { must, NBD_CLIENT, Program, run, startServer, temporaryFolder } from './processes.js'
 
 const SIZE = '16M'
@@ -32,26 +32,6 @@ const holds = (uri: string, byte: number, at: number) =>
 const BUSY = 8 * 2 ** 20
 const BUSY_BYTES = 4 * 2 ** 20
 
-const PAGES = BUSY_BYTES / 4096
-const WRITES = 200_000
-
-/** Starts a client that writes ever new bytes, many pages at a time, and repeats nothing. */
-async function writing(uri: string): Promise<Disposable> {
-  const client = spawn('qemu-io', ['-f', 'raw', uri], { stdio: ['pipe', 'pipe', 'ignore'] })
-  client.stdin.on('error', () => {}) // it has ended
-  const command = (each: number) => `aio_write -P ${each % 255} ${BUSY + ((each * 37) % PAGES) * 4096} 4k\n`
-  client.stdin.write(Array.from({ length: WRITES }, (_, each) => command(each)).join(''))
-  let bytes = 0
-  await new Promise<void>((resolve, reject) => {
-    client.once('exit', () => reject(new Error('qemu-io ended')))
-    client.stdout.on('data', (text: Buffer) => {
-      bytes += text.length
-      if (bytes > 200_000) resolve()
-    })
-  })
-  return { [Symbol.dispose]: () => void client.kill('SIGKILL') }
-}
-
 /** What the pages are that were written last. */
 function contents(uri: string, folder: string): string {
   const copy = join(folder, 'copy')
@@ -74,7 +54,7 @@ it.each([1, 2])(
         const { program, uri } = await startServing(folder.path, uris)
         for (let before = 0; before < round; before++) holds(uri, before + 1, before * 2 ** 20)
         write(uri, round + 1, round * 2 ** 20)
-        using _busy = await writing(uri)
+        using _busy = await busyWriter(uri, BUSY, BUSY_BYTES)
         await program.stop(signal)
       }
       const { program, uri } = await startServing(folder.path, uris)
