@@ -180,9 +180,7 @@ Napi::Value statistics(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   Engine& engine = to_engine(info[0]);
   Napi::Array failed = Napi::Array::New(env);
-  for (uint32_t server = 0; server < kMaxServers; server++) {
-    if (engine.volume().failed(server)) failed.Set(failed.Length(), server);
-  }
+  for (const uint32_t server : engine.volume().failed_in_order()) failed.Set(failed.Length(), server);
   Napi::Array lanes = Napi::Array::New(env);
   for (uint32_t i = 0; i < engine.lane_count(); i++) lanes.Set(i, describe(env, engine.lane(i)));
   Napi::Object result = Napi::Object::New(env);
