@@ -49,11 +49,15 @@ export interface AttachOptions {
   readonly state?: string | undefined
   /** seconds that the servers keep the slabs when this process dies; with `state` only */
   readonly linger?: number
+  /** seconds that requests wait for a server that alone has their pages, see VolumeOptions.reconnect; default 0 */
+  readonly reconnect?: number
   /** what starting this process out of swap came to; default: what its control group says */
   readonly swapFree?: Safety
   readonly signal: AbortSignal
 }
 
+/** seconds that the last call to a server that was waited for may take */
+const LAST_CALL_S = 10
 /** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
 const BACKUP_TIMEOUT_S = 10
 
@@ -276,6 +280,7 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
     replicas: options.replicas,
     thin: options.thin,
     access: options.access,
+    reconnect: (options.reconnect ?? 0) * 1000,
     ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
@@ -309,6 +314,7 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
             timeout:
               options.operationTimeout * options.replicas +
               6 +
+              (options.reconnect ? options.reconnect + LAST_CALL_S : 0) +
               (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
             // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
             deadConnectionTimeout: 0,

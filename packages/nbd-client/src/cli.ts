@@ -52,6 +52,7 @@ interface VolumeOptions {
   backupSparse: boolean
   state?: string
   linger: number
+  reconnect: number
 }
 
 /** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
@@ -101,6 +102,7 @@ function volumeOf(options: VolumeOptions) {
     metrics: options.metrics,
     state: options.state,
     linger: options.linger,
+    reconnect: options.reconnect,
     servers: options.server,
     size: parseSizeInUnits(options.size, '--size', 4096),
     connections: options.connections,
@@ -246,6 +248,12 @@ const withVolume = (command: Command) =>
       'with --state: how long the servers keep the memory without an nbd-client',
       whole('--linger', 1, 86_400),
       300,
+    )
+    .option(
+      '--reconnect <seconds>',
+      'how long requests wait for a server that is gone and alone has their pages, before they fail; 0: not at all',
+      whole('--reconnect', 0, 3_600),
+      60,
     )
     .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
     .option(

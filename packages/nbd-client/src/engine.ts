@@ -117,10 +117,15 @@ export class BlockEngine {
     native.moveReplica(this.#engine, index, from, to)
   }
 
+  /** Indexes of servers that have failed, in the order in which they did. */
+  failedServers(): readonly number[] {
+    return native.failedServers(this.#engine)
+  }
+
   /**
    * From now on requests for a slab whose live replicas have all failed wait, until each is {@link dropReplica dropped}
    * (then EIO) or {@link moveReplica moved}. Only one of them may be: the last of
-   * {@link EngineStatistics.failedServers}, see docs/page-service/reconnect.md.
+   * {@link failedServers}, see docs/page-service/reconnect.md.
    */
   waitForServers(): void {
     native.setWaits(this.#engine)

@@ -250,6 +250,7 @@ export interface NativeBinding {
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   moveReplica(engine: NativeEngine, slab: number, from: number, to: NativeReplica): void
   setWaits(engine: NativeEngine): void
+  failedServers(engine: NativeEngine): number[]
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
   backupWarnings(engine: NativeEngine): string[]

@@ -47,6 +47,8 @@ export interface ServeOptions {
   readonly state?: string | undefined
   /** seconds that the servers keep the slabs without a process; with `state` only */
   readonly linger?: number
+  /** seconds that requests wait for a server that alone has their pages, see VolumeOptions.reconnect; default 0 */
+  readonly reconnect?: number
   readonly signal: AbortSignal
 }
 
@@ -162,6 +164,7 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
     replicas: options.replicas,
     thin: options.thin,
     access: options.access,
+    reconnect: (options.reconnect ?? 0) * 1000,
     ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,

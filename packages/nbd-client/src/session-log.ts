@@ -14,12 +14,15 @@ export function say(line: string): void {
 
 /** Tells of each lost server, once, with what is lost. */
 export function reportFailures(volume: Volume): void {
-  volume.onServerFailure(({ server, reason, degraded, backedUp, lost }) => {
+  volume.onServerFailure(({ server, reason, degraded, backedUp, away, lost }) => {
     const consequences = [
+      ...(away > 0 ? [`${formatSize(away)} of the volume are nowhere else and wait for it`] : []),
       ...(backedUp > 0 ? [`${formatSize(backedUp)} of the volume are read from the backup`] : []),
-      lost > 0
-        ? `${formatSize(lost)} of the volume now answer with I/O errors`
-        : 'nothing of the volume is lost',
+      ...(lost > 0
+        ? [`${formatSize(lost)} of the volume now answer with I/O errors`]
+        : away > 0
+          ? []
+          : ['nothing of the volume is lost']),
       ...(degraded > 0
         ? [`${formatSize(degraded)} have a replica less until they are refilled elsewhere`]
         : []),
@@ -75,12 +78,12 @@ export function statusOf(
       ? {}
       : { thin: { unmapped: volume.unmapped, spares: volume.thin.spares, given: volume.thin.given } }),
     migration: { waiting: volume.migration.waiting, moved: volume.migration.moved },
-    servers: lastIncarnations(volume).map(({ index, uri, slabs, spares, failure }) => ({
+    servers: lastIncarnations(volume).map(({ index, uri, slabs, spares, failure, away }) => ({
       index,
       uri,
       slabs,
       spares,
-      state: failure === undefined ? 'up' : 'failed',
+      state: failure === undefined ? 'up' : away ? 'away' : 'failed',
       ...(failure === undefined ? {} : { reason: failure }),
     })),
     statistics,

@@ -1,9 +1,9 @@
 import type { ChildProcess } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync, statSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { SwapServer } from '@rdmakit/swap-server'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { MIB, READ } from './fixture.js'
 import { eventually, PAGES, VolumeProcess, Workload } from './volume-client.js'
 
@@ -164,6 +164,30 @@ describe('a successor', () => {
     expect(await volume.ready()).toMatch(/^degraded 4 lost 0$/m)
     await workload.repeat(volume)
     expect(await workload.verify(volume)).toBe(0)
+  })
+
+  it('believes the only copy of a server that was away when the process died', async () => {
+    process.env.TEST_FAILS = '0'
+    onTestFinished(() => void delete process.env.TEST_FAILS)
+    const workload = new Workload()
+    const away = start(1)
+    await away.ready()
+    const running = workload.run(away)
+    await eventually(() => workload.written > 300)
+    away.process.kill('SIGUSR2')
+    await away.said(/^failed$/m)
+    await away.end('SIGKILL')
+    await running
+    for (let round = 1; round <= 2; round++) {
+      const volume = start(1)
+      expect(await volume.ready()).toMatch(/^degraded 0 lost 0$/m)
+      await workload.repeat(volume)
+      expect(await workload.verify(volume)).toBe(0)
+      const { servers: kept } = JSON.parse(readFileSync(join(state, 'volume.json'), 'utf8'))
+      expect(kept.map(({ index }: { index: number }) => index)).toEqual([0, 1, 2])
+      await volume.end(round === 1 ? 'SIGKILL' : 'SIGTERM')
+    }
+    expect(servers[0]?.server.store.free).toBe(16)
   })
 
   it('does not take a server that was started anew for the one that had the data', async () => {

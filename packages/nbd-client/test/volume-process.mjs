@@ -32,7 +32,11 @@ let volume
 
 function options(keeper) {
   const { engine, ...rest } = keeper.options(60_000, backup, compress)
-  return { ...rest, engine: { ...engine, compress, acknowledge: backup === undefined ? 'all' : 'backup' } }
+  return {
+    ...rest,
+    reconnect: 30_000,
+    engine: { ...engine, compress, acknowledge: backup === undefined ? 'all' : 'backup' },
+  }
 }
 
 async function takeUp(kept) {
@@ -70,7 +74,7 @@ say(predecessor ? `successor ${process.pid}` : 'ready')
 
 process.on('SIGUSR2', () => {
   // Nothing but the lanes goes on from here: JavaScript never hears of the failure.
-  volume.engine.failServer(1, 'the test said so')
+  volume.engine.failServer(Number(process.env.TEST_FAILS ?? 1), 'the test said so')
   writeSync(1, 'failed\n')
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
 })

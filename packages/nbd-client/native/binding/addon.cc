@@ -33,6 +33,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("addReplica", add_replica);
   add("moveReplica", move_replica);
   add("setWaits", set_waits);
+  add("failedServers", failed_servers);
   add("dropReplica", drop_replica);
   add("refill", refill);
   add("backupWarnings", backup_warnings);
