@@ -7,7 +7,14 @@ import { AttachedDevice, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
-import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
+import {
+  deviceExists,
+  drawIdentifier,
+  endUnannounced,
+  KernelLink,
+  keptDeviceOptions,
+  requestTimeout,
+} from './kernel-link.js'
 import type { Compress } from './native.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
@@ -121,6 +128,7 @@ export async function attach(options: AttachOptions): Promise<number> {
     if (kept?.served === true)
       throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
     if (kept !== undefined) {
+      if (kept.connecting !== undefined) endUnannounced(kept.connecting)
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })
     }
@@ -181,13 +189,14 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     engine: undefined,
   }
   const volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
+  const identifier = drawIdentifier()
   let device: AttachedDevice
   try {
     prepare(volume, options)
-    const identifier = keeper === undefined ? undefined : drawIdentifier()
+    keeper?.connecting(identifier)
     const index = connectKernel(volume, options, identifier)
     let succession: Succession | undefined
-    if (folder !== undefined && keeper !== undefined && identifier !== undefined) {
+    if (folder !== undefined && keeper !== undefined) {
       const kernels = { index, identifier, connections: options.connections }
       keeper.device(kernels)
       succession = successionOf(options, folder, kernels)
@@ -195,6 +204,8 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     device = new AttachedDevice(volume, index, options, succession)
   } catch (failure) {
     await volume.close()
+    // Before the folder forgets its name.
+    endUnannounced(identifier)
     folder?.clear()
     throw failure
   }
@@ -293,8 +304,8 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
   }
 }
 
-/** @param identifier of a device that a successor may take over @returns the device's index */
-function connectKernel(volume: Volume, options: AttachOptions, identifier: string | undefined): number {
+/** @returns the device's index */
+function connectKernel(volume: Volume, options: AttachOptions, identifier: string): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
   try {
     return kernelDevice.connect({
@@ -302,7 +313,8 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
       size: options.size,
       serverFlags: volume.engine.exportFlags,
       sockets,
-      ...(identifier === undefined
+      identifier,
+      ...(options.state === undefined
         ? {
             // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
             // READ may have to try each replica, and then the backup.
@@ -312,9 +324,8 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
               (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
             // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
             deadConnectionTimeout: 0,
-            identifier: `rdmakit-${process.pid}`,
           }
-        : keptDeviceOptions(identifier, options.operationTimeout)),
+        : keptDeviceOptions(options.operationTimeout)),
     })
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException

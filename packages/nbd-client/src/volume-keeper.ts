@@ -50,8 +50,14 @@ export class VolumeKeeper {
     }
   }
 
+  /** The kernel is about to be asked for a device. Whoever finds this, and no {@link device}, ends what came of it. */
+  connecting(identifier: string): void {
+    this.#write({ connecting: identifier })
+  }
+
   device(device: KeptDevice): void {
-    this.#write({ device })
+    const { connecting: _, ...kept } = this.#kept
+    this.#replace({ ...kept, device })
   }
 
   /** Clients come from now on. */
@@ -78,9 +84,12 @@ export class VolumeKeeper {
     })
   }
 
-  /** What cannot be written is not kept: whoever tries again begins where it was. */
   #write(change: Partial<KeptVolume>): void {
-    const kept = { ...this.#kept, ...change }
+    this.#replace({ ...this.#kept, ...change })
+  }
+
+  /** What cannot be written is not kept: whoever tries again begins where it was. */
+  #replace(kept: KeptVolume): void {
     this.#folder.write(kept)
     this.#kept = kept
   }
