@@ -255,6 +255,7 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
         { ...volumeOptions({ ...options, connections: device.connections, signal }, engine), ...keeping },
         kept,
       )
+      if (options.compress !== 'none') await keepCompression(keeper, volume)
       const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
       sayBackup(adopted, kept.slabSize)
       if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
@@ -262,6 +263,15 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
       prepare(volume, options)
       return volume
     },
+  }
+}
+
+async function keepCompression(keeper: VolumeKeeper, volume: Volume): Promise<void> {
+  try {
+    keeper.compresses()
+  } catch (failure) {
+    await volume.leave()
+    throw failure
   }
 }
 

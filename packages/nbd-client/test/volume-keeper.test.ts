@@ -81,3 +81,33 @@ it('a device is found by its name, among others and those that were detached', (
   expect(findDevice('rdmakit-d', devices)).toBeUndefined()
   rmSync(devices, { recursive: true })
 })
+
+it('a volume is one with compressed pages before the first, and only when the engine has their lengths', async () => {
+  const path = mkdtempSync(join(tmpdir(), 'nbd-keeper-'))
+  const folder = StateFolder.open(join(path, 'state'))
+  const server = new SwapServer({ memory: 4 * MIB, slabSize: MIB })
+  const uri = await server.listen('iwarp://127.0.0.1:0')
+  const session = await SwapServerSession.open([uri], { linger: 1000 })
+  try {
+    const fresh = new VolumeKeeper(folder, { size: 4 * MIB, replicas: 1 })
+    fresh.options(1000).joined?.([new VolumeServer(0, [uri], session)])
+    const plain = folder.read()
+    expect(plain).not.toHaveProperty('compressed')
+    const next = new VolumeKeeper(folder, { size: 4 * MIB, replicas: 1 }, plain)
+    expect(next.options(1000, undefined, 'lz4').engine.pageLengths).toBe(folder.pageLengths)
+    // A process that dies here has written no page.
+    expect(folder.read()).not.toHaveProperty('compressed')
+    next.compresses()
+    const kept = folder.read()
+    expect(kept).toMatchObject({ compressed: true })
+    const last = () => new VolumeKeeper(folder, { size: 4 * MIB, replicas: 1 }, kept).options(1000)
+    expect(last).toThrow(/pages\.lz4 is missing or empty/)
+    writeFileSync(folder.pageLengths, 'its header')
+    expect(last().engine.pageLengths).toBe(folder.pageLengths)
+  } finally {
+    await session.close()
+    folder.close()
+    await server.close()
+    rmSync(path, { recursive: true })
+  }
+})

@@ -37,7 +37,9 @@ function options(keeper) {
 
 async function takeUp(kept) {
   const keeper = new VolumeKeeper(folder, kept, kept)
-  return await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
+  const taken = await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
+  if (compress !== undefined && compress !== 'none') keeper.compresses()
+  return taken
 }
 
 const kept = folder.read()
