@@ -77,15 +77,24 @@ export class KernelLink {
 
   /** Gives the device of a process that is gone a socket of each lane. @throws EINVAL: it is not this device */
   reconfigure(): void {
-    for (const { index } of this.#volume.lanes) this.#replace(index)
+    this.replace(this.#volume.lanes.map(({ index }) => index))
+  }
+
+  /** Gives it sockets of these lanes in place of those that are gone. @throws as {@link reconfigure} */
+  replace(lanes: readonly number[]): void {
+    for (const lane of lanes) this.#replace(lane)
   }
 
   /** Goes on with what another process of the device had, by lane. The descriptors are closed. */
   adopt(sockets: ReadonlyMap<number, number>): void {
-    for (const { index } of this.#volume.lanes) {
-      const socket = sockets.get(index)
-      if (socket === undefined) this.#replace(index)
-      else attachAndClose(this.#volume, index, socket)
+    try {
+      for (const { index } of this.#volume.lanes) {
+        const socket = sockets.get(index)
+        if (socket === undefined) this.#replace(index)
+        else this.#volume.engine.attachSocket(index, socket)
+      }
+    } finally {
+      for (const socket of sockets.values()) closeDescriptor(socket)
     }
   }
 
@@ -134,14 +143,6 @@ export class KernelLink {
       }
     }, RETRY_MS)
     this.#timers.add(timer)
-  }
-}
-
-function attachAndClose({ engine }: Volume, lane: number, socket: number): void {
-  try {
-    engine.attachSocket(lane, socket)
-  } finally {
-    closeDescriptor(socket)
   }
 }
 

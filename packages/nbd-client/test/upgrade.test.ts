@@ -1,8 +1,10 @@
+import { ChildProcess } from 'node:child_process'
 import { mkdtempSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { SwapServer } from '@rdmakit/swap-server'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { Successor } from '../src/successor.js'
 import { MIB } from './fixture.js'
 import { eventually, VolumeProcess, Workload } from './volume-client.js'
 
@@ -191,13 +193,52 @@ describe('a successor that hangs', () => {
     for (const { server } of on) expect(server.store.free).toBe(16)
   }
 
-  // At the same time, for each waits 20 s for nothing.
+  /** Before it is ready: all the time the device is served. */
+  async function hangsAtItsStart(on: typeof servers): Promise<void> {
+    const folder = mkdtempSync(join(state, 'state-'))
+    const volume = await start({ replicas: 1 }, { TEST_SUCCESSOR: 'start hangs' }, folder, on)
+    const workload = new Workload()
+    const running = workload.run(volume)
+    const refused = /^not started: .* did not say "ready" within 30000 ms/m
+    let over = false
+    const asked = handOver(volume, volume.process.pid as number, refused, 50_000).finally(() => {
+      over = true
+    })
+    while (!over) {
+      const { written } = workload
+      await eventually(() => over || workload.written > written + 300, REQUEST_MS)
+    }
+    await asked
+    workload.stop()
+    await running
+    expect(volume.closed).toBe(false)
+    expect(await workload.verify(volume)).toBe(0)
+  }
+
+  it('in the kernel, where no signal ends it, is not waited for', async () => {
+    const unkillable = vi.spyOn(ChildProcess.prototype, 'kill').mockReturnValue(true)
+    try {
+      const began = performance.now()
+      await expect(Successor.start(['sh', '-c', 'echo nonsense >&3; exec sleep 60'])).rejects.toThrow(
+        /sh cannot take over: it said something else/,
+      )
+      expect(performance.now() - began).toBeLessThan(10_000)
+      expect(unkillable).toHaveBeenCalledWith('SIGKILL')
+    } finally {
+      const children = [...unkillable.mock.contexts] as ChildProcess[]
+      unkillable.mockRestore()
+      for (const child of children) child.kill('SIGKILL')
+    }
+  }, 30_000)
+
+  // At the same time, for each waits 20 s and more for nothing.
   it('before it has taken the volume is killed, and the old process serves on and has lost nothing', async () => {
-    for (let i = 0; i < 3; i++) await serve(ADDRESSES.shm())
+    for (let i = 0; i < 4; i++) await serve(ADDRESSES.shm())
     await Promise.all([
+      hangsAtItsStart(servers.slice(3)),
       hangs('go hangs', { replicas: 2 }, servers.slice(0, 2)),
       // Sessions, maps and the backup's file are in its hands.
-      hangs('resumed hangs', { replicas: 1, backup: true }, servers.slice(2)),
+      hangs('resumed hangs', { replicas: 1, backup: true }, servers.slice(2, 3)),
     ])
   }, 60_000)
 })

@@ -103,7 +103,7 @@ process.on('SIGHUP', async () => {
   const same = volume === outcome.volume
   volume = outcome.volume
   if (!same) volume.start()
-  say(`kept ${outcome.sockets} ${outcome.pause} ${outcome.reason}`)
+  say(`kept ${outcome.lost.length === 0 ? 'kept' : 'dead'} ${outcome.pause} ${outcome.reason}`)
 })
 process.on('SIGTERM', async () => {
   await volume.close()
