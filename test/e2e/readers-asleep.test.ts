@@ -1,6 +1,6 @@
 // Whoever reads what a program prints may stop reading and stay: a pager, a stopped terminal, a hung collector of logs.
 // Nobody else may wait for that.
-import { type ChildProcess, spawn } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { closeSync, constants, openSync, readSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
@@ -130,19 +130,23 @@ it('swap-server lends on a terminal that was stopped', async () => {
     'info',
   ]
   const command = [process.execPath, ...words].map((word) => `'${word}'`).join(' ')
-  const terminal: ChildProcess = spawn('script', ['-qfec', command, '/dev/null'], {
+  const terminal = spawn('script', ['-qfec', `echo process $$; exec ${command}`, '/dev/null'], {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: { ...process.env, RDMAKIT_RUN: folder.path },
   })
+  let server: number | undefined
   try {
-    let uri: string | undefined
-    for await (const text of terminal.stdout as NonNullable<ChildProcess['stdout']>) {
-      uri = /listening (\S+)/.exec(String(text))?.[1]
-      if (uri !== undefined) break
+    let text = ''
+    for await (const part of terminal.stdout) {
+      text += part
+      if (/listening \S+\s/.test(text)) break
     }
+    server = Number(/process (\d+)/.exec(text)?.[1])
     terminal.kill('SIGSTOP')
-    await openManySessions(uri as string)
+    await openManySessions(/listening (\S+)/.exec(text)?.[1] as string)
   } finally {
     terminal.kill('SIGKILL')
+    // To it the end of its terminal means to read its tenants.
+    if (server !== undefined) process.kill(server, 'SIGKILL')
   }
 })
