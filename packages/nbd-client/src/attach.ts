@@ -7,7 +7,14 @@ import { AttachedDevice, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
-import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
+import {
+  deviceExists,
+  drawIdentifier,
+  endUnannounced,
+  KernelLink,
+  keptDeviceOptions,
+  requestTimeout,
+} from './kernel-link.js'
 import type { Compress } from './native.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
@@ -125,6 +132,7 @@ export async function attach(options: AttachOptions): Promise<number> {
     if (kept?.served === true)
       throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
     if (kept !== undefined) {
+      if (kept.connecting !== undefined) endUnannounced(kept.connecting)
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })
     }
@@ -185,13 +193,14 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     engine: undefined,
   }
   const volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
+  const identifier = drawIdentifier()
   let device: AttachedDevice
   try {
     prepare(volume, options)
-    const identifier = keeper === undefined ? undefined : drawIdentifier()
+    keeper?.connecting(identifier)
     const index = connectKernel(volume, options, identifier)
     let succession: Succession | undefined
-    if (folder !== undefined && keeper !== undefined && identifier !== undefined) {
+    if (folder !== undefined && keeper !== undefined) {
       const kernels = { index, identifier, connections: options.connections }
       keeper.device(kernels)
       succession = successionOf(options, folder, kernels)
@@ -199,6 +208,8 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     device = new AttachedDevice(volume, index, options, succession)
   } catch (failure) {
     await volume.close()
+    // Before the folder forgets its name.
+    endUnannounced(identifier)
     folder?.clear()
     throw failure
   }
@@ -248,6 +259,7 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
         { ...volumeOptions({ ...options, connections: device.connections, signal }, engine), ...keeping },
         kept,
       )
+      if (options.compress !== 'none') await keepCompression(keeper, volume)
       const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
       sayBackup(adopted, kept.slabSize)
       if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
@@ -255,6 +267,15 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
       prepare(volume, options)
       return volume
     },
+  }
+}
+
+async function keepCompression(keeper: VolumeKeeper, volume: Volume): Promise<void> {
+  try {
+    keeper.compresses()
+  } catch (failure) {
+    await volume.leave()
+    throw failure
   }
 }
 
@@ -298,8 +319,8 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
   }
 }
 
-/** @param identifier of a device that a successor may take over @returns the device's index */
-function connectKernel(volume: Volume, options: AttachOptions, identifier: string | undefined): number {
+/** @returns the device's index */
+function connectKernel(volume: Volume, options: AttachOptions, identifier: string): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
   try {
     return kernelDevice.connect({
@@ -307,7 +328,8 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
       size: options.size,
       serverFlags: volume.engine.exportFlags,
       sockets,
-      ...(identifier === undefined
+      identifier,
+      ...(options.state === undefined
         ? {
             // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
             // READ may have to try each replica, and then the backup.
@@ -318,9 +340,8 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
               (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
             // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
             deadConnectionTimeout: 0,
-            identifier: `rdmakit-${process.pid}`,
           }
-        : keptDeviceOptions(identifier, options.operationTimeout)),
+        : keptDeviceOptions(options.operationTimeout)),
     })
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException

@@ -4,6 +4,7 @@ import {
   ExitError,
   exitStatusOf,
   outliveReaders,
+  outrunReaders,
   parseAddress,
   parseSize,
   parseSizeInUnits,
@@ -324,6 +325,7 @@ With --state the volume outlives the process, for --linger: the same command ser
       if ((minimumBlockSize & (minimumBlockSize - 1)) !== 0)
         throw new UsageError(`--minimum-block ${minimumBlockSize} is not a power of two`)
       const tls = tlsOf(options)
+      outrunReaders()
       const { serve } = await import('./serve.js')
       const signal = stopSignal()
       process.exitCode = await serve({ ...volume, address, exports, minimumBlockSize, tls, signal })
@@ -352,6 +354,7 @@ Needs root and the nbd kernel module.`,
   )
   .action(async (options: VolumeOptions & AttachFlags) => {
     const volume = volumeOf(options)
+    outrunReaders()
     const { attach, deviceIndex } = await import('./attach.js')
     if (options.device !== undefined) deviceIndex(options.device)
     const { startSwapFree } = await import('./start-swap-free.js')

@@ -84,8 +84,10 @@ export async function serve(options: ServeOptions): Promise<number> {
 
 async function serveKept(options: ServeOptions, folder: StateFolder): Promise<number> {
   const kept = folder.read()
-  if (kept?.device !== undefined)
-    throw new UsageError(`${folder.path} is of /dev/nbd${kept.device.index}; give the export its own --state`)
+  if (kept?.device !== undefined || kept?.connecting !== undefined) {
+    const device = kept.device === undefined ? 'a device' : `/dev/nbd${kept.device.index}`
+    throw new UsageError(`${folder.path} is of ${device}; give the export its own --state`)
+  }
   if (!options.checksums) folder.forgetChecksums()
   let volume: Volume
   if (kept?.served === true) {

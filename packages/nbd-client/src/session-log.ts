@@ -1,4 +1,4 @@
-import { formatSize } from '@rdmakit/swap-server'
+import { formatSize, LossyLines } from '@rdmakit/swap-server'
 import type { EngineStatistics } from './engine.js'
 import type { ClientStatus } from './runtime.js'
 import type { Adopted } from './take-over.js'
@@ -7,9 +7,12 @@ import type { VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
 
-/** Lines for people on stderr. Nothing here is on the page path. */
+const lineOf = (text: string) => `nbd-client: ${text}\n`
+const log = new LossyLines(process.stderr, (count) => lineOf(`${count} lines were lost: nobody read them`))
+
+/** Lines for people on stderr. Nothing here is on the page path, and nothing waits for who reads them. */
 export function say(line: string): void {
-  process.stderr.write(`nbd-client: ${line}\n`)
+  log.write(lineOf(line))
 }
 
 /** Tells of each lost server, once, with what is lost. */

@@ -41,7 +41,9 @@ function options(keeper) {
 
 async function takeUp(kept) {
   const keeper = new VolumeKeeper(folder, kept, kept)
-  return await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
+  const taken = await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
+  if (compress !== undefined && compress !== 'none') keeper.compresses()
+  return taken
 }
 
 const kept = folder.read()
@@ -105,7 +107,7 @@ process.on('SIGHUP', async () => {
   const same = volume === outcome.volume
   volume = outcome.volume
   if (!same) volume.start()
-  say(`kept ${outcome.sockets} ${outcome.pause} ${outcome.reason}`)
+  say(`kept ${outcome.lost.length === 0 ? 'kept' : 'dead'} ${outcome.pause} ${outcome.reason}`)
 })
 process.on('SIGTERM', async () => {
   await volume.close()

@@ -74,7 +74,7 @@ int Volume::open_lengths(const VolumeOptions& options, std::string& why) {
   if (lz4_ == nullptr) return ENOPKG;
   exported_.minimum_block = kPage;
   const int error = lengths_.open(options.size / kPage, options.length_file, thin_, options.prefault);
-  if (error != 0) why = std::string("page lengths: ") + strerror(error);
+  if (error != 0) why = mapping_failure("page lengths", options.length_file, error);
   return error;
 }
 
