@@ -78,8 +78,8 @@ export class AttachedDevice {
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
-      // A device that was taken over is swap already.
-      if (swap && !isSwap(this.#path)) await swapOn(this.#path, swapPriority)
+      // A device that was taken over is swap already, or somebody may use it in another way.
+      if (swap && !isSwap(this.#path)) await this.#unlessUsed(swapOn(this.#path, swapPriority))
       const ended = this.#ended()
       this.#control = await this.#unlessUsed(this.#openControl())
       process.stdout.write(`attached ${this.#path}\n`)
@@ -122,7 +122,7 @@ export class AttachedDevice {
     )
   }
 
-  /** What serves people only may fail at the start, but must not end a device that holds pages already. */
+  /** What is not needed to serve pages may fail at the start, but must not end a device that holds some already. */
   async #unlessUsed<Service>(opened: Promise<Service>, used = false): Promise<Service | undefined> {
     try {
       return await opened
