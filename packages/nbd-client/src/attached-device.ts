@@ -5,6 +5,7 @@ import {
   notifyReady,
 } from '@rdmakit/swap-server'
 import type { AttachOptions } from './attach.js'
+import { lockDevice } from './device-lock.js'
 import { handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { kernelDevice } from './kernel.js'
@@ -75,6 +76,7 @@ export class AttachedDevice {
   async hold(): Promise<number> {
     const { swap, swapPriority } = this.#options
     let left = false
+    let unlock = () => {}
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
@@ -86,8 +88,12 @@ export class AttachedDevice {
       await notifyReady(`attached ${this.#path}`, say)
       const end = await ended
       left = end.left
-      if (left) await this.#control?.finish(FAREWELL_MS)
-      else if (isSwap(this.#path)) await this.#giveSwapBack()
+      if (left) {
+        await this.#control?.finish(FAREWELL_MS)
+      } else {
+        unlock = await lockDevice(this.#path)
+        if (isSwap(this.#path)) await this.#giveSwapBack()
+      }
       return end.status
     } finally {
       this.#control?.close()
@@ -95,6 +101,7 @@ export class AttachedDevice {
       this.#link?.end()
       if (!left) {
         kernelDevice.disconnect(this.#index)
+        unlock()
         await this.#volume.close()
         this.#succession?.folder.clear()
       }
