@@ -64,7 +64,8 @@ describe('a client that is killed', () => {
       const { program, uri } = await startServer(['--memory', '64M'])
       return Object.assign(program, { uri })
     })()
-    const first = await startServe(started.uri, '64M', folder.path)
+    // Else its slabs would be kept for it for a minute.
+    const first = await startServe(started.uri, '64M', folder.path, ['--reconnect', '0'])
     must('qemu-io', ['-f', 'raw', '-c', 'write -P 0xee 0 64M', first.uri])
     await first.program.stop('SIGKILL')
     // The server frees the slabs when it sees the connection break; until then it is too small.

@@ -16,10 +16,16 @@ export class Program implements AsyncDisposable {
   readonly #name: string
   readonly #waiters = new Set<() => void>()
 
-  constructor(script: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
+  /** @param stderr a descriptor in the place of what is kept here */
+  constructor(
+    script: string,
+    args: readonly string[],
+    env: NodeJS.ProcessEnv = {},
+    stderr: 'pipe' | number = 'pipe',
+  ) {
     this.#name = `${script.split('/').at(-3)} ${args.join(' ')}`
     this.process = spawn(process.execPath, [script, ...args], {
-      stdio: ['ignore', 'pipe', 'pipe'],
+      stdio: ['ignore', 'pipe', stderr],
       env: { ...process.env, ...env },
     })
     this.process.stdout?.setEncoding('utf8').on('data', (text: string) => {
@@ -90,9 +96,10 @@ export async function startServer(
   args: readonly string[],
   listen = 'iwarp://127.0.0.1:0',
   folder?: string,
+  stderr?: number,
 ): Promise<{ program: Program; uri: string }> {
   const env = folder === undefined ? {} : { RDMAKIT_RUN: folder }
-  const program = new Program(SWAP_SERVER, ['--listen', listen, ...args], env)
+  const program = new Program(SWAP_SERVER, ['--listen', listen, ...args], env, stderr)
   // As text, or as JSON.
   const [, text, json] = await program.prints(/^listening (\S+)$|"event":"listening","uri":"([^"]+)"/m)
   return { program, uri: (text ?? json) as string }
@@ -106,12 +113,19 @@ export function writeTenants(folder: string, ...tenants: object[]): string {
 }
 
 /** An nbd-client serving on a Unix socket in `folder`. */
-export async function startServe(server: string, size: string, folder: string, args: readonly string[] = []) {
+export async function startServe(
+  server: string,
+  size: string,
+  folder: string,
+  args: readonly string[] = [],
+  stderr?: number,
+) {
   const socket = join(folder, 'nbd.sock')
   const program = new Program(
     NBD_CLIENT,
     ['serve', '--server', server, '--size', size, '--unix', socket, ...args],
     { RDMAKIT_RUN: folder },
+    stderr,
   )
   const [, uri] = await program.prints(/^ready (\S+)$/m)
   return { program, socket, uri: uri as string }

@@ -77,7 +77,14 @@ describe.each(['iwarp', 'shm'])('a volume with two replicas over %s', (provider)
     await using _second = second.program
     const client = await serve([first.uri, second.uri], '96M', folder.path, ['--replicas', '2'])
     await using _client = client.program
-    expect(client.status().slabs).toEqual({ mapped: 6, degraded: 0, refilling: 0, backup: 0, lost: 0 })
+    expect(client.status().slabs).toEqual({
+      mapped: 6,
+      degraded: 0,
+      refilling: 0,
+      away: 0,
+      backup: 0,
+      lost: 0,
+    })
     const fio = verifyingFio(client.uri, 6)
     await fio.started
     await second.program.stop('SIGKILL')

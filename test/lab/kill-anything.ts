@@ -51,7 +51,7 @@ export interface Fault {
   server?: number
   /** until the volume was whole again */
   seconds: number
-  /** while there was no client */
+  /** while there was no client, or nobody who had the pages */
   away: number
   /** of the steps that ended meanwhile */
   longestStall: number
@@ -65,6 +65,7 @@ export interface Fault {
 export const stallDeadline = 14
 
 const linkDownMs = 10_000
+const stillMs = 10_000
 
 type FaultKind = keyof typeof faults
 
@@ -85,6 +86,9 @@ const faults = {
       await swap.stopServer(server, 'SIGTERM')
       await swap.startServer(server)
     }),
+  // Without another copy: its memory is there when it goes on, as behind a link that is down.
+  'server stands still': (swap: ReplicatedSwap, server: number) =>
+    swap.losing([server], () => swap.halt(server, stillMs)),
   'client killed': async (swap: ReplicatedSwap) => {
     await swap.killClient()
     await swap.startClient()
@@ -112,14 +116,28 @@ const faults = {
     }),
 } as const
 
-const needBackup: readonly FaultKind[] = ['all servers killed', 'everything killed']
+/** What a volume survives: with replicas, with a backup in their place, or with neither. */
+const survivable: Readonly<Record<'replicas' | 'backup' | 'alone', readonly FaultKind[]>> = {
+  replicas: ['server killed', 'link down', 'server restarted', 'client killed', 'memory wanted back'],
+  backup: [
+    ...['server killed', 'link down', 'server restarted', 'client killed', 'memory wanted back'],
+    ...['all servers killed', 'everything killed'],
+  ] as FaultKind[],
+  alone: ['link down', 'server stands still', 'client killed', 'memory wanted back'],
+}
 /** Of one server, which the others are not. */
 const ofServer: readonly FaultKind[] = [
   'server killed',
   'link down',
   'server restarted',
+  'server stands still',
   'memory wanted back',
 ]
+/** So long nobody has the pages, in milliseconds, where nobody else does. */
+const absence: Partial<Record<FaultKind, number>> = {
+  'link down': linkDownMs,
+  'server stands still': stillMs,
+}
 
 /** Where there is one replica. */
 const costsData = ({ kind }: Fault): boolean => kind !== 'client killed' && kind !== 'memory wanted back'
@@ -158,7 +176,8 @@ export async function killAnything(
     await churn.waitForLine(/^churning/, 120_000)
     const swapped = await swappedPages(star)
     const random = randomNumbers(seed)
-    const kinds = (Object.keys(faults) as FaultKind[]).filter((kind) => backup || !needBackup.includes(kind))
+    const copies = replicas > 1 ? 'replicas' : backup ? 'backup' : 'alone'
+    const kinds = survivable[copies]
     const statuses = new Map<number, ClientStatus>()
     const done: KillAnything['faults'] = []
     let status = await swap.whole()
@@ -189,7 +208,7 @@ export async function killAnything(
         kind,
         ...(ofServer.includes(kind) && { server }),
         seconds: (Date.now() - began) / 1000,
-        away: swap.clientAway - away,
+        away: swap.clientAway - away + (copies === 'alone' ? (absence[kind] ?? 0) / 1000 : 0),
         longestStall,
       }
       done.push(fault)
@@ -222,7 +241,7 @@ function describe({ seconds, away, longestStall }: Fault): string {
   return (
     `whole after ${seconds.toFixed(1)} s, ` +
     (longestStall === 0 ? 'no step above 1 s' : `longest step ${longestStall.toFixed(1)} s`) +
-    (away === 0 ? '' : `, without a client for ${away.toFixed(1)} s`)
+    (away === 0 ? '' : `, without a client or its server for ${away.toFixed(1)} s`)
   )
 }
 

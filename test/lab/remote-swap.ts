@@ -16,7 +16,10 @@ export interface SwapService {
 /** This project's own: a page server in one place, a block device on its memory in the other. */
 export function rdmakitSwap(uri: string, memory: string, size: string, device = '/dev/nbd0'): SwapService {
   return {
-    serve: ['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', memory],
+    serve: [
+      ...['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', memory],
+      ...['--log-level', 'info'],
+    ],
     listening: /^listening (\S+)/,
     attach: [
       ...['node', 'packages/nbd-client/dist/cli.js', 'attach', '--server', uri],
@@ -63,7 +66,9 @@ export class RemoteSwap implements AsyncDisposable {
     const server = await this.server.stop()
     for (const [name, end] of Object.entries({ client, server })) {
       if (end.status !== 0)
-        throw new Error(`the ${name} ended with ${end.status ?? end.signal}: ${end.stderr}`)
+        throw new Error(
+          `the ${name} ended with ${end.status ?? end.signal}\nclient: ${client.stderr}\nserver: ${server.stderr}`,
+        )
     }
   }
 

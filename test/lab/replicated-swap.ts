@@ -22,8 +22,8 @@ export interface ReplicatedSwapOptions {
 /** What of nbd-client's status is looked at here. */
 export interface ClientStatus {
   pid: number
-  slabs: Record<'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost', number>
-  servers: { uri: string; slabs: number; state: 'up' | 'failed' }[]
+  slabs: Record<'mapped' | 'degraded' | 'refilling' | 'away' | 'backup' | 'lost', number>
+  servers: { uri: string; slabs: number; state: 'up' | 'away' | 'failed' }[]
   statistics: {
     backup: { working: boolean; bytesRead: number; bytesWritten: number } | null
   }
@@ -130,15 +130,24 @@ export class ReplicatedSwap {
     await this.star.client.run(`ip link set ${port} up`)
   }
 
+  /** Lets a server's process stand still for so long. */
+  async halt(index: number, milliseconds: number): Promise<void> {
+    this.#servers[index]?.signal('SIGSTOP')
+    await new Promise((resolve) => setTimeout(resolve, milliseconds))
+    this.#servers[index]?.signal('SIGCONT')
+  }
+
   /** Runs what makes the client lose servers and what brings them back, and waits for both. */
   async losing(servers: readonly number[], fault: () => Promise<void>): Promise<void> {
     const waits = servers.map((server) => {
       const uri = this.#uri(server)
-      const [lost, back] = [`lost ${uri}:`, `${uri} takes part again`]
-      const [before, later] = [this.#count(lost), this.#count(back)]
+      const lost = () => this.#count(`lost ${uri}:`)
+      const back = () =>
+        this.#count(`${uri} takes part again`) + this.#count(`${uri} is back with what it had`)
+      const [before, later] = [lost(), back()]
       return async () => {
-        await until(`nbd-client loses ${uri}`, 60_000, () => this.#count(lost) > before)
-        await until(`nbd-client has ${uri} again`, 120_000, () => this.#count(back) > later)
+        await until(`nbd-client loses ${uri}`, 60_000, () => lost() > before)
+        await until(`nbd-client has ${uri} again`, 120_000, () => back() > later)
       }
     })
     await fault()
@@ -159,7 +168,7 @@ export class ReplicatedSwap {
       const status = JSON.parse(stdout) as ClientStatus
       seen.push(status)
       const { slabs, servers } = status
-      const missing = slabs.degraded + slabs.refilling + slabs.backup + slabs.lost
+      const missing = slabs.degraded + slabs.refilling + slabs.away + slabs.backup + slabs.lost
       return missing === 0 && servers.every(({ state }) => state === 'up')
     }
     await until('the volume is whole', wholeDeadlineMs, look).catch((error: Error) => {

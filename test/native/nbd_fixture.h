@@ -6,6 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
@@ -100,6 +101,7 @@ class TestVolume {
     for (auto& server : servers)
       resources.queue_pairs.push_back(device_.queue_pair(resources.cq, *server, shape.behaviour));
     resources.memory_regions.push_back(device_.region(arena, Arena::kBytes));
+    queues_.emplace_back(refills ? kRefillLane : static_cast<uint32_t>(queues_.size()), resources.cq);
     uint32_t index;
     std::vector<std::string> warnings;
     std::string why;
@@ -107,6 +109,23 @@ class TestVolume {
                               : engine->add_lane(std::move(resources), index, warnings, why);
     if (error != 0) std::fprintf(stderr, "add_lane: %s\n", why.c_str());
     CHECK(error == 0);
+  }
+
+  // That server takes part under one more index, from all lanes.
+  void connect(Server& server, uint32_t index) {
+    std::string why;
+    for (const auto& [lane, cq] : queues_) {
+      const QpRef qp = device_.queue_pair(cq, server, shape.behaviour);
+      int error = EAGAIN;  // its mailbox is full
+      for (int i = 0; i < 20'000 && error == EAGAIN; i++) {
+        error = engine->connect_server(lane, index, qp, MrRef(), why);
+        if (error == EAGAIN) usleep(500);
+      }
+      CHECK(error == 0);
+    }
+    const uint64_t epoch = engine->synchronize();
+    wait_until(
+        [=](const Event& event) { return event.type == Event::Type::synchronized && event.epoch >= epoch; });
   }
 
   // The client's end of a new connection. Waits for the lane to be free.
@@ -156,10 +175,11 @@ class TestVolume {
     return found;
   }
   size_t count(Event::Type type) {
+    return count_if([type](const Event& event) { return event.type == type; });
+  }
+  size_t count_if(const std::function<bool(const Event&)>& wanted) {
     const std::lock_guard lock(mutex_);
-    size_t found = 0;
-    for (const Event& event : events_) found += event.type == type;
-    return found;
+    return static_cast<size_t>(std::count_if(events_.begin(), events_.end(), wanted));
   }
 
   Shape shape;
@@ -168,6 +188,7 @@ class TestVolume {
 
  private:
   memory_device::Device device_;
+  std::vector<std::pair<uint32_t, CqRef>> queues_;  // by lane
   std::vector<void*> arenas_;
   std::mutex mutex_;
   std::condition_variable arrived_;

@@ -18,6 +18,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <vector>
 
 #include "rdmakit/handle.h"
@@ -73,6 +74,15 @@ class Server {
   uint32_t key() const { return key_; }
   void set_mode(Mode mode) { mode_ = mode; }
   Mode mode() const { return mode_; }
+  // Somebody takes the session up: queue pairs of before are destroyed, and the memory is as they left it.
+  void resume() {
+    const std::unique_lock lock(using_);
+    session_++;
+    mode_ = Mode::healthy;
+  }
+  uint32_t session() const { return session_; }
+  // While it is held the session is not taken up.
+  std::shared_lock<std::shared_mutex> use() { return std::shared_lock(using_); }
 
   bool covers(uint64_t address, uint32_t length, uint32_t key) const {
     return key == key_ && address >= this->address() && length <= bytes_ &&
@@ -101,6 +111,8 @@ class Server {
   const uint32_t key_;
   uint8_t* memory_;
   std::atomic<Mode> mode_{Mode::healthy};
+  std::atomic<uint32_t> session_{0};
+  std::shared_mutex using_;
   std::array<std::mutex, 64> locks_;
 };
 
@@ -115,6 +127,7 @@ struct Behaviour {
 class QueuePair;
 
 struct CompletionQueue : ibv_cq {
+  std::mutex lock;  // servers come while others are polled
   std::vector<QueuePair*> queue_pairs;
 };
 
@@ -127,12 +140,16 @@ struct Region : ibv_mr {};
 class QueuePair : public ibv_qp {
  public:
   QueuePair(const CqRef& cq, Server& target, const Behaviour& how, uint32_t number)
-      : server(target), behaviour(how), entries(kDepth), queue_(cq) {
+      : server(target), behaviour(how), session(target.session()), entries(kDepth), queue_(cq) {
     qp_num = number;
     send_cq = recv_cq = cq.get();
-    static_cast<CompletionQueue*>(cq.get())->queue_pairs.push_back(this);
+    const std::lock_guard lock(queue().lock);
+    queue().queue_pairs.push_back(this);
   }
-  ~QueuePair() { std::erase(static_cast<CompletionQueue*>(send_cq)->queue_pairs, this); }
+  ~QueuePair() {
+    const std::lock_guard lock(queue().lock);
+    std::erase(queue().queue_pairs, this);
+  }
 
   int post(ibv_send_wr* wr, ibv_send_wr** refused) {
     const uint64_t time = now();
@@ -166,7 +183,7 @@ class QueuePair : public ibv_qp {
     int done = 0;
     while (done < count && head != tail) {
       Entry& entry = entries[head % kDepth];
-      const bool early = behaviour.iwarp && entry.write && !failed && server.mode() == Server::Mode::healthy;
+      const bool early = behaviour.iwarp && entry.write && !failed && mode() == Server::Mode::healthy;
       if (!entry.executed && !early) break;
       completions[done] = {};
       completions[done].wr_id = entry.id;
@@ -190,7 +207,7 @@ class QueuePair : public ibv_qp {
     const Entry& entry = entries[head % kDepth];
     if (entry.executed || (behaviour.iwarp && entry.write)) return 1;
     if (failed) return behaviour.keeps_flushes ? 0 : std::max<uint64_t>(flush_at, 1);
-    return server.mode() == Server::Mode::hung ? 0 : entry.due;
+    return mode() == Server::Mode::hung ? 0 : entry.due;
   }
 
  private:
@@ -218,9 +235,11 @@ class QueuePair : public ibv_qp {
         entry.executed = true;
         continue;
       }
-      if (server.mode() == Server::Mode::hung || entry.due > time) return;
+      const auto using_it = server.use();
+      const Server::Mode how = mode();
+      if (how == Server::Mode::hung || entry.due > time) return;
       entry.executed = true;
-      if (server.mode() == Server::Mode::dead) {
+      if (how == Server::Mode::dead) {
         entry.status = IBV_WC_RETRY_EXC_ERR;
       } else if (!server.covers(entry.remote, entry.length, entry.key)) {
         entry.status = IBV_WC_REM_ACCESS_ERR;
@@ -233,11 +252,14 @@ class QueuePair : public ibv_qp {
       fail_from(time);
     }
   }
+  Server::Mode mode() const { return session == server.session() ? server.mode() : Server::Mode::dead; }
+  CompletionQueue& queue() const { return *static_cast<CompletionQueue*>(send_cq); }
   void fail_from(uint64_t time) { flush_at = time + behaviour.delay_ns + behaviour.jitter_ns; }
 
  public:
   Server& server;
   const Behaviour behaviour;
+  const uint32_t session;
   bool failed = false;
 
  private:
@@ -254,6 +276,7 @@ class QueuePair : public ibv_qp {
 inline int poll_cq(ibv_cq* cq, int count, ibv_wc* completions) {
   const uint64_t time = now();
   int done = 0;
+  const std::lock_guard lock(static_cast<CompletionQueue*>(cq)->lock);
   for (QueuePair* qp : static_cast<CompletionQueue*>(cq)->queue_pairs)
     done += qp->poll(count - done, completions + done, time);
   return done;
@@ -261,6 +284,7 @@ inline int poll_cq(ibv_cq* cq, int count, ibv_wc* completions) {
 
 inline int req_notify_cq(ibv_cq* cq, int) {
   uint64_t first = UINT64_MAX;
+  const std::lock_guard lock(static_cast<CompletionQueue*>(cq)->lock);
   for (const QueuePair* qp : static_cast<CompletionQueue*>(cq)->queue_pairs) {
     const uint64_t at = qp->next_event();
     if (at != 0) first = std::min(first, at);

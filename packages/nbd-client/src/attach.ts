@@ -7,7 +7,14 @@ import { AttachedDevice, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
-import { deviceExists, drawIdentifier, KernelLink, keptDeviceOptions, requestTimeout } from './kernel-link.js'
+import {
+  deviceExists,
+  drawIdentifier,
+  endUnannounced,
+  KernelLink,
+  keptDeviceOptions,
+  requestTimeout,
+} from './kernel-link.js'
 import type { Compress } from './native.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
@@ -49,11 +56,15 @@ export interface AttachOptions {
   readonly state?: string | undefined
   /** seconds that the servers keep the slabs when this process dies; with `state` only */
   readonly linger?: number
+  /** seconds that requests wait for a server that alone has their pages, see VolumeOptions.reconnect; default 0 */
+  readonly reconnect?: number
   /** what starting this process out of swap came to; default: what its control group says */
   readonly swapFree?: Safety
   readonly signal: AbortSignal
 }
 
+/** seconds that the last call to a server that was waited for may take */
+const LAST_CALL_S = 10
 /** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
 const BACKUP_TIMEOUT_S = 10
 
@@ -121,6 +132,7 @@ export async function attach(options: AttachOptions): Promise<number> {
     if (kept?.served === true)
       throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
     if (kept !== undefined) {
+      if (kept.connecting !== undefined) endUnannounced(kept.connecting)
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })
     }
@@ -181,13 +193,14 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     engine: undefined,
   }
   const volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
+  const identifier = drawIdentifier()
   let device: AttachedDevice
   try {
     prepare(volume, options)
-    const identifier = keeper === undefined ? undefined : drawIdentifier()
+    keeper?.connecting(identifier)
     const index = connectKernel(volume, options, identifier)
     let succession: Succession | undefined
-    if (folder !== undefined && keeper !== undefined && identifier !== undefined) {
+    if (folder !== undefined && keeper !== undefined) {
       const kernels = { index, identifier, connections: options.connections }
       keeper.device(kernels)
       succession = successionOf(options, folder, kernels)
@@ -195,6 +208,8 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     device = new AttachedDevice(volume, index, options, succession)
   } catch (failure) {
     await volume.close()
+    // Before the folder forgets its name.
+    endUnannounced(identifier)
     folder?.clear()
     throw failure
   }
@@ -244,6 +259,7 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
         { ...volumeOptions({ ...options, connections: device.connections, signal }, engine), ...keeping },
         kept,
       )
+      if (options.compress !== 'none') await keepCompression(keeper, volume)
       const bytes = (slabs: number) => formatSize(slabs * kept.slabSize)
       sayBackup(adopted, kept.slabSize)
       if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
@@ -251,6 +267,15 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
       prepare(volume, options)
       return volume
     },
+  }
+}
+
+async function keepCompression(keeper: VolumeKeeper, volume: Volume): Promise<void> {
+  try {
+    keeper.compresses()
+  } catch (failure) {
+    await volume.leave()
+    throw failure
   }
 }
 
@@ -276,6 +301,7 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
     replicas: options.replicas,
     thin: options.thin,
     access: options.access,
+    reconnect: (options.reconnect ?? 0) * 1000,
     ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,
@@ -293,8 +319,8 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
   }
 }
 
-/** @param identifier of a device that a successor may take over @returns the device's index */
-function connectKernel(volume: Volume, options: AttachOptions, identifier: string | undefined): number {
+/** @returns the device's index */
+function connectKernel(volume: Volume, options: AttachOptions, identifier: string): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
   try {
     return kernelDevice.connect({
@@ -302,19 +328,20 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
       size: options.size,
       serverFlags: volume.engine.exportFlags,
       sockets,
-      ...(identifier === undefined
+      identifier,
+      ...(options.state === undefined
         ? {
             // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
             // READ may have to try each replica, and then the backup.
             timeout:
               options.operationTimeout * options.replicas +
               6 +
+              (options.reconnect ? options.reconnect + LAST_CALL_S : 0) +
               (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
             // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
             deadConnectionTimeout: 0,
-            identifier: `rdmakit-${process.pid}`,
           }
-        : keptDeviceOptions(identifier, options.operationTimeout)),
+        : keptDeviceOptions(options.operationTimeout)),
     })
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException

@@ -232,11 +232,11 @@ export class AttachedDevice {
   }
 
   /** After a successor that failed. @throws Error when the kernel takes no sockets from this process any more */
-  #goOn(succession: Succession, { volume, sockets }: { volume: Volume; sockets: 'kept' | 'dead' }): void {
+  #goOn(succession: Succession, { volume, lost }: { volume: Volume; lost: readonly number[] }): void {
     const same = volume === this.#volume
     this.#volume = volume
     this.#link = this.#newLink(succession, volume)
-    if (sockets === 'dead') this.#link.reconfigure()
+    this.#link.replace(lost)
     if (!same) {
       volume.start()
       this.#watch()

@@ -4,6 +4,7 @@ import {
   ExitError,
   exitStatusOf,
   outliveReaders,
+  outrunReaders,
   parseAddress,
   parseSize,
   parseSizeInUnits,
@@ -52,6 +53,7 @@ interface VolumeOptions {
   backupSparse: boolean
   state?: string
   linger: number
+  reconnect: number
 }
 
 /** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
@@ -101,6 +103,7 @@ function volumeOf(options: VolumeOptions) {
     metrics: options.metrics,
     state: options.state,
     linger: options.linger,
+    reconnect: options.reconnect,
     servers: options.server,
     size: parseSizeInUnits(options.size, '--size', 4096),
     connections: options.connections,
@@ -247,6 +250,12 @@ const withVolume = (command: Command) =>
       whole('--linger', 1, 86_400),
       300,
     )
+    .option(
+      '--reconnect <seconds>',
+      'how long requests wait for a server that is gone and alone has their pages, before they fail; 0: not at all',
+      whole('--reconnect', 0, 3_600),
+      60,
+    )
     .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
     .option(
       '--backup <file>',
@@ -316,6 +325,7 @@ With --state the volume outlives the process, for --linger: the same command ser
       if ((minimumBlockSize & (minimumBlockSize - 1)) !== 0)
         throw new UsageError(`--minimum-block ${minimumBlockSize} is not a power of two`)
       const tls = tlsOf(options)
+      outrunReaders()
       const { serve } = await import('./serve.js')
       const signal = stopSignal()
       process.exitCode = await serve({ ...volume, address, exports, minimumBlockSize, tls, signal })
@@ -344,6 +354,7 @@ Needs root and the nbd kernel module.`,
   )
   .action(async (options: VolumeOptions & AttachFlags) => {
     const volume = volumeOf(options)
+    outrunReaders()
     const { attach, deviceIndex } = await import('./attach.js')
     if (options.device !== undefined) deviceIndex(options.device)
     const { startSwapFree } = await import('./start-swap-free.js')

@@ -109,6 +109,29 @@ export class BlockEngine {
   }
 
   /**
+   * The server with index `from` has come back under another index, with all that slab `index` had there: every lane
+   * must reach it, as for {@link addReplica}.
+   * @throws EINVAL: index or mapping out of range; ENOENT: no live replica is on record at `from`; EEXIST
+   */
+  moveReplica(index: number, from: number, to: SlabMapping): void {
+    native.moveReplica(this.#engine, index, from, to)
+  }
+
+  /** Indexes of servers that have failed, in the order in which they did. */
+  failedServers(): readonly number[] {
+    return native.failedServers(this.#engine)
+  }
+
+  /**
+   * From now on requests for a slab whose live replicas have all failed wait, until each is {@link dropReplica dropped}
+   * (then EIO) or {@link moveReplica moved}. Only one of them may be: the last of
+   * {@link failedServers}, see docs/page-service/reconnect.md.
+   */
+  waitForServers(): void {
+    native.setWaits(this.#engine)
+  }
+
+  /**
    * Slab `index` has no replica at `server` any more. Its memory may be given back after
    * {@link synchronize}; before that, operations may still be under way to it.
    * @throws ENOENT: it has none there

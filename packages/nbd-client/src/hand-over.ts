@@ -18,14 +18,14 @@ export type HandOverOutcome =
   /** the successor serves; `pause`: milliseconds in which nobody did */
   | { readonly over: true; readonly pause: number }
   /**
-   * This process serves, with `volume`. `sockets`: `kept`, nobody noticed more than a pause; `dead`: they were lost with
-   * the successor, and its lanes need others.
+   * This process serves, with `volume`. `lost`: lanes that need another socket, for theirs was lost with the successor;
+   * when it is empty, nobody noticed more than a pause.
    */
   | {
       readonly over: false
       readonly pause: number
       readonly volume: Volume
-      readonly sockets: 'kept' | 'dead'
+      readonly lost: readonly number[]
       readonly reason: string
     }
 
@@ -38,12 +38,11 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
   const { volume, folder, successor, answerTimeout, retake } = options
   const begun = performance.now()
   const pause = () => performance.now() - begun
-  let sockets: ReadonlyMap<number, number>
-  try {
-    sockets = await yieldLanes(volume, answerTimeout)
-  } catch (failure) {
+  const { sockets, failure: unyielding } = await yieldLanes(volume, answerTimeout)
+  if (unyielding !== undefined) {
+    const lost = goOn(volume.engine, sockets)
     await successor.kill()
-    return { over: false, pause: pause(), volume, sockets: 'kept', reason: (failure as Error).message }
+    return { over: false, pause: pause(), volume, lost, reason: unyielding.message }
   }
   let committed = false
   try {
@@ -58,8 +57,8 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
     const { message: reason } = failure as Error
     const again = await retake()
     // What the successor read from a socket and did not answer is lost with it.
-    if (!committed) for (const [lane, socket] of sockets) again.engine.attachSocket(lane, socket)
-    return { over: false, pause: pause(), volume: again, sockets: committed ? 'dead' : 'kept', reason }
+    const lost = committed ? [...sockets.keys()] : goOn(again.engine, sockets)
+    return { over: false, pause: pause(), volume: again, lost, reason }
   } finally {
     for (const socket of sockets.values()) closeDescriptor(socket)
     // Here too its queue pairs are dead since they were resumed. An end that fails takes nothing with it.
@@ -68,19 +67,20 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
 }
 
 /**
- * Lets every lane answer what it has and give its socket away. When one of them does not in time, all go on.
+ * Lets every lane answer what it has and give its socket away. `failure`: one of them did not, or not in time; those that
+ * do later go on at once.
  * @returns descriptors by lane, of those that served a connection
  */
-async function yieldLanes({ engine, lanes }: Volume, timeout: number): Promise<Map<number, number>> {
+async function yieldLanes({ engine, lanes }: Volume, timeout: number) {
   const sockets = new Map<number, number>()
-  let late = false
+  let failure: Error | undefined
   const yielded = lanes.map(async ({ index }) => {
     const idle = whenIdle(engine, index)
     const socket = await engine.yieldLane(index)
     if (socket === undefined) return idle.forget()
     await idle.reached
-    if (late) goOn(engine, index, socket)
-    else sockets.set(index, socket)
+    if (failure === undefined) sockets.set(index, socket)
+    else goOn(engine, new Map([[index, socket]]))
   })
   let timer: NodeJS.Timeout | undefined
   const tooLate = new Promise<never>((_, reject) => {
@@ -88,24 +88,28 @@ async function yieldLanes({ engine, lanes }: Volume, timeout: number): Promise<M
   })
   try {
     await Promise.race([Promise.all(yielded), tooLate])
-    return sockets
-  } catch (failure) {
-    late = true
-    // Those that are not done yet go on when they are.
-    for (const each of yielded) each.catch(() => {})
-    for (const [lane, socket] of sockets) goOn(engine, lane, socket)
-    throw failure
+  } catch (reason) {
+    failure = reason as Error
   } finally {
     clearTimeout(timer)
   }
+  return { sockets, failure }
 }
 
-function goOn(engine: BlockEngine, lane: number, socket: number): void {
-  try {
-    engine.attachSocket(lane, socket)
-  } finally {
-    closeDescriptor(socket)
+/** Gives lanes their sockets back, and empties `sockets`. @returns those that did not take theirs */
+function goOn(engine: BlockEngine, sockets: Map<number, number>): number[] {
+  const refused: number[] = []
+  for (const [lane, socket] of sockets) {
+    try {
+      engine.attachSocket(lane, socket)
+    } catch {
+      refused.push(lane)
+    } finally {
+      closeDescriptor(socket)
+    }
   }
+  sockets.clear()
+  return refused
 }
 
 /** A lane that has given its socket away takes another one when it is idle. */

@@ -44,6 +44,8 @@ export interface KeptVolume {
   readonly compressed?: boolean
   readonly servers: readonly KeptServer[]
   readonly context?: KeptContext
+  /** of attach: identifier of the device that the kernel is being asked for; nobody was told of one yet */
+  readonly connecting?: string
   /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice
   /** of serve: clients may have written to it */
@@ -82,6 +84,7 @@ export function parseVolume(text: string): KeptVolume {
     'compressed',
     'servers',
     'context',
+    'connecting',
     'device',
     'served',
   ])
@@ -98,8 +101,11 @@ export function parseVolume(text: string): KeptVolume {
     ...(from.context === undefined ? {} : { context: parseContext(from.context) }),
   }
   const served = flag(from.served, 'served')
-  if (served && from.device !== undefined) throw new Error('it is of an export and of a device')
+  const uses = [served, from.device !== undefined, from.connecting !== undefined]
+  if (uses.filter(Boolean).length > 1)
+    throw new Error('it is of more than one of an export, a device and one that is being made')
   if (served) return { ...volume, served }
+  if (from.connecting !== undefined) return { ...volume, connecting: word(from.connecting, 'connecting') }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
   only(device, 'device', ['index', 'identifier', 'connections'])

@@ -1,5 +1,6 @@
 import { randomBytes } from 'node:crypto'
-import { existsSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
 import type { KeptDevice } from './kept-volume.js'
 import { closeDescriptor, kernelDevice } from './kernel.js'
 import { say } from './session-log.js'
@@ -15,15 +16,37 @@ export function drawIdentifier(): string {
   return `rdmakit-${randomBytes(8).toString('hex')}`
 }
 
+/** Where the kernel lists its block devices. */
+const BLOCK_DEVICES = '/sys/block'
+
 /** True when the kernel has the device and it is this one, not another of the same number. */
-export function deviceExists({ index, identifier }: KeptDevice): boolean {
-  const folder = `/sys/block/nbd${index}`
-  if (!existsSync(`${folder}/pid`)) return false
+export function deviceExists(
+  { index, identifier }: Pick<KeptDevice, 'index' | 'identifier'>,
+  devices = BLOCK_DEVICES,
+): boolean {
+  const folder = join(devices, `nbd${index}`)
+  if (!existsSync(join(folder, 'pid'))) return false
   try {
-    return readFileSync(`${folder}/backend`, 'utf8').trim() === identifier
+    return readFileSync(join(folder, 'backend'), 'utf8').trim() === identifier
   } catch {
     return false
   }
+}
+
+/** @returns the index of the device that the kernel has by this name, if it has one */
+export function findDevice(identifier: string, devices = BLOCK_DEVICES): number | undefined {
+  return readdirSync(devices)
+    .flatMap((name) => /^nbd(\d+)$/.exec(name)?.[1] ?? [])
+    .map(Number)
+    .find((index) => deviceExists({ index, identifier }, devices))
+}
+
+/** Ends a device that nobody was told of: its process failed, or died, before it was on record. */
+export function endUnannounced(identifier: string): void {
+  const index = findDevice(identifier)
+  if (index === undefined) return
+  say(`/dev/nbd${index} was made and never served: ending it`)
+  kernelDevice.disconnect(index)
 }
 
 /**
@@ -54,15 +77,24 @@ export class KernelLink {
 
   /** Gives the device of a process that is gone a socket of each lane. @throws EINVAL: it is not this device */
   reconfigure(): void {
-    for (const { index } of this.#volume.lanes) this.#replace(index)
+    this.replace(this.#volume.lanes.map(({ index }) => index))
+  }
+
+  /** Gives it sockets of these lanes in place of those that are gone. @throws as {@link reconfigure} */
+  replace(lanes: readonly number[]): void {
+    for (const lane of lanes) this.#replace(lane)
   }
 
   /** Goes on with what another process of the device had, by lane. The descriptors are closed. */
   adopt(sockets: ReadonlyMap<number, number>): void {
-    for (const { index } of this.#volume.lanes) {
-      const socket = sockets.get(index)
-      if (socket === undefined) this.#replace(index)
-      else attachAndClose(this.#volume, index, socket)
+    try {
+      for (const { index } of this.#volume.lanes) {
+        const socket = sockets.get(index)
+        if (socket === undefined) this.#replace(index)
+        else this.#volume.engine.attachSocket(index, socket)
+      }
+    } finally {
+      for (const socket of sockets.values()) closeDescriptor(socket)
     }
   }
 
@@ -114,18 +146,9 @@ export class KernelLink {
   }
 }
 
-function attachAndClose({ engine }: Volume, lane: number, socket: number): void {
-  try {
-    engine.attachSocket(lane, socket)
-  } finally {
-    closeDescriptor(socket)
-  }
-}
-
 /** How a device is made that a successor may take over. */
-export function keptDeviceOptions(identifier: string, operationTimeout: number) {
+export function keptDeviceOptions(operationTimeout: number) {
   return {
-    identifier,
     timeout: requestTimeout(operationTimeout),
     deadConnectionTimeout: DEAD_CONNECTION_SECONDS,
   }

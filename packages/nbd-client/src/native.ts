@@ -248,6 +248,9 @@ export interface NativeBinding {
   lookUpSlab(engine: NativeEngine, slab: number): NativeRecordedReplica[] | null
   replaceSlab(engine: NativeEngine, slab: number, place: NativeReplica, contentsLost: boolean): void
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
+  moveReplica(engine: NativeEngine, slab: number, from: number, to: NativeReplica): void
+  setWaits(engine: NativeEngine): void
+  failedServers(engine: NativeEngine): number[]
   dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
   backupWarnings(engine: NativeEngine): string[]

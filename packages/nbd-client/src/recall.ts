@@ -1,20 +1,40 @@
 import {
   ConfigurationError,
+  type RemoteSlab,
   type SessionOptions,
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { UsageError, VerbsError } from '@rdmakit/verbs'
-import { endSession } from './take-over.js'
+import { endSession, type NotResumed, resumeSession } from './resume-session.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** Milliseconds from one call to a server that has failed to the next. */
 const RECALL_MS = 2_000
+/** While requests wait for it. */
+const URGENT_RECALL_MS = 500
+/** How long one such call may take: as long as there is time, */
+const CALL_MS = 5_000
+/** and the last one so long. */
+const LAST_CALL_MS = 2_000
+/** Nobody listens there for so long: whoever had the memory has ended. */
+const REFUSED_MS = 1_000
 
 export interface RecallOptions {
   readonly session: SessionOptions
+  readonly slabSize: number
+  /** milliseconds that a server is waited for that is away */
+  readonly reconnect: number
   /** Takes a server in that has answered. @throws UsageError: it can take no part, and is not called any more */
   readonly join: (uris: readonly string[], session: SwapServerSession) => Promise<void>
+  /** Goes on with a server that has come back with what it had. @throws as `join` */
+  readonly rejoin: (
+    gone: VolumeServer,
+    session: SwapServerSession,
+    slabs: readonly RemoteSlab[],
+  ) => Promise<void>
+  /** What only that server had is lost. */
+  readonly lose: (gone: VolumeServer, reason: string) => void
   readonly progress: (step: string) => void
 }
 
@@ -34,7 +54,7 @@ export class Recall {
     this.#open = true
   }
 
-  /** Begins to call a server; it joins with empty memory. */
+  /** Begins to call a server; it joins with what it had, if it is away, or with empty memory. */
   call(server: VolumeServer): void {
     const call = this.#callBack(server).finally(() => this.#calls.delete(call))
     this.#calls.add(call)
@@ -50,6 +70,7 @@ export class Recall {
     const { join, progress } = this.#options
     const { signal } = this.#ending
     const options = { ...this.#options.session, signal }
+    if (gone.away && (await this.#resume(gone))) return
     if (gone.reached) void gone.session.close().catch(() => {})
     let told: string | undefined
     while (await waited(RECALL_MS, signal)) {
@@ -71,6 +92,60 @@ export class Recall {
         told = message
         progress(`${gone.uris.join(' or ')}: ${message}; it is called again`)
       }
+    }
+  }
+
+  /** @returns whether it is back, or nobody waits for it any more; else what it had is lost */
+  async #resume(gone: VolumeServer): Promise<boolean> {
+    const { reconnect, lose } = this.#options
+    const { signal } = this.#ending
+    const deadline = performance.now() + reconnect
+    // Its connections are in nobody's way; the session stays.
+    if (gone.reached) void gone.session.leave().catch(() => {})
+    let refusedSince: number | undefined
+    do {
+      // Behind a standstill of this machine the last try is still to come.
+      const last = performance.now() >= deadline
+      const left = deadline - performance.now()
+      const outcome = await this.#resumeOnce(gone, Math.max(LAST_CALL_MS, Math.min(CALL_MS, left)))
+      if (outcome === undefined || signal.aborted) return true
+      if (!outcome.refused) refusedSince = undefined
+      else refusedSince ??= performance.now()
+      const refused = refusedSince !== undefined && performance.now() - refusedSince >= REFUSED_MS
+      if (!outcome.ended && !refused && !last) continue
+      lose(
+        gone,
+        last ? `it did not come back within ${reconnect / 1000} s: ${outcome.reason}` : outcome.reason,
+      )
+      return false
+    } while (await waited(URGENT_RECALL_MS, signal))
+    return true
+  }
+
+  /** @returns undefined when it is back */
+  async #resumeOnce(gone: VolumeServer, limit: number): Promise<NotResumed | undefined> {
+    const { identity, uris } = gone
+    const failed = (failure: unknown, ended: boolean) => ({
+      reason: (failure as Error).message,
+      ended,
+      refused: false,
+    })
+    if (identity === undefined) return failed(new Error('it never took part'), true)
+    const { session, slabSize, rejoin } = this.#options
+    try {
+      const signal = AbortSignal.any([this.#ending.signal, AbortSignal.timeout(limit)])
+      const options = { ...session, signal }
+      const outcome = await resumeSession({ uris, identity }, slabSize, options)
+      if (!('session' in outcome)) return outcome
+      try {
+        await rejoin(gone, outcome.session, outcome.slabs)
+        return undefined
+      } catch (failure) {
+        await outcome.session.leave()
+        return failed(failure, failure instanceof UsageError && !(failure instanceof ConfigurationError))
+      }
+    } catch (failure) {
+      return failed(failure, false)
     }
   }
 }

@@ -26,7 +26,8 @@ export interface ClientStatus {
     slabs: number
     /** of more, allocated ahead of use */
     spares: number
-    state: 'up' | 'failed'
+    /** `away`: pages are nowhere else, and requests for them wait for it */
+    state: 'up' | 'away' | 'failed'
     reason?: string
   }[]
   /** slabs that servers want back: still there, and gone elsewhere since the start */

@@ -47,6 +47,8 @@ export interface ServeOptions {
   readonly state?: string | undefined
   /** seconds that the servers keep the slabs without a process; with `state` only */
   readonly linger?: number
+  /** seconds that requests wait for a server that alone has their pages, see VolumeOptions.reconnect; default 0 */
+  readonly reconnect?: number
   readonly signal: AbortSignal
 }
 
@@ -82,8 +84,10 @@ export async function serve(options: ServeOptions): Promise<number> {
 
 async function serveKept(options: ServeOptions, folder: StateFolder): Promise<number> {
   const kept = folder.read()
-  if (kept?.device !== undefined)
-    throw new UsageError(`${folder.path} is of /dev/nbd${kept.device.index}; give the export its own --state`)
+  if (kept?.device !== undefined || kept?.connecting !== undefined) {
+    const device = kept.device === undefined ? 'a device' : `/dev/nbd${kept.device.index}`
+    throw new UsageError(`${folder.path} is of ${device}; give the export its own --state`)
+  }
   if (!options.checksums) folder.forgetChecksums()
   let volume: Volume
   if (kept?.served === true) {
@@ -162,6 +166,7 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
     replicas: options.replicas,
     thin: options.thin,
     access: options.access,
+    reconnect: (options.reconnect ?? 0) * 1000,
     ...(options.backup === undefined ? {} : { backup: options.backup }),
     signal: options.signal,
     progress: say,

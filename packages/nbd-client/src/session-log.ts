@@ -1,4 +1,4 @@
-import { formatSize } from '@rdmakit/swap-server'
+import { formatSize, LossyLines } from '@rdmakit/swap-server'
 import type { EngineStatistics } from './engine.js'
 import type { ClientStatus } from './runtime.js'
 import type { Adopted } from './take-over.js'
@@ -7,19 +7,25 @@ import type { VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
 
-/** Lines for people on stderr. Nothing here is on the page path. */
+const lineOf = (text: string) => `nbd-client: ${text}\n`
+const log = new LossyLines(process.stderr, (count) => lineOf(`${count} lines were lost: nobody read them`))
+
+/** Lines for people on stderr. Nothing here is on the page path, and nothing waits for who reads them. */
 export function say(line: string): void {
-  process.stderr.write(`nbd-client: ${line}\n`)
+  log.write(lineOf(line))
 }
 
 /** Tells of each lost server, once, with what is lost. */
 export function reportFailures(volume: Volume): void {
-  volume.onServerFailure(({ server, reason, degraded, backedUp, lost }) => {
+  volume.onServerFailure(({ server, reason, degraded, backedUp, away, lost }) => {
     const consequences = [
+      ...(away > 0 ? [`${formatSize(away)} of the volume are nowhere else and wait for it`] : []),
       ...(backedUp > 0 ? [`${formatSize(backedUp)} of the volume are read from the backup`] : []),
-      lost > 0
-        ? `${formatSize(lost)} of the volume now answer with I/O errors`
-        : 'nothing of the volume is lost',
+      ...(lost > 0
+        ? [`${formatSize(lost)} of the volume now answer with I/O errors`]
+        : away > 0
+          ? []
+          : ['nothing of the volume is lost']),
       ...(degraded > 0
         ? [`${formatSize(degraded)} have a replica less until they are refilled elsewhere`]
         : []),
@@ -75,12 +81,12 @@ export function statusOf(
       ? {}
       : { thin: { unmapped: volume.unmapped, spares: volume.thin.spares, given: volume.thin.given } }),
     migration: { waiting: volume.migration.waiting, moved: volume.migration.moved },
-    servers: lastIncarnations(volume).map(({ index, uri, slabs, spares, failure }) => ({
+    servers: lastIncarnations(volume).map(({ index, uri, slabs, spares, failure, away }) => ({
       index,
       uri,
       slabs,
       spares,
-      state: failure === undefined ? 'up' : 'failed',
+      state: failure === undefined ? 'up' : away ? 'away' : 'failed',
       ...(failure === undefined ? {} : { reason: failure }),
     })),
     statistics,

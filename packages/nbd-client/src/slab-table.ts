@@ -14,10 +14,11 @@ export interface SlabReplica {
 export const MAX_REPLICAS = 3
 
 /**
- * `backup`: no replica is left, and it is read from and written to the local backup. `lost`: no copy is left;
- * its written pages answer EIO until they are written anew.
+ * `away`: the only replica is at a server that may come back, and requests wait. `backup`: no replica is left, and it is
+ * read from and written to the local backup. `lost`: no copy is left; its written pages answer EIO until they are
+ * written anew.
  */
-export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost'
+export type SlabState = 'mapped' | 'degraded' | 'refilling' | 'away' | 'backup' | 'lost'
 
 const UNMAPPED: SlabReplica[] = []
 
@@ -38,7 +39,7 @@ export class SlabTable {
 
   /** @returns how many slabs are in each state */
   count(): Record<SlabState, number> {
-    const counts = { mapped: 0, degraded: 0, refilling: 0, backup: 0, lost: 0 }
+    const counts = { mapped: 0, degraded: 0, refilling: 0, away: 0, backup: 0, lost: 0 }
     for (const all of this.#slabs.values()) counts[this.#stateOf(all)]++
     return counts
   }
@@ -55,7 +56,9 @@ export class SlabTable {
   }
 
   #stateOf(all: readonly SlabReplica[]): SlabState {
-    const live = all.filter((replica) => replica.live).length
+    const readable = all.filter((replica) => replica.live)
+    const live = readable.length
+    if (live > 0 && readable.every(({ server }) => server.away)) return 'away'
     if (live === 0) {
       if (!this.#backedUp()) return 'lost'
       return all.length > 0 ? 'refilling' : 'backup'
@@ -130,24 +133,78 @@ export class SlabTable {
     return this.#engine.dropReplica(slab, replica.server.index)
   }
 
-  /** Drops all replicas of a server that failed. @returns the slabs that had one, and those without one now */
-  dropServer(server: VolumeServer): { degraded: number[]; lost: number[] } {
+  /**
+   * Drops the replicas of a server that failed.
+   * @param failed all that have failed, in order: slabs of which `server` is the last to have a replica keep it, for it
+   *   has all that was answered (docs/page-service/reconnect.md); undefined: none keeps it
+   * @returns the slabs that had one: those that have others, none, or keep it
+   */
+  dropServer(
+    server: VolumeServer,
+    failed?: readonly number[],
+  ): { degraded: number[]; lost: number[]; kept: number[] } {
     const degraded: number[] = []
     const lost: number[] = []
+    const kept: number[] = []
+    const order = failed && new Map(failed.map((index, place) => [index, place]))
     for (const [slab, replicas] of this.#slabs) {
       const replica = replicas.find((each) => each.server === server)
       if (replica === undefined) continue
+      if (order !== undefined && this.#isLast(slab, server.index, order)) {
+        kept.push(slab)
+        continue
+      }
       // What is lost the engine knows: it makes a replica live before its event arrives here.
       const dropped = this.drop(slab, replica)
       if (dropped === undefined || dropped.liveLeft > 0) degraded.push(slab)
       else if (dropped.wasLive) lost.push(slab)
     }
-    return { degraded, lost }
+    return { degraded, lost, kept }
+  }
+
+  /** All live replicas of the slab, as the engine has them, are at servers that have failed, and `server` was the last. */
+  #isLast(slab: number, server: number, order: ReadonlyMap<number, number>): boolean {
+    const last = order.get(server) ?? -1
+    const live = (this.#engine.lookUpSlab(slab) ?? []).filter((replica) => replica.live)
+    return (
+      live.some((replica) => replica.server === server) &&
+      live.every((replica) => (order.get(replica.server) ?? Number.POSITIVE_INFINITY) <= last)
+    )
+  }
+
+  /**
+   * A server has come back under another index, with `slabs`: replicas that were kept are there now.
+   * @returns the slabs that go on, and what of `slabs` nothing uses
+   */
+  moveServer(
+    from: VolumeServer,
+    to: VolumeServer,
+    slabs: readonly RemoteSlab[],
+  ): { moved: number[]; rest: RemoteSlab[] } {
+    const there = new Map(slabs.map((slab) => [placeOf(slab), slab]))
+    const moved: number[] = []
+    for (const [slab, replicas] of this.#slabs) {
+      const at = replicas.findIndex(({ server }) => server === from)
+      const remote = at < 0 ? undefined : there.get(placeOf((replicas[at] as SlabReplica).remote))
+      if (remote === undefined) continue
+      const place = { server: to, remote }
+      this.#engine.moveReplica(slab, from.index, mapping(place))
+      replicas[at] = { ...place, live: true }
+      there.delete(placeOf(remote))
+      to.slabs++
+      moved.push(slab)
+    }
+    return { moved, rest: [...there.values()] }
   }
 
   #of(slab: number): SlabReplica[] {
     return this.#slabs.get(slab) ?? UNMAPPED
   }
+}
+
+/** What a slab is at its server, whoever asks. */
+export function placeOf({ remoteKey, address }: Pick<RemoteSlab, 'remoteKey' | 'address'>): string {
+  return `${remoteKey}:${address}`
 }
 
 function mapping({ server, remote }: Omit<SlabReplica, 'live'>) {

@@ -150,7 +150,7 @@ function serverRows(client: ClientStatus, name: string, earlier: Earlier | undef
       String(spares),
       passed(now.bytesRead, was?.bytesRead, earlier, formatSize),
       passed(now.bytesWritten, was?.bytesWritten, earlier, formatSize),
-      state === 'up' ? 'up' : `failed: ${reason}`,
+      state === 'up' ? 'up' : `${state}: ${reason}`,
     ]
   })
 }

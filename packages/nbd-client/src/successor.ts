@@ -18,6 +18,8 @@ const READY_MS = 120_000
 const TAKE_MS = 20_000
 /** For the sockets, when it has all else. */
 const SERVE_MS = 5_000
+/** For its end, when it was killed. */
+const KILL_MS = 3_000
 
 /** How this process was started. */
 export function ownCommand(): readonly string[] {
@@ -32,15 +34,17 @@ export class Successor {
   readonly #process: ChildProcess
   readonly #channel: HandOverChannel
   readonly #passing: number
-  readonly #ended: Promise<unknown>
+  readonly #ended: Promise<void>
 
   private constructor(child: ChildProcess, passing: number) {
     this.#process = child
     child.on('error', () => {}) // a signal to one that has ended
     this.#passing = passing
     this.#channel = new HandOverChannel(child.stdio[MESSAGE_DESCRIPTOR] as Socket)
-    this.#ended =
-      child.exitCode === null && child.signalCode === null ? once(child, 'exit') : Promise.resolve()
+    this.#ended = new Promise((resolve) => {
+      if (child.exitCode !== null || child.signalCode !== null) resolve()
+      else child.once('exit', () => resolve())
+    })
   }
 
   /** Resolves when it waits for what it is to be given. @throws Error: it cannot be started, or does not want to */
@@ -93,11 +97,19 @@ export class Successor {
     this.#process.unref()
   }
 
-  /** Resolves when it has ended and touches nothing any more. */
+  /**
+   * Resolves when nothing of the program runs in it any more. One that waits within the kernel, for a page of the very
+   * device maybe, ends only when that is over, and keeps its files until then: nobody waits for that.
+   */
   async kill(): Promise<void> {
     // Before the channel: a successor that finds its predecessor gone goes on by itself.
     this.#process.kill('SIGKILL')
-    await this.#ended
+    let timer: NodeJS.Timeout | undefined
+    const late = new Promise<void>((resolve) => {
+      timer = setTimeout(resolve, KILL_MS)
+    })
+    await Promise.race([this.#ended, late])
+    clearTimeout(timer)
     this.#close()
   }
 

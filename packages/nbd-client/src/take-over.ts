@@ -1,24 +1,22 @@
 import { statSync } from 'node:fs'
 import {
   ConfigurationError,
-  formatSize,
   type RemoteSlab,
-  type SessionIdentity,
   type SessionOptions,
-  SwapServerError,
-  SwapServerSession,
+  type SwapServerSession,
 } from '@rdmakit/swap-server'
+import { UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'
 import type { KeptServer, KeptVolume } from './kept-volume.js'
-import type { SlabReplica, SlabTable } from './slab-table.js'
-import { VolumeServer } from './volume-server.js'
+import { endSession, resumeSession } from './resume-session.js'
+import { placeOf, type SlabReplica, type SlabTable } from './slab-table.js'
+import { MAX_SERVERS, VolumeServer } from './volume-server.js'
 
 /** From one try of a server that does not answer to the next. */
 const RETRY_MS = 1_000
 
-/** Of a server that may say something else the next time. */
-const MAY_RELENT = ['ETIMEDOUT', 'EACCES', 'EUSERS']
+const FAILED_BEFORE = 'it failed before the restart'
 
 /** A server whose session this process has taken up, with the slabs that it found there. */
 export interface ResumedServer {
@@ -63,9 +61,10 @@ export function onMaps(
 }
 
 /**
- * Takes up the sessions of the servers that have not failed, all at once. One that answers and does not know the
- * session is gone. One that does not answer is gone too, unless `needed` says that some slab is nowhere else: then
- * it is called again for as long as its session lingers, for the kernel waits longer than that.
+ * Takes up the sessions of the servers that have not failed, all at once, and of those that have failed and were waited
+ * for. One that answers and does not know the session is gone. One that does not answer is gone too, unless `needed`
+ * says that some slab is nowhere else: then it is called again for as long as its session lingers, for the kernel waits
+ * longer than that.
  * @param backedUp whether the local backup alone will do for a slab
  */
 export async function takeSessions(
@@ -75,32 +74,41 @@ export async function takeSessions(
   backedUp: (slab: number) => boolean,
   progress: (step: string) => void,
 ): Promise<TakenSessions> {
-  const failed = new Set(engine.statistics().failedServers)
+  const failed = new Set(engine.failedServers())
   const resumed: ResumedServer[] = []
   const gone: GoneServer[] = []
   let waiting: KeptServer[] = []
+  // A server that came back has its session under several indexes.
+  const ofSession = ({ identity: { session } }: KeptServer) =>
+    kept.filter(({ identity }) => identity.session === session).map(({ index }) => index)
   for (const server of kept) {
-    if (failed.has(server.index)) gone.push({ kept: server, reason: 'it failed before the restart' })
+    const all = ofSession(server)
+    const isLast = Math.max(...all) === server.index
+    if (failed.has(server.index) && !(isLast && needed(engine, all, NONE, backedUp, true)))
+      gone.push({ kept: server, reason: FAILED_BEFORE })
     else waiting.push(server)
   }
   const started = Date.now()
   try {
     for (;;) {
       const silent: GoneServer[] = []
-      const outcomes = await Promise.all(
-        waiting.map((server) => takeSession(server, engine.slabSize, options)),
+      // All of them, for one that throws must not leave the sessions of others.
+      const outcomes = await Promise.allSettled(
+        waiting.map(async (kept) => ({ kept, ...(await resumeSession(kept, engine.slabSize, options)) })),
       )
       for (const outcome of outcomes) {
-        if ('session' in outcome) resumed.push(outcome)
-        else if (outcome.answered) gone.push(outcome)
-        else silent.push(outcome)
+        if (outcome.status === 'rejected') continue
+        if ('session' in outcome.value) resumed.push(outcome.value)
+        else (outcome.value.ended ? gone : silent).push(outcome.value)
       }
+      for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason
       options.signal?.throwIfAborted()
       const live = new Set(resumed.map(({ kept: { index } }) => index))
       waiting = silent
         .map((each) => each.kept)
         .filter(
-          ({ index, linger: lasts }) => Date.now() - started < lasts && needed(engine, index, live, backedUp),
+          (server) =>
+            Date.now() - started < server.linger && needed(engine, ofSession(server), live, backedUp),
         )
       for (const each of silent) if (!waiting.includes(each.kept)) gone.push(each)
       if (waiting.length === 0) return { resumed, gone }
@@ -113,38 +121,6 @@ export async function takeSessions(
     await Promise.all(resumed.map(({ session }) => session.leave()))
     throw failure
   }
-}
-
-async function takeSession(
-  kept: KeptServer,
-  slabSize: number,
-  options: SessionOptions,
-): Promise<ResumedServer | (GoneServer & { answered: boolean })> {
-  let session: SwapServerSession | undefined
-  try {
-    session = await SwapServerSession.resume(kept.uris, kept.identity, options)
-    if (session.slabSize !== slabSize)
-      throw new ConfigurationError(
-        `${session.uri} has slabs of ${formatSize(session.slabSize)}, and volume.json says ${formatSize(slabSize)}`,
-      )
-    return { kept, session, slabs: await session.list() }
-  } catch (failure) {
-    await session?.leave()
-    // Nothing is given up for a key that cannot be read, or is not the right one yet.
-    if (failure instanceof ConfigurationError) throw failure
-    const answered = failure instanceof SwapServerError && !MAY_RELENT.includes(failure.code)
-    return { kept, reason: (failure as Error).message, answered }
-  }
-}
-
-/** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume */
-export async function endSession(
-  uris: readonly string[],
-  identity: SessionIdentity,
-  options: SessionOptions,
-): Promise<void> {
-  const session = await SwapServerSession.resume(uris, identity, { ...options, linger: 1 })
-  await session.close()
 }
 
 /** Gives back what a volume that nobody can use any more still has at its servers. */
@@ -160,23 +136,64 @@ export async function endKept({ servers }: KeptVolume, options: SessionOptions):
   )
 }
 
-/** Some slab has a live replica at `server`, none at the servers `live`, and is not backed up. */
+const NONE: ReadonlySet<number> = new Set()
+
+/**
+ * Some slab has a live replica at one of `servers`, none at the servers `live`, and is not backed up.
+ * @param alone no other on record: who of several that failed has everything, only the process knew that saw it
+ */
 function needed(
   engine: BlockEngine,
-  server: number,
+  servers: readonly number[],
   live: ReadonlySet<number>,
   backedUp: (slab: number) => boolean,
+  alone = false,
 ): boolean {
   for (let slab = 0; slab < engine.slabCount; slab++) {
     const readable = (engine.lookUpSlab(slab) ?? []).filter((replica) => replica.live)
     if (
-      readable.some((replica) => replica.server === server) &&
+      readable.some((replica) => servers.includes(replica.server)) &&
+      (!alone || readable.length === 1) &&
       !readable.some((replica) => live.has(replica.server)) &&
       !backedUp(slab)
     )
       return true
   }
   return false
+}
+
+/** Servers that had failed take part under new indexes, as any that come back. @throws UsageError: there are none left */
+export function renumber(engine: BlockEngine, taken: TakenSessions): TakenSessions {
+  const failed = new Set(engine.failedServers())
+  const back = taken.resumed.filter(({ kept }) => failed.has(kept.index))
+  if (back.length === 0) return taken
+  const known = [...taken.resumed, ...taken.gone].map(({ kept }) => kept.index)
+  let next = Math.max(...known, ...failed) + 1
+  if (next + back.length > MAX_SERVERS) throw new UsageError('too many failures of servers in one volume')
+  return {
+    resumed: taken.resumed.map((server) =>
+      back.includes(server) ? { ...server, kept: { ...server.kept, index: next++ } } : server,
+    ),
+    gone: [...taken.gone, ...back.map(({ kept }) => ({ kept, reason: FAILED_BEFORE }))],
+  }
+}
+
+/**
+ * Slabs of which the only replica is on record at a failed incarnation of a server that is back are at its new one. Once
+ * volume.json names that one.
+ */
+export function moveToIncarnations(engine: BlockEngine, { resumed, gone }: TakenSessions): void {
+  const failed = new Set(engine.failedServers())
+  for (const { kept } of resumed)
+    for (const { kept: old } of gone) {
+      if (!failed.has(old.index) || old.identity.session !== kept.identity.session) continue
+      for (let slab = 0; slab < engine.slabCount; slab++) {
+        const readable = (engine.lookUpSlab(slab) ?? []).filter(({ live }) => live)
+        const [only] = readable
+        if (readable.length === 1 && only?.server === old.index)
+          engine.moveReplica(slab, old.index, { ...only, server: kept.index })
+      }
+    }
 }
 
 /** What became of the slabs: numbers of slabs. */
@@ -262,8 +279,4 @@ export function adoptSlabs(
     if (server !== undefined && rest.size > 0) orphans.set(server, [...rest.values()])
   }
   return { degraded, backedUp, missing, lost, orphans }
-}
-
-function placeOf({ remoteKey, address }: { remoteKey: number; address: bigint }): string {
-  return `${remoteKey}:${address}`
 }

@@ -66,7 +66,7 @@ export class ThinSlabs {
       const replicas = (places ?? []).map((place) => ({ ...place, live: true }))
       table.adopt(slab, replicas)
       // It may have failed since the lane looked.
-      const failed = replicas.filter(({ server }) => server.failure !== undefined)
+      const failed = replicas.filter(({ server }) => server.failure !== undefined && !server.away)
       for (const replica of failed) table.drop(slab, replica)
       if (failed.length > 0) degraded()
     }
@@ -203,7 +203,7 @@ export class ThinSlabs {
     const going: Place[] = []
     for (const slab of this.#cleared) {
       const state = table.state(slab)
-      if (state === 'degraded' || state === 'refilling') continue
+      if (state === 'degraded' || state === 'refilling' || state === 'away') continue
       this.#cleared.delete(slab)
       if (state === 'mapped' && engine.vacateSlab(slab)) {
         going.push(...table.vacate(slab))

@@ -1,3 +1,5 @@
+import { statSync } from 'node:fs'
+import { ConfigurationError } from '@rdmakit/swap-server'
 import type { BackupOptions } from './backup.js'
 import type { BlockEngineOptions } from './engine-options.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
@@ -25,6 +27,7 @@ export class VolumeKeeper {
   /**
    * What makes a volume one that can be taken over, and its backup too. Pages that are compressed once stay so for
    * the next process, whatever that says of `compress`.
+   * @throws ConfigurationError: nobody knows which they are
    */
   options(
     linger: number,
@@ -32,11 +35,10 @@ export class VolumeKeeper {
     compress: Compress = 'none',
   ): Pick<VolumeOptions, 'linger' | 'joined' | 'backup'> & { engine: KeptFiles } {
     if (backup === undefined) this.#folder.forgetBackup()
-    if (compress !== 'none' && this.#kept.compressed !== true) {
-      // A new volume is written when its servers have joined.
-      if (this.#kept.servers.length > 0) this.#write({ compressed: true })
-      else this.#kept = { ...this.#kept, compressed: true }
-    }
+    if (this.#kept.compressed === true) this.#checkLengths()
+    // A new volume is written when its servers have joined, another one by compresses().
+    else if (compress !== 'none' && this.#kept.servers.length === 0)
+      this.#kept = { ...this.#kept, compressed: true }
     return {
       ...(backup === undefined ? {} : { backup: { ...backup, map: this.#folder.backupMap } }),
       linger,
@@ -45,13 +47,26 @@ export class VolumeKeeper {
         pageMap: this.#folder.pageMap,
         pageChecksums: this.#folder.pageChecksums,
         slabMap: this.#folder.slabMap,
-        ...(this.#kept.compressed === true ? { pageLengths: this.#folder.pageLengths } : {}),
+        ...(this.#kept.compressed === true || compress !== 'none'
+          ? { pageLengths: this.#folder.pageLengths }
+          : {}),
       },
     }
   }
 
+  /** Pages may be compressed from now on. The engine has its file, and nobody writes yet. */
+  compresses(): void {
+    if (this.#kept.compressed !== true) this.#write({ compressed: true })
+  }
+
+  /** The kernel is about to be asked for a device. Whoever finds this, and no {@link device}, ends what came of it. */
+  connecting(identifier: string): void {
+    this.#write({ connecting: identifier })
+  }
+
   device(device: KeptDevice): void {
-    this.#write({ device })
+    const { connecting: _, ...kept } = this.#kept
+    this.#replace({ ...kept, device })
   }
 
   /** Clients come from now on. */
@@ -78,9 +93,21 @@ export class VolumeKeeper {
     })
   }
 
-  /** What cannot be written is not kept: whoever tries again begins where it was. */
+  /** An engine makes the file that it does not find, and compressed pages would be taken for others by that. */
+  #checkLengths(): void {
+    const file = this.#folder.pageLengths
+    if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) return
+    throw new ConfigurationError(
+      `${file} is missing or empty: nobody knows which of the volume's pages are compressed; detach its device, if it has one, and remove the folder's files`,
+    )
+  }
+
   #write(change: Partial<KeptVolume>): void {
-    const kept = { ...this.#kept, ...change }
+    this.#replace({ ...this.#kept, ...change })
+  }
+
+  /** What cannot be written is not kept: whoever tries again begins where it was. */
+  #replace(kept: KeptVolume): void {
     this.#folder.write(kept)
     this.#kept = kept
   }

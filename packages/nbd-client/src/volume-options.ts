@@ -30,6 +30,11 @@ export interface VolumeOptions {
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
   /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
   readonly linger?: number
+  /**
+   * milliseconds that requests wait for a server that is gone and has the only copy of their pages, before they fail;
+   * so long at least its session lingers; default 0
+   */
+  readonly reconnect?: number
   /** told when a server takes part, before anything is placed there: its index and session must be kept now */
   readonly joined?: (servers: readonly VolumeServer[]) => void
   readonly signal?: AbortSignal
@@ -50,12 +55,14 @@ export interface ServerFailure {
   readonly degraded: number
   /** bytes that no server has any more, and that are read from the backup */
   readonly backedUp: number
+  /** bytes of which it has the only copy, and that wait for it: it is told again when they need not wait any more */
+  readonly away: number
   /** bytes of which no copy is left */
   readonly lost: number
 }
 
-export function sessionOptions({ access, linger = 0, signal }: VolumeOptions): SessionOptions {
-  return { ...access, linger, ...(signal === undefined ? {} : { signal }) }
+export function sessionOptions({ access, linger = 0, reconnect = 0, signal }: VolumeOptions): SessionOptions {
+  return { ...access, linger: Math.max(linger, reconnect), ...(signal === undefined ? {} : { signal }) }
 }
 
 export function makeEngine(

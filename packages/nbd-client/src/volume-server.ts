@@ -1,5 +1,8 @@
 import type { RemoteSlab, SessionIdentity, SwapServerSession } from '@rdmakit/swap-server'
 
+/** Server indexes of an engine. */
+export const MAX_SERVERS = 1024
+
 /**
  * One incarnation of a swap-server in a volume. It keeps its index for ever: after a failure the same
  * machine comes back as another one, for its memory is empty.
@@ -15,6 +18,8 @@ export class VolumeServer {
   slabs = 0
   /** why it is gone; undefined while it lives */
   failure: string | undefined
+  /** it is gone, some slabs have their only copy there, and it may come back with that */
+  away = false
   readonly #spares: RemoteSlab[] = []
 
   constructor(

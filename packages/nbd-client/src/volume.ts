@@ -1,4 +1,4 @@
-import { formatSize, SwapServerSession } from '@rdmakit/swap-server'
+import { formatSize, type RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
 import { type Context, openDevice, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { Lane } from './engine-lane.js'
@@ -10,7 +10,15 @@ import { Recall } from './recall.js'
 import { Repair } from './repair.js'
 import { checkRoom, commonSlabSize } from './server-fit.js'
 import { type SlabState, SlabTable } from './slab-table.js'
-import { type Adopted, adoptSlabs, onMaps, serversOf, takeSessions } from './take-over.js'
+import {
+  type Adopted,
+  adoptSlabs,
+  moveToIncarnations,
+  onMaps,
+  renumber,
+  serversOf,
+  takeSessions,
+} from './take-over.js'
 import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
 import {
@@ -20,11 +28,9 @@ import {
   sessionOptions,
   type VolumeOptions,
 } from './volume-options.js'
-import { VolumeServer } from './volume-server.js'
+import { MAX_SERVERS, VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
-/** Server indexes of an engine. */
-const MAX_SERVERS = 1024
 
 /**
  * Remote memory as a block device: sessions with swap-servers, slabs placed on them, and the engine
@@ -81,7 +87,11 @@ export class Volume {
     })
     this.#recall = new Recall({
       session: sessionOptions(options),
+      slabSize: engine.slabSize,
+      reconnect: options.reconnect ?? 0,
       join: (uris, session) => this.#join(uris, session),
+      rejoin: (gone, session, slabs) => this.#rejoin(gone, session, slabs),
+      lose: (gone, reason) => this.#lose(gone, reason),
       progress: this.#progress,
     })
     this.thin = options.thin
@@ -158,13 +168,14 @@ export class Volume {
     const engine = onMaps(options.engine ?? {}, () => makeEngine({ ...options, size, thin }, kept.slabSize))
     let volume: Volume | undefined
     try {
-      const taken = await takeSessions(
+      const found = await takeSessions(
         engine,
         kept.servers,
         sessionOptions(options),
         backedUp(options, engine),
         progress,
       )
+      const taken = renumber(engine, found)
       for (const { kept: server, reason } of taken.gone) {
         engine.failServer(server.index, reason)
         progress(`lost ${server.uris.join(' or ')}: ${reason}`)
@@ -172,6 +183,8 @@ export class Volume {
       const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
       const servers = serversOf(taken)
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
+      if (taken !== found) options.joined?.(servers)
+      moveToIncarnations(engine, taken)
       const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
       for (const [server, orphans] of adopted.orphans)
         if (thin) server.keep(orphans)
@@ -217,10 +230,10 @@ export class Volume {
 
   /** True when neither a server nor the backup is left: every request for a written page fails. */
   get lost(): boolean {
-    return !this.#backedUp && this.#servers.every(({ failure }) => failure !== undefined)
+    return !this.#backedUp && this.#servers.every(({ failure, away }) => failure !== undefined && !away)
   }
 
-  /** Calls `listener` once for each server that is lost. */
+  /** Calls `listener` for each server that is lost, and for one that was waited for once more when it is given up. */
   onServerFailure(listener: (failure: ServerFailure) => void): void {
     this.#onFailure.add(listener)
   }
@@ -306,12 +319,13 @@ export class Volume {
   }
 
   #start(): void {
+    if (this.#options.reconnect) this.engine.waitForServers()
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
     this.engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
     this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
     // What failed between the lanes' start and this line.
-    const { failedServers, backup } = this.engine.statistics()
-    for (const index of failedServers) this.#fail(index, 'it failed at the start')
+    const { backup } = this.engine.statistics()
+    for (const index of this.engine.failedServers()) this.#fail(index, 'it failed at the start')
     if (backup?.working === false) this.#loseBackup('it failed at the start')
     this.#recall.start()
     this.#repair.wake()
@@ -332,9 +346,25 @@ export class Volume {
     const server = this.#servers[index]
     if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
+    server.away = !this.#backedUp && (this.#options.reconnect ?? 0) > 0 && server.session.linger > 0
     this.engine.failServer(index, reason)
+    this.#drop(server, reason, server.away ? this.engine.failedServers() : undefined)
+    this.#recall.call(server)
+  }
+
+  /** Somebody waited for it. */
+  #lose(server: VolumeServer, reason: string): void {
+    if (this.#quiescing !== undefined) return
+    server.away = false
+    server.failure = reason
+    this.#drop(server, reason)
+  }
+
+  /** @param failed see {@link SlabTable.dropServer} */
+  #drop(server: VolumeServer, reason: string, failed?: readonly number[]): void {
     this.thin?.collect()
-    const { degraded, lost } = this.#table.dropServer(server)
+    const { degraded, lost, kept } = this.#table.dropServer(server, failed)
+    server.away = kept.length > 0
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
     const missing = lost.reduce((sum, slab) => sum + this.engine.missingInBackup(slab) * PAGE, 0)
     for (const listener of this.#onFailure)
@@ -343,11 +373,11 @@ export class Volume {
         reason,
         degraded: bytes(degraded),
         backedUp: this.#backedUp ? bytes(lost) - missing : 0,
+        away: bytes(kept),
         lost: this.#backedUp ? missing : bytes(lost),
       })
     this.#repair.wake()
     this.thin?.wake()
-    this.#recall.call(server)
   }
 
   #loseBackup(reason: string): void {
@@ -357,10 +387,42 @@ export class Volume {
     this.#repair.wake()
   }
 
-  /** A server that failed comes back: with a new index and empty memory. @throws as Recall's join */
+  /** A server that failed comes back with empty memory. @throws as Recall's join */
   async #join(uris: readonly string[], session: SwapServerSession): Promise<void> {
+    await this.#takeIn(uris, session)
+    this.#progress(`${session.uri} takes part again, with empty memory`)
+    this.#repair.wake()
+    this.thin?.wake()
+  }
+
+  /** A server that was away comes back with what it had. @throws as Recall's rejoin */
+  async #rejoin(gone: VolumeServer, session: SwapServerSession, slabs: readonly RemoteSlab[]): Promise<void> {
+    const server = await this.#takeIn(gone.uris, session)
+    this.thin?.collect()
+    const { moved, rest } = this.#table.moveServer(gone, server, slabs)
+    this.#progress(
+      `${session.uri} is back with what it had: ${formatSize(moved.length * this.engine.slabSize)} of the volume go on`,
+    )
+    // What it did not have after all.
+    if (this.#table.heldBy(gone).size > 0) this.#lose(gone, 'it came back without some of its slabs')
+    gone.away = false
+    if (this.thin !== undefined) server.keep(rest)
+    // A server that cannot do it now is about to fail, and its session to end.
+    else await session.free(rest).catch(() => {})
+    this.#repair.wake()
+    this.thin?.wake()
+  }
+
+  /** A server takes part under a new index, once all lanes reach it. @throws as Recall's join */
+  async #takeIn(uris: readonly string[], session: SwapServerSession): Promise<VolumeServer> {
     if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
       throw new UsageError('it came back with another slab size or device')
+    const connecting = this.#lanes.map(async ({ lane, ends }) => ({
+      lane,
+      queuePair: await ends.connect(session),
+    }))
+    await Promise.allSettled(connecting)
+    const connected = await Promise.all(connecting)
     const index = this.#servers.length
     if (index >= MAX_SERVERS) throw new UsageError('too many failures of servers in one volume')
     // Before anything is awaited, so that the index is taken; without a slab it is nobody's replica.
@@ -368,16 +430,13 @@ export class Volume {
     server.failure = 'it is joining'
     this.#options.joined?.([...this.#servers, server])
     this.#servers.push(server)
-    for (const { lane, ends } of this.#lanes)
-      this.engine.connectServer(lane.index, index, await ends.connect(session))
+    for (const { lane, queuePair } of connected) this.engine.connectServer(lane.index, index, queuePair)
     await this.engine.synchronize()
     // It was no server yet when the engine said so.
-    if (this.engine.statistics().failedServers.includes(index)) throw new Error('it failed while it joined')
+    if (this.engine.failedServers().includes(index)) throw new Error('it failed while it joined')
     server.failure = undefined
     this.#watch(server)
-    this.#progress(`${session.uri} takes part again, with empty memory`)
-    this.#repair.wake()
-    this.thin?.wake()
+    return server
   }
 
   /** One NBD connection's verbs objects, or the refill lane's; queue pairs by server index. */

@@ -1,57 +1,32 @@
 // Pages that are compressed on the wire: what comes back, what it costs the servers, and what outlives whom.
 import { randomBytes } from 'node:crypto'
-import { mkdtempSync, readFileSync, rmSync, statSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import { SwapServer } from '@rdmakit/swap-server'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import type { SwapServer } from '@rdmakit/swap-server'
+import type { MemoryRegion } from '@rdmakit/verbs'
+import { beforeEach, describe, expect, it } from 'vitest'
 import { BlockEngine } from '../src/engine.js'
 import { collectVolumeMetrics } from '../src/metrics.js'
+import type { Compress } from '../src/native.js'
 import { totals } from '../src/session-log.js'
 import { Volume } from '../src/volume.js'
 import type { VolumeOptions } from '../src/volume-options.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
-import { eventually, VolumeProcess, Workload } from './volume-client.js'
+import { ADDRESSES, lentBy, serve } from './swap-servers.js'
+import { endWithTest, eventually, startVolume, temporaryFolder, Workload } from './volume-client.js'
 
 const PAGE = 4096
 const SIZE = 4 * MIB
 
-type Slab = Awaited<ReturnType<SwapServer['store']['allocate']>>[number]
-
-let state: string
-let pids: number[]
-let servers: { server: SwapServer; uri: string; slabs: Slab[] }[]
-let sockets = 0
+let servers: { server: SwapServer; uri: string; regions: readonly MemoryRegion[] }[]
 
 beforeEach(() => {
-  state = mkdtempSync(join(tmpdir(), 'nbd-compression-'))
-  pids = []
   servers = []
 })
 
-afterEach(async () => {
-  for (const pid of pids) {
-    try {
-      process.kill(pid, 'SIGKILL')
-    } catch {
-      // It has ended.
-    }
-  }
-  await Promise.all(servers.map(({ server }) => server.close()))
-  rmSync(state, { recursive: true, force: true })
-})
-
-/** A swap-server in this process whose memory the test can reach. */
-async function serve(uri: string): Promise<void> {
-  const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
-  const slabs: Slab[] = []
-  const allocate = server.store.allocate.bind(server.store)
-  server.store.allocate = async (...request) => {
-    const made = await allocate(...request)
-    slabs.push(...made)
-    return made
-  }
-  servers.push({ server, uri: await server.listen(uri), slabs })
+async function lend(uri: string): Promise<void> {
+  const served = await serve(16, uri)
+  servers.push({ ...served, regions: lentBy(served.server) })
 }
 
 function open(engine: NonNullable<VolumeOptions['engine']>, options: Partial<VolumeOptions> = {}) {
@@ -85,14 +60,9 @@ async function read(client: Client): Promise<Buffer> {
 const sent = (volume: Volume) =>
   volume.engine.statistics().servers.reduce((sum, { bytesWritten }) => sum + bytesWritten, 0)
 
-const ADDRESSES = {
-  iwarp: () => 'iwarp://127.0.0.1:0',
-  shm: () => `shm:///tmp/rdmakit-compression-${process.pid}-${++sockets}.sock`,
-}
-
 describe.each(Object.entries(ADDRESSES))('compressed pages over %s', (_, address) => {
   it('come back, and cost the wire less', async () => {
-    await serve(address())
+    await lend(address())
     await using volume = await open({ compress: 'lz4-always' })
     const client = new Client(volume.engine.attachSocketpair(0))
     const data = mixed()
@@ -107,17 +77,15 @@ describe.each(Object.entries(ADDRESSES))('compressed pages over %s', (_, address
   })
 
   it('are repaired from another replica, and survive the death of a server', async () => {
-    for (let i = 0; i < 3; i++) await serve(address())
+    for (let i = 0; i < 3; i++) await lend(address())
     await using volume = await open({ compress: 'lz4-always' }, { replicas: 2 })
     const client = new Client(volume.engine.attachSocketpair(0))
     const data = mixed()
     await write(client, data)
     for (let slab = 0; slab < SIZE / MIB; slab++) {
       const [first] = volume.engine.lookUpSlab(slab) ?? []
-      const held = servers
-        .flatMap(({ slabs }) => slabs)
-        .find(({ region }) => region.address === first?.address)
-      new Uint8Array(held?.region.buffer as ArrayBuffer).fill(0xa5, 3 * PAGE + 5, 3 * PAGE + 9)
+      const held = servers.flatMap(({ regions }) => regions).find(({ address }) => address === first?.address)
+      new Uint8Array(held?.buffer as ArrayBuffer).fill(0xa5, 3 * PAGE + 5, 3 * PAGE + 9)
     }
     const repaired: number[] = []
     volume.engine.on('pageRepaired', ({ page }) => repaired.push(page))
@@ -133,13 +101,10 @@ describe.each(Object.entries(ADDRESSES))('compressed pages over %s', (_, address
   }, 30_000)
 
   it('are read by the next process after a kill, and by one that does not compress', async () => {
-    for (let i = 0; i < 2; i++) await serve(address())
+    for (let i = 0; i < 2; i++) await lend(address())
     const uris = servers.map(({ uri }) => uri)
-    const start = (compress: 'none' | 'lz4' | 'lz4-always') => {
-      const volume = new VolumeProcess({ state, servers: uris, replicas: 2, compress })
-      pids.push(volume.process.pid as number)
-      return volume
-    }
+    const state = temporaryFolder()
+    const start = (compress: Compress) => startVolume({ state, servers: uris, replicas: 2, compress })
     const workload = new Workload()
     let volume = start('lz4-always')
     await volume.ready()
@@ -158,12 +123,12 @@ describe.each(Object.entries(ADDRESSES))('compressed pages over %s', (_, address
     }
     const from = volume.output.length
     volume.process.kill('SIGHUP')
-    pids.push(Number((await volume.heard(/^successor (\d+)$/m, from))[1]))
+    endWithTest(Number((await volume.heard(/^successor (\d+)$/m, from))[1]))
     expect(await workload.verify(volume)).toBe(0)
   }, 60_000)
 
   it('are given up where nothing is gained', async () => {
-    await serve(address())
+    await lend(address())
     await using volume = await open({ compress: 'lz4' })
     const client = new Client(volume.engine.attachSocketpair(0))
     expect(volume.engine.statistics().lanes[0]?.compressing).toBe(true)
@@ -177,7 +142,7 @@ describe.each(Object.entries(ADDRESSES))('compressed pages over %s', (_, address
 
 describe('compression', () => {
   it('takes whole pages only', async () => {
-    await serve(ADDRESSES.shm())
+    await lend(ADDRESSES.shm())
     await using volume = await open({ compress: 'lz4', minimumBlockSize: 512 })
     const client = new Client(volume.engine.attachSocketpair(0))
     expect((await client.request(WRITE, 512, 512, Buffer.alloc(512)))?.error).toBe(22)
@@ -191,7 +156,7 @@ describe('compression', () => {
   })
 
   it('is in the metrics where it is asked for', async () => {
-    await serve(ADDRESSES.shm())
+    await lend(ADDRESSES.shm())
     await using volume = await open({ compress: 'lz4-always' })
     const client = new Client(volume.engine.attachSocketpair(0))
     await write(client, mixed())

@@ -1,5 +1,6 @@
 // Whatever the files of a state folder hold when a process takes them over: it refuses, and says which file is wrong,
 // or no page reads as something that it never was. Never a crash.
+import { randomBytes } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -7,6 +8,7 @@ import { SwapServer } from '@rdmakit/swap-server'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import { formatVolume, type KeptServer, type KeptVolume, parseVolume } from '../src/kept-volume.js'
+import type { Compress } from '../src/native.js'
 import { StateFolder } from '../src/state-folder.js'
 import { endKept } from '../src/take-over.js'
 import { Volume } from '../src/volume.js'
@@ -22,7 +24,11 @@ const RECORD = 128
 
 /** In every slab, with pages between them that were never written. */
 const offsetOf = (page: number) => (page % SLABS) * MIB + Math.floor(page / SLABS) * 2 * PAGE
-const contentsOf = (page: number) => Buffer.alloc(PAGE, `page ${page};`)
+/** Every third one does not get smaller. */
+const CONTENTS = Array.from({ length: PAGES }, (_, page) =>
+  page % 3 === 0 ? randomBytes(PAGE) : Buffer.alloc(PAGE, `page ${page};`),
+)
+const contentsOf = (page: number) => CONTENTS[page] as Buffer
 
 let top: string
 let server: SwapServer
@@ -42,21 +48,29 @@ afterAll(async () => {
 
 type Read = 'right' | 'error' | 'zeros' | 'wrong'
 
-/** The state folder of a volume whose process has left it, with a backup that has all of it. */
+interface Shape {
+  /** has all of the volume */
+  readonly backup: boolean
+  readonly compress: Compress
+}
+
+/** The state folder of a volume whose process has left it. */
 class Left {
   readonly state = join(top, `state-${++volumes}`)
   readonly #backup = join(top, `backup-${volumes}`)
   #kept: KeptVolume | undefined
 
-  static async make(): Promise<Left> {
-    const left = new Left()
+  private constructor(private readonly shape: Shape) {}
+
+  static async make({ backup = true, compress = 'none' }: Partial<Shape> = {}): Promise<Left> {
+    const left = new Left({ backup, compress })
     const folder = StateFolder.open(left.state)
     const volume = await Volume.open({ ...left.#options(folder), servers: [[uri]], size: SIZE, lanes: 1 })
     const client = new Client(volume.engine.attachSocketpair(0))
     for (let page = 0; page < PAGES; page++)
       expect(await client.request(WRITE, offsetOf(page), PAGE, contentsOf(page))).toMatchObject({ error: 0 })
     const behind = () => volume.engine.statistics().backup
-    await expect.poll(behind).toMatchObject({ working: true, stalePages: 0, queuedPages: 0 })
+    if (backup) await expect.poll(behind).toMatchObject({ working: true, stalePages: 0, queuedPages: 0 })
     client.close()
     await volume.leave()
     left.#kept = folder.read()
@@ -65,8 +79,10 @@ class Left {
   }
 
   #options(folder: StateFolder, kept?: KeptVolume) {
+    const { backup, compress } = this.shape
     const keeper = new VolumeKeeper(folder, kept ?? { size: SIZE, replicas: 1 }, kept)
-    return keeper.options(60_000, { file: this.#backup })
+    const { engine, ...rest } = keeper.options(60_000, backup ? { file: this.#backup } : undefined, compress)
+    return { ...rest, engine: { ...engine, compress } }
   }
 
   /** What the next process finds: the error with which it refuses, or what became of each page. */
@@ -99,7 +115,7 @@ class Left {
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#kept !== undefined) await endKept(this.#kept, {})
     rmSync(this.state, { recursive: true })
-    rmSync(this.#backup)
+    rmSync(this.#backup, { force: true })
   }
 }
 
@@ -118,13 +134,24 @@ it('a process that died just before a record of the slab map counted leaves the 
   expect(await left.takeOver()).toEqual(Array(PAGES).fill('right'))
 })
 
-const MAPS = ['pages.map', 'slabs.map', 'pages.crc', 'backup.map'] as const
+const MAPS: [string, Partial<Shape>][] = [
+  ['pages.map', {}],
+  ['slabs.map', {}],
+  ['pages.crc', {}],
+  ['backup.map', {}],
+  ['pages.lz4', { compress: 'lz4-always' }],
+  ['pages.lz4', { compress: 'lz4-always', backup: false }],
+  // Of a packed page nothing else says that it is not what it was.
+  ['pages.crc', { compress: 'lz4-always', backup: false }],
+]
 /** Without it nobody knows what is written; the others only make reads safer, or are another way to the pages. */
-const NEEDED = ['pages.map', 'slabs.map']
+const NEEDED = ['pages.map', 'slabs.map', 'pages.lz4']
 
-describe.each(MAPS)('%s', (name) => {
+const REFUSAL = (name: string) => new RegExp(`${name} is of another volume, or damaged`)
+
+describe.each(MAPS)('%s, of a volume with %o,', (name, shape) => {
   const damaged = async (damage: (file: string) => void) => {
-    const left = await Left.make()
+    const left = await Left.make(shape)
     damage(join(left.state, name))
     return left
   }
@@ -153,7 +180,7 @@ describe.each(MAPS)('%s', (name) => {
     await using left = await damaged(damage)
     expect(await left.takeOver()).toMatchObject({
       name: 'ConfigurationError',
-      message: expect.stringMatching(new RegExp(`${name} is of another volume, or damaged`)),
+      message: expect.stringMatching(REFUSAL(name)),
     })
   })
 
@@ -169,7 +196,10 @@ describe.each(MAPS)('%s', (name) => {
           })
           const outcome = await within(left.takeOver(), 10_000)
           if (outcome instanceof Error) {
-            expect(outcome).toMatchObject({ code: 'EINVAL', message: expect.stringContaining(name) })
+            expect(outcome).toMatchObject({
+              name: 'ConfigurationError',
+              message: expect.stringMatching(REFUSAL(name)),
+            })
             return
           }
           // A page of which the map says that it was never written reads as zeros: nothing else tells.

@@ -1,6 +1,16 @@
-import { closeSync, openSync } from 'node:fs'
+import { closeSync, mkdtempSync, openSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { SwapServer } from '@rdmakit/swap-server'
 import { describe, expect, it } from 'vitest'
+import { handOver } from '../src/hand-over.js'
+import { HAND_OVER_VERSION } from '../src/hand-over-channel.js'
+import type { KeptVolume } from '../src/kept-volume.js'
 import { closeDescriptor } from '../src/kernel.js'
+import { StateFolder } from '../src/state-folder.js'
+import { Successor } from '../src/successor.js'
+import { Volume } from '../src/volume.js'
+import { VolumeKeeper } from '../src/volume-keeper.js'
 import { Client, MIB, READ, setup, WRITE } from './fixture.js'
 
 describe('a lane that yields', () => {
@@ -70,4 +80,52 @@ describe('a lane that yields', () => {
     closeSync(file)
     expect(() => made.engine.attachSocket(lane, 9999)).toThrow(expect.objectContaining({ code: 'EINVAL' }))
   })
+})
+
+describe('a hand-over that fails', () => {
+  it('says which lane did not take its socket back, and closes it', async () => {
+    const path = mkdtempSync(join(tmpdir(), 'nbd-hand-over-'))
+    const server = new SwapServer({ memory: 4 * MIB, slabSize: MIB })
+    const uri = await server.listen(`shm://${join(path, 'server.sock')}`)
+    const folder = StateFolder.open(join(path, 'state'))
+    const place = { servers: [[uri]], size: 4 * MIB, lanes: 2 }
+    const first = new VolumeKeeper(folder, { size: place.size, replicas: 1 })
+    const volume = await Volume.open({ ...place, ...first.options(60_000) })
+    const clients = [0, 1].map((lane) => new Client(volume.engine.attachSocketpair(lane)))
+    const content = Buffer.alloc(4096, 'content')
+    expect((await clients[0]?.request(WRITE, 0, 4096, content))?.error).toBe(0)
+    const successor = await Successor.start([
+      'sh',
+      '-c',
+      `echo '{"say":"ready","version":${HAND_OVER_VERSION}}' >&3; read line <&3; exit 1`,
+    ])
+    let other: Client | undefined
+    const outcome = await handOver({
+      volume,
+      folder,
+      successor,
+      answerTimeout: 10_000,
+      retake: async () => {
+        const kept = folder.read() as KeptVolume
+        const keeper = new VolumeKeeper(folder, kept, kept)
+        const again = (await Volume.takeOver({ ...place, ...keeper.options(60_000) }, kept)).volume
+        // Lane 0 has something else to do than its socket.
+        other = new Client(again.engine.attachSocketpair(0))
+        return again
+      },
+    })
+    if (outcome.over) throw new Error('a successor that has ended took over')
+    try {
+      expect(outcome.lost).toEqual([0])
+      expect(await clients[0]?.request(READ, 0, 4096)).toBeUndefined()
+      for (const client of [clients[1], other])
+        expect((await client?.request(READ, 0, 4096))?.data.equals(content)).toBe(true)
+    } finally {
+      for (const client of [...clients, other]) client?.close()
+      await outcome.volume.close()
+      folder.close()
+      await server.close()
+      rmSync(path, { recursive: true })
+    }
+  }, 20_000)
 })

@@ -89,7 +89,7 @@ describe('a server that wants its memory back', () => {
     await eventually(() => load.operations > moved + 100)
     await eventually(() => volume.slabs.mapped === 8)
     await load.stop()
-    expect(volume.slabs).toEqual({ mapped: 8, degraded: 0, refilling: 0, backup: 0, lost: 0 })
+    expect(volume.slabs).toEqual({ mapped: 8, degraded: 0, refilling: 0, away: 0, backup: 0, lost: 0 })
     expect(volume.servers.map(({ failure }) => failure)).toEqual([undefined, undefined, undefined, undefined])
     expect(volume.migration.moved).toBeGreaterThan(0)
     expect(said.join('\n')).toMatch(/needs its memory back: moving \d+ MiB to other servers/)

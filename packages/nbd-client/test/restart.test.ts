@@ -1,46 +1,33 @@
-import type { ChildProcess } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync, statSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { existsSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
-import { SwapServer } from '@rdmakit/swap-server'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { MIB, READ } from './fixture.js'
-import { eventually, PAGES, VolumeProcess, Workload } from './volume-client.js'
+import { ADDRESSES, serve } from './swap-servers.js'
+import {
+  eventually,
+  PAGES,
+  startVolume,
+  temporaryFolder,
+  type VolumeProcess,
+  Workload,
+} from './volume-client.js'
 
 const PAGE = 4096
 
 let state: string
-let processes: ChildProcess[]
-let servers: { server: SwapServer; uri: string }[]
-let sockets = 0
+let servers: Awaited<ReturnType<typeof serve>>[]
 
 beforeEach(() => {
-  state = mkdtempSync(join(tmpdir(), 'nbd-restart-'))
-  processes = []
+  state = temporaryFolder()
   servers = []
 })
 
-afterEach(async () => {
-  for (const process of processes) process.kill('SIGKILL')
-  await Promise.all(servers.map(({ server }) => server.close()))
-  rmSync(state, { recursive: true, force: true })
-})
-
 function start(replicas: number, thin = false, backup?: { file: string }): VolumeProcess {
-  const uris = servers.map(({ uri }) => uri)
-  const volume = new VolumeProcess({ state, servers: uris, replicas, thin, backup })
-  processes.push(volume.process)
-  return volume
+  return startVolume({ state, servers: servers.map(({ uri }) => uri), replicas, thin, backup })
 }
 
-async function serve(uri: string): Promise<void> {
-  const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
-  servers.push({ server, uri: await server.listen(uri) })
-}
-
-const ADDRESSES = {
-  iwarp: () => 'iwarp://127.0.0.1:0',
-  shm: () => `shm:///tmp/rdmakit-restart-${process.pid}-${++sockets}.sock`,
+async function lend(uri: string): Promise<void> {
+  servers.push(await serve(16, uri))
 }
 
 describe.each(Object.entries(ADDRESSES))(
@@ -54,7 +41,7 @@ describe.each(Object.entries(ADDRESSES))(
     ])(
       'is followed by others without a wrong page, with %i replicas, thin: %s',
       async (replicas, thin) => {
-        for (let i = 0; i < replicas; i++) await serve(address())
+        for (let i = 0; i < replicas; i++) await lend(address())
         const workload = new Workload()
         let volume = start(replicas, thin)
         await volume.ready()
@@ -82,7 +69,7 @@ describe.each(Object.entries(ADDRESSES))(
 describe.each(Object.entries(ADDRESSES))('with a backup, a process killed over %s', (_, address) => {
   /** A volume on one server, with --ack backup, whose process died in the middle of writes. */
   async function killed() {
-    await serve(address())
+    await lend(address())
     const backup = { file: join(state, 'backup') }
     const workload = new Workload()
     const volume = start(1, false, backup)
@@ -102,7 +89,7 @@ describe.each(Object.entries(ADDRESSES))('with a backup, a process killed over %
     expect(await volume.ready()).toMatch(/^degraded 0 lost 0\nbacked up 4$/m)
     await workload.repeat(volume)
     expect(await workload.verify(volume)).toBe(0)
-    await serve(gone.uri)
+    await lend(gone.uri)
     const running = workload.run(volume)
     await volume.said(/^refilled$/m)
     workload.stop()
@@ -127,7 +114,7 @@ describe.each(Object.entries(ADDRESSES))('with a backup, a process killed over %
 
 describe('a successor', () => {
   beforeEach(async () => {
-    for (let i = 0; i < 2; i++) await serve(ADDRESSES.shm())
+    for (let i = 0; i < 2; i++) await lend(ADDRESSES.shm())
   })
 
   /** A volume that was written all over and whose process is dead. */
@@ -166,12 +153,36 @@ describe('a successor', () => {
     expect(await workload.verify(volume)).toBe(0)
   })
 
+  it('believes the only copy of a server that was away when the process died', async () => {
+    process.env.TEST_FAILS = '0'
+    onTestFinished(() => void delete process.env.TEST_FAILS)
+    const workload = new Workload()
+    const away = start(1)
+    await away.ready()
+    const running = workload.run(away)
+    await eventually(() => workload.written > 300)
+    away.process.kill('SIGUSR2')
+    await away.said(/^failed$/m)
+    await away.end('SIGKILL')
+    await running
+    for (let round = 1; round <= 2; round++) {
+      const volume = start(1)
+      expect(await volume.ready()).toMatch(/^degraded 0 lost 0$/m)
+      await workload.repeat(volume)
+      expect(await workload.verify(volume)).toBe(0)
+      const { servers: kept } = JSON.parse(readFileSync(join(state, 'volume.json'), 'utf8'))
+      expect(kept.map(({ index }: { index: number }) => index)).toEqual([0, 1, 2])
+      await volume.end(round === 1 ? 'SIGKILL' : 'SIGTERM')
+    }
+    expect(servers[0]?.server.store.free).toBe(16)
+  })
+
   it('does not take a server that was started anew for the one that had the data', async () => {
     const gone = servers[1] as (typeof servers)[number]
     const workload = await killed(2, async () => {
       await gone.server.close()
     })
-    await serve(gone.uri)
+    await lend(gone.uri)
     const volume = start(2)
     expect(await volume.ready()).toMatch(/^degraded 4 lost 0$/m)
     await workload.repeat(volume)
@@ -183,7 +194,7 @@ describe('a successor', () => {
     const held = 16 - (servers[0]?.server.store.free ?? 0)
     await servers[0]?.server.close()
     const ended = servers[0]?.uri as string
-    await serve(ended)
+    await lend(ended)
     const volume = start(1)
     expect(await volume.ready()).toContain(`degraded 0 lost ${held}`)
     let errors = 0

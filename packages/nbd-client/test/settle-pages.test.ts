@@ -1,14 +1,15 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { SwapServer } from '@rdmakit/swap-server'
+import type { SwapServer } from '@rdmakit/swap-server'
 import type { MemoryRegion } from '@rdmakit/verbs'
-import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { settlePages } from '../src/settle-pages.js'
 import { StateFolder } from '../src/state-folder.js'
 import { Volume } from '../src/volume.js'
 import { VolumeKeeper } from '../src/volume-keeper.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
+import { lentBy, serve } from './swap-servers.js'
+import { temporaryFolder } from './volume-client.js'
 
 const PAGE = 4096
 const SIZE = 4 * MIB
@@ -20,37 +21,23 @@ const PAGES = [0, 1, 2, 3, 60, 61, 62, 63, 64, 255, 256, 257, 512, 700, 701, 102
 interface Served {
   readonly server: SwapServer
   readonly uri: string
-  readonly regions: MemoryRegion[]
+  readonly regions: readonly MemoryRegion[]
 }
 
 let path: string
 let folder: StateFolder
 let servers: Served[]
-let sockets = 0
 
 beforeEach(() => {
-  path = mkdtempSync(join(tmpdir(), 'nbd-settle-'))
+  path = temporaryFolder()
   folder = StateFolder.open(join(path, 'state'))
+  onTestFinished(() => folder.close())
   servers = []
 })
 
-afterEach(async () => {
-  await Promise.all(servers.map(({ server }) => server.close()))
-  folder.close()
-  rmSync(path, { recursive: true, force: true })
-})
-
-async function serve(): Promise<void> {
-  const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
-  const regions: MemoryRegion[] = []
-  const allocate = server.store.allocate.bind(server.store)
-  server.store.allocate = async (...wanted) => {
-    const slabs = await allocate(...wanted)
-    regions.push(...slabs.map(({ region }) => region))
-    return slabs
-  }
-  const uri = await server.listen(`shm:///tmp/rdmakit-settle-${process.pid}-${++sockets}.sock`)
-  servers.push({ server, uri, regions })
+async function lend(): Promise<void> {
+  const served = await serve(16)
+  servers.push({ ...served, regions: lentBy(served.server) })
 }
 
 interface Shape {
@@ -109,7 +96,7 @@ function replicas({ engine }: Volume, page: number): Uint8Array[] {
 
 describe('pages whose WRITE was open when the process died', () => {
   it('are the same on all replicas before a client sees them', async () => {
-    for (let i = 0; i < 3; i++) await serve()
+    for (let i = 0; i < 3; i++) await lend()
     const shape = { replicas: 3, backup: false }
     await leftInTheMiddle(shape)
     await using volume = await takeOver(shape)
@@ -132,7 +119,7 @@ describe('pages whose WRITE was open when the process died', () => {
   })
 
   it('are in the backup, which does not believe what it has of them', async () => {
-    await serve()
+    await lend()
     const shape = { replicas: 1, backup: true }
     await leftInTheMiddle(shape)
     const halves = new Map<number, Buffer>()
@@ -154,7 +141,7 @@ describe('pages whose WRITE was open when the process died', () => {
   })
 
   it('stay errors where no copy is left, and the others are settled all the same', async () => {
-    await serve()
+    await lend()
     const shape = { replicas: 1, backup: false }
     await leftInTheMiddle(shape)
     await using volume = await takeOver(shape)
@@ -169,7 +156,7 @@ describe('pages whose WRITE was open when the process died', () => {
   })
 
   it('ends with an error when the engine ends, and does not hang', async () => {
-    await serve()
+    await lend()
     const shape = { replicas: 1, backup: false }
     await leftInTheMiddle(shape)
     const volume = await takeOver(shape)

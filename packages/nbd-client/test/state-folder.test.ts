@@ -24,6 +24,8 @@ const VOLUME: KeptVolume = {
   device: { index: 3, identifier: 'rdmakit-0011223344556677', connections: 2 },
 }
 
+const { device: _, ...UNUSED } = VOLUME
+
 let path: string
 let folder: StateFolder
 
@@ -47,9 +49,8 @@ describe('a state folder', () => {
     folder.write(VOLUME)
     expect(folder.read()).toEqual(VOLUME)
     expect(statSync(join(path, 'volume.json')).mode & 0o777).toBe(0o600)
-    const { device: _, ...without } = VOLUME
-    folder.write(without)
-    expect(folder.read()).toEqual(without)
+    folder.write(UNUSED)
+    expect(folder.read()).toEqual(UNUSED)
     folder.clear()
     expect(folder.read()).toBeUndefined()
   })
@@ -125,6 +126,7 @@ interface Written {
   slabSize: number
   replicas: number
   served: unknown
+  connecting: string
   servers: [Server, Server] | []
   device: { identifier: string }
 }
@@ -164,7 +166,21 @@ describe('volume.json', () => {
     ['with odd slabs', change((volume) => (volume.slabSize += 4096)), /slabSize is not a power of two/],
     ['with an address that is none', change((volume) => (volume.servers[0] as Server).uris.push('x')), /"x"/],
     ['with a flag that is none', change((volume) => (volume.served = 1)), /served is neither true nor false/],
-    ['of an export and of a device', change((volume) => (volume.served = true)), /an export and of a device/],
+    [
+      'of an export and of a device',
+      change((volume) => (volume.served = true)),
+      /more than one of an export/,
+    ],
+    [
+      'of a device and of one that is being made',
+      change((volume) => (volume.connecting = 'rdmakit-0011223344556677')),
+      /a device and one that is being made/,
+    ],
+    [
+      'with a bad name of what is being made',
+      formatVolume({ ...UNUSED, connecting: '' }),
+      /connecting is missing/,
+    ],
     [
       'with a name that is mistaken',
       formatVolume(VOLUME).replace('"device"', '"devise"'),

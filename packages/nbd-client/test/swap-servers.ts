@@ -1,4 +1,5 @@
 import { SwapServer, type SwapServerOptions } from '@rdmakit/swap-server'
+import type { MemoryRegion } from '@rdmakit/verbs'
 import { onTestFinished } from 'vitest'
 import { Volume } from '../src/volume.js'
 import type { VolumeOptions } from '../src/volume-options.js'
@@ -11,6 +12,9 @@ export function socketAddress(): string {
   return `shm:///tmp/rdmakit-test-${process.pid}-${++sockets}.sock`
 }
 
+/** Of a new server, over each of the software providers. */
+export const ADDRESSES = { iwarp: () => 'iwarp://127.0.0.1:0', shm: socketAddress }
+
 /** A swap-server in this process that lends `slabs` of 1 MiB until the test is over. */
 export async function serve(
   slabs: number,
@@ -20,6 +24,18 @@ export async function serve(
   const server = new SwapServer({ memory: slabs * MIB, slabSize: MIB, ...options })
   onTestFinished(() => server.close())
   return { server, uri: await server.listen(uri) }
+}
+
+/** What `server` lends from now on, slab by slab, for a test to look at and to damage. */
+export function lentBy({ store }: SwapServer): readonly MemoryRegion[] {
+  const regions: MemoryRegion[] = []
+  const allocate = store.allocate.bind(store)
+  store.allocate = async (...request) => {
+    const slabs = await allocate(...request)
+    regions.push(...slabs.map(({ region }) => region))
+    return slabs
+  }
+  return regions
 }
 
 /** A volume on these servers; the test closes it. */

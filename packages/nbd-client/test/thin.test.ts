@@ -26,7 +26,7 @@ describe('a thin volume', () => {
     await using volume = await open([uri])
     await eventually(() => volume.thin?.spares === 8)
     expect(server.store.free).toBe(8)
-    expect(volume.slabs).toEqual({ mapped: 0, degraded: 0, refilling: 0, backup: 0, lost: 0 })
+    expect(volume.slabs).toEqual({ mapped: 0, degraded: 0, refilling: 0, away: 0, backup: 0, lost: 0 })
     expect(volume.unmapped).toBe(64)
   })
 

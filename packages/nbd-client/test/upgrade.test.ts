@@ -1,45 +1,31 @@
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { ChildProcess } from 'node:child_process'
+import { mkdtempSync } from 'node:fs'
 import { join } from 'node:path'
-import { SwapServer } from '@rdmakit/swap-server'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { MIB } from './fixture.js'
-import { eventually, VolumeProcess, Workload } from './volume-client.js'
+import { beforeEach, describe, expect, it, vi } from 'vitest'
+import { Successor } from '../src/successor.js'
+import { ADDRESSES, serve } from './swap-servers.js'
+import {
+  endWithTest,
+  eventually,
+  startVolume,
+  temporaryFolder,
+  type VolumeProcess,
+  Workload,
+} from './volume-client.js'
 
 /** What the kernel gives a request at the least: --timeout + 2 s (requestTimeout). */
 const REQUEST_MS = 6_000
 
-const ADDRESSES = {
-  iwarp: () => 'iwarp://127.0.0.1:0',
-  shm: () => `shm:///tmp/rdmakit-upgrade-${process.pid}-${++sockets}.sock`,
-}
-
 let state: string
-let servers: { server: SwapServer; uri: string }[]
-let pids: Set<number>
-let sockets = 0
+let servers: Awaited<ReturnType<typeof serve>>[]
 
 beforeEach(() => {
-  state = mkdtempSync(join(tmpdir(), 'nbd-upgrade-'))
+  state = temporaryFolder()
   servers = []
-  pids = new Set()
 })
 
-afterEach(async () => {
-  for (const pid of pids) {
-    try {
-      process.kill(pid, 'SIGKILL')
-    } catch {
-      // It has ended.
-    }
-  }
-  await Promise.all(servers.map(({ server }) => server.close()))
-  rmSync(state, { recursive: true, force: true })
-})
-
-async function serve(uri: string): Promise<void> {
-  const server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
-  servers.push({ server, uri: await server.listen(uri) })
+async function lend(uri: string): Promise<void> {
+  servers.push(await serve(16, uri))
 }
 
 interface Shape {
@@ -58,8 +44,7 @@ async function start(
     ...{ state: folder, servers: on.map(({ uri }) => uri), ...shape },
     backup: shape.backup === true ? { file: join(state, 'backup') } : undefined,
   }
-  const volume = new VolumeProcess(place, environment)
-  pids.add(volume.process.pid as number)
+  const volume = startVolume(place, environment)
   await volume.ready()
   return volume
 }
@@ -85,7 +70,7 @@ describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, ov
   ])(
     'pauses and loses nothing, with %s',
     async (_, shape) => {
-      for (let i = 0; i < shape.replicas; i++) await serve(address())
+      for (let i = 0; i < shape.replicas; i++) await lend(address())
       const volume = await start(shape)
       const workload = new Workload()
       const running = workload.run(volume)
@@ -97,8 +82,7 @@ describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, ov
         const over = await handOver(volume, pid, /^over (\S+)$/m)
         // Under a second on a machine that does nothing else; what a request may take bounds it on any.
         expect(Number(over[1])).toBeLessThan(REQUEST_MS)
-        pid = Number((await volume.heard(/^successor (\d+)$/m, from))[1])
-        pids.add(pid)
+        pid = endWithTest(Number((await volume.heard(/^successor (\d+)$/m, from))[1]))
       }
       const { written } = workload
       await eventually(() => workload.written > written + 300)
@@ -121,7 +105,7 @@ describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, ov
 
 describe('a successor that fails', () => {
   beforeEach(async () => {
-    for (let i = 0; i < 2; i++) await serve(ADDRESSES.shm())
+    for (let i = 0; i < 2; i++) await lend(ADDRESSES.shm())
   })
 
   it.each([
@@ -191,19 +175,58 @@ describe('a successor that hangs', () => {
     for (const { server } of on) expect(server.store.free).toBe(16)
   }
 
-  // At the same time, for each waits 20 s for nothing.
+  /** Before it is ready: all the time the device is served. */
+  async function hangsAtItsStart(on: typeof servers): Promise<void> {
+    const folder = mkdtempSync(join(state, 'state-'))
+    const volume = await start({ replicas: 1 }, { TEST_SUCCESSOR: 'start hangs' }, folder, on)
+    const workload = new Workload()
+    const running = workload.run(volume)
+    const refused = /^not started: .* did not say "ready" within 30000 ms/m
+    let over = false
+    const asked = handOver(volume, volume.process.pid as number, refused, 50_000).finally(() => {
+      over = true
+    })
+    while (!over) {
+      const { written } = workload
+      await eventually(() => over || workload.written > written + 300, REQUEST_MS)
+    }
+    await asked
+    workload.stop()
+    await running
+    expect(volume.closed).toBe(false)
+    expect(await workload.verify(volume)).toBe(0)
+  }
+
+  it('in the kernel, where no signal ends it, is not waited for', async () => {
+    const unkillable = vi.spyOn(ChildProcess.prototype, 'kill').mockReturnValue(true)
+    try {
+      const began = performance.now()
+      await expect(Successor.start(['sh', '-c', 'echo nonsense >&3; exec sleep 60'])).rejects.toThrow(
+        /sh cannot take over: it said something else/,
+      )
+      expect(performance.now() - began).toBeLessThan(10_000)
+      expect(unkillable).toHaveBeenCalledWith('SIGKILL')
+    } finally {
+      const children = [...unkillable.mock.contexts] as ChildProcess[]
+      unkillable.mockRestore()
+      for (const child of children) child.kill('SIGKILL')
+    }
+  }, 30_000)
+
+  // At the same time, for each waits 20 s and more for nothing.
   it('before it has taken the volume is killed, and the old process serves on and has lost nothing', async () => {
-    for (let i = 0; i < 3; i++) await serve(ADDRESSES.shm())
+    for (let i = 0; i < 4; i++) await lend(ADDRESSES.shm())
     await Promise.all([
+      hangsAtItsStart(servers.slice(3)),
       hangs('go hangs', { replicas: 2 }, servers.slice(0, 2)),
       // Sessions, maps and the backup's file are in its hands.
-      hangs('resumed hangs', { replicas: 1, backup: true }, servers.slice(2)),
+      hangs('resumed hangs', { replicas: 1, backup: true }, servers.slice(2, 3)),
     ])
   }, 60_000)
 })
 
 describe('an old process that dies', () => {
-  beforeEach(() => serve(ADDRESSES.shm()))
+  beforeEach(() => lend(ADDRESSES.shm()))
 
   it('when its successor has everything is not missed', async () => {
     const volume = await start({ replicas: 1 }, { TEST_PREDECESSOR: 'yours' })
@@ -211,7 +234,7 @@ describe('an old process that dies', () => {
     const running = workload.run(volume)
     await eventually(() => workload.written > 300)
     const successor = await handOver(volume, volume.process.pid as number, /^successor (\d+)$/m)
-    pids.add(Number(successor[1]))
+    endWithTest(Number(successor[1]))
     const { written } = workload
     await eventually(() => workload.written > written + 300)
     workload.stop()

@@ -1,6 +1,10 @@
 import { type ChildProcess, spawn } from 'node:child_process'
+import { mkdtempSync, rmSync } from 'node:fs'
 import type { Socket } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { onTestFinished } from 'vitest'
 import { MIB, READ, WRITE } from './fixture.js'
 
 export { eventually } from '../../../test/eventually.js'
@@ -122,6 +126,32 @@ export class VolumeProcess {
       this.#waiting.clear()
     })
   }
+}
+
+/** A volume in a process that ends with the test, if it has not before. */
+export function startVolume(place: VolumePlace, environment?: NodeJS.ProcessEnv): VolumeProcess {
+  const volume = new VolumeProcess(place, environment)
+  endWithTest(volume.process.pid as number)
+  return volume
+}
+
+/** Of a successor. @returns `pid` */
+export function endWithTest(pid: number): number {
+  onTestFinished(() => {
+    try {
+      process.kill(pid, 'SIGKILL')
+    } catch {
+      // It has ended.
+    }
+  })
+  return pid
+}
+
+/** A folder that goes with the test. */
+export function temporaryFolder(): string {
+  const path = mkdtempSync(join(tmpdir(), 'nbd-volume-'))
+  onTestFinished(() => rmSync(path, { recursive: true, force: true }))
+  return path
 }
 
 export interface Answer {

@@ -32,12 +32,18 @@ let volume
 
 function options(keeper) {
   const { engine, ...rest } = keeper.options(60_000, backup, compress)
-  return { ...rest, engine: { ...engine, compress, acknowledge: backup === undefined ? 'all' : 'backup' } }
+  return {
+    ...rest,
+    reconnect: 30_000,
+    engine: { ...engine, compress, acknowledge: backup === undefined ? 'all' : 'backup' },
+  }
 }
 
 async function takeUp(kept) {
   const keeper = new VolumeKeeper(folder, kept, kept)
-  return await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
+  const taken = await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
+  if (compress !== undefined && compress !== 'none') keeper.compresses()
+  return taken
 }
 
 const kept = folder.read()
@@ -70,7 +76,7 @@ say(predecessor ? `successor ${process.pid}` : 'ready')
 
 process.on('SIGUSR2', () => {
   // Nothing but the lanes goes on from here: JavaScript never hears of the failure.
-  volume.engine.failServer(1, 'the test said so')
+  volume.engine.failServer(Number(process.env.TEST_FAILS ?? 1), 'the test said so')
   writeSync(1, 'failed\n')
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
 })
@@ -101,7 +107,7 @@ process.on('SIGHUP', async () => {
   const same = volume === outcome.volume
   volume = outcome.volume
   if (!same) volume.start()
-  say(`kept ${outcome.sockets} ${outcome.pause} ${outcome.reason}`)
+  say(`kept ${outcome.lost.length === 0 ? 'kept' : 'dead'} ${outcome.pause} ${outcome.reason}`)
 })
 process.on('SIGTERM', async () => {
   await volume.close()

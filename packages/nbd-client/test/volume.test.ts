@@ -19,7 +19,7 @@ describe('a volume with two replicas', () => {
   it('has every slab on two servers, and spare slabs ahead of use', async () => {
     const made = [await serve(8), await serve(8), await serve(8)]
     await using volume = await open(made.map(({ uri }) => uri))
-    expect(volume.slabs).toEqual({ mapped: 4, degraded: 0, refilling: 0, backup: 0, lost: 0 })
+    expect(volume.slabs).toEqual({ mapped: 4, degraded: 0, refilling: 0, away: 0, backup: 0, lost: 0 })
     expect(volume.servers.reduce((sum, { slabs }) => sum + slabs, 0)).toBe(8)
     await eventually(() => volume.servers.every(({ spares }) => spares === 1))
     expect(made.reduce((sum, { server }) => sum + server.store.free, 0)).toBe(24 - 8 - 3)

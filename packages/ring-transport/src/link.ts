@@ -414,7 +414,7 @@ function refused(id: ConnectionId, failure: ConnectionRejectedError): VerbsError
   const reason = decodeRefusal(failure.privateData)
   return reason === undefined
     ? failure
-    : new VerbsError('ECONNREFUSED', 'rdma_connect', id.description, `the peer refused: ${reason}`)
+    : new ConnectionRejectedError(id.description, failure.privateData, `the peer refused: ${reason}`)
 }
 
 /** @param kind 0: a work completion with status `detail`; 1: the peer broke rule `detail` of the protocol */

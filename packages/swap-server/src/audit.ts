@@ -1,3 +1,4 @@
+import { statSync } from 'node:fs'
 import { type Logger, pino } from 'pino'
 
 /** Who did it, as far as it is known by then. */
@@ -41,6 +42,7 @@ const MAXIMUM_WAITING = 2 ** 20
  */
 export class AuditLog {
   readonly #log: Logger
+  readonly #path: string | undefined
   readonly #destination: ReturnType<typeof pino.destination> | undefined
   readonly #file: Logger | undefined
   #second = 0
@@ -51,7 +53,9 @@ export class AuditLog {
   /** @throws when the file cannot be opened */
   constructor(log: Logger, path?: string) {
     this.#log = log.child({ audit: true })
+    this.#path = path
     if (path === undefined) return
+    refusePipe(path)
     // At once, so that a line is there when its event is over. 0600: it names who has what where.
     const destination = pino.destination({
       dest: path,
@@ -85,6 +89,7 @@ export class AuditLog {
   /** Opens the file anew, after somebody moved it away. */
   reopen(): void {
     try {
+      if (this.#path !== undefined) refusePipe(this.#path)
       this.#destination?.reopen()
     } catch (failure) {
       this.#fail(failure as Error)
@@ -114,4 +119,12 @@ export class AuditLog {
     this.#unwritten = 0
     return { ...event, ...who, ...(unwritten === 0 ? {} : { unwritten }) }
   }
+}
+
+/** Nobody reads a file, so nobody is waited for. @throws Error */
+function refusePipe(path: string): void {
+  if (statSync(path, { throwIfNoEntry: false })?.isFIFO() === true)
+    throw new Error(
+      `${path} is a pipe, whose reader could stop the server; --log-level info prints the same lines`,
+    )
 }

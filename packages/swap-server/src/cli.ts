@@ -1,12 +1,12 @@
 #!/usr/bin/env node
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError } from 'commander'
-import { pino } from 'pino'
+import { type Logger, pino } from 'pino'
 import { EXIT, exitStatusOf, withExitStatus } from './exit-status.js'
 import { parseHeadroom } from './headroom.js'
 import { HostMemorySource } from './host-memory.js'
 import { auditLog, Operation } from './operation.js'
-import { outliveReaders } from './readers.js'
+import { LossyLines, outliveReaders, outrunReaders } from './readers.js'
 import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
@@ -91,6 +91,16 @@ on a network that you trust.`,
   )
   .action(run)
 
+/** Of this program's log, which nobody may wait for: heartbeats and sessions would. */
+function logTo(level: string): Logger {
+  const about = { pid: process.pid, name: 'swap-server' }
+  const lost = (count: number) => {
+    const msg = `${count} lines of the log were lost: nobody read it`
+    return `${JSON.stringify({ level: pino.levels.values.warn, time: Date.now(), ...about, lost: count, msg })}\n`
+  }
+  return pino({ name: about.name, level }, new LossyLines(process.stderr, lost))
+}
+
 async function run(options: Options): Promise<void> {
   const seconds = Number(options.sessionTimeout)
   if (!(seconds >= 1 && seconds <= 86_400))
@@ -100,10 +110,8 @@ async function run(options: Options): Promise<void> {
   const maxLinger = Number(options.maxLinger)
   if (!(maxLinger >= 0 && maxLinger <= 86_400))
     throw new UsageError(`--max-linger "${options.maxLinger}" is not a number of seconds from 0 to 86400`)
-  const log = pino(
-    { name: 'swap-server', level: options.logLevel },
-    pino.destination({ dest: 2, sync: true }),
-  )
+  outrunReaders()
+  const log = logTo(options.logLevel)
   const server = new SwapServer({
     memory: parseSize(options.memory, '--memory'),
     slabSize: parseSize(options.slabSize, '--slab-size'),

@@ -17,7 +17,7 @@ export {
 export { EXIT, ExitError, exitStatusOf, withExitStatus } from './exit-status.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
 export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
-export { outliveReaders } from './readers.js'
+export { LossyLines, outliveReaders, outrunReaders } from './readers.js'
 export { scrapedMetrics } from './scraped-metrics.js'
 export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'

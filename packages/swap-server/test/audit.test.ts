@@ -1,3 +1,4 @@
+import { execFileSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, readFileSync, renameSync, statSync } from 'node:fs'
 import { join } from 'node:path'
@@ -169,4 +170,18 @@ it('says nothing of a client that leaves before it has said who it is', async ()
   const session = await SwapServerSession.open([uri], { tenant: 'prod', key })
   ends.push(() => session.close())
   expect(lines(path).map(({ event }) => event)).toEqual(['session-opened'])
+})
+
+it('takes no pipe, whose reader could stop the server', async () => {
+  const { path, audit, server, uri } = await serve()
+  const pipe = `${path}.pipe`
+  execFileSync('mkfifo', [pipe])
+  expect(() => new AuditLog(pino({ level: 'silent' }), pipe)).toThrow(/is a pipe/)
+  renameSync(path, `${path}.1`)
+  renameSync(pipe, path)
+  audit.reopen()
+  const session = await SwapServerSession.open([uri], { tenant: 'prod', key })
+  await session.close()
+  await eventually(() => server.sessions === 0)
+  expect(lines(`${path}.1`)).toMatchObject([{ event: 'session-opened' }, { event: 'session-ended' }])
 })

@@ -33,8 +33,8 @@ export class ConnectionRejectedError extends VerbsError {
   /** the peer's reason */
   readonly privateData: Uint8Array
 
-  constructor(object: string, privateData: Uint8Array) {
-    super('ECONNREFUSED', 'rdma_connect', object, 'the peer rejected the connection')
+  constructor(object: string, privateData: Uint8Array, detail = 'the peer rejected the connection') {
+    super('ECONNREFUSED', 'rdma_connect', object, detail)
     this.privateData = privateData
   }
 }

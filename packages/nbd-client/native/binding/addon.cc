@@ -31,6 +31,9 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("mapSlab", map_slab);
   add("replaceSlab", replace_slab);
   add("addReplica", add_replica);
+  add("moveReplica", move_replica);
+  add("setWaits", set_waits);
+  add("failedServers", failed_servers);
   add("dropReplica", drop_replica);
   add("refill", refill);
   add("backupWarnings", backup_warnings);

@@ -97,6 +97,14 @@ void add_replica(const Napi::CallbackInfo& info) {
   check(info.Env(), error, "addReplica", explain(error));
 }
 
+void move_replica(const Napi::CallbackInfo& info) {
+  const int error = to_engine(info[0]).volume().move_replica(to_uint32(info[1], "slab"), to_server(info[2]),
+                                                             to_replica(info[3]));
+  check(info.Env(), error, "moveReplica", explain(error));
+}
+
+void set_waits(const Napi::CallbackInfo& info) { to_engine(info[0]).volume().set_waits(); }
+
 Napi::Value drop_replica(const Napi::CallbackInfo& info) {
   Volume::Dropped dropped;
   const int error =

@@ -176,17 +176,20 @@ Napi::Value backup_warnings(const Napi::CallbackInfo& info) {
   return texts;
 }
 
+Napi::Value failed_servers(const Napi::CallbackInfo& info) {
+  Napi::Array failed = Napi::Array::New(info.Env());
+  for (const uint32_t server : to_engine(info[0]).volume().failed_in_order())
+    failed.Set(failed.Length(), server);
+  return failed;
+}
+
 Napi::Value statistics(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   Engine& engine = to_engine(info[0]);
-  Napi::Array failed = Napi::Array::New(env);
-  for (uint32_t server = 0; server < kMaxServers; server++) {
-    if (engine.volume().failed(server)) failed.Set(failed.Length(), server);
-  }
   Napi::Array lanes = Napi::Array::New(env);
   for (uint32_t i = 0; i < engine.lane_count(); i++) lanes.Set(i, describe(env, engine.lane(i)));
   Napi::Object result = Napi::Object::New(env);
-  result.Set("failedServers", failed);
+  result.Set("failedServers", failed_servers(info));
   result.Set("writtenPages", number(engine.volume().count_pages(PageState::written)));
   result.Set("lostPages", number(engine.volume().count_pages(PageState::lost)));
   result.Set("compress", compression_name(engine.volume().compression()));

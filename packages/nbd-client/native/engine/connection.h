@@ -140,6 +140,8 @@ class Connection {
 
   void answer(Operation& operation, bool succeeded, ErrorCode error = kEio);
   void finish_unposted(Operation& operation, bool succeeded, ErrorCode error = kEio);
+  bool may_start_anew(const Operation& operation) const;
+  void start_anew(Operation& operation);
   void finish_read(Operation& operation, bool succeeded);
   void end_waits();
   bool move_reads();
@@ -160,7 +162,7 @@ class Connection {
   IndexQueue<kRequests> reads_;  // READs with more to issue, first come first served
   ReplyQueue replies_;
   std::vector<Operation*> waiting_;  // parts of WRITEs that wait for a page or an operation
-  std::vector<Operation*> moving_;   // parts of READs whose server failed
+  std::vector<Operation*> moving_;   // parts of READs whose server failed, or has failed before
   std::vector<Operation*> wrong_;    // parts of READs that do not match their checksums
   PageRepair repair_;                // of one of them at a time
   ReadAhead ahead_;

@@ -2,7 +2,8 @@
 //
 //   WRITE   acknowledged (--ack one)  the request has its answer, the pages stay claimed
 //           decided                   the claim ends, the request has its answer
-//           over                      the memory is free
+//           over                      the memory is free; or, if nobody has it and somebody may come back, it
+//                                     starts anew
 //   READ    decided                   nobody can serve it: the request has its answer
 //           over                      the data are there; or, if its server failed, it moves to another one;
 //                                     or they are not what was written (PageRepair)
@@ -40,11 +41,12 @@ void Connection::operation_decided(Operation& operation, bool succeeded, uint64_
   const PageState to = succeeded                ? PageState::written
                        : operation.acknowledged ? PageState::lost
                                                 : operation.claimed_from;
+  operation.again = !succeeded && may_start_anew(operation);
   // Whatever came of it is not what was noted.
   if (!succeeded) volume_.checksums().forget(operation.first_page(), operation.page_count());
   if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
     succeeded = false;
-  answer(operation, succeeded);
+  if (!operation.again) answer(operation, succeeded);
 }
 
 void Connection::operation_over(Operation& operation) {
@@ -54,6 +56,8 @@ void Connection::operation_over(Operation& operation) {
   } else if (repair_.owns(operation)) {
     repair_.operation_over(operation);
     if (!open_) repair_reads();  // cancelled: nothing is chained
+  } else if (operation.again) {
+    start_anew(operation);
   } else if (operation.kind != Operation::Kind::read) {
     if (operation.chunk != kNone) input_.unpin(operation.chunk);
     rdma_.give_back(operation);
@@ -82,7 +86,24 @@ bool Connection::may_move(const Operation& operation) const {
     return false;
   if (repair_.owns(operation)) return true;
   const SlabPlace place = volume_.place(operation.offset);
-  return place.generation == operation.generation && (rdma_.readable(place) != nullptr || rdma_.backed_up());
+  return place.generation == operation.generation &&
+         (rdma_.readable(place) != nullptr || rdma_.backed_up() || rdma_.waits(place));
+}
+
+// A WRITE that nobody has, and that its client has heard nothing of.
+bool Connection::may_start_anew(const Operation& operation) const {
+  return open_ && operation.request != kNone && slots_[operation.request].error == kOk &&
+         rdma_.waits(volume_.place(operation.offset));
+}
+
+void Connection::start_anew(Operation& operation) {
+  operation.again = false;
+  if (!open_) return finish_unposted(operation, false);
+  // A device that still reads this memory sends it to a server that has failed.
+  if (operation.packed != kRaw) rdma_.codec().unpack(operation.memory, operation.packed);
+  operation.packed = kRaw;
+  operation.stage = Operation::Stage::waiting;
+  waiting_.push_back(&operation);
 }
 
 // Once for each operation; it does not belong to its request any more.
@@ -126,11 +147,12 @@ bool Connection::move_reads() {
   return moved;
 }
 
-// False: it must wait for a page that is on its way to the backup.
+// False: it must wait for a server, or for a page that is on its way to the backup.
 bool Connection::move_read(Operation& operation) {
   const SlabPlace place = volume_.place(operation.offset);
   const bool open = place.generation == operation.generation && slots_[operation.request].error == kOk;
   const Replica* replica = rdma_.readable(place);
+  if (open && replica == nullptr && rdma_.waits(place)) return false;
   if (!open || (replica == nullptr && !rdma_.backed_up())) {
     finish_read(operation, false);
     return true;

@@ -96,8 +96,9 @@ bool Connection::issue_read(uint16_t index) {
       uint64_t held = run;
       const bool lost = state == PageState::written && source == nullptr && rdma_.backed_up() &&
                         look_at_backup(place, page, held) == Backed::lost;
+      const bool waits = source == nullptr && rdma_.waits(place);
       // Also for a claimed page: its claim may hang on the server that failed. With a backup it ends soon.
-      if (state == PageState::lost || lost || (source == nullptr && !rdma_.backed_up())) {
+      if (state == PageState::lost || lost || (source == nullptr && !rdma_.backed_up() && !waits)) {
         fail_request(index, kEio, offset);
         moved = true;
         break;
@@ -106,7 +107,7 @@ bool Connection::issue_read(uint16_t index) {
         read_waits_ = true;
         break;
       }
-      if (source != nullptr) held = volume_.lengths().run(page, held);
+      if (source != nullptr || waits) held = volume_.lengths().run(page, held);
       bytes = static_cast<uint32_t>(std::min(limit, held * kPage - head));
       const ReadAhead::Held ahead = ahead_.take(offset, bytes, memory);
       if (ahead == ReadAhead::Held::here) {
@@ -133,6 +134,8 @@ bool Connection::issue_read(uint16_t index) {
       operation.generation = place.generation;
       if (ahead == ReadAhead::Held::coming) {
         ahead_.wait(operation);
+      } else if (waits) {
+        moving_.push_back(&operation);  // READs of other slabs go on
       } else {
         read_from(operation, source);
       }

@@ -77,6 +77,7 @@ bool Connection::advance(Operation& operation) {
     const bool part_of_page = head != 0 || limit < kPage;
     if ((rdma_.readable(place) == nullptr && !rdma_.backed_up()) ||
         (state == PageState::lost && part_of_page)) {
+      if (state != PageState::lost && rdma_.waits(place)) return false;
       finish_unposted(operation, false);
       return true;
     }
@@ -108,7 +109,7 @@ bool Connection::advance(Operation& operation) {
     const BackupPort::Admission admission = rdma_.admit(place, operation.offset, bytes);
     if (admission != BackupPort::Admission::yes) {
       volume_.settle(page, run, place.generation, state);
-      if (admission == BackupPort::Admission::wait) return false;
+      if (admission == BackupPort::Admission::wait || rdma_.waits(place)) return false;
       finish_unposted(operation, false);
       return true;
     }

@@ -6,8 +6,10 @@
 
 #include <infiniband/verbs.h>
 
+#include <array>
 #include <cstdint>
 
+#include "engine/limits.h"
 #include "engine/page_map.h"
 
 namespace rdmakit::nbd {
@@ -56,6 +58,7 @@ struct Operation {
   PageState claimed_from = PageState::unset;
   uint32_t generation = 0;      // of the slab's place
   uint64_t place_deadline = 0;  // of a WRITE that waits for its slab to get a place; 0: it does not
+  bool again = false;           // nobody has this WRITE; it starts anew when its memory is free
 
   // Of a part.
   uint16_t primary = kNone;  // the operation that it is a part of; of a primary: itself
@@ -70,9 +73,12 @@ struct Operation {
   bool timed = false;
 
   // Of a primary.
-  uint8_t parts = 0;          // not over
-  uint8_t awaited = 0;        // neither over nor doomed
-  bool kept = false;          // a live replica has it
+  uint8_t parts = 0;    // not over
+  uint8_t awaited = 0;  // neither over nor doomed
+  bool kept = false;    // a live replica has it, or the backup
+  bool backed = false;  // the backup has it
+  uint8_t keepers = 0;  // live replicas that have it:
+  std::array<uint16_t, kMaxReplicas> keeper{};
   bool acknowledged = false;  // the listener was told so before all was decided
 
   // A write completes for its request when its fence does.

@@ -100,13 +100,22 @@ bool PageRepair::inspect(uint64_t now) {
     return std::find(inspected_.begin(), inspected_.begin() + inspected_count_, server) !=
            inspected_.begin() + inspected_count_;
   };
+  bool away = false;
   for (uint32_t i = 0; i < place.count && inspected_count_ < kMaxReplicas; i++) {
     const Replica& replica = place.replicas[i];
-    if (!replica.live || !rdma_.usable(replica.server) || seen(replica.server)) continue;
+    if (!replica.live || seen(replica.server)) continue;
+    if (!rdma_.usable(replica.server)) {
+      away = true;
+      continue;
+    }
     inspected_[inspected_count_++] = replica.server;
     aim(Operation::Kind::inspect);
     rdma_.chain_read(*operation_, replica, now);
     return true;
+  }
+  if (away && rdma_.waits(place)) {
+    waits_for_page_ = true;
+    return false;
   }
   return inspect_backup();
 }

@@ -118,6 +118,7 @@ Operation& RdmaQueue::take(Operation::Kind kind) {
   operation.packed = kRaw;
   operation.flushing = false;
   operation.place_deadline = 0;
+  operation.again = false;
   return operation;
 }
 
@@ -128,7 +129,8 @@ void RdmaQueue::give_back(Operation& operation) {
 
 void RdmaQueue::begin(Operation& operation) {
   operation.parts = operation.awaited = 0;
-  operation.kept = operation.acknowledged = false;
+  operation.kept = operation.backed = operation.acknowledged = false;
+  operation.keepers = 0;
   if (backup_ != nullptr) backup_->begin(operation);
 }
 
@@ -153,8 +155,7 @@ void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64
     if (!usable(replica.server)) {
       // It misses this write. A lane that was never connected to it must not leave it in the belief that it
       // has everything.
-      if (!volume_.failed(replica.server))
-        listener_.server_failed(replica.server, "a lane has no connection to it");
+      listener_.server_failed(replica.server, "a lane has no connection to it");
       continue;
     }
     Operation* part = &operation;
@@ -361,14 +362,30 @@ void RdmaQueue::doom(Operation& part) {
 void RdmaQueue::decide(Operation& part, bool succeeded) {
   Operation& operation = operations_[part.primary];
   operation.awaited--;
-  operation.kept |= succeeded && part.live;
+  if (succeeded && part.live) {
+    operation.kept = true;
+    operation.keeper[operation.keepers++] = part.server;
+  } else if (!succeeded) {
+    // In its place among those that failed, before anything that it missed is answered.
+    listener_.server_failed(part.server, "an operation failed");
+  }
   if (operation.awaited == 0) {
+    operation.kept = still_kept(operation);
     if (!operation.kept && keep(operation)) return;
     listener_.operation_decided(operation, operation.kept);
   } else if (acknowledge_ == Acknowledge::one && operation.kept && !operation.acknowledged) {
     operation.acknowledged = true;
     listener_.operation_acknowledged(operation);
   }
+}
+
+// Who had it first may have failed since, and be trusted less then than those that failed later.
+bool RdmaQueue::still_kept(const Operation& operation) const {
+  if (operation.backed) return true;
+  for (uint32_t i = 0; i < operation.keepers; i++) {
+    if (!volume_.failed(operation.keeper[i])) return true;
+  }
+  return false;
 }
 
 void RdmaQueue::time(Operation& operation) {

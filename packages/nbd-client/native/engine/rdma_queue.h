@@ -15,7 +15,8 @@
 // A failed server: its queue pair is moved to error once; every operation of it ends with failure when
 // its completion (or flush) arrives, never before: until then the device may touch the memory. What counts
 // for the request is decided at once by the other replicas (operation_decided), and the memory is free later
-// (operation_over). A READ that another replica can serve waits for its flush and moves there.
+// (operation_over). A READ that another replica can serve waits for its flush and moves there. When there is
+// none, what was not answered may start anew at a server that comes back: docs/page-service/reconnect.md.
 //
 // Replicas: a WRITE goes to all of a place, the filling ones too. It succeeded when a live one has it and
 // each of the others has it or has failed, for a replica that missed a WRITE is never read again.
@@ -93,6 +94,8 @@ class RdmaQueue final : private BackupListener {
     }
     return nullptr;
   }
+  // Nobody can serve a request for that place now, and somebody may soon.
+  bool waits(const SlabPlace& place) const { return !backed_up() && volume_.waits_for(place); }
   size_t available() const { return free_.size(); }
   uint64_t timeout() const { return timeout_; }
   PageCodec& codec() { return codec_; }
@@ -165,6 +168,7 @@ class RdmaQueue final : private BackupListener {
   void finish(Operation& part, bool succeeded);
   void doom(Operation& part);
   void decide(Operation& part, bool succeeded);
+  bool still_kept(const Operation& operation) const;
   void fail_chain(uint16_t first);
 
   Volume& volume_;

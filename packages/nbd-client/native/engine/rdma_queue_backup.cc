@@ -46,7 +46,7 @@ bool RdmaQueue::keep(Operation& operation) {
       operation.awaited++;
       return true;
     case BackupPort::Kept::now:
-      operation.kept = true;
+      operation.kept = operation.backed = true;
       return false;
     case BackupPort::Kept::no:
       break;
@@ -78,7 +78,8 @@ void RdmaQueue::backup_over(uint16_t index, bool succeeded) {
   Operation& operation = operations_[index];
   if (!operation.doomed || !operation.reads()) {
     operation.awaited--;
-    operation.kept |= succeeded;
+    operation.backed |= succeeded;
+    operation.kept = still_kept(operation);
     if (operation.awaited == 0) listener_.operation_decided(operation, operation.kept);
   }
   if (--operation.parts == 0) listener_.operation_over(operation);

@@ -37,7 +37,10 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
     return error;
   }
   mapped_ = slabs_.settle(slab_count_);
-  for (uint32_t server = 0; server < kMaxServers; server++) failed_[server] = slabs_.recorded_failure(server);
+  for (uint32_t server = 0; server < kMaxServers; server++) {
+    failed_[server] = slabs_.recorded_failure(server);
+    if (failed_[server]) order(server);
+  }
   if (options.checksums) {
     // The file of a thin volume has the size of all its pages and the blocks of those written.
     error = checksums_.open(options.size / kPage, options.checksum_file, thin_, options.prefault);
@@ -71,7 +74,7 @@ int Volume::open_lengths(const VolumeOptions& options, std::string& why) {
   if (lz4_ == nullptr) return ENOPKG;
   exported_.minimum_block = kPage;
   const int error = lengths_.open(options.size / kPage, options.length_file, thin_, options.prefault);
-  if (error != 0) why = std::string("page lengths: ") + strerror(error);
+  if (error != 0) why = mapping_failure("page lengths", options.length_file, error);
   return error;
 }
 
@@ -235,12 +238,50 @@ int Volume::look_up(uint32_t slab, SlabPlace& place, bool& ever) const {
   return 0;
 }
 
+int Volume::move_replica(uint32_t slab, uint32_t from, const Replica& to) {
+  if (slab >= slab_count_ || to.server >= kMaxServers) return EINVAL;
+  const std::lock_guard lock(control_);
+  SlabPlace place = slabs_[slab].read();
+  if (place.find(to.server) != nullptr) return EEXIST;
+  const Replica* const found = place.find(from);
+  if (found == nullptr || !found->live) return ENOENT;
+  Replica& moved = place.replicas[static_cast<size_t>(found - place.replicas.data())];
+  moved = to;
+  moved.live = true;
+  slabs_[slab].publish(place);
+  return 0;
+}
+
 bool Volume::fail(uint32_t server) {
   if (server >= kMaxServers) return false;
   slabs_.record_failure(server);
-  if (failed_[server].exchange(true)) return false;
-  failures_.fetch_add(1);
-  return true;
+  const bool first = !failed_[server].exchange(true);
+  if (first) failures_.fetch_add(1);
+  // Also by who comes second: it is about to answer something that the server missed.
+  order(server);
+  return first;
+}
+
+// Each server is in the list once: whoever comes to a free place has seen that it is in none before.
+void Volume::order(uint32_t server) {
+  const auto entry = static_cast<uint16_t>(server + 1);
+  for (std::atomic<uint16_t>& place : failure_order_) {
+    uint16_t there = 0;
+    if (place.compare_exchange_strong(there, entry) || there == entry) return;
+  }
+}
+
+std::vector<uint32_t> Volume::failed_in_order() {
+  for (uint32_t server = 0; server < kMaxServers; server++) {
+    if (failed(server)) order(server);
+  }
+  std::vector<uint32_t> servers;
+  for (const std::atomic<uint16_t>& place : failure_order_) {
+    const uint16_t entry = place.load();
+    if (entry == 0) break;
+    servers.push_back(entry - 1u);
+  }
+  return servers;
 }
 
 }  // namespace rdmakit::nbd

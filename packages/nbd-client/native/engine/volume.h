@@ -116,6 +116,15 @@ class Volume {
   }
   Pace& pace(uint32_t server) { return paces_[server]; }
   bool failed(uint32_t server) const { return failed_[server].load(std::memory_order_acquire); }
+  // Requests for a slab whose live replicas have all failed wait until control has brought one back or
+  // dropped them (docs/page-service/reconnect.md).
+  bool waits_for(const SlabPlace& place) const {
+    if (!waits_.load(std::memory_order_acquire)) return false;
+    for (uint32_t i = 0; i < place.count; i++) {
+      if (place.replicas[i].live) return true;
+    }
+    return false;
+  }
   // Grows with each failure; a lane that sees it changed looks at failed() of its servers.
   uint32_t failures() const { return failures_.load(std::memory_order_acquire); }
   // Grows with each synchronize(); see Epochs in rdma_queue.h.
@@ -141,6 +150,10 @@ class Volume {
   };
   // EINVAL, ENOENT.
   int drop_replica(uint32_t slab, uint32_t server, Dropped& dropped);
+  // A replica's server has come back under another index, with all that it had. Not asked is whether the new
+  // one has failed by now: whoever hears of that finds the record. EINVAL; ENOENT: `from` has no live
+  // replica; EEXIST.
+  int move_replica(uint32_t slab, uint32_t from, const Replica& to);
   // Makes a filled replica live. EINVAL, ENOENT; EHOSTDOWN: it missed a write.
   int promote_replica(uint32_t slab, uint32_t server);
   // EINVAL.
@@ -164,8 +177,15 @@ class Volume {
   uint64_t count_pages(PageState state) const;
   // Where it is; not mapped: nowhere yet, or lost (`ever` then). EINVAL: out of range.
   int look_up(uint32_t slab, SlabPlace& place, bool& ever) const;
-  // True for the first caller. On record before anything is answered without that server.
+  // True for the first caller. On record, and in its place in the order, before anything is answered without
+  // that server. Any thread, no lock.
   bool fail(uint32_t server);
+  // By the order in which they failed, see docs/page-service/reconnect.md; those that an earlier process had
+  // lost come first.
+  std::vector<uint32_t> failed_in_order();
+  // From now on requests may wait for control: it answers every failure, by dropping the replicas or moving
+  // them.
+  void set_waits() { waits_.store(true, std::memory_order_release); }
   // Pages that the last user of the page map's file left in the middle of a WRITE. Constant once open.
   const std::vector<uint64_t>& left_claimed() const { return left_claimed_; }
   // Nobody uses the volume any more: another process may have its files.
@@ -180,6 +200,7 @@ class Volume {
  private:
   static int make_place(std::span<const Replica> replicas, SlabPlace& place);
   int open_lengths(const VolumeOptions& options, std::string& why);
+  void order(uint32_t server);
   bool keep(uint64_t offset);
   void note_cleared(uint64_t slab);
 
@@ -208,6 +229,8 @@ class Volume {
   std::atomic<bool> starved_{false};  // control was called because there was no spare place
   std::atomic<bool> calls_control_{false};
   std::array<std::atomic<bool>, kMaxServers> failed_{};
+  std::array<std::atomic<uint16_t>, kMaxServers> failure_order_{};  // index + 1; 0: the end
+  std::atomic<bool> waits_{false};
   std::array<Pace, kMaxServers> paces_;
   std::atomic<uint32_t> failures_{0};
   std::atomic<uint64_t> epoch_{0};

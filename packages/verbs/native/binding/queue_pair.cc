@@ -41,10 +41,15 @@ Napi::Value create_qp(const Napi::CallbackInfo& info) {
     return id == nullptr ? pd.provider.create_qp(pd.pd(), &attributes)
                          : id->id().create_qp(pd.pd(), &attributes);
   };
+  const ibv_qp_cap wanted = attributes.cap;
   ibv_qp* qp = create();
-  // Some devices refuse an inline limit above their own instead of lowering it: halve until it fits.
-  while (qp == nullptr && errno == EINVAL && attributes.cap.max_inline_data > 0) {
-    attributes.cap.max_inline_data /= 2;
+  // Some devices refuse an inline limit above their own instead of lowering it: halve until it fits. From
+  // what was asked for, not from what is there now: one that has granted more, and then fails for another
+  // reason (the peer of the connection has left), would be asked for ever.
+  for (uint32_t most = wanted.max_inline_data; qp == nullptr && errno == EINVAL && most > 0;) {
+    most /= 2;
+    attributes.cap = wanted;
+    attributes.cap.max_inline_data = most;
     qp = create();
   }
   if (qp == nullptr) {

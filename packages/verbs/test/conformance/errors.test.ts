@@ -1,5 +1,11 @@
 import { describe, expect, it } from 'vitest'
-import { ConnectionId, ConnectionRejectedError, Listener, VerbsError } from '../../src/index.js'
+import {
+  ConnectionId,
+  ConnectionRejectedError,
+  type ConnectionRequest,
+  Listener,
+  VerbsError,
+} from '../../src/index.js'
 import { completions, connectedPair, errorShows, LISTEN_URI, refusedStatus } from './pair.js'
 
 describe(`errors on ${LISTEN_URI}`, () => {
@@ -125,6 +131,31 @@ describe(`errors on ${LISTEN_URI}`, () => {
       id.close()
       listener.close()
     }
+  })
+
+  it('a request whose peer has given up can be taken, and fails in time', async () => {
+    const requests: ConnectionRequest[] = []
+    const listener = await Listener.listen(LISTEN_URI, (request) => void requests.push(request))
+    const id = await ConnectionId.resolve(listener.uri)
+    using protectionDomain = id.context.allocateProtectionDomain()
+    id.createQueuePair(protectionDomain, { sendQueue: id.context.createCompletionQueue({ entries: 16 }) })
+    await expect(id.connect({ timeout: 300 })).rejects.toMatchObject({ code: 'ETIMEDOUT' })
+    id.close()
+    const [request] = requests as [ConnectionRequest]
+    // That the peer has left travels by itself, and nobody is told of it here.
+    await new Promise((resolve) => setTimeout(resolve, 500))
+    using theirs = request.id.context.allocateProtectionDomain()
+    const take = async () => {
+      // With as much inline as a device may grant: some grant more than they were asked for.
+      request.id.createQueuePair(theirs, {
+        sendQueue: request.id.context.createCompletionQueue({ entries: 16 }),
+        maxInlineData: 64,
+      })
+      await request.id.accept({ timeout: 3_000 })
+    }
+    await expect(take()).rejects.toBeInstanceOf(VerbsError)
+    request.id.close()
+    listener.close()
   })
 
   it('private data travels both ways', async () => {
