@@ -185,6 +185,14 @@ it('a service manager that cannot be told is a line in the log, and no end', asy
   expect(await server.stop()).toMatchObject({ status: 0, signal: null })
 })
 
+it('the program accepts the command line with which systemd reloads a borrower', () => {
+  using folder = temporaryFolder()
+  const [program, ...words] = (settings('swap0', 'ExecReload')[0] ?? '').replace('$MAINPID', '1').split(' ')
+  expect(program).toBe('/usr/local/bin/nbd-client')
+  const reload = run('env', [`RDMAKIT_RUN=${folder.path}`, process.execPath, NBD_CLIENT, ...words])
+  expect(reload).toEqual({ status: 1, stdout: '', stderr: 'nbd-client: process 1 has no device\n' })
+})
+
 it.each([
   ['restart', 'SIGKILL'],
   ['stop', 'SIGTERM'],

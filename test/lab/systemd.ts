@@ -89,14 +89,26 @@ export async function systemdTrial(
     await churn.waitForLine(/^churning/, stepMs)
     const before = await swapped(borrower)
 
-    await step('SIGKILL of nbd-client', () =>
-      successor(borrower, `systemctl kill --kill-who=main -s KILL ${swap0}`),
-    )
+    await step('SIGKILL of nbd-client', () => kill(borrower))
     must((await show(borrower, swap0)).NRestarts === '1', `${swap0} was not started again once`)
     must((await journal(borrower, swap0)).includes(`taking over ${device}`), `${device} was not taken over`)
+    const active = (await show(borrower, swap0)).ActiveEnterTimestampMonotonic
     await step('reload of the borrower', () => successor(borrower, `systemctl reload ${swap0}`))
+    const reloaded = await show(borrower, swap0)
+    must(
+      reloaded.NRestarts === '1' && reloaded.ActiveEnterTimestampMonotonic === active,
+      `${swap0} did not stay active while it was reloaded`,
+    )
+    // Another process of the unit has started the one that systemd has to watch now.
+    await step('SIGKILL after the reload', () => kill(borrower))
     await step('restart of the borrower', () => successor(borrower, `systemctl restart ${swap0}`))
     must(!(await journal(borrower, swap0)).includes('swapoff'), `${device} was swapped off in between`)
+    const { MainPID, ControlGroup } = await show(borrower, swap0)
+    const inSwap = await run(
+      borrower,
+      `cat '/sys/fs/cgroup${ControlGroup}/memory.swap.current'; grep VmSwap /proc/${MainPID}/status`,
+    )
+    must(/^0\nVmSwap:\s+0 kB\n$/.test(inSwap), `${swap0} is in swap: ${inSwap}`)
     await step('reload of the lender', async () => {
       await run(lender, `systemctl reload ${lend}`)
       await until('the tenants are read anew', stepMs, async () =>
@@ -111,12 +123,18 @@ export async function systemdTrial(
     if (report === undefined) throw new Error(`page-churn ended with ${end.status ?? `signal ${end.signal}`}`)
     trial.wrongPages = (JSON.parse(report) as { wrongPages: number }).wrongPages
     must(trial.wrongPages === 0, `${trial.wrongPages} wrong pages`)
+    const errors = (await run(borrower, 'dmesg'))
+      .split('\n')
+      .filter((line) => /I\/O error|-error on swap/.test(line))
+    must(errors.length === 0, `the kernel saw I/O errors:\n${tail(errors.join('\n'))}`)
     const after = await swapped(borrower)
     trial.pagesIn = after.in - before.in
     trial.pagesOut = after.out - before.out
     must(trial.pagesIn > 1000 && trial.pagesOut > 1000, 'the program hardly swapped')
 
+    const goodbyes = await saidGoodbye(lender)
     await step('end of the borrower', () => switchOff(borrower, must))
+    must((await saidGoodbye(lender)) === goodbyes + 1, 'the lender was not told of the end')
     await step('SIGKILL of swap-server', async () => {
       const { MainPID } = await show(lender, lend)
       await run(lender, `systemctl kill --kill-who=main -s KILL ${lend}`)
@@ -131,6 +149,8 @@ export async function systemdTrial(
       ActiveState === 'inactive' && Result === 'success',
       `${lend} is ${ActiveState} after stop: ${Result}`,
     )
+    await run(lender, `systemctl start ${lend}`)
+    await step('end of the lender', () => endOf(lender, [stopped(lend)], must))
     return trial
   } catch (error) {
     for (const [host, unit] of [
@@ -167,6 +187,10 @@ async function install(host: Guest, part: 'lender' | 'borrower', address: string
   await run(host, ['bash', '-c', commands])
 }
 
+/** Its unit starts another one. */
+const kill = (host: Shell): Promise<void> =>
+  successor(host, `systemctl kill --kill-who=main -s KILL ${swap0}`)
+
 /** Lets a command bring another process for the borrower's device, and waits until that has it. */
 async function successor(host: Shell, command: string): Promise<void> {
   const before = (await show(host, swap0)).MainPID
@@ -177,18 +201,22 @@ async function successor(host: Shell, command: string): Promise<void> {
   })
 }
 
-/** As an operator's shell would, which is in a scope of its session. */
+/** As from an operator's shell, which is in a scope of its session: nbd-client moves itself into one of its own. */
 async function attachByHand(host: Shell, must: (holds: boolean, what: string) => void): Promise<void> {
   const attach = 'nbd-client attach --server rdma://10.0.0.1:7471 --size 16M --device /dev/nbd1 --swap'
   const client = host.start(
-    `exec systemd-run --scope --quiet ${attach} --tenant prod --key-file /etc/rdmakit/swap0.key`,
+    `exec systemd-run --scope --quiet sh -c 'cat /proc/self/cgroup; exec ${attach} --tenant prod --key-file /etc/rdmakit/swap0.key'`,
   )
   await client.waitForLine(/^attached /, stepMs)
+  const shell = /^0::(.*\.scope)$/m.exec(client.stdout)?.[1]
   const clients = JSON.parse(await run(host, 'nbd-client status --json'))
   const { pid } = clients.find(({ target }: { target: string }) => target === '/dev/nbd1')
   const group = /^0::(.*)$/m.exec(await run(host, `cat /proc/${pid}/cgroup`))?.[1]
   const limit = (await run(host, ['cat', `/sys/fs/cgroup${group}/memory.swap.max`])).trim()
-  must(limit === '0', `attach by hand is in ${group} with memory.swap.max ${limit}`)
+  must(
+    shell !== undefined && group !== shell && group?.endsWith('.scope') === true && limit === '0',
+    `attach by hand went from ${shell} to ${group}, with memory.swap.max ${limit}`,
+  )
   must(!client.stderr.includes('warning'), `attach by hand warns:\n${client.stderr}`)
   const { status } = await client.stop(stepMs)
   must(status === 0, `attach by hand ended with ${status}`)
@@ -205,32 +233,45 @@ async function switchOff(host: Guest, must: (holds: boolean, what: string) => vo
   )
   const used = Number((await swaps(host)).split(/\s+/)[3])
   must(used > 8 * 1024, `only ${used} KiB were in swap at the end`)
+  await endOf(host, [`swapoff ${device}: bringing its pages back`, stopped(swap0)], must)
+}
+
+const stopped = (unit: string): string => `${unit}.service: Deactivated successfully`
+
+/** Switches a host off, whose journal must have these lines in this order, before the network goes, and no error. */
+async function endOf(
+  host: Guest,
+  inOrder: readonly string[],
+  must: (holds: boolean, what: string) => void,
+): Promise<void> {
   const told = host.start('exec journalctl -f -n 1 -o cat')
   await told.waitForLine(/./, stepMs)
   host.start('systemctl poweroff')
   await host.off(stepMs)
   const lines = told.stdout.split('\n')
-  const at = (text: string): number => lines.findIndex((line) => line.includes(text))
-  const [swapoff, stopped, network] = [
-    at(`swapoff ${device}: bringing its pages back`),
-    at(`${swap0}.service: Deactivated successfully`),
-    at('the network goes'),
-  ]
-  const inOrder = swapoff >= 0 && stopped > swapoff && network > stopped
-  const wrong = lines.filter((line) => /I\/O error|Failed with result|[Tt]imed out/.test(line))
-  must(inOrder && wrong.length === 0, `the borrower's host ended like this:\n${tail(told.stdout, 80)}`)
+  const at = [...inOrder, 'the network goes'].map((text) => lines.findIndex((line) => line.includes(text)))
+  const wrong = lines.some((line) => /I\/O error|Failed with result|[Tt]imed out/.test(line))
+  must(
+    !wrong && at.every((line, index) => line > (at[index - 1] ?? -1)),
+    `${host.name} ended like this:\n${tail(told.stdout, 80)}`,
+  )
 }
 
 /** However slow the machine is that emulates the host. */
 const run = (host: Shell, command: Command): Promise<string> => host.run(command, { deadlineMs: stepMs })
 
 async function show(host: Shell, unit: string): Promise<Record<string, string>> {
-  const names = 'ActiveState,SubState,MainPID,NRestarts,MemorySwapMax,ControlGroup,Result'
+  const names =
+    'ActiveState,SubState,ActiveEnterTimestampMonotonic,MainPID,NRestarts,MemorySwapMax,ControlGroup,Result'
   const lines = (await run(host, `systemctl show -p ${names} ${unit}`)).trim().split('\n')
   return Object.fromEntries(lines.map((line) => line.split(/=(.*)/s).slice(0, 2)))
 }
 
 const journal = (host: Shell, unit: string): Promise<string> => run(host, `journalctl -o cat -u ${unit}`)
+
+/** Sessions of the lender that ended in good order. */
+const saidGoodbye = async (host: Shell): Promise<number> =>
+  (await journal(host, lend)).match(/the client said goodbye/g)?.length ?? 0
 
 /** The lines of /proc/swaps without the first. */
 const swaps = async (host: Shell): Promise<string> =>

@@ -5,6 +5,7 @@ import {
   notifyReady,
 } from '@rdmakit/swap-server'
 import type { AttachOptions } from './attach.js'
+import { lockDevice } from './device-lock.js'
 import { handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { kernelDevice } from './kernel.js'
@@ -75,19 +76,24 @@ export class AttachedDevice {
   async hold(): Promise<number> {
     const { swap, swapPriority } = this.#options
     let left = false
+    let unlock = () => {}
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
-      // A device that was taken over is swap already.
-      if (swap && !isSwap(this.#path)) await swapOn(this.#path, swapPriority)
+      // A device that was taken over is swap already, or somebody may use it in another way.
+      if (swap && !isSwap(this.#path)) await this.#unlessUsed(swapOn(this.#path, swapPriority))
       const ended = this.#ended()
       this.#control = await this.#unlessUsed(this.#openControl())
       process.stdout.write(`attached ${this.#path}\n`)
       await notifyReady(`attached ${this.#path}`, say)
       const end = await ended
       left = end.left
-      if (left) await this.#control?.finish(FAREWELL_MS)
-      else if (isSwap(this.#path)) await this.#giveSwapBack()
+      if (left) {
+        await this.#control?.finish(FAREWELL_MS)
+      } else {
+        unlock = await lockDevice(this.#path)
+        if (isSwap(this.#path)) await this.#giveSwapBack()
+      }
       return end.status
     } finally {
       this.#control?.close()
@@ -95,6 +101,7 @@ export class AttachedDevice {
       this.#link?.end()
       if (!left) {
         kernelDevice.disconnect(this.#index)
+        unlock()
         await this.#volume.close()
         this.#succession?.folder.clear()
       }
@@ -122,7 +129,7 @@ export class AttachedDevice {
     )
   }
 
-  /** What serves people only may fail at the start, but must not end a device that holds pages already. */
+  /** What is not needed to serve pages may fail at the start, but must not end a device that holds some already. */
   async #unlessUsed<Service>(opened: Promise<Service>, used = false): Promise<Service | undefined> {
     try {
       return await opened

@@ -388,6 +388,7 @@ program
     '[command...]',
     'after --: the new command line, nbd-client attach … --state …; default the old one',
   )
+  .option('--pid <pid>', 'instead of a device: the process that has it', whole('--pid', 1, 2 ** 22))
   .description(
     'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
   )

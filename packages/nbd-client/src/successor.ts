@@ -10,7 +10,7 @@ import {
 import { closeDescriptor, descriptorChannel, sendDescriptors } from './kernel.js'
 
 /** Nothing waits for it yet: a slow machine may start a program slowly. */
-const READY_MS = 30_000
+const READY_MS = 120_000
 /**
  * For its sessions and lanes. The kernel's requests wait meanwhile: longer than this one, the device has died of other
  * things.

@@ -1,10 +1,13 @@
 import { execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
+import { basename } from 'node:path'
 import { setTimeout } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
 
 const run = promisify(execFile)
+/** after the path of a node that was made anew */
+const REMOVED = /\\040\(deleted\)$/
 
 async function tool(command: string, args: string[], timeout: number): Promise<void> {
   try {
@@ -20,11 +23,16 @@ async function tool(command: string, args: string[], timeout: number): Promise<v
   }
 }
 
-/** True when the kernel swaps onto `device` (/proc/swaps). */
-export function isSwap(device: string): boolean {
-  return readFileSync('/proc/swaps', 'utf8')
-    .split('\n')
-    .some((line) => line.split(/\s+/)[0] === device)
+/**
+ * True when the kernel swaps onto `device`. The kernel shows a device as it was found at swapon, and without the folders
+ * above once the mount namespace of that process is gone: of a service that was restarted, /dev/nbd0 is /nbd0.
+ * @param table /proc/swaps
+ */
+export function isSwap(device: string, table = readFileSync('/proc/swaps', 'utf8')): boolean {
+  return table.split('\n').some((line) => {
+    const [path = '', type] = line.split(/\s+/)
+    return type === 'partition' && basename(path.replace(REMOVED, '')) === basename(device)
+  })
 }
 
 /** Makes swap on `device` and hands it to the kernel; freed pages are discarded (swapon(8), --discard=pages). */
