@@ -1,0 +1,129 @@
+import { describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
+import type { Volume } from '../src/volume.js'
+import type { ServerFailure } from '../src/volume-options.js'
+import { Client, MIB, READ, WRITE } from './fixture.js'
+import { openVolume, serve } from './swap-servers.js'
+
+const SIZE = 4 * MIB
+
+async function write(client: Client, byte: number): Promise<void> {
+  const { error } = (await client.request(WRITE, 0, SIZE, Buffer.alloc(SIZE, byte))) ?? {}
+  expect(error).toBe(0)
+}
+
+async function read(client: Client, byte: number): Promise<void> {
+  const { error, data } = (await client.request(READ, 0, SIZE)) ?? {}
+  expect(error).toBe(0)
+  expect(data?.equals(Buffer.alloc(SIZE, byte))).toBe(true)
+}
+
+/** Tells each failure; and a volume that waits for servers. */
+async function open(servers: number, options: Partial<Parameters<typeof openVolume>[1]> = {}) {
+  const made = await Promise.all(Array.from({ length: servers }, () => serve(8)))
+  const volume = await openVolume(
+    made.map(({ uri }) => uri),
+    { size: SIZE, replicas: servers, reconnect: 30_000, ...options },
+  )
+  const failures: ServerFailure[] = []
+  volume.onServerFailure((failure) => failures.push(failure))
+  return { made, volume, failures }
+}
+
+const up = (volume: Volume) => volume.servers.filter(({ failure }) => failure === undefined).length
+
+describe('a volume whose servers all fail at once', () => {
+  it.each([
+    [0, 1],
+    [1, 0],
+  ])('goes on with the last of them: first %i, then %i', async (first, last) => {
+    const { volume, failures } = await open(2)
+    await using _volume = volume
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, 1)
+    // Before JavaScript hears of either.
+    volume.engine.failServer(first, 'the test said so')
+    volume.engine.failServer(last, 'the test said so')
+    const reading = read(client, 1)
+    expect(volume.engine.failedServers()).toEqual([first, last])
+    await eventually(() => failures.length === 2)
+    const of = (index: number) => failures.find(({ server }) => server.index === index)
+    expect(of(first)).toMatchObject({ away: 0, lost: 0, degraded: SIZE })
+    expect(of(last)).toMatchObject({ away: SIZE, lost: 0, degraded: 0 })
+    expect(volume.lost).toBe(false)
+    await reading
+    await eventually(() => volume.slabs.mapped === 4 && up(volume) === 2)
+    await write(client, 2)
+    await read(client, 2)
+    expect(volume.engine.statistics().lostPages).toBe(0)
+    client.close()
+  })
+
+  it('takes more indexes only for servers that came back', async () => {
+    const { volume } = await open(1)
+    await using _volume = volume
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, 1)
+    for (let round = 1; round <= 20; round++) {
+      volume.engine.failServer(volume.servers.length - 1, 'the test said so')
+      await read(client, 1)
+      await eventually(() => up(volume) === 1)
+    }
+    expect(volume.servers).toHaveLength(21)
+    expect(volume.slabs).toMatchObject({ mapped: 4, away: 0, lost: 0 })
+    expect(volume.servers.at(-1)?.slabs).toBe(4)
+    client.close()
+  })
+})
+
+describe('a server that is away', () => {
+  it('is given up at once when it knows the session no more, and tells what is lost', async () => {
+    const { made, volume, failures } = await open(1)
+    await using _volume = volume
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, 1)
+    const [{ server, uri } = { server: undefined, uri: '' }] = made
+    await server?.close()
+    await serve(8, uri)
+    await eventually(() => failures.length === 2)
+    expect(failures[0]).toMatchObject({ away: SIZE, lost: 0 })
+    expect(failures[1]).toMatchObject({ away: 0, lost: SIZE })
+    expect((await client.request(READ, 0, 4096))?.error).toBe(5)
+    await eventually(() => volume.slabs.mapped === 4)
+    await write(client, 2)
+    await read(client, 2)
+    client.close()
+  })
+
+  it('gives slabs back that nothing uses, and keeps what a thin volume has ready', async () => {
+    for (const thin of [false, true]) {
+      const { made, volume } = await open(1, { thin, spares: 2 })
+      const [{ server } = { server: undefined }] = made
+      const client = new Client(volume.engine.attachSocketpair(0))
+      await client.request(WRITE, 0, MIB, Buffer.alloc(MIB, 1))
+      // Of a thin volume one written slab, places for the other three and two spare slabs; else all four and two.
+      await eventually(() => server?.store.free === 2)
+      volume.engine.failServer(0, 'the test said so')
+      await eventually(() => up(volume) === 1)
+      expect((await client.request(READ, 0, MIB))?.data?.equals(Buffer.alloc(MIB, 1))).toBe(true)
+      await eventually(() => server?.store.free === 2)
+      await write(client, 3)
+      await read(client, 3)
+      client.close()
+      await volume.close()
+      expect(server?.store.free).toBe(8)
+    }
+  })
+
+  it('is waited for by nobody when the volume closes', async () => {
+    const { made, volume, failures } = await open(1)
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, 1)
+    await made[0]?.server.close()
+    await eventually(() => failures.length > 0)
+    const reading = client.request(READ, 0, 4096)
+    await volume.close(200)
+    expect((await reading)?.error).not.toBe(0)
+    client.close()
+  })
+})
