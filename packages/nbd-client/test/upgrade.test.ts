@@ -188,7 +188,7 @@ describe('a successor that hangs', () => {
     })
     while (!over) {
       const { written } = workload
-      await eventually(() => over || workload.written > written + 300, REQUEST_MS)
+      await eventually(() => over || workload.written > written + 30, REQUEST_MS)
     }
     await asked
     workload.stop()
