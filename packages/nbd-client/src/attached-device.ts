@@ -5,7 +5,6 @@ import {
   notifyReady,
 } from '@rdmakit/swap-server'
 import type { AttachOptions } from './attach.js'
-import { lockDevice } from './device-lock.js'
 import { handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { kernelDevice } from './kernel.js'
@@ -13,6 +12,7 @@ import { KernelLink, requestTimeout } from './kernel-link.js'
 import { serveMetrics } from './metrics.js'
 import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
 import { say, statusOf } from './session-log.js'
+import { settleUdev } from './settle-udev.js'
 import type { StateFolder } from './state-folder.js'
 import { ownCommand, Successor } from './successor.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
@@ -76,7 +76,6 @@ export class AttachedDevice {
   async hold(): Promise<number> {
     const { swap, swapPriority } = this.#options
     let left = false
-    let unlock = () => {}
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
@@ -91,8 +90,8 @@ export class AttachedDevice {
       if (left) {
         await this.#control?.finish(FAREWELL_MS)
       } else {
-        unlock = await lockDevice(this.#path)
         if (isSwap(this.#path)) await this.#giveSwapBack()
+        await settleUdev()
       }
       return end.status
     } finally {
@@ -101,7 +100,6 @@ export class AttachedDevice {
       this.#link?.end()
       if (!left) {
         kernelDevice.disconnect(this.#index)
-        unlock()
         await this.#volume.close()
         this.#succession?.folder.clear()
       }

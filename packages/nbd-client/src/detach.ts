@@ -1,10 +1,10 @@
 import { existsSync } from 'node:fs'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
 import { deviceIndex } from './attach.js'
-import { lockDevice } from './device-lock.js'
 import { kernelDevice } from './kernel.js'
 import { runningClients } from './runtime.js'
 import { say } from './session-log.js'
+import { settleUdev } from './settle-udev.js'
 import { isSwap, swapOff } from './swap.js'
 
 const POLL_MS = 50
@@ -19,10 +19,9 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
   const owner = (await runningClients()).find(({ status }) => status.target === path)
   if (owner === undefined) {
     say(`no running nbd-client holds ${path}; ending the device itself`)
-    const unlock = await lockDevice(path)
     if (isSwap(path)) await swapOff(path)
+    await settleUdev()
     kernelDevice.disconnect(index)
-    unlock()
     return
   }
   await owner.stop()

@@ -47,8 +47,11 @@ export class Successor {
     })
   }
 
-  /** Resolves when it waits for what it is to be given. @throws Error: it cannot be started, or does not want to */
-  static async start(command: readonly string[]): Promise<Successor> {
+  /**
+   * Resolves when it waits for what it is to be given.
+   * @param patience ms @throws Error: it cannot be started, does not want to, or is too slow
+   */
+  static async start(command: readonly string[], patience = READY_MS): Promise<Successor> {
     const [program, ...rest] = command
     if (program === undefined) throw new Error('there is no command to start the successor with')
     const [ours, theirs] = descriptorChannel()
@@ -60,7 +63,7 @@ export class Successor {
       })
       await once(child, 'spawn')
       successor = new Successor(child, ours)
-      await successor.#channel.hear('ready', READY_MS)
+      await successor.#channel.hear('ready', patience)
       return successor
     } catch (failure) {
       if (successor === undefined) closeDescriptor(ours)

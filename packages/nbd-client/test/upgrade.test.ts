@@ -181,14 +181,14 @@ describe('a successor that hangs', () => {
     const volume = await start({ replicas: 1 }, { TEST_SUCCESSOR: 'start hangs' }, folder, on)
     const workload = new Workload()
     const running = workload.run(volume)
-    const refused = /^not started: .* did not say "ready" within 30000 ms/m
+    const refused = /^not started: .* did not say "ready" within 10000 ms/m
     let over = false
     const asked = handOver(volume, volume.process.pid as number, refused, 50_000).finally(() => {
       over = true
     })
     while (!over) {
       const { written } = workload
-      await eventually(() => over || workload.written > written + 300, REQUEST_MS)
+      await eventually(() => over || workload.written > written + 30, REQUEST_MS)
     }
     await asked
     workload.stop()

@@ -86,7 +86,8 @@ volume.engine.on('slabRefilled', () => {
 process.on('SIGHUP', async () => {
   let successor
   try {
-    successor = await Successor.start(ownCommand())
+    const patience = process.env.TEST_SUCCESSOR === 'start hangs' ? 10_000 : undefined
+    successor = await Successor.start(ownCommand(), patience)
   } catch (failure) {
     return say(`not started: ${failure.message}`)
   }
