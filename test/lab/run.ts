@@ -19,8 +19,8 @@ import { verbsBench } from './verbs-bench.js'
 
 const usage = `usage: npm run lab [-- COMMAND]
 
-  (nothing)              the tests inside of guests, two of them side by side, then those on the host
-  guest [VITEST OPTION]  only the tests inside of guests; with options those that they choose, in one guest
+  (nothing)              the tests inside one guest, then those on the host
+  guest [VITEST OPTION]  only the tests inside one guest
   host [VITEST OPTION]   only those on the host: the harness itself, and two guests on one wire
   bench [verbs|ring|swap]
                          verbs on a guest's devices, beside perftest; the ring over rxe, beside sockets and
@@ -54,17 +54,10 @@ const resultsFolder = join(top, 'test-results')
 // With --json, stdout is for a program to read.
 const say = (line: string): void => console[process.argv.includes('--json') ? 'error' : 'log'](`lab: ${line}`)
 
-/** Runs a command with its output passed on line by line, for there may be others; its exit status. */
+/** Runs a command with its output passed on as it comes; its exit status. */
 async function live(shell: Shell, command: Command, options: ExecOptions = {}): Promise<number> {
-  const rest = { stdout: '', stderr: '' }
-  const onOutput: ExecOptions['onOutput'] = (text, stream) => {
-    const whole = (rest[stream] + text).lastIndexOf('\n') + 1
-    process[stream].write((rest[stream] + text).slice(0, whole))
-    rest[stream] = (rest[stream] + text).slice(whole)
-  }
-  const { status } = await shell.exec(command, { ...options, onOutput })
-  for (const stream of ['stdout', 'stderr'] as const) process[stream].write(rest[stream])
-  return status ?? 1
+  const onOutput: ExecOptions['onOutput'] = (text, stream) => process[stream].write(text)
+  return (await shell.exec(command, { ...options, onOutput })).status ?? 1
 }
 
 async function bootForTests(parts: LabParts): Promise<Guest> {
@@ -75,32 +68,14 @@ async function bootForTests(parts: LabParts): Promise<Guest> {
   return guest
 }
 
-/** What runs in a guest of its own: the system in one, the conformance suite on the devices in another. */
-const guestProjects = { 'lab-guest.json': ['lab'], 'lab-devices.json': ['rxe', 'siw'] }
-
-/** All of it, in two guests side by side, for each has much to wait for; what `options` choose, in one. */
-async function testInGuests(parts: LabParts, options: readonly string[]): Promise<number> {
+async function testInGuest(parts: LabParts, options: readonly string[]): Promise<number> {
   await buildDeviceTest()
-  if (options.length > 0) return await testInGuest(parts, options, 'lab-guest.json')
-  const statuses = await Promise.all(
-    Object.entries(guestProjects).map(([report, projects]) =>
-      testInGuest(
-        parts,
-        projects.flatMap((project) => ['--project', project]),
-        report,
-      ),
-    ),
-  )
-  return Math.max(...statuses)
-}
-
-async function testInGuest(parts: LabParts, options: readonly string[], report: string): Promise<number> {
   await using guest = await bootForTests(parts)
   const command = [...vitest, 'test/lab/vitest.config.ts', ...options]
   const status = await live(guest, command, { env: vitestEnvironment, deadlineMs: guestTestsDeadlineMs })
   const results = await guest.exec(['cat', '/run/rdmakit-lab-results.json'])
   mkdirSync(resultsFolder, { recursive: true })
-  if (results.status === 0) writeFileSync(join(resultsFolder, report), results.stdout)
+  if (results.status === 0) writeFileSync(join(resultsFolder, 'lab-guest.json'), results.stdout)
   if (status !== 0) say(`the guest's kernel said last:\n${await guest.run('dmesg | tail -n 30')}`)
   return status
 }
@@ -162,10 +137,10 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     await using guest = await bootForTests(parts)
     return await live(guest, rest.join(' '), { deadlineMs: guestTestsDeadlineMs })
   }
-  const reports = [...Object.keys(guestProjects), 'lab-host.json'].map((name) => join(resultsFolder, name))
+  const reports = ['lab-guest.json', 'lab-host.json'].map((name) => join(resultsFolder, name))
   // A run that breaks off must not leave the results of an earlier one to be counted as its own.
   for (const report of reports) rmSync(report, { force: true })
-  const inGuest = command === 'host' ? 0 : await testInGuests(parts, rest)
+  const inGuest = command === 'host' ? 0 : await testInGuest(parts, rest)
   const onHost = command === 'guest' ? 0 : await testOnHost(rest)
   // vitest's options choose tests, and a test that was not chosen is no failure.
   const counted = rest.length === 0 ? await count(reports.filter((report) => existsSync(report))) : 0
