@@ -14,6 +14,8 @@ export interface KeptServer {
   readonly identity: SessionIdentity
   /** milliseconds that its session lingers */
   readonly linger: number
+  /** it failed, and what slabs on record have their only replica there have all that was ever answered */
+  readonly away?: boolean
 }
 
 export interface KeptDevice {
@@ -122,7 +124,7 @@ export function parseVolume(text: string): KeptVolume {
 function parseServer(value: unknown): KeptServer {
   const from = record(value, 'a server')
   const identity = record(from.identity, 'a server’s identity')
-  only(from, 'a server', ['index', 'uris', 'identity', 'linger'])
+  only(from, 'a server', ['index', 'uris', 'identity', 'linger', 'away'])
   only(identity, 'a server’s identity', ['epoch', 'session', 'token'])
   const token = word(identity.token, 'token')
   if (!/^[0-9a-f]{32}$/.test(token)) throw new Error('token is not 16 bytes in hex')
@@ -135,6 +137,7 @@ function parseServer(value: unknown): KeptServer {
       token: Uint8Array.from(Buffer.from(token, 'hex')),
     },
     linger: whole(from.linger, 'linger', 0),
+    ...(flag(from.away, 'away') ? { away: true } : {}),
   }
 }
 

@@ -84,8 +84,8 @@ export async function takeSessions(
   for (const server of kept) {
     const all = ofSession(server)
     const isLast = Math.max(...all) === server.index
-    if (failed.has(server.index) && !(isLast && needed(engine, all, NONE, backedUp, true)))
-      gone.push({ kept: server, reason: FAILED_BEFORE })
+    const believed = server.away === true && isLast && needed(engine, all, NONE, backedUp, true)
+    if (failed.has(server.index) && !believed) gone.push({ kept: server, reason: FAILED_BEFORE })
     else waiting.push(server)
   }
   const started = Date.now()
@@ -183,10 +183,9 @@ export function renumber(engine: BlockEngine, taken: TakenSessions): TakenSessio
  * volume.json names that one.
  */
 export function moveToIncarnations(engine: BlockEngine, { resumed, gone }: TakenSessions): void {
-  const failed = new Set(engine.failedServers())
   for (const { kept } of resumed)
     for (const { kept: old } of gone) {
-      if (!failed.has(old.index) || old.identity.session !== kept.identity.session) continue
+      if (old.away !== true || old.identity.session !== kept.identity.session) continue
       for (let slab = 0; slab < engine.slabCount; slab++) {
         const readable = (engine.lookUpSlab(slab) ?? []).filter(({ live }) => live)
         const [only] = readable

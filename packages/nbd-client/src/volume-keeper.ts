@@ -33,7 +33,7 @@ export class VolumeKeeper {
     linger: number,
     backup?: BackupOptions,
     compress: Compress = 'none',
-  ): Pick<VolumeOptions, 'linger' | 'joined' | 'backup'> & { engine: KeptFiles } {
+  ): Pick<VolumeOptions, 'linger' | 'joined' | 'away' | 'backup'> & { engine: KeptFiles } {
     if (backup === undefined) this.#folder.forgetBackup()
     if (this.#kept.compressed === true) this.#checkLengths()
     // A new volume is written when its servers have joined, another one by compresses().
@@ -43,6 +43,7 @@ export class VolumeKeeper {
       ...(backup === undefined ? {} : { backup: { ...backup, map: this.#folder.backupMap } }),
       linger,
       joined: (servers) => this.#joined(servers),
+      away: (server) => this.#away(server),
       engine: {
         pageMap: this.#folder.pageMap,
         pageChecksums: this.#folder.pageChecksums,
@@ -90,6 +91,14 @@ export class VolumeKeeper {
       ],
       ...(joined[0] && { slabSize: joined[0].session.slabSize }),
       ...(context && { context: { provider: context.provider, name: context.deviceName } }),
+    })
+  }
+
+  #away({ index }: VolumeServer): void {
+    this.#write({
+      servers: this.#kept.servers.map((server) =>
+        server.index === index ? { ...server, away: true } : server,
+      ),
     })
   }
 

@@ -32,11 +32,14 @@ export interface VolumeOptions {
   readonly linger?: number
   /**
    * milliseconds that requests wait for a server that is gone and has the only copy of their pages, before they fail;
-   * so long at least its session lingers; default 0
+   * so long at least its session lingers; default 0. With a backup nothing waits, also when that has failed: what a
+   * server has missed may have been there.
    */
   readonly reconnect?: number
   /** told when a server takes part, before anything is placed there: its index and session must be kept now */
   readonly joined?: (servers: readonly VolumeServer[]) => void
+  /** told when a server is waited for: its records are in order, and the next process may believe it too */
+  readonly away?: (server: VolumeServer) => void
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void

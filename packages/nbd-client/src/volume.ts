@@ -319,7 +319,7 @@ export class Volume {
   }
 
   #start(): void {
-    if (this.#options.reconnect) this.engine.waitForServers()
+    if (this.#waits) this.engine.waitForServers()
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
     this.engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
     this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
@@ -346,7 +346,7 @@ export class Volume {
     const server = this.#servers[index]
     if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
-    server.away = !this.#backedUp && (this.#options.reconnect ?? 0) > 0 && server.session.linger > 0
+    server.away = this.#waits && server.session.linger > 0
     this.engine.failServer(index, reason)
     this.#drop(server, reason, server.away ? this.engine.failedServers() : undefined)
     this.#recall.call(server)
@@ -365,6 +365,7 @@ export class Volume {
     this.thin?.collect()
     const { degraded, lost, kept } = this.#table.dropServer(server, failed)
     server.away = kept.length > 0
+    if (server.away) this.#keepAway(server)
     const bytes = (slabs: number[]) => slabs.length * this.engine.slabSize
     const missing = lost.reduce((sum, slab) => sum + this.engine.missingInBackup(slab) * PAGE, 0)
     for (const listener of this.#onFailure)
@@ -378,6 +379,22 @@ export class Volume {
       })
     this.#repair.wake()
     this.thin?.wake()
+  }
+
+  /** Requests wait for servers that may come back. What a server has missed a backup may have. */
+  get #waits(): boolean {
+    return (this.#options.reconnect ?? 0) > 0 && this.#options.backup === undefined
+  }
+
+  /** What cannot be kept costs the next process the server, not this one. */
+  #keepAway(server: VolumeServer): void {
+    try {
+      this.#options.away?.(server)
+    } catch (failure) {
+      this.#progress(
+        `warning: ${(failure as Error).message}; ${server.uri} is waited for by this process only`,
+      )
+    }
   }
 
   #loseBackup(reason: string): void {

@@ -97,16 +97,17 @@ describe('a server that is away', () => {
 
   it('gives slabs back that nothing uses, and keeps what a thin volume has ready', async () => {
     for (const thin of [false, true]) {
-      const { made, volume } = await open(1, { thin, spares: 2 })
+      const { made, volume } = await open(1, { thin, spares: thin ? 0 : 2 })
       const [{ server } = { server: undefined }] = made
       const client = new Client(volume.engine.attachSocketpair(0))
       await client.request(WRITE, 0, MIB, Buffer.alloc(MIB, 1))
-      // Of a thin volume one written slab, places for the other three and two spare slabs; else all four and two.
-      await eventually(() => server?.store.free === 2)
+      // Of a thin volume one written slab and places for the other three; else all four and two spare ones.
+      const free = thin ? 4 : 2
+      await eventually(() => server?.store.free === free)
       volume.engine.failServer(0, 'the test said so')
       await eventually(() => up(volume) === 1)
       expect((await client.request(READ, 0, MIB))?.data?.equals(Buffer.alloc(MIB, 1))).toBe(true)
-      await eventually(() => server?.store.free === 2)
+      await eventually(() => server?.store.free === free)
       await write(client, 3)
       await read(client, 3)
       client.close()

@@ -153,18 +153,24 @@ describe('a successor', () => {
     expect(await workload.verify(volume)).toBe(0)
   })
 
-  it('believes the only copy of a server that was away when the process died', async () => {
-    process.env.TEST_FAILS = '0'
+  /** A volume without replicas whose process died when server 0 had failed. */
+  async function diedAfterFailure(how: string): Promise<Workload> {
+    process.env.TEST_FAILS = how
     onTestFinished(() => void delete process.env.TEST_FAILS)
     const workload = new Workload()
-    const away = start(1)
-    await away.ready()
-    const running = workload.run(away)
+    const volume = start(1)
+    await volume.ready()
+    const running = workload.run(volume)
     await eventually(() => workload.written > 300)
-    away.process.kill('SIGUSR2')
-    await away.said(/^failed$/m)
-    await away.end('SIGKILL')
+    volume.process.kill('SIGUSR2')
+    await volume.said(/^failed$/m)
+    await volume.end('SIGKILL')
     await running
+    return workload
+  }
+
+  it('believes the only copy of a server that was away when the process died', async () => {
+    const workload = await diedAfterFailure('away 0')
     for (let round = 1; round <= 2; round++) {
       const volume = start(1)
       expect(await volume.ready()).toMatch(/^degraded 0 lost 0$/m)
@@ -175,6 +181,12 @@ describe('a successor', () => {
       await volume.end(round === 1 ? 'SIGKILL' : 'SIGTERM')
     }
     expect(servers[0]?.server.store.free).toBe(16)
+  })
+
+  it('believes no server whose failure the process did not live to put in order', async () => {
+    await diedAfterFailure('0')
+    const volume = start(1)
+    expect(await volume.ready()).toMatch(/^degraded 0 lost [1-4]$/m)
   })
 
   it('does not take a server that was started anew for the one that had the data', async () => {

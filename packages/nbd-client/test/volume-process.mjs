@@ -76,7 +76,16 @@ say(predecessor ? `successor ${process.pid}` : 'ready')
 
 process.on('SIGUSR2', () => {
   // Nothing but the lanes goes on from here: JavaScript never hears of the failure.
-  volume.engine.failServer(Number(process.env.TEST_FAILS ?? 1), 'the test said so')
+  // "away 0": JavaScript hears of it first, and then of nothing more.
+  const [, away, server = 1] = /^(away )?(\d+)$/.exec(process.env.TEST_FAILS ?? '') ?? []
+  if (away) {
+    volume.onServerFailure(() => {
+      writeSync(1, 'failed\n')
+      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
+    })
+    return volume.engine.failServer(Number(server), 'the test said so')
+  }
+  volume.engine.failServer(Number(server), 'the test said so')
   writeSync(1, 'failed\n')
   Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
 })
