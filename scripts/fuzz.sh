@@ -29,7 +29,8 @@ build=build/fuzz
 export ASAN_OPTIONS=quarantine_size_mb=32:${ASAN_OPTIONS:-}
 mkdir -p "$build/findings"
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+logs=$(mktemp -d)
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$log" "$logs"' EXIT
 if ! { npm run --silent build &&
   cmake -S test/fuzz -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release &&
   cmake --build "$build" --parallel "$(nproc)"; } >"$log" 2>&1; then
@@ -46,36 +47,67 @@ EOF
   chmod +x "$program"
 done
 
+limits_of() {
+  limits=(-timeout=25 -rss_limit_mb=2048 -max_len=2048 "-artifact_prefix=$build/findings/$1-")
+}
+
+# By edges alone, not by how often each is taken: a few seeds that reach everything.
+merge_one() {
+  local target=$1 fresh limits
+  limits_of "$target"
+  echo "fuzz: $target, merging"
+  fresh=$(mktemp -d "$build/merge.XXXXXX")
+  "$build/${target}_fuzz" "${limits[@]}" -merge=1 -use_counters=0 "$fresh" "test/fuzz/corpus/$target" \
+    "$build/corpus/$target" >"$log" 2>&1 || {
+    cat "$log" >&2
+    exit 1
+  }
+  rm -rf "test/fuzz/corpus/$target"
+  mv "$fresh" "test/fuzz/corpus/$target"
+  chmod 755 "test/fuzz/corpus/$target"
+  echo "fuzz: $target: $(find "test/fuzz/corpus/$target" -type f | wc -l) seeds"
+}
+
+# 1 when it found something; all that it says comes in one piece, for targets run side by side.
+fuzz_one() {
+  local target=$1 limits said
+  limits_of "$target"
+  said=$(mktemp -p "$logs")
+  # Ends with this shell, however that ends.
+  if setpriv --pdeathsig TERM "$build/${target}_fuzz" "${limits[@]}" "-max_total_time=$seconds" -print_final_stats=1 \
+    "$build/corpus/$target" "test/fuzz/corpus/$target" >"$said" 2>&1; then
+    echo "fuzz: $target, $seconds s:" \
+      "$(grep -oE '^stat::(number_of_executed_units|average_exec_per_sec): *[0-9]+' "$said" | tr -s ' \n' ' ')"
+    return 0
+  fi
+  { tail -n 60 "$said"; echo "fuzz: $target found something: see $build/findings"; } >&2
+  return 1
+}
+
 for target in "${targets[@]}"; do
-  seeds=test/fuzz/corpus/$target
-  found=$build/corpus/$target
   if [[ ! -f test/fuzz/${target}_fuzz.cc && ! -f test/fuzz/${target}_fuzz.ts ]]; then
     echo "fuzz: no such target: $target (no test/fuzz/${target}_fuzz.cc or .ts)" >&2
     exit 2
   fi
-  mkdir -p "$seeds" "$found"
-  limits=(-timeout=25 -rss_limit_mb=2048 -max_len=2048 "-artifact_prefix=$build/findings/$target-")
-  if $merge; then
-    echo "fuzz: $target, merging"
-    fresh=$(mktemp -d "$build/merge.XXXXXX")
-    # By edges alone, not by how often each is taken: a few seeds that reach everything.
-    "$build/${target}_fuzz" "${limits[@]}" -merge=1 -use_counters=0 "$fresh" "$seeds" "$found" >"$log" 2>&1 || {
-      cat "$log" >&2
-      exit 1
-    }
-    rm -rf "$seeds"
-    mv "$fresh" "$seeds"
-    chmod 755 "$seeds"
-    echo "fuzz: $target: $(find "$seeds" -type f | wc -l) seeds"
-    continue
-  fi
-  echo "fuzz: $target, $seconds s, from $(find "$seeds" "$found" -type f | wc -l) inputs"
-  if ! "$build/${target}_fuzz" "${limits[@]}" "-max_total_time=$seconds" -print_final_stats=1 "$found" "$seeds" \
-    >"$log" 2>&1; then
-    tail -n 60 "$log" >&2
-    echo "fuzz: $target found something: see $build/findings" >&2
-    exit 1
-  fi
-  grep -E '^#[0-9]+\s+DONE|^stat::(number_of_executed_units|average_exec_per_sec):' "$log"
+  mkdir -p "test/fuzz/corpus/$target" "$build/corpus/$target"
 done
+if $merge; then
+  for target in "${targets[@]}"; do merge_one "$target"; done
+  exit 0
+fi
+
+# A target keeps one processor busy.
+echo "fuzz: ${#targets[@]} targets, $seconds s each, $(nproc) at a time"
+failures=0
+running=0
+for target in "${targets[@]}"; do
+  if ((running == $(nproc))); then
+    wait -n || failures=$((failures + 1))
+    running=$((running - 1))
+  fi
+  fuzz_one "$target" &
+  running=$((running + 1))
+done
+for ((; running > 0; running--)); do wait -n || failures=$((failures + 1)); done
+((failures == 0)) || exit 1
 echo "fuzz: nothing found"
