@@ -30,7 +30,7 @@ export ASAN_OPTIONS=quarantine_size_mb=32:${ASAN_OPTIONS:-}
 mkdir -p "$build/findings"
 log=$(mktemp)
 logs=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$log" "$logs"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$log" "$logs"' EXIT
 if ! { npm run --silent build &&
   cmake -S test/fuzz -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release &&
   cmake --build "$build" --parallel "$(nproc)"; } >"$log" 2>&1; then
