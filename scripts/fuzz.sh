@@ -47,41 +47,37 @@ EOF
   chmod +x "$program"
 done
 
-limits_of() {
-  limits=(-timeout=25 -rss_limit_mb=2048 -max_len=2048 "-artifact_prefix=$build/findings/$1-")
-}
+limits=(-timeout=25 -rss_limit_mb=2048 -max_len=2048)
 
 # By edges alone, not by how often each is taken: a few seeds that reach everything.
 merge_one() {
-  local target=$1 fresh limits
-  limits_of "$target"
+  local target=$1 seeds=test/fuzz/corpus/$1 found=$build/corpus/$1 fresh
   echo "fuzz: $target, merging"
   fresh=$(mktemp -d "$build/merge.XXXXXX")
-  "$build/${target}_fuzz" "${limits[@]}" -merge=1 -use_counters=0 "$fresh" "test/fuzz/corpus/$target" \
-    "$build/corpus/$target" >"$log" 2>&1 || {
+  "$build/${target}_fuzz" "${limits[@]}" "-artifact_prefix=$build/findings/$target-" -merge=1 -use_counters=0 \
+    "$fresh" "$seeds" "$found" >"$log" 2>&1 || {
     cat "$log" >&2
     exit 1
   }
-  rm -rf "test/fuzz/corpus/$target"
-  mv "$fresh" "test/fuzz/corpus/$target"
-  chmod 755 "test/fuzz/corpus/$target"
-  echo "fuzz: $target: $(find "test/fuzz/corpus/$target" -type f | wc -l) seeds"
+  rm -rf "$seeds"
+  mv "$fresh" "$seeds"
+  chmod 755 "$seeds"
+  echo "fuzz: $target: $(find "$seeds" -type f | wc -l) seeds"
 }
 
 # 1 when it found something; all that it says comes in one piece, for targets run side by side.
 fuzz_one() {
-  local target=$1 limits said
-  limits_of "$target"
+  local target=$1 seeds=test/fuzz/corpus/$1 found=$build/corpus/$1 inputs said
+  inputs=$(find "$seeds" "$found" -type f | wc -l)
   said=$(mktemp -p "$logs")
   # Ends with this shell, however that ends.
-  if setpriv --pdeathsig TERM "$build/${target}_fuzz" "${limits[@]}" "-max_total_time=$seconds" -print_final_stats=1 \
-    "$build/corpus/$target" "test/fuzz/corpus/$target" >"$said" 2>&1; then
-    echo "fuzz: $target, $seconds s:" \
-      "$(grep -oE '^stat::(number_of_executed_units|average_exec_per_sec): *[0-9]+' "$said" | tr -s ' \n' ' ')"
-    return 0
+  if ! setpriv --pdeathsig TERM "$build/${target}_fuzz" "${limits[@]}" "-artifact_prefix=$build/findings/$target-" \
+    "-max_total_time=$seconds" -print_final_stats=1 "$found" "$seeds" >"$said" 2>&1; then
+    { tail -n 60 "$said"; echo "fuzz: $target found something: see $build/findings"; } >&2
+    return 1
   fi
-  { tail -n 60 "$said"; echo "fuzz: $target found something: see $build/findings"; } >&2
-  return 1
+  echo "fuzz: $target, $seconds s, from $inputs inputs
+$(grep -E '^#[0-9]+\s+DONE|^stat::(number_of_executed_units|average_exec_per_sec):' "$said")"
 }
 
 for target in "${targets[@]}"; do

@@ -75,19 +75,15 @@ if (kept !== undefined) volume.start()
 say(predecessor ? `successor ${process.pid}` : 'ready')
 
 process.on('SIGUSR2', () => {
-  // Nothing but the lanes goes on from here: JavaScript never hears of the failure.
-  // "away 0": JavaScript hears of it first, and then of nothing more.
+  // "away 0": JavaScript hears of the failure first. Else never: nothing but the lanes goes on.
   const [, away, server = 1] = /^(away )?(\d+)$/.exec(process.env.TEST_FAILS ?? '') ?? []
-  if (away) {
-    volume.onServerFailure(() => {
-      writeSync(1, 'failed\n')
-      Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
-    })
-    return volume.engine.failServer(Number(server), 'the test said so')
+  const standStill = () => {
+    writeSync(1, 'failed\n')
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
   }
+  if (away) volume.onServerFailure(standStill)
   volume.engine.failServer(Number(server), 'the test said so')
-  writeSync(1, 'failed\n')
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
+  if (!away) standStill()
 })
 volume.engine.on('slabRefilled', () => {
   if (volume.slabs.backup === 0) say('refilled')
