@@ -1,6 +1,7 @@
 // The shm provider: many connections, queue pairs and threads at once, and nothing left of them.
 #include <sys/resource.h>
 
+#include "shm/engine.h"
 #include "shm_traffic.h"
 
 using namespace fixture;
@@ -178,6 +179,7 @@ void thousand_idle(uint32_t depth, [[maybe_unused]] size_t most_bytes) {
     std::printf("  depth %u: %zu bytes a queue pair; idle, %.3f%% of a core\n", depth, each,
                 100.0 * static_cast<double>(idle.count()) / 2e9);
     CHECK(idle < std::chrono::milliseconds(20));
+    CHECK(rdmakit::shm::Engine::instance().deadlines() == 0);  // those of connecting are over
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     CHECK(each < most_bytes);
 #endif

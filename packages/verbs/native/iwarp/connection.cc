@@ -69,7 +69,7 @@ void Connection::close() {
     if (queue_pair_ != nullptr) queue_pair_->fail(Failure{});
     // An initiator that is told nothing takes this for a responder of revision 1, and asks again.
     if (state_ == State::requested && !answered_) send_rejection({});
-    state_ = State::closed;
+    enter(State::closed);
     socket_.reset();
     pending.swap(pending_);
     half_open.swap(half_open_);
@@ -97,7 +97,7 @@ int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_m
     peer_length_ = ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     std::memcpy(&peer_, address, peer_length_);
     timeout_ms_ = timeout_ms;
-    state_ = State::resolved;
+    enter(State::resolved);
   }
   Engine::instance().post([weak = weak_from_this()] {
     const auto self = std::static_pointer_cast<Connection>(weak.lock());
@@ -139,7 +139,7 @@ void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
     {
       const std::lock_guard lock(self->mutex_);
       if (self->state_ != State::established) return;
-      self->state_ = State::ended;
+      self->enter(State::ended);
       events.push_back({CmEvent::Type::disconnected, status, {}, nullptr});
     }
     self->emit(std::move(events));
@@ -164,7 +164,7 @@ int Connection::connect(const ConnectParameters& parameters) {
   if (state_ != State::resolved) return EINVAL;
   const int error = take_parameters(parameters);
   if (error != 0) return error;
-  state_ = State::connecting;
+  enter(State::connecting);
   later(&Connection::start_connect);
   return 0;
 }
@@ -186,7 +186,7 @@ int Connection::reject(const std::vector<uint8_t>& private_data) {
   answered_ = true;
   send_rejection(private_data);
   socket_.reset();
-  state_ = State::ended;
+  enter(State::ended);
   return 0;
 }
 
@@ -280,7 +280,7 @@ void Connection::on_deadline() {
       case State::await_request:
         listener = listener_.lock();
         socket_.reset();
-        state_ = State::ended;
+        enter(State::ended);
         break;
       default:
         return;
@@ -290,9 +290,30 @@ void Connection::on_deadline() {
   emit(std::move(events));
 }
 
+// A peer's deadline ends with the states that wait for the peer.
+void Connection::enter(State state) {
+  state_ = state;
+  switch (state) {
+    case State::connecting:
+    case State::await_reply:
+    case State::await_rtr:
+    case State::await_request:
+      break;
+    default:
+      clear_deadline();
+  }
+}
+
 void Connection::set_deadline(int timeout_ms) {
+  clear_deadline();
   deadline_ = Engine::Clock::now() + std::chrono::milliseconds(timeout_ms);
   Engine::instance().call_at(number_, deadline_);
+}
+
+void Connection::clear_deadline() {
+  if (deadline_ == Engine::Clock::time_point::max()) return;
+  Engine::instance().call_off(number_, deadline_);
+  deadline_ = Engine::Clock::time_point::max();
 }
 
 }  // namespace rdmakit::iwarp

@@ -76,6 +76,18 @@ void Engine::call_at(uint64_t number, Clock::time_point when) {
   if (first) wake();
 }
 
+void Engine::call_off(uint64_t number, Clock::time_point when) {
+  const std::lock_guard lock(mutex_);
+  const auto [begin, end] = deadlines_.equal_range(when);
+  const auto found = std::find_if(begin, end, [&](const auto& each) { return each.second == number; });
+  if (found != end) deadlines_.erase(found);
+}
+
+size_t Engine::deadlines() {
+  const std::lock_guard lock(mutex_);
+  return deadlines_.size();
+}
+
 std::shared_ptr<Engine::Client> Engine::find(uint64_t number) {
   const std::lock_guard lock(mutex_);
   const auto found = clients_.find(number);

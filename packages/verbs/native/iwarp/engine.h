@@ -44,8 +44,11 @@ class Engine {
   int watch(uint64_t number, int fd, uint32_t events);
   int change(uint64_t number, int fd, uint32_t events);
   void unwatch(int fd) { poll_set_.mute(fd); }
-  // Calls on_deadline once at that time; nothing cancels it, the client checks what it still waits for.
+  // Calls on_deadline once at that time. It may be on its way when it is called off, so that the client
+  // checks what it still waits for.
   void call_at(uint64_t number, Clock::time_point when);
+  void call_off(uint64_t number, Clock::time_point when);
+  size_t deadlines();  // how many lie ahead
 
   Engine();
 

@@ -62,7 +62,7 @@ void prepare_socket(int socket) {
 
 void Connection::fail(int status, Events& events) {
   socket_.reset();
-  state_ = State::ended;
+  enter(State::ended);
   if (queue_pair_ != nullptr) queue_pair_->fail(Failure{});
   events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
 }
@@ -106,7 +106,7 @@ void Connection::establish(QueuePair::StartParameters&& parameters, std::vector<
   parameters.outbound_reads = outbound_reads_;
   parameters.socket = std::move(socket_);
   // Before start(): the first bytes may already end the connection.
-  state_ = State::established;
+  enter(State::established);
   const int error = queue_pair_->start(std::move(parameters));
   if (error != 0) return fail(error, events);
   events.push_back({CmEvent::Type::established, 0, std::move(private_data), nullptr});

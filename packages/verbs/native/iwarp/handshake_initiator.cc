@@ -85,7 +85,7 @@ void Connection::tcp_connected(Events& events) {
   }
   request.private_data = private_data_;
   if (!send_all(build_mpa(request))) return fail(ECONNRESET, events);
-  state_ = State::await_reply;
+  enter(State::await_reply);
   if (request.enhanced) set_deadline(kReplyTimeoutMs);  // the second try has what is left of the first one's
   error = Engine::instance().change(number_, socket_.get(), EPOLLIN);
   if (error != 0) fail(error, events);
@@ -96,7 +96,7 @@ void Connection::tcp_connected(Events& events) {
 void Connection::try_first_revision(Events& events) {
   revision_ = 1;
   received_.clear();
-  state_ = State::connecting;
+  enter(State::connecting);
   connect_tcp(events);
 }
 

@@ -20,12 +20,12 @@ void Connection::read_request() {
   if (!whole && error == 0) return;
   if (!whole || request.reply) {
     socket_.reset();
-    state_ = State::ended;
+    enter(State::ended);
     return;
   }
   received_.clear();
   peer_frame_ = std::move(request);
-  state_ = State::requested;
+  enter(State::requested);
   // From here on readability means that the initiator gave up.
   Engine::instance().change(number_, socket_.get(), EPOLLIN | EPOLLRDHUP);
 }
@@ -57,7 +57,7 @@ void Connection::finish_accept(Events& events) {
   }
   if (!send_all(build_mpa(reply))) return fail(ECONNRESET, events);
   if (reply.peer_to_peer) {
-    state_ = State::await_rtr;
+    enter(State::await_rtr);
     set_deadline(kHandshakeTimeoutMs);
     return;
   }

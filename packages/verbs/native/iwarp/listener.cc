@@ -35,7 +35,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
   if (error != 0) return error;
   half_open_limit_ = std::clamp(static_cast<size_t>(std::max(backlog, 1)), kHalfOpenLeast, kHalfOpenMost);
   socket_ = std::move(socket);
-  state_ = State::listening;
+  enter(State::listening);
   return 0;
 }
 
@@ -68,7 +68,7 @@ void Connection::accept_sockets() {
     length = sizeof id->local_;
     getsockname(accepted.get(), reinterpret_cast<sockaddr*>(&id->local_), &length);
     id->socket_ = std::move(accepted);
-    id->state_ = State::await_request;
+    id->enter(State::await_request);
     id->listener_ = std::static_pointer_cast<Connection>(shared_from_this());
     if (Engine::instance().watch(id->number_, id->socket_.get(), EPOLLIN) != 0) continue;
     id->set_deadline(kHandshakeTimeoutMs);

@@ -68,7 +68,7 @@ void Connection::close() {
   if (state_ != State::closed) {
     if (queue_pair_ != nullptr) queue_pair_->fail(Failure{});
     unlink_file();
-    state_ = State::closed;
+    enter(State::closed);
     stop_watching();
     socket_.reset();
     link_.reset();
@@ -106,7 +106,7 @@ int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_m
     std::memcpy(&peer_, address, length);
     peer_length_ = length;
     timeout_ms_ = timeout_ms;
-    state_ = State::resolved;
+    enter(State::resolved);
   }
   Engine::instance().post([weak = weak_from_this()] {
     const auto self = std::static_pointer_cast<Connection>(weak.lock());
@@ -148,7 +148,7 @@ void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
       const std::lock_guard lock(self->mutex_);
       const bool established = self->state_ == State::established;
       if (!established && self->state_ != State::await_segments) return;
-      self->state_ = State::ended;
+      self->enter(State::ended);
       self->stop_watching();
       events.push_back({established ? CmEvent::Type::disconnected : CmEvent::Type::connect_failed,
                         established || status != 0 ? status : ECONNABORTED,
@@ -177,7 +177,7 @@ int Connection::connect(const ConnectParameters& parameters) {
   if (state_ != State::resolved) return EINVAL;
   const int error = take_parameters(parameters);
   if (error != 0) return error;
-  state_ = State::connecting;
+  enter(State::connecting);
   later(&Connection::start_connect);
   return 0;
 }
@@ -201,7 +201,7 @@ int Connection::reject(const std::vector<uint8_t>& private_data) {
   stop_watching();
   socket_.reset();
   request_.reset();
-  state_ = State::ended;
+  enter(State::ended);
   return 0;
 }
 
@@ -299,7 +299,7 @@ void Connection::on_deadline() {
         listener = listener_.lock();
         stop_watching();
         socket_.reset();
-        state_ = State::ended;
+        enter(State::ended);
         break;
       default:
         return;
@@ -309,9 +309,30 @@ void Connection::on_deadline() {
   emit(std::move(events));
 }
 
+// A peer's deadline ends with the states that wait for the peer.
+void Connection::enter(State state) {
+  state_ = state;
+  switch (state) {
+    case State::connecting:
+    case State::await_reply:
+    case State::await_segments:
+    case State::await_request:
+      break;
+    default:
+      clear_deadline();
+  }
+}
+
 void Connection::set_deadline(int timeout_ms) {
+  clear_deadline();
   deadline_ = Engine::Clock::now() + std::chrono::milliseconds(timeout_ms);
   Engine::instance().call_at(number_, deadline_);
+}
+
+void Connection::clear_deadline() {
+  if (deadline_ == Engine::Clock::time_point::max()) return;
+  Engine::instance().call_off(number_, deadline_);
+  deadline_ = Engine::Clock::time_point::max();
 }
 
 }  // namespace rdmakit::shm

@@ -68,7 +68,9 @@ class Connection final : public ConnectionId, public Engine::Client {
   // connection.cc
   void emit(Events&& events);
   void deliver_pending();
+  void enter(State state);
   void set_deadline(int timeout_ms);
+  void clear_deadline();
   int take_parameters(const ConnectParameters& parameters);
   void later(void (Connection::*step)(Events&));
   int socket() const { return link_ == nullptr ? socket_.get() : link_->socket(); }

@@ -62,8 +62,11 @@ class Engine {
   // 0 or an errno value. A descriptor is watched until it is closed or unwatched.
   int watch(uint64_t number, int fd);
   void unwatch(int fd);
-  // Calls on_deadline once at that time; nothing cancels it, the client checks what it still waits for.
+  // Calls on_deadline once at that time. It may be on its way when it is called off, so that the client
+  // checks what it still waits for.
   void call_at(uint64_t number, Clock::time_point when);
+  void call_off(uint64_t number, Clock::time_point when);
+  size_t deadlines();  // how many lie ahead
 
   Engine();
 

@@ -24,7 +24,7 @@ bool same_user_or_root(const Frame& frame) { return frame.uid == geteuid() || fr
 void Connection::fail(int status, Events& events) {
   stop_watching();
   socket_.reset();
-  state_ = State::ended;
+  enter(State::ended);
   if (queue_pair_ != nullptr) queue_pair_->fail({.status = status, .peer_status = status});
   link_.reset();
   events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
@@ -53,7 +53,7 @@ void Connection::start_connect(Events& events) {
   int error = send_greeting(FrameType::request);
   if (error == 0) error = Engine::instance().watch(number_, socket_.get());
   if (error != 0) return fail(error, events);
-  state_ = State::await_reply;
+  enter(State::await_reply);
   set_deadline(kReplyTimeoutMs);
 }
 
@@ -111,12 +111,12 @@ void Connection::read_request() {
   const int error = receive_frame(socket_.get(), *frame);
   if (error == EAGAIN) return;
   const GreetingFrame& greeting = frame->greeting;
-  state_ = State::ended;
+  enter(State::ended);
   if (error == 0 && frame->header.type == FrameType::request && greeting.private_length <= kMaxPrivateData) {
     if (same_user_or_root(*frame)) {
       peer_private_data_.assign(greeting.private_data, greeting.private_data + greeting.private_length);
       request_ = std::move(frame);
-      state_ = State::requested;
+      enter(State::requested);
       return;
     }
     GreetingFrame refusal{};
@@ -147,7 +147,7 @@ void Connection::begin(const GreetingFrame& greeting, Frame& frame, Events& even
   const int error = responder ? send_greeting(FrameType::accept) : 0;
   if (error != 0) return fail(error == EPIPE ? ECONNRESET : error, events);
   link_ = std::make_shared<Link>(std::move(socket_), number_);
-  state_ = State::await_segments;
+  enter(State::await_segments);
   set_deadline(kSegmentsTimeoutMs);
   if (queue_pair_->start(std::move(peer), link_) != 0) return fail(ECONNABORTED, events);
   link_->synchronized();
@@ -183,7 +183,7 @@ int Connection::take_frame(Frame& frame, Events& events) {
       return 0;
     case FrameType::synchronized:
       if (state_ != State::await_segments) return EPROTO;
-      state_ = State::established;
+      enter(State::established);
       events.push_back({CmEvent::Type::established, 0, std::move(peer_private_data_), nullptr});
       return 0;
     case FrameType::kick:
@@ -210,7 +210,7 @@ void Connection::lost(const Failure& failure, Events& events) {
   stop_watching();
   link_->note_peer_over();
   const State before = state_;
-  state_ = State::ended;
+  enter(State::ended);
   // When this side had failed by itself before, that is the reason.
   const int status = queue_pair_ != nullptr ? queue_pair_->fail(failure) : failure.status;
   const bool established = before == State::established;

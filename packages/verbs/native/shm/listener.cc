@@ -82,7 +82,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
   file_inode_ = status.st_ino;
   std::memcpy(&local_, &place, sizeof place);
   socket_ = std::move(socket);
-  state_ = State::listening;
+  enter(State::listening);
   return 0;
 }
 
@@ -122,7 +122,7 @@ void Connection::accept_sockets() {
     socklen_t length = sizeof id->peer_;
     getpeername(accepted.get(), reinterpret_cast<sockaddr*>(&id->peer_), &length);
     id->socket_ = std::move(accepted);
-    id->state_ = State::await_request;
+    id->enter(State::await_request);
     id->listener_ = std::static_pointer_cast<Connection>(shared_from_this());
     if (Engine::instance().watch(id->number_, id->socket_.get()) != 0) continue;
     id->set_deadline(kRequestTimeoutMs);
