@@ -1,9 +1,10 @@
-// npm run build: TypeScript with project references, then each package's addon with cmake-js.
+// npm run build: each package's addon with cmake-js, TypeScript with project references, then the programs.
 // Incremental: a second run compiles only what changed.
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { bundle } from './bundle.mjs'
 import { generate } from './generate.mjs'
 
 const top = dirname(dirname(fileURLToPath(import.meta.url)))
@@ -29,5 +30,8 @@ for (const addon of addons) {
     cwd,
   )
 }
-if (only.length === 0 || only.includes('ts')) generate()
-if (only.length === 0 || only.includes('ts')) run(join(top, 'node_modules', '.bin', 'tsc'), ['-b'], top)
+if (only.length === 0 || only.includes('ts')) {
+  generate()
+  run(join(top, 'node_modules', '.bin', 'tsc'), ['-b'], top)
+  await bundle(top, ['swap-server', 'nbd-client'])
+}

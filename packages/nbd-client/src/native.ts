@@ -309,7 +309,7 @@ export interface NativeBinding {
 }
 
 function load(): NativeBinding {
-  const path = '../build/Release/nbd_client.node'
+  const path = '@rdmakit/nbd-client/addon'
   try {
     return createRequire(import.meta.url)(path) as NativeBinding
   } catch (cause) {

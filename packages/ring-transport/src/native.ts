@@ -145,7 +145,7 @@ export const TYPE = {
 function load(): NativeRing {
   const require = createRequire(import.meta.url)
   try {
-    return require('../build/Release/ring_transport.node') as NativeRing
+    return require('@rdmakit/ring-transport/addon') as NativeRing
   } catch (cause) {
     throw new Error(
       `@rdmakit/ring-transport: its native addon could not be loaded (${(cause as Error).message.split('\n')[0]}); run "npm run build"`,

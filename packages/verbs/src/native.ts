@@ -223,7 +223,7 @@ export interface NativeVerbs {
 
 function load(): NativeVerbs {
   const require = createRequire(import.meta.url)
-  const path = '../build/Release/verbs.node'
+  const path = '@rdmakit/verbs/addon'
   try {
     return require(path) as NativeVerbs
   } catch (cause) {
