@@ -204,6 +204,27 @@ void killed_in_the_middle() {
   }
 }
 
+// Memory that is not shared goes before the socket does: who reaches for it then finds the peer dead, and
+// does not blame itself or the peer.
+void killed_while_read() {
+  for (uint64_t round = 0; round < 40; round++) {
+    Listener listener;
+    Child child("sleep-plain", listener.path);
+    Side side = accept_side(listener, {}, kRegion);
+    ibv_wc wc{};
+    for (uint64_t i = 0; wc.status == IBV_WC_SUCCESS; i++) {
+      if (i == round) child.signal(SIGKILL);
+      post(*side.end, round % 2 ? read_from(side.far, 0, i) : write_to(side.far, 0, i),
+           {side.near->sge(0, kRegion)});
+      wc = side.end->completion();
+      CHECK(wc.wr_id == i);
+    }
+    CHECK(wc.status == IBV_WC_RETRY_EXC_ERR || wc.status == IBV_WC_WR_FLUSH_ERR);
+    CHECK(side.end->id.events->expect(CmEvent::Type::disconnected).status == ECONNRESET);
+    CHECK(WIFSIGNALED(child.wait()));
+  }
+}
+
 // A sleeper hears of the death through its channel.
 void killed_while_asleep() {
   Listener listener;
@@ -348,6 +369,7 @@ int main(int argc, char** argv) {
   timed("closed memory", closed_memory);
   timed("stream", stream);
   timed("killed in the middle", killed_in_the_middle);
+  timed("killed while read", killed_while_read);
   timed("killed while asleep", killed_while_asleep);
   timed("stopped peer", stopped_peer);
   timed("deregister under fire", deregister_under_fire);

@@ -228,7 +228,7 @@ class QueuePair final : public ibv_qp {
   std::shared_ptr<Link> link_;
   std::chrono::steady_clock::time_point revoking_until_;
   std::atomic<bool> ticks_{false};  // the engine is to look at the waiting sends soon
-  Blame blame_ = Blame::nothing;    // for the request that ended the connection
+  Failure end_;                     // for the request that ended the connection
   SendWork* send_works_ = nullptr;
   ibv_sge* send_sges_ = nullptr;
   uint8_t* inline_ = nullptr;

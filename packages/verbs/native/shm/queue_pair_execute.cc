@@ -143,7 +143,7 @@ QueuePair::Outcome QueuePair::write(const Request& request) {
     SgeWalk local(request.sges, request.sge_count);
     const int error = copy_to_peer(local, piece, peer_->pid());
     if (error != 0) [[unlikely]]
-      return Outcome::failed(IBV_WC_REM_OP_ERR, static_cast<uint32_t>(error));
+      return Outcome::not_copied(error, peer_->pid());
   }
   if (immediate) {
     publish(peer_->slot(position_), SlotKind::write, request);
@@ -173,7 +173,7 @@ QueuePair::Outcome QueuePair::read(const Request& request) {
   SgeWalk local(request.sges, request.sge_count);
   const int error = copy_from_peer(local, piece, peer_->pid());
   if (error != 0) [[unlikely]]
-    return Outcome::failed(IBV_WC_REM_OP_ERR, static_cast<uint32_t>(error));
+    return Outcome::not_copied(error, peer_->pid());
   return Outcome{};
 }
 
@@ -276,7 +276,7 @@ QueuePair::Outcome QueuePair::place(const Request& request, const ReceiveEntry& 
     const int error = reach == Peer::Reach::ok ? copy_to_peer(local, piece, peer_->pid()) : EACCES;
     if (error != 0) [[unlikely]] {
       publish(slot, SlotKind::protection_error, request);
-      return Outcome::failed(IBV_WC_REM_OP_ERR, static_cast<uint32_t>(error));
+      return Outcome::not_copied(error, peer_->pid());
     }
     left -= length;
   }

@@ -57,9 +57,16 @@ struct QueuePair::Outcome {
   uint32_t vendor_error = 0;
   bool waits = false;            // nothing was done: there is no receive, or no mapping yet
   Blame blame = Blame::nothing;  // of this side, as its peer's asynchronous event tells it
+  bool lost = false;             // nobody's fault: the peer is dead
 
   static Outcome failed(ibv_wc_status status, uint32_t vendor_error = 0) {
     return {status, vendor_error, false, Blame::nothing};
+  }
+  // A copy into the peer's memory or out of it failed. Who dies gives up memory before sockets, so that this
+  // may be the first that is seen of it (process_vm_readv(2), ESRCH).
+  static Outcome not_copied(int error, pid_t pid) {
+    if (error == ESRCH && pid > 0) return {IBV_WC_RETRY_EXC_ERR, ESRCH, false, Blame::nothing, true};
+    return failed(IBV_WC_REM_OP_ERR, static_cast<uint32_t>(error));
   }
   static Outcome refused() { return {IBV_WC_REM_ACCESS_ERR, 0, false, Blame::access}; }
   static Outcome invalid(Blame blame) { return {IBV_WC_REM_INV_REQ_ERR, 0, false, blame}; }

@@ -79,7 +79,7 @@ int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
     let_go();
   }
   if (failed) [[unlikely]]
-    fail(Failure::own(blame_));
+    fail(end_);
   return error;
 }
 
@@ -133,7 +133,12 @@ bool QueuePair::settle(const Outcome& outcome, uint64_t wr_id, ibv_wr_opcode opc
     return true;
   }
   report_send(wr_id, opcode, length, outcome.status, outcome.vendor_error);
-  blame_ = outcome.blame;
+  if (outcome.lost) {
+    end_ = Failure::lost(ECONNRESET);
+    end_.oldest_send = IBV_WC_WR_FLUSH_ERR;  // this was the one that tells of it
+  } else {
+    end_ = Failure::own(outcome.blame);
+  }
   ibv_qp::state = IBV_QPS_ERR;
   state_.store(State::error, std::memory_order_seq_cst);
   return false;
@@ -236,14 +241,14 @@ void QueuePair::progress() {
       good = drain();
     }
   }
-  if (!good) fail(Failure::own(blame_));
+  if (!good) fail(end_);
 }
 
 void QueuePair::progress_from_poll() {
   if (!waiting_.load(std::memory_order_relaxed)) return;
   const std::lock_guard lock(send_lock_);
   if (state_.load(std::memory_order_relaxed) != State::connected || drain()) return;
-  fail_later(Failure::own(blame_));
+  fail_later(end_);
 }
 
 void QueuePair::flush_sends(ibv_wc_status oldest) {
