@@ -27,7 +27,10 @@ export default defineConfig({
     testTimeout: 180_000,
     hookTimeout: 60_000,
     projects: [
-      { extends: true, test: { name: 'lab', include: ['test/lab/guest-tests/**/*.test.ts'], isolate: false } },
+      {
+        extends: true,
+        test: { name: 'lab', include: ['test/lab/guest-tests/**/*.test.ts'], isolate: false },
+      },
       onDevice('rxe', 'rdma://10.77.0.1:0'),
       onDevice('siw', 'rdma://10.78.0.1:0'),
     ],
