@@ -1,5 +1,5 @@
 // Each program as few files: dist/cli.js and the commands that it loads when they are asked for, in dist/cli/.
-// Node opens, resolves and compiles 550 modules otherwise, which is two thirds of what a start takes, and of
+// Node opens, resolves and compiles nearly 500 modules otherwise, which is two thirds of what a start takes, and of
 // the pause of a device whose client comes back. The libraries stay modules; addons are loaded by name.
 import { readdirSync, readFileSync, rmSync } from 'node:fs'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
