@@ -13,13 +13,24 @@ namespace rdmakit::nbd {
 
 namespace {
 
-constexpr int kSocketBuffer = 4 << 20;
+// What a lane's answers may take in its end of the socket: a large READ in one go.
+constexpr int kAnswerRoom = 4 << 20;
+// What the kernel's requests may take in the other end: some WRITEs of its size. With more room it sends
+// pages as fast as it evicts them, in more and smaller requests, as those that wait in its queue are what it
+// merges.
+constexpr int kRequestRoom = 208 << 10;
 // join() gives lanes this much more than stop(): for the flushes.
 constexpr uint64_t kJoinSlack = 1'500'000'000;
 
 int refuse(std::string& why, int error, const char* text) {
   why = text;
   return error;
+}
+
+// Root may pass the system's limit; others get what it allows.
+void set_send_buffer(const Descriptor& socket, int bytes) {
+  if (setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0)
+    setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
 
 }  // namespace
@@ -315,11 +326,8 @@ int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return errno;
   Descriptor ours(pair[0]);
   Descriptor theirs(pair[1]);
-  for (const int fd : pair) {
-    // A large request in one go. Root may pass the system's limit; others get what it allows.
-    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &kSocketBuffer, sizeof kSocketBuffer) != 0)
-      setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kSocketBuffer, sizeof kSocketBuffer);
-  }
+  set_send_buffer(ours, kAnswerRoom);
+  set_send_buffer(theirs, kRequestRoom);
   if (!lanes_[lane]->reserve()) return EBUSY;
   Terms terms;
   terms.exported = volume_.exported();
