@@ -9,6 +9,7 @@ import { handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { kernelDevice } from './kernel.js'
 import { KernelLink, requestTimeout } from './kernel-link.js'
+import { allowLargeRequests, restoreRequests } from './largest-request.js'
 import { serveMetrics } from './metrics.js'
 import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
 import { say, statusOf } from './session-log.js'
@@ -79,6 +80,7 @@ export class AttachedDevice {
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
+      allowLargeRequests(this.#index)
       // A device that was taken over is swap already, or somebody may use it in another way.
       if (swap && !isSwap(this.#path)) await this.#unlessUsed(swapOn(this.#path, swapPriority))
       const ended = this.#ended()
@@ -99,6 +101,7 @@ export class AttachedDevice {
       this.#metrics?.close()
       this.#link?.end()
       if (!left) {
+        restoreRequests(this.#index)
         kernelDevice.disconnect(this.#index)
         await this.#volume.close()
         this.#succession?.folder.clear()

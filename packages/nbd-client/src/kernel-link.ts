@@ -17,7 +17,7 @@ export function drawIdentifier(): string {
 }
 
 /** Where the kernel lists its block devices. */
-const BLOCK_DEVICES = '/sys/block'
+export const BLOCK_DEVICES = '/sys/block'
 
 /** True when the kernel has the device and it is this one, not another of the same number. */
 export function deviceExists(

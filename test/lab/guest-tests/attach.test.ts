@@ -32,6 +32,10 @@ describe('nbd-client attach', () => {
     await shell.run('rm /tmp/pattern /tmp/back')
   })
 
+  test('takes requests of 512 KiB', async () => {
+    expect(await shell.run('cat /sys/block/nbd1/queue/max_sectors_kb')).toBe('512\n')
+  })
+
   test('refuses a device that is busy, in one line that says what to do', async () => {
     const { status, stderr } = await shell.exec(attach)
     expect(status).toBe(73)
@@ -48,6 +52,7 @@ describe('nbd-client attach', () => {
     await shell.run([...client, 'detach', '/dev/nbd1'])
     expect(await attached.ended(10_000)).toMatchObject({ status: 0 })
     await shell.run('test ! -e /sys/block/nbd1/pid')
+    expect(await shell.run('cat /sys/block/nbd1/queue/max_sectors_kb')).toBe('128\n')
     const { status, stderr } = await shell.exec([...client, 'detach', '/dev/nbd1'])
     expect(status).toBe(1)
     expect(stderr).toMatch(/not attached/)
