@@ -80,7 +80,8 @@ export class AttachedDevice {
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
-      allowLargeRequests(this.#index)
+      // A device that was taken over has it, and its requests may be waiting.
+      if (!this.#taken) allowLargeRequests(this.#index)
       // A device that was taken over is swap already, or somebody may use it in another way.
       if (swap && !isSwap(this.#path)) await this.#unlessUsed(swapOn(this.#path, swapPriority))
       const ended = this.#ended()
@@ -101,8 +102,8 @@ export class AttachedDevice {
       this.#metrics?.close()
       this.#link?.end()
       if (!left) {
-        restoreRequests(this.#index)
         kernelDevice.disconnect(this.#index)
+        restoreRequests(this.#index)
         await this.#volume.close()
         this.#succession?.folder.clear()
       }
