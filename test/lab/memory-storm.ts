@@ -6,7 +6,7 @@ import { guestScripts } from './paths.js'
 import { RemoteSwap, rdmakitSwap } from './remote-swap.js'
 import { type Shell, tail } from './shell.js'
 
-export interface MemoryStorm {
+interface MemoryStorm {
   /** of memory, in the middle of all samples and at most: 0 to 1 */
   used: number
   usedMost: number
@@ -41,7 +41,7 @@ const clientOutsideAtMost = 4 * 1024
  * Two guests: the client's whole memory is written over, 1.2 times, by four processes that verify it, and
  * swaps to the server's memory. Throws when the swap does not end in good order.
  */
-export async function memoryStorm(
+async function memoryStorm(
   parts: LabParts,
   seconds: number,
   print: (line: string) => void = () => {},
@@ -98,7 +98,7 @@ export async function memoryStorm(
 }
 
 /** What a storm showed that must not be; empty when all is well. */
-export function faultsOf(storm: MemoryStorm): string[] {
+function faultsOf(storm: MemoryStorm): string[] {
   // The work of a lane: requests from the kernel's socket and answers to it; of rxe a write for a doorbell, an
   // ioctl to arm a completion queue, a read for its event; and the wait for either.
   const work = new Set(['ppoll', 'epoll_ctl', 'recvfrom', 'recvmsg', 'sendmsg', 'write', 'read', 'ioctl'])

@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
 import { deviceIndex } from './attach.js'
 import { kernelDevice } from './kernel.js'
+import { restoreRequests } from './largest-request.js'
 import { runningClients } from './runtime.js'
 import { say } from './session-log.js'
 import { settleUdev } from './settle-udev.js'
@@ -22,6 +23,7 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
     if (isSwap(path)) await swapOff(path)
     await settleUdev()
     kernelDevice.disconnect(index)
+    restoreRequests(index)
     return
   }
   await owner.stop()

@@ -57,4 +57,19 @@ describe('nbd-client attach', () => {
     expect(status).toBe(1)
     expect(stderr).toMatch(/not attached/)
   })
+
+  test('ends a device whose process was killed, which is as the driver made it then', async () => {
+    const killed = shell.start([...attach, '--state', '/run/rdmakit-attach-test'])
+    await killed.waitForLine(/^attached \/dev\/nbd1$/, 30_000)
+    killed.signal('SIGKILL')
+    await killed.exited
+    expect(await shell.run('cat /sys/block/nbd1/queue/max_sectors_kb')).toBe('512\n')
+    const { status, stderr } = await shell.exec([...client, 'detach', '/dev/nbd1'])
+    expect({ status, stderr }).toEqual({
+      status: 0,
+      stderr: 'nbd-client: no running nbd-client holds /dev/nbd1; ending the device itself\n',
+    })
+    await shell.run('test ! -e /sys/block/nbd1/pid')
+    expect(await shell.run('cat /sys/block/nbd1/queue/max_sectors_kb')).toBe('128\n')
+  })
 })

@@ -13,7 +13,8 @@ namespace rdmakit::nbd {
 
 namespace {
 
-// What a lane's answers may take in its end of the socket: a large READ in one go.
+// What a lane's answers may take in its end of the socket: a large READ in one go. The kernel doubles either
+// number (socket(7), SO_SNDBUF).
 constexpr int kAnswerRoom = 4 << 20;
 // What the kernel's requests may take in the other end: some WRITEs of its size. With more room it sends
 // pages as fast as it evicts them, in more and smaller requests, as those that wait in its queue are what it
