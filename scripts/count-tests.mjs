@@ -1,9 +1,10 @@
 // Sums the reports of scripts/results-reporter.mjs, given as files or folders of them: a line for each
 // project, and each conformance case whose verbs the project's provider does not have, by name; then
-// "N passed, N failed". Such a case has passed: it saw the verbs refused as documented. A skipped test or
-// a report that is missing counts as failed: CI must run everything.
+// each test that failed, with why; then "N passed, N failed". A case without its verbs has passed: it saw
+// them refused as documented. A skipped test or a report that is missing counts as failed: CI must run
+// everything.
 import { readdirSync, readFileSync, statSync } from 'node:fs'
-import { basename, join } from 'node:path'
+import { basename, join, relative } from 'node:path'
 
 const reports = process.argv
   .slice(2)
@@ -13,6 +14,7 @@ const reports = process.argv
   .filter((path) => path.endsWith('.json'))
 
 const projects = new Map()
+const failures = []
 function countsOf(name) {
   const counts = projects.get(name) ?? { passed: 0, failed: 0, unsupported: [] }
   projects.set(name, counts)
@@ -23,11 +25,19 @@ for (const path of reports) {
   const run = basename(path, '.json')
   for (const file of JSON.parse(readFileSync(path, 'utf8')).testResults) {
     // A file that could not be loaded has no tests to count.
-    if (file.status === 'failed' && file.assertionResults.length === 0) countsOf(run).failed++
-    for (const { status, fullName, meta } of file.assertionResults) {
-      const counts = countsOf(meta.project ? `${run}, ${meta.project}` : run)
+    if (file.status === 'failed' && file.assertionResults.length === 0) {
+      countsOf(run).failed++
+      failures.push(`${relative('.', file.name)}: ${file.message}`)
+    }
+    for (const { status, fullName, meta, failureMessages } of file.assertionResults) {
+      const project = meta.project ? `${run}, ${meta.project}` : run
+      const counts = countsOf(project)
       if (status === 'passed') counts.passed++
-      else counts.failed++
+      else {
+        counts.failed++
+        const why = failureMessages.length > 0 ? failureMessages.join('\n') : status
+        failures.push(`${project}, ${relative('.', file.name)}: ${fullName}\n${why}`)
+      }
       if (meta.unsupported !== undefined) counts.unsupported.push(`${fullName}: ${meta.unsupported}`)
     }
   }
@@ -41,5 +51,6 @@ for (const [name, { passed, failed, unsupported }] of projects) {
   sum.passed += passed
   sum.failed += failed
 }
+for (const failure of failures) console.log(`FAILED ${failure.replaceAll('\n', '\n  ')}`)
 console.log(`${sum.passed} passed, ${sum.failed} failed`)
 process.exit(sum.failed === 0 && sum.passed > 0 ? 0 : 1)
