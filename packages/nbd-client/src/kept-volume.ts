@@ -158,7 +158,8 @@ function record(value: unknown, what: string): Record<string, unknown> {
 /** One field less is a volume that nobody has used, say: none may hide behind a name that is not known. */
 function only(value: Record<string, unknown>, what: string, names: readonly string[]): void {
   const other = Object.keys(value).find((name) => !names.includes(name))
-  if (other !== undefined) throw new Error(`${what} has a field "${other.slice(0, 64)}" that is unknown`)
+  if (other !== undefined)
+    throw new Error(`${what} has a field ${JSON.stringify(other.slice(0, 64))} that is unknown`)
 }
 
 function list(value: unknown, what: string): unknown[] {

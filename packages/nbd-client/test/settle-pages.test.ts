@@ -160,6 +160,8 @@ describe('pages whose WRITE was open when the process died', () => {
     const shape = { replicas: 1, backup: false }
     await leftInTheMiddle(shape)
     const volume = await takeOver(shape)
+    // So slow that it cannot be over before the engine is.
+    volume.engine.setLimits(0, { bytes: 0, operations: 2 })
     const settled = settlePages(volume.engine, 0)
     const outcome = expect(settled).rejects.toThrow(/the engine/)
     await volume.leave()

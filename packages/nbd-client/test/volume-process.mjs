@@ -72,7 +72,6 @@ if (predecessor === undefined) {
   predecessor.serving()
 }
 if (kept !== undefined) volume.start()
-say(predecessor ? `successor ${process.pid}` : 'ready')
 
 process.on('SIGUSR2', () => {
   // "away 0": JavaScript hears of the failure first. Else never: nothing but the lanes goes on.
@@ -122,3 +121,5 @@ process.on('SIGTERM', async () => {
 })
 // A volume alone does not keep Node alive; nobody but the test ends this process.
 setInterval(() => {}, 60_000)
+// Who hears it may send signals.
+say(predecessor ? `successor ${process.pid}` : 'ready')

@@ -55,18 +55,18 @@ describe.each(PROVIDERS)('over %s', (provider) => {
     })
 
     it('whose JavaScript stands still for longer than deadAfter is not lost: its poller answers', async () => {
-      const { connection } = await connectTo('blocks', OFF, { heartbeat: 100, deadAfter: 500 })
-      connection.send(bytes('2000'))
+      const { connection } = await connectTo('blocks', OFF, { heartbeat: 100, deadAfter: 1000 })
+      connection.send(bytes('2500'))
       const states = follow(connection.states)
-      await sleep(1500)
+      await sleep(2000)
       expect(states).toEqual(['open 0'])
       await expect(connection.request(new Uint8Array())).rejects.toMatchObject({ code: 'ENOSYS' })
     })
 
     it('that says nothing for long answers pings, and is not lost', async () => {
-      const { connection } = await connectTo('echo', OFF, { heartbeat: 20, deadAfter: 500 })
+      const { connection } = await connectTo('echo', OFF, { heartbeat: 20, deadAfter: 1000 })
       const states = follow(connection.states)
-      await sleep(1500)
+      await sleep(2000)
       expect(states).toEqual(['open 0'])
     })
 
@@ -80,17 +80,17 @@ describe.each(PROVIDERS)('over %s', (provider) => {
     })
 
     it('is not taken for dead by a process that was stopped itself, or whose event loop was', async () => {
-      const watchful = { heartbeat: 50, deadAfter: 250 }
+      const watchful = { heartbeat: 50, deadAfter: 1000 }
       const { peer, connection } = await connectTo('echo', watchful, OFF)
       peer.process.kill('SIGSTOP')
-      await sleep(1000)
+      await sleep(2000)
       peer.process.kill('SIGCONT')
       // Its looks go on; if it takes us for dead, that is within the next.
       await sleep(500)
       expect(await connection.request(bytes('here'))).toEqual(bytes('here'))
 
       const { connection: ours } = await connectTo('echo', OFF, watchful)
-      const until = performance.now() + 1000
+      const until = performance.now() + 2000
       while (performance.now() < until);
       await sleep(500)
       expect(await ours.request(bytes('here'))).toEqual(bytes('here'))

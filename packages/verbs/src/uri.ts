@@ -27,26 +27,27 @@ export const DEFAULT_PORT = 7471
  * @throws UsageError that says what is wrong and what is known
  */
 export function parseUri(uri: string): Endpoint {
+  const quoted = JSON.stringify(uri) // an error is one line, whatever is wrong
   if (uri.startsWith('shm:')) {
     const path = SHM_PATTERN.exec(uri)?.[1]
     if (path === undefined)
       throw new UsageError(
-        `"${uri}" is not an address; write shm:///path/of/a.sock, at most 107 bytes of path`,
+        `${quoted} is not an address; write shm:///path/of/a.sock, at most 107 bytes of path`,
       )
     return { provider: 'shm', host: path, port: 0 }
   }
   const [, scheme, host, port] = PATTERN.exec(uri) ?? []
   if (scheme === undefined || host === undefined)
-    throw new UsageError(`"${uri}" is not an address; write rdma://host:port or iwarp://host:port`)
+    throw new UsageError(`${quoted} is not an address; write rdma://host:port or iwarp://host:port`)
   const provider = SCHEMES[scheme]
   if (provider === undefined)
     throw new UsageError(
-      `unknown URI scheme "${scheme}://" in "${uri}"; known: ${Object.keys(SCHEMES)
+      `unknown URI scheme "${scheme}://" in ${quoted}; known: ${Object.keys(SCHEMES)
         .map((name) => `${name}://`)
         .join(', ')}`,
     )
   const number = port === undefined ? DEFAULT_PORT : Number(port)
-  if (number > 65535) throw new UsageError(`port ${port} in "${uri}" is above 65535`)
+  if (number > 65535) throw new UsageError(`port ${port} in ${quoted} is above 65535`)
   return { provider, host: host.replace(/^\[|\]$/g, ''), port: number }
 }
 
