@@ -1,3 +1,4 @@
+import { setTimeout as delay } from 'node:timers/promises'
 import type { BlockEngine } from './engine.js'
 import type { Place } from './fill-replica.js'
 import { drawPlace } from './placement.js'
@@ -38,6 +39,8 @@ export class ThinSlabs {
   #given = 0
   #exhausted = false
   #running: Promise<void> | undefined
+  /** asked for, and its turn may be to come */
+  #vacating: Promise<void> | undefined
   #again = false
   #timer: NodeJS.Timeout | undefined
   #closed = false
@@ -115,7 +118,7 @@ export class ThinSlabs {
       this.#timer = undefined
       if (this.#closed) return
       this.wake()
-      void this.#options.turns.run(() => this.#vacate()).catch((failure: Error) => this.#tell(failure))
+      void this.#vacateInTurn()
     }, ms)
     this.#timer.unref()
   }
@@ -164,7 +167,10 @@ export class ThinSlabs {
         servers.map(({ room }) => room),
         table.replicas,
       )
-      if (chosen === undefined) return this.#noRoom()
+      if (chosen === undefined) {
+        if (this.#spares.size === 0 && (await this.#hasDiscarded())) continue
+        return this.#noRoom()
+      }
       const places: Place[] = []
       const spare = ++this.#lastId
       try {
@@ -183,6 +189,22 @@ export class ThinSlabs {
     this.#setExhausted(false)
   }
 
+  /**
+   * What was discarded comes back before a WRITE is told that there is no memory.
+   *
+   * @returns whether some of it came back, or is about to
+   */
+  async #hasDiscarded(): Promise<boolean> {
+    for (const slab of this.#options.engine.takeCleared()) this.#cleared.add(slab)
+    if (this.#vacating === undefined && this.#cleared.size === 0) return false
+    const underWay = this.#vacating !== undefined
+    const given = this.#given
+    const done = this.#vacateInTurn().then(() => underWay)
+    // Not for as long as a refill may have the turn.
+    const over = await Promise.race([done, delay(RETRY_MS, false, { ref: false })])
+    return over || this.#given > given
+  }
+
   #noRoom(): void {
     if (this.#spares.size === 0) {
       this.#options.engine.setExhausted()
@@ -196,9 +218,21 @@ export class ThinSlabs {
     this.#exhausted = exhausted
   }
 
+  /** Joins one that is under way. */
+  #vacateInTurn(): Promise<void> {
+    this.#vacating ??= this.#options.turns
+      .run(() => this.#vacate())
+      .catch((failure: Error) => this.#tell(failure))
+      .finally(() => {
+        this.#vacating = undefined
+      })
+    return this.#vacating
+  }
+
   /** Takes the memory of slabs that are empty; those that lack a replica are looked at again when they have it. */
   async #vacate(): Promise<void> {
     const { engine, table } = this.#options
+    if (this.#closed) return
     this.collect()
     const going: Place[] = []
     for (const slab of this.#cleared) {

@@ -62,6 +62,19 @@ describe('a thin volume', () => {
     client.close()
   })
 
+  it('takes what was discarded for a WRITE that follows at once, before it answers ENOSPC', async () => {
+    const { uri } = await serve(4)
+    await using volume = await open([uri])
+    const client = new Client(volume.engine.attachSocketpair(0))
+    for (let slab = 0; slab < 4; slab++) expect(await write(client, slab, 1)).toBe(0)
+    for (let slab = 4; slab < 24; slab++) {
+      expect((await client.request(TRIM, (slab - 4) * MIB, MIB))?.error).toBe(0)
+      expect(await write(client, slab, 2)).toBe(0)
+    }
+    expect(volume.thin?.given).toBe(20)
+    client.close()
+  })
+
   it('answers ENOSPC when no server has memory, says so once, and goes on when there is some', async () => {
     const { uri } = await serve(4)
     const told: string[] = []

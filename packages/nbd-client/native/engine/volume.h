@@ -164,8 +164,9 @@ class Volume {
   bool remove_spare(uint32_t id);
   // Which spare places became the place of which slab since the last call.
   void collect_spares(std::vector<SparePlaces::Used>& used);
-  // No memory is left at the servers: first WRITEs fail instead of waiting, until add_spare().
-  void set_exhausted() { exhausted_ = true; }
+  // No memory is left at the servers: first WRITEs fail instead of waiting, until add_spare() or until pages
+  // become unset. Nothing happens when some have since take_cleared().
+  void set_exhausted();
   // Slabs of which pages became unset since the last call.
   void take_cleared(std::vector<uint32_t>& slabs);
   // Takes the place from an empty slab, which is one that was never written from then on. Its memory may be

@@ -42,11 +42,14 @@ uint64_t Volume::clear_until_claimed(uint64_t page, uint64_t limit) {
   return cleared;
 }
 
-// Most often it is noted already.
+// Most often it is noted already. Whoever discards and then writes elsewhere is not told that there is no
+// memory before control has looked at what was discarded.
 void Volume::note_cleared(uint64_t slab) {
-  if (cleared_[slab].load() != 0 || slabs_[slab].phase() == SlabPhase::vacant) return;
-  cleared_[slab].store(1);
-  call_control();
+  const bool noted = cleared_[slab].load() != 0;
+  if (!noted && slabs_[slab].phase() == SlabPhase::vacant) return;
+  if (!noted) cleared_[slab].store(1);
+  if (exhausted_.load()) exhausted_.store(false);
+  if (!noted) call_control();
 }
 
 // ---- hot path ends ----
@@ -75,6 +78,18 @@ void Volume::take_cleared(std::vector<uint32_t>& slabs) {
   // What becomes unset before the caller looks at the pages it sees; after that, it is noted again.
   for (uint32_t slab = 0; slab < slab_count_; slab++) {
     if (cleared_[slab].load() != 0 && cleared_[slab].exchange(0) != 0) slabs.push_back(slab);
+  }
+}
+
+void Volume::set_exhausted() {
+  const std::lock_guard lock(control_);
+  exhausted_ = true;
+  // What a lane notes before this it may have allowed already; after it, the lane sees exhausted_.
+  for (uint32_t slab = 0; slab < slab_count_; slab++) {
+    if (cleared_[slab].load() != 0) {
+      exhausted_ = false;
+      return;
+    }
   }
 }
 
