@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "iwarp/poll_set.h"
-#include "iwarp/unique_fd.h"
+#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

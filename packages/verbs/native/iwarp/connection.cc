@@ -222,7 +222,7 @@ int Connection::take_parameters(const ConnectParameters& parameters) {
 
 // --- The engine's calls.
 
-void Connection::on_ready(uint32_t) {
+void Connection::on_ready() {
   Events events;
   {
     std::unique_lock lock(mutex_);

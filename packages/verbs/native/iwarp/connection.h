@@ -16,7 +16,7 @@
 #include "iwarp/engine.h"
 #include "iwarp/mpa.h"
 #include "iwarp/queue_pair.h"
-#include "iwarp/unique_fd.h"
+#include "unique_fd.h"
 #include "provider.h"
 
 namespace rdmakit::iwarp {
@@ -39,7 +39,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   sockaddr_storage peer_address() const override;
   void close() override;
 
-  void on_ready(uint32_t events) override;
+  void on_ready() override;
   void on_deadline() override;
 
   // Called by destroy_qp.

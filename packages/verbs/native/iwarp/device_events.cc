@@ -51,7 +51,7 @@ void DeviceEvent::raise(ibv_event_type type) {
   [[maybe_unused]] const ssize_t done = write(events.wake_fd_.get(), &one, sizeof one);
 }
 
-void DeviceEvents::on_ready(uint32_t) {
+void DeviceEvents::on_ready() {
   uint64_t count;
   [[maybe_unused]] const ssize_t done = read(wake_fd_.get(), &count, sizeof count);
   std::unique_lock lock(mutex_);

@@ -9,7 +9,7 @@
 #include <mutex>
 
 #include "iwarp/engine.h"
-#include "iwarp/unique_fd.h"
+#include "unique_fd.h"
 #include "provider.h"
 #include "software/async_events.h"
 
@@ -40,7 +40,7 @@ class DeviceEvents final : public Engine::Client {
   static DeviceEvents& instance();
   software::AsyncEvents& watchers() { return watchers_; }
 
-  void on_ready(uint32_t events) override;
+  void on_ready() override;
   void on_deadline() override {}
 
  private:

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "iwarp/unique_fd.h"
+#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

@@ -22,7 +22,7 @@
 #include "iwarp/memory_table.h"
 #include "iwarp/poll_set.h"
 #include "iwarp/receive_work.h"
-#include "iwarp/unique_fd.h"
+#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "iwarp/unique_fd.h"
+#include "unique_fd.h"
 
 namespace rdmakit::shm {
 
@@ -31,7 +31,7 @@ class CompletionChannel : public ibv_comp_channel {
   void ring();
   CompletionQueue* next_event();
 
-  iwarp::UniqueFd event_fd_;
+  UniqueFd event_fd_;
   // Held while the queues are looked at: that makes detach() final. Before mutex_.
   std::mutex queues_mutex_;
   std::vector<CompletionQueue*> queues_;

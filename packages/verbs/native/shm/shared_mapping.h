@@ -8,11 +8,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "iwarp/unique_fd.h"
+#include "unique_fd.h"
 
 namespace rdmakit::shm {
-
-using iwarp::UniqueFd;
 
 enum class Sharing { writable, read_only };  // what others may do
 

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace rdmakit::iwarp {
+namespace rdmakit {
 
 class UniqueFd {
  public:
@@ -31,4 +31,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-}  // namespace rdmakit::iwarp
+}  // namespace rdmakit
