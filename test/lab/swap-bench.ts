@@ -20,6 +20,8 @@ export interface SwapBenchOptions {
   rounds: number
   /** Size of the array; its memory is limited to half of it. */
   mebibytes: number
+  /** Processors of each guest. With one, what a client does itself is time that the program does not have. */
+  cpus: number
   /** Prints one line of JSON, with every round, in place of the table. */
   json: boolean
 }
@@ -54,9 +56,12 @@ interface Result {
 export async function swapBench(
   parts: LabParts,
   print: (line: string) => void,
-  { rounds, mebibytes, json }: SwapBenchOptions,
+  { rounds, mebibytes, cpus, json }: SwapBenchOptions,
 ): Promise<void> {
-  await using pair = await GuestPair.boot(parts)
+  await using pair = await GuestPair.boot(parts, { server: { cpus }, client: { cpus } })
+  print(
+    `two guests, ${cpus === 1 ? 'one processor' : `${cpus} processors`} each; an array of ${mebibytes} MiB`,
+  )
   await pair.client.run(['sh', 'test/lab/guest/nbd.sh'])
   const paths = [{ path: rdmakitPath, limited: false }, ...peers]
   const results = paths.map(({ path, limited }) => ({
@@ -76,7 +81,7 @@ export async function swapBench(
       print(measured ? line(path.name, measured) : `${path.name.padEnd(18)} killed, out of memory, each time`)
       results[i]?.rounds.push(measured)
     }
-  if (json) console.log(JSON.stringify({ mebibytes, results }))
+  if (json) console.log(JSON.stringify({ mebibytes, cpus, results }))
   else for (const row of table(results)) print(row)
 }
 
