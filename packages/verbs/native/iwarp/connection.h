@@ -16,8 +16,8 @@
 #include "iwarp/engine.h"
 #include "iwarp/mpa.h"
 #include "iwarp/queue_pair.h"
-#include "unique_fd.h"
 #include "provider.h"
+#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

@@ -9,9 +9,9 @@
 #include <mutex>
 
 #include "iwarp/engine.h"
-#include "unique_fd.h"
 #include "provider.h"
 #include "software/async_events.h"
+#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 
