@@ -99,6 +99,15 @@ void none_left() {
   CHECK(write(client, kSlab, 2) == kEnospc && write(client, kSlab + 5, 2, 6) == kEnospc);
   CHECK(write(client, 4096, 3) == kOk);  // has a place
   CHECK(value_at(client, kSlab) == 0);
+  // Control looks at what was discarded before a WRITE fails.
+  CHECK(client.call(kCmdTrim, 4096, 4096) == kOk && !slabs.exhausted());
+  volume.engine->set_exhausted();
+  CHECK(!slabs.exhausted());
+  std::vector<uint32_t> cleared;
+  slabs.take_cleared(cleared);
+  CHECK(cleared == std::vector<uint32_t>{0});
+  volume.engine->set_exhausted();
+  CHECK(slabs.exhausted() && write(client, kSlab, 2) == kEnospc);
   CHECK(spare(volume, 1) == 0 && write(client, kSlab, 2) == kOk);
 
   // A place at a server that has failed is nobody's.

@@ -225,6 +225,8 @@ export class ThinSlabs {
       .catch((failure: Error) => this.#tell(failure))
       .finally(() => {
         this.#vacating = undefined
+        // Those that lack a replica, and what was cleared since it looked.
+        if (this.#cleared.size > 0 && !this.#closed) this.#later(RETRY_MS)
       })
     return this.#vacating
   }
@@ -244,7 +246,6 @@ export class ThinSlabs {
         this.#given++
       }
     }
-    if (this.#cleared.size > 0) this.#later(RETRY_MS)
     if (going.length === 0) return
     // Until then operations may be under way there.
     await engine.synchronize()
