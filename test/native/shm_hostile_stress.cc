@@ -16,7 +16,7 @@
 #include "shm_process.h"
 
 using namespace fixture;
-using shm::UniqueFd;
+using rdmakit::UniqueFd;
 
 namespace {
 

@@ -254,7 +254,7 @@ void closed_while_queued() {
 // The server of a pair, and its area as its peer has it: this test is the peer that is at the memory.
 struct Watched {
   std::unique_ptr<End> client, server;
-  shm::UniqueFd fd;
+  rdmakit::UniqueFd fd;
   shm::AreaHeader* area = nullptr;
   std::thread letting_go;
 
@@ -262,7 +262,7 @@ struct Watched {
     connect(*client);
     server = std::make_unique<End>(
         Id(std::move(listener.events->expect(CmEvent::Type::connect_request).request)), Options{});
-    fd = shm::UniqueFd(fcntl(static_cast<shm::QueuePair*>(server->qp)->area_fd(), F_DUPFD_CLOEXEC, 0));
+    fd = rdmakit::UniqueFd(fcntl(static_cast<shm::QueuePair*>(server->qp)->area_fd(), F_DUPFD_CLOEXEC, 0));
     void* at = mmap(nullptr, sizeof *area, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
     CHECK(at != MAP_FAILED);
     area = static_cast<shm::AreaHeader*>(at);
