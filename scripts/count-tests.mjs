@@ -24,10 +24,10 @@ function countsOf(name) {
 for (const path of reports) {
   const run = basename(path, '.json')
   for (const file of JSON.parse(readFileSync(path, 'utf8')).testResults) {
-    // A file that could not be loaded has no tests to count.
-    if (file.status === 'failed' && file.assertionResults.length === 0) {
+    // A file that could not be loaded, or a hook in it.
+    if (file.status === 'failed' && !file.assertionResults.some(({ status }) => status === 'failed')) {
       countsOf(run).failed++
-      failures.push(`${relative('.', file.name)}: ${file.message}`)
+      failures.push(`${run}, ${relative('.', file.name)}: ${file.message || 'a hook failed'}`)
     }
     for (const { status, fullName, meta, failureMessages } of file.assertionResults) {
       const project = meta.project ? `${run}, ${meta.project}` : run

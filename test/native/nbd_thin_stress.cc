@@ -118,6 +118,38 @@ void none_left() {
   std::printf("no spare place\n");
 }
 
+// Who discards pages all the time, but no slab, does not put off what another one is told.
+void in_vain() {
+  Shape shape = thin(2);
+  shape.options.operation_timeout_ns = 60'000'000'000;
+  TestVolume volume(shape);
+  Volume& slabs = volume.engine->volume();
+  Client client(volume.attach(0));
+  Client other(volume.attach(1));
+  CHECK(spare(volume, 0) == 0 && write(other, 0, 1) == kOk && write(other, 4096, 1) == kOk);
+  const auto discard = [&] {
+    return write(other, 4096, 1) == kOk && other.call(kCmdTrim, 4096, 4096) == kOk;
+  };
+  CHECK(discard());
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<uint32_t> error = kGone;
+  std::thread writer([&] { error = write(client, kSlab, 2); });
+  while (error == kGone) {
+    CHECK(discard());
+    volume.engine->set_exhausted();
+    CHECK(!slabs.exhausted());
+  }
+  writer.join();
+  CHECK(error == kEnospc && std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+  // Somebody has looked, and now it is quiet.
+  std::vector<uint32_t> cleared;
+  slabs.take_cleared(cleared);
+  volume.engine->set_exhausted();
+  CHECK(slabs.exhausted());
+  CHECK(discard() && !slabs.exhausted());
+  std::printf("a WRITE in vain, among discards\n");
+}
+
 // What control does, in a loop: collects, fills the spares, vacates, and uses memory again after an epoch.
 class Control {
  public:
@@ -328,6 +360,7 @@ int main() {
   large();
   by_and_by();
   none_left();
+  in_vain();
   constexpr Behaviour kLate{.delay_ns = 20'000, .jitter_ns = 50'000};
   under_load("enough places", 1, 8, 3, {});
   under_load("enough places, a late device", 1, 8, 1, kLate);

@@ -158,7 +158,10 @@ export class BlockEngine {
     return native.collectSpares(this.#engine)
   }
 
-  /** There will be no spare place: first WRITEs are answered ENOSPC instead of waiting, until {@link addSpare}. */
+  /**
+   * There will be no spare place: first WRITEs are answered ENOSPC instead of waiting, until {@link addSpare}, or until
+   * pages become unset. When some have since {@link takeCleared}, only those that waited at the last call, too, are.
+   */
   setExhausted(): void {
     native.setExhausted(this.#engine)
   }

@@ -1,4 +1,3 @@
-import { setTimeout as delay } from 'node:timers/promises'
 import type { BlockEngine } from './engine.js'
 import type { Place } from './fill-replica.js'
 import { drawPlace } from './placement.js'
@@ -12,6 +11,8 @@ const SPARE_PLACES = 8
 const RETRY_MS = 1_000
 /** Who discards goes on discarding, so empty slabs are looked for some time after the first page became unset. */
 const LOOK_MS = 200
+/** How long a WRITE waits for slabs that were discarded: a refill may have the turn, and a server may be slow. */
+const PATIENCE_MS = 500
 
 export interface ThinSlabsOptions {
   readonly engine: BlockEngine
@@ -37,6 +38,8 @@ export class ThinSlabs {
   readonly #cleared = new Set<number>()
   #lastId = 0
   #given = 0
+  /** slabs that are on their way back to their servers */
+  #returning = 0
   #exhausted = false
   #running: Promise<void> | undefined
   /** asked for, and its turn may be to come */
@@ -85,6 +88,12 @@ export class ThinSlabs {
     this.#running ??= this.#run().finally(() => {
       this.#running = undefined
     })
+  }
+
+  /** After a take-over, before the first {@link wake}: which slabs have been discarded is not on record. */
+  lookAtAll(): void {
+    for (let slab = 0; slab < this.#options.engine.slabCount; slab++)
+      if (this.#options.table.state(slab) === 'mapped') this.#cleared.add(slab)
   }
 
   /** Slab `id` of `server` is part of a spare place. */
@@ -169,7 +178,8 @@ export class ThinSlabs {
       )
       if (chosen === undefined) {
         if (this.#spares.size === 0 && (await this.#hasDiscarded())) continue
-        return this.#noRoom()
+        if (!this.#closed) this.#noRoom()
+        return
       }
       const places: Place[] = []
       const spare = ++this.#lastId
@@ -186,7 +196,7 @@ export class ThinSlabs {
         throw failure
       }
     }
-    this.#setExhausted(false)
+    if (!this.#closed) this.#setExhausted(false)
   }
 
   /**
@@ -199,10 +209,13 @@ export class ThinSlabs {
     if (this.#vacating === undefined && this.#cleared.size === 0) return false
     const underWay = this.#vacating !== undefined
     const given = this.#given
-    const done = this.#vacateInTurn().then(() => underWay)
-    // Not for as long as a refill may have the turn.
-    const over = await Promise.race([done, delay(RETRY_MS, false, { ref: false })])
-    return over || this.#given > given
+    let timer: NodeJS.Timeout | undefined
+    const patience = new Promise<boolean>((resolve) => {
+      timer = setTimeout(resolve, PATIENCE_MS, false)
+    })
+    const over = await Promise.race([this.#vacateInTurn().then(() => underWay), patience])
+    clearTimeout(timer)
+    return over || this.#given > given || this.#returning > 0
   }
 
   #noRoom(): void {
@@ -247,9 +260,15 @@ export class ThinSlabs {
       }
     }
     if (going.length === 0) return
-    // Until then operations may be under way there.
-    await engine.synchronize()
-    await Promise.all(going.map(({ server, remote }) => server.giveBack(remote)))
+    this.#returning += going.length
+    try {
+      // Until then operations may be under way there.
+      await engine.synchronize()
+      const back = await Promise.allSettled(going.map(({ server, remote }) => server.giveBack(remote)))
+      for (const each of back) if (each.status === 'rejected') this.#tell(each.reason as Error)
+    } finally {
+      this.#returning -= going.length
+    }
     this.wake()
   }
 }

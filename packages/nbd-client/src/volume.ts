@@ -201,6 +201,7 @@ export class Volume {
 
   /** After {@link takeOver}, when the volume is in use again: repair begins, and servers that are gone are called. */
   start(): void {
+    this.thin?.lookAtAll()
     this.#start()
     for (const server of this.#servers) {
       const successor = this.#servers.some(({ index, uris }) => index > server.index && uris === server.uris)

@@ -1,7 +1,7 @@
 import { existsSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeEach, describe, expect, it, onTestFinished } from 'vitest'
-import { MIB, READ } from './fixture.js'
+import { MIB, READ, TRIM, WRITE } from './fixture.js'
 import { ADDRESSES, serve } from './swap-servers.js'
 import {
   eventually,
@@ -65,6 +65,23 @@ describe.each(Object.entries(ADDRESSES))(
     )
   },
 )
+
+it('a thin volume gives back what was discarded just before its process was killed', async () => {
+  servers.push(await serve(3, ADDRESSES.shm()))
+  const contents = Buffer.alloc(PAGE, 1)
+  const pageOf = (slab: number) => (slab * MIB) / PAGE
+  const write = (slab: number) => volume.request(WRITE, pageOf(slab), contents)
+  let volume = start(1, true)
+  await volume.ready()
+  for (const slab of [0, 1]) expect(await write(slab)).toMatchObject({ error: 0 })
+  // The third place is ready, so nothing is in a hurry: it looks 200 ms later.
+  expect(await volume.request(TRIM, pageOf(1))).toMatchObject({ error: 0 })
+  await volume.end('SIGKILL')
+  volume = start(1, true)
+  await volume.ready()
+  for (const slab of [2, 3]) expect(await write(slab)).toMatchObject({ error: 0 })
+  expect((await volume.request(READ, pageOf(0)))?.data).toEqual(contents)
+})
 
 describe.each(Object.entries(ADDRESSES))('with a backup, a process killed over %s', (_, address) => {
   /** A volume on one server, with --ack backup, whose process died in the middle of writes. */

@@ -139,10 +139,15 @@ bool Connection::advance(Operation& operation) {
 
 // There is no spare place for the slab of a first WRITE. False: it waits for one.
 bool Connection::give_up_placing(Operation& operation) {
-  if (operation.place_deadline == 0) operation.place_deadline = now_ + rdma_.timeout();
-  const bool full = volume_.exhausted();
+  if (operation.place_deadline == 0) {
+    operation.place_deadline = now_ + rdma_.timeout();
+    operation.place_refusals = volume_.refusals();
+  }
+  // Who goes on discarding pages, but no slab, must not put it off for ever.
+  const uint32_t refusals = volume_.refusals() - operation.place_refusals;
+  const bool full = volume_.exhausted() || refusals >= 2;
   if (!full && now_ < operation.place_deadline) return false;
-  finish_unposted(operation, false, full ? kEnospc : kEio);
+  finish_unposted(operation, false, full || refusals > 0 ? kEnospc : kEio);
   return true;
 }
 

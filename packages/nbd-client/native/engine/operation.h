@@ -58,6 +58,7 @@ struct Operation {
   PageState claimed_from = PageState::unset;
   uint32_t generation = 0;      // of the slab's place
   uint64_t place_deadline = 0;  // of a WRITE that waits for its slab to get a place; 0: it does not
+  uint32_t place_refusals = 0;  // when it began to
   bool again = false;           // nobody has this WRITE; it starts anew when its memory is free
 
   // Of a part.

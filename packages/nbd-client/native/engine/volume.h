@@ -89,7 +89,10 @@ class Volume {
   // Gives a slab that is placeless one of the spare places. False: there is none, or another lane takes one
   // for it just now.
   bool place_spare(uint64_t offset);
-  bool exhausted() const { return exhausted_.load(std::memory_order_acquire); }
+  bool exhausted() const { return room_.load(std::memory_order_acquire) == Room::none; }
+  // How often control has looked for memory in vain. It has looked all over again since somebody began to
+  // wait when this has grown by two: the first look may have begun before.
+  uint32_t refusals() const { return refusals_.load(std::memory_order_acquire); }
   // After a claim in a slab of a thin volume: it keeps its place as long as the claim stands. False: it has
   // none, end the claim.
   bool hold(uint64_t offset) { return !thin_ || phase(offset) == SlabPhase::mapped || keep(offset); }
@@ -165,7 +168,7 @@ class Volume {
   // Which spare places became the place of which slab since the last call.
   void collect_spares(std::vector<SparePlaces::Used>& used);
   // No memory is left at the servers: first WRITEs fail instead of waiting, until add_spare() or until pages
-  // become unset. Nothing happens when some have since take_cleared().
+  // become unset. When some have since take_cleared(), this is one of refusals() and no more.
   void set_exhausted();
   // Slabs of which pages became unset since the last call.
   void take_cleared(std::vector<uint32_t>& slabs);
@@ -226,7 +229,9 @@ class Volume {
   SparePlaces spares_;
   LazyArray<std::atomic<uint8_t>> cleared_;  // by slab, of thin volumes: 1 after pages became unset
   std::atomic<uint32_t> mapped_{0};
-  std::atomic<bool> exhausted_{false};
+  enum class Room : uint8_t { unknown, looking, none };
+  std::atomic<Room> room_{Room::unknown};
+  std::atomic<uint32_t> refusals_{0};
   std::atomic<bool> starved_{false};  // control was called because there was no spare place
   std::atomic<bool> calls_control_{false};
   std::array<std::atomic<bool>, kMaxServers> failed_{};

@@ -45,11 +45,17 @@ uint64_t Volume::clear_until_claimed(uint64_t page, uint64_t limit) {
 // Most often it is noted already. Whoever discards and then writes elsewhere is not told that there is no
 // memory before control has looked at what was discarded.
 void Volume::note_cleared(uint64_t slab) {
-  const bool noted = cleared_[slab].load() != 0;
-  if (!noted && slabs_[slab].phase() == SlabPhase::vacant) return;
-  if (!noted) cleared_[slab].store(1);
-  if (exhausted_.load()) exhausted_.store(false);
-  if (!noted) call_control();
+  bool news = cleared_[slab].load() == 0;
+  if (news) {
+    if (slabs_[slab].phase() == SlabPhase::vacant) return;
+    cleared_[slab].store(1);
+  }
+  // After that: either control sees the slab noted, or this sees what control has said.
+  if (room_.load() != Room::unknown) {
+    room_.store(Room::unknown);
+    news = true;
+  }
+  if (news) call_control();
 }
 
 // ---- hot path ends ----
@@ -59,7 +65,8 @@ int Volume::add_spare(uint32_t id, std::span<const Replica> replicas) {
   SlabPlace place;
   if (const int error = make_place(replicas, place); error != 0) return error;
   if (!spares_.add(id, place)) return ENOSPC;
-  exhausted_ = starved_ = false;
+  room_ = Room::unknown;
+  starved_ = false;
   return 0;
 }
 
@@ -83,14 +90,12 @@ void Volume::take_cleared(std::vector<uint32_t>& slabs) {
 
 void Volume::set_exhausted() {
   const std::lock_guard lock(control_);
-  exhausted_ = true;
-  // What a lane notes before this it may have allowed already; after it, the lane sees exhausted_.
-  for (uint32_t slab = 0; slab < slab_count_; slab++) {
-    if (cleared_[slab].load() != 0) {
-      exhausted_ = false;
-      return;
-    }
-  }
+  room_ = Room::looking;
+  bool noted = false;
+  for (uint32_t slab = 0; slab < slab_count_ && !noted; slab++) noted = cleared_[slab].load() != 0;
+  Room looking = Room::looking;
+  room_.compare_exchange_strong(looking, noted ? Room::unknown : Room::none);
+  refusals_.fetch_add(1);
 }
 
 int Volume::vacate(uint32_t slab) {
