@@ -40,6 +40,7 @@ export class ThinSlabs {
   #given = 0
   /** slabs that are on their way back to their servers */
   #returning = 0
+  #givenBack: Promise<unknown> = Promise.resolve()
   #exhausted = false
   #running: Promise<void> | undefined
   /** asked for, and its turn may be to come */
@@ -87,13 +88,14 @@ export class ThinSlabs {
     this.#again = true
     this.#running ??= this.#run().finally(() => {
       this.#running = undefined
+      if (this.#again) this.wake()
     })
   }
 
   /** After a take-over, before the first {@link wake}: which slabs have been discarded is not on record. */
   lookAtAll(): void {
     for (let slab = 0; slab < this.#options.engine.slabCount; slab++)
-      if (this.#options.table.state(slab) === 'mapped') this.#cleared.add(slab)
+      if (this.#options.table.state(slab) !== undefined) this.#cleared.add(slab)
   }
 
   /** Slab `id` of `server` is part of a spare place. */
@@ -109,11 +111,13 @@ export class ThinSlabs {
     return true
   }
 
-  /** Ends it. The engine must be closed, or what is under way is waited for. */
+  /** Ends it, when no request to a server is under way any more. The engine must be closed, or that takes longer. */
   async close(): Promise<void> {
     this.#closed = true
     clearTimeout(this.#timer)
     await this.#running
+    await this.#vacating
+    await this.#givenBack
   }
 
   #find(server: VolumeServer, id: number): number | undefined {
@@ -152,23 +156,25 @@ export class ThinSlabs {
 
   /** Lanes take no place at a server that has failed. */
   #dropFailed(): void {
-    for (const [spare, places] of this.#spares)
-      if (
-        places.some(({ server }) => server.failure !== undefined) &&
-        this.#options.engine.removeSpare(spare)
-      )
-        this.#giveBack(spare)
+    for (const [spare, places] of this.#spares) {
+      if (places.every(({ server }) => server.failure === undefined)) continue
+      if (this.#options.engine.removeSpare(spare)) this.#giveBack(spare)
+      else this.#later(RETRY_MS) // a lane looks at it
+    }
   }
 
   #giveBack(spare: number): void {
     const places = this.#spares.get(spare) ?? []
     this.#spares.delete(spare)
-    for (const { server, remote } of places)
-      server.giveBack(remote).catch((failure: Error) => this.#tell(failure))
+    const gone = places.map(({ server, remote }) =>
+      server.giveBack(remote).catch((failure: Error) => this.#tell(failure)),
+    )
+    this.#givenBack = Promise.all([this.#givenBack, ...gone])
   }
 
   async #fill(): Promise<void> {
     const { engine, table, servers } = this.#options
+    let patience: number | undefined
     while (!this.#closed) {
       this.collect()
       if (this.#spares.size >= Math.min(SPARE_PLACES, table.unmapped)) break
@@ -177,10 +183,12 @@ export class ThinSlabs {
         table.replicas,
       )
       if (chosen === undefined) {
-        if (this.#spares.size === 0 && (await this.#hasDiscarded())) continue
+        patience ??= performance.now() + PATIENCE_MS
+        if (this.#spares.size === 0 && (await this.#hasDiscarded(patience))) continue
         if (!this.#closed) this.#noRoom()
         return
       }
+      patience = undefined
       const places: Place[] = []
       const spare = ++this.#lastId
       try {
@@ -202,20 +210,21 @@ export class ThinSlabs {
   /**
    * What was discarded comes back before a WRITE is told that there is no memory.
    *
+   * @param until when nobody waits any longer, of performance.now()
    * @returns whether some of it came back, or is about to
    */
-  async #hasDiscarded(): Promise<boolean> {
+  async #hasDiscarded(until: number): Promise<boolean> {
     for (const slab of this.#options.engine.takeCleared()) this.#cleared.add(slab)
     if (this.#vacating === undefined && this.#cleared.size === 0) return false
     const underWay = this.#vacating !== undefined
     const given = this.#given
     let timer: NodeJS.Timeout | undefined
     const patience = new Promise<boolean>((resolve) => {
-      timer = setTimeout(resolve, PATIENCE_MS, false)
+      timer = setTimeout(resolve, until - performance.now(), false)
     })
     const over = await Promise.race([this.#vacateInTurn().then(() => underWay), patience])
     clearTimeout(timer)
-    return over || this.#given > given || this.#returning > 0
+    return over || this.#given > given || (this.#returning > 0 && performance.now() < until)
   }
 
   #noRoom(): void {
@@ -244,7 +253,7 @@ export class ThinSlabs {
     return this.#vacating
   }
 
-  /** Takes the memory of slabs that are empty; those that lack a replica are looked at again when they have it. */
+  /** Takes the memory of slabs that are empty; those that lack a replica are looked at again until they have it. */
   async #vacate(): Promise<void> {
     const { engine, table } = this.#options
     if (this.#closed) return
@@ -252,7 +261,7 @@ export class ThinSlabs {
     const going: Place[] = []
     for (const slab of this.#cleared) {
       const state = table.state(slab)
-      if (state === 'degraded' || state === 'refilling' || state === 'away') continue
+      if (state === 'degraded' || state === 'refilling' || state === 'away' || state === 'lost') continue
       this.#cleared.delete(slab)
       if (state === 'mapped' && engine.vacateSlab(slab)) {
         going.push(...table.vacate(slab))

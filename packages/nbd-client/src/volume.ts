@@ -186,6 +186,7 @@ export class Volume {
       if (taken !== found) options.joined?.(servers)
       moveToIncarnations(engine, taken)
       const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
+      volume.thin?.lookAtAll()
       for (const [server, orphans] of adopted.orphans)
         if (thin) server.keep(orphans)
         // A server that cannot do it now is about to fail, and its session to end.
@@ -201,7 +202,6 @@ export class Volume {
 
   /** After {@link takeOver}, when the volume is in use again: repair begins, and servers that are gone are called. */
   start(): void {
-    this.thin?.lookAtAll()
     this.#start()
     for (const server of this.#servers) {
       const successor = this.#servers.some(({ index, uris }) => index > server.index && uris === server.uris)
@@ -267,8 +267,11 @@ export class Volume {
       this.#onFailure.clear()
       this.#onBackupFailure.clear()
       const recalled = this.#recall.close()
-      await this.engine.close(timeout)
-      await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close(), recalled])
+      try {
+        await this.engine.close(timeout)
+      } finally {
+        await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close(), recalled])
+      }
     })()
     return this.#quiescing
   }

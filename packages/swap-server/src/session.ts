@@ -235,24 +235,24 @@ export class Session implements SlabOwner {
     this.#control = connection
     this.#peer = connection.peerUri
     this.#lastHeard = Date.now()
-    connection.handle((request) => this.#answer(request.copy()))
+    connection.handle((request) => this.#answer(connection, request.copy()))
     void connection.closed.then((reason) => {
       if (this.#control === connection) this.loseControl(reason?.message ?? 'the client left')
     })
   }
 
-  async #answer(bytes: Uint8Array): Promise<Uint8Array> {
-    this.#lastHeard = Date.now()
-    return control.Response.encode(await this.#respond(bytes)).finish()
+  async #answer(connection: ControlConnection, bytes: Uint8Array): Promise<Uint8Array> {
+    if (this.#control === connection) this.#lastHeard = Date.now()
+    return control.Response.encode(await this.#respond(connection, bytes)).finish()
   }
 
-  async #respond(bytes: Uint8Array): Promise<control.Response.$Properties> {
+  async #respond(connection: ControlConnection, bytes: Uint8Array): Promise<control.Response.$Properties> {
     let kind = 'unknown'
     const started = performance.now()
     try {
       const request = decode(bytes)
       kind = request.body ?? kind
-      return await this.#dispatch(request)
+      return await this.#dispatch(connection, request)
     } catch (failure) {
       const { code: given, message } = failure as { code?: unknown; message: string }
       const code = typeof given === 'string' ? given : 'EIO'
@@ -273,12 +273,15 @@ export class Session implements SlabOwner {
     }
   }
 
-  async #dispatch(request: control.Request): Promise<control.Response.$Properties> {
-    if (this.#closed) throw new Refusal('ECANCELED', 'the session has ended')
+  async #dispatch(
+    connection: ControlConnection,
+    request: control.Request,
+  ): Promise<control.Response.$Properties> {
+    this.#requireControl(connection)
     if (request.hello) return this.#greet(this.#hear(request.hello))
     if (request.proof) return this.#greet(this.#greeting.proof(request.proof))
     if (this.#admission === undefined) throw new Refusal('EPROTO', 'a session starts with hello')
-    if (request.allocate) return { allocate: await this.#allocate(request.allocate.count ?? 0) }
+    if (request.allocate) return { allocate: await this.#allocate(connection, request.allocate.count ?? 0) }
     if (request.free) return { free: this.#free((request.free.ids ?? []).map(Number)) }
     if (request.query)
       return { query: this.#host.query(this.#host.tenants.find(this.#admission.tenant.name)) }
@@ -289,6 +292,16 @@ export class Session implements SlabOwner {
       return { goodbye: {} }
     }
     throw new Refusal('EPROTO', 'unknown request')
+  }
+
+  /**
+   * What a connection asked for that the session has lost, or left behind when it was resumed, may come late: whoever
+   * has the session now may use the slab that it gives back. @throws Refusal ECANCELED
+   */
+  #requireControl(connection: ControlConnection): void {
+    if (this.#closed) throw new Refusal('ECANCELED', 'the session has ended')
+    if (this.#control !== connection)
+      throw new Refusal('ECANCELED', 'this is not the connection of the session any more')
   }
 
   #hear(hello: control.Hello.$Properties): ReturnType<Greeting['hello']> {
@@ -366,7 +379,7 @@ export class Session implements SlabOwner {
     return { slabs: slabs.map(described) }
   }
 
-  async #allocate(count: number): Promise<control.AllocateReply.$Properties> {
+  async #allocate(connection: ControlConnection, count: number): Promise<control.AllocateReply.$Properties> {
     if (count < 1 || count > MAX_SLABS_PER_REQUEST)
       throw new Refusal('EINVAL', `allocate takes 1 to ${MAX_SLABS_PER_REQUEST} slabs, not ${count}`)
     const { lending, store } = this.#host
@@ -377,10 +390,12 @@ export class Session implements SlabOwner {
       // Its protection domain is closed then, which is no failure of the server's.
       throw this.#closed ? new Refusal('ECANCELED', 'the session has ended') : failure
     }
-    if (this.#closed) {
-      // The client left while its memory was being pinned.
+    try {
+      this.#requireControl(connection)
+    } catch (refusal) {
+      // The client left while its memory was being pinned: nobody hears which slabs these are.
       this.#release(slabs)
-      throw new Refusal('ECANCELED', 'the session has ended')
+      throw refusal
     }
     for (const slab of slabs) this.#slabs.set(slab.id, slab)
     this.#host.record(this.actor, { event: 'slabs-allocated', slabs: count, held: this.#slabs.size })

@@ -1,5 +1,7 @@
 import { randomBytes } from 'node:crypto'
-import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { once } from 'node:events'
+import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net'
+import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import { ADDRESSES, dataPath, MIB } from './fixture.js'
@@ -144,6 +146,68 @@ describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, 
     } finally {
       await large.close()
     }
+  })
+})
+
+/** A stretch of wire on the way to `port`, which can hold back what clients send. */
+class Wire {
+  readonly #clients = new Set<Socket>()
+  readonly #relay: Server
+
+  private constructor(port: number) {
+    this.#relay = createServer((client) => {
+      const server = connect(port, '127.0.0.1')
+      this.#clients.add(client)
+      for (const end of [client, server]) end.on('error', () => {})
+      client.pipe(server)
+      server.pipe(client)
+    })
+  }
+
+  static async to(port: number): Promise<Wire> {
+    const wire = new Wire(port)
+    await once(wire.#relay.listen(0, '127.0.0.1'), 'listening')
+    return wire
+  }
+
+  get port(): number {
+    return (this.#relay.address() as AddressInfo).port
+  }
+
+  hold(): void {
+    for (const client of this.#clients) client.pause()
+  }
+
+  release(): void {
+    for (const client of this.#clients) client.resume()
+  }
+
+  close(): void {
+    this.#relay.close()
+    for (const client of this.#clients) client.destroy()
+  }
+}
+
+describe('a session that is resumed while requests of its client are on their way', () => {
+  beforeAll(() => {
+    address = ADDRESSES.iwarp
+  })
+
+  it('loses nothing by them, and gives nothing that nobody hears of', async () => {
+    const wire = await Wire.to(Number(new URL(uri).port))
+    onTestFinished(() => wire.close())
+    const old = await SwapServerSession.open([`iwarp://127.0.0.1:${wire.port}`], LINGER)
+    open.push(old)
+    const slabs = await old.allocate(2)
+    wire.hold()
+    const late = Promise.allSettled([old.free(slabs), old.allocate(1)])
+    const taker = await resume(old)
+    wire.release()
+    expect((await late).map(({ status }) => status)).toEqual(['rejected', 'rejected'])
+    expect((await taker.list()).map(({ id }) => id)).toEqual(slabs.map(({ id }) => id))
+    expect(server.store.free).toBe(6)
+    const reader = await dataPath(taker)
+    expect(await reader.move('rdma-read', slabs[0] as RemoteSlab)).toBe('success')
   })
 })
 

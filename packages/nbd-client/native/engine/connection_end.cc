@@ -103,6 +103,7 @@ void Connection::start_anew(Operation& operation) {
   if (operation.packed != kRaw) rdma_.codec().unpack(operation.memory, operation.packed);
   operation.packed = kRaw;
   operation.stage = Operation::Stage::waiting;
+  operation.place_deadline = 0;
   waiting_.push_back(&operation);
 }
 

@@ -69,8 +69,9 @@ bool Connection::advance(Operation& operation) {
       return true;
     }
     if (volume_.placeless(operation.offset)) {
-      if (volume_.place_spare(operation.offset)) continue;
-      return give_up_placing(operation);
+      if (!volume_.place_spare(operation.offset)) return give_up_placing(operation);
+      operation.place_deadline = 0;
+      continue;
     }
     SlabPlace place = volume_.place(operation.offset);
     if (!place.mapped() && volume_.placed_since(operation.offset)) continue;

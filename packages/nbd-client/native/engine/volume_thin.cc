@@ -121,6 +121,8 @@ int Volume::vacate(uint32_t slab) {
   SlabPlace nowhere;
   nowhere.generation = place.generation + 1;
   record.publish(nowhere);
+  // Before a lane sees it vacant, and does not note what becomes unset there.
+  room_ = Room::unknown;
   record.end_mapping(false);
   mapped_.fetch_sub(1, std::memory_order_relaxed);
   return 0;
