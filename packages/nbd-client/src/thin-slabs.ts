@@ -220,7 +220,7 @@ export class ThinSlabs {
     const given = this.#given
     let timer: NodeJS.Timeout | undefined
     const patience = new Promise<boolean>((resolve) => {
-      timer = setTimeout(resolve, until - performance.now(), false)
+      timer = setTimeout(resolve, Math.max(0, until - performance.now()), false)
     })
     const over = await Promise.race([this.#vacateInTurn().then(() => underWay), patience])
     clearTimeout(timer)
