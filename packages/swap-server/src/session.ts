@@ -278,8 +278,8 @@ export class Session implements SlabOwner {
     request: control.Request,
   ): Promise<control.Response.$Properties> {
     this.#requireControl(connection)
-    if (request.hello) return this.#greet(this.#hear(request.hello))
-    if (request.proof) return this.#greet(this.#greeting.proof(request.proof))
+    if (request.hello) return this.#greet(connection, this.#hear(request.hello))
+    if (request.proof) return this.#greet(connection, this.#greeting.proof(request.proof))
     if (this.#admission === undefined) throw new Refusal('EPROTO', 'a session starts with hello')
     if (request.allocate) return { allocate: await this.#allocate(connection, request.allocate.count ?? 0) }
     if (request.free) return { free: this.#free((request.free.ids ?? []).map(Number)) }
@@ -314,11 +314,8 @@ export class Session implements SlabOwner {
     return this.#greeting.hello(hello)
   }
 
-  #greet(step: ReturnType<Greeting['hello']>): control.Response.$Properties {
+  #greet(connection: ControlConnection, step: ReturnType<Greeting['hello']>): control.Response.$Properties {
     if ('challenge' in step) return { challenge: step.challenge }
-    const connection = this.#control
-    // The connection was given up for its silence while this was on its way.
-    if (connection === undefined) throw new Refusal('ETIMEDOUT', 'the client was silent for too long')
     const { resume } = step.hello
     if (resume == null) {
       this.#host.greeted(this)
