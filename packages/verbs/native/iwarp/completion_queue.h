@@ -14,6 +14,7 @@
 #include "iwarp/device_events.h"
 #include "iwarp/poll_set.h"
 #include "provider.h"
+#include "software/fair_mutex.h"
 
 namespace rdmakit::iwarp {
 
@@ -112,7 +113,7 @@ class CompletionQueue : public ibv_cq_ex {
   std::atomic<bool> overrun_{false};
 
   // Held while a poller moves the members' data: that is what makes detach() final.
-  std::mutex members_mutex_;
+  software::FairMutex members_mutex_;
   struct Member {
     QueuePair* queue_pair;
     int socket;

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <vector>
 
+#include "software/fair_mutex.h"
 #include "unique_fd.h"
 
 namespace rdmakit::iwarp {
@@ -50,7 +51,7 @@ class PollSet {
   UniqueFd epoll_;
   // Held throughout dispatch: that is what makes remove() final. Never held by a caller of add or
   // change who also holds a queue pair's lock.
-  std::mutex mutex_;
+  software::FairMutex mutex_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_;
 };

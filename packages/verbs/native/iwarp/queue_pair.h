@@ -22,6 +22,7 @@
 #include "iwarp/memory_table.h"
 #include "iwarp/poll_set.h"
 #include "iwarp/receive_work.h"
+#include "software/fair_mutex.h"
 #include "unique_fd.h"
 
 namespace rdmakit::iwarp {
@@ -330,7 +331,7 @@ class QueuePair : public ibv_qp {
   uint32_t watch_count_ = 0;
 
   // --- receive side, under receive_mutex_
-  std::mutex receive_mutex_;
+  software::FairMutex receive_mutex_;
   std::unique_ptr<uint8_t[]> buffer_;
   size_t buffer_size_ = kReceiveBuffer;
   size_t begin_ = 0;

@@ -1,0 +1,42 @@
+// A mutex that its waiters get in the order in which they came. With std::mutex, a thread that locks again
+// as soon as it has unlocked keeps a waiter out for as long as it goes on: an application that polls a
+// queue pair whose peer never pauses would keep out the thread that serves all the others.
+//
+// For a long hold and rare waiters: the next one must wake up before anybody goes on. Whoever unlocks must
+// know that the mutex outlives the call.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace rdmakit::software {
+
+class FairMutex {
+ public:
+  FairMutex() = default;
+  FairMutex(const FairMutex&) = delete;
+
+  void lock() {
+    const uint32_t mine = next_.fetch_add(1);
+    for (uint32_t now = serving_.load(); now != mine; now = serving_.load()) serving_.wait(now);
+  }
+  // false also while others wait: it never goes before them.
+  bool try_lock() {
+    uint32_t now = serving_.load();
+    return next_.compare_exchange_strong(now, now + 1);
+  }
+  void unlock() {
+    const uint32_t next = serving_.load(std::memory_order_relaxed) + 1;
+    // A waiter draws its number and then looks here, this shows the number and then looks for a waiter.
+    serving_.store(next);
+    if (next_.load() != next) serving_.notify_all();
+  }
+  // How many wait. Only while the caller holds the mutex.
+  uint32_t waiting() const { return next_.load() - serving_.load() - 1; }
+
+ private:
+  std::atomic<uint32_t> next_{0};  // the number of who comes next
+  std::atomic<uint32_t> serving_{0};
+};
+
+}  // namespace rdmakit::software
