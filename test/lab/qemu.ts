@@ -32,7 +32,8 @@ export type WireEnd = 'listen' | 'connect'
 export function qemuArguments(machine: Machine): string[] {
   const words = Object.entries(machine.environment).map(([name, value]) => `${name}="${value}"`)
   // The guest runs only our own programs, and mitigations cost an emulated guest much of its speed.
-  // On a busy host the kernel's look at whether the timer works takes too long, and ends in a panic.
+  // On a busy host the kernel's look at whether the timer works takes too long, and ends in a panic. With several
+  // processors it would not believe their time-stamp counters, which are one, and read a device for each time.
   const fixed = [
     'console=ttyS0',
     'panic=-1',
@@ -40,6 +41,7 @@ export function qemuArguments(machine: Machine): string[] {
     'mitigations=off',
     'random.trust_cpu=on',
     'no_timer_check',
+    'tsc=reliable',
   ]
   const append = [...fixed, ...words]
   // The emulator calls `rep movsb` fast and does it byte by byte; without the flags the kernel copies by words.
