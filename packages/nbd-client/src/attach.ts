@@ -32,6 +32,8 @@ export interface AttachOptions {
   /** `/dev/nbdN`; default the first free one */
   readonly device: string | undefined
   readonly connections: number
+  /** keep lanes on the processors whose requests they serve */
+  readonly pin: boolean
   readonly swap: boolean
   readonly swapPriority: number | undefined
   /** seconds */

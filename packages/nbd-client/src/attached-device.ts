@@ -9,6 +9,7 @@ import { handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { kernelDevice } from './kernel.js'
 import { KernelLink, requestTimeout } from './kernel-link.js'
+import { keepLanesNear } from './lane-processors.js'
 import { allowLargeRequests, restoreRequests } from './largest-request.js'
 import { serveMetrics } from './metrics.js'
 import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
@@ -82,6 +83,7 @@ export class AttachedDevice {
       await this.#openMetrics()
       // A device that was taken over has it, and its requests may be waiting.
       if (!this.#taken) allowLargeRequests(this.#index)
+      this.#placeLanes()
       // A device that was taken over is swap already, or somebody may use it in another way.
       if (swap && !isSwap(this.#path)) await this.#unlessUsed(swapOn(this.#path, swapPriority))
       const ended = this.#ended()
@@ -112,6 +114,10 @@ export class AttachedDevice {
 
   #newLink({ device }: Succession, volume: Volume): KernelLink {
     return new KernelLink(volume, device, requestTimeout(this.#options.operationTimeout))
+  }
+
+  #placeLanes(): void {
+    if (this.#options.pin) keepLanesNear(this.#volume, this.#index)
   }
 
   async #openMetrics(used = false): Promise<void> {
@@ -240,6 +246,7 @@ export class AttachedDevice {
     this.#link = this.#newLink(succession, volume)
     this.#link.replace(lost)
     if (!same) {
+      this.#placeLanes()
       volume.start()
       this.#watch()
     }

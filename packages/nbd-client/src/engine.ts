@@ -246,6 +246,14 @@ export class BlockEngine {
   }
 
   /**
+   * Lets a lane's thread run on these processors only, by their numbers (sched_setaffinity(2)).
+   * @throws EINVAL: no such lane, or it may run on none of them
+   */
+  pinLane(lane: number, processors: readonly number[]): void {
+    native.pinLane(this.#engine, lane, processors)
+  }
+
+  /**
    * Starts `lane` on one end of a socketpair, in transmission phase, and gives the other end's file
    * descriptor for the kernel (or a client without handshake). The caller closes it.
    * @throws EBUSY: the lane serves another connection

@@ -286,6 +286,7 @@ export interface NativeBinding {
   failServer(engine: NativeEngine, server: number, reason: string): void
   listenUnix(engine: NativeEngine, path: string): void
   listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
+  pinLane(engine: NativeEngine, lane: number, processors: readonly number[]): void
   attachSocketpair(engine: NativeEngine, lane: number): number
   attachSocket(engine: NativeEngine, lane: number, descriptor: number): void
   yieldLane(engine: NativeEngine, lane: number): void

@@ -87,6 +87,7 @@ function backupOf({
 
 interface AttachFlags {
   device?: string
+  pin: boolean
   swap: boolean
   swapPriority?: number
 }
@@ -336,6 +337,10 @@ withVolume(program.command('attach'))
   .description('Attach the volume as /dev/nbdN. Prints "attached /dev/nbdN" and stays; SIGTERM detaches.')
   .option('--device <device>', 'which device; default the first free one')
   .option('--connections <n>', 'sockets between kernel and client', whole('--connections', 1, 64), 2)
+  .option(
+    '--no-pin',
+    'let the threads that serve the kernel run on any processor, not only where it sends them requests',
+  )
   .option('--swap', 'make it swap: locks memory, runs mkswap and swapon; SIGTERM runs swapoff first', false)
   .option(
     '--swap-priority <n>',
@@ -360,10 +365,11 @@ Needs root and the nbd kernel module.`,
     const { startSwapFree } = await import('./start-swap-free.js')
     // Without --swap, too: somebody may make the device swap.
     const swapFree = await startSwapFree()
-    const { device, swap, swapPriority } = options
+    const { device, pin, swap, swapPriority } = options
     process.exitCode = await attach({
       ...volume,
       device,
+      pin,
       swap,
       swapPriority,
       swapFree,

@@ -36,6 +36,17 @@ describe('nbd-client attach', () => {
     expect(await shell.run('cat /sys/block/nbd1/queue/max_sectors_kb')).toBe('512\n')
   })
 
+  test('is served on the processors that its requests come from', async () => {
+    const lanes = await shell.run(
+      'for t in /proc/[0-9]*/task/*; do grep -qx "nbd-lane-[01]" $t/comm && grep -h -e Name: -e Cpus_allowed_list: $t/status; done | cut -f 2',
+    )
+    const queues = await shell.run(
+      'for q in 0 1; do echo nbd-lane-$q; cat /sys/block/nbd1/mq/$q/cpu_list; done',
+    )
+    expect(queues).toBe('nbd-lane-0\n0\nnbd-lane-1\n1\n')
+    expect(lanes).toBe(queues)
+  })
+
   test('refuses a device that is busy, in one line that says what to do', async () => {
     const { status, stderr } = await shell.exec(attach)
     expect(status).toBe(73)

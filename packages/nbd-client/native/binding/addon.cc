@@ -51,6 +51,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("failServer", fail_server);
   add("listenUnix", listen_unix);
   add("listenTcp", listen_tcp);
+  add("pinLane", pin_lane);
   add("attachSocketpair", attach_socketpair);
   add("attachSocket", attach_socket);
   add("yieldLane", yield_lane);

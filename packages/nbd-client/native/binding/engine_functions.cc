@@ -99,6 +99,20 @@ Napi::Value listen_tcp(const Napi::CallbackInfo& info) {
   return bound;
 }
 
+void pin_lane(const Napi::CallbackInfo& info) {
+  // As many as the kernel is made for at most (CONFIG_NR_CPUS of x86).
+  constexpr uint32_t kProcessors = 8192;
+  if (!info[2].IsArray()) throw Napi::TypeError::New(info.Env(), "processors must be an array");
+  const auto list = info[2].As<Napi::Array>();
+  std::vector<uint32_t> processors;
+  for (uint32_t i = 0; i < list.Length(); i++) {
+    processors.push_back(to_uint32(list.Get(i), "processor"));
+    if (processors.back() >= kProcessors)
+      throw Napi::TypeError::New(info.Env(), "processor must be an integer of 0 … 8191");
+  }
+  check(info.Env(), to_engine(info[0]).pin_lane(to_uint32(info[1], "lane"), processors), "pinLane", "");
+}
+
 void attach_socket(const Napi::CallbackInfo& info) {
   std::string why;
   const int error = to_engine(info[0]).attach_socket(to_uint32(info[1], "lane"),

@@ -55,6 +55,7 @@ void connect_server(const Napi::CallbackInfo& info);
 void fail_server(const Napi::CallbackInfo& info);
 void listen_unix(const Napi::CallbackInfo& info);
 Napi::Value listen_tcp(const Napi::CallbackInfo& info);
+void pin_lane(const Napi::CallbackInfo& info);
 Napi::Value attach_socketpair(const Napi::CallbackInfo& info);
 void attach_socket(const Napi::CallbackInfo& info);
 void yield_lane(const Napi::CallbackInfo& info);

@@ -319,6 +319,13 @@ int Engine::listen_tcp(const std::string& host, uint16_t port, std::string& boun
   return 0;
 }
 
+int Engine::pin_lane(uint32_t lane, const std::vector<uint32_t>& processors) {
+  const std::lock_guard lock(control_);
+  if (lane >= lane_count()) return EINVAL;
+  if (closed_) return ESHUTDOWN;
+  return lanes_[lane]->pin(processors);
+}
+
 int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
   const std::lock_guard lock(control_);
   if (lane >= lane_count()) return EINVAL;

@@ -92,6 +92,8 @@ class Engine final : private Acceptor::Host {
   int listen_unix(const std::string& path, std::string& why);
   int listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
                  std::string& why);
+  // See Lane::pin.
+  int pin_lane(uint32_t lane, const std::vector<uint32_t>& processors);
   int attach_socketpair(uint32_t lane, int& descriptor);
   // A duplicate of a socket in transmission phase, from where another process left it. EBUSY.
   int attach_socket(uint32_t lane, int descriptor, std::string& why);

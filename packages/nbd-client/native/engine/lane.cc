@@ -1,11 +1,13 @@
 #include "engine/lane.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <memory>
 #include <system_error>
 
 #include "engine/clock.h"
@@ -83,6 +85,18 @@ int Lane::start(std::vector<std::string>& warnings) {
   changed_.wait(lock, [this] { return ready_; });
   warnings = warnings_;
   return 0;
+}
+
+int Lane::pin(const std::vector<uint32_t>& processors) {
+  if (processors.empty()) return EINVAL;
+  const size_t count = size_t{*std::max_element(processors.begin(), processors.end())} + 1;
+  const size_t bytes = CPU_ALLOC_SIZE(count);
+  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(count),
+                                                             [](cpu_set_t* each) { CPU_FREE(each); });
+  if (set == nullptr) return ENOMEM;
+  CPU_ZERO_S(bytes, set.get());
+  for (const uint32_t processor : processors) CPU_SET_S(processor, bytes, set.get());
+  return pthread_setaffinity_np(thread_.native_handle(), bytes, set.get());
 }
 
 void Lane::wake() {

@@ -74,6 +74,8 @@ class Lane final : private OperationListener {
   int refill(uint32_t slab, uint32_t server);
   // See hand_over.cc. EAGAIN: the mailbox is full.
   int yield();
+  // Lets the thread run on these processors only. EINVAL: it may run on none of them.
+  int pin(const std::vector<uint32_t>& processors);
   void wake();
   // Answer what is there until `deadline` (ns), then end the connection and flush the queue pairs.
   void stop(uint64_t deadline);

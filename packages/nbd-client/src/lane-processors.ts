@@ -1,0 +1,35 @@
+import { readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { BLOCK_DEVICES } from './kernel-link.js'
+import { say } from './session-log.js'
+import type { Volume } from './volume.js'
+
+/**
+ * The processors whose requests the kernel sends through a device's connection, by their numbers
+ * (`/sys/block/nbdN/mq/M/cpu_list`); empty: there are none, for it has more connections than processors.
+ */
+export function processorsOf(index: number, connection: number, devices = BLOCK_DEVICES): number[] {
+  try {
+    const list = readFileSync(join(devices, `nbd${index}`, 'mq', String(connection), 'cpu_list'), 'utf8')
+    return [...list.matchAll(/\d+/g)].map(([number]) => Number(number))
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return []
+    throw failure
+  }
+}
+
+/**
+ * Keeps each lane on the processors whose requests it serves, as the kernel keeps its own workers of the device
+ * (kblockd, interrupts of an NVMe drive): who waits for a page has left his processor to the lane, and neither wakes
+ * another one. A lane that cannot be kept there runs anywhere.
+ */
+export function keepLanesNear(volume: Volume, index: number, devices = BLOCK_DEVICES): void {
+  for (const { index: lane } of volume.lanes) {
+    try {
+      const processors = processorsOf(index, lane, devices)
+      if (processors.length > 0) volume.engine.pinLane(lane, processors)
+    } catch (failure) {
+      say(`lane ${lane} of /dev/nbd${index} runs on any processor: ${(failure as Error).message}`)
+    }
+  }
+}

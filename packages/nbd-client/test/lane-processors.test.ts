@@ -1,0 +1,78 @@
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { keepLanesNear, processorsOf } from '../src/lane-processors.js'
+import type { Volume } from '../src/volume.js'
+import { setup } from './fixture.js'
+
+let devices: string
+
+beforeEach(() => {
+  devices = mkdtempSync(join(tmpdir(), 'rdmakit-block-'))
+})
+
+afterEach(() => rmSync(devices, { recursive: true }))
+
+/** What the kernel writes into cpu_list of a device's connection. */
+function sends(connection: number, list: string): void {
+  const folder = join(devices, 'nbd3', 'mq', String(connection))
+  mkdirSync(folder, { recursive: true })
+  writeFileSync(join(folder, 'cpu_list'), `${list}\n`)
+}
+
+/** `Cpus_allowed_list` of this process's threads of that name, see proc(5). */
+function allowed(name: string): string[] {
+  const threads = readdirSync('/proc/self/task').map((thread) =>
+    readFileSync(`/proc/self/task/${thread}/status`, 'utf8'),
+  )
+  return threads
+    .filter((status) => status.startsWith(`Name:\t${name}\n`))
+    .map((status) => /^Cpus_allowed_list:\t(.*)$/m.exec(status)?.[1] ?? '')
+}
+
+describe('the processors of a connection', () => {
+  it.each([
+    ['0', [0]],
+    ['0, 2, 64', [0, 2, 64]],
+    ['', []],
+  ])('are read from "%s"', (list, processors) => {
+    sends(1, list)
+    expect(processorsOf(3, 1, devices)).toEqual(processors)
+  })
+
+  it('are none where the kernel has not made its queue', () => {
+    expect(processorsOf(3, 5, devices)).toEqual([])
+  })
+})
+
+describe('a lane', () => {
+  it('is kept on the processors whose requests it gets', async () => {
+    await using made = await setup()
+    await made.addLane()
+    const [processor] = /\d+/.exec(allowed('nbd-lane-0').join()) ?? []
+    sends(0, `${processor}`)
+    keepLanesNear({ lanes: [{ index: 0 }], engine: made.engine } as unknown as Volume, 3, devices)
+    expect(allowed('nbd-lane-0')).toEqual([processor])
+  })
+
+  it('runs where it did when it may run on none of them', async () => {
+    await using made = await setup()
+    await made.addLane()
+    const before = allowed('nbd-lane-0')
+    sends(0, '8191')
+    keepLanesNear({ lanes: [{ index: 0 }], engine: made.engine } as unknown as Volume, 3, devices)
+    expect(before).toHaveLength(1)
+    expect(allowed('nbd-lane-0')).toEqual(before)
+  })
+
+  it('is pinned to processors that there can be only', async () => {
+    await using made = await setup()
+    await made.addLane()
+    const { engine } = made
+    expect(() => engine.pinLane(0, [])).toThrow(expect.objectContaining({ code: 'EINVAL' }))
+    expect(() => engine.pinLane(7, [0])).toThrow(expect.objectContaining({ code: 'EINVAL' }))
+    expect(() => engine.pinLane(0, [8192])).toThrow(TypeError)
+    expect(() => engine.pinLane(0, [-1])).toThrow(TypeError)
+  })
+})
