@@ -27,7 +27,7 @@ const usage = `usage: npm run lab [-- COMMAND]
                          perftest; swap between two guests, beside iSER, NVMe-oF and nbdkit. All by default
         swap [--rounds N] [--mebibytes N] [--cpus N] [--json]
                          how often each, 3 by default; the array's size, 256 by default; the processors of
-                         each guest, 2 by default; JSON, no table
+                         each guest, 1 by default; JSON, no table
   exec SHELL COMMAND     boot one guest and run a command in it
   memory-storm [--seconds N]
                          a guest without memory to spare, swapping to another for 300 s by default
@@ -97,7 +97,7 @@ async function bench(parts: LabParts, rest: readonly string[]): Promise<number> 
   }
   const numbers = rest.filter((word) => word !== only && word !== '--json')
   const options = {
-    ...numbersOf(numbers, { rounds: 3, mebibytes: 256, cpus: 2 }),
+    ...numbersOf(numbers, { rounds: 3, mebibytes: 256, cpus: 1 }),
     json: rest.includes('--json'),
   }
   for (const [, benchmark] of chosen) await benchmark(parts, say, options)
