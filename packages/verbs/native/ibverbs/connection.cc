@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <thread>
@@ -20,7 +21,17 @@ constexpr int kConsumerReject = 28;
 // and a lost packet costs a quarter of a second instead of the 2 s that librdmacm's default makes of it.
 constexpr uint8_t kAckTimeout = 16;
 
+// How long the kernel waits, at first, for the answer to its question for the peer's hardware address. It
+// looks for the answer once when it asks, and again when it is told of one or its time is over; an answer
+// between its question and its waiting it is not told of (rdma_resolve_ip in drivers/infiniband/core/addr.c).
+// So a peer that answers at once would be found at the deadline only.
+constexpr std::chrono::milliseconds kFirstPatience{50};
+
 int as_errno(int result) { return result == 0 ? 0 : (errno != 0 ? errno : EIO); }
+
+std::chrono::milliseconds left_until(std::chrono::steady_clock::time_point deadline) {
+  return std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+}
 
 uint8_t or_maximum(uint8_t wished, uint8_t maximum) { return wished == 0 ? maximum : wished; }
 
@@ -134,11 +145,22 @@ int Connection::listen(const sockaddr* address, socklen_t, int backlog) {
   return as_errno(lib_.listen(id_, backlog));
 }
 
-int Connection::resolve(const sockaddr* address, socklen_t, int timeout_ms) {
+int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_ms) {
   std::lock_guard lock(id_mutex_);
-  if (id_ == nullptr) return EINVAL;
-  resolve_timeout_ms_ = timeout_ms;
-  return as_errno(lib_.resolve_addr(id_, nullptr, const_cast<sockaddr*>(address), timeout_ms));
+  if (id_ == nullptr || length > sizeof destination_) return EINVAL;
+  std::memcpy(&destination_, address, length);
+  resolve_deadline_ = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeout_ms);
+  patience_ = kFirstPatience;
+  return ask_for_address();
+}
+
+int Connection::ask_for_address() {
+  const auto left = left_until(resolve_deadline_);
+  if (left.count() <= 0) return ETIMEDOUT;
+  const auto wait = std::min(patience_, left);
+  patience_ *= 2;
+  return as_errno(lib_.resolve_addr(id_, nullptr, reinterpret_cast<sockaddr*>(&destination_),
+                                    static_cast<int>(wait.count())));
 }
 
 ibv_context* Connection::context() {
@@ -240,7 +262,8 @@ void Connection::on_event(rdma_cm_event_type type, int status, std::vector<uint8
       {
         std::lock_guard lock(id_mutex_);
         if (id_ == nullptr) return;
-        failure = as_errno(lib_.resolve_route(id_, resolve_timeout_ms_));
+        const auto left = std::max(left_until(resolve_deadline_), std::chrono::milliseconds(1));
+        failure = as_errno(lib_.resolve_route(id_, static_cast<int>(left.count())));
       }
       if (failure != 0) emit({Type::resolve_failed, failure, {}, nullptr});
       return;
@@ -249,6 +272,11 @@ void Connection::on_event(rdma_cm_event_type type, int status, std::vector<uint8
       emit({Type::route_resolved, 0, {}, nullptr});
       return;
     case RDMA_CM_EVENT_ADDR_ERROR:
+      if (status == -ETIMEDOUT) {
+        std::lock_guard lock(id_mutex_);
+        if (id_ == nullptr || ask_for_address() == 0) return;
+      }
+      [[fallthrough]];
     case RDMA_CM_EVENT_ROUTE_ERROR:
       emit({Type::resolve_failed, status < 0 ? -status : EHOSTUNREACH, {}, nullptr});
       return;

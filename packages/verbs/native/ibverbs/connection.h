@@ -1,6 +1,7 @@
 // rdma_cm_id(7) as a ConnectionId, and the thread that reads the connection manager's events.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,8 @@ class Connection final : public ConnectionId {
   void destroy_qp();
 
  private:
+  // With id_mutex_ held, id_ not closed; an errno.
+  int ask_for_address();
   void emit(CmEvent event);
   void emit_disconnected(int status);
   void set_ack_timeout();
@@ -41,7 +44,10 @@ class Connection final : public ConnectionId {
   const Libraries& lib_;
   mutable std::mutex id_mutex_;  // id_ and the calls on it, against close()
   rdma_cm_id* id_;
-  int resolve_timeout_ms_ = 0;
+  // Of resolve(), with id_mutex_ held.
+  sockaddr_storage destination_{};
+  std::chrono::steady_clock::time_point resolve_deadline_;
+  std::chrono::milliseconds patience_{};
   bool established_ = false;   // event thread only
   bool disconnected_ = false;  // event thread only
 
