@@ -57,6 +57,7 @@ void Lane::hand_over() {
   Event event = Event::about(Event::Type::lane_yielded, index_, "");
   if (connection_.is_open()) {
     event.descriptor = connection_.part();
+    volume_.connection_closed();
     state_.store(State::draining, std::memory_order_release);
   }
   if (events_.push(event)) {

@@ -21,10 +21,6 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
 // So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.
 constexpr uint64_t kFarewell = 250 * kMillisecond;
-// Completions are worth spinning for. A request is only when the next one follows at once, as from a client
-// with many under way, which then need not wake the lane for it. Else its sender must be scheduled first, and
-// a sleeping lane leaves it the core (4 KiB READ at depth 1, two cores: p99 11 µs instead of 56).
-constexpr uint64_t kRequestSpin = 4'000;
 }  // namespace
 
 Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control)
@@ -39,7 +35,7 @@ Lane::Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<
       refill_(options_.refills ? make_refill() : nullptr),
       catch_up_(options_.refills && options_.backup != nullptr ? make_catch_up() : nullptr),
       waiter_(options_.wait_mode, options_.max_spin_ns),
-      request_waiter_(options_.wait_mode, std::min(options_.max_spin_ns, kRequestSpin)) {
+      request_waiter_(options_.wait_mode) {
   if (options_.backup != nullptr) options_.backup->on_wake([this] { wake(); });
 }
 
@@ -96,7 +92,14 @@ int Lane::pin(const std::vector<uint32_t>& processors) {
   if (set == nullptr) return ENOMEM;
   CPU_ZERO_S(bytes, set.get());
   for (const uint32_t processor : processors) CPU_SET_S(processor, bytes, set.get());
-  return pthread_setaffinity_np(thread_.native_handle(), bytes, set.get());
+  const int error = pthread_setaffinity_np(thread_.native_handle(), bytes, set.get());
+  if (error == 0) runs_on(static_cast<size_t>(CPU_COUNT_S(bytes, set.get())));
+  return error;
+}
+
+// Processors of its own make a lane stay where its requests come from: beside its clients.
+void Lane::runs_on(size_t processors) {
+  spinners_.store(processors > 1 ? std::thread::hardware_concurrency() / 2 : 0, std::memory_order_relaxed);
 }
 
 void Lane::wake() {
@@ -197,6 +200,7 @@ void Lane::prepare_thread() {
     snprintf(name, sizeof name, "nbd-lane-%u", index_);
   }
   pthread_setname_np(pthread_self(), name);
+  runs_on(std::thread::hardware_concurrency());
   touch_stack();
   if (options_.swap_safe) {
     for (const Safety& safety : {mark_io_flusher(), lock_range(options_.arena, Arena::kBytes)}) {
@@ -255,6 +259,7 @@ void Lane::take_commands() {
     if (command.type == Command::Type::attach) {
       look_ = true;
       connection_.open(command.socket, command.terms);
+      volume_.connection_opened();
       if (announced_stop_) connection_.refuse_new();
       state_.store(State::serving, std::memory_order_release);
       emit(Event::Type::connection_opened, "");
@@ -274,6 +279,7 @@ void Lane::take_commands() {
 // serving -> draining.
 void Lane::end_connection() {
   connection_.close_socket();
+  volume_.connection_closed();
   emit(Event::Type::connection_closed, connection_.reason());
   state_.store(State::draining, std::memory_order_release);
 }

@@ -24,6 +24,7 @@
 #include "engine/event.h"
 #include "engine/rdma_queue.h"
 #include "engine/refill.h"
+#include "engine/request_waiter.h"
 #include "engine/spsc_ring.h"
 #include "engine/statistics.h"
 #include "engine/volume.h"
@@ -118,6 +119,7 @@ class Lane final : private OperationListener {
   std::unique_ptr<BackupCatchUp> make_catch_up();
   void run();
   void prepare_thread();
+  void runs_on(size_t processors);
   void loop();
   void take_commands();
   void acknowledge(uint64_t epoch);
@@ -130,6 +132,7 @@ class Lane final : private OperationListener {
     return rdma_.outstanding() - (all ? 0 : connection_.unawaited());
   }
   bool holds_off() const { return awaited() >= kBusy && !connection_.wants_output(); }
+  bool spins_for_request();
   void sleep(uint64_t now);
   bool wait(bool requests, uint64_t timeout);
   void take_wake();
@@ -159,8 +162,9 @@ class Lane final : private OperationListener {
   Connection connection_;
   const std::unique_ptr<Refill> refill_;
   const std::unique_ptr<BackupCatchUp> catch_up_;
-  Waiter waiter_;          // for completions
-  Waiter request_waiter_;  // while nothing is under way
+  Waiter waiter_;                      // for completions
+  RequestWaiter request_waiter_;       // while nothing is under way
+  std::atomic<uint32_t> spinners_{0};  // with so many connections at most there are cores to spin on
 
   Descriptor wake_;
   LaneClock clock_;

@@ -5,6 +5,11 @@ namespace rdmakit::nbd {
 
 namespace {
 constexpr uint64_t kLookInterval = 2'000;
+// So long a lane spins for the next request where it and its client have a core each, as have those of every
+// other connection. Else for a client with many under way only, whose next request follows at once: any other
+// must be scheduled first.
+constexpr uint64_t kRequestSpin = 50'000;
+constexpr uint64_t kRequestSpinBeside = 4'000;
 
 void relax() {
 #if defined(__x86_64__)
@@ -59,10 +64,10 @@ void Lane::loop() {
 
     if (moved) {
       if (waiter_.moved(now_) && !waiter_.slept()) statistics_.spins.add();
-      request_waiter_.moved(now_);
+      if (request_waiter_.moved(now_)) statistics_.spins.add();
       continue;
     }
-    if (awaited() > 0 ? waiter_.spin(now_) : connection_.is_open() && request_waiter_.spin(now_)) {
+    if (awaited() > 0 ? waiter_.spin(now_) : connection_.is_open() && spins_for_request()) {
       // Requests may come meanwhile; each look is a system call.
       held_off_ = holds_off();
       look_ = awaited() == 0 || now_ - looked_at_ >= (held_off_ ? kHoldOff : kLookInterval);
@@ -72,6 +77,11 @@ void Lane::loop() {
     sleep(now_);
   }
   if (connection_.socket() >= 0) end_connection();
+}
+
+bool Lane::spins_for_request() {
+  const bool apart = volume_.connections() <= spinners_.load(std::memory_order_relaxed);
+  return request_waiter_.spin(now_, apart ? kRequestSpin : kRequestSpinBeside);
 }
 
 void Lane::operation_acknowledged(Operation& operation) {
