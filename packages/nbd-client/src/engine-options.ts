@@ -4,8 +4,9 @@ import type { ExportOptions, TlsOptions } from './export-options.js'
 import type { Compress, NativeEngineOptions } from './native.js'
 
 /**
- * How a lane awaits completions. `poll` spins for ever (a core of its own), `event` sleeps at once,
- * `adaptive` spins for about as long as completions have been taking and then sleeps.
+ * How a lane awaits completions, and requests. `poll` spins for ever (a core of its own), `event` sleeps at once,
+ * `adaptive` spins for about as long as completions have been taking and then sleeps; for requests, up to 50 µs where
+ * there are two processors for each connection and it has been worth it.
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
 
@@ -21,7 +22,7 @@ export interface BlockEngineOptions {
   /** default `adaptive` */
   readonly waitMode?: WaitMode
   /**
-   * Microseconds that `adaptive` may spin at most; it does not spin at all when completions have been
+   * Microseconds that `adaptive` may spin at most for completions; it does not spin at all when they have been
    * taking longer. Default 50, and 10 below 4 processors: there the core that spins is missed by whoever
    * does the work (4 KiB reads over iwarp:// at depth 1 on 2 busy cores: 28,000/s with 50, 41,000/s
    * asleep), unless the device answers within a few microseconds.

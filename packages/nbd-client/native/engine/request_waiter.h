@@ -1,12 +1,14 @@
 // How long a lane that has nothing under way spins for the next request before it sleeps.
 //
-// Only the client has to run meanwhile, so the core is missed by nobody when it is not the client's own; and a client
-// that need not wake the lane is spared an interrupt to another core, which on a virtual machine costs both of them
-// some 10 µs. It is not worth it
-//  - where the lane sleeps for its completions: they take much longer than what is spared, or are made by threads of
+// Only the client has to run meanwhile, so the core is missed by nobody when it is not the client's own; and
+// a client that need not wake the lane is spared an interrupt to another core, which on a virtual machine
+// costs both of them some 10 µs. It is not worth it
+//  - where the lane sleeps for its completions: they take much longer than what is spared, or are made by
+//  threads of
 //    this machine, which want the core;
 //  - where a lane that sleeps is back soon, for then its client shares its core, and to spin would part them;
-//  - where no request comes in time. That is told by trying: a spin that a request has ended is worth another, a few
+//  - where no request comes in time. That is told by trying: a spin that a request has ended is worth
+//  another, a few
 //    that none has ended are worth none but one in 64 waits.
 #pragma once
 
@@ -54,8 +56,7 @@ class RequestWaiter {
   static constexpr int kMost = 16;
 
   bool worth_a_try() const {
-    return mode_ != WaitMode::event && far_ == 0 && asleep_ > kSoon &&
-           (credit_ > 0 || waits_ % kProbe == 0);
+    return mode_ != WaitMode::event && far_ == 0 && asleep_ > kSoon && (credit_ > 0 || waits_ % kProbe == 0);
   }
 
   const WaitMode mode_;
