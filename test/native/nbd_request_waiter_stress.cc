@@ -6,16 +6,15 @@
 #include "engine/request_waiter.h"
 #include "nbd_fixture.h"
 
-using rdmakit::nbd::RequestWaiter;
-using rdmakit::nbd::WaitMode;
+using namespace fixture;
 
 namespace {
 
-constexpr uint64_t kLongest = 50'000;
 constexpr uint64_t kLook = 1'000;
 
 struct Simulated {
   RequestWaiter waiter;
+  uint64_t longest = 50'000;
   uint64_t now = 1'000'000;
   uint64_t tried = 0;  // waits that began with a spin
   uint64_t spun = 0;   // and were ended by it
@@ -25,7 +24,7 @@ struct Simulated {
   void wait(uint64_t spinning, uint64_t sleeping) {
     const uint64_t start = now;
     bool tries = false;
-    while (waiter.spin(now, kLongest)) {
+    while (waiter.spin(now, longest)) {
       tries = true;
       now += kLook;
       if (now - start >= spinning) break;
@@ -33,10 +32,10 @@ struct Simulated {
     tried += tries;
     if (!tries || now - start < spinning) {
       waiter.sleeping();
-      CHECK(!waiter.spin(now, kLongest));  // until something comes
+      CHECK(!waiter.spin(now, longest));  // until something comes
       now = std::max(now, start + sleeping);
     }
-    const bool ended_by_spin = waiter.moved(now);
+    const bool ended_by_spin = waiter.heard(now);
     spun += ended_by_spin;
     now += 5'000;  // the answer
   }
@@ -67,6 +66,20 @@ void same_core() {
   lane.waits(10'000, 60'000, 8'000);
   CHECK(lane.tried == 0);
   std::printf("a client on the same core\n");
+}
+
+// Beside its client too: one with many under way has the next request there as soon as it can look.
+void many_under_way() {
+  Simulated lane{RequestWaiter(WaitMode::adaptive), 4'000};
+  lane.waits(128, 2'000, 3'000);
+  lane.forget();
+  lane.waits(1'000, 2'000, 3'000);
+  CHECK(lane.spun == 1'000);
+  lane.waits(1'000, 8'000, 8'000);
+  lane.forget();
+  lane.waits(1'000, 8'000, 8'000);
+  CHECK(lane.tried == 0);
+  std::printf("a client with many under way\n");
 }
 
 void slow_client() {
@@ -124,6 +137,49 @@ void modes() {
   std::printf("poll and event\n");
 }
 
+// What a lane goes by: how many connections are open, however they end.
+void connections() {
+  Shape shape;
+  shape.lanes = 3;
+  TestVolume volume(shape);
+  const Volume& counted = volume.engine->volume();
+  const auto opened = [&](size_t count) {
+    volume.wait_until([&](const Event&) { return counted.connections() == count; });
+  };
+  CHECK(counted.connections() == 0);
+  auto first = std::make_unique<Client>(volume.attach(0));
+  Client second(volume.attach(1));
+  const int third = volume.attach(2);
+  opened(3);
+  first.reset();
+  volume.wait_for(Event::Type::connection_closed);
+  CHECK(counted.connections() == 2);
+  CHECK(volume.engine->yield_lane(1) == 0);
+  const Event yielded = volume.wait_for(Event::Type::lane_yielded);
+  CHECK(yielded.descriptor >= 0 && counted.connections() == 1);
+  close(yielded.descriptor);
+  close(third);
+  volume.wait_until(
+      [&](const Event& event) { return event.type == Event::Type::connection_closed && event.lane == 2; });
+  CHECK(counted.connections() == 0);
+  std::printf("connections are counted\n");
+}
+
+// A lane that polls sleeps for no request.
+void polls() {
+  Shape shape;
+  shape.options.wait_mode = WaitMode::poll;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> page(kPage);
+  const LaneStatistics& statistics = volume.engine->lane(0).statistics();
+  CHECK(client.read(0, page.data(), kPage) == kOk);
+  const uint64_t spins = statistics.spins.get(), sleeps = statistics.sleeps.get();
+  for (int i = 0; i < 100; i++) CHECK(client.read(0, page.data(), kPage) == kOk);
+  CHECK(statistics.spins.get() >= spins + 100 && statistics.sleeps.get() == sleeps);
+  std::printf("a lane that polls\n");
+}
+
 }  // namespace
 
 int main() {
@@ -133,4 +189,8 @@ int main() {
   now_and_then();
   far_device();
   modes();
+  many_under_way();
+  connections();
+  polls();
+  std::printf("ok\n");
 }

@@ -11,6 +11,7 @@
 #include <system_error>
 
 #include "engine/clock.h"
+#include "engine/processors.h"
 #include "kernel/swap_safety.h"
 
 namespace rdmakit::nbd {
@@ -87,19 +88,14 @@ int Lane::pin(const std::vector<uint32_t>& processors) {
   if (processors.empty()) return EINVAL;
   const size_t count = size_t{*std::max_element(processors.begin(), processors.end())} + 1;
   const size_t bytes = CPU_ALLOC_SIZE(count);
-  const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(CPU_ALLOC(count),
-                                                             [](cpu_set_t* each) { CPU_FREE(each); });
+  const Processors set(CPU_ALLOC(count));
   if (set == nullptr) return ENOMEM;
   CPU_ZERO_S(bytes, set.get());
   for (const uint32_t processor : processors) CPU_SET_S(processor, bytes, set.get());
   const int error = pthread_setaffinity_np(thread_.native_handle(), bytes, set.get());
-  if (error == 0) runs_on(static_cast<size_t>(CPU_COUNT_S(bytes, set.get())));
+  // Processors of its own make a lane stay where its requests come from: beside its clients.
+  if (error == 0) spinners_ = usable_processors(thread_.native_handle()) > 1 ? processors_ / 2 : 0;
   return error;
-}
-
-// Processors of its own make a lane stay where its requests come from: beside its clients.
-void Lane::runs_on(size_t processors) {
-  spinners_.store(processors > 1 ? std::thread::hardware_concurrency() / 2 : 0, std::memory_order_relaxed);
 }
 
 void Lane::wake() {
@@ -200,7 +196,8 @@ void Lane::prepare_thread() {
     snprintf(name, sizeof name, "nbd-lane-%u", index_);
   }
   pthread_setname_np(pthread_self(), name);
-  runs_on(std::thread::hardware_concurrency());
+  processors_ = static_cast<uint32_t>(usable_processors(pthread_self()));
+  spinners_ = processors_ / 2;
   touch_stack();
   if (options_.swap_safe) {
     for (const Safety& safety : {mark_io_flusher(), lock_range(options_.arena, Arena::kBytes)}) {

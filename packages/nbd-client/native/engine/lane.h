@@ -119,7 +119,6 @@ class Lane final : private OperationListener {
   std::unique_ptr<BackupCatchUp> make_catch_up();
   void run();
   void prepare_thread();
-  void runs_on(size_t processors);
   void loop();
   void take_commands();
   void acknowledge(uint64_t epoch);
@@ -164,6 +163,7 @@ class Lane final : private OperationListener {
   const std::unique_ptr<BackupCatchUp> catch_up_;
   Waiter waiter_;                      // for completions
   RequestWaiter request_waiter_;       // while nothing is under way
+  uint32_t processors_ = 0;            // on which the thread might run when it started
   std::atomic<uint32_t> spinners_{0};  // with so many connections at most there are cores to spin on
 
   Descriptor wake_;

@@ -31,14 +31,15 @@ void Lane::loop() {
       acknowledge(epoch);
     now_ = clock_.now();
     rdma_.adopt_failures(now_);
-    bool moved = false;
+    bool moved = false, heard = false;
     if (connection_.is_open()) {
       const bool look = look_ || connection_.input_full();
       if (look) {
         looked_at_ = now_;
         held_off_ = false;
       }
-      moved |= connection_.step(now_, look);
+      heard = connection_.step(now_, look);
+      moved |= heard;
       look_ = connection_.more_input();
       rdma_.flush(now_);
       now_ = clock_.now();  // or what completes at once would have taken no time
@@ -64,7 +65,7 @@ void Lane::loop() {
 
     if (moved) {
       if (waiter_.moved(now_) && !waiter_.slept()) statistics_.spins.add();
-      if (request_waiter_.moved(now_)) statistics_.spins.add();
+      if (heard && request_waiter_.heard(now_)) statistics_.spins.add();
       continue;
     }
     if (awaited() > 0 ? waiter_.spin(now_) : connection_.is_open() && spins_for_request()) {
@@ -80,6 +81,7 @@ void Lane::loop() {
 }
 
 bool Lane::spins_for_request() {
+  if (rdma_.outstanding_backup() > 0) return false;  // its thread needs a core
   const bool apart = volume_.connections() <= spinners_.load(std::memory_order_relaxed);
   return request_waiter_.spin(now_, apart ? kRequestSpin : kRequestSpinBeside);
 }

@@ -21,8 +21,8 @@ void Lane::sleep(uint64_t now) {
   waiter_.sleeping();
   request_waiter_.sleeping();
   statistics_.spin_limit.set(waiter_.limit());
+  if (awaited() > 0 || rdma_.outstanding_backup() > 0) request_waiter_.sleeps_for_completions();
   if (awaited() > 0) {
-    request_waiter_.sleeps_for_completions();
     // Armed first, then looked at once more: a completion between the two would raise no event.
     if (!options_.channel || ibv_req_notify_cq(rdma_.cq(), 0) != 0) return;
     if (rdma_.poll() > 0) {

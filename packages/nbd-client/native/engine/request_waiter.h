@@ -7,6 +7,8 @@
 //  threads of
 //    this machine, which want the core;
 //  - where a lane that sleeps is back soon, for then its client shares its core, and to spin would part them;
+//  unless it
+//    is back at once, because the client has many under way;
 //  - where no request comes in time. That is told by trying: a spin that a request has ended is worth
 //  another, a few
 //    that none has ended are worth none but one in 64 waits.
@@ -37,8 +39,8 @@ class RequestWaiter {
   }
   void sleeping() { slept_ = true; }
   void sleeps_for_completions() { far_ = kProbe; }
-  // Something moved. True: that has ended a spin.
-  bool moved(uint64_t now) {
+  // A request came, or part of one. True: that has ended a spin.
+  bool heard(uint64_t now) {
     if (since_ == 0) return false;
     const uint64_t waited = std::min(now - since_, kLongest);
     since_ = 0;
@@ -49,6 +51,7 @@ class RequestWaiter {
 
  private:
   static constexpr uint64_t kLongest = 200'000;
+  static constexpr int64_t kAtOnce = 4'000;
   static constexpr int64_t kSoon = 12'000;
   static constexpr uint64_t kProbe = 64;
   // Spins that pay outnumber those that do not by four to one, or end.
@@ -56,7 +59,8 @@ class RequestWaiter {
   static constexpr int kMost = 16;
 
   bool worth_a_try() const {
-    return mode_ != WaitMode::event && far_ == 0 && asleep_ > kSoon && (credit_ > 0 || waits_ % kProbe == 0);
+    return mode_ != WaitMode::event && far_ == 0 && (asleep_ < kAtOnce || asleep_ > kSoon) &&
+           (credit_ > 0 || waits_ % kProbe == 0);
   }
 
   const WaitMode mode_;
@@ -65,7 +69,7 @@ class RequestWaiter {
   uint64_t far_ = 0;  // so many waits go by without a try
   bool tries_ = false;
   bool slept_ = false;
-  int64_t asleep_ = 0;  // moving average of the waits in which nothing was tried
+  int64_t asleep_ = (kAtOnce + kSoon) / 2;  // moving average of the waits in which nothing was tried
   int credit_ = 0;
 };
 

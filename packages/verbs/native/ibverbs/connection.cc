@@ -273,8 +273,13 @@ void Connection::on_event(rdma_cm_event_type type, int status, std::vector<uint8
       return;
     case RDMA_CM_EVENT_ADDR_ERROR:
       if (status == -ETIMEDOUT) {
-        std::lock_guard lock(id_mutex_);
-        if (id_ == nullptr || ask_for_address() == 0) return;
+        int failure = 0;
+        {
+          std::lock_guard lock(id_mutex_);
+          if (id_ != nullptr) failure = ask_for_address();
+        }
+        if (failure != 0) emit({Type::resolve_failed, failure, {}, nullptr});
+        return;
       }
       [[fallthrough]];
     case RDMA_CM_EVENT_ROUTE_ERROR:
