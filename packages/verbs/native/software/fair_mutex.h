@@ -3,8 +3,8 @@
 // queue pair whose peer never pauses would keep out the thread that serves all the others.
 //
 // For a long hold and rare waiters: the next one must wake up before anybody goes on. Whoever unlocks must
-// know that the mutex outlives the call. A thread of real-time priority that only tries, again and again, must not do so
-// on the one processor of a waiter: the mutex is the waiter's, who cannot run.
+// know that the mutex outlives the call. A thread of real-time priority that only tries, again and again,
+// must not do so on the one processor of a waiter: the mutex is the waiter's, who cannot run.
 #pragma once
 
 #include <atomic>
