@@ -46,11 +46,15 @@ export function qemuArguments(machine: Machine): string[] {
   const append = [...fixed, ...words]
   // The emulator calls `rep movsb` fast and does it byte by byte; without the flags the kernel copies by words.
   const processor = machine.accelerator === 'tcg' ? 'max,-erms,-fsrm' : 'max'
+  // Where there can never be a second processor the emulator makes a locked instruction a plain one, and with it the
+  // barrier between "here is a packet" and "does anybody wait for one?". QEMU's own threads are other processors all
+  // the same: now and then each side believed that the other one was awake, and the wire stood still for good.
+  const most = Math.max(2, machine.cpus)
   const command = [
     // QEMU dies with this process, however this process dies.
     ...['setpriv', '--pdeathsig', 'KILL', 'qemu-system-x86_64'],
     ...['-accel', machine.accelerator === 'tcg' ? 'tcg,thread=multi' : 'kvm'],
-    ...['-cpu', processor, '-smp', String(machine.cpus), '-m', String(machine.memoryMiB)],
+    ...['-cpu', processor, '-smp', `${machine.cpus},maxcpus=${most}`, '-m', String(machine.memoryMiB)],
     ...['-nodefaults', '-display', 'none', '-no-reboot', '-serial', machine.console],
     ...['-kernel', machine.kernel.image, '-initrd', machine.initramfs, '-append', append.join(' ')],
     ...['-virtfs', 'local,path=/,mount_tag=hostroot,security_model=none,readonly=on,multidevs=remap'],
