@@ -1,4 +1,5 @@
 import { join } from 'node:path'
+import type { Guest } from './guest.js'
 import type { LabParts } from './lab-parts.js'
 import { ensurePageChurn } from './native.js'
 import { guestScripts } from './paths.js'
@@ -230,11 +231,18 @@ export async function killAnything(
       ioErrors: (await star.client.run('dmesg')).split('\n').filter((line) => ioError.test(line)),
     }
   } catch (error) {
-    print(
-      `${swap.complaints}\n${tail(churn.stdout)}\n${tail(swap.said)}\n${tail(await star.client.run('dmesg'))}`,
-    )
+    const kernels = await Promise.all([star.client, ...star.servers].map(kernelSays))
+    print([swap.complaints, ...kernels.reverse(), tail(churn.stdout), tail(swap.said)].join('\n'))
     throw error
   }
+}
+
+/** The end of a guest's kernel log, with the stacks of what is blocked there. */
+async function kernelSays(guest: Guest): Promise<string> {
+  const { stdout } = await guest
+    .exec('echo w >/proc/sysrq-trigger; dmesg', { deadlineMs: 30_000 })
+    .catch((error: Error) => ({ stdout: error.message }))
+  return `${guest.name}'s kernel:\n${tail(stdout)}`
 }
 
 function describe({ seconds, away, longestStall }: Fault): string {
