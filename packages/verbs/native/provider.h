@@ -189,6 +189,10 @@ class Provider {
   // Also for a queue pair that a ConnectionId made.
   virtual int destroy_qp(ibv_qp* qp) = 0;
 
+  // Has `work` done, which destroys objects of this provider: at once, or, where the kernel may take long, on
+  // a thread; with `wait` the caller waits for it a while. On any thread.
+  virtual void tear_down(std::function<void()> work, [[maybe_unused]] bool wait) { work(); }
+
   virtual std::shared_ptr<ConnectionId> create_id() = 0;
   virtual const DataPathVerbs* data_path_verbs() const = 0;
 

@@ -219,6 +219,8 @@ export interface NativeVerbs {
   idPeerAddress(id: Handle): NativeAddress
   /** Drops JavaScript's reference; the object goes when the last native user releases it. Idempotent. */
   close(handle: Handle): void
+  /** also of a handle that is closed */
+  destroyed(handle: Handle): boolean
 }
 
 function load(): NativeVerbs {

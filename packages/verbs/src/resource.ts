@@ -8,7 +8,8 @@ import { type Handle, native } from './native.js'
 export abstract class Resource {
   readonly #children = new Set<Resource>()
   readonly #parents: Resource[]
-  #handle: Handle | undefined
+  readonly #handle: Handle
+  #closed = false
 
   protected constructor(handle: Handle, parents: Resource[]) {
     this.#handle = handle
@@ -27,24 +28,33 @@ export abstract class Resource {
    * @throws UsageError when the object is closed
    */
   get handle(): Handle {
-    if (this.#handle === undefined) throw new UsageError(`${this.description} is closed`)
+    if (this.#closed) throw new UsageError(`${this.description} is closed`)
     return this.#handle
   }
 
   /** Whether {@link close} was called, here or on what this was made from. */
   get closed(): boolean {
-    return this.#handle === undefined
+    return this.#closed
+  }
+
+  /**
+   * Whether it is gone: {@link close} was called, native users have let go, and the device has destroyed it.
+   * {@link close} waits for the device, as a rule; but a queue pair whose packets the network does not take may keep
+   * Soft-RoCE for 50 s, and then `close` returns after 0.1 s, and this is false until the device is done. As long as
+   * it is, what the peer of a queue pair, or of its connection id, has posted may still land here.
+   */
+  get destroyed(): boolean {
+    return native.destroyed(this.#handle)
   }
 
   /** Releases the object and all that was made from it. Native users keep what they hold until they let go. */
   close(): void {
-    const handle = this.#handle
-    if (handle === undefined) return
+    if (this.#closed) return
     // The last made goes first: it may rest on the earlier ones.
     for (const child of [...this.#children].reverse()) child.close()
-    this.#handle = undefined
+    this.#closed = true
     for (const parent of this.#parents) parent.#children.delete(this)
-    native.close(handle)
+    native.close(this.#handle)
   }
 
   /** @internal what was made from this object, directly or not, and has this identity */

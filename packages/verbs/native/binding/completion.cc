@@ -29,13 +29,13 @@ void ChannelObject::end_in_javascript() {
   watch_ = 0;
 }
 
-void ChannelObject::destroy() {
-  provider.destroy_comp_channel(channel());
+void ChannelObject::destroy(void* verbs_object) {
+  provider.destroy_comp_channel(static_cast<ibv_comp_channel*>(verbs_object));
   parent_ = {};
 }
 
-void CqObject::destroy() {
-  provider.destroy_cq(cq());
+void CqObject::destroy(void* verbs_object) {
+  provider.destroy_cq(static_cast<ibv_cq*>(verbs_object));
   channel_ = {};
   parent_ = {};
 }

@@ -27,7 +27,8 @@ class CompletionArray final : public Object {
   // End of hot path.
 
  private:
-  void destroy() override { owner_ = {}; }
+  void destroy(void*) override { owner_ = {}; }
+  bool destroys_here() const override { return true; }
   CqObject& queue_;
   Ref<ibv_cq> owner_;
   SharedRecords<CompletionEntry> entries_;

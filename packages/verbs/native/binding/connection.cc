@@ -76,7 +76,7 @@ void IdObject::end_in_javascript() {
   sink_.Release();
 }
 
-void IdObject::destroy() {
+void IdObject::destroy(void*) {
   id_->close();
   id_.reset();
 }

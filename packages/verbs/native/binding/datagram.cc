@@ -9,8 +9,8 @@
 
 namespace rdmakit::binding {
 
-void AhObject::destroy() {
-  provider.destroy_ah(ah());
+void AhObject::destroy(void* verbs_object) {
+  provider.destroy_ah(static_cast<ibv_ah*>(verbs_object));
   parent_ = {};
 }
 

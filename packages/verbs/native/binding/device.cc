@@ -19,12 +19,12 @@ ContextObject::ContextObject(Provider& provider, ibv_context* context, bool owne
   capabilities = provider.capabilities(context);
 }
 
-void ContextObject::destroy() {
-  if (owned_) provider.close_device(context());
+void ContextObject::destroy(void* verbs_object) {
+  if (owned_) provider.close_device(static_cast<ibv_context*>(verbs_object));
 }
 
-void PdObject::destroy() {
-  provider.dealloc_pd(pd());
+void PdObject::destroy(void* verbs_object) {
+  provider.dealloc_pd(static_cast<ibv_pd*>(verbs_object));
   parent_ = {};
 }
 
@@ -134,6 +134,14 @@ void close_handle(const Napi::CallbackInfo& info) {
   static_cast<Object*>(static_cast<Handle*>(data))->close();
 }
 
+// destroyed(handle) → boolean, also of a handle that is closed.
+Napi::Value destroyed(const Napi::CallbackInfo& info) {
+  void* data = nullptr;
+  if (!info[0].IsExternal() || napi_get_value_external(info.Env(), info[0], &data) != napi_ok)
+    throw Napi::TypeError::New(info.Env(), "expected a handle");
+  return Napi::Boolean::New(info.Env(), static_cast<Object*>(static_cast<Handle*>(data))->destroyed());
+}
+
 }  // namespace
 
 void export_devices(Napi::Env env, Napi::Object exports) {
@@ -145,6 +153,7 @@ void export_devices(Napi::Env env, Napi::Object exports) {
   exports.Set("queryPort", Napi::Function::New(env, query_port));
   exports.Set("allocPd", Napi::Function::New(env, alloc_pd));
   exports.Set("close", Napi::Function::New(env, close_handle));
+  exports.Set("destroyed", Napi::Function::New(env, destroyed));
 }
 
 }  // namespace rdmakit::binding

@@ -20,8 +20,8 @@ MrObject::MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffe
   releaser_ = Releaser::of(env);
 }
 
-void MrObject::destroy() {
-  const int error = provider.dereg_mr(mr());
+void MrObject::destroy(void* verbs_object) {
+  const int error = provider.dereg_mr(static_cast<ibv_mr*>(verbs_object));
   // EBUSY: a window is bound, and its key opens the memory still. ETIMEDOUT: a peer that is stopped may go on
   // with its copy, which does no harm in a mapping, for that one is nobody else's. Else the memory stays
   // where it is.

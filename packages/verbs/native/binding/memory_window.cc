@@ -6,8 +6,8 @@
 
 namespace rdmakit::binding {
 
-void MwObject::destroy() {
-  provider.dealloc_mw(mw());
+void MwObject::destroy(void* verbs_object) {
+  provider.dealloc_mw(static_cast<ibv_mw*>(verbs_object));
   region_ = {};
   parent_ = {};
 }

@@ -21,16 +21,30 @@ void Object::retain_object(Handle* self) {
 
 void Object::release_object(Handle* self) {
   auto* object = static_cast<Object*>(self);
-  object->leave();
+  object->leave(false);
   object->forget();
 }
 
-void Object::leave() {
+void Object::leave(bool wait) {
+  if (users_.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   // A stale handle may be retained and released after the last user left: destroy once only.
-  if (users_.fetch_sub(1, std::memory_order_acq_rel) == 1 && object != nullptr) {
-    destroy();
-    object = nullptr;
+  void* verbs_object = std::exchange(object, nullptr);
+  if (verbs_object == nullptr) return;
+  const auto end = [this, verbs_object] {
+    destroy(verbs_object);
+    destroyed_.store(true, std::memory_order_release);
+  };
+  if (destroys_here()) {
+    end();
+    return;
   }
+  memory_.fetch_add(1, std::memory_order_relaxed);
+  provider.tear_down(
+      [this, end] {
+        end();
+        forget();
+      },
+      wait);
 }
 
 void Object::forget() {
@@ -40,7 +54,7 @@ void Object::forget() {
 void Object::close() {
   if (closed_.exchange(true, std::memory_order_acq_rel)) return;
   end_in_javascript();
-  leave();
+  leave(true);
 }
 
 void Object::finalize(napi_env, void* data, void*) {

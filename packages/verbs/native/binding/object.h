@@ -12,8 +12,8 @@
 namespace rdmakit::binding {
 
 // Two counts. `users`: who may post on the object; when the last one leaves the verbs object is
-// destroyed. `memory`: who may still look at this struct; JavaScript does until its external is
-// collected, so a stale handle finds object == nullptr and never freed memory.
+// destroyed (Provider::tear_down). `memory`: who may still look at this struct; JavaScript
+// does until its external is collected, so a stale handle finds object == nullptr and never freed memory.
 class Object : public Handle {
  public:
   Object(const Object&) = delete;
@@ -23,12 +23,17 @@ class Object : public Handle {
   static Napi::Value wrap(Napi::Env env, Object* object);
   // JavaScript's user leaves; on its thread. Idempotent.
   void close();
+  // Nothing of a peer's lands in it or through it any more.
+  bool destroyed() const { return destroyed_.load(std::memory_order_acquire); }
 
  protected:
   Object(HandleKind kind, Provider& provider, void* verbs_object);
   virtual ~Object() = default;
-  // Destroys the verbs object and lets go of what it was made from. On any thread.
-  virtual void destroy() = 0;
+  // Destroys the verbs object, which is not `object` any more, and lets go of what it was made from. On any
+  // thread.
+  virtual void destroy(void* verbs_object) = 0;
+  // Whether `destroy` is for the thread that the last user leaves on, however long it takes.
+  virtual bool destroys_here() const { return false; }
   // Ends what needs JavaScript's thread to end, before its user leaves.
   virtual void end_in_javascript() {}
 
@@ -36,12 +41,13 @@ class Object : public Handle {
   static void retain_object(Handle* self);
   static void release_object(Handle* self);
   static void finalize(napi_env env, void* data, void* hint);
-  void leave();
+  void leave(bool wait);
   void forget();
 
   std::atomic<uint32_t> users_{1};
   std::atomic<uint32_t> memory_{1};
   std::atomic<bool> closed_{false};
+  std::atomic<bool> destroyed_{false};
 
  public:
   Provider& provider;

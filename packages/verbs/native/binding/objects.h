@@ -41,7 +41,7 @@ class ContextObject final : public Object {
   void unwatch();
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   void end_in_javascript() override { unwatch(); }
   bool owned_;
   uint64_t watch_ = 0;
@@ -59,7 +59,7 @@ class PdObject final : public Object {
   ibv_pd* pd() const { return static_cast<ibv_pd*>(object); }
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   Ref<ibv_context> parent_;
 };
 
@@ -101,7 +101,9 @@ class MrObject final : public Object {
   int reregister(PdObject* pd, int access);
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
+  // Borrowed memory may go with JavaScript's environment: it is not the device's any more then.
+  bool destroys_here() const override { return releaser_ != nullptr; }
   // Detaches the ArrayBuffer: later accesses find length 0 instead of memory that is gone.
   void end_in_javascript() override;
   std::shared_ptr<Mapping> mapping_;
@@ -121,7 +123,7 @@ class ChannelObject final : public Object {
   void watch(Napi::Env env, Napi::Function wake);
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   void end_in_javascript() override;
   Ref<ibv_context> parent_;
   uint64_t watch_ = 0;
@@ -146,7 +148,7 @@ class CqObject final : public Object {
   Timestamps timestamps() const { return timestamps_; }
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   Timestamps timestamps_;
   Ref<ibv_context> parent_;
   Ref<ibv_comp_channel> channel_;
@@ -162,7 +164,7 @@ class SrqObject final : public Object {
   ibv_srq* srq() const { return static_cast<ibv_srq*>(object); }
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   Ref<ibv_pd> parent_;
 };
 
@@ -176,7 +178,7 @@ class MwObject final : public Object {
   void bound_to(MrObject& region) { region_ = Ref<ibv_mr>(&region); }
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   Ref<ibv_mr> region_;
   Ref<ibv_pd> parent_;
 };
@@ -189,7 +191,7 @@ class AhObject final : public Object {
   ibv_ah* ah() const { return static_cast<ibv_ah*>(object); }
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   Ref<ibv_pd> parent_;
 };
 
@@ -203,7 +205,7 @@ class IdObject final : public Object {
   void set_sink(Napi::Env env, Napi::Function sink);
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   void end_in_javascript() override;
   std::shared_ptr<ConnectionId> id_;
   EnvironmentHook hook_;
@@ -232,7 +234,7 @@ class QpObject final : public Object {
   const ibv_qp_cap& caps() const { return caps_; }
 
  private:
-  void destroy() override;
+  void destroy(void* verbs_object) override;
   ibv_qp_cap caps_;
   Ref<ConnectionId> id_;
   Ref<ibv_pd> pd_;

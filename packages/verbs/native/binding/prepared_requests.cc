@@ -185,7 +185,8 @@ class SendSlots final : public Object {
   }
   // End of hot path.
 
-  void destroy() override {
+  bool destroys_here() const override { return true; }
+  void destroy(void*) override {
     qp_ = {};
     regions_.clear();
   }
@@ -229,7 +230,8 @@ class ReceiveSlots final : public Object {
   // End of hot path.
 
  private:
-  void destroy() override {
+  bool destroys_here() const override { return true; }
+  void destroy(void*) override {
     qp_ = {};
     srq_ = {};
     regions_.clear();

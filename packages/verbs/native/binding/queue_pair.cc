@@ -7,8 +7,8 @@
 
 namespace rdmakit::binding {
 
-void QpObject::destroy() {
-  provider.destroy_qp(qp());
+void QpObject::destroy(void* verbs_object) {
+  provider.destroy_qp(static_cast<ibv_qp*>(verbs_object));
   srq_ = {};
   send_ = {};
   receive_ = {};

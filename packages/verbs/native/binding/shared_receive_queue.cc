@@ -7,8 +7,8 @@
 
 namespace rdmakit::binding {
 
-void SrqObject::destroy() {
-  provider.destroy_srq(srq());
+void SrqObject::destroy(void* verbs_object) {
+  provider.destroy_srq(static_cast<ibv_srq*>(verbs_object));
   parent_ = {};
 }
 

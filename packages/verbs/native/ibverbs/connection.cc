@@ -180,8 +180,15 @@ ibv_qp* Connection::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
 }
 
 void Connection::destroy_qp() {
-  std::lock_guard lock(id_mutex_);
-  if (id_ != nullptr && id_->qp != nullptr) lib_.destroy_cm_qp(id_);
+  ibv_qp* qp = nullptr;
+  {
+    std::lock_guard lock(id_mutex_);
+    if (id_ != nullptr) qp = std::exchange(id_->qp, nullptr);
+  }
+  // As rdma_destroy_qp(3), which would also destroy completion queues of its own making, and outside of the
+  // lock: it may take long, and the event thread, which serves all connections, takes the lock for this one's
+  // events.
+  if (qp != nullptr) lib_.destroy_qp(qp);
 }
 
 void Connection::set_ack_timeout() {

@@ -88,7 +88,6 @@ Loaded load() {
   find(cm, "rdma_resolve_addr", f.resolve_addr, problem);
   find(cm, "rdma_resolve_route", f.resolve_route, problem);
   find(cm, "rdma_create_qp", f.create_cm_qp, problem);
-  find(cm, "rdma_destroy_qp", f.destroy_cm_qp, problem);
   find(cm, "rdma_connect", f.connect, problem);
   find(cm, "rdma_accept", f.accept, problem);
   find(cm, "rdma_reject", f.reject, problem);

@@ -65,7 +65,6 @@ struct Libraries {
   int (*resolve_addr)(rdma_cm_id* id, sockaddr* source, sockaddr* destination, int timeout_ms);
   int (*resolve_route)(rdma_cm_id* id, int timeout_ms);
   int (*create_cm_qp)(rdma_cm_id* id, ibv_pd* pd, ibv_qp_init_attr* attributes);
-  void (*destroy_cm_qp)(rdma_cm_id* id);
   int (*connect)(rdma_cm_id* id, rdma_conn_param* parameters);
   int (*accept)(rdma_cm_id* id, rdma_conn_param* parameters);
   int (*reject)(rdma_cm_id* id, const void* private_data, uint8_t length);

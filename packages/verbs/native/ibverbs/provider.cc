@@ -19,6 +19,7 @@
 #include "ibverbs/reregister.h"
 #include "ibverbs/result.h"
 #include "ibverbs/shared_receive_queues.h"
+#include "ibverbs/teardown.h"
 
 namespace rdmakit {
 namespace ibverbs {
@@ -254,6 +255,8 @@ class IbverbsProvider final : public Provider {
     return 0;
   }
 
+  void tear_down(std::function<void()> work, bool wait) override { teardown_.run(std::move(work), wait); }
+
   std::shared_ptr<ConnectionId> create_id() override {
     const Libraries* lib = loaded();
     if (lib == nullptr) {
@@ -272,6 +275,7 @@ class IbverbsProvider final : public Provider {
   }
 
  private:
+  Teardown teardown_;
   std::mutex mutex_;
   std::map<ibv_qp*, std::weak_ptr<Connection>> owners_;
   std::set<ibv_context*> shared_;  // of connections: librdmacm closes them

@@ -1,0 +1,53 @@
+// Destroys what the kernel has made, on threads of its own: the kernel may take its time. Soft-RoCE waits up
+// to 50 s for the packets of a queue pair that the network has not taken (__rxe_cleanup in rxe_pool.c),
+// Soft-iWARP 10 s for a connection that is being made. Whoever closes one must not stand still with it.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+
+namespace rdmakit::ibverbs {
+
+class Teardown {
+ public:
+  // `patience`: how long `run` waits at most. `most_threads`: how many works may take long at the same time;
+  // what comes then waits for one of them.
+  explicit Teardown(std::chrono::milliseconds patience = std::chrono::milliseconds(100),
+                    unsigned most_threads = 16);
+  Teardown(const Teardown&) = delete;
+  Teardown& operator=(const Teardown&) = delete;
+  // Waits for all work.
+  ~Teardown();
+
+  // Has `work` done, and with `wait` returns when it is, as a rule: after `patience` it goes on alone, and
+  // while any other work is so late nobody waits. What `work` itself has torn down is done within it. On any
+  // thread.
+  void run(std::function<void()> work, bool wait);
+
+ private:
+  struct Job {
+    std::function<void()> work;
+    bool done = false;
+    bool late = false;  // who waited for it has gone on
+  };
+  // With the lock held. Whether there is a thread that will look for work.
+  bool staffed();
+  void serve();
+  static void* serve_on_thread(void* self);
+
+  const std::chrono::milliseconds patience_;
+  const unsigned most_threads_;
+  std::mutex mutex_;
+  std::condition_variable work_, done_, ended_;
+  std::deque<std::shared_ptr<Job>> waiting_;
+  unsigned threads_ = 0;
+  unsigned idle_ = 0;
+  unsigned late_ = 0;
+  bool ending_ = false;
+};
+
+}  // namespace rdmakit::ibverbs
