@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
 import type {
   CompletionQueue,
   ConnectionId,
@@ -57,6 +58,10 @@ export interface SessionHost {
 /** A client that does not answer its server for so long is asked again later. */
 const CLIENT_TIMEOUT_MS = 5_000
 
+/** So long a session's resumption waits for the device to destroy its queue pairs, and so often it looks. */
+const END_DATA_MS = 2_000
+const LOOK_MS = 20
+
 /**
  * One client: its control connection, its protection domain, its slabs and its data connections.
  * When the control connection ends, everything of the client ends with it, unless it was granted to linger:
@@ -70,6 +75,8 @@ export class Session implements SlabOwner {
   readonly #protectionDomain: ProtectionDomain
   readonly #slabs = new Map<number, Slab>()
   readonly #data = new Set<ConnectionId>()
+  /** data connections that are closed; one that the device has not destroyed yet may still write */
+  readonly #leaving = new Set<ConnectionId>()
   readonly #linger = new Linger()
   readonly #greeting: Greeting
   readonly #opened = Date.now()
@@ -168,10 +175,7 @@ export class Session implements SlabOwner {
       maxInlineData: 0,
     })
     this.#data.add(id)
-    void id.disconnected.then(() => {
-      this.#data.delete(id)
-      id.close()
-    })
+    void id.disconnected.then(() => this.#closeData([id]))
     await id.accept()
   }
 
@@ -194,16 +198,40 @@ export class Session implements SlabOwner {
   }
 
   /**
-   * Goes on with another control connection. What the old one's client had posted has landed when this
-   * returns, or never will: its queue pairs are destroyed.
+   * What the client has posted has landed when this resolves, or never will: its queue pairs are destroyed.
+   * @throws Refusal ETIMEDOUT when the device is not done with them; the client tries again
    */
+  async endData(): Promise<void> {
+    const deadline = performance.now() + END_DATA_MS
+    for (;;) {
+      // Whoever had the session may have made another one meanwhile.
+      this.#closeData([...this.#data])
+      if (this.#leaving.size === 0) return
+      if (performance.now() >= deadline)
+        throw new Refusal(
+          'ETIMEDOUT',
+          `the device has not destroyed all queue pairs of the session yet, ${this.#leaving.size} are left; try again`,
+        )
+      // The device tells nobody.
+      await delay(LOOK_MS)
+    }
+  }
+
+  #closeData(ids: readonly ConnectionId[]): void {
+    for (const id of ids) {
+      this.#data.delete(id)
+      id.close()
+      this.#leaving.add(id)
+    }
+    for (const id of this.#leaving) if (id.destroyed) this.#leaving.delete(id)
+  }
+
+  /** Goes on with another control connection, behind {@link endData}. */
   resume(connection: ControlConnection, admission: Admission): control.HelloReply.$Properties {
     this.#linger.stop()
     const old = this.#control
     this.#serve(connection)
     void old?.close()
-    for (const id of [...this.#data]) id.close()
-    this.#data.clear()
     return { ...this.#welcome(admission, 'session-resumed'), resumed: true }
   }
 
@@ -314,7 +342,10 @@ export class Session implements SlabOwner {
     return this.#greeting.hello(hello)
   }
 
-  #greet(connection: ControlConnection, step: ReturnType<Greeting['hello']>): control.Response.$Properties {
+  async #greet(
+    connection: ControlConnection,
+    step: ReturnType<Greeting['hello']>,
+  ): Promise<control.Response.$Properties> {
     if ('challenge' in step) return { challenge: step.challenge }
     const { resume } = step.hello
     if (resume == null) {
@@ -322,13 +353,17 @@ export class Session implements SlabOwner {
       return { hello: this.#welcome(step, 'session-opened') }
     }
     const named = this.#host.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
-    if (named === undefined || named.#closed || named.tenant !== step.tenant.name)
-      throw new Refusal('ENOENT', 'there is no such session: it ended, or the server was restarted')
+    const gone = () =>
+      new Refusal('ENOENT', 'there is no such session: it ended, or the server was restarted')
+    if (named === undefined || named.#closed || named.tenant !== step.tenant.name) throw gone()
     if (named.context !== this.context)
       throw new Refusal(
         'EXDEV',
         `the session is on the device ${named.context.deviceName}; connect to that one`,
       )
+    await named.endData()
+    this.#requireControl(connection)
+    if (named.#closed) throw gone()
     // What has brought the connection here is not needed any more.
     this.#control = undefined
     this.close('it went on with another session')

@@ -62,7 +62,10 @@ export class SlabStore {
     }
   }
 
-  /** Takes slabs back. Their memory goes to the system, their keys are dead when this returns. */
+  /**
+   * Takes slabs back. Their keys are dead and their memory goes to the system: when this returns, as a rule, or when
+   * the device is done with them ({@link MemoryRegion.destroyed}). Nobody else gets that memory before.
+   */
   release(slabs: Iterable<Slab>): void {
     for (const { region } of slabs) {
       region.close()

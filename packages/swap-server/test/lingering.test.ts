@@ -1,7 +1,8 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net'
-import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished } from 'vitest'
+import { Resource } from '@rdmakit/verbs'
+import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import { ADDRESSES, dataPath, MIB } from './fixture.js'
@@ -81,6 +82,25 @@ describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, 
     expect(await reader.move('rdma-read', slab)).toBe('success')
     expect(reader.bytes.every((byte) => byte === 1)).toBe(true)
     await old.lost
+  })
+
+  // What its client has posted may still land (stuck-link.test.ts has a device that takes so long).
+  it('is resumed when the device has destroyed its data connections, and not before', async () => {
+    const first = await session()
+    const slabs = await first.allocate(2)
+    await dataPath(first)
+    const late = vi.spyOn(Resource.prototype, 'destroyed', 'get').mockReturnValue(false)
+    onTestFinished(() => late.mockRestore())
+    await first.leave()
+    await eventually(() => server.lingeringSessions === 1)
+    await expect(resume(first)).rejects.toMatchObject({
+      code: 'ETIMEDOUT',
+      message: expect.stringMatching(/1 are left/),
+    })
+    expect(server.lingeringSessions).toBe(1)
+    const resuming = resume(first)
+    late.mockRestore()
+    expect((await (await resuming).list()).map(({ id }) => id)).toEqual(slabs.map(({ id }) => id))
   })
 
   it('ends when nobody resumes it in time', async () => {
