@@ -198,15 +198,18 @@ export class Session implements SlabOwner {
   }
 
   /**
-   * What the client has posted has landed when this resolves, or never will: its queue pairs are destroyed.
+   * What the client has posted has landed when this is over, or never will: its queue pairs are destroyed. As a rule
+   * it is over at once.
    * @throws Refusal ETIMEDOUT when the device is not done with them; the client tries again
    */
-  async endData(): Promise<void> {
+  endData(): Promise<void> | undefined {
+    this.#closeData([...this.#data])
+    return this.#leaving.size === 0 ? undefined : this.#dataEnds()
+  }
+
+  async #dataEnds(): Promise<void> {
     const deadline = performance.now() + END_DATA_MS
-    for (;;) {
-      // Whoever had the session may have made another one meanwhile.
-      this.#closeData([...this.#data])
-      if (this.#leaving.size === 0) return
+    while (this.#leaving.size > 0) {
       if (performance.now() >= deadline)
         throw new Refusal(
           'ETIMEDOUT',
@@ -214,6 +217,8 @@ export class Session implements SlabOwner {
         )
       // The device tells nobody.
       await delay(LOOK_MS)
+      // Whoever had the session may have made another one meanwhile.
+      this.#closeData([...this.#data])
     }
   }
 
@@ -342,10 +347,11 @@ export class Session implements SlabOwner {
     return this.#greeting.hello(hello)
   }
 
-  async #greet(
+  /** At once where that is possible: what the client asks for behind it is answered behind it. */
+  #greet(
     connection: ControlConnection,
     step: ReturnType<Greeting['hello']>,
-  ): Promise<control.Response.$Properties> {
+  ): control.Response.$Properties | Promise<control.Response.$Properties> {
     if ('challenge' in step) return { challenge: step.challenge }
     const { resume } = step.hello
     if (resume == null) {
@@ -361,13 +367,15 @@ export class Session implements SlabOwner {
         'EXDEV',
         `the session is on the device ${named.context.deviceName}; connect to that one`,
       )
-    await named.endData()
-    this.#requireControl(connection)
-    if (named.#closed) throw gone()
-    // What has brought the connection here is not needed any more.
-    this.#control = undefined
-    this.close('it went on with another session')
-    return { hello: named.resume(connection, step) }
+    const goOn = () => {
+      this.#requireControl(connection)
+      if (named.#closed) throw gone()
+      // What has brought the connection here is not needed any more.
+      this.#control = undefined
+      this.close('it went on with another session')
+      return { hello: named.resume(connection, step) }
+    }
+    return named.endData()?.then(goOn) ?? goOn()
   }
 
   #welcome(
