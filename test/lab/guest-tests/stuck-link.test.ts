@@ -7,7 +7,8 @@ const shell = new LocalShell()
 const KEY = 0x11111111
 const here = 'rdma://10.77.0.1:0'
 
-// A wire that keeps what it is given, as behind a switch that has stopped this port. Soft-RoCE destroys a queue pair when its packets are gone, or after 50 s.
+// A wire that keeps what it is given, as behind a switch that has stopped this port. Soft-RoCE destroys a queue pair
+// when its packets are gone, or after 50 s.
 describe('a link that takes no packets', () => {
   let context: Context
 

@@ -135,39 +135,53 @@ describe(`errors on ${LISTEN_URI}`, () => {
     }
   })
 
-  it('a request whose peer has given up can be taken, and fails in time', async () => {
+  /** A request of a peer that has closed its end again, and a try to take it. */
+  const givenUp = async () => {
     const requests: ConnectionRequest[] = []
     const listener = await Listener.listen(LISTEN_URI, (request) => void requests.push(request))
-    const id = await ConnectionId.resolve(listener.uri)
-    using protectionDomain = id.context.allocateProtectionDomain()
-    id.createQueuePair(protectionDomain, { sendQueue: id.context.createCompletionQueue({ entries: 16 }) })
-    await expect(id.connect({ timeout: 300 })).rejects.toMatchObject({ code: 'ETIMEDOUT' })
-    id.close()
-    const [request] = requests as [ConnectionRequest]
-    // That the peer has left travels by itself, and nobody is told of it here.
-    await new Promise((resolve) => setTimeout(resolve, 500))
-    using theirs = request.id.context.allocateProtectionDomain()
+    const peer = await ConnectionId.resolve(listener.uri)
+    using protectionDomain = peer.context.allocateProtectionDomain()
+    peer.createQueuePair(protectionDomain, {
+      sendQueue: peer.context.createCompletionQueue({ entries: 16 }),
+    })
+    await expect(peer.connect({ timeout: 300 })).rejects.toMatchObject({ code: 'ETIMEDOUT' })
+    peer.close()
+    const [{ id }] = requests as [ConnectionRequest]
+    const theirs = id.context.allocateProtectionDomain()
     const take = async () => {
       // With as much inline as a device may grant: some grant more than they were asked for.
-      request.id.createQueuePair(theirs, {
-        sendQueue: request.id.context.createCompletionQueue({ entries: 16 }),
+      id.createQueuePair(theirs, {
+        sendQueue: id.context.createCompletionQueue({ entries: 16 }),
         maxInlineData: 64,
       })
-      await request.id.accept({ timeout: 3_000 })
+      await id.accept({ timeout: 3_000 })
     }
-    const givenUp = id.destroyed
-    if (givenUp) {
-      await expect(take()).rejects.toBeInstanceOf(VerbsError)
-    } else {
-      // siw gives up a connection after 10 s. Until then it takes the answer, and ends the connection with it.
-      const ended = take().then(() => request.id.disconnected)
-      await within(ended, 5_000, () => new Error('it does not fail')).catch((failure) =>
-        expect(failure).toBeInstanceOf(VerbsError),
-      )
-      await eventually(() => id.destroyed)
+    const close = () => {
+      theirs.close()
+      id.close()
+      listener.close()
     }
-    request.id.close()
-    listener.close()
+    return { peer, id, take, close }
+  }
+
+  it('a request whose peer has given up can be taken, and fails in time', async () => {
+    const { peer, take, close } = await givenUp()
+    await eventually(() => peer.destroyed)
+    // That the peer has left travels by itself, and nobody is told of it here.
+    await new Promise((resolve) => setTimeout(resolve, 500))
+    await expect(take()).rejects.toBeInstanceOf(VerbsError)
+    close()
+  })
+
+  // siw gives up after 10 s, and until then it may answer.
+  it('a connection to a peer that is giving up fails, or ends at once', async () => {
+    const { peer, id, take, close } = await givenUp()
+    const ended = take().then(() => id.disconnected)
+    await within(ended, 5_000, () => new Error('it goes on')).catch((failure) =>
+      expect(failure).toBeInstanceOf(VerbsError),
+    )
+    await eventually(() => peer.destroyed)
+    close()
   })
 
   it('private data travels both ways', async () => {
