@@ -18,6 +18,7 @@ import type { BackupOptions } from './backup.js'
 import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
 import type { Compress } from './native.js'
+import { settleHeap } from './settle-heap.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
 function server(text: string, servers: string[][]): string[][] {
@@ -328,6 +329,7 @@ With --state the volume outlives the process, for --linger: the same command ser
       const tls = tlsOf(options)
       outrunReaders()
       const { serve } = await import('./serve.js')
+      settleHeap()
       const signal = stopSignal()
       process.exitCode = await serve({ ...volume, address, exports, minimumBlockSize, tls, signal })
     },
@@ -365,6 +367,7 @@ Needs root and the nbd kernel module.`,
     const { startSwapFree } = await import('./start-swap-free.js')
     // Without --swap, too: somebody may make the device swap.
     const swapFree = await startSwapFree()
+    settleHeap()
     const { device, pin, swap, swapPriority } = options
     process.exitCode = await attach({
       ...volume,
