@@ -51,9 +51,11 @@ void Lane::sleep(uint64_t now) {
 bool Lane::wait(bool requests, uint64_t timeout) {
   const bool hears = requests && connection_.is_open();
   const int wanted = (connection_.wants_input() ? POLLIN : 0) | (connection_.wants_output() ? POLLOUT : 0);
+  // Only then it is armed. Each descriptor is looked up, looked at and queued on.
+  const bool completions = options_.channel && awaited() > 0;
   // A negative descriptor is none.
   pollfd descriptors[] = {{wake_.get(), POLLIN, 0},
-                          {options_.channel ? options_.channel->fd : -1, POLLIN, 0},
+                          {completions ? options_.channel->fd : -1, POLLIN, 0},
                           {hears ? connection_.socket() : -1, static_cast<short>(wanted), 0}};
   const timespec limit{static_cast<time_t>(timeout / kSecond), static_cast<long>(timeout % kSecond)};
   if (ppoll(descriptors, 3, timeout == kForever ? nullptr : &limit, nullptr) <= 0) return false;
