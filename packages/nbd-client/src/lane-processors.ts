@@ -18,15 +18,33 @@ export function processorsOf(index: number, connection: number, devices = BLOCK_
   }
 }
 
+/** Those that run now, by their numbers. The kernel lists those that a machine may get, too, and nothing comes from them. */
+export function runningProcessors(
+  list = readFileSync('/sys/devices/system/cpu/online', 'utf8'),
+): Set<number> {
+  const ranges = [...list.matchAll(/(\d+)(?:-(\d+))?/g)].map(([, first, last = first]) => [
+    Number(first),
+    Number(last),
+  ])
+  return new Set(
+    ranges.flatMap(([first = 0, last = 0]) => Array.from({ length: last - first + 1 }, (_, i) => first + i)),
+  )
+}
+
 /**
  * Keeps each lane on the processors whose requests it serves, as the kernel keeps its own workers of the device
  * (kblockd, interrupts of an NVMe drive): who waits for a page has left his processor to the lane, and neither wakes
  * another one. A lane that cannot be kept there runs anywhere.
  */
-export function keepLanesNear(volume: Volume, index: number, devices = BLOCK_DEVICES): void {
+export function keepLanesNear(
+  volume: Volume,
+  index: number,
+  devices = BLOCK_DEVICES,
+  running = runningProcessors(),
+): void {
   for (const { index: lane } of volume.lanes) {
     try {
-      const processors = processorsOf(index, lane, devices)
+      const processors = processorsOf(index, lane, devices).filter((processor) => running.has(processor))
       if (processors.length > 0) volume.engine.pinLane(lane, processors)
     } catch (failure) {
       say(`lane ${lane} of /dev/nbd${index} runs on any processor: ${(failure as Error).message}`)
