@@ -11,6 +11,7 @@ import { LocalShell } from './local-shell.js'
 import { memoryStormCommand } from './memory-storm.js'
 import { buildDeviceTest } from './native.js'
 import { top } from './paths.js'
+import { restartStormCommand } from './restart-storm.js'
 import { ringBench } from './ring-bench.js'
 import type { Command, ExecOptions, Shell } from './shell.js'
 import { type SwapBenchOptions, swapBench } from './swap-bench.js'
@@ -31,6 +32,8 @@ const usage = `usage: npm run lab [-- COMMAND]
   exec SHELL COMMAND     boot one guest and run a command in it
   memory-storm [--seconds N]
                          a guest without memory to spare, swapping to another for 300 s by default
+  restart-storm [--restarts N]
+                         the same guest, whose nbd-client is killed and started again, 3 times by default
   kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
                          2 server guests and 2 replicas, by default; --backup: a copy on its own disk too
@@ -107,7 +110,17 @@ async function bench(parts: LabParts, rest: readonly string[]): Promise<number> 
 async function main([command, ...rest]: readonly string[]): Promise<number> {
   if (
     command !== undefined &&
-    !['guest', 'host', 'exec', 'demo', 'bench', 'memory-storm', 'kill-anything', 'systemd'].includes(command)
+    ![
+      'guest',
+      'host',
+      'exec',
+      'demo',
+      'bench',
+      'memory-storm',
+      'restart-storm',
+      'kill-anything',
+      'systemd',
+    ].includes(command)
   ) {
     process.stderr.write(usage)
     return 2
@@ -126,6 +139,10 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
       options: { seconds: { type: 'string', default: '300' } },
     })
     return await memoryStormCommand(parts, Number(values.seconds), say)
+  }
+  if (command === 'restart-storm') {
+    const { restarts } = numbersOf(rest, { restarts: 3 })
+    return await restartStormCommand(parts, restarts, say)
   }
   if (command === 'systemd') return await systemdCommand(parts, say)
   if (command === 'kill-anything') {

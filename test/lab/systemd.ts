@@ -81,6 +81,9 @@ export async function systemdTrial(
         `${unit} may swap: MemorySwapMax=${MemorySwapMax}, ${limit}`,
       )
     }
+    // Process 1, which starts nbd-client again.
+    const first = (await run(borrower, 'cat /sys/fs/cgroup/init.scope/memory.swap.max')).trim()
+    must(first === '0', `systemd itself may swap: ${first}`)
     const said = await journal(borrower, swap0)
     must(!said.includes('warning'), `${swap0} warns:\n${said}`)
     must((await journal(lender, lend)).includes('"ready"'), `${lend} has no log in the journal`)
