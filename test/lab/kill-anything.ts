@@ -5,8 +5,9 @@ import { ensurePageChurn } from './native.js'
 import { guestScripts } from './paths.js'
 import { randomNumbers, shuffled } from './random.js'
 import { type ClientStatus, ReplicatedSwap } from './replicated-swap.js'
-import { type RunningProcess, tail } from './shell.js'
+import { tail } from './shell.js'
 import { GuestStar } from './star.js'
+import { conclude, ioError, stallsOf, stepsTold, wrongOf } from './trial.js'
 import { until } from './until.js'
 
 export interface KillAnythingOptions {
@@ -265,11 +266,9 @@ function backupUse(clients: readonly ClientStatus[]): BackupUse {
   }
 }
 
-const ioError = /I\/O error|(?:Read|Write)-error on swap/
-
 /** What a run showed that must not be; empty when all is well. */
 export function faultsOf(run: KillAnything): string[] {
-  const wrong: [boolean, string][] = [
+  return wrongOf([
     [run.wrongPages > 0, `${run.wrongPages} wrong pages`],
     [run.ioErrors.length > 0, `I/O errors: ${run.ioErrors.join('; ')}`],
     ...run.faults.map(({ kind, away, longestStall }): [boolean, string] => [
@@ -279,8 +278,7 @@ export function faultsOf(run: KillAnything): string[] {
     [run.backup?.working === false, 'the backup failed'],
     [run.backup?.bytesRead === 0 && run.faults.some(costsData), 'nothing was read from the backup'],
     [run.pagesIn < 1000 || run.pagesOut < 1000, 'the program hardly swapped'],
-  ]
-  return wrong.flatMap(([is, what]) => (is ? [what] : []))
+  ])
 }
 
 /** The command: prints what it saw; 0 when all is well. */
@@ -290,17 +288,7 @@ export async function killAnythingCommand(
   say: (line: string) => void,
 ): Promise<number> {
   const run = await killAnything(parts, options, say)
-  say(JSON.stringify(run))
-  for (const what of faultsOf(run)) say(`wrong: ${what}`)
-  return faultsOf(run).length === 0 ? 0 : 1
-}
-
-function stepsTold(churn: RunningProcess): number {
-  return churn.stdout.match(/^steps /gm)?.length ?? 0
-}
-
-function stallsOf(churn: RunningProcess): number[] {
-  return [...churn.stdout.matchAll(/^stall (\S+)$/gm)].map(([, seconds]) => Number(seconds))
+  return conclude(run, faultsOf(run), say)
 }
 
 async function swappedPages({ client }: GuestStar): Promise<{ in: number; out: number }> {

@@ -5,6 +5,7 @@ import { GuestPair } from './pair.js'
 import { guestScripts } from './paths.js'
 import { RemoteSwap, rdmakitSwap } from './remote-swap.js'
 import { type Shell, tail } from './shell.js'
+import { conclude, wrongOf } from './trial.js'
 
 interface MemoryStorm {
   /** of memory, in the middle of all samples and at most: 0 to 1 */
@@ -103,7 +104,7 @@ function faultsOf(storm: MemoryStorm): string[] {
   // ioctl to arm a completion queue, a read for its event; and the wait for either.
   const work = new Set(['ppoll', 'epoll_ctl', 'recvfrom', 'recvmsg', 'sendmsg', 'write', 'read', 'ioctl'])
   const other = Object.keys(storm.laneSystemCalls).filter((name) => !work.has(name))
-  const faults: [boolean, string][] = [
+  return wrongOf([
     [storm.verifyErrors > 0, `${storm.verifyErrors} verify errors`],
     [storm.oomKills > 0, `${storm.oomKills} processes killed for lack of memory`],
     [storm.hungTasks > 0, `${storm.hungTasks} tasks hung for ${hungAfterSeconds} s`],
@@ -118,8 +119,7 @@ function faultsOf(storm: MemoryStorm): string[] {
     ],
     [Object.keys(storm.laneSystemCalls).length === 0, 'no system call of the page path was counted'],
     [storm.pagesIn === 0 || storm.pagesOut === 0, 'the guest did not swap'],
-  ]
-  return faults.flatMap(([wrong, what]) => (wrong ? [what] : []))
+  ])
 }
 
 /** The command: prints what it saw; 0 when all is well. */
@@ -129,9 +129,7 @@ export async function memoryStormCommand(
   say: (line: string) => void,
 ): Promise<number> {
   const storm = await memoryStorm(parts, seconds, say)
-  say(JSON.stringify(storm))
-  for (const fault of faultsOf(storm)) say(`wrong: ${fault}`)
-  return faultsOf(storm).length === 0 ? 0 : 1
+  return conclude(storm, faultsOf(storm), say)
 }
 
 async function laneThreads(shell: Shell): Promise<string[]> {

@@ -5,6 +5,7 @@ import { GuestPair } from './pair.js'
 import { guestScripts } from './paths.js'
 import { rdmakitSwap } from './remote-swap.js'
 import { type RunningProcess, type Shell, tail } from './shell.js'
+import { conclude, ioError, stepsTold, wrongOf } from './trial.js'
 import { until } from './until.js'
 
 interface Restart {
@@ -121,7 +122,7 @@ async function restartStorm(
       pagesIn: after.pagesIn - before.pagesIn,
       pagesOut: after.pagesOut - before.pagesOut,
       oomKills: Number(/^oom_kill (\d+)$/m.exec(kernel)?.[1]),
-      ioErrors: kernel.match(/I\/O error|Read-error|Write-error/g)?.length ?? 0,
+      ioErrors: kernel.split('\n').filter((line) => ioError.test(line)).length,
       hungTasks: kernel.match(/blocked for more than/g)?.length ?? 0,
     }
   } catch (error) {
@@ -145,10 +146,6 @@ async function memory(shell: Shell): Promise<Memory> {
   }
 }
 
-function stepsTold(churn: RunningProcess): number {
-  return churn.stdout.match(/^steps /gm)?.length ?? 0
-}
-
 interface Report {
   steps: number
   wrongPages: number
@@ -164,14 +161,13 @@ function reportOf(end: Awaited<RunningProcess['exited']>): Report {
 /** What it showed that must not be; empty when all is well. */
 function faultsOf(storm: RestartStorm): string[] {
   const used = Math.min(...storm.restarts.map((restart) => restart.used))
-  const faults: [boolean, string][] = [
+  return wrongOf([
     [storm.wrongPages > 0, `${storm.wrongPages} wrong pages`],
     [storm.ioErrors > 0, `${storm.ioErrors} I/O errors`],
     [storm.oomKills > 0, `${storm.oomKills} processes killed for lack of memory`],
     [storm.hungTasks > 0, `${storm.hungTasks} tasks hung for ${hungAfterSeconds} s`],
     [!(used >= 0.95), `only ${(100 * used).toFixed(1)} % of the memory were in use`],
-  ]
-  return faults.flatMap(([wrong, what]) => (wrong ? [what] : []))
+  ])
 }
 
 /** The command: prints what it saw; 0 when all is well. */
@@ -181,7 +177,5 @@ export async function restartStormCommand(
   say: (line: string) => void,
 ): Promise<number> {
   const storm = await restartStorm(parts, restarts, say)
-  say(JSON.stringify(storm))
-  for (const fault of faultsOf(storm)) say(`wrong: ${fault}`)
-  return faultsOf(storm).length === 0 ? 0 : 1
+  return conclude(storm, faultsOf(storm), say)
 }

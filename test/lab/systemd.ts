@@ -6,6 +6,7 @@ import { ensurePageChurn } from './native.js'
 import { GuestPair } from './pair.js'
 import { guestScripts, top } from './paths.js'
 import { type Command, type RunningProcess, type Shell, tail } from './shell.js'
+import { conclude, stallsOf, stepsTold } from './trial.js'
 import { until } from './until.js'
 
 export interface SystemdTrial {
@@ -286,15 +287,8 @@ async function swapped(host: Shell): Promise<{ in: number; out: number }> {
   return { in: pages('pswpin'), out: pages('pswpout') }
 }
 
-const stepsTold = (churn: RunningProcess): number => churn.stdout.match(/^steps /gm)?.length ?? 0
-
-const stallsOf = (churn: RunningProcess | undefined): number[] =>
-  [...(churn?.stdout ?? '').matchAll(/^stall (\S+)$/gm)].map(([, seconds]) => Number(seconds))
-
 /** The command: prints what it saw; 0 when all is well. */
 export async function systemdCommand(parts: LabParts, say: (line: string) => void): Promise<number> {
   const trial = await systemdTrial(parts, say)
-  say(JSON.stringify({ ...trial, faults: trial.faults.length }))
-  for (const fault of trial.faults) say(`wrong: ${fault}`)
-  return trial.faults.length === 0 ? 0 : 1
+  return conclude({ ...trial, faults: trial.faults.length }, trial.faults, say)
 }
