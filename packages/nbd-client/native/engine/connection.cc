@@ -1,5 +1,8 @@
 #include "engine/connection.h"
 
+#include <sys/socket.h>
+#include <sys/time.h>
+
 #include <algorithm>
 
 #include "engine/clock.h"
@@ -33,6 +36,8 @@ void Connection::open(int socket, const Terms& terms) {
   socket_.reset(socket);
   open_ = true;
   terms_ = terms;
+  const timeval longest{0, kDoze / 1'000};
+  may_doze_ = !terms.remote && setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest) == 0;
   input_.reset();
   replies_.reset(terms.exported.offset);
   writing_ = kNone;
@@ -97,14 +102,14 @@ bool Connection::step(uint64_t now, bool look) {
   return moved;
 }
 
-bool Connection::receive() {
+bool Connection::receive(bool waits) {
   if (!is_open() || end_of_file_ || input_ended_) return false;
   const size_t limit = wanted();
   if (limit == 0) {
     more_input_ = false;
     return false;
   }
-  const InputStream::Status status = input_.receive(socket_.get(), limit);
+  const InputStream::Status status = input_.receive(socket_.get(), limit, waits);
   input_full_ = status == InputStream::Status::full;
   more_input_ = status == InputStream::Status::received && input_.filled();
   switch (status) {

@@ -31,6 +31,9 @@ namespace rdmakit::nbd {
 
 class Connection {
  public:
+  // So long (ns) a wait for the next request may last in which nothing else is heard.
+  static constexpr uint64_t kDoze = 8'000'000;
+
   Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, LaneStatistics& statistics,
              OperationListener& listener, uint64_t read_ahead);
 
@@ -60,6 +63,10 @@ class Connection {
   // ---- hot path ----
   // Receives (if `look`), parses, and starts what can be started. True: something moved.
   bool step(uint64_t now, bool look);
+  // Waits in recv(2) for what comes next, and receives it; step() then works on it. False: nothing came
+  // within kDoze. Only where dozes().
+  bool doze() { return receive(true); }
+  bool dozes() const { return wants_input() && !output_blocked_ && may_doze_; }
   // Sends replies, and ends the connection when it is over. True: something moved.
   bool send(uint64_t now);
   // See OperationListener.
@@ -97,7 +104,7 @@ class Connection {
   bool remote() const { return terms_.remote; }
 
  private:
-  bool receive();
+  bool receive(bool waits = false);
   bool mid_request() const { return payload_left_ > 0 || !input_.unread().empty(); }
   // Bytes that may be received now.
   size_t wanted() const;
@@ -176,6 +183,7 @@ class Connection {
   bool input_full_ = false;
   bool more_input_ = false;
   bool output_blocked_ = false;
+  bool may_doze_ = false;
   bool refusing_ = false;
   bool yielding_ = false;
   bool read_waits_ = false;

@@ -43,10 +43,10 @@ bool InputStream::make_room() {
   return true;
 }
 
-InputStream::Status InputStream::receive(int socket, size_t limit) {
+InputStream::Status InputStream::receive(int socket, size_t limit, bool waits) {
   if (!make_room()) return Status::full;
   const size_t room = std::min<size_t>(kInputChunk - end_, limit);
-  const ssize_t bytes = recv(socket, arena_.input_chunk(chunk_) + end_, room, MSG_DONTWAIT);
+  const ssize_t bytes = recv(socket, arena_.input_chunk(chunk_) + end_, room, waits ? 0 : MSG_DONTWAIT);
   if (bytes > 0) {
     end_ += static_cast<uint32_t>(bytes);
     return Status::received;

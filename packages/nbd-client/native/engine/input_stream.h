@@ -24,9 +24,9 @@ class InputStream {
 
   // Only when nothing is pinned.
   void reset();
-  // One recv(2) of at most `limit` bytes. `full`: no chunk is free, or too much is unread. `failed`: errno
-  // says why.
-  Status receive(int socket, size_t limit);
+  // One recv(2) of at most `limit` bytes, which with `waits` blocks for as long as SO_RCVTIMEO says. `full`:
+  // no chunk is free, or too much is unread. `failed`: errno says why.
+  Status receive(int socket, size_t limit, bool waits);
 
   // The chunk is full to its end.
   bool filled() const { return end_ == kInputChunk; }

@@ -133,6 +133,7 @@ class Lane final : private OperationListener {
   bool holds_off() const { return awaited() >= kBusy && !connection_.wants_output(); }
   bool spins_for_request();
   void sleep(uint64_t now);
+  bool dozes(uint64_t timeout) const;
   bool wait(bool requests, uint64_t timeout);
   void take_wake();
   uint64_t timeout(uint64_t now) const;

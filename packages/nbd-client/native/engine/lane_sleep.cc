@@ -45,11 +45,17 @@ void Lane::sleep(uint64_t now) {
   wait(true, timeout(now));
 }
 
+// The kernel asks again soon while it swaps: then recv(2) alone both waits and receives, and ppoll is spared.
+bool Lane::dozes(uint64_t timeout) const {
+  return timeout > Connection::kDoze && connection_.dozes() && awaited() == 0 && options_.backup == nullptr;
+}
+
 // Nothing is left behind that would cost who sends to an awake lane (an epoll set would have itself told of
 // each request), nor has to be told when the wishes change. Without `requests` the client is not heard.
 // False: nothing came in time.
 bool Lane::wait(bool requests, uint64_t timeout) {
   const bool hears = requests && connection_.is_open();
+  if (hears && dozes(timeout) && connection_.doze()) return true;
   const int wanted = (connection_.wants_input() ? POLLIN : 0) | (connection_.wants_output() ? POLLOUT : 0);
   // Only then it is armed. Each descriptor is looked up, looked at and queued on.
   const bool completions = options_.channel && awaited() > 0;
