@@ -55,7 +55,10 @@ bool Lane::dozes(uint64_t timeout) const {
 // False: nothing came in time.
 bool Lane::wait(bool requests, uint64_t timeout) {
   const bool hears = requests && connection_.is_open();
-  if (hears && dozes(timeout) && connection_.doze()) return true;
+  if (hears && dozes(timeout)) {
+    if (connection_.doze()) return true;
+    if (timeout != kForever) timeout -= Connection::kDoze;
+  }
   const int wanted = (connection_.wants_input() ? POLLIN : 0) | (connection_.wants_output() ? POLLOUT : 0);
   // Only then it is armed. Each descriptor is looked up, looked at and queued on.
   const bool completions = options_.channel && awaited() > 0;
