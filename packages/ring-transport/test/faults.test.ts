@@ -23,14 +23,18 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   })
 
   it('messages that nobody took before the end are there for who comes late, and hold no ring', async () => {
-    const server = await RingServer.listen(uri(), { onConnection: () => {} })
+    let arrive: (accepted: RingConnection) => void = () => {}
+    const server = await RingServer.listen(uri(), { onConnection: (accepted) => arrive(accepted) })
     const lose = async () => {
+      const arrived = new Promise<RingConnection>((resolve) => {
+        arrive = resolve
+      })
       const connection = await RingConnection.connect(server.uri)
-      const [accepted] = server.connections
+      const accepted = await arrived
       connection.send(pattern(100, 7))
       await connection.close()
-      await accepted?.closed
-      return accepted as RingConnection
+      await accepted.closed
+      return accepted
     }
     const late = await lose()
     for (let i = 0; i < 10; i++) await lose()
