@@ -4,6 +4,7 @@ import type { LabParts } from './lab-parts.js'
 import { ensurePageChurn } from './native.js'
 import { guestScripts } from './paths.js'
 import { randomNumbers, shuffled } from './random.js'
+import { loadDriver } from './remote-swap.js'
 import { type ClientStatus, ReplicatedSwap } from './replicated-swap.js'
 import { tail } from './shell.js'
 import { GuestStar } from './star.js'
@@ -22,6 +23,8 @@ export interface KillAnythingOptions {
   replicas: number
   /** one more of each page on the client's own disk, and no WRITE answered before the page is there */
   backup: boolean
+  /** over a device of ublk, not nbd */
+  ublk: boolean
 }
 
 export interface KillAnything {
@@ -155,7 +158,7 @@ export async function killAnything(
   options: KillAnythingOptions,
   print: (line: string) => void = () => {},
 ): Promise<KillAnything> {
-  const { seconds, seed, servers, replicas, backup } = options
+  const { seconds, seed, servers, replicas, backup, ublk } = options
   const program = await ensurePageChurn()
   await using star = await GuestStar.boot(parts, {
     servers,
@@ -168,6 +171,7 @@ export async function killAnything(
     memory: '192M',
     slabSize: '8M',
     size: `${volumeMiB}M`,
+    device: await loadDriver(star.client, parts, ublk),
     options: [
       ...['--replicas', String(replicas), '--state', '/run/rdmakit/kill-anything'],
       ...(backup ? ['--backup', '/dev/vda', '--ack', 'backup'] : []),

@@ -1,15 +1,14 @@
 import { type Accelerator, chooseAccelerator } from './accelerator.js'
 import { ensureInitramfs } from './initramfs.js'
 import { ensureKernel, type Kernel } from './kernel.js'
+import { ensureModules, type Modules } from './modules.js'
 import { ensureAgent, ensureArrayWalk } from './native.js'
 import { ensurePackages } from './packages.js'
-import { ensureSiw } from './siw.js'
 
 /** What guests are made of, found in the cache or made there. */
 export interface LabParts {
   kernel: Kernel
-  /** The kernel's iWARP driver; guests see it at the same path. */
-  siw: string
+  modules: Modules
   initramfs: string
   agent: string
   /** The micro-benchmark; guests see it at the same path. */
@@ -21,8 +20,8 @@ export interface LabParts {
 export async function prepareLab(say: (line: string) => void = () => {}): Promise<LabParts> {
   ensurePackages(say)
   const [kernel, agent, arrayWalk] = await Promise.all([ensureKernel(say), ensureAgent(), ensureArrayWalk()])
-  const siw = await ensureSiw(kernel, say)
+  const modules = await ensureModules(kernel, say)
   const initramfs = await ensureInitramfs(kernel)
   const accelerator = await chooseAccelerator(kernel, initramfs)
-  return { kernel, siw, initramfs, agent, arrayWalk, accelerator }
+  return { kernel, modules, initramfs, agent, arrayWalk, accelerator }
 }

@@ -3,9 +3,15 @@ import type { LabParts } from './lab-parts.js'
 import { ensureAllocationCounter } from './native.js'
 import { GuestPair } from './pair.js'
 import { guestScripts } from './paths.js'
-import { RemoteSwap, rdmakitSwap } from './remote-swap.js'
+import { loadDriver, RemoteSwap, rdmakitSwap } from './remote-swap.js'
 import { type Shell, tail } from './shell.js'
 import { conclude, wrongOf } from './trial.js'
+
+export interface MemoryStormOptions {
+  seconds: number
+  /** over a device of ublk, not nbd */
+  ublk: boolean
+}
 
 interface MemoryStorm {
   /** of memory, in the middle of all samples and at most: 0 to 1 */
@@ -44,7 +50,7 @@ const clientOutsideAtMost = 4 * 1024
  */
 async function memoryStorm(
   parts: LabParts,
-  seconds: number,
+  { seconds, ublk }: MemoryStormOptions,
   print: (line: string) => void = () => {},
 ): Promise<MemoryStorm> {
   const counter = await ensureAllocationCounter()
@@ -53,9 +59,9 @@ async function memoryStorm(
     client: { memoryMiB: 1024 },
   })
   const { server, client } = pair
-  await client.run(['sh', join(guestScripts, 'nbd.sh')])
+  const device = await loadDriver(client, parts, ublk)
   await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
-  const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M')
+  const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M', device)
   const attach = [
     ...['env', `LD_PRELOAD=${counter}`, `RDMAKIT_ALLOCATIONS=${counts}`, ...(service.attach as string[])],
     // No server fails here, but on a busy machine an emulated one stands still for seconds.
@@ -100,9 +106,19 @@ async function memoryStorm(
 
 /** What a storm showed that must not be; empty when all is well. */
 function faultsOf(storm: MemoryStorm): string[] {
-  // The work of a lane: requests from the kernel's socket and answers to it; of rxe a write for a doorbell, an
+  // The work of a lane: requests from the kernel's socket and answers to it, or both by io_uring; of rxe a write for a doorbell, an
   // ioctl to arm a completion queue, a read for its event; and the wait for either.
-  const work = new Set(['ppoll', 'epoll_ctl', 'recvfrom', 'recvmsg', 'sendmsg', 'write', 'read', 'ioctl'])
+  const work = new Set([
+    'ppoll',
+    'epoll_ctl',
+    'recvfrom',
+    'recvmsg',
+    'sendmsg',
+    'io_uring_enter',
+    'write',
+    'read',
+    'ioctl',
+  ])
   const other = Object.keys(storm.laneSystemCalls).filter((name) => !work.has(name))
   return wrongOf([
     [storm.verifyErrors > 0, `${storm.verifyErrors} verify errors`],
@@ -125,10 +141,10 @@ function faultsOf(storm: MemoryStorm): string[] {
 /** The command: prints what it saw; 0 when all is well. */
 export async function memoryStormCommand(
   parts: LabParts,
-  seconds: number,
+  options: MemoryStormOptions,
   say: (line: string) => void,
 ): Promise<number> {
-  const storm = await memoryStorm(parts, seconds, say)
+  const storm = await memoryStorm(parts, options, say)
   return conclude(storm, faultsOf(storm), say)
 }
 

@@ -1,3 +1,6 @@
+import { join } from 'node:path'
+import type { LabParts } from './lab-parts.js'
+import { guestScripts } from './paths.js'
 import type { Command, RunningProcess, Shell } from './shell.js'
 import type { SwapPath } from './swap-path.js'
 
@@ -15,6 +18,7 @@ export interface SwapService {
 
 /** This project's own: a page server in one place, a block device on its memory in the other. */
 export function rdmakitSwap(uri: string, memory: string, size: string, device = '/dev/nbd0'): SwapService {
+  const front = device.startsWith('/dev/ublk') ? ['--front', 'ublk'] : []
   return {
     serve: [
       ...['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', memory],
@@ -23,10 +27,18 @@ export function rdmakitSwap(uri: string, memory: string, size: string, device = 
     listening: /^listening (\S+)/,
     attach: [
       ...['node', 'packages/nbd-client/dist/cli.js', 'attach', '--server', uri],
-      ...['--size', size, '--device', device, '--swap'],
+      ...['--size', size, '--device', device, '--swap', ...front],
     ],
     attached: /^attached (\S+)/,
   }
+}
+
+/** Loads the kernel's driver of the device that {@link rdmakitSwap} is to make there. @returns the device */
+export async function loadDriver(shell: Shell, { modules }: LabParts, ublk: boolean): Promise<string> {
+  await shell.run(
+    ublk ? ['sh', join(guestScripts, 'ublk.sh'), modules.ublk] : ['sh', join(guestScripts, 'nbd.sh')],
+  )
+  return ublk ? '/dev/ublkb0' : '/dev/nbd0'
 }
 
 /** Remote swap that is on: a server process in one shell, a client process in another. */
@@ -80,14 +92,19 @@ export class RemoteSwap implements AsyncDisposable {
 /** swap-server's memory comes in slabs; this is their default. */
 const slabBytes = 64 * 1024 * 1024
 
-/** This project's swap over Soft-RoCE. nbd.sh must have run in the client. */
-export const rdmakitPath: SwapPath = {
-  name: 'rdmakit over rxe',
-  serverProcess: 'swap-server/dist/cli.js',
-  async withSwap({ server, client, address, bytes }, body) {
-    const memory = Math.ceil(bytes / slabBytes) * slabBytes
-    const service = rdmakitSwap(`rdma://${address}:7471`, String(memory), String(bytes))
-    await using _swap = await RemoteSwap.attach(server, client, service)
-    return await body()
-  },
+/** This project's swap over Soft-RoCE. nbd.sh must have run in the client, or ublk.sh. */
+function rdmakitPath(name: string, device: string): SwapPath {
+  return {
+    name,
+    serverProcess: 'swap-server/dist/cli.js',
+    async withSwap({ server, client, address, bytes }, body) {
+      const memory = Math.ceil(bytes / slabBytes) * slabBytes
+      const service = rdmakitSwap(`rdma://${address}:7471`, String(memory), String(bytes), device)
+      await using _swap = await RemoteSwap.attach(server, client, service)
+      return await body()
+    },
+  }
 }
+
+export const rdmakitNbd = rdmakitPath('rdmakit, nbd', '/dev/nbd0')
+export const rdmakitUblk = rdmakitPath('rdmakit, ublk', '/dev/ublkb0')

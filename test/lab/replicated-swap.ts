@@ -1,5 +1,3 @@
-import { join } from 'node:path'
-import { guestScripts } from './paths.js'
 import { rdmakitSwap } from './remote-swap.js'
 import type { RunningProcess, Shell } from './shell.js'
 import { GuestStar } from './star.js'
@@ -15,6 +13,8 @@ export interface ReplicatedSwapOptions {
   memory: string
   slabSize: string
   size: string
+  /** that {@link loadDriver} gave */
+  device: string
   /** more words for nbd-client */
   options: readonly string[]
 }
@@ -46,7 +46,6 @@ export class ReplicatedSwap {
 
   static async attach(star: GuestStar, options: ReplicatedSwapOptions): Promise<ReplicatedSwap> {
     const swap = new ReplicatedSwap(star, options)
-    await star.client.run(['sh', join(guestScripts, 'nbd.sh')])
     await swap.startServers()
     await swap.startClient()
     return swap
@@ -100,8 +99,8 @@ export class ReplicatedSwap {
 
   /** Returns after the device is attached, and whoever swaps can go on. */
   async startClient(): Promise<void> {
-    const { memory, size, options } = this.options
-    const { attach, attached } = rdmakitSwap(this.#uri(0), memory, size)
+    const { memory, size, device, options } = this.options
+    const { attach, attached } = rdmakitSwap(this.#uri(0), memory, size, device)
     const others = this.star.servers.slice(1).flatMap((_, index) => ['--server', this.#uri(index + 1)])
     this.#client = this.star.client.start([...(attach as string[]), ...others, ...options])
     await this.#client.waitForLine(attached, startDeadlineMs)

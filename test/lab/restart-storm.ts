@@ -1,9 +1,7 @@
-import { join } from 'node:path'
 import type { LabParts } from './lab-parts.js'
 import { ensurePageChurn } from './native.js'
 import { GuestPair } from './pair.js'
-import { guestScripts } from './paths.js'
-import { rdmakitSwap } from './remote-swap.js'
+import { loadDriver, rdmakitSwap } from './remote-swap.js'
 import { type RunningProcess, type Shell, tail } from './shell.js'
 import { conclude, ioError, stepsTold, wrongOf } from './trial.js'
 import { until } from './until.js'
@@ -15,6 +13,13 @@ interface Restart {
   away: number
   /** seconds from its death until every program had gone on */
   standstill: number
+}
+
+export interface RestartStormOptions {
+  /** how often nbd-client is killed */
+  restarts: number
+  /** over a device of ublk, not nbd */
+  ublk: boolean
 }
 
 interface RestartStorm {
@@ -55,7 +60,7 @@ const pagesBetween = 10_000
  */
 async function restartStorm(
   parts: LabParts,
-  restarts: number,
+  { restarts, ublk }: RestartStormOptions,
   print: (line: string) => void,
 ): Promise<RestartStorm> {
   const program = await ensurePageChurn()
@@ -64,9 +69,9 @@ async function restartStorm(
     client: { memoryMiB: 1024 },
   })
   const { server, client } = pair
-  await client.run(['sh', join(guestScripts, 'nbd.sh')])
+  const device = await loadDriver(client, parts, ublk)
   await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
-  const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M')
+  const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M', device)
   const serving = server.start(service.serve)
   await serving.waitForLine(service.listening, startDeadlineMs)
   let said = ''
@@ -173,9 +178,9 @@ function faultsOf(storm: RestartStorm): string[] {
 /** The command: prints what it saw; 0 when all is well. */
 export async function restartStormCommand(
   parts: LabParts,
-  restarts: number,
+  options: RestartStormOptions,
   say: (line: string) => void,
 ): Promise<number> {
-  const storm = await restartStorm(parts, restarts, say)
+  const storm = await restartStorm(parts, options, say)
   return conclude(storm, faultsOf(storm), say)
 }

@@ -26,15 +26,16 @@ const usage = `usage: npm run lab [-- COMMAND]
   bench [verbs|ring|swap]
                          verbs on a guest's devices, beside perftest; the ring over rxe, beside sockets and
                          perftest; swap between two guests, beside iSER, NVMe-oF and nbdkit. All by default
-        swap [--rounds N] [--mebibytes N] [--cpus N] [--json]
-                         how often each, 3 by default; the array's size, 256 by default; the processors of
-                         each guest, 1 by default; JSON, no table
+        swap [--rounds N] [--mebibytes N] [--guests N] [--cpus N] [--json]
+                         how often each, 3 by default; the array's size, 256 by default; server and client in
+                         1 guest or in 2, the default; the processors of each, 1 by default; JSON, no table
   exec SHELL COMMAND     boot one guest and run a command in it
-  memory-storm [--seconds N]
-                         a guest without memory to spare, swapping to another for 300 s by default
-  restart-storm [--restarts N]
+  memory-storm [--seconds N] [--ublk]
+                         a guest without memory to spare, swapping to another for 300 s by default; --ublk:
+                         over a device of ublk, not nbd, here and below
+  restart-storm [--restarts N] [--ublk]
                          the same guest, whose nbd-client is killed and started again, 3 times by default
-  kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup]
+  kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup] [--ublk]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
                          2 server guests and 2 replicas, by default; --backup: a copy on its own disk too
   systemd                the services of examples/two-hosts under systemd, on two guests
@@ -67,7 +68,13 @@ async function live(shell: Shell, command: Command, options: ExecOptions = {}): 
 async function bootForTests(parts: LabParts): Promise<Guest> {
   const guest = await Guest.boot(parts, { diskMiB: 512 })
   say(`a guest is up after ${guest.bootSeconds.toFixed(1)} s (${parts.accelerator})`)
-  const scripts = ['rxe.sh veth 10.77.0.1', `siw.sh '${parts.siw}'`, 'nbd.sh', 'disk.sh']
+  const scripts = [
+    'rxe.sh veth 10.77.0.1',
+    `siw.sh '${parts.modules.siw}'`,
+    'nbd.sh',
+    `ublk.sh '${parts.modules.ublk}'`,
+    'disk.sh',
+  ]
   await guest.run(scripts.map((script) => `sh test/lab/guest/${script}`).join(' && '))
   return guest
 }
@@ -100,7 +107,7 @@ async function bench(parts: LabParts, rest: readonly string[]): Promise<number> 
   }
   const numbers = rest.filter((word) => word !== only && word !== '--json')
   const options = {
-    ...numbersOf(numbers, { rounds: 3, mebibytes: 256, cpus: 1 }),
+    ...numbersOf(numbers, { rounds: 3, mebibytes: 256, guests: 2, cpus: 1 }),
     json: rest.includes('--json'),
   }
   for (const [, benchmark] of chosen) await benchmark(parts, say, options)
@@ -130,25 +137,29 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     return 0
   }
   const parts = await prepareLab(say)
+  const ublk = rest.includes('--ublk')
   if (command === 'bench') {
     return await bench(parts, rest)
   }
   if (command === 'memory-storm') {
-    const { values } = parseArgs({
-      args: [...rest],
-      options: { seconds: { type: 'string', default: '300' } },
-    })
-    return await memoryStormCommand(parts, Number(values.seconds), say)
+    const { seconds } = numbersOf(
+      rest.filter((word) => word !== '--ublk'),
+      { seconds: 300 },
+    )
+    return await memoryStormCommand(parts, { seconds, ublk }, say)
   }
   if (command === 'restart-storm') {
-    const { restarts } = numbersOf(rest, { restarts: 3 })
-    return await restartStormCommand(parts, restarts, say)
+    const { restarts } = numbersOf(
+      rest.filter((word) => word !== '--ublk'),
+      { restarts: 3 },
+    )
+    return await restartStormCommand(parts, { restarts, ublk }, say)
   }
   if (command === 'systemd') return await systemdCommand(parts, say)
   if (command === 'kill-anything') {
-    const numbers = rest.filter((word) => word !== '--backup')
+    const numbers = rest.filter((word) => word !== '--backup' && word !== '--ublk')
     const defaults = { seconds: 300, faults: 0, seed: Date.now() % 2 ** 32, servers: 2, replicas: 2 }
-    const options = { ...numbersOf(numbers, defaults), backup: rest.includes('--backup') }
+    const options = { ...numbersOf(numbers, defaults), backup: rest.includes('--backup'), ublk }
     return await killAnythingCommand(parts, options, say)
   }
   if (command === 'exec') {

@@ -1,3 +1,4 @@
+import { Guest } from './guest.js'
 import { iserSwap } from './iser-swap.js'
 import type { LabParts } from './lab-parts.js'
 import { nbdkitSwap } from './nbdkit-swap.js'
@@ -5,9 +6,9 @@ import { nvmeRdmaSwap, nvmeTcpSwap } from './nvmf-swap.js'
 import { GuestPair } from './pair.js'
 import { spread } from './perftest.js'
 import { busySeconds, cpuTimeOf } from './process-time.js'
-import { rdmakitPath } from './remote-swap.js'
+import { rdmakitNbd, rdmakitUblk } from './remote-swap.js'
 import { type Walk, WalkKilledError, walkArray } from './swap.js'
-import type { SwapPath } from './swap-path.js'
+import type { SwapPath, SwapPlace } from './swap-path.js'
 
 const mebibyte = 1024 * 1024
 /** Walks that the out-of-memory killer may end, before a round is given up; ours is an error then. */
@@ -20,11 +21,15 @@ export interface SwapBenchOptions {
   rounds: number
   /** Size of the array; its memory is limited to half of it. */
   mebibytes: number
+  /** 2: server and client in a guest each, on one wire. 1: both in one, over Soft-RoCE's own loopback. */
+  guests: number
   /** Processors of each guest. With one, what a client does itself is time that the program does not have. */
   cpus: number
   /** Prints one line of JSON, with every round, in place of the table. */
   json: boolean
 }
+
+const ours = [rdmakitNbd, rdmakitUblk]
 
 /** Ours has to take less time than those with a limit. */
 const peers: readonly { path: SwapPath; limited: boolean }[] = [
@@ -35,7 +40,10 @@ const peers: readonly { path: SwapPath; limited: boolean }[] = [
 ]
 
 interface Round extends Walk {
-  /** CPU seconds for 10⁹ bytes that travelled: of the whole server, and of its process if it has one. */
+  /**
+   * CPU seconds for 10⁹ bytes that travelled: of the server's whole guest, which in one guest is the walk's
+   * too, and of its process if it has one.
+   */
   serverPerGigabyte: number
   processPerGigabyte?: number
   /** Walks before this one that the out-of-memory killer ended. */
@@ -49,21 +57,26 @@ interface Result {
   rounds: readonly (Round | undefined)[]
 }
 
+/** Where the memory is and where the walk is: two guests, or one that is both. */
+type Hosts = Pick<SwapPlace, 'server' | 'client' | 'address'> & AsyncDisposable
+
 /**
- * The thesis's micro-benchmark, 256 MiB under a limit of 128 MiB, between two guests on one wire: our
- * remote swap over rxe, then what it is compared with, in turn, so that the machine's drift hits all.
+ * The thesis's micro-benchmark, 256 MiB under a limit of 128 MiB, between two guests on one wire or in one
+ * guest: our remote swap over rxe, then what it is compared with, in turn, so that the machine's drift hits all.
  */
 export async function swapBench(
   parts: LabParts,
   print: (line: string) => void,
-  { rounds, mebibytes, cpus, json }: SwapBenchOptions,
+  { rounds, mebibytes, guests, cpus, json }: SwapBenchOptions,
 ): Promise<void> {
-  await using pair = await GuestPair.boot(parts, { server: { cpus }, client: { cpus } })
-  print(
-    `two guests, ${cpus === 1 ? 'one processor' : `${cpus} processors`} each; an array of ${mebibytes} MiB`,
-  )
-  await pair.client.run(['sh', 'test/lab/guest/nbd.sh'])
-  const paths = [{ path: rdmakitPath, limited: false }, ...peers]
+  if (guests > 2) throw new Error('--guests is 1 or 2: the server and the client are in one, or in one each')
+  await using hosts = await (guests === 1 ? bootOne : bootTwo)(parts, cpus)
+  const processors = `${cpus === 1 ? 'one processor' : `${cpus} processors`}`
+  const where = guests === 1 ? `one guest, ${processors}` : `two guests, ${processors} each`
+  print(`${where}; an array of ${mebibytes} MiB`)
+  await hosts.client.run(['sh', 'test/lab/guest/nbd.sh'])
+  await hosts.client.run(['sh', 'test/lab/guest/ublk.sh', parts.modules.ublk])
+  const paths = [...ours.map((path) => ({ path, limited: false })), ...peers]
   const results = paths.map(({ path, limited }) => ({
     name: path.name,
     limited,
@@ -73,28 +86,41 @@ export async function swapBench(
     // Each round begins with another one.
     for (const i of [...paths.keys()].map((nth) => (nth + round) % paths.length)) {
       const { path } = paths[i] as (typeof paths)[number]
-      const measured = await measure(pair, path, parts.arrayWalk, mebibytes * mebibyte).catch((error) => {
-        if (path === rdmakitPath) throw error
+      const measured = await measure(hosts, path, parts.arrayWalk, mebibytes * mebibyte).catch((error) => {
+        if (ours.includes(path)) throw error
         unlessKilled(error)
         return undefined
       })
       print(measured ? line(path.name, measured) : `${path.name.padEnd(18)} killed, out of memory, each time`)
       results[i]?.rounds.push(measured)
     }
-  if (json) console.log(JSON.stringify({ mebibytes, cpus, results }))
+  if (json) console.log(JSON.stringify({ mebibytes, guests, cpus, results }))
   else for (const row of table(results)) print(row)
 }
 
-async function measure(pair: GuestPair, path: SwapPath, program: string, bytes: number): Promise<Round> {
-  const { server, client } = pair
-  const place = { server, client, address: GuestPair.serverAddress, bytes: 2 * bytes }
+async function bootTwo(parts: LabParts, cpus: number): Promise<Hosts> {
+  const pair = await GuestPair.boot(parts, { server: { cpus }, client: { cpus } })
+  const [dispose, address] = [() => pair.powerOff(), GuestPair.serverAddress]
+  return { server: pair.server, client: pair.client, address, [Symbol.asyncDispose]: dispose }
+}
+
+async function bootOne(parts: LabParts, cpus: number): Promise<Hosts> {
+  const guest = await Guest.boot(parts, { cpus })
+  const [dispose, address] = [() => guest.powerOff(), GuestPair.serverAddress]
+  await guest.run(['sh', 'test/lab/guest/rxe.sh', 'veth', address])
+  return { server: guest, client: guest, address, [Symbol.asyncDispose]: dispose }
+}
+
+async function measure(hosts: Hosts, path: SwapPath, program: string, bytes: number): Promise<Round> {
+  const { server, client, address } = hosts
+  const place = { server, client, address, bytes: 2 * bytes }
   return await path.withSwap(place, async () => {
     // An emulator translates code when it first runs, which the first path of a boot would pay for all.
     const small = Math.min(bytes, warmUpBytes)
     await walkArray(client, { program, bytes: small, limitBytes: small / 2 }).catch(unlessKilled)
     for (let killed = 0; ; killed++) {
       try {
-        return { ...(await measureWalk(pair, path, program, bytes)), killed }
+        return { ...(await measureWalk(hosts, path, program, bytes)), killed }
       } catch (error) {
         unlessKilled(error)
         if (killed === mostKilled) throw error
@@ -108,7 +134,7 @@ function unlessKilled(error: unknown): void {
 }
 
 async function measureWalk(
-  { server, client }: GuestPair,
+  { server, client }: Hosts,
   path: SwapPath,
   program: string,
   bytes: number,
@@ -130,10 +156,7 @@ async function measureWalk(
 }
 
 /** CPU seconds of the server so far. Looking at them costs it some hundredths itself. */
-async function used(
-  server: GuestPair['server'],
-  path: SwapPath,
-): Promise<{ machine: number; process: number }> {
+async function used(server: Hosts['server'], path: SwapPath): Promise<{ machine: number; process: number }> {
   const machine = await busySeconds(server)
   const process = path.serverProcess === undefined ? undefined : await cpuTimeOf(server, path.serverProcess)
   return { machine, process: process ? process.user + process.system : 0 }
@@ -149,17 +172,21 @@ function line(name: string, round: Round): string {
   }`
 }
 
-/** Medians of the rounds; the ratio is the median of ours to theirs of the same round. */
+/** Medians of the rounds; a ratio is the median of ours to theirs of the same round. The limit is for ublk's. */
 function table(results: readonly Result[]): string[] {
   const row = (...cells: readonly string[]) =>
     cells.map((cell, column) => (column === 0 ? cell.padEnd(18) : cell.padStart(13))).join('')
-  const ours = results[0]?.rounds ?? []
+  const [nbd, ublk] = ours.map((_, i) => results[i]?.rounds ?? [])
   const rows = results.map(({ name, limited, rounds }, i) => {
     const whole = rounds.filter((round) => round !== undefined)
     const median = (of: (round: Round) => number) => spread(whole.map(of)).median
-    const ratio = spread(
-      rounds.flatMap((round, n) => (round ? [(ours[n]?.seconds ?? Number.NaN) / round.seconds] : [])),
-    ).median
+    const ratio = (of: Result['rounds'] = []) =>
+      i < ours.length
+        ? Number.NaN
+        : spread(
+            rounds.flatMap((round, n) => (round ? [(of[n]?.seconds ?? Number.NaN) / round.seconds] : [])),
+          ).median
+    const verdict = ratio(ublk)
     const process = median(({ processPerGigabyte = Number.NaN }) => processPerGigabyte)
     const show = (value: number, digits = 1) => (Number.isNaN(value) ? '–' : value.toFixed(digits))
     return row(
@@ -169,12 +196,23 @@ function table(results: readonly Result[]): string[] {
       show(median(({ readSeconds }) => readSeconds)),
       show(median(({ serverPerGigabyte }) => serverPerGigabyte)),
       show(process, 2),
-      i === 0 ? '–' : show(ratio, 2),
-      !limited || Number.isNaN(ratio) ? '–' : ratio < 1 ? 'held' : 'missed',
+      show(ratio(nbd), 2),
+      show(verdict, 2),
+      !limited || Number.isNaN(verdict) ? '–' : verdict < 1 ? 'held' : 'missed',
     )
   })
   return [
-    row('', 'seconds', 'write', 'read', 'server s/GB', 'process s/GB', 'ours/theirs', 'limit < 1'),
+    row(
+      '',
+      'seconds',
+      'write',
+      'read',
+      'server s/GB',
+      'process s/GB',
+      'nbd/theirs',
+      'ublk/theirs',
+      'limit < 1',
+    ),
     ...rows,
   ]
 }

@@ -20,7 +20,7 @@ export async function verbsBench(parts: LabParts, print: (line: string) => void)
   await buildVerbsBenchmarks()
   await using guest = await Guest.boot(parts)
   await guest.run(['sh', 'test/lab/guest/rxe.sh', 'veth', '10.77.0.1'])
-  await guest.run(['sh', 'test/lab/guest/siw.sh', parts.siw])
+  await guest.run(['sh', 'test/lab/guest/siw.sh', parts.modules.siw])
   for (const device of await devicesOf(guest)) {
     for (const { ours, perftest } of tests) {
       const pairs: { ours: number; theirs: number }[] = []

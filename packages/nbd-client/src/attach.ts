@@ -3,18 +3,12 @@ import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
-import { AttachedDevice, type Succession } from './attached-device.js'
+import { AttachedDevice, newLink, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
+import { blockName, type DeviceName, devicePath, type Front, parseDevice } from './device-name.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
-import {
-  deviceExists,
-  drawIdentifier,
-  endUnannounced,
-  KernelLink,
-  keptDeviceOptions,
-  requestTimeout,
-} from './kernel-link.js'
+import { deviceExists, drawIdentifier, endUnannounced, KernelLink, keptDeviceOptions } from './kernel-link.js'
 import type { Compress } from './native.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
@@ -22,6 +16,7 @@ import { StateFolder } from './state-folder.js'
 import { isSwap } from './swap.js'
 import { ControlGroup } from './swap-free-group.js'
 import { endKept } from './take-over.js'
+import { ublkDevice } from './ublk-device.js'
 import { Volume } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
 import type { VolumeOptions } from './volume-options.js'
@@ -29,7 +24,9 @@ import type { VolumeOptions } from './volume-options.js'
 export interface AttachOptions {
   readonly servers: readonly (readonly string[])[]
   readonly size: number
-  /** `/dev/nbdN`; default the first free one */
+  /** the kernel's driver that serves the device; default `nbd` */
+  readonly front?: Front
+  /** `/dev/nbdN` or `/dev/ublkbN`, as `front` says; default the first free one */
   readonly device: string | undefined
   readonly connections: number
   /** keep lanes on the processors whose requests they serve */
@@ -70,37 +67,44 @@ const LAST_CALL_S = 10
 /** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
 const BACKUP_TIMEOUT_S = 10
 
-/** The N of `/dev/nbdN`. @throws UsageError */
-export function deviceIndex(device: string): number {
-  const index = /^(?:\/dev\/)?nbd(\d{1,4})$/.exec(device)?.[1]
-  if (index === undefined) throw new UsageError(`"${device}" is not an NBD device; write /dev/nbd0`)
-  return Number(index)
+/** @returns undefined: the first free one @throws UsageError: it is no device of that driver */
+export function chosenDevice({ device, front = 'nbd' }: { device?: string | undefined; front?: Front }) {
+  if (device === undefined) return undefined
+  const name = parseDevice(device)
+  if (name.front !== front) throw new UsageError(`${devicePath(name)} is not a device of --front ${front}`)
+  return name
 }
 
+const MODULES = { nbd: 'nbd', ublk: 'ublk_drv' } as const
+
 /** Everything that can be known to be wrong before a server is bothered. */
-async function checkKernel(device: string | undefined): Promise<void> {
+async function checkKernel(front: Front, device: DeviceName | undefined): Promise<void> {
   if (process.geteuid?.() !== 0)
     throw new ExitError(
       'attach must be run as root: it makes a block device; for an export without root use "nbd-client serve"',
       EXIT.forbidden,
     )
-  if (!existsSync('/sys/module/nbd')) {
+  const module = MODULES[front]
+  if (!existsSync(`/sys/module/${module}`)) {
     try {
-      await promisify(execFile)('modprobe', ['nbd'], { timeout: 30_000 })
+      await promisify(execFile)('modprobe', [module], { timeout: 30_000 })
     } catch {
       // Said below: what counts is whether the module is there.
     }
-    if (!existsSync('/sys/module/nbd'))
+    if (!existsSync(`/sys/module/${module}`))
       throw new ExitError(
-        'the kernel has no nbd module and "modprobe nbd" did not bring it; install it, or use "nbd-client serve"',
+        `the kernel has no ${module} module and "modprobe ${module}" did not bring it; install it, or use ${
+          front === 'nbd' ? '"nbd-client serve"' : '--front nbd'
+        }`,
         EXIT.system,
       )
   }
   if (device === undefined) return
-  const name = `nbd${deviceIndex(device)}`
-  if (existsSync(`/sys/block/${name}/pid`))
+  const path = devicePath(device)
+  // The nbd driver's devices are there also when nobody has attached them.
+  if (existsSync(`/sys/block/${blockName(device)}${front === 'nbd' ? '/pid' : ''}`))
     throw new ExitError(
-      `/dev/${name} is busy: it is attached already; choose another --device, or "nbd-client detach /dev/${name}"`,
+      `${path} is busy: it is attached already; choose another --device, or "nbd-client detach ${path}"`,
       EXIT.taken,
     )
 }
@@ -128,13 +132,15 @@ export async function attach(options: AttachOptions): Promise<number> {
     const kept = folder.read()
     if (kept?.device !== undefined && deviceExists(kept.device)) {
       checkSame(options, folder.path, kept, kept.device)
-      say(`taking over /dev/nbd${kept.device.index}`)
+      say(`taking over ${devicePath(kept.device)}`)
       return await takeOver(options, folder, kept.device)
     }
     if (kept?.served === true)
       throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
     if (kept !== undefined) {
-      if (kept.connecting !== undefined) endUnannounced(kept.connecting)
+      if (kept.connecting !== undefined) await endUnannounced(kept.connecting)
+      // Its disk is gone, but of ublk something may be left.
+      if (kept.device?.front === 'ublk') await endUnannounced(kept.device.identifier)
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })
     }
@@ -151,7 +157,7 @@ async function inherit(options: AttachOptions, state: string, predecessor: Prede
   if (kept?.device === undefined) throw new UsageError(`${state} is of no device that could be handed over`)
   // Whatever is wrong with the command line must show now, while the device is served.
   checkSame(options, state, kept, kept.device)
-  const path = `/dev/nbd${kept.device.index}`
+  const path = devicePath(kept.device)
   if (options.swap && !isSwap(path))
     throw new UsageError(`${path} is no swap; attach it anew for that, with nothing on it`)
   const inheritance = await predecessor.inheritance(options.signal)
@@ -170,7 +176,7 @@ async function inherit(options: AttachOptions, state: string, predecessor: Prede
 
 /** @throws UsageError: the folder's device is another one than `options` say */
 function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, device: KeptDevice): void {
-  const path = `/dev/nbd${device.index}`
+  const path = devicePath(device)
   const differs = (what: string, there: unknown) =>
     new UsageError(
       `${folder} is of ${path}, which is attached, with ${what} ${there}; detach it to change that`,
@@ -183,12 +189,15 @@ function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, dev
     throw new UsageError(
       `${folder} has compressed pages, which need their checksums: leave out --no-checksum`,
     )
-  if (options.device !== undefined && deviceIndex(options.device) !== device.index)
-    throw differs('--device', path)
+  if ((options.front ?? 'nbd') !== device.front) throw differs('--front', device.front)
+  const chosen = chosenDevice(options)
+  if (chosen !== undefined && chosen.index !== device.index) throw differs('--device', path)
 }
 
 async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
-  await checkKernel(options.device)
+  const { front = 'nbd' } = options
+  const chosen = chosenDevice(options)
+  await checkKernel(front, chosen)
   const keeper = folder && new VolumeKeeper(folder, options)
   const linger = (options.linger ?? 0) * 1000
   const { engine, ...keeping } = keeper?.options(linger, options.backup, options.compress) ?? {
@@ -200,18 +209,21 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
   try {
     prepare(volume, options)
     keeper?.connecting(identifier)
-    const index = connectKernel(volume, options, identifier)
+    const index =
+      front === 'nbd'
+        ? connectKernel(volume, options, chosen?.index, identifier)
+        : await startUblk(volume, options, chosen?.index, identifier)
     let succession: Succession | undefined
     if (folder !== undefined && keeper !== undefined) {
-      const kernels = { index, identifier, connections: options.connections }
+      const kernels = { front, index, identifier, connections: options.connections }
       keeper.device(kernels)
       succession = successionOf(options, folder, kernels)
     }
-    device = new AttachedDevice(volume, index, options, succession)
+    device = new AttachedDevice(volume, { front, index }, options, succession)
   } catch (failure) {
     await volume.close()
     // Before the folder forgets its name.
-    endUnannounced(identifier)
+    await endUnannounced(identifier)
     folder?.clear()
     throw failure
   }
@@ -227,11 +239,12 @@ async function takeOver(
 ): Promise<number> {
   const succession = successionOf(options, folder, device)
   const volume = await succession.takeUp(options.signal)
-  const link = new KernelLink(volume, device, requestTimeout(options.operationTimeout))
+  const link = newLink(volume, device, options)
   try {
     if (from === undefined) {
-      link.reconfigure()
+      await link.reconnect(options.signal)
     } else {
+      if (!(link instanceof KernelLink)) throw new UsageError(`${devicePath(device)} cannot be handed over`)
       await from.predecessor.taken(options.signal)
       link.adopt(from.inheritance.sockets)
       from.predecessor.serving()
@@ -243,7 +256,7 @@ async function takeOver(
     await volume.leave()
     throw failure
   }
-  return await new AttachedDevice(volume, device.index, options, succession, link).hold()
+  return await new AttachedDevice(volume, device, options, succession, link).hold()
 }
 
 function successionOf(options: AttachOptions, folder: StateFolder, device: KeptDevice) {
@@ -322,11 +335,16 @@ function volumeOptions(options: AttachOptions, files: KeptFiles | undefined): Vo
 }
 
 /** @returns the device's index */
-function connectKernel(volume: Volume, options: AttachOptions, identifier: string): number {
+function connectKernel(
+  volume: Volume,
+  options: AttachOptions,
+  index: number | undefined,
+  identifier: string,
+): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
   try {
     return kernelDevice.connect({
-      ...(options.device === undefined ? {} : { index: deviceIndex(options.device) }),
+      ...(index === undefined ? {} : { index }),
       size: options.size,
       serverFlags: volume.engine.exportFlags,
       sockets,
@@ -360,5 +378,32 @@ function connectKernel(volume: Volume, options: AttachOptions, identifier: strin
     throw failure
   } finally {
     for (const socket of sockets) closeDescriptor(socket)
+  }
+}
+
+/** @returns the device's index */
+async function startUblk(
+  volume: Volume,
+  options: AttachOptions,
+  wanted: number | undefined,
+  identifier: string,
+): Promise<number> {
+  try {
+    const device = ublkDevice.add({
+      ...(wanted === undefined ? {} : { index: wanted }),
+      size: options.size,
+      queues: volume.lanes.length,
+      identifier,
+      kept: options.state !== undefined,
+    })
+    await ublkDevice.start(volume, device)
+    return device.index
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code === 'EEXIST')
+      throw new ExitError(
+        `${options.device} is busy: it is attached already; choose another --device`,
+        EXIT.taken,
+      )
+    throw failure
   }
 }

@@ -5,12 +5,13 @@ import {
   notifyReady,
 } from '@rdmakit/swap-server'
 import type { AttachOptions } from './attach.js'
+import { blockName, type DeviceName, devicePath } from './device-name.js'
+import { disconnect } from './disconnect.js'
 import { handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
-import { kernelDevice } from './kernel.js'
-import { KernelLink, requestTimeout } from './kernel-link.js'
+import { type DeviceLink, KernelLink, requestTimeout, UblkLink } from './kernel-link.js'
 import { keepLanesNear } from './lane-processors.js'
-import { allowLargeRequests, restoreRequests } from './largest-request.js'
+import { allowLargeRequests } from './largest-request.js'
 import { serveMetrics } from './metrics.js'
 import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
 import { say, statusOf } from './session-log.js'
@@ -43,13 +44,13 @@ interface End {
 /** A device that the kernel has, from its start to its orderly end, or until another process goes on with it. */
 export class AttachedDevice {
   readonly #options: AttachOptions
-  readonly #index: number
+  readonly #name: DeviceName
   readonly #path: string
   readonly #succession: Succession | undefined
   /** from another process */
   readonly #taken: boolean
   #volume: Volume
-  #link: KernelLink | undefined
+  #link: DeviceLink | undefined
   #control: ControlSocket | undefined
   #metrics: MetricsEndpoint | undefined
   /** what a hand-over under way comes to */
@@ -60,18 +61,18 @@ export class AttachedDevice {
   /** @param link of a device that another process had; default: a new one, when there is a succession */
   constructor(
     volume: Volume,
-    index: number,
+    name: DeviceName,
     options: AttachOptions,
     succession: Succession | undefined,
-    link?: KernelLink,
+    link?: DeviceLink,
   ) {
     this.#volume = volume
-    this.#index = index
-    this.#path = `/dev/nbd${index}`
+    this.#name = name
+    this.#path = devicePath(name)
     this.#options = options
     this.#succession = succession
     this.#taken = link !== undefined
-    this.#link = link ?? (succession && this.#newLink(succession, volume))
+    this.#link = link ?? (succession && newLink(volume, succession.device, options))
   }
 
   /** Ends the device, unless it was handed over: then it leaves everything. @returns the process's exit status */
@@ -82,7 +83,7 @@ export class AttachedDevice {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
       // A device that was taken over has it, and its requests may be waiting.
-      if (!this.#taken) allowLargeRequests(this.#index)
+      if (!this.#taken && this.#name.front === 'nbd') allowLargeRequests(this.#name.index)
       this.#placeLanes()
       // A device that was taken over is swap already, or somebody may use it in another way.
       if (swap && !isSwap(this.#path)) await this.#unlessUsed(swapOn(this.#path, swapPriority))
@@ -104,20 +105,16 @@ export class AttachedDevice {
       this.#metrics?.close()
       this.#link?.end()
       if (!left) {
-        kernelDevice.disconnect(this.#index)
-        restoreRequests(this.#index)
+        // The lanes end with the device.
+        await disconnect(this.#name)
         await this.#volume.close()
         this.#succession?.folder.clear()
       }
     }
   }
 
-  #newLink({ device }: Succession, volume: Volume): KernelLink {
-    return new KernelLink(volume, device, requestTimeout(this.#options.operationTimeout))
-  }
-
   #placeLanes(): void {
-    if (this.#options.pin) keepLanesNear(this.#volume, this.#index)
+    if (this.#options.pin) keepLanesNear(this.#volume, blockName(this.#name))
   }
 
   async #openMetrics(used = false): Promise<void> {
@@ -178,6 +175,10 @@ export class AttachedDevice {
     if (this.#succession === undefined)
       throw new Error(
         `${this.#path} was attached without --state, which an upgrade needs; detach it and attach it again`,
+      )
+    if (this.#name.front === 'ublk')
+      throw new Error(
+        `${this.#path} is a ublk device, whose queues cannot be handed over; end its process with SIGKILL and start it again: its requests wait`,
       )
     if (this.#handingOver !== undefined) throw new Error(`${this.#path} is being upgraded already`)
     if (this.#options.signal.aborted) throw new Error(`${this.#path} is being detached`)
@@ -243,8 +244,9 @@ export class AttachedDevice {
   #goOn(succession: Succession, { volume, lost }: { volume: Volume; lost: readonly number[] }): void {
     const same = volume === this.#volume
     this.#volume = volume
-    this.#link = this.#newLink(succession, volume)
-    this.#link.replace(lost)
+    const link = new KernelLink(volume, succession.device, requestTimeout(this.#options.operationTimeout))
+    this.#link = link
+    link.replace(lost)
     if (!same) {
       this.#placeLanes()
       volume.start()
@@ -279,6 +281,16 @@ export class AttachedDevice {
       }
     }
   }
+}
+
+/** To a device that a successor may take over. */
+export function newLink(
+  volume: Volume,
+  device: KeptDevice,
+  { operationTimeout }: Pick<AttachOptions, 'operationTimeout'>,
+): DeviceLink {
+  if (device.front === 'ublk') return new UblkLink(volume, device)
+  return new KernelLink(volume, device, requestTimeout(operationTimeout))
 }
 
 /** @throws Error: it is no command line */

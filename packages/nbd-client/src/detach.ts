@@ -1,8 +1,7 @@
 import { existsSync } from 'node:fs'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
-import { deviceIndex } from './attach.js'
-import { kernelDevice } from './kernel.js'
-import { restoreRequests } from './largest-request.js'
+import { blockName, devicePath, parseDevice } from './device-name.js'
+import { disconnect } from './disconnect.js'
 import { runningClients } from './runtime.js'
 import { say } from './session-log.js'
 import { settleUdev } from './settle-udev.js'
@@ -12,18 +11,18 @@ const POLL_MS = 50
 
 /** Detaches a device: its process ends in good order; a device without a process is ended here. */
 export async function detach(device: string, timeoutSeconds: number): Promise<void> {
-  const index = deviceIndex(device)
-  const path = `/dev/nbd${index}`
+  const name = parseDevice(device)
+  const path = devicePath(name)
   if (process.geteuid?.() !== 0) throw new ExitError('detach must be run as root', EXIT.forbidden)
-  const attached = `/sys/block/nbd${index}/pid`
+  // nbd's devices are always there.
+  const attached = `/sys/block/${blockName(name)}${name.front === 'nbd' ? '/pid' : ''}`
   if (!existsSync(attached)) throw new Error(`${path} is not attached; "nbd-client status" lists what is`)
   const owner = (await runningClients()).find(({ status }) => status.target === path)
   if (owner === undefined) {
     say(`no running nbd-client holds ${path}; ending the device itself`)
     if (isSwap(path)) await swapOff(path)
     await settleUdev()
-    kernelDevice.disconnect(index)
-    restoreRequests(index)
+    await disconnect(name)
     return
   }
   await owner.stop()

@@ -290,6 +290,15 @@ export class BlockEngine {
   }
 
   /**
+   * Starts `lane` on a queue of a ublk device. `descriptor`: its character device (`ublkDevice.open`), which stays the
+   * caller's. The kernel gets the disk once each of its queues has a lane.
+   * @throws EBUSY: the lane serves another connection
+   */
+  attachDevice(lane: number, descriptor: number, queue: number): void {
+    native.attachDevice(this.#engine, lane, descriptor, queue)
+  }
+
+  /**
    * Lets a lane finish: it reads no further request, ends in the middle of none, and answers what it has.
    * @returns the socket's descriptor, now the caller's, for {@link attachSocket} here or in another process;
    *   undefined when the lane served no connection

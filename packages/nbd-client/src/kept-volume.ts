@@ -1,5 +1,6 @@
 import type { SessionIdentity } from '@rdmakit/swap-server'
 import { type ProviderName, parseUri } from '@rdmakit/verbs'
+import type { DeviceName } from './device-name.js'
 
 const PAGE = 4096
 /** Of what is written. What knows only the first one would take compressed pages for wrong ones. */
@@ -18,12 +19,10 @@ export interface KeptServer {
   readonly away?: boolean
 }
 
-export interface KeptDevice {
-  /** of /dev/nbdINDEX */
-  readonly index: number
+export interface KeptDevice extends DeviceName {
   /** of the backend: what the kernel must hear again */
   readonly identifier: string
-  /** sockets that the kernel has */
+  /** sockets that the kernel has, or queues */
   readonly connections: number
 }
 
@@ -61,7 +60,9 @@ export function formatVolume(volume: KeptVolume): string {
     identity: { ...identity, token: Buffer.from(identity.token).toString('hex') },
   }))
   const version = volume.compressed === true ? COMPRESSED_VERSION : VERSION
-  return `${JSON.stringify({ version, ...volume, servers }, null, 2)}\n`
+  // Older versions know nothing else, and not the word.
+  const device = volume.device?.front === 'nbd' ? { ...volume.device, front: undefined } : volume.device
+  return `${JSON.stringify({ version, ...volume, device, servers }, null, 2)}\n`
 }
 
 /** @throws Error that says what is wrong */
@@ -110,10 +111,13 @@ export function parseVolume(text: string): KeptVolume {
   if (from.connecting !== undefined) return { ...volume, connecting: word(from.connecting, 'connecting') }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
-  only(device, 'device', ['index', 'identifier', 'connections'])
+  only(device, 'device', ['front', 'index', 'identifier', 'connections'])
+  if (device.front !== undefined && device.front !== 'ublk')
+    throw new Error('device.front is none that there is')
   return {
     ...volume,
     device: {
+      front: device.front ?? 'nbd',
       index: whole(device.index, 'device.index', 0, 9999),
       identifier: word(device.identifier, 'device.identifier'),
       connections: whole(device.connections, 'device.connections', 1, 64),

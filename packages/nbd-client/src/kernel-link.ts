@@ -1,9 +1,11 @@
 import { randomBytes } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { devicePath } from './device-name.js'
 import type { KeptDevice } from './kept-volume.js'
 import { closeDescriptor, kernelDevice } from './kernel.js'
 import { say } from './session-log.js'
+import { ublkDevice } from './ublk-device.js'
 import type { Volume } from './volume.js'
 
 /** From one attempt to give the kernel a socket to the next. */
@@ -21,9 +23,13 @@ export const BLOCK_DEVICES = '/sys/block'
 
 /** True when the kernel has the device and it is this one, not another of the same number. */
 export function deviceExists(
-  { index, identifier }: Pick<KeptDevice, 'index' | 'identifier'>,
+  { front, index, identifier }: Omit<KeptDevice, 'connections'>,
   devices = BLOCK_DEVICES,
 ): boolean {
+  if (front === 'ublk') {
+    const there = ublkDevice.find(identifier)
+    return there?.index === index && there.state !== 'dead'
+  }
   const folder = join(devices, `nbd${index}`)
   if (!existsSync(join(folder, 'pid'))) return false
   try {
@@ -33,19 +39,25 @@ export function deviceExists(
   }
 }
 
-/** @returns the index of the device that the kernel has by this name, if it has one */
+/** @returns the index of the nbd device that the kernel has by this name, if it has one */
 export function findDevice(identifier: string, devices = BLOCK_DEVICES): number | undefined {
   return readdirSync(devices)
     .flatMap((name) => /^nbd(\d+)$/.exec(name)?.[1] ?? [])
     .map(Number)
-    .find((index) => deviceExists({ index, identifier }, devices))
+    .find((index) => deviceExists({ front: 'nbd', index, identifier }, devices))
 }
 
 /** Ends a device that nobody was told of: its process failed, or died, before it was on record. */
-export function endUnannounced(identifier: string): void {
+export async function endUnannounced(identifier: string): Promise<void> {
+  const never = (path: string) => say(`${path} was made and never served: ending it`)
+  const ublk = ublkDevice.find(identifier)
+  if (ublk !== undefined) {
+    never(devicePath({ front: 'ublk', index: ublk.index }))
+    await ublkDevice.remove(ublk.index)
+  }
   const index = findDevice(identifier)
   if (index === undefined) return
-  say(`/dev/nbd${index} was made and never served: ending it`)
+  never(devicePath({ front: 'nbd', index }))
   kernelDevice.disconnect(index)
 }
 
@@ -57,8 +69,40 @@ export function requestTimeout(operationTimeout: number): number {
   return operationTimeout + 2
 }
 
-/** The sockets between the kernel's device and the lanes, replaced when they are dead. */
-export class KernelLink {
+/** What the kernel's device and the lanes are connected by. */
+export interface DeviceLink {
+  /** Gives the device of a process that is gone its lanes. @throws EINVAL: it is not this device */
+  reconnect(signal: AbortSignal): Promise<void>
+  /** The device is about to go: it is left alone. */
+  end(): void
+}
+
+/** The queues of a ublk device. */
+export class UblkLink implements DeviceLink {
+  readonly #volume: Volume
+  readonly #device: KeptDevice
+  readonly #forget: () => void
+
+  constructor(volume: Volume, device: KeptDevice) {
+    this.#volume = volume
+    this.#device = device
+    this.#forget = volume.engine.on('connectionClosed', ({ reason }) => {
+      this.end()
+      say(`${devicePath(device)} was detached by somebody else: ${reason}`)
+    })
+  }
+
+  async reconnect(signal: AbortSignal): Promise<void> {
+    await ublkDevice.recover(this.#volume, this.#device.index, signal)
+  }
+
+  end(): void {
+    this.#forget()
+  }
+}
+
+/** The sockets between the kernel's device (nbd.ko) and the lanes, replaced when they are dead. */
+export class KernelLink implements DeviceLink {
   readonly #volume: Volume
   readonly #device: KeptDevice
   readonly #timeout: number
@@ -75,12 +119,11 @@ export class KernelLink {
     this.#forget = volume.engine.on('laneIdle', ({ lane }) => this.#retry(lane))
   }
 
-  /** Gives the device of a process that is gone a socket of each lane. @throws EINVAL: it is not this device */
-  reconfigure(): void {
+  async reconnect(): Promise<void> {
     this.replace(this.#volume.lanes.map(({ index }) => index))
   }
 
-  /** Gives it sockets of these lanes in place of those that are gone. @throws as {@link reconfigure} */
+  /** Gives it sockets of these lanes in place of those that are gone. @throws as {@link reconnect} */
   replace(lanes: readonly number[]): void {
     for (const lane of lanes) this.#replace(lane)
   }
@@ -98,7 +141,6 @@ export class KernelLink {
     }
   }
 
-  /** The device is about to go: its sockets are left alone. */
   end(): void {
     this.#ended = true
     this.#forget()

@@ -6,11 +6,11 @@ import type { Volume } from './volume.js'
 
 /**
  * The processors whose requests the kernel sends through a device's connection, by their numbers
- * (`/sys/block/nbdN/mq/M/cpu_list`); empty: there are none, for it has more connections than processors.
+ * (`/sys/block/DEVICE/mq/M/cpu_list`); empty: there are none, for it has more connections than processors.
  */
-export function processorsOf(index: number, connection: number, devices = BLOCK_DEVICES): number[] {
+export function processorsOf(device: string, connection: number, devices = BLOCK_DEVICES): number[] {
   try {
-    const list = readFileSync(join(devices, `nbd${index}`, 'mq', String(connection), 'cpu_list'), 'utf8')
+    const list = readFileSync(join(devices, device, 'mq', String(connection), 'cpu_list'), 'utf8')
     return [...list.matchAll(/\d+/g)].map(([number]) => Number(number))
   } catch (failure) {
     if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return []
@@ -38,16 +38,16 @@ export function runningProcessors(
  */
 export function keepLanesNear(
   volume: Volume,
-  index: number,
+  device: string,
   devices = BLOCK_DEVICES,
   running = runningProcessors(),
 ): void {
   for (const { index: lane } of volume.lanes) {
     try {
-      const processors = processorsOf(index, lane, devices).filter((processor) => running.has(processor))
+      const processors = processorsOf(device, lane, devices).filter((processor) => running.has(processor))
       if (processors.length > 0) volume.engine.pinLane(lane, processors)
     } catch (failure) {
-      say(`lane ${lane} of /dev/nbd${index} runs on any processor: ${(failure as Error).message}`)
+      say(`lane ${lane} of /dev/${device} runs on any processor: ${(failure as Error).message}`)
     }
   }
 }

@@ -238,6 +238,20 @@ export interface NativeKernelConnect {
   sockets: number[]
 }
 
+export interface NativeUblkDevice {
+  index: number
+  /** at most one for each processor */
+  queues: number
+}
+
+export interface NativeUblkStatus {
+  index: number
+  identifier: bigint
+  queues: number
+  /** `dead`: not started, or stopped; `quiesced`: its server is gone, and its requests wait for another */
+  state: 'dead' | 'live' | 'quiesced'
+}
+
 /** The addon's functions. Each throws an Error with `code` (errno name) and `syscall` on failure. */
 export interface NativeBinding {
   laneRequirements(): NativeLaneRequirements
@@ -289,6 +303,7 @@ export interface NativeBinding {
   pinLane(engine: NativeEngine, lane: number, processors: readonly number[]): void
   attachSocketpair(engine: NativeEngine, lane: number): number
   attachSocket(engine: NativeEngine, lane: number, descriptor: number): void
+  attachDevice(engine: NativeEngine, lane: number, descriptor: number, queue: number): void
   yieldLane(engine: NativeEngine, lane: number): void
   statistics(engine: NativeEngine): NativeStatistics
   setLimits(engine: NativeEngine, server: number, bytes: bigint, operations: bigint): void
@@ -307,6 +322,21 @@ export interface NativeBinding {
   kernelReconfigure(options: NativeKernelConnect): void
   kernelDisconnect(index: number): void
   kernelStatus(): { index: number; connected: boolean }[]
+  /** `index` -1: the first free one */
+  ublkAdd(options: {
+    index: number
+    size: bigint
+    queues: number
+    identifier: bigint
+    kept: boolean
+  }): NativeUblkDevice
+  ublkOpen(index: number): number
+  ublkRecover(index: number): void
+  ublkStatus(index: number): NativeUblkStatus
+  ublkStart(index: number): Promise<void>
+  ublkResume(index: number): Promise<void>
+  ublkStop(index: number): Promise<void>
+  ublkDelete(index: number): Promise<void>
 }
 
 function load(): NativeBinding {

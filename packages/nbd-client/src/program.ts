@@ -15,6 +15,7 @@ import {
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError, Option } from 'commander'
 import type { BackupOptions } from './backup.js'
+import type { Front } from './device-name.js'
 import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
 import type { Compress } from './native.js'
@@ -87,6 +88,7 @@ function backupOf({
 }
 
 interface AttachFlags {
+  front: Front
   device?: string
   pin: boolean
   swap: boolean
@@ -336,9 +338,24 @@ With --state the volume outlives the process, for --linger: the same command ser
   )
 
 withVolume(program.command('attach'))
-  .description('Attach the volume as /dev/nbdN. Prints "attached /dev/nbdN" and stays; SIGTERM detaches.')
+  .description(
+    'Attach the volume as /dev/nbdN or /dev/ublkbN. Prints "attached /dev/nbdN" and stays; SIGTERM detaches.',
+  )
+  .addOption(
+    new Option(
+      '--front <driver>',
+      "the kernel's driver that makes the device: ublk takes less of the processor for a page, nbd is on every system and can be upgraded",
+    )
+      .choices(['nbd', 'ublk'])
+      .default('nbd'),
+  )
   .option('--device <device>', 'which device; default the first free one')
-  .option('--connections <n>', 'sockets between kernel and client', whole('--connections', 1, 64), 2)
+  .option(
+    '--connections <n>',
+    'sockets between kernel and client, or queues',
+    whole('--connections', 1, 64),
+    2,
+  )
   .option(
     '--no-pin',
     'let the threads that serve the kernel run on any processor, not only where it sends them requests',
@@ -357,20 +374,21 @@ Examples:
   nbd-client attach --server rdma://10.0.0.1:7471,iwarp://10.0.0.1:7472 --size 4G --device /dev/nbd3
   nbd-client attach --server rdma://10.0.0.1:7471 --size 4G --swap --state /run/rdmakit/swap0
 
-Needs root and the nbd kernel module.`,
+Needs root and the nbd kernel module, or with --front ublk, ublk_drv.`,
   )
   .action(async (options: VolumeOptions & AttachFlags) => {
     const volume = volumeOf(options)
     outrunReaders()
-    const { attach, deviceIndex } = await import('./attach.js')
-    if (options.device !== undefined) deviceIndex(options.device)
+    const { attach, chosenDevice } = await import('./attach.js')
+    chosenDevice(options)
     const { startSwapFree } = await import('./start-swap-free.js')
     // Without --swap, too: somebody may make the device swap.
     const swapFree = await startSwapFree()
     settleHeap()
-    const { device, pin, swap, swapPriority } = options
+    const { front, device, pin, swap, swapPriority } = options
     process.exitCode = await attach({
       ...volume,
+      front,
       device,
       pin,
       swap,

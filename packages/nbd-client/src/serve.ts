@@ -1,6 +1,7 @@
 import { type ControlSocket, formatSize, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
+import { devicePath } from './device-name.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'
 import type { KeptVolume } from './kept-volume.js'
 import { serveMetrics } from './metrics.js'
@@ -85,7 +86,7 @@ export async function serve(options: ServeOptions): Promise<number> {
 async function serveKept(options: ServeOptions, folder: StateFolder): Promise<number> {
   const kept = folder.read()
   if (kept?.device !== undefined || kept?.connecting !== undefined) {
-    const device = kept.device === undefined ? 'a device' : `/dev/nbd${kept.device.index}`
+    const device = kept.device === undefined ? 'a device' : devicePath(kept.device)
     throw new UsageError(`${folder.path} is of ${device}; give the export its own --state`)
   }
   if (!options.checksums) folder.forgetChecksums()

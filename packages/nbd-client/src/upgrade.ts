@@ -1,5 +1,5 @@
 import { UsageError } from '@rdmakit/verbs'
-import { deviceIndex } from './attach.js'
+import { devicePath, parseDevice } from './device-name.js'
 import { type RunningClient, runningClients, type Upgraded } from './runtime.js'
 
 /**
@@ -20,7 +20,7 @@ async function clientOf({ device, pid }: { device?: string; pid?: number }): Pro
   if (device !== undefined && pid !== undefined) throw new UsageError('give a device or --pid, not both')
   const attached = (await runningClients()).filter(({ status }) => status.mode === 'attach')
   if (device !== undefined || pid !== undefined) {
-    const path = device === undefined ? undefined : `/dev/nbd${deviceIndex(device)}`
+    const path = device === undefined ? undefined : devicePath(parseDevice(device))
     const client = attached.find(({ status }) => (path ? status.target === path : status.pid === pid))
     if (client !== undefined) return client
     throw new Error(

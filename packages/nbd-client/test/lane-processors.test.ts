@@ -38,11 +38,11 @@ describe('the processors of a connection', () => {
     ['', []],
   ])('are read from "%s"', (list, processors) => {
     sends(1, list)
-    expect(processorsOf(3, 1, devices)).toEqual(processors)
+    expect(processorsOf('nbd3', 1, devices)).toEqual(processors)
   })
 
   it('are none where the kernel has not made its queue', () => {
-    expect(processorsOf(3, 5, devices)).toEqual([])
+    expect(processorsOf('nbd3', 5, devices)).toEqual([])
   })
 })
 
@@ -63,7 +63,7 @@ describe('the processors that run', () => {
 describe('a lane', () => {
   const keep = (engine: unknown, running?: Set<number>) => {
     const told = vi.spyOn(process.stderr, 'write').mockReturnValue(true)
-    keepLanesNear({ lanes: [{ index: 0 }], engine } as unknown as Volume, 3, devices, running)
+    keepLanesNear({ lanes: [{ index: 0 }], engine } as unknown as Volume, 'nbd3', devices, running)
     const text = told.mock.calls.join('')
     told.mockRestore()
     return text

@@ -21,7 +21,7 @@ const VOLUME: KeptVolume = {
     identity: { epoch: '0123456789abcdef', session: 2 ** 47 + index, token: new Uint8Array(16).fill(index) },
     linger: 300_000,
   })),
-  device: { index: 3, identifier: 'rdmakit-0011223344556677', connections: 2 },
+  device: { front: 'nbd', index: 3, identifier: 'rdmakit-0011223344556677', connections: 2 },
 }
 
 const { device: _, ...UNUSED } = VOLUME

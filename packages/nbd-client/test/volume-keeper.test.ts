@@ -52,7 +52,7 @@ it('a device is on record by its name before the kernel has it, and by its index
   keeper.options(1000).joined?.([new VolumeServer(0, [uri], session)])
   keeper.connecting('rdmakit-a')
   const during = folder.read()
-  keeper.device({ index: 5, identifier: 'rdmakit-a', connections: 2 })
+  keeper.device({ front: 'nbd', index: 5, identifier: 'rdmakit-a', connections: 2 })
   const after = folder.read()
   expect(during).toMatchObject({ connecting: 'rdmakit-a' })
   expect(during).not.toHaveProperty('device')

@@ -26,7 +26,7 @@ for i in range(0, 200, 4):
 print("all there")
 `
 
-describe('ext4 on /dev/nbd2', () => {
+describe.each(['/dev/nbd2', '/dev/ublkb2'])('ext4 on %s', (device) => {
   const shell = new LocalShell()
   const uri = 'rdma://10.77.0.1:7475'
   const python = (script: string) => shell.run(['python3', '-c', script])
@@ -38,9 +38,9 @@ describe('ext4 on /dev/nbd2', () => {
     await server.waitForLine(/^listening /, 30_000)
     attached = shell.start([
       ...['node', 'packages/nbd-client/dist/cli.js', 'attach', '--server', uri, '--size', '128M'],
-      ...['--device', '/dev/nbd2'],
+      ...['--device', device, '--front', device.startsWith('/dev/nbd') ? 'nbd' : 'ublk'],
     ])
-    await attached.waitForLine(/^attached \/dev\/nbd2$/, 30_000)
+    await attached.waitForLine(new RegExp(`^attached ${device}$`), 30_000)
     await shell.run('modprobe ext4 && mkdir -p /mnt/nbd')
   }, 90_000)
 
@@ -51,16 +51,16 @@ describe('ext4 on /dev/nbd2', () => {
   })
 
   test('a crash in the middle of writing loses nothing that was synced, and fsck finds nothing wrong', async () => {
-    await shell.run('mkfs.ext4 -q -E discard /dev/nbd2')
-    await shell.run('mount -o discard /dev/nbd2 /mnt/nbd')
+    await shell.run(`mkfs.ext4 -q -E discard ${device}`)
+    await shell.run(`mount -o discard ${device} /mnt/nbd`)
     await python(WRITER)
     await python(CRASH)
     expect((await shell.exec('touch /mnt/nbd/after')).status).not.toBe(0)
     await shell.run('umount /mnt/nbd')
-    await shell.run('mount /dev/nbd2 /mnt/nbd') // replays the journal
+    await shell.run(`mount ${device} /mnt/nbd`) // replays the journal
     expect(await python(READER)).toContain('all there')
     await shell.run('umount /mnt/nbd')
-    const { status, stdout } = await shell.exec('fsck.ext4 -fn /dev/nbd2')
+    const { status, stdout } = await shell.exec(`fsck.ext4 -fn ${device}`)
     expect({ status, stdout }).toMatchObject({ status: 0 })
   })
 })

@@ -14,9 +14,9 @@ function pagesOut(): number {
 }
 
 // The process that holds the kernel's swap is killed in the middle of it and started again.
-describe('remote swap whose client is killed', () => {
+describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is killed', (device) => {
   const shell = new LocalShell()
-  const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7477', '256M', '256M')
+  const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7477', '256M', '256M', device)
   const command = [...(attach as string[]), '--state', '/run/rdmakit/restart-swap']
   let server: RunningProcess
   let client: RunningProcess
@@ -52,7 +52,7 @@ describe('remote swap whose client is killed', () => {
     console.log(
       `remote swap, its client killed and back after ${restarted - killed} ms: ${JSON.stringify(walk)}`,
     )
-    expect(client.stderr).toMatch(/taking over \/dev\/nbd0/)
+    expect(client.stderr).toContain(`taking over ${device}`)
     expect(walk.wrongPages).toBe(0)
     expect(walk.pagesOut).toBeGreaterThan(15_000)
     expect(walk.pagesIn).toBeGreaterThan(15_000)
@@ -60,6 +60,8 @@ describe('remote swap whose client is killed', () => {
 
   test('an orderly end leaves no device and no state', async () => {
     expect(await client.stop(120_000)).toMatchObject({ status: 0 })
-    await shell.run('test ! -e /sys/block/nbd0/pid && test ! -e /run/rdmakit/restart-swap/volume.json')
+    await shell.run(
+      'test ! -e /sys/block/nbd0/pid && test ! -e /dev/ublkc0 && test ! -e /run/rdmakit/restart-swap/volume.json',
+    )
   }, 180_000)
 })

@@ -3,6 +3,7 @@
 
 #include "binding/engine_object.h"
 #include "binding/kernel_functions.h"
+#include "binding/ublk_functions.h"
 #include "engine/arena.h"
 
 namespace rdmakit::nbd::binding {
@@ -54,6 +55,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("pinLane", pin_lane);
   add("attachSocketpair", attach_socketpair);
   add("attachSocket", attach_socket);
+  add("attachDevice", attach_device);
   add("yieldLane", yield_lane);
   add("lockFile", lock_file);
   add("statistics", statistics);
@@ -71,6 +73,14 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("kernelReconfigure", kernel_reconfigure);
   add("kernelDisconnect", kernel_disconnect);
   add("kernelStatus", kernel_status);
+  add("ublkAdd", ublk_add);
+  add("ublkOpen", ublk_open);
+  add("ublkRecover", ublk_recover);
+  add("ublkStatus", ublk_status);
+  add("ublkStart", ublk_start);
+  add("ublkResume", ublk_resume);
+  add("ublkStop", ublk_stop);
+  add("ublkDelete", ublk_delete);
   return exports;
 }
 

@@ -120,6 +120,16 @@ void attach_socket(const Napi::CallbackInfo& info) {
   check(info.Env(), error, "attachSocket", why);
 }
 
+void attach_device(const Napi::CallbackInfo& info) {
+  const uint32_t queue = to_uint32(info[3], "queue");
+  if (queue >= kMaxLanes) throw Napi::TypeError::New(info.Env(), "queue must be an integer of 0 … 63");
+  std::string why;
+  const int error = to_engine(info[0]).attach_device(to_uint32(info[1], "lane"),
+                                                     static_cast<int>(to_uint32(info[2], "descriptor")),
+                                                     static_cast<uint16_t>(queue), why);
+  check(info.Env(), error, "attachDevice", why);
+}
+
 void yield_lane(const Napi::CallbackInfo& info) {
   check(info.Env(), to_engine(info[0]).yield_lane(to_uint32(info[1], "lane")), "yieldLane", "");
 }

@@ -57,6 +57,7 @@ void listen_unix(const Napi::CallbackInfo& info);
 Napi::Value listen_tcp(const Napi::CallbackInfo& info);
 void pin_lane(const Napi::CallbackInfo& info);
 Napi::Value attach_socketpair(const Napi::CallbackInfo& info);
+void attach_device(const Napi::CallbackInfo& info);
 void attach_socket(const Napi::CallbackInfo& info);
 void yield_lane(const Napi::CallbackInfo& info);
 Napi::Value close_engine(const Napi::CallbackInfo& info);

@@ -30,6 +30,11 @@ class Arena {
       : base_(reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage)) {
   }
 
+  // Of a ublk device, whose requests need no input chunks and only the output chunks that READs are read
+  // ahead into: the memory of the others, which lies in one piece.
+  static constexpr size_t kDeviceOutputChunks =
+      (kInput + kOutput - size_t{kDeviceRequest} * kDeviceBuffers) / kOutputChunk;
+  uint8_t* device_buffer(size_t index) const { return base_ + index * kDeviceRequest; }
   uint8_t* input_chunk(size_t index) const { return base_ + index * kInputChunk; }
   uint8_t* output_chunk(size_t index) const { return base_ + kInput + index * kOutputChunk; }
   // A READ of at most a page needs no chunk: each request slot has a page of its own.

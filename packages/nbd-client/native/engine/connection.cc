@@ -34,10 +34,18 @@ Connection::Connection(Volume& volume, const Arena& arena, RdmaQueue& rdma, Lane
 
 void Connection::open(int socket, const Terms& terms) {
   socket_.reset(socket);
-  open_ = true;
-  terms_ = terms;
+  of_device_ = false;
   const timeval longest{0, kDoze / 1'000};
   may_doze_ = !terms.remote && setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &longest, sizeof longest) == 0;
+  free_chunks_.reset();
+  ahead_.share_chunks(true);
+  begin_anew(terms);
+}
+
+// Nothing is under way, also nothing that is read ahead.
+void Connection::begin_anew(const Terms& terms) {
+  open_ = true;
+  terms_ = terms;
   input_.reset();
   replies_.reset(terms.exported.offset);
   writing_ = kNone;
@@ -61,6 +69,8 @@ void Connection::drop(const char* reason) {
   payload_left_ = 0;
   replies_.reset(0);
   reads_.clear();
+  arrived_.clear();
+  answered_.clear();
   read_waits_ = read_paced_ = false;
   next_turn_ = 0;
   for (RequestSlot& slot : slots_) {
@@ -96,7 +106,7 @@ bool Connection::step(uint64_t now, bool look) {
   if (end_of_file_ && !input_ended_) check_end_of_file();
   moved |= start_reads();
   // After the answers that are there: they are what the client waits for.
-  if (replies_.empty() && open_ && !yielding_) ahead_.advance(now_);
+  if (replies_.empty() && answered_.empty() && open_ && !yielding_) ahead_.advance(now_);
   if (terms_.stall != 0) time_input();
   if (drop_reason_ != nullptr) drop(drop_reason_);
   return moved;
@@ -104,6 +114,7 @@ bool Connection::step(uint64_t now, bool look) {
 
 bool Connection::receive(bool waits) {
   if (!is_open() || end_of_file_ || input_ended_) return false;
+  if (device_ != nullptr) return receive_from_device(waits);
   const size_t limit = wanted();
   if (limit == 0) {
     more_input_ = false;
@@ -163,7 +174,8 @@ void Connection::time_input() {
 bool Connection::parse() {
   bool moved = false;
   while (is_open() && !input_ended_ && drop_reason_ == nullptr) {
-    if (!(payload_left_ > 0 ? take_payload() : begin_request())) break;
+    if (!(device_ != nullptr ? begin_from_device() : payload_left_ > 0 ? take_payload() : begin_request()))
+      break;
     moved = true;
   }
   return moved;
@@ -185,13 +197,8 @@ bool Connection::begin_request() {
     end_input("disconnected by the client");
     return true;
   }
-  const uint16_t index = free_slots_.pop();
+  const uint16_t index = begin(request);
   RequestSlot& slot = slots_[index];
-  slot.begin(request, now_);
-  statistics_.in_flight.set(kRequests - free_slots_.size());
-  slot.error = refusing_ ? kEshutdown : validate_request(request, terms_);
-  if (slot.error == kOk) slot.request.offset += terms_.exported.offset;
-
   if (request.command == kCmdWrite) {
     if (request.length > kMaxDrainedPayload) {
       slot.sent = true;
@@ -205,13 +212,30 @@ bool Connection::begin_request() {
     if (payload_left_ == 0) finish_payload();
     return true;
   }
+  begin_without_payload(index);
+  return true;
+}
+
+uint16_t Connection::begin(const Request& request) {
+  const uint16_t index = free_slots_.pop();
+  RequestSlot& slot = slots_[index];
+  slot.begin(request, now_);
+  statistics_.in_flight.set(kRequests - free_slots_.size());
+  slot.error = refusing_ ? kEshutdown : validate_request(request, terms_);
+  if (slot.error == kOk) slot.request.offset += terms_.exported.offset;
+  return index;
+}
+
+void Connection::begin_without_payload(uint16_t index) {
+  RequestSlot& slot = slots_[index];
+  const Request& request = slot.request;
   slot.received = true;
   if (slot.error == kOk && request.command == kCmdRead) {
     slot.fragments = terms_.structured && (request.flags & kCmdFlagDf) == 0;
     slot.queued = true;
     reads_.push(index);
     ahead_.saw(slot.request.offset, slot.request.length);
-    return true;
+    return;
   }
   if (slot.error == kOk) {
     // FLUSH, and FUA on anything, have nothing to do: they promise that writes answered before are on
@@ -225,7 +249,6 @@ bool Connection::begin_request() {
   }
   slot.issued = true;  // only now: an edge of zeros may be over before the other one has started
   reply_if_ready(index);
-  return true;
 }
 
 bool Connection::take_payload() {

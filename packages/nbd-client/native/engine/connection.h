@@ -9,14 +9,17 @@
 // connection_write.cc   WRITE, WRITE_ZEROES, TRIM
 // connection_reply.cc   BLOCK_STATUS, replies
 // connection_end.cc     how operations end
+// connection_device.cc  a ublk device in the place of the socket
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "engine/arena.h"
 #include "engine/descriptor.h"
+#include "engine/device_queue.h"
 #include "engine/index_stack.h"
 #include "engine/input_stream.h"
 #include "engine/page_repair.h"
@@ -39,6 +42,8 @@ class Connection {
 
   // Takes over a socket in transmission phase. Only when idle().
   void open(int socket, const Terms& terms);
+  // The same for a queue of a ublk device, by the thread that serves it.
+  void open(std::unique_ptr<DeviceQueue> device, const Terms& terms);
   // Ends it now, without answers to what is under way. Its operations run out by themselves.
   void drop(const char* reason);
   // From now on every new request is answered ESHUTDOWN.
@@ -54,10 +59,13 @@ class Connection {
   // Nothing is left of a connection: the lane may take another.
   bool idle() const { return !open_ && free_slots_.size() == kRequests; }
   // Every request so far is answered and the answers are sent.
-  bool quiet() const { return free_slots_.size() == kRequests && replies_.empty(); }
-  // Also after drop(), until close_socket().
-  int socket() const { return socket_.get(); }
-  void close_socket() { socket_.reset(); }
+  bool quiet() const { return free_slots_.size() == kRequests && replies_.empty() && answered_.empty(); }
+  // Also after drop(), until close_socket(). Of a device: what is readable when a request has come.
+  int socket() const { return device_ == nullptr ? socket_.get() : device_->descriptor(); }
+  void close_socket() {
+    socket_.reset();
+    device_.reset();
+  }
   const char* reason() const { return reason_; }
 
   // ---- hot path ----
@@ -104,12 +112,20 @@ class Connection {
   bool remote() const { return terms_.remote; }
 
  private:
+  void begin_anew(const Terms& terms);
   bool receive(bool waits = false);
+  bool receive_from_device(bool waits);
+  bool begin_from_device();
+  bool commit_to_device();
+  void pin_again(uint16_t chunk);
+  void unpin(uint16_t chunk);
   bool mid_request() const { return payload_left_ > 0 || !input_.unread().empty(); }
   // Bytes that may be received now.
   size_t wanted() const;
   bool parse();
   bool begin_request();
+  uint16_t begin(const Request& request);
+  void begin_without_payload(uint16_t index);
   bool take_payload();
   void finish_payload();
   void end_input(const char* reason);
@@ -166,6 +182,15 @@ class Connection {
   std::vector<RequestSlot> slots_;
   IndexStack<kRequests> free_slots_;
   IndexStack<kOutputChunks> free_chunks_;
+  std::unique_ptr<DeviceQueue> device_;  // in the place of socket_ and what receives from it
+  IndexQueue<kDeviceDepth> arrived_;     // tags
+  IndexQueue<kRequests> answered_;       // slots
+  std::array<uint16_t, kDeviceDepth> tag_buffer_{};
+  std::array<uint16_t, kDeviceBuffers> buffer_pins_{};  // who reads or writes it, besides the kernel
+  std::array<bool, kDeviceBuffers> retired_{};          // free when nobody does
+  IndexStack<kDeviceBuffers> spare_buffers_;
+  uint16_t ended_tags_ = 0;
+  bool of_device_ = false;       // the present connection or, until it is idle(), the last one
   IndexQueue<kRequests> reads_;  // READs with more to issue, first come first served
   ReplyQueue replies_;
   std::vector<Operation*> waiting_;  // parts of WRITEs that wait for a page or an operation

@@ -59,7 +59,7 @@ void Connection::operation_over(Operation& operation) {
   } else if (operation.again) {
     start_anew(operation);
   } else if (operation.kind != Operation::Kind::read) {
-    if (operation.chunk != kNone) input_.unpin(operation.chunk);
+    if (operation.chunk != kNone) unpin(operation.chunk);
     rdma_.give_back(operation);
   } else if (!operation.kept && !operation.doomed && may_move(operation)) {
     moving_.push_back(&operation);
@@ -120,7 +120,7 @@ void Connection::answer(Operation& operation, bool succeeded, ErrorCode error) {
 
 void Connection::finish_unposted(Operation& operation, bool succeeded, ErrorCode error) {
   answer(operation, succeeded, error);
-  if (operation.chunk != kNone) input_.unpin(operation.chunk);
+  if (operation.chunk != kNone) unpin(operation.chunk);
   rdma_.give_back(operation);
 }
 

@@ -25,7 +25,7 @@ bool Connection::start_reads() {
     const uint16_t index = reads_.front();
     RequestSlot& slot = slots_[index];
     if (slot.error == kOk) {
-      if (slot.window == 0 && slot.request.length > kPage) {
+      if (slot.window == 0 && slot.memory == nullptr && slot.request.length > kPage) {
         const auto chunks = std::min(slot.parts(), kWindow);
         if (free_chunks_.size() < chunks) break;
         for (; slot.window < chunks; slot.window++) slot.chunk[slot.window] = free_chunks_.pop();
@@ -70,9 +70,11 @@ bool Connection::issue_read(uint16_t index) {
     }
     auto bytes = static_cast<uint32_t>(std::min(limit, run * kPage - head));
     const uint16_t place_in_window = slot.window == 0 ? 0 : static_cast<uint16_t>(part % slot.window);
-    uint8_t* memory =
-        slot.window == 0 ? arena_.request_page(index) : arena_.output_chunk(slot.chunk[place_in_window]);
-    memory += within;
+    uint8_t* memory = slot.memory + slot.cursor;
+    if (slot.memory == nullptr)
+      memory =
+          (slot.window == 0 ? arena_.request_page(index) : arena_.output_chunk(slot.chunk[place_in_window])) +
+          within;
     if (slot.fragments && within == 0) slot.holes_of(part) = 0;
 
     if (state == PageState::unset) {

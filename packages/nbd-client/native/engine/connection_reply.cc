@@ -55,6 +55,11 @@ void Connection::reply_if_ready(uint16_t index) {
     if (!ready) return;
   }
   slot.replied = true;
+  if (device_ != nullptr) {
+    answered_.push(index);
+    count_reply(slot);
+    return;
+  }
   if (slot.error == kOk) {
     make_head(slot);
   } else {
@@ -170,6 +175,7 @@ void Connection::release_if_done(uint16_t index) {
   RequestSlot& slot = slots_[index];
   if (!slot.sent || slot.outstanding > 0 || slot.queued) return;
   for (uint16_t i = 0; i < slot.window; i++) free_chunks_.push(slot.chunk[i]);
+  if (slot.memory != nullptr) unpin(slot.buffer);
   slot.used = false;
   free_slots_.push(index);
   statistics_.in_flight.set(kRequests - free_slots_.size());
@@ -188,7 +194,7 @@ void Connection::time_output(bool moved) {
 bool Connection::send(uint64_t now) {
   if (!is_open()) return false;
   now_ = now;
-  bool moved = false;
+  bool moved = device_ != nullptr && (!answered_.empty() || device_->pending()) && commit_to_device();
   if (!replies_.empty()) {
     const uint64_t before = replies_.bytes_sent();
     const auto status = replies_.send(socket_.get(), [this](uint16_t index) {

@@ -121,7 +121,7 @@ bool Connection::advance(Operation& operation) {
       posted->offset = operation.offset;
       posted->memory = operation.memory;
       posted->chunk = operation.chunk;
-      if (operation.chunk != kNone) input_.pin_again(operation.chunk);
+      if (operation.chunk != kNone) pin_again(operation.chunk);
       slots_[operation.request].outstanding++;
       operation.offset += bytes;
       operation.memory += bytes;

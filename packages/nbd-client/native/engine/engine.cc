@@ -1,5 +1,6 @@
 #include "engine/engine.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -341,6 +342,22 @@ int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
   terms.exported = volume_.exported();
   lanes_[lane]->attach(ours.release(), terms);
   descriptor = theirs.release();
+  return 0;
+}
+
+int Engine::attach_device(uint32_t lane, int device, uint16_t queue, std::string& why) {
+  const std::lock_guard lock(control_);
+  if (lane >= lane_count()) return EINVAL;
+  if (closed_) return ESHUTDOWN;
+  Descriptor own(fcntl(device, F_DUPFD_CLOEXEC, 0));
+  if (!own) return errno;
+  int error = 0;
+  auto opened = DeviceQueue::open(std::move(own), queue, error, why);
+  if (opened == nullptr) return error;
+  if (!lanes_[lane]->reserve()) return refuse(why, EBUSY, "the lane serves another connection");
+  Terms terms;
+  terms.exported = volume_.exported();
+  lanes_[lane]->attach(std::move(opened), terms);
   return 0;
 }
 

@@ -14,8 +14,14 @@ class IndexStack {
     for (size_t i = 0; i < kCapacity; i++) items_[i] = static_cast<uint16_t>(kCapacity - 1 - i);
   }
   size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
   uint16_t pop() { return items_[--size_]; }
   void push(uint16_t index) { items_[size_++] = index; }
+  // The indexes from `first` on, all of them free.
+  void reset(uint16_t first = 0) {
+    size_ = 0;
+    for (size_t i = kCapacity; i > first; i--) push(static_cast<uint16_t>(i - 1));
+  }
 
  private:
   std::array<uint16_t, kCapacity> items_;

@@ -54,6 +54,7 @@ Lane::~Lane() {
   if (thread_.joinable()) thread_.join();
   Command command;
   while (commands_.pop(command)) {
+    delete command.device;
     if (command.type == Command::Type::attach) {
       close(command.socket);
     } else if (command.type == Command::Type::connect) {
@@ -118,6 +119,18 @@ void Lane::attach(int socket, const Terms& terms) {
     const std::lock_guard lock(producers_);
     if (!commands_.push({Command::Type::attach, socket, 0, 0, nullptr, nullptr, terms})) {
       close(socket);
+      give_up();
+    }
+  }
+  wake();
+}
+
+void Lane::attach(std::unique_ptr<DeviceQueue> device, const Terms& terms) {
+  {
+    const std::lock_guard lock(producers_);
+    if (commands_.push({Command::Type::attach_device, -1, 0, 0, nullptr, nullptr, terms, device.get()})) {
+      static_cast<void>(device.release());
+    } else {
       give_up();
     }
   }
@@ -253,9 +266,12 @@ void Lane::emit(Event::Type type, const char* reason, uint32_t server) {
 void Lane::take_commands() {
   Command command;
   while (commands_.pop(command)) {
-    if (command.type == Command::Type::attach) {
+    if (command.type == Command::Type::attach || command.type == Command::Type::attach_device) {
       look_ = true;
-      connection_.open(command.socket, command.terms);
+      if (command.type == Command::Type::attach)
+        connection_.open(command.socket, command.terms);
+      else
+        connection_.open(std::unique_ptr<DeviceQueue>(command.device), command.terms);
       volume_.connection_opened();
       if (announced_stop_) connection_.refuse_new();
       state_.store(State::serving, std::memory_order_release);

@@ -69,6 +69,7 @@ class Lane final : private OperationListener {
   void give_up();
   // A socket in transmission phase, and what its handshake agreed on.
   void attach(int socket, const Terms& terms);
+  void attach(std::unique_ptr<DeviceQueue> device, const Terms& terms);
   // EAGAIN: the mailbox is full.
   int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
   // The refill lane's only. EAGAIN: the mailbox is full.
@@ -99,13 +100,14 @@ class Lane final : private OperationListener {
 
  private:
   struct Command {
-    enum class Type : uint8_t { attach, connect, refill, yield } type;
+    enum class Type : uint8_t { attach, attach_device, connect, refill, yield } type;
     int socket;
     uint32_t server;
     uint32_t slab;
     Handle* qp;  // both with a reference that goes to the lane
     Handle* mr;
     Terms terms;
+    DeviceQueue* device = nullptr;  // the lane's
   };
 
   // With so many operations under way the next requests are taken together with the next completions, or when

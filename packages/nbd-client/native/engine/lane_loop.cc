@@ -19,8 +19,9 @@ void relax() {
 }  // namespace
 
 // ---- hot path begins ----
-// Rules: no allocation, no log, no lock, no system call that is not the work itself (recv, sendmsg, the
-// device's own, and ppoll when there is nothing to do). Everything used here was made before.
+// Rules: no allocation, no log, no lock, no system call that is not the work itself (recv, sendmsg or
+// io_uring_enter, the device's own, and ppoll when there is nothing to do). Everything used here was made
+// before.
 
 void Lane::loop() {
   for (;;) {
@@ -49,7 +50,10 @@ void Lane::loop() {
       moved = true;
       look_ |= held_off_;
     }
-    if (connection_.is_open()) moved |= connection_.send(now_);
+    if (connection_.is_open() && connection_.send(now_)) {
+      moved = true;
+      look_ |= connection_.more_input();
+    }
     if (volume_.calls_control()) call_control();
     if (refill_ != nullptr) moved |= step_refill();
     rdma_.check_deadlines(now_);

@@ -26,6 +26,12 @@ static_assert(kMaxUnfragmented == kWindow * kOutputChunk);
 // Extents that one BLOCK_STATUS tells of: as many as fit the page of its request.
 inline constexpr uint32_t kExtents = kPage / sizeof(StatusDescriptor);
 
+// A ublk device has so many requests under way on each queue, of at most kDeviceRequest bytes. Each has a
+// buffer, and what is answered while somebody still reads its buffer goes on with a spare one.
+inline constexpr uint16_t kDeviceDepth = 32;
+inline constexpr uint32_t kDeviceRequest = kInputChunk;
+inline constexpr uint16_t kDeviceBuffers = kDeviceDepth + 8;
+
 // Outstanding requests of a connection. The kernel's NBD queue is 128 deep.
 inline constexpr uint32_t kRequests = 128;
 

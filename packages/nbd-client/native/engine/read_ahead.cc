@@ -56,7 +56,7 @@ bool ReadAhead::fetch(Stream& stream, uint64_t now) {
     const Replica* const source = rdma_.readable(place);
     if (source == nullptr || volume_.turn(source->server, now) != 0) return false;
     // READs that somebody waits for have the first call on everything.
-    if (rdma_.available() <= kOperations / 2 || chunks_.size() <= kOutputChunks / 2) return false;
+    if (rdma_.available() <= kOperations / 2 || chunks_.size() <= left_) return false;
     Window* const window = free_window();
     if (window == nullptr) return false;
     *window = {};

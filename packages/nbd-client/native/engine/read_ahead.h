@@ -87,6 +87,8 @@ class ReadAhead {
     for (Window& window : windows_) window.old = true;
     drop_old();
   }
+  // READs take output chunks of their own, of which read-ahead leaves them half.
+  void share_chunks(bool shared) { left_ = shared ? kOutputChunks / 2 : 0; }
   // Operations under way that nobody waits for.
   uint32_t unawaited() const { return waits_ == 0 ? under_way_ : 0; }
 
@@ -133,6 +135,7 @@ class ReadAhead {
   LaneStatistics& statistics_;
   IndexStack<kOutputChunks>& chunks_;
   const uint32_t depth_;  // windows
+  size_t left_ = kOutputChunks / 2;
   std::array<Stream, kStreams> streams_{};
   Stream* current_ = nullptr;  // of the READ that came last
   std::array<Window, kWindows> windows_{};

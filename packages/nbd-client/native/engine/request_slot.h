@@ -18,6 +18,10 @@ struct RequestSlot {
   Request request{};     // its offset is one in the volume
   uint64_t started = 0;  // ns
 
+  // Of a request of a ublk device: its buffer, which holds a WRITE's payload and takes all of a READ's data.
+  uint8_t* memory = nullptr;
+  uint16_t buffer = 0;
+
   uint32_t error = kOk;      // ErrorCode
   uint32_t outstanding = 0;  // operations that belong to it
   bool received = false;     // header and payload are here
@@ -26,7 +30,8 @@ struct RequestSlot {
   bool sent = false;         // its reply is sent, or nobody waits for it any more
 
   // READ. Its data are parts of kOutputChunk bytes; part p lies in chunk[p % window].
-  // A READ of at most a page has window 0 and lies in the slot's own page.
+  // A READ of at most a page has window 0 and lies in the slot's own page. One of a ublk device has window 0,
+  // too.
   uint32_t cursor = 0;       // bytes issued
   uint32_t parts_ready = 0;  // leading parts that are complete
   uint32_t parts_sent = 0;   // leading parts whose chunk may be used again
@@ -56,6 +61,7 @@ struct RequestSlot {
     outstanding = cursor = parts_ready = parts_sent = parts_before_failure = data_length = 0;
     received = issued = replied = sent = queued = fragments = false;
     window = head_length = 0;
+    memory = nullptr;
     failed_at = kNowhere;
     pending = {};
   }

@@ -8,33 +8,53 @@ import { cache } from './paths.js'
 
 const shell = new LocalShell()
 
+/** Files of modules, which guests see at the same paths. */
+export interface Modules {
+  /** the iWARP driver */
+  siw: string
+  /** the driver of block devices in user space */
+  ublk: string
+}
+
+/** Where the sources are, and what make is to be told. */
+const drivers = [
+  { name: 'siw', folder: 'drivers/infiniband/sw/siw', sources: '', options: ['CONFIG_RDMA_SIW=m'] },
+  { name: 'ublk_drv', folder: 'drivers/block', sources: '/ublk_drv.c', options: [] },
+] as const
+
 /**
- * The kernel's iWARP driver, siw.ko: Debian's kernel is built without it, Debian's source of the same
- * version has it. Compiled once for a kernel, against its headers, none of which gets installed.
+ * What Debian's kernel is built without and Debian's source of the same version has. Compiled once for a kernel,
+ * against its headers, none of which gets installed.
  */
-export async function ensureSiw(kernel: Kernel, say: (line: string) => void): Promise<string> {
-  const folder = join(cache, 'siw')
-  const file = join(folder, `siw-${kernel.version}.ko`)
-  if (existsSync(file)) return file
+export async function ensureModules(kernel: Kernel, say: (line: string) => void): Promise<Modules> {
+  const folder = join(cache, 'modules')
+  const [siw, ublk] = drivers.map(({ name }) => join(folder, `${name}-${kernel.version}.ko`)) as [
+    string,
+    string,
+  ]
+  if (existsSync(siw) && existsSync(ublk)) return { siw, ublk }
 
   await mkdir(folder, { recursive: true })
   const work = await mkdtemp(join(folder, 'compiling-'))
   try {
     const { headers, source } = await fetchPackages(kernel.version, work, say)
-    say('compiling siw.ko')
-    const driver = 'drivers/infiniband/sw/siw'
+    const wanted = drivers.map(({ folder, sources }) => `'${source}/${folder}${sources}'`)
     await shell.run(
       `dpkg --fsys-tarfile ${source}_*.deb | tar -xO ./usr/src/${source}.tar.xz | xz -dc |
-       tar -x --strip-components=1 '${source}/${driver}'`,
+       tar -x --strip-components=1 ${wanted.join(' ')}`,
       { cwd: work, deadlineMs: 120_000 },
     )
-    await shell.run(['make', '-C', headers, `M=${join(work, driver)}`, 'CONFIG_RDMA_SIW=m', 'modules'], {
-      deadlineMs: 240_000,
-    })
-    const built = join(work, driver, 'siw.ko')
-    await shell.run(['strip', '--strip-debug', built])
-    await rename(built, file)
-    return file
+    await writeFile(join(work, 'drivers/block/Kbuild'), 'obj-m := ublk_drv.o\n')
+    for (const { name, folder: driver, options } of drivers) {
+      say(`compiling ${name}.ko`)
+      await shell.run(['make', '-C', headers, `M=${join(work, driver)}`, ...options, 'modules'], {
+        deadlineMs: 240_000,
+      })
+      const built = join(work, driver, `${name}.ko`)
+      await shell.run(['strip', '--strip-debug', built])
+      await rename(built, join(folder, `${name}-${kernel.version}.ko`))
+    }
+    return { siw, ublk }
   } finally {
     await rm(work, { recursive: true, force: true })
   }
@@ -47,24 +67,25 @@ async function fetchPackages(
   say: (line: string) => void,
 ): Promise<{ headers: string; source: string }> {
   const [, release, series] = /^((\d+\.\d+)\.\d+-\d+)-amd64$/.exec(version) ?? []
-  if (release === undefined) throw new NoGuestError(`no siw for kernel ${version}: not one of Debian's names`)
+  if (release === undefined)
+    throw new NoGuestError(`no modules for kernel ${version}: not one of Debian's names`)
   const unpacked = [`linux-headers-${version}`, `linux-headers-${release}-common`, `linux-kbuild-${series}`]
   const source = `linux-source-${series}`
   const shown = await shell.run(['apt-cache', 'show', '--no-all-versions', ...unpacked]).catch(() => '')
   const packageVersion = /^Version: (\S+)$/m.exec(shown)?.[1]
   if (packageVersion === undefined) {
     throw new NoGuestError(
-      `no siw for kernel ${version}: apt does not know linux-headers-${version} ` +
+      `no modules for kernel ${version}: apt does not know linux-headers-${version} ` +
         `(run apt-get update, or remove ${join(cache, 'kernel')} to get the kernel that it knows)`,
     )
   }
-  say(`fetching the headers and the source of ${version} for siw (150 MB, once)`)
+  say(`fetching the headers and the source of ${version} for siw and ublk (150 MB, once)`)
   const wanted = [...unpacked, source].map((name) => `${name}=${packageVersion}`)
   const fetch = await shell.exec(['apt-get', '-o', 'APT::Sandbox::User=root', 'download', ...wanted], {
     cwd: work,
     deadlineMs: 240_000,
   })
-  if (fetch.status !== 0) throw new NoGuestError(`no siw for kernel ${version}: ${fetch.stderr}`)
+  if (fetch.status !== 0) throw new NoGuestError(`no modules for kernel ${version}: ${fetch.stderr}`)
   for (const name of unpacked) {
     await shell.run(`dpkg -x ${name}_*.deb root`, { cwd: work, deadlineMs: 120_000 })
   }

@@ -1,0 +1,111 @@
+#include "binding/ublk_functions.h"
+
+#include <memory>
+#include <string>
+
+#include "binding/convert.h"
+#include "engine/limits.h"
+#include "kernel/ublk.h"
+
+namespace rdmakit::nbd::binding {
+
+namespace {
+
+// One command of the driver, off the JavaScript thread: it waits for lanes, which need nobody of JavaScript.
+class CommandWorker final : public Napi::AsyncWorker {
+ public:
+  using Command = int (*)(uint32_t index, std::string& why);
+
+  CommandWorker(Napi::Env env, Command command, const char* name, uint32_t index)
+      : Napi::AsyncWorker(env),
+        deferred_(Napi::Promise::Deferred::New(env)),
+        command_(command),
+        name_(name),
+        index_(index) {}
+  Napi::Promise promise() const { return deferred_.Promise(); }
+
+  void Execute() override { error_ = command_(index_, why_); }
+  void OnOK() override {
+    try {
+      check(Env(), error_, name_, why_);
+      deferred_.Resolve(Env().Undefined());
+    } catch (const Napi::Error& failure) {
+      deferred_.Reject(failure.Value());
+    }
+  }
+
+ private:
+  Napi::Promise::Deferred deferred_;
+  const Command command_;
+  const char* const name_;
+  const uint32_t index_;
+  std::string why_;
+  int error_ = 0;
+};
+
+Napi::Value run(const Napi::CallbackInfo& info, CommandWorker::Command command, const char* name) {
+  // Deletes itself when it is done, as every Napi::AsyncWorker.
+  auto worker = std::make_unique<CommandWorker>(info.Env(), command, name, to_uint32(info[0], "index"));
+  const Napi::Promise promise = worker->promise();
+  worker.release()->Queue();
+  return promise;
+}
+
+}  // namespace
+
+Napi::Value ublk_add(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  if (!info[0].IsObject()) throw Napi::TypeError::New(env, "expected options");
+  const auto from = info[0].As<Napi::Object>();
+  UblkDevice device;
+  const Napi::Value index = from.Get("index");
+  const bool any = index.IsNumber() && index.As<Napi::Number>().Int32Value() == -1;
+  device.index = any ? -1 : static_cast<int>(to_uint32(index, "index"));
+  device.size = to_uint64(from.Get("size"), "size");
+  const uint32_t queues = to_uint32(from.Get("queues"), "queues");
+  if (queues == 0 || queues > kMaxLanes) throw Napi::TypeError::New(env, "queues must be an integer of 1 … 64");
+  device.queues = static_cast<uint16_t>(queues);
+  device.identifier = to_uint64(from.Get("identifier"), "identifier");
+  device.kept = from.Get("kept").ToBoolean();
+  uint32_t made = 0;
+  uint16_t granted = 0;
+  std::string why;
+  check(env, nbd::ublk_add(device, made, granted, why), "ublk add", why);
+  Napi::Object object = Napi::Object::New(env);
+  object.Set("index", made);
+  object.Set("queues", static_cast<uint32_t>(granted));
+  return object;
+}
+
+Napi::Value ublk_open(const Napi::CallbackInfo& info) {
+  int descriptor = -1;
+  std::string why;
+  check(info.Env(), nbd::ublk_open(to_uint32(info[0], "index"), descriptor, why), "ublk open", why);
+  return Napi::Number::New(info.Env(), descriptor);
+}
+
+void ublk_recover(const Napi::CallbackInfo& info) {
+  std::string why;
+  check(info.Env(), nbd::ublk_recover(to_uint32(info[0], "index"), why), "ublk recover", why);
+}
+
+Napi::Value ublk_status(const Napi::CallbackInfo& info) {
+  const Napi::Env env = info.Env();
+  UblkStatus status{};
+  std::string why;
+  check(env, nbd::ublk_status(to_uint32(info[0], "index"), status, why), "ublk status", why);
+  Napi::Object object = Napi::Object::New(env);
+  object.Set("index", status.index);
+  object.Set("identifier", Napi::BigInt::New(env, status.identifier));
+  object.Set("queues", static_cast<uint32_t>(status.queues));
+  static constexpr const char* kStates[] = {"dead", "live", "quiesced"};
+  object.Set("state", kStates[static_cast<size_t>(status.state)]);
+  return object;
+}
+
+Napi::Value ublk_start(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_start, "ublk start"); }
+Napi::Value ublk_resume(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_resume, "ublk resume"); }
+Napi::Value ublk_stop(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_stop, "ublk stop"); }
+Napi::Value ublk_delete(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_delete, "ublk delete"); }
+
+}  // namespace rdmakit::nbd::binding

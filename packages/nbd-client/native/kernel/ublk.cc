@@ -1,0 +1,132 @@
+#include "kernel/ublk.h"
+
+#include <fcntl.h>
+#include <liburing.h>
+#include <linux/ublk_cmd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "engine/descriptor.h"
+#include "engine/limits.h"
+
+namespace rdmakit::nbd {
+
+namespace {
+
+constexpr const char* kControl = "/dev/ublk-control";
+// sectors of 512 bytes
+constexpr uint32_t kLargestRequest = kDeviceRequest / 512;
+constexpr uint32_t kLargestDiscard = 1 << 21;
+
+int refuse(std::string& why, int error, const std::string& text) {
+  why = text;
+  return error;
+}
+
+// One command of the control device, which is asked by io_uring only.
+int command(uint32_t operation, ublksrv_ctrl_cmd body, std::string& why) {
+  const Descriptor control(::open(kControl, O_RDWR | O_CLOEXEC));
+  if (!control) return refuse(why, errno, std::string(kControl) + ": " + strerror(errno));
+  io_uring ring;
+  if (const int error = -io_uring_queue_init(4, &ring, IORING_SETUP_SQE128); error != 0)
+    return refuse(why, error, std::string("io_uring_setup(2): ") + strerror(error));
+  io_uring_sqe* const entry = io_uring_get_sqe(&ring);
+  io_uring_prep_rw(IORING_OP_URING_CMD, entry, control.get(), nullptr, 0, operation);
+  std::memcpy(entry->cmd, &body, sizeof body);
+  io_uring_cqe* completion = nullptr;
+  int error;
+  do {
+    error = -io_uring_submit_and_wait(&ring, 1);
+  } while (error == EINTR || error == EAGAIN);
+  if (error <= 0) error = -io_uring_wait_cqe(&ring, &completion);
+  if (error == 0) error = completion->res < 0 ? -completion->res : 0;
+  io_uring_queue_exit(&ring);
+  if (error != 0) why = strerror(error);
+  return error;
+}
+
+ublksrv_ctrl_cmd about(uint32_t index) {
+  ublksrv_ctrl_cmd body{};
+  body.dev_id = index;
+  body.queue_id = UINT16_MAX;
+  return body;
+}
+
+ublksrv_ctrl_cmd with(uint32_t index, void* data, size_t bytes) {
+  ublksrv_ctrl_cmd body = about(index);
+  body.addr = reinterpret_cast<uint64_t>(data);
+  body.len = static_cast<uint16_t>(bytes);
+  return body;
+}
+
+ublksrv_ctrl_cmd by_us(uint32_t index) {
+  ublksrv_ctrl_cmd body = about(index);
+  body.data[0] = static_cast<uint64_t>(getpid());
+  return body;
+}
+
+}  // namespace
+
+int ublk_add(const UblkDevice& device, uint32_t& index, uint16_t& queues, std::string& why) {
+  ublksrv_ctrl_dev_info information{};
+  information.nr_hw_queues = device.queues;
+  information.queue_depth = kDeviceDepth;
+  information.max_io_buf_bytes = kDeviceRequest;
+  information.dev_id = static_cast<uint32_t>(device.index);
+  information.ublksrv_pid = getpid();
+  // What a server that dies has not answered is asked again of its successor.
+  if (device.kept) information.flags = UBLK_F_USER_RECOVERY | UBLK_F_USER_RECOVERY_REISSUE;
+  information.ublksrv_flags = device.identifier;
+  int error = command(UBLK_CMD_ADD_DEV, with(static_cast<uint32_t>(device.index), &information, sizeof information), why);
+  if (error != 0) return error;
+  index = information.dev_id;
+  queues = information.nr_hw_queues;
+  ublk_params parameters{};
+  parameters.len = sizeof parameters;
+  parameters.types = UBLK_PARAM_TYPE_BASIC | UBLK_PARAM_TYPE_DISCARD;
+  parameters.basic.logical_bs_shift = parameters.basic.physical_bs_shift = 12;
+  parameters.basic.io_min_shift = parameters.basic.io_opt_shift = 12;
+  parameters.basic.max_sectors = kLargestRequest;
+  parameters.basic.dev_sectors = device.size / 512;
+  parameters.discard.discard_granularity = kPage;
+  parameters.discard.max_discard_sectors = parameters.discard.max_write_zeroes_sectors = kLargestDiscard;
+  parameters.discard.max_discard_segments = 1;
+  error = command(UBLK_CMD_SET_PARAMS, with(index, &parameters, sizeof parameters), why);
+  std::string ignored;
+  if (error != 0) ublk_delete(index, ignored);
+  return error;
+}
+
+int ublk_open(uint32_t index, int& descriptor, std::string& why) {
+  const std::string path = "/dev/ublkc" + std::to_string(index);
+  descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  return descriptor < 0 ? refuse(why, errno, path + ": " + strerror(errno)) : 0;
+}
+
+int ublk_start(uint32_t index, std::string& why) { return command(UBLK_CMD_START_DEV, by_us(index), why); }
+
+int ublk_recover(uint32_t index, std::string& why) {
+  return command(UBLK_CMD_START_USER_RECOVERY, about(index), why);
+}
+
+int ublk_resume(uint32_t index, std::string& why) {
+  return command(UBLK_CMD_END_USER_RECOVERY, by_us(index), why);
+}
+
+int ublk_stop(uint32_t index, std::string& why) { return command(UBLK_CMD_STOP_DEV, about(index), why); }
+
+int ublk_delete(uint32_t index, std::string& why) { return command(UBLK_CMD_DEL_DEV, about(index), why); }
+
+int ublk_status(uint32_t index, UblkStatus& status, std::string& why) {
+  ublksrv_ctrl_dev_info information{};
+  const int error = command(UBLK_CMD_GET_DEV_INFO, with(index, &information, sizeof information), why);
+  if (error != 0) return error;
+  if (information.state > UBLK_S_DEV_QUIESCED) return refuse(why, EPROTO, "the ublk driver has a state that is unknown");
+  status = {index, information.ublksrv_flags, information.nr_hw_queues,
+            static_cast<UblkStatus::State>(information.state)};
+  return 0;
+}
+
+}  // namespace rdmakit::nbd
