@@ -40,13 +40,28 @@ export const buildVerbsBenchmarks = (): Promise<void> => build('bench/native', v
 
 export const buildRingBenchmarks = (): Promise<void> => build('bench/native', ringPingpong)
 
+/** A program of test/native with each set of sanitizers, where scripts/check.sh has its own. @returns the programs */
+export async function buildSanitized(name: string, say: (line: string) => void): Promise<string[]> {
+  const programs: string[] = []
+  for (const [kind, sanitizers] of [
+    ['asan-ubsan', 'address,undefined'],
+    ['tsan', 'thread'],
+  ] as const) {
+    const program = join('build', `native-${kind}`, name)
+    say(`building ${program}`)
+    await build('test/native', program, [`-DRDMAKIT_SANITIZE=${sanitizers}`])
+    programs.push(program)
+  }
+  return programs
+}
+
 /** One program of a CMake project, with the providers that it runs on. */
-async function build(source: string, program: string): Promise<void> {
+async function build(source: string, program: string, options: readonly string[] = []): Promise<void> {
   const shell = new LocalShell()
   const folder = dirname(program)
-  await shell.run(['cmake', '-S', source, '-B', folder, '-DCMAKE_BUILD_TYPE=Release'])
+  await shell.run(['cmake', '-S', source, '-B', folder, '-DCMAKE_BUILD_TYPE=Release', ...options])
   await shell.run(['cmake', '--build', folder, '--target', basename(program), '--parallel', '2'], {
-    deadlineMs: 300_000,
+    deadlineMs: 600_000,
   })
 }
 

@@ -3,6 +3,7 @@ import { existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { guestDemo } from './demo.js'
+import { deviceStressCommand } from './device-stress.js'
 import { exitNoGuest, NoGuestError } from './errors.js'
 import { Guest } from './guest.js'
 import { killAnythingCommand } from './kill-anything.js'
@@ -38,6 +39,7 @@ const usage = `usage: npm run lab [-- COMMAND]
   kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup] [--ublk]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
                          2 server guests and 2 replicas, by default; --backup: a copy on its own disk too
+  device-stress          the block engine on a device of ublk, with each set of sanitizers, in a guest
   systemd                the services of examples/two-hosts under systemd, on two guests
   demo                   remote swap between two guests, against local memory and a local disk
 `
@@ -126,6 +128,7 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
       'memory-storm',
       'restart-storm',
       'kill-anything',
+      'device-stress',
       'systemd',
     ].includes(command)
   ) {
@@ -155,6 +158,7 @@ async function main([command, ...rest]: readonly string[]): Promise<number> {
     )
     return await restartStormCommand(parts, { restarts, ublk }, say)
   }
+  if (command === 'device-stress') return await deviceStressCommand(parts, say)
   if (command === 'systemd') return await systemdCommand(parts, say)
   if (command === 'kill-anything') {
     const numbers = rest.filter((word) => word !== '--backup' && word !== '--ublk')

@@ -63,7 +63,8 @@ Napi::Value ublk_add(const Napi::CallbackInfo& info) {
   device.index = any ? -1 : static_cast<int>(to_uint32(index, "index"));
   device.size = to_uint64(from.Get("size"), "size");
   const uint32_t queues = to_uint32(from.Get("queues"), "queues");
-  if (queues == 0 || queues > kMaxLanes) throw Napi::TypeError::New(env, "queues must be an integer of 1 … 64");
+  if (queues == 0 || queues > kMaxLanes)
+    throw Napi::TypeError::New(env, "queues must be an integer of 1 … 64");
   device.queues = static_cast<uint16_t>(queues);
   device.identifier = to_uint64(from.Get("identifier"), "identifier");
   device.kept = from.Get("kept").ToBoolean();

@@ -33,20 +33,16 @@ std::unique_ptr<DeviceQueue> DeviceQueue::open(Descriptor device, uint16_t queue
     return nullptr;
   }
   self->requests_ = static_cast<const ublksrv_io_desc*>(table);
-  io_uring_params params{};
   // A command of ublk has 80 bytes. Nobody interrupts the lane: it enters the kernel often enough.
-  params.flags = IORING_SETUP_SQE128 | IORING_SETUP_COOP_TASKRUN;
-  error = -io_uring_queue_init_params(kDeviceDepth, &self->ring_, &params);
+  error = self->ring_.open(kDeviceDepth, IORING_SETUP_SQE128 | IORING_SETUP_COOP_TASKRUN);
   if (error != 0) {
     why = "io_uring_setup(2) failed; the kernel allows no io_uring with entries of 128 bytes";
     return nullptr;
   }
-  self->opened_ = true;
   return self;
 }
 
 DeviceQueue::~DeviceQueue() {
-  if (opened_) io_uring_queue_exit(&ring_);
   if (requests_ != nullptr) munmap(const_cast<ublksrv_io_desc*>(requests_), table_bytes(kDeviceDepth));
 }
 
@@ -54,7 +50,7 @@ DeviceQueue::~DeviceQueue() {
 
 // There is an entry for each tag, and a tag is in one at most: room never runs out.
 void DeviceQueue::add(uint32_t operation, uint16_t tag, int32_t result, uint8_t* memory) {
-  io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
+  io_uring_sqe* const entry = io_uring_get_sqe(ring_.get());
   io_uring_prep_rw(IORING_OP_URING_CMD, entry, device_.get(), nullptr, 0, operation);
   entry->user_data = tag;
   const ublksrv_io_cmd command{queue_, tag, result, reinterpret_cast<uint64_t>(memory)};
@@ -64,11 +60,11 @@ void DeviceQueue::add(uint32_t operation, uint16_t tag, int32_t result, uint8_t*
 bool DeviceQueue::enter(uint64_t wait) {
   int entered;
   if (wait == 0 || ready()) {
-    entered = io_uring_submit_and_get_events(&ring_);
+    entered = io_uring_submit_and_get_events(ring_.get());
   } else {
     __kernel_timespec limit{static_cast<long long>(wait / kSecond), static_cast<long long>(wait % kSecond)};
     io_uring_cqe* first;
-    entered = io_uring_submit_and_wait_timeout(&ring_, &first, 1, &limit, nullptr);
+    entered = io_uring_submit_and_wait_timeout(ring_.get(), &first, 1, &limit, nullptr);
   }
   // What was not handed over is with the next call.
   return entered >= 0 || entered == -ETIME || entered == -EINTR || entered == -EAGAIN || entered == -EBUSY;
@@ -76,10 +72,10 @@ bool DeviceQueue::enter(uint64_t wait) {
 
 bool DeviceQueue::take(uint16_t& tag, int32_t& result) {
   io_uring_cqe* entry;
-  if (!ready() || io_uring_peek_cqe(&ring_, &entry) != 0) return false;
+  if (!ready() || io_uring_peek_cqe(ring_.get(), &entry) != 0) return false;
   tag = static_cast<uint16_t>(entry->user_data);
   result = entry->res;
-  io_uring_cqe_seen(&ring_, entry);
+  io_uring_cqe_seen(ring_.get(), entry);
   return true;
 }
 

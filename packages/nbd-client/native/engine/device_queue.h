@@ -1,14 +1,14 @@
 // One queue of a ublk device (linux/ublk_cmd.h), as entries of an io_uring of its own.
 //
 //   fetch(tag, memory)               the kernel may put a request there
-//   take(tag, result)                it has: request(tag) says what it wants, a WRITE's payload is in `memory`
-//   commit(tag, result, memory)      done; the kernel takes a READ's data from `memory` and fetches anew into it
+//   take(tag, result)                it has: request(tag) says what it wants, a WRITE's payload is in
+//   `memory` commit(tag, result, memory)      done; the kernel takes a READ's data from `memory` and fetches
+//   anew into it
 //
 // Only the thread that fetches may do the rest: the driver takes it for the queue's server for as long as
 // that lives.
 #pragma once
 
-#include <liburing.h>
 #include <linux/ublk_cmd.h>
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 
 #include "engine/descriptor.h"
 #include "engine/limits.h"
+#include "kernel/ring.h"
 
 namespace rdmakit::nbd {
 
@@ -29,7 +30,7 @@ class DeviceQueue {
   DeviceQueue& operator=(const DeviceQueue&) = delete;
 
   // Readable when take() has something.
-  int descriptor() const { return ring_.ring_fd; }
+  int descriptor() const { return ring_.get()->ring_fd; }
 
   // ---- hot path ----
   void fetch(uint16_t tag, uint8_t* memory) { add(UBLK_IO_FETCH_REQ, tag, -1, memory); }
@@ -40,8 +41,8 @@ class DeviceQueue {
   // Hands the kernel what was added, and waits for something to take for up to `wait` ns. False: it failed.
   bool enter(uint64_t wait = 0);
   // The kernel has not taken all that was added.
-  bool pending() const { return io_uring_sq_ready(&ring_) > 0; }
-  bool ready() const { return io_uring_cq_ready(&ring_) > 0; }
+  bool pending() const { return io_uring_sq_ready(ring_.get()) > 0; }
+  bool ready() const { return io_uring_cq_ready(ring_.get()) > 0; }
   // False: there is nothing. `result` below zero: the tag is fetched no more, for the device goes.
   bool take(uint16_t& tag, int32_t& result);
   const ublksrv_io_desc& request(uint16_t tag) const { return requests_[tag]; }
@@ -52,8 +53,7 @@ class DeviceQueue {
 
   const Descriptor device_;
   const uint16_t queue_;
-  io_uring ring_{};
-  bool opened_ = false;
+  Ring ring_;
   const ublksrv_io_desc* requests_ = nullptr;
 };
 

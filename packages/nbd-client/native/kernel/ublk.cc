@@ -1,7 +1,6 @@
 #include "kernel/ublk.h"
 
 #include <fcntl.h>
-#include <liburing.h>
 #include <linux/ublk_cmd.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 
 #include "engine/descriptor.h"
 #include "engine/limits.h"
+#include "kernel/ring.h"
 
 namespace rdmakit::nbd {
 
@@ -29,20 +29,19 @@ int refuse(std::string& why, int error, const std::string& text) {
 int command(uint32_t operation, ublksrv_ctrl_cmd body, std::string& why) {
   const Descriptor control(::open(kControl, O_RDWR | O_CLOEXEC));
   if (!control) return refuse(why, errno, std::string(kControl) + ": " + strerror(errno));
-  io_uring ring;
-  if (const int error = -io_uring_queue_init(4, &ring, IORING_SETUP_SQE128); error != 0)
+  Ring ring;
+  if (const int error = ring.open(4, IORING_SETUP_SQE128); error != 0)
     return refuse(why, error, std::string("io_uring_setup(2): ") + strerror(error));
-  io_uring_sqe* const entry = io_uring_get_sqe(&ring);
+  io_uring_sqe* const entry = io_uring_get_sqe(ring.get());
   io_uring_prep_rw(IORING_OP_URING_CMD, entry, control.get(), nullptr, 0, operation);
   std::memcpy(entry->cmd, &body, sizeof body);
   io_uring_cqe* completion = nullptr;
   int error;
   do {
-    error = -io_uring_submit_and_wait(&ring, 1);
+    error = -io_uring_submit_and_wait(ring.get(), 1);
   } while (error == EINTR || error == EAGAIN);
-  if (error <= 0) error = -io_uring_wait_cqe(&ring, &completion);
+  if (error <= 0) error = -io_uring_wait_cqe(ring.get(), &completion);
   if (error == 0) error = completion->res < 0 ? -completion->res : 0;
-  io_uring_queue_exit(&ring);
   if (error != 0) why = strerror(error);
   return error;
 }
@@ -79,7 +78,8 @@ int ublk_add(const UblkDevice& device, uint32_t& index, uint16_t& queues, std::s
   // What a server that dies has not answered is asked again of its successor.
   if (device.kept) information.flags = UBLK_F_USER_RECOVERY | UBLK_F_USER_RECOVERY_REISSUE;
   information.ublksrv_flags = device.identifier;
-  int error = command(UBLK_CMD_ADD_DEV, with(static_cast<uint32_t>(device.index), &information, sizeof information), why);
+  int error = command(UBLK_CMD_ADD_DEV,
+                      with(static_cast<uint32_t>(device.index), &information, sizeof information), why);
   if (error != 0) return error;
   index = information.dev_id;
   queues = information.nr_hw_queues;
@@ -123,7 +123,8 @@ int ublk_status(uint32_t index, UblkStatus& status, std::string& why) {
   ublksrv_ctrl_dev_info information{};
   const int error = command(UBLK_CMD_GET_DEV_INFO, with(index, &information, sizeof information), why);
   if (error != 0) return error;
-  if (information.state > UBLK_S_DEV_QUIESCED) return refuse(why, EPROTO, "the ublk driver has a state that is unknown");
+  if (information.state > UBLK_S_DEV_QUIESCED)
+    return refuse(why, EPROTO, "the ublk driver has a state that is unknown");
   status = {index, information.ublksrv_flags, information.nr_hw_queues,
             static_cast<UblkStatus::State>(information.state)};
   return 0;

@@ -23,9 +23,11 @@ struct UblkStatus {
   enum class State : uint16_t { dead, live, quiesced } state;
 };
 
-// All return 0 or an errno value with `why`, a sentence for people: ENOENT the module is missing, EPERM not root.
+// All return 0 or an errno value with `why`, a sentence for people: ENOENT the module is missing, EPERM not
+// root.
 
-// Makes the device, without a disk yet, with one queue for each processor at most. EEXIST: the index is in use.
+// Makes the device, without a disk yet, with one queue for each processor at most. EEXIST: the index is in
+// use.
 int ublk_add(const UblkDevice& device, uint32_t& index, uint16_t& queues, std::string& why);
 // /dev/ublkcN, for the queues. EBUSY: another process has it.
 int ublk_open(uint32_t index, int& descriptor, std::string& why);
