@@ -128,7 +128,7 @@ interface Written {
   served: unknown
   connecting: string
   servers: [Server, Server] | []
-  device: { identifier: string }
+  device: { identifier: string; front?: string }
 }
 interface Server {
   index: number
@@ -142,6 +142,19 @@ describe('volume.json', () => {
     edit(value)
     return JSON.stringify(value)
   }
+
+  it('names the driver of a device only where older versions would not know it', () => {
+    const device = {
+      front: 'ublk',
+      index: 3,
+      identifier: 'rdmakit-0011223344556677',
+      connections: 2,
+    } as const
+    expect(JSON.parse(formatVolume(VOLUME)).device).not.toHaveProperty('front')
+    expect(JSON.parse(formatVolume({ ...VOLUME, device })).device).toHaveProperty('front', 'ublk')
+    for (const volume of [VOLUME, { ...VOLUME, device }])
+      expect(parseVolume(formatVolume(volume))).toEqual(volume)
+  })
 
   it.each([
     ['truncated anywhere', formatVolume(VOLUME).slice(0, -20), /truncated/],
@@ -162,6 +175,7 @@ describe('volume.json', () => {
     ['with four replicas', change((volume) => (volume.replicas = 4)), /replicas/],
     ['with an index out of range', change((volume) => ((volume.servers[0] as Server).index = 1024)), /index/],
     ['with a bad device', change((volume) => (volume.device.identifier = '')), /device.identifier/],
+    ['with a driver that is none', change((volume) => (volume.device.front = 'loop')), /device.front/],
     ['with half a page', change((volume) => (volume.size += 2048)), /size is not a multiple of 4096/],
     ['with odd slabs', change((volume) => (volume.slabSize += 4096)), /slabSize is not a power of two/],
     ['with an address that is none', change((volume) => (volume.servers[0] as Server).uris.push('x')), /"x"/],
