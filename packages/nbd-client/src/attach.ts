@@ -3,12 +3,19 @@ import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
 import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
-import { AttachedDevice, newLink, type Succession } from './attached-device.js'
+import { AttachedDevice, lockQueues, newLink, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
 import { blockName, type DeviceName, devicePath, type Front, parseDevice } from './device-name.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
-import { deviceExists, drawIdentifier, endUnannounced, KernelLink, keptDeviceOptions } from './kernel-link.js'
+import {
+  deviceExists,
+  drawIdentifier,
+  endUnannounced,
+  KernelLink,
+  keptDeviceOptions,
+  UblkLink,
+} from './kernel-link.js'
 import type { Compress } from './native.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
@@ -85,13 +92,15 @@ async function checkKernel(front: Front, device: DeviceName | undefined): Promis
       EXIT.forbidden,
     )
   const module = MODULES[front]
-  if (!existsSync(`/sys/module/${module}`)) {
+  // Where it is built in, ublk_drv is no module.
+  const isThere = () => (front === 'ublk' ? ublkDevice.isThere() : existsSync(`/sys/module/${module}`))
+  if (!isThere()) {
     try {
       await promisify(execFile)('modprobe', [module], { timeout: 30_000 })
     } catch {
       // Said below: what counts is whether the module is there.
     }
-    if (!existsSync(`/sys/module/${module}`))
+    if (!isThere())
       throw new ExitError(
         `the kernel has no ${module} module and "modprobe ${module}" did not bring it; install it, or use ${
           front === 'nbd' ? '"nbd-client serve"' : '--front nbd'
@@ -140,7 +149,8 @@ export async function attach(options: AttachOptions): Promise<number> {
     if (kept !== undefined) {
       if (kept.connecting !== undefined) await endUnannounced(kept.connecting)
       // Its disk is gone, but of ublk something may be left.
-      if (kept.device?.front === 'ublk') await endUnannounced(kept.device.identifier)
+      const left = kept.device?.front === 'ublk' ? ublkDevice.find(kept.device.identifier) : undefined
+      if (left !== undefined) await ublkDevice.end(left.index)
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
       await endKept(kept, { ...options.access, signal: options.signal })
     }
@@ -219,7 +229,12 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
       keeper.device(kernels)
       succession = successionOf(options, folder, kernels)
     }
-    device = new AttachedDevice(volume, { front, index }, options, succession)
+    // A queue that fails cannot be replaced: its process must end, with a successor or without.
+    const link =
+      front === 'ublk' && succession === undefined
+        ? new UblkLink(volume, { front, index, identifier }, () => lockQueues(options))
+        : undefined
+    device = new AttachedDevice(volume, { front, index }, options, succession, link && { link, taken: false })
   } catch (failure) {
     await volume.close()
     // Before the folder forgets its name.
@@ -256,7 +271,7 @@ async function takeOver(
     await volume.leave()
     throw failure
   }
-  return await new AttachedDevice(volume, device, options, succession, link).hold()
+  return await new AttachedDevice(volume, device, options, succession, { link, taken: true }).hold()
 }
 
 function successionOf(options: AttachOptions, folder: StateFolder, device: KeptDevice) {
@@ -389,6 +404,7 @@ async function startUblk(
   identifier: string,
 ): Promise<number> {
   try {
+    if (wanted !== undefined && ublkDevice.isLeftOver(wanted)) await ublkDevice.end(wanted)
     const device = ublkDevice.add({
       ...(wanted === undefined ? {} : { index: wanted }),
       size: options.size,
@@ -396,7 +412,7 @@ async function startUblk(
       identifier,
       kept: options.state !== undefined,
     })
-    await ublkDevice.start(volume, device)
+    await ublkDevice.start(volume, device, () => lockQueues(options))
     return device.index
   } catch (failure) {
     if ((failure as NodeJS.ErrnoException).code === 'EEXIST')

@@ -9,6 +9,7 @@ import { blockName, type DeviceName, devicePath } from './device-name.js'
 import { disconnect } from './disconnect.js'
 import { handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
+import { protectProcess } from './kernel.js'
 import { type DeviceLink, KernelLink, requestTimeout, UblkLink } from './kernel-link.js'
 import { keepLanesNear } from './lane-processors.js'
 import { allowLargeRequests } from './largest-request.js'
@@ -58,21 +59,22 @@ export class AttachedDevice {
   #lastStatus: ClientStatus | undefined
   #end: (end: End) => void = () => {}
 
-  /** @param link of a device that another process had; default: a new one, when there is a succession */
+  /** @param of default: a new link, when there is a succession; `taken`: the device is one that another process had */
   constructor(
     volume: Volume,
     name: DeviceName,
     options: AttachOptions,
     succession: Succession | undefined,
-    link?: DeviceLink,
+    of?: { readonly link: DeviceLink; readonly taken: boolean },
   ) {
     this.#volume = volume
     this.#name = name
     this.#path = devicePath(name)
     this.#options = options
     this.#succession = succession
-    this.#taken = link !== undefined
-    this.#link = link ?? (succession && newLink(volume, succession.device, options))
+    this.#taken = of?.taken ?? false
+    this.#link = of?.link ?? (succession && newLink(volume, succession.device, options))
+    if (this.#link !== undefined) this.#link.failed = (failure) => this.#leave(failure)
   }
 
   /** Ends the device, unless it was handed over: then it leaves everything. @returns the process's exit status */
@@ -105,12 +107,21 @@ export class AttachedDevice {
       this.#metrics?.close()
       this.#link?.end()
       if (!left) {
-        // The lanes end with the device.
-        await disconnect(this.#name)
-        await this.#volume.close()
-        this.#succession?.folder.clear()
+        await this.#endAll()
       }
     }
+  }
+
+  /** The volume gives its memory back, whatever becomes of the device. */
+  async #endAll(): Promise<void> {
+    let removeRest = async (): Promise<void> => {}
+    try {
+      removeRest = await disconnect(this.#name)
+    } finally {
+      await this.#volume.close()
+      this.#succession?.folder.clear()
+    }
+    await removeRest()
   }
 
   #placeLanes(): void {
@@ -234,7 +245,7 @@ export class AttachedDevice {
     )
   }
 
-  /** Ends this process, but not the device: it has no sockets here, and the next process gives it some. */
+  /** Ends this process, but not the device: it has nobody here, and the next process serves it. */
   #leave(failure: Error): void {
     say(`${this.#path}: ${failure.message}; its requests wait for the next nbd-client attach --state`)
     this.#end({ status: 1, left: true })
@@ -283,14 +294,20 @@ export class AttachedDevice {
   }
 }
 
+/** The queues of a ublk device are made after the process's memory was locked, and are part of the page path. */
+export function lockQueues({ swap }: Pick<AttachOptions, 'swap'>): void {
+  // What is not granted was said then.
+  if (swap) protectProcess()
+}
+
 /** To a device that a successor may take over. */
 export function newLink(
   volume: Volume,
   device: KeptDevice,
-  { operationTimeout }: Pick<AttachOptions, 'operationTimeout'>,
+  options: Pick<AttachOptions, 'operationTimeout' | 'swap'>,
 ): DeviceLink {
-  if (device.front === 'ublk') return new UblkLink(volume, device)
-  return new KernelLink(volume, device, requestTimeout(operationTimeout))
+  if (device.front === 'ublk') return new UblkLink(volume, device, () => lockQueues(options))
+  return new KernelLink(volume, device, requestTimeout(options.operationTimeout))
 }
 
 /** @throws Error: it is no command line */

@@ -1,11 +1,12 @@
 import { existsSync } from 'node:fs'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
-import { blockName, devicePath, parseDevice } from './device-name.js'
+import { blockName, type DeviceName, devicePath, parseDevice } from './device-name.js'
 import { disconnect } from './disconnect.js'
 import { runningClients } from './runtime.js'
 import { say } from './session-log.js'
 import { settleUdev } from './settle-udev.js'
-import { isSwap, swapOff } from './swap.js'
+import { isSwap, swapInUse, swapOff } from './swap.js'
+import { ublkDevice } from './ublk-device.js'
 
 const POLL_MS = 50
 
@@ -16,13 +17,23 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
   if (process.geteuid?.() !== 0) throw new ExitError('detach must be run as root', EXIT.forbidden)
   // nbd's devices are always there.
   const attached = `/sys/block/${blockName(name)}${name.front === 'nbd' ? '/pid' : ''}`
+  if (name.front === 'ublk' && ublkDevice.isLeftOver(name.index)) {
+    say(`${path} has no disk any more; removing what is left of it`)
+    await (await disconnect(name))()
+    return
+  }
   if (!existsSync(attached)) throw new Error(`${path} is not attached; "nbd-client status" lists what is`)
   const owner = (await runningClients()).find(({ status }) => status.target === path)
   if (owner === undefined) {
     say(`no running nbd-client holds ${path}; ending the device itself`)
+    if (waits(name) && (swapInUse(path) ?? 0) > 0)
+      throw new ExitError(
+        `${path} has pages that only the next "nbd-client attach --state" can bring back; start that, and detach it then`,
+        EXIT.taken,
+      )
     if (isSwap(path)) await swapOff(path)
     await settleUdev()
-    await disconnect(name)
+    await (await disconnect(name))()
     return
   }
   await owner.stop()
@@ -38,4 +49,10 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
       )
     await new Promise((resolve) => setTimeout(resolve, POLL_MS))
   }
+}
+
+/** Nobody serves it, and its requests wait. Those of nbd fail when they have waited for long, those of ublk never do. */
+function waits({ front, index }: DeviceName): boolean {
+  const server = front === 'ublk' ? ublkDevice.status(index)?.server : undefined
+  return server !== undefined && !existsSync(`/proc/${server}`)
 }

@@ -3,9 +3,16 @@ import { kernelDevice } from './kernel.js'
 import { restoreRequests } from './largest-request.js'
 import { ublkDevice } from './ublk-device.js'
 
-/** Takes a device away from the kernel, and what was changed about it back. */
-export async function disconnect({ front, index }: DeviceName): Promise<void> {
-  if (front === 'ublk') return await ublkDevice.remove(index)
-  kernelDevice.disconnect(index)
-  restoreRequests(index)
+/**
+ * Takes a device away from the kernel, and what was changed about it back.
+ * @returns what is left to do when nobody of this process serves it any more
+ */
+export async function disconnect({ front, index }: DeviceName): Promise<() => Promise<void>> {
+  if (front === 'nbd') {
+    kernelDevice.disconnect(index)
+    restoreRequests(index)
+    return async () => {}
+  }
+  await ublkDevice.stop(index)
+  return async () => await ublkDevice.remove(index)
 }

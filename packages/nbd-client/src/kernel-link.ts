@@ -53,7 +53,7 @@ export async function endUnannounced(identifier: string): Promise<void> {
   const ublk = ublkDevice.find(identifier)
   if (ublk !== undefined) {
     never(devicePath({ front: 'ublk', index: ublk.index }))
-    await ublkDevice.remove(ublk.index)
+    await ublkDevice.end(ublk.index)
   }
   const index = findDevice(identifier)
   if (index === undefined) return
@@ -75,25 +75,39 @@ export interface DeviceLink {
   reconnect(signal: AbortSignal): Promise<void>
   /** The device is about to go: it is left alone. */
   end(): void
+  /** Called when the device is there, and this process cannot serve it any more. Set by whoever ends then. */
+  failed: (failure: Error) => void
 }
 
 /** The queues of a ublk device. */
 export class UblkLink implements DeviceLink {
   readonly #volume: Volume
-  readonly #device: KeptDevice
+  readonly #device: Omit<KeptDevice, 'connections'>
+  readonly #ready: () => void
   readonly #forget: () => void
+  failed: (failure: Error) => void = () => {}
 
-  constructor(volume: Volume, device: KeptDevice) {
+  /** @param ready called when everything is made that serves a device, before it has a request */
+  constructor(volume: Volume, device: Omit<KeptDevice, 'connections'>, ready: () => void) {
     this.#volume = volume
     this.#device = device
+    this.#ready = ready
     this.#forget = volume.engine.on('connectionClosed', ({ reason }) => {
       this.end()
-      say(`${devicePath(device)} was detached by somebody else: ${reason}`)
+      // A queue is its thread's for as long as that lives.
+      if (deviceExists(device)) this.failed(new Error(`a queue has ended: ${reason}`))
+      else say(`${devicePath(device)} was detached by somebody else: ${reason}`)
     })
   }
 
   async reconnect(signal: AbortSignal): Promise<void> {
-    await ublkDevice.recover(this.#volume, this.#device.index, signal)
+    try {
+      await ublkDevice.recover(this.#volume, this.#device.index, this.#ready, signal)
+    } catch (failure) {
+      throw new Error(
+        `${devicePath(this.#device)} cannot be recovered: ${(failure as Error).message}; its requests wait; start it again`,
+      )
+    }
   }
 
   end(): void {
@@ -107,6 +121,8 @@ export class KernelLink implements DeviceLink {
   readonly #device: KeptDevice
   readonly #timeout: number
   readonly #timers = new Set<NodeJS.Timeout>()
+  /** Never: a socket that fails is replaced. */
+  failed: (failure: Error) => void = () => {}
   readonly #forget: () => void
   #ended = false
 

@@ -248,6 +248,8 @@ export interface NativeUblkStatus {
   index: number
   identifier: bigint
   queues: number
+  /** process; -1 once it is stopped */
+  server: number
   /** `dead`: not started, or stopped; `quiesced`: its server is gone, and its requests wait for another */
   state: 'dead' | 'live' | 'quiesced'
 }

@@ -29,10 +29,16 @@ async function tool(command: string, args: string[], timeout: number): Promise<v
  * @param table /proc/swaps
  */
 export function isSwap(device: string, table = readFileSync('/proc/swaps', 'utf8')): boolean {
-  return table.split('\n').some((line) => {
-    const [path = '', type] = line.split(/\s+/)
-    return type === 'partition' && basename(path.replace(REMOVED, '')) === basename(device)
-  })
+  return swapInUse(device, table) !== undefined
+}
+
+/** @returns KiB that are swapped out to `device`; undefined: it is no swap. See {@link isSwap} */
+export function swapInUse(device: string, table = readFileSync('/proc/swaps', 'utf8')): number | undefined {
+  for (const line of table.split('\n')) {
+    const [path = '', type, , used] = line.split(/\s+/)
+    if (type === 'partition' && basename(path.replace(REMOVED, '')) === basename(device)) return Number(used)
+  }
+  return undefined
 }
 
 /** Makes swap on `device` and hands it to the kernel; freed pages are discarded (swapon(8), --discard=pages). */

@@ -99,6 +99,7 @@ Napi::Value ublk_status(const Napi::CallbackInfo& info) {
   object.Set("index", status.index);
   object.Set("identifier", Napi::BigInt::New(env, status.identifier));
   object.Set("queues", static_cast<uint32_t>(status.queues));
+  object.Set("server", status.server);
   static constexpr const char* kStates[] = {"dead", "live", "quiesced"};
   object.Set("state", kStates[static_cast<size_t>(status.state)]);
   return object;

@@ -4,9 +4,11 @@
 #include <linux/ublk_cmd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
+#include "engine/clock.h"
 #include "engine/descriptor.h"
 #include "engine/limits.h"
 #include "kernel/ring.h"
@@ -15,6 +17,10 @@ namespace rdmakit::nbd {
 
 namespace {
 
+constexpr uint64_t kSecond = 1'000'000'000;
+// For lanes to fetch, which takes them no time, and for what the kernel does itself meanwhile (udev,
+// partitions).
+constexpr uint64_t kStartTime = 60 * kSecond;
 constexpr const char* kControl = "/dev/ublk-control";
 // sectors of 512 bytes
 constexpr uint32_t kLargestRequest = kDeviceRequest / 512;
@@ -25,8 +31,9 @@ int refuse(std::string& why, int error, const std::string& text) {
   return error;
 }
 
-// One command of the control device, which is asked by io_uring only.
-int command(uint32_t operation, ublksrv_ctrl_cmd body, std::string& why) {
+// One command of the control device, which is asked by io_uring only. Those without a buffer of ours may be
+// given up after `limit` (ns): ETIMEDOUT.
+int command(uint32_t operation, ublksrv_ctrl_cmd body, std::string& why, uint64_t limit = 0) {
   const Descriptor control(::open(kControl, O_RDWR | O_CLOEXEC));
   if (!control) return refuse(why, errno, std::string(kControl) + ": " + strerror(errno));
   Ring ring;
@@ -38,9 +45,20 @@ int command(uint32_t operation, ublksrv_ctrl_cmd body, std::string& why) {
   io_uring_cqe* completion = nullptr;
   int error;
   do {
-    error = -io_uring_submit_and_wait(ring.get(), 1);
+    error = -io_uring_submit(ring.get());
   } while (error == EINTR || error == EAGAIN);
-  if (error <= 0) error = -io_uring_wait_cqe(ring.get(), &completion);
+  // A signal ends the wait, not the command, which may still write to its buffer.
+  for (const uint64_t deadline = limit == 0 ? UINT64_MAX : now_ns() + limit; error <= 0;) {
+    const uint64_t left = deadline - std::min(deadline, now_ns());
+    __kernel_timespec time{static_cast<long long>(left / kSecond), static_cast<long long>(left % kSecond)};
+    error = -io_uring_wait_cqe_timeout(ring.get(), &completion, limit == 0 ? nullptr : &time);
+    if (error == EINTR) {
+      error = 0;
+      continue;
+    }
+    break;
+  }
+  if (error == ETIME) error = ETIMEDOUT;
   if (error == 0) error = completion->res < 0 ? -completion->res : 0;
   if (error != 0) why = strerror(error);
   return error;
@@ -105,14 +123,16 @@ int ublk_open(uint32_t index, int& descriptor, std::string& why) {
   return descriptor < 0 ? refuse(why, errno, path + ": " + strerror(errno)) : 0;
 }
 
-int ublk_start(uint32_t index, std::string& why) { return command(UBLK_CMD_START_DEV, by_us(index), why); }
+int ublk_start(uint32_t index, std::string& why) {
+  return command(UBLK_CMD_START_DEV, by_us(index), why, kStartTime);
+}
 
 int ublk_recover(uint32_t index, std::string& why) {
   return command(UBLK_CMD_START_USER_RECOVERY, about(index), why);
 }
 
 int ublk_resume(uint32_t index, std::string& why) {
-  return command(UBLK_CMD_END_USER_RECOVERY, by_us(index), why);
+  return command(UBLK_CMD_END_USER_RECOVERY, by_us(index), why, kStartTime);
 }
 
 int ublk_stop(uint32_t index, std::string& why) { return command(UBLK_CMD_STOP_DEV, about(index), why); }
@@ -125,7 +145,7 @@ int ublk_status(uint32_t index, UblkStatus& status, std::string& why) {
   if (error != 0) return error;
   if (information.state > UBLK_S_DEV_QUIESCED)
     return refuse(why, EPROTO, "the ublk driver has a state that is unknown");
-  status = {index, information.ublksrv_flags, information.nr_hw_queues,
+  status = {index, information.ublksrv_flags, information.nr_hw_queues, information.ublksrv_pid,
             static_cast<UblkStatus::State>(information.state)};
   return 0;
 }

@@ -19,6 +19,7 @@ struct UblkStatus {
   uint32_t index;
   uint64_t identifier;
   uint16_t queues;
+  int32_t server;  // process; -1 once it is stopped
   // UBLK_S_DEV_…: dead (not started, or stopped), live, quiesced (its server is gone, its requests wait)
   enum class State : uint16_t { dead, live, quiesced } state;
 };
@@ -31,7 +32,7 @@ struct UblkStatus {
 int ublk_add(const UblkDevice& device, uint32_t& index, uint16_t& queues, std::string& why);
 // /dev/ublkcN, for the queues. EBUSY: another process has it.
 int ublk_open(uint32_t index, int& descriptor, std::string& why);
-// Gives the kernel the disk. Blocks until each queue is fetched from.
+// Gives the kernel the disk. Blocks until each queue is fetched from. ETIMEDOUT.
 int ublk_start(uint32_t index, std::string& why);
 // Before ublk_open() by the successor of a process that is gone. EBUSY: the kernel has not noticed yet.
 int ublk_recover(uint32_t index, std::string& why);
@@ -39,7 +40,8 @@ int ublk_recover(uint32_t index, std::string& why);
 int ublk_resume(uint32_t index, std::string& why);
 // Takes the disk away; blocks until its requests are answered. The queues end.
 int ublk_stop(uint32_t index, std::string& why);
-// Removes the device; blocks until nobody has it open.
+// Removes the device. Blocks until nobody has the disk open, and until then all others who make or remove
+// devices of this driver: not while it is in use.
 int ublk_delete(uint32_t index, std::string& why);
 int ublk_status(uint32_t index, UblkStatus& status, std::string& why);
 

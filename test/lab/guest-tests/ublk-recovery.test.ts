@@ -1,0 +1,114 @@
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { LocalShell } from '../local-shell.js'
+import type { RunningProcess } from '../shell.js'
+import { until } from '../until.js'
+
+// Processes that die where the driver leaves it to the next one to find out how far they had come.
+describe('nbd-client attach --front ublk', () => {
+  const shell = new LocalShell()
+  const folder = mkdtempSync(join(tmpdir(), 'ublk-recovery-'))
+  const uri = 'rdma://10.77.0.1:7481'
+  const device = '/dev/ublkb4'
+  const client = ['node', 'packages/nbd-client/dist/cli.js']
+  const attach = [
+    ...client,
+    'attach',
+    '--server',
+    uri,
+    '--size',
+    '16M',
+    '--front',
+    'ublk',
+    '--device',
+    device,
+  ]
+  const keep = [...attach, '--state', join(folder, 'state')]
+  const attached = new RegExp(`^attached ${device}$`)
+  const addon = resolve('packages/nbd-client/build/Release/nbd_client.node')
+  let server: RunningProcess
+
+  /** Dies in the place of that call of the addon. */
+  const diesAt = (call: string) => {
+    const preload = join(folder, `${call}.cjs`)
+    writeFileSync(
+      preload,
+      // The lanes do on their own what they were told before.
+      `require(${JSON.stringify(addon)}).${call} = () =>
+         new Promise(() => setTimeout(() => process.kill(process.pid, 'SIGKILL'), 1000))`,
+    )
+    return { env: { NODE_OPTIONS: `--require=${preload}` } }
+  }
+  const start = async (command: readonly string[], deadlineMs = 60_000) => {
+    const running = shell.start([...command])
+    await running.waitForLine(attached, deadlineMs)
+    return running
+  }
+  const kill = async (running: RunningProcess) => {
+    running.signal('SIGKILL')
+    await running.exited
+  }
+
+  beforeAll(async () => {
+    server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '256M'])
+    await server.waitForLine(/^listening /, 30_000)
+  })
+
+  afterAll(async () => {
+    await server?.stop()
+    rmSync(folder, { recursive: true })
+  })
+
+  test('goes on where processes died that were about to go on', async () => {
+    await kill(await start(keep))
+    const reading = shell.start(`dd if=${device} bs=64k count=1 iflag=direct status=none | sha256sum`)
+    // When it has recovered the device and serves no queue, and when it serves each.
+    for (const call of ['attachDevice', 'ublkResume'])
+      expect(await shell.exec(keep, diesAt(call))).toMatchObject({ signal: 9 })
+    const last = await start(keep)
+    expect((await reading.ended(20_000)).status).toBe(0)
+    await shell.run(`dd if=/dev/urandom of=${device} bs=64k count=4 oflag=direct status=none`)
+    const written = await shell.run(`dd if=${device} bs=64k count=4 iflag=direct status=none | sha256sum`)
+    await kill(last)
+    const next = await start(keep)
+    expect(await shell.run(`dd if=${device} bs=64k count=4 iflag=direct status=none | sha256sum`)).toBe(
+      written,
+    )
+    expect(await next.stop()).toMatchObject({ status: 0 })
+    expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
+  }, 180_000)
+
+  test('is not ended while pages are swapped out to it that only its next process can bring back', async () => {
+    const running = await start([...keep, '--swap'])
+    await shell.run('mkdir /sys/fs/cgroup/swapped')
+    const program = shell.start(
+      `echo $$ >/sys/fs/cgroup/swapped/cgroup.procs; exec python3 -c 'import time; x = bytearray(b"x" * (8 << 20)); print("here", flush=True); time.sleep(600)'`,
+    )
+    await program.waitForLine(/^here$/, 30_000)
+    await shell.exec('echo 8M >/sys/fs/cgroup/swapped/memory.reclaim')
+    expect(Number(await shell.run(`awk '/ublkb4/ { print $4 }' /proc/swaps`))).toBeGreaterThan(1024)
+    await kill(running)
+    const { status, stderr } = await shell.exec([...client, 'detach', device])
+    expect(stderr).toContain('only the next "nbd-client attach --state" can bring back')
+    expect(status).toBe(73)
+    expect(await (await start([...keep, '--swap'])).stop(60_000)).toMatchObject({ status: 0 })
+    await kill(program)
+    await until(
+      'the group is empty',
+      10_000,
+      async () => (await shell.exec('rmdir /sys/fs/cgroup/swapped')).status === 0,
+    )
+    expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
+  }, 120_000)
+
+  test('without --state fails what its process has not answered, and is made anew by the same command', async () => {
+    await kill(await start(attach))
+    await until('the kernel has ended it', 20_000, async () => !readdirSync('/dev').includes('ublkb4'))
+    expect(readdirSync('/dev')).toContain('ublkc4')
+    const again = await start(attach)
+    expect(await again.stop()).toMatchObject({ status: 0 })
+    expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
+  }, 120_000)
+})
