@@ -214,14 +214,14 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     engine: undefined,
   }
   const volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
-  const identifier = drawIdentifier()
+  const identifier = drawIdentifier(front)
   let device: AttachedDevice
   try {
     prepare(volume, options)
     keeper?.connecting(identifier)
-    const index =
+    const { index, link } =
       front === 'nbd'
-        ? connectKernel(volume, options, chosen?.index, identifier)
+        ? { index: connectKernel(volume, options, chosen?.index, identifier), link: undefined }
         : await startUblk(volume, options, chosen?.index, identifier)
     let succession: Succession | undefined
     if (folder !== undefined && keeper !== undefined) {
@@ -229,12 +229,8 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
       keeper.device(kernels)
       succession = successionOf(options, folder, kernels)
     }
-    // A queue that fails cannot be replaced: its process must end, with a successor or without.
-    const link =
-      front === 'ublk' && succession === undefined
-        ? new UblkLink(volume, { front, index, identifier }, () => lockQueues(options))
-        : undefined
-    device = new AttachedDevice(volume, { front, index }, options, succession, link && { link, taken: false })
+    const of = link && { link, taken: false, identifier }
+    device = new AttachedDevice(volume, { front, index }, options, succession, of)
   } catch (failure) {
     await volume.close()
     // Before the folder forgets its name.
@@ -271,7 +267,12 @@ async function takeOver(
     await volume.leave()
     throw failure
   }
-  return await new AttachedDevice(volume, device, options, succession, { link, taken: true }).hold()
+  const of = {
+    link,
+    taken: true,
+    ...(device.front === 'ublk' ? { identifier: device.identifier } : {}),
+  }
+  return await new AttachedDevice(volume, device, options, succession, of).hold()
 }
 
 function successionOf(options: AttachOptions, folder: StateFolder, device: KeptDevice) {
@@ -396,13 +397,13 @@ function connectKernel(
   }
 }
 
-/** @returns the device's index */
+/** @returns the device's index; and its link, which hears of a queue that fails from the first request on */
 async function startUblk(
   volume: Volume,
   options: AttachOptions,
   wanted: number | undefined,
   identifier: string,
-): Promise<number> {
+): Promise<{ index: number; link: UblkLink }> {
   try {
     if (wanted !== undefined && ublkDevice.isLeftOver(wanted)) await ublkDevice.end(wanted)
     const device = ublkDevice.add({
@@ -412,8 +413,15 @@ async function startUblk(
       identifier,
       kept: options.state !== undefined,
     })
-    await ublkDevice.start(volume, device, () => lockQueues(options))
-    return device.index
+    const { index } = device
+    const link = new UblkLink(volume, { front: 'ublk', index, identifier }, () => lockQueues(options))
+    try {
+      await ublkDevice.start(volume, device, () => lockQueues(options))
+    } catch (failure) {
+      link.end()
+      throw failure
+    }
+    return { index, link }
   } catch (failure) {
     if ((failure as NodeJS.ErrnoException).code === 'EEXIST')
       throw new ExitError(

@@ -20,6 +20,7 @@ import { settleUdev } from './settle-udev.js'
 import type { StateFolder } from './state-folder.js'
 import { ownCommand, Successor } from './successor.js'
 import { isSwap, swapOff, swapOn } from './swap.js'
+import { ublkDevice } from './ublk-device.js'
 import type { Volume } from './volume.js'
 
 /** Above the engine's own deadlines: a READ may have to try each replica, and the backup's file. */
@@ -47,6 +48,8 @@ export class AttachedDevice {
   readonly #options: AttachOptions
   readonly #name: DeviceName
   readonly #path: string
+  /** of a device of ublk */
+  readonly #identifier: string | undefined
   readonly #succession: Succession | undefined
   /** from another process */
   readonly #taken: boolean
@@ -57,7 +60,10 @@ export class AttachedDevice {
   /** what a hand-over under way comes to */
   #handingOver: Promise<Upgraded> | undefined
   #lastStatus: ClientStatus | undefined
-  #end: (end: End) => void = () => {}
+  #end!: (end: End) => void
+  readonly #ending = new Promise<End>((resolve) => {
+    this.#end = resolve
+  })
 
   /** @param of default: a new link, when there is a succession; `taken`: the device is one that another process had */
   constructor(
@@ -65,7 +71,7 @@ export class AttachedDevice {
     name: DeviceName,
     options: AttachOptions,
     succession: Succession | undefined,
-    of?: { readonly link: DeviceLink; readonly taken: boolean },
+    of?: { readonly link: DeviceLink; readonly taken: boolean; readonly identifier?: string },
   ) {
     this.#volume = volume
     this.#name = name
@@ -73,6 +79,7 @@ export class AttachedDevice {
     this.#options = options
     this.#succession = succession
     this.#taken = of?.taken ?? false
+    this.#identifier = of?.identifier
     this.#link = of?.link ?? (succession && newLink(volume, succession.device, options))
     if (this.#link !== undefined) this.#link.failed = (failure) => this.#leave(failure)
   }
@@ -98,7 +105,7 @@ export class AttachedDevice {
       if (left) {
         await this.#control?.finish(FAREWELL_MS)
       } else {
-        if (isSwap(this.#path)) await this.#giveSwapBack()
+        if (isSwap(this.#path) && this.#isOurs()) await this.#giveSwapBack()
         await settleUdev()
       }
       return end.status
@@ -112,11 +119,16 @@ export class AttachedDevice {
     }
   }
 
+  /** Somebody else may have ended it, and another have its number since. */
+  #isOurs(): boolean {
+    return this.#identifier === undefined || ublkDevice.is(this.#name.index, this.#identifier)
+  }
+
   /** The volume gives its memory back, whatever becomes of the device. */
   async #endAll(): Promise<void> {
     let removeRest = async (): Promise<void> => {}
     try {
-      removeRest = await disconnect(this.#name)
+      removeRest = await disconnect(this.#name, this.#identifier)
     } finally {
       await this.#volume.close()
       this.#succession?.folder.clear()
@@ -158,18 +170,16 @@ export class AttachedDevice {
 
   /** Resolves with the exit status when the device is to end here. */
   #ended(): Promise<End> {
-    return new Promise((resolve) => {
-      this.#end = resolve
-      const { signal } = this.#options
-      // A successor that is just taking over is the one to stop, if it does.
-      const stop = () =>
-        void Promise.resolve(this.#handingOver)
-          .finally(() => resolve({ status: 0, left: false }))
-          .catch(() => {})
-      if (signal.aborted) stop()
-      signal.addEventListener('abort', stop, { once: true })
-      this.#watch()
-    })
+    const { signal } = this.#options
+    // A successor that is just taking over is the one to stop, if it does.
+    const stop = () =>
+      void Promise.resolve(this.#handingOver)
+        .finally(() => this.#end({ status: 0, left: false }))
+        .catch(() => {})
+    if (signal.aborted) stop()
+    signal.addEventListener('abort', stop, { once: true })
+    this.#watch()
+    return this.#ending
   }
 
   #watch(): void {
@@ -247,7 +257,11 @@ export class AttachedDevice {
 
   /** Ends this process, but not the device: it has nobody here, and the next process serves it. */
   #leave(failure: Error): void {
-    say(`${this.#path}: ${failure.message}; its requests wait for the next nbd-client attach --state`)
+    say(
+      `${this.#path}: ${failure.message}; its requests ${
+        this.#succession === undefined ? 'fail' : 'wait for the next nbd-client attach --state'
+      }`,
+    )
     this.#end({ status: 1, left: true })
   }
 

@@ -17,13 +17,14 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
   if (process.geteuid?.() !== 0) throw new ExitError('detach must be run as root', EXIT.forbidden)
   // nbd's devices are always there.
   const attached = `/sys/block/${blockName(name)}${name.front === 'nbd' ? '/pid' : ''}`
-  if (name.front === 'ublk' && ublkDevice.isLeftOver(name.index)) {
+  const owner = (await runningClients()).find(({ status }) => status.target === path)
+  if (owner === undefined && name.front === 'ublk' && ublkDevice.isLeftOver(name.index)) {
     say(`${path} has no disk any more; removing what is left of it`)
     await (await disconnect(name))()
     return
   }
-  if (!existsSync(attached)) throw new Error(`${path} is not attached; "nbd-client status" lists what is`)
-  const owner = (await runningClients()).find(({ status }) => status.target === path)
+  if (owner === undefined && !existsSync(attached))
+    throw new Error(`${path} is not attached; "nbd-client status" lists what is`)
   if (owner === undefined) {
     say(`no running nbd-client holds ${path}; ending the device itself`)
     if (waits(name) && (swapInUse(path) ?? 0) > 0)
@@ -53,6 +54,7 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
 
 /** Nobody serves it, and its requests wait. Those of nbd fail when they have waited for long, those of ublk never do. */
 function waits({ front, index }: DeviceName): boolean {
-  const server = front === 'ublk' ? ublkDevice.status(index)?.server : undefined
-  return server !== undefined && !existsSync(`/proc/${server}`)
+  const status = front === 'ublk' ? ublkDevice.status(index) : undefined
+  // What a process was is gone with it; its number is not before somebody has waited for it.
+  return status?.kept === true && (status.state === 'quiesced' || !existsSync(`/proc/${status.server}/exe`))
 }

@@ -290,12 +290,12 @@ export class BlockEngine {
   }
 
   /**
-   * Starts `lane` on a queue of a ublk device. `descriptor`: its character device (`ublkDevice.open`), which stays the
+   * Starts each of `lanes` on a queue of a ublk device, or none. `descriptor`: its character device, which stays the
    * caller's. The kernel gets the disk once each of its queues has a lane.
-   * @throws EBUSY: the lane serves another connection
+   * @throws EBUSY: a lane serves another connection
    */
-  attachDevice(lane: number, descriptor: number, queue: number): void {
-    native.attachDevice(this.#engine, lane, descriptor, queue)
+  attachDevice(lanes: readonly number[], descriptor: number): void {
+    native.attachDevice(this.#engine, [...lanes], descriptor)
   }
 
   /**

@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { devicePath } from './device-name.js'
+import { devicePath, type Front } from './device-name.js'
 import type { KeptDevice } from './kept-volume.js'
 import { closeDescriptor, kernelDevice } from './kernel.js'
 import { say } from './session-log.js'
@@ -13,9 +13,9 @@ const RETRY_MS = 500
 /** So long the kernel keeps the requests of a device that has no process. */
 const DEAD_CONNECTION_SECONDS = 3600
 
-/** A name that only this device's processes know. */
-export function drawIdentifier(): string {
-  return `rdmakit-${randomBytes(8).toString('hex')}`
+/** A name that only this device's processes know, and that says whose device it is. */
+export function drawIdentifier(front: Front = 'nbd'): string {
+  return `rdmakit-${front === 'ublk' ? 'ublk-' : ''}${randomBytes(8).toString('hex')}`
 }
 
 /** Where the kernel lists its block devices. */
@@ -50,10 +50,12 @@ export function findDevice(identifier: string, devices = BLOCK_DEVICES): number 
 /** Ends a device that nobody was told of: its process failed, or died, before it was on record. */
 export async function endUnannounced(identifier: string): Promise<void> {
   const never = (path: string) => say(`${path} was made and never served: ending it`)
-  const ublk = ublkDevice.find(identifier)
-  if (ublk !== undefined) {
+  if (identifier.startsWith('rdmakit-ublk-')) {
+    const ublk = ublkDevice.find(identifier)
+    if (ublk === undefined) return
     never(devicePath({ front: 'ublk', index: ublk.index }))
     await ublkDevice.end(ublk.index)
+    return
   }
   const index = findDevice(identifier)
   if (index === undefined) return
@@ -76,7 +78,7 @@ export interface DeviceLink {
   /** The device is about to go: it is left alone. */
   end(): void
   /** Called when the device is there, and this process cannot serve it any more. Set by whoever ends then. */
-  failed: (failure: Error) => void
+  set failed(listener: (failure: Error) => void)
 }
 
 /** The queues of a ublk device. */
@@ -85,7 +87,8 @@ export class UblkLink implements DeviceLink {
   readonly #device: Omit<KeptDevice, 'connections'>
   readonly #ready: () => void
   readonly #forget: () => void
-  failed: (failure: Error) => void = () => {}
+  #failure: Error | undefined
+  #failed: (failure: Error) => void = () => {}
 
   /** @param ready called when everything is made that serves a device, before it has a request */
   constructor(volume: Volume, device: Omit<KeptDevice, 'connections'>, ready: () => void) {
@@ -95,9 +98,16 @@ export class UblkLink implements DeviceLink {
     this.#forget = volume.engine.on('connectionClosed', ({ reason }) => {
       this.end()
       // A queue is its thread's for as long as that lives.
-      if (deviceExists(device)) this.failed(new Error(`a queue has ended: ${reason}`))
-      else say(`${devicePath(device)} was detached by somebody else: ${reason}`)
+      if (deviceExists(device)) {
+        this.#failure = new Error(`a queue has ended: ${reason}`)
+        this.#failed(this.#failure)
+      } else say(`${devicePath(device)} was detached by somebody else: ${reason}`)
     })
+  }
+
+  set failed(listener: (failure: Error) => void) {
+    this.#failed = listener
+    if (this.#failure !== undefined) listener(this.#failure)
   }
 
   async reconnect(signal: AbortSignal): Promise<void> {
@@ -121,8 +131,6 @@ export class KernelLink implements DeviceLink {
   readonly #device: KeptDevice
   readonly #timeout: number
   readonly #timers = new Set<NodeJS.Timeout>()
-  /** Never: a socket that fails is replaced. */
-  failed: (failure: Error) => void = () => {}
   readonly #forget: () => void
   #ended = false
 
@@ -134,6 +142,9 @@ export class KernelLink implements DeviceLink {
     // The kernel has given the lane's socket up, for an answer came too late: it gets another one.
     this.#forget = volume.engine.on('laneIdle', ({ lane }) => this.#retry(lane))
   }
+
+  /** Never: a socket that fails is replaced. */
+  set failed(_: (failure: Error) => void) {}
 
   async reconnect(): Promise<void> {
     this.replace(this.#volume.lanes.map(({ index }) => index))

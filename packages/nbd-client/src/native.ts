@@ -248,10 +248,12 @@ export interface NativeUblkStatus {
   index: number
   identifier: bigint
   queues: number
-  /** process; -1 once it is stopped */
+  /** process; -1 unless it is started */
   server: number
+  /** its requests wait for a successor of a process that dies */
+  kept: boolean
   /** `dead`: not started, or stopped; `quiesced`: its server is gone, and its requests wait for another */
-  state: 'dead' | 'live' | 'quiesced'
+  state: 'dead' | 'live' | 'quiesced' | 'other'
 }
 
 /** The addon's functions. Each throws an Error with `code` (errno name) and `syscall` on failure. */
@@ -305,7 +307,7 @@ export interface NativeBinding {
   pinLane(engine: NativeEngine, lane: number, processors: readonly number[]): void
   attachSocketpair(engine: NativeEngine, lane: number): number
   attachSocket(engine: NativeEngine, lane: number, descriptor: number): void
-  attachDevice(engine: NativeEngine, lane: number, descriptor: number, queue: number): void
+  attachDevice(engine: NativeEngine, lanes: number[], descriptor: number): void
   yieldLane(engine: NativeEngine, lane: number): void
   statistics(engine: NativeEngine): NativeStatistics
   setLimits(engine: NativeEngine, server: number, bytes: bigint, operations: bigint): void
@@ -334,6 +336,8 @@ export interface NativeBinding {
   }): NativeUblkDevice
   ublkOpen(index: number): number
   ublkRecover(index: number): void
+  /** true: somebody uses the disk, also one that was stopped */
+  ublkUse(index: number): boolean
   ublkStatus(index: number): NativeUblkStatus
   ublkStart(index: number): Promise<void>
   ublkResume(index: number): Promise<void>

@@ -1,14 +1,18 @@
-import { existsSync, readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { existsSync, readdirSync, readlinkSync } from 'node:fs'
 import { setTimeout } from 'node:timers/promises'
 import { devicePath } from './device-name.js'
 import { closeDescriptor } from './kernel.js'
 import { type NativeUblkDevice, type NativeUblkStatus, native } from './native.js'
 import { say } from './session-log.js'
-import { isSwap } from './swap.js'
 import type { Volume } from './volume.js'
 
 /** Where the driver's character devices are, ublkcN: one for each of its devices. */
 const DEVICES = '/dev'
+/** Where the kernel lists them. */
+const CLASS = '/sys/class/ublk-char'
+/** So long somebody may look at a disk that goes, udev say; and from one look at him to the next. */
+const LET_GO_MS = 5_000
+const LET_GO_LOOK_MS = 100
 /** From one look at whether the kernel has noticed that a process is gone to the next: it tells nobody. */
 const RECOVER_RETRY_MS = 50
 /** It looks every 5 s, or when the next request comes; and then lets go of what the process had open. */
@@ -17,9 +21,10 @@ const RECOVER_MS = 30_000
 const HALF_RECOVERED_MS = 10_000
 
 /** What the driver keeps of {@link drawIdentifier}'s name: its 8 bytes. */
-function numberOf(identifier: string): bigint | undefined {
+function numberOf(identifier: string): bigint {
   const hex = /([0-9a-f]{16})$/.exec(identifier)?.[1]
-  return hex === undefined ? undefined : BigInt(`0x${hex}`)
+  if (hex === undefined) throw new Error(`${identifier} is no name of a device of ublk`)
+  return BigInt(`0x${hex}`)
 }
 
 const codeOf = (failure: unknown) => (failure as NodeJS.ErrnoException).code
@@ -49,7 +54,7 @@ export const ublkDevice = {
       index: options.index ?? -1,
       size: BigInt(options.size),
       queues: options.queues,
-      identifier: numberOf(options.identifier) ?? 0n,
+      identifier: numberOf(options.identifier),
       kept: options.kept,
     })
   },
@@ -80,18 +85,24 @@ export const ublkDevice = {
   },
 
   /**
-   * Removes what {@link stop} has left, unless somebody uses the disk yet, who has errors of it: the kernel would wait for
-   * him, and all others who make and remove devices for the kernel.
+   * Removes what {@link stop} has left, unless somebody goes on using the disk, who has errors of it: the kernel would wait
+   * for him, and let all others wait who make and remove devices.
    */
   async remove(index: number): Promise<void> {
-    if (isGone(index)) return
-    const path = devicePath({ front: 'ublk', index })
-    const user = userOf(path)
-    if (user === undefined) await native.ublkDelete(index).catch(unlessGone)
-    else
-      say(
-        `${path} is in use (${user}): "nbd-client detach ${path}" removes what is left of it when it is not`,
-      )
+    const deadline = performance.now() + LET_GO_MS
+    try {
+      while (!isGone(index) && native.ublkUse(index)) {
+        if (performance.now() > deadline) {
+          const path = devicePath({ front: 'ublk', index })
+          say(`${path} is in use: "nbd-client detach ${path}" removes what is left of it when it is not`)
+          return
+        }
+        await setTimeout(LET_GO_LOOK_MS)
+      }
+      if (!isGone(index)) await native.ublkDelete(index)
+    } catch (failure) {
+      unlessGone(failure)
+    }
   },
 
   /** {@link stop} and {@link remove} of a device that no lane of this process serves. */
@@ -106,48 +117,48 @@ export const ublkDevice = {
 
   /** True when there is no disk any more, nor a process that is about to make one: that died, and nobody removed it. */
   isLeftOver(index: number): boolean {
-    const status = ublkDevice.status(index)
-    return status?.state === 'dead' && (status.server <= 0 || !existsSync(`/proc/${status.server}`))
+    return ublkDevice.status(index)?.state === 'dead' && !isServed(index)
   },
 
-  /** @returns what the kernel has by this name, if anything */
+  /**
+   * @returns what the kernel has by this name, if anything
+   * @throws Error: it has devices, and cannot be asked which
+   */
   find(identifier: string): NativeUblkStatus | undefined {
-    const wanted = numberOf(identifier)
-    if (wanted === undefined || !ublkDevice.isThere()) return undefined
-    for (const name of readdirSync(DEVICES)) {
-      const index = /^ublkc(\d+)$/.exec(name)?.[1]
-      if (index === undefined) continue
+    for (const name of existsSync(CLASS) ? readdirSync(CLASS) : []) {
+      const index = Number(/^ublkc(\d+)$/.exec(name)?.[1])
       try {
-        const status = native.ublkStatus(Number(index))
-        if (status.identifier === wanted) return status
-      } catch {
-        // It went meanwhile, or is of a program that uses the driver in a way that is not ours.
+        const status = native.ublkStatus(index)
+        if (status.identifier === numberOf(identifier)) return status
+      } catch (failure) {
+        unlessGone(failure)
       }
     }
     return undefined
   },
+
+  /** The device of that number is the one of this name, not one that was made since. */
+  is(index: number, identifier: string): boolean {
+    return ublkDevice.status(index)?.identifier === numberOf(identifier)
+  },
 }
 
-function isGone(index: number): boolean {
-  return !existsSync(`${DEVICES}/ublkc${index}`)
-}
-
-/** Who has a disk that may be gone already, so that the kernel cannot be asked. */
-function userOf(path: string): string | undefined {
-  if (isSwap(path)) return 'swap'
-  if (readFileSync('/proc/self/mountinfo', 'utf8').includes(` ${path} `)) return 'mounted'
+/** Some process has the character device, as far as this one may look. */
+function isServed(index: number): boolean {
   for (const process of readdirSync('/proc')) {
     if (!/^\d+$/.test(process)) continue
     try {
-      for (const descriptor of readdirSync(`/proc/${process}/fd`)) {
-        const opened = readlinkSync(`/proc/${process}/fd/${descriptor}`)
-        if (opened === path || opened === `${path} (deleted)`) return `process ${process}`
-      }
-    } catch {
-      // It has ended.
+      for (const descriptor of readdirSync(`/proc/${process}/fd`))
+        if (readlinkSync(`/proc/${process}/fd/${descriptor}`) === `${DEVICES}/ublkc${index}`) return true
+    } catch (failure) {
+      if (codeOf(failure) !== 'ENOENT' && codeOf(failure) !== 'ESRCH') return true
     }
   }
-  return undefined
+  return false
+}
+
+function isGone(index: number): boolean {
+  return !existsSync(`${CLASS}/ublkc${index}`)
 }
 
 function unlessGone(failure: unknown): void {
@@ -183,8 +194,8 @@ async function beginRecovery(index: number, signal: AbortSignal): Promise<void> 
 function serve(volume: Volume, index: number, queues: number): void {
   const device = native.ublkOpen(index)
   try {
-    for (const [queue, { index: lane }] of volume.lanes.slice(0, queues).entries())
-      volume.engine.attachDevice(lane, device, queue)
+    const lanes = volume.lanes.slice(0, queues).map(({ index: lane }) => lane)
+    volume.engine.attachDevice(lanes, device)
   } finally {
     closeDescriptor(device)
   }

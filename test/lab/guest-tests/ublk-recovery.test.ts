@@ -103,6 +103,33 @@ describe('nbd-client attach --front ublk', () => {
     expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
   }, 120_000)
 
+  test('ends while somebody has the disk, and what is left of it goes when he has let go', async () => {
+    const running = await start(attach)
+    const holder = shell.start(`exec 3<${device}; echo here; exec sleep 600`)
+    await holder.waitForLine(/^here$/, 10_000)
+    const { status, stderr } = await running.stop(60_000)
+    expect(status).toBe(0)
+    expect(stderr).toContain(`${device} is in use: "nbd-client detach ${device}" removes what is left of it`)
+    // Nobody waits for it meanwhile.
+    const other = await shell.exec([...client, 'detach', device])
+    expect(other.stderr).toContain(`${device} is in use`)
+    await kill(holder)
+    await shell.run([...client, 'detach', device])
+    expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
+  }, 120_000)
+
+  test('leaves a volume alone when it cannot ask for its device', async () => {
+    await kill(await start(keep))
+    const blind = await shell.exec(
+      `unshare --mount sh -c 'mount --bind /dev/null /dev/ublk-control && exec ${keep.join(' ')}'`,
+    )
+    expect(blind.status).not.toBe(0)
+    expect(blind.stderr).not.toMatch(/starting anew/)
+    const next = await start(keep)
+    expect(next.stderr).toContain(`taking over ${device}`)
+    expect(await next.stop()).toMatchObject({ status: 0 })
+  }, 120_000)
+
   test('without --state fails what its process has not answered, and is made anew by the same command', async () => {
     await kill(await start(attach))
     await until('the kernel has ended it', 20_000, async () => !readdirSync('/dev').includes('ublkb4'))

@@ -76,6 +76,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("ublkAdd", ublk_add);
   add("ublkOpen", ublk_open);
   add("ublkRecover", ublk_recover);
+  add("ublkUse", ublk_use);
   add("ublkStatus", ublk_status);
   add("ublkStart", ublk_start);
   add("ublkResume", ublk_resume);

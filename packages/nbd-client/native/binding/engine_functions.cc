@@ -121,12 +121,13 @@ void attach_socket(const Napi::CallbackInfo& info) {
 }
 
 void attach_device(const Napi::CallbackInfo& info) {
-  const uint32_t queue = to_uint32(info[3], "queue");
-  if (queue >= kMaxLanes) throw Napi::TypeError::New(info.Env(), "queue must be an integer of 0 … 63");
+  if (!info[1].IsArray()) throw Napi::TypeError::New(info.Env(), "lanes must be an array");
+  const auto list = info[1].As<Napi::Array>();
+  std::vector<uint32_t> lanes;
+  for (uint32_t i = 0; i < list.Length(); i++) lanes.push_back(to_uint32(list.Get(i), "lane"));
   std::string why;
-  const int error = to_engine(info[0]).attach_device(to_uint32(info[1], "lane"),
-                                                     static_cast<int>(to_uint32(info[2], "descriptor")),
-                                                     static_cast<uint16_t>(queue), why);
+  const int error =
+      to_engine(info[0]).attach_device(lanes, static_cast<int>(to_uint32(info[2], "descriptor")), why);
   check(info.Env(), error, "attachDevice", why);
 }
 

@@ -90,6 +90,13 @@ void ublk_recover(const Napi::CallbackInfo& info) {
   check(info.Env(), nbd::ublk_recover(to_uint32(info[0], "index"), why), "ublk recover", why);
 }
 
+Napi::Value ublk_use(const Napi::CallbackInfo& info) {
+  bool used = false;
+  std::string why;
+  check(info.Env(), nbd::ublk_use(to_uint32(info[0], "index"), used, why), "ublk use", why);
+  return Napi::Boolean::New(info.Env(), used);
+}
+
 Napi::Value ublk_status(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   UblkStatus status{};
@@ -100,7 +107,8 @@ Napi::Value ublk_status(const Napi::CallbackInfo& info) {
   object.Set("identifier", Napi::BigInt::New(env, status.identifier));
   object.Set("queues", static_cast<uint32_t>(status.queues));
   object.Set("server", status.server);
-  static constexpr const char* kStates[] = {"dead", "live", "quiesced"};
+  object.Set("kept", status.kept);
+  static constexpr const char* kStates[] = {"dead", "live", "quiesced", "other"};
   object.Set("state", kStates[static_cast<size_t>(status.state)]);
   return object;
 }

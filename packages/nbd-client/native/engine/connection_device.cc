@@ -26,7 +26,11 @@ void Connection::open(std::unique_ptr<DeviceQueue> device, const Terms& terms) {
     tag_buffer_[tag] = tag;
     device_->fetch(tag, arena_.device_buffer(tag));
   }
-  if (!device_->enter()) drop("io_uring_enter(2) failed");
+  if (!device_->enter()) {
+    drop("io_uring_enter(2) failed");
+  } else if (!device_->map()) {
+    drop("the requests of the ublk device cannot be mapped");
+  }
 }
 
 // ---- hot path begins: no allocation, no log, no lock, no system call but io_uring_enter ----

@@ -25,14 +25,6 @@ constexpr off_t table_offset(uint16_t queue) {
 std::unique_ptr<DeviceQueue> DeviceQueue::open(Descriptor device, uint16_t queue, int& error,
                                                std::string& why) {
   std::unique_ptr<DeviceQueue> self(new DeviceQueue(std::move(device), queue));
-  void* const table = mmap(nullptr, table_bytes(kDeviceDepth), PROT_READ, MAP_SHARED | MAP_POPULATE,
-                           self->device_.get(), table_offset(queue));
-  if (table == MAP_FAILED) {
-    error = errno;
-    why = "the requests of the ublk device cannot be mapped";
-    return nullptr;
-  }
-  self->requests_ = static_cast<const ublksrv_io_desc*>(table);
   // A command of ublk has 80 bytes. Nobody interrupts the lane: it enters the kernel often enough.
   error = self->ring_.open(kDeviceDepth, IORING_SETUP_SQE128 | IORING_SETUP_COOP_TASKRUN);
   if (error != 0) {
@@ -40,6 +32,14 @@ std::unique_ptr<DeviceQueue> DeviceQueue::open(Descriptor device, uint16_t queue
     return nullptr;
   }
   return self;
+}
+
+bool DeviceQueue::map() {
+  void* const table = mmap(nullptr, table_bytes(kDeviceDepth), PROT_READ, MAP_SHARED | MAP_POPULATE,
+                           device_.get(), table_offset(queue_));
+  if (table == MAP_FAILED) return false;
+  requests_ = static_cast<const ublksrv_io_desc*>(table);
+  return true;
 }
 
 DeviceQueue::~DeviceQueue() {

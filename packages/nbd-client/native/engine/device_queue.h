@@ -1,6 +1,7 @@
 // One queue of a ublk device (linux/ublk_cmd.h), as entries of an io_uring of its own.
 //
-//   fetch(tag, memory)               the kernel may put a request there
+//   fetch(tag, memory)               the kernel may put a request there, once the device is started
+//   map()                            where it says what each request wants
 //   take(tag, result)                it has: request(tag) says what it wants, a WRITE's payload is in
 //   `memory` commit(tag, result, memory)      done; the kernel takes a READ's data from `memory` and fetches
 //   anew into it
@@ -23,7 +24,8 @@ namespace rdmakit::nbd {
 
 class DeviceQueue {
  public:
-  // `device`: /dev/ublkcN, which the queue closes. nullptr with `error` (errno value) and `why`.
+  // `device`: /dev/ublkcN, which the queue closes. nullptr with `error` (errno value) and `why`. Nothing is
+  // asked of the driver yet.
   static std::unique_ptr<DeviceQueue> open(Descriptor device, uint16_t queue, int& error, std::string& why);
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
@@ -31,6 +33,10 @@ class DeviceQueue {
 
   // Readable when take() has something.
   int descriptor() const { return ring_.get()->ring_fd; }
+
+  // Not before all is fetched: from the first map on the driver takes no other process, and lets go of this
+  // one only when it has fetched.
+  bool map();
 
   // ---- hot path ----
   void fetch(uint16_t tag, uint8_t* memory) { add(UBLK_IO_FETCH_REQ, tag, -1, memory); }

@@ -345,19 +345,27 @@ int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
   return 0;
 }
 
-int Engine::attach_device(uint32_t lane, int device, uint16_t queue, std::string& why) {
+int Engine::attach_device(std::span<const uint32_t> lanes, int device, std::string& why) {
   const std::lock_guard lock(control_);
-  if (lane >= lane_count()) return EINVAL;
   if (closed_) return ESHUTDOWN;
-  Descriptor own(fcntl(device, F_DUPFD_CLOEXEC, 0));
-  if (!own) return errno;
-  int error = 0;
-  auto opened = DeviceQueue::open(std::move(own), queue, error, why);
-  if (opened == nullptr) return error;
-  if (!lanes_[lane]->reserve()) return refuse(why, EBUSY, "the lane serves another connection");
+  // The driver hears of the first queue when nothing can fail any more.
+  std::vector<std::unique_ptr<DeviceQueue>> queues;
+  for (const uint32_t lane : lanes) {
+    if (lane >= lane_count()) return EINVAL;
+    Descriptor own(fcntl(device, F_DUPFD_CLOEXEC, 0));
+    if (!own) return errno;
+    int error = 0;
+    queues.push_back(DeviceQueue::open(std::move(own), static_cast<uint16_t>(queues.size()), error, why));
+    if (queues.back() == nullptr) return error;
+  }
+  for (size_t i = 0; i < lanes.size(); i++) {
+    if (lanes_[lanes[i]]->reserve()) continue;
+    while (i > 0) lanes_[lanes[--i]]->give_up();
+    return refuse(why, EBUSY, "a lane serves another connection");
+  }
   Terms terms;
   terms.exported = volume_.exported();
-  lanes_[lane]->attach(std::move(opened), terms);
+  for (size_t i = 0; i < lanes.size(); i++) lanes_[lanes[i]]->attach(std::move(queues[i]), terms);
   return 0;
 }
 

@@ -95,8 +95,9 @@ class Engine final : private Acceptor::Host {
   // See Lane::pin.
   int pin_lane(uint32_t lane, const std::vector<uint32_t>& processors);
   int attach_socketpair(uint32_t lane, int& descriptor);
-  // Serves a queue of a ublk device on a duplicate of `device` (/dev/ublkcN). EBUSY.
-  int attach_device(uint32_t lane, int device, uint16_t queue, std::string& why);
+  // Serves the queues of a ublk device, one by each lane, on duplicates of `device` (/dev/ublkcN). EBUSY. All
+  // or none.
+  int attach_device(std::span<const uint32_t> lanes, int device, std::string& why);
   // A duplicate of a socket in transmission phase, from where another process left it. EBUSY.
   int attach_socket(uint32_t lane, int descriptor, std::string& why);
   // The lane finishes what it has read and gives its socket away: event lane_yielded. EAGAIN: call again.

@@ -139,14 +139,34 @@ int ublk_stop(uint32_t index, std::string& why) { return command(UBLK_CMD_STOP_D
 
 int ublk_delete(uint32_t index, std::string& why) { return command(UBLK_CMD_DEL_DEV, about(index), why); }
 
+// The driver lets nobody change what a disk is while there is one, or somebody who has not let go of it.
+int ublk_use(uint32_t index, bool& used, std::string& why) {
+  ublk_params parameters{};
+  parameters.len = sizeof parameters;
+  int error = command(UBLK_CMD_GET_PARAMS, with(index, &parameters, sizeof parameters), why);
+  if (error != 0) return error;
+  parameters.len = sizeof parameters;
+  error = command(UBLK_CMD_SET_PARAMS, with(index, &parameters, sizeof parameters), why);
+  used = error == EACCES;
+  // EINVAL: it has none yet, and so no disk.
+  return used || error == EINVAL ? 0 : error;
+}
+
 int ublk_status(uint32_t index, UblkStatus& status, std::string& why) {
   ublksrv_ctrl_dev_info information{};
   const int error = command(UBLK_CMD_GET_DEV_INFO, with(index, &information, sizeof information), why);
   if (error != 0) return error;
-  if (information.state > UBLK_S_DEV_QUIESCED)
-    return refuse(why, EPROTO, "the ublk driver has a state that is unknown");
-  status = {index, information.ublksrv_flags, information.nr_hw_queues, information.ublksrv_pid,
-            static_cast<UblkStatus::State>(information.state)};
+  if (information.dev_id != index || information.nr_hw_queues == 0)
+    return refuse(why, EPROTO, std::string(kControl) + " is not the ublk driver's");
+  using State = UblkStatus::State;
+  const State state =
+      information.state > UBLK_S_DEV_QUIESCED ? State::other : static_cast<State>(information.state);
+  status = {index,
+            information.ublksrv_flags,
+            information.nr_hw_queues,
+            information.ublksrv_pid,
+            (information.flags & UBLK_F_USER_RECOVERY) != 0,
+            state};
   return 0;
 }
 

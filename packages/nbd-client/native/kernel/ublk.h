@@ -19,9 +19,11 @@ struct UblkStatus {
   uint32_t index;
   uint64_t identifier;
   uint16_t queues;
-  int32_t server;  // process; -1 once it is stopped
+  int32_t server;  // process; -1 unless it is started
+  bool kept;       // see UblkDevice
   // UBLK_S_DEV_…: dead (not started, or stopped), live, quiesced (its server is gone, its requests wait)
-  enum class State : uint16_t { dead, live, quiesced } state;
+  // other: of a later driver
+  enum class State : uint16_t { dead, live, quiesced, other } state;
 };
 
 // All return 0 or an errno value with `why`, a sentence for people: ENOENT the module is missing, EPERM not
@@ -43,6 +45,8 @@ int ublk_stop(uint32_t index, std::string& why);
 // Removes the device. Blocks until nobody has the disk open, and until then all others who make or remove
 // devices of this driver: not while it is in use.
 int ublk_delete(uint32_t index, std::string& why);
+// Whether somebody uses the disk, also one that was stopped.
+int ublk_use(uint32_t index, bool& used, std::string& why);
 int ublk_status(uint32_t index, UblkStatus& status, std::string& why);
 
 }  // namespace rdmakit::nbd
