@@ -123,12 +123,28 @@ describe('nbd-client', () => {
     expectOneLine(
       64,
       node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M', '--device', '/dev/sda'),
-      /not an NBD device.*\/dev\/nbd0/,
+      /"\/dev\/sda" is no device of ours; write \/dev\/nbd0, or \/dev\/ublkb0/,
     )
   })
 
-  it('detaching what is not attached', () => {
-    expectOneLine(1, node(NBD_CLIENT, 'detach', '/dev/nbd0'), /not attached/)
+  it('a device of the other driver', () => {
+    expectOneLine(
+      64,
+      node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M', '--device', '/dev/ublkb0'),
+      /\/dev\/ublkb0 is not a device of --front nbd/,
+    )
+  })
+
+  it('a driver that is none', () => {
+    expectOneLine(
+      64,
+      node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M', '--front', 'loop'),
+      /--front.*Allowed choices are nbd, ublk/,
+    )
+  })
+
+  it.each(['/dev/nbd0', '/dev/ublkb0'])('detaching %s, which is not attached', (device) => {
+    expectOneLine(1, node(NBD_CLIENT, 'detach', device), /not attached/)
   })
 
   it('neither socket nor address', () => {
