@@ -5,7 +5,7 @@ import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { AttachedDevice, lockQueues, newLink, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
-import { blockName, type DeviceName, devicePath, type Front, parseDevice } from './device-name.js'
+import { attachedFile, type DeviceName, devicePath, type Front, parseDevice } from './device-name.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
 import {
@@ -110,8 +110,7 @@ async function checkKernel(front: Front, device: DeviceName | undefined): Promis
   }
   if (device === undefined) return
   const path = devicePath(device)
-  // The nbd driver's devices are there also when nobody has attached them.
-  if (existsSync(`/sys/block/${blockName(device)}${front === 'nbd' ? '/pid' : ''}`))
+  if (existsSync(attachedFile(device)))
     throw new ExitError(
       `${path} is busy: it is attached already; choose another --device, or "nbd-client detach ${path}"`,
       EXIT.taken,
@@ -416,7 +415,7 @@ async function startUblk(
     const { index } = device
     const link = new UblkLink(volume, { front: 'ublk', index, identifier }, () => lockQueues(options))
     try {
-      await ublkDevice.start(volume, device, () => lockQueues(options))
+      await link.start(device)
     } catch (failure) {
       link.end()
       throw failure

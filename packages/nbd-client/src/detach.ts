@@ -1,6 +1,6 @@
 import { existsSync } from 'node:fs'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
-import { blockName, type DeviceName, devicePath, parseDevice } from './device-name.js'
+import { attachedFile, type DeviceName, devicePath, parseDevice } from './device-name.js'
 import { disconnect } from './disconnect.js'
 import { runningClients } from './runtime.js'
 import { say } from './session-log.js'
@@ -15,8 +15,7 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
   const name = parseDevice(device)
   const path = devicePath(name)
   if (process.geteuid?.() !== 0) throw new ExitError('detach must be run as root', EXIT.forbidden)
-  // nbd's devices are always there.
-  const attached = `/sys/block/${blockName(name)}${name.front === 'nbd' ? '/pid' : ''}`
+  const attached = attachedFile(name)
   const owner = (await runningClients()).find(({ status }) => status.target === path)
   if (owner === undefined && name.front === 'ublk' && ublkDevice.isLeftOver(name.index)) {
     say(`${path} has no disk any more; removing what is left of it`)

@@ -13,6 +13,11 @@ export function blockName({ front, index }: DeviceName): string {
   return front === 'nbd' ? `nbd${index}` : `ublkb${index}`
 }
 
+/** Is there while the device is attached: the nbd driver's devices themselves always are. */
+export function attachedFile(device: DeviceName): string {
+  return `/sys/block/${blockName(device)}${device.front === 'nbd' ? '/pid' : ''}`
+}
+
 export function devicePath(device: DeviceName): string {
   return `/dev/${blockName(device)}`
 }

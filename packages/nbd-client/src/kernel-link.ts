@@ -4,6 +4,7 @@ import { join } from 'node:path'
 import { devicePath, type Front } from './device-name.js'
 import type { KeptDevice } from './kept-volume.js'
 import { closeDescriptor, kernelDevice } from './kernel.js'
+import type { NativeUblkDevice } from './native.js'
 import { say } from './session-log.js'
 import { ublkDevice } from './ublk-device.js'
 import type { Volume } from './volume.js'
@@ -108,6 +109,11 @@ export class UblkLink implements DeviceLink {
   set failed(listener: (failure: Error) => void) {
     this.#failed = listener
     if (this.#failure !== undefined) listener(this.#failure)
+  }
+
+  /** Gives a device that was just made its lanes, and the kernel its disk. */
+  async start(made: NativeUblkDevice): Promise<void> {
+    await ublkDevice.start(this.#volume, made, this.#ready)
   }
 
   async reconnect(signal: AbortSignal): Promise<void> {
