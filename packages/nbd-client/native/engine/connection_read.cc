@@ -70,11 +70,13 @@ bool Connection::issue_read(uint16_t index) {
     }
     auto bytes = static_cast<uint32_t>(std::min(limit, run * kPage - head));
     const uint16_t place_in_window = slot.window == 0 ? 0 : static_cast<uint16_t>(part % slot.window);
-    uint8_t* memory = slot.memory + slot.cursor;
-    if (slot.memory == nullptr)
-      memory =
-          (slot.window == 0 ? arena_.request_page(index) : arena_.output_chunk(slot.chunk[place_in_window])) +
-          within;
+    uint8_t* memory = nullptr;
+    if (slot.memory != nullptr)
+      memory = slot.memory + slot.cursor;
+    else if (slot.window == 0)
+      memory = arena_.request_page(index) + within;
+    else
+      memory = arena_.output_chunk(slot.chunk[place_in_window]) + within;
     if (slot.fragments && within == 0) slot.holes_of(part) = 0;
 
     if (state == PageState::unset) {
