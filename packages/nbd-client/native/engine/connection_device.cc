@@ -1,10 +1,9 @@
 // A queue of a ublk device in the place of a socket: requests come without headers to parse and with their
 // payload in place, and answers are a number.
 //
-//   buffer   tag's  ->  pinned by its request, and by each operation that reads it  ->  commit: the tag's
-//   again,
-//            or, where somebody is not done with it (--ack one, a server that hangs), a spare one takes its
-//            place
+//   buffer   the tag's  ->  pinned by its request, and by each operation that reads it
+//                       ->  commit: the tag's again, or, where somebody is not done with it
+//                           (--ack one, a server that hangs), a spare one takes its place
 #include "engine/connection.h"
 
 namespace rdmakit::nbd {

@@ -2,9 +2,8 @@
 //
 //   fetch(tag, memory)               the kernel may put a request there, once the device is started
 //   map()                            where it says what each request wants
-//   take(tag, result)                it has: request(tag) says what it wants, a WRITE's payload is in
-//   `memory` commit(tag, result, memory)      done; the kernel takes a READ's data from `memory` and fetches
-//   anew into it
+//   take(tag, result)                it has: request(tag) says what it wants, `memory` has a WRITE's payload
+//   commit(tag, result, memory)      done: a READ's data are in `memory`, where the next request may come
 //
 // Only the thread that fetches may do the rest: the driver takes it for the queue's server for as long as
 // that lives.

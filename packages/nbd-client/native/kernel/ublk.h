@@ -21,16 +21,16 @@ struct UblkStatus {
   uint16_t queues;
   int32_t server;  // process; -1 unless it is started
   bool kept;       // see UblkDevice
-  // UBLK_S_DEV_…: dead (not started, or stopped), live, quiesced (its server is gone, its requests wait)
+  // UBLK_S_DEV_…: dead (not started, or stopped), live, quiesced (its server is gone, its requests wait);
   // other: of a later driver
   enum class State : uint16_t { dead, live, quiesced, other } state;
 };
 
-// All return 0 or an errno value with `why`, a sentence for people: ENOENT the module is missing, EPERM not
-// root.
+// All return 0 or an errno value with `why`, a sentence for people.
+// ENOENT: the module is missing. EPERM: not root.
 
-// Makes the device, without a disk yet, with one queue for each processor at most. EEXIST: the index is in
-// use.
+// Makes the device, without a disk yet, with one queue for each processor at most.
+// EEXIST: the index is in use.
 int ublk_add(const UblkDevice& device, uint32_t& index, uint16_t& queues, std::string& why);
 // /dev/ublkcN, for the queues. EBUSY: another process has it.
 int ublk_open(uint32_t index, int& descriptor, std::string& why);
