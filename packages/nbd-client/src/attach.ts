@@ -8,14 +8,7 @@ import type { BackupOptions } from './backup.js'
 import { attachedFile, type DeviceName, devicePath, type Front, parseDevice } from './device-name.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
-import {
-  deviceExists,
-  drawIdentifier,
-  endUnannounced,
-  KernelLink,
-  keptDeviceOptions,
-  UblkLink,
-} from './kernel-link.js'
+import { deviceExists, drawIdentifier, endUnannounced, keptDeviceOptions, UblkLink } from './kernel-link.js'
 import type { Compress } from './native.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
@@ -254,9 +247,8 @@ async function takeOver(
     if (from === undefined) {
       await link.reconnect(options.signal)
     } else {
-      if (!(link instanceof KernelLink)) throw new UsageError(`${devicePath(device)} cannot be handed over`)
       await from.predecessor.taken(options.signal)
-      link.adopt(from.inheritance.sockets)
+      await link.adopt(from.inheritance.sockets, options.signal)
       from.predecessor.serving()
     }
     volume.start()

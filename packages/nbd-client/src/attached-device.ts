@@ -7,7 +7,7 @@ import {
 import type { AttachOptions } from './attach.js'
 import { blockName, type DeviceName, devicePath } from './device-name.js'
 import { disconnect } from './disconnect.js'
-import { handOver } from './hand-over.js'
+import { type HandOverOutcome, handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { protectProcess } from './kernel.js'
 import { type DeviceLink, KernelLink, requestTimeout, UblkLink } from './kernel-link.js'
@@ -26,6 +26,8 @@ import type { Volume } from './volume.js'
 /** Above the engine's own deadlines: a READ may have to try each replica, and the backup's file. */
 const ANSWER_SLACK_MS = 6_000
 const BACKUP_SLACK_MS = 10_000
+/** The kernel has to let go of one process first, and may need 5 s to notice that it has to. */
+const UBLK_SERVE_MS = 15_000
 /** The answer to whoever asked for the upgrade is on its way. */
 const FAREWELL_MS = 2_000
 
@@ -36,6 +38,8 @@ export interface Succession {
   /** the volume that the folder keeps; {@link Volume.start} is the caller's */
   takeUp(): Promise<Volume>
 }
+
+type Retaken = Extract<HandOverOutcome, { over: false }>
 
 /** How it ended here; `left`: another process goes on with the device, or will. */
 interface End {
@@ -80,8 +84,13 @@ export class AttachedDevice {
     this.#succession = succession
     this.#taken = of?.taken ?? false
     this.#identifier = of?.identifier
-    this.#link = of?.link ?? (succession && newLink(volume, succession.device, options))
-    if (this.#link !== undefined) this.#link.failed = (failure) => this.#leave(failure)
+    const link = of?.link ?? (succession && newLink(volume, succession.device, options))
+    if (link !== undefined) this.#takeLink(link)
+  }
+
+  #takeLink(link: DeviceLink): void {
+    this.#link = link
+    link.failed = (failure) => this.#leave(failure)
   }
 
   /** Ends the device, unless it was handed over: then it leaves everything. @returns the process's exit status */
@@ -197,10 +206,6 @@ export class AttachedDevice {
       throw new Error(
         `${this.#path} was attached without --state, which an upgrade needs; detach it and attach it again`,
       )
-    if (this.#name.front === 'ublk')
-      throw new Error(
-        `${this.#path} is a ublk device, whose queues cannot be handed over; end its process with SIGKILL and start it again: its requests wait`,
-      )
     if (this.#handingOver !== undefined) throw new Error(`${this.#path} is being upgraded already`)
     if (this.#options.signal.aborted) throw new Error(`${this.#path} is being detached`)
     this.#lastStatus = this.#status()
@@ -227,6 +232,7 @@ export class AttachedDevice {
         this.#options.operationTimeout * 1000 * this.#options.replicas +
         ANSWER_SLACK_MS +
         (this.#options.backup === undefined ? 0 : BACKUP_SLACK_MS),
+      ...(this.#name.front === 'ublk' ? { serveTimeout: UBLK_SERVE_MS } : {}),
       retake: () => succession.takeUp(),
     }).catch((failure: Error) => {
       this.#leave(failure)
@@ -244,7 +250,7 @@ export class AttachedDevice {
       return { pid: successor.pid, pause }
     }
     try {
-      this.#goOn(succession, outcome)
+      await this.#goOn(succession, outcome)
     } catch (failure) {
       this.#leave(failure as Error)
       throw failure
@@ -265,13 +271,13 @@ export class AttachedDevice {
     this.#end({ status: 1, left: true })
   }
 
-  /** After a successor that failed. @throws Error when the kernel takes no sockets from this process any more */
-  #goOn(succession: Succession, { volume, lost }: { volume: Volume; lost: readonly number[] }): void {
+  /** After a successor that failed. @throws Error when the kernel takes nothing from this process any more */
+  async #goOn(succession: Succession, { volume, lost }: Retaken): Promise<void> {
     const same = volume === this.#volume
     this.#volume = volume
-    const link = new KernelLink(volume, succession.device, requestTimeout(this.#options.operationTimeout))
-    this.#link = link
-    link.replace(lost)
+    this.#takeLink(newLink(volume, succession.device, this.#options))
+    // Also when it is to end now: for that it must be served.
+    await this.#link?.retake(lost, !same, new AbortController().signal)
     if (!same) {
       this.#placeLanes()
       volume.start()

@@ -299,9 +299,11 @@ export class BlockEngine {
   }
 
   /**
-   * Lets a lane finish: it reads no further request, ends in the middle of none, and answers what it has.
+   * Lets a lane finish: it reads no further request, ends in the middle of none, and answers what it has. On a queue of
+   * a device it rests then: until {@link resumeLane}, or {@link close}, after which the kernel gives the queue to whoever
+   * recovers the device.
    * @returns the socket's descriptor, now the caller's, for {@link attachSocket} here or in another process;
-   *   undefined when the lane served no connection
+   *   undefined when the lane served no connection, or a queue
    */
   async yieldLane(lane: number): Promise<number | undefined> {
     let descriptor = -1
@@ -313,6 +315,11 @@ export class BlockEngine {
     native.yieldLane(this.#engine, lane)
     await yielded
     return descriptor < 0 ? undefined : descriptor
+  }
+
+  /** After {@link yieldLane}: a lane goes on with its queue, if it has one. */
+  resumeLane(lane: number): void {
+    native.resumeLane(this.#engine, lane)
   }
 
   /** What the system did not grant for the backup, each a sentence to print. */

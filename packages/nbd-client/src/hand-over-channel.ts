@@ -7,7 +7,7 @@ import { Socket } from 'node:net'
 export type HandOverMessage =
   /** successor: it can be handed to */
   | { readonly say: 'ready'; readonly version: number }
-  /** predecessor: nothing is under way; the lock and a socket for each of `lanes`, in this order, are sent */
+  /** predecessor: nothing is under way; the lock and a socket for each of `lanes`, in this order, are sent. None: of ublk */
   | { readonly say: 'go'; readonly lanes: readonly number[] }
   /** successor: it has the volume, and waits for the word to touch the sockets */
   | { readonly say: 'taken' }

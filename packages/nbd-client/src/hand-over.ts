@@ -10,6 +10,8 @@ export interface HandOverOptions {
   readonly successor: Successor
   /** milliseconds in which every lane answers what it has */
   readonly answerTimeout: number
+  /** milliseconds in which the successor serves when it has all that it needs; default {@link Successor}'s */
+  readonly serveTimeout?: number
   /** Goes on with the volume, in this process, after a successor that failed: by {@link Volume.takeOver}. */
   readonly retake: () => Promise<Volume>
 }
@@ -19,7 +21,7 @@ export type HandOverOutcome =
   | { readonly over: true; readonly pause: number }
   /**
    * This process serves, with `volume`. `lost`: lanes that need another socket, for theirs was lost with the successor;
-   * when it is empty, nobody noticed more than a pause.
+   * when it is empty, nobody noticed more than a pause. Queues of a device, when `volume` is another one, have nobody yet.
    */
   | {
       readonly over: false
@@ -31,11 +33,12 @@ export type HandOverOutcome =
 
 /**
  * Hands a volume and its connections to `successor`. Their clients notice a pause. The old volume is left then,
- * and this process has to end; or it goes on itself.
+ * and this process has to end; or it goes on itself. Of a device's queues the kernel knows when their threads have ended,
+ * which is before the successor has the volume.
  * @throws Error when the successor failed, and going on here as well: the sessions linger, for the next process
  */
 export async function handOver(options: HandOverOptions): Promise<HandOverOutcome> {
-  const { volume, folder, successor, answerTimeout, retake } = options
+  const { volume, folder, successor, answerTimeout, serveTimeout, retake } = options
   const begun = performance.now()
   const pause = () => performance.now() - begun
   const { sockets, failure: unyielding } = await yieldLanes(volume, answerTimeout)
@@ -50,7 +53,7 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
     await volume.quiesce()
     await successor.give(folder.lock, sockets)
     committed = true
-    await successor.commit()
+    await successor.commit(serveTimeout)
     return { over: true, pause: pause() }
   } catch (failure) {
     await successor.kill()
@@ -73,11 +76,17 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
  */
 async function yieldLanes({ engine, lanes }: Volume, timeout: number) {
   const sockets = new Map<number, number>()
+  const resting: number[] = []
   let failure: Error | undefined
   const yielded = lanes.map(async ({ index }) => {
     const idle = whenIdle(engine, index)
     const socket = await engine.yieldLane(index)
-    if (socket === undefined) return idle.forget()
+    if (socket === undefined) {
+      idle.forget()
+      resting.push(index)
+      if (failure !== undefined) engine.resumeLane(index)
+      return
+    }
     await idle.reached
     if (failure === undefined) sockets.set(index, socket)
     else goOn(engine, new Map([[index, socket]]))
@@ -90,6 +99,7 @@ async function yieldLanes({ engine, lanes }: Volume, timeout: number) {
     await Promise.race([Promise.all(yielded), tooLate])
   } catch (reason) {
     failure = reason as Error
+    for (const index of resting) engine.resumeLane(index)
   } finally {
     clearTimeout(timer)
   }

@@ -76,6 +76,16 @@ export function requestTimeout(operationTimeout: number): number {
 export interface DeviceLink {
   /** Gives the device of a process that is gone its lanes. @throws EINVAL: it is not this device */
   reconnect(signal: AbortSignal): Promise<void>
+  /**
+   * Goes on with what another process of the device hands over: sockets by lane, which are closed; none of ublk.
+   * @throws as {@link reconnect}
+   */
+  adopt(sockets: ReadonlyMap<number, number>, signal: AbortSignal): Promise<void>
+  /**
+   * Goes on after a hand-over that failed. `lost`: lanes whose sockets are; `anew`: with lanes that have nothing yet
+   * but sockets that are not lost. @throws as {@link reconnect}
+   */
+  retake(lost: readonly number[], anew: boolean, signal: AbortSignal): Promise<void>
   /** The device is about to go: it is left alone. */
   end(): void
   /** Called when the device is there, and this process cannot serve it any more. Set by whoever ends then. */
@@ -126,6 +136,15 @@ export class UblkLink implements DeviceLink {
     }
   }
 
+  /** The other process's threads have ended: the kernel takes it for gone. */
+  async adopt(_: ReadonlyMap<number, number>, signal: AbortSignal): Promise<void> {
+    await this.reconnect(signal)
+  }
+
+  async retake(_: readonly number[], anew: boolean, signal: AbortSignal): Promise<void> {
+    if (anew) await this.reconnect(signal)
+  }
+
   end(): void {
     this.#forget()
   }
@@ -153,16 +172,15 @@ export class KernelLink implements DeviceLink {
   set failed(_: (failure: Error) => void) {}
 
   async reconnect(): Promise<void> {
-    this.replace(this.#volume.lanes.map(({ index }) => index))
+    await this.retake(this.#volume.lanes.map(({ index }) => index))
   }
 
-  /** Gives it sockets of these lanes in place of those that are gone. @throws as {@link reconnect} */
-  replace(lanes: readonly number[]): void {
-    for (const lane of lanes) this.#replace(lane)
+  /** Gives it sockets of these lanes in place of those that are gone. */
+  async retake(lost: readonly number[]): Promise<void> {
+    for (const lane of lost) this.#replace(lane)
   }
 
-  /** Goes on with what another process of the device had, by lane. The descriptors are closed. */
-  adopt(sockets: ReadonlyMap<number, number>): void {
+  async adopt(sockets: ReadonlyMap<number, number>): Promise<void> {
     try {
       for (const { index } of this.#volume.lanes) {
         const socket = sockets.get(index)

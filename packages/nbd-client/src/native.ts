@@ -309,6 +309,7 @@ export interface NativeBinding {
   attachSocket(engine: NativeEngine, lane: number, descriptor: number): void
   attachDevice(engine: NativeEngine, lanes: number[], descriptor: number): void
   yieldLane(engine: NativeEngine, lane: number): void
+  resumeLane(engine: NativeEngine, lane: number): void
   statistics(engine: NativeEngine): NativeStatistics
   setLimits(engine: NativeEngine, server: number, bytes: bigint, operations: bigint): void
   usage(engine: NativeEngine, server: number): { bytes: number; operations: number }
@@ -336,6 +337,8 @@ export interface NativeBinding {
   }): NativeUblkDevice
   ublkOpen(index: number): number
   ublkRecover(index: number): void
+  /** Makes the kernel look whether the disk's process is there. */
+  ublkNudge(index: number): void
   /** true: somebody uses the disk, also one that was stopped */
   ublkUse(index: number): boolean
   ublkStatus(index: number): NativeUblkStatus

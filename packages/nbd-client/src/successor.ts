@@ -88,10 +88,10 @@ export class Successor {
     await this.#channel.hear('taken', TAKE_MS)
   }
 
-  /** From here on the sockets are its own. Resolves when it serves them. @throws Error as {@link give} */
-  async commit(): Promise<void> {
+  /** From here on the device is its own. Resolves when it serves it. @param patience ms @throws Error as {@link give} */
+  async commit(patience = SERVE_MS): Promise<void> {
     this.#channel.say({ say: 'yours' })
-    await this.#channel.hear('serving', SERVE_MS)
+    await this.#channel.hear('serving', patience)
   }
 
   /** It goes on alone. */

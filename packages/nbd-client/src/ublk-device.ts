@@ -14,8 +14,8 @@ const CLASS = '/sys/class/ublk-char'
 const LET_GO_MS = 5_000
 const LET_GO_LOOK_MS = 100
 /** From one look at whether the kernel has noticed that a process is gone to the next: it tells nobody. */
-const RECOVER_RETRY_MS = 50
-/** It looks every 5 s, or when the next request comes; and then lets go of what the process had open. */
+const RECOVER_RETRY_MS = 20
+/** It looks when the next request comes, or every 5 s; and then lets go of what the process had open. */
 const RECOVER_MS = 30_000
 /** Then a process has died that had just begun to recover the device. */
 const HALF_RECOVERED_MS = 10_000
@@ -172,6 +172,7 @@ function unlessGone(failure: unknown): void {
  */
 async function beginRecovery(index: number, signal: AbortSignal): Promise<void> {
   const started = performance.now()
+  let nudged = false
   let ended = false
   for (;;) {
     try {
@@ -182,12 +183,25 @@ async function beginRecovery(index: number, signal: AbortSignal): Promise<void> 
       const quiesced = ublkDevice.status(index)?.state === 'quiesced'
       if (codeOf(failure) === 'EINVAL' && quiesced) return
       if (codeOf(failure) !== 'EBUSY' || elapsed > RECOVER_MS) throw failure
+      if (!quiesced && !nudged) {
+        nudged = true
+        nudge(index)
+      }
       if (quiesced && !ended && elapsed > HALF_RECOVERED_MS) {
         ended = true
         await native.ublkResume(index)
       }
     }
     await setTimeout(RECOVER_RETRY_MS, undefined, { signal })
+  }
+}
+
+/** So that whoever is just about to ask does not wait until the kernel looks by itself. */
+function nudge(index: number): void {
+  try {
+    native.ublkNudge(index)
+  } catch (failure) {
+    say(`${devicePath({ front: 'ublk', index })} goes on within 5 s: ${(failure as Error).message}`)
   }
 }
 

@@ -30,17 +30,23 @@ describe('nbd-client attach --front ublk', () => {
   const addon = resolve('packages/nbd-client/build/Release/nbd_client.node')
   let server: RunningProcess
 
-  /** Dies in the place of that call of the addon. */
-  const diesAt = (call: string) => {
+  /**
+   * The environment of a process that dies in the place of that call of the addon: at once, or when its lanes have done on
+   * their own what they were told before.
+   */
+  const diesAt = (call: string, atOnce = false) => {
     const preload = join(folder, `${call}.cjs`)
+    const die = "process.kill(process.pid, 'SIGKILL')"
     writeFileSync(
       preload,
-      // The lanes do on their own what they were told before.
       `require(${JSON.stringify(addon)}).${call} = () =>
-         new Promise(() => setTimeout(() => process.kill(process.pid, 'SIGKILL'), 1000))`,
+         ${atOnce ? die : `new Promise(() => setTimeout(() => ${die}, 1000))`}`,
     )
-    return { env: { NODE_OPTIONS: `--require=${preload}` } }
+    return { NODE_OPTIONS: `--require=${preload}` }
   }
+  const sum = () => shell.run(`dd if=${device} bs=64k count=4 iflag=direct status=none | sha256sum`)
+  const write = () =>
+    shell.run(`dd if=/dev/urandom of=${device} bs=64k count=4 oflag=direct status=none`).then(sum)
   const start = async (command: readonly string[], deadlineMs = 60_000) => {
     const running = shell.start([...command])
     await running.waitForLine(attached, deadlineMs)
@@ -66,11 +72,10 @@ describe('nbd-client attach --front ublk', () => {
     const reading = shell.start(`dd if=${device} bs=64k count=1 iflag=direct status=none | sha256sum`)
     // When it has recovered the device and serves no queue, and when it serves each.
     for (const call of ['attachDevice', 'ublkResume'])
-      expect(await shell.exec(keep, diesAt(call))).toMatchObject({ signal: 9 })
+      expect(await shell.exec(keep, { env: diesAt(call) })).toMatchObject({ signal: 9 })
     const last = await start(keep)
     expect((await reading.ended(20_000)).status).toBe(0)
-    await shell.run(`dd if=/dev/urandom of=${device} bs=64k count=4 oflag=direct status=none`)
-    const written = await shell.run(`dd if=${device} bs=64k count=4 iflag=direct status=none | sha256sum`)
+    const written = await write()
     await kill(last)
     // One that cannot ask for the device does not take it for gone.
     const blind = await shell.exec(
@@ -80,10 +85,30 @@ describe('nbd-client attach --front ublk', () => {
     expect(blind.status).not.toBe(0)
     const next = await start(keep)
     expect(next.stderr).toContain(`taking over ${device}`)
-    expect(await shell.run(`dd if=${device} bs=64k count=4 iflag=direct status=none | sha256sum`)).toBe(
-      written,
-    )
+    expect(await sum()).toBe(written)
     expect(await next.stop()).toMatchObject({ status: 0 })
+    expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
+  }, 180_000)
+
+  test('goes on in the old process when its successor dies, whatever it had done', async () => {
+    const running = await start(keep)
+    const written = await write()
+    // Before the kernel hears of it, when it has recovered the device and serves no queue, and when it serves each.
+    for (const call of ['ublkRecover', 'attachDevice', 'ublkResume']) {
+      const environment = Object.entries(diesAt(call, call === 'ublkRecover')).map(
+        ([name, value]) => `${name}=${value}`,
+      )
+      const upgrade = await shell.exec([...client, 'upgrade', device, '--', 'env', ...environment, ...keep], {
+        deadlineMs: 60_000,
+      })
+      expect(upgrade.stderr).toMatch(/^nbd-client: the successor failed: .*process \d+ goes on with/m)
+      expect(upgrade.status).toBe(1)
+      expect(await sum()).toBe(written)
+    }
+    await shell.run([...client, 'upgrade', device, '--', ...keep], { deadlineMs: 60_000 })
+    expect(await running.exited).toMatchObject({ status: 0 })
+    expect(await sum()).toBe(written)
+    await shell.run([...client, 'detach', device])
     expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
   }, 180_000)
 

@@ -16,16 +16,17 @@ function pagesOut(): number {
 }
 
 // The kernel's swap goes from process to process while it is used.
-describe('remote swap whose client is upgraded', () => {
+describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is upgraded', (device) => {
   const shell = new LocalShell()
-  const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7478', '256M', '256M')
+  const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7478', '256M', '256M', device)
   const command = [...(attach as string[]), '--state', '/run/rdmakit/upgrade-swap']
   let server: RunningProcess
   let client: RunningProcess
   let walker: string
 
   /** What the kernel had to say of the device so far. */
-  const kernelLines = async () => (await shell.run('dmesg | grep -c "block nbd0" || true')).trim()
+  const kernelLines = async () =>
+    (await shell.run(`dmesg | grep -c "block ${device.slice(5)}" || true`)).trim()
 
   beforeAll(async () => {
     walker = await ensureArrayWalk()
@@ -36,7 +37,7 @@ describe('remote swap whose client is upgraded', () => {
   }, 300_000)
 
   afterAll(async () => {
-    await shell.exec([...program, 'detach', '/dev/nbd0'], { deadlineMs: 120_000 })
+    await shell.exec([...program, 'detach', device], { deadlineMs: 120_000 })
     await client?.stop()
     await server?.stop()
   }, 180_000)
@@ -52,13 +53,13 @@ describe('remote swap whose client is upgraded', () => {
         if (Date.now() > deadline) throw new Error('the program does not swap')
         await new Promise((resolve) => setTimeout(resolve, 20))
       }
-      const said = await shell.run([...program, 'upgrade', '/dev/nbd0'], { deadlineMs: 120_000 })
-      pauses.push(
-        Number(/^upgraded \/dev\/nbd0: process \d+ goes on, requests waited (\d+) ms$/m.exec(said)?.[1]),
-      )
+      const said = await shell.run([...program, 'upgrade', device], { deadlineMs: 120_000 })
+      pauses.push(Number(/^upgraded \S+: process \d+ goes on, requests waited (\d+) ms$/m.exec(said)?.[1]))
     }
     const walk = await walking
-    console.log(`remote swap, upgraded with pauses of ${pauses.join(', ')} ms: ${JSON.stringify(walk)}`)
+    console.log(
+      `remote swap on ${device}, upgraded with pauses of ${pauses.join(', ')} ms: ${JSON.stringify(walk)}`,
+    )
     expect(walk.wrongPages).toBe(0)
     expect(walk.pagesOut).toBeGreaterThan(10_000)
     expect(walk.pagesIn).toBeGreaterThan(10_000)
@@ -70,7 +71,7 @@ describe('remote swap whose client is upgraded', () => {
 
   test('a successor that fails leaves the old process serving', async () => {
     const wrong = [...command, '--replicas', '2']
-    const result = await shell.exec([...program, 'upgrade', '/dev/nbd0', '--', ...wrong], {
+    const result = await shell.exec([...program, 'upgrade', device, '--', ...wrong], {
       deadlineMs: 120_000,
     })
     expect(result.status).toBe(1)
@@ -79,7 +80,8 @@ describe('remote swap whose client is upgraded', () => {
   }, 300_000)
 
   test('an orderly end leaves no device and no state', async () => {
-    await shell.run([...program, 'detach', '/dev/nbd0'], { deadlineMs: 120_000 })
-    await shell.run('test ! -e /sys/block/nbd0/pid && test ! -e /run/rdmakit/upgrade-swap/volume.json')
+    await shell.run([...program, 'detach', device], { deadlineMs: 120_000 })
+    const gone = device.startsWith('/dev/nbd') ? '/sys/block/nbd0/pid' : '/dev/ublkc0'
+    await shell.run(`test ! -e ${gone} && test ! -e /run/rdmakit/upgrade-swap/volume.json`)
   }, 180_000)
 })

@@ -57,6 +57,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("attachSocket", attach_socket);
   add("attachDevice", attach_device);
   add("yieldLane", yield_lane);
+  add("resumeLane", resume_lane);
   add("lockFile", lock_file);
   add("statistics", statistics);
   add("setLimits", set_limits);
@@ -76,6 +77,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("ublkAdd", ublk_add);
   add("ublkOpen", ublk_open);
   add("ublkRecover", ublk_recover);
+  add("ublkNudge", ublk_nudge);
   add("ublkUse", ublk_use);
   add("ublkStatus", ublk_status);
   add("ublkStart", ublk_start);

@@ -135,6 +135,10 @@ void yield_lane(const Napi::CallbackInfo& info) {
   check(info.Env(), to_engine(info[0]).yield_lane(to_uint32(info[1], "lane")), "yieldLane", "");
 }
 
+void resume_lane(const Napi::CallbackInfo& info) {
+  check(info.Env(), to_engine(info[0]).resume_lane(to_uint32(info[1], "lane")), "resumeLane", "");
+}
+
 Napi::Value attach_socketpair(const Napi::CallbackInfo& info) {
   int descriptor = -1;
   const int error = to_engine(info[0]).attach_socketpair(to_uint32(info[1], "lane"), descriptor);

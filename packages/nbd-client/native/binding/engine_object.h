@@ -60,6 +60,7 @@ Napi::Value attach_socketpair(const Napi::CallbackInfo& info);
 void attach_device(const Napi::CallbackInfo& info);
 void attach_socket(const Napi::CallbackInfo& info);
 void yield_lane(const Napi::CallbackInfo& info);
+void resume_lane(const Napi::CallbackInfo& info);
 Napi::Value close_engine(const Napi::CallbackInfo& info);
 Napi::Value statistics(const Napi::CallbackInfo& info);
 void set_limits(const Napi::CallbackInfo& info);

@@ -90,6 +90,11 @@ void ublk_recover(const Napi::CallbackInfo& info) {
   check(info.Env(), nbd::ublk_recover(to_uint32(info[0], "index"), why), "ublk recover", why);
 }
 
+void ublk_nudge(const Napi::CallbackInfo& info) {
+  std::string why;
+  check(info.Env(), nbd::ublk_nudge(to_uint32(info[0], "index"), why), "ublk nudge", why);
+}
+
 Napi::Value ublk_use(const Napi::CallbackInfo& info) {
   bool used = false;
   std::string why;

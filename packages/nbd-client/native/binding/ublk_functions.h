@@ -8,6 +8,7 @@ namespace rdmakit::nbd::binding {
 Napi::Value ublk_add(const Napi::CallbackInfo& info);
 Napi::Value ublk_open(const Napi::CallbackInfo& info);
 void ublk_recover(const Napi::CallbackInfo& info);
+void ublk_nudge(const Napi::CallbackInfo& info);
 Napi::Value ublk_use(const Napi::CallbackInfo& info);
 Napi::Value ublk_status(const Napi::CallbackInfo& info);
 // These block, and give a promise.

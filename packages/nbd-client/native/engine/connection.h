@@ -50,10 +50,14 @@ class Connection {
   void refuse_new() { refusing_ = true; }
 
   // From now on nothing is read but the rest of a request that has begun. When may_part(), part() ends the
-  // connection here and gives its socket. See hand_over.cc.
+  // connection here and gives its socket; of a device there is none, and it rests until resume(), or until
+  // its thread ends. See hand_over.cc.
   void yield();
-  bool may_part() const { return yielding_ && !mid_request() && quiet(); }
+  bool may_part() const {
+    return yielding_ && !mid_request() && quiet() && (device_ == nullptr || !device_->pending());
+  }
   int part();
+  void resume();
 
   bool is_open() const { return open_; }
   // Nothing is left of a connection: the lane may take another.
@@ -110,6 +114,7 @@ class Connection {
   }
   // A client beyond our control, which should hear why its requests fail before the connection ends.
   bool remote() const { return terms_.remote; }
+  bool of_device() const { return device_ != nullptr; }
 
  private:
   void begin_anew(const Terms& terms);

@@ -60,7 +60,8 @@ bool Connection::receive_from_device(bool waits) {
 }
 
 bool Connection::begin_from_device() {
-  if (arrived_.empty() || free_slots_.size() == 0) return false;
+  // What has come to one that yields is for whoever serves the queue next.
+  if (yielding_ || arrived_.empty() || free_slots_.size() == 0) return false;
   // As in begin_request().
   if (rdma_.available() < kReservedOperations + 3) return false;
   const uint16_t tag = arrived_.front();

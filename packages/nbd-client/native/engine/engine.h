@@ -100,8 +100,11 @@ class Engine final : private Acceptor::Host {
   int attach_device(std::span<const uint32_t> lanes, int device, std::string& why);
   // A duplicate of a socket in transmission phase, from where another process left it. EBUSY.
   int attach_socket(uint32_t lane, int descriptor, std::string& why);
-  // The lane finishes what it has read and gives its socket away: event lane_yielded. EAGAIN: call again.
+  // The lane finishes what it has read and gives its socket away: event lane_yielded. A queue of a device
+  // rests with its lane from then on. EAGAIN: call again.
   int yield_lane(uint32_t lane);
+  // A queue that rests goes on. EAGAIN: call again.
+  int resume_lane(uint32_t lane);
   // Blocks; a second caller waits for the first. ETIMEDOUT: a lane did not end, or its device kept work
   // requests; see Closer.
   int close(uint64_t timeout_ns);

@@ -1,5 +1,8 @@
 // A connection goes on in another process: its lane reads no further request, ends in the middle of none,
 // answers what it has, and gives the socket away. What the client sends meanwhile stays in the socket.
+//
+// A queue of a ublk device cannot be given away: its lane rests. When its thread has ended the driver asks
+// what was not answered again, of the next thread that fetches.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -42,20 +45,31 @@ int Engine::yield_lane(uint32_t lane) {
   return lanes_[lane]->yield();
 }
 
-int Lane::yield() {
+int Lane::command(Command::Type type) {
   {
     const std::lock_guard lock(producers_);
-    if (!commands_.push({Command::Type::yield, -1, 0, 0, nullptr, nullptr, {}})) return EAGAIN;
+    if (!commands_.push({type, -1, 0, 0, nullptr, nullptr, {}})) return EAGAIN;
   }
   wake();
   return 0;
 }
 
+int Engine::resume_lane(uint32_t lane) {
+  const std::lock_guard lock(control_);
+  if (lane >= lane_count()) return EINVAL;
+  if (closed_) return ESHUTDOWN;
+  return lanes_[lane]->resume();
+}
+
+int Lane::yield() { return command(Command::Type::yield); }
+
+int Lane::resume() { return command(Command::Type::resume); }
+
 // Called when there is nothing to wait for: the connection is at the end of an answered request, or gone.
 void Lane::hand_over() {
   yielding_ = false;
   Event event = Event::about(Event::Type::lane_yielded, index_, "");
-  if (connection_.is_open()) {
+  if (connection_.is_open() && !connection_.of_device()) {
     event.descriptor = connection_.part();
     volume_.connection_closed();
     state_.store(State::draining, std::memory_order_release);
@@ -68,6 +82,8 @@ void Lane::hand_over() {
 }
 
 void Connection::yield() { yielding_ = true; }
+
+void Connection::resume() { yielding_ = false; }
 
 int Connection::part() {
   open_ = false;

@@ -281,6 +281,9 @@ void Lane::take_commands() {
     } else if (command.type == Command::Type::yield) {
       yielding_ = true;
       connection_.yield();
+    } else if (command.type == Command::Type::resume) {
+      look_ = true;
+      connection_.resume();
     } else {
       rdma_.connect(command.server, QpRef(command.qp), MrRef(command.mr));
       command.qp->release(command.qp);

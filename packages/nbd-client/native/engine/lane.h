@@ -76,6 +76,8 @@ class Lane final : private OperationListener {
   int refill(uint32_t slab, uint32_t server);
   // See hand_over.cc. EAGAIN: the mailbox is full.
   int yield();
+  // After its event lane_yielded: goes on with a connection that could not be given away. EAGAIN as yield().
+  int resume();
   // Lets the thread run on these processors only. EINVAL: it may run on none of them.
   int pin(const std::vector<uint32_t>& processors);
   void wake();
@@ -100,7 +102,7 @@ class Lane final : private OperationListener {
 
  private:
   struct Command {
-    enum class Type : uint8_t { attach, attach_device, connect, refill, yield } type;
+    enum class Type : uint8_t { attach, attach_device, connect, refill, yield, resume } type;
     int socket;
     uint32_t server;
     uint32_t slab;
@@ -117,6 +119,7 @@ class Lane final : private OperationListener {
   static constexpr uint32_t kBusy = 4;
   static constexpr uint64_t kHoldOff = 50'000;
 
+  int command(Command::Type type);
   std::unique_ptr<Refill> make_refill();
   std::unique_ptr<BackupCatchUp> make_catch_up();
   void run();
