@@ -15,6 +15,7 @@ const checks = [
   'failure',
   'hung-failure',
   'after-a-socket',
+  'rest',
 ]
 const deadlineMs = 300_000
 

@@ -174,6 +174,14 @@ class TestVolume {
     }));
     return found;
   }
+  // Waits until so many events of this type have come.
+  void wait_for_count(Event::Type type, size_t count, int seconds = 60) {
+    std::unique_lock lock(mutex_);
+    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
+      const auto is = [type](const Event& event) { return event.type == type; };
+      return static_cast<size_t>(std::count_if(events_.begin(), events_.end(), is)) >= count;
+    }));
+  }
   size_t count(Event::Type type) {
     return count_if([type](const Event& event) { return event.type == type; });
   }

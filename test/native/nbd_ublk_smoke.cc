@@ -5,6 +5,7 @@
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 
+#include <atomic>
 #include <random>
 
 #include "kernel/ublk.h"
@@ -216,6 +217,43 @@ void run_after_a_socket() {
   std::printf("ok after-a-socket\n");
 }
 
+// Lanes rest when all is answered, as where a successor is to have the queues, and go on: what comes
+// meanwhile waits.
+void run_rest() {
+  constexpr uint32_t kTurns = 100;
+  const Shape shape = shape_of(2);
+  TestVolume volume(shape);
+  const Disk disk(volume);
+  std::atomic<uint32_t> turns{0};
+  const auto rest = [&] {
+    for (uint32_t turn = 1; turn <= kTurns; turn++) {
+      for (uint32_t lane = 0; lane < shape.lanes; lane++) CHECK(volume.engine->yield_lane(lane) == 0);
+      volume.wait_for_count(Event::Type::lane_yielded, size_t{turn} * shape.lanes);
+      turns++;
+      for (uint32_t lane = 0; lane < shape.lanes; lane++) CHECK(volume.engine->resume_lane(lane) == 0);
+    }
+  };
+  std::thread resting(rest);
+  for (bool once = false; !once || turns < kTurns; once = true) churn_all(disk, shape.size, 100);
+  resting.join();
+  // One that rests is served by nobody, until it goes on.
+  for (uint32_t lane = 0; lane < shape.lanes; lane++) CHECK(volume.engine->yield_lane(lane) == 0);
+  volume.wait_for_count(Event::Type::lane_yielded, size_t{kTurns + 1} * shape.lanes);
+  std::atomic<bool> answered{false};
+  std::thread reading([&] {
+    const int fd = disk.open();
+    const Aligned buffer;
+    CHECK(pread(fd, buffer.get(), kLargest, 0) == kLargest);
+    answered = true;
+    close(fd);
+  });
+  usleep(200'000);
+  CHECK(!answered);
+  for (uint32_t lane = 0; lane < shape.lanes; lane++) CHECK(volume.engine->resume_lane(lane) == 0);
+  reading.join();
+  std::printf("ok rest\n");
+}
+
 }  // namespace
 
 int main() {
@@ -233,5 +271,6 @@ int main() {
   run_failure(Server::Mode::dead, "failure");
   run_failure(Server::Mode::hung, "hung-failure");
   run_after_a_socket();
+  run_rest();
   return 0;
 }

@@ -344,7 +344,7 @@ withVolume(program.command('attach'))
   .addOption(
     new Option(
       '--front <driver>',
-      "the kernel's driver that makes the device: ublk takes less of the processor for a page, nbd is on every system and can be upgraded",
+      "the kernel's driver that makes the device: ublk takes less of the processor for a page, nbd is on every system",
     )
       .choices(['nbd', 'ublk'])
       .default('nbd'),

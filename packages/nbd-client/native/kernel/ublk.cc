@@ -146,7 +146,8 @@ int ublk_nudge(uint32_t index, std::string& why) {
   io_uring_prep_read(io_uring_get_sqe(ring.get()), disk.get(), page, kPage, 0);
   const int submitted = io_uring_submit(ring.get());
   munmap(page, kPage);
-  return submitted < 0 ? refuse(why, -submitted, std::string("io_uring_enter(2): ") + strerror(-submitted)) : 0;
+  return submitted < 0 ? refuse(why, -submitted, std::string("io_uring_enter(2): ") + strerror(-submitted))
+                       : 0;
 }
 
 int ublk_resume(uint32_t index, std::string& why) {
