@@ -4,14 +4,11 @@
 // a client that need not wake the lane is spared an interrupt to another core, which on a virtual machine
 // costs both of them some 10 µs. It is not worth it
 //  - where the lane sleeps for its completions: they take much longer than what is spared, or are made by
-//  threads of
-//    this machine, which want the core;
+//    threads of this machine, which want the core;
 //  - where a lane that sleeps is back soon, for then its client shares its core, and to spin would part them;
-//  unless it
-//    is back at once, because the client has many under way;
+//    unless it is back at once, because the client has many under way;
 //  - where no request comes in time. That is told by trying: a spin that a request has ended is worth
-//  another, a few
-//    that none has ended are worth none but one in 64 waits.
+//    another, a few that none has ended are worth none but one in 64 waits.
 #pragma once
 
 #include <algorithm>
