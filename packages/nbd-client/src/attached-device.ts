@@ -26,8 +26,8 @@ import type { Volume } from './volume.js'
 /** Above the engine's own deadlines: a READ may have to try each replica, and the backup's file. */
 const ANSWER_SLACK_MS = 6_000
 const BACKUP_SLACK_MS = 10_000
-/** The kernel has to let go of one process first, and may need 5 s to notice that it has to. */
-const UBLK_SERVE_MS = 15_000
+/** It may have to wait until the kernel lets go of this process: longer than it does itself (ublk-device.ts). */
+const UBLK_SERVE_MS = 35_000
 /** The answer to whoever asked for the upgrade is on its way. */
 const FAREWELL_MS = 2_000
 
@@ -221,10 +221,11 @@ export class AttachedDevice {
   async #handOver(succession: Succession, command: readonly string[]): Promise<Upgraded> {
     say(`starting the successor of this process`)
     const successor = await Successor.start(command)
-    this.#link?.end()
+    const parting = await this.#link?.part()
     // Its successor wants the same port.
     this.#metrics?.close()
     const outcome = await handOver({
+      ...(parting && { parting }),
       volume: this.#volume,
       folder: succession.folder,
       successor,
@@ -234,10 +235,12 @@ export class AttachedDevice {
         (this.#options.backup === undefined ? 0 : BACKUP_SLACK_MS),
       ...(this.#name.front === 'ublk' ? { serveTimeout: UBLK_SERVE_MS } : {}),
       retake: () => succession.takeUp(),
-    }).catch((failure: Error) => {
-      this.#leave(failure)
-      throw failure
     })
+      .catch((failure: Error) => {
+        this.#leave(failure)
+        throw failure
+      })
+      .finally(() => void parting?.over?.().catch(() => {}))
     const pause = Math.round(outcome.pause)
     if (outcome.over) {
       successor.release()
@@ -275,7 +278,8 @@ export class AttachedDevice {
   async #goOn(succession: Succession, { volume, lost }: Retaken): Promise<void> {
     const same = volume === this.#volume
     this.#volume = volume
-    this.#takeLink(newLink(volume, succession.device, this.#options))
+    // The queues of a ublk device have theirs for as long as they have their lanes.
+    if (!same || this.#name.front === 'nbd') this.#takeLink(newLink(volume, succession.device, this.#options))
     // Also when it is to end now: for that it must be served.
     await this.#link?.retake(lost, !same, new AbortController().signal)
     if (!same) {

@@ -303,7 +303,7 @@ export class BlockEngine {
    * a device it rests then: until {@link resumeLane}, or {@link close}, after which the kernel gives the queue to whoever
    * recovers the device.
    * @returns the socket's descriptor, now the caller's, for {@link attachSocket} here or in another process;
-   *   undefined when the lane served no connection, or a queue
+   *   undefined when the lane served no connection, or a queue, or was told to resume
    */
   async yieldLane(lane: number): Promise<number | undefined> {
     let descriptor = -1
@@ -317,7 +317,7 @@ export class BlockEngine {
     return descriptor < 0 ? undefined : descriptor
   }
 
-  /** After {@link yieldLane}: a lane goes on with its queue, if it has one. */
+  /** After {@link yieldLane}: a lane goes on with its queue, or with what it has not given away yet. */
   resumeLane(lane: number): void {
     native.resumeLane(this.#engine, lane)
   }

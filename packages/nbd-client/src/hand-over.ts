@@ -4,12 +4,23 @@ import type { StateFolder } from './state-folder.js'
 import type { Successor } from './successor.js'
 import type { Volume } from './volume.js'
 
+/** What connects the device and the lanes, as far as it wants to know how far a hand-over is. */
+export interface Parting {
+  /** Every lane has answered what it had, and does nothing. */
+  rested?(): void
+  /** The lanes' threads have ended. */
+  ended?(): void
+  /** Whatever the hand-over came to. */
+  over?(): Promise<void>
+}
+
 export interface HandOverOptions {
   readonly volume: Volume
   readonly folder: StateFolder
   readonly successor: Successor
   /** milliseconds in which every lane answers what it has */
   readonly answerTimeout: number
+  readonly parting?: Parting
   /** milliseconds in which the successor serves when it has all that it needs; default {@link Successor}'s */
   readonly serveTimeout?: number
   /** Goes on with the volume, in this process, after a successor that failed: by {@link Volume.takeOver}. */
@@ -38,7 +49,7 @@ export type HandOverOutcome =
  * @throws Error when the successor failed, and going on here as well: the sessions linger, for the next process
  */
 export async function handOver(options: HandOverOptions): Promise<HandOverOutcome> {
-  const { volume, folder, successor, answerTimeout, serveTimeout, retake } = options
+  const { volume, folder, successor, parting, answerTimeout, serveTimeout, retake } = options
   const begun = performance.now()
   const pause = () => performance.now() - begun
   const { sockets, failure: unyielding } = await yieldLanes(volume, answerTimeout)
@@ -50,7 +61,9 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
   let committed = false
   try {
     // The sessions stay open until the successor resumes them: at no moment does their memory hang on a timer.
+    parting?.rested?.()
     await volume.quiesce()
+    parting?.ended?.()
     await successor.give(folder.lock, sockets)
     committed = true
     await successor.commit(serveTimeout)
@@ -70,23 +83,17 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
 }
 
 /**
- * Lets every lane answer what it has and give its socket away. `failure`: one of them did not, or not in time; those that
- * do later go on at once.
+ * Lets every lane answer what it has and give its socket away. `failure`: one of them did not, or not in time; then all
+ * go on, those that have given theirs away just before they hear of it too.
  * @returns descriptors by lane, of those that served a connection
  */
 async function yieldLanes({ engine, lanes }: Volume, timeout: number) {
   const sockets = new Map<number, number>()
-  const resting: number[] = []
   let failure: Error | undefined
   const yielded = lanes.map(async ({ index }) => {
     const idle = whenIdle(engine, index)
     const socket = await engine.yieldLane(index)
-    if (socket === undefined) {
-      idle.forget()
-      resting.push(index)
-      if (failure !== undefined) engine.resumeLane(index)
-      return
-    }
+    if (socket === undefined) return idle.forget()
     await idle.reached
     if (failure === undefined) sockets.set(index, socket)
     else goOn(engine, new Map([[index, socket]]))
@@ -99,7 +106,7 @@ async function yieldLanes({ engine, lanes }: Volume, timeout: number) {
     await Promise.race([Promise.all(yielded), tooLate])
   } catch (reason) {
     failure = reason as Error
-    for (const index of resting) engine.resumeLane(index)
+    for (const { index } of lanes) engine.resumeLane(index)
   } finally {
     clearTimeout(timer)
   }

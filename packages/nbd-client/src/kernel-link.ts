@@ -2,6 +2,7 @@ import { randomBytes } from 'node:crypto'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { devicePath, type Front } from './device-name.js'
+import type { Parting } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { closeDescriptor, kernelDevice } from './kernel.js'
 import type { NativeUblkDevice } from './native.js'
@@ -81,6 +82,8 @@ export interface DeviceLink {
    * @throws as {@link reconnect}
    */
   adopt(sockets: ReadonlyMap<number, number>, signal: AbortSignal): Promise<void>
+  /** A hand-over begins. */
+  part(): Promise<Parting>
   /**
    * Goes on after a hand-over that failed. `lost`: lanes whose sockets are; `anew`: with lanes that have nothing yet
    * but sockets that are not lost. @throws as {@link reconnect}
@@ -136,6 +139,12 @@ export class UblkLink implements DeviceLink {
     }
   }
 
+  async part(): Promise<Parting> {
+    const rested = () => this.end()
+    const nudge = await ublkDevice.openNudge(this.#device.index, this.#volume.size)
+    return nudge === undefined ? { rested } : { rested, ended: nudge.give, over: nudge.close }
+  }
+
   /** The other process's threads have ended: the kernel takes it for gone. */
   async adopt(_: ReadonlyMap<number, number>, signal: AbortSignal): Promise<void> {
     await this.reconnect(signal)
@@ -178,6 +187,12 @@ export class KernelLink implements DeviceLink {
   /** Gives it sockets of these lanes in place of those that are gone. */
   async retake(lost: readonly number[]): Promise<void> {
     for (const lane of lost) this.#replace(lane)
+  }
+
+  /** No socket is replaced any more. */
+  async part(): Promise<Parting> {
+    this.end()
+    return {}
   }
 
   async adopt(sockets: ReadonlyMap<number, number>): Promise<void> {

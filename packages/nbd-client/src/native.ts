@@ -336,9 +336,9 @@ export interface NativeBinding {
     kept: boolean
   }): NativeUblkDevice
   ublkOpen(index: number): number
-  ublkRecover(index: number): void
-  /** Makes the kernel look whether the disk's process is there. */
-  ublkNudge(index: number): void
+  ublkRecover(index: number): Promise<void>
+  /** Makes the kernel look whether the disk's process is there. `disk`: open with O_DIRECT; `offset`: of a page */
+  ublkNudge(disk: number, offset: bigint): void
   /** true: somebody uses the disk, also one that was stopped */
   ublkUse(index: number): boolean
   ublkStatus(index: number): NativeUblkStatus

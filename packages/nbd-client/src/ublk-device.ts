@@ -1,4 +1,5 @@
-import { existsSync, readdirSync, readlinkSync } from 'node:fs'
+import { constants, existsSync, readdirSync, readlinkSync } from 'node:fs'
+import { type FileHandle, open } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
 import { devicePath } from './device-name.js'
 import { closeDescriptor } from './kernel.js'
@@ -6,6 +7,7 @@ import { type NativeUblkDevice, type NativeUblkStatus, native } from './native.j
 import { say } from './session-log.js'
 import type { Volume } from './volume.js'
 
+const PAGE = 4096
 /** Where the driver's character devices are, ublkcN: one for each of its devices. */
 const DEVICES = '/dev'
 /** Where the kernel lists them. */
@@ -19,6 +21,12 @@ const RECOVER_RETRY_MS = 20
 const RECOVER_MS = 30_000
 /** Then a process has died that had just begun to recover the device. */
 const HALF_RECOVERED_MS = 10_000
+
+/** See {@link ublkDevice.openNudge}. */
+interface Nudge {
+  give(): void
+  close(): Promise<void>
+}
 
 /** What the driver keeps of {@link drawIdentifier}'s name: its 8 bytes. */
 function numberOf(identifier: string): bigint {
@@ -77,6 +85,31 @@ export const ublkDevice = {
     serve(volume, index, queues)
     ready()
     await native.ublkResume(index)
+  },
+
+  /**
+   * To have the kernel look whether the device's threads are there, when they are not any more: it does at the next request,
+   * else every 5 s. Opened while they are: opening may need them.
+   * @param size of the disk
+   * @returns undefined: the disk cannot be opened
+   */
+  async openNudge(index: number, size: number): Promise<Nudge | undefined> {
+    let disk: FileHandle
+    try {
+      disk = await open(devicePath({ front: 'ublk', index }), constants.O_RDONLY | constants.O_DIRECT)
+    } catch {
+      return undefined
+    }
+    return {
+      give() {
+        try {
+          native.ublkNudge(disk.fd, BigInt(size - PAGE))
+        } catch {
+          // Then the kernel looks when it looks.
+        }
+      },
+      close: () => disk.close(),
+    }
   },
 
   /** Takes the disk away, once its requests are answered; its lanes become idle. Then {@link remove}. */
@@ -172,36 +205,22 @@ function unlessGone(failure: unknown): void {
  */
 async function beginRecovery(index: number, signal: AbortSignal): Promise<void> {
   const started = performance.now()
-  let nudged = false
   let ended = false
   for (;;) {
     try {
-      native.ublkRecover(index)
+      await native.ublkRecover(index)
       return
     } catch (failure) {
       const elapsed = performance.now() - started
       const quiesced = ublkDevice.status(index)?.state === 'quiesced'
       if (codeOf(failure) === 'EINVAL' && quiesced) return
       if (codeOf(failure) !== 'EBUSY' || elapsed > RECOVER_MS) throw failure
-      if (!quiesced && !nudged) {
-        nudged = true
-        nudge(index)
-      }
       if (quiesced && !ended && elapsed > HALF_RECOVERED_MS) {
         ended = true
         await native.ublkResume(index)
       }
     }
     await setTimeout(RECOVER_RETRY_MS, undefined, { signal })
-  }
-}
-
-/** So that whoever is just about to ask does not wait until the kernel looks by itself. */
-function nudge(index: number): void {
-  try {
-    native.ublkNudge(index)
-  } catch (failure) {
-    say(`${devicePath({ front: 'ublk', index })} goes on within 5 s: ${(failure as Error).message}`)
   }
 }
 

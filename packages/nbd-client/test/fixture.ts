@@ -131,6 +131,11 @@ export class Client {
     return data === undefined ? undefined : { error, data }
   }
 
+  /** More of a request whose payload was too short. */
+  send(payload: Uint8Array): void {
+    this.#socket.write(payload)
+  }
+
   close(): void {
     this.#socket.destroy()
   }

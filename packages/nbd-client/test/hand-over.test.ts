@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { SwapServer } from '@rdmakit/swap-server'
 import { describe, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
 import { handOver } from '../src/hand-over.js'
 import { HAND_OVER_VERSION } from '../src/hand-over-channel.js'
 import type { KeptVolume } from '../src/kept-volume.js'
@@ -56,6 +57,27 @@ describe('a lane that yields', () => {
   it('has no socket to give when it serves nobody', async () => {
     await using made = await setup()
     expect(await made.engine.yieldLane(await made.addLane())).toBeUndefined()
+  })
+
+  it('goes on with what it has not given away yet when it is told to', async () => {
+    await using made = await setup()
+    const { engine } = made
+    const lane = await made.addLane()
+    const client = new Client(engine.attachSocketpair(lane))
+    const content = Buffer.alloc(4096, 'content')
+    const written = client.request(WRITE, 0, 4096, content.subarray(0, 1000))
+    await eventually(() => engine.statistics().lanes[lane]?.inFlight === 1)
+    const first = engine.yieldLane(lane)
+    engine.resumeLane(lane)
+    expect(await first).toBeUndefined()
+    client.send(content.subarray(1000))
+    expect((await written)?.error).toBe(0)
+    expect((await client.request(READ, 0, 4096))?.data.equals(content)).toBe(true)
+    // What was asked for first does not get what this one gives away.
+    const socket = await engine.yieldLane(lane)
+    expect(socket).toBeGreaterThan(2)
+    closeDescriptor(socket as number)
+    client.close()
   })
 
   it('leaves a client that is silent its connection', async () => {

@@ -85,14 +85,11 @@ Napi::Value ublk_open(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), descriptor);
 }
 
-void ublk_recover(const Napi::CallbackInfo& info) {
-  std::string why;
-  check(info.Env(), nbd::ublk_recover(to_uint32(info[0], "index"), why), "ublk recover", why);
-}
-
 void ublk_nudge(const Napi::CallbackInfo& info) {
   std::string why;
-  check(info.Env(), nbd::ublk_nudge(to_uint32(info[0], "index"), why), "ublk nudge", why);
+  const int error =
+      nbd::ublk_nudge(static_cast<int>(to_uint32(info[0], "disk")), to_uint64(info[1], "offset"), why);
+  check(info.Env(), error, "ublk nudge", why);
 }
 
 Napi::Value ublk_use(const Napi::CallbackInfo& info) {
@@ -118,6 +115,9 @@ Napi::Value ublk_status(const Napi::CallbackInfo& info) {
   return object;
 }
 
+Napi::Value ublk_recover(const Napi::CallbackInfo& info) {
+  return run(info, nbd::ublk_recover, "ublk recover");
+}
 Napi::Value ublk_start(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_start, "ublk start"); }
 Napi::Value ublk_resume(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_resume, "ublk resume"); }
 Napi::Value ublk_stop(const Napi::CallbackInfo& info) { return run(info, nbd::ublk_stop, "ublk stop"); }

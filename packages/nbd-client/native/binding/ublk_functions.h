@@ -7,11 +7,11 @@ namespace rdmakit::nbd::binding {
 
 Napi::Value ublk_add(const Napi::CallbackInfo& info);
 Napi::Value ublk_open(const Napi::CallbackInfo& info);
-void ublk_recover(const Napi::CallbackInfo& info);
 void ublk_nudge(const Napi::CallbackInfo& info);
 Napi::Value ublk_use(const Napi::CallbackInfo& info);
 Napi::Value ublk_status(const Napi::CallbackInfo& info);
 // These block, and give a promise.
+Napi::Value ublk_recover(const Napi::CallbackInfo& info);
 Napi::Value ublk_start(const Napi::CallbackInfo& info);
 Napi::Value ublk_resume(const Napi::CallbackInfo& info);
 Napi::Value ublk_stop(const Napi::CallbackInfo& info);

@@ -46,8 +46,9 @@ class Connection {
   void open(std::unique_ptr<DeviceQueue> device, const Terms& terms);
   // Ends it now, without answers to what is under way. Its operations run out by themselves.
   void drop(const char* reason);
-  // From now on every new request is answered ESHUTDOWN.
-  void refuse_new() { refusing_ = true; }
+  // From now on every new request is answered ESHUTDOWN. One of a device is for whoever serves the queue
+  // next, or the driver's own, who fails it when there is nobody.
+  void refuse_new() { (of_device() ? yielding_ : refusing_) = true; }
 
   // From now on nothing is read but the rest of a request that has begun. When may_part(), part() ends the
   // connection here and gives its socket; of a device there is none, and it rests until resume(), or until

@@ -103,7 +103,7 @@ class Engine final : private Acceptor::Host {
   // The lane finishes what it has read and gives its socket away: event lane_yielded. A queue of a device
   // rests with its lane from then on. EAGAIN: call again.
   int yield_lane(uint32_t lane);
-  // A queue that rests goes on. EAGAIN: call again.
+  // A lane that rests, or has not yielded yet, goes on. EAGAIN: call again.
   int resume_lane(uint32_t lane);
   // Blocks; a second caller waits for the first. ETIMEDOUT: a lane did not end, or its device kept work
   // requests; see Closer.

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <memory>
 #include <system_error>
+#include <utility>
 
 #include "engine/clock.h"
 #include "engine/processors.h"
@@ -284,6 +285,7 @@ void Lane::take_commands() {
     } else if (command.type == Command::Type::resume) {
       look_ = true;
       connection_.resume();
+      if (std::exchange(yielding_, false)) emit(Event::Type::lane_yielded, "");
     } else {
       rdma_.connect(command.server, QpRef(command.qp), MrRef(command.mr));
       command.qp->release(command.qp);

@@ -76,7 +76,8 @@ class Lane final : private OperationListener {
   int refill(uint32_t slab, uint32_t server);
   // See hand_over.cc. EAGAIN: the mailbox is full.
   int yield();
-  // After its event lane_yielded: goes on with a connection that could not be given away. EAGAIN as yield().
+  // Goes on with a connection that could not be given away, or has not been yet: then lane_yielded comes now,
+  // without a socket. EAGAIN as yield().
   int resume();
   // Lets the thread run on these processors only. EINVAL: it may run on none of them.
   int pin(const std::vector<uint32_t>& processors);

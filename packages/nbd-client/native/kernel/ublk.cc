@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/ublk_cmd.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -132,22 +133,21 @@ int ublk_recover(uint32_t index, std::string& why) {
   return command(UBLK_CMD_START_USER_RECOVERY, about(index), why);
 }
 
-// By io_uring, for in read(2) the caller could not even be killed before somebody serves the disk. Until the
-// answer comes the kernel has the page pinned, whoever unmaps it, and the file open.
-int ublk_nudge(uint32_t index, std::string& why) {
-  const std::string path = "/dev/ublkb" + std::to_string(index);
-  const Descriptor disk(::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC));
-  if (!disk) return refuse(why, errno, path + ": " + strerror(errno));
+// In read(2) the caller could not even be killed before somebody serves the disk, so it is an entry of
+// io_uring, and one that no worker waits with. Until the answer comes the kernel has the page pinned, whoever
+// unmaps it.
+int ublk_nudge(int disk, uint64_t offset, std::string& why) {
   Ring ring;
   if (const int error = ring.open(1, 0); error != 0)
     return refuse(why, error, std::string("io_uring_setup(2): ") + strerror(error));
   void* const page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return refuse(why, errno, std::string("mmap(2): ") + strerror(errno));
-  io_uring_prep_read(io_uring_get_sqe(ring.get()), disk.get(), page, kPage, 0);
-  const int submitted = io_uring_submit(ring.get());
+  io_uring_sqe* const entry = io_uring_get_sqe(ring.get());
+  io_uring_prep_read(entry, disk, page, kPage, offset);
+  entry->rw_flags = RWF_NOWAIT;
+  const int error = -io_uring_submit(ring.get());
   munmap(page, kPage);
-  return submitted < 0 ? refuse(why, -submitted, std::string("io_uring_enter(2): ") + strerror(-submitted))
-                       : 0;
+  return error > 0 ? refuse(why, error, std::string("io_uring_enter(2): ") + strerror(error)) : 0;
 }
 
 int ublk_resume(uint32_t index, std::string& why) {

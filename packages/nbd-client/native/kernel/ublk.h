@@ -38,9 +38,9 @@ int ublk_open(uint32_t index, int& descriptor, std::string& why);
 int ublk_start(uint32_t index, std::string& why);
 // Before ublk_open() by the successor of a process that is gone. EBUSY: the kernel has not noticed yet.
 int ublk_recover(uint32_t index, std::string& why);
-// Asks the disk for a page and waits for nothing: at a request the driver notices that its server is gone,
-// else it looks every 5 s.
-int ublk_nudge(uint32_t index, std::string& why);
+// Asks the disk, open with O_DIRECT, for a page and waits for nothing: at a request the driver notices that
+// its server is gone, else it looks every 5 s.
+int ublk_nudge(int disk, uint64_t offset, std::string& why);
 // ublk_start() of a device that was recovered: its requests go on.
 int ublk_resume(uint32_t index, std::string& why);
 // Takes the disk away; blocks until its requests are answered. The queues end.
