@@ -37,7 +37,10 @@ void round_trip(Behaviour behaviour, uint32_t replicas) {
   CHECK(bytes_of(volume, &ServerStatistics::bytes_read) < 2 * kPages * 4096 / 3);
   const uint64_t writes = sum(volume, &LaneStatistics::rdma_writes);
   CHECK(client.write(0, raw.data(), kPages * 4096) == kOk);
-  CHECK(sent() == kPages * 4096 && sum(volume, &LaneStatistics::rdma_writes) - writes < 40 * replicas);
+  CHECK(sent() == kPages * 4096);
+  // Eight pages together and more: a socket gives at least 32 KiB at once, and more only to a lane that comes
+  // late.
+  CHECK(sum(volume, &LaneStatistics::rdma_writes) - writes < 80 * replicas);
   all_right(client, raw);
   for (int i = 0; i < 2; i++) {
     CHECK(client.write(0, both.data(), kPages * 4096) == kOk);

@@ -60,8 +60,8 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
   }
   let committed = false
   try {
-    // The sessions stay open until the successor resumes them: at no moment does their memory hang on a timer.
     parting?.rested?.()
+    // The sessions stay open until the successor resumes them: at no moment does their memory hang on a timer.
     await volume.quiesce()
     parting?.ended?.()
     await successor.give(folder.lock, sockets)
