@@ -77,7 +77,8 @@ inline int prepare_memory(void* address, size_t length, const MemoryOptions& opt
   return error;
 }
 
-// Null and errno on failure. Given back with unmap_private_memory.
+// Null and errno on failure; EOPNOTSUPP: this processor, or this kernel, has no huge pages of that size.
+// Given back with unmap_private_memory.
 inline void* map_private_memory(size_t length, const MemoryOptions& options = {}) {
   if (length == 0 || more_than_machine_has(length)) {
     errno = length == 0 ? EINVAL : ENOMEM;
@@ -95,7 +96,10 @@ inline void* map_private_memory(size_t length, const MemoryOptions& options = {}
     const unsigned huge = two ? MFD_HUGETLB | static_cast<unsigned>(k2m)
                               : (one ? MFD_HUGETLB | static_cast<unsigned>(k1g) : 0u);
     fd = memfd_create("rdmakit-region", MFD_CLOEXEC | huge);
-    if (fd < 0) return nullptr;
+    if (fd < 0) {
+      if (huge != 0 && (errno == EINVAL || errno == ENODEV)) errno = EOPNOTSUPP;
+      return nullptr;
+    }
     if (ftruncate(fd, static_cast<off_t>(length)) != 0) {
       const int error = errno;
       close(fd);
@@ -107,6 +111,7 @@ inline void* map_private_memory(size_t length, const MemoryOptions& options = {}
   }
   void* address = mmap(nullptr, length, PROT_READ | PROT_WRITE, flags, fd, 0);
   int error = address == MAP_FAILED ? errno : 0;
+  if (error == EINVAL && (flags & MAP_HUGETLB) != 0) error = EOPNOTSUPP;
   if (fd >= 0) close(fd);
   if (error == 0) {
     error = prepare_memory(address, length, options);

@@ -50,14 +50,16 @@ int SlabMap::open(uint32_t slabs, const std::string& file) {
   return check(slabs);
 }
 
-uint32_t SlabMap::settle(uint32_t slabs) {
+uint32_t SlabMap::settle(uint32_t slabs, const std::function<void(uint32_t slab)>& mapped) {
   if (file_.memory() == nullptr) return 0;  // all are as they were made
-  uint32_t mapped = 0;
+  uint32_t count = 0;
   for (uint32_t slab = 0; slab < slabs; slab++) {
     records_[slab].settle();
-    mapped += records_[slab].phase() == SlabPhase::mapped ? 1 : 0;
+    if (records_[slab].phase() != SlabPhase::mapped) continue;
+    mapped(slab);
+    count++;
   }
-  return mapped;
+  return count;
 }
 
 // Lanes index by what they read here.

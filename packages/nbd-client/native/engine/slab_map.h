@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -33,8 +34,9 @@ class SlabMap {
     return (failed_[server / 64].load(std::memory_order_acquire) >> server % 64 & 1) != 0;
   }
 
-  // Ends what an earlier process was changing when it died: how many slabs have a place, or have lost it.
-  uint32_t settle(uint32_t slabs);
+  // Ends what an earlier process was changing when it died, and names the slabs that have a place, or have
+  // lost it: how many.
+  uint32_t settle(uint32_t slabs, const std::function<void(uint32_t slab)>& mapped);
 
   void unlock() { file_.unlock(); }
 

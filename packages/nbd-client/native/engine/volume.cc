@@ -31,12 +31,13 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
                     kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
   if (options.read_only) exported_.flags |= kFlagReadOnly;
   int error = slabs_.open(slab_count_, options.slab_map_file);
+  if (error == 0) error = placed_.open(slab_count_, options.prefault);
   if (error == 0 && thin_) error = cleared_.open(slab_count_, options.prefault);
   if (error != 0) {
     why = mapping_failure("slab map", options.slab_map_file, error);
     return error;
   }
-  mapped_ = slabs_.settle(slab_count_);
+  mapped_ = slabs_.settle(slab_count_, [this](uint32_t slab) { placed_.set(slab, 1, true); });
   for (uint32_t server = 0; server < kMaxServers; server++) {
     failed_[server] = slabs_.recorded_failure(server);
     if (failed_[server]) order(server);
@@ -139,6 +140,7 @@ int Volume::map_slab(uint32_t slab, std::span<const Replica> replicas) {
   if (!slabs_[slab].begin_mapping()) return EEXIST;
   place.generation = slabs_[slab].generation();
   slabs_[slab].publish(place);
+  placed_.set(slab, 1, true);
   slabs_[slab].end_mapping(true);
   mapped_.fetch_add(1, std::memory_order_relaxed);
   return 0;
@@ -154,6 +156,7 @@ int Volume::replace_slab(uint32_t slab, uint32_t server, uint32_t remote_key, ui
   if (slab >= slab_count_ || server >= kMaxServers) return EINVAL;
   const std::lock_guard lock(control_);
   if (slabs_[slab].begin_mapping()) {
+    placed_.set(slab, 1, true);
     slabs_[slab].end_mapping(true);
     mapped_.fetch_add(1, std::memory_order_relaxed);
   } else if (slabs_[slab].phase() != SlabPhase::mapped) {

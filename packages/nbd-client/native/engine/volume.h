@@ -231,6 +231,7 @@ class Volume {
   PageBits provisioned_;
   bool thin_ = false;
   SparePlaces spares_;
+  PageBits placed_;                          // by slab: it has a place, or had one
   LazyArray<std::atomic<uint8_t>> cleared_;  // by slab, of thin volumes: 1 after pages became unset
   std::atomic<uint32_t> mapped_{0};
   enum class Room : uint8_t { unknown, looking, none };

@@ -20,6 +20,7 @@ bool Volume::place_spare(uint64_t offset) {
   SlabPlace place = slot->place();
   place.generation = record.generation();
   record.publish(place);
+  placed_.set(offset >> slab_shift_, 1, true);
   record.end_mapping(true);
   spares_.use(*slot, static_cast<uint32_t>(offset >> slab_shift_));
   mapped_.fetch_add(1, std::memory_order_relaxed);
@@ -131,7 +132,8 @@ int Volume::vacate(uint32_t slab) {
 uint64_t Volume::count_pages(PageState state) const {
   uint64_t total = 0;
   for (uint32_t slab = 0; slab < slab_count_; slab++) {
-    if (slabs_[slab].phase() != SlabPhase::vacant)
+    // A record is 128 bytes, and there are kernels where memory that is only read is memory, too.
+    if (placed_.get(slab) && slabs_[slab].phase() != SlabPhase::vacant)
       total += pages_.count(first_page(slab), pages_of(slab), state);
   }
   return total;
