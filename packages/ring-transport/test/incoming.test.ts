@@ -21,6 +21,8 @@ const MIB = 2 ** 20
 /** Offers to a connection that is only what the test makes of it; its READs complete when the test says so. */
 function incoming(change: Partial<TransferHost> = {}) {
   const tags: number[] = []
+  /** the tag of the READ of so many bytes: memory for two offers may come in either order */
+  const tagOf = new Map<number, number>()
   const places: Place[] = []
   const host: TransferHost = {
     object: 'connection',
@@ -31,8 +33,9 @@ function incoming(change: Partial<TransferHost> = {}) {
       return undefined
     },
     send: () => true,
-    read: (_region, _offset, _address, _key, _length, tag) => {
+    read: (_region, _offset, _address, _key, length, tag) => {
       tags.push(tag)
+      tagOf.set(length, tag)
       return SEND.done
     },
     hold: () => {
@@ -52,15 +55,15 @@ function incoming(change: Partial<TransferHost> = {}) {
     const bytes = encodeOffer({ address: 4096n, length, remoteKey: 1, progressEvery: 1 })
     expect(made.offered({ correlation, immediate: 0, copy: () => bytes } as RingMessage)).toBeUndefined()
   }
-  return { incoming: made, offer, tags, places }
+  return { incoming: made, offer, tags, tagOf, places }
 }
 
 it('an end has settled the places when it says so: what had been read is there, the rest is not', async () => {
-  const { incoming: offers, offer, tags, places } = incoming()
+  const { incoming: offers, offer, tagOf, places } = incoming()
   offer(1, 100)
   offer(2, 200)
-  await expect.poll(() => tags.length).toBe(2)
-  offers.reads.onRead(tags[0] as number, 0)
+  await expect.poll(() => tagOf.size).toBe(2)
+  offers.reads.onRead(tagOf.get(100) as number, 0)
   const ended = offers.end(new Error('it broke'))
   expect(places[0]?.message).toBeUndefined()
   await ended

@@ -175,6 +175,7 @@ ibv_qp* Connection::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
     return nullptr;
   }
   if (lib_.create_cm_qp(id_, pd, attributes) != 0) return nullptr;
+  note_created(id_->qp);
   register_owner(id_->qp, std::static_pointer_cast<Connection>(shared_from_this()));
   return id_->qp;
 }

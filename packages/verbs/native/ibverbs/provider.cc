@@ -39,7 +39,7 @@ void ack_cq_events(ibv_cq* cq, unsigned int count) { loaded()->ack_cq_events(cq,
 int move_to_error(ibv_qp* qp) {
   ibv_qp_attr attributes{};
   attributes.qp_state = IBV_QPS_ERR;
-  return errno_of(loaded()->modify_qp(qp, &attributes, IBV_QP_STATE));
+  return modify_qp(*loaded(), qp, &attributes, IBV_QP_STATE);
 }
 
 constexpr DataPathVerbs kDataPathVerbs{get_cq_event, ack_cq_events, move_to_error};
@@ -232,7 +232,9 @@ class IbverbsProvider final : public Provider {
   }
 
   ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
-    return loaded()->create_qp(pd, attributes);
+    ibv_qp* qp = loaded()->create_qp(pd, attributes);
+    if (qp != nullptr) note_created(qp);
+    return qp;
   }
   int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) override {
     return ibverbs::modify_qp(*loaded(), qp, attributes, mask);
@@ -242,6 +244,8 @@ class IbverbsProvider final : public Provider {
   }
 
   int destroy_qp(ibv_qp* qp) override {
+    // First: another thread may be given the same address as soon as this one is destroyed.
+    forget(qp);
     std::shared_ptr<Connection> owner;
     {
       std::lock_guard lock(mutex_);

@@ -17,11 +17,13 @@ import {
 
 const INIT = { state: 'init', partitionKeyIndex: 0, portNumber: 1 } as const
 const KEY = 0x11111111
+const IPV4_MAPPED = Uint8Array.from([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff])
 
 /** The GID that packets of this host may come from: RoCE v2 over IPv4 where there is one. */
 function sourceGid(context: Context): Gid {
   const gids = context.queryGids()
-  const mapped = ({ gid }: Gid) => gid[10] === 0xff && gid[11] === 0xff
+  // RFC 4291 §2.5.5.2; a link-local one may have the two bytes of ones too, where the MAC's third is 0xff.
+  const mapped = ({ gid }: Gid) => Buffer.compare(gid.subarray(0, 12), IPV4_MAPPED) === 0
   const found = gids.find((entry) => entry.type === 'RoCE v2' && mapped(entry)) ?? gids[0]
   if (found === undefined) throw new Error('the port has no GID')
   return found
@@ -88,6 +90,25 @@ describe(`queue pair states on ${LISTEN_URI}`, () => {
     expect(pair.client.queuePair.state).toBe('rts')
     expect(pair.client.queuePair.query().state).toBe('rts')
     expect(pair.client.queuePair.type).toBe('rc')
+  })
+
+  it('the error state stays, also while the connection ends', async () => {
+    using pair = await connectedPair()
+    const { id, queuePair } = pair.client
+    let over = false
+    void id.disconnected.then(() => {
+      over = true
+    })
+    queuePair.moveToError()
+    const seen = new Set([queuePair.state])
+    id.disconnect()
+    const deadline = Date.now() + 10_000
+    do {
+      seen.add(queuePair.state)
+      await new Promise((resolve) => setImmediate(resolve))
+    } while (!over && Date.now() < deadline)
+    expect(over).toBe(true)
+    expect([...seen]).toEqual(['error'])
   })
 
   it('what is posted in the error state is flushed', async (test) => {
@@ -243,8 +264,8 @@ describe(`queue pair states on ${LISTEN_URI}`, () => {
       const source = sourceGid(device.context)
       const a = await end(device.context, 'ud')
       const b = await end(device.context, 'ud')
-      // 224.0.0.77 as RoCE v2 maps it (RFC 4291 §2.5.5.2).
-      const group = Uint8Array.from([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 224, 0, 0, 77])
+      // 224.0.0.77 as RoCE v2 maps it.
+      const group = Uint8Array.from([...IPV4_MAPPED, 224, 0, 0, 77])
       for (const { queuePair } of [a, b]) {
         queuePair.modify({ ...INIT, queueKey: KEY })
         queuePair.modify({ state: 'rtr' })
