@@ -120,14 +120,16 @@ export class Exchange {
   /** @see RingConnection.close */
   async close({ drain = true, timeout = DEFAULT_TIMEOUT_MS }: CloseOptions = {}): Promise<void> {
     const limit = milliseconds('timeout', timeout)
-    this.inbox.discard()
+    // What was accepted from the peer counts as delivered there.
+    const discard = () => (drain ? this.inbox.discardUntaken() : this.inbox.discard())
+    discard()
     const late = () => this.#reset('draining takes too long')
     if (!drain) await this.#end(undefined)
     else if (this.#state === 'open') await this.#shutdown(limit, this.#peerClosed.promise)
     // Somebody else has begun already, and may have more patience.
     else await within(this.closed, limit, late).catch((failure: VerbsError) => this.#end(failure))
     await this.closed
-    this.inbox.discard()
+    discard()
   }
 
   /**

@@ -107,7 +107,13 @@ export class Inbox {
     }
   }
 
-  /** Lets go of all that waits, and of what comes while nobody takes it. */
+  /** Lets go of what waits and what comes while nobody takes it. */
+  discardUntaken(): void {
+    this.#discarding = true
+    if (this.#unwanted) this.discard()
+  }
+
+  /** Lets go of all that waits, whoever takes it, and of what comes while nobody takes it. */
   discard(): void {
     this.#discarding = true
     const queue = this.#queue.slice(this.#first)

@@ -58,6 +58,8 @@ export class RingServer {
   readonly totals = new Totals()
   readonly #maxConnections: number
   readonly #arriving = new Set<Promise<void>>()
+  /** of those that arrive: they have their connection already */
+  #connected = 0
   readonly #giveUp = new AbortController()
   readonly #onAbort = () => void this.close()
   #closing = false
@@ -180,7 +182,7 @@ export class RingServer {
   }
 
   async #take(request: ConnectionRequest): Promise<void> {
-    const { onConnection, onError, ...options } = this.#options
+    const { onConnection: _, onError: __, ...options } = this.#options
     const handshake = isRingRequest(request.privateData)
       ? decodeHandshake(request.privateData, request.id.description)
       : undefined
@@ -197,6 +199,17 @@ export class RingServer {
     this.#connections.add(connection)
     this.totals.add(connection)
     void connection.closed.then(() => this.#connections.delete(connection))
+    this.#connected++
+    try {
+      await this.#hand(connection, session)
+    } finally {
+      this.#connected--
+    }
+  }
+
+  /** A connection that has come, to who waits for it. */
+  async #hand(connection: RingConnection, session: Session | undefined): Promise<void> {
+    const { onConnection, onError } = this.#options
     if (session !== undefined && !this.#sessions.open(connection, session)) {
       await connection.abandon(session.epoch)
       return
@@ -229,7 +242,8 @@ export class RingServer {
   /** Places that are left for a connection; one that takes another's place needs none. */
   #places(session: Session | undefined): number {
     // What arrives has its place already; this request is counted once it is through here.
-    const left = this.#maxConnections - this.#connections.size - this.#arriving.size
+    const arriving = this.#arriving.size - this.#connected
+    const left = this.#maxConnections - this.#connections.size - arriving
     return session !== undefined && this.#sessions.replaces(session) ? left + 1 : left
   }
 }

@@ -91,6 +91,21 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       ({ code }) => expect(code).toMatch(/ECONNRESET|ECANCELED/),
     )
   })
+  it('a close of the reader loses nothing of what is under way, nor of what waits behind it', async () => {
+    const { a, b } = await connected()
+    const lengths: number[] = []
+    b.messages.subscribe(({ length }) => lengths.push(length))
+    let closing: Promise<void> | undefined
+    const onProgress = () => {
+      closing ??= b.close()
+    }
+    const sent = a.transmit(new Uint8Array(64 * MIB), { onProgress })
+    await a.send(new Uint8Array(7))
+    await sent
+    expect(closing).toBeDefined()
+    await closing
+    expect(lengths).toEqual([64 * MIB, 7])
+  })
   it('a broken connection rejects both sides, and frees all', async () => {
     const { a, b } = await connected()
     const offers: RingOffer[] = []
