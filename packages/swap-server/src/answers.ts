@@ -37,6 +37,8 @@ export interface Welcome {
   readonly slabSize: number
   readonly totalSlabs: number
   readonly freeSlabs: number
+  /** milliseconds of silence after which it ends the session; 0: it does not say */
+  readonly sessionTimeout: number
   /** milliseconds */
   readonly linger: number
   readonly limits: SessionLimits
@@ -85,7 +87,8 @@ export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
   if (session === undefined || totalSlabs === undefined || freeSlabs === undefined)
     throw new SwapServerError('EPROTO', 'the server says numbers that are none')
   const limits = limitsOf(hello.limits)
-  return { epoch, session, token, slabSize, totalSlabs, freeSlabs, linger: hello.lingerMs ?? 0, limits }
+  const [sessionTimeout, linger] = [hello.sessionTimeoutMs ?? 0, hello.lingerMs ?? 0]
+  return { epoch, session, token, slabSize, totalSlabs, freeSlabs, sessionTimeout, linger, limits }
 }
 
 /** A server that speaks nonsense of limits sets none. */

@@ -41,7 +41,7 @@ export interface SessionOptions {
    * session, so that a key can be exchanged while the program runs. Default: none.
    */
   readonly key?: Key | (() => Key)
-  /** milliseconds between heartbeats, default 1000 */
+  /** milliseconds between heartbeats, default 1000, and at least three in the server's session timeout */
   readonly heartbeatInterval?: number
   /** milliseconds without an answer after which the server counts as lost, default 3000 */
   readonly heartbeatTimeout?: number
@@ -71,6 +71,7 @@ export interface SessionIdentity {
 const ALLOCATE_TIMEOUT_MS = 60_000
 const REQUEST_TIMEOUT_MS = 5_000
 const GOODBYE_TIMEOUT_MS = 2_000
+const HEARTBEAT_MS = 1_000
 
 /** A client's session with a swap-server: allocate slabs, open data connections, hear of its loss. */
 export class SwapServerSession {
@@ -179,8 +180,10 @@ export class SwapServerSession {
       const hello = await greet(connection, identity, options)
       if (identity !== undefined && (hello.resumed !== true || hello.epoch !== identity.epoch))
         throw new SwapServerError('ENOENT', 'the server was restarted and its memory is empty')
-      const session = new SwapServerSession(uri, connection, welcomeOf(hello))
-      session.#startHeartbeat(options.heartbeatInterval ?? 1_000, options.heartbeatTimeout ?? 3_000)
+      const welcome = welcomeOf(hello)
+      const session = new SwapServerSession(uri, connection, welcome)
+      const often = heartbeatInterval(welcome.sessionTimeout)
+      session.#startHeartbeat(options.heartbeatInterval ?? often, options.heartbeatTimeout ?? 3_000)
       return session
     } catch (failure) {
       void connection.close()
@@ -374,6 +377,11 @@ export class SwapServerSession {
       },
     })
   }
+}
+
+/** A beat may come half an interval late, as a timer on a busy machine, before the server loses patience. */
+function heartbeatInterval(sessionTimeout: number): number {
+  return sessionTimeout === 0 ? HEARTBEAT_MS : Math.min(HEARTBEAT_MS, Math.max(50, sessionTimeout / 3))
 }
 
 /**

@@ -46,6 +46,8 @@ export interface SwapServerOptions {
 
 /** Clients that have not shown who they are, at a time. */
 const MAX_GREETINGS = 64
+/** how often in a session's timeout its silence is looked at */
+const LOOKS = 4
 
 /** A page server: lends slabs of its memory and then stays out of the way of their one-sided traffic. */
 export class SwapServer {
@@ -67,6 +69,7 @@ export class SwapServer {
   readonly #listeners: Listener[] = []
   readonly #sessions = new Set<Session>()
   readonly #reaper: NodeJS.Timeout
+  #lookedAt = performance.now()
   #opening = 0
   #requests = 0
   #closed = false
@@ -88,7 +91,7 @@ export class SwapServer {
     this.bandwidth = new Bandwidth(options.bandwidth ?? 0, this.tenants)
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#doorstep = new Doorstep(MAX_GREETINGS, options.greetingTimeout ?? 5_000)
-    this.#reaper = setInterval(() => this.#endSilentSessions(), this.sessionTimeoutMs / 4)
+    this.#reaper = setInterval(() => this.#endSilentSessions(), this.sessionTimeoutMs / LOOKS)
     this.#reaper.unref()
   }
 
@@ -241,9 +244,17 @@ export class SwapServer {
   }
 
   #endSilentSessions(): void {
+    const every = this.sessionTimeoutMs / LOOKS
+    const passed = performance.now() - this.#lookedAt
+    this.#lookedAt += passed
+    // This process stood still, and what clients said meanwhile lies unread: the next look decides.
+    if (passed > 2 * every) {
+      for (const session of this.#sessions) session.excuse(passed - every)
+      return
+    }
     for (const session of [...this.#sessions]) {
-      if (session.silence <= this.sessionTimeoutMs) continue
-      session.loseControl(`it was silent for ${session.silence} ms`)
+      const { silence } = session
+      if (silence > this.sessionTimeoutMs) session.loseControl(`it was silent for ${Math.round(silence)} ms`)
     }
   }
 }

@@ -87,7 +87,7 @@ export class Session implements SlabOwner {
   #completionQueue: CompletionQueue | undefined
   #admission: Admission | undefined
   #closed = false
-  #lastHeard = Date.now()
+  #lastHeard = performance.now()
   #client = 'a client that has not said who it is'
   /** whom it says to be, until it has shown it */
   #claims: Actor | undefined
@@ -153,7 +153,12 @@ export class Session implements SlabOwner {
 
   /** milliseconds since the client's last request; 0 when nobody has the session */
   get silence(): number {
-    return this.lingering ? 0 : Date.now() - this.#lastHeard
+    return this.lingering ? 0 : performance.now() - this.#lastHeard
+  }
+
+  /** For `milliseconds` this process did not run: no silence of the client's. */
+  excuse(milliseconds: number): void {
+    this.#lastHeard = Math.min(performance.now(), this.#lastHeard + milliseconds)
   }
 
   /** It has outlived its control connection and can be resumed. */
@@ -267,7 +272,7 @@ export class Session implements SlabOwner {
   #serve(connection: ControlConnection): void {
     this.#control = connection
     this.#peer = connection.peerUri
-    this.#lastHeard = Date.now()
+    this.#lastHeard = performance.now()
     connection.handle((request) => this.#answer(connection, request.copy()))
     void connection.closed.then((reason) => {
       if (this.#control === connection) this.loseControl(reason?.message ?? 'the client left')
@@ -275,7 +280,7 @@ export class Session implements SlabOwner {
   }
 
   async #answer(connection: ControlConnection, bytes: Uint8Array): Promise<Uint8Array> {
-    if (this.#control === connection) this.#lastHeard = Date.now()
+    if (this.#control === connection) this.#lastHeard = performance.now()
     return control.Response.encode(await this.#respond(connection, bytes)).finish()
   }
 

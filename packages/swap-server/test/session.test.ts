@@ -1,4 +1,5 @@
 import { randomBytes } from 'node:crypto'
+import { setTimeout as delay } from 'node:timers/promises'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { ConnectionId, ConnectionRejectedError } from '@rdmakit/verbs'
 import { pino } from 'pino'
@@ -171,6 +172,43 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
       const until = Date.now() + 1200
       while (Date.now() < until) await client.query()
       expect(lost).toBe(false)
+      await client.close()
+    } finally {
+      await impatient.close()
+    }
+  })
+
+  it('heartbeats as often as the server wants to hear of it', async () => {
+    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 900 })
+    try {
+      const client = await SwapServerSession.open([await impatient.listen(address())])
+      let lost = false
+      void client.lost.then(() => {
+        lost = true
+      })
+      await delay(2_000)
+      expect(lost).toBe(false)
+      await client.close()
+    } finally {
+      await impatient.close()
+    }
+  })
+
+  it('outlives a standstill of the server, whose clients were not silent', async () => {
+    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 600 })
+    try {
+      const client = await SwapServerSession.open([await impatient.listen(address())])
+      let lost = false
+      void client.lost.then(() => {
+        lost = true
+      })
+      for (let i = 0; i < 3; i++) {
+        // Of both ends, which share this thread.
+        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_000)
+        await delay(250)
+      }
+      expect(lost).toBe(false)
+      expect(impatient.sessions).toBe(1)
       await client.close()
     } finally {
       await impatient.close()
