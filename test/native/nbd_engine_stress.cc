@@ -1,6 +1,10 @@
 // The block engine on memory devices: verified random I/O over several lanes, page states, servers that
 // hang and die, connections that end in the middle, and what a hostile client may send once it is in.
 #include <poll.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
 
 #include "nbd_workers.h"
 
@@ -401,6 +405,44 @@ void hung_operations_hold_up_no_request(WaitMode mode) {
   std::printf("requests beside hung operations: %.0f us each\n", seconds_since(start) * 1e4);
 }
 
+pid_t thread_named(const std::string& name) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string found;
+    std::ifstream(task.path() / "comm") >> found;
+    if (found == name) return std::stoi(task.path().filename());
+  }
+  return 0;
+}
+
+// 14. A lane's thread that does not run for longer than the operation timeout, as in a process that is
+// stopped: what completed meanwhile, more than one look takes, counts.
+void lane_stands_still() {
+  constexpr uint32_t kReads = 60;
+  Shape shape;
+  shape.servers = 1;
+  shape.behaviour.delay_ns = 300'000'000;
+  shape.options.read_ahead = 0;  // an operation for each READ
+  shape.options.operation_timeout_ns = 1'000'000'000;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> pages(kReads * 4096, 3);
+  CHECK(client.write(0, pages.data(), kReads * 4096) == kOk);
+  struct sigaction stand {};
+  stand.sa_handler = [](int) { usleep(1'500'000); };
+  struct sigaction before {};
+  CHECK(sigaction(SIGUSR1, &stand, &before) == 0);
+  std::vector<std::thread> readers;
+  for (uint32_t i = 0; i < kReads; i++)
+    readers.emplace_back([&, i] { CHECK(client.read(i * 4096, &pages[i * 4096], 4096) == kOk); });
+  const auto& outstanding = volume.engine->lane(0).statistics().outstanding_operations;
+  while (outstanding.get() < 40) std::this_thread::yield();
+  CHECK(tgkill(getpid(), thread_named("nbd-lane-0"), SIGUSR1) == 0);
+  for (auto& reader : readers) reader.join();
+  CHECK(volume.count(Event::Type::server_failed) == 0);
+  CHECK(sigaction(SIGUSR1, &before, nullptr) == 0);
+  std::printf("a lane stands still\n");
+}
+
 }  // namespace
 
 int main() {
@@ -414,6 +456,7 @@ int main() {
   declared_failure();
   replaced_slabs();
   page_map_file();
+  lane_stands_still();
   hung_operations_hold_up_no_request(WaitMode::event);
   hung_operations_hold_up_no_request(WaitMode::adaptive);
   hung_operations_hold_up_no_request(WaitMode::poll);

@@ -142,17 +142,19 @@ void Connection::fail_request(uint16_t index, ErrorCode error, uint64_t offset) 
 }
 
 void Connection::count_reply(const RequestSlot& slot) {
+  // The lane's clock goes back when it is set by the kernel's.
+  const uint64_t taken = now_ > slot.started ? now_ - slot.started : 0;
   if (slot.error != kOk) return statistics_.errors.add();
   switch (slot.request.command) {
     case kCmdRead:
       statistics_.reads.add();
       statistics_.bytes_read.add(slot.request.length);
-      statistics_.read_latency.add(now_ - slot.started);
+      statistics_.read_latency.add(taken);
       break;
     case kCmdWrite:
       statistics_.writes.add();
       statistics_.bytes_written.add(slot.request.length);
-      statistics_.write_latency.add(now_ - slot.started);
+      statistics_.write_latency.add(taken);
       break;
     case kCmdFlush:
       statistics_.flushes.add();

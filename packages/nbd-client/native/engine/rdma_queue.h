@@ -27,6 +27,7 @@
 // hence two counters do.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <vector>
@@ -112,7 +113,9 @@ class RdmaQueue final : private BackupListener {
   // Fails the servers of overdue operations.
   void check_deadlines(uint64_t now);
   // 0: nothing is outstanding.
-  uint64_t next_deadline() const { return oldest_ == kNone ? 0 : operations_[oldest_].deadline; }
+  uint64_t next_deadline() const {
+    return oldest_ == kNone ? 0 : std::max(operations_[oldest_].deadline, excused_until_);
+  }
   uint32_t outstanding() const { return outstanding_; }
   // Before places are looked at in a turn. True: nothing of the last epoch is left.
   bool enter(uint64_t epoch) {
@@ -163,6 +166,7 @@ class RdmaQueue final : private BackupListener {
   void add_fence(Link& link, uint64_t now);
   void time(Operation& operation);
   void untime(Operation& operation);
+  bool stood_still(uint64_t now);
   void completed(Operation& operation, bool succeeded);
   void finish_fenced(Operation& fence, bool succeeded);
   void finish(Operation& part, bool succeeded);
@@ -176,6 +180,7 @@ class RdmaQueue final : private BackupListener {
   OperationListener& listener_;
   CqRef cq_;
   const uint64_t timeout_;
+  uint64_t excused_until_ = 0;  // nothing overdue before it counts against its server
   const Acknowledge acknowledge_;
   uint8_t* const scratch_;
   BackupPort* const backup_;
