@@ -1,5 +1,6 @@
 // examples/pub-sub: a hub, subscribers fast and slow, and a publisher, each a process of its own.
-import { spawnSync } from 'node:child_process'
+import { spawn, spawnSync } from 'node:child_process'
+import { once } from 'node:events'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { top } from '../lab/paths.js'
@@ -45,11 +46,19 @@ const numbers = (listener: Program) => heard(listener, 'cats').map((line) => Num
  */
 async function publishInRounds(uri: string, fast: Program): Promise<number[]> {
   const [rounds, each, text] = [10, 50, 'x'.repeat(12_000)]
+  // One process for all rounds: the slow listener must not catch up while another one starts.
+  const publisher = spawn(process.execPath, [CHAT, '-c', uri, '-n', 'ann', 'cats'], {
+    stdio: ['pipe', 'ignore', 'inherit'],
+    timeout: 60_000,
+  })
+  const left = once(publisher, 'exit')
   for (let round = 0; round < rounds; round++) {
-    const lines = Array.from({ length: each }, (_, i) => `${round * each + i} ${text}`)
-    publish(uri, 'cats', lines)
+    const lines = Array.from({ length: each }, (_, i) => `${round * each + i} ${text}\n`)
+    publisher.stdin.write(lines.join(''))
     await fast.prints(new RegExp(`^cats ann: ${(round + 1) * each - 1} `, 'm'))
   }
+  publisher.stdin.end()
+  expect(await left).toEqual([0, null])
   return Array.from({ length: rounds * each }, (_, i) => i)
 }
 

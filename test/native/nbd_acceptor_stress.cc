@@ -45,11 +45,12 @@ void await_end(int fd) {
 }
 
 void acceptor() {
+  constexpr uint64_t kLaneWait = 1'000'000'000;
   const std::string path = "/tmp/nbd_acceptor." + std::to_string(getpid());
   Shape shape;
   shape.lanes = 1;
-  shape.options.acceptor.handshake_timeout_ns = 400'000'000;
-  shape.options.acceptor.lane_wait_ns = 150'000'000;
+  shape.options.acceptor.handshake_timeout_ns = 2'500'000'000;
+  shape.options.acceptor.lane_wait_ns = kLaneWait;
   shape.options.acceptor.max_handshakes = 20;
   TestVolume volume(shape);
   std::string why;
@@ -80,7 +81,7 @@ void acceptor() {
     const auto start = memory_device::now();
     const int late = dial_tcp(port);
     CHECK(go(late) == kRepErrPolicy);
-    CHECK(memory_device::now() - start >= 150'000'000);
+    CHECK(memory_device::now() - start >= kLaneWait);
     close(late);
   }
   for (const int fd : silent) {

@@ -288,7 +288,7 @@ void left() {
     });
     std::thread writer([&] { CHECK(client.write(4096, page.data(), 4096) == kGone); });
     volume.wait_for(Event::Type::server_failed);
-    usleep(20'000);
+    while (volume.engine->lane(0).statistics().in_flight.get() < 2) usleep(100);
     if (round == 0) {
       shutdown(client.fd(), SHUT_RDWR);
     } else {

@@ -173,9 +173,13 @@ void thousand_idle(uint32_t depth, [[maybe_unused]] size_t most_bytes) {
       received += static_cast<size_t>(count);
     }
     const size_t each = (resident_bytes() - before) / (2 * kPairs);
-    const auto used = processor_time();
-    std::this_thread::sleep_for(std::chrono::seconds(2));
-    const auto idle = processor_time() - used;
+    // The least of a few times: an engine that spins does so in each of them.
+    std::chrono::nanoseconds idle = std::chrono::nanoseconds::max();
+    for (int i = 0; i < 5 && idle >= std::chrono::milliseconds(20); i++) {
+      const auto used = processor_time();
+      std::this_thread::sleep_for(std::chrono::seconds(2));
+      idle = std::min<std::chrono::nanoseconds>(idle, processor_time() - used);
+    }
     std::printf("  depth %u: %zu bytes a queue pair; idle, %.3f%% of a core\n", depth, each,
                 100.0 * static_cast<double>(idle.count()) / 2e9);
     CHECK(idle < std::chrono::milliseconds(20));

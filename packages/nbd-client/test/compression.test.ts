@@ -94,6 +94,8 @@ describe.each(Object.entries(ADDRESSES))('compressed pages over %s', (_, address
     expect(repaired.sort((a, b) => a - b)).toEqual([0, 1, 2, 3].map((slab) => slab * (MIB / PAGE) + 3))
     await servers[0]?.server.close()
     expect((await read(client)).equals(data)).toBe(true)
+    // The volume hears of the loss behind its lanes, and counts its slabs as whole until then.
+    await eventually(() => volume.servers.some(({ failure }) => failure !== undefined))
     await eventually(() => volume.slabs.mapped === 4)
     await servers[1]?.server.close()
     expect((await read(client)).equals(data)).toBe(true)

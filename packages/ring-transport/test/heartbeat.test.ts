@@ -40,7 +40,8 @@ describe.each(PROVIDERS)('over %s', (provider) => {
       const took = performance.now() - before
       expect(reason).toMatchObject({ code: 'ETIMEDOUT', message: expect.stringContaining('heard') })
       expect(took).toBeGreaterThan(800)
-      expect(took).toBeLessThan(2000)
+      // Long before the request's own end.
+      expect(took).toBeLessThan(5000)
       expect(await connection.closed).toBe(reason)
       expect(await request).toBe('ETIMEDOUT')
     })
@@ -118,22 +119,22 @@ describe.each(PROVIDERS)('over %s', (provider) => {
     })
 
     it('closes in good order when an end wants that', async () => {
-      const { a, b } = await pair({ idleTimeout: 100, closeWhenIdle: true }, {})
+      const { a, b } = await pair({ idleTimeout: 500, closeWhenIdle: true }, {})
       const states = follow(b.states)
       expect(await Promise.all([a.closed, b.closed])).toEqual([undefined, undefined])
       expect(states).toEqual(['open 0', 'idle 0', 'draining 0', 'closed 0'])
     })
 
     it('is not idle while a request is answered or a message is not taken', async () => {
-      const { a, b } = await pair({ idleTimeout: 60, closeWhenIdle: true }, {})
+      const { a, b } = await pair({ idleTimeout: 400, closeWhenIdle: true }, {})
       b.handle(async (request) => {
-        await sleep(600)
+        await sleep(1200)
         return request.copy()
       })
       expect(await a.request(bytes('slow'))).toEqual(bytes('slow'))
       const kept = b.isOpen
       a.send(bytes('waits'))
-      await sleep(400)
+      await sleep(1200)
       expect([kept, b.isOpen]).toEqual([true, true])
       const texts: string[] = []
       b.messages.subscribe((message) => texts.push(message.text()))

@@ -63,12 +63,9 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   })
 
   it('a reader that is killed while it reads', async () => {
-    const { peer, connection } = await connected('takes')
+    const { connection } = await connected('dies')
     const sent = connection.transmit(new Uint8Array(64 * MIB))
-    const failed = expect(sent).rejects.toMatchObject({ code: expect.stringMatching(/ECONNRESET|ETIMEDOUT/) })
-    await peer.told()
-    peer.process.kill('SIGKILL')
-    await failed
+    await expect(sent).rejects.toMatchObject({ code: expect.stringMatching(/ECONNRESET|ETIMEDOUT/) })
   })
 
   it('a sender that is killed while it is read', async () => {

@@ -148,7 +148,8 @@ it('writes 20 refusals a second at most, and how many it left out', async () => 
     audit.record({}, refused)
     return lines(path).length > written
   })
-  expect(Number(lines(path).at(-1)?.unwritten)).toBeGreaterThanOrEqual(1000 - written)
+  const unwritten = lines(path).reduce((sum, line) => sum + Number(line.unwritten ?? 0), 0)
+  expect(unwritten).toBeGreaterThanOrEqual(1000 - written)
 })
 
 it('loses lines, not the server, when the file cannot be opened anew', async () => {

@@ -310,7 +310,7 @@ describe('connections that do not say who they are', () => {
   })
 
   it('do not end with a session that was opened in time', async () => {
-    const hasty = await serve(150)
+    const hasty = await serve(1_000)
     const at = await hasty.listen(address())
     const client = await session({ tenant: 'prod', key }, at)
     await (await stranger(at)).ends()

@@ -191,7 +191,8 @@ describe('a server whose host needs memory', () => {
 
   it('asks owners for what is missing and a quarter of the headroom, and stops when it is there', async () => {
     const host = new Host(200 * MIB)
-    const { server, connect } = await serve(16, { headroom: 8 * MIB, files: host.files })
+    // The host's memory is what the test says next before it is looked at again.
+    const { server, connect } = await serve(16, { headroom: 8 * MIB, files: host.files, interval: 500 })
     const session = await connect()
     const asked = obliging(session, await borrow(session, 16))
     host.set(7 * MIB)
@@ -253,7 +254,7 @@ describe('a server whose host needs memory', () => {
     const { server, connect } = await serve(4, {})
     const session = await connect()
     obliging(session, await borrow(session, 4))
-    await server.lending.hold({ bytes: 4 * MIB, duration: 300, patience: 5000 })
+    await server.lending.hold({ bytes: 4 * MIB, duration: 3000, patience: 5000 })
     expect(server.lending.free).toBe(0)
     await expect(session.allocate(1)).rejects.toThrow(/the operator holds memory back/)
     await eventually(() => session.freeSlabs === 4)

@@ -69,7 +69,7 @@ describe.each([
 
   test('is served on the processors that its requests come from', async () => {
     const lanes = await shell.run(
-      'grep -slx "nbd-lane-[01]" /proc/[0-9]*/task/*/comm | while read t; do grep -h -e Name: -e Cpus_allowed_list: $(dirname $t)/status; done | cut -f 2',
+      'for q in 0 1; do t=$(grep -slx nbd-lane-$q /proc/[0-9]*/task/*/comm); grep -h -e Name: -e Cpus_allowed_list: $(dirname $t)/status; done | cut -f 2',
     )
     const queues = await shell.run(
       `for q in 0 1; do echo nbd-lane-$q; cat /sys/block/${name}/mq/$q/cpu_list; done`,

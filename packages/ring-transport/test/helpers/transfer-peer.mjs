@@ -29,18 +29,10 @@ const roles = {
   waits(connection) {
     connection.offers.subscribe(() => tell({ offered: true }))
   },
-  /** takes one and says when it has some */
-  takes(connection) {
+  /** is killed when it has read some of a message */
+  dies(connection) {
     connection.offers.subscribe((offer) => {
-      let told = false
-      const onProgress = () => {
-        if (!told) tell({ reading: true })
-        told = true
-      }
-      offer.accept({ onProgress }).then(
-        (message) => message.release(),
-        ({ code }) => tell({ failed: code }),
-      )
+      void offer.accept({ onProgress: () => process.kill(process.pid, 'SIGKILL') })
     })
   },
   /** takes messages as they come */

@@ -145,6 +145,7 @@ describe(`errors on ${LISTEN_URI}`, () => {
       sendQueue: peer.context.createCompletionQueue({ entries: 16 }),
     })
     await expect(peer.connect({ timeout: 300 })).rejects.toMatchObject({ code: 'ETIMEDOUT' })
+    await eventually(() => requests.length === 1)
     peer.close()
     const [{ id }] = requests as [ConnectionRequest]
     const theirs = id.context.allocateProtectionDomain()
