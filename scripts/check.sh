@@ -39,8 +39,8 @@ for part in "${@:-style native fuzz}"; do
     case $one in
       style) style ;;
       native)
-        # The counting allocators stand where the sanitizers put their own.
-        native plain '' --tests-regex allocation
+        # The counting allocators stand where the sanitizers put their own, and memory is more with them.
+        native plain '' --tests-regex 'allocation|shm_many'
         native asan-ubsan address,undefined
         native tsan thread
         ;;
