@@ -9,6 +9,7 @@ import {
   parseSize,
   parseSizeInUnits,
   readKeyFile,
+  settleHeap,
   watchSeconds,
   withExitStatus,
 } from '@rdmakit/swap-server'
@@ -19,7 +20,6 @@ import type { Front } from './device-name.js'
 import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
 import type { Compress } from './native.js'
-import { settleHeap } from './settle-heap.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
 function server(text: string, servers: string[][]): string[][] {

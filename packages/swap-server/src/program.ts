@@ -11,6 +11,7 @@ import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
 import { notifyReady } from './service-manager.js'
+import { settleHeap } from './settle-heap.js'
 import { formatSize, parseSize } from './size.js'
 import { printServerStatus } from './status.js'
 import { Tenants } from './tenants.js'
@@ -136,6 +137,7 @@ async function run(options: Options): Promise<void> {
   }
   process.once('SIGTERM', stop)
   process.once('SIGINT', stop)
+  settleHeap()
   try {
     for (const uri of options.listen) {
       const listening = await server.listen(uri)
