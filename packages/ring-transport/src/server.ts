@@ -57,9 +57,7 @@ export class RingServer {
   /** @internal */
   readonly totals = new Totals()
   readonly #maxConnections: number
-  readonly #arriving = new Set<Promise<void>>()
-  /** of those that arrive: they have their connection already */
-  #connected = 0
+  readonly #arriving = new Set<Promise<unknown>>()
   readonly #giveUp = new AbortController()
   readonly #onAbort = () => void this.close()
   #closing = false
@@ -169,8 +167,9 @@ export class RingServer {
   async #arrive(request: ConnectionRequest): Promise<void> {
     const taken = this.#take(request)
     this.#arriving.add(taken)
+    let connection: RingConnection | undefined
     try {
-      await taken
+      connection = await taken
     } catch (failure) {
       this.#refused++
       // Refused already, unless it was `admit` or a malformed request that threw.
@@ -179,10 +178,11 @@ export class RingServer {
     } finally {
       this.#arriving.delete(taken)
     }
+    if (connection !== undefined) await this.#hand(connection)
   }
 
-  async #take(request: ConnectionRequest): Promise<void> {
-    const { onConnection: _, onError: __, ...options } = this.#options
+  /** The connection, which is one of {@link connections} now; undefined when it is refused. */
+  async #take(request: ConnectionRequest): Promise<RingConnection | undefined> {
     const handshake = isRingRequest(request.privateData)
       ? decodeHandshake(request.privateData, request.id.description)
       : undefined
@@ -191,25 +191,21 @@ export class RingServer {
     if (refusal !== undefined) {
       this.#refused++
       refuseRing(request, refusal)
-      return
+      return undefined
     }
     if (session !== undefined) await this.#sessions.enter(session)
-    const connection = await acceptRing(request, { ...options, signal: this.#giveUp.signal })
+    const connection = await acceptRing(request, { ...this.#options, signal: this.#giveUp.signal })
     this.#accepted++
     this.#connections.add(connection)
     this.totals.add(connection)
     void connection.closed.then(() => this.#connections.delete(connection))
-    this.#connected++
-    try {
-      await this.#hand(connection, session)
-    } finally {
-      this.#connected--
-    }
+    return connection
   }
 
   /** A connection that has come, to who waits for it. */
-  async #hand(connection: RingConnection, session: Session | undefined): Promise<void> {
+  async #hand(connection: RingConnection): Promise<void> {
     const { onConnection, onError } = this.#options
+    const { session } = connection
     if (session !== undefined && !this.#sessions.open(connection, session)) {
       await connection.abandon(session.epoch)
       return
@@ -242,8 +238,7 @@ export class RingServer {
   /** Places that are left for a connection; one that takes another's place needs none. */
   #places(session: Session | undefined): number {
     // What arrives has its place already; this request is counted once it is through here.
-    const arriving = this.#arriving.size - this.#connected
-    const left = this.#maxConnections - this.#connections.size - arriving
+    const left = this.#maxConnections - this.#connections.size - this.#arriving.size
     return session !== undefined && this.#sessions.replaces(session) ? left + 1 : left
   }
 }

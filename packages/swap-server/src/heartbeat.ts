@@ -1,3 +1,5 @@
+import { LookClock } from './look-clock.js'
+
 export interface HeartbeatOptions {
   /** milliseconds from an answer to the next question */
   readonly interval: number
@@ -15,23 +17,22 @@ const LOOKS = 2
 const PATIENCE = 20
 
 /**
- * Asks a peer for a sign of life, again and again. Time in which this process did not run is no silence of the
- * peer: under the pressure that makes a machine swap its event loop may stand still for seconds, and the answer
- * then lies there unread.
+ * Asks a peer for a sign of life, again and again, by a {@link LookClock}: under the pressure that makes a machine
+ * swap its event loop may stand still for seconds, and the answer then lies there unread.
  */
 export class Heartbeat {
   readonly #options: HeartbeatOptions
-  readonly #every: number
+  readonly #clock: LookClock
   readonly #timer: NodeJS.Timeout
   #asking = false
-  #lookedAt = performance.now()
   /** milliseconds since the last answer, or since the question that has none yet */
   #since = 0
 
   constructor(options: HeartbeatOptions) {
     this.#options = options
-    this.#every = Math.max(1, Math.min(options.interval, options.timeout) / LOOKS)
-    this.#timer = setInterval(() => this.#look(), this.#every)
+    const every = Math.max(1, Math.min(options.interval, options.timeout) / LOOKS)
+    this.#clock = new LookClock(every)
+    this.#timer = setInterval(() => this.#look(), every)
     this.#timer.unref()
   }
 
@@ -42,13 +43,9 @@ export class Heartbeat {
 
   #look(): void {
     const { interval, timeout } = this.#options
-    const now = performance.now()
-    const passed = now - this.#lookedAt
-    const late = passed > 2 * this.#every
-    this.#lookedAt = now
-    this.#since += late ? this.#every : passed
+    const { counted, late } = this.#clock.look()
+    this.#since += counted
     if (!this.#asking && this.#since >= interval) void this.#beat()
-    // Behind a standstill another look decides, when what has come meanwhile is read.
     else if (this.#asking && this.#since >= timeout && !late)
       this.#end(`the server did not answer for ${Math.round(this.#since)} ms`)
   }

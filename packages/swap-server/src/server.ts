@@ -8,6 +8,7 @@ import type { ControlConnection } from './control-connection.js'
 import { Doorstep } from './doorstep.js'
 import { Lending, type LendingOptions } from './lending.js'
 import { sessionNamed } from './lingering.js'
+import { LookClock } from './look-clock.js'
 import { ServerCounters } from './metrics.js'
 import { type control, dataConnectionToken } from './protocol.js'
 import { Refusal } from './refusal.js'
@@ -69,7 +70,7 @@ export class SwapServer {
   readonly #listeners: Listener[] = []
   readonly #sessions = new Set<Session>()
   readonly #reaper: NodeJS.Timeout
-  #lookedAt = performance.now()
+  readonly #clock: LookClock
   #opening = 0
   #requests = 0
   #closed = false
@@ -91,7 +92,9 @@ export class SwapServer {
     this.bandwidth = new Bandwidth(options.bandwidth ?? 0, this.tenants)
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#doorstep = new Doorstep(MAX_GREETINGS, options.greetingTimeout ?? 5_000)
-    this.#reaper = setInterval(() => this.#endSilentSessions(), this.sessionTimeoutMs / LOOKS)
+    const every = this.sessionTimeoutMs / LOOKS
+    this.#clock = new LookClock(every)
+    this.#reaper = setInterval(() => this.#endSilentSessions(), every)
     this.#reaper.unref()
   }
 
@@ -244,17 +247,12 @@ export class SwapServer {
   }
 
   #endSilentSessions(): void {
-    const every = this.sessionTimeoutMs / LOOKS
-    const passed = performance.now() - this.#lookedAt
-    this.#lookedAt += passed
-    // This process stood still, and what clients said meanwhile lies unread: the next look decides.
-    if (passed > 2 * every) {
-      for (const session of this.#sessions) session.excuse(passed - every)
-      return
-    }
+    const { missed, late } = this.#clock.look()
     for (const session of [...this.#sessions]) {
+      if (late) session.excuse(missed)
       const { silence } = session
-      if (silence > this.sessionTimeoutMs) session.loseControl(`it was silent for ${Math.round(silence)} ms`)
+      if (!late && silence > this.sessionTimeoutMs)
+        session.loseControl(`it was silent for ${Math.round(silence)} ms`)
     }
   }
 }

@@ -25,3 +25,8 @@ export async function dataPath(owner: SwapServerSession) {
   }
   return { bytes: new Uint8Array(region.buffer), move }
 }
+
+/** This thread does nothing, and hears nothing. */
+export function standStill(milliseconds: number): void {
+  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds)
+}

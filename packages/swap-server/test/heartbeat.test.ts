@@ -2,15 +2,12 @@ import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { Heartbeat } from '../src/heartbeat.js'
+import { standStill } from './fixture.js'
 
 const answering = `
   const { parentPort } = require('node:worker_threads')
   parentPort.on('message', (answers) => answers && parentPort.postMessage('alive'))
 `
-
-function standStill(milliseconds: number): void {
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds)
-}
 
 // The peer is another thread, so that it lives on while this one stands still.
 describe('a heartbeat', () => {

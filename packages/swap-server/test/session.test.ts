@@ -5,9 +5,9 @@ import { ConnectionId, ConnectionRejectedError } from '@rdmakit/verbs'
 import { pino } from 'pino'
 import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
-import { type RemoteSlab, SwapServer, SwapServerSession } from '../src/index.js'
+import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession } from '../src/index.js'
 import { control, dataConnectionData } from '../src/protocol.js'
-import { ADDRESSES, dataPath, MIB } from './fixture.js'
+import { ADDRESSES, dataPath, MIB, standStill } from './fixture.js'
 
 let address: () => string
 let server: SwapServer
@@ -142,78 +142,58 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
     expect(await client.lost).toMatch(/closed|peer|connection/)
   })
 
-  it('is ended when it is silent for too long', async () => {
-    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 400 })
+  /** A session with a server that has little patience; `lost()`: whether the client has heard of its end. */
+  async function withImpatient(
+    sessionTimeout: number,
+    options: SessionOptions,
+    body: (client: SwapServerSession, impatient: SwapServer, lost: () => boolean) => Promise<void>,
+  ): Promise<void> {
+    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout })
     try {
-      const client = await SwapServerSession.open([await impatient.listen(address())], {
-        heartbeatInterval: 60_000,
+      const client = await SwapServerSession.open([await impatient.listen(address())], options)
+      let lost = false
+      void client.lost.then(() => {
+        lost = true
       })
+      await body(client, impatient, () => lost)
+      await client.close()
+    } finally {
+      await impatient.close()
+    }
+  }
+
+  it('is ended when it is silent for too long', () =>
+    withImpatient(400, { heartbeatInterval: 60_000 }, async (client, impatient) => {
       await client.allocate(1)
       expect(impatient.store.free).toBe(0)
       await client.lost
       await eventually(() => impatient.store.free === 1)
-      await client.close()
-    } finally {
-      await impatient.close()
-    }
-  })
+    }))
 
-  it('lives while it heartbeats', async () => {
-    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 400 })
-    try {
-      const client = await SwapServerSession.open([await impatient.listen(address())], {
-        heartbeatInterval: 50,
-      })
-      let lost = false
-      void client.lost.then(() => {
-        lost = true
-      })
+  it('lives while it heartbeats', () =>
+    withImpatient(400, { heartbeatInterval: 50 }, async (client, _, lost) => {
       // Three times the server's patience, told by its own answers.
       const until = Date.now() + 1200
       while (Date.now() < until) await client.query()
-      expect(lost).toBe(false)
-      await client.close()
-    } finally {
-      await impatient.close()
-    }
-  })
+      expect(lost()).toBe(false)
+    }))
 
-  it('heartbeats as often as the server wants to hear of it', async () => {
-    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 900 })
-    try {
-      const client = await SwapServerSession.open([await impatient.listen(address())])
-      let lost = false
-      void client.lost.then(() => {
-        lost = true
-      })
+  it('heartbeats as often as the server wants to hear of it', () =>
+    withImpatient(900, {}, async (_, __, lost) => {
       await delay(2_000)
-      expect(lost).toBe(false)
-      await client.close()
-    } finally {
-      await impatient.close()
-    }
-  })
+      expect(lost()).toBe(false)
+    }))
 
-  it('outlives a standstill of the server, whose clients were not silent', async () => {
-    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout: 600 })
-    try {
-      const client = await SwapServerSession.open([await impatient.listen(address())])
-      let lost = false
-      void client.lost.then(() => {
-        lost = true
-      })
+  it('outlives a standstill of the server, whose clients were not silent', () =>
+    withImpatient(600, {}, async (_, impatient, lost) => {
       for (let i = 0; i < 3; i++) {
         // Of both ends, which share this thread.
-        Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1_000)
+        standStill(1_000)
         await delay(250)
       }
-      expect(lost).toBe(false)
+      expect(lost()).toBe(false)
       expect(impatient.sessions).toBe(1)
-      await client.close()
-    } finally {
-      await impatient.close()
-    }
-  })
+    }))
 
   it('opens with the first address that answers', async () => {
     const made = await SwapServerSession.open(['iwarp://127.0.0.1:1', uri])

@@ -142,9 +142,9 @@ void Connection::fail_request(uint16_t index, ErrorCode error, uint64_t offset) 
 }
 
 void Connection::count_reply(const RequestSlot& slot) {
+  if (slot.error != kOk) return statistics_.errors.add();
   // The lane's clock goes back when it is set by the kernel's.
   const uint64_t taken = now_ > slot.started ? now_ - slot.started : 0;
-  if (slot.error != kOk) return statistics_.errors.add();
   switch (slot.request.command) {
     case kCmdRead:
       statistics_.reads.add();

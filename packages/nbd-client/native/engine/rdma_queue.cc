@@ -407,8 +407,8 @@ void RdmaQueue::untime(Operation& operation) {
 
 void RdmaQueue::check_deadlines(uint64_t now) {
   now_ = now;
-  if (oldest_ == kNone || operations_[oldest_].deadline > now || stood_still(now)) return;
-  while (oldest_ != kNone && operations_[oldest_].deadline <= now) {
+  if (overdue(now) && stood_still(now)) return;
+  while (overdue(now)) {
     Operation& operation = operations_[oldest_];
     if (operation.flushing) {
       // Not even its flush came: the device is broken, and the request has waited for long enough.

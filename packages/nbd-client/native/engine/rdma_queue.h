@@ -166,6 +166,7 @@ class RdmaQueue final : private BackupListener {
   void add_fence(Link& link, uint64_t now);
   void time(Operation& operation);
   void untime(Operation& operation);
+  bool overdue(uint64_t now) const { return oldest_ != kNone && operations_[oldest_].deadline <= now; }
   bool stood_still(uint64_t now);
   void completed(Operation& operation, bool succeeded);
   void finish_fenced(Operation& fence, bool succeeded);

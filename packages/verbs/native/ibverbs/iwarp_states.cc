@@ -40,7 +40,7 @@ void note_created(ibv_qp* qp) {
   known().states[qp] = qp->state;
 }
 
-void forget(ibv_qp* qp) {
+void note_destroyed(ibv_qp* qp) {
   const std::lock_guard lock(known().mutex);
   known().states.erase(qp);
 }

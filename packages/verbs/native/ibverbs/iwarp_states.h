@@ -8,7 +8,7 @@ namespace rdmakit::ibverbs {
 
 // A queue pair has been made, or is about to be destroyed.
 void note_created(ibv_qp* qp);
-void forget(ibv_qp* qp);
+void note_destroyed(ibv_qp* qp);
 
 // ibv_modify_qp(3). EOPNOTSUPP for what belongs to a connection id: iWARP has no RTR, and RTS has a TCP
 // connection behind it.

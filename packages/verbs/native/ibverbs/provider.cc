@@ -245,7 +245,7 @@ class IbverbsProvider final : public Provider {
 
   int destroy_qp(ibv_qp* qp) override {
     // First: another thread may be given the same address as soon as this one is destroyed.
-    forget(qp);
+    note_destroyed(qp);
     std::shared_ptr<Connection> owner;
     {
       std::lock_guard lock(mutex_);

@@ -1,0 +1,31 @@
+/** Between two looks of a timer, in milliseconds. */
+export interface Look {
+  /** of the time that passed, what counts as silence of a peer */
+  readonly counted: number
+  /** the rest: this process did not run */
+  readonly missed: number
+  /** Something was missed, and what peers said meanwhile lies unread: another look decides. */
+  readonly late: boolean
+}
+
+/**
+ * Time as somebody who listens for others goes by it. That in which this process did not run (SIGSTOP, a machine
+ * without a processor or memory to spare) is no silence of anybody else.
+ */
+export class LookClock {
+  readonly #every: number
+  #lookedAt = performance.now()
+
+  /** @param every milliseconds from look to look */
+  constructor(every: number) {
+    this.#every = every
+  }
+
+  look(): Look {
+    const passed = performance.now() - this.#lookedAt
+    this.#lookedAt += passed
+    const late = passed > 2 * this.#every
+    const counted = late ? this.#every : passed
+    return { counted, missed: passed - counted, late }
+  }
+}
