@@ -118,6 +118,7 @@ void under_load(Behaviour behaviour, bool dies) {
   shape.options.operation_timeout_ns = 500'000'000;
   TestVolume volume(shape);
   std::atomic<bool> over{false};
+  const auto repaired = [&] { return sum(volume, &LaneStatistics::pages_repaired); };
   {
     std::vector<std::unique_ptr<Client>> clients;
     for (uint32_t i = 0; i < shape.lanes; i++) clients.push_back(std::make_unique<Client>(volume.attach(i)));
@@ -138,7 +139,7 @@ void under_load(Behaviour behaviour, bool dies) {
         std::vector<uint8_t> page(4096);
         std::vector<uint8_t> value(pages, 0);
         Client& client = *clients[i % shape.lanes];
-        for (int n = 0; n < 1500; n++) {
+        for (int n = 0; n < 1500 || repaired() < 3; n++) {
           const uint64_t at = random() % pages;
           const uint64_t offset = (i * pages + at) * 4096;
           if (random() % 2 == 0) {
@@ -152,17 +153,17 @@ void under_load(Behaviour behaviour, bool dies) {
         }
       });
     if (dies) {
-      while (sum(volume, &LaneStatistics::pages_repaired) < 3) usleep(500);
+      while (repaired() < 3) usleep(500);
       volume.servers[0]->set_mode(Server::Mode::dead);
     }
     for (auto& reader : readers) reader.join();
     over = true;
     flipper.join();
   }
-  CHECK(sum(volume, &LaneStatistics::errors) == 0 && sum(volume, &LaneStatistics::pages_repaired) > 0);
+  CHECK(sum(volume, &LaneStatistics::errors) == 0);
   CHECK(volume.count(Event::Type::page_lost) == 0);
   std::printf("bits flip%s: %llu copies repaired\n", dies ? ", and the server dies" : "",
-              static_cast<unsigned long long>(sum(volume, &LaneStatistics::pages_repaired)));
+              static_cast<unsigned long long>(repaired()));
 }
 
 }  // namespace

@@ -35,6 +35,11 @@ void under_load(Behaviour behaviour, Meanwhile what) {
   shape.lanes = 3;
   shape.options.operation_timeout_ns = 500'000'000;
   TestVolume volume(shape);
+  // What is to happen meanwhile may begin, or has happened.
+  const auto ready = [&] {
+    if (flips) return sum(volume, &LaneStatistics::pages_repaired) >= 3;
+    return what != Meanwhile::hangs || sum(volume, &LaneStatistics::pages_packed) >= 500;
+  };
   std::atomic<bool> over{false};
   {
     std::vector<std::unique_ptr<Client>> clients;
@@ -53,7 +58,7 @@ void under_load(Behaviour behaviour, Meanwhile what) {
         std::mt19937_64 random(i);
         std::vector<uint8_t> data(16 * 4096);
         Client& client = *clients[i % shape.lanes];
-        for (int n = 0; n < 600; n++) {
+        for (int n = 0; n < 600 || !ready(); n++) {
           const uint64_t count = random() % 3 == 0 ? 1 + random() % 16 : 1;
           // Few enough that they meet; half of the load in one spot.
           const uint64_t pages = random() % 2 == 0 ? 24 : shape.size / 4096;
@@ -72,11 +77,11 @@ void under_load(Behaviour behaviour, Meanwhile what) {
         }
       });
     if (what == Meanwhile::dies) {
-      while (sum(volume, &LaneStatistics::pages_repaired) < 3) usleep(500);
+      while (!ready()) usleep(500);
       volume.servers[0]->set_mode(Server::Mode::dead);
     }
     if (what == Meanwhile::hangs) {
-      while (sum(volume, &LaneStatistics::pages_packed) < 500) usleep(500);
+      while (!ready()) usleep(500);
       volume.servers[1]->set_mode(Server::Mode::hung);
     }
     if (what == Meanwhile::moves) move_slabs(volume);

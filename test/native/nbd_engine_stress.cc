@@ -414,29 +414,36 @@ pid_t thread_named(const std::string& name) {
   return 0;
 }
 
+std::atomic<bool> stands{false};
+
 // 14. A lane's thread that does not run for longer than the operation timeout, as in a process that is
 // stopped: what completed meanwhile, more than one look takes, counts.
 void lane_stands_still() {
   constexpr uint32_t kReads = 60;
   Shape shape;
   shape.servers = 1;
-  shape.behaviour.delay_ns = 300'000'000;
   shape.options.read_ahead = 0;  // an operation for each READ
-  shape.options.operation_timeout_ns = 1'000'000'000;
+  shape.options.operation_timeout_ns = 4'000'000'000;
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> pages(kReads * 4096, 3);
   CHECK(client.write(0, pages.data(), kReads * 4096) == kOk);
   struct sigaction stand {};
-  stand.sa_handler = [](int) { usleep(1'500'000); };
+  stand.sa_handler = [](int) {
+    stands = true;
+    usleep(4'500'000);
+  };
   struct sigaction before {};
   CHECK(sigaction(SIGUSR1, &stand, &before) == 0);
+  volume.servers[0]->set_mode(Server::Mode::hung);
   std::vector<std::thread> readers;
   for (uint32_t i = 0; i < kReads; i++)
     readers.emplace_back([&, i] { CHECK(client.read(i * 4096, &pages[i * 4096], 4096) == kOk); });
   const auto& outstanding = volume.engine->lane(0).statistics().outstanding_operations;
-  while (outstanding.get() < 40) std::this_thread::yield();
+  while (outstanding.get() < kReads) std::this_thread::yield();
   CHECK(tgkill(getpid(), thread_named("nbd-lane-0"), SIGUSR1) == 0);
+  while (!stands) std::this_thread::yield();
+  volume.servers[0]->set_mode(Server::Mode::healthy);
   for (auto& reader : readers) reader.join();
   CHECK(volume.count(Event::Type::server_failed) == 0);
   CHECK(sigaction(SIGUSR1, &before, nullptr) == 0);

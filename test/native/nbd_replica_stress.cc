@@ -136,7 +136,7 @@ void refill_under_load(const char* name, Behaviour behaviour, Acknowledge acknow
 // 3. The target of a refill dies, or its source does.
 void refill_fails(bool source) {
   Shape shape = replicated(2, kPlain);
-  shape.options.refill_rate = 1 << 20;  // slow enough to be met under way
+  shape.options.refill_rate = 1 << 18;  // slow enough to be met under way
   TestVolume volume(shape);
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
@@ -222,7 +222,7 @@ void synchronizes() {
   volume.servers[0]->set_mode(Server::Mode::hung);
   const auto start = Clock::now();
   std::thread writer([&] { CHECK(client.write(0, page.data(), 4096) == kOk); });
-  while (volume.engine->lane(0).statistics().outstanding_operations.get() == 0) usleep(100);
+  while (volume.engine->lane(0).statistics().rdma_writes.get() == 0) usleep(100);
   passed(volume.engine->synchronize());
   CHECK(seconds_since(start) > 0.4);  // the operation timeout
   writer.join();

@@ -290,7 +290,7 @@ void shutdown_in_good_order() {
   NegotiatedClient client(served.path, true);
   const auto page = filled(4096, 6);
   const uint64_t under_way = client.post(kCmdWrite, 0, 4096, 0, page.data());
-  while (served.volume.engine->lane(0).statistics().outstanding_operations.get() == 0) usleep(100);
+  while (served.volume.engine->lane(0).statistics().rdma_writes.get() == 0) usleep(100);
   std::thread closer([&] { CHECK(served.volume.engine->close(2'000'000'000) == 0); });
   Answer answer;
   // Until the engine closes; zeros, which no server has to send.
