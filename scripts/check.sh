@@ -19,13 +19,15 @@ style() {
   git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
 }
 
-# native NAME SANITIZERS [CTEST OPTION…]: builds the native tests and runs them.
+# native NAME SANITIZERS [CTEST OPTION…]: builds the native tests that it is to run, and runs them.
 native() {
-  local build="build/native-$1" log
+  local build="build/native-$1" log tests
   echo "check: native tests, $1"
   cmake -S test/native -B "$build" -DCMAKE_BUILD_TYPE=Release -DRDMAKIT_SANITIZE="$2" >/dev/null
+  # One "  Test #7: NAME" a line.
+  mapfile -t tests < <(ctest --test-dir "$build" --show-only "${@:3}" | sed -n 's/^ *Test *#[0-9]*: //p')
   log=$(mktemp)
-  if ! cmake --build "$build" --parallel "$(nproc)" >"$log" 2>&1; then
+  if ! cmake --build "$build" --parallel "$(nproc)" --target "${tests[@]}" >"$log" 2>&1; then
     cat "$log" >&2
     rm -f "$log"
     return 1
