@@ -4,6 +4,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-[ -d node_modules ] || npm ci --no-audit --no-fund
+[ -d node_modules ] || bash scripts/setup.sh build
 node_modules/.bin/tsc -b test
 exec node test/dist/lab/run.js "$@"

@@ -5,6 +5,20 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# What needs the network gets three tries: a mirror that stops in the middle of an answer is no fault of this machine.
+three_times() {
+  for pause in 2 10; do
+    "$@" && return
+    echo "setup: failed, once more in $pause s: $*" >&2
+    sleep "$pause"
+  done
+  "$@"
+}
+
+install_system_packages() {
+  apt-get update -qq && apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+}
+
 declare -A packages=(
   [build]="g++ make cmake libibverbs-dev librdmacm-dev libgnutls28-dev liburing-dev"
   [test]="nbdkit libnbd-bin python3-libnbd fio qemu-utils clang-format clang libclang-rt-14-dev tshark openssl
@@ -27,13 +41,13 @@ if ((${#missing[@]})); then
   fi
   echo "setup: installing system packages: ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
-  apt-get update -qq
-  apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+  three_times install_system_packages
 fi
 
 if [[ ! -e node_modules/.package-lock.json || package-lock.json -nt node_modules/.package-lock.json ]]; then
   echo "setup: npm ci"
-  npm ci --no-audit --no-fund --loglevel=error
+  # What the try before has fetched comes from npm's cache.
+  three_times npm ci --no-audit --no-fund --loglevel=error --prefer-offline
   touch node_modules/.package-lock.json
 fi
 
