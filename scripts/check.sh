@@ -19,13 +19,13 @@ style() {
   git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
 }
 
-# native NAME SANITIZERS [CTEST OPTION…]: builds the native tests that it is to run, and runs them.
+# native NAME SANITIZERS UNITS [CTEST OPTION…]: builds the native tests that it is to run, and runs them.
 native() {
   local build="build/native-$1" log tests
   echo "check: native tests, $1"
-  cmake -S test/native -B "$build" -DCMAKE_BUILD_TYPE=Release -DRDMAKIT_SANITIZE="$2" >/dev/null
+  cmake -S test/native -B "$build" -DCMAKE_BUILD_TYPE=Release -DRDMAKIT_SANITIZE="$2" -DRDMAKIT_UNITS="$3" >/dev/null
   # One "  Test #7: NAME" a line.
-  mapfile -t tests < <(ctest --test-dir "$build" --show-only "${@:3}" | sed -n 's/^ *Test *#[0-9]*: //p')
+  mapfile -t tests < <(ctest --test-dir "$build" --show-only "${@:4}" | sed -n 's/^ *Test *#[0-9]*: //p')
   log=$(mktemp)
   if ! cmake --build "$build" --parallel "$(nproc)" --target "${tests[@]}" >"$log" 2>&1; then
     cat "$log" >&2
@@ -33,7 +33,7 @@ native() {
     return 1
   fi
   rm -f "$log"
-  ctest --test-dir "$build" --output-on-failure "${@:3}"
+  ctest --test-dir "$build" --output-on-failure "${@:4}"
 }
 
 for part in "${@:-style native fuzz}"; do
@@ -41,10 +41,11 @@ for part in "${@:-style native fuzz}"; do
     case $one in
       style) style ;;
       native)
-        # The counting allocators stand where the sanitizers put their own, and memory is more with them.
-        native plain '' --tests-regex 'allocation|shm_many'
-        native asan-ubsan address,undefined
-        native tsan thread
+        # The counting allocators stand where the sanitizers put their own, and memory is more with them. Each file
+        # compiled by itself, so that none leans on what its neighbours in a unit include.
+        native plain '' OFF --tests-regex 'allocation|shm_many'
+        native asan-ubsan address,undefined ON
+        native tsan thread ON
         ;;
       fuzz)
         echo "check: fuzz targets"

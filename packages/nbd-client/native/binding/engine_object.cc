@@ -2,13 +2,13 @@
 #include "binding/engine_object.h"
 
 #include "binding/convert.h"
+#include "engine/clock.h"
 
 namespace rdmakit::nbd::binding {
 
 namespace {
 
 constexpr napi_type_tag kEngineTag{0x6b1c0f7ad5e94213, 0x7264'6d61'6e62'6401};
-constexpr uint64_t kMillisecond = 1'000'000;
 
 EngineObject& to_object(const Napi::Value& value) {
   bool tagged = false;

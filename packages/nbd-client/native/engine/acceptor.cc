@@ -19,8 +19,7 @@
 namespace rdmakit::nbd {
 
 namespace {
-constexpr uint64_t kMillisecond = 1'000'000;
-constexpr uint64_t kPause = 100 * kMillisecond;
+constexpr uint64_t kAcceptPause = 100 * kMillisecond;
 // A flood of bad clients must not become a flood of events.
 constexpr uint64_t kReportInterval = 100 * kMillisecond;
 
@@ -167,7 +166,7 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
     if (fd < 0) {
       if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) return;
       // Out of descriptors or memory: the connection stays in the backlog; look again in a while.
-      paused_until_ = now + kPause;
+      paused_until_ = now + kAcceptPause;
       watch_listeners(0);
       Event failure = Event::about(Event::Type::listener_failed, 0, strerror(errno));
       snprintf(failure.subject.data(), failure.subject.size(), "%s", listener.address().c_str());

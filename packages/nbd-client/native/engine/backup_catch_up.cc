@@ -4,14 +4,13 @@
 #include <bit>
 
 #include "engine/backup.h"
+#include "engine/clock.h"
 
 namespace rdmakit::nbd {
 
 namespace {
-constexpr uint64_t kChunkPages = kOutputChunk / kPage;
-constexpr uint64_t kSecond = 1'000'000'000;
 // From one pass to the next, and between two looks for something to do.
-constexpr uint64_t kPause = kSecond / 5;
+constexpr uint64_t kCatchUpPause = kSecond / 5;
 // While it waits for buffers or for its rate.
 constexpr uint64_t kMoment = kSecond / 500;
 // Looked at in one step: some 10 µs.
@@ -38,7 +37,7 @@ bool BackupCatchUp::step(uint64_t now) {
   const Backup& backup = rdma_.backup()->backup();
   if (!active_) {
     if (now < next_) return moved;
-    next_ = now + kPause;
+    next_ = now + kCatchUpPause;
     const uint64_t missed = backup.missed();
     if (missed == seen_ && !again_) return moved;
     seen_ = missed;
@@ -61,7 +60,7 @@ bool BackupCatchUp::step(uint64_t now) {
   }
   if (active_ && word_ * BackupMap::kPerWord >= volume_.exported().size / kPage) {
     active_ = false;
-    next_ = now + kPause;
+    next_ = now + kCatchUpPause;
   }
   return moved;
 }

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "engine/limits.h"
+#include "engine/refuse.h"
 
 namespace rdmakit::nbd {
 
@@ -23,11 +24,6 @@ uint64_t born(int fd) {
   if (statx(fd, "", AT_EMPTY_PATH, STATX_BTIME, &status) != 0 || (status.stx_mask & STATX_BTIME) == 0)
     return 0;
   return static_cast<uint64_t>(status.stx_btime.tv_sec) * 1'000'000'000 + status.stx_btime.tv_nsec;
-}
-
-int refuse(std::string& why, int error, const std::string& text) {
-  why = text;
-  return error;
 }
 
 }  // namespace

@@ -13,10 +13,10 @@ namespace rdmakit::nbd {
 
 namespace {
 
-constexpr uint64_t kFileMagic = 0x7061'6d70'756b'6362;  // "bckupmap"
+constexpr uint64_t kBackupMapMagic = 0x7061'6d70'756b'6362;  // "bckupmap"
 
 // First page of the file.
-struct FileHeader {
+struct BackupMapHeader {
   uint64_t magic;
   uint64_t pages;  // of the volume
   BackupIdentity about;
@@ -57,11 +57,11 @@ int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentit
 int BackupMap::open_file(const std::string& file, size_t bytes, const BackupIdentity& about, bool empty) {
   bool fresh = false;
   if (const int error = file_.open(file, kPage + bytes, false, fresh); error != 0) return error;
-  auto* header = static_cast<FileHeader*>(file_.memory());
-  if (!fresh && (header->magic != kFileMagic || header->pages != pages_)) return EINVAL;
+  auto* header = static_cast<BackupMapHeader*>(file_.memory());
+  if (!fresh && (header->magic != kBackupMapMagic || header->pages != pages_)) return EINVAL;
   if (fresh || empty || header->about != about) {
     std::memset(static_cast<uint8_t*>(file_.memory()) + kPage, 0, bytes);
-    *header = {kFileMagic, pages_, about};
+    *header = {kBackupMapMagic, pages_, about};
   }
   return 0;
 }

@@ -6,6 +6,9 @@
 
 namespace rdmakit::nbd {
 
+inline constexpr uint64_t kMillisecond = 1'000'000;
+inline constexpr uint64_t kSecond = 1'000 * kMillisecond;
+
 inline uint64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
   timespec time;
   clock_gettime(clock, &time);

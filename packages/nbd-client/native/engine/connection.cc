@@ -12,7 +12,6 @@ namespace rdmakit::nbd {
 namespace {
 // After DISC or end of file the client has this long to take the answers that it still gets.
 constexpr uint64_t kLinger = 10'000'000'000;
-constexpr uint64_t kSecond = 1'000'000'000;
 constexpr uint32_t kSlowest = 256 << 10;  // bytes of payload a second, see Terms::stall
 }  // namespace
 

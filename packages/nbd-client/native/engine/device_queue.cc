@@ -5,11 +5,11 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/clock.h"
+
 namespace rdmakit::nbd {
 
 namespace {
-
-constexpr uint64_t kSecond = 1'000'000'000;
 
 constexpr size_t table_bytes(uint32_t depth) {
   return (depth * sizeof(ublksrv_io_desc) + kPage - 1) / kPage * kPage;

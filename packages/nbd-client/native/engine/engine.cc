@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/clock.h"
+#include "engine/refuse.h"
 
 namespace rdmakit::nbd {
 
@@ -23,11 +24,6 @@ constexpr int kAnswerRoom = 4 << 20;
 constexpr int kRequestRoom = 208 << 10;
 // join() gives lanes this much more than stop(): for the flushes.
 constexpr uint64_t kJoinSlack = 1'500'000'000;
-
-int refuse(std::string& why, int error, const char* text) {
-  why = text;
-  return error;
-}
 
 // Root may pass the system's limit; others get what it allows.
 void set_send_buffer(const Descriptor& socket, int bytes) {

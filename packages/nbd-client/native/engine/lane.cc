@@ -18,7 +18,6 @@
 namespace rdmakit::nbd {
 
 namespace {
-constexpr uint64_t kMillisecond = 1'000'000;
 // After the queue pairs were moved to error, flushes have this long to arrive.
 constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
 // So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.

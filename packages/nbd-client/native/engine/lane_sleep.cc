@@ -4,13 +4,12 @@
 
 #include <algorithm>
 
+#include "engine/clock.h"
 #include "engine/lane.h"
 
 namespace rdmakit::nbd {
 
 namespace {
-constexpr uint64_t kSecond = 1'000'000'000;
-constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kPageRetry = kMillisecond;
 constexpr uint64_t kForever = UINT64_MAX;
 }  // namespace

@@ -19,6 +19,7 @@ inline constexpr uint32_t kInputChunks = 16;
 // shows beside its data.
 inline constexpr uint32_t kOutputChunk = 64 << 10;
 inline constexpr uint32_t kOutputChunks = 128;
+inline constexpr uint64_t kChunkPages = kOutputChunk / kPage;
 // Chunks that one READ holds at most: up to kWindow × kOutputChunk = 1 MiB is read whole before its
 // reply starts; what is longer is streamed through the same chunks.
 inline constexpr uint32_t kWindow = 16;

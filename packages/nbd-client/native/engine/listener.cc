@@ -9,17 +9,14 @@
 #include <cstring>
 #include <memory>
 
+#include "engine/refuse.h"
+
 namespace rdmakit::nbd {
 
 namespace {
 
 // The system's limit cuts it down. A burst that overflows it would keep good clients waiting for a second.
 constexpr int kBacklog = 4096;
-
-int refuse(std::string& why, int error, const std::string& text) {
-  why = text;
-  return error;
-}
 
 bool unix_address(const std::string& path, sockaddr_un& address) {
   address = {};

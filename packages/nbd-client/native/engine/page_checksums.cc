@@ -5,11 +5,12 @@
 namespace rdmakit::nbd {
 
 namespace {
-constexpr uint64_t kFileMagic = 0x6372636567617072;  // "rpagecrc"
+constexpr uint64_t kPageChecksumsMagic = 0x6372636567617072;  // "rpagecrc"
 }  // namespace
 
 int PageChecksums::open(uint64_t pages, const std::string& file, bool sparse, bool prefault) {
-  if (const int error = table_.open(pages, file, kFileMagic, sparse, prefault); error != 0) return error;
+  if (const int error = table_.open(pages, file, kPageChecksumsMagic, sparse, prefault); error != 0)
+    return error;
   // Some ways to compute it make tables when they are used first.
   const uint8_t page[kPage] = {};
   entry_of(page);

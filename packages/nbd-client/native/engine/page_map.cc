@@ -13,10 +13,10 @@ namespace rdmakit::nbd {
 
 namespace {
 
-constexpr uint64_t kFileMagic = 0x70616d6567617072;  // "rpagemap"
+constexpr uint64_t kPageMapMagic = 0x70616d6567617072;  // "rpagemap"
 
 // First page of the file.
-struct FileHeader {
+struct PageMapHeader {
   uint64_t magic;
   uint64_t pages;  // of the volume
 };
@@ -75,9 +75,9 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
 int PageMap::open_file(const std::string& file, size_t bytes) {
   bool fresh = false;
   if (const int error = file_.open(file, kPage + bytes, false, fresh); error != 0) return error;
-  auto* header = static_cast<FileHeader*>(file_.memory());
-  if (fresh) *header = {kFileMagic, pages_};
-  return header->magic == kFileMagic && header->pages == pages_ ? 0 : EINVAL;
+  auto* header = static_cast<PageMapHeader*>(file_.memory());
+  if (fresh) *header = {kPageMapMagic, pages_};
+  return header->magic == kPageMapMagic && header->pages == pages_ ? 0 : EINVAL;
 }
 
 template <typename Change>

@@ -2,12 +2,9 @@
 
 #include <algorithm>
 
-namespace rdmakit::nbd {
+#include "engine/clock.h"
 
-namespace {
-constexpr uint64_t kChunkPages = kOutputChunk / kPage;
-constexpr uint64_t kSecond = 1'000'000'000;
-}  // namespace
+namespace rdmakit::nbd {
 
 Refill::Refill(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second,
                LaneStatistics& statistics, OperationListener& listener)

@@ -7,11 +7,11 @@ namespace rdmakit::nbd {
 
 namespace {
 
-constexpr uint64_t kFileMagic = 0x70616d62616c7372;  // "rslabmap"
+constexpr uint64_t kSlabMapMagic = 0x70616d62616c7372;  // "rslabmap"
 constexpr size_t kFailedWords = kMaxServers / 64;
 
 // First page of the file; the records follow it.
-struct FileHeader {
+struct SlabMapHeader {
   uint64_t magic;
   uint64_t slabs;
   uint64_t record_bytes;  // another build's records may be laid out in another way
@@ -20,7 +20,7 @@ struct FileHeader {
 
 // What lies in a file must mean the same in the next process.
 static_assert(std::is_standard_layout_v<SlabRecord> && std::is_trivially_destructible_v<SlabRecord>);
-static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(FileHeader) <= kPage);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(SlabMapHeader) <= kPage);
 
 }  // namespace
 
@@ -35,17 +35,17 @@ int SlabMap::open(uint32_t slabs, const std::string& file) {
   bool fresh = false;
   if (const int error = file_.open(file, kPage + slabs * sizeof(SlabRecord), false, fresh); error != 0)
     return error;
-  auto* header = static_cast<FileHeader*>(file_.memory());
+  auto* header = static_cast<SlabMapHeader*>(file_.memory());
   records_ = reinterpret_cast<SlabRecord*>(static_cast<uint8_t*>(file_.memory()) + kPage);
   failed_ = header->failed;
   if (fresh) {
     // Zeros are records of slabs that were never mapped.
     header->slabs = slabs;
     header->record_bytes = sizeof(SlabRecord);
-    header->magic = kFileMagic;
+    header->magic = kSlabMapMagic;
     return 0;
   }
-  if (header->magic != kFileMagic || header->slabs != slabs || header->record_bytes != sizeof(SlabRecord))
+  if (header->magic != kSlabMapMagic || header->slabs != slabs || header->record_bytes != sizeof(SlabRecord))
     return EINVAL;
   return check(slabs);
 }

@@ -20,7 +20,7 @@ namespace rdmakit::nbd {
 
 class WriteMarks {
  public:
-  static constexpr uint64_t kSpan = kOutputChunk / kPage;  // pages
+  static constexpr uint64_t kSpan = kChunkPages;
 
   // ---- hot path ----
   // Between the claim of the pages and their WRITE.

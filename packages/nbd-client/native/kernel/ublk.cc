@@ -13,13 +13,13 @@
 #include "engine/clock.h"
 #include "engine/descriptor.h"
 #include "engine/limits.h"
+#include "engine/refuse.h"
 #include "kernel/ring.h"
 
 namespace rdmakit::nbd {
 
 namespace {
 
-constexpr uint64_t kSecond = 1'000'000'000;
 // For lanes to fetch, which takes them no time, and for what the kernel does itself meanwhile (udev,
 // partitions).
 constexpr uint64_t kStartTime = 60 * kSecond;
@@ -27,11 +27,6 @@ constexpr const char* kControl = "/dev/ublk-control";
 // sectors of 512 bytes
 constexpr uint32_t kLargestRequest = kDeviceRequest / 512;
 constexpr uint32_t kLargestDiscard = 1 << 21;
-
-int refuse(std::string& why, int error, const std::string& text) {
-  why = text;
-  return error;
-}
 
 // One command of the control device, which is asked by io_uring only. Those without a buffer of ours may be
 // given up after `limit` (ns): ETIMEDOUT.

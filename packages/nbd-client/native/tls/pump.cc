@@ -14,7 +14,6 @@
 namespace rdmakit::nbd {
 
 namespace {
-constexpr uint64_t kMillisecond = 1'000'000;
 // After the lane or the engine has ended the connection, the client has this long to take its last answers.
 constexpr uint64_t kParting = 2'000 * kMillisecond;
 }  // namespace

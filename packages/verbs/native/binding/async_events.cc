@@ -43,7 +43,7 @@ void ContextObject::unwatch() {
 
 namespace {
 
-void watch(const Napi::CallbackInfo& info) {
+void watch_async_events(const Napi::CallbackInfo& info) {
   object_of<ContextObject>(info[0]).watch(info.Env(), info[1].As<Napi::Function>());
 }
 
@@ -52,7 +52,7 @@ void unwatch(const Napi::CallbackInfo& info) { object_of<ContextObject>(info[0])
 }  // namespace
 
 void export_async_events(Napi::Env env, Napi::Object exports) {
-  exports.Set("watchAsyncEvents", Napi::Function::New(env, watch));
+  exports.Set("watchAsyncEvents", Napi::Function::New(env, watch_async_events));
   exports.Set("unwatchAsyncEvents", Napi::Function::New(env, unwatch));
 }
 

@@ -49,7 +49,7 @@ Napi::Value create_channel(const Napi::CallbackInfo& info) {
   return Object::wrap(info.Env(), new ChannelObject(context, channel));
 }
 
-void watch(const Napi::CallbackInfo& info) {
+void watch_completions(const Napi::CallbackInfo& info) {
   object_of<ChannelObject>(info[0]).watch(info.Env(), info[1].As<Napi::Function>());
 }
 
@@ -141,7 +141,7 @@ void request_notification(const Napi::CallbackInfo& info) {
 
 void export_completions(Napi::Env env, Napi::Object exports) {
   exports.Set("createChannel", Napi::Function::New(env, create_channel));
-  exports.Set("watchChannel", Napi::Function::New(env, watch));
+  exports.Set("watchChannel", Napi::Function::New(env, watch_completions));
   exports.Set("createCq", Napi::Function::New(env, create_cq));
   exports.Set("resizeCq", Napi::Function::New(env, resize_cq));
   exports.Set("cqEntries", Napi::Function::New(env, cq_entries));

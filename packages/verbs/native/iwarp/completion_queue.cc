@@ -13,7 +13,7 @@ namespace {
 // Up to this many sockets are tried one by one: a recv that finds nothing costs about as much as an
 // epoll_wait that finds nothing, and a recv that finds something is the one that was needed anyway.
 // Beyond, one epoll_wait says which sockets are worth a recv.
-constexpr size_t kTriedDirectly = 4;
+constexpr size_t kMembersTriedDirectly = 4;
 
 // Of who feeds a queue that has lost completions.
 Failure overrun_failure() {
@@ -74,7 +74,7 @@ void CompletionQueue::attach(QueuePair* queue_pair, int socket) {
 void CompletionQueue::watch_last() {
   if (channel_ != nullptr) {
     watch(members_.back(), channel_->poll_set());
-  } else if (members_.size() > kTriedDirectly) {
+  } else if (members_.size() > kMembersTriedDirectly) {
     if (own_set_ == nullptr) {
       auto set = std::make_unique<PollSet>();
       if (!set->ok()) return;  // out of descriptors: go on one by one
@@ -214,7 +214,7 @@ void CompletionQueue::progress() {
   const std::unique_lock lock(members_mutex_, std::try_to_lock);
   if (!lock) return;  // another thread is at it
   PollSet* set = channel_ != nullptr ? &channel_->poll_set() : own_set_.get();
-  if (members_.size() <= kTriedDirectly || (progress_ == Progress::manual && set == nullptr)) {
+  if (members_.size() <= kMembersTriedDirectly || (progress_ == Progress::manual && set == nullptr)) {
     for (const Member& member : members_) {
       member.queue_pair->progress(EPOLLIN, QueuePair::Contention::give_up);
     }

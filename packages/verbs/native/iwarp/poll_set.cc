@@ -9,7 +9,7 @@ namespace {
 
 // So few sockets are tried without asking which is ready: the receive that is needed anyway then follows no
 // epoll_wait, and one that finds nothing costs no more than that would.
-constexpr size_t kTriedDirectly = 2;
+constexpr size_t kSocketsTriedDirectly = 2;
 
 }  // namespace
 
@@ -95,7 +95,7 @@ void PollSet::dispatch(const epoll_event* events, int count) {
 void PollSet::progress() {
   {
     const std::lock_guard lock(mutex_);
-    if (slots_.size() - free_.size() <= kTriedDirectly) {
+    if (slots_.size() - free_.size() <= kSocketsTriedDirectly) {
       for (const Slot& slot : slots_) {
         if (slot.queue_pair == nullptr) continue;
         slot.queue_pair->progress(EPOLLIN | EPOLLOUT, QueuePair::Contention::wait);

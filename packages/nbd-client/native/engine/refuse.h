@@ -1,0 +1,15 @@
+// How a call that may fail says why: `return refuse(why, EINVAL, "…")`.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace rdmakit::nbd {
+
+// Returns `error`, with `text` for people in `why`.
+inline int refuse(std::string& why, int error, std::string_view text) {
+  why = text;
+  return error;
+}
+
+}  // namespace rdmakit::nbd
