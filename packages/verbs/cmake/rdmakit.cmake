@@ -42,8 +42,8 @@ function(rdmakit_units target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
-# A Node-API addon NAME.node from binding sources and the libraries it rests on. Nothing is made
-# outside of cmake-js (the sanitizer builds compile the libraries alone).
+# A Node-API addon NAME.node from binding sources and the libraries it rests on. Nothing is made without
+# Node's headers, whose folder cmake-js says.
 function(rdmakit_addon name)
   cmake_parse_arguments(arg "" "" "SOURCES;LIBRARIES" ${ARGN})
   if(NOT CMAKE_JS_INC)

@@ -15,6 +15,7 @@
 
 #include "engine/clock.h"
 #include "engine/mapped_file.h"
+#include "engine/refuse.h"
 #include "kernel/swap_safety.h"
 
 namespace rdmakit::nbd {
@@ -30,18 +31,13 @@ Backup::~Backup() {
 
 int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::string>& warnings,
                  std::string& why) {
-  if (options_.buffers < kMinBackupBuffers || options_.buffers > kMaxBackupBuffers) {
-    why = "a lane's part of the backup's queue has 128 to 4096 pages";
-    return EINVAL;
-  }
+  if (options_.buffers < kMinBackupBuffers || options_.buffers > kMaxBackupBuffers)
+    return refuse(why, EINVAL, "a lane's part of the backup's queue has 128 to 4096 pages");
   on_failure_ = std::move(failed);
   if (const int error = file_.open(options_.path, size, options_.sparse, warnings, why); error != 0)
     return error;
   int error = map_.open(size / kPage, options_.map_file, file_.identity(), file_.empty(), options_.prefault);
-  if (error != 0) {
-    why = mapping_failure("backup map", options_.map_file, error);
-    return error;
-  }
+  if (error != 0) return refuse(why, error, mapping_failure("backup map", options_.map_file, error));
   void* bounce = nullptr;
   error = allocate(bounce, kBounce, &warnings);
   bounce_ = static_cast<uint8_t*>(bounce);

@@ -12,7 +12,7 @@ inline constexpr uint64_t kSecond = 1'000 * kMillisecond;
 inline uint64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
   timespec time;
   clock_gettime(clock, &time);
-  return static_cast<uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(time.tv_nsec);
+  return static_cast<uint64_t>(time.tv_sec) * kSecond + static_cast<uint64_t>(time.tv_nsec);
 }
 
 // The clock of one lane: never a system call, nearly. Where the kernel does not trust the time stamp

@@ -23,7 +23,7 @@ constexpr int kAnswerRoom = 4 << 20;
 // merges.
 constexpr int kRequestRoom = 208 << 10;
 // join() gives lanes this much more than stop(): for the flushes.
-constexpr uint64_t kJoinSlack = 1'500'000'000;
+constexpr uint64_t kJoinSlack = 1'500 * kMillisecond;
 
 // Root may pass the system's limit; others get what it allows.
 void set_send_buffer(const Descriptor& socket, int bytes) {
@@ -166,10 +166,8 @@ int Engine::make_lane(uint32_t index, LaneResources&& resources, LaneControl& co
   options.read_ahead = options_.read_ahead;
 
   lane = std::make_unique<Lane>(index, volume_, std::move(options), [this] { acceptor_->wake(); });
-  if (const int error = lane->start(warnings); error != 0) {
-    why = "the lane could not be started";
-    return error;
-  }
+  if (const int error = lane->start(warnings); error != 0)
+    return refuse(why, error, "the lane could not be started");
   return 0;
 }
 

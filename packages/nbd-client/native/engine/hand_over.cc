@@ -10,23 +10,19 @@
 #include <cerrno>
 
 #include "engine/engine.h"
+#include "engine/refuse.h"
 
 namespace rdmakit::nbd {
 
 int Engine::attach_socket(uint32_t lane, int descriptor, std::string& why) {
   int type = 0;
   socklen_t length = sizeof type;
-  if (getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_STREAM) {
-    why = "it is not a stream socket";
-    return EINVAL;
-  }
+  if (getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_STREAM)
+    return refuse(why, EINVAL, "it is not a stream socket");
   const std::lock_guard lock(control_);
   if (lane >= lane_count()) return EINVAL;
   if (closed_) return ESHUTDOWN;
-  if (!lanes_[lane]->reserve()) {
-    why = "the lane serves another connection";
-    return EBUSY;
-  }
+  if (!lanes_[lane]->reserve()) return refuse(why, EBUSY, "the lane serves another connection");
   Descriptor own(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (!own) {
     lanes_[lane]->give_up();

@@ -19,7 +19,7 @@ namespace rdmakit::nbd {
 
 namespace {
 // After the queue pairs were moved to error, flushes have this long to arrive.
-constexpr uint64_t kFlushTime = 1'000 * kMillisecond;
+constexpr uint64_t kFlushTime = kSecond;
 // So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.
 constexpr uint64_t kFarewell = 250 * kMillisecond;
 }  // namespace

@@ -8,21 +8,18 @@
 #include "engine/backup.h"
 #include "engine/clock.h"
 #include "engine/mapped_file.h"
+#include "engine/refuse.h"
 
 namespace rdmakit::nbd {
 
 int Volume::open(const VolumeOptions& options, std::string& why) {
-  const auto refuse = [&why](int error, const char* text) {
-    why = text;
-    return error;
-  };
   if (options.size == 0 || options.size % kPage != 0 || options.size > uint64_t{1} << 62)
-    return refuse(EINVAL, "the size must be a multiple of 4096 bytes, and not 0");
+    return refuse(why, EINVAL, "the size must be a multiple of 4096 bytes, and not 0");
   if (!std::has_single_bit(options.slab_size) || options.slab_size < kMinSlab)
-    return refuse(EINVAL, "the slab size must be a power of two of at least 1 MiB");
+    return refuse(why, EINVAL, "the slab size must be a power of two of at least 1 MiB");
   slab_shift_ = static_cast<unsigned>(std::countr_zero(options.slab_size));
   const uint64_t count = (options.size + options.slab_size - 1) >> slab_shift_;
-  if (count > 1u << 24) return refuse(EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
+  if (count > 1u << 24) return refuse(why, EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
   slab_count_ = static_cast<uint32_t>(count);
   thin_ = options.thin;
   use_ = SlabUse(slab_count_, now_ns());
@@ -33,10 +30,7 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   int error = slabs_.open(slab_count_, options.slab_map_file);
   if (error == 0) error = placed_.open(slab_count_, options.prefault);
   if (error == 0 && thin_) error = cleared_.open(slab_count_, options.prefault);
-  if (error != 0) {
-    why = mapping_failure("slab map", options.slab_map_file, error);
-    return error;
-  }
+  if (error != 0) return refuse(why, error, mapping_failure("slab map", options.slab_map_file, error));
   mapped_ = slabs_.settle(slab_count_, [this](uint32_t slab) { placed_.set(slab, 1, true); });
   for (uint32_t server = 0; server < kMaxServers; server++) {
     failed_[server] = slabs_.recorded_failure(server);
@@ -45,10 +39,8 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   if (options.checksums) {
     // The file of a thin volume has the size of all its pages and the blocks of those written.
     error = checksums_.open(options.size / kPage, options.checksum_file, thin_, options.prefault);
-    if (error != 0) {
-      why = mapping_failure("page checksums", options.checksum_file, error);
-      return error;
-    }
+    if (error != 0)
+      return refuse(why, error, mapping_failure("page checksums", options.checksum_file, error));
   }
   if (error = open_lengths(options, why); error != 0) return error;
   error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
@@ -67,10 +59,7 @@ int Volume::open_lengths(const VolumeOptions& options, std::string& why) {
   compression_ = options.compression;
   if (compression_ == Compression::off && options.length_file.empty()) return 0;
   // A READ that a WRITE overtakes would else show half of each.
-  if (!options.checksums) {
-    why = "pages can be compressed only with checksums";
-    return EINVAL;
-  }
+  if (!options.checksums) return refuse(why, EINVAL, "pages can be compressed only with checksums");
   lz4_ = load_lz4(why);
   if (lz4_ == nullptr) return ENOPKG;
   exported_.minimum_block = kPage;

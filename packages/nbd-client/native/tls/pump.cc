@@ -15,7 +15,7 @@ namespace rdmakit::nbd {
 
 namespace {
 // After the lane or the engine has ended the connection, the client has this long to take its last answers.
-constexpr uint64_t kParting = 2'000 * kMillisecond;
+constexpr uint64_t kParting = 2 * kSecond;
 }  // namespace
 
 TlsPump::TlsPump(std::unique_ptr<TlsSession> session, Descriptor outer, Descriptor inner)
