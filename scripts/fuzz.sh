@@ -27,13 +27,11 @@ fi
 
 build=build/fuzz
 export ASAN_OPTIONS=quarantine_size_mb=32:${ASAN_OPTIONS:-}
-mkdir -p "$build/findings"
+mkdir -p "$build/findings" test-results
 log=$(mktemp)
 logs=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$log" "$logs"' EXIT
-if ! { npm run --silent build &&
-  cmake -S test/fuzz -B "$build" -DCMAKE_CXX_COMPILER=clang++ -DCMAKE_BUILD_TYPE=Release &&
-  cmake --build "$build" --parallel "$(nproc)"; } >"$log" 2>&1; then
+if ! { npm run --silent build && bash scripts/native.sh program asan fuzz_targets; } >"$log" 2>&1; then
   cat "$log" >&2
   exit 1
 fi
@@ -106,4 +104,5 @@ for target in "${targets[@]}"; do
 done
 for ((; running > 0; running--)); do wait -n || failures=$((failures + 1)); done
 ((failures == 0)) || exit 1
+echo "${#targets[@]}" >test-results/fuzz.count
 echo "fuzz: nothing found"

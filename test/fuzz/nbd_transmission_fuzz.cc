@@ -7,8 +7,8 @@
 #include <array>
 #include <memory>
 
-#include "../native/nbd_memory_device.h"
-#include "../native/nbd_reply_reader.h"
+#include "../native/engine/memory_device.h"
+#include "../native/nbd/reply_reader.h"
 #include "engine/connection.h"
 #include "fuzz_check.h"
 

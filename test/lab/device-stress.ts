@@ -20,11 +20,11 @@ const checks = [
 const deadlineMs = 300_000
 
 /**
- * The native test that wants a driver of the kernel (test/native/nbd_ublk_smoke.cc), under AddressSanitizer with
+ * The native test that wants a driver of the kernel (test/native/device/ublk_smoke.cc), under AddressSanitizer with
  * UndefinedBehaviorSanitizer and under ThreadSanitizer, in a guest. 0 when all held.
  */
 export async function deviceStressCommand(parts: LabParts, say: (line: string) => void): Promise<number> {
-  const programs = await buildSanitized('nbd_ublk_smoke', say)
+  const programs = await buildSanitized('ublk_smoke', say)
   await using guest = await Guest.boot(parts)
   await guest.run(['sh', join(guestScripts, 'ublk.sh'), parts.modules.ublk])
   let failed = 0

@@ -25,7 +25,7 @@ export async function ensureAllocationCounter(): Promise<string> {
   return await compile('count-allocations', join(guestScripts, 'count-allocations.cc'), ['-shared', '-fPIC'])
 }
 
-/** The test of a device's verbs (test/native/ibverbs_smoke.cc), as programs of a guest run it. */
+/** The test of a device's verbs (test/native/device/ibverbs_smoke.cc), as programs of a guest run it. */
 export const deviceTest = join('build', 'native-plain', 'ibverbs_smoke')
 
 /** The ping-pong over the package's native layer (bench/native), likewise. */
@@ -34,32 +34,35 @@ export const verbsPingpong = join('build', 'bench', 'verbs-pingpong')
 /** The same over the ring. */
 export const ringPingpong = join('build', 'bench', 'ring-pingpong')
 
-export const buildDeviceTest = (): Promise<void> => build('test/native', deviceTest)
+export const buildDeviceTest = (): Promise<void> => buildTestProgram('plain', 'ibverbs_smoke')
 
-export const buildVerbsBenchmarks = (): Promise<void> => build('bench/native', verbsPingpong)
+export const buildVerbsBenchmarks = (): Promise<void> => buildBenchmark(verbsPingpong)
 
-export const buildRingBenchmarks = (): Promise<void> => build('bench/native', ringPingpong)
+export const buildRingBenchmarks = (): Promise<void> => buildBenchmark(ringPingpong)
 
-/** A program of test/native with each set of sanitizers, where scripts/check.sh has its own. @returns the programs */
+/** A program of test/native with each set of sanitizers. @returns the programs */
 export async function buildSanitized(name: string, say: (line: string) => void): Promise<string[]> {
   const programs: string[] = []
-  for (const [kind, sanitizers] of [
-    ['asan-ubsan', 'address,undefined'],
-    ['tsan', 'thread'],
-  ] as const) {
-    const program = join('build', `native-${kind}`, name)
+  for (const configuration of ['asan', 'tsan']) {
+    const program = join('build', `native-${configuration}`, name)
     say(`building ${program}`)
-    await build('test/native', program, [`-DRDMAKIT_SANITIZE=${sanitizers}`])
+    await buildTestProgram(configuration, name)
     programs.push(program)
   }
   return programs
 }
 
-/** One program of a CMake project, with the providers that it runs on. */
-async function build(source: string, program: string, options: readonly string[] = []): Promise<void> {
+async function buildTestProgram(configuration: string, name: string): Promise<void> {
+  await new LocalShell().run(['bash', 'scripts/native.sh', 'program', configuration, name], {
+    deadlineMs: 600_000,
+  })
+}
+
+/** One program of bench/native, with the providers that it runs on. */
+async function buildBenchmark(program: string): Promise<void> {
   const shell = new LocalShell()
   const folder = dirname(program)
-  await shell.run(['cmake', '-S', source, '-B', folder, '-DCMAKE_BUILD_TYPE=Release', ...options])
+  await shell.run(['cmake', '-S', 'bench/native', '-B', folder, '-DCMAKE_BUILD_TYPE=Release'])
   await shell.run(['cmake', '--build', folder, '--target', basename(program), '--parallel', '2'], {
     deadlineMs: 600_000,
   })

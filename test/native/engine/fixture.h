@@ -1,0 +1,318 @@
+// What the tests of the block engine share: checks, an engine on memory devices, and NBD clients.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "../stress.h"
+#include "engine/engine.h"
+#include "memory_device.h"
+
+namespace fixture {
+
+using namespace rdmakit;
+using namespace rdmakit::nbd;
+using memory_device::Behaviour;
+using memory_device::Server;
+
+struct Shape {
+  uint64_t size = 32 << 20;
+  uint64_t slab_size = 1 << 20;
+  uint32_t servers = 2;
+  uint32_t lanes = 1;
+  uint32_t replicas = 1;
+  bool refill_lane = false;
+  bool roomy = false;  // each server has room for every slab, as with replicas
+  bool thin = false;   // nothing is mapped at the start
+  Behaviour behaviour;
+  bool fenced = false;  // the device calls itself iWARP (behaviour.iwarp implies it)
+  EngineOptions options;
+};
+
+// Slab i is at server i % servers, and its replicas are at the following ones.
+class TestVolume {
+ public:
+  explicit TestVolume(const Shape& given) : shape(given), device_(given.fenced || given.behaviour.iwarp) {
+    shape.options.volume.size = shape.size;
+    shape.options.volume.slab_size = shape.slab_size;
+    shape.options.volume.thin = shape.thin;
+    const uint64_t slabs = (shape.size + shape.slab_size - 1) / shape.slab_size;
+    const uint64_t each =
+        (shape.replicas > 1 || shape.roomy ? slabs : (slabs + shape.servers - 1) / shape.servers) *
+        shape.slab_size;
+    for (uint32_t i = 0; i < shape.servers; i++)
+      servers.push_back(std::make_unique<Server>(each, 0x1000 + i));
+    int error = 0;
+    std::string why;
+    engine = Engine::open(
+        shape.options, [this](const Event& event) { record(event); }, error, why);
+    if (engine == nullptr) std::fprintf(stderr, "%s\n", why.c_str());
+    CHECK(engine != nullptr);
+    for (uint32_t slab = 0; slab < slabs && !shape.thin; slab++) {
+      std::vector<Replica> replicas;
+      for (uint32_t i = 0; i < shape.replicas; i++)
+        replicas.push_back(replica(slab, (slab + i) % shape.servers));
+      CHECK(engine->volume().map_slab(slab, replicas) == 0);
+    }
+    for (uint32_t i = 0; i < shape.lanes; i++) add_lane();
+    if (shape.refill_lane) add_lane(true);
+  }
+  TestVolume(const TestVolume&) = delete;
+  TestVolume& operator=(const TestVolume&) = delete;
+  ~TestVolume() {
+    engine.reset();
+    for (void* arena : arenas_) munmap(arena, Arena::kBytes);
+  }
+
+  // Where that server holds the slab.
+  Replica replica(uint32_t slab, uint32_t server) const {
+    const uint64_t place = shape.replicas > 1 || shape.roomy ? slab : slab / shape.servers;
+    return {servers[server]->address() + place * shape.slab_size, servers[server]->key(),
+            static_cast<uint16_t>(server), true};
+  }
+
+  void add_lane(bool refills = false) {
+    void* arena = mmap(nullptr, Arena::kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    arenas_.push_back(arena);
+    LaneResources resources;
+    resources.channel = device_.channel();
+    resources.cq = device_.queue(resources.channel);
+    for (auto& server : servers)
+      resources.queue_pairs.push_back(device_.queue_pair(resources.cq, *server, shape.behaviour));
+    resources.memory_regions.push_back(device_.region(arena, Arena::kBytes));
+    queues_.emplace_back(refills ? kRefillLane : static_cast<uint32_t>(queues_.size()), resources.cq);
+    uint32_t index;
+    std::vector<std::string> warnings;
+    std::string why;
+    const int error = refills ? engine->add_refill_lane(std::move(resources), warnings, why)
+                              : engine->add_lane(std::move(resources), index, warnings, why);
+    if (error != 0) std::fprintf(stderr, "add_lane: %s\n", why.c_str());
+    CHECK(error == 0);
+  }
+
+  // That server takes part under one more index, from all lanes.
+  void connect(Server& server, uint32_t index) {
+    std::string why;
+    for (const auto& [lane, cq] : queues_) {
+      const QpRef qp = device_.queue_pair(cq, server, shape.behaviour);
+      int error = EAGAIN;  // its mailbox is full
+      for (int i = 0; i < 20'000 && error == EAGAIN; i++) {
+        error = engine->connect_server(lane, index, qp, MrRef(), why);
+        if (error == EAGAIN) usleep(500);
+      }
+      CHECK(error == 0);
+    }
+    const uint64_t epoch = engine->synchronize();
+    wait_until(
+        [=](const Event& event) { return event.type == Event::Type::synchronized && event.epoch >= epoch; });
+  }
+
+  // The client's end of a new connection. Waits for the lane to be free.
+  int attach(uint32_t lane) {
+    int fd = -1;
+    for (int i = 0; i < 20'000; i++) {
+      const int error = engine->attach_socketpair(lane, fd);
+      if (error == 0) return fd;
+      CHECK(error == EBUSY);
+      usleep(500);
+    }
+    CHECK(!"the lane never became free");
+    return -1;
+  }
+
+  void record(const Event& event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(event);
+    arrived_.notify_all();
+  }
+  // Waits for an event of this type (also one that came before).
+  Event wait_for(Event::Type type, int seconds = 20) {
+    std::unique_lock lock(mutex_);
+    Event found;
+    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
+      for (const Event& event : events_) {
+        if (event.type != type) continue;
+        found = event;
+        return true;
+      }
+      return false;
+    }));
+    return found;
+  }
+  // Waits until `wanted` holds for one of the events.
+  Event wait_until(const std::function<bool(const Event&)>& wanted, int seconds = 60) {
+    std::unique_lock lock(mutex_);
+    Event found;
+    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
+      for (const Event& event : events_) {
+        if (!wanted(event)) continue;
+        found = event;
+        return true;
+      }
+      return false;
+    }));
+    return found;
+  }
+  // Waits until so many events of this type have come.
+  void wait_for_count(Event::Type type, size_t count, int seconds = 60) {
+    std::unique_lock lock(mutex_);
+    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
+      const auto is = [type](const Event& event) { return event.type == type; };
+      return static_cast<size_t>(std::count_if(events_.begin(), events_.end(), is)) >= count;
+    }));
+  }
+  size_t count(Event::Type type) {
+    return count_if([type](const Event& event) { return event.type == type; });
+  }
+  size_t count_if(const std::function<bool(const Event&)>& wanted) {
+    const std::lock_guard lock(mutex_);
+    return static_cast<size_t>(std::count_if(events_.begin(), events_.end(), wanted));
+  }
+
+  Shape shape;
+  std::vector<std::unique_ptr<Server>> servers;
+  Engine::Owner engine;
+
+ private:
+  memory_device::Device device_;
+  std::vector<std::pair<uint32_t, CqRef>> queues_;  // by lane
+  std::vector<void*> arenas_;
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::vector<Event> events_;
+};
+
+inline bool read_all(int fd, void* memory, size_t length) {
+  auto* to = static_cast<uint8_t*>(memory);
+  while (length > 0) {
+    const ssize_t bytes = recv(fd, to, length, 0);
+    if (bytes <= 0) return false;
+    to += bytes;
+    length -= static_cast<size_t>(bytes);
+  }
+  return true;
+}
+
+inline bool write_all(int fd, const void* memory, size_t length) {
+  const auto* from = static_cast<const uint8_t*>(memory);
+  while (length > 0) {
+    const ssize_t bytes = send(fd, from, length, MSG_NOSIGNAL);
+    if (bytes <= 0) return false;
+    from += bytes;
+    length -= static_cast<size_t>(bytes);
+  }
+  return true;
+}
+
+inline RequestHeader header(uint16_t command, uint64_t cookie, uint64_t offset, uint32_t length,
+                            uint16_t flags = 0) {
+  RequestHeader made;
+  made.magic = kRequestMagic;
+  made.flags = flags;
+  made.type = command;
+  made.cookie = cookie;
+  made.offset = offset;
+  made.length = length;
+  return made;
+}
+
+// A client in transmission phase that many threads may use at once. Errors: an ErrorCode, or kGone.
+inline constexpr uint32_t kGone = 0xffffffff;
+
+class Client {
+ public:
+  explicit Client(int fd) : fd_(fd), reader_([this] { read_replies(); }) {}
+  ~Client() {
+    shutdown(fd_, SHUT_RDWR);
+    reader_.join();
+    close(fd_);
+  }
+  uint32_t read(uint64_t offset, uint8_t* data, uint32_t length) {
+    return call(kCmdRead, offset, length, data, nullptr);
+  }
+  uint32_t write(uint64_t offset, const uint8_t* data, uint32_t length, uint16_t flags = 0) {
+    return call(kCmdWrite, offset, length, nullptr, data, flags);
+  }
+  uint32_t call(uint16_t command, uint64_t offset, uint32_t length, uint8_t* in = nullptr,
+                const uint8_t* out = nullptr, uint16_t flags = 0) {
+    Pending pending{in, length};
+    uint64_t cookie;
+    {
+      const std::lock_guard lock(mutex_);
+      if (gone_) return kGone;
+      cookie = ++cookies_;
+      pending_[cookie] = &pending;
+    }
+    {
+      const std::lock_guard lock(sending_);
+      const RequestHeader request = header(command, cookie, offset, length, flags);
+      // Both may fail: the reader finds out.
+      if (write_all(fd_, &request, sizeof request) && out != nullptr) write_all(fd_, out, length);
+    }
+    std::unique_lock lock(mutex_);
+    answered_.wait(lock, [&] { return pending.done; });
+    return pending.error;
+  }
+  int fd() const { return fd_; }
+
+ private:
+  struct Pending {
+    uint8_t* data;
+    uint32_t length;
+    uint32_t error = kGone;
+    bool done = false;
+  };
+  void read_replies() {
+    SimpleReply reply;
+    while (read_all(fd_, &reply, sizeof reply)) {
+      CHECK(reply.magic == kSimpleReplyMagic);
+      Pending* pending;
+      {
+        const std::lock_guard lock(mutex_);
+        const auto found = pending_.find(reply.cookie);
+        CHECK(found != pending_.end());
+        pending = found->second;
+        pending_.erase(found);
+      }
+      if (reply.error == kOk && pending->data != nullptr && !read_all(fd_, pending->data, pending->length)) {
+        const std::lock_guard lock(mutex_);
+        pending->done = true;  // with kGone
+        answered_.notify_all();
+        break;
+      }
+      const std::lock_guard lock(mutex_);
+      pending->error = reply.error;
+      pending->done = true;
+      answered_.notify_all();
+    }
+    const std::lock_guard lock(mutex_);
+    gone_ = true;
+    for (auto& [cookie, pending] : pending_) pending->done = true;
+    pending_.clear();
+    answered_.notify_all();
+  }
+
+  const int fd_;
+  std::mutex mutex_;
+  std::mutex sending_;
+  std::condition_variable answered_;
+  std::map<uint64_t, Pending*> pending_;
+  uint64_t cookies_ = 0;
+  bool gone_ = false;
+  std::thread reader_;
+};
+
+}  // namespace fixture

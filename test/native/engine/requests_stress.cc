@@ -1,0 +1,476 @@
+// The block engine on memory devices: verified random I/O over several lanes, page states, servers that
+// hang and die, connections that end in the middle, and what a hostile client may send once it is in.
+#include <poll.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "workers.h"
+
+namespace engine_requests_stress {
+
+using namespace fixture;
+
+const int kOperationsOfAWorker = effort(240);
+
+// 1. Verified random I/O over several lanes.
+void random_io(const char* name, WaitMode mode, Behaviour behaviour, int operations) {
+  const auto start = Clock::now();
+  Shape shape;
+  shape.lanes = 3;
+  shape.servers = 3;
+  shape.behaviour = behaviour;
+  shape.options.wait_mode = mode;
+  TestVolume volume(shape);
+  {
+    Workers workers(volume, 6);
+    workers.run(operations, false, 3 << 20);
+  }
+  CHECK(volume.count(Event::Type::server_failed) == 0);
+  uint64_t waited = 0;
+  for (uint32_t i = 0; i < volume.engine->lane_count(); i++) {
+    CHECK(volume.engine->lane(i).statistics().errors.get() == 0);
+    waited += volume.engine->lane(i).statistics().pages_waited_for.get();
+  }
+  CHECK(volume.engine->close(5'000'000'000) == 0);
+  std::printf("random I/O, %s: %.1f s, %llu waits for pages\n", name, seconds_since(start),
+              static_cast<unsigned long long>(waited));
+}
+
+// 2. A server dies, or hangs, while requests are under way.
+void server_failure(Server::Mode how, bool keeps_flushes) {
+  const auto start = Clock::now();
+  Shape shape;
+  shape.lanes = 2;
+  shape.servers = 3;
+  shape.behaviour.delay_ns = 20'000;
+  shape.behaviour.jitter_ns = 50'000;
+  shape.behaviour.keeps_flushes = keeps_flushes;
+  shape.options.operation_timeout_ns = 300'000'000;
+  TestVolume volume(shape);
+  {
+    Workers workers(volume, 6);
+    std::thread killer([&] {
+      while (workers.done < static_cast<uint64_t>(kOperationsOfAWorker)) usleep(500);
+      volume.servers[1]->set_mode(how);
+    });
+    workers.run(2 * kOperationsOfAWorker, true, 300'000);
+    killer.join();
+    CHECK(workers.errors > 0);
+    const Event event = volume.wait_for(Event::Type::server_failed);
+    CHECK(event.server == 1);
+  }
+  // Requests were answered all the same, but memory that the device may still touch is not used again.
+  if (!keeps_flushes) {
+    // Slabs of the others go on.
+    Client client(volume.attach(0));
+    std::vector<uint8_t> page(4096, 1);
+    CHECK(client.write(0, page.data(), 4096) == kOk && client.read(0, page.data(), 4096) == kOk);
+    CHECK(client.write(shape.slab_size, page.data(), 4096) == kEio);
+  }
+  CHECK(volume.count(Event::Type::server_failed) == 1);
+  CHECK(volume.engine->volume().failed(1) && !volume.engine->volume().failed(0));
+  const int error = volume.engine->close(2'000'000'000);
+  CHECK(error == (keeps_flushes ? ETIMEDOUT : 0));
+  // Its lanes must stay; somebody must know them, or the leak checker speaks up.
+  static Engine* stuck;
+  if (keeps_flushes) stuck = volume.engine.release();
+  CHECK(keeps_flushes == (stuck != nullptr));
+  std::printf("server %s%s: %.1f s\n", how == Server::Mode::dead ? "dies" : "hangs",
+              keeps_flushes ? ", device keeps its work requests" : "", seconds_since(start));
+}
+
+// 3. failServer from outside: answered at once, not at the operation timeout.
+void declared_failure() {
+  Shape shape;
+  shape.servers = 1;
+  shape.options.operation_timeout_ns = 60'000'000'000;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> page(4096, 7);
+  CHECK(client.write(0, page.data(), 4096) == kOk);
+  volume.servers[0]->set_mode(Server::Mode::hung);
+  std::thread reader([&] { CHECK(client.read(0, page.data(), 4096) == kEio); });
+  usleep(50'000);
+  const auto start = Clock::now();
+  CHECK(volume.engine->fail_server(0, "heartbeat lost") == 0);
+  reader.join();
+  CHECK(seconds_since(start) < 1);
+  CHECK(client.read(8192, page.data(), 4096) == kOk);  // never written: zeros without network
+  CHECK(page[0] == 0);
+  CHECK(client.write(8192, page.data(), 4096) == kOk);  // zeros need no server
+  std::fill(page.begin(), page.end(), 7);
+  CHECK(client.write(8192, page.data(), 4096) == kEio);
+  CHECK(volume.wait_for(Event::Type::server_failed).lane == kMaxLanes);
+  std::printf("declared failure: at once\n");
+}
+
+// 4. Partial writes to untouched pages show no stale bytes (the memory device holds 0xdb).
+void page_states() {
+  Shape shape;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(3 << 20, 0x55);
+  std::vector<uint8_t> got(3 << 20);
+  CHECK(client.read(0, got.data(), 3 << 20) == kOk);
+  CHECK(std::all_of(got.begin(), got.end(), [](uint8_t byte) { return byte == 0; }));
+  CHECK(volume.engine->lane(0).statistics().rdma_reads.get() == 0);
+  CHECK(client.write(100, data.data(), 1) == kOk);
+  CHECK(client.read(0, got.data(), 4096) == kOk);
+  CHECK(got[100] == 0x55 && got[99] == 0 && got[101] == 0 && got[4095] == 0);
+  // Across a slab boundary and from the middle of one page to the middle of another.
+  CHECK(client.write((1 << 20) - 5000, data.data(), 10'000) == kOk);
+  CHECK(client.read((1 << 20) - 8192, got.data(), 16384) == kOk);
+  for (int i = 0; i < 16384; i++) CHECK(got[i] == (i >= 3192 && i < 13192 ? 0x55 : 0));
+  // Zeros in the middle of written pages; whole pages become unset.
+  CHECK(client.write(2 << 20, data.data(), 16384) == kOk);
+  const uint64_t written = volume.engine->volume().pages().count(PageState::written);
+  CHECK(client.call(kCmdWriteZeroes, (2 << 20) + 100, 10'000) == kOk);
+  CHECK(volume.engine->volume().pages().count(PageState::written) == written - 1);
+  CHECK(client.read(2 << 20, got.data(), 16384) == kOk);
+  for (int i = 0; i < 16384; i++) CHECK(got[i] == (i >= 100 && i < 10'100 ? 0 : 0x55));
+  CHECK(client.call(kCmdWriteZeroes, (2 << 20) + 200, 50) == kOk);  // within one page
+  CHECK(client.call(kCmdTrim, 0, 32 << 20) == kOk);
+  CHECK(volume.engine->volume().pages().count(PageState::written) == 0);
+  std::printf("page states\n");
+}
+
+// 5. Every error of validate_request, and that the connection survives it.
+void request_errors() {
+  Shape shape;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(1 << 20);
+  const uint64_t size = shape.size;
+  CHECK(client.read(size, data.data(), 1) == kEinval);
+  CHECK(client.read(size - 1, data.data(), 2) == kEinval);
+  CHECK(client.read(UINT64_MAX, data.data(), 2) == kEinval);
+  CHECK(client.read(UINT64_MAX - 4095, data.data(), 4096) == kEinval);  // the sum wraps
+  CHECK(client.write(size, data.data(), 4096) == kEnospc);
+  CHECK(client.write(size - 1, data.data(), 1 << 20) == kEnospc);
+  CHECK(client.write(UINT64_MAX, data.data(), 4096) == kEnospc);
+  CHECK(client.call(kCmdTrim, size, 4096) == kEinval);
+  CHECK(client.call(kCmdWriteZeroes, size - 4096, 8192) == kEnospc);
+  CHECK(client.call(kCmdRead, 0, 0) == kEinval);
+  CHECK(client.call(kCmdWrite, 0, 0) == kEinval);
+  CHECK(client.call(kCmdRead, 0, kMaxPayload + 1) == kEinval);
+  CHECK(client.call(kCmdFlush, 4096, 0) == kEinval);
+  CHECK(client.call(kCmdCache, 0, 4096) == kOk);
+  CHECK(client.call(kCmdCache, size, 4096) == kEinval);
+  CHECK(client.call(kCmdBlockStatus, 0, 4096) == kEinval);  // no context was negotiated
+  CHECK(client.call(99, 0, 4096) == kEinval);
+  CHECK(client.call(kCmdRead, 0, 4096, nullptr, nullptr, 1 << 9) == kEinval);
+  CHECK(client.call(kCmdRead, 0, 4096, nullptr, nullptr, kCmdFlagDf) == kEinval);  // no structured replies
+  CHECK(client.call(kCmdWriteZeroes, 0, 4096, nullptr, nullptr, kCmdFlagFastZero) == kOk);
+  CHECK(client.call(kCmdWriteZeroes, 1, 4096, nullptr, nullptr, kCmdFlagFastZero) == kEnotsup);
+  CHECK(client.call(kCmdWriteZeroes, 1, 4096) == kOk);
+  CHECK(client.call(kCmdWriteZeroes, 0, 4096, nullptr, nullptr, kCmdFlagReqOne) == kEinval);
+  CHECK(client.call(kCmdTrim, 0, 4096, nullptr, nullptr, kCmdFlagNoHole) == kEinval);
+  CHECK(client.write(0, data.data(), 4096, kCmdFlagFua) == kOk);
+  CHECK(client.call(kCmdFlush, 0, 0) == kOk);
+  // The payload of a refused WRITE is dropped up to a bound, and then the stream is in step again.
+  std::vector<uint8_t> large(kMaxPayload + 4096);
+  CHECK(client.write(0, large.data(), kMaxPayload + 4096) == kEinval);
+  CHECK(client.read(0, data.data(), 4096) == kOk);
+  CHECK(client.call(kCmdWrite, 0, kMaxDrainedPayload + 1) == kGone);
+
+  Shape read_only;
+  read_only.options.volume.read_only = true;
+  TestVolume sealed(read_only);
+  Client reader(sealed.attach(0));
+  CHECK(reader.write(0, data.data(), 4096) == kEperm);
+  CHECK(reader.call(kCmdTrim, 0, 4096) == kEperm);
+  CHECK(reader.call(kCmdWriteZeroes, 0, 4096) == kEperm);
+  CHECK(reader.read(0, data.data(), 4096) == kOk);
+  std::printf("request errors\n");
+}
+
+// 6. 32 MiB in one READ and one WRITE, and several at once, on a lane whose chunks hold 8 MiB.
+void large_requests() {
+  Shape shape;
+  shape.size = 128 << 20;
+  shape.behaviour.delay_ns = 5'000;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(kMaxPayload);
+  std::mt19937_64 random(1);
+  for (size_t i = 0; i < data.size(); i += 8) {
+    const uint64_t value = random();
+    std::memcpy(data.data() + i, &value, 8);
+  }
+  CHECK(client.write(777, data.data(), kMaxPayload) == kOk);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 6; i++) {
+    threads.emplace_back([&, i] {
+      std::vector<uint8_t> got(kMaxPayload);
+      const uint32_t length = kMaxPayload - static_cast<uint32_t>(i) * 12345;
+      CHECK(client.read(777, got.data(), length) == kOk);
+      CHECK(std::memcmp(got.data(), data.data(), length) == 0);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  // A failure after the reply began can only end the connection.
+  volume.servers[1]->set_mode(Server::Mode::dead);
+  std::vector<uint8_t> got(kMaxPayload);
+  const uint32_t error = client.read(777, got.data(), kMaxPayload);
+  CHECK(error == kEio || error == kGone);
+  std::printf("large requests\n");
+}
+
+// 7. A client goes away with requests in flight; the lane serves the next one with its data right.
+void client_leaves() {
+  Shape shape;
+  shape.behaviour.delay_ns = 2'000'000;
+  TestVolume volume(shape);
+  std::vector<uint8_t> page(4096);
+  for (int round = 0; round < 20; round++) {
+    const int fd = volume.attach(0);
+    for (uint64_t i = 0; i < 40; i++) {
+      const auto write = header(kCmdWrite, i, i * 4096, 4096);
+      std::fill(page.begin(), page.end(), static_cast<uint8_t>(round + 1));
+      CHECK(write_all(fd, &write, sizeof write) && write_all(fd, page.data(), page.size()));
+      const auto read = header(kCmdRead, 100 + i, i * 4096, 4096);
+      CHECK(write_all(fd, &read, sizeof read));
+    }
+    // Sometimes in the middle of a payload.
+    const auto half = header(kCmdWrite, 999, 0, 4096);
+    if (round % 2 == 0) CHECK(write_all(fd, &half, sizeof half) && write_all(fd, page.data(), 1000));
+    usleep(static_cast<useconds_t>(round * 200));
+    close(fd);
+    Client next(volume.attach(0));
+    CHECK(next.write(1 << 20, page.data(), 4096) == kOk);
+    std::vector<uint8_t> got(4096);
+    CHECK(next.read(1 << 20, got.data(), 4096) == kOk && got == page);
+  }
+  std::printf("clients that leave\n");
+}
+
+// 8. DISC and a half-closed socket still get every answer.
+void goodbyes() {
+  Shape shape;
+  shape.behaviour.delay_ns = 1'000'000;
+  TestVolume volume(shape);
+  for (const bool disc : {true, false}) {
+    const int fd = volume.attach(0);
+    std::vector<uint8_t> page(4096, 3);
+    for (uint64_t i = 0; i < 30; i++) {
+      const auto write = header(kCmdWrite, i, i * 4096, 4096);
+      CHECK(write_all(fd, &write, sizeof write) && write_all(fd, page.data(), page.size()));
+    }
+    const auto goodbye = header(kCmdDisconnect, 0, 0, 0);
+    if (disc) CHECK(write_all(fd, &goodbye, sizeof goodbye));
+    if (!disc) shutdown(fd, SHUT_WR);
+    SimpleReply reply;
+    for (int i = 0; i < 30; i++) CHECK(read_all(fd, &reply, sizeof reply) && reply.error == kOk);
+    CHECK(!read_all(fd, &reply, 1));
+    close(fd);
+  }
+  // Bad magic ends the connection at once.
+  const int fd = volume.attach(0);
+  const std::vector<uint8_t> noise(64, 0x5a);
+  CHECK(write_all(fd, noise.data(), noise.size()));
+  uint8_t byte;
+  CHECK(!read_all(fd, &byte, 1));
+  close(fd);
+  std::printf("goodbyes\n");
+}
+
+// 9. A client that sends and never reads costs its own lane only, and memory stays bounded.
+void client_that_never_reads() {
+  Shape shape;
+  shape.lanes = 2;
+  TestVolume volume(shape);
+  const int fd = volume.attach(0);
+  Client good(volume.attach(1));
+  std::vector<uint8_t> page(4096, 9);
+  CHECK(good.write(0, page.data(), 4096) == kOk);
+  const auto read = header(kCmdRead, 1, 0, 1 << 20);
+  for (int i = 0; i < 20'000; i++) {
+    pollfd ready{fd, POLLOUT, 0};
+    if (poll(&ready, 1, 200) == 0) break;
+    if (send(fd, &read, sizeof read, MSG_DONTWAIT | MSG_NOSIGNAL) < 0) break;
+  }
+  CHECK(good.read(0, page.data(), 4096) == kOk && page[0] == 9);
+  close(fd);
+  Client again(volume.attach(0));
+  CHECK(again.read(0, page.data(), 4096) == kOk && page[0] == 9);
+  std::printf("a client that never reads\n");
+}
+
+// 10. close() while everything is busy: answers, ESHUTDOWN or the end, and never a hang.
+void close_under_load(Server::Mode mode) {
+  const auto start = Clock::now();
+  Shape shape;
+  shape.lanes = 2;
+  shape.behaviour.delay_ns = 100'000;
+  TestVolume volume(shape);
+  Workers workers(volume, 4);
+  std::thread closer([&] {
+    usleep(150'000);
+    volume.servers[0]->set_mode(mode);
+    CHECK(volume.engine->close(500'000'000) == 0);
+  });
+  workers.run(100'000, true, 100'000);
+  closer.join();
+  CHECK(seconds_since(start) < 10);
+  std::printf("close under load, server %s: %.1f s\n", mode == Server::Mode::hung ? "hung" : "healthy",
+              seconds_since(start));
+}
+
+// 11. A slab moves to another server: kept or lost.
+void replaced_slabs() {
+  Shape shape;
+  shape.servers = 2;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> page(8192, 4);
+  CHECK(client.write(0, page.data(), 8192) == kOk);
+  volume.servers[0]->set_mode(Server::Mode::dead);
+  CHECK(client.read(0, page.data(), 4096) == kEio);
+  CHECK(volume.wait_for(Event::Type::server_failed).server == 0);
+  Server& other = *volume.servers[1];
+  // The last slab of server 1 stands in.
+  const uint64_t address = other.address() + 15 * shape.slab_size;
+  CHECK(volume.engine->volume().replace_slab(0, 1, other.key(), address, true) == 0);
+  CHECK(volume.engine->volume().pages().count(PageState::lost) == 2);
+  CHECK(client.read(0, page.data(), 4096) == kEio);    // lost
+  CHECK(client.write(100, page.data(), 100) == kEio);  // a part of a lost page
+  CHECK(client.read(8192, page.data(), 4096) == kOk);  // was never written
+  CHECK(client.write(0, page.data(), 4096) == kOk);    // whole: it is good again
+  CHECK(client.read(0, page.data(), 4096) == kOk);
+  CHECK(client.call(kCmdTrim, 4096, 4096) == kOk);
+  CHECK(client.read(4096, page.data(), 4096) == kOk && page[0] == 0);
+  CHECK(volume.engine->volume().pages().count(PageState::lost) == 0);
+  CHECK(volume.engine->volume().map_slab(0, 1, 1, 1) == EEXIST);
+  std::printf("replaced slabs\n");
+}
+
+// 12. The page map outlives the process.
+void page_map_file() {
+  const std::string file = "/tmp/nbd_page_map." + std::to_string(getpid());
+  const auto none = [](uint64_t) { CHECK(false); };
+  Shape shape;
+  shape.options.volume.page_map_file = file;
+  {
+    TestVolume volume(shape);
+    Client client(volume.attach(0));
+    std::vector<uint8_t> page(4096, 4);
+    CHECK(client.write(4096, page.data(), 4096) == kOk);
+    PageMap second;
+    CHECK(second.open(shape.size / kPage, file, false, none) == EBUSY);
+    CHECK(volume.engine->volume().pages().claim(5, 1, PageState::unset) == 1);  // as if killed in a write
+  }
+  PageMap successor;
+  std::vector<uint64_t> left;
+  CHECK(successor.open(shape.size / kPage, file, true, [&left](uint64_t page) { left.push_back(page); }) ==
+        0);
+  CHECK(left == std::vector<uint64_t>{5});
+  CHECK(successor.get(1) == PageState::written && successor.get(0) == PageState::unset);
+  CHECK(successor.get(5) == PageState::written);
+  PageMap other;
+  CHECK(other.open(shape.size / kPage + 1, file, false, none) != 0);
+  unlink(file.c_str());
+  std::printf("page map file\n");
+}
+
+// 13. A lane takes requests together with completions while many operations are under way, but not if those
+// do not come: then it hears of them all the same, and soon.
+void hung_operations_hold_up_no_request(WaitMode mode) {
+  Shape shape;
+  shape.servers = 1;
+  shape.options.wait_mode = mode;
+  shape.options.operation_timeout_ns = 60'000'000'000;
+  shape.options.read_ahead = 0;  // an operation for each READ
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> pages(16 * 4096, 7);
+  CHECK(client.write(0, pages.data(), 16 * 4096) == kOk);
+  volume.servers[0]->set_mode(Server::Mode::hung);
+  std::vector<std::thread> readers;
+  for (uint32_t i = 0; i < 16; i++)
+    readers.emplace_back([&, i] { CHECK(client.read(i * 4096, &pages[i * 4096], 4096) == kEio); });
+  const auto& outstanding = volume.engine->lane(0).statistics().outstanding_operations;
+  while (outstanding.get() < 16) std::this_thread::yield();
+  const auto start = Clock::now();
+  for (int i = 0; i < 100; i++) CHECK(client.call(kCmdFlush, 0, 0) == kOk);
+  CHECK(seconds_since(start) < 10);
+  CHECK(volume.engine->fail_server(0, "heartbeat lost") == 0);
+  for (auto& reader : readers) reader.join();
+  std::printf("requests beside hung operations: %.0f us each\n", seconds_since(start) * 1e4);
+}
+
+pid_t thread_named(const std::string& name) {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string found;
+    std::ifstream(task.path() / "comm") >> found;
+    if (found == name) return std::stoi(task.path().filename());
+  }
+  return 0;
+}
+
+std::atomic<bool> stands{false};
+
+// 14. A lane's thread that does not run for longer than the operation timeout, as in a process that is
+// stopped: what completed meanwhile, more than one look takes, counts.
+void lane_stands_still() {
+  constexpr uint32_t kReads = 60;
+  Shape shape;
+  shape.servers = 1;
+  shape.options.read_ahead = 0;  // an operation for each READ
+  shape.options.operation_timeout_ns = 4'000'000'000;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> pages(kReads * 4096, 3);
+  CHECK(client.write(0, pages.data(), kReads * 4096) == kOk);
+  struct sigaction stand {};
+  stand.sa_handler = [](int) {
+    stands = true;
+    usleep(4'500'000);
+  };
+  struct sigaction before {};
+  CHECK(sigaction(SIGUSR1, &stand, &before) == 0);
+  volume.servers[0]->set_mode(Server::Mode::hung);
+  std::vector<std::thread> readers;
+  for (uint32_t i = 0; i < kReads; i++)
+    readers.emplace_back([&, i] { CHECK(client.read(i * 4096, &pages[i * 4096], 4096) == kOk); });
+  const auto& outstanding = volume.engine->lane(0).statistics().outstanding_operations;
+  while (outstanding.get() < kReads) std::this_thread::yield();
+  CHECK(tgkill(getpid(), thread_named("nbd-lane-0"), SIGUSR1) == 0);
+  while (!stands) std::this_thread::yield();
+  volume.servers[0]->set_mode(Server::Mode::healthy);
+  for (auto& reader : readers) reader.join();
+  CHECK(volume.count(Event::Type::server_failed) == 0);
+  CHECK(sigaction(SIGUSR1, &before, nullptr) == 0);
+  std::printf("a lane stands still\n");
+}
+
+STRESS(engine_requests) {
+  page_states();
+  request_errors();
+  large_requests();
+  client_leaves();
+  goodbyes();
+  client_that_never_reads();
+  declared_failure();
+  replaced_slabs();
+  page_map_file();
+  lane_stands_still();
+  hung_operations_hold_up_no_request(WaitMode::event);
+  hung_operations_hold_up_no_request(WaitMode::adaptive);
+  hung_operations_hold_up_no_request(WaitMode::poll);
+  random_io("adaptive", WaitMode::adaptive, {.delay_ns = 3'000, .jitter_ns = 20'000}, kOperationsOfAWorker);
+  random_io("event", WaitMode::event, {.delay_ns = 30'000, .jitter_ns = 200'000}, kOperationsOfAWorker);
+  random_io("poll", WaitMode::poll, {}, kOperationsOfAWorker / 2);
+  random_io("iWARP completions", WaitMode::adaptive,
+            {.delay_ns = 20'000, .jitter_ns = 300'000, .iwarp = true}, kOperationsOfAWorker);
+  server_failure(Server::Mode::dead, false);
+  server_failure(Server::Mode::hung, false);
+  server_failure(Server::Mode::hung, true);
+  close_under_load(Server::Mode::healthy);
+  close_under_load(Server::Mode::hung);
+  std::printf("ok\n");
+  return 0;
+}
+
+}  // namespace engine_requests_stress

@@ -1,0 +1,105 @@
+// A lane waits for the kernel's next request in recv(2), and in ppoll(2) only when that takes longer.
+#include <poll.h>
+#include <sys/syscall.h>
+
+#include <atomic>
+#include <csignal>
+
+#include "../engine/fixture.h"
+
+namespace {
+std::atomic<uint64_t> ppolls{0};
+}
+
+// In place of the library's: counted.
+extern "C" int ppoll(pollfd* descriptors, nfds_t count, const timespec* limit, const sigset_t* mask) {
+  ppolls++;
+  ppolls.notify_all();
+  timespec left{};  // the system call writes to it
+  if (limit != nullptr) left = *limit;
+  return static_cast<int>(
+      syscall(SYS_ppoll, descriptors, count, limit == nullptr ? nullptr : &left, mask, _NSIG / 8));
+}
+
+using namespace fixture;
+
+namespace {
+
+const uint64_t kRequests = effort(2'000);
+
+Shape sleepy() {
+  Shape shape;
+  shape.options.wait_mode = WaitMode::event;  // no spin takes a request before the lane would wait for it
+  return shape;
+}
+
+void after_each_other() {
+  TestVolume volume(sleepy());
+  Client client(volume.attach(0));
+  std::vector<uint8_t> page(kPage);
+  CHECK(client.read(0, page.data(), kPage) == kOk);
+  const uint64_t before = ppolls;
+  // Never written, so that there are no completions to wait for.
+  for (uint64_t i = 0; i < kRequests; i++) CHECK(client.read(i * kPage, page.data(), kPage) == kOk);
+  // Some, where the machine lets a request wait for more than 8 ms.
+  CHECK(ppolls - before < kRequests / 4);
+  std::printf("%llu requests one after the other: %llu times in ppoll\n",
+              static_cast<unsigned long long>(kRequests), static_cast<unsigned long long>(ppolls - before));
+}
+
+// Until the lane has waited in vain for what follows `request`.
+template <typename Request>
+void then_silence(Request request) {
+  uint64_t now = ppolls;
+  const uint64_t before = now;
+  request();
+  for (; now == before; now = ppolls) ppolls.wait(now);
+}
+
+// Each after a silence: a request, the client's end, control.
+void after_a_silence() {
+  TestVolume volume(sleepy());
+  auto client = std::make_unique<Client>(volume.attach(0));
+  std::vector<uint8_t> page(kPage, 0x5a), back(kPage), zeroes(kPage);
+  for (uint64_t i = 0; i < 20; i++) {
+    CHECK(client->write(i * kPage, page.data(), kPage) == kOk);
+    then_silence([&] { CHECK(client->read((i + 1) * kPage, back.data(), kPage) == kOk && back == zeroes); });
+    then_silence([&] { CHECK(client->read(i * kPage, back.data(), kPage) == kOk && back == page); });
+  }
+  then_silence([&] { CHECK(client->read(kPage * 100, back.data(), kPage) == kOk); });
+  client.reset();
+  volume.wait_for(Event::Type::connection_closed);
+
+  int socket = -1;
+  then_silence([&] { socket = volume.attach(0); });
+  CHECK(volume.engine->yield_lane(0) == 0);
+  const Event yielded = volume.wait_for(Event::Type::lane_yielded);
+  CHECK(yielded.descriptor >= 0);
+  close(yielded.descriptor);
+  close(socket);
+  std::printf("requests, the end and control, each after a silence\n");
+}
+
+// What control says while the lane is in recv(2), or about to be.
+void control_at_once() {
+  std::vector<uint8_t> page(kPage);
+  for (int i = 0; i < 20; i++) {
+    TestVolume volume(sleepy());
+    Client client(volume.attach(0));
+    CHECK(client.read(0, page.data(), kPage) == kOk);
+    CHECK(volume.engine->yield_lane(0) == 0);
+    const Event yielded = volume.wait_for(Event::Type::lane_yielded);
+    CHECK(yielded.descriptor >= 0);
+    close(yielded.descriptor);
+  }
+  std::printf("control at once\n");
+}
+
+}  // namespace
+
+int main() {
+  after_each_other();
+  after_a_silence();
+  control_at_once();
+  std::printf("ok\n");
+}

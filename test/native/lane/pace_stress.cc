@@ -1,0 +1,192 @@
+// Limits of servers, which all lanes of an engine share without a lock, and when slabs were used last.
+#include "../engine/workers.h"
+#include "engine/pace.h"
+
+namespace lane_pace_stress {
+
+using namespace fixture;
+
+constexpr uint64_t kMiB = 1 << 20;
+
+// 1. Threads that start as many operations as they may: no more than the limit allows, and not much less.
+void rate_is_kept(uint64_t bytes_limit, uint64_t operations_limit, uint32_t length) {
+  constexpr int kThreads = 4;
+  constexpr double kSeconds = 0.5;
+  Pace pace;
+  pace.set(bytes_limit, operations_limit);
+  std::atomic<uint64_t> operations{0};
+  const auto start = Clock::now();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; i++) {
+    threads.emplace_back([&] {
+      while (seconds_since(start) < kSeconds) {
+        const uint64_t now = now_ns();
+        const uint64_t turn = pace.turn(now);
+        if (turn != 0) {
+          CHECK(turn > now);
+          usleep(200);
+          continue;
+        }
+        pace.charge(length, now);
+        operations++;
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  const double seconds = seconds_since(start);
+  const double allowed = std::min(operations_limit == 0 ? 1e18 : static_cast<double>(operations_limit),
+                                  bytes_limit == 0 ? 1e18 : static_cast<double>(bytes_limit) / length);
+  const auto done = static_cast<double>(operations.load());
+  const double most = allowed * (seconds + Pace::kBurst * 1e-9) + 2 * kThreads;
+  std::printf("  %.0f operations in %.2f s, at most %.0f\n", done, seconds, most);
+  CHECK(done <= most);
+  CHECK(done >= allowed * kSeconds / 3);  // a busy machine runs threads late
+}
+
+// 2. No limits, limits that are too low, limits lifted.
+void edges() {
+  Pace pace;
+  const uint64_t now = now_ns();
+  pace.charge(1 << 30, now);
+  CHECK(pace.turn(now) == 0);
+  pace.set(1, 1);
+  pace.charge(Pace::kLeastBytes, now);
+  const uint64_t turn = pace.turn(now);
+  CHECK(turn > now + 900'000'000 && turn < now + 1'000'000'000);
+  CHECK(pace.turn(turn) == 0);
+  pace.set(0, 0);
+  CHECK(pace.turn(now) == 0);
+  pace.set(100'000'000'000, 0);
+  for (int i = 0; i < 1000; i++) pace.charge(1 << 18, now + 10'000'000'000);  // 2.6 ms of it
+  CHECK(pace.turn(now + 10'000'000'000) == 0);
+  std::printf("edges\n");
+}
+
+// 3. Verified load on lanes whose servers' limits change all the time: nothing fails, and no byte is wrong.
+void limits_change_under_load(Behaviour behaviour) {
+  const auto start = Clock::now();
+  Shape shape;
+  shape.size = 12 * kMiB;
+  shape.servers = 3;
+  shape.lanes = 2;
+  shape.replicas = 2;
+  shape.refill_lane = true;
+  shape.behaviour = behaviour;
+  TestVolume volume(shape);
+  {
+    Workers workers(volume, 4);
+    std::atomic<bool> done{false};
+    std::thread control([&] {
+      std::mt19937_64 random(7);
+      while (!done) {
+        const auto server = static_cast<uint32_t>(random() % 3);
+        const bool open = random() % 3 == 0;
+        CHECK(volume.engine->set_limits(server, open ? 0 : (2 + random() % 8) * kMiB,
+                                        open ? 0 : 100 + random() % 500) == 0);
+        uint64_t idle;
+        CHECK(volume.engine->volume().idle(static_cast<uint32_t>(random() % 12), now_ns(), idle) == 0);
+        usleep(5000);
+      }
+      for (uint32_t server = 0; server < 3; server++) CHECK(volume.engine->set_limits(server, 0, 0) == 0);
+    });
+    workers.run(150, false, 100'000);
+    done = true;
+    control.join();
+    workers.run(0, false, 100'000);
+    CHECK(workers.errors == 0);
+  }
+  CHECK(volume.engine->set_limits(kMaxServers, 1, 1) == EINVAL);
+  uint64_t held_back = 0;
+  for (uint32_t i = 0; i < 2; i++) held_back += volume.engine->lane(i).statistics().turns_waited_for.get();
+  CHECK(held_back > 0);
+  CHECK(volume.engine->close(5'000'000'000) == 0);
+  std::printf("limits change under load: %llu held back, %.1f s\n",
+              static_cast<unsigned long long>(held_back), seconds_since(start));
+}
+
+// 4. A lane that sleeps until its turn wakes when the limit is lifted; one that waits when its engine closes
+// does not hold that up.
+void lifted_and_closed() {
+  Shape shape;
+  shape.servers = 1;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(256 << 10, 5);
+  const auto length = static_cast<uint32_t>(data.size());
+  CHECK(volume.engine->set_limits(0, kMiB, 0) == 0);
+  const auto fill = [&] {
+    for (int i = 0; i < 4; i++) CHECK(client.write(0, data.data(), length) == kOk);
+  };
+  fill();
+  auto start = Clock::now();
+  std::thread waiting(fill);
+  usleep(50'000);
+  CHECK(volume.engine->set_limits(0, 0, 0) == 0);
+  waiting.join();
+  CHECK(seconds_since(start) < 0.9);
+  CHECK(volume.engine->set_limits(0, kMiB, 0) == 0);
+  fill();
+  std::thread late([&] {
+    for (int i = 0; i < 8; i++) {
+      const uint32_t error = client.write(0, data.data(), length);
+      CHECK(error == kOk || error == kEio || error == kEshutdown || error == kGone);
+    }
+  });
+  usleep(20'000);
+  start = Clock::now();
+  CHECK(volume.engine->close(200'000'000) == 0);
+  CHECK(seconds_since(start) < 3);
+  late.join();
+  std::printf("lifted, and closed\n");
+}
+
+// 5. When a slab was used last: by READs and WRITEs of pages that are at a server, and nothing else.
+void idle_times() {
+  Shape shape;
+  shape.size = 4 * kMiB;
+  TestVolume volume(shape);
+  Volume& slabs = volume.engine->volume();
+  Client client(volume.attach(0));
+  std::vector<uint8_t> page(4096, 5);
+  const auto idle = [&](uint32_t slab) {
+    uint64_t nanoseconds = 0;
+    CHECK(slabs.idle(slab, now_ns(), nanoseconds) == 0);
+    return nanoseconds;
+  };
+  CHECK(client.write(0, page.data(), 4096) == kOk && client.write(kMiB, page.data(), 4096) == kOk);
+  const auto start = Clock::now();
+  while (seconds_since(start) < 0.6) usleep(1000);
+  for (uint32_t slab = 0; slab < 4; slab++) CHECK(idle(slab) > 450'000'000);
+  const auto used = Clock::now();
+  CHECK(client.read(0, page.data(), 4096) == kOk);
+  CHECK(client.read(2 * kMiB, page.data(), 4096) == kOk);  // never written
+  std::fill(page.begin(), page.end(), 5);                  // zeros would not be sent
+  CHECK(client.write(3 * kMiB, page.data(), 4096) == kOk);
+  // A loaded machine may take long from one line to the next; what is kept is exact within 134 ms.
+  const uint64_t read = idle(0), written = idle(3);
+  const double most = seconds_since(used) + 0.134;
+  CHECK(static_cast<double>(read) < most * 1e9 && static_cast<double>(written) < most * 1e9);
+  CHECK(idle(1) > 450'000'000 && idle(2) > 450'000'000);
+  uint64_t ignored;
+  CHECK(slabs.idle(4, 0, ignored) == EINVAL);
+  std::printf("idle times\n");
+}
+
+STRESS(lane_pace) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  edges();
+  std::printf("bytes:\n");
+  rate_is_kept(16 * kMiB, 0, 4096);
+  std::printf("operations:\n");
+  rate_is_kept(0, 5000, 4096);
+  std::printf("both:\n");
+  rate_is_kept(64 * kMiB, 3000, 65536);
+  limits_change_under_load({.delay_ns = 20'000, .jitter_ns = 50'000});
+  limits_change_under_load({.delay_ns = 20'000, .jitter_ns = 100'000, .iwarp = true});
+  lifted_and_closed();
+  idle_times();
+  std::printf("ok\n");
+  return 0;
+}
+
+}  // namespace lane_pace_stress

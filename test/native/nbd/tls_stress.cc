@@ -1,0 +1,196 @@
+// TLS: the modes, what survives STARTTLS (nothing), hostile handshakes, and traffic over several pumps while
+// connections end in every way.
+#include <sys/stat.h>
+
+#include <random>
+
+#include "tls_client.h"
+
+namespace nbd_tls_stress {
+
+using namespace fixture;
+
+const std::string kBase = "/tmp/nbd_tls." + std::to_string(getpid());
+const std::string kKeys = kBase + ".psk";
+
+class Served {
+ public:
+  explicit Served(TlsMode mode, uint32_t lanes = 2) : volume(shape_of(mode, lanes)) {
+    std::string why;
+    CHECK(volume.engine->listen_unix(path, why) == 0);
+  }
+  const std::string path = kBase + ".sock";
+  TestVolume volume;
+
+ private:
+  static Shape shape_of(TlsMode mode, uint32_t lanes) {
+    Shape shape;
+    shape.lanes = lanes;
+    shape.options.tls = {.mode = mode, .shared_keys = kKeys};
+    shape.options.acceptor.handshake_timeout_ns = 3'000'000'000;
+    return shape;
+  }
+};
+
+void modes() {
+  Served forced(TlsMode::required);
+  {
+    TlsClient plain(forced.path);
+    CHECK(plain.negotiate(kOptList) == kRepErrTlsRequired);
+    CHECK(plain.negotiate(kOptGo, info_payload("")) == kRepErrTlsRequired);
+    CHECK(plain.negotiate(kOptStructuredReply) == kRepErrTlsRequired);
+    CHECK(plain.start_tls());  // on the same connection
+    CHECK(plain.negotiate(kOptStartTls) == kRepErrInvalid);
+    CHECK(plain.negotiate(kOptGo, info_payload("")) == kRepAck);
+    std::vector<uint8_t> page(4096, 3);
+    CHECK(plain.call(kCmdWrite, 0, 4096, nullptr, page.data()) == kOk);
+    page.assign(4096, 0);
+    CHECK(plain.call(kCmdRead, 0, 4096, page.data(), nullptr) == kOk && page[4095] == 3);
+  }
+  TlsClient wrong(forced.path);
+  CHECK(!wrong.start_tls(kWrongKey));
+  CHECK(std::string(forced.volume.wait_for(Event::Type::handshake_refused).reason.data()).starts_with("TLS"));
+  TlsClient old(forced.path);
+  CHECK(old.negotiate(kOptExportName) == 0);
+  // Plaintext smuggled in behind STARTTLS is no part of the session.
+  TlsClient smuggler(forced.path);
+  CHECK(!smuggler.start_tls(kKey, option(kOptStructuredReply)));
+  std::printf("modes\n");
+}
+
+void nothing_is_kept() {
+  Served served(TlsMode::on);
+  TlsClient client(served.path);
+  CHECK(client.negotiate(kOptStructuredReply) == kRepAck);
+  CHECK(client.start_tls());
+  // Structured replies are gone, or this would be a chunk.
+  CHECK(client.negotiate(kOptGo, info_payload("")) == kRepAck);
+  std::vector<uint8_t> page(4096);
+  CHECK(client.call(kCmdRead, 0, 4096, page.data(), nullptr) == kOk);
+  TlsClient plain(served.path);
+  CHECK(plain.negotiate(kOptGo, info_payload("")) == kRepAck);
+  std::printf("nothing is kept\n");
+}
+
+void credentials() {
+  const auto refused = [](const TlsOptions& tls) {
+    EngineOptions options;
+    options.volume.size = 1 << 20;
+    options.tls = tls;
+    int error = 0;
+    std::string why;
+    return Engine::open(
+               options, [](const Event&) {}, error, why) == nullptr &&
+           error == ENOKEY && !why.empty();
+  };
+  CHECK(refused({.mode = TlsMode::on}));
+  CHECK(refused({.mode = TlsMode::on, .certificates = "/nonexistent"}));
+  CHECK(refused({.mode = TlsMode::on, .shared_keys = "/nonexistent"}));
+  CHECK(refused({.mode = TlsMode::on, .certificates = "/tmp", .shared_keys = kKeys}));
+  CHECK(refused({.mode = TlsMode::on, .shared_keys = kKeys, .verify_peer = true}));
+  std::printf("credentials\n");
+}
+
+// Large and small, verified, from several clients; some leave in the middle of something.
+void traffic() {
+  Served served(TlsMode::required, 4);
+  std::vector<std::thread> threads;
+  for (uint64_t id = 0; id < 4; id++) {
+    threads.emplace_back([&, id] {
+      std::mt19937_64 random(id);
+      for (int round = 0; round < 4; round++) {
+        TlsClient client(served.path);
+        CHECK(client.start_tls());
+        CHECK(client.negotiate(kOptGo, info_payload("")) == kRepAck);
+        std::vector<uint8_t> data(1 << 20);
+        std::vector<uint8_t> back(1 << 20);
+        for (int i = 0; i < 12; i++) {
+          const auto length = static_cast<uint32_t>(1 + random() % (i % 4 == 0 ? data.size() : 9'000));
+          const uint64_t offset = id * (8 << 20) + random() % (7 << 20);
+          std::fill_n(data.begin(), length, static_cast<uint8_t>(random()));
+          CHECK(client.call(kCmdWrite, offset, length, nullptr, data.data()) == kOk);
+          CHECK(client.call(kCmdRead, offset, length, back.data(), nullptr) == kOk);
+          CHECK(std::memcmp(data.data(), back.data(), length) == 0);
+        }
+        // Leaves: with DISC, in the middle of a payload, with answers under way, or just so.
+        const RequestHeader goodbye = header(kCmdDisconnect, 0, 0, 0);
+        const RequestHeader half = header(kCmdWrite, 1, id * (8 << 20), 1 << 20);
+        const RequestHeader read = header(kCmdRead, 1, id * (8 << 20), 4 << 20);
+        if (round == 0) CHECK(client.send(&goodbye, sizeof goodbye));
+        if (round == 0) CHECK(!client.receive(back.data(), 1));
+        if (round == 1) CHECK(client.send(&half, sizeof half) && client.send(data.data(), 1000));
+        if (round == 2) CHECK(client.send(&read, sizeof read));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(served.volume.count(Event::Type::server_failed) == 0);
+  std::printf("traffic\n");
+}
+
+// The engine closes under load: everybody is told or cut off, nobody hangs.
+void close_under_load() {
+  Served served(TlsMode::required);
+  std::atomic<int> busy{0};
+  std::vector<std::thread> threads;
+  for (uint64_t id = 0; id < 2; id++) {
+    threads.emplace_back([&, id] {
+      TlsClient client(served.path);
+      CHECK(client.start_tls() && client.negotiate(kOptGo, info_payload("")) == kRepAck);
+      std::vector<uint8_t> data(100'000);
+      uint32_t error = kOk;
+      while (error == kOk) {
+        error = client.call(kCmdRead, id * (8 << 20), 100'000, data.data(), nullptr);
+        busy++;
+      }
+      CHECK(error == kEshutdown || error == kGone);
+    });
+  }
+  // One in the middle of its handshake.
+  TlsClient slow(served.path);
+  CHECK(slow.start_tls());
+  while (busy < 20) usleep(1000);
+  CHECK(served.volume.engine->close(1'000'000'000) == 0);
+  for (auto& thread : threads) thread.join();
+  std::printf("close under load\n");
+}
+
+void hostile() {
+  Served served(TlsMode::required);
+  std::mt19937_64 random(3);
+  std::vector<std::unique_ptr<TlsClient>> peers;
+  for (int i = 0; i < 40; i++) {
+    auto peer = std::make_unique<TlsClient>(served.path);
+    const Bytes start = option(kOptStartTls);
+    CHECK(write_all(peer->fd(), start.data(), start.size()));
+    // A handshake record of each length, with noise in it; or nothing.
+    Bytes noise = {22, 3, 1, static_cast<uint8_t>(i), static_cast<uint8_t>(random())};
+    for (int j = 0; j < i * 13; j++) noise.push_back(static_cast<uint8_t>(random()));
+    if (i % 3 != 0) write_all(peer->fd(), noise.data(), noise.size());
+    peers.push_back(std::move(peer));
+  }
+  TlsClient good(served.path);
+  CHECK(good.start_tls() && good.negotiate(kOptGo, info_payload("")) == kRepAck);
+  std::vector<uint8_t> page(4096);
+  CHECK(good.call(kCmdRead, 0, 4096, page.data(), nullptr) == kOk);
+  std::printf("hostile\n");
+}
+
+STRESS(nbd_tls) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  FILE* file = std::fopen(kKeys.c_str(), "w");
+  CHECK(file != nullptr && fchmod(fileno(file), 0600) == 0);
+  std::fprintf(file, "%s:%s\n", kName, kKey);
+  std::fclose(file);
+  modes();
+  nothing_is_kept();
+  credentials();
+  traffic();
+  close_under_load();
+  hostile();
+  unlink(kKeys.c_str());
+  std::printf("ok\n");
+  return 0;
+}
+
+}  // namespace nbd_tls_stress

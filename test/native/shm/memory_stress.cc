@@ -1,0 +1,96 @@
+// The shm provider: regions that come and go on live connections.
+#include <algorithm>
+
+#include "traffic.h"
+
+namespace shm_memory_stress {
+
+using namespace fixture;
+
+// Regions made on a live connection work at once, hundreds of them, and their mappings go with them.
+void regions_after_connect() {
+  Listener listener;
+  Pair pair(listener, {}, {});
+  const Holdings before = holdings();
+  for (int round = 0; round < 3; round++) {
+    std::vector<std::unique_ptr<Memory>> near, far;
+    for (uint64_t i = 0; i < 200; i++) {
+      near.push_back(std::make_unique<Memory>(pair.client->pd, 8192));
+      far.push_back(std::make_unique<Memory>(pair.server->pd, 8192));
+      near[i]->fill(i);
+      post(*pair.client, write_to(remote(*far[i]), 0, i), {near[i]->sge(0, 8192)});
+      pair.client->expect(i);
+      CHECK(same(*near[i], *far[i], 8192));
+    }
+  }
+  const auto deadline = Clock::now() + std::chrono::seconds(5);
+  Holdings after = holdings();
+  while (after.mappings != before.mappings || after.descriptors != before.descriptors) {
+    CHECK(Clock::now() < deadline);  // the peer unmaps when it hears of it
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    after = holdings();
+  }
+}
+
+// Regions come and go while a peer writes to them: each WRITE lands before dereg_mr returns, or fails.
+void deregister_under_fire(Kind kind) {
+  for (int round = 0; round < 20; round++) {
+    Listener listener;
+    Pair pair(listener, {}, {});
+    Memory near(pair.client->pd, 1 << 16);
+    auto far = std::make_unique<Memory>(pair.server->pd, 1 << 16, kAllAccess, kind);
+    const Send send = write_to(remote(*far), 0, 1);
+    std::thread remover([&] {
+      std::this_thread::sleep_for(std::chrono::microseconds(500 + 100 * round));
+      far->deregister();
+      std::memset(far->data, 0xaa, far->size);
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      CHECK(std::all_of(far->data, far->data + far->size, [](uint8_t byte) { return byte == 0xaa; }));
+      far.reset();
+    });
+    while (true) {
+      const int error = try_post(*pair.client, send, {near.sge(0, 1 << 16)});
+      CHECK(error == 0 || error == ENOMEM);
+      ibv_wc wc;
+      if (ibv_poll_cq(pair.client->cq, 1, &wc) != 1 || wc.status == IBV_WC_SUCCESS) continue;
+      CHECK(wc.status == IBV_WC_REM_ACCESS_ERR);
+      break;
+    }
+    remover.join();
+  }
+}
+
+// When disconnect() has returned, the peer writes nothing more.
+void disconnect_under_fire() {
+  for (int round = 0; round < 20; round++) {
+    Listener listener;
+    Pair pair(listener, {}, {});
+    Memory near(pair.client->pd, 1 << 16), far(pair.server->pd, 1 << 16);
+    std::atomic<bool> stop{false};
+    std::thread writer([&] {
+      ibv_wc wc;
+      while (!stop) {
+        try_post(*pair.client, write_to(remote(far), 0, 1), {near.sge(0, 1 << 16)});
+        ibv_poll_cq(pair.client->cq, 1, &wc);
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+    CHECK(pair.server->id.id->disconnect() == 0);
+    std::memset(far.data, 0xaa, far.size);
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    CHECK(std::all_of(far.data, far.data + far.size, [](uint8_t byte) { return byte == 0xaa; }));
+    stop = true;
+    writer.join();
+  }
+}
+
+STRESS(shm_memory) {
+  timed("regions after connect", regions_after_connect);
+  timed("deregister under fire", [] { deregister_under_fire(Kind::shared); });
+  timed("deregister under fire, plain", [] { deregister_under_fire(Kind::plain); });
+  timed("disconnect under fire", disconnect_under_fire);
+  std::puts("ok");
+  return 0;
+}
+
+}  // namespace shm_memory_stress
