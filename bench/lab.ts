@@ -1,11 +1,26 @@
-// What needs real kernel drivers is measured in the lab's guests, by the lab.
+// What needs real kernel drivers is measured in the lab's guests, by the lab, which leaves its reports in a file.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import type { Report } from './core/report.js'
+import { readReports } from './core/reports-file.js'
 
-export async function lab(): Promise<void> {
+interface LabOptions {
+  readonly folder: string
+  readonly rounds: number
+  readonly quick: boolean
+}
+
+export async function lab({ folder, rounds, quick }: LabOptions): Promise<readonly Report[]> {
   const runner = fileURLToPath(new URL('../../test/dist/lab/run.js', import.meta.url))
-  const child = spawn(process.execPath, [runner, 'bench'], { stdio: 'inherit' })
+  const file = join(folder, 'lab.json')
+  const args = ['bench', '--rounds', String(rounds), '--reports', file]
+  // stdout is for what is judged.
+  const child = spawn(process.execPath, [runner, ...args], { stdio: ['ignore', 2, 'inherit'] })
   const [status] = await once(child, 'exit')
-  if (status !== 0) throw new Error(`the lab's benchmark ended with ${status}`)
+  if (status === 0) return readReports(file).map((report) => ({ ...report, quick }))
+  const failures = [`the lab's benchmark ended with ${status}`]
+  const nothing = { tables: [], limits: [], comparisons: [], samples: [] }
+  return [{ suite: 'lab', about: 'in guests', rounds, quick, ...nothing, failures }]
 }

@@ -1,30 +1,104 @@
-// npm run bench -- [suite…] [--json] [--quick]: one suite after the other, never two at once. With --json,
-// all but lab print JSON in place of their tables; with --quick, all but verbs and lab are
-// short and rough.
+// npm run bench: one suite after the other, never two at once.
+import { mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { type Builds, buildPrograms, oneBuild, top, twoBuilds } from './against/build.js'
+import { CheckoutError, commitOf } from './against/checkout.js'
+import { estimate } from './core/cells.js'
+import { documentOf } from './core/document.js'
+import { machine } from './core/machine.js'
+import { duration } from './core/progress.js'
+import type { Report } from './core/report.js'
+import { textOf } from './core/text.js'
+import { failed } from './core/verdict.js'
 import { lab } from './lab.js'
 import { nbd } from './nbd.js'
+import { HELP, type Options, parseCommandLine, type SuiteName } from './options.js'
 import { parameterServer } from './parameter-server.js'
 import { ring } from './ring.js'
+import { plan, runSuite } from './run.js'
+import type { Place, Run, Suite } from './suite.js'
 import { verbs } from './verbs.js'
 
-const SUITES: Readonly<Record<string, (options: { json: boolean; quick: boolean }) => Promise<void>>> = {
+const MAKE: Readonly<Record<Exclude<SuiteName, 'lab'>, (place: Place) => Suite>> = {
   verbs,
   ring,
   'parameter-server': parameterServer,
   nbd,
-  lab,
 }
 
-const json = process.argv.includes('--json')
-const quick = process.argv.includes('--quick')
-const wanted = process.argv.slice(2).filter((argument) => argument !== '--json' && argument !== '--quick')
-for (const name of wanted.length === 0 ? Object.keys(SUITES) : wanted) {
-  const suite = SUITES[name]
-  if (suite === undefined) {
-    console.error(`bench: unknown suite "${name}"; known: ${Object.keys(SUITES).join(', ')}`)
-    process.exit(2)
+/** stdout is for results. */
+const say = (line: string): void => console.error(`bench: ${line}`)
+
+/** A wrong command line that only a look at the cells shows. */
+class UsageError extends Error {}
+
+async function bench(options: Options, folder: string): Promise<number> {
+  const { suites, rounds, quick, json, only, against } = options
+  const host = machine()
+  const builds = against === undefined ? oneBuild() : await twoBuilds(against, suites.includes('verbs'), say)
+  const run: Run = { rounds, quick, only, build: builds.ours, other: builds.other, say }
+  const chosen = suites
+    .map((name) => ({ name, suite: name === 'lab' ? undefined : MAKE[name]({ folder, quick }) }))
+    .filter(({ suite }) => suite === undefined || plan(suite, run).length > 0)
+  if (chosen.length === 0) throw new UsageError(`no cell of ${suites.join(', ')} matches ${only}`)
+  announce(chosen, run)
+  if (chosen.some(({ name }) => name === 'verbs'))
+    buildPrograms({ programs: builds.ours.programs, packages: top, sources: top })
+
+  const reports: Report[] = []
+  for (const { suite } of chosen) {
+    const some = suite === undefined ? await lab({ folder, rounds, quick }) : [await runSuite(suite, run)]
+    if (!json) for (const line of some.flatMap(textOf)) console.log(line)
+    reports.push(...some)
   }
-  if (!json) console.log(`bench: ${name}`)
-  await suite({ json, quick })
+  if (json) {
+    const head = { machine: host, builds: described(builds) }
+    console.log(JSON.stringify({ ...head, ...documentOf(reports) }, undefined, 2))
+  }
+  return reports.some(failed) ? 1 : 0
 }
-process.exit(0)
+
+/** What runs, on what, and for how long. */
+function announce(chosen: readonly { name: string; suite: Suite | undefined }[], run: Run): void {
+  const { build, other, rounds } = run
+  if (other !== undefined)
+    say(`this: ${build.root}, ${commitOf(build.root)}; other: ${other.root}, ${commitOf(other.root)}`)
+  const seconds = chosen.flatMap(({ suite }) => (suite ? [estimate(plan(suite, run), rounds)] : []))
+  const labs = chosen.some(({ suite }) => suite === undefined)
+    ? '; and the lab, whose time depends on the host'
+    : ''
+  say(
+    `${chosen.map(({ name }) => name).join(', ')}: ${rounds} ${rounds === 1 ? 'round' : 'rounds'}, ` +
+      `about ${duration(seconds.reduce((sum, one) => sum + one, 0))}${labs}`,
+  )
+}
+
+const described = ({ ours, other, sources }: Builds) => ({
+  this: { root: ours.root, commit: commitOf(ours.root) },
+  ...(other && { other: { root: other.root, commit: commitOf(other.root), benchmarks: sources } }),
+})
+
+async function main(): Promise<number> {
+  const line = parseCommandLine(process.argv.slice(2))
+  if (line.kind === 'help') {
+    process.stdout.write(HELP)
+    return 0
+  }
+  if (line.kind === 'error') {
+    say(line.message)
+    return 2
+  }
+  const folder = mkdtempSync(join(tmpdir(), 'rdmakit-bench-'))
+  try {
+    return await bench(line.options, folder)
+  } catch (error) {
+    if (!(error instanceof CheckoutError || error instanceof UsageError)) throw error
+    say(error.message)
+    return 2
+  } finally {
+    rmSync(folder, { recursive: true, force: true })
+  }
+}
+
+process.exit(await main())

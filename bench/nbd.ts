@@ -1,177 +1,129 @@
 // fio 4 KiB random reads and writes over NBD: nbd-client with a swap-server over shm and over iwarp on loopback,
-// beside nbdkit's memory plugin over a Unix socket and over TCP. All of them live side by side and run in turn,
-// so that the machine's drift hits all; who does not run sleeps.
+// beside nbdkit's memory plugin over a Unix socket and over TCP. All of them live side by side, and who does not
+// run sleeps.
 import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { loadavg, tmpdir } from 'node:os'
+import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
-import { NAMES, type Name, open, SIZE, type Target } from './nbd/targets.js'
-import { figure, median, printTable } from './table.js'
+import type { Build } from './against/build.js'
+import type { Limit, Table } from './core/report.js'
+import type { Group, Samples } from './core/rounds.js'
+import { ratios } from './core/statistics.js'
+import { fio, type Workload } from './nbd/fio.js'
+import { isPeer, NAMES, type Name, open, SIZE, type Target } from './nbd/targets.js'
+import type { Place, Suite } from './suite.js'
 
 const run = promisify(execFile)
 
-const CELLS = (['randread', 'randwrite'] as const).flatMap((workload) =>
-  [1, 32].map((depth) => ({ workload, depth })),
+const SECONDS = 2
+const QUICK_SECONDS = 1
+/** fio's start and its warm-up. */
+const START_SECONDS = 0.8
+
+const WORKLOADS: readonly Workload[] = (['randread', 'randwrite'] as const).flatMap((kind) =>
+  [1, 32].map((depth) => ({ kind, depth })),
 )
-type Cell = (typeof CELLS)[number]
+const groupOf = ({ kind, depth }: Workload) => `${kind}, depth ${depth}`
 
-interface Pace {
-  rounds: number
-  seconds: number
-}
-const PACE: Pace = { rounds: 5, seconds: 2 }
-const QUICK: Pace = { rounds: 1, seconds: 1 }
-
-interface Figures {
-  iops: number
-  /** µs, from submission to completion as fio sees it */
-  p50: number
-  p99: number
-}
-
-/** What a cell of ours is held to. Checksums are on. */
-const LIMITS: readonly { ours: Name; peer: Name; holds: (cell: Cell) => boolean }[] = [
+/** What ours is held to. Checksums are on. */
+const LIMITS: readonly { ours: Name; peer: Name; holds: (workload: Workload) => boolean }[] = [
   { ours: 'shm', peer: 'nbdkit', holds: () => true },
   { ours: 'iwarp', peer: 'nbdkit, TCP', holds: ({ depth }) => depth === 32 },
 ]
 
-/** The same for each target: a warm-up, then the time that counts; the contents of writes are random. */
-function options(uri: string, { workload, depth }: Cell, { seconds }: Pace): string[] {
-  return [
-    '--name=bench',
-    '--ioengine=nbd',
-    `--uri=${uri}`,
-    `--rw=${workload}`,
-    '--bs=4k',
-    `--iodepth=${depth}`,
-    `--size=${SIZE}`,
-    '--randrepeat=1',
-    '--zero_buffers=0',
-    '--scramble_buffers=1',
-    '--time_based',
-    '--ramp_time=300ms',
-    `--runtime=${seconds}s`,
-    '--output-format=json',
-  ]
-}
-
-async function fio(uri: string, cell: Cell, pace: Pace): Promise<Figures> {
-  const { stdout } = await run('fio', options(uri, cell, pace), {
-    timeout: (pace.seconds + 30) * 1000,
-    killSignal: 'SIGKILL',
-    maxBuffer: 2 ** 24,
+export function nbd({ folder, quick }: Place): Suite {
+  const seconds = quick ? QUICK_SECONDS : SECONDS
+  const targets = new Targets(folder)
+  const group = (workload: Workload, build: Build): Group => ({
+    name: groupOf(workload),
+    seconds: START_SECONDS + seconds,
+    candidates: NAMES.map((name) => ({
+      name,
+      peer: isPeer(name),
+      measure: async () => fio((await targets.get(name, build)).uri, workload, seconds),
+    })),
   })
-  const [job] = JSON.parse(stdout.slice(stdout.indexOf('{'))).jobs
-  if (job.error !== 0) throw new Error(`fio on ${uri}: error ${job.error}`)
-  const { iops, clat_ns } = cell.workload === 'randread' ? job.read : job.write
-  const at = (percentile: string) => clat_ns.percentile[percentile] / 1000
-  return { iops, p50: at('50.000000'), p99: at('99.000000') }
+  return {
+    name: 'nbd',
+    about: `fio, 4 KiB at random in ${SIZE} of random data over NBD; a sample is ${seconds} s`,
+    figures: [{ key: 'iops', name: 'IOPS', unit: '1/s', better: 'higher' }],
+    groups: (build) => WORKLOADS.map((workload) => group(workload, build)),
+    report: (samples) => ({
+      tables: WORKLOADS.map((workload) => table(workload, samples)),
+      limits: LIMITS.flatMap(({ ours, peer, holds }) =>
+        WORKLOADS.filter(holds).map((workload) => limit(workload, ours, peer, samples)),
+      ),
+    }),
+    check: () => targets.check(),
+    close: () => targets.close(),
+  }
 }
 
-interface Result extends Cell {
-  /** of each target, each round */
-  rounds: Record<Name, Figures[]>
-}
+/** Started when they are first measured, and kept until the end. */
+class Targets {
+  readonly #folder: string
+  readonly #open = new Map<string, Target>()
 
-export async function nbd({ json, quick }: { json: boolean; quick: boolean }): Promise<void> {
-  const pace = quick ? QUICK : PACE
-  const [load = 0] = loadavg()
-  const folder = mkdtempSync(join(tmpdir(), 'rdmakit-bench-'))
-  const targets = new Map<Name, Target>()
-  try {
-    // Each page is written once: a page never written is answered without network, which would flatter us.
-    const random = join(folder, 'random')
-    for (let i = 0; i < 256; i++) writeFileSync(random, randomBytes(2 ** 20), { flag: 'a' })
-    for (const name of NAMES) {
-      const own = join(folder, String(targets.size))
-      mkdirSync(own)
-      const target = await open(name, own)
-      targets.set(name, target)
-      await run('nbdcopy', [random, target.uri], { timeout: 60_000 })
+  constructor(folder: string) {
+    this.#folder = folder
+  }
+
+  async get(name: Name, build: Build): Promise<Target> {
+    const key = `${name} of ${build.label} build`
+    const found = this.#open.get(key)
+    if (found !== undefined) return found
+    const target = await open(name, build, mkdtempSync(join(this.#folder, 'target-')))
+    try {
+      // Each page is written once: a page never written is answered without network, which would flatter us.
+      await run('nbdcopy', [this.#random(), target.uri], { timeout: 60_000 })
+    } catch (failure) {
+      await target[Symbol.asyncDispose]()
+      throw failure
     }
-    const results = await measure(targets, pace)
-    for (const [name, target] of targets) {
+    this.#open.set(key, target)
+    return target
+  }
+
+  #random(): string {
+    const path = join(this.#folder, 'random')
+    if (!existsSync(path))
+      for (let i = 0; i < 256; i++) writeFileSync(path, randomBytes(2 ** 20), { flag: 'a' })
+    return path
+  }
+
+  async check(): Promise<string[]> {
+    const wrong: string[] = []
+    for (const [key, target] of this.#open) {
       const spared = await target.pagesSpared()
-      if (spared > 0) throw new Error(`${name}: ${spared} pages were not moved, the figures flatter it`)
+      if (spared > 0) wrong.push(`${key}: ${spared} pages were not moved, so its figures are too good`)
     }
-    report(results, { pace, load }, json)
-  } finally {
-    for (const target of targets.values()) await target[Symbol.asyncDispose]()
-    rmSync(folder, { recursive: true, force: true })
+    return wrong
+  }
+
+  async close(): Promise<void> {
+    for (const target of this.#open.values()) await target[Symbol.asyncDispose]()
   }
 }
 
-/** Round by round, so that a bad minute of the machine spoils one sample of everything and not all of one. */
-async function measure(targets: ReadonlyMap<Name, Target>, pace: Pace): Promise<Result[]> {
-  const results = CELLS.map((cell) => ({
-    ...cell,
-    rounds: Object.fromEntries(NAMES.map((name) => [name, []])) as unknown as Result['rounds'],
-  }))
-  for (let round = 0; round < pace.rounds; round++)
-    for (const result of results)
-      for (const [name, { uri }] of targets) result.rounds[name].push(await fio(uri, result, pace))
-  return results
+function table(workload: Workload, samples: Samples): Table {
+  const of = (name: Name, figure: string) => samples.of(groupOf(workload), name, figure)
+  return {
+    title: groupOf(workload),
+    columns: ['target', 'IOPS', 'p50 µs', 'p99 µs', 'of nbdkit', 'of nbdkit, TCP'],
+    rows: NAMES.map((name) => [
+      name,
+      of(name, 'iops'),
+      of(name, 'p50'),
+      of(name, 'p99'),
+      ratios(of(name, 'iops'), of('nbdkit', 'iops')),
+      ratios(of(name, 'iops'), of('nbdkit, TCP', 'iops')),
+    ]),
+  }
 }
 
-/** Of each round, so that what slowed both down does not count. */
-const ratios = ({ rounds }: Result, ours: Name, peer: Name) =>
-  rounds[ours].map(({ iops }, i) => iops / (rounds[peer][i]?.iops ?? Number.NaN))
-
-const spread = (values: readonly number[]) => ({
-  median: median(values),
-  least: Math.min(...values),
-  most: Math.max(...values),
-})
-
-const shown = (values: readonly number[]) => {
-  const { median, least, most } = spread(values)
-  return `${figure(median)} (${figure(least)}–${figure(most)})`
-}
-
-/** @param load of the machine in the minute before: above 0.5 somebody else is at work, and the figures are rough */
-function report(
-  results: readonly Result[],
-  { pace, load }: { pace: Pace; load: number },
-  json: boolean,
-): void {
-  const lines = LIMITS.flatMap(({ ours, peer, holds }) =>
-    results
-      .filter((result) => holds(result))
-      .map((result) => {
-        const ratio = spread(ratios(result, ours, peer))
-        const { workload, depth } = result
-        return { ours, peer, workload, depth, ratio, limit: 1, held: ratio.median >= 1 }
-      }),
-  )
-  if (json) {
-    console.log(JSON.stringify({ pace, load, size: SIZE, results, acceptance: lines }, undefined, 2))
-    return
-  }
-  console.log(
-    `\nfio, 4 KiB, NBD, ${SIZE} of random data: median (least–most) of ${pace.rounds} rounds of ${pace.seconds} s; ` +
-      `load of the machine before: ${figure(load)}`,
-  )
-  for (const result of results) {
-    console.log(`\n${result.workload}, depth ${result.depth}`)
-    const of = (name: Name, which: keyof Figures) => result.rounds[name].map((one) => one[which])
-    printTable(
-      ['target', 'IOPS', 'p50 µs', 'p99 µs', 'of nbdkit', 'of nbdkit, TCP'],
-      NAMES.map((name) => [
-        name,
-        shown(of(name, 'iops')),
-        median(of(name, 'p50')),
-        median(of(name, 'p99')),
-        median(ratios(result, name, 'nbdkit')),
-        median(ratios(result, name, 'nbdkit, TCP')),
-      ]),
-    )
-  }
-  console.log()
-  for (const { ours, peer, workload, depth, ratio, limit, held } of lines)
-    console.log(
-      `${held ? 'held  ' : 'missed'}  ${ours}, ${workload}, depth ${depth}: ${figure(ratio.median)} × ${peer} ` +
-        `(${figure(ratio.least)}–${figure(ratio.most)}; limit ≥ ${limit})`,
-    )
+function limit(workload: Workload, ours: Name, peer: Name, samples: Samples): Limit {
+  const of = (name: Name) => samples.of(groupOf(workload), name, 'iops')
+  const what = `${ours}, ${groupOf(workload)}`
+  return { what, rounds: ratios(of(ours), of(peer)), unit: `× ${peer}`, bound: '≥', limit: 1 }
 }

@@ -1,10 +1,10 @@
 // What fio talks to: ours over each fabric, nbdkit's memory plugin over each socket, all of one size.
 import { execFile } from 'node:child_process'
-import { createServer } from 'node:net'
 import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { promisify } from 'node:util'
-import { Child } from '../child.js'
+import type { Build } from '../against/build.js'
+import { Child } from '../core/child.js'
+import { freePort } from '../core/free-port.js'
 
 const run = promisify(execFile)
 
@@ -27,17 +27,23 @@ export interface Target extends AsyncDisposable {
   pagesSpared(): Promise<number>
 }
 
-const cli = (name: string) => fileURLToPath(new URL(`../../../packages/${name}/dist/cli.js`, import.meta.url))
+export const isPeer = (name: Name): boolean => name.startsWith('nbdkit')
 
 /** @param folder of its own: sockets, and where `nbd-client status` finds the client */
-export function open(name: Name, folder: string): Promise<Target> {
+export function open(name: Name, build: Build, folder: string): Promise<Target> {
   const checksums = name.endsWith('no checksum') ? ['--no-checksum'] : []
-  if (name.startsWith('shm')) return openOurs(`shm://${join(folder, 'shm.sock')}`, checksums, folder)
-  if (name.startsWith('iwarp')) return openOurs('iwarp://127.0.0.1:0', checksums, folder)
+  if (name.startsWith('shm')) return openOurs(build, `shm://${join(folder, 'shm.sock')}`, checksums, folder)
+  if (name.startsWith('iwarp')) return openOurs(build, 'iwarp://127.0.0.1:0', checksums, folder)
   return openNbdkit(name === 'nbdkit, TCP', folder)
 }
 
-async function openOurs(listen: string, options: readonly string[], folder: string): Promise<Target> {
+async function openOurs(
+  build: Build,
+  listen: string,
+  options: readonly string[],
+  folder: string,
+): Promise<Target> {
+  const cli = (name: 'swap-server' | 'nbd-client') => join(build.root, 'packages', name, 'dist/cli.js')
   const environment = { RDMAKIT_RUN: folder }
   const server = new Child(
     process.execPath,
@@ -48,7 +54,14 @@ async function openOurs(listen: string, options: readonly string[], folder: stri
   const socket = join(folder, 'nbd.sock')
   const serve = ['serve', '--server', at, '--size', SIZE, '--unix', socket, ...options]
   const client = new Child(process.execPath, [cli('nbd-client'), ...serve], environment)
-  const [, uri = ''] = await client.prints(/^ready (\S+)$/m)
+  const close = async () => {
+    await client[Symbol.asyncDispose]()
+    await server[Symbol.asyncDispose]()
+  }
+  const [, uri = ''] = await client.prints(/^ready (\S+)$/m).catch(async (failure) => {
+    await close()
+    throw failure
+  })
   return {
     uri,
     async pagesSpared() {
@@ -61,16 +74,14 @@ async function openOurs(listen: string, options: readonly string[], folder: stri
         pages += zeroPages + pagesReadWithoutNetwork
       return pages
     },
-    async [Symbol.asyncDispose]() {
-      await client[Symbol.asyncDispose]()
-      await server[Symbol.asyncDispose]()
-    },
+    [Symbol.asyncDispose]: close,
   }
 }
 
 async function openNbdkit(tcp: boolean, folder: string): Promise<Target> {
   const pidFile = join(folder, 'nbdkit.pid')
   const socket = join(folder, 'nbdkit.sock')
+  // nbdkit has no "port 0".
   const port = tcp ? await freePort() : 0
   const listen = tcp ? ['-i', '127.0.0.1', '-p', String(port)] : ['-U', socket]
   const child = new Child('nbdkit', ['-f', '-P', pidFile, ...listen, 'memory', SIZE])
@@ -81,16 +92,4 @@ async function openNbdkit(tcp: boolean, folder: string): Promise<Target> {
     pagesSpared: async () => 0,
     [Symbol.asyncDispose]: () => child[Symbol.asyncDispose](),
   }
-}
-
-/** nbdkit has no "port 0". */
-function freePort(): Promise<number> {
-  return new Promise((resolve, reject) => {
-    const probe = createServer().once('error', reject)
-    probe.listen(0, '127.0.0.1', () => {
-      const address = probe.address()
-      const port = typeof address === 'object' && address !== null ? address.port : 0
-      probe.close(() => resolve(port))
-    })
-  })
 }

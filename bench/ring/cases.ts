@@ -12,6 +12,8 @@ export interface Case {
   /** where to listen; `folder` is a temporary one */
   at: (folder: string) => string
   sizes: readonly number[]
+  /** Not ours. */
+  peer?: boolean
   /** Messages one way only: its round trips are another case's. */
   rateOnly?: boolean
 }
@@ -21,22 +23,28 @@ const unix = (folder: string) => `unix://${join(folder, 'unix.sock')}`
 const iwarp = () => 'iwarp://127.0.0.1:0'
 const shm = (folder: string) => `shm://${join(folder, 'shm.sock')}`
 const all = { sizes: SIZES }
-const coalesced = { transport: 'net-coalesced', sizes: SIZES.filter((size) => size <= 4096), rateOnly: true }
+const peer = { sizes: SIZES, peer: true }
+const coalesced = {
+  transport: 'net-coalesced',
+  sizes: SIZES.filter((size) => size <= 4096),
+  rateOnly: true,
+  peer: true,
+}
 
 /** The peers, and the ring in each way of waiting. */
 export const CASES: readonly Case[] = [
   { ...all, name: 'ring shm, polling', transport: 'polling', at: shm },
   { ...all, name: 'ring iwarp, polling', transport: 'polling', at: iwarp },
-  { ...all, name: 'net', transport: 'net', at: tcp },
+  { ...peer, name: 'net', transport: 'net', at: tcp },
   { ...coalesced, name: 'net, coalesced', at: tcp },
-  { ...all, name: 'unix', transport: 'net', at: unix },
+  { ...peer, name: 'unix', transport: 'net', at: unix },
   { ...coalesced, name: 'unix, coalesced', at: unix },
   { ...all, name: 'ring shm, event loop', transport: 'event-loop', at: shm },
   { ...all, name: 'ring iwarp, event loop', transport: 'event-loop', at: iwarp },
   { ...all, name: 'ring shm, adaptive thread', transport: 'adaptive', at: shm },
   { ...all, name: 'ring iwarp, adaptive thread', transport: 'adaptive', at: iwarp },
-  { ...all, name: 'zeromq ipc', transport: 'zeromq', at: (folder) => `ipc://${join(folder, 'zeromq.ipc')}` },
-  { ...all, name: 'zeromq tcp', transport: 'zeromq', at: () => 'tcp://127.0.0.1:*' },
+  { ...peer, name: 'zeromq ipc', transport: 'zeromq', at: (folder) => `ipc://${join(folder, 'zeromq.ipc')}` },
+  { ...peer, name: 'zeromq tcp', transport: 'zeromq', at: () => 'tcp://127.0.0.1:*' },
 ]
 
 /** From interrupts and copies to polling and none, each step with what the one before has. */
@@ -51,3 +59,9 @@ export const stepCases = (scheme: string, at: Case['at']): Case[] =>
   STEPS.map(({ title, transport }) => ({ name: `${scheme} ${title}`, transport, at, sizes: STEP_SIZES }))
 
 export const STEP_CASES: readonly Case[] = [...stepCases('shm', shm), ...stepCases('iwarp', iwarp)]
+
+/** The group of a size. */
+export const groupOf = (size: number): string => `${size} B`
+
+/** What a copy costs here, beside the messages of 1 MiB. */
+export const MEMCPY = 'Buffer.copy of 1 MiB'

@@ -1,6 +1,6 @@
 // What both processes of a case do. The first byte of a message says what becomes of it, so that the
 // receiver looks at each.
-import { median } from '../table.js'
+import { median } from '../core/statistics.js'
 import { type Endpoint, poll } from './endpoint.js'
 
 const ANSWER = 0

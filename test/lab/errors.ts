@@ -34,3 +34,8 @@ export async function before<T>(deadlineMs: number, what: string, promise: Promi
     clearTimeout(timer)
   }
 }
+
+/** The command line asks for what there is not. */
+export class UsageError extends Error {
+  override readonly name = 'UsageError'
+}

@@ -155,17 +155,13 @@ const volumeMiB = 96
  */
 export async function killAnything(
   parts: LabParts,
+  star: GuestStar,
   options: KillAnythingOptions,
   print: (line: string) => void = () => {},
 ): Promise<KillAnything> {
   const { seconds, seed, servers, replicas, backup, ublk } = options
   const program = await ensurePageChurn()
-  await using star = await GuestStar.boot(parts, {
-    servers,
-    server: { memoryMiB: 768 },
-    client: { memoryMiB: 1024, ...(backup && { diskMiB: volumeMiB }) },
-  })
-  print(`${servers} servers and a client are up; seed ${seed}`)
+  print(`${servers} servers, ${replicas} replicas${backup ? ' and a backup' : ''}; seed ${seed}`)
   if (backup) await star.client.run(['sh', join(guestScripts, 'disk.sh')])
   const swap = await ReplicatedSwap.attach(star, {
     memory: '192M',
@@ -285,14 +281,41 @@ export function faultsOf(run: KillAnything): string[] {
   ])
 }
 
+/** A client guest and the servers that it may swap to; they can be used for one trial after another. */
+export const bootTrialGuests = (parts: LabParts, servers: number): Promise<GuestStar> =>
+  GuestStar.boot(parts, {
+    servers,
+    server: { memoryMiB: 768 },
+    client: { memoryMiB: 1024, diskMiB: volumeMiB },
+  })
+
 /** The command: prints what it saw; 0 when all is well. */
 export async function killAnythingCommand(
   parts: LabParts,
   options: KillAnythingOptions,
   say: (line: string) => void,
 ): Promise<number> {
-  const run = await killAnything(parts, options, say)
+  await using star = await bootTrialGuests(parts, options.servers)
+  const run = await killAnything(parts, star, options, say)
   return conclude(run, faultsOf(run), say)
+}
+
+const short = { seconds: 0, faults: 2, servers: 2, backup: false }
+/** Of each front one short trial: a server and the client are killed; then the client and all servers. */
+const shortTrials: readonly KillAnythingOptions[] = [
+  { ...short, seed: 9, replicas: 2, ublk: false },
+  { ...short, seed: 10, replicas: 1, backup: true, ublk: true },
+]
+
+/** One after another on the same guests; 0 when all is well. */
+export async function shortTrialsCommand(parts: LabParts, say: (line: string) => void): Promise<number> {
+  await using star = await bootTrialGuests(parts, short.servers)
+  let status = 0
+  for (const options of shortTrials) {
+    const run = await killAnything(parts, star, options, say)
+    status ||= conclude(run, faultsOf(run), say)
+  }
+  return status
 }
 
 async function swappedPages({ client }: GuestStar): Promise<{ in: number; out: number }> {

@@ -40,16 +40,14 @@ export const buildVerbsBenchmarks = (): Promise<void> => buildBenchmark(verbsPin
 
 export const buildRingBenchmarks = (): Promise<void> => buildBenchmark(ringPingpong)
 
-/** A program of test/native with each set of sanitizers. @returns the programs */
-export async function buildSanitized(name: string, say: (line: string) => void): Promise<string[]> {
-  const programs: string[] = []
-  for (const configuration of ['asan', 'tsan']) {
-    const program = join('build', `native-${configuration}`, name)
-    say(`building ${program}`)
-    await buildTestProgram(configuration, name)
-    programs.push(program)
-  }
-  return programs
+/** The test of the block engine on a device of ublk, with each set of sanitizers, as programs of a guest run it. */
+export const sanitizedDeviceTests = {
+  'ASan and UBSan': join('build', 'native-asan', 'ublk_smoke'),
+  TSan: join('build', 'native-tsan', 'ublk_smoke'),
+} as const
+
+export async function buildSanitizedDeviceTests(): Promise<void> {
+  for (const configuration of ['asan', 'tsan']) await buildTestProgram(configuration, 'ublk_smoke')
 }
 
 async function buildTestProgram(configuration: string, name: string): Promise<void> {

@@ -24,37 +24,20 @@ export class GuestPair implements AsyncDisposable {
 
   /** Boots both at the same time; one processor each unless told otherwise. */
   static async boot(parts: LabParts, options: PairOptions = {}): Promise<GuestPair> {
-    const folder = await makeWorkFolder('wire')
-    const socket = join(folder, 'wire.sock')
-    const listens = Guest.boot(parts, {
-      name: 'server',
-      cpus: 1,
-      ...options.server,
-      wires: [{ socket, end: 'listen' }],
-    })
-    listens.catch(() => {}) // Reported below, together with the other one.
-    await Promise.race([fileAppears(socket, 15_000), listens]).catch(() => {})
-    const connects = Guest.boot(parts, {
-      name: 'client',
-      cpus: 1,
-      ...options.client,
-      wires: [{ socket, end: 'connect' }],
-    })
+    const { listening, connecting, folder } = await bootWired(
+      parts,
+      { name: 'server', cpus: 1, ...options.server },
+      { name: 'client', cpus: 1, ...options.client },
+    )
+    const pair = new GuestPair(listening, connecting, folder)
     try {
-      const [server, client] = await bothOrNone(listens, connects)
-      const pair = new GuestPair(server, client, folder)
-      try {
-        await Promise.all([
-          server.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.serverAddress]),
-          client.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.clientAddress]),
-        ])
-      } catch (error) {
-        await pair.powerOff()
-        throw error
-      }
+      await Promise.all([
+        pair.server.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.serverAddress]),
+        pair.client.run(['sh', 'test/lab/guest/rxe.sh', 'eth0', GuestPair.clientAddress]),
+      ])
       return pair
     } catch (error) {
-      await rm(folder, { recursive: true, force: true })
+      await pair.powerOff()
       throw error
     }
   }
@@ -66,6 +49,27 @@ export class GuestPair implements AsyncDisposable {
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.powerOff()
+  }
+}
+
+/** Boots two guests at the same time, eth0 of each being an end of one wire. */
+export async function bootWired(
+  parts: LabParts,
+  one: Omit<GuestOptions, 'wires'>,
+  other: Omit<GuestOptions, 'wires'>,
+): Promise<{ listening: Guest; connecting: Guest; folder: string }> {
+  const folder = await makeWorkFolder('wire')
+  try {
+    const socket = join(folder, 'wire.sock')
+    const listens = Guest.boot(parts, { ...one, wires: [{ socket, end: 'listen' }] })
+    listens.catch(() => {}) // Reported below, together with the other one.
+    await Promise.race([fileAppears(socket, 15_000), listens]).catch(() => {})
+    const connects = Guest.boot(parts, { ...other, wires: [{ socket, end: 'connect' }] })
+    const [listening, connecting] = await bothOrNone(listens, connects)
+    return { listening, connecting, folder }
+  } catch (error) {
+    await rm(folder, { recursive: true, force: true })
+    throw error
   }
 }
 

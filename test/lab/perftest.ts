@@ -82,13 +82,39 @@ async function perftest(shell: Shell, device: Device, program: string): Promise<
   return out
 }
 
-/** Median and extremes, for people too. */
-export function spread(samples: readonly number[]): { median: number; text: string } {
-  const sorted = [...samples].sort((a, b) => a - b)
-  const [least = Number.NaN, middle = Number.NaN, most = Number.NaN] = [
-    sorted.at(0),
-    sorted.at(Math.floor(sorted.length / 2)),
-    sorted.at(-1),
-  ]
-  return { median: middle, text: `${middle.toFixed(1)} (${least.toFixed(1)}–${most.toFixed(1)})` }
+/**
+ * What a benchmark of the lab measured. bench/judge.ts judges and prints it; bench/core/report.ts says what each part
+ * means. bench is another TypeScript project with a folder of its own to build to, so nothing of it can be imported.
+ */
+export interface Report {
+  suite: string
+  about: string
+  rounds: number
+  quick: boolean
+  tables: { title: string; columns: string[]; rows: (number[] | number | string)[][] }[]
+  limits: { what: string; rounds: number[]; unit: string; bound: '≤' | '≥'; limit: number }[]
+  comparisons: []
+  samples: []
+  failures: string[]
 }
+
+export const report = (parts: Pick<Report, 'suite' | 'about' | 'rounds'> & Partial<Report>): Report => ({
+  ...{ quick: false, tables: [], limits: [], comparisons: [], samples: [], failures: [] },
+  ...parts,
+})
+
+/**
+ * One sample of each in every round, and every second round from the last to the first, so that neither of two
+ * neighbours always goes first. @returns the rounds of each
+ */
+export async function inTurn<T>(rounds: number, measures: readonly (() => Promise<T>)[]): Promise<T[][]> {
+  const samples = measures.map((measure) => ({ measure, rounds: [] as T[] }))
+  for (let round = 0; round < rounds; round++)
+    for (const sample of round % 2 === 0 ? samples : samples.toReversed())
+      sample.rounds.push(await sample.measure())
+  return samples.map((sample) => sample.rounds)
+}
+
+/** Within each round, so that what slowed both down does not count. */
+export const ratios = (of: readonly number[] = [], over: readonly number[] = []): number[] =>
+  of.map((value, round) => value / (over[round] ?? Number.NaN))

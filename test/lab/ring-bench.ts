@@ -1,16 +1,22 @@
 import { Guest } from './guest.js'
 import type { LabParts } from './lab-parts.js'
-import { LocalShell } from './local-shell.js'
 import { buildRingBenchmarks, ringPingpong } from './native.js'
-import { type Device, devicesOf, perftestLatency, pingpong, spread } from './perftest.js'
+import {
+  type Device,
+  devicesOf,
+  inTurn,
+  perftestLatency,
+  pingpong,
+  type Report,
+  ratios,
+  report,
+} from './perftest.js'
 import type { Shell } from './shell.js'
 
-const nativeRounds = 5
 /** What the native ring may take of the time of perftest's SEND. */
 const limit = 1.15
 
 const address = '10.77.0.1'
-const rounds = 3
 const milliseconds = 1000
 const deadlineMs = 120_000
 /** Nothing to copy, and some. */
@@ -32,54 +38,98 @@ interface Figures {
   messagesPerSecond: number
 }
 
+/** What a part of the benchmark adds to its report. */
+type Part = Pick<Report, 'tables' | 'limits'>
+
 /**
  * The ring over rxe between two processes of a guest. Native: half a round trip beside ib_send_lat. From
  * JavaScript: the steps from interrupts and copies to neither, beside Node's sockets on the same interface.
  */
-export async function ringBench(parts: LabParts, print: (line: string) => void): Promise<void> {
+export async function ringBench(
+  parts: LabParts,
+  print: (line: string) => void,
+  { rounds }: { rounds: number },
+): Promise<Report> {
   await buildRingBenchmarks()
-  await new LocalShell().run(['node_modules/.bin/tsc', '-b', 'bench'], { deadlineMs: 300_000 })
   await using guest = await Guest.boot(parts)
   await guest.run(['sh', 'test/lab/guest/rxe.sh', 'veth', address])
-  for (const device of await devicesOf(guest)) await native(guest, device, print)
-  for (const size of sizes) await fromJavaScript(guest, size, print)
-}
-
-async function native(guest: Guest, device: Device, print: (line: string) => void): Promise<void> {
-  const ours: number[] = []
-  const theirs: number[] = []
-  for (let round = 0; round < nativeRounds; round++) {
-    ours.push(await pingpong(guest, ringPingpong, device, 'ring-lat'))
-    theirs.push(await perftestLatency(guest, device, 'ib_send_lat'))
+  const measured: Part[] = []
+  for (const device of await devicesOf(guest)) {
+    measured.push(await native(guest, device, rounds))
+    print(`${device.name}: native ring and ib_send_lat, ${rounds} rounds`)
   }
-  const [ring, send] = [spread(ours), spread(theirs)]
-  const ratio = ring.median / send.median
-  print(
-    `${device.name} 64 B: native ring ${ring.text} µs, ib_send_lat ${send.text} µs, ratio ${ratio.toFixed(3)} ` +
-      `(limit ${limit}: ${held(ratio <= limit)})`,
-  )
+  for (const size of sizes) {
+    measured.push(await fromJavaScript(guest, size, rounds))
+    print(`rxe ${size} B: ${candidates.length} transports, ${rounds} rounds`)
+  }
+  return report({
+    suite: 'lab ring',
+    about: 'the ring over rxe between two processes of a guest',
+    rounds,
+    tables: measured.flatMap(({ tables }) => tables),
+    limits: measured.flatMap(({ limits }) => limits),
+  })
 }
 
-async function fromJavaScript(guest: Guest, size: number, print: (line: string) => void): Promise<void> {
-  const samples = candidates.map(() => [] as Figures[])
-  for (let round = 0; round < rounds; round++)
-    for (const [i, { transport }] of candidates.entries())
-      samples[i]?.push(await measure(guest, transport, size))
-  const figures = samples.map((some) => ({
-    p50: spread(some.map(({ p50 }) => p50)).median,
-    rate: spread(some.map(({ messagesPerSecond }) => messagesPerSecond)).median,
-  }))
-  for (const [i, { title }] of candidates.entries()) {
-    const { p50, rate } = figures[i] as { p50: number; rate: number }
-    const before = i > 0 && i < steps ? figures[i - 1] : undefined
-    const factors =
-      before === undefined
-        ? ''
-        : `, ${(before.p50 / p50).toFixed(2)} and ${(rate / before.rate).toFixed(2)} times the step before: ` +
-          held(p50 < before.p50)
-    print(
-      `rxe ${size} B: ${title}: round trip p50 ${p50.toFixed(1)} µs, ${Math.round(rate)} messages/s${factors}`,
-    )
+async function native(guest: Guest, device: Device, rounds: number): Promise<Part> {
+  const [ring = [], send = []] = await inTurn(rounds, [
+    () => pingpong(guest, ringPingpong, device, 'ring-lat'),
+    () => perftestLatency(guest, device, 'ib_send_lat'),
+  ])
+  const ratio = ratios(ring, send)
+  return {
+    tables: [
+      {
+        title: `${device.name}, 64 B: half a round trip from C++, µs`,
+        columns: ['device', 'ring', 'ib_send_lat', 'ratio'],
+        rows: [[device.name, ring, send, ratio]],
+      },
+    ],
+    limits: [
+      { what: `${device.name}, 64 B: native ring`, rounds: ratio, unit: '× ib_send_lat', bound: '≤', limit },
+    ],
+  }
+}
+
+async function fromJavaScript(guest: Guest, size: number, rounds: number): Promise<Part> {
+  const samples = await inTurn(
+    rounds,
+    candidates.map(
+      ({ transport }) =>
+        () =>
+          measure(guest, transport, size),
+    ),
+  )
+  const p50 = samples.map((some) => some.map((figures) => figures.p50))
+  const rate = samples.map((some) => some.map(({ messagesPerSecond }) => messagesPerSecond / 1000))
+  const isStep = (i: number) => i > 0 && i < steps
+  return {
+    tables: [
+      {
+        title: `rxe, ${size} B, from JavaScript; a factor above 1 is faster than the step before`,
+        columns: ['transport', 'p50 µs', 'factor', '1000/s', 'rate factor'],
+        rows: candidates.map(({ title }, i) => [
+          title,
+          p50[i] ?? [],
+          isStep(i) ? ratios(p50[i - 1], p50[i]) : '',
+          rate[i] ?? [],
+          isStep(i) ? ratios(rate[i], rate[i - 1]) : '',
+        ]),
+      },
+    ],
+    limits: candidates.flatMap(({ title }, i) =>
+      isStep(i)
+        ? [
+            {
+              what: `rxe, ${size} B: ${title}, p50`,
+              rounds: ratios(p50[i], p50[i - 1]),
+              unit: '× the step before',
+              bound: '≤' as const,
+              limit: 1,
+            },
+          ]
+        : [],
+    ),
   }
 }
 
@@ -98,5 +148,3 @@ async function measure(guest: Shell, transport: string, size: number): Promise<F
     await server.stop(deadlineMs)
   }
 }
-
-const held = (is: boolean) => (is ? 'held' : 'missed')

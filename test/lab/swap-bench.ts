@@ -4,7 +4,7 @@ import type { LabParts } from './lab-parts.js'
 import { nbdkitSwap } from './nbdkit-swap.js'
 import { nvmeRdmaSwap, nvmeTcpSwap } from './nvmf-swap.js'
 import { GuestPair } from './pair.js'
-import { spread } from './perftest.js'
+import { inTurn, type Report, ratios, report } from './perftest.js'
 import { busySeconds, cpuTimeOf } from './process-time.js'
 import { rdmakitNbd, rdmakitUblk } from './remote-swap.js'
 import { type Walk, WalkKilledError, walkArray } from './swap.js'
@@ -25,8 +25,6 @@ export interface SwapBenchOptions {
   guests: number
   /** Processors of each guest. With one, what a client does itself is time that the program does not have. */
   cpus: number
-  /** Prints one line of JSON, with every round, in place of the table. */
-  json: boolean
 }
 
 const ours = [rdmakitNbd, rdmakitUblk]
@@ -51,7 +49,7 @@ interface Round extends Walk {
 }
 
 interface Result {
-  name: string
+  path: SwapPath
   limited: boolean
   /** undefined: nothing but killed walks. */
   rounds: readonly (Round | undefined)[]
@@ -67,8 +65,8 @@ type Hosts = Pick<SwapPlace, 'server' | 'client' | 'address'> & AsyncDisposable
 export async function swapBench(
   parts: LabParts,
   print: (line: string) => void,
-  { rounds, mebibytes, guests, cpus, json }: SwapBenchOptions,
-): Promise<void> {
+  { rounds, mebibytes, guests, cpus }: SwapBenchOptions,
+): Promise<Report> {
   if (guests > 2) throw new Error('--guests is 1 or 2: the server and the client are in one, or in one each')
   await using hosts = await (guests === 1 ? bootOne : bootTwo)(parts, cpus)
   const processors = `${cpus === 1 ? 'one processor' : `${cpus} processors`}`
@@ -77,25 +75,26 @@ export async function swapBench(
   await hosts.client.run(['sh', 'test/lab/guest/nbd.sh'])
   await hosts.client.run(['sh', 'test/lab/guest/ublk.sh', parts.modules.ublk])
   const paths = [...ours.map((path) => ({ path, limited: false })), ...peers]
-  const results = paths.map(({ path, limited }) => ({
-    name: path.name,
-    limited,
-    rounds: [] as (Round | undefined)[],
-  }))
-  for (let round = 0; round < rounds; round++)
-    // Each round begins with another one.
-    for (const i of [...paths.keys()].map((nth) => (nth + round) % paths.length)) {
-      const { path } = paths[i] as (typeof paths)[number]
-      const measured = await measure(hosts, path, parts.arrayWalk, mebibytes * mebibyte).catch((error) => {
+  const samples = await inTurn(
+    rounds,
+    paths.map(({ path }) => async () => {
+      const round = await measure(hosts, path, parts.arrayWalk, mebibytes * mebibyte).catch((error) => {
         if (ours.includes(path)) throw error
         unlessKilled(error)
         return undefined
       })
-      print(measured ? line(path.name, measured) : `${path.name.padEnd(18)} killed, out of memory, each time`)
-      results[i]?.rounds.push(measured)
-    }
-  if (json) console.log(JSON.stringify({ mebibytes, guests, cpus, results }))
-  else for (const row of table(results)) print(row)
+      print(round ? line(path.name, round) : `${path.name.padEnd(18)} killed, out of memory, each time`)
+      return round
+    }),
+  )
+  const results = paths.map((path, i) => ({ ...path, rounds: samples[i] ?? [] }))
+  return report({
+    suite: 'lab swap',
+    about: `a walk through an array of ${mebibytes} MiB under a limit of half of it; ${where}`,
+    rounds,
+    tables: [table(results)],
+    limits: limits(results),
+  })
 }
 
 async function bootTwo(parts: LabParts, cpus: number): Promise<Hosts> {
@@ -172,47 +171,46 @@ function line(name: string, round: Round): string {
   }`
 }
 
-/** Medians of the rounds; a ratio is the median of ours to theirs of the same round. The limit is for ublk's. */
-function table(results: readonly Result[]): string[] {
-  const row = (...cells: readonly string[]) =>
-    cells.map((cell, column) => (column === 0 ? cell.padEnd(18) : cell.padStart(13))).join('')
-  const [nbd, ublk] = ours.map((_, i) => results[i]?.rounds ?? [])
-  const rows = results.map(({ name, limited, rounds }, i) => {
-    const whole = rounds.filter((round) => round !== undefined)
-    const median = (of: (round: Round) => number) => spread(whole.map(of)).median
-    const ratio = (of: Result['rounds'] = []) =>
-      i < ours.length
-        ? Number.NaN
-        : spread(
-            rounds.flatMap((round, n) => (round ? [(of[n]?.seconds ?? Number.NaN) / round.seconds] : [])),
-          ).median
-    const verdict = ratio(ublk)
-    const process = median(({ processPerGigabyte = Number.NaN }) => processPerGigabyte)
-    const show = (value: number, digits = 1) => (Number.isNaN(value) ? '–' : value.toFixed(digits))
-    return row(
-      name,
-      show(median(({ seconds }) => seconds)),
-      show(median(({ writeSeconds }) => writeSeconds)),
-      show(median(({ readSeconds }) => readSeconds)),
-      show(median(({ serverPerGigabyte }) => serverPerGigabyte)),
-      show(process, 2),
-      show(ratio(nbd), 2),
-      show(verdict, 2),
-      !limited || Number.isNaN(verdict) ? '–' : verdict < 1 ? 'held' : 'missed',
-    )
-  })
-  return [
-    row(
-      '',
-      'seconds',
-      'write',
-      'read',
-      'server s/GB',
-      'process s/GB',
-      'nbd/theirs',
-      'ublk/theirs',
-      'limit < 1',
-    ),
-    ...rows,
-  ]
+const seconds = ({ rounds }: Result) => rounds.map((round) => round?.seconds ?? Number.NaN)
+
+/** A ratio is of ours to theirs. */
+function table(results: readonly Result[]): Report['tables'][number] {
+  const [nbd, ublk] = results as [Result, Result]
+  return {
+    title: 'in seconds; the server in CPU seconds for each gigabyte that travelled',
+    columns: [
+      ...['path', 'seconds', 'write', 'read', 'server s/GB', 'process s/GB', 'nbd/theirs', 'ublk/theirs'],
+      'killed',
+    ],
+    rows: results.map((result) => {
+      const of = (figure: (round: Round) => number) =>
+        result.rounds.map((round) => (round === undefined ? Number.NaN : figure(round)))
+      const isOurs = ours.includes(result.path)
+      return [
+        result.path.name,
+        seconds(result),
+        of(({ writeSeconds }) => writeSeconds),
+        of(({ readSeconds }) => readSeconds),
+        of(({ serverPerGigabyte }) => serverPerGigabyte),
+        of(({ processPerGigabyte = Number.NaN }) => processPerGigabyte),
+        isOurs ? '' : ratios(seconds(nbd), seconds(result)),
+        isOurs ? '' : ratios(seconds(ublk), seconds(result)),
+        result.rounds.reduce((sum, round) => sum + (round?.killed ?? mostKilled + 1), 0),
+      ]
+    }),
+  }
+}
+
+/** The limits are for ublk's. */
+function limits(results: readonly Result[]): Report['limits'] {
+  const [, ublk] = results as [Result, Result]
+  return results
+    .filter(({ limited }) => limited)
+    .map((result) => ({
+      what: `${ublk.path.name}: a walk`,
+      rounds: ratios(seconds(ublk), seconds(result)),
+      unit: `× ${result.path.name}`,
+      bound: '≤',
+      limit: 1,
+    }))
 }

@@ -1,7 +1,9 @@
+import { readFileSync } from 'node:fs'
 import { constants } from 'node:os'
 import { join } from 'node:path'
 import { guestScripts } from './paths.js'
 import type { Shell } from './shell.js'
+import { until } from './until.js'
 
 /** What array-walk reports; pages are 4096 bytes. */
 export interface Walk {
@@ -51,6 +53,16 @@ export async function walkArray(shell: Shell, options: WalkOptions): Promise<Wal
   const report = /^\{.*\}$/m.exec(result.stdout)?.[0]
   if (report === undefined) throw new Error(`array-walk: ${result.stderr || `ended with ${result.status}`}`)
   return JSON.parse(report) as Walk
+}
+
+/** Pages that this kernel has written to swap since it booted. */
+export function pagesOut(): number {
+  return Number(/^pswpout (\d+)$/m.exec(readFileSync('/proc/vmstat', 'utf8'))?.[1])
+}
+
+/** Waits until this kernel has written so many, of which it tells by a counter only. */
+export async function untilPagesOut(count: number): Promise<void> {
+  await until('the program swaps', 120_000, () => pagesOut() >= count)
 }
 
 /** Makes the device swap space, swaps on it while `body` runs, and takes it off again. */

@@ -1,6 +1,6 @@
 import { DeadlineError } from './errors.js'
 
-const pause = 200
+const pause = 100
 
 /** Asks until the answer is yes. */
 export async function until(what: string, deadlineMs: number, ask: () => boolean | Promise<boolean>) {

@@ -3,21 +3,30 @@ import { join } from 'node:path'
 import { defineConfig } from 'vitest/config'
 import { top } from './paths.js'
 
-if (!existsSync('/run/rdmakit-lab')) throw new Error('these tests run inside a guest: npm run lab')
+if (!existsSync('/run/rdmakit-lab')) throw new Error('these tests run inside a guest: npm run test:lab')
+
+/** What npm run soak runs besides. */
+const soak = process.env.RDMAKIT_TIER === 'soak' ? [] : ['**/*.soak.test.ts']
+
+// One process for all files: an emulated guest takes 4 s to load the packages.
+const together = { isolate: false }
 
 /** The conformance suite of verbs, unchanged, on one of the kernel's devices. */
 const onDevice = (name: string, uri: string) => ({
   extends: true as const,
   test: {
+    ...together,
     name,
     include: ['packages/verbs/test/conformance/**/*.test.ts'],
-    env: { RDMAKIT_CONFORMANCE_URI: uri },
-    // One process for all files: an emulated guest takes 4 s to load the packages.
-    isolate: false,
+    env: {
+      RDMAKIT_CONFORMANCE_URI: uri,
+      // Repetition that is cheap on a processor takes ten times as long on an emulated one.
+      RDMAKIT_EFFORT: String(0.2 * Number(process.env.RDMAKIT_EFFORT ?? 1)),
+    },
   },
 })
 
-/** Tests inside the one guest: rxe0 is up at 10.77.0.1, siw0 at 10.78.0.1, nbd is loaded, /dev/vda is there. */
+/** Tests inside the one guest, whose devices and addresses test-guest.ts names. */
 export default defineConfig({
   test: {
     // All tests share one kernel's devices, so they run one after another.
@@ -25,11 +34,15 @@ export default defineConfig({
     maxWorkers: 1,
     fileParallelism: false,
     testTimeout: 180_000,
-    hookTimeout: 60_000,
+    hookTimeout: 120_000,
     projects: [
       {
         extends: true,
-        test: { name: 'lab', include: ['test/lab/guest-tests/**/*.test.ts'], isolate: false },
+        test: { ...together, name: 'drivers', include: ['test/lab/guest-tests/drivers/*.test.ts'] },
+      },
+      {
+        extends: true,
+        test: { ...together, name: 'kernel', include: ['test/lab/guest-tests/*.test.ts'], exclude: soak },
       },
       onDevice('rxe', 'rdma://10.77.0.1:0'),
       onDevice('siw', 'rdma://10.78.0.1:0'),

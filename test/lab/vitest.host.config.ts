@@ -1,6 +1,6 @@
 import { defineConfig } from 'vitest/config'
 
-/** Tests on the host that boot guests of their own: the harness itself, and two guests on one wire. */
+/** Tests on the host that boot guests of their own: the harness itself. */
 export default defineConfig({
   test: {
     include: ['test/lab/host-tests/**/*.test.ts'],
@@ -9,6 +9,9 @@ export default defineConfig({
     fileParallelism: false,
     testTimeout: 240_000,
     hookTimeout: 120_000,
-    reporters: ['verbose', ['./scripts/results-reporter.mjs', { outputFile: 'test-results/lab-host.json' }]],
+    reporters: [
+      'verbose',
+      ['./scripts/results-reporter.mjs', { outputFile: 'test-results/lab-harness.json' }],
+    ],
   },
 })

@@ -46,7 +46,7 @@ describe('address resolution on rdma_cm', () => {
     await shell.run('ip -n neighbour address del 10.77.0.9/24 dev veth-peer; ip neigh flush dev veth')
     const resolving = ConnectionId.resolve(neighbour, { timeout: 60_000 })
     // It has been asked and has not answered.
-    await until('it is asked', 10_000, async () =>
+    await until('it is asked', 60_000, async () =>
       /INCOMPLETE/.test(await shell.run('ip neigh show 10.77.0.9')),
     )
     await shell.run('ip -n neighbour address add 10.77.0.9/24 dev veth-peer')
@@ -67,7 +67,7 @@ describe('address resolution on rdma_cm', () => {
     const aborting = new AbortController()
     const resolving = ConnectionId.resolve(nobody, { timeout: 60_000, signal: aborting.signal })
     resolving.catch(() => {}) // Looked at below.
-    await until('it is asked', 10_000, async () =>
+    await until('it is asked', 60_000, async () =>
       /INCOMPLETE/.test(await shell.run('ip neigh show 10.77.0.10')),
     )
     aborting.abort()

@@ -31,9 +31,9 @@ describe.each([
 
   beforeAll(async () => {
     server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '128M'])
-    await server.waitForLine(/^listening /, 30_000)
+    await server.waitForLine(/^listening /, 60_000)
     attached = shell.start(attach)
-    await attached.waitForLine(ready, 30_000)
+    await attached.waitForLine(ready, 60_000)
   })
 
   afterAll(async () => {
@@ -92,7 +92,7 @@ describe.each([
 
   test('ends with detach, and the device with it', async () => {
     await shell.run([...client, 'detach', device])
-    expect(await attached.ended(10_000)).toMatchObject({ status: 0 })
+    expect(await attached.ended(60_000)).toMatchObject({ status: 0 })
     await isGone()
     const { status, stderr } = await shell.exec([...client, 'detach', device])
     expect(status).toBe(1)
@@ -101,7 +101,7 @@ describe.each([
 
   test('ends a device whose process was killed, which is as the driver made it then', async () => {
     const killed = shell.start([...attach, '--state', '/run/rdmakit-attach-test'])
-    await killed.waitForLine(ready, 30_000)
+    await killed.waitForLine(ready, 60_000)
     killed.signal('SIGKILL')
     await killed.exited
     expect(await sysfs('queue/max_sectors_kb')).toBe(`${requests}\n`)

@@ -35,12 +35,12 @@ describe.each(['/dev/nbd2', '/dev/ublkb2'])('ext4 on %s', (device) => {
 
   beforeAll(async () => {
     server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '128M'])
-    await server.waitForLine(/^listening /, 30_000)
+    await server.waitForLine(/^listening /, 60_000)
     attached = shell.start([
       ...['node', 'packages/nbd-client/dist/cli.js', 'attach', '--server', uri, '--size', '128M'],
       ...['--device', device, '--front', device.startsWith('/dev/nbd') ? 'nbd' : 'ublk'],
     ])
-    await attached.waitForLine(new RegExp(`^attached ${device}$`), 30_000)
+    await attached.waitForLine(new RegExp(`^attached ${device}$`), 60_000)
     await shell.run('modprobe ext4 && mkdir -p /mnt/nbd')
   }, 90_000)
 

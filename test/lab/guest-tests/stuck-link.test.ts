@@ -49,7 +49,7 @@ describe('a link that takes no packets', () => {
         data: [{ region, length: 1000 }],
         destination: { addressHandle, queuePairNumber: 77, queueKey: KEY },
       })
-      await until('it is sent', 10_000, () => sendQueue.poll(1).length === 1)
+      await until('it is sent', 60_000, () => sendQueue.poll(1).length === 1)
     }
     return queuePair
   }

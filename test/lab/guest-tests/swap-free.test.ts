@@ -66,12 +66,12 @@ describe('an nbd-client that is started from a shell in the root control group',
   test('leaves the group to its successor, and the one after a crash clears it away', async () => {
     const first = await pid()
     await shell.run([...program, 'upgrade', '/dev/nbd0'], { deadlineMs: startMs })
-    await clients[0]?.ended(10_000)
+    await clients[0]?.ended(60_000)
     const second = await pid()
     expect(second).not.toBe(first)
     expect(groupOf(second)).toBe(`/rdmakit-nbd-${first}`)
     process.kill(second, 'SIGKILL')
-    await until('the successor is gone', 10_000, () => !existsSync(`/proc/${second}`))
+    await until('the successor is gone', 60_000, () => !existsSync(`/proc/${second}`))
     expect(own()).toEqual([`rdmakit-nbd-${first}`])
     await start(kept)
     const third = await pid()
@@ -81,7 +81,7 @@ describe('an nbd-client that is started from a shell in the root control group',
 
   test('takes its group along when it ends', async () => {
     await shell.run([...program, 'detach', '/dev/nbd0'], { deadlineMs: startMs })
-    await clients.at(-1)?.ended(10_000)
+    await clients.at(-1)?.ended(60_000)
     expect(own()).toEqual([])
   })
 

@@ -59,7 +59,7 @@ describe('nbd-client attach --front ublk', () => {
 
   beforeAll(async () => {
     server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '256M'])
-    await server.waitForLine(/^listening /, 30_000)
+    await server.waitForLine(/^listening /, 60_000)
   })
 
   afterAll(async () => {
@@ -74,7 +74,7 @@ describe('nbd-client attach --front ublk', () => {
     for (const call of ['attachDevice', 'ublkResume'])
       expect(await shell.exec(keep, { env: diesAt(call) })).toMatchObject({ signal: 9 })
     const last = await start(keep)
-    expect((await reading.ended(20_000)).status).toBe(0)
+    expect((await reading.ended(60_000)).status).toBe(0)
     const written = await write()
     await kill(last)
     // One that cannot ask for the device does not take it for gone.
@@ -118,7 +118,7 @@ describe('nbd-client attach --front ublk', () => {
     const program = shell.start(
       `echo $$ >/sys/fs/cgroup/swapped/cgroup.procs; exec python3 -c 'import time; x = bytearray(b"x" * (8 << 20)); print("here", flush=True); time.sleep(600)'`,
     )
-    await program.waitForLine(/^here$/, 30_000)
+    await program.waitForLine(/^here$/, 60_000)
     await shell.exec('echo 8M >/sys/fs/cgroup/swapped/memory.reclaim')
     expect(Number(await shell.run(`awk '/ublkb4/ { print $4 }' /proc/swaps`))).toBeGreaterThan(1024)
     await kill(running)
@@ -138,7 +138,7 @@ describe('nbd-client attach --front ublk', () => {
   test('ends while somebody has the disk, and what is left of it goes when he has let go', async () => {
     const running = await start(attach)
     const holder = shell.start(`exec 3<${device}; echo here; exec sleep 600`)
-    await holder.waitForLine(/^here$/, 10_000)
+    await holder.waitForLine(/^here$/, 60_000)
     const { status, stderr } = await running.stop(60_000)
     expect(status).toBe(0)
     expect(stderr).toContain(`${device} is in use: "nbd-client detach ${device}" removes what is left of it`)

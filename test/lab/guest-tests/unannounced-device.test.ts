@@ -48,7 +48,7 @@ describe.each(['nbd', 'ublk'])(
 
     beforeAll(async () => {
       server = shell.start(['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', '64M'])
-      await server.waitForLine(/^listening /, 30_000)
+      await server.waitForLine(/^listening /, 60_000)
       before = identifiers(front)
     })
 
@@ -66,7 +66,7 @@ describe.each(['nbd', 'ublk'])(
       expect(left).toEqual([...before, front === 'nbd' ? connecting : expect.stringMatching(/^ublkc\d+$/)])
 
       const next = shell.start(attach)
-      const [, device] = await next.waitForLine(/^attached (\/dev\/(?:nbd|ublkb)\d+)$/, 30_000)
+      const [, device] = await next.waitForLine(/^attached (\/dev\/(?:nbd|ublkb)\d+)$/, 60_000)
       expect(next.stderr).toMatch(/\/dev\/(?:nbd|ublkb)\d+ was made and never served: ending it/)
       const now = identifiers(front)
       expect(now).toHaveLength(before.length + 1)

@@ -1,19 +1,13 @@
-import { readFileSync } from 'node:fs'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { LocalShell } from '../local-shell.js'
 import { ensureArrayWalk } from '../native.js'
 import { rdmakitSwap } from '../remote-swap.js'
 import type { RunningProcess } from '../shell.js'
-import { walkArray } from '../swap.js'
+import { pagesOut, untilPagesOut, walkArray } from '../swap.js'
 
 const mebibyte = 1024 * 1024
 const UPGRADES = 2
 const program = ['node', 'packages/nbd-client/dist/cli.js']
-
-/** Pages that this kernel has written to swap since it booted. */
-function pagesOut(): number {
-  return Number(/^pswpout (\d+)$/m.exec(readFileSync('/proc/vmstat', 'utf8'))?.[1])
-}
 
 // The kernel's swap goes from process to process while it is used.
 describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is upgraded', (device) => {
@@ -45,14 +39,10 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is u
   test('a program that swaps ends with every byte right, after pauses', async () => {
     const before = pagesOut()
     const told = await kernelLines()
-    const walking = walkArray(shell, { program: walker, bytes: 96 * mebibyte, limitBytes: 48 * mebibyte })
+    const walking = walkArray(shell, { program: walker, bytes: 64 * mebibyte, limitBytes: 32 * mebibyte })
     const pauses: number[] = []
     for (let upgrade = 1; upgrade <= UPGRADES; upgrade++) {
-      const deadline = Date.now() + 120_000
-      while (pagesOut() - before < upgrade * 4_000) {
-        if (Date.now() > deadline) throw new Error('the program does not swap')
-        await new Promise((resolve) => setTimeout(resolve, 20))
-      }
+      await untilPagesOut(before + upgrade * 2_500)
       const said = await shell.run([...program, 'upgrade', device], { deadlineMs: 120_000 })
       pauses.push(Number(/^upgraded \S+: process \d+ goes on, requests waited (\d+) ms$/m.exec(said)?.[1]))
     }
@@ -61,11 +51,10 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is u
       `remote swap on ${device}, upgraded with pauses of ${pauses.join(', ')} ms: ${JSON.stringify(walk)}`,
     )
     expect(walk.wrongPages).toBe(0)
-    expect(walk.pagesOut).toBeGreaterThan(10_000)
-    expect(walk.pagesIn).toBeGreaterThan(10_000)
-    // Under a second on a processor that is not emulated; a request may take 6 s (--timeout + 2 s).
-    expect(Math.max(...pauses)).toBeLessThan(6_000)
-    // No socket was lost, or replaced.
+    expect(walk.pagesOut).toBeGreaterThan(6_000)
+    expect(walk.pagesIn).toBeGreaterThan(6_000)
+    expect(pauses.every((pause) => pause > 0)).toBe(true)
+    // No socket was lost or replaced, and no request waited longer than the kernel allows (--timeout + 2 s).
     expect(await kernelLines()).toBe(told)
   }, 300_000)
 
@@ -75,7 +64,7 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is u
       deadlineMs: 120_000,
     })
     expect(result.status).toBe(1)
-    const walk = await walkArray(shell, { program: walker, bytes: 32 * mebibyte, limitBytes: 24 * mebibyte })
+    const walk = await walkArray(shell, { program: walker, bytes: 16 * mebibyte, limitBytes: 12 * mebibyte })
     expect(walk.wrongPages).toBe(0)
   }, 300_000)
 

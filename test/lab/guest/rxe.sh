@@ -1,9 +1,9 @@
 # Soft-RoCE: an RDMA device over an ordinary network interface.
 #
-#   rxe.sh veth ADDRESS   both ends of a connection in this guest, over one device
-#   rxe.sh eth0 ADDRESS   the wire to the other guest
+#   rxe.sh veth ADDRESS            both ends of a connection in this guest, over one device, rxe0
+#   rxe.sh eth0 ADDRESS [DEVICE]   the wire to the other guest
 set -eu
-interface=$1 address=$2
+interface=$1 address=$2 device=${3:-rxe0}
 
 # rxe computes its checksums through the crypto API's crc32 and does not load it by itself.
 modprobe -a crc32_generic rdma_rxe rdma_ucm
@@ -19,4 +19,4 @@ ip link set "$interface" mtu 9000 up
 # what has waited for 5 ms, which on an emulated machine is a burst of READ responses.
 [ "$interface" = veth ] || tc qdisc replace dev "$interface" root pfifo_fast
 ip address add "$address/24" dev "$interface"
-rdma link add rxe0 type rxe netdev "$interface"
+rdma link add "$device" type rxe netdev "$interface"

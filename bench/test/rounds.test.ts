@@ -1,0 +1,45 @@
+import { expect, test } from 'vitest'
+import { type Group, measureRounds } from '../core/rounds.js'
+
+const group = (name: string, ...candidates: Group['candidates']): Group => ({ name, seconds: 1, candidates })
+
+test('every second round goes from the last candidate to the first, and groups stay in order', async () => {
+  const order: string[] = []
+  const candidate = (name: string) => ({
+    name,
+    measure: async () => {
+      order.push(name)
+      return { figure: order.length }
+    },
+  })
+  const groups = [group('one', candidate('a'), candidate('b'), candidate('c')), group('two', candidate('d'))]
+  const samples = await measureRounds(groups, 3)
+  expect(order.join('')).toBe('abcdcbadabcd')
+  expect(samples.of('one', 'a', 'figure')).toEqual([1, 7, 9])
+  expect(samples.of('two', 'd', 'figure')).toEqual([4, 8, 12])
+})
+
+test('a sample that fails leaves a gap; after two of them its candidate is left alone', async () => {
+  let calls = 0
+  const measure = async () => {
+    calls++
+    if (calls > 1) throw new Error(`failure ${calls}`)
+    return { figure: 7 }
+  }
+  const samples = await measureRounds([group('one', { name: 'a', measure })], 5)
+  expect(calls).toBe(3)
+  expect(samples.of('one', 'a', 'figure')).toEqual([7, Number.NaN, Number.NaN, Number.NaN, Number.NaN])
+  expect(samples.failures).toEqual(['one: a: failure 2', 'one: a: failure 3'])
+})
+
+test('what was not measured has no rounds', async () => {
+  const samples = await measureRounds([], 5)
+  expect(samples.of('one', 'a', 'figure')).toEqual([])
+  expect(samples.has('one', 'a')).toBe(false)
+})
+
+test('progress is told after each round', async () => {
+  const done: number[] = []
+  await measureRounds([group('one')], 3, (rounds) => done.push(rounds))
+  expect(done).toEqual([1, 2, 3])
+})

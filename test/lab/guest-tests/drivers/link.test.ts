@@ -1,0 +1,8 @@
+import { expect, test } from 'vitest'
+import { LocalShell } from '../../local-shell.js'
+import { peerAddress } from '../../test-guest.js'
+
+test('rping connects this guest to the other one over Soft-RoCE, and every byte comes back', async () => {
+  const pings = ['rping', '-c', '-v', '-V', '-C', '5', '-a', peerAddress]
+  expect(await new LocalShell().run(pings)).toMatch(/ping data: rdma-ping-4/)
+})

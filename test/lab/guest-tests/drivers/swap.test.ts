@@ -1,0 +1,35 @@
+import { beforeAll, expect, test } from 'vitest'
+import { LocalShell } from '../../local-shell.js'
+import { ensureArrayWalk } from '../../native.js'
+import { rdmakitSwap } from '../../remote-swap.js'
+import { walkArray } from '../../swap.js'
+import { peerServer } from '../../test-guest.js'
+
+const mebibyte = 1024 * 1024
+const shell = new LocalShell()
+let program: string
+
+beforeAll(async () => {
+  program = await ensureArrayWalk()
+})
+
+// This guest's kernel swaps to the memory of the other guest, over Soft-RoCE on the wire between them.
+test.each(['/dev/nbd0', '/dev/ublkb0'])(
+  'swap on %s comes back right from the other machine',
+  async (device) => {
+    const { attach, attached } = rdmakitSwap(peerServer, '', '64M', device)
+    const client = shell.start(attach)
+    try {
+      await client.waitForLine(attached, 120_000)
+      const walk = await walkArray(shell, { program, bytes: 48 * mebibyte, limitBytes: 24 * mebibyte })
+      expect(walk.wrongPages).toBe(0)
+      expect(walk.pagesOut).toBeGreaterThan(5_000)
+      expect(walk.pagesIn).toBeGreaterThan(5_000)
+      // Every protection against a swap deadlock is granted.
+      expect(client.stderr).not.toMatch(/warning/)
+      expect(await client.stop(120_000)).toMatchObject({ status: 0 })
+    } finally {
+      await client.stop(120_000)
+    }
+  },
+)

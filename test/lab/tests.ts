@@ -1,0 +1,72 @@
+// The tests of the lab: inside one guest, and on the host those of the harness itself.
+import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import type { LabParts } from './lab-parts.js'
+import { LocalShell } from './local-shell.js'
+import { buildDeviceTest, buildSanitizedDeviceTests } from './native.js'
+import { top } from './paths.js'
+import type { Command, ExecOptions, Shell } from './shell.js'
+import { TestGuest } from './test-guest.js'
+
+const vitest = [process.execPath, 'node_modules/vitest/vitest.mjs', 'run', '--config']
+// Colours and redrawn lines are for terminals.
+const environment = {
+  CI: '1',
+  RDMAKIT_EFFORT: process.env.RDMAKIT_EFFORT ?? '1',
+  RDMAKIT_TIER: process.env.RDMAKIT_TIER ?? '',
+  ...(!process.stdout.isTTY && { NO_COLOR: '1' }),
+}
+/** A soak repeats much, on a machine that may do much else. */
+const deadlineMs = 7_200_000
+
+export type Say = (line: string) => void
+
+/** What vitest.config.ts calls projects. */
+export type Project = 'drivers' | 'kernel' | 'rxe' | 'siw'
+
+export interface GuestTests {
+  projects: readonly Project[]
+  /** vitest's own words: parts of file names, -t and what a test's name holds */
+  filter?: readonly string[]
+  /** a file of test-results/ */
+  report: string
+}
+
+/** Runs a command with its output passed on as it comes; its exit status. */
+export async function live(shell: Shell, command: Command, options: ExecOptions = {}): Promise<number> {
+  const onOutput: ExecOptions['onOutput'] = (text, stream) => process[stream].write(text)
+  return (await shell.exec(command, { deadlineMs, ...options, onOutput })).status ?? 1
+}
+
+/** @returns vitest's exit status */
+export async function testInGuest(parts: LabParts, tests: GuestTests, say: Say): Promise<number> {
+  const { projects, filter = [], report } = tests
+  const file = join(top, 'test-results', report)
+  // A run that breaks off must not leave the results of an earlier one to be counted as its own.
+  rmSync(file, { force: true })
+  const runs = (name: string) => filter.length === 0 || filter.some((word) => name.includes(word))
+  if (projects.includes('drivers') && runs('verbs')) await buildDeviceTest()
+  if (projects.includes('kernel') && runs('device-stress')) await buildSanitizedDeviceTests()
+  await using booted = await TestGuest.boot(parts)
+  const { guest } = booted
+  say(`a guest and its peer are up after ${guest.bootSeconds.toFixed(1)} s (${parts.accelerator})`)
+  const chosen = projects.flatMap((project) => ['--project', project])
+  const command = [...vitest, 'test/lab/vitest.config.ts', ...chosen, ...filter]
+  const status = await live(guest, command, { env: environment })
+  const results = await guest.exec(['cat', '/run/rdmakit-lab-results.json'])
+  mkdirSync(join(top, 'test-results'), { recursive: true })
+  if (results.status === 0) writeFileSync(file, results.stdout)
+  if (status !== 0) say(`the guest's kernel said last:\n${await guest.run('dmesg | tail -n 30')}`)
+  return status
+}
+
+export async function testHarness(filter: readonly string[]): Promise<number> {
+  const command = [...vitest, 'test/lab/vitest.host.config.ts', ...filter]
+  return await live(new LocalShell(), command, { env: environment })
+}
+
+/** Prints how many tests each project passed, and what each provider does not support. */
+export async function count(reports: readonly string[]): Promise<number> {
+  const files = reports.map((report) => join('test-results', report))
+  return await live(new LocalShell(), [process.execPath, 'scripts/count-tests.mjs', ...files])
+}
