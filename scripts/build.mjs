@@ -1,5 +1,6 @@
-// npm run build: each package's addon with cmake-js, TypeScript with project references, then the programs.
-// Incremental: a second run compiles only what changed.
+// npm run build [-- PACKAGE…]: each package's addon with cmake-js, TypeScript with project references, then the programs.
+// With packages only those, and what their TypeScript refers to. "ts" is all of TypeScript, without addons. Incremental: a
+// second run compiles only what changed.
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -9,7 +10,8 @@ import { generate } from './generate.mjs'
 
 const top = dirname(dirname(fileURLToPath(import.meta.url)))
 const addons = ['verbs', 'ring-transport', 'nbd-client']
-const only = process.argv.slice(2)
+const programs = ['swap-server', 'nbd-client']
+const packages = readdirSync(join(top, 'packages'))
 
 function run(command, args, cwd) {
   const { status } = spawnSync(command, args, { cwd, stdio: 'inherit' })
@@ -19,19 +21,26 @@ function run(command, args, cwd) {
   }
 }
 
-for (const addon of addons) {
-  if (only.length > 0 && !only.includes(addon)) continue
+const bin = (name) => join(top, 'node_modules', '.bin', name)
+
+const only = process.argv.slice(2)
+for (const name of only)
+  if (name !== 'ts' && !packages.includes(name)) {
+    console.error(`build: no package is called "${name}"; known: ${packages.join(', ')}, ts`)
+    process.exit(2)
+  }
+const wanted = (name) => only.length === 0 || only.includes(name)
+
+for (const addon of addons.filter(wanted)) {
   const cwd = join(top, 'packages', addon)
-  const binding = join(cwd, 'native', 'binding')
-  if (!existsSync(binding) || readdirSync(binding).length === 0) continue
-  run(
-    join(top, 'node_modules', '.bin', 'cmake-js'),
-    ['compile', '--log-level', 'warn', '--parallel', '2'],
-    cwd,
-  )
+  if (!existsSync(join(cwd, 'native', 'binding'))) continue
+  run(bin('cmake-js'), ['compile', '--log-level', 'warn', '--parallel', '2'], cwd)
 }
-if (only.length === 0 || only.includes('ts')) {
-  generate()
-  run(join(top, 'node_modules', '.bin', 'tsc'), ['-b'], top)
-  await bundle(top, ['swap-server', 'nbd-client'])
+generate()
+if (wanted('ts')) {
+  run(bin('tsc'), ['-b'], top)
+  await bundle(top, programs)
+} else {
+  run(bin('tsc'), ['-b', ...only.map((name) => join('packages', name))], top)
+  await bundle(top, programs.filter(wanted))
 }

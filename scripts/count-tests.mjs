@@ -1,8 +1,7 @@
-// Sums the reports of scripts/results-reporter.mjs, given as files or folders of them: a line for each
-// project, and each conformance case whose verbs the project's provider does not have, by name; then
-// each test that failed, with why; then "N passed, N failed". A case without its verbs has passed: it saw
-// them refused as documented. A skipped test or a report that is missing counts as failed: CI must run
-// everything.
+// Sums the reports of scripts/results-reporter.mjs and of ctest (JUnit), given as files or folders of them: a line for
+// each project, and each conformance case whose verbs the project's provider does not have, by name; then each test that
+// failed, with why; then "N passed, N failed". A case without its verbs has passed: it saw them refused as documented.
+// A skipped test or a report that is missing counts as failed: CI must run everything.
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { basename, join, relative } from 'node:path'
 
@@ -11,7 +10,7 @@ const reports = process.argv
   .flatMap((path) =>
     statSync(path).isDirectory() ? readdirSync(path).map((name) => join(path, name)) : [path],
   )
-  .filter((path) => path.endsWith('.json'))
+  .filter((path) => path.endsWith('.json') || path.endsWith('.xml'))
 
 const projects = new Map()
 const failures = []
@@ -21,7 +20,26 @@ function countsOf(name) {
   return counts
 }
 
+/** Of ctest each test is a program's run, whose output its log has shown. */
+function countNative(path) {
+  const counts = countsOf(basename(path, '.xml'))
+  for (const [, name, status] of readFileSync(path, 'utf8').matchAll(
+    /<testcase name="([^"]+)".*?status="([^"]+)"/gs,
+  )) {
+    if (status === 'run') {
+      counts.passed++
+      continue
+    }
+    counts.failed++
+    failures.push(`${basename(path, '.xml')}: ${name}: ${status}`)
+  }
+}
+
 for (const path of reports) {
+  if (path.endsWith('.xml')) {
+    countNative(path)
+    continue
+  }
   const run = basename(path, '.json')
   for (const file of JSON.parse(readFileSync(path, 'utf8')).testResults) {
     // A file that could not be loaded, or a hook in it.

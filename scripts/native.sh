@@ -9,6 +9,7 @@
 #   program CONFIGURATION NAME  builds one program, for the lab (ibverbs_smoke, ublk_smoke); runs nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/ccache.sh
 
 declare -A options=(
   [plain]="-DRDMAKIT_BUILT=ON"

@@ -4,6 +4,7 @@
 # Quick when there is nothing to do. Says what it does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/ccache.sh
 
 # What needs the network gets three tries: a mirror that stops in the middle of an answer is no fault of this machine.
 three_times() {

@@ -9,6 +9,12 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
 find_package(Threads REQUIRED)
+# Where it is installed, what any checkout has compiled before is not compiled again. scripts/*.sh put its files into the
+# project's cache folder.
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
 
 set(RDMAKIT_SANITIZE "" CACHE STRING "address,undefined or thread: build everything with it")
 
