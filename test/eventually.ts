@@ -1,5 +1,5 @@
 /** Waits for what an event of another thread or process brings about. @throws Error after `timeout` milliseconds */
-export async function eventually(condition: () => boolean, timeout = 15_000): Promise<void> {
+export async function eventually(condition: () => boolean, timeout = 50_000): Promise<void> {
   const deadline = Date.now() + timeout
   while (!condition()) {
     if (Date.now() > deadline) throw new Error(`still not ${condition}`)

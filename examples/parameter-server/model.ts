@@ -11,8 +11,11 @@ const model: Model = JSON.parse(
   readFileSync(new URL('../../parameter-server/resnet50.json', import.meta.url), 'utf8'),
 )
 
-/** Elements of all tensors. */
-export const PARAMETERS = model.parameters
+/** Elements of all tensors, or the first so many of them as RDMAKIT_PARAMETERS says. */
+export const PARAMETERS = Math.min(
+  model.parameters,
+  Number(process.env.RDMAKIT_PARAMETERS ?? model.parameters),
+)
 
 /** Part of one tensor, or all of it: what one message carries. In elements. */
 export interface Slice {
@@ -30,7 +33,7 @@ function cut(): Slice[] {
   const slices: Slice[] = []
   let offset = 0
   for (const [, shape] of model.tensors) {
-    const end = offset + shape.reduce((product, size) => product * size, 1)
+    const end = Math.min(PARAMETERS, offset + shape.reduce((product, size) => product * size, 1))
     while (offset < end) {
       const length = Math.min(MOST_ELEMENTS, end - offset)
       slices.push({ offset, length })

@@ -1,5 +1,6 @@
 // Publishes the lines of its input and prints what others publish.
 // node examples/dist/pub-sub/chat.js [-c uri] [-n name] [-l] [-d milliseconds] topic…
+import { once } from 'node:events'
 import { createInterface } from 'node:readline'
 import { setTimeout as after } from 'node:timers/promises'
 import { RingConnection, type RingMessage } from '@rdmakit/ring-transport'
@@ -35,9 +36,14 @@ async function read(message: RingMessage): Promise<void> {
   const publication = decode(message.data)
   if (publication === undefined) return
   // The hub tells with each message how many before it did not get through.
-  if (message.immediate > 0) console.log(`(${message.immediate} missed)`)
-  console.log(`${publication.topic} ${publication.text}`)
+  if (message.immediate > 0) await print(`(${message.immediate} missed)`)
+  await print(`${publication.topic} ${publication.text}`)
   if (delay > 0) await after(delay)
+}
+
+/** Waits for who reads it. */
+async function print(line: string): Promise<void> {
+  if (!process.stdout.write(`${line}\n`)) await once(process.stdout, 'drain')
 }
 
 // The next message is taken when this one is read. Until then it waits in the ring, and then in the hub.

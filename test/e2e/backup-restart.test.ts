@@ -4,19 +4,19 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { busyWriter } from './busy-writer.js'
-import { must, NBD_CLIENT, Program, startServer, temporaryFolder } from './processes.js'
+import { complete, NBD_CLIENT, Program, startServer, temporaryFolder, until } from './processes.js'
 
 const MIB = 2 ** 20
-const SIZE = 16 * MIB
-const SERVER = ['--memory', '48M', '--slab-size', '4M']
+const SIZE = 8 * MIB
+const SERVER = ['--memory', '24M', '--slab-size', '2M']
 
 async function startServing(folder: string, server: string) {
   const program = new Program(
     NBD_CLIENT,
     [
-      ...['serve', '--server', server, '--size', '16M', '--connections', '2', '--refill-rate', '0'],
+      ...['serve', '--server', server, '--size', '8M', '--connections', '2', '--refill-rate', '0'],
       ...['--unix', join(folder, 'nbd.sock'), '--state', join(folder, 'state')],
-      ...['--backup', join(folder, 'backup'), '--ack', 'backup', '--metrics', '0'],
+      ...['--backup', join(folder, 'backup'), '--backup-queue', '2M', '--ack', 'backup', '--metrics', '0'],
     ],
     { RDMAKIT_RUN: folder },
   )
@@ -26,9 +26,9 @@ async function startServing(folder: string, server: string) {
 }
 
 /** The volume's first `bytes`. */
-function read(uri: string, folder: string, bytes = SIZE): Buffer {
+async function read(uri: string, folder: string, bytes = SIZE): Promise<Buffer> {
   const copy = join(folder, 'copy')
-  must('qemu-img', ['dd', '-O', 'raw', 'bs=1M', `count=${bytes / MIB}`, `if=${uri}`, `of=${copy}`])
+  await complete('qemu-img', ['dd', '-O', 'raw', 'bs=1M', `count=${bytes / MIB}`, `if=${uri}`, `of=${copy}`])
   return readFileSync(copy)
 }
 
@@ -41,20 +41,10 @@ async function scrape(endpoint: string, name: string): Promise<Record<string, nu
   return Object.fromEntries(found.map(([, labels = '', value]) => [labels, Number(value)]))
 }
 
-async function untilMetric(
-  endpoint: string,
-  name: string,
-  holds: (values: Record<string, number>) => boolean,
-): Promise<void> {
-  const deadline = Date.now() + 30_000
-  for (;;) {
-    const values = await scrape(endpoint, name)
-    if (holds(values)) return
-    if (Date.now() > deadline) throw new Error(`${name} is still ${JSON.stringify(values)}`)
-  }
-}
+const untilMetric = (endpoint: string, name: string, holds: (values: Record<string, number>) => boolean) =>
+  until(() => scrape(endpoint, name), holds)
 
-describe.each(['iwarp', 'shm'])('an export with one replica and a backup over %s', (provider) => {
+describe.concurrent.each(['iwarp', 'shm'])('an export with one replica and a backup over %s', (provider) => {
   const address = (folder: string) =>
     provider === 'shm' ? `shm://${join(folder, 'server.sock')}` : 'iwarp://127.0.0.1:0'
 
@@ -64,7 +54,7 @@ describe.each(['iwarp', 'shm'])('an export with one replica and a backup over %s
     const { program, metrics, uri } = await startServing(folder, server.uri)
     const source = join(folder, 'source')
     writeFileSync(source, randomFillSync(Buffer.alloc(SIZE)))
-    must('nbdcopy', [source, uri])
+    await complete('nbdcopy', [source, uri])
     expect(await scrape(metrics, 'backup_up')).toEqual({ '': 1 })
     expect(await scrape(metrics, 'backup_pages_behind')).toEqual({ '': 0 })
     expect(await scrape(metrics, 'backup_missed_pages_total')).toEqual({ '': 0 })
@@ -80,23 +70,23 @@ describe.each(['iwarp', 'shm'])('an export with one replica and a backup over %s
     await server.program.stop('SIGKILL')
     const next = await startServing(folder.path, server.uri)
     await using _next = next.program
-    expect(hash(read(next.uri, folder.path, SIZE / 2))).toBe(hash(half))
+    expect(hash(await read(next.uri, folder.path, SIZE / 2))).toBe(hash(half))
     expect(await scrape(next.metrics, 'server_up')).toEqual({ [`server="${server.uri}"`]: 0 })
     expect(await scrape(next.metrics, 'slabs')).toMatchObject({ 'state="backup"': 4, 'state="lost"': 0 })
     const bytes = await scrape(next.metrics, 'backup_bytes_total')
     expect(bytes['kind="read"']).toBeGreaterThanOrEqual(SIZE / 2)
     // Pages whose WRITE was open and never answered may be errors, until they are written anew.
-    must('qemu-io', ['-f', 'raw', '-c', `write -P 77 ${SIZE / 2} ${SIZE / 2}`, next.uri])
+    await complete('qemu-io', ['-f', 'raw', '-c', `write -P 77 ${SIZE / 2} ${SIZE / 2}`, next.uri])
     const written = Buffer.concat([half, Buffer.alloc(SIZE / 2, 77)])
-    expect(hash(read(next.uri, folder.path))).toBe(hash(written))
+    expect(hash(await read(next.uri, folder.path))).toBe(hash(written))
     const again = await startServer(SERVER, server.uri)
     await using _again = again.program
     await untilMetric(next.metrics, 'slabs', (slabs) => slabs['state="mapped"'] === 4)
     expect(await scrape(next.metrics, 'server_up')).toEqual({ [`server="${server.uri}"`]: 1 })
-    expect(hash(read(next.uri, folder.path))).toBe(hash(written))
+    expect(hash(await read(next.uri, folder.path))).toBe(hash(written))
     expect(await scrape(next.metrics, 'lost_pages')).toEqual({ '': 0 })
     expect((await next.program.stop()).status).toBe(0)
-  }, 90_000)
+  }, 120_000)
 
   it('is found again with its server, has every page in the backup again, and outlives that server too', async () => {
     using folder = temporaryFolder()
@@ -105,18 +95,18 @@ describe.each(['iwarp', 'shm'])('an export with one replica and a backup over %s
     await using _next = next.program
     // What was on its way to the file is there before the first client is.
     expect(await scrape(next.metrics, 'backup_pages_behind')).toEqual({ '': 0 })
-    const found = read(next.uri, folder.path)
+    const found = await read(next.uri, folder.path)
     expect(hash(found.subarray(0, SIZE / 2))).toBe(hash(half))
     await server.program.stop('SIGKILL')
     await untilMetric(next.metrics, 'slabs', (slabs) => slabs['state="backup"'] === 4)
-    expect(hash(read(next.uri, folder.path))).toBe(hash(found))
+    expect(hash(await read(next.uri, folder.path))).toBe(hash(found))
     expect(await scrape(next.metrics, 'backup_up')).toEqual({ '': 1 })
     expect(await scrape(next.metrics, 'errors_total')).toEqual({ '': 0 })
     // An end by SIGTERM leaves it for the next one, too.
     expect((await next.program.stop()).status).toBe(0)
     const last = await startServing(folder.path, server.uri)
     await using _last = last.program
-    expect(hash(read(last.uri, folder.path))).toBe(hash(found))
+    expect(hash(await read(last.uri, folder.path))).toBe(hash(found))
     expect((await last.program.stop()).status).toBe(0)
-  }, 90_000)
+  }, 120_000)
 })

@@ -2,8 +2,17 @@
 import { randomFillSync } from 'node:crypto'
 import { existsSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { describe, expect, it } from 'vitest'
-import { must, NBD_CLIENT, Program, startServe, startServer, statusIn, temporaryFolder } from './processes.js'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import {
+  complete,
+  NBD_CLIENT,
+  Program,
+  startServe,
+  startServer,
+  statusIn,
+  temporaryFolder,
+  until,
+} from './processes.js'
 
 interface Status {
   slabs: Record<'mapped' | 'degraded' | 'refilling' | 'backup' | 'lost', number>
@@ -14,20 +23,8 @@ interface Status {
   }
 }
 
-/** Asks for the status until `wanted` holds of it; each answer is an event of its own. */
-async function until(folder: string, wanted: (status: Status) => boolean, timeoutMs = 30_000) {
-  const deadline = Date.now() + timeoutMs
-  for (;;) {
-    const now = statusIn<Status>(folder)
-    // The status was awaited with the event loop at a stand; what programs print comes in now.
-    await new Promise((resolve) => setImmediate(resolve))
-    if (wanted(now)) return now
-    if (Date.now() > deadline) throw new Error(`still ${JSON.stringify(now)}`)
-  }
-}
-
-const SERVER = ['--memory', '96M', '--slab-size', '16M']
-const SIZE = 32 * 2 ** 20
+const SERVER = ['--memory', '24M', '--slab-size', '4M']
+const SIZE = 8 * 2 ** 20
 
 function randomFile(path: string): string {
   writeFileSync(path, randomFillSync(Buffer.alloc(SIZE)))
@@ -35,9 +32,10 @@ function randomFile(path: string): string {
 }
 
 const compare = (source: string, uri: string) =>
-  must('qemu-img', ['compare', '-f', 'raw', '-F', 'raw', source, uri])
+  complete('qemu-img', ['compare', '-f', 'raw', '-F', 'raw', source, uri])
 
-describe.each(['iwarp', 'shm'])('a volume with one replica and a backup over %s', (provider) => {
+// At the same time: a server that has failed is called every 2 s.
+describe.concurrent.each(['iwarp', 'shm'])('a volume with one replica and a backup over %s', (provider) => {
   const address = (folder: string) =>
     provider === 'shm' ? `shm://${join(folder, 'server.sock')}` : 'iwarp://127.0.0.1:0'
 
@@ -46,53 +44,59 @@ describe.each(['iwarp', 'shm'])('a volume with one replica and a backup over %s'
     const first = await startServer(SERVER, address(folder.path))
     await using _first = first.program
     const file = join(folder.path, 'backup')
-    const args = ['--backup', file, '--ack', 'backup', '--refill-rate', '0']
-    const client = await startServe(first.uri, '32M', folder.path, args)
+    const args = ['--connections', '2', '--backup', file, '--ack', 'backup', '--refill-rate', '0']
+    const client = await startServe(first.uri, '8M', folder.path, args)
     await using _client = client.program
+    const status = () => statusIn<Status>(folder.path)
     expect(statSync(file).size).toBe(SIZE)
     expect(statSync(file).mode & 0o777).toBe(0o600)
     const source = randomFile(join(folder.path, 'source'))
-    must('nbdcopy', [source, client.uri])
-    expect(statusIn<Status>(folder.path).statistics.backup).toMatchObject({ working: true, stalePages: 0 })
+    await complete('nbdcopy', [source, client.uri])
+    expect((await status()).statistics.backup).toMatchObject({ working: true, stalePages: 0 })
     await first.program.stop('SIGKILL')
-    await until(folder.path, ({ slabs }) => slabs.backup === 2)
-    compare(source, client.uri)
+    await until(status, ({ slabs }) => slabs.backup === 2)
+    await compare(source, client.uri)
     const other = randomFile(join(folder.path, 'other'))
-    must('nbdcopy', [other, client.uri])
-    compare(other, client.uri)
+    await complete('nbdcopy', [other, client.uri])
+    await compare(other, client.uri)
     // Its successor listens at the same address, with empty memory.
     const again = await startServer(SERVER, first.uri)
     await using _again = again.program
-    await until(folder.path, ({ slabs }) => slabs.mapped === 2)
-    compare(other, client.uri)
-    const after = statusIn<Status>(folder.path)
+    await until(status, ({ slabs }) => slabs.mapped === 2)
+    await compare(other, client.uri)
+    const after = await status()
     expect(after.statistics.lostPages).toBe(0)
     for (const lane of after.statistics.lanes) expect(lane.errors).toBe(0)
     expect((await client.program.stop('SIGTERM')).status).toBe(0)
-    expect(client.program.stderr).toMatch(/lost \S+: .*32 MiB of the volume are read from the backup/)
+    expect(client.program.stderr).toMatch(/lost \S+: .*8 MiB of the volume are read from the backup/)
     expect(client.program.stderr).toMatch(/of the volume repaired/)
-  }, 90_000)
+  }, 120_000)
 
   it('--ack all: what the file has been given time for is right after the loss of the server', async () => {
     using folder = temporaryFolder()
     const server = await startServer(SERVER, address(folder.path))
     await using _server = server.program
-    const args = ['--backup', join(folder.path, 'backup'), '--backup-queue', '1M']
-    const client = await startServe(server.uri, '32M', folder.path, args)
+    const args = ['--connections', '2', '--backup', join(folder.path, 'backup'), '--backup-queue', '1M']
+    const client = await startServe(server.uri, '8M', folder.path, args)
     await using _client = client.program
+    const status = () => statusIn<Status>(folder.path)
     const source = randomFile(join(folder.path, 'source'))
-    must('nbdcopy', [source, client.uri])
-    await until(
-      folder.path,
-      ({ statistics: { backup } }) => backup?.stalePages === 0 && backup.queuedPages === 0,
-    )
+    await complete('nbdcopy', [source, client.uri])
+    await until(status, ({ statistics: { backup } }) => backup?.stalePages === 0 && backup.queuedPages === 0)
     await server.program.stop('SIGKILL')
-    compare(source, client.uri)
+    await compare(source, client.uri)
     expect((await client.program.stop('SIGTERM')).status).toBe(0)
-  }, 60_000)
+  }, 120_000)
 })
 
 describe('what is refused', () => {
+  let server: Program
+  let uri: string
+  beforeAll(async () => {
+    ;({ program: server, uri } = await startServer(SERVER))
+  })
+  afterAll(() => server.stop())
+
   it.each([
     ['--ack backup without a backup', ['--ack', 'backup'], /need --backup <file>/],
     ['a queue without a backup', ['--backup-queue', '1M'], /need --backup <file>/],
@@ -101,13 +105,11 @@ describe('what is refused', () => {
   ])('%s', async (_, args, message) => {
     using folder = temporaryFolder()
     writeFileSync(join(folder.path, 'small'), 'small')
-    const { program, uri } = await startServer(SERVER)
-    await using _server = program
     const given = args.map((each) => each.replace('FOLDER', folder.path))
     const socket = join(folder.path, 'nbd.sock')
     const client = new Program(
       NBD_CLIENT,
-      ['serve', '--server', uri, '--size', '32M', '--unix', socket, ...given],
+      ['serve', '--server', uri, '--size', '8M', '--unix', socket, ...given],
       { RDMAKIT_RUN: folder.path },
     )
     await using _client = client

@@ -21,9 +21,10 @@ afterAll(async () => {
   folder[Symbol.dispose]()
 })
 
-const node = (script: string, ...args: string[]) => run(process.execPath, [script, ...args], 30_000)
+const node = (script: string, ...args: string[]) => run(process.execPath, [script, ...args])
+/** With one connection: each takes memory. */
 const serve = (...args: string[]) =>
-  node(NBD_CLIENT, 'serve', '--unix', join(folder.path, 'bad.sock'), ...args)
+  node(NBD_CLIENT, 'serve', '--unix', join(folder.path, 'bad.sock'), '--connections', '1', ...args)
 
 function expectOneLine(
   expected: number,
@@ -99,22 +100,18 @@ describe('nbd-client', () => {
   it('not root', () => {
     expectOneLine(
       77,
-      run(
-        'setpriv',
-        [
-          '--reuid=65534',
-          '--regid=65534',
-          '--clear-groups',
-          process.execPath,
-          NBD_CLIENT,
-          'attach',
-          '--server',
-          uri,
-          '--size',
-          '16M',
-        ],
-        30_000,
-      ),
+      run('setpriv', [
+        '--reuid=65534',
+        '--regid=65534',
+        '--clear-groups',
+        process.execPath,
+        NBD_CLIENT,
+        'attach',
+        '--server',
+        uri,
+        '--size',
+        '16M',
+      ]),
       /must be run as root.*nbd-client serve/,
     )
   })
@@ -154,7 +151,7 @@ describe('nbd-client', () => {
   it('a socket path that a file has', () => {
     expectOneLine(
       73,
-      node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M', '--unix', NBD_CLIENT),
+      node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M', '--connections', '1', '--unix', NBD_CLIENT),
       /not a socket/i,
     )
   })
@@ -185,7 +182,18 @@ describe('nbd-client', () => {
   it('an address that this machine does not have', () => {
     expectOneLine(
       71,
-      node(NBD_CLIENT, 'serve', '--server', uri, '--size', '16M', '--tcp', '192.0.2.1:10809'),
+      node(
+        NBD_CLIENT,
+        'serve',
+        '--server',
+        uri,
+        '--size',
+        '16M',
+        '--connections',
+        '1',
+        '--tcp',
+        '192.0.2.1:10809',
+      ),
       /192\.0\.2\.1/,
     )
   })

@@ -4,7 +4,7 @@ import { randomFillSync } from 'node:crypto'
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { must, type Program, run, startServe, startServer, temporaryFolder } from './processes.js'
+import { must, type Program, run, startServe, startServer, temporaryFolder, until } from './processes.js'
 
 const MIB = 2 ** 20
 const folder = temporaryFolder()
@@ -274,11 +274,11 @@ describe('FUSE', () => {
     const fuse = spawn('nbdfuse', ['--pidfile', path('fuse.pid'), disk, uri('fuse')], { stdio: 'inherit' })
     const ended = new Promise<void>((resolve) => fuse.once('close', () => resolve()))
     try {
-      const deadline = Date.now() + 10_000
       // nbdfuse writes its pid file when the mount is up.
-      while (!existsSync(path('fuse.pid')) && Date.now() < deadline)
-        await new Promise((resolve) => setTimeout(resolve, 20))
-      expect(readFileSync(path('fuse.pid'), 'utf8')).not.toBe('')
+      await until(
+        () => existsSync(path('fuse.pid')) && readFileSync(path('fuse.pid'), 'utf8'),
+        (pid) => pid !== false && pid !== '',
+      )
       expect(must('badblocks', ['-w', '-s', '-b', '4096', '-c', '256', disk, '8192'])).toBe('')
     } finally {
       run('umount', [path('mount')])

@@ -17,7 +17,7 @@ const clients: Program[] = []
 async function serve(...args: string[]): Promise<string> {
   const client = new Program(
     NBD_CLIENT,
-    ['serve', '--server', server.uri, '--size', '64M', '--tcp', '127.0.0.1:0', ...args],
+    ['serve', '--server', server.uri, '--size', '16M', '--tcp', '127.0.0.1:0', '--connections', '4', ...args],
     { RDMAKIT_RUN: folder.path },
   )
   clients.push(client)
@@ -28,8 +28,8 @@ async function serve(...args: string[]): Promise<string> {
 beforeAll(async () => {
   certificates = makeCertificates(path('pki'))
   strangers = makeCertificates(path('strangers'))
-  server = await startServer(['--memory', '512M', '--slab-size', '16M'])
-}, 60_000)
+  server = await startServer(['--memory', '64M', '--slab-size', '16M'])
+})
 
 afterAll(async () => {
   for (const client of clients) await client.stop()
@@ -63,7 +63,7 @@ describe('certificates', () => {
   })
 
   it('nbdcopy brings a file there and back over four connections', () => {
-    writeFileSync(path('source'), randomFillSync(Buffer.alloc(64 * 2 ** 20)))
+    writeFileSync(path('source'), randomFillSync(Buffer.alloc(16 * 2 ** 20)))
     must('nbdcopy', ['--connections=4', path('source'), uri(certificates)])
     must('nbdcopy', ['--connections=4', uri(certificates), path('back')])
     must('cmp', [path('source'), path('back')])

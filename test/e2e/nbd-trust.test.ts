@@ -1,9 +1,9 @@
-// nbd-client with servers that want a key, and its metrics.
+// nbd-client with servers that want a key, and its metrics. At the same time, for one waits for calls every 2 s.
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import {
-  must,
+  complete,
   NBD_CLIENT,
   Program,
   startServe,
@@ -38,7 +38,7 @@ async function refused(folder: string, server: string, ...args: string[]) {
   return { status, stderr: program.stderr }
 }
 
-it('serves with the key of its tenant, and not without', async () => {
+it.concurrent('serves with the key of its tenant, and not without', async () => {
   using folder = temporaryFolder()
   const tenants = writeTenants(folder.path, prod('1', FIRST))
   const { program, uri } = await start(folder.path, 'server.sock', ['--tenants', tenants])
@@ -47,9 +47,9 @@ it('serves with the key of its tenant, and not without', async () => {
   const client = await startServe(uri, '4M', folder.path, ['--tenant', 'prod', '--key-file', key])
   await using nbd = client.program
   writeFileSync(join(folder.path, 'image'), Buffer.alloc(4 * 2 ** 20, 'page'))
-  must('nbdcopy', [join(folder.path, 'image'), client.uri])
-  must('nbdcopy', [client.uri, join(folder.path, 'copy')])
-  must('cmp', [join(folder.path, 'image'), join(folder.path, 'copy')])
+  await complete('nbdcopy', [join(folder.path, 'image'), client.uri])
+  await complete('nbdcopy', [client.uri, join(folder.path, 'copy')])
+  await complete('cmp', [join(folder.path, 'image'), join(folder.path, 'copy')])
   expect(await nbd.stop()).toMatchObject({ status: 0 })
 
   expect(await refused(folder.path, uri)).toMatchObject({
@@ -63,7 +63,7 @@ it('serves with the key of its tenant, and not without', async () => {
   })
 })
 
-it('with a key takes no memory of a server without', async () => {
+it.concurrent('with a key takes no memory of a server without', async () => {
   using folder = temporaryFolder()
   const { program, uri } = await start(folder.path, 'server.sock')
   await using _ = program
@@ -74,7 +74,7 @@ it('with a key takes no memory of a server without', async () => {
   })
 })
 
-it.each(['serve', 'attach'])(
+it.concurrent.each(['serve', 'attach'])(
   '%s says what is wrong with a key file before it calls a server',
   async (command) => {
     using folder = temporaryFolder()
@@ -91,7 +91,7 @@ it.each(['serve', 'attach'])(
   },
 )
 
-it('takes a server back with the key that its file has by then', async () => {
+it.concurrent('takes a server back with the key that its file has by then', async () => {
   using folder = temporaryFolder()
   const tenants = writeTenants(folder.path, prod('1', FIRST))
   const keep = await start(folder.path, 'keep.sock', ['--tenants', tenants])
@@ -102,27 +102,20 @@ it('takes a server back with the key that its file has by then', async () => {
     ...['--server', keep.uri, '--replicas', '2', '--tenant', 'prod', '--key-file', key],
   ])
   await using nbd = program
-  const says = async (pattern: RegExp) => {
-    const deadline = Date.now() + 20_000
-    while (!pattern.test(nbd.stderr)) {
-      if (Date.now() > deadline) throw new Error(`nbd-client did not say ${pattern}\n${nbd.stderr}`)
-      await new Promise((resolve) => setTimeout(resolve, 20))
-    }
-  }
   await first.program.stop()
   writeTenants(folder.path, prod('2', SECOND))
   const again = await start(folder.path, 'server.sock', ['--tenants', tenants])
   await using __ = again.program
-  await says(/the tenant, its key or the proof is wrong; it is called again$/m)
+  await nbd.says(/the tenant, its key or the proof is wrong; it is called again$/m)
   writeFileSync(key, 'half a ke')
-  await says(/is not one line "id:secret"; it is called again$/m)
+  await nbd.says(/is not one line "id:secret"; it is called again$/m)
   writeKey(folder.path, '2', SECOND)
-  await says(/server\.sock takes part again, with empty memory$/m)
+  await nbd.says(/server\.sock takes part again, with empty memory$/m)
   expect(nbd.stderr.match(/the proof is wrong/g)).toHaveLength(1)
   expect(await nbd.stop()).toMatchObject({ status: 0 })
 })
 
-it('--metrics serves counters and latencies to Prometheus', async () => {
+it.concurrent('--metrics serves counters and latencies to Prometheus', async () => {
   using folder = temporaryFolder()
   const { program, uri } = await start(folder.path, 'server.sock')
   await using _ = program
@@ -143,8 +136,8 @@ it('--metrics serves counters and latencies to Prometheus', async () => {
   expect(before.get('requests_total{kind="write"}')).toBe(0)
   expect(before.get('request_duration_seconds_count{kind="write"}')).toBe(0)
   writeFileSync(join(folder.path, 'image'), Buffer.alloc(4 * 2 ** 20, 'page'))
-  must('nbdcopy', ['--request-size=65536', join(folder.path, 'image'), client.uri])
-  must('nbdcopy', ['--request-size=65536', client.uri, join(folder.path, 'copy')])
+  await complete('nbdcopy', ['--request-size=65536', join(folder.path, 'image'), client.uri])
+  await complete('nbdcopy', ['--request-size=65536', client.uri, join(folder.path, 'copy')])
 
   const { text, values } = await scrape()
   expect(values.get('size_bytes')).toBe(4 * 2 ** 20)
@@ -174,7 +167,7 @@ it('--metrics serves counters and latencies to Prometheus', async () => {
   expect(await nbd.stop()).toMatchObject({ status: 0 })
 })
 
-it('--metrics of a wrong address is said at once', async () => {
+it.concurrent('--metrics of a wrong address is said at once', async () => {
   using folder = temporaryFolder()
   expect(await refused(folder.path, `shm://${folder.path}/none`, '--metrics', 'somewhere')).toMatchObject({
     status: 64,

@@ -2,9 +2,8 @@
 import { readFileSync, renameSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
-import { expect, it } from 'vitest'
-import { eventually } from '../eventually.js'
-import { Program, SWAP_SERVER, startServer, temporaryFolder, writeTenants } from './processes.js'
+import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { Program, SWAP_SERVER, startServer, temporaryFolder, until, writeTenants } from './processes.js'
 
 const MIB = 2 ** 20
 const FIRST = '000102030405060708090a0b0c0d0e0f'
@@ -48,8 +47,9 @@ it('SIGHUP reads the tenants anew, and opens the audit log anew', async () => {
   writeTenants(folder.path, prod({ id: '2', secret: SECOND }))
   renameSync(audit, `${audit}.1`)
   server.process.kill('SIGHUP')
-  await eventually(
-    () => statSync(audit, { throwIfNoEntry: false })?.size !== undefined && events(audit).length > 0,
+  await until(
+    () => statSync(audit, { throwIfNoEntry: false }) !== undefined && events(audit).length > 0,
+    (written) => written,
   )
   await expect(open('1', FIRST)).rejects.toMatchObject({ code: 'EACCES' })
   const next = await open('2', SECOND)
@@ -59,7 +59,7 @@ it('SIGHUP reads the tenants anew, and opens the audit log anew', async () => {
 
   writeFileSync(tenants, '{"tenants": 1}')
   server.process.kill('SIGHUP')
-  await eventually(() => server.stderr.includes('"tenants\\" is not a list'))
+  await server.says(/"tenants\\" is not a list/)
   await (await open('2', SECOND)).close()
   await next.close()
   await old.close()
@@ -125,22 +125,6 @@ it('status asks a remote server, with a key where it has keys', async () => {
   })
 })
 
-it.each(['SIGINT', 'SIGTERM'] as const)('status --watch prints again and again until %s', async (signal) => {
-  using folder = temporaryFolder()
-  const { program } = await startIn(folder.path)
-  await using _ = program
-  await using watch = new Program(SWAP_SERVER, ['status', '--json', '--watch', '0.1'], {
-    RDMAKIT_RUN: folder.path,
-  })
-  await watch.prints(/^\[.*\]\n\[.*\]\n/)
-  expect(await watch.stop(signal)).toMatchObject({ status: 0 })
-  for (const line of watch.stdout.split('\n').slice(0, -1)) expect(JSON.parse(line)).toHaveLength(1)
-  await using table = new Program(SWAP_SERVER, ['status', '--watch'], { RDMAKIT_RUN: folder.path })
-  await table.prints(/^SERVER /m)
-  expect(await table.stop(signal)).toMatchObject({ status: 0, signal: null })
-  expect(table.stderr).toBe('')
-})
-
 it('status removes the sockets of servers that were killed', async () => {
   using folder = temporaryFolder()
   const { program } = await startIn(folder.path)
@@ -149,38 +133,6 @@ it('status removes the sockets of servers that were killed', async () => {
   expect(statSync(socket).isSocket()).toBe(true)
   expect((await command(folder.path, 'status')).stdout).toBe('no swap-server is running\n')
   expect(statSync(socket, { throwIfNoEntry: false })).toBeUndefined()
-})
-
-it('--metrics serves what Prometheus reads', async () => {
-  using folder = temporaryFolder()
-  const { program, uri } = await startIn(folder.path, ['--metrics', '0'])
-  await using server = program
-  const [, endpoint] = await server.prints(/"event":"metrics","uri":"(http:\/\/127\.0\.0\.1:\d+\/metrics)"/)
-  const session = await SwapServerSession.open([uri])
-  await session.allocate(2)
-  await expect(session.allocate(7)).rejects.toMatchObject({ code: 'ENOSPC' })
-  const reply = await fetch(endpoint as string)
-  expect(reply.headers.get('content-type')).toMatch(/^text\/plain; version=0\.0\.4/)
-  const text = await reply.text()
-  for (const line of [
-    `rdmakit_swap_server_slab_bytes ${MIB}`,
-    'rdmakit_swap_server_slabs{state="lent"} 2',
-    'rdmakit_swap_server_slabs{state="free"} 6',
-    'rdmakit_swap_server_sessions{state="connected"} 1',
-    'rdmakit_swap_server_sessions_total{end="opened"} 1',
-    'rdmakit_swap_server_sessions_total{end="ended"} 0',
-    'rdmakit_swap_server_refusals_total{code="ENOSPC"} 1',
-    'rdmakit_swap_server_request_duration_seconds_count{request="hello"} 1',
-    'rdmakit_swap_server_request_duration_seconds_count{request="allocate"} 2',
-  ])
-    expect(text.split('\n')).toContain(line)
-  expect(text).toMatch(/^rdmakit_swap_server_info\{epoch="[0-9a-f]{16}"\} 1$/m)
-  expect(text).toMatch(/^rdmakit_swap_server_process_cpu_seconds_total /m)
-  for (const line of text.split('\n').filter((each) => each !== '' && !each.startsWith('#')))
-    expect(line).toMatch(/^rdmakit_swap_server_[a-z0-9_]+(\{[^}]*\})? -?[0-9.e+-]+$/)
-  expect((await fetch(new URL('/', endpoint))).status).toBe(404)
-  expect((await fetch(endpoint as string, { method: 'POST' })).status).toBe(404)
-  await session.close()
 })
 
 it.each([
@@ -200,15 +152,73 @@ it.each([
   expect(ended.status).toBe(status)
 })
 
-it('ends with 73 when an address is taken', async () => {
-  using folder = temporaryFolder()
-  const { program } = await startIn(folder.path, ['--metrics', '0'])
-  await using _ = program
-  const [, address] = await program.prints(/http:\/\/([0-9.:]+)\/metrics/)
-  const ended = await command(
-    folder.path,
-    ...['--listen', `shm://${join(folder.path, 's.sock')}`, '--memory', '8M', '--slab-size', '1M'],
-    ...['--metrics', address as string],
+describe('a server that runs', () => {
+  const folder = temporaryFolder()
+  let server: Program
+  let uri: string
+  let endpoint: string
+
+  beforeAll(async () => {
+    ;({ program: server, uri } = await startIn(folder.path, ['--metrics', '0']))
+    const metrics = /"event":"metrics","uri":"(http:\/\/127\.0\.0\.1:\d+\/metrics)"/
+    endpoint = (await server.prints(metrics))[1] as string
+  })
+
+  afterAll(async () => {
+    await server.stop()
+    folder[Symbol.dispose]()
+  })
+
+  it('--metrics serves what Prometheus reads', async () => {
+    const session = await SwapServerSession.open([uri])
+    await session.allocate(2)
+    await expect(session.allocate(7)).rejects.toMatchObject({ code: 'ENOSPC' })
+    const reply = await fetch(endpoint)
+    expect(reply.headers.get('content-type')).toMatch(/^text\/plain; version=0\.0\.4/)
+    const text = await reply.text()
+    for (const line of [
+      `rdmakit_swap_server_slab_bytes ${MIB}`,
+      'rdmakit_swap_server_slabs{state="lent"} 2',
+      'rdmakit_swap_server_slabs{state="free"} 6',
+      'rdmakit_swap_server_sessions{state="connected"} 1',
+      'rdmakit_swap_server_sessions_total{end="opened"} 1',
+      'rdmakit_swap_server_sessions_total{end="ended"} 0',
+      'rdmakit_swap_server_refusals_total{code="ENOSPC"} 1',
+      'rdmakit_swap_server_request_duration_seconds_count{request="hello"} 1',
+      'rdmakit_swap_server_request_duration_seconds_count{request="allocate"} 2',
+    ])
+      expect(text.split('\n')).toContain(line)
+    expect(text).toMatch(/^rdmakit_swap_server_info\{epoch="[0-9a-f]{16}"\} 1$/m)
+    expect(text).toMatch(/^rdmakit_swap_server_process_cpu_seconds_total /m)
+    for (const line of text.split('\n').filter((each) => each !== '' && !each.startsWith('#')))
+      expect(line).toMatch(/^rdmakit_swap_server_[a-z0-9_]+(\{[^}]*\})? -?[0-9.e+-]+$/)
+    expect((await fetch(new URL('/', endpoint))).status).toBe(404)
+    expect((await fetch(endpoint, { method: 'POST' })).status).toBe(404)
+    await session.close()
+  })
+
+  it.each(['SIGINT', 'SIGTERM'] as const)(
+    'status --watch prints again and again until %s',
+    async (signal) => {
+      await using watch = new Program(SWAP_SERVER, ['status', '--json', '--watch', '0.1'], {
+        RDMAKIT_RUN: folder.path,
+      })
+      await watch.prints(/^\[.*\]\n\[.*\]\n/)
+      expect(await watch.stop(signal)).toMatchObject({ status: 0 })
+      for (const line of watch.stdout.split('\n').slice(0, -1)) expect(JSON.parse(line)).toHaveLength(1)
+      await using table = new Program(SWAP_SERVER, ['status', '--watch'], { RDMAKIT_RUN: folder.path })
+      await table.prints(/^SERVER /m)
+      expect(await table.stop(signal)).toMatchObject({ status: 0, signal: null })
+      expect(table.stderr).toBe('')
+    },
   )
-  expect(ended).toMatchObject({ status: 73, stderr: expect.stringMatching(/EADDRINUSE/) })
+
+  it('ends with 73 when an address is taken', async () => {
+    const ended = await command(
+      folder.path,
+      ...['--listen', `shm://${join(folder.path, 's.sock')}`, '--memory', '8M', '--slab-size', '1M'],
+      ...['--metrics', new URL(endpoint).host],
+    )
+    expect(ended).toMatchObject({ status: 73, stderr: expect.stringMatching(/EADDRINUSE/) })
+  })
 })

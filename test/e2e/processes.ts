@@ -1,11 +1,28 @@
 import { type ChildProcess, spawn, spawnSync } from 'node:child_process'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
+import { request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { top } from '../lab/paths.js'
 
 export const SWAP_SERVER = join(top, 'packages/swap-server/dist/cli.js')
 export const NBD_CLIENT = join(top, 'packages/nbd-client/dist/cli.js')
+
+/** Ends what hangs, with a message, before the test's own limit does. No slow machine takes as long. */
+export const PATIENCE_MS = 50_000
+
+const running = new Set<ChildProcess>()
+// A test that took too long ends nothing of what it started.
+process.once('exit', () => {
+  for (const child of running) child.kill('SIGKILL')
+})
+
+/** Has `child` end with this process, whatever becomes of the test. @returns it */
+export function endWithProcess<Child extends ChildProcess>(child: Child): Child {
+  running.add(child)
+  child.once('exit', () => running.delete(child))
+  return child
+}
 
 /** A program of ours that runs while a test does, with what it has printed so far. */
 export class Program implements AsyncDisposable {
@@ -15,6 +32,8 @@ export class Program implements AsyncDisposable {
   stderr = ''
   readonly #name: string
   readonly #waiters = new Set<() => void>()
+  /** it has ended, and all that it printed is here */
+  #over = false
 
   /** @param stderr a descriptor in the place of what is kept here */
   constructor(
@@ -24,19 +43,23 @@ export class Program implements AsyncDisposable {
     stderr: 'pipe' | number = 'pipe',
   ) {
     this.#name = `${script.split('/').at(-3)} ${args.join(' ')}`
-    this.process = spawn(process.execPath, [script, ...args], {
-      stdio: ['ignore', 'pipe', stderr],
-      env: { ...process.env, ...env },
-    })
+    this.process = endWithProcess(
+      spawn(process.execPath, [script, ...args], {
+        stdio: ['ignore', 'pipe', stderr],
+        env: { ...process.env, ...env },
+      }),
+    )
     this.process.stdout?.setEncoding('utf8').on('data', (text: string) => {
       this.stdout += text
       for (const wake of this.#waiters) wake()
     })
     this.process.stderr?.setEncoding('utf8').on('data', (text: string) => {
       this.stderr += text
+      for (const wake of this.#waiters) wake()
     })
     this.exited = new Promise((resolve) => {
       this.process.once('close', (status, signal) => {
+        this.#over = true
         resolve({ status, signal })
         for (const wake of this.#waiters) wake()
       })
@@ -44,14 +67,23 @@ export class Program implements AsyncDisposable {
   }
 
   /** The first match of `pattern` in what the program prints. @throws when it ends or is silent too long */
-  async prints(pattern: RegExp, timeoutMs = 20_000): Promise<RegExpExecArray> {
+  prints(pattern: RegExp, timeoutMs = PATIENCE_MS): Promise<RegExpExecArray> {
+    return this.#heard(() => pattern.exec(this.stdout), `print ${pattern}`, timeoutMs)
+  }
+
+  /** As {@link prints}, on stderr. */
+  says(pattern: RegExp, timeoutMs = PATIENCE_MS): Promise<RegExpExecArray> {
+    return this.#heard(() => pattern.exec(this.stderr), `say ${pattern}`, timeoutMs)
+  }
+
+  async #heard<Found>(find: () => Found | null, what: string, timeoutMs: number): Promise<Found> {
     const deadline = Date.now() + timeoutMs
     for (;;) {
-      const match = pattern.exec(this.stdout)
-      if (match !== null) return match
+      const found = find()
+      if (found !== null) return found
       const rest = deadline - Date.now()
-      if (rest <= 0 || this.process.exitCode !== null || this.process.signalCode !== null)
-        throw new Error(`${this.#name} did not print ${pattern}\n${this.stdout}\n${this.stderr}`)
+      if (rest <= 0 || this.#over)
+        throw new Error(`${this.#name} did not ${what}\n${this.stdout}\n${this.stderr}`)
       await new Promise<void>((resolve) => {
         const timer = setTimeout(done, rest)
         const waiters = this.#waiters
@@ -66,12 +98,12 @@ export class Program implements AsyncDisposable {
   }
 
   /** Sends `signal` and waits for the end. @throws when the program is still there after `timeoutMs` */
-  async stop(signal: NodeJS.Signals = 'SIGTERM', timeoutMs = 15_000) {
+  async stop(signal: NodeJS.Signals = 'SIGTERM', timeoutMs = PATIENCE_MS) {
     this.process.kill(signal)
     return this.ends(timeoutMs)
   }
 
-  async ends(timeoutMs = 15_000) {
+  async ends(timeoutMs = PATIENCE_MS) {
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<never>((_, reject) => {
       timer = setTimeout(
@@ -131,10 +163,50 @@ export async function startServe(
   return { program, socket, uri: uri as string }
 }
 
-/** What `nbd-client status --json` tells of the one whose control socket is in `folder`. */
-export function statusIn<Status>(folder: string): Status {
-  const out = must('env', [`RDMAKIT_RUN=${folder}`, process.execPath, NBD_CLIENT, 'status', '--json'])
-  return JSON.parse(out)[0]
+/**
+ * What the one whose control socket is in `folder` tells, as `status --json` prints it: asked here, for a process of Node.js
+ * that is started for each question takes more than all else.
+ */
+export async function statusIn<Status>(folder: string, program = 'nbd-client'): Promise<Status> {
+  for (const name of readdirSync(folder)) {
+    if (!name.startsWith(`${program}-`) || !name.endsWith('.sock')) continue
+    try {
+      return JSON.parse(await ask(join(folder, name), '/status'))
+    } catch (failure) {
+      // Of one that was killed.
+      if ((failure as NodeJS.ErrnoException).code !== 'ECONNREFUSED') throw failure
+    }
+  }
+  throw new Error(`no ${program} has its control socket in ${folder}`)
+}
+
+function ask(socketPath: string, path: string): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const asking = request({ socketPath, path, timeout: PATIENCE_MS }, (reply) => {
+      let text = ''
+      reply.setEncoding('utf8').on('data', (piece: string) => {
+        text += piece
+      })
+      reply.on('error', reject).on('end', () => resolve(text))
+    })
+    asking.on('timeout', () => asking.destroy(new Error(`${socketPath} does not answer`)))
+    asking.on('error', reject).end()
+  })
+}
+
+/** Asks until `wanted` holds of the answer: of a state that no event tells. @returns that answer */
+export async function until<Value>(
+  ask: () => Value | Promise<Value>,
+  wanted: (value: Value) => boolean,
+  timeoutMs = PATIENCE_MS,
+): Promise<Value> {
+  const deadline = Date.now() + timeoutMs
+  for (;;) {
+    const value = await ask()
+    if (wanted(value)) return value
+    if (Date.now() > deadline) throw new Error(`still ${JSON.stringify(value)}`)
+    await new Promise((resolve) => setTimeout(resolve, 30))
+  }
 }
 
 /** Runs a program to its end. */
@@ -147,6 +219,29 @@ export function run(command: string, args: readonly string[], timeoutMs = 120_00
 /** Runs a program that must succeed. @returns what it printed */
 export function must(command: string, args: readonly string[], timeoutMs?: number): string {
   const { status, stdout, stderr } = run(command, args, timeoutMs)
+  if (status !== 0) throw new Error(`${command} ${args.join(' ')} ended with ${status}\n${stdout}\n${stderr}`)
+  return stdout
+}
+
+/** As {@link must}, while other things go on. */
+export async function complete(
+  command: string,
+  args: readonly string[],
+  timeoutMs = 120_000,
+): Promise<string> {
+  const child = spawn(command, args, { stdio: ['ignore', 'pipe', 'pipe'], timeout: timeoutMs })
+  let stdout = ''
+  let stderr = ''
+  child.stdout.setEncoding('utf8').on('data', (text: string) => {
+    stdout += text
+  })
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    stderr += text
+  })
+  const status = await new Promise<number | null>((resolve, reject) => {
+    child.once('error', reject)
+    child.once('close', resolve)
+  })
   if (status !== 0) throw new Error(`${command} ${args.join(' ')} ended with ${status}\n${stdout}\n${stderr}`)
   return stdout
 }

@@ -1,10 +1,11 @@
-// examples/pub-sub: a hub, subscribers fast and slow, and a publisher, each a process of its own.
-import { spawn, spawnSync } from 'node:child_process'
-import { once } from 'node:events'
+// examples/pub-sub: a hub, and subscribers fast and slow, each a process of its own.
+import { spawnSync } from 'node:child_process'
 import { join } from 'node:path'
+import { RingConnection } from '@rdmakit/ring-transport'
 import { describe, expect, it } from 'vitest'
+import { encode } from '../../examples/pub-sub/publication.js'
 import { top } from '../lab/paths.js'
-import { Program, temporaryFolder } from './processes.js'
+import { PATIENCE_MS, Program, temporaryFolder } from './processes.js'
 
 const HUB = join(top, 'examples/dist/pub-sub/hub.js')
 const CHAT = join(top, 'examples/dist/pub-sub/chat.js')
@@ -25,7 +26,7 @@ function publish(uri: string, topic: string, lines: readonly string[]): void {
   const { status, stderr } = spawnSync(process.execPath, [CHAT, '-c', uri, '-n', 'ann', topic], {
     input: `${lines.join('\n')}\n`,
     encoding: 'utf8',
-    timeout: 30_000,
+    timeout: PATIENCE_MS,
   })
   expect({ status, stderr }).toEqual({ status: 0, stderr: '' })
 }
@@ -41,31 +42,32 @@ const heard = ({ stdout }: Program, topic: string) =>
 const numbers = (listener: Program) => heard(listener, 'cats').map((line) => Number.parseInt(line, 10))
 
 /**
- * Publishes 6 MB, many times what a ring of 1 MiB and a queue of 64 KiB hold, but never more at a time than
- * that before the fast listener has read it.
+ * Publishes 3 MB to a fast listener and to one that is slow, as nobody reads what it prints: it is not done with a
+ * message before that is printed. That is more than pipe, ring and queue hold of it, but never more at a time than the
+ * ring before the fast one has read it.
  */
-async function publishInRounds(uri: string, fast: Program): Promise<number[]> {
-  const [rounds, each, text] = [10, 50, 'x'.repeat(12_000)]
-  // One process for all rounds: the slow listener must not catch up while another one starts.
-  const publisher = spawn(process.execPath, [CHAT, '-c', uri, '-n', 'ann', 'cats'], {
-    stdio: ['pipe', 'ignore', 'inherit'],
-    timeout: 60_000,
+async function publishInRounds(uri: string, fast: Program, slow: Program): Promise<number[]> {
+  const [rounds, each, text] = [6, 50, 'x'.repeat(12_000)]
+  const publisher = await RingConnection.connect(uri, {
+    timeout: PATIENCE_MS,
+    applicationData: Buffer.from('ann'),
   })
-  const left = once(publisher, 'exit')
+  slow.process.stdout?.pause()
   for (let round = 0; round < rounds; round++) {
-    const lines = Array.from({ length: each }, (_, i) => `${round * each + i} ${text}\n`)
-    publisher.stdin.write(lines.join(''))
+    for (let i = round * each; i < (round + 1) * each; i++) {
+      const bytes = encode({ topic: 'cats', text: `ann: ${i} ${text}` })
+      while (!publisher.send(bytes)) await publisher.writable()
+    }
     await fast.prints(new RegExp(`^cats ann: ${(round + 1) * each - 1} `, 'm'))
   }
-  publisher.stdin.end()
-  expect(await left).toEqual([0, null])
+  await publisher.close({ timeout: PATIENCE_MS })
   return Array.from({ length: rounds * each }, (_, i) => i)
 }
 
 const missed = ({ stdout }: Program) =>
   [...stdout.matchAll(/^\((\d+) missed\)$/gm)].reduce((sum, [, count]) => sum + Number(count), 0)
 
-describe.each(['iwarp', 'shm'])('pub-sub over %s', (scheme) => {
+describe.each(['iwarp', 'shm'])('pub-sub over %s', { timeout: 4 * PATIENCE_MS }, (scheme) => {
   const listenAt = (folder: string) =>
     scheme === 'shm' ? `shm://${join(folder, 'hub.sock')}` : 'iwarp://127.0.0.1:0'
 
@@ -91,10 +93,11 @@ describe.each(['iwarp', 'shm'])('pub-sub over %s', (scheme) => {
     using folder = temporaryFolder()
     const { program: hub, uri } = await startHub(listenAt(folder.path), '-q', '65536')
     await using _ = hub
-    await using slow = await startListener(uri, 'slow', ['cats'], '-d', '40')
+    await using slow = await startListener(uri, 'slow', ['cats'])
     await using fast = await startListener(uri, 'fast', ['cats'])
-    const all = await publishInRounds(uri, fast)
+    const all = await publishInRounds(uri, fast, slow)
     expect(numbers(fast)).toEqual(all)
+    slow.process.stdout?.resume()
     // The last ones are what it gets in the end: the oldest go first.
     await slow.prints(new RegExp(`^cats ann: ${all.length - 1} `, 'm'))
     const got = numbers(slow)
@@ -109,11 +112,12 @@ describe.each(['iwarp', 'shm'])('pub-sub over %s', (scheme) => {
     using folder = temporaryFolder()
     const { program: hub, uri } = await startHub(listenAt(folder.path), '-q', '65536', '-s', 'cut')
     await using _ = hub
-    await using slow = await startListener(uri, 'slow', ['cats'], '-d', '40')
+    await using slow = await startListener(uri, 'slow', ['cats'])
     await using fast = await startListener(uri, 'fast', ['cats'])
-    const all = await publishInRounds(uri, fast)
+    const all = await publishInRounds(uri, fast, slow)
     expect(numbers(fast)).toEqual(all)
     await hub.prints(/^slow left: \d+ sent, 1 dropped$/m)
+    slow.process.stdout?.resume()
     expect(await slow.ends()).toMatchObject({ status: 1 })
     expect(slow.stderr).toMatch(/^chat: .*ECONNRESET/)
   })

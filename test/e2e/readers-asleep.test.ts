@@ -3,10 +3,21 @@
 import { spawn } from 'node:child_process'
 import { closeSync, constants, openSync, readSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
-import { setTimeout } from 'node:timers/promises'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { expect, it } from 'vitest'
-import { must, SWAP_SERVER, startServe, startServer, statusIn, temporaryFolder } from './processes.js'
+import {
+  complete,
+  must,
+  PATIENCE_MS,
+  SWAP_SERVER,
+  startServe,
+  startServer,
+  statusIn,
+  temporaryFolder,
+  until,
+} from './processes.js'
+
+const PATIENT = { timeout: PATIENCE_MS }
 
 /** A pipe in which nothing has room. */
 class FullPipe implements Disposable {
@@ -48,13 +59,15 @@ class FullPipe implements Disposable {
   }
 }
 
-/** More than the kernel and the program keep of what it says meanwhile. */
-async function openManySessions(uri: string): Promise<void> {
-  for (let round = 0; round < 150; round++) {
-    const session = await SwapServerSession.open([uri])
-    expect(await session.allocate(4)).toHaveLength(4)
-    await session.close()
+/** Makes a swap-server say more than the kernel and the program keep, which is 64 KiB each: 400 bytes a round. */
+async function keepBusy(uri: string): Promise<void> {
+  const session = await SwapServerSession.open([uri])
+  for (let round = 0; round < 250; round++) {
+    const slabs = await session.allocate(1)
+    expect(slabs).toHaveLength(1)
+    await session.free(slabs)
   }
+  await session.close()
 }
 
 it('nbd-client serves, keeps its sessions and notices a failed server with a log that nobody reads', async () => {
@@ -63,24 +76,27 @@ it('nbd-client serves, keeps its sessions and notices a failed server with a log
   const options = ['--memory', '16M', '--slab-size', '1M', '--session-timeout', '3']
   const servers = [
     await startServer(options, `shm://${join(folder.path, 'a')}`),
-    await startServer(options, `shm://${join(folder.path, 'b')}`),
+    await startServer(options, `shm://${join(folder.path, 'b')}`, folder.path),
   ] as const
   await using first = servers[0].program
   await using second = servers[1].program
-  const more = ['--server', servers[1].uri, '--replicas', '2', '--metrics', '0']
+  const more = ['--server', servers[1].uri, '--replicas', '2', '--connections', '2']
   const { program, uri } = await startServe(servers[0].uri, '4M', folder.path, more, pipe.end)
   await using client = program
-  must('qemu-io', ['-f', 'raw', '-c', 'write -P 7 0 4M', uri])
+  await complete('qemu-io', ['-f', 'raw', '-c', 'write -P 7 0 4M', uri])
   await first.stop('SIGKILL')
-  const state = () =>
-    statusIn<{ servers: { state: string }[] }>(folder.path).servers.map(({ state }) => state)
-  await expect.poll(state, { timeout: 10_000 }).toEqual(['failed', 'up'])
-  // Twice what the other one waits for a heartbeat.
-  await setTimeout(7_000)
-  expect(state()).toEqual(['failed', 'up'])
-  expect(must('qemu-io', ['-f', 'raw', '-c', 'read -P 7 0 4M', uri])).not.toMatch(/fail/i)
+  const states = async () =>
+    (await statusIn<{ servers: { state: string }[] }>(folder.path)).servers.map(({ state }) => state)
+  await until(states, ([failed, up]) => failed === 'failed' && up === 'up')
+  // By now it has said that. Who stood still since would not be heard of by the other one.
+  const requests = async () =>
+    (await statusIn<{ controlRequests: number }>(folder.path, 'swap-server')).controlRequests
+  const before = await requests()
+  await until(requests, (count) => count >= before + 3)
+  expect(await states()).toEqual(['failed', 'up'])
+  expect(await complete('qemu-io', ['-f', 'raw', '-c', 'read -P 7 0 4M', uri])).not.toMatch(/fail/i)
   const said = () => pipe.read()
-  await expect.poll(said).toMatch(/^nbd-client: lost shm:.*nothing of the volume is lost/m)
+  await expect.poll(said, PATIENT).toMatch(/^nbd-client: lost shm:.*nothing of the volume is lost/m)
   expect(await client.stop()).toMatchObject({ status: 0 })
   expect(await second.stop()).toMatchObject({ status: 0 })
 })
@@ -92,26 +108,19 @@ it('swap-server lends with a log that nobody reads, and says what of it was lost
   const listen = `shm://${join(folder.path, 'server')}`
   const { program, uri } = await startServer(options, listen, folder.path, pipe.end)
   await using server = program
-  await openManySessions(uri)
-  const status = must('env', [
-    `RDMAKIT_RUN=${folder.path}`,
-    process.execPath,
-    SWAP_SERVER,
-    'status',
-    '--json',
-  ])
-  expect(JSON.parse(status)).toMatchObject([{ pid: server.process.pid }])
+  await keepBusy(uri)
+  expect(await statusIn(folder.path, 'swap-server')).toMatchObject({ pid: server.process.pid })
   let text = ''
   const lost = () => {
     text += pipe.read()
     return /"lost":\d+,"msg":"\d+ lines of the log were lost: nobody read it"}\n$/.test(text)
   }
-  await expect.poll(lost).toBe(true)
+  await expect.poll(lost, PATIENT).toBe(true)
   for (const line of text.trimEnd().split('\n'))
     expect(JSON.parse(line)).toMatchObject({ name: 'swap-server' })
   const session = await SwapServerSession.open([uri])
   await session.close()
-  await expect.poll(() => pipe.read()).toMatch(/session-opened/)
+  await expect.poll(() => pipe.read(), PATIENT).toMatch(/session-opened/)
   expect(await server.stop()).toMatchObject({ status: 0 })
 })
 
@@ -143,7 +152,7 @@ it('swap-server lends on a terminal that was stopped', async () => {
     }
     server = Number(/process (\d+)/.exec(text)?.[1])
     terminal.kill('SIGSTOP')
-    await openManySessions(/listening (\S+)/.exec(text)?.[1] as string)
+    await keepBusy(/listening (\S+)/.exec(text)?.[1] as string)
   } finally {
     terminal.kill('SIGKILL')
     // To it the end of its terminal means to read its tenants.

@@ -2,7 +2,15 @@
 import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { expect, it } from 'vitest'
-import { must, type Program, startServe, startServer, statusIn, temporaryFolder } from './processes.js'
+import {
+  complete,
+  type Program,
+  startServe,
+  startServer,
+  statusIn,
+  temporaryFolder,
+  until,
+} from './processes.js'
 
 function leave({ process: { stdout, stderr } }: Program): void {
   stdout?.destroy()
@@ -17,16 +25,18 @@ it('nbd-client serves on when it has to say something', async () => {
   ] as const
   await using first = servers[0].program
   await using _ = servers[1].program
-  const more = ['--server', servers[1].uri, '--replicas', '2']
+  const more = ['--server', servers[1].uri, '--replicas', '2', '--connections', '2']
   const { program, uri } = await startServe(servers[0].uri, '4M', folder.path, more)
   await using client = program
-  must('qemu-io', ['-f', 'raw', '-c', 'write -P 7 0 4M', uri])
+  await complete('qemu-io', ['-f', 'raw', '-c', 'write -P 7 0 4M', uri])
   leave(client)
   await first.stop('SIGKILL')
-  const state = () => statusIn<{ servers: [{ state: string }] }>(folder.path).servers[0].state
   // It has said by then that a server is lost.
-  await expect.poll(state).toBe('failed')
-  expect(must('qemu-io', ['-f', 'raw', '-c', 'read -P 7 0 4M', uri])).not.toMatch(/fail/i)
+  await until(
+    () => statusIn<{ servers: [{ state: string }] }>(folder.path),
+    ({ servers: [{ state }] }) => state === 'failed',
+  )
+  expect(await complete('qemu-io', ['-f', 'raw', '-c', 'read -P 7 0 4M', uri])).not.toMatch(/fail/i)
   expect(await client.stop()).toMatchObject({ status: 0 })
 })
 

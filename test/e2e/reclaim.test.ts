@@ -1,14 +1,22 @@
 // A swap-server that is asked for its memory while clients verify what they wrote.
-import { spawn } from 'node:child_process'
 import { readFileSync } from 'node:fs'
-import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { must, NBD_CLIENT, Program, run, SWAP_SERVER, startServer, temporaryFolder } from './processes.js'
+import { VerifyingFio } from './fio.js'
+import {
+  complete,
+  Program,
+  SWAP_SERVER,
+  startServe,
+  startServer,
+  statusIn,
+  temporaryFolder,
+  until,
+} from './processes.js'
 
 const MIB = 2 ** 20
 
 async function startIn(folder: string) {
-  const args = ['--memory', '256M', '--slab-size', '16M']
+  const args = ['--memory', '128M', '--slab-size', '8M']
   const { program, uri } = await startServer(args, undefined, folder)
   return { program, uri, pid: program.process.pid as number }
 }
@@ -19,94 +27,85 @@ function resident(pid: number): number {
   return Number(kilobytes) * 1024
 }
 
-const reclaim = (folder: string, ...args: string[]) =>
-  run('env', [`RDMAKIT_RUN=${folder}`, process.execPath, SWAP_SERVER, 'reclaim', ...args])
+/** Runs swap-server to its end. */
+async function swapServer(folder: string, ...args: string[]) {
+  await using program = new Program(SWAP_SERVER, args, { RDMAKIT_RUN: folder })
+  const { status } = await program.ends()
+  return { status, stdout: program.stdout, stderr: program.stderr }
+}
+
+const reclaim = (folder: string, ...args: string[]) => swapServer(folder, 'reclaim', ...args)
+
+interface Status {
+  migration: { waiting: number; moved: number }
+  statistics: { lanes: { writes: number }[] }
+}
 
 describe('swap-server reclaim', () => {
   it('gets the memory back to the system while a client verifies what it wrote', async () => {
     using folder = temporaryFolder()
-    const servers = [await startIn(folder.path), await startIn(folder.path)]
-    await using _first = (servers[0] as { program: Program }).program
-    await using _second = (servers[1] as { program: Program }).program
-    await using client = new Program(
-      NBD_CLIENT,
-      [
-        'serve',
-        ...servers.flatMap(({ uri }) => ['--server', uri]),
-        ...['--size', '128M', '--unix', join(folder.path, 'nbd.sock'), '--refill-rate', '0'],
-      ],
-      { RDMAKIT_RUN: folder.path },
-    )
-    const [, uri] = await client.prints(/^ready (\S+)$/m)
-    must('qemu-io', ['-f', 'raw', '-c', 'write -P 0x5a 0 128M', uri as string])
-    const child = spawn(
-      'fio',
-      [
-        ...['--name=v', '--ioengine=nbd', `--uri=${uri}`, '--rw=randwrite', '--bs=4k', '--iodepth=8'],
-        ...['--size=64m', '--time_based', '--runtime=6', '--verify=crc32c', '--verify_fatal=1'],
-        ...['--verify_backlog=256', '--verify_state_save=0', '--status-interval=1'],
-      ],
-      { stdio: ['ignore', 'pipe', 'pipe'] },
-    )
-    let output = ''
-    for (const stream of [child.stdout, child.stderr])
-      stream.on('data', (text) => {
-        output += text
-      })
-    const ended = new Promise<number | null>((resolve) => child.once('close', resolve))
-    await new Promise<void>((resolve) => child.stdout.once('data', () => resolve()))
+    const servers = [await startIn(folder.path), await startIn(folder.path)] as const
+    await using _first = servers[0].program
+    await using _second = servers[1].program
+    const args = ['--server', servers[1].uri, '--refill-rate', '0', '--connections', '2']
+    const { program: client, uri } = await startServe(servers[0].uri, '64M', folder.path, args)
+    await using _client = client
+    await complete('qemu-io', ['-f', 'raw', '-c', 'write -P 0x5a 0 64M', uri])
+    const written = async () => {
+      const { statistics } = await statusIn<Status>(folder.path)
+      return statistics.lanes.reduce((sum, { writes }) => sum + writes, 0)
+    }
+    const moreWritten = async () => {
+      const before = await written()
+      await until(written, (pages) => pages > before + 1000)
+    }
+    await using fio = new VerifyingFio(uri, '32m')
+    await moreWritten()
     const { pid } = servers.toSorted((a, b) => resident(b.pid) - resident(a.pid))[0] as { pid: number }
     const before = resident(pid)
-    const { status, stdout, stderr } = reclaim(folder.path, '48M', '--pid', String(pid), '--wait', '60')
+    const { status, stdout, stderr } = await reclaim(
+      folder.path,
+      ...['24M', '--pid', String(pid), '--wait', '600'],
+    )
     expect(status, stdout + stderr).toBe(0)
-    expect(stdout).toBe('48 MiB of 48 MiB are back\n')
-    expect(before - resident(pid)).toBeGreaterThan(44 * MIB)
-    expect(await ended, output).toBe(0)
-    must('qemu-io', ['-f', 'raw', '-c', 'read -P 0x5a 64M 64M', uri as string])
-    expect(client.stderr).toMatch(/needs its memory back: moving \d+ MiB to other servers/)
-    const asked = must('env', [
-      `RDMAKIT_RUN=${folder.path}`,
-      process.execPath,
-      NBD_CLIENT,
-      'status',
-      '--json',
-    ])
-    expect(JSON.parse(asked)[0].migration).toEqual({ waiting: 0, moved: 3 })
-  }, 90_000)
+    expect(stdout).toBe('24 MiB of 24 MiB are back\n')
+    expect(before - resident(pid)).toBeGreaterThan(20 * MIB)
+    await moreWritten()
+    await fio.end()
+    await complete('qemu-io', ['-f', 'raw', '-c', 'read -P 0x5a 32M 32M', uri])
+    await client.says(/needs its memory back: moving \d+ MiB to other servers/)
+    expect((await statusIn<Status>(folder.path)).migration).toEqual({ waiting: 0, moved: 3 })
+  })
 
   it('says what is still out, and lends again when it is told to', async () => {
     using folder = temporaryFolder()
     const server = await startIn(folder.path)
     await using _server = server.program
-    await using client = new Program(
-      NBD_CLIENT,
-      ['serve', '--server', server.uri, '--size', '64M', '--unix', join(folder.path, 'nbd.sock')],
-      { RDMAKIT_RUN: folder.path },
-    )
-    await client.prints(/^ready/m)
-    const { status, stdout } = reclaim(folder.path, '32M', '--wait', '1')
-    expect(stdout).toBe(
-      '0 bytes of 32 MiB are back; 32 MiB are still out, of which 0 bytes are being moved\n',
-    )
+    const { program: client } = await startServe(server.uri, '16M', folder.path, ['--connections', '2'])
+    await using _client = client
+    const { status, stdout } = await reclaim(folder.path, '8M', '--wait', '1')
+    expect(stdout).toBe('0 bytes of 8 MiB are back; 8 MiB are still out, of which 0 bytes are being moved\n')
     expect(status).toBe(1)
-    expect(reclaim(folder.path, '0').stdout).toBe('all memory is lent again\n')
-  }, 60_000)
+    expect((await reclaim(folder.path, '0')).stdout).toBe('all memory is lent again\n')
+  })
 
   it.each([
     ['without a server', ['1M'], /no swap-server is running/],
     ['of no size', ['much'], /the size "much" is not a size/],
     ['of another process', ['1M', '--pid', '1'], /no swap-server has process id 1/],
-  ])('refuses %s', (_, args, message) => {
+  ])('refuses %s', async (_, args, message) => {
     using folder = temporaryFolder()
-    const { status, stderr } = reclaim(folder.path, ...args)
+    const { status, stderr } = await reclaim(folder.path, ...args)
     expect(stderr).toMatch(message)
     expect(status).not.toBe(0)
   })
 
-  it('needs a headroom that is one', () => {
-    const { status, stderr } = run(process.execPath, [
-      ...[SWAP_SERVER, '--listen', 'iwarp://127.0.0.1:0', '--memory', '16M', '--headroom', '99%'],
-    ])
+  it('needs a headroom that is one', async () => {
+    using folder = temporaryFolder()
+    const { status, stderr } = await swapServer(
+      folder.path,
+      ...['--listen', 'iwarp://127.0.0.1:0', '--memory', '16M', '--headroom', '99%'],
+    )
     expect(stderr).toMatch(/--headroom "99%" leaves nothing to lend/)
     expect(status).not.toBe(0)
   })

@@ -3,9 +3,11 @@ import { randomBytes } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { Volume } from '@rdmakit/nbd-client'
+import { SwapServer } from '@rdmakit/swap-server'
 import { describe, expect, it } from 'vitest'
 import { Client, MIB, READ, TRIM, WRITE } from '../../packages/nbd-client/test/fixture.js'
-import { must, type Program, startServe, startServer, statusIn, temporaryFolder } from './processes.js'
+import { effort } from '../effort.js'
+import { must, type Program, startServe, startServer, statusIn, temporaryFolder, until } from './processes.js'
 
 interface Status {
   slabs: { mapped: number; lost: number }
@@ -19,8 +21,14 @@ function memoryOf({ process: { pid } }: Program, field: string): number {
   return Number(new RegExp(`^${field}:\\s+(\\d+) kB$`, 'm').exec(status)?.[1]) * 1024
 }
 
-async function dispose(programs: readonly Program[]): Promise<void> {
-  for (const program of programs) await program[Symbol.asyncDispose]()
+/** A second of /proc/PID/stat, see proc(5): sysconf(_SC_CLK_TCK), the same on every Linux that Node.js runs on. */
+const TICKS = 100
+
+/** Seconds that its threads have run. */
+function processorSeconds({ process: { pid } }: Program): number {
+  const [user, system] =
+    readFileSync(`/proc/${pid}/stat`, 'utf8').split(') ')[1]?.split(' ').slice(11, 13) ?? []
+  return (Number(user) + Number(system)) / TICKS
 }
 
 const page = (value: number) => Buffer.alloc(4096, value)
@@ -30,19 +38,13 @@ describe('a thin volume of 1 TiB', () => {
   const GIB = 2 ** 30
   const at = (place: number) => place * 16 * GIB + place * 4096
 
-  it('is attached in under 5 s and costs under 300 MiB, written and read all over', async () => {
+  it('is attached in under 5 s of a processor and costs under 300 MiB, written and read all over', async () => {
     using folder = temporaryFolder()
     const { program: server, uri } = await startServer(['--memory', '96M', '--slab-size', '1M'])
     await using _server = server
-    const started = async (size: string) => {
-      const start = performance.now()
-      const client = await startServe(uri, size, folder.path, ['--thin'])
-      return { client, seconds: (performance.now() - start) / 1000 }
-    }
-    const small = await started('1M')
-    await small.client.program.stop()
-    const { client, seconds } = await started('1T')
+    const client = await startServe(uri, '1T', folder.path, ['--thin'])
     await using _client = client.program
+    const seconds = processorSeconds(client.program)
     const touch = (command: (place: number) => string) =>
       must('qemu-io', [
         ...['-f', 'raw'],
@@ -53,7 +55,7 @@ describe('a thin volume of 1 TiB', () => {
     const read = touch((place) => `read -P ${place + 1} ${at(place)} 64k`)
     const zeros = touch((place) => `read -P 0 ${at(place) + 2 ** 20} 64k`)
     expect(read + zeros).not.toMatch(/fail|error/i)
-    const status = statusIn<Status>(folder.path)
+    const status = await statusIn<Status>(folder.path)
     expect(status.thin.unmapped).toBe(2 ** 20 - PLACES)
     expect(status).toMatchObject({
       slabs: { mapped: PLACES, lost: 0 },
@@ -61,26 +63,27 @@ describe('a thin volume of 1 TiB', () => {
     })
     const memory = memoryOf(client.program, 'VmHWM') / MIB
     console.log(
-      `1 TiB: attached in ${seconds.toFixed(2)} s (1 MiB: ${small.seconds.toFixed(2)}), at most ${memory.toFixed(0)} MiB of memory`,
+      `1 TiB: attached in ${seconds.toFixed(2)} s of a processor, at most ${memory.toFixed(0)} MiB of memory`,
     )
-    // What a loaded machine takes for the start of any process does not count.
-    expect(seconds - small.seconds).toBeLessThan(5)
+    // By a processor's time, not by the clock: what else the machine does is not the client's.
+    expect(seconds).toBeLessThan(5)
     expect(memory).toBeLessThan(300)
     touch((place) => `discard ${at(place)} 64k`)
-    const deadline = Date.now() + 20_000
-    while (statusIn<Status>(folder.path).thin.given < PLACES) {
-      if (Date.now() > deadline)
-        throw new Error(`still ${JSON.stringify(statusIn<Status>(folder.path).thin)}`)
-      await new Promise((resolve) => setImmediate(resolve))
-    }
-    expect(statusIn<Status>(folder.path).thin.unmapped).toBe(2 ** 20)
-  }, 120_000)
+    const { thin } = await until(
+      () => statusIn<Status>(folder.path),
+      (now) => now.thin.given >= PLACES,
+    )
+    expect(thin.unmapped).toBe(2 ** 20)
+  })
 })
 
 describe('one server', () => {
-  it('lends memory to 64 tenants at once, each with its own key and pages', async () => {
+  // Each takes 13 MiB of memory, and the time to touch it.
+  const TENANTS = Math.min(64, effort(16))
+
+  it(`lends memory to ${TENANTS} tenants at once, each with its own key and pages`, async () => {
     using folder = temporaryFolder()
-    const tenants = Array.from({ length: 64 }, (_, i) => ({
+    const tenants = Array.from({ length: TENANTS }, (_, i) => ({
       name: `tenant-${i}`,
       keys: [{ id: '1', secret: randomBytes(32).toString('hex') }],
       quota: '2M',
@@ -88,7 +91,7 @@ describe('one server', () => {
     const file = join(folder.path, 'tenants.json')
     writeFileSync(file, JSON.stringify({ tenants }), { mode: 0o600 })
     const { program, uri } = await startServer([
-      ...['--memory', '128M', '--slab-size', '1M', '--tenants', file],
+      ...['--memory', `${2 * TENANTS}M`, '--slab-size', '1M', '--tenants', file],
     ])
     await using _server = program
     const volumes: Volume[] = []
@@ -100,8 +103,8 @@ describe('one server', () => {
         volumes.push(await Volume.open({ servers: [[uri]], size: 2 * MIB, lanes: 1, access }))
       }
       for (const volume of volumes) clients.push(new Client(volume.engine.attachSocketpair(0)))
-      for (let round = 1; round <= 4; round++) {
-        const offset = round * 300 * 1024
+      for (let round = 1; round <= 2; round++) {
+        const offset = round * 600 * 1024
         const written = await Promise.all(
           clients.map((client, i) => client.request(WRITE, offset, 4096, page(((i + round) % 255) + 1))),
         )
@@ -114,17 +117,24 @@ describe('one server', () => {
       for (const client of clients) client.close()
       await Promise.all(volumes.map((volume) => volume.close()))
     }
-  }, 120_000)
+  })
 })
 
 describe('one volume', () => {
   it('spreads over 16 servers, reads from all of them, and outlives one', async () => {
-    const servers = await Promise.all(
-      Array.from({ length: 16 }, () => startServer(['--memory', '12M', '--slab-size', '1M'])),
-    )
-    await using _servers = { [Symbol.asyncDispose]: () => dispose(servers.map(({ program }) => program)) }
+    // The one that is to be killed is a process; the others are the same, and start faster here.
+    const doomed = await startServer(['--memory', '12M', '--slab-size', '1M'])
+    await using _doomed = doomed.program
+    const others = Array.from({ length: 15 }, () => new SwapServer({ memory: 12 * MIB, slabSize: MIB }))
+    await using _others = {
+      [Symbol.asyncDispose]: () => Promise.all(others.map((server) => server.close())).then(() => {}),
+    }
+    const servers = [
+      doomed.uri,
+      ...(await Promise.all(others.map((server) => server.listen('iwarp://127.0.0.1:0')))),
+    ]
     await using volume = await Volume.open({
-      servers: servers.map(({ uri }) => [uri]),
+      servers: servers.map((uri) => [uri]),
       size: 256 * MIB,
       lanes: 2,
       replicas: 2,
@@ -145,7 +155,7 @@ describe('one volume', () => {
     expect(used).toHaveLength(16)
     expect(used.reduce((sum, { writes }) => sum + writes, 0)).toBeGreaterThanOrEqual(128)
     const lost = new Promise<void>((resolve) => volume.onServerFailure(() => resolve()))
-    await servers[5]?.program.stop('SIGKILL')
+    await doomed.program.stop('SIGKILL')
     await each(0, 64, read)
     await lost
     await each(64, 72, write)
@@ -155,5 +165,5 @@ describe('one volume', () => {
       expect((await client.request(READ, slab * MIB + 4096, 4096))?.data).toEqual(page(0)),
     )
     for (const client of clients) client.close()
-  }, 120_000)
+  })
 })

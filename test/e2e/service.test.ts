@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { top } from '../lab/paths.js'
-import { Program, run, temporaryFolder } from './processes.js'
+import { PATIENCE_MS, Program, run, temporaryFolder } from './processes.js'
 
 const SERVER = join(top, 'examples/dist/service/server.js')
 const CLIENT = join(top, 'examples/dist/service/client.js')
@@ -12,9 +12,11 @@ it.each(['iwarp', 'shm'] as const)('a greeter over %s greets, counts and refuses
   const at = scheme === 'shm' ? `shm://${join(folder.path, 'greeter.sock')}` : 'iwarp://127.0.0.1:0'
   await using server = new Program(SERVER, [at])
   const [, uri] = await server.prints(/^listening (\S+)$/m)
-  const call = (name: string) => run(process.execPath, [CLIENT, uri as string, name], 30_000)
-  expect(call('Ann')).toMatchObject({ status: 0, stdout: 'Hello, Ann!\ngreeted so far: 1\n', stderr: '' })
-  expect(call('Bob')).toMatchObject({ status: 0, stdout: 'Hello, Bob!\ngreeted so far: 2\n', stderr: '' })
-  expect(call('')).toMatchObject({ status: 0, stdout: 'the server refused: EINVAL whom to greet?\n' })
+  const call = (...names: string[]) => run(process.execPath, [CLIENT, uri as string, ...names], PATIENCE_MS)
+  const greeted = 'Hello, Ann!\ngreeted so far: 1\nHello, Bob!\ngreeted so far: 2\n'
+  expect(call('Ann', 'Bob')).toMatchObject({ status: 0, stdout: greeted, stderr: '' })
+  // Greetings are the server's, whoever asked for them.
+  const refused = 'the server refused: EINVAL whom to greet?\nHello, Eve!\ngreeted so far: 3\n'
+  expect(call('', 'Eve')).toMatchObject({ status: 0, stdout: refused, stderr: '' })
   expect(await server.stop()).toMatchObject({ status: 0 })
 })

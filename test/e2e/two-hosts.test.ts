@@ -5,7 +5,7 @@ import { chmodSync, copyFileSync, mkdirSync, readFileSync, symlinkSync, writeFil
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { top } from '../lab/paths.js'
-import { NBD_CLIENT, Program, run, SWAP_SERVER, temporaryFolder } from './processes.js'
+import { NBD_CLIENT, PATIENCE_MS, Program, run, SWAP_SERVER, temporaryFolder } from './processes.js'
 
 const EXAMPLE = join(top, 'examples/two-hosts')
 const UNITS = { lend: 'rdmakit-swap-server', swap0: 'rdmakit-nbd' } as const
@@ -99,7 +99,8 @@ s.recv(4096)`
   return {
     path,
     received: async () => {
-      if (listener.exitCode === null) await once(listener, 'exit', { signal: AbortSignal.timeout(15_000) })
+      if (listener.exitCode === null)
+        await once(listener, 'exit', { signal: AbortSignal.timeout(PATIENCE_MS) })
       return text.split('\n').slice(1, -1)
     },
     [Symbol.dispose]: () => void listener.kill('SIGKILL'),
@@ -177,11 +178,7 @@ it('a service manager that cannot be told is a line in the log, and no end', asy
     { RDMAKIT_RUN: folder.path, NOTIFY_SOCKET: join(folder.path, 'nobody') },
   )
   await server.prints(/^listening /m)
-  const deadline = Date.now() + 15_000
-  while (!server.stderr.includes('systemd-notify: ')) {
-    if (Date.now() > deadline) throw new Error(`nothing was said\n${server.stderr}`)
-    await new Promise((resolve) => setTimeout(resolve, 20))
-  }
+  await server.says(/systemd-notify: /)
   expect(await server.stop()).toMatchObject({ status: 0, signal: null })
 })
 

@@ -1,12 +1,21 @@
 // Whatever the files of a state folder hold when a process takes them over: it refuses, and says which file is wrong,
 // or no page reads as something that it never was. Never a crash.
 import { randomBytes } from 'node:crypto'
-import { mkdtempSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
+import {
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  truncateSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { SwapServer } from '@rdmakit/swap-server'
 import fc from 'fast-check'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
+import { effort } from '../../../test/effort.js'
 import { formatVolume, type KeptServer, type KeptVolume, parseVolume } from '../src/kept-volume.js'
 import type { Compress } from '../src/native.js'
 import { StateFolder } from '../src/state-folder.js'
@@ -19,6 +28,10 @@ const PAGE = 4096
 const SLABS = 4
 const PAGES = 32
 const SIZE = SLABS * MIB
+/** So long a server keeps what a process has left: longer than these tests take. */
+const LINGER_MS = 3_600_000
+/** Of the backup, as small as may be: it is memory that each volume takes anew. */
+const QUEUE = 512 * 1024
 /** Bytes of a record of the slab map (native/engine/slab_record.h). */
 const RECORD = 128
 
@@ -37,11 +50,12 @@ let volumes = 0
 
 beforeAll(async () => {
   top = mkdtempSync(join(tmpdir(), 'nbd-damaged-'))
-  server = new SwapServer({ memory: 16 * MIB, slabSize: MIB })
+  server = new SwapServer({ memory: 32 * MIB, slabSize: MIB, maxLinger: LINGER_MS })
   uri = await server.listen(`shm://${join(top, 'server.sock')}`)
 })
 
 afterAll(async () => {
+  for (const left of kept.values()) await left[Symbol.asyncDispose]()
   await server.close()
   rmSync(top, { recursive: true })
 })
@@ -54,34 +68,62 @@ interface Shape {
   readonly compress: Compress
 }
 
+/** Those that may be used once more, by their shape. */
+const kept = new Map<string, Left>()
+
 /** The state folder of a volume whose process has left it. */
 class Left {
   readonly state = join(top, `state-${++volumes}`)
   readonly #backup = join(top, `backup-${volumes}`)
+  #files = new Map<string, Buffer>()
   #kept: KeptVolume | undefined
 
   private constructor(private readonly shape: Shape) {}
 
-  static async make({ backup = true, compress = 'none' }: Partial<Shape> = {}): Promise<Left> {
-    const left = new Left({ backup, compress })
+  /** One that was made anew, or that nobody could take over since. */
+  static async get({ backup = true, compress = 'none' }: Partial<Shape> = {}): Promise<Left> {
+    const shape = { backup, compress }
+    const key = JSON.stringify(shape)
+    const left = kept.get(key) ?? (await Left.#make(shape))
+    kept.delete(key)
+    return left
+  }
+
+  static async #make(shape: Shape): Promise<Left> {
+    const left = new Left(shape)
     const folder = StateFolder.open(left.state)
     const volume = await Volume.open({ ...left.#options(folder), servers: [[uri]], size: SIZE, lanes: 1 })
     const client = new Client(volume.engine.attachSocketpair(0))
     for (let page = 0; page < PAGES; page++)
       expect(await client.request(WRITE, offsetOf(page), PAGE, contentsOf(page))).toMatchObject({ error: 0 })
     const behind = () => volume.engine.statistics().backup
-    if (backup) await expect.poll(behind).toMatchObject({ working: true, stalePages: 0, queuedPages: 0 })
+    if (shape.backup)
+      await expect
+        .poll(behind, { interval: 5 })
+        .toMatchObject({ working: true, stalePages: 0, queuedPages: 0 })
     client.close()
     await volume.leave()
     left.#kept = folder.read()
     folder.close()
+    for (const name of readdirSync(left.state)) left.#files.set(name, readFileSync(join(left.state, name)))
     return left
+  }
+
+  /** Lets the next test have it: its files are as they were. For one that was refused, and is whole. */
+  keep(): void {
+    for (const name of readdirSync(this.state)) rmSync(join(this.state, name))
+    for (const [name, bytes] of this.#files) writeFileSync(join(this.state, name), bytes, { mode: 0o600 })
+    kept.set(JSON.stringify(this.shape), this)
   }
 
   #options(folder: StateFolder, kept?: KeptVolume) {
     const { backup, compress } = this.shape
     const keeper = new VolumeKeeper(folder, kept ?? { size: SIZE, replicas: 1 }, kept)
-    const { engine, ...rest } = keeper.options(60_000, backup ? { file: this.#backup } : undefined, compress)
+    const { engine, ...rest } = keeper.options(
+      LINGER_MS,
+      backup ? { file: this.#backup, queue: QUEUE } : undefined,
+      compress,
+    )
     return { ...rest, engine: { ...engine, compress } }
   }
 
@@ -120,12 +162,12 @@ class Left {
 }
 
 it('a volume that is left alone is whole', async () => {
-  await using left = await Left.make()
+  await using left = await Left.get()
   expect(await left.takeOver()).toEqual(Array(PAGES).fill('right'))
 })
 
 it('a process that died just before a record of the slab map counted leaves the one before', async () => {
-  await using left = await Left.make()
+  await using left = await Left.get()
   const file = join(left.state, 'slabs.map')
   const bytes = readFileSync(file)
   // The generation of slab 3, which is stored first.
@@ -150,18 +192,20 @@ const NEEDED = ['pages.map', 'slabs.map', 'pages.lz4']
 const REFUSAL = (name: string) => new RegExp(`${name} is of another volume, or damaged`)
 
 describe.each(MAPS)('%s, of a volume with %o,', (name, shape) => {
-  const damaged = async (damage: (file: string) => void) => {
-    const left = await Left.make(shape)
+  const afterDamage = async (damage: (file: string) => void): Promise<Error | Read[]> => {
+    const left = await Left.get(shape)
     damage(join(left.state, name))
-    return left
+    const outcome = await within(left.takeOver())
+    if (outcome instanceof Error) left.keep()
+    else await left[Symbol.asyncDispose]()
+    return outcome
   }
 
   it.each<[string, (file: string) => void]>([
     ['gone', (file) => rmSync(file)],
     ['empty', (file) => truncateSync(file, 0)],
   ])('that is %s is refused when nothing else knows', async (_, damage) => {
-    await using left = await damaged(damage)
-    const outcome = await left.takeOver()
+    const outcome = await afterDamage(damage)
     if (NEEDED.includes(name))
       expect(outcome).toMatchObject({
         name: 'ConfigurationError',
@@ -177,43 +221,54 @@ describe.each(MAPS)('%s, of a volume with %o,', (name, shape) => {
     ['all zeros', (file) => writeFileSync(file, Buffer.alloc(statSync(file).size))],
     ['something else', (file) => writeFileSync(file, Buffer.alloc(statSync(file).size, 'something else'))],
   ])('that is %s is refused by name', async (_, damage) => {
-    await using left = await damaged(damage)
-    expect(await left.takeOver()).toMatchObject({
+    expect(await afterDamage(damage)).toMatchObject({
       name: 'ConfigurationError',
       message: expect.stringMatching(REFUSAL(name)),
     })
   })
 
-  it('with other bytes somewhere is refused, or no page is another one', async () => {
-    await fc.assert(
-      fc.asyncProperty(
-        fc.array(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 255 })), { minLength: 1, maxLength: 200 }),
-        async (changes) => {
-          await using left = await damaged((file) => {
-            const bytes = readFileSync(file)
-            for (const [at, byte] of changes) bytes[placeOf(at, bytes.length)] = byte
-            writeFileSync(file, bytes)
-          })
-          const outcome = await within(left.takeOver(), 10_000)
-          if (outcome instanceof Error) {
-            expect(outcome).toMatchObject({
-              name: 'ConfigurationError',
-              message: expect.stringMatching(REFUSAL(name)),
+  it(
+    'with other bytes somewhere is refused, or no page is another one',
+    async () => {
+      await fc.assert(
+        fc.asyncProperty(
+          fc.array(fc.tuple(fc.nat(), fc.integer({ min: 0, max: 255 })), { minLength: 1, maxLength: 200 }),
+          async (changes) => {
+            const outcome = await afterDamage((file) => {
+              const bytes = readFileSync(file)
+              for (const [at, byte] of changes) bytes[placeOf(at, bytes.length)] = byte
+              writeFileSync(file, bytes)
             })
-            return
-          }
-          // A page of which the map says that it was never written reads as zeros: nothing else tells.
-          const allowed: Read[] = name === 'pages.map' ? ['right', 'error', 'zeros'] : ['right', 'error']
-          for (const page of outcome) expect(allowed).toContain(page)
-        },
-      ),
-      { numRuns: 12, interruptAfterTimeLimit: 20_000, verbose: 1 },
-    )
-  }, 60_000)
+            if (outcome instanceof Error) {
+              expect(outcome).toMatchObject({
+                name: 'ConfigurationError',
+                message: expect.stringMatching(REFUSAL(name)),
+              })
+              return
+            }
+            // A page of which the map says that it was never written reads as zeros: nothing else tells.
+            const allowed: Read[] = name === 'pages.map' ? ['right', 'error', 'zeros'] : ['right', 'error']
+            for (const page of outcome) expect(allowed).toContain(page)
+          },
+        ),
+        { numRuns: effort(5), verbose: 1 },
+      )
+    },
+    effort(60_000),
+  )
+})
+
+it('volumes that were refused are whole once their files are', async () => {
+  const refused = [...kept.values()]
+  kept.clear()
+  for (const each of refused) {
+    await using left = each
+    expect(await left.takeOver()).toEqual(Array(PAGES).fill('right'))
+  }
 })
 
 /** What damage does must not be a READ that is never answered. */
-async function within<Value>(value: Promise<Value>, milliseconds: number): Promise<Value> {
+async function within<Value>(value: Promise<Value>, milliseconds = 50_000): Promise<Value> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => reject(new Error(`nothing came of it in ${milliseconds} ms`)), milliseconds)
@@ -233,9 +288,14 @@ function placeOf(at: number, length: number): number {
 }
 
 describe('volume.json', () => {
+  async function written(encoding: BufferEncoding): Promise<string> {
+    const left = await Left.get()
+    left.keep()
+    return readFileSync(join(left.state, 'volume.json'), encoding)
+  }
+
   it('with other bytes somewhere is refused, or means the same when it is read again', async () => {
-    await using left = await Left.make()
-    const text = readFileSync(join(left.state, 'volume.json'), 'latin1')
+    const text = await written('latin1')
     const changes = fc.array(
       fc.record({
         at: fc.nat({ max: text.length }),
@@ -251,13 +311,12 @@ describe('volume.json', () => {
           changed = changed.slice(0, at) + come + changed.slice(at + gone)
         refusedOrSame(cut ? changed.slice(0, list[0]?.at) : changed)
       }),
-      { numRuns: 2000, verbose: 1 },
+      { numRuns: effort(300), verbose: 1 },
     )
   })
 
   it('with other values anywhere is refused, or means the same when it is read again', async () => {
-    await using left = await Left.make()
-    const text = readFileSync(join(left.state, 'volume.json'), 'utf8')
+    const text = await written('utf8')
     const paths = pathsOf(JSON.parse(text))
     fc.assert(
       fc.property(fc.constantFrom(...paths), fc.oneof(fc.jsonValue(), fc.double()), (path, value) => {
@@ -268,7 +327,7 @@ describe('volume.json', () => {
         at[last] = value
         refusedOrSame(JSON.stringify(changed))
       }),
-      { numRuns: 2000, verbose: 1 },
+      { numRuns: effort(300), verbose: 1 },
     )
   })
 
@@ -276,13 +335,14 @@ describe('volume.json', () => {
     ['another size', (kept) => ({ ...kept, size: SIZE * 2 })],
     ['another size of slabs', (kept) => ({ ...kept, slabSize: kept.slabSize * 2 })],
   ])('that names %s is refused', async (_, change) => {
-    await using left = await Left.make()
+    const left = await Left.get()
     const file = join(left.state, 'volume.json')
     writeFileSync(file, formatVolume(change(parseVolume(readFileSync(file, 'utf8')))))
     expect(await left.takeOver()).toMatchObject({
       code: 'EINVAL',
       message: expect.stringMatching(/slabs\.map/),
     })
+    left.keep()
   })
 
   it('that names another server, session or token loses no page that is in the backup', async () => {
@@ -294,7 +354,7 @@ describe('volume.json', () => {
       (one) => ({ ...one, identity: { ...one.identity, epoch: '0000000000000000' } }),
     ]
     for (const change of changes) {
-      await using left = await Left.make()
+      await using left = await Left.get()
       const file = join(left.state, 'volume.json')
       const kept = parseVolume(readFileSync(file, 'utf8'))
       writeFileSync(file, formatVolume({ ...kept, servers: kept.servers.map(change) }))

@@ -3,6 +3,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { SwapServer } from '@rdmakit/swap-server'
 import { describe, expect, it } from 'vitest'
+import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
 import { handOver } from '../src/hand-over.js'
 import { HAND_OVER_VERSION } from '../src/hand-over-channel.js'
@@ -40,7 +41,7 @@ describe('a lane that yields', () => {
       }
       return done
     })()
-    for (let time = 0; time < 40; time++) {
+    for (let time = 0; time < effort(20); time++) {
       const [from, to] = [lanes[time % 2] as number, lanes[(time + 1) % 2] as number]
       const gone = idle(from)
       const socket = await engine.yieldLane(from)
@@ -126,7 +127,7 @@ describe('a hand-over that fails', () => {
       volume,
       folder,
       successor,
-      answerTimeout: 10_000,
+      answerTimeout: 50_000,
       retake: async () => {
         const kept = folder.read() as KeptVolume
         const keeper = new VolumeKeeper(folder, kept, kept)
@@ -149,5 +150,5 @@ describe('a hand-over that fails', () => {
       await server.close()
       rmSync(path, { recursive: true })
     }
-  }, 20_000)
+  })
 })

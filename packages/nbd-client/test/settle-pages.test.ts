@@ -9,7 +9,7 @@ import { Volume } from '../src/volume.js'
 import { VolumeKeeper } from '../src/volume-keeper.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
 import { lentBy, serve } from './swap-servers.js'
-import { temporaryFolder } from './volume-client.js'
+import { temporaryFolder } from './temporary-folder.js'
 
 const PAGE = 4096
 const SIZE = 4 * MIB

@@ -15,6 +15,7 @@ afterEach(() => {
 })
 
 it('waits for udev', async () => {
+  // Long enough that who does not wait is there before it.
   const settled = join(folder, 'settled')
   const script = `#!/bin/sh\n[ "$1" = settle ] && sleep 0.2 && : >'${settled}'\n`
   writeFileSync(join(folder, 'udevadm'), script, { mode: 0o700 })

@@ -2,11 +2,13 @@ import { ChildProcess } from 'node:child_process'
 import { mkdtempSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeEach, describe, expect, it, vi } from 'vitest'
+import { effort } from '../../../test/effort.js'
 import { Successor } from '../src/successor.js'
 import { ADDRESSES, serve } from './swap-servers.js'
 import {
   endWithTest,
   eventually,
+  prepare,
   startVolume,
   temporaryFolder,
   type VolumeProcess,
@@ -15,6 +17,8 @@ import {
 
 /** What the kernel gives a request at the least: --timeout + 2 s (requestTimeout). */
 const REQUEST_MS = 6_000
+/** Writes before a hand-over, and after it. */
+const SOME = 100
 
 let state: string
 let servers: Awaited<ReturnType<typeof serve>>[]
@@ -49,16 +53,23 @@ async function start(
   return volume
 }
 
-/** Asks the process `pid` to hand over. @returns the line that comes of it, and of whom */
+/** Lets the process `pid` hand over, in the middle of writes. @returns the line that comes of it, and of whom */
 async function handOver(
   volume: VolumeProcess,
+  workload: Workload,
   pid: number,
   line: RegExp,
-  timeout?: number,
 ): Promise<RegExpExecArray> {
+  await more(workload)
   const from = volume.output.length
   process.kill(pid, 'SIGHUP')
-  return await volume.heard(line, from, timeout)
+  return await volume.heard(line, from)
+}
+
+/** Resolves when pages were written. */
+async function more(workload: Workload): Promise<void> {
+  const { written } = workload
+  await eventually(() => workload.written > written + SOME)
 }
 
 describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, over %s', (_, address) => {
@@ -73,21 +84,24 @@ describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, ov
       for (let i = 0; i < shape.replicas; i++) await lend(address())
       const volume = await start(shape)
       const workload = new Workload()
-      const running = workload.run(volume)
       let pid = volume.process.pid as number
-      for (let round = 1; round <= 4; round++) {
-        const { written } = workload
-        await eventually(() => workload.written > written + 300)
+      const pauses: number[] = []
+      // Of two volumes the successor hands over too, as its predecessor did.
+      const rounds = effort(shape.backup === true || shape.thin === true ? 2 : 1)
+      for (let round = 1; round <= rounds; round++) {
+        await prepare(volume, pid)
+        const running = workload.run(volume)
         const from = volume.output.length
-        const over = await handOver(volume, pid, /^over (\S+)$/m)
-        // Under a second on a machine that does nothing else; what a request may take bounds it on any.
-        expect(Number(over[1])).toBeLessThan(REQUEST_MS)
+        const over = await handOver(volume, workload, pid, /^over (\S+)$/m)
+        pauses.push(Number(over[1]))
         pid = endWithTest(Number((await volume.heard(/^successor (\d+)$/m, from))[1]))
+        await more(workload)
+        workload.stop()
+        await running
       }
-      const { written } = workload
-      await eventually(() => workload.written > written + 300)
-      workload.stop()
-      await running
+      // By time, for no event tells that a pause is short: some 100 ms, on a machine that does nothing else. What stands
+      // still for long does so each time, so the shortest counts.
+      expect(Math.min(...pauses)).toBeLessThan(REQUEST_MS)
       // No connection ended, and no request went unanswered.
       expect(volume.closed).toBe(false)
       expect(await workload.verify(volume)).toBe(0)
@@ -99,36 +113,61 @@ describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, ov
       process.kill(pid, 'SIGTERM')
       await eventually(() => servers.every(({ server }) => server.store.free === 16))
     },
-    60_000,
+    effort(60_000),
   )
 })
+
+/** The process of `volume` serves, has lost nothing, and ends in good order. Ends the workload. */
+async function servedOn(
+  volume: VolumeProcess,
+  workload: Workload,
+  running: Promise<void>,
+  on: typeof servers,
+): Promise<void> {
+  await more(workload)
+  workload.stop()
+  await running
+  expect(volume.closed).toBe(false)
+  expect(await workload.verify(volume)).toBe(0)
+  expect(await volume.end('SIGTERM')).toBe(0)
+  for (const { server } of on) expect(server.store.free).toBe(16)
+}
 
 describe('a successor that fails', () => {
   beforeEach(async () => {
     for (let i = 0; i < 2; i++) await lend(ADDRESSES.shm())
   })
 
+  it('before it is ready leaves the old process serving', async () => {
+    const volume = await start({ replicas: 2 }, { TEST_SUCCESSOR: 'start dies' })
+    const workload = new Workload()
+    const running = workload.run(volume)
+    // And may be asked again.
+    for (let time = 0; time < 2; time++)
+      await handOver(
+        volume,
+        workload,
+        volume.process.pid as number,
+        /^not started: .* cannot take over: it ended/m,
+      )
+    await servedOn(volume, workload, running, servers)
+  })
+
   it.each([
-    ['before it is ready', 'start dies', /^not started: .* cannot take over: it ended/m],
     ['when it has the sockets and nothing else', 'go dies', /^kept kept /m],
     ['when it has resumed the sessions', 'resumed dies', /^kept kept /m],
   ])('%s leaves the old process serving', async (_, step, line) => {
     const volume = await start({ replicas: 2 }, { TEST_SUCCESSOR: step })
     const workload = new Workload()
-    const running = workload.run(volume)
     for (let time = 0; time < 2; time++) {
-      const { written } = workload
-      await eventually(() => workload.written > written + 300)
-      await handOver(volume, volume.process.pid as number, line)
+      await prepare(volume, volume.process.pid as number)
+      const running = workload.run(volume)
+      await handOver(volume, workload, volume.process.pid as number, line)
+      await more(workload)
+      workload.stop()
+      await running
     }
-    const { written } = workload
-    await eventually(() => workload.written > written + 300)
-    workload.stop()
-    await running
-    expect(volume.closed).toBe(false)
-    expect(await workload.verify(volume)).toBe(0)
-    expect(await volume.end('SIGTERM')).toBe(0)
-    for (const { server } of servers) expect(server.store.free).toBe(16)
+    await servedOn(volume, workload, workload.run(volume), servers)
   })
 
   it.each(['dies', 'hangs'])(
@@ -136,9 +175,9 @@ describe('a successor that fails', () => {
     async (how) => {
       const volume = await start({ replicas: 2 }, { TEST_SUCCESSOR: `taken ${how}` })
       const workload = new Workload()
+      await prepare(volume, volume.process.pid as number)
       const running = workload.run(volume)
-      await eventually(() => workload.written > 300)
-      await handOver(volume, volume.process.pid as number, /^kept dead /m)
+      await handOver(volume, workload, volume.process.pid as number, /^kept dead /m)
       await running
       // What the clients repeat then, on other connections, finds everything.
       await volume.end('SIGKILL')
@@ -147,7 +186,6 @@ describe('a successor that fails', () => {
       await workload.repeat(next)
       expect(await workload.verify(next)).toBe(0)
     },
-    20_000,
   )
 })
 
@@ -156,13 +194,17 @@ describe('a successor that hangs', () => {
     const folder = mkdtempSync(join(state, 'state-'))
     const volume = await start(shape, { TEST_SUCCESSOR: step }, folder, on)
     const workload = new Workload()
+    const pid = volume.process.pid as number
+    await prepare(volume, pid)
     const running = workload.run(volume)
-    await eventually(() => workload.written > 300)
-    const kept = await handOver(volume, volume.process.pid as number, /^kept kept (\S+) (.*)$/m, 40_000)
-    expect(Number(kept[1])).toBeGreaterThanOrEqual(20_000)
-    expect(kept[2]).toMatch(/it did not say "taken" within 20000 ms/)
-    const { written } = workload
-    await eventually(() => workload.written > written + 300)
+    const kept = await handOver(
+      volume,
+      workload,
+      pid,
+      /^kept kept (\S+) .*it did not say "taken" within (\d+) ms/m,
+    )
+    expect(Number(kept[1])).toBeGreaterThanOrEqual(Number(kept[2]))
+    await more(workload)
     workload.stop()
     await running
     expect(volume.closed).toBe(false)
@@ -181,39 +223,32 @@ describe('a successor that hangs', () => {
     const volume = await start({ replicas: 1 }, { TEST_SUCCESSOR: 'start hangs' }, folder, on)
     const workload = new Workload()
     const running = workload.run(volume)
-    const refused = /^not started: .* did not say "ready" within 10000 ms/m
-    let over = false
-    const asked = handOver(volume, volume.process.pid as number, refused, 50_000).finally(() => {
-      over = true
-    })
-    while (!over) {
-      const { written } = workload
-      await eventually(() => over || workload.written > written + 30, REQUEST_MS)
-    }
-    await asked
-    workload.stop()
-    await running
-    expect(volume.closed).toBe(false)
-    expect(await workload.verify(volume)).toBe(0)
+    await more(workload)
+    const { written } = workload
+    const from = volume.output.length
+    process.kill(volume.process.pid as number, 'SIGHUP')
+    await volume.heard(/^not started: .* did not say "ready" within 2000 ms/m, from)
+    expect(workload.written).toBeGreaterThan(written + SOME)
+    await servedOn(volume, workload, running, on)
   }
 
   it('in the kernel, where no signal ends it, is not waited for', async () => {
     const unkillable = vi.spyOn(ChildProcess.prototype, 'kill').mockReturnValue(true)
     try {
-      const began = performance.now()
-      await expect(Successor.start(['sh', '-c', 'echo nonsense >&3; exec sleep 60'])).rejects.toThrow(
+      await expect(Successor.start(['sh', '-c', 'echo nonsense >&3; exec sleep 3600'])).rejects.toThrow(
         /sh cannot take over: it said something else/,
       )
-      expect(performance.now() - began).toBeLessThan(10_000)
       expect(unkillable).toHaveBeenCalledWith('SIGKILL')
+      const [child] = unkillable.mock.contexts as ChildProcess[]
+      expect([child?.exitCode, child?.signalCode]).toEqual([null, null])
     } finally {
       const children = [...unkillable.mock.contexts] as ChildProcess[]
       unkillable.mockRestore()
       for (const child of children) child.kill('SIGKILL')
     }
-  }, 30_000)
+  })
 
-  // At the same time, for each waits 20 s and more for nothing.
+  // At the same time, for each waits for nothing, and two of them for 20 s.
   it('before it has taken the volume is killed, and the old process serves on and has lost nothing', async () => {
     for (let i = 0; i < 4; i++) await lend(ADDRESSES.shm())
     await Promise.all([
@@ -231,12 +266,12 @@ describe('an old process that dies', () => {
   it('when its successor has everything is not missed', async () => {
     const volume = await start({ replicas: 1 }, { TEST_PREDECESSOR: 'yours' })
     const workload = new Workload()
+    const pid = volume.process.pid as number
+    await prepare(volume, pid)
     const running = workload.run(volume)
-    await eventually(() => workload.written > 300)
-    const successor = await handOver(volume, volume.process.pid as number, /^successor (\d+)$/m)
+    const successor = await handOver(volume, workload, pid, /^successor (\d+)$/m)
     endWithTest(Number(successor[1]))
-    const { written } = workload
-    await eventually(() => workload.written > written + 300)
+    await more(workload)
     workload.stop()
     await running
     expect(volume.closed).toBe(false)
@@ -246,9 +281,10 @@ describe('an old process that dies', () => {
   it('before it gave anything away leaves the successor nothing but a take-over', async () => {
     const volume = await start({ replicas: 1 }, { TEST_PREDECESSOR: 'go' })
     const workload = new Workload()
+    const pid = volume.process.pid as number
+    await prepare(volume, pid)
     const running = workload.run(volume)
-    await eventually(() => workload.written > 300)
-    await handOver(volume, volume.process.pid as number, /^alone$/m)
+    await handOver(volume, workload, pid, /^alone$/m)
     await running
     const next = await start({ replicas: 1 })
     await workload.repeat(next)

@@ -1,20 +1,21 @@
 import { type ChildProcess, spawn } from 'node:child_process'
-import { mkdtempSync, rmSync } from 'node:fs'
 import type { Socket } from 'node:net'
-import { tmpdir } from 'node:os'
-import { join } from 'node:path'
-import { fileURLToPath } from 'node:url'
 import { onTestFinished } from 'vitest'
 import { MIB, READ, WRITE } from './fixture.js'
+import { VOLUME_PROGRAM } from './volume-program.js'
 
 export { eventually } from '../../../test/eventually.js'
+export { temporaryFolder } from './temporary-folder.js'
 
 const PAGE = 4096
 const SIZE = 4 * MIB
 export const PAGES = SIZE / PAGE
 const LANES = 2
 const OPEN_WRITES = 16
-const PROGRAM = fileURLToPath(new URL('volume-process.mjs', import.meta.url))
+/** Pages that are read at once when all are verified. */
+const VERIFY_PAGES = 16
+/** Ends what hangs. */
+const PATIENCE_MS = 50_000
 
 export interface VolumePlace {
   /** folder */
@@ -36,17 +37,17 @@ export class VolumeProcess {
   /** a connection has ended */
   closed = false
   #cookie = 0n
-  #wake = () => {}
+  readonly #listeners = new Set<() => void>()
 
   constructor({ servers, ...place }: VolumePlace, environment: NodeJS.ProcessEnv = {}) {
     const given = { ...place, servers: servers.map((uri) => [uri]), size: SIZE, lanes: LANES }
-    this.process = spawn(process.execPath, [PROGRAM, JSON.stringify(given)], {
+    this.process = spawn(process.execPath, [VOLUME_PROGRAM, JSON.stringify(given)], {
       stdio: ['ignore', 'pipe', 'inherit', 'pipe', 'pipe'],
       env: { ...process.env, ...environment },
     })
     this.process.stdout?.on('data', (bytes: Buffer) => {
       this.output += bytes
-      this.#wake()
+      for (const listener of this.#listeners) listener()
     })
     this.#sockets = this.process.stdio.slice(3, 3 + LANES) as Socket[]
     for (const socket of this.#sockets) this.#receive(socket)
@@ -57,25 +58,42 @@ export class VolumeProcess {
     return this.said(/^ready$/m)
   }
 
+  /** @returns all that it has said when it has said that @throws Error: it ended */
   async said(line: RegExp): Promise<string> {
-    while (!line.test(this.output)) {
-      if (this.process.exitCode !== null) throw new Error(`it ended with ${this.process.exitCode}`)
-      await new Promise<void>((resolve) => {
-        this.#wake = resolve
-        this.process.once('exit', resolve)
-      })
-    }
+    const { process: child } = this
+    await this.#until(
+      () => line.test(this.output) || child.exitCode !== null || child.signalCode !== null,
+      line,
+    )
+    if (!line.test(this.output)) throw new Error(`it ended with ${this.process.exitCode}`)
     return this.output
   }
 
   /** What it or a successor of it says from the position `from` on, whoever of them ends. */
-  async heard(line: RegExp, from: number, timeout = 15_000): Promise<RegExpExecArray> {
-    const deadline = Date.now() + timeout
-    for (;;) {
-      const match = line.exec(this.output.slice(from))
-      if (match !== null) return match
-      if (Date.now() > deadline) throw new Error(`it never said ${line}: ${this.output.slice(from)}`)
-      await new Promise((resolve) => setImmediate(resolve))
+  async heard(line: RegExp, from: number): Promise<RegExpExecArray> {
+    await this.#until(() => line.test(this.output.slice(from)), line)
+    return line.exec(this.output.slice(from)) as RegExpExecArray
+  }
+
+  /** Resolves with what is printed, or an end, that fulfils the condition. */
+  async #until(condition: () => boolean, line: RegExp): Promise<void> {
+    if (condition()) return
+    let timer: NodeJS.Timeout | undefined
+    let listener = () => {}
+    try {
+      await new Promise<void>((resolve, reject) => {
+        listener = () => {
+          if (condition()) resolve()
+        }
+        this.#listeners.add(listener)
+        this.process.once('exit', listener)
+        const late = () => reject(new Error(`it never said ${line}: ${this.output}`))
+        timer = setTimeout(late, PATIENCE_MS)
+      })
+    } finally {
+      clearTimeout(timer)
+      this.#listeners.delete(listener)
+      this.process.off('exit', listener)
     }
   }
 
@@ -86,18 +104,18 @@ export class VolumeProcess {
     return this.process.exitCode
   }
 
-  /** @returns undefined: never answered */
-  request(command: number, page: number, payload?: Buffer): Promise<Answer | undefined> {
+  /** @param pages of a READ, which begins at a multiple of that; else one @returns undefined: never answered */
+  request(command: number, page: number, payload?: Buffer, pages = 1): Promise<Answer | undefined> {
     const cookie = ++this.#cookie
     const header = Buffer.alloc(28)
     header.writeUInt32BE(0x25609513, 0)
     header.writeUInt16BE(command, 6)
     header.writeBigUInt64BE(cookie, 8)
     header.writeBigUInt64BE(BigInt(page * PAGE), 16)
-    header.writeUInt32BE(PAGE, 24)
+    header.writeUInt32BE(pages * PAGE, 24)
     return new Promise((done) => {
-      this.#waiting.set(cookie, { length: command === READ ? PAGE : 0, done })
-      const socket = this.#sockets[page % LANES] as Socket
+      this.#waiting.set(cookie, { length: command === READ ? pages * PAGE : 0, done })
+      const socket = this.#sockets[(page / pages) % LANES] as Socket
       socket.write(payload === undefined ? header : Buffer.concat([header, payload]))
     })
   }
@@ -135,6 +153,13 @@ export function startVolume(place: VolumePlace, environment?: NodeJS.ProcessEnv)
   return volume
 }
 
+/** Lets the process `pid`, `volume`'s or a successor's, start its successor. The next SIGHUP lets it hand over. */
+export async function prepare(volume: VolumeProcess, pid: number): Promise<void> {
+  const from = volume.output.length
+  process.kill(pid, 'SIGHUP')
+  await volume.heard(/^prepared$/m, from)
+}
+
 /** Of a successor. @returns `pid` */
 export function endWithTest(pid: number): number {
   onTestFinished(() => {
@@ -145,13 +170,6 @@ export function endWithTest(pid: number): number {
     }
   })
   return pid
-}
-
-/** A folder that goes with the test. */
-export function temporaryFolder(): string {
-  const path = mkdtempSync(join(tmpdir(), 'nbd-volume-'))
-  onTestFinished(() => rmSync(path, { recursive: true, force: true }))
-  return path
 }
 
 export interface Answer {
@@ -184,13 +202,16 @@ export class Workload {
     this.#open.clear()
   }
 
+  /** @returns how many pages are not what was written */
   async verify(volume: VolumeProcess): Promise<number> {
+    const runs = Array.from({ length: PAGES / VERIFY_PAGES }, (_, run) => run * VERIFY_PAGES)
+    const answers = await Promise.all(runs.map((page) => volume.request(READ, page, undefined, VERIFY_PAGES)))
     let wrong = 0
-    for (let page = 0; page < PAGES; page++) {
-      const answer = await volume.request(READ, page)
-      const version = this.versions[page] as number
+    for (const [page, version] of this.versions.entries()) {
+      const { error, data } = answers[Math.floor(page / VERIFY_PAGES)] ?? {}
+      const at = (page % VERIFY_PAGES) * PAGE
       const wanted = version === 0 ? Buffer.alloc(PAGE) : contents(page, version)
-      if (answer?.error !== 0 || !wanted.equals(answer.data)) wrong++
+      if (error !== 0 || data?.subarray(at, at + PAGE).equals(wanted) !== true) wrong++
     }
     return wrong
   }

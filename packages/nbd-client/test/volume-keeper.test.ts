@@ -7,7 +7,7 @@ import { StateFolder } from '../src/state-folder.js'
 import { VolumeKeeper } from '../src/volume-keeper.js'
 import { VolumeServer } from '../src/volume-server.js'
 import { MIB } from './fixture.js'
-import { temporaryFolder } from './volume-client.js'
+import { temporaryFolder } from './temporary-folder.js'
 
 /** A server, and a folder of a volume for it; both go with the test. */
 async function lend(): Promise<{ folder: StateFolder; uri: string }> {

@@ -1,6 +1,6 @@
 // A volume in a process of its own, that a test can kill: `node volume-process.mjs '<JSON>'`, the client's
-// sockets, in transmission phase, at the descriptors 3, 4 … Says "ready" when it serves them. SIGHUP lets it hand
-// over to another one; TEST_SUCCESSOR and TEST_PREDECESSOR say where these fail.
+// sockets, in transmission phase, at the descriptors 3, 4 … Says "ready" when it serves them. SIGHUP lets it start a
+// successor, the next SIGHUP lets it hand over to that one; TEST_SUCCESSOR and TEST_PREDECESSOR say where these fail.
 import { writeSync } from 'node:fs'
 import { handOver } from '../dist/hand-over.js'
 import { closeDescriptor } from '../dist/kernel.js'
@@ -78,7 +78,7 @@ process.on('SIGUSR2', () => {
   const [, away, server = 1] = /^(away )?(\d+)$/.exec(process.env.TEST_FAILS ?? '') ?? []
   const standStill = () => {
     writeSync(1, 'failed\n')
-    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 60_000)
+    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)
   }
   if (away) volume.onServerFailure(standStill)
   volume.engine.failServer(Number(server), 'the test said so')
@@ -87,13 +87,23 @@ process.on('SIGUSR2', () => {
 volume.engine.on('slabRefilled', () => {
   if (volume.slabs.backup === 0) say('refilled')
 })
+let handOn
 process.on('SIGHUP', async () => {
+  if (handOn !== undefined) return handOn()
   let successor
+  const asked = new Promise((resolve) => {
+    handOn = resolve
+  })
   try {
-    const patience = process.env.TEST_SUCCESSOR === 'start hangs' ? 10_000 : undefined
+    // A machine that is busy starts a program slowly; one that is to hang is not waited for.
+    const patience = process.env.TEST_SUCCESSOR === 'start hangs' ? 2_000 : 50_000
     successor = await Successor.start(ownCommand(), patience)
+    say('prepared')
+    await asked
   } catch (failure) {
     return say(`not started: ${failure.message}`)
+  } finally {
+    handOn = undefined
   }
   const dying = () => process.kill(process.pid, 'SIGKILL')
   if (process.env.TEST_PREDECESSOR === 'go') successor.give = dying
@@ -102,7 +112,8 @@ process.on('SIGHUP', async () => {
     volume,
     folder,
     successor,
-    answerTimeout: 10_000,
+    answerTimeout: 50_000,
+    serveTimeout: process.env.TEST_SUCCESSOR === 'taken hangs' ? 500 : 50_000,
     retake: async () => (await takeUp(folder.read())).volume,
   })
   if (outcome.over) {

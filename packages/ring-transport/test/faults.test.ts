@@ -1,9 +1,10 @@
 // What went wrong once, or would have: each case failed before it was mended.
 import { lastValueFrom, NEVER, type Subscription, take, toArray } from 'rxjs'
 import { describe, expect, it } from 'vitest'
+import { effort } from '../../../test/effort.js'
 import { Poller, RingConnection, type RingMessage, RingServer } from '../src/index.js'
 import { PROVIDERS, pair } from './helpers/pair.js'
-import { pattern, sendAll, startPeer } from './helpers/processes.js'
+import { differing, HANG_MS, pattern, sendAll, startPeer } from './helpers/processes.js'
 import { resources } from './helpers/resources.js'
 
 const UsageError = expect.objectContaining({ name: 'UsageError' })
@@ -16,7 +17,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     ends.b.send(pattern(8, 1))
     await expect.poll(() => held.length).toBe(1)
     ends.b.handle(() => new Uint8Array(100_000))
-    const asked = Array.from({ length: 2000 }, () => ends.a.request(new Uint8Array(8), { timeout: 20_000 }))
+    const asked = Array.from({ length: 2000 }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
     for (const one of asked) one.catch(() => {})
     expect(await ends.b.closed).toMatchObject({ code: 'ENOBUFS' })
     for (const message of held) message.release()
@@ -39,10 +40,11 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     const late = await lose()
     for (let i = 0; i < 10; i++) await lose()
     const before = await resources()
-    for (let i = 0; i < 60; i++) await lose()
+    const lost = effort(40)
+    for (let i = 0; i < lost; i++) await lose()
     const after = await resources()
-    // 60 rings of 1 MiB, touched or not, and as many protection domains.
-    expect(after.bytes - before.bytes).toBeLessThan(30 * 2 ** 20)
+    // Each had a ring of 1 MiB, touched or not, and a protection domain.
+    expect(after.bytes - before.bytes).toBeLessThan((lost / 2) * 2 ** 20)
     expect(after.descriptors).toBeLessThanOrEqual(before.descriptors + 3)
     const got = await lastValueFrom(late.consume((message) => [message.copy()]).pipe(toArray()))
     expect(got).toEqual([pattern(100, 7)])
@@ -103,9 +105,8 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   it('closing in good order needs nobody to take what comes meanwhile', async () => {
     await using ends = await pair(uri(), { capacity: 4096 })
     const sent = Array.from({ length: 30 }, (_, i) => ends.a.transmit(pattern(900, i)))
-    const began = performance.now()
-    await ends.b.close()
-    expect(performance.now() - began).toBeLessThan(3_000)
+    // What would wait for somebody is broken off after 5 s, and is not in good order.
+    await ends.b.close({ timeout: HANG_MS })
     await Promise.all(sent)
     expect(await ends.a.closed).toBeUndefined()
     expect(await ends.b.closed).toBeUndefined()
@@ -123,12 +124,13 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   it('a second close has a timeout of its own', async () => {
     await using ends = await pair(uri())
     ends.b.handle(() => new Promise(() => {}))
-    const asked = ends.a.request(new Uint8Array(1), { timeout: 20_000 })
+    const timeout = Number.POSITIVE_INFINITY
+    const asked = ends.a.request(new Uint8Array(1), { timeout })
     asked.catch(() => {})
-    void ends.a.close({ timeout: 20_000 })
-    const began = performance.now()
+    // Nothing but the second one's would end it.
+    const first = ends.a.close({ timeout })
     await ends.a.close({ timeout: 50 })
-    expect(performance.now() - began).toBeLessThan(3_000)
+    await first
     await expect(asked).rejects.toMatchObject({ code: 'ECONNRESET' })
   })
 
@@ -158,7 +160,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     try {
       await using connection = await RingConnection.connect(peer.uri, { poller })
       connection.send(pattern(20, 1))
-      const deadline = performance.now() + 5_000
+      const deadline = performance.now() + HANG_MS
       let heard = 0
       while (heard === 0 && performance.now() < deadline)
         heard += connection.drain((message) => expect(message.copy()).toEqual(pattern(20, 1)))
@@ -203,7 +205,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       await expect.poll(() => ends.b.drain((message) => seen.push(message.copy()), 64)).toBeGreaterThan(0)
       // Nobody drains any more: the event loop brings the rest.
       const rest = lastValueFrom(ends.b.consume((m) => [m.copy()]).pipe(take(500 - seen.length), toArray()))
-      expect([...seen, ...(await rest)]).toEqual(sent)
+      expect(differing([...seen, ...(await rest)], sent)).toEqual([])
       await ends[Symbol.asyncDispose]()
     },
   )

@@ -1,13 +1,15 @@
 import type { Context } from '@rdmakit/verbs'
 import fc from 'fast-check'
 import { afterAll, describe, expect, it } from 'vitest'
+import { effort } from '../../../test/effort.js'
 import { Poller, type PollerMode, type RingConnection, type RingMessage } from '../src/index.js'
 import { PROVIDERS, pair } from './helpers/pair.js'
+import { HANG_MS } from './helpers/processes.js'
 
 // Property: whatever the sizes, the ways of sending and of receiving, the speeds of both ends, the ring's
 // capacity, the batches and the pollers: every message arrives once, in order, intact, with its immediate.
 
-const RUNS = 40
+const RUNS = effort(30)
 const modes: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller']
 
 interface Plan {
@@ -145,7 +147,7 @@ async function receive(b: RingConnection, plan: Plan): Promise<void> {
       })
       return
     case 'drain': {
-      const deadline = performance.now() + 20_000
+      const deadline = performance.now() + HANG_MS
       while (!all()) {
         if (performance.now() > deadline) throw new Error(`stuck at ${next} of ${messages.length}`)
         b.drain((message) => check(message.data, message.immediate), slow * 10 + 1)
@@ -182,7 +184,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
         )
         let stuck: NodeJS.Timeout | undefined
         const late = new Promise<never>((_, reject) => {
-          stuck = setTimeout(() => reject(new Error('it goes no further')), 10_000)
+          stuck = setTimeout(() => reject(new Error('it goes no further')), HANG_MS)
         })
         const done = Promise.all([receive(ends.b, plan), send(ends.a, plan)])
         await Promise.race([done, late])
@@ -190,5 +192,5 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       }),
       { numRuns: RUNS },
     )
-  }, 120_000)
+  }, 180_000)
 })

@@ -1,5 +1,6 @@
 import { ConnectionId, type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { afterEach, describe, expect, it } from 'vitest'
+import { effort } from '../../../test/effort.js'
 import {
   acceptRing,
   applicationData,
@@ -194,15 +195,16 @@ describe('a poller', () => {
   })
 
   it('with few descriptors delays messages and drops none', async () => {
+    const messages = effort(5_000)
     const poller = new Poller(iwarpDevice(), { descriptors: 64, cpu: 0 })
     const server = await listen({ poller, onConnection: (one) => one.messages.subscribe(() => count++) })
     let count = 0
     const connection = await RingConnection.connect(server.uri)
     await sendAll(
       connection,
-      Array.from({ length: 20_000 }, (_, i) => new Uint8Array(i % 100)),
+      Array.from({ length: messages }, (_, i) => new Uint8Array(i % 100)),
     )
-    await expect.poll(() => count).toBe(20_000)
+    await expect.poll(() => count).toBe(messages)
     await connection.close()
     await server.close()
     poller.close()

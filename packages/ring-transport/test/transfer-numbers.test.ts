@@ -6,7 +6,7 @@ import { type RingConnection, RingServer } from '../src/index.js'
 import { Link } from '../src/link.js'
 import { settings } from '../src/options.js'
 import { PROVIDERS } from './helpers/pair.js'
-import { pattern } from './helpers/processes.js'
+import { HANG_MS, pattern } from './helpers/processes.js'
 
 const LARGE = 2 ** 20 + 1
 
@@ -34,8 +34,8 @@ it.each(
       )
     // Five numbers, and ten READs.
     for (let immediate = 0; immediate < 5; immediate++) {
-      await exchange.transfers.transmit(pattern(LARGE, immediate), { immediate, timeout: 5000 })
-      await peer.transmit(pattern(LARGE, immediate), { immediate, timeout: 5000 })
+      await exchange.transfers.transmit(pattern(LARGE, immediate), { immediate, timeout: HANG_MS })
+      await peer.transmit(pattern(LARGE, immediate), { immediate, timeout: HANG_MS })
     }
     await expect.poll(() => seen).toEqual(Array.from({ length: 10 }, () => true))
     // One that is withdrawn is found by its number as well.

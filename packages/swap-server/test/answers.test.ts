@@ -95,7 +95,9 @@ describe('a client takes no slab', () => {
   it('when it cannot have all of them', async () => {
     const server = new SwapServer({ memory: 66 * MIB, slabSize: MIB })
     ends.push(() => server.close())
-    const client = await SwapServerSession.open([await server.listen(address())])
+    // No heartbeat says in between how many slabs are free.
+    const options = { heartbeatInterval: 60_000 }
+    const client = await SwapServerSession.open([await server.listen(address())], options)
     ends.push(() => client.close())
     await expect(client.allocate(67)).rejects.toMatchObject({ code: 'ENOSPC' })
     expect(server.store.free).toBe(66)

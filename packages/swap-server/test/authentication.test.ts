@@ -22,40 +22,42 @@ let server: SwapServer
 let uri: string
 const ends: (() => unknown)[] = []
 
-beforeEach(async () => {
-  file = new OperatorFile({ tenants: [prod(key), operator] })
-  ends.push(() => file[Symbol.dispose]())
-  server = await serve()
-  uri = await server.listen(address())
-})
+/** What is called when the case is over, the last first. */
+type Finished = (end: () => Promise<void> | void) => unknown
+const finished: Finished = (end) => ends.push(end)
 
-afterEach(async () => {
-  for (const end of ends.splice(0).reverse()) await end()
-})
+/** Each case of the group has a server of its own, and a file of tenants. */
+function serveEach(): void {
+  beforeEach(async () => {
+    file = new OperatorFile({ tenants: [prod(key), operator] })
+    ends.push(() => file[Symbol.dispose]())
+    server = new SwapServer({
+      memory: 8 * MIB,
+      slabSize: MIB,
+      tenants: Tenants.load(file.path),
+      greetingTimeout: 60_000,
+    })
+    ends.push(() => server.close())
+    uri = await server.listen(address())
+  })
+
+  afterEach(async () => {
+    for (const end of ends.splice(0).reverse()) await end()
+  })
+}
 
 const address = () => `shm:///tmp/rdmakit-trust-${process.pid}-${++sockets}.sock`
 
-async function serve(greetingTimeout = 30_000): Promise<SwapServer> {
-  const made = new SwapServer({
-    memory: 8 * MIB,
-    slabSize: MIB,
-    tenants: Tenants.load(file.path),
-    greetingTimeout,
-  })
-  ends.push(() => made.close())
-  return made
-}
-
-async function session(options: SessionOptions, at = uri): Promise<SwapServerSession> {
+async function session(options: SessionOptions, at = uri, over = finished): Promise<SwapServerSession> {
   const made = await SwapServerSession.open([at], options)
-  ends.push(() => made.close())
+  over(() => made.close())
   return made
 }
 
 /** A client that says what it likes. */
-async function stranger(at = uri) {
+async function stranger(at = uri, over = finished) {
   const connection = await RingConnection.connect(at)
-  ends.push(() => connection.close())
+  over(() => connection.close())
   let ended = false
   void connection.closed.then(() => {
     ended = true
@@ -69,14 +71,22 @@ async function stranger(at = uri) {
 }
 
 /** Hello of `tenant`, up to the server's challenge. */
-async function challenged(tenant: string, keyId: string, nonce: Uint8Array = randomBytes(NONCE_BYTES)) {
-  const client = await stranger()
+async function challenged(
+  tenant: string,
+  keyId: string,
+  nonce: Uint8Array = randomBytes(NONCE_BYTES),
+  at = uri,
+  over = finished,
+) {
+  const client = await stranger(at, over)
   const { challenge } = await client.ask({ hello: { version: 1, tenant, keyId, nonce } })
   const serverNonce = challenge?.nonce ?? new Uint8Array()
   return { ...client, transcript: { serverNonce, clientNonce: nonce, tenant, keyId } }
 }
 
 describe('a server with keys', () => {
+  serveEach()
+
   it('opens a session for whoever has a key of the tenant', async () => {
     const client = await session({ tenant: 'prod', key })
     expect(await client.allocate(2)).toHaveLength(2)
@@ -175,6 +185,8 @@ describe('a server with keys', () => {
 })
 
 describe('a proof', () => {
+  serveEach()
+
   it('is worth nothing when it is sent again', async () => {
     const first = await challenged('prod', key.id)
     const proof = { mac: macOf(key.secret, 'client', first.transcript, 0) }
@@ -214,6 +226,8 @@ describe('a proof', () => {
 })
 
 describe('a client with a key', () => {
+  serveEach()
+
   async function pretend(answer: Parameters<typeof impostor>[1]): Promise<string> {
     const server = await impostor(address(), answer)
     ends.push(() => server.close())
@@ -263,6 +277,8 @@ describe('a client with a key', () => {
 })
 
 describe('a reload', () => {
+  serveEach()
+
   const next: Key = { id: '2027-01', secret: randomBytes(32) }
   const reload = (...tenants: unknown[]) => {
     file.write({ tenants })
@@ -298,24 +314,7 @@ describe('a reload', () => {
 })
 
 describe('connections that do not say who they are', () => {
-  it.each([
-    ['are silent', () => stranger()],
-    ['do not answer the challenge', () => challenged('prod', key.id)],
-  ])('that %s end at the deadline', async (_, connect) => {
-    const hasty = await serve(150)
-    uri = await hasty.listen(address())
-    const client = await connect()
-    await client.ends()
-    expect(hasty.sessions).toBe(0)
-  })
-
-  it('do not end with a session that was opened in time', async () => {
-    const hasty = await serve(1_000)
-    const at = await hasty.listen(address())
-    const client = await session({ tenant: 'prod', key }, at)
-    await (await stranger(at)).ends()
-    expect((await client.query()).sessions).toBe(1)
-  })
+  serveEach()
 
   it('are 64 at most, and the oldest makes room', async () => {
     const silent = []
@@ -324,5 +323,46 @@ describe('connections that do not say who they are', () => {
     await session({ tenant: 'prod', key })
     await silent[0]?.ends()
     expect(silent.filter(({ ended }) => ended())).toHaveLength(1)
+  })
+})
+
+// They wait for the deadline side by side.
+describe.concurrent('connections that do not say who they are', () => {
+  /** Time enough to say it, on any machine. */
+  const GREETING_MS = 1_500
+
+  async function hasty(over: Finished) {
+    const own = new OperatorFile({ tenants: [prod(key)] })
+    over(() => own[Symbol.dispose]())
+    const server = new SwapServer({
+      memory: MIB,
+      slabSize: MIB,
+      tenants: Tenants.load(own.path),
+      greetingTimeout: GREETING_MS,
+    })
+    over(() => server.close())
+    return { server, uri: await server.listen(address()) }
+  }
+
+  it.for([
+    ['are silent', (at: string, over: Finished) => stranger(at, over)],
+    [
+      'do not answer the challenge',
+      (at: string, over: Finished) => challenged('prod', key.id, undefined, at, over),
+    ],
+  ] as const)('that %s end at the deadline', async ([, connect], { onTestFinished: over }) => {
+    const { server, uri } = await hasty(over)
+    const client = await connect(uri, over)
+    expect(client.ended()).toBe(false)
+    await client.ends()
+    expect(server.sessions).toBe(0)
+  })
+
+  it('do not end with a session that was opened in time', async ({ onTestFinished: over }) => {
+    const { uri } = await hasty(over)
+    const client = await session({ tenant: 'prod', key }, uri, over)
+    // It came later, so the session's time is over, too.
+    await (await stranger(uri, over)).ends()
+    expect((await client.query()).sessions).toBe(1)
   })
 })

@@ -1,26 +1,24 @@
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, describe, expect, it } from 'vitest'
+import { describe, expect, it, type TestContext } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { type SessionLimits, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 
 const MIB = 2 ** 20
 
-const ends: (() => Promise<void>)[] = []
-afterEach(async () => {
-  for (const end of ends.splice(0).reverse()) await end()
-})
+type Finished = TestContext['onTestFinished']
 
-async function serve(bandwidth: number, ...tenants: object[]) {
+// The server divides once a second. The cases wait for that side by side.
+async function serve(finished: Finished, bandwidth: number, ...tenants: object[]) {
   const folder = mkdtempSync(join(tmpdir(), 'bandwidth-'))
   const file = join(folder, 'tenants.json')
   writeFileSync(file, JSON.stringify({ tenants }))
   const server = new SwapServer({ memory: MIB, slabSize: MIB, bandwidth, tenants: Tenants.load(file) })
   rmSync(folder, { recursive: true })
-  ends.push(() => server.close())
+  finished(() => server.close())
   const uri = await server.listen('iwarp://127.0.0.1:0')
-  return { server, connect: (tenant: string) => Meter.open(uri, tenant) }
+  return { server, connect: (tenant: string) => Meter.open(finished, uri, tenant) }
 }
 
 /** A client that moves as much as it is told to. */
@@ -31,9 +29,9 @@ class Meter {
   #bytes = 0
   #at = performance.now()
 
-  static async open(uri: string, tenant: string): Promise<Meter> {
+  static async open(finished: Finished, uri: string, tenant: string): Promise<Meter> {
     const session = await SwapServerSession.open([uri], { tenant, heartbeatInterval: 120 })
-    ends.push(() => session.close())
+    finished(() => session.close())
     const meter = new Meter()
     session.meter(
       () => {
@@ -50,9 +48,13 @@ class Meter {
   }
 }
 
-describe('what a tenant’s sessions may use', () => {
-  it('is told with hello, and divided among them', async () => {
-    const { server, connect } = await serve(0, { name: 'a', bytesPerSecond: '8M', operationsPerSecond: 400 })
+describe.concurrent('what a tenant’s sessions may use', () => {
+  it('is told with hello, and divided among them', async ({ onTestFinished: finished }) => {
+    const { server, connect } = await serve(finished, 0, {
+      name: 'a',
+      bytesPerSecond: '8M',
+      operationsPerSecond: 400,
+    })
     const first = await connect('a')
     expect(first.limits).toEqual({ bytes: 8 * MIB, operations: 400 })
     const second = await connect('a')
@@ -66,15 +68,17 @@ describe('what a tenant’s sessions may use', () => {
     })
   })
 
-  it('is unlimited without a limit', async () => {
-    const { connect } = await serve(0, { name: 'a' })
+  it('is unlimited without a limit', async ({ onTestFinished: finished }) => {
+    const { connect } = await serve(finished, 0, { name: 'a' })
     expect((await connect('a')).limits).toEqual({ bytes: 0, operations: 0 })
   })
 })
 
-describe('an opportunistic tenant', () => {
-  it('gets what production leaves, and gives way when production comes back', async () => {
-    const { connect } = await serve(100 * MIB, { name: 'p' }, { name: 'o', class: 'opportunistic' })
+describe.concurrent('an opportunistic tenant', () => {
+  it('gets what production leaves, and gives way when production comes back', async ({
+    onTestFinished: finished,
+  }) => {
+    const { connect } = await serve(finished, 100 * MIB, { name: 'p' }, { name: 'o', class: 'opportunistic' })
     const [production, other] = [await connect('p'), await connect('o')]
     await eventually(() => other.limits.bytes > 10 * MIB)
     const before = other.limits.bytes

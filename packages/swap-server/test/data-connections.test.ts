@@ -5,6 +5,7 @@ import { ConnectionId } from '@rdmakit/verbs'
 import fc from 'fast-check'
 import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
 import { type RemoteSlab, SwapServer, SwapServerSession } from '../src/index.js'
 import { dataConnectionData } from '../src/protocol.js'
@@ -93,7 +94,7 @@ describe.each(Object.entries(ADDRESSES))('over %s', (_, address) => {
         if (outcome instanceof Error) expect(outcome).toMatchObject({ code: 'ECONNREFUSED' })
         expect(server.sessions).toBe(2)
       }),
-      { numRuns: 150, verbose: 1 },
+      { numRuns: effort(40), verbose: 1 },
     )
     expect((await mine.query()).freeSlabs).toBe(7)
   })
@@ -142,7 +143,7 @@ describe.each(Object.entries(ADDRESSES))('over %s', (_, address) => {
         }
         expect(server.sessions).toBe(2)
       }),
-      { numRuns: 60, verbose: 1 },
+      { numRuns: effort(20), verbose: 1 },
     )
     const reader = await connected(dataConnectionData(theirs.identity.token))
     const { queue, queuePair, region } = reader

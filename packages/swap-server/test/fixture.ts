@@ -1,4 +1,5 @@
 import type { QueuePair } from '@rdmakit/verbs'
+import { onTestFinished, vi } from 'vitest'
 import type { RemoteSlab, SwapServerSession } from '../src/index.js'
 
 export const MIB = 2 ** 20
@@ -24,6 +25,16 @@ export async function dataPath(owner: SwapServerSession) {
     return completion?.status
   }
   return { bytes: new Uint8Array(region.buffer), move }
+}
+
+/** Until the test is over performance.now() stands still, but for the milliseconds that `pass` is told. */
+export function ownClock(): (milliseconds: number) => void {
+  let now = performance.now()
+  const clock = vi.spyOn(performance, 'now').mockImplementation(() => now)
+  onTestFinished(() => clock.mockRestore())
+  return (milliseconds) => {
+    now += milliseconds
+  }
 }
 
 /** This thread does nothing, and hears nothing. */

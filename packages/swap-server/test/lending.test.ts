@@ -1,15 +1,17 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { Headroom, parseHeadroom } from '../src/headroom.js'
 import { HostMemorySource } from '../src/host-memory.js'
 import { type RemoteSlab, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import type { LendingOptions } from '../src/lending.js'
 import { parseHolding } from '../src/reclaim-command.js'
+import { ownClock } from './fixture.js'
 
 const MIB = 2 ** 20
+const HOUR_MS = 3_600_000
 
 let folder: string
 beforeEach(() => {
@@ -191,15 +193,23 @@ describe('a server whose host needs memory', () => {
 
   it('asks owners for what is missing and a quarter of the headroom, and stops when it is there', async () => {
     const host = new Host(200 * MIB)
-    // The host's memory is what the test says next before it is looked at again.
-    const { server, connect } = await serve(16, { headroom: 8 * MIB, files: host.files, interval: 500 })
+    const { server, connect } = await serve(16, { headroom: 8 * MIB, files: host.files })
     const session = await connect()
     const asked = obliging(session, await borrow(session, 16))
+    // The host has the memory of a slab in the moment in which it is free: before it is looked at again.
+    const { lending } = server
+    const takeBack = lending.takeBack.bind(lending)
+    vi.spyOn(lending, 'takeBack').mockImplementation((tenant, ids) => {
+      takeBack(tenant, ids)
+      host.set((7 + lending.reclaim.reclaimed) * MIB)
+    })
+    const looks = vi.spyOn(HostMemorySource.prototype, 'read')
+    onTestFinished(() => looks.mockRestore())
     host.set(7 * MIB)
     // 10 MiB are the aim: three slabs.
-    await eventually(() => server.store.free === 3)
-    host.set(10 * MIB)
-    await eventually(() => session.freeSlabs === 2)
+    await eventually(() => server.store.free === 3 && session.freeSlabs === 2)
+    const looked = looks.mock.calls.length
+    await eventually(() => looks.mock.calls.length > looked + 3)
     expect(asked).toHaveLength(3)
     expect(server.query('operator').pressure).toMatchObject({
       availableBytes: 10 * MIB,
@@ -215,7 +225,7 @@ describe('a server whose host needs memory', () => {
     const slabs = [await borrow(first, 3), await borrow(second, 3)]
     // The larger its number, the longer a slab was idle: 4, 5 and 6 are the second session's. All 6 are looked at.
     const asked = [obliging(first, slabs[0] as never), obliging(second, slabs[1] as never)]
-    await server.lending.hold({ bytes: 3 * MIB, duration: 1000, patience: 5000 })
+    await server.lending.hold({ bytes: 3 * MIB, duration: HOUR_MS, patience: HOUR_MS })
     expect(asked.map((ids) => ids.length)).toEqual([0, 3])
   })
 
@@ -236,7 +246,7 @@ describe('a server whose host needs memory', () => {
     await failing.allocate(3)
     const obliged = await connect()
     obliging(obliged, await borrow(obliged, 3), () => 1)
-    const outcome = await server.lending.hold({ bytes: 3 * MIB, duration: 10_000, patience: 9_000 })
+    const outcome = await server.lending.hold({ bytes: 3 * MIB, duration: HOUR_MS, patience: HOUR_MS })
     expect(outcome).toMatchObject({ asked: 3, freed: 3 })
     expect(server.store.free).toBe(3)
   })
@@ -245,7 +255,7 @@ describe('a server whose host needs memory', () => {
     const { server, connect } = await serve(4, {})
     const session = await connect()
     await session.allocate(4)
-    const held = server.lending.hold({ bytes: 2 * MIB, duration: 1000, patience: 5000 })
+    const held = server.lending.hold({ bytes: 2 * MIB, duration: HOUR_MS, patience: HOUR_MS })
     await session.close()
     expect(await held).toMatchObject({ asked: 2, freed: 2 })
   })
@@ -254,10 +264,17 @@ describe('a server whose host needs memory', () => {
     const { server, connect } = await serve(4, {})
     const session = await connect()
     obliging(session, await borrow(session, 4))
-    await server.lending.hold({ bytes: 4 * MIB, duration: 3000, patience: 5000 })
+    // A second of a clock that goes as the test says.
+    const pass = ownClock()
+    await server.lending.hold({ bytes: 4 * MIB, duration: 1000, patience: HOUR_MS })
     expect(server.lending.free).toBe(0)
     await expect(session.allocate(1)).rejects.toThrow(/the operator holds memory back/)
-    await eventually(() => session.freeSlabs === 4)
+    pass(999)
+    expect(server.lending.free).toBe(0)
+    await eventually(() => {
+      pass(1)
+      return session.freeSlabs === 4
+    })
     await session.allocate(4)
   })
 })

@@ -1,9 +1,8 @@
 import { randomBytes } from 'node:crypto'
-import { setTimeout as delay } from 'node:timers/promises'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { ConnectionId, ConnectionRejectedError } from '@rdmakit/verbs'
 import { pino } from 'pino'
-import { afterEach, beforeAll, beforeEach, describe, expect, it } from 'vitest'
+import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession } from '../src/index.js'
 import { control, dataConnectionData } from '../src/protocol.js'
@@ -14,15 +13,22 @@ let server: SwapServer
 let uri: string
 const open: SwapServerSession[] = []
 
-beforeEach(async () => {
-  server = new SwapServer({ memory: 8 * MIB, slabSize: MIB })
-  uri = await server.listen(address())
-})
+/** Each case of the group has a server of its own. */
+function serve(listenAt: () => string): void {
+  beforeAll(() => {
+    address = listenAt
+  })
 
-afterEach(async () => {
-  await Promise.all(open.splice(0).map((session) => session.close()))
-  await server.close()
-})
+  beforeEach(async () => {
+    server = new SwapServer({ memory: 8 * MIB, slabSize: MIB })
+    uri = await server.listen(address())
+  })
+
+  afterEach(async () => {
+    await Promise.all(open.splice(0).map((session) => session.close()))
+    await server.close()
+  })
+}
 
 async function session(): Promise<SwapServerSession> {
   const made = await SwapServerSession.open([uri])
@@ -31,9 +37,7 @@ async function session(): Promise<SwapServerSession> {
 }
 
 describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
-  beforeAll(() => {
-    address = listenAt
-  })
+  serve(listenAt)
 
   it('tells of the server at hello', async () => {
     expect(await session()).toMatchObject({
@@ -142,59 +146,6 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
     expect(await client.lost).toMatch(/closed|peer|connection/)
   })
 
-  /** A session with a server that has little patience; `lost()`: whether the client has heard of its end. */
-  async function withImpatient(
-    sessionTimeout: number,
-    options: SessionOptions,
-    body: (client: SwapServerSession, impatient: SwapServer, lost: () => boolean) => Promise<void>,
-  ): Promise<void> {
-    const impatient = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout })
-    try {
-      const client = await SwapServerSession.open([await impatient.listen(address())], options)
-      let lost = false
-      void client.lost.then(() => {
-        lost = true
-      })
-      await body(client, impatient, () => lost)
-      await client.close()
-    } finally {
-      await impatient.close()
-    }
-  }
-
-  it('is ended when it is silent for too long', () =>
-    withImpatient(400, { heartbeatInterval: 60_000 }, async (client, impatient) => {
-      await client.allocate(1)
-      expect(impatient.store.free).toBe(0)
-      await client.lost
-      await eventually(() => impatient.store.free === 1)
-    }))
-
-  it('lives while it heartbeats', () =>
-    withImpatient(400, { heartbeatInterval: 50 }, async (client, _, lost) => {
-      // Three times the server's patience, told by its own answers.
-      const until = Date.now() + 1200
-      while (Date.now() < until) await client.query()
-      expect(lost()).toBe(false)
-    }))
-
-  it('heartbeats as often as the server wants to hear of it', () =>
-    withImpatient(900, {}, async (_, __, lost) => {
-      await delay(2_000)
-      expect(lost()).toBe(false)
-    }))
-
-  it('outlives a standstill of the server, whose clients were not silent', () =>
-    withImpatient(600, {}, async (_, impatient, lost) => {
-      for (let i = 0; i < 3; i++) {
-        // Of both ends, which share this thread.
-        standStill(1_000)
-        await delay(250)
-      }
-      expect(lost()).toBe(false)
-      expect(impatient.sessions).toBe(1)
-    }))
-
   it('opens with the first address that answers', async () => {
     const made = await SwapServerSession.open(['iwarp://127.0.0.1:1', uri])
     open.push(made)
@@ -202,10 +153,84 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
   })
 })
 
+interface Impatient {
+  readonly server: SwapServer
+  readonly client: SwapServerSession
+  /** whether the client has heard of its end */
+  readonly lost: () => boolean
+  /** Until the server has answered so many more heartbeats, or none comes any more. */
+  beats(count: number): Promise<void>
+}
+
+/** A session with a server that has little patience. */
+async function withImpatient(
+  address: string,
+  sessionTimeout: number,
+  options: SessionOptions,
+  body: (impatient: Impatient) => Promise<void>,
+): Promise<void> {
+  const server = new SwapServer({ memory: MIB, slabSize: MIB, sessionTimeout })
+  try {
+    const answered = vi.spyOn(server, 'answered')
+    const client = await SwapServerSession.open([await server.listen(address)], options)
+    let lost = false
+    void client.lost.then(() => {
+      lost = true
+    })
+    const beaten = () => answered.mock.calls.filter(([request]) => request === 'heartbeat').length
+    const beats = (count: number) => {
+      const enough = beaten() + count
+      return eventually(() => lost || beaten() >= enough)
+    }
+    await body({ server, client, lost: () => lost, beats })
+    await client.close()
+  } finally {
+    await server.close()
+  }
+}
+
+// Each waits for more than its server's patience: side by side.
+describe.concurrent.each(Object.entries(ADDRESSES))('a session that is silent, over %s,', (_, address) => {
+  it('is ended when it is so for too long', () =>
+    withImpatient(address(), 400, { heartbeatInterval: 60_000 }, async ({ server, client }) => {
+      await client.allocate(1)
+      expect(server.store.free).toBe(0)
+      await client.lost
+      await eventually(() => server.store.free === 1)
+    }))
+
+  it('lives while it heartbeats', () =>
+    withImpatient(address(), 900, { heartbeatInterval: 100 }, async ({ beats, lost }) => {
+      // Between two of them are 100 ms: in all twice the server's patience.
+      await beats(18)
+      expect(lost()).toBe(false)
+    }))
+
+  it('heartbeats as often as the server wants to hear of it', () =>
+    withImpatient(address(), 900, {}, async ({ beats, lost }) => {
+      // A third of the server's patience is between two of them.
+      await beats(6)
+      expect(lost()).toBe(false)
+    }))
+})
+
+// Not beside others, whose thread it is.
+describe.each(Object.entries(ADDRESSES))('a session over %s', (_, address) => {
+  it('outlives a standstill of the server, whose clients were not silent', () =>
+    withImpatient(address(), 600, {}, async ({ server, beats, lost }) => {
+      for (let i = 0; i < 2; i++) {
+        // Of both ends, which share this thread.
+        standStill(800)
+        // A third of the server's patience is between two, and a quarter between its looks.
+        await beats(2)
+      }
+      expect(lost()).toBe(false)
+      expect(server.sessions).toBe(1)
+    }))
+})
+
 describe.each(Object.entries(ADDRESSES))('what is refused over %s', (_name, listenAt) => {
-  beforeAll(() => {
-    address = listenAt
-  })
+  serve(listenAt)
 
   it('a data connection with a wrong token', async () => {
     const id = await ConnectionId.resolve(uri)

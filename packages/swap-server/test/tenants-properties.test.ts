@@ -2,6 +2,7 @@
 // well-formed. Nothing of a secret is ever in that line.
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
+import { effort } from '../../../test/effort.js'
 import { ConfigurationError, Tenants } from '../src/index.js'
 import { OperatorFile } from './tenants-fixture.js'
 
@@ -64,7 +65,7 @@ function property<Input>(inputs: fc.Arbitrary<Input>, textOf: (input: Input) => 
   const tenants = Tenants.load(file.path)
   fc.assert(
     fc.property(inputs, (input) => reloaded(file, tenants, textOf(input))),
-    { numRuns: 1000, verbose: 1 },
+    { numRuns: effort(150), verbose: 1 },
   )
   file.write(GOOD)
   expect(tenants.reload().kept.length + tenants.reload().added.length).toBeGreaterThan(0)

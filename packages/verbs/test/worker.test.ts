@@ -51,7 +51,7 @@ describe('a worker thread', () => {
 describe('a process', () => {
   it('that ends with everything open ends well', async () => {
     const script = `${BUSY.replace("require('node:worker_threads')", '{ parentPort: { postMessage: () => process.exit(7) } }')}`
-    const failure = await promisify(execFile)(process.execPath, ['-e', script], { timeout: 20_000 }).catch(
+    const failure = await promisify(execFile)(process.execPath, ['-e', script], { timeout: 50_000 }).catch(
       (reason: unknown) => reason,
     )
     expect(failure).toMatchObject({ code: 7, signal: null })
@@ -62,6 +62,6 @@ describe('a process', () => {
       const pd = openDevice('iwarp0', 'iwarp').allocateProtectionDomain()
       globalThis.kept = Array.from({ length: 3 }, () => pd.registerMemoryRegion(new ArrayBuffer(4096)))
     })`
-    await promisify(execFile)(process.execPath, ['-e', script], { timeout: 20_000 })
+    await promisify(execFile)(process.execPath, ['-e', script], { timeout: 50_000 })
   })
 })

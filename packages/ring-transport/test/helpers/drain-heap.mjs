@@ -1,11 +1,13 @@
 // Sends messages from JavaScript to JavaScript in one process, and prints how the heap grew meanwhile.
-// Its argument is a URI. Run with --expose-gc.
+// `drain-heap.mjs <uri> <messages>`. Run with --expose-gc.
 import { PerformanceObserver } from 'node:perf_hooks'
 import { Poller, RingConnection, RingServer } from '@rdmakit/ring-transport'
 
-const WARM_UP = 500_000
-const MESSAGES = 10_000_000
+const WARM_UP = 300_000
+const MESSAGES = Number(process.argv[3])
 const BYTES = 64
+/** Messages that a drain() takes: what one of them allocates must show, too. */
+const BURST = 16
 
 /** Both ends of a connection in this process. */
 async function connect(options) {
@@ -40,7 +42,7 @@ function run(messages) {
   const end = received + messages
   let sent = received
   while (received < end) {
-    for (let burst = 0; burst < 64 && sent < end; burst++) {
+    for (let burst = 0; burst < BURST && sent < end; burst++) {
       const at = a.place(BYTES)
       if (at < 0) break
       outgoing[at] = sent & 0xff

@@ -1,5 +1,7 @@
-// Leaves with ring connections alive, in one of several ways: `exits.mjs <way> <uri>`. In every thread there are two
-// connections for each kind of poller, with messages under way both ways.
+// Leaves with ring connections alive, in one of several ways: `exits.mjs <way> <uri>`; `workers` are left in each of
+// several ways, which it prints with their exit codes, one after the other. In every thread there are two
+// connections for each kind of poller, with messages under way both ways: few, and none before all are there, as what
+// never rests keeps those that begin from their work.
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads'
 import { Poller, RingConnection, RingServer } from '@rdmakit/ring-transport'
 import { listDevices, openDevice } from '@rdmakit/verbs'
@@ -10,11 +12,12 @@ const [way, uri] = isMainThread ? process.argv.slice(2) : [workerData.way, worke
 async function busy() {
   const provider = uri.slice(0, uri.indexOf(':'))
   const device = listDevices().find((one) => one.provider === provider)
-  const carried = []
-  for (const [i, mode] of ['poll', 'event', 'adaptive', 'caller'].entries()) {
+  const connections = []
+  // The one that never sleeps comes last.
+  for (const mode of ['event', 'adaptive', 'caller', 'poll']) {
     const poller = new Poller(openDevice(device.name, provider), { mode })
     const server = await RingServer.listen(
-      uri.replace('%', `${mode}-${isMainThread ? 0 : workerData.number}`),
+      uri.replace('%', `${mode}-${isMainThread ? 'main' : workerData.number}`),
       {
         poller,
         onConnection: (connection) => {
@@ -23,38 +26,55 @@ async function busy() {
         },
       },
     )
-    const connection = await RingConnection.connect(server.uri, { poller })
-    carried.push(
-      new Promise((resolve) => {
+    connections.push(await RingConnection.connect(server.uri, { poller, timeout: 20_000 }))
+  }
+  await Promise.all(
+    connections.map(async (connection, i) => {
+      const carried = new Promise((resolve) => {
         let seen = 0
         connection.messages.subscribe((message) => {
-          if (++seen === 100) resolve()
+          if (++seen === 20) resolve()
           connection.send(message.data)
         })
-      }),
-    )
-    for (let one = 0; one < 20; one++) connection.send(new Uint8Array(100 + i))
-    void connection.request(new Uint8Array(10)).catch(() => {})
-  }
-  await Promise.all(carried)
+      })
+      for (let one = 0; one < 20; one++) connection.send(new Uint8Array(100 + i))
+      void connection.request(new Uint8Array(10)).catch(() => {})
+      await carried
+    }),
+  )
 }
 
+/** The next thing that a worker says, or is told. */
+const message = (port) => new Promise((resolve) => port.once('message', resolve))
+
 if (!isMainThread) {
+  const begin = message(parentPort)
+  parentPort.postMessage('loaded')
+  await begin
   await busy()
+  const end = message(parentPort)
   parentPort.postMessage('busy')
-  if (way === 'worker-exits') process.exit(0)
-  if (way === 'worker-throws') throw new Error('as it should')
-} else if (way.startsWith('worker')) {
-  const workers = [1, 2].map(
-    (number) => new Worker(new URL(import.meta.url), { workerData: { way, uri, number } }),
-  )
-  const gone = workers.map((worker) => new Promise((resolve) => worker.once('exit', resolve)))
-  for (const worker of workers) worker.on('error', () => {})
-  await Promise.all(workers.map((worker) => new Promise((resolve) => worker.once('message', resolve))))
-  await busy()
-  if (way === 'worker-terminated') for (const worker of workers) void worker.terminate()
-  if (way !== 'worker-left') await Promise.all(gone)
-  // Those of the main thread are alive still.
+  await end
+  if (way === 'exits') process.exit(0)
+  if (way === 'throws') throw new Error('as it should')
+} else if (way === 'workers') {
+  const workers = ['exits', 'throws', 'terminated', 'left'].map((way, number) => {
+    const worker = new Worker(new URL(import.meta.url), { workerData: { way, uri, number } })
+    worker.on('error', () => {})
+    return { way, worker, loaded: message(worker) }
+  })
+  await Promise.all(workers.map(({ loaded }) => loaded))
+  const begun = workers.map(({ worker }) => message(worker))
+  for (const { worker } of workers) worker.postMessage('begin')
+  await Promise.all([busy(), ...begun])
+  for (const { way, worker } of workers) {
+    if (way === 'left') break
+    const gone = new Promise((resolve) => worker.once('exit', resolve))
+    if (way === 'terminated') void worker.terminate()
+    else worker.postMessage('end')
+    console.log(`${way}: ${await gone}`)
+  }
+  // The last worker and those of the main thread are alive still.
   process.exit(0)
 } else {
   await busy()

@@ -1,5 +1,6 @@
 import { onTestFinished } from 'vitest'
 import { type ConnectOptions, RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
+import { HANG_MS } from './processes.js'
 import { listenUri, PROVIDERS as NAMES } from './uris.js'
 
 /** Each provider that runs everywhere, and where a test listens on it. */
@@ -23,9 +24,10 @@ export async function pair(
   const arrived = new Promise<RingConnection>((resolve) => {
     accepted = resolve
   })
-  const listening = await RingServer.listen(uri, { onConnection: accepted, ...server })
+  const timeout = HANG_MS
+  const listening = await RingServer.listen(uri, { timeout, onConnection: accepted, ...server })
   try {
-    const a = await RingConnection.connect(listening.uri, client)
+    const a = await RingConnection.connect(listening.uri, { timeout, ...client })
     const b = await arrived
     return {
       a,

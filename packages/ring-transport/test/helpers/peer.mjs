@@ -1,6 +1,7 @@
 // The other process of a test: a ring server that does what its first argument says, and tells its
 // parent where it listens and what it saw. Second argument: options as JSON.
 
+import { readSync } from 'node:fs'
 import { Poller } from '@rdmakit/ring-transport'
 import { listDevices, openDevice } from '@rdmakit/verbs'
 import { serve, tell } from './serve.mjs'
@@ -29,9 +30,12 @@ const roles = {
       running = false
     })
   },
-  /** never answers */
+  /** never answers, and tells that it was asked */
   silent(connection) {
-    connection.handle(() => new Promise(() => {}))
+    connection.handle(() => {
+      tell({ asked: true })
+      return new Promise(() => {})
+    })
     connection.messages.subscribe(() => {})
   },
   /** counts and checks numbered messages, slowly */
@@ -58,12 +62,9 @@ const roles = {
   dies(connection) {
     connection.handle(() => process.kill(process.pid, 'SIGKILL'))
   },
-  /** its JavaScript stands still for as many milliseconds as a message says */
+  /** its JavaScript stands still from a message on, until a byte comes to its stdin */
   blocks(connection) {
-    connection.messages.subscribe((message) => {
-      const until = performance.now() + Number(message.text())
-      while (performance.now() < until);
-    })
+    connection.messages.subscribe(() => void readSync(0, new Uint8Array(1)))
   },
   /** says which session and epoch connects; answers with its process id, or never when asked for nothing */
   epochs(connection) {

@@ -12,40 +12,54 @@ export interface Peer {
   stop(): Promise<void>
 }
 
+/** Ends what hangs, before the limit of the test does, which would not say what it waited for. */
+export const HANG_MS = 50_000
+
 /** Starts a helper, default helpers/peer.mjs, in a process of its own. */
 export async function startPeer(role: string, options: object = {}, helper = './peer.mjs'): Promise<Peer> {
   const child = fork(fileURLToPath(new URL(helper, import.meta.url)), [role, JSON.stringify(options)], {
     execArgv: [],
+    stdio: ['pipe', 'inherit', 'inherit', 'ipc'],
   })
   const told: Record<string, string>[] = []
-  let wake: (() => void) | undefined
+  let wake = () => {}
   child.on('message', (message) => {
     told.push(message as Record<string, string>)
-    wake?.()
+    wake()
+  })
+  let gone = false
+  // Later than its exit: by then all that it told is here.
+  child.once('disconnect', () => {
+    gone = true
+    wake()
   })
   const next = async () => {
-    const deadline = Date.now() + 10_000
-    while (told.length === 0) {
-      if (Date.now() > deadline) throw new Error(`the peer "${role}" tells nothing`)
-      if (child.exitCode !== null) throw new Error(`the peer "${role}" has exited: ${child.exitCode}`)
+    let hangs = false
+    const timer = setTimeout(() => {
+      hangs = true
+      wake()
+    }, HANG_MS)
+    while (told.length === 0 && !gone && !hangs)
       await new Promise<void>((resolve) => {
         wake = resolve
-        setTimeout(resolve, 100)
       })
-    }
-    return told.shift() as Record<string, string>
+    clearTimeout(timer)
+    const message = told.shift()
+    if (message === undefined) throw new Error(`the peer "${role}" ${gone ? 'has gone' : 'tells nothing'}`)
+    return message
   }
-  const { uri } = await next()
-  return {
-    uri: uri as string,
-    process: child,
-    told: next,
-    async stop() {
-      if (child.exitCode !== null || child.signalCode !== null) return
-      const exited = once(child, 'exit')
-      child.kill('SIGKILL')
-      await exited
-    },
+  const stop = async () => {
+    if (child.exitCode !== null || child.signalCode !== null) return
+    const exited = once(child, 'exit')
+    child.kill('SIGKILL')
+    await exited
+  }
+  try {
+    const { uri } = await next()
+    return { uri: uri as string, process: child, told: next, stop }
+  } catch (failure) {
+    await stop()
+    throw failure
   }
 }
 
@@ -61,6 +75,15 @@ export function pattern(length: number, seed: number): Uint8Array {
   const bytes = new Uint8Array(length)
   for (let at = 0; at < length; at++) bytes[at] = (at * 31 + seed * 7) & 0xff
   return bytes
+}
+
+/** Where two lists differ: toEqual takes a microsecond for each byte of an array. */
+export function differing(got: readonly Uint8Array[], expected: readonly Uint8Array[]): number[] {
+  const length = Math.max(got.length, expected.length)
+  return Array.from({ length }, (_, at) => at).filter((at) => {
+    const [one, other] = [got[at], expected[at]]
+    return one === undefined || other === undefined || Buffer.compare(one, other) !== 0
+  })
 }
 
 /** Sends all of `messages`, waiting for room. */

@@ -43,7 +43,7 @@ const roles = {
   transmits(connection) {
     connection.handle(() => {
       const failed = ({ code }) => tell({ failed: code })
-      connection.transmit(new Uint8Array(2 ** 28)).then(() => tell({ sent: true }), failed)
+      connection.transmit(new Uint8Array(2 ** 26)).then(() => tell({ sent: true }), failed)
       return new Uint8Array()
     })
   },

@@ -4,6 +4,7 @@ import { describe, expect, it } from 'vitest'
 import {
   completions,
   connectedPair,
+  DEADLINE_MS,
   type End,
   expectUnsupported,
   isSiw,
@@ -31,7 +32,7 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     for (let i = 0; i < 20; i++) send(client)
     await completions(client.completionQueue, 20)
     let taken = 0
-    const deadline = Date.now() + 10_000
+    const deadline = Date.now() + DEADLINE_MS
     while (taken < 20 && Date.now() < deadline) {
       const got = server.completionQueue.poll(3)
       expect(got.length).toBeLessThanOrEqual(3)
@@ -66,7 +67,7 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     expect(woken).toBe(0)
     send(client, { solicited: true })
     await completions(server.completionQueue, 1)
-    await expect.poll(() => woken, { timeout: 10_000 }).toBe(1)
+    await expect.poll(() => woken, { timeout: DEADLINE_MS }).toBe(1)
   })
 
   it('an error completion wakes whoever is armed for solicited ones', async (test) => {
@@ -78,7 +79,7 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     server.completionQueue.channel?.subscribe(server.completionQueue, () => woken++)
     server.completionQueue.requestNotification(true)
     server.queuePair.moveToError()
-    await expect.poll(() => woken, { timeout: 10_000 }).toBe(1)
+    await expect.poll(() => woken, { timeout: DEADLINE_MS }).toBe(1)
   })
 
   itRequires(
@@ -149,7 +150,7 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     const failed = firstValueFrom(
       client.context.asyncEvents.pipe(
         filter(({ type, object }) => type === 'completion-queue-error' && object === client.completionQueue),
-        timeout(10_000),
+        timeout(DEADLINE_MS),
       ),
     )
     // More requests complete than the queue has entries, and nobody polls.

@@ -8,7 +8,17 @@ import {
   VerbsError,
   within,
 } from '../../src/index.js'
-import { completions, connectedPair, errorShows, LISTEN_URI, refusedStatus } from './pair.js'
+import {
+  completions,
+  connectedPair,
+  DEADLINE_MS,
+  errorShows,
+  isSiw,
+  LISTEN_URI,
+  openContext,
+  refusedStatus,
+  unsupported,
+} from './pair.js'
 
 describe(`errors on ${LISTEN_URI}`, () => {
   it('a key that the peer never gave: remote access error, then the connection ends', async () => {
@@ -165,7 +175,14 @@ describe(`errors on ${LISTEN_URI}`, () => {
     return { peer, id, take, close }
   }
 
-  it('a request whose peer has given up can be taken, and fails in time', async () => {
+  /** siw of Linux 6.1 destroys an id that has given up 10 s later, and nothing makes it hurry. */
+  const slowToGiveUp = async () => {
+    using device = await openContext()
+    return isSiw(device.context) && process.env.RDMAKIT_TIER !== 'soak'
+  }
+
+  it('a request whose peer has given up can be taken, and fails in time', async (test) => {
+    if (await slowToGiveUp()) return unsupported(test, 'siw gives up after 10 s: npm run soak waits for that')
     const { peer, take, close } = await givenUp()
     await eventually(() => peer.destroyed)
     // That the peer has left travels by itself, and nobody is told of it here.
@@ -178,7 +195,7 @@ describe(`errors on ${LISTEN_URI}`, () => {
   it('a connection to a peer that is giving up fails, or ends at once', async () => {
     const { peer, id, take, close } = await givenUp()
     const ended = take().then(() => id.disconnected)
-    await within(ended, 5_000, () => new Error('it goes on')).catch((failure) =>
+    await within(ended, DEADLINE_MS, () => new Error('it goes on')).catch((failure) =>
       expect(failure).toBeInstanceOf(VerbsError),
     )
     await eventually(() => peer.destroyed)

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { effort } from '../../../../test/effort.js'
 import {
   completions,
   connectedPair,
@@ -30,7 +31,7 @@ describe(`flags and limits on ${LISTEN_URI}`, () => {
   it('a fenced send carries what the read before it brought', async () => {
     using pair = await connectedPair()
     const { client, server } = pair
-    for (let round = 0; round < 20; round++) {
+    for (let round = 0; round < effort(20); round++) {
       server.bytes.set(pattern(50_000, round))
       server.queuePair.postReceive({ data: [{ region: server.region, offset: 500_000, length: 50_000 }] })
       client.bytes.fill(0, 0, 50_000)

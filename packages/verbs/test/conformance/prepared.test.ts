@@ -1,13 +1,16 @@
 import { describe, expect, it } from 'vitest'
+import { effort } from '../../../../test/effort.js'
 import type { CompletionArray } from '../../src/index.js'
-import { connectedPair, LISTEN_URI, pattern } from './pair.js'
+import { connectedPair, DEADLINE_MS, LISTEN_URI, pattern, REGION_BYTES } from './pair.js'
+
+const MESSAGES = Math.min(effort(2000), REGION_BYTES / 4)
 
 /** Polls until an array has taken `count` completions, handing each to `each`. */
 async function drain(array: CompletionArray, count: number, each: (i: number) => void = () => {}) {
-  const deadline = Date.now() + 10_000
+  const deadline = Date.now() + DEADLINE_MS
   let taken = 0
   while (taken < count) {
-    if (Date.now() > deadline) throw new Error(`${taken} of ${count} completions after 10 s`)
+    if (Date.now() > deadline) throw new Error(`${taken} of ${count} completions after ${DEADLINE_MS} ms`)
     const got = array.poll()
     for (let i = 0; i < got; i++) each(i)
     taken += got
@@ -58,7 +61,7 @@ describe(`prepared work requests on ${LISTEN_URI}`, () => {
     expect(Buffer.compare(client.bytes.subarray(10_000, 16_400), pattern(6400))).toBe(0)
   })
 
-  it('receives and sends of 2,000 messages without an object for any of them', async () => {
+  it('receives and sends of many messages without an object for any of them', async () => {
     using pair = await connectedPair()
     const { client, server } = pair
     const sends = client.queuePair.createSendSlots(1, [client.region])
@@ -73,10 +76,11 @@ describe(`prepared work requests on ${LISTEN_URI}`, () => {
     sends.set(0, { opcode: 'send', region: client.region, length: 4 })
     let posted = 0
     let seen = 0
-    const deadline = Date.now() + 20_000
-    while (seen < 2000) {
-      if (Date.now() > deadline) throw new Error(`${seen} of 2000 messages after 20 s`)
-      while (posted < 2000 && posted < seen + 32) {
+    const wrong: number[] = []
+    const deadline = Date.now() + DEADLINE_MS
+    while (seen < MESSAGES) {
+      if (Date.now() > deadline) throw new Error(`${seen} messages after ${DEADLINE_MS} ms`)
+      while (posted < MESSAGES && posted < seen + 32) {
         words[posted] = posted
         sends.setLocal(0, posted * 4, 4)
         sends.setWorkRequestId(0, posted)
@@ -86,15 +90,14 @@ describe(`prepared work requests on ${LISTEN_URI}`, () => {
       sent.poll()
       const got = received.poll()
       for (let i = 0; i < got; i++) {
-        expect(received.succeeded(i)).toBe(true)
-        expect(received.byteLength(i)).toBe(4)
         const slot = received.workRequestId(i)
-        expect(arrived[slot * 16]).toBe(seen)
-        expect(receives.post(slot, 1)).toBe(1)
+        const right = received.succeeded(i) && received.byteLength(i) === 4 && arrived[slot * 16] === seen
+        if (!right || receives.post(slot, 1) !== 1) wrong.push(seen)
         seen++
       }
       if (got === 0) await new Promise((resolve) => setImmediate(resolve))
     }
+    expect(wrong).toEqual([])
   })
 
   it('a full queue is told by the count, not by an exception', async () => {

@@ -2,7 +2,15 @@ import { firstValueFrom, timeout } from 'rxjs'
 import { filter } from 'rxjs/operators'
 import { describe, expect } from 'vitest'
 import type { Context, SharedReceiveQueue } from '../../src/index.js'
-import { completions, connectedPair, expectUnsupported, itRequires, LISTEN_URI, pattern } from './pair.js'
+import {
+  completions,
+  connectedPair,
+  DEADLINE_MS,
+  expectUnsupported,
+  itRequires,
+  LISTEN_URI,
+  pattern,
+} from './pair.js'
 
 const refused = (context: Context) => {
   const protectionDomain = context.allocateProtectionDomain()
@@ -79,7 +87,7 @@ describe(`shared receive queue on ${LISTEN_URI}`, () => {
         filter(({ type }) => type === 'shared-receive-queue-limit-reached'),
       )
       const watching = limits.subscribe(({ object }) => events.push(object))
-      const reached = firstValueFrom(limits.pipe(timeout(10_000)))
+      const reached = firstValueFrom(limits.pipe(timeout(DEADLINE_MS)))
       queue.armLimit(6)
       const send = async () => {
         client.queuePair.postSend({ opcode: 'send', data: [{ region: client.region, length: 8 }] })

@@ -5,6 +5,7 @@ import type { Context, Gid, QueuePair, QueuePairType } from '../../src/index.js'
 import {
   completions,
   connectedPair,
+  DEADLINE_MS,
   expectUnsupported,
   isRxe,
   isSiw,
@@ -102,7 +103,7 @@ describe(`queue pair states on ${LISTEN_URI}`, () => {
     queuePair.moveToError()
     const seen = new Set([queuePair.state])
     id.disconnect()
-    const deadline = Date.now() + 10_000
+    const deadline = Date.now() + DEADLINE_MS
     do {
       seen.add(queuePair.state)
       await new Promise((resolve) => setImmediate(resolve))

@@ -1,0 +1,85 @@
+// How long a server is called that has the only copy of something: with a clock of its own.
+import { SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
+import { VerbsError } from '@rdmakit/verbs'
+import { afterEach, beforeEach, expect, it, vi } from 'vitest'
+import { Recall } from '../src/recall.js'
+import { VolumeServer } from '../src/volume-server.js'
+import { MIB } from './fixture.js'
+
+const refused = () => new VerbsError('ECONNREFUSED', 'rdma_connect', 'the server', 'nobody is there')
+const silent = () => new VerbsError('ETIMEDOUT', 'rdma_connect', 'the server', 'nobody is there')
+const ended = () => new SwapServerError('ENOENT', 'there is no such session')
+const back = { slabSize: MIB, list: async () => [], leave: async () => {} } as unknown as SwapServerSession
+
+let recall: Recall
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] })
+})
+afterEach(async () => {
+  await recall.close()
+  vi.useRealTimers()
+  vi.restoreAllMocks()
+})
+
+/** Calls a server, whose answers come one after the other, the last of them again and again. */
+function call(...answers: (() => Error)[]) {
+  const resume = vi.spyOn(SwapServerSession, 'resume').mockResolvedValue(back)
+  for (const answer of answers) resume.mockRejectedValueOnce(answer())
+  const rejoin = vi.fn(async () => {})
+  const lose = vi.fn()
+  recall = new Recall({
+    session: {},
+    slabSize: MIB,
+    reconnect: 10_000,
+    join: async () => {},
+    rejoin,
+    lose,
+    progress: () => {},
+  })
+  const identity = { epoch: '0123456789abcdef', session: 7, token: new Uint8Array(16) }
+  const server = VolumeServer.gone(0, ['iwarp://192.0.2.1:7471'], 'it failed', identity)
+  server.away = true
+  recall.call(server)
+  return { rejoin, lose, reason: () => lose.mock.calls[0]?.[1] as string }
+}
+
+const pass = (ms: number) => vi.advanceTimersByTimeAsync(ms)
+
+it('a server is back that refuses connections only while it is started', async () => {
+  const { rejoin, lose } = call(refused, refused)
+  await pass(900)
+  expect(lose).not.toHaveBeenCalled()
+  await pass(200)
+  expect(rejoin).toHaveBeenCalledOnce()
+  expect(lose).not.toHaveBeenCalled()
+})
+
+it('a server is given up where nobody listens for a second', async () => {
+  const { rejoin, lose } = call(...Array.from({ length: 30 }, () => refused))
+  await pass(1_100)
+  expect(lose).toHaveBeenCalledOnce()
+  expect(rejoin).not.toHaveBeenCalled()
+})
+
+it('a second of which it did something else does not count', async () => {
+  const { rejoin, lose } = call(refused, silent, refused, silent, refused)
+  await pass(3_000)
+  expect(rejoin).toHaveBeenCalledOnce()
+  expect(lose).not.toHaveBeenCalled()
+})
+
+it('a server that does not answer is called as long as it may be, and once more', async () => {
+  const { rejoin, lose, reason } = call(...Array.from({ length: 30 }, () => silent))
+  await pass(9_900)
+  expect(lose).not.toHaveBeenCalled()
+  await pass(1_000)
+  expect(reason()).toMatch(/^it did not come back within 10 s/)
+  expect(rejoin).not.toHaveBeenCalled()
+})
+
+it('a server that does not know the session is given up at once', async () => {
+  const { lose, reason } = call(ended)
+  await pass(1)
+  expect(lose).toHaveBeenCalledOnce()
+  expect(reason()).toBe('there is no such session')
+})

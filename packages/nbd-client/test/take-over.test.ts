@@ -1,0 +1,107 @@
+// What a process that takes a volume over believes of the slab map, on records that a process leaves only when it dies
+// at one moment.
+import { SwapServerSession } from '@rdmakit/swap-server'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
+import { BlockEngine } from '../src/engine.js'
+import type { KeptServer } from '../src/kept-volume.js'
+import { SlabTable } from '../src/slab-table.js'
+import { adoptSlabs, serversOf, takeSessions } from '../src/take-over.js'
+import { MIB } from './fixture.js'
+
+const SLABS = 4
+const place = (server: number, slab = 0) => ({
+  server,
+  remoteKey: 7 + server,
+  address: BigInt(MIB * (1 + slab)),
+})
+
+function kept(index: number, rest: Partial<KeptServer> = {}): KeptServer {
+  return {
+    index,
+    uris: [`iwarp://127.0.0.1:${1 + index}`],
+    identity: { epoch: '0123456789abcdef', session: 100 + index, token: new Uint8Array(16) },
+    linger: 0,
+    ...rest,
+  }
+}
+
+/** A server that still has the session, with its slabs. */
+function resumed(index: number) {
+  const slabs = Array.from({ length: SLABS }, (_, slab) => {
+    const { remoteKey, address } = place(index, slab)
+    return { id: slab + 1, remoteKey, address, length: MIB }
+  })
+  return { kept: kept(index), session: {} as SwapServerSession, slabs }
+}
+
+describe('a slab map', () => {
+  it('with a replica that was being filled is one without it', async () => {
+    await using engine = new BlockEngine({ size: SLABS * MIB, slabSize: MIB })
+    engine.mapSlab(0, place(0))
+    engine.addReplica(0, place(1))
+    engine.mapSlab(1, place(0, 1), place(1, 1))
+    for (const slab of [2, 3]) engine.mapSlab(slab, place(1, slab), place(0, slab))
+    const taken = { resumed: [resumed(0), resumed(1)], gone: [] }
+    const table = new SlabTable(engine, 2)
+    const servers = serversOf(taken)
+    const adopted = adoptSlabs(engine, table, servers, taken, false)
+    expect(adopted).toMatchObject({ degraded: 1, lost: 0 })
+    expect(table.state(0)).toBe('degraded')
+    expect(table.state(1)).toBe('mapped')
+    expect(engine.lookUpSlab(0)).toEqual([{ ...place(0), live: true }])
+    // It is nobody's, and goes back.
+    const [, second] = servers
+    expect([...adopted.orphans].map(([server, slabs]) => [server, slabs.map(({ id }) => id)])).toEqual([
+      [second, [1]],
+    ])
+  })
+})
+
+/** Asks no server; those that are asked for have their sessions. */
+function sessions() {
+  const asked: number[] = []
+  vi.spyOn(SwapServerSession, 'resume').mockImplementation(async (_, { session }) => {
+    asked.push(session - 100)
+    return { slabSize: MIB, list: async () => [] } as unknown as SwapServerSession
+  })
+  onTestFinished(() => void vi.restoreAllMocks())
+  return asked
+}
+
+describe('a server that had failed and was waited for', () => {
+  const take = (engine: BlockEngine, servers: readonly KeptServer[], backedUp = () => false) =>
+    takeSessions(engine, servers, {}, backedUp, () => {})
+
+  it('is believed when it alone has a slab', async () => {
+    const asked = sessions()
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
+    engine.mapSlab(0, place(1))
+    engine.failServer(1)
+    const { gone } = await take(engine, [kept(1, { away: true })])
+    expect(gone).toEqual([])
+    expect(asked).toEqual([1])
+  })
+
+  it('is not believed beside another one on record: who of them missed what, only the process knew', async () => {
+    const asked = sessions()
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
+    engine.mapSlab(0, place(0), place(1))
+    for (const server of [0, 1]) engine.failServer(server)
+    const { gone } = await take(engine, [kept(0), kept(1, { away: true })])
+    expect(gone.map(({ kept: { index }, reason }) => [index, reason])).toEqual([
+      [0, 'it failed before the restart'],
+      [1, 'it failed before the restart'],
+    ])
+    expect(asked).toEqual([])
+  })
+
+  it('is not believed when it was not waited for, or the backup has its slabs', async () => {
+    const asked = sessions()
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
+    engine.mapSlab(0, place(1))
+    engine.failServer(1)
+    await take(engine, [kept(1)])
+    await take(engine, [kept(1, { away: true })], () => true)
+    expect(asked).toEqual([])
+  })
+})
