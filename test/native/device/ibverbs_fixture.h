@@ -73,7 +73,7 @@ struct Queue {
   ~Queue() { CHECK(provider().destroy_cq(cq) == 0); }
 
   ibv_wc next() {
-    const auto deadline = Clock::now() + std::chrono::seconds(10);
+    const auto deadline = Clock::now() + fixture::kHang;
     for (;;) {
       ibv_wc wc{};
       const int count = ibv_poll_cq(cq, 1, &wc);
@@ -221,7 +221,7 @@ class Events {
       }
       return false;
     };
-    CHECK(arrived_.wait_for(lock, std::chrono::seconds(10), heard));
+    CHECK(arrived_.wait_for(lock, fixture::kHang, heard));
   }
 
  private:

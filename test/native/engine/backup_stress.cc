@@ -1,7 +1,7 @@
 // A volume with a local backup, on memory devices: the only server dies under verified load, the backup is
 // slow or fails, slabs are refilled from it.
 //
-//   nbd_backup_stress [SEED]   the same failures at the same points, as far as threads allow
+//   engine_backup_stress [SEED]   the same failures at the same points, as far as threads allow
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -10,6 +10,7 @@
 
 #include <atomic>
 
+#include "damage.h"
 #include "workers.h"
 
 namespace {
@@ -38,7 +39,7 @@ class StandingFile {
 
 uint64_t seed = 0;
 
-const int kOperationsOfAWorker = effort(240);
+const int kOperationsOfAWorker = effort(120);
 constexpr uint32_t kWorkers = 6;
 constexpr Behaviour kPlain{.delay_ns = 20'000, .jitter_ns = 50'000};
 constexpr Behaviour kIwarp{.delay_ns = 20'000, .jitter_ns = 100'000, .iwarp = true};
@@ -46,7 +47,8 @@ constexpr Behaviour kIwarp{.delay_ns = 20'000, .jitter_ns = 100'000, .iwarp = tr
 // A name for a file that is gone with the object.
 class Path {
  public:
-  explicit Path(const char* what) : name_("/var/tmp/nbd_backup." + std::to_string(getpid()) + "." + what) {
+  explicit Path(const std::string& what)
+      : name_("/var/tmp/nbd_backup." + std::to_string(getpid()) + "." + what) {
     unlink(name_.c_str());
   }
   ~Path() { unlink(name_.c_str()); }
@@ -72,10 +74,11 @@ Shape backed_up(const Path& file, Acknowledge acknowledge, Behaviour behaviour, 
 }
 
 void when_done(const Workers& workers, uint64_t operations) {
-  while (workers.done < operations) usleep(200);
+  await([&] { return workers.done >= operations; });
 }
-uint64_t some_point() {
-  static std::mt19937_64 random(seed);
+// For each test its own.
+uint64_t some_point(uint64_t test) {
+  std::mt19937_64 random(seed + test);
   return kWorkers * static_cast<uint64_t>(kOperationsOfAWorker) * (1 + random() % 6) / 8;
 }
 
@@ -86,10 +89,7 @@ uint64_t missing(TestVolume& volume) {
 // The first `pages` pages are in the file. (A page that the catch-up has claimed is not missing() for a
 // moment.)
 void caught_up(TestVolume& volume, uint64_t pages) {
-  for (int i = 0; volume.engine->backup()->map().run(0, pages, BackupState::held) < pages; i++) {
-    CHECK(i < 60'000);
-    usleep(1000);
-  }
+  await([&] { return volume.engine->backup()->map().run(0, pages, BackupState::held) == pages; });
 }
 
 void drop(TestVolume& volume, uint32_t slab, uint32_t server) {
@@ -116,16 +116,15 @@ void restore(TestVolume& volume, uint32_t from, uint32_t to) {
 
 // 1. --ack backup: servers die in turn, each slab's only one; nothing fails, no byte is wrong, and the slabs
 // are filled elsewhere from the file while everything is being written.
-void only_server_dies(const char* name, Server::Mode how, Behaviour behaviour, uint32_t replicas) {
-  const auto start = Clock::now();
-  const Path file("all");
+void only_server_dies(uint64_t test, Server::Mode how, Behaviour behaviour, uint32_t replicas) {
+  const Path file("all" + std::to_string(test));
   Shape shape = backed_up(file, Acknowledge::backup, behaviour, replicas);
   shape.servers = 3;
   TestVolume volume(shape);
   {
     Workers workers(volume, kWorkers);
     std::atomic<bool> over{false};
-    std::thread killer([&, point = some_point()] {
+    std::thread killer([&, point = some_point(test)] {
       when_done(workers, point);
       for (uint32_t server = 0; server < replicas; server++) volume.servers[server]->set_mode(how);
       for (uint32_t server = 0; server < replicas; server++)
@@ -147,21 +146,19 @@ void only_server_dies(const char* name, Server::Mode how, Behaviour behaviour, u
   CHECK(volume.count(Event::Type::backup_failed) == 0 && missing(volume) == 0);
   CHECK(volume.engine->volume().pages().count(PageState::lost) == 0);
   CHECK(volume.engine->backup()->statistics().bytes_read.get() > 0);
-  CHECK(volume.engine->close(5'000'000'000) == 0);
-  for (uint32_t i = 0; i < 2; i++) CHECK(volume.engine->lane(i).statistics().errors.get() == 0);
-  std::printf("--ack backup, %s, %u replicas: %.1f s\n", name, replicas, seconds_since(start));
+  CHECK(volume.engine->close(kCloseTime) == 0);
+  CHECK(sum(volume, &LaneStatistics::errors) == 0);
 }
 
 // 2. Without waiting for the file: pages that it did not have are lost with the server, others are right.
-void asynchronous(const char* name, Behaviour behaviour, uint32_t buffers) {
-  const auto start = Clock::now();
-  const Path file("async");
+void asynchronous(uint64_t test, Behaviour behaviour, uint32_t buffers) {
+  const Path file("async" + std::to_string(test));
   Shape shape = backed_up(file, Acknowledge::all, behaviour);
   shape.options.backup.buffers = buffers;
   TestVolume volume(shape);
   {
     Workers workers(volume, kWorkers);
-    std::thread killer([&, point = some_point()] {
+    std::thread killer([&, point = some_point(test)] {
       when_done(workers, point);
       volume.servers[0]->set_mode(Server::Mode::dead);
     });
@@ -170,8 +167,7 @@ void asynchronous(const char* name, Behaviour behaviour, uint32_t buffers) {
     workers.run(kOperationsOfAWorker, true, 300'000);
     std::printf("  %llu requests met lost pages\n", static_cast<unsigned long long>(workers.errors));
   }
-  CHECK(volume.engine->close(5'000'000'000) == 0);
-  std::printf("asynchronous, %s: %.1f s\n", name, seconds_since(start));
+  CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
 // 3. What had no room in the queue is caught up; then all servers may go.
@@ -182,8 +178,7 @@ void catches_up() {
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> data(shape.size);
-  std::mt19937_64 random(seed);
-  for (auto& byte : data) byte = static_cast<uint8_t>(random());
+  fill_noise(data.data(), data.size(), seed);
   {
     const StandingFile standing;
     for (uint64_t at = 0; at < shape.size; at += 2 << 20)
@@ -201,8 +196,7 @@ void catches_up() {
     CHECK(client.read(at, got.data() + at, 2 << 20) == kOk);
   CHECK(got == data);
   CHECK(client.read(100, got.data(), 5000) == kOk && std::memcmp(got.data(), data.data() + 100, 5000) == 0);
-  CHECK(volume.engine->close(5'000'000'000) == 0);
-  std::printf("what had no room is caught up\n");
+  CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
 // 4. With no server at all it goes on in the file: whole pages, parts of pages, zeros.
@@ -215,8 +209,7 @@ void file_alone() {
     workers.run(kOperationsOfAWorker / 2, false, 300'000);
     CHECK(workers.errors == 0);
   }
-  CHECK(volume.engine->close(5'000'000'000) == 0);
-  std::printf("no server at all\n");
+  CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
 // 5. The file fails: reported once, and the servers go on; what only it had is lost.
@@ -245,8 +238,7 @@ void file_fails(Acknowledge acknowledge) {
   CHECK(client.read(0, page.data(), 4096) == kEio);
   CHECK(client.write(0, page.data(), 4096) == kEio);
   CHECK(volume.engine->volume().add_replica(0, volume.replica(0, 1)) != 0);
-  CHECK(volume.engine->close(5'000'000'000) == 0);
-  std::printf("a file that fails\n");
+  CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
 // 6. With a map in a file the next process knows what the backup has; with another file it has nothing.
@@ -286,18 +278,6 @@ void next_process() {
     CHECK(client.read(0, page.data(), 4096) == kEio);
     CHECK(client.write(0, page.data(), 4096) == kOk && client.read(0, page.data(), 4096) == kOk);
   }
-  std::printf("the next process\n");
-}
-
-// Flips a bit of a page where that server has it.
-void corrupt(TestVolume& volume, uint64_t page, uint32_t server) {
-  const uint64_t offset = page * 4096;
-  const Replica replica = volume.replica(static_cast<uint32_t>(offset / volume.shape.slab_size), server);
-  const uint64_t address = replica.address + offset % volume.shape.slab_size;
-  uint8_t byte;
-  volume.servers[server]->copy(address, &byte, 1, false);
-  byte ^= 1;
-  volume.servers[server]->copy(address, &byte, 1, true);
 }
 
 // 7. Checksums: what is wrong at the servers is right in the file and the other way round, and what is wrong
@@ -310,7 +290,7 @@ void checked() {
   std::vector<uint8_t> got(data.size());
   const auto length = static_cast<uint32_t>(data.size());
   CHECK(client.write(0, data.data(), length) == kOk);
-  corrupt(volume, 3, 0);
+  corrupt(volume, 3 * 4096, 0);
   CHECK(client.read(0, got.data(), length) == kOk && got == data);
   CHECK(volume.wait_for(Event::Type::page_repaired).page == 3);
   volume.servers[0]->set_mode(Server::Mode::dead);
@@ -334,8 +314,7 @@ void checked() {
   CHECK(client.write(4096 + 100, data.data(), 10) == kOk);
   std::memcpy(data.data() + 4096 + 100, data.data(), 10);
   CHECK(client.read(0, got.data(), length) == kOk && got == data);
-  CHECK(volume.engine->close(5'000'000'000) == 0);
-  std::printf("what is wrong\n");
+  CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
 // 8. What the catch-up finds wrong at the server that it asks comes from another one.
@@ -354,15 +333,14 @@ void catches_up_right() {
     while (page > 0 && volume.engine->backup()->map().get(page) != BackupState::stale) page--;
     CHECK(page > 0);
     const auto first = static_cast<uint32_t>(page * 4096 / shape.slab_size % shape.servers);
-    corrupt(volume, page, first);
+    corrupt(volume, page * 4096, first);
   }
   caught_up(volume, 1024);
   CHECK(volume.wait_for(Event::Type::page_repaired).page == page);
   for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);
   std::vector<uint8_t> got(data.size());
   CHECK(client.read(0, got.data(), 4 << 20) == kOk && got == data);
-  CHECK(volume.engine->close(5'000'000'000) == 0);
-  std::printf("what is caught up is checked\n");
+  CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
 // 9. Files that it does not take.
@@ -392,7 +370,6 @@ void refused() {
   shape.options.backup.path = "";
   shape.options.acknowledge = Acknowledge::backup;
   opens(EINVAL);
-  std::printf("files that it does not take\n");
 }
 
 }  // namespace
@@ -401,19 +378,21 @@ int main(int count, char** arguments) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   seed = count > 1 ? std::strtoull(arguments[1], nullptr, 0) : std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
-  refused();
-  file_alone();
-  catches_up();
-  next_process();
-  checked();
-  catches_up_right();
-  file_fails(Acknowledge::all);
-  file_fails(Acknowledge::backup);
-  only_server_dies("dies", Server::Mode::dead, kPlain, 1);
-  only_server_dies("hangs", Server::Mode::hung, kIwarp, 1);
-  only_server_dies("both die", Server::Mode::dead, kPlain, 2);
-  asynchronous("plain", kPlain, 512);
-  asynchronous("iWARP, a small queue", kIwarp, kMinBackupBuffers);
+  timed("files that it does not take", refused);
+  timed("no server at all", file_alone);
+  timed("what had no room is caught up", catches_up);
+  timed("what is caught up is checked", catches_up_right);
+  timed("the next process", next_process);
+  timed("what is wrong", checked);
+  timed("a file that fails", [] { file_fails(Acknowledge::all); });
+  timed("a file that fails, --ack backup", [] { file_fails(Acknowledge::backup); });
+  side_by_side({
+      {"--ack backup, dies", [] { only_server_dies(0, Server::Mode::dead, kPlain, 1); }},
+      {"--ack backup, hangs", [] { only_server_dies(1, Server::Mode::hung, kIwarp, 1); }},
+      {"--ack backup, both die", [] { only_server_dies(2, Server::Mode::dead, kPlain, 2); }},
+      {"asynchronous", [] { asynchronous(3, kPlain, 512); }},
+      {"asynchronous, iWARP, a small queue", [] { asynchronous(4, kIwarp, kMinBackupBuffers); }},
+  });
   std::printf("ok\n");
   return 0;
 }

@@ -35,10 +35,17 @@ void under_load(Behaviour behaviour, Meanwhile what) {
   shape.lanes = 3;
   shape.options.operation_timeout_ns = 500'000'000;
   TestVolume volume(shape);
-  // What is to happen meanwhile may begin, or has happened.
+  std::atomic<bool> moved{false};
+  // What is to happen meanwhile may begin; and has happened.
   const auto ready = [&] {
     if (flips) return sum(volume, &LaneStatistics::pages_repaired) >= 3;
-    return what != Meanwhile::hangs || sum(volume, &LaneStatistics::pages_packed) >= 500;
+    return what != Meanwhile::hangs || sum(volume, &LaneStatistics::pages_packed) >= 300;
+  };
+  const auto happened = [&] {
+    if (what == Meanwhile::moves) return moved.load();
+    if (what == Meanwhile::dies) return volume.engine->volume().failed(0);
+    if (what == Meanwhile::hangs) return volume.engine->volume().failed(1);
+    return ready();
   };
   std::atomic<bool> over{false};
   {
@@ -58,7 +65,7 @@ void under_load(Behaviour behaviour, Meanwhile what) {
         std::mt19937_64 random(i);
         std::vector<uint8_t> data(16 * 4096);
         Client& client = *clients[i % shape.lanes];
-        for (int n = 0; n < 600 || !ready(); n++) {
+        for (int n = 0; n < effort(400) || !happened(); n++) {
           const uint64_t count = random() % 3 == 0 ? 1 + random() % 16 : 1;
           // Few enough that they meet; half of the load in one spot.
           const uint64_t pages = random() % 2 == 0 ? 24 : shape.size / 4096;
@@ -71,20 +78,21 @@ void under_load(Behaviour behaviour, Meanwhile what) {
             CHECK(client.read(first * 4096, data.data(), bytes) == kOk);
             for (uint64_t k = 0; k < count; k++) {
               const uint8_t* page = data.data() + k * 4096;
-              CHECK(is_page(page) || std::all_of(page, page + 4096, [](uint8_t byte) { return byte == 0; }));
+              CHECK(is_page(page) || is_filled(page, 4096, 0));
             }
           }
         }
       });
     if (what == Meanwhile::dies) {
-      while (!ready()) usleep(500);
+      await(ready);
       volume.servers[0]->set_mode(Server::Mode::dead);
     }
     if (what == Meanwhile::hangs) {
-      while (!ready()) usleep(500);
+      await(ready);
       volume.servers[1]->set_mode(Server::Mode::hung);
     }
     if (what == Meanwhile::moves) move_slabs(volume);
+    moved = true;
     for (auto& worker : workers) worker.join();
     over = true;
     flipper.join();
@@ -93,22 +101,17 @@ void under_load(Behaviour behaviour, Meanwhile what) {
       std::vector<uint8_t> page(4096);
       for (uint64_t offset = 0; offset < shape.size; offset += 4096) {
         CHECK(clients[0]->read(offset, page.data(), 4096) == kOk);
-        CHECK(is_page(page.data()) || std::count(page.begin(), page.end(), 0) == 4096);
+        CHECK(is_page(page.data()) || is_filled(page.data(), 4096, 0));
       }
     }
   }
   CHECK(sum(volume, &LaneStatistics::errors) == 0 && volume.count(Event::Type::page_lost) == 0);
-  constexpr const char* kWhat[] = {"", ", bits flip", ", bits flip, the server dies", ", a server hangs",
-                                   ", slabs move"};
-  std::printf("under load%s: %llu packed, %llu wrong\n", kWhat[static_cast<int>(what)],
-              static_cast<unsigned long long>(sum(volume, &LaneStatistics::pages_packed)),
-              static_cast<unsigned long long>(sum(volume, &LaneStatistics::pages_wrong)));
 }
 
 // The backup has pages as they are: it is caught up from slots, read when the servers die, mends what is
 // wrong at them, and fills new replicas, which are raw then until they are written.
 void backed_up(Acknowledge acknowledge, bool dies_under_load) {
-  const File file("backup");
+  const File file(dies_under_load ? "backup-dies" : "backup");
   Shape shape = compressed(1);
   shape.options.backup.path = file.name();
   shape.options.backup.buffers = kMinBackupBuffers;
@@ -119,28 +122,23 @@ void backed_up(Acknowledge acknowledge, bool dies_under_load) {
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
   auto data = pages_of(256, mixed);
-  const auto caught_up = [&] {
-    for (int i = 0; volume.engine->backup()->map().run(0, 256, BackupState::held) < 256; i++) {
-      CHECK(i < 20'000);
-      usleep(1'000);
-    }
-  };
   CHECK(client.write(0, data.data(), 1 << 20) == kOk);
-  caught_up();
+  await([&] { return volume.engine->backup()->map().run(0, 256, BackupState::held) == 256; });
   for (uint64_t page = 0; page < 256; page += 17) corrupt(volume, page * 4096 + 9, 0);
   all_right(client, data);
   CHECK(sum(volume, &LaneStatistics::pages_repaired) == 16 && slabs.lengths().get(0) == kRaw);
   if (dies_under_load) {
+    // While the second of these WRITEs is under way, or a later one.
+    std::atomic<int> rounds{0};
     std::thread killer([&] {
-      usleep(3'000);
+      while (rounds == 0) std::this_thread::yield();
       volume.servers[0]->set_mode(Server::Mode::dead);
     });
-    for (int round = 0; round < effort(60); round++) {
-      data = pages_of(256, [round](uint64_t i) { return mixed(i) + static_cast<uint64_t>(round) * 10'000; });
+    for (; rounds < effort(30) || !slabs.failed(0); rounds++) {
+      data = pages_of(256, [&](uint64_t i) { return mixed(i) + static_cast<uint64_t>(rounds) * 10'000; });
       CHECK(client.write(0, data.data(), 1 << 20) == kOk);
     }
     killer.join();
-    CHECK(client.write(0, data.data(), 1 << 20) == kOk);
   } else {
     volume.servers[0]->set_mode(Server::Mode::dead);
   }
@@ -157,19 +155,22 @@ void backed_up(Acknowledge acknowledge, bool dies_under_load) {
   CHECK(client.write(0, data.data(), 1 << 20) == kOk);
   all_right(client, data);
   CHECK(volume.count(Event::Type::page_lost) == 0 && volume.count(Event::Type::backup_failed) == 0);
-  std::printf("a backup%s\n", dies_under_load ? ", the server dies under load" : "");
 }
 
 STRESS(engine_compress_load) {
-  under_load(kSlow, Meanwhile::nothing);
-  under_load(kIwarp, Meanwhile::flips);
-  under_load(kSlow, Meanwhile::dies);
-  under_load(kSlow, Meanwhile::hangs);
-  under_load(kIwarp, Meanwhile::hangs);
-  under_load(kSlow, Meanwhile::moves);
-  under_load(kIwarp, Meanwhile::moves);
-  backed_up(Acknowledge::all, false);
-  backed_up(Acknowledge::backup, true);
+  timed("under load", [] { under_load(kSlow, Meanwhile::nothing); });
+  timed("bits flip, iWARP completions", [] { under_load(kIwarp, Meanwhile::flips); });
+  timed("bits flip, the server dies", [] { under_load(kSlow, Meanwhile::dies); });
+  side_by_side({
+      {"a server hangs", [] { under_load(kSlow, Meanwhile::hangs); }},
+      {"a server hangs, iWARP completions", [] { under_load(kIwarp, Meanwhile::hangs); }},
+  });
+  timed("slabs move", [] { under_load(kSlow, Meanwhile::moves); });
+  timed("slabs move, iWARP completions", [] { under_load(kIwarp, Meanwhile::moves); });
+  side_by_side({
+      {"a backup", [] { backed_up(Acknowledge::all, false); }},
+      {"a backup, the server dies under load", [] { backed_up(Acknowledge::backup, true); }},
+  });
   std::printf("ok\n");
   return 0;
 }

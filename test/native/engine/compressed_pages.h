@@ -25,12 +25,12 @@ inline Shape compressed(uint32_t replicas, Compression mode = Compression::alway
 // A page of a kind that LZ4 packs to some 800 bytes, or (odd kinds) not at all, of which each 8 bytes depend
 // on the number: half of one page and half of another are no page.
 inline void fill_page(uint8_t* page, uint64_t number) {
-  std::mt19937_64 random(number);
-  for (uint64_t at = 0; at < 4096; at += 8) {
-    const uint64_t word = number % 2 == 1 || at % 64 == 0 ? random() : number;
-    std::memcpy(page + at, &word, 8);
-  }
-  std::memcpy(page, &number, 8);
+  uint64_t words[512];
+  fill_noise(words, sizeof words, number);
+  for (size_t i = 0; number % 2 == 0 && i < std::size(words); i++)
+    if (i % 8 != 0) words[i] = number;
+  words[0] = number;
+  std::memcpy(page, words, sizeof words);
 }
 inline bool is_page(const uint8_t* page) {
   uint64_t number;

@@ -28,6 +28,17 @@ using namespace rdmakit::nbd;
 using memory_device::Behaviour;
 using memory_device::Server;
 
+// In nanoseconds: a time-out that never comes within a test.
+inline constexpr uint64_t kNever = uint64_t{3'600} * 1'000'000'000;
+// Of close(), which returns as soon as it may.
+inline constexpr uint64_t kCloseTime = uint64_t{60} * 1'000'000'000;
+
+// A path that no other test uses.
+inline std::string fresh_path(const std::string& start) {
+  static std::atomic<int> next{0};
+  return start + "." + std::to_string(getpid()) + "." + std::to_string(next++);
+}
+
 struct Shape {
   uint64_t size = 32 << 20;
   uint64_t slab_size = 1 << 20;
@@ -106,13 +117,13 @@ class TestVolume {
   // That server takes part under one more index, from all lanes.
   void connect(Server& server, uint32_t index) {
     std::string why;
-    for (const auto& [lane, cq] : queues_) {
-      const QpRef qp = device_.queue_pair(cq, server, shape.behaviour);
-      int error = EAGAIN;  // its mailbox is full
-      for (int i = 0; i < 20'000 && error == EAGAIN; i++) {
-        error = engine->connect_server(lane, index, qp, MrRef(), why);
-        if (error == EAGAIN) usleep(500);
-      }
+    for (const auto& queue : queues_) {
+      const QpRef qp = device_.queue_pair(queue.second, server, shape.behaviour);
+      int error = 0;
+      await([&] {  // its mailbox may be full
+        error = engine->connect_server(queue.first, index, qp, MrRef(), why);
+        return error != EAGAIN;
+      });
       CHECK(error == 0);
     }
     const uint64_t epoch = engine->synchronize();
@@ -120,17 +131,20 @@ class TestVolume {
         [=](const Event& event) { return event.type == Event::Type::synchronized && event.epoch >= epoch; });
   }
 
+  // That of a lane that has looked for completions.
+  pid_t lane_thread(uint32_t lane) const {
+    return static_cast<memory_device::CompletionQueue*>(queues_[lane].second.get())->poller;
+  }
+
   // The client's end of a new connection. Waits for the lane to be free.
   int attach(uint32_t lane) {
     int fd = -1;
-    for (int i = 0; i < 20'000; i++) {
+    await([&] {
       const int error = engine->attach_socketpair(lane, fd);
-      if (error == 0) return fd;
-      CHECK(error == EBUSY);
-      usleep(500);
-    }
-    CHECK(!"the lane never became free");
-    return -1;
+      CHECK(error == 0 || error == EBUSY);
+      return error == 0;
+    });
+    return fd;
   }
 
   void record(const Event& event) {
@@ -139,37 +153,25 @@ class TestVolume {
     arrived_.notify_all();
   }
   // Waits for an event of this type (also one that came before).
-  Event wait_for(Event::Type type, int seconds = 20) {
-    std::unique_lock lock(mutex_);
-    Event found;
-    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
-      for (const Event& event : events_) {
-        if (event.type != type) continue;
-        found = event;
-        return true;
-      }
-      return false;
-    }));
-    return found;
+  Event wait_for(Event::Type type) {
+    return wait_until([type](const Event& event) { return event.type == type; });
   }
   // Waits until `wanted` holds for one of the events.
-  Event wait_until(const std::function<bool(const Event&)>& wanted, int seconds = 60) {
+  Event wait_until(const std::function<bool(const Event&)>& wanted) {
     std::unique_lock lock(mutex_);
     Event found;
-    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
-      for (const Event& event : events_) {
-        if (!wanted(event)) continue;
-        found = event;
-        return true;
-      }
-      return false;
+    CHECK(arrived_.wait_for(lock, kHang, [&] {
+      const auto first = std::find_if(events_.begin(), events_.end(), wanted);
+      if (first == events_.end()) return false;
+      found = *first;
+      return true;
     }));
     return found;
   }
   // Waits until so many events of this type have come.
-  void wait_for_count(Event::Type type, size_t count, int seconds = 60) {
+  void wait_for_count(Event::Type type, size_t count) {
     std::unique_lock lock(mutex_);
-    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] {
+    CHECK(arrived_.wait_for(lock, kHang, [&] {
       const auto is = [type](const Event& event) { return event.type == type; };
       return static_cast<size_t>(std::count_if(events_.begin(), events_.end(), is)) >= count;
     }));
@@ -180,6 +182,15 @@ class TestVolume {
   size_t count_if(const std::function<bool(const Event&)>& wanted) {
     const std::lock_guard lock(mutex_);
     return static_cast<size_t>(std::count_if(events_.begin(), events_.end(), wanted));
+  }
+
+  // What a test that is about to fail may owe it to.
+  void print_failures() {
+    const std::lock_guard lock(mutex_);
+    for (const Event& event : events_)
+      if (event.reason[0] != '\0')
+        std::fprintf(stderr, "lane %u, server %u, slab %u: event %d: %s\n", event.lane, event.server,
+                     event.slab, static_cast<int>(event.type), event.reason.data());
   }
 
   Shape shape;

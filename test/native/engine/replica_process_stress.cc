@@ -1,7 +1,7 @@
 // Volumes with replicas over the real software providers, with servers in processes of their own that are
 // killed at random moments under verified load, and replaced.
 //
-//   nbd_replica_process_stress [SEED]
+//   engine_stress engine_replica_process [SEED]
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/wait.h>
@@ -34,15 +34,15 @@ class Events {
     events_.push_back(std::move(event));
     arrived_.notify_all();
   }
-  CmEvent next(int seconds) {
+  CmEvent next(std::chrono::seconds patience = kHang) {
     std::unique_lock lock(mutex_);
-    CHECK(arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] { return !events_.empty(); }));
+    CHECK(arrived_.wait_for(lock, patience, [&] { return !events_.empty(); }));
     CmEvent event = std::move(events_.front());
     events_.pop_front();
     return event;
   }
   CmEvent expect(CmEvent::Type type) {
-    CmEvent event = next(20);
+    CmEvent event = next();
     CHECK(event.type == type);
     return event;
   }
@@ -114,7 +114,7 @@ int serve(const std::string& name, const std::string& where, int lifeline) {
   const Greeting greeting{reinterpret_cast<uint64_t>(memory), mr->rkey};
   std::vector<std::shared_ptr<ConnectionId>> connections;
   for (;;) {
-    CmEvent request = requests.next(600);
+    CmEvent request = requests.next(std::chrono::hours(1));
     if (request.type != CmEvent::Type::connect_request) continue;
     request.request->set_sink([](CmEvent&&) {});
     ibv_qp_init_attr attributes{};
@@ -289,8 +289,8 @@ class ProcessVolume {
   }
   void wait_until(const std::function<bool(const Event&)>& wanted) {
     std::unique_lock lock(mutex_);
-    CHECK(arrived_.wait_for(lock, std::chrono::seconds(60),
-                            [&] { return std::any_of(events_.begin(), events_.end(), wanted); }));
+    CHECK(
+        arrived_.wait_for(lock, kHang, [&] { return std::any_of(events_.begin(), events_.end(), wanted); }));
   }
 
   void add_lane(bool refills) {
@@ -328,7 +328,7 @@ class ProcessVolume {
     const auto id = provider_.create_id();
     id->set_sink([events](CmEvent&& event) { events->push(std::move(event)); });
     const Address address = address_of(server.where());
-    CHECK(id->resolve(generic(address), address.length, 5000) == 0);
+    CHECK(id->resolve(generic(address), address.length, kHangMs) == 0);
     events->expect(CmEvent::Type::route_resolved);
     ibv_qp_init_attr attributes{};
     attributes.qp_type = IBV_QPT_RC;
@@ -365,7 +365,6 @@ class ProcessVolume {
 // Round after round: one of the two servers that hold everything is killed at a random moment, a fresh one
 // takes its part, filled while the load goes on. No request fails and no byte is wrong.
 void kill_and_replace(const std::string& name, Acknowledge acknowledge, int rounds, std::mt19937_64& random) {
-  const auto start = Clock::now();
   ProcessVolume volume(name, 2, acknowledge);
   const bool lossy = acknowledge == Acknowledge::one;
   uint64_t errors = 0;
@@ -377,7 +376,7 @@ void kill_and_replace(const std::string& name, Acknowledge acknowledge, int roun
       std::array<uint32_t, 2> alive{0, 1};
       for (int round = 0; round < rounds; round++) {
         const uint64_t target = workers.done + 20 + chance() % (kOperations * kWorkers / 2);
-        while (workers.done < target) usleep(100);
+        await([&] { return workers.done >= target; });
         usleep(static_cast<useconds_t>(chance() % 3000));
         uint32_t& victim = alive[chance() % 2];
         volume.kill(victim);
@@ -394,9 +393,9 @@ void kill_and_replace(const std::string& name, Acknowledge acknowledge, int roun
   }
   for (uint32_t i = 0; i < kLanes && !lossy; i++)
     CHECK(volume.engine().lane(i).statistics().errors.get() == 0);
-  CHECK(volume.engine().close(5'000'000'000) == 0);
-  std::printf("%s, --ack %s: %d servers killed and replaced, %llu errors, %.1f s\n", name.c_str(),
-              lossy ? "one" : "all", rounds, static_cast<unsigned long long>(errors), seconds_since(start));
+  CHECK(volume.engine().close(kCloseTime) == 0);
+  std::printf("%d servers killed and replaced, %llu errors\n", rounds,
+              static_cast<unsigned long long>(errors));
 }
 
 STRESS(engine_replica_process) {
@@ -405,9 +404,10 @@ STRESS(engine_replica_process) {
   const uint64_t seed = count > 1 ? std::strtoull(arguments[1], nullptr, 0) : std::random_device()();
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
-  kill_and_replace("iwarp", Acknowledge::all, 4, random);
-  kill_and_replace("shm", Acknowledge::all, 4, random);
-  kill_and_replace("iwarp", Acknowledge::one, 2, random);
+  timed("iwarp", [&] { kill_and_replace("iwarp", Acknowledge::all, std::max(2, effort(3)), random); });
+  timed("shm", [&] { kill_and_replace("shm", Acknowledge::all, std::max(2, effort(3)), random); });
+  timed("iwarp, --ack one",
+        [&] { kill_and_replace("iwarp", Acknowledge::one, std::max(2, effort(2)), random); });
   std::printf("ok\n");
   return 0;
 }

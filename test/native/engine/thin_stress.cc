@@ -19,7 +19,7 @@ Shape thin(uint32_t lanes = 1, uint32_t replicas = 1) {
   shape.lanes = lanes;
   shape.replicas = replicas;
   shape.thin = true;
-  shape.options.operation_timeout_ns = 500'000'000;
+  shape.options.operation_timeout_ns = kNever;
   return shape;
 }
 
@@ -37,7 +37,7 @@ uint32_t write(Client& client, uint64_t offset, uint8_t value, uint32_t length =
 int value_at(Client& client, uint64_t offset, uint32_t length = 4096) {
   std::vector<uint8_t> data(length, 0xaa);
   if (client.read(offset, data.data(), length) != kOk) return -1;
-  return std::all_of(data.begin(), data.end(), [&](uint8_t byte) { return byte == data[0]; }) ? data[0] : -1;
+  return is_filled(data.data(), length, data[0]) ? data[0] : -1;
 }
 
 // 1. Nothing is used before it is written, all of it is given back when it is trimmed.
@@ -76,10 +76,21 @@ void by_and_by() {
   CHECK(write(client, kSlab + 100, 9, 50) == kOk && slabs.mapped() == 2 && slabs.spares() == 0);
   CHECK(value_at(client, kSlab, 100) == 0 && value_at(client, kSlab + 100, 50) == 9);
   CHECK(value_at(client, kSlab + 150, 4096 - 150) == 0);
-  std::printf("slabs come and go\n");
 }
 
-// 2. No spare place: a WRITE waits for one, until its deadline, and fails at once when there will be none.
+// 2. No spare place: a WRITE waits for one until its deadline, and not less.
+void nobody_cares() {
+  Shape shape = thin();
+  shape.options.operation_timeout_ns = 300'000'000;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  const auto start = Clock::now();
+  CHECK(write(client, kSlab, 2) == kEio);
+  // Not all of it: a lane goes by the time at which its present turn began.
+  CHECK(seconds_since(start) > 0.15);
+}
+
+// It waits for a place that comes, and fails at once when there will be none.
 void none_left() {
   TestVolume volume(thin());
   Volume& slabs = volume.engine->volume();
@@ -92,9 +103,6 @@ void none_left() {
   writer.join();
   CHECK(error == kOk && value_at(client, 0) == 1);
 
-  const auto start = std::chrono::steady_clock::now();
-  CHECK(write(client, kSlab, 2) == kEio);  // nobody cares
-  CHECK(std::chrono::steady_clock::now() - start >= std::chrono::milliseconds(450));
   volume.engine->set_exhausted();
   CHECK(write(client, kSlab, 2) == kEnospc && write(client, kSlab + 5, 2, 6) == kEnospc);
   CHECK(write(client, 4096, 3) == kOk);  // has a place
@@ -115,14 +123,11 @@ void none_left() {
   CHECK(volume.engine->fail_server(0, "test") == 0);
   CHECK(write(client, 5 * kSlab, 4) == kOk && value_at(client, 5 * kSlab) == 4 && slabs.spares() == 1);
   CHECK(slabs.remove_spare(2) && !slabs.remove_spare(2) && !slabs.remove_spare(3) && slabs.spares() == 0);
-  std::printf("no spare place\n");
 }
 
 // Who discards pages all the time, but no slab, does not put off what another one is told.
 void in_vain() {
-  Shape shape = thin(2);
-  shape.options.operation_timeout_ns = 60'000'000'000;
-  TestVolume volume(shape);
+  TestVolume volume(thin(2));
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
   Client other(volume.attach(1));
@@ -131,23 +136,22 @@ void in_vain() {
     return write(other, 4096, 1) == kOk && other.call(kCmdTrim, 4096, 4096) == kOk;
   };
   CHECK(discard());
-  const auto start = std::chrono::steady_clock::now();
   std::atomic<uint32_t> error = kGone;
   std::thread writer([&] { error = write(client, kSlab, 2); });
-  while (error == kGone) {
+  for (const auto deadline = Clock::now() + kHang; error == kGone;) {
+    CHECK(Clock::now() < deadline);
     CHECK(discard());
     volume.engine->set_exhausted();
     CHECK(!slabs.exhausted());
   }
   writer.join();
-  CHECK(error == kEnospc && std::chrono::steady_clock::now() - start < std::chrono::seconds(30));
+  CHECK(error == kEnospc);
   // Somebody has looked, and now it is quiet.
   std::vector<uint32_t> cleared;
   slabs.take_cleared(cleared);
   volume.engine->set_exhausted();
   CHECK(slabs.exhausted());
   CHECK(discard() && !slabs.exhausted());
-  std::printf("a WRITE in vain, among discards\n");
 }
 
 // What control does, in a loop: collects, fills the spares, vacates, and uses memory again after an epoch.
@@ -229,17 +233,17 @@ class Control {
   std::thread thread_;
 };
 
-const int kOperations = effort(1800);
+const int kOperations = effort(1200);
+const uint64_t kVacated = static_cast<uint64_t>(effort(30));
 constexpr uint32_t kWriters = 4;
 constexpr uint32_t kPagesEach = 1;
 
 // 3. Few pages in each slab, written and trimmed by writers who each know their own; slabs become empty and
 // full all the time. With fewer places than slabs, WRITEs also wait for what others give back, and may do so
 // in vain.
-void under_load(const char* name, uint32_t replicas, uint32_t places, uint32_t spares, Behaviour behaviour) {
+void under_load(uint32_t replicas, uint32_t places, uint32_t spares, Behaviour behaviour) {
   Shape shape = thin(3, replicas);
   shape.behaviour = behaviour;
-  shape.options.operation_timeout_ns = 5'000'000'000;
   TestVolume volume(shape);
   const uint64_t slab_count = volume.engine->volume().slabs();
   const bool scarce = places < slab_count;
@@ -257,7 +261,7 @@ void under_load(const char* name, uint32_t replicas, uint32_t places, uint32_t s
         return slab * (kSlab / 4096) + n * kWriters + writer;
       };
       // How often a slab is empty when control looks is a matter of chance.
-      for (int n = 0; n < kOperations || (control.vacated < 25 && n < 20 * kOperations); n++) {
+      for (int n = 0; n < kOperations || control.vacated < kVacated; n++) {
         Client& client = *clients[random() % clients.size()];
         const uint64_t slab = random() % slab_count;
         const uint64_t page = page_of(slab, random() % kPagesEach);
@@ -300,8 +304,7 @@ void under_load(const char* name, uint32_t replicas, uint32_t places, uint32_t s
     vacated = control.vacated;
     refused = control.refused;
   }
-  CHECK(vacated > 20);
-  std::printf("%s: %llu slabs given back, %llu refused, %llu writes in vain\n", name,
+  std::printf("%llu slabs given back, %llu refused, %llu writes in vain\n",
               static_cast<unsigned long long>(vacated), static_cast<unsigned long long>(refused),
               static_cast<unsigned long long>(errors.load()));
 }
@@ -350,15 +353,19 @@ void large() {
 }
 
 STRESS(engine_thin) {
-  large();
-  by_and_by();
-  none_left();
-  in_vain();
-  constexpr Behaviour kLate{.delay_ns = 20'000, .jitter_ns = 50'000};
-  under_load("enough places", 1, 8, 3, {});
-  under_load("enough places, a late device", 1, 8, 1, kLate);
-  under_load("two replicas", 2, 8, 2, kLate);
-  under_load("fewer places than slabs", 1, 5, 2, {});
+  static constexpr Behaviour kLate{.delay_ns = 20'000, .jitter_ns = 50'000};
+  timed("large", large);
+  side_by_side({
+      {"slabs come and go", by_and_by},
+      {"no spare place", none_left},
+      {"no spare place, and nobody cares", nobody_cares},
+      {"a WRITE in vain, among discards", in_vain},
+  });
+  timed("enough places", [] { under_load(1, 8, 3, {}); });
+  timed("enough places, a late device", [] { under_load(1, 8, 1, kLate); });
+  timed("two replicas", [] { under_load(2, 8, 2, kLate); });
+  timed("fewer places than slabs", [] { under_load(1, 5, 2, {}); });
+  std::printf("ok\n");
   return 0;
 }
 

@@ -14,15 +14,47 @@ namespace fixture {
 struct Stripe {
   uint64_t offset;
   std::vector<uint8_t> bytes;
-  std::vector<uint8_t> known;  // 1 or 0 each
-  bool all_known = true;
+  std::vector<uint8_t> known;  // 1 or 0 each; empty: all are
+
+  void wrote(uint64_t at, const uint8_t* from, uint64_t length) {
+    std::memcpy(&bytes[at], from, length);
+    if (!known.empty()) std::memset(&known[at], 1, length);
+  }
+  void zeroed(uint64_t at, uint64_t length) {
+    std::memset(&bytes[at], 0, length);
+    if (!known.empty()) std::memset(&known[at], 1, length);
+  }
+  void forget(uint64_t at, uint64_t length) {
+    if (known.empty()) known.assign(bytes.size(), 1);
+    std::memset(&known[at], 0, length);
+  }
+  // The first known byte of the range that is not as in `got`; `length`: there is none.
+  uint64_t mismatch(uint64_t at, const uint8_t* got, uint64_t length) const {
+    const uint8_t* const wanted = &bytes[at];
+    for (uint64_t i = 0; i < length;) {
+      uint64_t end = length;
+      if (!known.empty()) {
+        const auto* const first = static_cast<const uint8_t*>(std::memchr(&known[at + i], 1, length - i));
+        if (first == nullptr) break;
+        i = static_cast<uint64_t>(first - &known[at]);
+        const auto* const last = static_cast<const uint8_t*>(std::memchr(first, 0, length - i));
+        if (last != nullptr) end = static_cast<uint64_t>(last - &known[at]);
+      }
+      if (std::memcmp(got + i, wanted + i, end - i) != 0)
+        return static_cast<uint64_t>(std::mismatch(got + i, got + end, wanted + i).first - got);
+      i = end;
+    }
+    return length;
+  }
 };
 
 // Workers own adjacent stripes that do not end at page boundaries, so neighbours share pages and go
 // through different lanes: the races of first writes, and of zeros beside data.
 class Workers {
  public:
-  Workers(TestVolume& volume, uint32_t count) : Workers(volume.shape.size, sockets_of(volume), count) {}
+  Workers(TestVolume& volume, uint32_t count) : Workers(volume.shape.size, sockets_of(volume), count) {
+    volume_ = &volume;
+  }
   // `sockets`: of clients in transmission phase, one for each lane; they are taken over.
   Workers(uint64_t size, const std::vector<int>& sockets, uint32_t count) {
     for (const int socket : sockets) clients_.push_back(std::make_unique<Client>(socket));
@@ -30,12 +62,13 @@ class Workers {
     for (uint32_t i = 0; i < count; i++) {
       const uint64_t first = i == 0 ? 0 : i * each + 1234 + i;
       const uint64_t end = i + 1 == count ? size : (i + 1) * each + 1234 + i + 1;
-      stripes_.push_back({first, std::vector<uint8_t>(end - first), std::vector<uint8_t>(end - first, 1)});
+      stripes_.push_back({first, std::vector<uint8_t>(end - first), {}});
     }
   }
 
-  // Each worker does `operations`, then reads all of its stripe.
+  // Each worker does `operations`, other ones in each run, then reads all of its stripe.
   void run(int operations, bool failures_expected, uint32_t largest) {
+    runs_++;
     std::vector<std::thread> threads;
     for (size_t i = 0; i < stripes_.size(); i++)
       threads.emplace_back([=, this] { work(stripes_[i], operations, failures_expected, largest, i); });
@@ -51,33 +84,33 @@ class Workers {
     return sockets;
   }
   void work(Stripe& stripe, int operations, bool failures_expected, uint32_t largest, size_t seed) {
-    std::mt19937_64 random(seed * 7919 + 1);
+    std::mt19937_64 random(seed * 7919 + runs_);
     std::vector<uint8_t> buffer(largest);
     const auto settle = [&](uint32_t error, uint64_t at, uint32_t length, const std::function<void()>& good) {
       if (error == kOk) return good();
-      CHECK(failures_expected);
+      if (!failures_expected && volume_ != nullptr) volume_->print_failures();
+      CHECK(failures_expected, "error %u of %u bytes at %llu", error, length,
+            static_cast<unsigned long long>(stripe.offset + at));
       CHECK(error == kEio || error == kEshutdown || error == kGone);
       errors++;
       gone_ = gone_ || error == kGone;
-      stripe.all_known = false;
-      std::fill_n(stripe.known.begin() + static_cast<long>(at), length, 0);
+      stripe.forget(at, length);
     };
     const auto verify = [&](Client& client, uint64_t at, uint32_t length) {
       const uint32_t error = client.read(stripe.offset + at, buffer.data(), length);
       if (error != kOk) {
+        if (!failures_expected && volume_ != nullptr) volume_->print_failures();
         CHECK(failures_expected && (error == kEio || error == kEshutdown || error == kGone));
         errors++;
         gone_ = gone_ || error == kGone;
         return;
       }
-      if (stripe.all_known && std::memcmp(buffer.data(), stripe.bytes.data() + at, length) == 0) return;
-      for (uint32_t i = 0; i < length; i++) {
-        if (!stripe.known[at + i] || buffer[i] == stripe.bytes[at + i]) continue;
-        std::fprintf(stderr, "worker %zu: byte %llu is %02x instead of %02x (read of %u at %llu)\n", seed,
-                     static_cast<unsigned long long>(stripe.offset + at + i), buffer[i], stripe.bytes[at + i],
-                     length, static_cast<unsigned long long>(stripe.offset + at));
-        std::abort();
-      }
+      const uint64_t wrong = stripe.mismatch(at, buffer.data(), length);
+      if (wrong == length) return;
+      std::fprintf(stderr, "worker %zu: byte %llu is %02x instead of %02x (read of %u at %llu)\n", seed,
+                   static_cast<unsigned long long>(stripe.offset + at + wrong), buffer[wrong],
+                   stripe.bytes[at + wrong], length, static_cast<unsigned long long>(stripe.offset + at));
+      std::abort();
     };
     for (int n = 0; n < operations && !gone_; n++) {
       done++;
@@ -98,33 +131,23 @@ class Workers {
         case 0: {
           const uint32_t error = client.call(kCmdWriteZeroes, stripe.offset + at, size, nullptr, nullptr,
                                              random() % 2 == 0 ? kCmdFlagNoHole : 0);
-          settle(error, at, size, [&] {
-            std::fill_n(stripe.bytes.begin() + static_cast<long>(at), size, 0);
-            std::fill_n(stripe.known.begin() + static_cast<long>(at), size, 1);
-          });
+          settle(error, at, size, [&] { stripe.zeroed(at, size); });
           break;
         }
         case 1: {
           const uint64_t first = (stripe.offset + at + 4095) / 4096 * 4096;
           const uint64_t end = (stripe.offset + at + size) / 4096 * 4096;
           settle(client.call(kCmdTrim, stripe.offset + at, size), at, size, [&] {
-            for (uint64_t i = first; i < end; i++) {
-              stripe.bytes[i - stripe.offset] = 0;
-              stripe.known[i - stripe.offset] = 1;
-            }
+            if (first < end) stripe.zeroed(first - stripe.offset, end - first);
           });
           break;
         }
         case 2:
         case 3:
         case 4: {
-          const size_t from = random() % noise_.size();
-          for (uint32_t i = 0; i < size; i++) buffer[i] = noise_[(from + i) % noise_.size()];
+          fill_noise(buffer.data(), size, random());
           settle(client.write(stripe.offset + at, buffer.data(), size, random() % 4 == 0 ? kCmdFlagFua : 0),
-                 at, size, [&] {
-                   std::copy_n(buffer.begin(), size, stripe.bytes.begin() + static_cast<long>(at));
-                   std::fill_n(stripe.known.begin() + static_cast<long>(at), size, 1);
-                 });
+                 at, size, [&] { stripe.wrote(at, buffer.data(), size); });
           break;
         }
         case 5: {
@@ -141,15 +164,9 @@ class Workers {
              static_cast<uint32_t>(std::min<uint64_t>(largest, stripe.bytes.size() - at)));
   }
 
-  static std::vector<uint8_t> noise() {
-    std::mt19937_64 random(4711);
-    std::vector<uint8_t> bytes(65537);
-    for (auto& byte : bytes) byte = static_cast<uint8_t>(random() >> 17);
-    return bytes;
-  }
-
   std::atomic<bool> gone_{false};  // the engine closed
-  const std::vector<uint8_t> noise_ = noise();
+  uint64_t runs_ = 0;
+  TestVolume* volume_ = nullptr;
   std::vector<std::unique_ptr<Client>> clients_;
   std::vector<Stripe> stripes_;
 };

@@ -26,7 +26,7 @@ struct RawInitiator {
   explicit RawInitiator(uint16_t outbound_depth) {
     const sockaddr_in address = listener.address();
     CHECK(::connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
-    const timeval patience{10, 0};
+    const timeval patience{kHang.count(), 0};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     MpaFrame request;
     request.crc = request.enhanced = request.peer_to_peer = request.rtr_write = true;

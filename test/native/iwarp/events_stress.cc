@@ -135,7 +135,7 @@ void overrun_wakes() {
     CHECK(ibv_req_notify_cq(small, 0) == 0);
     post(*pair.client, write_to(far, 0, 2), {near.sge(0, 8)});
     pollfd waiting{channel->fd, POLLIN, 0};
-    CHECK(::poll(&waiting, 1, 10'000) == 1);
+    CHECK(::poll(&waiting, 1, kHangMs) == 1);
     ibv_cq* ready = nullptr;
     void* ready_context = nullptr;
     CHECK(provider().data_path_verbs()->get_cq_event(channel, &ready, &ready_context) == 0 && ready == small);

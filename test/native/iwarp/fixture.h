@@ -44,13 +44,9 @@ class Events {
     events_.push_back(std::move(event));
     arrived_.notify_all();
   }
-  CmEvent next(int seconds = 20) {
+  CmEvent next() {
     std::unique_lock lock(mutex_);
-    const bool any = arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] { return !events_.empty(); });
-    if (!any) {
-      std::fprintf(stderr, "no event within %d s\n", seconds);
-      std::abort();
-    }
+    CHECK(arrived_.wait_for(lock, kHang, [&] { return !events_.empty(); }), "no event comes");
     CmEvent event = std::move(events_.front());
     events_.pop_front();
     return event;
@@ -156,8 +152,8 @@ struct End {
   }
 
   // The next completion, moving data as the progress model asks for.
-  ibv_wc completion(int seconds = 20) {
-    const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+  ibv_wc completion() {
+    const auto deadline = Clock::now() + kHang;
     ibv_wc wc{};
     for (int tries = 0;; tries++) {
       const int count = ibv_poll_cq(cq, 1, &wc);
@@ -206,12 +202,7 @@ struct Memory {
   ~Memory() {
     if (mr != nullptr) CHECK(provider().dereg_mr(mr) == 0);
   }
-  void fill(uint64_t seed) {
-    for (uint8_t& byte : bytes) {
-      seed = seed * 6364136223846793005u + 1442695040888963407u;
-      byte = static_cast<uint8_t>(seed >> 56);
-    }
-  }
+  void fill(uint64_t seed) { fill_noise(bytes.data(), bytes.size(), seed); }
   uint64_t address(size_t offset = 0) const { return reinterpret_cast<uint64_t>(bytes.data()) + offset; }
   ibv_sge sge(size_t offset, size_t length) const {
     return {address(offset), static_cast<uint32_t>(length), mr->lkey};
@@ -226,7 +217,7 @@ struct Pair {
        const std::vector<uint8_t>& greeting = {}) {
     Id connecting;
     const sockaddr_in address = listener.address();
-    CHECK(connecting.id->resolve(reinterpret_cast<const sockaddr*>(&address), sizeof address, 2000) == 0);
+    CHECK(connecting.id->resolve(reinterpret_cast<const sockaddr*>(&address), sizeof address, kHangMs) == 0);
     connecting.events->expect(CmEvent::Type::route_resolved);
     CHECK(connecting.id->context() == context());
     client = std::make_unique<End>(std::move(connecting), client_options);

@@ -17,7 +17,7 @@ void revision_one_peer() {
   victim.end->id.events->expect(CmEvent::Type::established);
   post(*victim.end, {.wr_id = 1}, {victim.memory->sge(0, 1)});
   ibv_wc wc;
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // for what must not come
   CHECK(ibv_poll_cq(victim.end->cq, 1, &wc) == 0);
   victim.peer.send(fpdu(tagged(Opcode::write, victim.key(), victim.memory->address(), {0x42})));
   CHECK(victim.peer.receive_fpdu() == untagged(Opcode::send, 0, 1, 0, {0x42}));
@@ -162,19 +162,19 @@ void silent_peers() {
   for (int i = 0; i < 200; i++) silent.push_back(std::make_unique<RawPeer>(listener));
   silent[0]->send(text("MPA ID Req Fr"));
   CHECK(silent[0]->receive(1).empty());
-  const auto waited = Clock::now() - begin;
-  CHECK(waited > std::chrono::seconds(4) && waited < std::chrono::seconds(8));
+  CHECK(seconds_since(begin) > 4);  // of 5
   // Places are free again.
   Pair pair(listener, {}, {});
 }
 
 STRESS(iwarp_handshake) {
-  std::thread silent([] { timed("silent peers", silent_peers); });
-  timed("revision 1", revision_one_peer);
-  timed("old responders", old_responders);
-  timed("replies", replies);
-  timed("other setups", other_setups);
-  silent.join();
+  side_by_side({
+      {"silent peers", silent_peers},
+      {"revision 1", revision_one_peer},
+      {"old responders", old_responders},
+      {"replies", replies},
+      {"other setups", other_setups},
+  });
   std::puts("ok");
   return 0;
 }

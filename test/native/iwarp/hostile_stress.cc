@@ -8,6 +8,7 @@
 namespace iwarp_hostile_stress {
 
 using namespace fixture;
+using namespace std::chrono_literals;
 
 // Registered memory between two guards.
 struct Guarded {
@@ -25,9 +26,8 @@ struct Guarded {
   }
   Guarded(const Guarded&) = delete;
   ~Guarded() {
-    const auto untouched = [](uint8_t byte) { return byte == 0xa5; };
-    CHECK(std::all_of(bytes.begin(), bytes.begin() + kGuard, untouched));
-    CHECK(std::all_of(bytes.end() - kGuard, bytes.end(), untouched));
+    CHECK(is_filled(bytes.data(), kGuard, 0xa5));
+    CHECK(is_filled(bytes.data() + kGuard + length, kGuard, 0xa5));
     CHECK(provider().dereg_mr(mr) == 0);
   }
   uint8_t* data() { return bytes.data() + kGuard; }
@@ -38,8 +38,10 @@ struct Guarded {
 // The good connection: WRITEs and reads back, as fast as it can, until it is destroyed.
 class Bystander {
  public:
-  Bystander(Listener& listener, Progress progress)
-      : pair_(listener, {.progress = progress}, {.progress = Progress::automatic}),
+  // `pause`: between its rounds, as there are two cores for all.
+  Bystander(Listener& listener, Progress progress, std::chrono::microseconds pause = 200us)
+      : pause_(pause),
+        pair_(listener, {.progress = progress}, {.progress = Progress::automatic}),
         near_(pair_.client->pd, 2 * kLength),
         far_(pair_.server->pd, kLength),
         thread_([this] { run(); }) {}
@@ -49,17 +51,13 @@ class Bystander {
     std::printf(
         "  the bystander: %llu rounds, the slowest %lld ms\n", static_cast<unsigned long long>(rounds_),
         static_cast<long long>(std::chrono::duration_cast<std::chrono::milliseconds>(slowest_).count()));
-    CHECK(rounds_ > 0 && slowest_ < std::chrono::seconds(5));
+    // By time, as it is time that it must not lose; other processes may take more of it than any peer does.
+    CHECK(rounds_ > 0 && slowest_ < kHang / 4);
   }
   uint64_t rounds() const { return rounds_; }
   // Returns when it has done some more.
   void still_well() const {
-    const uint64_t before = rounds_;
-    const auto deadline = Clock::now() + std::chrono::seconds(10);
-    while (rounds_ < before + 2) {
-      CHECK(Clock::now() < deadline);
-      std::this_thread::yield();
-    }
+    await([this, before = rounds_.load()] { return rounds_ >= before + 2; });
   }
   uint32_t key() const { return far_.mr->rkey; }
   uint64_t address() { return far_.address(); }
@@ -71,8 +69,7 @@ class Bystander {
     std::mt19937 random(11);
     while (!stop_) {
       const auto begin = Clock::now();
-      const uint8_t fill = static_cast<uint8_t>(random());
-      for (size_t i = 0; i < kLength; i++) near_.data()[i] = static_cast<uint8_t>(fill + i * 7);
+      fill_noise(near_.data(), kLength, random());
       post(*pair_.client,
            {.opcode = IBV_WR_RDMA_WRITE,
             .flags = 0,
@@ -89,10 +86,11 @@ class Bystander {
       CHECK(std::memcmp(near_.data(), near_.data() + kLength, kLength) == 0);
       slowest_ = std::max(slowest_, Clock::now() - begin);
       rounds_++;
-      std::this_thread::sleep_for(std::chrono::microseconds(200));  // two cores for all
+      std::this_thread::sleep_for(pause_);
     }
   }
 
+  const std::chrono::microseconds pause_;
   Pair pair_;
   Guarded near_, far_;
   std::atomic<bool> stop_{false};
@@ -173,7 +171,7 @@ void noise(Progress progress, Bystander& bystander) {
     Bytes all;
     for (int part = 0; part < 10; part++) {
       Bytes ulpdu(random() % 3 == 0 ? random() % 60'000 : random() % 100);
-      for (uint8_t& byte : ulpdu) byte = static_cast<uint8_t>(random());
+      fill_noise(ulpdu.data(), ulpdu.size(), random());
       all += (round % 2 ? ulpdu : fpdu(ulpdu));
     }
     target.victim.peer.send(all);
@@ -183,14 +181,12 @@ void noise(Progress progress, Bystander& bystander) {
   bystander.still_well();
 }
 
-// WRITEs of one byte and of none, a million of them: legal, so they are served, and the others have their
+// WRITEs of one byte and of none, very many of them: legal, so they are served, and the others have their
 // turns.
 void tiny_messages(Progress progress, Bystander& bystander) {
   Target target(progress);
   constexpr int kChunk = 1000;
-  const int kMessages = (effort(300'000) + kChunk - 1) / kChunk * kChunk;
-  const timeval patience{60, 0};
-  setsockopt(target.victim.peer.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  const int kMessages = (effort(120'000) + kChunk - 1) / kChunk * kChunk;
   Bytes chunk;
   for (int i = 0; i < kChunk; i++) {
     const Bytes payload = i % 2 ? Bytes{static_cast<uint8_t>(i)} : Bytes{};
@@ -238,7 +234,7 @@ void peers_that_never_read(Bystander& bystander) {
   bystander.still_well();
   // WRITEs behind them are still taken in.
   for (size_t i = 0; i < kPeers; i++) {
-    for (int round = 0; round < 50; round++) targets[i]->victim.peer.send(writes[i]);
+    for (int round = 0; round < 20; round++) targets[i]->victim.peer.send(writes[i]);
   }
   bystander.still_well();
   const size_t after = resident();
@@ -302,8 +298,8 @@ void gone_within_an_fpdu(Progress progress, Bystander& bystander) {
 }
 
 // Half of a handshake, and one that takes a byte at a time: both are over after the deadline, and while they
-// last others connect.
-void slow_handshakes(Bystander& bystander) {
+// last others connect. False: the machine was so slow that the deadline was over first.
+bool slow_handshakes(Bystander& bystander) {
   Listener listener;
   std::vector<std::unique_ptr<RawPeer>> half_open;
   for (int i = 0; i < 100; i++) {
@@ -312,36 +308,48 @@ void slow_handshakes(Bystander& bystander) {
   }
   RawPeer slow(listener);
   const Bytes request = build_mpa(enhanced_request());
-  const auto begin = Clock::now();
   { const Pair another(listener, {.progress = Progress::automatic}, {.progress = Progress::automatic}); }
-  CHECK(Clock::now() - begin < std::chrono::seconds(4));
+  pollfd first{half_open.front()->descriptor(), POLLIN, 0};
+  const bool in_time = ::poll(&first, 1, 0) == 0;
+  // With each byte all over again, the deadline would be over after three times as long.
   size_t sent = 0;
   pollfd waiting{slow.descriptor(), POLLIN, 0};
   while (sent < request.size() && ::poll(&waiting, 1, 500) == 0) slow.send({request[sent++]});
   CHECK(sent < request.size() && slow.receive(1).empty());
-  CHECK(Clock::now() - begin < std::chrono::seconds(10));
   for (const auto& each : half_open) CHECK(each->receive(1).empty());
   CHECK(listener.events->empty());
   bystander.still_well();
+  return in_time;
 }
 
 STRESS(iwarp_hostile) {
   Listener listener;
-  for (const Progress progress : {Progress::manual, Progress::automatic}) {
+  const auto all = [&](Progress progress) {
     Bystander bystander(listener, progress);
-    std::thread slow([&] { timed("slow handshakes", [&] { slow_handshakes(bystander); }); });
     timed("trespassers", [&] { trespassers(progress, bystander); });
     timed("wrong CRCs", [&] { wrong_crcs(progress, bystander); });
     timed("noise", [&] { noise(progress, bystander); });
     timed("tiny messages", [&] { tiny_messages(progress, bystander); });
-    if (progress == Progress::automatic) {
-      timed("peers that never read", [&] { peers_that_never_read(bystander); });
-    }
     timed("floods of READs", [&] { read_floods(progress, bystander); });
     timed("floods of Terminates", [&] { terminate_floods(progress, bystander); });
     timed("gone within an FPDU", [&] { gone_within_an_fpdu(progress, bystander); });
-    slow.join();
-  }
+  };
+  std::thread slow([&] {
+    timed("slow handshakes", [] {
+      Listener another;
+      Bystander bystander(another, Progress::automatic, 5ms);
+      while (!slow_handshakes(bystander)) {
+      }
+    });
+  });
+  all(Progress::manual);
+  all(Progress::automatic);
+  slow.join();
+  // Alone, as it measures the memory of this process.
+  timed("peers that never read", [&] {
+    Bystander bystander(listener, Progress::automatic);
+    peers_that_never_read(bystander);
+  });
   std::puts("ok");
   return 0;
 }

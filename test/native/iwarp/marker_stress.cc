@@ -6,6 +6,7 @@
 #include <random>
 
 #include "raw_peer.h"
+#include "traffic.h"
 
 namespace iwarp_marker_stress {
 
@@ -31,7 +32,8 @@ struct Ends {
 void all_operations(const Ends& ends, std::mt19937& random) {
   for (const size_t size : kSizes) {
     const size_t offset = random() % 4096;
-    ends.source.fill(random());
+    fill_noise(&ends.source.bytes[offset], size, random());
+    const auto clear = [&] { std::memset(&ends.sink.bytes[offset], 0, size); };
     const auto same = [&] {
       return std::memcmp(&ends.source.bytes[offset], &ends.sink.bytes[offset], size) == 0;
     };
@@ -41,7 +43,7 @@ void all_operations(const Ends& ends, std::mt19937& random) {
                                          ends.source.sge(offset + b, size - b)};
     const uint64_t address = ends.sink.address(offset);
     for (const ibv_wr_opcode opcode : {IBV_WR_SEND, IBV_WR_SEND_WITH_IMM, IBV_WR_RDMA_WRITE_WITH_IMM}) {
-      std::fill(ends.sink.bytes.begin(), ends.sink.bytes.end(), 0);
+      clear();
       post_receive(ends.to, 1, ends.sink.sge(offset, size));
       post(ends.from,
            {.wr_id = 2,
@@ -50,43 +52,23 @@ void all_operations(const Ends& ends, std::mt19937& random) {
             .remote_key = ends.sink.mr->rkey,
             .immediate = static_cast<uint32_t>(size)},
            pieces);
-      // The sink of a poller that does nothing else: both ends move data.
-      const ibv_wc wc = [&] {
-        ibv_wc each{};
-        const auto deadline = Clock::now() + std::chrono::seconds(20);
-        bool sent = false, received = false;
-        ibv_wc result{};
-        while (!sent || !received) {
-          CHECK(Clock::now() < deadline);
-          if (ibv_poll_cq(ends.from.cq, 1, &each) == 1) {
-            CHECK(each.status == IBV_WC_SUCCESS && each.wr_id == 2);
-            sent = true;
-          }
-          if (ibv_poll_cq(ends.to.cq, 1, &each) == 1) {
-            CHECK(each.status == IBV_WC_SUCCESS && each.wr_id == 1);
-            result = each;
-            received = true;
-          }
-        }
-        return result;
-      }();
+      const Completions done = pump(ends.from, 1, ends.to, 1);
+      CHECK(done.client[0].status == IBV_WC_SUCCESS && done.client[0].wr_id == 2);
+      const ibv_wc& wc = done.server[0];
+      CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 1);
       CHECK(wc.byte_len == size && same());
       if (opcode != IBV_WR_SEND) CHECK(ntohl(wc.imm_data) == size);
     }
     // And a READ, the other way round: the same bytes again.
-    std::fill(ends.sink.bytes.begin(), ends.sink.bytes.end(), 0);
+    clear();
     post(ends.to,
          {.wr_id = 3,
           .opcode = IBV_WR_RDMA_READ,
           .remote_address = ends.source.address(offset),
           .remote_key = ends.source.mr->rkey},
          {ends.sink.sge(offset, size)});
-    ibv_wc each{};
-    const auto deadline = Clock::now() + std::chrono::seconds(20);
-    while (ibv_poll_cq(ends.to.cq, 1, &each) == 0) {
-      CHECK(Clock::now() < deadline && ibv_poll_cq(ends.from.cq, 1, &each) == 0);
-    }
-    CHECK(each.status == IBV_WC_SUCCESS && each.wr_id == 3 && same());
+    const Completions done = pump(ends.from, 0, ends.to, 1);
+    CHECK(done.server[0].status == IBV_WC_SUCCESS && done.server[0].wr_id == 3 && same());
   }
 }
 
@@ -99,7 +81,8 @@ void between_real_ends(Progress progress) {
   all_operations({*pair.server, *pair.client, far, near}, random);
   // Many small ones at once: markers fall everywhere in them.
   near.fill(6);
-  for (uint32_t round = 0; round < 200; round++) {
+  const auto rounds = static_cast<uint32_t>(effort(120));
+  for (uint32_t round = 0; round < rounds; round++) {
     for (uint32_t i = 0; i < 100; i++) {
       const size_t length = (round * 7 + i) % 90;
       post(*pair.client,
@@ -111,16 +94,16 @@ void between_real_ends(Progress progress) {
             .remote_key = far.mr->rkey},
            {near.sge(i * 128, length)});
     }
-    pair.client->expect(0);
+    const Completions done = pump(*pair.client, 1, *pair.server, 0);
+    CHECK(done.client[0].status == IBV_WC_SUCCESS && done.client[0].wr_id == 0);
   }
   post(*pair.client,
        {.wr_id = 9, .opcode = IBV_WR_RDMA_READ, .remote_address = far.address(), .remote_key = far.mr->rkey},
        {near.sge(kMemory / 2, 100 * 128)});
-  ibv_wc wc{};
-  while (ibv_poll_cq(pair.client->cq, 1, &wc) == 0) CHECK(ibv_poll_cq(pair.server->cq, 1, &wc) == 0);
-  CHECK(wc.status == IBV_WC_SUCCESS && wc.wr_id == 9);
-  for (uint32_t i = 0; i < 100; i++) {  // 199 * 7 + i: what the last round wrote
-    CHECK(std::memcmp(&near.bytes[i * 128], &far.bytes[i * 128], (199 * 7 + i) % 90) == 0);
+  const Completions done = pump(*pair.client, 1, *pair.server, 0);
+  CHECK(done.client[0].status == IBV_WC_SUCCESS && done.client[0].wr_id == 9);
+  for (uint32_t i = 0; i < 100; i++) {  // what the last round wrote
+    CHECK(std::memcmp(&near.bytes[i * 128], &far.bytes[i * 128], ((rounds - 1) * 7 + i) % 90) == 0);
   }
 }
 
@@ -140,7 +123,7 @@ void raw_initiators(Progress progress) {
       std::mt19937 random(7);
       for (uint32_t i = 0; i < 60; i++) {
         Bytes payload(i % 10 == 9 ? random() % 30'000 : random() % 700);
-        for (uint8_t& byte : payload) byte = static_cast<uint8_t>(random());
+        fill_noise(payload.data(), payload.size(), random());
         victim.peer.send_fpdu(tagged(Opcode::write, victim.key(), victim.memory->address(i), payload));
         victim.peer.send_fpdu(read_request(
             i + 1, {9, 9, static_cast<uint32_t>(payload.size()), victim.key(), victim.memory->address(i)}));

@@ -156,14 +156,14 @@ void fence() {
   Pair pair(listener, {}, {.progress = Progress::automatic});
   constexpr size_t kLength = 1 << 20;
   Memory ones(pair.client->pd, kLength), back(pair.client->pd, kLength), target(pair.server->pd, kLength);
-  std::fill(ones.bytes.begin(), ones.bytes.end(), 1);
+  std::memset(ones.bytes.data(), 1, kLength);
   for (int i = 0; i < 20; i++) {
-    std::fill(target.bytes.begin(), target.bytes.end(), 0);
+    std::memset(target.bytes.data(), 0, kLength);
     post(*pair.client, read_from(target, 0, 1), {back.sge(0, kLength)});
     post(*pair.client, write_to(target, 0, 2, IBV_SEND_SIGNALED | IBV_SEND_FENCE), {ones.sge(0, kLength)});
     pair.client->expect(1);
     pair.client->expect(2);
-    CHECK(std::all_of(back.bytes.begin(), back.bytes.end(), [](uint8_t byte) { return byte == 0; }));
+    CHECK(is_filled(back.bytes.data(), kLength, 0));
     post(*pair.client, read_from(target, 0, 3), {back.sge(0, kLength)});
     pair.client->expect(3);
     CHECK(back.bytes == ones.bytes);
@@ -195,14 +195,14 @@ void solicited_events(Progress progress) {
   for (uint64_t i = 0; i < 4; i++) post_receive(server, i, target.sge(8 * i, 8));
   CHECK(ibv_req_notify_cq(server.cq, 1) == 0);
   post(*pair.client, {.wr_id = 1}, {source.sge(0, 8)});
-  CHECK(!event_within(100));
+  CHECK(!event_within(100));  // for what must not come
   post(*pair.client, {.wr_id = 2, .flags = IBV_SEND_SIGNALED | IBV_SEND_SOLICITED}, {source.sge(0, 8)});
-  CHECK(event_within(2000));
+  CHECK(event_within(kHangMs));
   server.expect(0);
   server.expect(1);
   CHECK(ibv_req_notify_cq(server.cq, 0) == 0);
   post(*pair.client, {.wr_id = 3}, {source.sge(0, 8)});
-  CHECK(event_within(2000));
+  CHECK(event_within(kHangMs));
   server.expect(2);
   post(*pair.client, {.wr_id = 4}, {source.sge(0, 8)});  // not armed
   CHECK(!event_within(50));
@@ -212,7 +212,7 @@ void solicited_events(Progress progress) {
 STRESS(iwarp_operations) {
   constexpr Progress kModes[] = {Progress::manual, Progress::automatic};
   timed("every operation", [] {
-    for (const size_t length : {0, 1, 3, 64, 511, 513, 4096, 65408, 65409, 1 << 20, 9'000'001}) {
+    for (const size_t length : {0, 1, 3, 64, 511, 513, 4096, 65408, 65409, 1 << 20, 3'000'001}) {
       every_operation(Progress::manual, Progress::manual, false, length);
       every_operation(Progress::automatic, Progress::automatic, true, length);
       every_operation(Progress::manual, Progress::automatic, true, length);

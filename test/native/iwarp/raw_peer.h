@@ -69,7 +69,7 @@ class RawPeer {
   }
   explicit RawPeer(int fd) : fd_(fd) {
     CHECK(fd_ >= 0);
-    const timeval patience{10, 0};
+    const timeval patience{kHang.count(), 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     const int yes = 1;
     setsockopt(fd_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
@@ -158,7 +158,7 @@ class RawListener {
     socklen_t length = sizeof address;
     CHECK(::bind(fd_, reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0 && ::listen(fd_, 8) == 0);
     CHECK(getsockname(fd_, reinterpret_cast<sockaddr*>(&address), &length) == 0);
-    const timeval patience{10, 0};
+    const timeval patience{kHang.count(), 0};
     setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   }
   RawListener(const RawListener&) = delete;
@@ -183,7 +183,7 @@ struct Initiator {
                      Progress progress = Progress::automatic) {
     Id id;
     CHECK(id.id->resolve(reinterpret_cast<const sockaddr*>(&listener.address), sizeof listener.address,
-                         2000) == 0);
+                         kHangMs) == 0);
     id.events->expect(CmEvent::Type::route_resolved);
     end = std::make_unique<End>(std::move(id), Options{.progress = progress});
     ConnectParameters parameters;

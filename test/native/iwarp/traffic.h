@@ -14,7 +14,7 @@ struct Completions {
 };
 inline Completions pump(End& client, size_t from_client, End& server, size_t from_server) {
   Completions done;
-  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto deadline = Clock::now() + kHang;
   while (done.client.size() < from_client || done.server.size() < from_server) {
     ibv_wc wc;
     if (ibv_poll_cq(client.cq, 1, &wc) == 1) done.client.push_back(wc);
@@ -72,7 +72,7 @@ class AsyncLog {
   // The next of this type about this object; others before it are passed over.
   void expect(ibv_event_type type, const void* object) {
     std::unique_lock lock(mutex_);
-    const auto deadline = Clock::now() + std::chrono::seconds(20);
+    const auto deadline = Clock::now() + kHang;
     while (true) {
       while (!events_.empty()) {
         const AsyncEvent event = events_.front();

@@ -280,8 +280,9 @@ void under_fire() {
     CHECK(post_bind(*pair.server, 1, window, *far, 0, 1 << 18) == 0);
     pair.server->expect(1);
     const Send send = through(IBV_WR_RDMA_WRITE, 1, *far, 0, window.mw->rkey);
+    std::atomic<int> written{0};
     std::thread owner([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(round % 4));
+      while (written < round % 4 * 8) std::this_thread::yield();
       const int error = post_invalidate(*pair.server, 2, IBV_WR_LOCAL_INV, window.mw->rkey);
       CHECK(error == 0);
       pair.server->expect(2);
@@ -291,7 +292,9 @@ void under_fire() {
       const int error = try_post(*pair.client, send, {near.sge(0, 1 << 18)});
       CHECK(error == 0 || error == ENOMEM);
       ibv_wc wc;
-      if (ibv_poll_cq(pair.client->cq, 1, &wc) == 1 && wc.status != IBV_WC_SUCCESS) break;
+      if (ibv_poll_cq(pair.client->cq, 1, &wc) != 1) continue;
+      if (wc.status != IBV_WC_SUCCESS) break;
+      written++;
     }
     owner.join();
   }

@@ -44,26 +44,47 @@ void await_end(int fd) {
   }
 }
 
-void acceptor() {
-  constexpr uint64_t kLaneWait = 1'000'000'000;
-  const std::string path = "/tmp/nbd_acceptor." + std::to_string(getpid());
-  Shape shape;
-  shape.lanes = 1;
-  shape.options.acceptor.handshake_timeout_ns = 2'500'000'000;
-  shape.options.acceptor.lane_wait_ns = kLaneWait;
-  shape.options.acceptor.max_handshakes = 20;
-  TestVolume volume(shape);
-  std::string why;
-  std::string host;
+// An acceptor on a Unix socket and on a TCP port, for one lane.
+struct Served {
+  const std::string path = fresh_path("/tmp/nbd_acceptor");
+  TestVolume volume;
   uint16_t port = 0;
-  CHECK(volume.engine->listen_unix(path, why) == 0);
-  CHECK(volume.engine->listen_tcp("127.0.0.1", 0, host, port, why) == 0 && port != 0);
-  struct stat status;
-  CHECK(stat(path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0600);
 
-  // Silent peers, one with half a header, occupy no lane, and are gone when their time is up.
+  explicit Served(uint64_t handshake_timeout, uint64_t lane_wait)
+      : volume(shape_of(handshake_timeout, lane_wait)) {
+    std::string why;
+    std::string host;
+    CHECK(volume.engine->listen_unix(path, why) == 0);
+    CHECK(volume.engine->listen_tcp("127.0.0.1", 0, host, port, why) == 0 && port != 0);
+  }
+  // A client that gets the lane, whatever time it takes.
+  int good() const {
+    int fd = -1;
+    await([&] {
+      fd = dial_unix(path);
+      const uint32_t answer = go(fd);
+      if (answer != kRepAck) close(fd);
+      return answer == kRepAck;
+    });
+    return fd;
+  }
+
+ private:
+  static Shape shape_of(uint64_t handshake_timeout, uint64_t lane_wait) {
+    Shape shape;
+    shape.options.acceptor.handshake_timeout_ns = handshake_timeout;
+    shape.options.acceptor.lane_wait_ns = lane_wait;
+    shape.options.acceptor.max_handshakes = 20;
+    return shape;
+  }
+};
+
+// Silent peers, one with half a header, occupy no lane, and are gone when their time is up.
+void silent_peers() {
+  Served served(1'000'000'000, kNever);
+  const auto start = Clock::now();
   std::vector<int> silent;
-  for (int i = 0; i < 10; i++) silent.push_back(dial_tcp(port));
+  for (int i = 0; i < 10; i++) silent.push_back(dial_tcp(served.port));
   Greeting greeting;
   CHECK(read_all(silent[0], &greeting, sizeof greeting));
   Bytes half;
@@ -72,77 +93,89 @@ void acceptor() {
   half.insert(half.end(), header.begin(), header.begin() + 9);
   CHECK(write_all(silent[0], half.data(), half.size()));
   {
-    const int fd = dial_unix(path);
-    CHECK(go(fd) == kRepAck);
-    Client client(fd);
+    Client client(served.good());
     Bytes page(4096, 5);
     CHECK(client.write(0, page.data(), 4096) == kOk);
-    // No lane left: told so after the wait, and the session goes on.
-    const auto start = memory_device::now();
-    const int late = dial_tcp(port);
-    CHECK(go(late) == kRepErrPolicy);
-    CHECK(memory_device::now() - start >= kLaneWait);
-    close(late);
   }
   for (const int fd : silent) {
     await_end(fd);
     close(fd);
   }
-  CHECK(volume.wait_for(Event::Type::handshake_refused).reason[0] != 0);
+  CHECK(seconds_since(start) > 0.9);
+  CHECK(served.volume.wait_for(Event::Type::handshake_refused).reason[0] != 0);
+}
 
-  // Somebody who waits gets the lane when it becomes free.
+// No lane left: told so after the wait.
+void no_lane() {
+  constexpr uint64_t kLaneWait = 300'000'000;
+  Served served(kNever, kLaneWait);
+  const int first = served.good();
+  const auto start = Clock::now();
+  const int late = dial_tcp(served.port);
+  CHECK(go(late) == kRepErrPolicy);
+  // Nearly all of it: the acceptor goes by the time at which its present turn began.
+  CHECK(seconds_since(start) > 0.2);
+  close(late);
+  close(first);
+}
+
+// Somebody who waits gets the lane when it becomes free.
+void lane_becomes_free() {
+  Served served(kNever, kNever);
+  const int first = dial_tcp(served.port);
+  CHECK(go(first) == kRepAck);
+  std::thread leaver([&] {
+    usleep(50'000);  // nothing tells that the other one waits
+    close(first);
+  });
+  const int second = dial_tcp(served.port);
+  CHECK(go(second) == kRepAck);
+  leaver.join();
+  close(second);
+}
+
+// In a flood the oldest make room: at most 20 are kept, and a good client gets in.
+void flood() {
+  Served served(kNever, kNever);
+  const uint64_t before = served.volume.engine->acceptor().refused();
+  std::vector<int> peers;
+  for (int i = 0; i < 60; i++) peers.push_back(dial_unix(served.path));
   {
-    const int first = dial_tcp(port);
-    CHECK(go(first) == kRepAck);
-    std::thread leaver([&] {
-      usleep(50'000);
-      close(first);
-    });
-    const int second = dial_tcp(port);
-    CHECK(go(second) == kRepAck);
-    leaver.join();
-    close(second);
-  }
-  // In a flood the oldest make room: at most 20 are kept, and a good client gets in at once.
-  const uint64_t before = volume.engine->acceptor().refused();
-  std::vector<int> flood;
-  for (int i = 0; i < 60; i++) flood.push_back(dial_unix(path));
-  {
-    const int fd = dial_unix(path);
+    const int fd = dial_unix(served.path);
     CHECK(go(fd) == kRepAck);
     close(fd);
   }
-  CHECK(volume.engine->acceptor().refused() - before >= 41);
-  for (int i = 0; i < 40; i++) await_end(flood[static_cast<size_t>(i)]);
-  for (const int fd : flood) close(fd);
-  usleep(50'000);
+  CHECK(served.volume.engine->acceptor().refused() - before >= 41);
+  for (int i = 0; i < 40; i++) await_end(peers[static_cast<size_t>(i)]);
+  for (const int fd : peers) close(fd);
   // Peers that leave while they wait for a lane, or send noise.
   for (int i = 0; i < 20; i++) {
-    const int fd = dial_unix(path);
+    const int fd = dial_unix(served.path);
     const Bytes noise(static_cast<size_t>(20 + i), static_cast<uint8_t>(i));
     write_all(fd, noise.data(), noise.size());
     close(fd);
   }
-  int fd = -1;
-  uint32_t answer = 0;
-  for (int i = 0; i < 50 && answer != kRepAck; i++) {
-    fd = dial_unix(path);
-    answer = go(fd);
-    if (answer != kRepAck) close(fd);
-  }
-  CHECK(answer == kRepAck);
-  close(fd);
+  close(served.good());
+}
 
-  // The socket file.
-  CHECK(volume.engine->listen_unix(path, why) == EADDRINUSE);
+void socket_file() {
+  Served served(kNever, kNever);
+  const std::string& path = served.path;
+  Engine& engine = *served.volume.engine;
+  struct stat status;
+  CHECK(stat(path.c_str(), &status) == 0 && (status.st_mode & 0777) == 0600);
+  std::string why;
+  std::string host;
+  uint16_t port = served.port;
+  CHECK(engine.listen_unix(path, why) == EADDRINUSE);
   const std::string file = path + ".file";
   std::fclose(std::fopen(file.c_str(), "w"));
-  CHECK(volume.engine->listen_unix(file, why) == EEXIST);
+  CHECK(engine.listen_unix(file, why) == EEXIST);
   unlink(file.c_str());
-  CHECK(volume.engine->listen_unix(std::string(200, 'x'), why) == EINVAL);
-  CHECK(volume.engine->listen_tcp("127.0.0.1", port, host, port, why) == EADDRINUSE);
-  CHECK(volume.engine->listen_tcp("not an address", 1, host, port, why) == EINVAL);
-  CHECK(volume.engine->close(1'000'000'000) == 0);
+  CHECK(engine.listen_unix(std::string(200, 'x'), why) == EINVAL);
+  CHECK(engine.listen_tcp("127.0.0.1", port, host, port, why) == EADDRINUSE);
+  CHECK(engine.listen_tcp("not an address", 1, host, port, why) == EINVAL);
+  CHECK(engine.close(kCloseTime) == 0);
   CHECK(stat(path.c_str(), &status) != 0);  // removed
   // A stale socket file is replaced.
   const int stale = socket(AF_UNIX, SOCK_STREAM, 0);
@@ -159,7 +192,13 @@ void acceptor() {
 }
 
 STRESS(nbd_acceptor) {
-  acceptor();
+  side_by_side({
+      {"silent peers", silent_peers},
+      {"no lane is left", no_lane},
+      {"a lane becomes free", lane_becomes_free},
+      {"a flood", flood},
+      {"the socket file", socket_file},
+  });
   std::printf("ok\n");
   return 0;
 }

@@ -1,12 +1,10 @@
 // Programs by others against our export: nbdinfo, nbdcopy, qemu-img, qemu-io and fio, each where it is
 // installed. The slabs are on memory devices.
 //
-//   nbd_interop_stress                              all of it
-//   nbd_interop_stress --serve PATH [LANES] [MODE]  an export to play with, until standard input ends
+//   nbd_stress nbd_interop                              all of it
+//   nbd_stress nbd_interop --serve PATH [LANES] [MODE]  an export to play with, until standard input ends
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-#include <random>
 
 #include "../engine/fixture.h"
 
@@ -27,8 +25,10 @@ bool require(const std::string& program) {
 }
 
 void must(const std::string& command) {
-  const int status = std::system((command + " >/tmp/nbd_interop.out 2>&1").c_str());
-  if (status != 0) std::system("cat /tmp/nbd_interop.out >&2");
+  static const std::string output = fresh_path("/tmp/nbd_interop.out");
+  const int status = std::system((command + " >" + output + " 2>&1").c_str());
+  if (status != 0) std::system(("cat " + output + " >&2").c_str());
+  unlink(output.c_str());
   if (status != 0) std::fprintf(stderr, "command: %s\n", command.c_str());
   CHECK(status == 0);
 }
@@ -38,8 +38,8 @@ void must_fail(const std::string& command) {
 
 Shape shape_of(uint32_t lanes, WaitMode mode) {
   Shape shape;
-  shape.size = 256 << 20;
-  shape.slab_size = 64 << 20;
+  shape.size = 128 << 20;
+  shape.slab_size = 32 << 20;
   shape.lanes = lanes;
   shape.options.wait_mode = mode;
   shape.options.exports = {{.name = "volume", .description = "remote memory"}};
@@ -80,17 +80,15 @@ STRESS(nbd_interop) {
   std::string why;
   CHECK(volume.engine->listen_unix(base, why) == 0);
   {
-    std::mt19937 random(1);
+    std::vector<uint8_t> data(8 << 20);
+    for (size_t at = 0; at < data.size(); at += 32 << 10) fill_noise(&data[at], 16 << 10, at);
     FILE* file = std::fopen((base + ".data").c_str(), "w");
-    for (int i = 0; i < 2 << 20; i++) {
-      const uint32_t word = i % 8192 < 4096 ? static_cast<uint32_t>(random()) : 0;
-      std::fwrite(&word, sizeof word, 1, file);
-    }
+    CHECK(file != nullptr && std::fwrite(data.data(), data.size(), 1, file) == 1);
     std::fclose(file);
-    CHECK(truncate((base + ".data").c_str(), 256 << 20) == 0);
+    CHECK(truncate((base + ".data").c_str(), 128 << 20) == 0);
   }
   if (require("nbdinfo")) {
-    must("nbdinfo " + uri + " | grep -q 'export-size: 268435456'");
+    must("nbdinfo " + uri + " | grep -q 'export-size: 134217728'");
     must("nbdinfo " + uri + " | grep -q 'can_multi_conn: true'");
     must("nbdinfo --list 'nbd+unix:///?socket=" + base + "' | grep -q 'remote memory'");
     must_fail("nbdinfo 'nbd+unix:///other?socket=" + base + "'");
@@ -123,13 +121,13 @@ STRESS(nbd_interop) {
   }
   if (require("fio")) {
     must("fio --name=verify --ioengine=nbd --uri=" + uri +
-         " --rw=randwrite --bs=4k-64k --iodepth=16 --size=64M --verify=crc32c --do_verify=1 --verify_fatal=1 "
+         " --rw=randwrite --bs=4k-64k --iodepth=16 --size=32M --verify=crc32c --do_verify=1 --verify_fatal=1 "
          "--verify_state_save=0 --randseed=7");
     std::printf("fio with verify=crc32c\n");
   }
   for (const char* end : {".data", ".back"}) unlink((base + end).c_str());
   CHECK(volume.count(Event::Type::server_failed) == 0);
-  CHECK(volume.engine->close(2'000'000'000) == 0);
+  CHECK(volume.engine->close(kCloseTime) == 0);
   std::printf("ok\n");
   return 0;
 }

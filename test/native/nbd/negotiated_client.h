@@ -51,17 +51,20 @@ class NegotiatedClient {
     const uint64_t cookie = ++cookies_ * 0x9e3779b97f4a7c15;
     reader_.expect({command, flags, cookie, offset, length});
     const RequestHeader request = header(command, cookie, offset, length, flags);
-    CHECK(write_all(fd_, &request, sizeof request));
-    if (payload != nullptr) CHECK(write_all(fd_, payload, length));
+    // All of it at once, or a client that is not run for a while would stall.
+    Bytes bytes;
+    append(bytes, request);
+    if (payload != nullptr) bytes.insert(bytes.end(), payload, payload + length);
+    send_bytes(bytes);
     return cookie;
   }
   // False: the server has ended the connection.
   bool wait(uint64_t cookie, Answer& answer, size_t piece = 1 << 20) {
-    std::vector<uint8_t> bytes(piece);
+    if (piece_.size() < piece) piece_.resize(piece);
     while (!answers_.contains(cookie)) {
-      const ssize_t got = recv(fd_, bytes.data(), bytes.size(), 0);
+      const ssize_t got = recv(fd_, piece_.data(), piece, 0);
       if (got <= 0) return false;
-      reader_.feed({bytes.data(), static_cast<size_t>(got)},
+      reader_.feed({piece_.data(), static_cast<size_t>(got)},
                    [this](Answer& each) { answers_[each.request.cookie] = std::move(each); });
     }
     answer = std::move(answers_[cookie]);
@@ -79,7 +82,8 @@ class NegotiatedClient {
   }
 
  private:
-  void send_bytes(const Bytes& bytes) { CHECK(write_all(fd_, bytes.data(), bytes.size())); }
+  // It may have ended: that shows when an answer is awaited.
+  void send_bytes(const Bytes& bytes) { write_all(fd_, bytes.data(), bytes.size()); }
   uint32_t negotiate(uint32_t type, const Bytes& payload) {
     send_bytes(option(type, payload));
     for (;;) {
@@ -98,6 +102,7 @@ class NegotiatedClient {
   }
 
   const int fd_;
+  std::vector<uint8_t> piece_;  // of what is received
   ReplyReader reader_;
   std::map<uint64_t, Answer> answers_;
   uint64_t cookies_ = 0;

@@ -142,13 +142,14 @@ class ReplyReader {
 
   size_t cover(Answer& answer, uint64_t offset, uint64_t length) {
     const Request& request = answer.request;
-    RULE(request.command == kCmdRead && answer.error == kOk);
+    RULE(request.command == kCmdRead && answer.error == kOk && length > 0);
     RULE(offset >= request.offset && length <= request.length &&
          offset - request.offset <= request.length - length);
     answer.data.resize(request.length);
     answer.covered.resize(request.length);
     const size_t at = offset - request.offset;
-    for (size_t i = at; i < at + length; i++) RULE(answer.covered[i]++ == 0);
+    RULE(std::memchr(&answer.covered[at], 1, length) == nullptr);
+    std::memset(&answer.covered[at], 1, length);
     answer.content_chunks++;
     return at;
   }
@@ -200,7 +201,7 @@ class ReplyReader {
     const Request& request = answer.request;
     if (answer.error == kOk && request.command == kCmdRead) {
       RULE(answer.covered.size() == request.length);
-      for (const uint8_t times : answer.covered) RULE(times == 1);
+      RULE(std::memchr(answer.covered.data(), 0, answer.covered.size()) == nullptr);
       RULE((request.flags & kCmdFlagDf) == 0 || answer.content_chunks <= 1);
     }
     if (answer.error == kOk && request.command == kCmdBlockStatus) RULE(!answer.extents.empty());

@@ -27,7 +27,7 @@ class Served {
     Shape shape;
     shape.lanes = lanes;
     shape.options.tls = {.mode = mode, .shared_keys = kKeys};
-    shape.options.acceptor.handshake_timeout_ns = 3'000'000'000;
+    shape.options.acceptor.handshake_timeout_ns = kNever;
     return shape;
   }
 };
@@ -55,7 +55,6 @@ void modes() {
   // Plaintext smuggled in behind STARTTLS is no part of the session.
   TlsClient smuggler(forced.path);
   CHECK(!smuggler.start_tls(kKey, option(kOptStructuredReply)));
-  std::printf("modes\n");
 }
 
 void nothing_is_kept() {
@@ -69,7 +68,6 @@ void nothing_is_kept() {
   CHECK(client.call(kCmdRead, 0, 4096, page.data(), nullptr) == kOk);
   TlsClient plain(served.path);
   CHECK(plain.negotiate(kOptGo, info_payload("")) == kRepAck);
-  std::printf("nothing is kept\n");
 }
 
 void credentials() {
@@ -88,7 +86,6 @@ void credentials() {
   CHECK(refused({.mode = TlsMode::on, .shared_keys = "/nonexistent"}));
   CHECK(refused({.mode = TlsMode::on, .certificates = "/tmp", .shared_keys = kKeys}));
   CHECK(refused({.mode = TlsMode::on, .shared_keys = kKeys, .verify_peer = true}));
-  std::printf("credentials\n");
 }
 
 // Large and small, verified, from several clients; some leave in the middle of something.
@@ -125,7 +122,6 @@ void traffic() {
   }
   for (auto& thread : threads) thread.join();
   CHECK(served.volume.count(Event::Type::server_failed) == 0);
-  std::printf("traffic\n");
 }
 
 // The engine closes under load: everybody is told or cut off, nobody hangs.
@@ -149,10 +145,9 @@ void close_under_load() {
   // One in the middle of its handshake.
   TlsClient slow(served.path);
   CHECK(slow.start_tls());
-  while (busy < 20) usleep(1000);
-  CHECK(served.volume.engine->close(1'000'000'000) == 0);
+  await([&] { return busy >= 20; });
+  CHECK(served.volume.engine->close(kCloseTime) == 0);
   for (auto& thread : threads) thread.join();
-  std::printf("close under load\n");
 }
 
 void hostile() {
@@ -173,7 +168,6 @@ void hostile() {
   CHECK(good.start_tls() && good.negotiate(kOptGo, info_payload("")) == kRepAck);
   std::vector<uint8_t> page(4096);
   CHECK(good.call(kCmdRead, 0, 4096, page.data(), nullptr) == kOk);
-  std::printf("hostile\n");
 }
 
 STRESS(nbd_tls) {
@@ -182,12 +176,12 @@ STRESS(nbd_tls) {
   CHECK(file != nullptr && fchmod(fileno(file), 0600) == 0);
   std::fprintf(file, "%s:%s\n", kName, kKey);
   std::fclose(file);
-  modes();
-  nothing_is_kept();
-  credentials();
-  traffic();
-  close_under_load();
-  hostile();
+  timed("modes", modes);
+  timed("nothing is kept", nothing_is_kept);
+  timed("credentials", credentials);
+  timed("traffic", traffic);
+  timed("close under load", close_under_load);
+  timed("hostile", hostile);
   unlink(kKeys.c_str());
   std::printf("ok\n");
   return 0;

@@ -19,7 +19,7 @@ class Watched {
   // Takes events until `done`.
   template <typename Done>
   void until(Done done, const char* what) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto deadline = std::chrono::steady_clock::now() + fixture::kHang;
     while (!done()) {
       CHECK(std::chrono::steady_clock::now() < deadline, "%s", what);
       if (!take()) side_.wait_for_doorbell(tail_);

@@ -33,7 +33,7 @@ class Traffic {
   }
 
   void run() {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto deadline = std::chrono::steady_clock::now() + fixture::kHang;
     while (!finished()) {
       CHECK(std::chrono::steady_clock::now() < deadline, "%s", report().c_str());
       bool progress = false;
@@ -52,7 +52,7 @@ class Traffic {
     closing_ = true;
     for (Stream& stream : streams_)
       if (!stream.gone) side_.poller->detach(stream.end->number);
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    const auto deadline = std::chrono::steady_clock::now() + fixture::kHang;
     while (std::any_of(streams_.begin(), streams_.end(), [](Stream& stream) { return !stream.gone; })) {
       CHECK(std::chrono::steady_clock::now() < deadline, "a connection does not detach");
       if (!drain(256)) side_.wait_for_doorbell(tail_);

@@ -71,7 +71,7 @@ STRESS(ring_traffic) {
   by_send.immediate = false;
   Shape no_inline = by_send;
   no_inline.max_inline = 0;
-  const uint64_t n = fixture::effort(20'000);
+  const auto n = static_cast<uint64_t>(fixture::effort(12'000));
   using enum ring::Mode;
   const Case cases[] = {
       {"adaptive, one connection", adaptive, wide, 1, {.messages = n}},

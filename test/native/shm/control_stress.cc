@@ -38,7 +38,7 @@ void overrun() {
     Pair late(listener, {.cq = queue}, {});  // it is no use to anybody
     watch.expect(IBV_EVENT_QP_FATAL, late.client->qp);
     pollfd waiting{channel->fd, POLLIN, 0};
-    CHECK(::poll(&waiting, 1, 2000) == 1);
+    CHECK(::poll(&waiting, 1, kHangMs) == 1);
     ibv_cq* ready = nullptr;
     void* ready_context = nullptr;
     while (provider().data_path_verbs()->get_cq_event(channel, &ready, &ready_context) == 0) {

@@ -22,7 +22,7 @@ class Watch {
   // Waits until this event of the object has come.
   void expect(ibv_event_type type, const void* element) {
     std::unique_lock lock(mutex_);
-    CHECK(arrived_.wait_for(lock, std::chrono::seconds(20), [&] { return count(type, element) > 0; }));
+    CHECK(arrived_.wait_for(lock, kHang, [&] { return count(type, element) > 0; }));
     CHECK(count(type, element) == 1);
   }
   size_t how_many(ibv_event_type type, const void* element) {

@@ -55,13 +55,9 @@ class Events {
     events_.push_back(std::move(event));
     arrived_.notify_all();
   }
-  CmEvent next(int seconds = 20) {
+  CmEvent next() {
     std::unique_lock lock(mutex_);
-    const bool any = arrived_.wait_for(lock, std::chrono::seconds(seconds), [&] { return !events_.empty(); });
-    if (!any) {
-      std::fprintf(stderr, "no event within %d s\n", seconds);
-      std::abort();
-    }
+    CHECK(arrived_.wait_for(lock, kHang, [&] { return !events_.empty(); }), "no event comes");
     CmEvent event = std::move(events_.front());
     events_.pop_front();
     return event;
@@ -163,8 +159,8 @@ struct End {
   }
 
   // The next completion, moving data as the progress model asks for.
-  ibv_wc completion(int seconds = 20) {
-    const auto deadline = Clock::now() + std::chrono::seconds(seconds);
+  ibv_wc completion() {
+    const auto deadline = Clock::now() + kHang;
     ibv_wc wc{};
     for (int tries = 0;; tries++) {
       const int count = ibv_poll_cq(cq, 1, &wc);
@@ -231,12 +227,7 @@ struct Memory {
   void deregister() {
     if (mr != nullptr) CHECK(provider().dereg_mr(std::exchange(mr, nullptr)) == 0);
   }
-  void fill(uint64_t seed) {
-    for (size_t i = 0; i < size; i++) {
-      seed = seed * 6364136223846793005u + 1442695040888963407u;
-      data[i] = static_cast<uint8_t>(seed >> 56);
-    }
-  }
+  void fill(uint64_t seed) { fill_noise(data, size, seed); }
   uint64_t address(size_t offset = 0) const { return reinterpret_cast<uint64_t>(data) + offset; }
   ibv_sge sge(size_t offset, size_t length) const {
     return {address(offset), static_cast<uint32_t>(length), mr->lkey};
@@ -246,7 +237,7 @@ struct Memory {
 inline std::unique_ptr<End> resolve(const std::string& path, const Options& options) {
   Id connecting;
   const sockaddr_un address = place(path);
-  CHECK(connecting.id->resolve(generic(address), sizeof address, 2000) == 0);
+  CHECK(connecting.id->resolve(generic(address), sizeof address, kHangMs) == 0);
   connecting.events->expect(CmEvent::Type::route_resolved);
   CHECK(connecting.id->context() == context());
   return std::make_unique<End>(std::move(connecting), options);

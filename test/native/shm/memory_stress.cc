@@ -23,13 +23,10 @@ void regions_after_connect() {
       CHECK(same(*near[i], *far[i], 8192));
     }
   }
-  const auto deadline = Clock::now() + std::chrono::seconds(5);
-  Holdings after = holdings();
-  while (after.mappings != before.mappings || after.descriptors != before.descriptors) {
-    CHECK(Clock::now() < deadline);  // the peer unmaps when it hears of it
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    after = holdings();
-  }
+  await([&] {  // the peer unmaps when it hears of it
+    const Holdings after = holdings();
+    return after.mappings == before.mappings && after.descriptors == before.descriptors;
+  });
 }
 
 // Regions come and go while a peer writes to them: each WRITE lands before dereg_mr returns, or fails.
@@ -40,19 +37,24 @@ void deregister_under_fire(Kind kind) {
     Memory near(pair.client->pd, 1 << 16);
     auto far = std::make_unique<Memory>(pair.server->pd, 1 << 16, kAllAccess, kind);
     const Send send = write_to(remote(*far), 0, 1);
+    std::atomic<int> written{0};
     std::thread remover([&] {
-      std::this_thread::sleep_for(std::chrono::microseconds(500 + 100 * round));
+      while (written < 5 * round) std::this_thread::yield();
       far->deregister();
       std::memset(far->data, 0xaa, far->size);
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-      CHECK(std::all_of(far->data, far->data + far->size, [](uint8_t byte) { return byte == 0xaa; }));
+      std::this_thread::sleep_for(std::chrono::microseconds(200));  // for what must not come
+      CHECK(is_filled(far->data, far->size, 0xaa));
       far.reset();
     });
     while (true) {
       const int error = try_post(*pair.client, send, {near.sge(0, 1 << 16)});
       CHECK(error == 0 || error == ENOMEM);
       ibv_wc wc;
-      if (ibv_poll_cq(pair.client->cq, 1, &wc) != 1 || wc.status == IBV_WC_SUCCESS) continue;
+      if (ibv_poll_cq(pair.client->cq, 1, &wc) != 1) continue;
+      if (wc.status == IBV_WC_SUCCESS) {
+        written++;
+        continue;
+      }
       CHECK(wc.status == IBV_WC_REM_ACCESS_ERR);
       break;
     }
@@ -67,18 +69,19 @@ void disconnect_under_fire() {
     Pair pair(listener, {}, {});
     Memory near(pair.client->pd, 1 << 16), far(pair.server->pd, 1 << 16);
     std::atomic<bool> stop{false};
+    std::atomic<int> written{0};
     std::thread writer([&] {
       ibv_wc wc;
       while (!stop) {
         try_post(*pair.client, write_to(remote(far), 0, 1), {near.sge(0, 1 << 16)});
-        ibv_poll_cq(pair.client->cq, 1, &wc);
+        written += ibv_poll_cq(pair.client->cq, 1, &wc) == 1;
       }
     });
-    std::this_thread::sleep_for(std::chrono::microseconds(300));
+    while (written < 2 * round) std::this_thread::yield();
     CHECK(pair.server->id.id->disconnect() == 0);
     std::memset(far.data, 0xaa, far.size);
-    std::this_thread::sleep_for(std::chrono::microseconds(200));
-    CHECK(std::all_of(far.data, far.data + far.size, [](uint8_t byte) { return byte == 0xaa; }));
+    std::this_thread::sleep_for(std::chrono::microseconds(200));  // for what must not come
+    CHECK(is_filled(far.data, far.size, 0xaa));
     stop = true;
     writer.join();
   }

@@ -1,6 +1,8 @@
 // The other end in a process of its own: this program again, with a role and a path.
 #pragma once
 
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "traffic.h"
@@ -15,6 +17,7 @@ class Child {
     pid_ = fork();
     CHECK(pid_ >= 0);
     if (pid_ == 0) {
+      prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that fails leaves nobody behind
       execl(kProgram, kProgram, stress::running(), role.c_str(), path.c_str(), nullptr);
       _exit(127);
     }
@@ -28,16 +31,11 @@ class Child {
   // The status as of waitpid(2).
   int wait() {
     int status = 0;
-    for (const auto deadline = Clock::now() + std::chrono::seconds(60);;) {
+    await([&] {
       const pid_t gone = waitpid(pid_, &status, WNOHANG);
       CHECK(gone >= 0);
-      if (gone > 0) break;
-      if (Clock::now() > deadline) {
-        std::fprintf(stderr, "process %d does not end\n", pid_);
-        kill(pid_, SIGKILL);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+      return gone > 0;
+    });
     pid_ = 0;
     return status;
   }

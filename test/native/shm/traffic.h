@@ -13,7 +13,7 @@ struct Completions {
 };
 inline Completions pump(End& client, size_t from_client, End& server, size_t from_server) {
   Completions done;
-  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto deadline = Clock::now() + kHang;
   while (done.client.size() < from_client || done.server.size() < from_server) {
     ibv_wc wc;
     if (ibv_poll_cq(client.cq, 1, &wc) == 1) done.client.push_back(wc);
@@ -50,7 +50,7 @@ inline bool same(const Memory& one, const Memory& other, size_t length) {
 
 // Retries until the send queue takes it.
 inline void post_patiently(End& end, const Send& send, const std::vector<ibv_sge>& sges) {
-  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto deadline = Clock::now() + kHang;
   int error;
   while ((error = try_post(end, send, sges)) == ENOMEM) {
     CHECK(Clock::now() < deadline);

@@ -12,7 +12,7 @@ using namespace fixture;
 using rdmakit::software::FairMutex;
 
 void until(const FairMutex& mutex, uint32_t waiting) {
-  const auto deadline = Clock::now() + std::chrono::seconds(20);
+  const auto deadline = Clock::now() + kHang;
   while (mutex.waiting() != waiting) {
     CHECK(Clock::now() < deadline);
     std::this_thread::yield();
@@ -87,9 +87,9 @@ void one_at_a_time() {
 }
 
 STRESS(software_fair_mutex) {
-  in_turn();
-  give_way();
-  one_at_a_time();
+  timed("in turn", in_turn);
+  timed("give way", give_way);
+  timed("one at a time", one_at_a_time);
   std::puts("ok");
   return 0;
 }

@@ -1,0 +1,183 @@
+// The board between a poller and its consumer, without the rest: neither of them waits for ever, however
+// small the board is and whoever is slow.
+#include <poll.h>
+#include <sched.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "../stress.h"
+#include "ring/board.h"
+#include "unique_fd.h"
+
+namespace ring_board_stress {
+
+using rdmakit::UniqueFd;
+using rdmakit::ring::Board;
+using rdmakit::ring::Descriptor;
+
+// What wakes one thread, as the doorbell does the consumer and Poller::wake the poller.
+class Bell {
+ public:
+  void ring() {
+    const uint64_t one = 1;
+    CHECK(write(event_.get(), &one, sizeof one) == sizeof one);
+  }
+  void wait(const char* who) {
+    pollfd bell{event_.get(), POLLIN, 0};
+    CHECK(poll(&bell, 1, fixture::kHangMs) == 1, "%s is not woken", who);
+    uint64_t ignored;
+    CHECK(read(event_.get(), &ignored, sizeof ignored) == sizeof ignored);
+  }
+
+ private:
+  UniqueFd event_{eventfd(0, EFD_CLOEXEC)};
+};
+
+// `count` descriptors, once and in order. A side that can do nothing sleeps until the other one rings for it.
+void exchange(uint32_t places, uint32_t count) {
+  Board board(1, places);
+  Bell consumer, poller;
+  std::thread producer([&] {
+    for (uint32_t made = 0; made < count; ++made) {
+      Descriptor* descriptor;
+      while ((descriptor = board.claim()) == nullptr) {
+        if (board.publish()) consumer.ring();
+        poller.wait("the poller");
+      }
+      *descriptor = {0, 0, 0, 0, made, 0, 0, 0};
+      board.push();
+      // Now and then some go together.
+      if (made % 3 == 0 && board.publish()) consumer.ring();
+    }
+    if (board.publish()) consumer.ring();
+  });
+  uint32_t tail = 0;
+  while (tail < count) {
+    const uint32_t head = board.word(Board::kHead).load(std::memory_order_seq_cst);
+    if (head == tail) {
+      // As src/poller.ts does: says that it sleeps, and looks once more.
+      board.word(Board::kIdle).store(1, std::memory_order_seq_cst);
+      if (board.word(Board::kHead).load(std::memory_order_seq_cst) != tail) {
+        if (board.word(Board::kIdle).exchange(0, std::memory_order_seq_cst) != 0) continue;
+      }
+      consumer.wait("the consumer");
+      continue;
+    }
+    for (; tail != head; ++tail) CHECK(board.at(tail)->correlation == tail);
+    board.word(Board::kTail).store(tail, std::memory_order_seq_cst);
+    if (board.word(Board::kFull).load(std::memory_order_seq_cst) != 0) poller.ring();
+  }
+  producer.join();
+}
+
+// Keeps the caller on the nth of the processors that it may use. On the same one two threads never do
+// anything at the same moment.
+void stay_on(int nth) {
+  cpu_set_t all, one;
+  if (sched_getaffinity(0, sizeof all, &all) != 0) return;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &all) && nth-- == 0) CPU_SET(cpu, &one);
+  }
+  sched_setaffinity(0, sizeof one, &one);  // of no processor: it stays where it was
+}
+
+// Two threads that do one thing each at the same moment, again and again, and `between` while neither does.
+template <typename First, typename Second>
+void at_once(uint32_t rounds, First first, Second second, const std::function<void(uint32_t)>& between) {
+  std::atomic<uint32_t> begun{0}, here{0}, done{0};
+  const auto meet = [](std::atomic<uint32_t>& other, uint32_t round) {
+    // The other thread may have no processor but this one.
+    for (uint32_t spins = 0; other.load(std::memory_order_acquire) < round; ++spins) {
+      if (spins > 1000) sched_yield();
+    }
+  };
+  // A few instructions more or less each time, so that every interleaving has its turn.
+  const auto stagger = [](uint32_t steps) {
+    for (uint32_t i = 0; i < steps; ++i) asm volatile("" ::: "memory");
+  };
+  std::thread other([&] {
+    stay_on(1);
+    for (uint32_t round = 1; round <= rounds; ++round) {
+      meet(begun, round);
+      here.store(round, std::memory_order_release);
+      // By more, for it begins first: as long as a word takes from one processor to the other.
+      stagger((round * 2'654'435'761u >> 16) % (8u << round % 8));
+      second(round);
+      done.store(round, std::memory_order_release);
+    }
+  });
+  std::thread one([&] {
+    stay_on(0);
+    for (uint32_t round = 1; round <= rounds; ++round) {
+      begun.store(round, std::memory_order_release);
+      meet(here, round);
+      stagger(round % 64);
+      first(round);
+      meet(done, round);
+      between(round);
+    }
+  });
+  one.join();
+  other.join();
+}
+
+// The poller finds no place just when the consumer makes one: it sees that, or the consumer sees that it is
+// waited for.
+void full_or_drained(uint32_t rounds) {
+  Board board(1, 1);
+  CHECK(board.claim() != nullptr);
+  board.push();
+  board.publish();
+  Descriptor* claimed = nullptr;
+  bool calls = false;
+  at_once(
+      rounds, [&](uint32_t) { claimed = board.claim(); },
+      [&](uint32_t round) {
+        board.word(Board::kTail).store(round, std::memory_order_seq_cst);
+        calls = board.word(Board::kFull).load(std::memory_order_seq_cst) != 0;
+      },
+      [&](uint32_t round) {
+        CHECK(claimed != nullptr || calls, "round %u: nobody goes on", round);
+        if (claimed == nullptr) claimed = board.claim();
+        CHECK(claimed != nullptr);
+        board.push();
+        board.publish();
+      });
+}
+
+// The consumer goes to sleep just when the poller shows something: it sees that, or the doorbell rings.
+void asleep_or_shown(uint32_t rounds) {
+  Board board(1, 1);
+  bool rings = false, sees = false;
+  board.word(Board::kIdle).store(0);
+  at_once(
+      rounds,
+      [&](uint32_t) {
+        board.push();
+        rings = board.publish();
+      },
+      [&](uint32_t round) {
+        board.word(Board::kIdle).store(1, std::memory_order_seq_cst);
+        sees = board.word(Board::kHead).load(std::memory_order_seq_cst) == round;
+      },
+      [&](uint32_t round) {
+        CHECK(rings || sees, "round %u: nobody wakes the consumer", round);
+        board.word(Board::kTail).store(round);
+        board.word(Board::kIdle).store(0);
+      });
+}
+
+STRESS(ring_board) {
+  const auto descriptors = static_cast<uint32_t>(fixture::effort(60'000));
+  for (const uint32_t places : {1u, 2u, 16u, 256u}) {
+    fixture::timed("exchange", [=] { exchange(places, descriptors); });
+  }
+  fixture::timed("full, or drained", [=] { full_or_drained(2 * descriptors); });
+  fixture::timed("asleep, or shown", [=] { asleep_or_shown(2 * descriptors); });
+  return 0;
+}
+
+}  // namespace ring_board_stress
