@@ -22,8 +22,13 @@ export interface WalkOptions {
   /** The compiled micro-benchmark: LabParts.arrayWalk. */
   program: string
   bytes: number
-  /** memory.max of the control group it runs in; none by default. */
+  /** memory.max of the control group it runs in; none by default. Who goes beyond while swap is slow is killed. */
   limitBytes?: number
+  /**
+   * memory.high of the control group; none by default. Who goes beyond is slowed down and never killed (cgroup-v2,
+   * "Memory Interface Files"), however long swap stands still.
+   */
+  throttleBytes?: number
   deadlineMs?: number
 }
 
@@ -44,9 +49,9 @@ export class WalkKilledError extends Error {
  * of its own. At most one swap device may be on. Wrong pages are counted, not thrown.
  */
 export async function walkArray(shell: Shell, options: WalkOptions): Promise<Walk> {
-  const { program, bytes, limitBytes = 'max', deadlineMs = 240_000 } = options
+  const { program, bytes, limitBytes = 'max', throttleBytes = 'max', deadlineMs = 240_000 } = options
   const script = join(guestScripts, 'walk.sh')
-  const command = ['sh', script, program, String(bytes), String(limitBytes)]
+  const command = ['sh', script, program, String(bytes), String(limitBytes), String(throttleBytes)]
   const result = await shell.exec(command, { deadlineMs })
   // walk.sh reports a signal's end as a shell does: 128 and its number.
   if (result.status === 128 + constants.signals.SIGKILL) throw new WalkKilledError()

@@ -34,7 +34,7 @@ describe('remote swap over rxe', () => {
   test.each([1, 2])(`${mebibytes} MiB under half as much memory come back right, time %i`, async (time) => {
     const before = await cpuTimeOf(shell, serverProgram)
     const bytes = mebibytes * mebibyte
-    const walk = await walkArray(shell, { program, bytes, limitBytes: bytes / 2 })
+    const walk = await walkArray(shell, { program, bytes, throttleBytes: bytes / 2 })
     const after = await cpuTimeOf(shell, serverProgram)
     const used = { user: after.user - before.user, system: after.system - before.system }
     console.log(

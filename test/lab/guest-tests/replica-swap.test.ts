@@ -35,10 +35,14 @@ describe('remote swap with two replicas over rxe', () => {
 
   test('a program that swaps ends with every byte right when one server is killed under it', async () => {
     const before = pagesOut()
-    const walking = walkArray(shell, { program, bytes: 64 * mebibyte, limitBytes: 32 * mebibyte })
-    await untilPagesOut(before + 3_000)
-    await servers[1]?.stop(15_000, 'SIGKILL')
-    const walk = await walking
+    const kill = async () => {
+      await untilPagesOut(before + 3_000)
+      await servers[1]?.stop(15_000, 'SIGKILL')
+    }
+    const [walk] = await Promise.all([
+      walkArray(shell, { program, bytes: 64 * mebibyte, throttleBytes: 32 * mebibyte }),
+      kill(),
+    ])
     console.log(`remote swap with two replicas, one killed: ${JSON.stringify(walk)}`)
     expect(walk.wrongPages).toBe(0)
     expect(walk.pagesOut).toBeGreaterThan(6_000)

@@ -39,14 +39,18 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is u
   test('a program that swaps ends with every byte right, after pauses', async () => {
     const before = pagesOut()
     const told = await kernelLines()
-    const walking = walkArray(shell, { program: walker, bytes: 64 * mebibyte, limitBytes: 32 * mebibyte })
     const pauses: number[] = []
-    for (let upgrade = 1; upgrade <= UPGRADES; upgrade++) {
-      await untilPagesOut(before + upgrade * 2_500)
-      const said = await shell.run([...program, 'upgrade', device], { deadlineMs: 120_000 })
-      pauses.push(Number(/^upgraded \S+: process \d+ goes on, requests waited (\d+) ms$/m.exec(said)?.[1]))
+    const upgrades = async () => {
+      for (let upgrade = 1; upgrade <= UPGRADES; upgrade++) {
+        await untilPagesOut(before + upgrade * 2_500)
+        const said = await shell.run([...program, 'upgrade', device], { deadlineMs: 120_000 })
+        pauses.push(Number(/^upgraded \S+: process \d+ goes on, requests waited (\d+) ms$/m.exec(said)?.[1]))
+      }
     }
-    const walk = await walking
+    const [walk] = await Promise.all([
+      walkArray(shell, { program: walker, bytes: 64 * mebibyte, throttleBytes: 32 * mebibyte }),
+      upgrades(),
+    ])
     console.log(
       `remote swap on ${device}, upgraded with pauses of ${pauses.join(', ')} ms: ${JSON.stringify(walk)}`,
     )
@@ -64,7 +68,11 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is u
       deadlineMs: 120_000,
     })
     expect(result.status).toBe(1)
-    const walk = await walkArray(shell, { program: walker, bytes: 16 * mebibyte, limitBytes: 12 * mebibyte })
+    const walk = await walkArray(shell, {
+      program: walker,
+      bytes: 16 * mebibyte,
+      throttleBytes: 12 * mebibyte,
+    })
     expect(walk.wrongPages).toBe(0)
   }, 300_000)
 

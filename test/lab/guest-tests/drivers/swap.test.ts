@@ -21,7 +21,7 @@ test.each(['/dev/nbd0', '/dev/ublkb0'])(
     const client = shell.start(attach)
     try {
       await client.waitForLine(attached, 120_000)
-      const walk = await walkArray(shell, { program, bytes: 48 * mebibyte, limitBytes: 24 * mebibyte })
+      const walk = await walkArray(shell, { program, bytes: 48 * mebibyte, throttleBytes: 24 * mebibyte })
       expect(walk.wrongPages).toBe(0)
       expect(walk.pagesOut).toBeGreaterThan(5_000)
       expect(walk.pagesIn).toBeGreaterThan(5_000)
