@@ -111,7 +111,8 @@ export class BlockEngine {
   /**
    * The server with index `from` has come back under another index, with all that slab `index` had there: every lane
    * must reach it, as for {@link addReplica}.
-   * @throws EINVAL: index or mapping out of range; ENOENT: no live replica is on record at `from`; EEXIST
+   * @throws EINVAL: index or mapping out of range; ENOENT: no live replica is on record at `from`; EEXIST; ESTALE: another
+   *   replica is usable, or failed later, and has what this one missed
    */
   moveReplica(index: number, from: number, to: SlabMapping): void {
     native.moveReplica(this.#engine, index, from, to)
@@ -132,12 +133,24 @@ export class BlockEngine {
   }
 
   /**
-   * Slab `index` has no replica at `server` any more. Its memory may be given back after
-   * {@link synchronize}; before that, operations may still be under way to it.
-   * @throws ENOENT: it has none there
+   * The live replica of slab `index` at `server` is to be dropped: it is written to as before, and no WRITE that begins
+   * from now on is answered because it has it. {@link synchronize}, then {@link dropReplica}.
+   * @throws ENOENT: no live one is there; EBUSY: no other usable one is
    */
-  dropReplica(index: number, server: number): DroppedReplica {
-    return native.dropReplica(this.#engine, index, server)
+  retireReplica(index: number, server: number): void {
+    native.retireReplica(this.#engine, index, server)
+  }
+
+  /**
+   * Slab `index` has no replica at `server` any more. Its memory may be given back after
+   * {@link synchronize}; before that, operations may still be under way to it. A replica that was retired and is
+   * complete becomes live where no other is usable.
+   * @param absent this process never reached `server`: whatever it holds does not count
+   * @throws ENOENT: it has none there; EBUSY: it is live and its server has not failed ({@link retireReplica} comes
+   *   first), or it is the last usable one
+   */
+  dropReplica(index: number, server: number, absent = false): DroppedReplica {
+    return native.dropReplica(this.#engine, index, server, absent)
   }
 
   /**

@@ -196,9 +196,9 @@ export class Migration {
     const { slab, replica } = held
     if (table.holders(slab).size === MAX_REPLICAS) {
       // There is no room for a fourth in its record. Two are left, and the third is repaired.
-      await this.#giveUp(slab, replica)
+      const gone = await this.#giveUp(slab, replica)
       degraded()
-      return true
+      return gone
     }
     const room = servers.map((each) => (this.#wants(each) ? 0 : each.room))
     const target = servers[chooseServer(room, table.holders(slab)) ?? -1]
@@ -211,16 +211,24 @@ export class Migration {
       return false
     }
     await fillReplica(engine, table, slab, place)
-    await this.#giveUp(slab, replica)
-    return true
+    const gone = await this.#giveUp(slab, replica)
+    if (!gone) degraded()
+    return gone
   }
 
-  async #giveUp(slab: number, replica: SlabReplica): Promise<void> {
+  /** @returns false when it stays: the others have failed meanwhile, whether control knows it yet or not */
+  async #giveUp(slab: number, replica: SlabReplica): Promise<boolean> {
     const { engine, table } = this.#options
-    // Its server may have failed meanwhile: then it is dropped already.
-    if (table.drop(slab, replica) === undefined) return
+    const { server, remote } = replica
+    const holds = () => table.heldBy(server).get(remote.id)?.replica === replica
+    // Its own server may fail at any time: then it is dropped already.
+    if (!table.retire(slab, replica)) return !holds()
+    // WRITEs that began before are over then, and were not answered because this one has them unless another failed.
     await engine.synchronize()
-    await replica.server.giveBack(replica.remote)
+    if (table.drop(slab, replica) === undefined) return !holds()
+    await engine.synchronize()
+    await server.giveBack(remote)
+    return true
   }
 }
 

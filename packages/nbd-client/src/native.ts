@@ -170,8 +170,10 @@ export interface NativeReplica {
 }
 
 export interface NativeRecordedReplica extends NativeReplica {
-  /** it holds every written page; else it was being filled */
+  /** it holds every written page and counts; else it was being filled, or it is `leaving` */
   live: boolean
+  /** it holds every written page, and is about to be dropped */
+  leaving: boolean
 }
 
 export interface NativeDropped {
@@ -269,7 +271,8 @@ export interface NativeBinding {
   moveReplica(engine: NativeEngine, slab: number, from: number, to: NativeReplica): void
   setWaits(engine: NativeEngine): void
   failedServers(engine: NativeEngine): number[]
-  dropReplica(engine: NativeEngine, slab: number, server: number): NativeDropped
+  retireReplica(engine: NativeEngine, slab: number, server: number): void
+  dropReplica(engine: NativeEngine, slab: number, server: number, absent: boolean): NativeDropped
   refill(engine: NativeEngine, slab: number, server: number): void
   backupWarnings(engine: NativeEngine): string[]
   missingInBackup(engine: NativeEngine, slab: number): number

@@ -6,8 +6,10 @@ import type { VolumeServer } from './volume-server.js'
 export interface SlabReplica {
   readonly server: VolumeServer
   readonly remote: RemoteSlab
-  /** it holds every written page; else it is being filled */
+  /** it holds every written page, and WRITEs are answered because it has them; else it is being filled, or `leaving` */
   live: boolean
+  /** it holds every written page, and is about to be dropped */
+  leaving?: boolean
 }
 
 /** Of one slab, in the engine's record. */
@@ -124,13 +126,48 @@ export class SlabTable {
     return replica
   }
 
-  /** Idempotent. */
+  /**
+   * A live replica is to be dropped, see {@link BlockEngine.retireReplica}.
+   * @returns false: it is gone, or it stays, for no other one is usable
+   */
+  retire(slab: number, replica: SlabReplica): boolean {
+    return (
+      this.#of(slab).includes(replica) &&
+      this.#act(slab, () => this.#engine.retireReplica(slab, replica.server.index))
+    )
+  }
+
+  /**
+   * Drops a replica whose server has failed, which is being filled, or which was retired.
+   * @returns undefined: it is gone already, or it stays, for it has become the last usable one
+   */
   drop(slab: number, replica: SlabReplica): DroppedReplica | undefined {
     const all = this.#of(slab)
-    const at = all.indexOf(replica)
-    if (at < 0) return undefined
-    all.splice(at, 1)
-    return this.#engine.dropReplica(slab, replica.server.index)
+    if (!all.includes(replica)) return undefined
+    let dropped: DroppedReplica | undefined
+    this.#act(slab, () => {
+      dropped = this.#engine.dropReplica(slab, replica.server.index)
+      all.splice(all.indexOf(replica), 1)
+    })
+    return dropped
+  }
+
+  /** Does to the engine's record what it may refuse, and takes over what became of it. @returns false: it refused */
+  #act(slab: number, act: () => void): boolean {
+    let done = true
+    try {
+      act()
+    } catch (failure) {
+      if ((failure as NodeJS.ErrnoException).code !== 'EBUSY') throw failure
+      done = false
+    }
+    const recorded = this.#engine.lookUpSlab(slab) ?? []
+    for (const replica of this.#of(slab)) {
+      const found = recorded.find(({ server }) => server === replica.server.index)
+      replica.live = found?.live === true
+      replica.leaving = found?.leaving === true
+    }
+    return done
   }
 
   /**
@@ -146,11 +183,10 @@ export class SlabTable {
     const degraded: number[] = []
     const lost: number[] = []
     const kept: number[] = []
-    const order = failed && new Map(failed.map((index, place) => [index, place]))
     for (const [slab, replicas] of this.#slabs) {
       const replica = replicas.find((each) => each.server === server)
       if (replica === undefined) continue
-      if (order !== undefined && this.#isLast(slab, server.index, order)) {
+      if (failed !== undefined && this.#isLast(slab, server.index, failed)) {
         kept.push(slab)
         continue
       }
@@ -162,13 +198,26 @@ export class SlabTable {
     return { degraded, lost, kept }
   }
 
-  /** All live replicas of the slab, as the engine has them, are at servers that have failed, and `server` was the last. */
-  #isLast(slab: number, server: number, order: ReadonlyMap<number, number>): boolean {
-    const last = order.get(server) ?? -1
-    const live = (this.#engine.lookUpSlab(slab) ?? []).filter((replica) => replica.live)
+  /**
+   * Drops what servers that have failed had of one slab, each as {@link dropServer} would have: it was not known of this
+   * slab yet when they failed.
+   * @param failed all that have failed, in order
+   * @returns whether there was such a replica
+   */
+  dropFailed(slab: number, failed: readonly number[]): boolean {
+    const gone = this.#of(slab).filter(({ server }) => server.failure !== undefined)
+    for (const replica of gone)
+      if (!replica.server.away || !this.#isLast(slab, replica.server.index, failed)) this.drop(slab, replica)
+    return gone.length > 0
+  }
+
+  /** All complete replicas of the slab, as the engine has them, are at servers that have failed, and `server` was the last. */
+  #isLast(slab: number, server: number, failed: readonly number[]): boolean {
+    const last = failed.indexOf(server)
+    const complete = (this.#engine.lookUpSlab(slab) ?? []).filter(({ live, leaving }) => live || leaving)
     return (
-      live.some((replica) => replica.server === server) &&
-      live.every((replica) => (order.get(replica.server) ?? Number.POSITIVE_INFINITY) <= last)
+      complete.some((replica) => replica.server === server) &&
+      complete.every((replica) => failed.includes(replica.server) && failed.indexOf(replica.server) <= last)
     )
   }
 
@@ -188,7 +237,14 @@ export class SlabTable {
       const remote = at < 0 ? undefined : there.get(placeOf((replicas[at] as SlabReplica).remote))
       if (remote === undefined) continue
       const place = { server: to, remote }
-      this.#engine.moveReplica(slab, from.index, mapping(place))
+      try {
+        this.#engine.moveReplica(slab, from.index, mapping(place))
+      } catch (failure) {
+        // Another replica has what it missed: it does not come back for this slab.
+        if ((failure as NodeJS.ErrnoException).code !== 'ESTALE') throw failure
+        this.drop(slab, replicas[at] as SlabReplica)
+        continue
+      }
       replicas[at] = { ...place, live: true }
       there.delete(placeOf(remote))
       to.slabs++

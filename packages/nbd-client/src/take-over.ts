@@ -150,7 +150,7 @@ function needed(
   alone = false,
 ): boolean {
   for (let slab = 0; slab < engine.slabCount; slab++) {
-    const readable = (engine.lookUpSlab(slab) ?? []).filter((replica) => replica.live)
+    const readable = (engine.lookUpSlab(slab) ?? []).filter(({ live, leaving }) => live || leaving)
     if (
       readable.some((replica) => servers.includes(replica.server)) &&
       (!alone || readable.length === 1) &&
@@ -187,7 +187,7 @@ export function moveToIncarnations(engine: BlockEngine, { resumed, gone }: Taken
     for (const { kept: old } of gone) {
       if (old.away !== true || old.identity.session !== kept.identity.session) continue
       for (let slab = 0; slab < engine.slabCount; slab++) {
-        const readable = (engine.lookUpSlab(slab) ?? []).filter(({ live }) => live)
+        const readable = (engine.lookUpSlab(slab) ?? []).filter(({ live, leaving }) => live || leaving)
         const [only] = readable
         if (readable.length === 1 && only?.server === old.index)
           engine.moveReplica(slab, old.index, { ...only, server: kept.index })
@@ -250,13 +250,16 @@ export function adoptSlabs(
   for (let slab = 0; slab < engine.slabCount; slab++) {
     const recorded = engine.lookUpSlab(slab)
     if (recorded === undefined && thin) continue // nothing was written there
+    const ranked = (recorded ?? []).toSorted((a, b) => Number(b.live) - Number(a.live))
     const adopted: SlabReplica[] = []
-    for (const replica of recorded ?? []) {
+    for (const replica of ranked) {
       const server = servers[replica.server]
       const there = listed.get(replica.server)
       const remote = there?.get(placeOf(replica))
-      if (server === undefined || remote === undefined || !replica.live) {
-        engine.dropReplica(slab, replica.server)
+      // One that was about to be dropped has everything, and counts where no other is left.
+      const complete = replica.live || (replica.leaving && adopted.length === 0)
+      if (server === undefined || remote === undefined || !complete) {
+        engine.dropReplica(slab, replica.server, true)
         continue
       }
       there?.delete(placeOf(replica))

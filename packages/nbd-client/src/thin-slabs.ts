@@ -72,10 +72,8 @@ export class ThinSlabs {
       this.#spares.delete(id)
       const replicas = (places ?? []).map((place) => ({ ...place, live: true }))
       table.adopt(slab, replicas)
-      // It may have failed since the lane looked.
-      const failed = replicas.filter(({ server }) => server.failure !== undefined && !server.away)
-      for (const replica of failed) table.drop(slab, replica)
-      if (failed.length > 0) degraded()
+      // Servers may have failed since the lane looked.
+      if (table.dropFailed(slab, engine.failedServers())) degraded()
     }
   }
 

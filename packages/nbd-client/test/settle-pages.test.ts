@@ -145,7 +145,7 @@ describe('pages whose WRITE was open when the process died', () => {
     const shape = { replicas: 1, backup: false }
     await leftInTheMiddle(shape)
     await using volume = await takeOver(shape)
-    volume.engine.dropReplica(0, 0)
+    volume.engine.dropReplica(0, 0, true)
     await settlePages(volume.engine, 0)
     const client = new Client(volume.engine.attachSocketpair(0))
     for (const page of PAGES) {

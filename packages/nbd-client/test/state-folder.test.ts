@@ -221,18 +221,18 @@ describe('the slab map in a file', () => {
     first.mapSlab(1, place(0))
     first.mapSlab(2, place(1))
     first.addReplica(1, place(2))
-    first.dropReplica(2, 1)
     first.failServer(1)
+    first.dropReplica(2, 1)
     expect(() => open()).toThrow(expect.objectContaining({ code: 'EBUSY' }))
     await first.close()
     await using second = open()
     expect(second.lookUpSlab(0)).toEqual([
-      { ...place(0), live: true },
-      { ...place(1), live: true },
+      { ...place(0), live: true, leaving: false },
+      { ...place(1), live: true, leaving: false },
     ])
     expect(second.lookUpSlab(1)).toEqual([
-      { ...place(0), live: true },
-      { ...place(2), live: false },
+      { ...place(0), live: true, leaving: false },
+      { ...place(2), live: false, leaving: false },
     ])
     expect(second.lookUpSlab(2)).toEqual([])
     expect(second.lookUpSlab(3)).toBeUndefined()

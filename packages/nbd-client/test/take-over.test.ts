@@ -48,12 +48,25 @@ describe('a slab map', () => {
     expect(adopted).toMatchObject({ degraded: 1, lost: 0 })
     expect(table.state(0)).toBe('degraded')
     expect(table.state(1)).toBe('mapped')
-    expect(engine.lookUpSlab(0)).toEqual([{ ...place(0), live: true }])
+    expect(engine.lookUpSlab(0)).toEqual([{ ...place(0), live: true, leaving: false }])
     // It is nobody's, and goes back.
     const [, second] = servers
     expect([...adopted.orphans].map(([server, slabs]) => [server, slabs.map(({ id }) => id)])).toEqual([
       [second, [1]],
     ])
+  })
+
+  it('with a replica that was about to be dropped is one without it, unless no other is left', async () => {
+    await using engine = new BlockEngine({ size: SLABS * MIB, slabSize: MIB })
+    for (const slab of [0, 1, 2, 3]) engine.mapSlab(slab, place(0, slab), place(slab < 2 ? 1 : 2, slab))
+    for (const slab of [0, 1, 2, 3]) engine.retireReplica(slab, 0)
+    // Server 2 is gone, which had the other replica of two slabs.
+    const taken = { resumed: [resumed(0), resumed(1)], gone: [{ kept: kept(2), reason: 'test' }] }
+    const table = new SlabTable(engine, 1)
+    const adopted = adoptSlabs(engine, table, serversOf(taken), taken, false)
+    expect(adopted).toMatchObject({ degraded: 0, lost: 0 })
+    for (const [slab, server] of [1, 1, 0, 0].entries())
+      expect(engine.lookUpSlab(slab)).toEqual([{ ...place(server, slab), live: true, leaving: false }])
   })
 })
 

@@ -127,10 +127,34 @@ describe('an engine’s replicas', () => {
     )
     expect(engine.dropReplica(0, 1)).toEqual({ wasLive: false, liveLeft: 1 })
     expect(() => engine.dropReplica(0, 1)).toThrow(expect.objectContaining({ code: 'ENOENT' }))
+    // A healthy server's is retired first, and the last one is not.
+    const refused = expect.objectContaining({ code: 'EBUSY' })
+    expect(() => engine.dropReplica(0, 0)).toThrow(refused)
+    expect(() => engine.retireReplica(0, 0)).toThrow(refused)
+    expect(() => engine.retireReplica(0, 2)).toThrow(expect.objectContaining({ code: 'ENOENT' }))
+    engine.failServer(0)
     expect(engine.dropReplica(0, 0)).toEqual({ wasLive: true, liveLeft: 0 })
     expect(() => engine.addReplica(0, { ...place, server: 4 })).toThrow(
       expect.objectContaining({ code: 'ENODATA' }),
     )
+  })
+
+  it('is retired before it is dropped, and stays where all others have failed', async () => {
+    await using engine = new BlockEngine({ size: 2 * MIB, slabSize: MIB })
+    const at = (server: number) => ({ ...place, server })
+    for (const slab of [0, 1]) {
+      engine.mapSlab(slab, at(0), at(1))
+      engine.retireReplica(slab, 0)
+      expect(engine.lookUpSlab(slab)).toEqual([
+        { ...at(0), live: false, leaving: true },
+        { ...at(1), live: true, leaving: false },
+      ])
+    }
+    expect(engine.dropReplica(0, 0)).toEqual({ wasLive: true, liveLeft: 1 })
+    engine.failServer(1)
+    expect(() => engine.dropReplica(1, 0)).toThrow(expect.objectContaining({ code: 'EBUSY' }))
+    expect(engine.dropReplica(1, 1)).toEqual({ wasLive: true, liveLeft: 1 })
+    expect(engine.lookUpSlab(1)).toEqual([{ ...at(0), live: true, leaving: false }])
   })
 
   it('are filled by a refill lane only', async () => {

@@ -94,7 +94,7 @@ void caught_up(TestVolume& volume, uint64_t pages) {
 
 void drop(TestVolume& volume, uint32_t slab, uint32_t server) {
   Volume::Dropped dropped;
-  CHECK(volume.engine->volume().drop_replica(slab, server, dropped) == 0);
+  CHECK(volume.engine->volume().drop_replica(slab, server, false, dropped) == 0);
   CHECK(dropped.was_live && dropped.live_left == 0);
 }
 

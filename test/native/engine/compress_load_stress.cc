@@ -21,7 +21,7 @@ void move_slabs(TestVolume& volume) {
       return event.type == Event::Type::slab_refilled && event.slab == slab;
     });
     Volume::Dropped dropped;
-    CHECK(slabs.drop_replica(slab, slab % 3, dropped) == 0 && dropped.live_left == 2);
+    CHECK(volume.drop(slab, slab % 3, dropped) == 0 && dropped.live_left == 2);
   }
 }
 
@@ -145,7 +145,7 @@ void backed_up(Acknowledge acknowledge, bool dies_under_load) {
   all_right(client, data);
   CHECK(slabs.failed(0));
   Volume::Dropped dropped;
-  CHECK(slabs.drop_replica(0, 0, dropped) == 0 && slabs.add_replica(0, volume.replica(0, 1)) == 0);
+  CHECK(volume.drop(0, 0, dropped) == 0 && slabs.add_replica(0, volume.replica(0, 1)) == 0);
   // Written while it is being filled: packed, and only there and in the file.
   CHECK(client.write(0, data.data(), 64 * 4096) == kOk);
   std::string why;

@@ -126,9 +126,24 @@ class TestVolume {
       });
       CHECK(error == 0);
     }
+    synchronize();
+  }
+
+  // Nothing that began before is left.
+  void synchronize() {
     const uint64_t epoch = engine->synchronize();
     wait_until(
         [=](const Event& event) { return event.type == Event::Type::synchronized && event.epoch >= epoch; });
+  }
+
+  // Drops a replica as control does: one of a healthy server is retired first.
+  int drop(uint32_t slab, uint32_t server, Volume::Dropped& dropped) {
+    Volume& volume = engine->volume();
+    if (!volume.failed(server)) {
+      if (const int error = volume.retire_replica(slab, server); error != 0) return error;
+      synchronize();
+    }
+    return volume.drop_replica(slab, server, false, dropped);
   }
 
   // That of a lane that has looked for completions.

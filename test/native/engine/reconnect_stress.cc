@@ -76,7 +76,7 @@ class Control {
       }
       dropped_++;
       Volume::Dropped dropped;
-      CHECK(slabs_.drop_replica(slab, server, dropped) == 0);
+      CHECK(slabs_.drop_replica(slab, server, false, dropped) == 0);
     }
   }
 
@@ -112,7 +112,7 @@ class Control {
         place = slabs_.place(slab * slabs_.slab_size());
         if (const Replica* const filled = place.find(to); filled != nullptr && !filled->live) {
           Volume::Dropped dropped;
-          CHECK(slabs_.drop_replica(slab, to, dropped) == 0);
+          CHECK(slabs_.drop_replica(slab, to, false, dropped) == 0);
         }
         place = slabs_.place(slab * slabs_.slab_size());
       }
@@ -258,7 +258,7 @@ void given_up() {
   CHECK(answered == 0);
   for (uint32_t slab = 0; slab < slabs.slabs(); slab++) {
     Volume::Dropped dropped;
-    CHECK(slabs.drop_replica(slab, 0, dropped) == 0 && dropped.was_live && dropped.live_left == 0);
+    CHECK(slabs.drop_replica(slab, 0, false, dropped) == 0 && dropped.was_live && dropped.live_left == 0);
   }
   reader.join();
   writer.join();

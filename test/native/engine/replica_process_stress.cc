@@ -258,7 +258,7 @@ class ProcessVolume {
     Volume& slabs = engine_->volume();
     for (uint32_t slab = 0; slab < kSlabs; slab++) {
       Volume::Dropped dropped;
-      const int error = slabs.drop_replica(slab, from, dropped);
+      const int error = slabs.drop_replica(slab, from, false, dropped);
       if (error == ENOENT) continue;
       CHECK(error == 0 && dropped.live_left == 1);
       CHECK(slabs.add_replica(slab, replica(slab, to)) == 0);

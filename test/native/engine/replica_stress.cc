@@ -60,9 +60,9 @@ void one_failure(uint64_t test, uint32_t replicas, Server::Mode how, Behaviour b
   CHECK(sum(volume, &LaneStatistics::errors) == 0);
 }
 
-int drop(Volume& slabs, uint32_t slab, uint32_t server) {
+int drop(TestVolume& volume, uint32_t slab, uint32_t server) {
   Volume::Dropped dropped;
-  const int error = slabs.drop_replica(slab, server, dropped);
+  const int error = volume.drop(slab, server, dropped);
   CHECK(error != 0 || (dropped.was_live && dropped.live_left == 1));
   return error;
 }
@@ -75,7 +75,7 @@ void repair(TestVolume& volume, uint32_t from) {
     if (place.find(from) == nullptr) continue;
     uint32_t to = 0;
     while (place.find(to) != nullptr || slabs.failed(to)) to++;
-    CHECK(drop(slabs, slab, from) == 0);
+    CHECK(drop(volume, slab, from) == 0);
     CHECK(slabs.add_replica(slab, volume.replica(slab, to)) == 0);
     CHECK(slabs.add_replica(slab, volume.replica(slab, to)) == EEXIST);
     std::string why;
@@ -135,7 +135,7 @@ void refill_fails(bool source) {
   Client client(volume.attach(0));
   std::vector<uint8_t> data(1 << 20, 0x3c);
   CHECK(client.write(0, data.data(), 1 << 20) == kOk);
-  CHECK(drop(slabs, 0, 1) == 0);
+  CHECK(drop(volume, 0, 1) == 0);
   CHECK(slabs.add_replica(0, volume.replica(0, 2)) == 0);
   std::string why;
   CHECK(volume.engine->refill(0, 2, why) == 0);
@@ -163,7 +163,7 @@ void refill_rate() {
   Client client(volume.attach(0));
   const std::vector<uint8_t> data(1 << 20, 0x3c);
   CHECK(client.write(0, data.data(), 1 << 20) == kOk);
-  CHECK(drop(slabs, 0, 1) == 0 && slabs.add_replica(0, volume.replica(0, 2)) == 0);
+  CHECK(drop(volume, 0, 1) == 0 && slabs.add_replica(0, volume.replica(0, 2)) == 0);
   const auto start = Clock::now();
   std::string why;
   CHECK(volume.engine->refill(0, 2, why) == 0);
@@ -226,7 +226,7 @@ void unreachable_replica() {
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
   std::vector<uint8_t> page(4096, 5);
-  CHECK(drop(slabs, 0, 1) == 0);
+  CHECK(drop(volume, 0, 1) == 0);
   Replica stranger = volume.replica(0, 2);
   stranger.server = 77;
   CHECK(slabs.add_replica(0, stranger) == 0);

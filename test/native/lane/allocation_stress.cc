@@ -103,7 +103,7 @@ void disturb(TestVolume& volume, uint64_t request) {
   if (replicated && request == kRequests / 4) {
     Volume::Dropped dropped;
     std::string why;
-    CHECK(slabs.drop_replica(0, 1, dropped) == 0 &&
+    CHECK(slabs.retire_replica(0, 1) == 0 && slabs.drop_replica(0, 1, false, dropped) == 0 &&
           slabs.add_replica(0, volume.replica(0, volume.shape.replicas)) == 0);
     CHECK(volume.engine->refill(0, volume.shape.replicas, why) == 0);
   }

@@ -35,6 +35,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("moveReplica", move_replica);
   add("setWaits", set_waits);
   add("failedServers", failed_servers);
+  add("retireReplica", retire_replica);
   add("dropReplica", drop_replica);
   add("refill", refill);
   add("backupWarnings", backup_warnings);

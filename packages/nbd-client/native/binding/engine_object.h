@@ -38,6 +38,7 @@ void add_replica(const Napi::CallbackInfo& info);
 void move_replica(const Napi::CallbackInfo& info);
 void set_waits(const Napi::CallbackInfo& info);
 Napi::Value failed_servers(const Napi::CallbackInfo& info);
+void retire_replica(const Napi::CallbackInfo& info);
 Napi::Value drop_replica(const Napi::CallbackInfo& info);
 void refill(const Napi::CallbackInfo& info);
 Napi::Value backup_warnings(const Napi::CallbackInfo& info);

@@ -44,6 +44,8 @@ const char* explain(int error) {
       return "that server index has failed";
     case ENODATA:
       return "neither a live replica nor a backup is left to fill it from";
+    case ESTALE:
+      return "another replica has what this one missed";
     case EBUSY:
       return "first writes to the old place are still ending; the slab stays unmapped, call again";
     default:
@@ -80,6 +82,7 @@ Napi::Value look_up_slab(const Napi::CallbackInfo& info) {
     each.Set("remoteKey", replica.remote_key);
     each.Set("address", Napi::BigInt::New(env, replica.address));
     each.Set("live", replica.live);
+    each.Set("leaving", replica.leaving);
     replicas.Set(i, each);
   }
   return replicas;
@@ -105,11 +108,19 @@ void move_replica(const Napi::CallbackInfo& info) {
 
 void set_waits(const Napi::CallbackInfo& info) { to_engine(info[0]).volume().set_waits(); }
 
+void retire_replica(const Napi::CallbackInfo& info) {
+  const int error =
+      to_engine(info[0]).volume().retire_replica(to_uint32(info[1], "slab"), to_server(info[2]));
+  check(info.Env(), error, "retireReplica",
+        error == EBUSY ? "no other usable replica is left" : explain(error));
+}
+
 Napi::Value drop_replica(const Napi::CallbackInfo& info) {
   Volume::Dropped dropped;
-  const int error =
-      to_engine(info[0]).volume().drop_replica(to_uint32(info[1], "slab"), to_server(info[2]), dropped);
-  check(info.Env(), error, "dropReplica", explain(error));
+  const int error = to_engine(info[0]).volume().drop_replica(to_uint32(info[1], "slab"), to_server(info[2]),
+                                                             info[3].ToBoolean(), dropped);
+  check(info.Env(), error, "dropReplica",
+        error == EBUSY ? "it was not retired, or it is the last usable one" : explain(error));
   Napi::Object result = Napi::Object::New(info.Env());
   result.Set("wasLive", dropped.was_live);
   result.Set("liveLeft", dropped.live_left);

@@ -76,8 +76,7 @@ bool Connection::advance(Operation& operation) {
     SlabPlace place = volume_.place(operation.offset);
     if (!place.mapped() && volume_.placed_since(operation.offset)) continue;
     const bool part_of_page = head != 0 || limit < kPage;
-    if ((rdma_.readable(place) == nullptr && !rdma_.backed_up()) ||
-        (state == PageState::lost && part_of_page)) {
+    if ((rdma_.live(place) == nullptr && !rdma_.backed_up()) || (state == PageState::lost && part_of_page)) {
       if (state != PageState::lost && rdma_.waits(place)) return false;
       finish_unposted(operation, false);
       return true;

@@ -26,6 +26,13 @@ struct WrongPage {
   bool repaired;    // else nobody has the right ones
 };
 
+// A replica that has a WRITE.
+struct Keeper {
+  uint64_t address;  // of the slab there
+  uint16_t server;
+  bool live;  // when the WRITE was chained
+};
+
 struct Operation {
   enum class Kind : uint8_t {
     read,        // slab -> output buffer
@@ -64,7 +71,7 @@ struct Operation {
   // Of a part.
   uint16_t primary = kNone;  // the operation that it is a part of; of a primary: itself
   uint16_t server = 0;
-  bool live = false;      // its replica is
+  bool live = false;      // its replica was when the part was chained
   bool doomed = false;    // given up: what counts is decided, its memory is not free yet
   bool flushing = false;  // a READ whose server failed: it moves to another one when its flush arrives
   uint8_t epoch = 0;      // parity of the volume's epoch
@@ -76,10 +83,12 @@ struct Operation {
   // Of a primary.
   uint8_t parts = 0;    // not over
   uint8_t awaited = 0;  // neither over nor doomed
-  bool kept = false;    // a live replica has it, or the backup
+  bool aimed = false;   // at one replica, whatever it is for others
+  bool kept = false;    // a replica that counts has it, or the backup
   bool backed = false;  // the backup has it
-  uint8_t keepers = 0;  // live replicas that have it:
-  std::array<uint16_t, kMaxReplicas> keeper{};
+  uint8_t keepers =
+      0;  // replicas that have it; which of them count, the slab's record says when it is decided:
+  std::array<Keeper, kMaxReplicas> keeper{};
   bool acknowledged = false;  // the listener was told so before all was decided
 
   // A write completes for its request when its fence does.

@@ -103,7 +103,7 @@ bool PageRepair::inspect(uint64_t now) {
   bool away = false;
   for (uint32_t i = 0; i < place.count && inspected_count_ < kMaxReplicas; i++) {
     const Replica& replica = place.replicas[i];
-    if (!replica.live || seen(replica.server)) continue;
+    if (!replica.complete() || seen(replica.server)) continue;
     if (!rdma_.usable(replica.server)) {
       away = true;
       continue;

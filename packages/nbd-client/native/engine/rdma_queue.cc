@@ -131,20 +131,21 @@ void RdmaQueue::give_back(Operation& operation) {
 
 void RdmaQueue::begin(Operation& operation) {
   operation.parts = operation.awaited = 0;
-  operation.kept = operation.backed = operation.acknowledged = false;
+  operation.aimed = operation.kept = operation.backed = operation.acknowledged = false;
   operation.keepers = 0;
   if (backup_ != nullptr) backup_->begin(operation);
 }
 
 void RdmaQueue::chain_read(Operation& operation, const Replica& replica, uint64_t now) {
   begin(operation);
+  operation.aimed = true;
   chain_part(operation, operation, replica, now);
 }
 
 void RdmaQueue::chain_write(Operation& operation, const Replica& replica, uint64_t now) {
   begin(operation);
+  operation.aimed = true;
   chain_part(operation, operation, replica, now);
-  operation.live = true;  // whatever it is for reads: this one replica is what the write is for
 }
 
 void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64_t now) {
@@ -364,10 +365,10 @@ void RdmaQueue::doom(Operation& part) {
 void RdmaQueue::decide(Operation& part, bool succeeded) {
   Operation& operation = operations_[part.primary];
   operation.awaited--;
-  if (succeeded && part.live) {
-    operation.kept = true;
-    operation.keeper[operation.keepers++] = part.server;
-  } else if (!succeeded) {
+  if (succeeded) {
+    const uint64_t slab = part.wr.wr.rdma.remote_addr - volume_.within_slab(part.offset);
+    operation.keeper[operation.keepers++] = {slab, part.server, part.live};
+  } else {
     // In its place among those that failed, before anything that it missed is answered.
     listener_.server_failed(part.server, "an operation failed");
   }
@@ -375,17 +376,21 @@ void RdmaQueue::decide(Operation& part, bool succeeded) {
     operation.kept = still_kept(operation);
     if (!operation.kept && keep(operation)) return;
     listener_.operation_decided(operation, operation.kept);
-  } else if (acknowledge_ == Acknowledge::one && operation.kept && !operation.acknowledged) {
-    operation.acknowledged = true;
+  } else if (acknowledge_ == Acknowledge::one && !operation.acknowledged && still_kept(operation)) {
+    operation.kept = operation.acknowledged = true;
     listener_.operation_acknowledged(operation);
   }
 }
 
-// Who had it first may have failed since, and be trusted less then than those that failed later.
+// Who had it first may have failed since, and be trusted less then than those that failed later; or the
+// record does not name it any more.
 bool RdmaQueue::still_kept(const Operation& operation) const {
   if (operation.backed) return true;
+  if (operation.keepers == 0) return false;
+  if (operation.aimed) return !volume_.failed(operation.keeper[0].server);
+  const SlabPlace place = volume_.place(operation.offset);
   for (uint32_t i = 0; i < operation.keepers; i++) {
-    if (!volume_.failed(operation.keeper[i])) return true;
+    if (volume_.counts(place, operation.generation, operation.keeper[i])) return true;
   }
   return false;
 }

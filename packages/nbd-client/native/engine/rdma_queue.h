@@ -18,8 +18,10 @@
 // (operation_over). A READ that another replica can serve waits for its flush and moves there. When there is
 // none, what was not answered may start anew at a server that comes back: docs/page-service/reconnect.md.
 //
-// Replicas: a WRITE goes to all of a place, the filling ones too. It succeeded when a live one has it and
-// each of the others has it or has failed, for a replica that missed a WRITE is never read again.
+// Replicas: a WRITE goes to all of a place, those that are being filled or are leaving too. It succeeded when
+// one that counts has it and each of the others has it or has failed, for a replica that missed a WRITE is
+// never read again. Which of them count is asked of the slab's record when that is decided, not when the
+// WRITE was chained: see Volume::counts.
 //
 // Epochs: each part counts for the parity of the epoch that the lane saw when it was chained. When none of
 // the last epoch is left, the lane acknowledges the new one: nothing of it uses a place any more that was
@@ -88,8 +90,16 @@ class RdmaQueue final : private BackupListener {
   // ---- hot path ----
   // The volume is asked too: a READ that came after the answer to a WRITE must know whom that one missed.
   bool usable(uint32_t server) const { return links_[server].usable && !volume_.failed(server); }
-  // The replica that a READ goes to; nullptr: there is none. A WRITE needs one too.
+  // The replica that a READ goes to; nullptr: there is none.
   const Replica* readable(const SlabPlace& place) const {
+    if (const Replica* const replica = live(place); replica != nullptr) return replica;
+    for (uint32_t i = 0; i < place.count; i++) {
+      if (place.replicas[i].leaving && usable(place.replicas[i].server)) return &place.replicas[i];
+    }
+    return nullptr;
+  }
+  // One that a WRITE needs; nullptr: there is none.
+  const Replica* live(const SlabPlace& place) const {
     for (uint32_t i = 0; i < place.count; i++) {
       if (place.replicas[i].live && usable(place.replicas[i].server)) return &place.replicas[i];
     }
@@ -105,7 +115,7 @@ class RdmaQueue final : private BackupListener {
   // Put the operation into the chain of one server, or of all. kind, memory, length, offset are set.
   void chain_read(Operation& operation, const Replica& replica, uint64_t now);
   void chain_write(Operation& operation, const Replica& replica, uint64_t now);
-  // Needs a readable replica, or admission to the backup.
+  // Needs a live replica, or admission to the backup.
   void chain_write(Operation& operation, const SlabPlace& place, uint64_t now);
   void flush(uint64_t now);
   // Completions handled.
@@ -125,9 +135,9 @@ class RdmaQueue final : private BackupListener {
   // ---- hot path: the local backup (rdma_queue_backup.cc) ----
   BackupPort* backup() const { return backup_; }
   bool backed_up() const { return backup_ != nullptr && backup_->working(); }
-  // Whether a WRITE needs the backup: there is no readable replica, or it is answered by the backup too.
+  // Whether a WRITE needs the backup: there is no live replica, or it is answered by the backup too.
   bool needs_backup(const SlabPlace& place) const {
-    return backed_up() && (acknowledge_ == Acknowledge::backup || readable(place) == nullptr);
+    return backed_up() && (acknowledge_ == Acknowledge::backup || live(place) == nullptr);
   }
   // For the pages of a WRITE, before it claims them.
   bool has_room(const SlabPlace& place, uint64_t pages) {

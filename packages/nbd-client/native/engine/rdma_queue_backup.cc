@@ -7,7 +7,7 @@ namespace rdmakit::nbd {
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
 
 BackupPort::Admission RdmaQueue::admit(const SlabPlace& place, uint64_t offset, uint64_t bytes) const {
-  const bool live = readable(place) != nullptr;
+  const bool live = this->live(place) != nullptr;
   if (!live && !backed_up()) return BackupPort::Admission::refused;
   if (!needs_backup(place)) return BackupPort::Admission::yes;
   const BackupPort::Admission admission = backup_->admit(offset, bytes);

@@ -15,6 +15,11 @@ struct Replica {
   uint32_t remote_key = 0;
   uint16_t server = 0;
   bool live = false;  // it holds every written page; else it is being filled: written, never read
+  // It was live, has all that it had and gets all that is written, but no WRITE is answered because it has
+  // it: it is about to be dropped. Never together with `live`.
+  bool leaving = false;
+
+  bool complete() const { return live || leaving; }
 };
 
 struct SlabPlace {
@@ -70,7 +75,7 @@ class SlabRecord {
         const uint64_t packed = copy.key_and_server[i].load(std::memory_order_acquire);
         place.replicas[i] = {copy.address[i].load(std::memory_order_acquire),
                              static_cast<uint32_t>(packed >> 32), static_cast<uint16_t>(packed % kLive),
-                             (packed & kLive) != 0};
+                             (packed & kLive) != 0, (packed & kLeaving) != 0};
       }
       const uint32_t again = version_.load(std::memory_order_acquire);
       if (again == version) break;
@@ -100,9 +105,9 @@ class SlabRecord {
     for (uint32_t i = 0; i < place.count; i++) {
       const Replica& replica = place.replicas[i];
       copy.address[i].store(replica.address, std::memory_order_release);
-      copy.key_and_server[i].store(
-          uint64_t{replica.remote_key} << 32 | (replica.live ? kLive : 0) | replica.server,
-          std::memory_order_release);
+      copy.key_and_server[i].store(uint64_t{replica.remote_key} << 32 | (replica.leaving ? kLeaving : 0) |
+                                       (replica.live ? kLive : 0) | replica.server,
+                                   std::memory_order_release);
     }
     generation_.store(place.generation);
     version_.store(next);
@@ -110,10 +115,12 @@ class SlabRecord {
 
  private:
   static constexpr uint64_t kLive = 1 << 16;
+  static constexpr uint64_t kLeaving = 1 << 17;
   struct Copy {
     std::atomic<uint64_t> head{0};  // generation << 32 | count
     std::array<std::atomic<uint64_t>, kMaxReplicas> address{};
-    std::array<std::atomic<uint64_t>, kMaxReplicas> key_and_server{};  // key << 32 | live << 16 | server
+    std::array<std::atomic<uint64_t>, kMaxReplicas>
+        key_and_server{};  // key << 32 | leaving << 17 | live << 16 | server
   };
 
   bool move(SlabPhase from, SlabPhase to) { return phase_.compare_exchange_strong(from, to); }

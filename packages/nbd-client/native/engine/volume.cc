@@ -81,6 +81,17 @@ bool Volume::settle(uint64_t page, uint64_t count, uint32_t generation, PageStat
   return false;
 }
 
+// What was written to an old generation is decided by settle(). A replica that has been retired counts for
+// the WRITEs that began before: drop_replica() comes after all of them, sees who failed under them, and keeps
+// it then.
+bool Volume::counts(const SlabPlace& now, uint32_t generation, const Keeper& keeper) const {
+  if (failed(keeper.server)) return false;
+  if (now.generation != generation) return keeper.live;
+  const Replica* const replica = now.find(keeper.server);
+  return replica != nullptr && replica->address == keeper.address &&
+         (replica->live || (replica->leaving && keeper.live));
+}
+
 uint64_t Volume::clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned) {
   provisioned_.set(page, limit, provisioned);
   return clear_until_claimed(page, limit);
@@ -187,19 +198,57 @@ int Volume::add_replica(uint32_t slab, const Replica& replica) {
   return 0;
 }
 
-int Volume::drop_replica(uint32_t slab, uint32_t server, Dropped& dropped) {
+bool Volume::another_usable(const SlabPlace& place, uint32_t server) const {
+  return std::any_of(
+      place.replicas.data(), place.replicas.data() + place.count,
+      [=, this](const Replica& each) { return each.live && each.server != server && !failed(each.server); });
+}
+
+int Volume::retire_replica(uint32_t slab, uint32_t server) {
+  if (slab >= slab_count_) return EINVAL;
+  const std::lock_guard lock(control_);
+  SlabPlace place = slabs_[slab].read();
+  const Replica* const found = place.find(server);
+  if (found == nullptr || !found->live) return ENOENT;
+  if (!another_usable(place, server)) return EBUSY;
+  Replica& replica = place.replicas[static_cast<size_t>(found - place.replicas.data())];
+  replica.live = false;
+  replica.leaving = true;
+  slabs_[slab].publish(place);
+  return 0;
+}
+
+int Volume::drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& dropped) {
   if (slab >= slab_count_) return EINVAL;
   const std::lock_guard lock(control_);
   SlabPlace place = slabs_[slab].read();
   const Replica* const found = place.find(server);
   if (found == nullptr) return ENOENT;
-  dropped.was_live = found->live;
+  const bool last = !another_usable(place, server);
+  if (!absent && !failed(server)) {
+    if (found->live) return EBUSY;
+    if (found->leaving && last) {
+      Replica& kept = place.replicas[static_cast<size_t>(found - place.replicas.data())];
+      kept.live = true;
+      kept.leaving = false;
+      slabs_[slab].publish(place);
+      return EBUSY;
+    }
+  }
+  dropped.was_live = found->complete();
   std::copy(found + 1, std::as_const(place.replicas).data() + place.count,
             place.replicas.data() + (found - place.replicas.data()));
   place.count--;
+  // Those that were to leave have everything.
+  for (uint32_t i = 0; last && i < place.count; i++) {
+    Replica& left = place.replicas[i];
+    if (!left.leaving || failed(left.server)) continue;
+    left.live = true;
+    left.leaving = false;
+  }
   dropped.live_left =
       static_cast<uint32_t>(std::count_if(place.replicas.data(), place.replicas.data() + place.count,
-                                          [](const Replica& each) { return each.live; }));
+                                          [](const Replica& each) { return each.complete(); }));
   slabs_[slab].publish(place);
   return 0;
 }
@@ -211,7 +260,7 @@ int Volume::promote_replica(uint32_t slab, uint32_t server) {
   if (place.find(server) == nullptr) return ENOENT;
   if (failed(server)) return EHOSTDOWN;
   for (uint32_t i = 0; i < place.count; i++) {
-    if (place.replicas[i].server == server) place.replicas[i].live = true;
+    if (place.replicas[i].server == server && !place.replicas[i].leaving) place.replicas[i].live = true;
   }
   slabs_[slab].publish(place);
   return 0;
@@ -236,12 +285,28 @@ int Volume::move_replica(uint32_t slab, uint32_t from, const Replica& to) {
   SlabPlace place = slabs_[slab].read();
   if (place.find(to.server) != nullptr) return EEXIST;
   const Replica* const found = place.find(from);
-  if (found == nullptr || !found->live) return ENOENT;
+  if (found == nullptr || !found->complete()) return ENOENT;
+  if (!has_everything(place, from)) return ESTALE;
   Replica& moved = place.replicas[static_cast<size_t>(found - place.replicas.data())];
   moved = to;
   moved.live = true;
   slabs_[slab].publish(place);
   return 0;
+}
+
+// All others that were live have failed, and before it (docs/page-service/reconnect.md, "Why no page is
+// old").
+bool Volume::has_everything(const SlabPlace& place, uint32_t server) const {
+  const auto order = [this](uint32_t of) {
+    const auto entry = static_cast<uint16_t>(of + 1);
+    return std::find_if(failure_order_.begin(), failure_order_.end(),
+                        [=](const std::atomic<uint16_t>& each) { return each.load() == entry; }) -
+           failure_order_.begin();
+  };
+  return std::all_of(place.replicas.data(), place.replicas.data() + place.count, [&](const Replica& each) {
+    return each.server == server || !each.complete() ||
+           (failed(each.server) && (!failed(server) || order(each.server) < order(server)));
+  });
 }
 
 bool Volume::fail(uint32_t server) {

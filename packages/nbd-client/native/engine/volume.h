@@ -15,6 +15,7 @@
 #include "engine/lazy_array.h"
 #include "engine/limits.h"
 #include "engine/lz4_library.h"
+#include "engine/operation.h"
 #include "engine/pace.h"
 #include "engine/page_bits.h"
 #include "engine/page_checksums.h"
@@ -124,14 +125,19 @@ class Volume {
   Pace& pace(uint32_t server) { return paces_[server]; }
   bool failed(uint32_t server) const { return failed_[server].load(std::memory_order_acquire); }
   // Requests for a slab whose live replicas have all failed wait until control has brought one back or
-  // dropped them (docs/page-service/reconnect.md).
+  // dropped them (docs/page-service/reconnect.md); for one that has a leaving replica, until control has
+  // dropped it or made it live again.
   bool waits_for(const SlabPlace& place) const {
-    if (!waits_.load(std::memory_order_acquire)) return false;
+    const bool waits = waits_.load(std::memory_order_acquire);
     for (uint32_t i = 0; i < place.count; i++) {
-      if (place.replicas[i].live) return true;
+      if (place.replicas[i].leaving || (waits && place.replicas[i].live)) return true;
     }
     return false;
   }
+  // Whether a WRITE may be answered because `keeper` has it. A copy counts as long as the slab's record names
+  // it (docs/page-service.md, "Which copies count"): `now` is that record, of the moment at which it is
+  // decided, and `generation` the one in which the WRITE was chained.
+  bool counts(const SlabPlace& now, uint32_t generation, const Keeper& keeper) const;
   // Grows with each failure; a lane that sees it changed looks at failed() of its servers.
   uint32_t failures() const { return failures_.load(std::memory_order_acquire); }
   // Grows with each synchronize(); see Epochs in rdma_queue.h.
@@ -155,11 +161,17 @@ class Volume {
     bool was_live = false;
     uint32_t live_left = 0;  // on servers that have failed, too
   };
-  // EINVAL, ENOENT.
-  int drop_replica(uint32_t slab, uint32_t server, Dropped& dropped);
+  // A live replica is to be dropped: it is written to, and no WRITE that begins from now on is answered
+  // because it has it. After an epoch drop_replica() follows. EINVAL; ENOENT: no live one is there; EBUSY: no
+  // other usable one is.
+  int retire_replica(uint32_t slab, uint32_t server);
+  // Any whose server has failed, or is `absent`: this process never reached it. Else one that is being
+  // filled, or that was retired and an epoch ago. EINVAL, ENOENT; EBUSY: it was not retired, or it is the
+  // last usable one, and live again.
+  int drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& dropped);
   // A replica's server has come back under another index, with all that it had. Not asked is whether the new
   // one has failed by now: whoever hears of that finds the record. EINVAL; ENOENT: `from` has no live
-  // replica; EEXIST.
+  // replica; EEXIST; ESTALE: another one is usable, or failed later, and has what this one missed.
   int move_replica(uint32_t slab, uint32_t from, const Replica& to);
   // Makes a filled replica live. EINVAL, ENOENT; EHOSTDOWN: it missed a write.
   int promote_replica(uint32_t slab, uint32_t server);
@@ -206,6 +218,8 @@ class Volume {
   uint64_t raise_epoch() { return epoch_.fetch_add(1) + 1; }
 
  private:
+  bool another_usable(const SlabPlace& place, uint32_t server) const;
+  bool has_everything(const SlabPlace& place, uint32_t server) const;
   static int make_place(std::span<const Replica> replicas, SlabPlace& place);
   int open_lengths(const VolumeOptions& options, std::string& why);
   void order(uint32_t server);
