@@ -1,0 +1,115 @@
+// Orders of events that chance seldom brings about, one by one. Each was found by a mutation that nothing
+// else caught (test/mutation/README.md).
+//
+// Hung servers end by the operation timeout: 0.3 s each, side by side.
+#include "one_slab.h"
+
+namespace engine_aimed_stress {
+
+using namespace fixture;
+
+// On iWARP a WRITE is answered when it is in the server's memory, and not when it has left.
+void answered_when_placed() {
+  Shape shape = one_slab(1);
+  shape.behaviour = {.delay_ns = 20'000'000, .iwarp = true};
+  OneSlab with(shape);
+  for (uint8_t round = 0x20; round < 0x24; round++) {
+    CHECK(with.write(round) == kOk);
+    uint8_t there = 0;
+    with.volume.servers[0]->copy(with.volume.replica(0, 0).address, &there, 1, false);
+    CHECK(there == round);
+  }
+}
+
+// A READ of a page that a WRITE has claimed waits for it, though one replica could answer.
+void read_waits_for_a_claim() {
+  OneSlab with(2);
+  with.hang(1);
+  with.begin(0x22, 2);
+  with.reads(0x22);
+  CHECK(with.slabs.failed(1));  // before that the WRITE was not over
+  CHECK(with.end() == kOk);
+}
+
+// A page whose first WRITE failed is zeros, as it was.
+void first_write_fails() {
+  OneSlab with;
+  with.set(0, Server::Mode::dead);
+  CHECK(with.write(0x22, 3) == kEio);
+  with.reads(0, 3);
+}
+
+// A page whose WRITE failed is what it was before, when its server is back: its checksum too.
+void second_write_fails() {
+  OneSlab with;
+  with.hang(0);
+  CHECK(with.write(0x22) == kEio);
+  CHECK(with.come_back(0, 5) == 0);
+  with.reads(0x11);
+}
+
+// With --ack one: a WRITE was answered by a server that fails before another has it. The page is lost, and
+// never old.
+void acknowledged_and_lost() {
+  Shape shape = one_slab(2);
+  shape.options.acknowledge = Acknowledge::one;
+  OneSlab with(shape);
+  with.slabs.set_waits();
+  with.hang(1);
+  CHECK(with.write(0x22) == kOk);
+  CHECK(with.slabs.fail(0));
+  with.wait_for_failure_of(1);
+  CHECK(with.drop(0) == 0);
+  CHECK(with.come_back(1, 5) == 0);
+  uint8_t byte;
+  CHECK(with.read(byte) == kEio);
+  CHECK(with.write(0x33) == kEio);  // a part of it: the rest is lost
+}
+
+// A refill waits for a page that is being written.
+void refill_waits_for_a_claim() {
+  OneSlab with;
+  CHECK(with.write(0x44, 8) == kOk);
+  CHECK(with.client.call(kCmdTrim, 0, 8 * 4096) == kOk);
+  with.hang(0);
+  with.begin(0x22, 1, 8);
+  with.add(1);
+  with.refill(1);
+  const RefillStatistics& refill = with.volume.engine->refill_lane()->refill()->statistics();
+  await([&] { return refill.pages_done.get() >= 8; });
+  with.set(0, Server::Mode::healthy);
+  CHECK(with.end() == kOk);
+  with.filled(1);
+  with.set(0, Server::Mode::dead);
+  with.reads(0x22, 8);
+}
+
+// A replica is live when the last of its pages is there.
+void live_when_filled() {
+  OneSlab with;
+  with.add(1);
+  with.hang(1);
+  with.refill(1);
+  const LaneStatistics& lane = with.volume.engine->refill_lane()->statistics();
+  await([&] { return lane.rdma_writes.get() == 1; });
+  CHECK(!with.find(1)->live);
+  with.set(1, Server::Mode::healthy);
+  with.filled(1);
+  with.set(0, Server::Mode::dead);
+  with.reads(0x11);
+}
+
+STRESS(engine_aimed) {
+  side_by_side({
+      {"answered when placed", answered_when_placed},
+      {"a READ waits for a claim", read_waits_for_a_claim},
+      {"a first WRITE fails", first_write_fails},
+      {"a second WRITE fails", second_write_fails},
+      {"acknowledged and lost", acknowledged_and_lost},
+      {"a refill waits for a claim", refill_waits_for_a_claim},
+      {"live when filled", live_when_filled},
+  });
+  return 0;
+}
+
+}  // namespace engine_aimed_stress
