@@ -10,6 +10,9 @@ style() {
   npx biome check --error-on-warnings .
   echo "check: types of the tests"
   npx tsc -p tsconfig.tests.json
+  npx tsc -p bench --noEmit
+  echo "check: mutations stand where they say"
+  node scripts/mutate.mjs --check
   echo "check: every public symbol of verbs is documented (typedoc)"
   npx typedoc --options packages/verbs/typedoc.json --tsconfig packages/verbs/tsconfig.json \
     --entryPoints packages/verbs/src/index.ts --emit none --logLevel Warn

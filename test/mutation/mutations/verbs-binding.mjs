@@ -1,0 +1,77 @@
+const binding = (name) => `packages/verbs/native/binding/${name}.cc`
+const software = (name) => `packages/verbs/native/software/${name}`
+
+export const mutations = [
+  {
+    name: 'sink-runs-after-unwatch',
+    file: software('async_events.cc'),
+    find: '  returned_.wait(lock, [&] { return running_ != token; });\n',
+    replace: '',
+    why: 'Who has stopped watching events may still be told of one, with what it has given back.',
+    tests: ['native tsan software_async_events', 'native asan software_async_events'],
+  },
+  {
+    name: 'only-waiter-not-woken',
+    file: software('fair_mutex.h'),
+    find: 'if (next_.load() != next) serving_.notify_all();',
+    replace: 'if (next_.load() > next + 1) serving_.notify_all();',
+    why: 'A mutex that one thread waits for does not wake it.',
+    tests: ['native asan software_fair_mutex', 'native asan iwarp_many'],
+  },
+  {
+    name: 'earlier-deadline-not-noticed',
+    file: software('engine.cc'),
+    find: 'deadlines_.empty() || when < deadlines_.begin()->first;',
+    replace: 'deadlines_.empty() || when > deadlines_.begin()->first;',
+    why: 'A deadline before all others is met as late as those.',
+    tests: ['native asan software_engine'],
+  },
+  {
+    name: 'handle-of-another-kind',
+    file: binding('object'),
+    find: 'if (handle->abi != kHandleAbi || handle->kind != kind)',
+    replace: 'if (handle->abi != kHandleAbi || (kind == HandleKind::context && handle->kind != kind))',
+    why: 'The handle of one kind of object is taken for one of another, and memory for what it is not.',
+    tests: ['unit packages/verbs/test/handles.test.ts'],
+  },
+  {
+    name: 'closed-handle-used',
+    file: binding('object'),
+    find: '  if (handle->object == nullptr) throw failure(value.Env(), EINVAL, expected, "it is closed");\n',
+    replace: '',
+    why: 'A call on an object that is closed works on a null pointer.',
+    tests: ['unit packages/verbs/test/handles.test.ts'],
+  },
+  {
+    name: 'slot-beyond-region',
+    file: binding('prepared_requests'),
+    find: 'if (offset > mr->length || length > mr->length - offset) return false;',
+    replace: 'if (offset > mr->length || length > mr->length) return false;',
+    why: 'An inline send from a slot reads memory behind its region.',
+    tests: ['iwarp packages/verbs/test/conformance/prepared.test.ts'],
+  },
+  {
+    name: 'slots-beyond-their-end',
+    file: binding('prepared_requests'),
+    find: 'if (first > size || count > size - first)',
+    replace: 'if (first > size || count > size)',
+    why: 'Requests are posted from memory behind the last slot.',
+    tests: ['unit packages/verbs/test/handles.test.ts'],
+  },
+  {
+    name: 'registered-beyond-buffer',
+    file: binding('memory'),
+    find: 'if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength() - offset)',
+    replace: 'if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength())',
+    why: 'Memory behind an ArrayBuffer is registered, and a peer may write there.',
+    tests: ['unit packages/verbs/test/handles.test.ts'],
+  },
+  {
+    name: 'buffer-outlives-region',
+    file: binding('memory'),
+    find: 'if (!made.IsDetached()) made.Detach();',
+    replace: 'if (made.ByteLength() == 0) made.Detach();',
+    why: 'JavaScript reads and writes memory of a region that is closed.',
+    tests: ['unit packages/verbs/test/resources.test.ts'],
+  },
+]
