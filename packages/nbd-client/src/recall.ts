@@ -33,6 +33,8 @@ export interface RecallOptions {
     session: SwapServerSession,
     slabs: readonly RemoteSlab[],
   ) => Promise<void>
+  /** Whether another incarnation of the server has its session, or may come back with it. */
+  readonly shared: (gone: VolumeServer) => boolean
   /** What only that server had is lost. */
   readonly lose: (gone: VolumeServer, reason: string) => void
   readonly progress: (step: string) => void
@@ -67,14 +69,16 @@ export class Recall {
   }
 
   async #callBack(gone: VolumeServer): Promise<void> {
-    const { join, progress } = this.#options
+    const { join, progress, shared } = this.#options
     const { signal } = this.#ending
     const options = { ...this.#options.session, signal }
     if (gone.away && (await this.#resume(gone))) return
-    if (gone.reached) void gone.session.close().catch(() => {})
+    // Never ends what something still refers to: who has the session is called, or lives.
+    if (gone.reached) void (shared(gone) ? gone.session.leave() : gone.session.close()).catch(() => {})
     let told: string | undefined
     while (await waited(RECALL_MS, signal)) {
       if (!this.#open) continue
+      if (shared(gone)) return
       let session: SwapServerSession | undefined
       try {
         await endLingering(gone, options)

@@ -240,8 +240,8 @@ export class SlabTable {
       try {
         this.#engine.moveReplica(slab, from.index, mapping(place))
       } catch (failure) {
-        // Another replica has what it missed: it does not come back for this slab.
-        if ((failure as NodeJS.ErrnoException).code !== 'ESTALE') throw failure
+        // Another replica has what it missed, or it was being filled: it does not come back for this slab.
+        if (!['ESTALE', 'ENOENT'].includes((failure as NodeJS.ErrnoException).code ?? '')) throw failure
         this.drop(slab, replicas[at] as SlabReplica)
         continue
       }

@@ -91,6 +91,7 @@ export class Volume {
       reconnect: options.reconnect ?? 0,
       join: (uris, session) => this.#join(uris, session),
       rejoin: (gone, session, slabs) => this.#rejoin(gone, session, slabs),
+      shared: (gone) => this.#sharesSession(gone),
       lose: (gone, reason) => this.#lose(gone, reason),
       progress: this.#progress,
     })
@@ -418,24 +419,36 @@ export class Volume {
 
   /** A server that was away comes back with what it had. @throws as Recall's rejoin */
   async #rejoin(gone: VolumeServer, session: SwapServerSession, slabs: readonly RemoteSlab[]): Promise<void> {
-    const server = await this.#takeIn(gone.uris, session)
-    this.thin?.collect()
-    const { moved, rest } = this.#table.moveServer(gone, server, slabs)
+    let moved: number[] = []
+    let rest: RemoteSlab[] = []
+    // Before anything is heard of its failure: who fails without slabs is nobody's, and its session ends.
+    await this.#takeIn(gone.uris, session, (server) => {
+      this.thin?.collect()
+      ;({ moved, rest } = this.#table.moveServer(gone, server, slabs))
+      if (this.thin !== undefined) server.keep(rest)
+    })
     this.#progress(
       `${session.uri} is back with what it had: ${formatSize(moved.length * this.engine.slabSize)} of the volume go on`,
     )
     // What it did not have after all.
     if (this.#table.heldBy(gone).size > 0) this.#lose(gone, 'it came back without some of its slabs')
     gone.away = false
-    if (this.thin !== undefined) server.keep(rest)
-    // A server that cannot do it now is about to fail, and its session to end.
-    else await session.free(rest).catch(() => {})
+    // A server that cannot do it now is about to fail; these are looked at again when it comes back.
+    if (this.thin === undefined) await session.free(rest).catch(() => {})
     this.#repair.wake()
     this.thin?.wake()
   }
 
-  /** A server takes part under a new index, once all lanes reach it. @throws as Recall's join */
-  async #takeIn(uris: readonly string[], session: SwapServerSession): Promise<VolumeServer> {
+  /**
+   * A server takes part under a new index, once all lanes reach it.
+   * @param adopt what becomes its own, before its failure counts
+   * @throws as Recall's join
+   */
+  async #takeIn(
+    uris: readonly string[],
+    session: SwapServerSession,
+    adopt: (server: VolumeServer) => void = () => {},
+  ): Promise<void> {
     if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
       throw new UsageError('it came back with another slab size or device')
     const connecting = this.#lanes.map(async ({ lane, ends }) => ({
@@ -453,11 +466,27 @@ export class Volume {
     this.#servers.push(server)
     for (const { lane, queuePair } of connected) this.engine.connectServer(lane.index, index, queuePair)
     await this.engine.synchronize()
-    // It was no server yet when the engine said so.
-    if (this.engine.failedServers().includes(index)) throw new Error('it failed while it joined')
+    // It was no server yet when the engine or its session said so.
+    const { over } = session
+    if (over !== undefined) this.engine.failServer(index, over)
+    if (over !== undefined || this.engine.failedServers().includes(index)) {
+      server.failure = `it failed while it joined${over === undefined ? '' : `: ${over}`}`
+      throw new Error(server.failure)
+    }
+    adopt(server)
     server.failure = undefined
     this.#watch(server)
-    return server
+  }
+
+  /** Another incarnation of the server has its session, or may come back with it. */
+  #sharesSession(server: VolumeServer): boolean {
+    return this.#servers.some(
+      (other) =>
+        other !== server &&
+        other.identity !== undefined &&
+        other.identity.session === server.identity?.session &&
+        (other.failure === undefined || other.away || this.#table.heldBy(other).size > 0),
+    )
   }
 
   /** One NBD connection's verbs objects, or the refill lane's; queue pairs by server index. */

@@ -16,10 +16,14 @@ beforeEach(() => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] })
 })
 afterEach(async () => {
+  shared = false
   await recall.close()
   vi.useRealTimers()
   vi.restoreAllMocks()
 })
+
+/** Another incarnation has the session of the server that is called, which is not waited for then. */
+let shared = false
 
 /** Calls a server, whose answers come one after the other, the last of them again and again. */
 function call(...answers: (() => Error)[]) {
@@ -33,14 +37,16 @@ function call(...answers: (() => Error)[]) {
     reconnect: 10_000,
     join: async () => {},
     rejoin,
+    shared: () => shared,
     lose,
     progress: () => {},
   })
   const identity = { epoch: '0123456789abcdef', session: 7, token: new Uint8Array(16) }
   const server = VolumeServer.gone(0, ['iwarp://192.0.2.1:7471'], 'it failed', identity)
-  server.away = true
+  server.away = !shared
+  recall.start()
   recall.call(server)
-  return { rejoin, lose, reason: () => lose.mock.calls[0]?.[1] as string }
+  return { resume, rejoin, lose, reason: () => lose.mock.calls[0]?.[1] as string }
 }
 
 const pass = (ms: number) => vi.advanceTimersByTimeAsync(ms)
@@ -82,4 +88,19 @@ it('a server that does not know the session is given up at once', async () => {
   await pass(1)
   expect(lose).toHaveBeenCalledOnce()
   expect(reason()).toBe('there is no such session')
+})
+
+it('a session that another incarnation has is not ended', async () => {
+  shared = true
+  const { resume } = call()
+  await pass(60_000)
+  expect(resume).not.toHaveBeenCalled()
+})
+
+it('one that nobody has any more is ended', async () => {
+  shared = true
+  const { resume } = call(refused)
+  shared = false
+  await pass(5_000)
+  expect(resume).toHaveBeenCalled()
 })

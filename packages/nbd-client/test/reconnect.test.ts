@@ -1,10 +1,11 @@
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
+import { Wire } from '../../../test/wire.js'
 import type { Volume } from '../src/volume.js'
 import type { ServerFailure } from '../src/volume-options.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
-import { openVolume, serve } from './swap-servers.js'
+import { ADDRESSES, openVolume, serve } from './swap-servers.js'
 
 const SIZE = 4 * MIB
 
@@ -127,6 +128,36 @@ describe('a server that is away', () => {
     const reading = client.request(READ, 0, 4096)
     await volume.close(200)
     expect((await reading)?.error).not.toBe(0)
+    client.close()
+  })
+})
+
+describe('a link that breaks again while its server is taken back', () => {
+  it('takes nothing of the volume along', async () => {
+    const { server, uri } = await serve(8, ADDRESSES.iwarp())
+    const wire = await Wire.to(Number(new URL(uri).port))
+    onTestFinished(() => wire.close())
+    await using volume = await openVolume([`iwarp://127.0.0.1:${wire.port}`], {
+      size: SIZE,
+      reconnect: 30_000,
+    })
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, 1)
+    for (let round = effort(3); round > 0; round--) {
+      const before = volume.servers.length
+      const taken = wire.next()
+      wire.break()
+      const control = await taken
+      // Lanes are being connected: its session is there and nobody watches it yet.
+      await wire.next()
+      control.destroy()
+      await eventually(() => volume.servers.length > before + 1 && up(volume) === 1)
+      await read(client, 1)
+      await write(client, 1)
+    }
+    expect(volume.slabs).toMatchObject({ mapped: 4, away: 0, lost: 0 })
+    expect(volume.engine.statistics().lostPages).toBe(0)
+    expect(server.sessions).toBe(1)
     client.close()
   })
 })

@@ -84,6 +84,10 @@ export class SwapServerSession {
   readonly linger: number
   /** settles once with the reason why the session ended; never rejects */
   readonly lost: Promise<string>
+  /** why it ended, undefined while it has not: what {@link lost} tells, at once */
+  get over(): string | undefined {
+    return this.#over
+  }
   readonly #control: ControlConnection
   readonly #session: number
   readonly #token: Uint8Array
@@ -92,6 +96,7 @@ export class SwapServerSession {
   #heartbeat: Heartbeat | undefined
   #closed = false
   #isLost = false
+  #over: string | undefined
   #freeSlabs: number
   #limits: SessionLimits
   #use: () => SessionUse = () => ({ bytes: 0, operations: 0 })
@@ -342,7 +347,7 @@ export class SwapServerSession {
       id.close()
     }
     await this.#control.close()
-    this.#lost.resolve(reason)
+    this.#end(reason)
   }
 
   #ask(request: control.Request.$Properties, timeout = REQUEST_TIMEOUT_MS): Promise<control.Response> {
@@ -359,6 +364,11 @@ export class SwapServerSession {
   #lose(reason: string): void {
     this.#isLost = true
     this.#heartbeat?.stop()
+    this.#end(reason)
+  }
+
+  #end(reason: string): void {
+    this.#over ??= reason
     this.#lost.resolve(reason)
   }
 

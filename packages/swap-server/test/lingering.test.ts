@@ -1,9 +1,8 @@
 import { randomBytes } from 'node:crypto'
-import { once } from 'node:events'
-import { type AddressInfo, connect, createServer, type Server, type Socket } from 'node:net'
 import { Resource } from '@rdmakit/verbs'
 import { afterEach, beforeAll, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
+import { Wire } from '../../../test/wire.js'
 import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import { ADDRESSES, dataPath, MIB, ownClock } from './fixture.js'
 import { OperatorFile } from './tenants-fixture.js'
@@ -175,45 +174,6 @@ describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, 
     }
   })
 })
-
-/** A stretch of wire on the way to `port`, which can hold back what clients send. */
-class Wire {
-  readonly #clients = new Set<Socket>()
-  readonly #relay: Server
-
-  private constructor(port: number) {
-    this.#relay = createServer((client) => {
-      const server = connect(port, '127.0.0.1')
-      this.#clients.add(client)
-      for (const end of [client, server]) end.on('error', () => {})
-      client.pipe(server)
-      server.pipe(client)
-    })
-  }
-
-  static async to(port: number): Promise<Wire> {
-    const wire = new Wire(port)
-    await once(wire.#relay.listen(0, '127.0.0.1'), 'listening')
-    return wire
-  }
-
-  get port(): number {
-    return (this.#relay.address() as AddressInfo).port
-  }
-
-  hold(): void {
-    for (const client of this.#clients) client.pause()
-  }
-
-  release(): void {
-    for (const client of this.#clients) client.resume()
-  }
-
-  close(): void {
-    this.#relay.close()
-    for (const client of this.#clients) client.destroy()
-  }
-}
 
 describe('a session that is resumed while requests of its client are on their way', () => {
   beforeAll(() => {

@@ -125,6 +125,31 @@ export const mutations = [
     tests: [unit('reconnect'), 'unit test/e2e/reconnect.test.ts', 'unit test/e2e/replicas.test.ts'],
   },
   {
+    name: 'session-of-another-is-ended',
+    file: source('recall'),
+    find: '      if (shared(gone)) return\n',
+    replace: '',
+    why: 'A server that failed while it was taken back is told goodbye, and with it the slabs that are waited for.',
+    tests: [unit('recall')],
+  },
+  {
+    name: 'slabs-move-after-the-failure',
+    file: source('volume'),
+    find: '    adopt(server)\n    server.failure = undefined\n    this.#watch(server)\n',
+    replace:
+      '    server.failure = undefined\n    this.#watch(server)\n    void Promise.resolve().then(() => adopt(server))\n',
+    why: 'The failure of a server that came back is handled before it has the slabs that it came back with.',
+    tests: [unit('reconnect')],
+  },
+  {
+    name: 'lost-session-takes-part',
+    file: source('volume'),
+    find: '    if (over !== undefined) this.engine.failServer(index, over)\n    if (over !== undefined || ',
+    replace: '    if (',
+    why: 'A server takes part whose session was lost while it was taken back.',
+    tests: [unit('reconnect')],
+  },
+  {
     name: 'key-refused-is-for-ever',
     file: source('resume-session'),
     find: "['ETIMEDOUT', 'EACCES', 'EUSERS', 'EXDEV']",
