@@ -28,6 +28,13 @@ class Child {
   }
   pid_t pid() const { return pid_; }
   void signal(int number) { CHECK(kill(pid_, number) == 0); }
+  // Returns when it has stopped: a signal takes its time.
+  void stop() {
+    signal(SIGSTOP);
+    int status = 0;
+    await([&] { return waitpid(pid_, &status, WNOHANG | WUNTRACED) == pid_; });
+    CHECK(WIFSTOPPED(status));
+  }
   // The status as of waitpid(2).
   int wait() {
     int status = 0;

@@ -247,7 +247,7 @@ void stopped_peer() {
   Side side = accept_side(listener, {}, kRegion, Kind::shared, marked());
   ibv_mr* mr = std::exchange(side.near->mr, nullptr);
   under_fire(side);
-  child.signal(SIGSTOP);
+  child.stop();
   const int error = provider().dereg_mr(mr);  // most of the flood's time is in copies
   CHECK(error == 0 || error == ETIMEDOUT);
   child.signal(SIGKILL);

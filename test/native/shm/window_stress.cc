@@ -400,7 +400,7 @@ void invalidate_under_fire() {
 // Who is stopped in the middle of a copy is not waited for without end, and one who is killed not at all.
 void stopped_user(bool killed) {
   Victim victim;
-  victim.child.signal(SIGSTOP);
+  victim.child.stop();
   ibv_send_wr request{};
   request.opcode = IBV_WR_LOCAL_INV;
   request.invalidate_rkey = victim.key;
