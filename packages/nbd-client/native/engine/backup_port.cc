@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/backup.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -84,8 +85,11 @@ void BackupPort::put(const Operation& operation) {
       free_.pop_back();
       std::memcpy(buffer(index) + piece.begin, operation.memory + (offset - operation.offset), piece.length);
       map.queue(piece.page);
-      items_.push({piece.page, ticket.serial, operation.index, index, static_cast<uint16_t>(piece.begin),
-                   static_cast<uint16_t>(piece.length)});
+      const bool queued =
+          items_.push({piece.page, ticket.serial, operation.index, index, static_cast<uint16_t>(piece.begin),
+                       static_cast<uint16_t>(piece.length)});
+      RDMAKIT_INVARIANT(queued, "page %llu has a buffer and no place",
+                        static_cast<unsigned long long>(piece.page));
       ticket.left++;
       put_.add();
       pushed_ = true;
@@ -122,7 +126,8 @@ BackupPort::Kept BackupPort::keep(const Operation& operation) {
 
 void BackupPort::read(const Operation& operation) {
   tickets_[operation.index].reading = true;
-  reads_.push({operation.offset, operation.memory, operation.length, operation.index});
+  const bool queued = reads_.push({operation.offset, operation.memory, operation.length, operation.index});
+  RDMAKIT_INVARIANT(queued, "operation %u: %u are outstanding", operation.index, outstanding_);
   outstanding_++;
   pushed_ = true;
 }
@@ -209,11 +214,13 @@ void BackupPort::arm() {
 
 void BackupPort::finish(const BackupItem& item, bool succeeded) {
   finished_.add();
-  done_.push({item.ticket, item.operation, item.buffer, succeeded});
+  const bool told = done_.push({item.ticket, item.operation, item.buffer, succeeded});
+  RDMAKIT_INVARIANT(told, "operation %u, buffer %u", item.operation, item.buffer);
 }
 
 void BackupPort::finish(const BackupRead& read, bool succeeded) {
-  done_.push({0, read.operation, kNone, succeeded});
+  const bool told = done_.push({0, read.operation, kNone, succeeded});
+  RDMAKIT_INVARIANT(told, "operation %u", read.operation);
 }
 
 void BackupPort::wake_lane() {

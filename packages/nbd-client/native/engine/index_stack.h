@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "rdmakit/invariant.h"
+
 namespace rdmakit::nbd {
 
 template <size_t kCapacity>
@@ -15,8 +17,15 @@ class IndexStack {
   }
   size_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
-  uint16_t pop() { return items_[--size_]; }
-  void push(uint16_t index) { items_[size_++] = index; }
+  uint16_t pop() {
+    RDMAKIT_INVARIANT(size_ > 0, "nothing is free of %zu", kCapacity);
+    return items_[--size_];
+  }
+  void push(uint16_t index) {
+    RDMAKIT_INVARIANT(size_ < kCapacity && index < kCapacity, "%u, %zu of %zu are free", index, size_,
+                      kCapacity);
+    items_[size_++] = index;
+  }
   // The indexes from `first` on, all of them free.
   void reset(uint16_t first = 0) {
     size_ = 0;
@@ -37,9 +46,18 @@ class IndexQueue {
   bool empty() const { return head_ == tail_; }
   size_t size() const { return tail_ - head_; }
   uint16_t operator[](size_t position) const { return items_[(head_ + position) % kCapacity]; }
-  uint16_t front() const { return items_[head_ % kCapacity]; }
-  void push(uint16_t index) { items_[tail_++ % kCapacity] = index; }
-  void pop() { head_++; }
+  uint16_t front() const {
+    RDMAKIT_INVARIANT(head_ != tail_, "empty, of %zu", kCapacity);
+    return items_[head_ % kCapacity];
+  }
+  void push(uint16_t index) {
+    RDMAKIT_INVARIANT(tail_ - head_ < kCapacity, "%u is one too many for %zu", index, kCapacity);
+    items_[tail_++ % kCapacity] = index;
+  }
+  void pop() {
+    RDMAKIT_INVARIANT(head_ != tail_, "empty, of %zu", kCapacity);
+    head_++;
+  }
   void clear() { head_ = tail_; }
 
  private:

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "engine/lazy_array.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -138,8 +139,12 @@ uint64_t PageMap::claim(uint64_t first, uint64_t limit, PageState from) {
 void PageMap::settle(uint64_t first, uint64_t count, PageState to) {
   // The bits are ours alone while claimed, so flipping them needs no loop.
   const uint64_t flip = (static_cast<uint64_t>(PageState::claimed) ^ static_cast<uint64_t>(to)) * kLow;
-  for_each_word(first, count,
-                [flip](std::atomic<uint64_t>& word, uint64_t mask) { word.fetch_xor(flip & mask); });
+  for_each_word(first, count, [flip](std::atomic<uint64_t>& word, uint64_t mask) {
+    const uint64_t old = word.fetch_xor(flip & mask);
+    RDMAKIT_INVARIANT((equal(old, PageState::claimed, kLow) & mask) == (mask & kLow),
+                      "pages %016llx of a claim are %016llx", static_cast<unsigned long long>(mask),
+                      static_cast<unsigned long long>(old));
+  });
 }
 
 uint64_t PageMap::clear_until_claimed(uint64_t first, uint64_t limit) {

@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "rdmakit/invariant.h"
+
 namespace rdmakit::nbd {
 
 namespace {
@@ -106,6 +108,10 @@ void RdmaQueue::abandon() {
 }
 
 void RdmaQueue::drop_resources() {
+  RDMAKIT_INVARIANT(outstanding_ == 0 && oldest_ == kNone && in_flight_[0] + in_flight_[1] == 0 &&
+                        free_copies_.size() == kCopies && free_fences_.size() == kFences,
+                    "%u outstanding, %u and %u in flight, %zu copies and %zu fences are free", outstanding_,
+                    in_flight_[0], in_flight_[1], free_copies_.size(), free_fences_.size());
   links_.clear();
   cq_ = CqRef();
 }
@@ -296,9 +302,12 @@ int RdmaQueue::poll() {
     if (wc.wr_id >= operations_.size()) continue;
     Operation& operation = operations_[wc.wr_id];
     if (operation.stage != Operation::Stage::posted || operation.completed) continue;
-    outstanding_--;
     const uint16_t server = operation.server;
     Link& link = links_[server];
+    RDMAKIT_INVARIANT(outstanding_ > 0 && link.outstanding > 0 && link.outstanding <= outstanding_,
+                      "operation %u: %u of server %u, %u of all", operation.index, link.outstanding, server,
+                      outstanding_);
+    outstanding_--;
     link.outstanding--;
     untime(operation);
     if (wc.status != IBV_WC_SUCCESS && link.usable) {
@@ -345,6 +354,9 @@ void RdmaQueue::finish_fenced(Operation& fence, bool succeeded) {
 // A part is over.
 void RdmaQueue::finish(Operation& part, bool succeeded) {
   Operation& operation = operations_[part.primary];
+  RDMAKIT_INVARIANT(in_flight_[part.epoch] > 0 && operation.parts > 0 && operation.awaited <= operation.parts,
+                    "operation %u of %u: %u in flight, %u parts, %u awaited", part.index, operation.index,
+                    in_flight_[part.epoch], operation.parts, operation.awaited);
   part.stage = Operation::Stage::over;
   in_flight_[part.epoch]--;
   if (!part.doomed) decide(part, succeeded);
@@ -364,6 +376,9 @@ void RdmaQueue::doom(Operation& part) {
 
 void RdmaQueue::decide(Operation& part, bool succeeded) {
   Operation& operation = operations_[part.primary];
+  RDMAKIT_INVARIANT(operation.awaited > 0 && operation.keepers < kMaxReplicas,
+                    "operation %u of %u: %u awaited, %u have it", part.index, operation.index,
+                    operation.awaited, operation.keepers);
   operation.awaited--;
   if (succeeded) {
     const uint64_t slab = part.wr.wr.rdma.remote_addr - volume_.within_slab(part.offset);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/clock.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -211,6 +212,8 @@ void Refill::operation_over(Operation& operation) {
 // ---- hot path ends ----
 
 void Refill::finish() {
+  RDMAKIT_INVARIANT(busy_ && turned_.empty() && wrong_.empty() && !repair_.busy(), "slab %u at server %u",
+                    slab_, server_);
   if (failure_ == nullptr && volume_.promote_replica(slab_, server_) != 0) failure_ = "its server has failed";
   if (failure_ == nullptr) statistics_.slabs.add();
   statistics_.active.set(0);

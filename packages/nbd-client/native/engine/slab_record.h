@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "engine/limits.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -98,6 +99,12 @@ class SlabRecord {
 
   // Whoever may, see SlabPhase.
   void publish(const SlabPlace& place) {
+    RDMAKIT_INVARIANT(place.count <= kMaxReplicas, "%u replicas", place.count);
+    for (uint32_t i = 0; i < place.count; i++) {
+      const Replica& replica = place.replicas[i];
+      RDMAKIT_INVARIANT(!(replica.live && replica.leaving) && place.find(replica.server) == &replica,
+                        "replica %u of %u, at server %u", i, place.count, replica.server);
+    }
     uint32_t next = version_.load() + 1;
     if (next == 0) next = 2;  // 0 means never mapped, and the parity must change
     Copy& copy = copies_[next % 2];
