@@ -16,7 +16,7 @@ const setUp = {
 const host = {
   name: 'unit, conformance, end to end',
   command: ['bash', 'scripts/unit.sh'],
-  budget: 220,
+  budget: 150,
   cases: vitestCases('host.json'),
 }
 
@@ -24,30 +24,30 @@ const host = {
 const drivers = {
   name: 'lab: each driver once',
   command: ['bash', 'scripts/lab.sh', 'drivers'],
-  budget: 150,
+  budget: 100,
   cases: vitestCases('lab-drivers.json'),
 }
 
 /** @type {Part[]} */
 const checks = [
-  { name: 'style, types, docs', command: ['bash', 'scripts/check.sh', 'style'], budget: 40 },
+  { name: 'style, types, docs', command: ['bash', 'scripts/check.sh', 'style'], budget: 30 },
   {
     name: 'native, plain',
     // What sanitizers cannot show: they stand where the counting allocators do, and take memory themselves.
     command: ['bash', 'scripts/native.sh', 'plain', 'allocation', 'shm_many'],
-    budget: 50,
+    budget: 30,
     cases: nativeCases('native-plain.xml'),
   },
   {
     name: 'native, ASan and UBSan',
     command: ['bash', 'scripts/native.sh', 'asan'],
-    budget: 180,
+    budget: 150,
     cases: nativeCases('native-asan.xml'),
   },
   {
     name: 'native, TSan',
     command: ['bash', 'scripts/native.sh', 'tsan'],
-    budget: 200,
+    budget: 130,
     cases: nativeCases('native-tsan.xml'),
   },
   {
@@ -63,13 +63,13 @@ const lab = [
   {
     name: 'lab: kernel, conformance',
     command: ['bash', 'scripts/lab.sh', 'kernel'],
-    budget: 330,
+    budget: 520,
     cases: vitestCases('lab-kernel.json', 'lab-harness.json'),
   },
   {
     name: 'lab: a fault trial of each front',
     command: ['bash', 'scripts/lab.sh', 'trials'],
-    budget: 150,
+    budget: 100,
     cases: () => 2,
   },
 ]
