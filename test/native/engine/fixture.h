@@ -162,7 +162,10 @@ class TestVolume {
     return fd;
   }
 
+  // Until it is unlocked control hears of nothing.
+  std::unique_lock<std::mutex> deafen() { return std::unique_lock(deaf_); }
   void record(const Event& event) {
+    { const std::lock_guard hears(deaf_); }
     const std::lock_guard lock(mutex_);
     events_.push_back(event);
     arrived_.notify_all();
@@ -217,6 +220,7 @@ class TestVolume {
   std::vector<std::pair<uint32_t, CqRef>> queues_;  // by lane
   std::vector<void*> arenas_;
   std::mutex mutex_;
+  std::mutex deaf_;
   std::condition_variable arrived_;
   std::vector<Event> events_;
 };

@@ -224,9 +224,8 @@ int Engine::connect_server(uint32_t lane, uint32_t server, const QpRef& qp, cons
 
 int Engine::fail_server(uint32_t server, const std::string& reason) {
   if (server >= kMaxServers) return EINVAL;
-  if (!volume_.fail(server)) return 0;
+  if (!volume_.fail(server, kMaxLanes, reason.c_str())) return 0;
   const std::lock_guard lock(control_);
-  own_events_.push_back(Event::about(Event::Type::server_failed, kMaxLanes, reason.c_str(), server));
   wake_lanes();
   acceptor_->wake();
   return 0;
@@ -405,18 +404,14 @@ void Engine::woken() {
   std::vector<Event> events;
   {
     const std::lock_guard lock(control_);
-    events.swap(own_events_);
-    const size_t own = events.size();
-    for (uint32_t i = 0; i < lane_count(); i++) take_events(*lanes_[i], events);
-    if (refill_lane_ != nullptr) take_events(*refill_lane_, events);
+    if (tell_failures(events)) wake_lanes();  // those that sleep; the others see it by themselves
+    for (uint32_t i = 0; i < lane_count(); i++) lanes_[i]->take_events(events);
+    if (refill_lane_ != nullptr) refill_lane_->take_events(events);
     if (std::string failure; backup_ != nullptr && backup_->take_failure(failure))
       events.push_back(Event::about(Event::Type::backup_failed, kMaxLanes, failure.c_str()));
-    for (size_t i = own; i < events.size(); i++) {
-      const Event::Type type = events[i].type;
-      // Lanes that are awake see it by themselves; this is for the sleeping ones.
-      if (type == Event::Type::server_failed) wake_lanes();
-      if (type == Event::Type::slab_refilled || type == Event::Type::refill_failed) refilling_ = false;
-    }
+    for (const Event& event : events)
+      if (event.type == Event::Type::slab_refilled || event.type == Event::Type::refill_failed)
+        refilling_ = false;
     const uint64_t epoch = volume_.epoch();
     if (acknowledged(epoch)) {
       if (std::exchange(told_epoch_, epoch) != epoch) {
@@ -430,9 +425,19 @@ void Engine::woken() {
   for (const Event& event : events) sink_(event);
 }
 
-void Engine::take_events(Lane& lane, std::vector<Event>& events) {
-  Event event;
-  while (lane.events().pop(event)) events.push_back(event);
+// Servers that have failed are state of the volume, which is looked at whenever anybody wakes control: no
+// failure is missed, whatever else happens. In the order in which they failed.
+bool Engine::tell_failures(std::vector<Event>& events) {
+  if (volume_.failures() == told_failure_count_) return false;
+  for (const uint32_t server : volume_.failed_in_order()) {
+    Volume::Failure failure;
+    // Who has found it and has not said so yet wakes control when it has.
+    if (told_failures_[server] || !volume_.failure(server, failure)) continue;
+    told_failures_[server] = true;
+    told_failure_count_++;
+    events.push_back(Event::about(Event::Type::server_failed, failure.lane, failure.reason.data(), server));
+  }
+  return true;
 }
 
 // Control's: a lane that sleeps would not look at what changed.

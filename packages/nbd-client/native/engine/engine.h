@@ -134,7 +134,7 @@ class Engine final : private Acceptor::Host {
                 std::vector<std::string>& warnings, std::string& why);
   bool acknowledged(uint64_t epoch) const;
   void raise_epoch();
-  static void take_events(Lane& lane, std::vector<Event>& events);
+  bool tell_failures(std::vector<Event>& events);
   void wake_lanes();
 
   Lane* reserve_lane() override;
@@ -159,7 +159,8 @@ class Engine final : private Acceptor::Host {
   bool refilling_ = false;
   uint64_t told_epoch_ = 0;   // of the last event `synchronized`
   bool raise_again_ = false;  // somebody waits for the epoch after the present one
-  std::vector<Event> own_events_;
+  std::vector<bool> told_failures_ = std::vector<bool>(kMaxServers);
+  uint32_t told_failure_count_ = 0;
   bool closed_ = false;
   bool stuck_ = false;  // a lane did not end
 };

@@ -64,17 +64,24 @@ int Lane::resume() { return command(Command::Type::resume); }
 // Called when there is nothing to wait for: the connection is at the end of an answered request, or gone.
 void Lane::hand_over() {
   yielding_ = false;
-  Event event = Event::about(Event::Type::lane_yielded, index_, "");
+  int descriptor = -1;
   if (connection_.is_open() && !connection_.of_device()) {
-    event.descriptor = connection_.part();
+    descriptor = connection_.part();
     volume_.connection_closed();
     state_.store(State::draining, std::memory_order_release);
   }
-  if (events_.push(event)) {
-    wake_control_();
-  } else if (event.descriptor >= 0) {
-    close(event.descriptor);
+  tell_yielded(descriptor);
+}
+
+// Control yields a lane again only when it has heard of this.
+void Lane::tell_yielded(int descriptor) {
+  if (yielded_.load(std::memory_order_acquire)) {
+    if (descriptor >= 0) close(descriptor);
+    return;
   }
+  yielded_descriptor_ = descriptor;
+  yielded_.store(true, std::memory_order_release);
+  wake_control_();
 }
 
 void Connection::yield() { yielding_ = true; }

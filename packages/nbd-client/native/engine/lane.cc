@@ -236,18 +236,35 @@ bool Lane::step_refill() {
   bool moved = refill_->step(now_);
   if (catch_up_ != nullptr) moved |= catch_up_->step(now_);
   rdma_.flush(now_);
-  Refill::Outcome outcome;
-  if (!refill_->ended(outcome)) return moved;
-  const bool failed = outcome.failure != nullptr;
-  Event event = Event::about(failed ? Event::Type::refill_failed : Event::Type::slab_refilled, index_,
-                             failed ? outcome.failure : "", outcome.server);
-  event.slab = outcome.slab;
-  if (events_.push(event)) wake_control_();
+  if (!refill_->ended(refill_outcome_)) return moved;
+  refill_over_.store(true, std::memory_order_release);
+  wake_control_();
   return true;
 }
 
+void Lane::take_events(std::vector<Event>& events) {
+  Event event;
+  while (events_.pop(event)) events.push_back(event);
+  while (wrong_pages_.pop(event)) events.push_back(event);
+  if (refill_over_.load(std::memory_order_acquire)) {
+    const Refill::Outcome outcome = refill_outcome_;
+    refill_over_.store(false, std::memory_order_release);
+    const bool failed = outcome.failure != nullptr;
+    event = Event::about(failed ? Event::Type::refill_failed : Event::Type::slab_refilled, index_,
+                         failed ? outcome.failure : "", outcome.server);
+    event.slab = outcome.slab;
+    events.push_back(event);
+  }
+  if (yielded_.load(std::memory_order_acquire)) {
+    event = Event::about(Event::Type::lane_yielded, index_, "");
+    event.descriptor = yielded_descriptor_;
+    yielded_.store(false, std::memory_order_release);
+    events.push_back(event);
+  }
+}
+
 void Lane::server_failed(uint32_t server, const char* reason) {
-  if (volume_.fail(server)) emit(Event::Type::server_failed, reason, server);
+  if (volume_.fail(server, index_, reason)) wake_control_();
 }
 
 void Lane::page_wrong(const WrongPage& page) {
@@ -255,12 +272,12 @@ void Lane::page_wrong(const WrongPage& page) {
   Event event = Event::about(type, index_, "", page.server);
   event.page = page.page;
   event.slab = static_cast<uint32_t>(page.page * kPage / volume_.slab_size());
-  if (events_.push(event)) wake_control_();
+  if (wrong_pages_.push(event)) wake_control_();
 }
 
-void Lane::emit(Event::Type type, const char* reason, uint32_t server) {
-  // A full ring means that control has stood still for 256 events; the counters still tell.
-  if (events_.push(Event::about(type, index_, reason, server))) wake_control_();
+void Lane::emit(Event::Type type, const char* reason) {
+  events_.push(Event::about(type, index_, reason));
+  wake_control_();
 }
 
 void Lane::take_commands() {
@@ -284,7 +301,7 @@ void Lane::take_commands() {
     } else if (command.type == Command::Type::resume) {
       look_ = true;
       connection_.resume();
-      if (std::exchange(yielding_, false)) emit(Event::Type::lane_yielded, "");
+      if (std::exchange(yielding_, false)) tell_yielded(-1);
     } else {
       rdma_.connect(command.server, QpRef(command.qp), MrRef(command.mr));
       command.qp->release(command.qp);

@@ -57,7 +57,8 @@ class Lane final : private OperationListener {
  public:
   enum class State : uint32_t { idle, reserved, serving, draining, stopped };
 
-  // `wake_control` is called (on the lane's thread) after an event was put into events().
+  // `wake_control` is called (on the lane's thread) when there is something for take_events(), or a server
+  // has failed: that is on record in the volume.
   Lane(uint32_t index, Volume& volume, LaneOptions&& options, std::function<void()> wake_control);
   ~Lane();
 
@@ -98,7 +99,10 @@ class Lane final : private OperationListener {
   const BackupCatchUp* catch_up() const { return catch_up_.get(); }
   // Nothing that started before the volume's epoch was this one is left, and the commands of then are done.
   uint64_t acknowledged_epoch() const { return acknowledged_epoch_.load(std::memory_order_acquire); }
-  SpscRing<Event, 256>& events() { return events_; }
+  // What has happened since the last call. The outcome of a refill, and that of yield(), are state that
+  // stands until then: there is one of each at a time. Of what became of connections, and of wrong pages, the
+  // oldest are told where there are too many; the statistics have all.
+  void take_events(std::vector<Event>& events);
   uint32_t index() const { return index_; }
 
  private:
@@ -147,9 +151,10 @@ class Lane final : private OperationListener {
   void end_connection();
   void become_idle();
   void hand_over();
+  void tell_yielded(int descriptor);
   bool announce_stop();
   bool may_exit(uint64_t now);
-  void emit(Event::Type type, const char* reason, uint32_t server = 0);
+  void emit(Event::Type type, const char* reason);
 
   void operation_acknowledged(Operation& operation) override;
   void operation_decided(Operation& operation, bool succeeded) override;
@@ -190,6 +195,12 @@ class Lane final : private OperationListener {
   SpscRing<Command, 64> commands_;
   std::mutex producers_;  // of commands_; the lane never takes it
   SpscRing<Event, 256> events_;
+  SpscRing<Event, 64> wrong_pages_;
+  // The lane writes the value, then the flag; control reads it, then takes the flag back.
+  std::atomic<bool> refill_over_{false};
+  Refill::Outcome refill_outcome_;
+  std::atomic<bool> yielded_{false};
+  int yielded_descriptor_ = -1;
 
   std::thread thread_;
   std::mutex lifecycle_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstdio>
 #include <utility>
 
 #include "engine/backup.h"
@@ -309,14 +310,26 @@ bool Volume::has_everything(const SlabPlace& place, uint32_t server) const {
   });
 }
 
-bool Volume::fail(uint32_t server) {
+bool Volume::fail(uint32_t server, uint32_t lane, const char* reason) {
   if (server >= kMaxServers) return false;
   slabs_.record_failure(server);
   const bool first = !failed_[server].exchange(true);
   if (first) failures_.fetch_add(1);
   // Also by who comes second: it is about to answer something that the server missed.
   order(server);
+  if (first) {
+    Failure& note = failure_notes_[server];
+    note.lane = lane;
+    snprintf(note.reason.data(), note.reason.size(), "%s", reason);
+    noted_[server].store(true, std::memory_order_release);
+  }
   return first;
+}
+
+bool Volume::failure(uint32_t server, Failure& failure) const {
+  if (!noted_[server].load(std::memory_order_acquire)) return false;
+  failure = failure_notes_[server];
+  return true;
 }
 
 // Each server is in the list once: whoever comes to a free place has seen that it is in none before.

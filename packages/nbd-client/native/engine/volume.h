@@ -197,9 +197,16 @@ class Volume {
   uint64_t count_pages(PageState state) const;
   // Where it is; not mapped: nowhere yet, or lost (`ever` then). EINVAL: out of range.
   int look_up(uint32_t slab, SlabPlace& place, bool& ever) const;
-  // True for the first caller. On record, and in its place in the order, before anything is answered without
-  // that server. Any thread, no lock.
-  bool fail(uint32_t server);
+  // Why a server failed, and in which lane; kMaxLanes: control said so.
+  struct Failure {
+    uint32_t lane = 0;
+    std::array<char, 120> reason{};
+  };
+  // True for the first caller, who rings for control then. On record, and in its place in the order, before
+  // anything is answered without that server. Any thread, no lock.
+  bool fail(uint32_t server, uint32_t lane = kMaxLanes, const char* reason = "");
+  // Of a server that failed in this process. False: it has not, or who found it is just saying so.
+  bool failure(uint32_t server, Failure& failure) const;
   // By the order in which they failed, see docs/page-service/reconnect.md; those that an earlier process had
   // lost come first.
   std::vector<uint32_t> failed_in_order();
@@ -256,6 +263,8 @@ class Volume {
   std::atomic<uint32_t> connections_{0};
   std::array<std::atomic<bool>, kMaxServers> failed_{};
   std::array<std::atomic<uint16_t>, kMaxServers> failure_order_{};  // index + 1; 0: the end
+  std::array<Failure, kMaxServers> failure_notes_{};                // by who was first to see it,
+  std::array<std::atomic<bool>, kMaxServers> noted_{};              // and whether it is there
   std::atomic<bool> waits_{false};
   std::array<Pace, kMaxServers> paces_;
   std::atomic<uint32_t> failures_{0};
