@@ -12,13 +12,23 @@ import { openVolume, serve } from './swap-servers.js'
 function lanesThatStand() {
   const synchronize = BlockEngine.prototype.synchronize
   const gate = deferred<void>()
+  let standing = 0
   const waiting = vi.spyOn(BlockEngine.prototype, 'synchronize').mockImplementation(async function (
     this: BlockEngine,
   ) {
+    standing++
     await gate.promise
     await synchronize.call(this)
+    standing--
   })
-  const givenBack = vi.spyOn(VolumeServer.prototype, 'giveBack')
+  const giveBack = VolumeServer.prototype.giveBack
+  const givenBack = vi.spyOn(VolumeServer.prototype, 'giveBack').mockImplementation(async function (
+    this: VolumeServer,
+    slab,
+  ) {
+    expect(standing).toBe(0)
+    await giveBack.call(this, slab)
+  })
   onTestFinished(() => void vi.restoreAllMocks())
   return { waiting, givenBack, go: gate.resolve }
 }
@@ -38,6 +48,7 @@ it('the place that a slab has moved from is not given back while a lane may writ
   expect(givenBack).not.toHaveBeenCalled()
   go()
   await eventually(() => givenBack.mock.calls.length > 0 && volume.migration.moved > 0)
+  for (const { type } of givenBack.mock.settledResults) expect(type).not.toBe('rejected')
   await full.server.lending.hold({ bytes: 0, duration: 0, patience: 0 })
   await held
 })

@@ -77,8 +77,8 @@ export const mutations = [
   {
     name: 'half-filled-replica-adopted',
     file: source('take-over'),
-    find: 'if (server === undefined || remote === undefined || !complete) {',
-    replace: 'if (server === undefined || remote === undefined) {',
+    find: 'const complete = replica.live || (replica.leaving && adopted.length === 0)',
+    replace: 'const complete = replica.live || adopted.length >= 0',
     why: 'A replica that was being filled when the process died counts as whole afterwards.',
     tests: [unit('take-over')],
   },
@@ -133,20 +133,23 @@ export const mutations = [
     tests: [unit('recall')],
   },
   {
-    name: 'slabs-move-after-the-failure',
-    file: source('volume'),
-    find: '    adopt(server)\n    server.failure = undefined\n    this.#watch(server)\n',
-    replace:
-      '    server.failure = undefined\n    this.#watch(server)\n    void Promise.resolve().then(() => adopt(server))\n',
-    why: 'The failure of a server that came back is handled before it has the slabs that it came back with.',
-    tests: [unit('reconnect')],
-  },
-  {
     name: 'lost-session-takes-part',
     file: source('volume'),
-    find: '    if (over !== undefined) this.engine.failServer(index, over)\n    if (over !== undefined || ',
-    replace: '    if (',
-    why: 'A server takes part whose session was lost while it was taken back.',
+    find: `    if (over !== undefined) this.engine.failServer(index, over)
+    if (over !== undefined || this.engine.failedServers().includes(index)) {
+      server.failure = \`it failed while it joined\${over === undefined ? '' : \`: \${over}\`}\`
+      throw new Error(server.failure)
+    }
+    adopt(server)
+    server.failure = undefined
+    this.#watch(server)
+`,
+    replace: `    void over
+    server.failure = undefined
+    this.#watch(server)
+    void Promise.resolve().then(() => adopt(server))
+`,
+    why: 'The failure of a server that came back is handled before it has the slabs that it came back with.',
     tests: [unit('reconnect')],
   },
   {
