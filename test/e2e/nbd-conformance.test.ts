@@ -62,6 +62,16 @@ h = connect()
     .split('\n')
 }
 
+it('the URI that is printed is one, whatever is in the path of the socket', async () => {
+  const odd = path('a&b#c;d=e%20 ü')
+  mkdirSync(odd)
+  const { program: server, uri: swap } = await startServer(['--memory', '64M'])
+  const { program, uri: printed } = await startServe(swap, '16M', odd)
+  expect(must('nbdinfo', ['--size', printed]).trim()).toBe(String(16 * MIB))
+  await program.stop()
+  await server.stop()
+})
+
 describe('exports', () => {
   it('nbdinfo lists each with its size and description, the first as the default', () => {
     const info = JSON.parse(must('nbdinfo', ['--json', '--list', uri()]))

@@ -49,13 +49,17 @@ export class BlockEngine {
   readonly #listeners = new Map<string, Set<(event: EngineEvent) => void>>()
   /** what still waits for an event of the engine */
   readonly #waiting = new Set<(failure?: Error) => void>()
+  /** milliseconds; an operation is given up after one operation timeout, and its flush after another */
+  readonly #patience: number
   #closing: Promise<void> | undefined
 
   /** @throws EINVAL: an option out of range; ENOMEM or another errno: the page map cannot be had */
   constructor(options: BlockEngineOptions) {
     this.size = BigInt(options.size)
     this.slabSize = options.slabSize ?? 64 * 1024 * 1024
-    this.#engine = native.createEngine(nativeOptions(options, this.slabSize), (event) => this.#emit(event))
+    const given = nativeOptions(options, this.slabSize)
+    this.#patience = 2 * given.operationTimeout + 30_000
+    this.#engine = native.createEngine(given, (event) => this.#emit(event))
     this.slabCount = Number((this.size + BigInt(this.slabSize) - 1n) / BigInt(this.slabSize))
     this.exportFlags = native.exportFlags(this.#engine)
   }
@@ -209,10 +213,18 @@ export class BlockEngine {
    * Resolves when nothing that started before this call is under way any more, so that no operation uses a
    * place that was dropped or replaced before, and every lane knows each server that it was connected to.
    * Takes as long as the slowest operation, which the operation timeout bounds.
+   * @throws ETIMEDOUT: a device gives its work requests not even back when its queue pair is in error; whatever was to be
+   *   reused or given back may still be written to
    */
   async synchronize(): Promise<void> {
     const epoch = native.synchronize(this.#engine)
-    await this.#outcome(['synchronized'], (event) => event.type === 'synchronized' && event.epoch >= epoch)
+    await this.#outcome(['synchronized'], (event) => event.type === 'synchronized' && event.epoch >= epoch, {
+      milliseconds: this.#patience,
+      failure: () =>
+        Object.assign(new Error(`a lane has operations under way after ${this.#patience / 1000} s`), {
+          code: 'ETIMEDOUT',
+        }),
+    })
   }
 
   /**
@@ -376,10 +388,17 @@ export class BlockEngine {
     await this.close()
   }
 
-  /** The end that the first of these events brings which `judge` does not call false. */
-  #outcome(types: EngineEvent['type'][], judge: (event: EngineEvent) => boolean | Error): Promise<void> {
+  /** The end that the first of these events brings which `judge` does not call false, or that time brings. */
+  #outcome(
+    types: EngineEvent['type'][],
+    judge: (event: EngineEvent) => boolean | Error,
+    late?: { readonly milliseconds: number; readonly failure: () => Error },
+  ): Promise<void> {
     return new Promise((resolve, reject) => {
+      const timer = late && setTimeout(() => end(late.failure()), late.milliseconds)
+      timer?.unref()
       const end = (failure?: Error) => {
+        clearTimeout(timer)
         for (const stop of stops) stop()
         this.#waiting.delete(end)
         if (failure === undefined) resolve()

@@ -190,6 +190,8 @@ export class Migration {
   async #move({ server, id }: Wish): Promise<boolean> {
     const { engine, table, servers, degraded } = this.#options
     const held = table.heldBy(server).get(id)
+    // A try before this one came no further.
+    if (held?.replica.leaving && !this.#closed) return await this.#giveUp(held.slab, held.replica)
     // A slab that lacks a replica is repaired first; one that is being filled is not worth a copy yet.
     if (this.#closed || held === undefined || table.state(held.slab) !== 'mapped' || !held.replica.live)
       return false
@@ -222,7 +224,7 @@ export class Migration {
     const { server, remote } = replica
     const holds = () => table.heldBy(server).get(remote.id)?.replica === replica
     // Its own server may fail at any time: then it is dropped already.
-    if (!table.retire(slab, replica)) return !holds()
+    if (!replica.leaving && !table.retire(slab, replica)) return !holds()
     // WRITEs that began before are over then, and were not answered because this one has them unless another failed.
     await engine.synchronize()
     if (table.drop(slab, replica) === undefined) return !holds()

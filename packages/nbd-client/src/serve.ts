@@ -198,7 +198,7 @@ async function serveVolume(volume: Volume, options: ServeOptions): Promise<numbe
     let uri: string
     if ('unix' in address) {
       volume.engine.listenUnix(address.unix)
-      uri = `${scheme}+unix:///${name}?socket=${encodeURI(address.unix)}`
+      uri = `${scheme}+unix:///${name}?socket=${encodeURIComponent(address.unix).replaceAll('%2F', '/')}`
     } else {
       const bound = volume.engine.listenTcp(address.host, address.port)
       uri = `${scheme}://${bound.host.includes(':') ? `[${bound.host}]` : bound.host}:${bound.port}/${name}`

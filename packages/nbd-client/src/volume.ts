@@ -177,9 +177,11 @@ export class Volume {
         progress,
       )
       const taken = renumber(engine, found)
+      const up = new Set(taken.resumed.flatMap(({ kept: { uris } }) => uris))
       for (const { kept: server, reason } of taken.gone) {
         engine.failServer(server.index, reason)
-        progress(`lost ${server.uris.join(' or ')}: ${reason}`)
+        // An earlier incarnation of one that is back is nothing that anybody misses.
+        if (!server.uris.some((uri) => up.has(uri))) progress(`lost ${server.uris.join(' or ')}: ${reason}`)
       }
       const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
       const servers = serversOf(taken)

@@ -2,7 +2,7 @@ import { existsSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:f
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { describe, expect, it } from 'vitest'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { BlockEngine, type EngineEvent } from '../src/engine.js'
 import { closeDescriptor, kernelDevice, protectProcess } from '../src/kernel.js'
 import { Client, DISCONNECT, FLUSH, MIB, READ, setup, socketPath, TRIM, WRITE } from './fixture.js'
@@ -322,4 +322,15 @@ describe('the process and the kernel', () => {
     closeDescriptor(made.engine.attachSocketpair(await made.addLane()))
     await idle
   })
+})
+
+it('does not wait for ever for operations that are under way', async () => {
+  await using engine = new BlockEngine({ size: MIB, slabSize: MIB, operationTimeout: 1_000 })
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] })
+  onTestFinished(() => void vi.useRealTimers())
+  // What the engine answers comes with a later turn of this process.
+  const waiting = engine.synchronize()
+  vi.advanceTimersByTime(32_000)
+  await expect(waiting).rejects.toMatchObject({ code: 'ETIMEDOUT' })
+  await engine.synchronize()
 })

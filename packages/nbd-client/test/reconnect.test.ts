@@ -1,11 +1,13 @@
+import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
 import { Wire } from '../../../test/wire.js'
-import type { Volume } from '../src/volume.js'
+import { Volume } from '../src/volume.js'
 import type { ServerFailure } from '../src/volume-options.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
 import { ADDRESSES, openVolume, serve } from './swap-servers.js'
+import { temporaryFolder } from './temporary-folder.js'
 
 const SIZE = 4 * MIB
 
@@ -160,4 +162,28 @@ describe('a link that breaks again while its server is taken back', () => {
     expect(server.sessions).toBe(1)
     client.close()
   })
+})
+
+it('a take-over says nothing of earlier incarnations of servers that are up', async () => {
+  const { uri } = await serve(8)
+  const folder = temporaryFolder()
+  const engine = { pageMap: join(folder, 'pages.map'), slabMap: join(folder, 'slabs.map') }
+  const options = { size: SIZE, reconnect: 30_000, linger: 60_000, engine }
+  const before = await openVolume([uri], options)
+  before.engine.failServer(0, 'the test said so')
+  await eventually(() => before.servers.length === 2 && up(before) === 1)
+  const servers = before.servers.map(({ index, uris, identity }) => {
+    if (identity === undefined) throw new Error('it has no session')
+    return { index, uris, identity, linger: 60_000 }
+  })
+  expect(servers).toHaveLength(2)
+  await before.leave()
+  const said: string[] = []
+  const { volume } = await Volume.takeOver(
+    { ...options, servers: [[uri]], lanes: 1, progress: (step) => said.push(step) },
+    { size: SIZE, slabSize: MIB, replicas: 1, servers },
+  )
+  await using _volume = volume
+  expect(volume.slabs).toMatchObject({ mapped: 4, lost: 0 })
+  expect(said.filter((step) => step.includes('lost'))).toEqual([])
 })
