@@ -5,6 +5,7 @@ import { closeSync, constants, openSync, readSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { expect, it } from 'vitest'
+import { stopProcess } from '../stop-process.js'
 import {
   complete,
   must,
@@ -151,7 +152,7 @@ it('swap-server lends on a terminal that was stopped', async () => {
       if (/listening \S+\s/.test(text)) break
     }
     server = Number(/process (\d+)/.exec(text)?.[1])
-    terminal.kill('SIGSTOP')
+    await stopProcess(terminal)
     await keepBusy(/listening (\S+)/.exec(text)?.[1] as string)
   } finally {
     terminal.kill('SIGKILL')

@@ -2,6 +2,7 @@
 // same time: each waits for a server to be missed, which takes seconds.
 import { spawn } from 'node:child_process'
 import { describe, expect, it } from 'vitest'
+import { stopProcess } from '../stop-process.js'
 import {
   complete,
   type Program,
@@ -71,7 +72,7 @@ describe.concurrent.each(Object.entries(addresses))('over %s, without a replica'
     // Twice: what came back is gone again.
     for (let round = 1; round <= 2; round++) {
       const before = missed()
-      server.process.kill('SIGSTOP')
+      await stopProcess(server.process)
       const reading = start(nbd, 'read -P 0x5a 1M 6M')
       const writing = start(nbd, `write -P ${round} 8M 1M`, 'write -P 0x77 14000000 1234')
       await until(missed, (now) => now > before)
@@ -117,7 +118,7 @@ describe.concurrent.each(Object.entries(addresses))('over %s, without a replica'
     const { program: client, uri: nbd } = await startServe(uri, '8M', folder.path, ['--connections', '4'])
     await using _client = client
     await runQemuIo(nbd, 'write -P 0x5a 0 8M')
-    client.process.kill('SIGSTOP')
+    await stopProcess(client.process)
     await server.says(/session lingers/)
     client.process.kill('SIGCONT')
     await runQemuIo(nbd, 'read -P 0x5a 0 8M')
@@ -140,7 +141,7 @@ describe.concurrent.each(Object.entries(addresses))('over %s, without a replica'
     ])
     await using _client = client
     await runQemuIo(nbd, 'write -P 0x5a 0 1M')
-    server.process.kill('SIGSTOP')
+    await stopProcess(server.process)
     const reading = start(nbd, 'read -P 0x5a 0 1M')
     expect((await client.ends()).status).toBe(1)
     if (waits) expect(await reading.ended).toMatch(/read failed|Input\/output error|status 1/)
@@ -162,11 +163,11 @@ describe.concurrent('of two replicas', () => {
     const { program: client, uri: nbd } = await startServe(servers[0]?.uri ?? '', '16M', folder.path, more)
     await using _client = client
     await runQemuIo(nbd, 'write -P 0x5a 0 4M')
-    first.process.kill('SIGSTOP')
+    await stopProcess(first.process)
     // Written when the first is gone: what it has is old from here on.
     await runQemuIo(nbd, 'write -P 0x66 0 4M')
     await client.says(/have a replica less/)
-    last.process.kill('SIGSTOP')
+    await stopProcess(last.process)
     const reading = start(nbd, 'read -P 0x66 0 4M')
     await client.says(/16 MiB of the volume are nowhere else and wait for it/)
     first.process.kill('SIGCONT')

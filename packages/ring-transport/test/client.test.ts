@@ -3,6 +3,7 @@ import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
+import { stopProcess } from '../../../test/stop-process.js'
 import { RingClient, type RingClientOptions, type RingConnection, RingServer } from '../src/index.js'
 import { HANG_MS, type Peer, startPeer } from './helpers/processes.js'
 import { descriptors, heap, resources } from './helpers/resources.js'
@@ -137,7 +138,7 @@ describe.each(PROVIDERS)('a client over %s', (provider) => {
     // copied all, the credit for what it was asked behind its answer, when it has answered another ping.
     const { creditsReceived } = one.statistics()
     await eventually(() => one.statistics().creditsReceived > creditsReceived)
-    peer.process.kill('SIGSTOP')
+    await stopProcess(peer.process)
     const { reason } = await until(one.states, 'lost')
     expect(reason).toMatchObject({ code: 'ETIMEDOUT' })
     peer.process.kill('SIGCONT')

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { deferred } from '@rdmakit/verbs'
 import { afterAll, describe, expect, it, onTestFinished, type TestContext, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
+import { stopProcess } from '../../../test/stop-process.js'
 import { type ConnectOptions, RingConnection, RingServer, type RingServerOptions } from '../src/index.js'
 import { pair as connected } from './helpers/pair.js'
 import { HANG_MS, type Peer, startPeer } from './helpers/processes.js'
@@ -61,7 +62,7 @@ describe.concurrent.each(PROVIDERS)('over %s', (provider) => {
       const request = connection.request(new Uint8Array(1), { timeout }).catch((failure) => failure)
       // Over shm one that is stopped in the middle of a copy would be waited for (README of shm, Revocation).
       await peer.told()
-      peer.process.kill('SIGSTOP')
+      await stopProcess(peer.process)
       const { reason } = await until(connection.states, 'lost')
       expect(reason).toMatchObject({ code: 'ETIMEDOUT' })
       const [, silence] = /nothing was heard of the peer for (\d+) ms/.exec(reason.message) ?? []
@@ -75,7 +76,7 @@ describe.concurrent.each(PROVIDERS)('over %s', (provider) => {
     it('that is stopped for less than deadAfter is not lost', async ({ onTestFinished: finished }) => {
       const peer = await peerOf(finished, 'echo', OFF)
       const connection = await connect(finished, peer, { heartbeat: 20, deadAfter: HANG_MS })
-      peer.process.kill('SIGSTOP')
+      await stopProcess(peer.process)
       // Silence is no event. So long it is asked for a sign of life many times.
       await sleep(500)
       peer.process.kill('SIGCONT')
@@ -120,7 +121,7 @@ describe.concurrent.each(PROVIDERS)('over %s', (provider) => {
     it('is not taken for dead by a process that was stopped itself', async ({ onTestFinished: finished }) => {
       const peer = await peerOf(finished, 'echo', WATCHFUL)
       const connection = await connect(finished, peer, OFF)
-      peer.process.kill('SIGSTOP')
+      await stopProcess(peer.process)
       // What is stopped tells nothing. It must have been so for longer than deadAfter.
       await sleep(1.5 * DEAD_AFTER_MS)
       peer.process.kill('SIGCONT')

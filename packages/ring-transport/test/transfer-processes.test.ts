@@ -1,6 +1,7 @@
 // Large messages between processes: much through a few MiB of memory, and deaths of either side.
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
+import { stopProcess } from '../../../test/stop-process.js'
 import { type LivenessOptions, RingConnection } from '../src/index.js'
 import { PROVIDERS } from './helpers/pair.js'
 import { HANG_MS, type Peer, startPeer } from './helpers/processes.js'
@@ -120,7 +121,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       ;({ peer, connection } = await connected('messages', { heartbeat: 0 }))
       peers.splice(0)
       connections.splice(0)
-      peer.process.kill('SIGSTOP')
+      await stopProcess(peer.process)
     })
     afterAll(async () => {
       await connection.close({ drain: false })
