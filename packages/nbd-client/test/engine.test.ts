@@ -6,6 +6,7 @@ import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { BlockEngine, type EngineEvent } from '../src/engine.js'
 import { closeDescriptor, kernelDevice, protectProcess } from '../src/kernel.js'
 import { Client, DISCONNECT, FLUSH, MIB, READ, setup, socketPath, TRIM, WRITE } from './fixture.js'
+import { temporaryFolder } from './temporary-folder.js'
 
 const EINVAL = 22
 const ENOSPC = 28
@@ -333,4 +334,16 @@ it('does not wait for ever for operations that are under way', async () => {
   vi.advanceTimersByTime(32_000)
   await expect(waiting).rejects.toMatchObject({ code: 'ETIMEDOUT' })
   await engine.synchronize()
+})
+
+it('a page map is of one size, also where the files of two sizes are as long', async () => {
+  const folder = temporaryFolder()
+  const pageMap = join(folder, 'pages.map')
+  await new BlockEngine({ size: MIB, slabSize: MIB, pageMap }).close()
+  const before = statSync(pageMap).size
+  expect(() => new BlockEngine({ size: 2 * MIB, slabSize: MIB, pageMap })).toThrow(
+    expect.objectContaining({ code: 'EINVAL' }),
+  )
+  expect(statSync(pageMap).size).toBe(before)
+  await new BlockEngine({ size: MIB, slabSize: MIB, pageMap }).close()
 })
