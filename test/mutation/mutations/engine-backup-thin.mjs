@@ -84,6 +84,10 @@ export const mutations = [
     find: 'good = good && !failed(slot.place_.replicas[i].server);',
     replace: 'good = good && (i > 0 || !failed(slot.place_.replicas[i].server));',
     why: 'A slab is placed at a server that has failed, and has a replica less from the start.',
-    tests: ['native asan engine_thin', 'unit packages/nbd-client/test/thin.test.ts'],
+    tests: [
+      'native asan engine_aimed',
+      'native asan engine_thin',
+      'unit packages/nbd-client/test/thin.test.ts',
+    ],
   },
 ]

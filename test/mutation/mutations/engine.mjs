@@ -228,7 +228,12 @@ export const mutations = [
     find: 'if (to != PageState::written || this->generation(page * kPage) == generation) return true;',
     replace: 'if (to != PageState::written || this->generation(page * kPage) >= generation) return true;',
     why: 'A WRITE that went to the old place of a slab is answered, and its page reads as what is at the new one.',
-    tests: ['native asan engine_requests', 'native asan engine_replica', 'native tsan engine_requests'],
+    tests: [
+      'native asan engine_aimed',
+      'native asan engine_requests',
+      'native asan engine_replica',
+      'native tsan engine_requests',
+    ],
   },
   {
     name: 'left-claimed-is-forgotten',

@@ -99,8 +99,56 @@ void live_when_filled() {
   with.reads(0x11);
 }
 
+// A slab is placed where no server has failed.
+void spare_place_of_a_failed_server() {
+  Shape shape = one_slab(1);
+  shape.thin = true;
+  TestVolume volume(shape);
+  Volume& slabs = volume.engine->volume();
+  const std::array<Replica, 2> first{volume.replica(0, 1), volume.replica(0, 0)};
+  const Replica second = volume.replica(0, 1);
+  CHECK(slabs.add_spare(1, first) == 0);
+  CHECK(slabs.fail(0));
+  CHECK(!slabs.place_spare(0) && !slabs.place(0).mapped());
+  CHECK(slabs.add_spare(2, {&second, 1}) == 0);
+  CHECK(slabs.place_spare(0) && slabs.place(0).find(1) != nullptr);
+  CHECK(volume.engine->close(kCloseTime) == 0);
+}
+
+// A slab keeps its place while a WRITE has a page of it, though none is written.
+void vacated_with_a_claim() {
+  Shape shape = one_slab(1);
+  shape.thin = true;
+  TestVolume volume(shape);
+  Volume& slabs = volume.engine->volume();
+  const Replica place = volume.replica(0, 0);
+  CHECK(slabs.add_spare(1, {&place, 1}) == 0 && slabs.place_spare(0));
+  CHECK(slabs.pages().claim(5, 1, PageState::unset) == 1 && slabs.hold(0));
+  CHECK(slabs.vacate(0) == EBUSY && slabs.place(0).mapped() && slabs.hold(0));
+  slabs.settle(5, 1, slabs.generation(0), PageState::unset);
+  CHECK(slabs.vacate(0) == 0 && !slabs.place(0).mapped() && !slabs.hold(0));
+  CHECK(volume.engine->close(kCloseTime) == 0);
+}
+
+// What was written to a place that the slab has no more is lost, and not what the new place holds.
+void replaced_under_a_write() {
+  TestVolume volume(one_slab(1));
+  Volume& slabs = volume.engine->volume();
+  const uint32_t generation = slabs.generation(0);
+  CHECK(slabs.pages().claim(5, 1, PageState::unset) == 1);
+  const Replica to = volume.replica(0, 1);
+  CHECK(slabs.replace_slab(0, to.server, to.remote_key, to.address, true) == EBUSY);
+  CHECK(!slabs.settle(5, 1, generation, PageState::written));
+  CHECK(slabs.pages().get(5) == PageState::lost);
+  CHECK(slabs.replace_slab(0, to.server, to.remote_key, to.address, true) == 0);
+  CHECK(volume.engine->close(kCloseTime) == 0);
+}
+
 STRESS(engine_aimed) {
   side_by_side({
+      {"a spare place of a failed server", spare_place_of_a_failed_server},
+      {"vacated with a claim", vacated_with_a_claim},
+      {"replaced under a WRITE", replaced_under_a_write},
       {"answered when placed", answered_when_placed},
       {"a READ waits for a claim", read_waits_for_a_claim},
       {"a first WRITE fails", first_write_fails},
