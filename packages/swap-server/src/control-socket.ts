@@ -3,6 +3,7 @@ import { createServer, type IncomingMessage, request, type Server, type ServerRe
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { UsageError } from '@rdmakit/verbs'
+import { EXIT } from './exit-status.js'
 
 /**
  * What a program does for those who may use its control socket, by method and path, e.g. `GET /status`. It gets
@@ -131,8 +132,29 @@ export interface RunningProgram {
   call(method: 'GET' | 'POST', path: string, body?: unknown, timeoutMs?: number): Promise<unknown>
 }
 
-/** All running programs of that name of this user. Sockets that nobody answers on are removed. */
-export async function runningPrograms(program: string): Promise<RunningProgram[]> {
+/** A program that has its control socket and does not answer there: it hangs, or is stopped. */
+export interface SilentProgram {
+  readonly pid: number
+  readonly reason: string
+}
+
+/** Says so on stderr, and lets a command that prints what is running end with the status of what is unavailable. */
+export function tellOfSilent(program: string): (silent: SilentProgram) => void {
+  return ({ pid, reason }) => {
+    process.stderr.write(`${program}: process ${pid} does not answer and is left out: ${reason}\n`)
+    process.exitCode = EXIT.unavailable
+  }
+}
+
+/**
+ * All running programs of that name of this user. Sockets of which nobody is the owner are removed.
+ *
+ * @param silent told of each that does not answer; by default stderr and the exit status are ({@link tellOfSilent})
+ */
+export async function runningPrograms(
+  program: string,
+  silent: (program: SilentProgram) => void = tellOfSilent(program),
+): Promise<RunningProgram[]> {
   const directory = runtimeDirectory()
   if (!existsSync(directory)) return []
   checkDirectory(directory)
@@ -151,7 +173,10 @@ export async function runningPrograms(program: string): Promise<RunningProgram[]
         call: (method, url, body, timeoutMs) => callControlSocket(path, method, url, body, timeoutMs),
       })
     } catch (failure) {
-      if ((failure as NodeJS.ErrnoException).code === 'ECONNREFUSED') rmSync(path, { force: true })
+      const { code, message } = failure as NodeJS.ErrnoException
+      if (code === 'ECONNREFUSED') rmSync(path, { force: true })
+      // It ended after its name was read.
+      else if (code !== 'ENOENT') silent({ pid: Number(pid), reason: message })
     }
   }
   return running.sort((a, b) => a.pid - b.pid)

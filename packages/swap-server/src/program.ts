@@ -181,7 +181,7 @@ program
         ...(options.tenant === undefined ? {} : { tenant: options.tenant }),
         ...(options.keyFile === undefined ? {} : { key: readKeyFile(options.keyFile) }),
       })
-      process.exit(EXIT.ok)
+      process.exit(process.exitCode ?? EXIT.ok)
     },
   )
 
