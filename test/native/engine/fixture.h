@@ -151,6 +151,13 @@ class TestVolume {
     return static_cast<memory_device::CompletionQueue*>(queues_[lane].second.get())->poller;
   }
 
+  memory_device::CompletionQueue& queue(uint32_t lane) {
+    return *static_cast<memory_device::CompletionQueue*>(queues_[lane].second.get());
+  }
+  memory_device::Channel& channel(uint32_t lane) {
+    return *static_cast<memory_device::Channel*>(queue(lane).channel);
+  }
+
   // The client's end of a new connection. Waits for the lane to be free.
   int attach(uint32_t lane) {
     int fd = -1;

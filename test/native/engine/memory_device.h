@@ -139,10 +139,13 @@ struct CompletionQueue : ibv_cq {
   std::mutex lock;  // servers come while others are polled
   std::vector<QueuePair*> queue_pairs;
   std::atomic<pid_t> poller{0};  // the thread that polls it
+  std::atomic<int> arm_error{0};
 };
 
 struct Channel : ibv_comp_channel {
   ~Channel() { close(fd); }
+  std::atomic<int> event_error{0};
+  std::atomic<uint64_t> looks{0};
 };
 
 struct Region : ibv_mr {};
@@ -294,6 +297,7 @@ inline int poll_cq(ibv_cq* cq, int count, ibv_wc* completions) {
 }
 
 inline int req_notify_cq(ibv_cq* cq, int) {
+  if (const int error = static_cast<CompletionQueue*>(cq)->arm_error; error != 0) return error;
   uint64_t first = UINT64_MAX;
   const std::lock_guard lock(static_cast<CompletionQueue*>(cq)->lock);
   for (const QueuePair* qp : static_cast<CompletionQueue*>(cq)->queue_pairs) {
@@ -315,6 +319,9 @@ inline int post_send(ibv_qp* qp, ibv_send_wr* wr, ibv_send_wr** refused) {
 
 inline constexpr DataPathVerbs kVerbs{
     [](ibv_comp_channel* channel, ibv_cq** cq, void** context) {
+      auto* const own = static_cast<Channel*>(channel);
+      own->looks++;
+      if (const int error = own->event_error; error != 0) return error;
       uint64_t expirations;
       if (read(channel->fd, &expirations, sizeof expirations) != sizeof expirations) return EAGAIN;
       *cq = nullptr;

@@ -29,6 +29,7 @@ class Device {
     context_.ops.post_recv = post_receives;
     context_.ops.post_send = post_sends;
     channel_.fd = event_.get();
+    channel_.device = this;
     cq_.context = qp_.context = &context_;
     cq_.cq_context = qp_.qp_context = this;
     region_.addr = memory_.data();
@@ -71,8 +72,19 @@ class Device {
   }
   // Called each time just before the queue is armed.
   std::function<void()> before_arming;
+  // What arming, and reading the channel, end with from now on.
+  std::atomic<int> arm_error{0};
+  std::atomic<int> event_error{EAGAIN};
+  std::atomic<int> looks{0};  // at the channel
+  void make_readable() {
+    const uint64_t one = 1;
+    CHECK(write(event_.get(), &one, sizeof one) == sizeof one);
+  }
 
  private:
+  struct Channel : ibv_comp_channel {
+    Device* device;
+  };
   struct Counted : Handle {
     std::atomic<int> references{0};
   };
@@ -94,7 +106,7 @@ class Device {
   static int arm(ibv_cq* cq, int) {
     Device& self = of(cq);
     if (self.before_arming) self.before_arming();
-    return 0;
+    return self.arm_error;
   }
   static int post_receives(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr**) {
     Device& self = of(qp);
@@ -120,8 +132,12 @@ class Device {
     self.receives_.clear();
     return 0;
   }
-  static constexpr DataPathVerbs kVerbs{[](ibv_comp_channel*, ibv_cq**, void**) { return EAGAIN; },
-                                        [](ibv_cq*, unsigned int) {}, fail};
+  static int get_event(ibv_comp_channel* channel, ibv_cq**, void**) {
+    Device& self = *static_cast<Channel*>(channel)->device;
+    ++self.looks;
+    return self.event_error;
+  }
+  static constexpr DataPathVerbs kVerbs{get_event, [](ibv_cq*, unsigned int) {}, fail};
   template <typename Object>
   struct Owned : Counted {
     Owned(HandleKind kind, Object& object) {
@@ -131,13 +147,13 @@ class Device {
 
   ibv_context context_{};
   ibv_cq cq_{};
-  ibv_comp_channel channel_{};
+  Channel channel_{};
   ibv_qp qp_{};
   ibv_mr region_{};
   UniqueFd event_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   alignas(64) std::array<uint8_t, 4 << kLog2Capacity> memory_{};
   Owned<ibv_cq> cq_handle_{HandleKind::completion_queue, cq_};
-  Owned<ibv_comp_channel> channel_handle_{HandleKind::completion_channel, channel_};
+  Owned<Channel> channel_handle_{HandleKind::completion_channel, channel_};
   Owned<ibv_qp> qp_handle_{HandleKind::queue_pair, qp_};
   Owned<ibv_mr> region_handle_{HandleKind::memory_region, region_};
   std::mutex mutex_;
@@ -303,7 +319,33 @@ bool last_of_all() {
   return in_time;
 }
 
+// A device that goes away: connections break, those that come later too, and the thread neither sleeps over
+// it nor is woken again and again.
+void cannot_be_armed() {
+  Device device;
+  device.arm_error = ENODEV;
+  Poller poller(device, ring::Mode::event);
+  poller.connect();
+  fixture::await([&] { return poller.rung(); });
+  CHECK(has(poller.take(), ring::Event::broken));
+  poller->stop();
+}
+
+void cannot_be_read() {
+  Device device;
+  Poller poller(device, ring::Mode::event);
+  poller.connect();
+  device.event_error = EIO;
+  device.make_readable();
+  fixture::await([&] { return poller.rung(); });
+  CHECK(has(poller.take(), ring::Event::broken));
+  poller->stop();
+  CHECK(device.looks == 1);
+}
+
 STRESS(ring_late_completions) {
+  fixture::timed("cannot be armed", cannot_be_armed);
+  fixture::timed("cannot be read", cannot_be_read);
   fixture::timed("just before arming", just_before_arming);
   fixture::timed("small messages", small_messages);
   fixture::timed("of the one before", of_the_one_before);

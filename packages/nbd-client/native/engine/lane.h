@@ -148,6 +148,7 @@ class Lane final : private OperationListener {
   void take_wake();
   uint64_t timeout(uint64_t now) const;
   void take_event();
+  void lose_device(const char* call, int error);
   void end_connection();
   void become_idle();
   void hand_over();
@@ -184,7 +185,8 @@ class Lane final : private OperationListener {
   bool yielding_ = false;
   bool look_ = false;  // at the socket: there may be something
   uint64_t looked_at_ = 0;
-  bool held_off_ = false;  // requests may be waiting for the next completion
+  bool held_off_ = false;     // requests may be waiting for the next completion
+  bool device_lost_ = false;  // its channel tells nothing any more
   bool announced_stop_ = false;
   uint64_t farewell_ = 0;  // until then a remote client is told that this is the end
   bool abandoned_ = false;

@@ -3,6 +3,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdio>
 
 #include "engine/clock.h"
 #include "engine/lane.h"
@@ -23,7 +25,9 @@ void Lane::sleep(uint64_t now) {
   if (awaited() > 0 || rdma_.outstanding_backup() > 0) request_waiter_.sleeps_for_completions();
   if (awaited() > 0) {
     // Armed first, then looked at once more: a completion between the two would raise no event.
-    if (!options_.channel || ibv_req_notify_cq(rdma_.cq(), 0) != 0) return;
+    if (!options_.channel) return;
+    if (const int error = device_lost_ ? 0 : ibv_req_notify_cq(rdma_.cq(), 0); error != 0)
+      return lose_device("ibv_req_notify_cq", error);
     if (rdma_.poll() > 0) {
       look_ |= held_off_;
       if (connection_.is_open()) connection_.send(now);
@@ -60,7 +64,7 @@ bool Lane::wait(bool requests, uint64_t timeout) {
   }
   const int wanted = (connection_.wants_input() ? POLLIN : 0) | (connection_.wants_output() ? POLLOUT : 0);
   // Only then it is armed. Each descriptor is looked up, looked at and queued on.
-  const bool completions = options_.channel && awaited() > 0;
+  const bool completions = options_.channel && !device_lost_ && awaited() > 0;
   // A negative descriptor is none.
   pollfd descriptors[] = {{wake_.get(), POLLIN, 0},
                           {completions ? options_.channel->fd : -1, POLLIN, 0},
@@ -111,10 +115,22 @@ void Lane::take_event() {
   const DataPathVerbs* verbs = options_.cq.handle()->verbs;
   ibv_cq* cq;
   void* context;
-  if (verbs->get_cq_event(options_.channel.get(), &cq, &context) == 0)
+  const int error = verbs->get_cq_event(options_.channel.get(), &cq, &context);
+  if (error == 0)
     verbs->ack_cq_events(options_.cq.get(), 1);
+  else if (error != EAGAIN && error != EINTR)
+    lose_device("ibv_get_cq_event", error);
 }
 
 // ---- hot path ends ----
+
+// A queue that cannot be armed, or whose channel cannot be read, would let the lane spin, or sleep for ever.
+// All that it has under way is decided without the device.
+void Lane::lose_device(const char* call, int error) {
+  device_lost_ = true;
+  char reason[64];
+  snprintf(reason, sizeof reason, "its device is gone: %s, errno %d", call, error);
+  rdma_.fail_all(reason);
+}
 
 }  // namespace rdmakit::nbd

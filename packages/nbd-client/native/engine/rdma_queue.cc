@@ -89,6 +89,10 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
   fail_chain(chain);
 }
 
+void RdmaQueue::fail_all(const char* reason) {
+  for (const uint16_t server : known_) fail(server, reason);
+}
+
 void RdmaQueue::adopt_failures(uint64_t now) {
   now_ = now;
   codec_.turn(now, outstanding_ > 0);

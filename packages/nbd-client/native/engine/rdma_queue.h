@@ -79,6 +79,8 @@ class RdmaQueue final : private BackupListener {
   int connect(uint32_t server, QpRef&& qp, MrRef&& mr);
   // Reason: a static or short-lived text, passed on to the listener. Idempotent.
   void fail(uint32_t server, const char* reason);
+  // The device is gone: nothing that is under way will be heard of.
+  void fail_all(const char* reason);
   // Looks which servers others declared failed. First in each turn: the deadlines that a failure sets count
   // from `now`, and a lane that slept has an old one.
   void adopt_failures(uint64_t now);

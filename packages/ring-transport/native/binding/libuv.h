@@ -17,6 +17,7 @@ using UvLoop = uv_loop_s;
 
 int uv_poll_init(UvLoop* loop, UvHandle* handle, int fd);
 int uv_poll_start(UvHandle* handle, int events, void (*ready)(UvHandle* handle, int status, int events));
+int uv_poll_stop(UvHandle* handle);
 int uv_prepare_init(UvLoop* loop, UvHandle* handle);
 int uv_prepare_start(UvHandle* handle, void (*before_poll)(UvHandle* handle));
 int uv_timer_init(UvLoop* loop, UvHandle* handle);

@@ -85,6 +85,8 @@ void LoopWatch::handle_closed() {
 
 void LoopWatch::on_readable() {
   poller_->take_events();
+  if (poller_->channel_lost()) [[unlikely]]
+    uv_poll_stop(channel_.get());  // it would be readable for ever
   poller_->turn();
   ring();
 }

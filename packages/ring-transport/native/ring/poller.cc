@@ -151,6 +151,13 @@ void Poller::break_all() {
       break_connection(*connection, kKindCompletion, IBV_WC_FATAL_ERR);
 }
 
+// The device is gone: its queue cannot be armed, or its channel not be read. Without this the thread would
+// sleep over what completes, or be woken again and again for nothing.
+void Poller::lose_channel() {
+  channel_lost_ = true;
+  break_all();
+}
+
 // Wishes of the application.
 bool Poller::attend() {
   // Reads what it clears, so that the bits which were set before it are seen below.

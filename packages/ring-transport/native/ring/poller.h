@@ -63,7 +63,9 @@ class Poller {
   static constexpr int kLeavePollMs = 5;
   // Before the application sleeps until channel_fd() is readable: one turn is needed after this.
   void arm();
-  bool armed() const { return armed_; }
+  // Or its channel will never tell anything again.
+  bool armed() const { return armed_ || channel_lost_; }
+  bool channel_lost() const { return channel_lost_; }
   int channel_fd() const { return channel_->fd; }
   // The channel's fd is readable: takes the events, after which the queue is to be armed again.
   void take_events();
@@ -122,6 +124,7 @@ class Poller {
   bool attend();
   bool settle_leaving();
   void break_all();
+  void lose_channel();
   void break_connection(Connection& connection, uint32_t kind, uint32_t detail);
   void to_backlog(Connection& connection);
   void sleep();
@@ -155,6 +158,7 @@ class Poller {
   ConnectionList<&Connection::next_backlog> backlog_;
   ConnectionList<&Connection::next_leaving> leaving_;
   bool armed_ = false;
+  bool channel_lost_ = false;
   bool more_completions_ = false;  // the last poll may have left some
   unsigned int events_ = 0;        // not acknowledged yet
   PollerCounters counters_;

@@ -88,16 +88,22 @@ void Poller::run() {
 }
 
 void Poller::arm() {
-  if (!armed_) armed_ = ibv_req_notify_cq(cq_.get(), 0) == 0;
+  if (armed()) return;
+  armed_ = ibv_req_notify_cq(cq_.get(), 0) == 0;
+  if (!armed_) [[unlikely]]
+    lose_channel();
 }
 
 void Poller::take_events() {
   ibv_cq* cq = nullptr;
   void* context = nullptr;
   // One event at most: a queue raises no other before it is armed again.
-  if (verbs_->get_cq_event(channel_.get(), &cq, &context) == 0) {
+  const int error = verbs_->get_cq_event(channel_.get(), &cq, &context);
+  if (error == 0) {
     ++events_;
     armed_ = false;
+  } else if (error != EAGAIN && error != EINTR) [[unlikely]] {
+    lose_channel();
   }
   // An acknowledgement takes a lock (ibv_ack_cq_events(3)), so many are made at once.
   if (events_ >= 256) acknowledge_events();
@@ -121,14 +127,17 @@ void Poller::sleep() {
   // Before the last look at what the application stores before it looks at this (rouse).
   sleeping_.store(true, std::memory_order_seq_cst);
   arm();
+  if (channel_lost_) [[unlikely]]
+    break_all();  // what was attached since, too
   // What completed before the arming raises no event.
-  if (poll_completions() || any_attention_.load(std::memory_order_seq_cst) ||
-      stopping_.load(std::memory_order_seq_cst)) {
+  if (poll_completions() || (channel_lost_ && wants_turn()) ||
+      any_attention_.load(std::memory_order_seq_cst) || stopping_.load(std::memory_order_seq_cst)) {
     sleeping_.store(false, std::memory_order_relaxed);
     return;
   }
   counters_.sleeps.add(1);
-  pollfd ready[2] = {{channel_->fd, POLLIN, 0}, {rouse_fd_, POLLIN, 0}};
+  // A negative descriptor is none.
+  pollfd ready[2] = {{channel_lost_ ? -1 : channel_->fd, POLLIN, 0}, {rouse_fd_, POLLIN, 0}};
   poll(ready, 2, leaving_.empty() ? -1 : kLeavePollMs);
   sleeping_.store(false, std::memory_order_relaxed);
   if (ready[1].revents != 0) {
