@@ -72,10 +72,12 @@ void dropped_under_a_write() {
   with.volume.engine->volume().set_waits();
   with.hang(1);
   with.begin(0x22, 2);
-  with.volume.servers[0]->set_mode(Server::Mode::dead);
+  with.left(1);
+  with.set(0, Server::Mode::dead);
   CHECK(with.slabs.fail(0));
   with.wait_for_failure_of(1);
-  CHECK(!with.answered);
+  with.volume.synchronize();  // so it is decided
+  CHECK(!with.answered && with.volume.engine->lane(0).statistics().in_flight.get() == 1);
   CHECK(with.drop(0) == 0 && with.dropped.live_left == 1);
   CHECK(with.come_back(1, 5) == 0);
   with.answered_with(0x22);

@@ -42,6 +42,10 @@ class OneSlab {
     });
     await([&] { return posted() == before + replicas; });
   }
+  // Of what is under way so much is left, and the lane knows.
+  void left(uint64_t operations) {
+    await([&] { return volume.engine->lane(0).statistics().outstanding_operations.get() == operations; });
+  }
   // How it ended.
   uint32_t end() {
     writer_.join();
