@@ -154,6 +154,7 @@ h.shutdown()
     const [status] = JSON.parse(out)
     expect(status).toMatchObject({ mode: 'serve', target: uri, size: SIZE, swap: false })
     expect(status.servers).toMatchObject([{ state: 'up', slabs: 4 }])
-    expect(status.statistics.writtenPages).toBeGreaterThan(15_000)
+    // qemu-img's are zeros, over as many pages as it writes: fio's 8,192 stay at least.
+    expect(status.statistics.writtenPages).toBeGreaterThan(effort(1) > 1 ? 8_191 : 15_000)
   })
 })
