@@ -96,10 +96,8 @@ export const mutations = [
   {
     name: 'ring-sleeps-over-completions',
     file: source('poller_thread.cc'),
-    find: `if (poll_completions() || any_attention_.load(std::memory_order_seq_cst) ||
-      stopping_.load(std::memory_order_seq_cst)) {`,
-    replace: `if (any_attention_.load(std::memory_order_seq_cst) ||
-      stopping_.load(std::memory_order_seq_cst)) {`,
+    find: 'if (poll_completions() || (channel_lost_ && wants_turn()) ||',
+    replace: 'if ((channel_lost_ && wants_turn()) ||',
     why: 'What completes just before the queue is armed wakes nobody.',
     tests: ['native asan ring_late_completions'],
   },

@@ -4,8 +4,8 @@ import { rping } from '../../rping.js'
 import { until } from '../../until.js'
 
 const shell = new LocalShell()
-/** 18515, perftest's, where a socket listens, as /proc/net/tcp has it. */
-const port = ':4853 00000000:0000 0A'
+/** A port where a socket listens, as /proc/net/tcp has it. */
+const listens = (port: number) => `:${port.toString(16).toUpperCase()} 00000000:0000 0A`
 
 test('rdma-core lists the kernel iWARP device, and its port is active', async () => {
   const info = await shell.run(['ibv_devinfo', '-d', 'siw0'])
@@ -18,12 +18,19 @@ test('rping connects to itself through the device', async () => {
 })
 
 // An iWARP queue pair is connected by the connection manager only, hence -R.
-test.each(['ib_write_lat', 'ib_read_lat', 'ib_send_lat'])('%s of perftest runs over it', async (program) => {
-  const command = [program, '-d', 'siw0', '-R', '-n', '100', '-F']
+// Each has its own port: the kernel goes on listening for a moment at that of a program that has ended.
+test.each([
+  ['ib_write_lat', 18_515],
+  ['ib_read_lat', 18_516],
+  ['ib_send_lat', 18_517],
+] as const)('%s of perftest runs over it', async (program, port) => {
+  const command = [program, '-d', 'siw0', '-R', '-n', '100', '-F', '-p', String(port)]
   const server = shell.start(['stdbuf', '-oL', ...command])
   try {
     // It says that it waits before it does.
-    await until('perftest listens', 60_000, async () => (await shell.run('cat /proc/net/tcp')).includes(port))
+    await until('perftest listens', 60_000, async () =>
+      (await shell.run('cat /proc/net/tcp')).includes(listens(port)),
+    )
     expect(await shell.run([...command, '10.78.0.1'])).toMatch(/^\s*2\s+100\s+\d/m)
     expect(await server.ended(60_000)).toMatchObject({ status: 0 })
   } finally {
