@@ -1,4 +1,4 @@
-import { type ControlRoutes, ControlSocket, runningPrograms } from '@rdmakit/swap-server'
+import { type ControlRoutes, ControlSocket, runningPrograms, type SilentProgram } from '@rdmakit/swap-server'
 import type { EngineStatistics } from './engine.js'
 import type { SlabState } from './slab-table.js'
 
@@ -72,9 +72,13 @@ export interface RunningClient {
   upgrade(command?: readonly string[]): Promise<Upgraded>
 }
 
-/** All running clients of this user. Sockets that nobody answers on are removed. */
-export async function runningClients(): Promise<RunningClient[]> {
-  const programs = await runningPrograms(PROGRAM)
+/**
+ * All running clients of this user. Sockets of which nobody is the owner are removed.
+ *
+ * @param silent told of each that does not answer; default: stderr is
+ */
+export async function runningClients(silent?: (program: SilentProgram) => void): Promise<RunningClient[]> {
+  const programs = await runningPrograms(PROGRAM, silent)
   return programs.map(({ status, call }) => ({
     status: status as ClientStatus,
     stop: async () => void (await call('POST', '/stop')),

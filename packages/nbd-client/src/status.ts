@@ -1,4 +1,4 @@
-import { formatDuration, formatSize, formatTable, printStatus, right } from '@rdmakit/swap-server'
+import { formatDuration, formatSize, formatTable, missSilent, printStatus, right } from '@rdmakit/swap-server'
 import { describeBackup } from './backup.js'
 import type { EngineStatistics } from './engine.js'
 import { addHistograms, countOf, histogramSince, percentile } from './latency.js'
@@ -19,7 +19,7 @@ export function printClientStatus({ json, seconds }: ClientStatusOptions): Promi
   return printStatus({
     seconds,
     json,
-    take: async () => (await runningClients()).map(({ status }) => status),
+    take: async () => (await runningClients(missSilent)).map(({ status }) => status),
     format: formatClients,
   })
 }

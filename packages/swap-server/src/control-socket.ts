@@ -134,26 +134,30 @@ export interface RunningProgram {
 
 /** A program that has its control socket and does not answer there: it hangs, or is stopped. */
 export interface SilentProgram {
+  readonly program: string
   readonly pid: number
   readonly reason: string
 }
 
-/** Says so on stderr, and lets a command that prints what is running end with the status of what is unavailable. */
-export function tellOfSilent(program: string): (silent: SilentProgram) => void {
-  return ({ pid, reason }) => {
-    process.stderr.write(`${program}: process ${pid} does not answer and is left out: ${reason}\n`)
-    process.exitCode = EXIT.unavailable
-  }
+/** Says so on stderr. */
+export function tellOfSilent({ program, pid, reason }: SilentProgram): void {
+  process.stderr.write(`${program}: process ${pid} does not answer and is left out: ${reason}\n`)
+}
+
+/** Says so, and lets a command that lists what is running end with the status of what is unavailable. */
+export function missSilent(silent: SilentProgram): void {
+  tellOfSilent(silent)
+  process.exitCode = EXIT.unavailable
 }
 
 /**
  * All running programs of that name of this user. Sockets of which nobody is the owner are removed.
  *
- * @param silent told of each that does not answer; by default stderr and the exit status are ({@link tellOfSilent})
+ * @param silent told of each that does not answer
  */
 export async function runningPrograms(
   program: string,
-  silent: (program: SilentProgram) => void = tellOfSilent(program),
+  silent: (program: SilentProgram) => void = tellOfSilent,
 ): Promise<RunningProgram[]> {
   const directory = runtimeDirectory()
   if (!existsSync(directory)) return []
@@ -176,7 +180,7 @@ export async function runningPrograms(
       const { code, message } = failure as NodeJS.ErrnoException
       if (code === 'ECONNREFUSED') rmSync(path, { force: true })
       // It ended after its name was read.
-      else if (code !== 'ENOENT') silent({ pid: Number(pid), reason: message })
+      else if (code !== 'ENOENT') silent({ program, pid: Number(pid), reason: message })
     }
   }
   return running.sort((a, b) => a.pid - b.pid)

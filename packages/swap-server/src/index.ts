@@ -10,9 +10,11 @@ export {
   type ControlRoutes,
   ControlSocket,
   callControlSocket,
+  missSilent,
   type RunningProgram,
   runningPrograms,
   runtimeDirectory,
+  type SilentProgram,
 } from './control-socket.js'
 export { EXIT, ExitError, exitStatusOf, withExitStatus } from './exit-status.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'

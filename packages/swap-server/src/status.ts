@@ -1,5 +1,5 @@
 import { type SessionOptions, SwapServerSession } from './client.js'
-import { runningPrograms } from './control-socket.js'
+import { missSilent, runningPrograms } from './control-socket.js'
 import type { control } from './protocol.js'
 import { formatSize } from './size.js'
 import { formatDuration, formatTable, right } from './table.js'
@@ -31,7 +31,7 @@ export function printServerStatus(options: StatusOptions): Promise<void> {
 }
 
 async function localServers(): Promise<ServerStatus[]> {
-  return (await runningPrograms('swap-server')).map(({ status }) => status as ServerStatus)
+  return (await runningPrograms('swap-server', missSilent)).map(({ status }) => status as ServerStatus)
 }
 
 function remoteServers({ uris, json: _json, watch: _watch, ...who }: StatusOptions): Promise<ServerStatus[]> {

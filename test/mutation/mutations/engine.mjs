@@ -68,8 +68,8 @@ export const mutations = [
   {
     name: 'last-one-is-retired',
     file: source('volume.cc'),
-    find: '  if (!another_usable(place, server)) return EBUSY;\n  Replica& replica',
-    replace: '  Replica& replica',
+    find: '  if (!another_usable(place, server)) return EBUSY;\n',
+    replace: '',
     why: 'The last usable replica is on its way out although control does not know that the other one failed.',
     tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume.test.ts'],
   },

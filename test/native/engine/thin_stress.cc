@@ -212,10 +212,7 @@ class Control {
       return;
     }
     vacated += going.size();
-    const uint64_t epoch = volume_.engine->synchronize();
-    volume_.wait_until([epoch](const Event& event) {
-      return event.type == Event::Type::synchronized && event.epoch >= epoch;
-    });
+    volume_.synchronize();
     // Nobody reads or writes it any more: TSan would see it, and who reads it later finds this.
     for (const uint32_t id : going) {
       for (const Replica& each : place(id)) std::memset(reinterpret_cast<void*>(each.address), 0xee, kSlab);

@@ -75,13 +75,10 @@ void Lane::hand_over() {
 
 // Control yields a lane again only when it has heard of this.
 void Lane::tell_yielded(int descriptor) {
-  if (yielded_.load(std::memory_order_acquire)) {
-    if (descriptor >= 0) close(descriptor);
-    return;
-  }
-  yielded_descriptor_ = descriptor;
-  yielded_.store(true, std::memory_order_release);
-  wake_control_();
+  if (yielded_.push(descriptor))
+    wake_control_();
+  else if (descriptor >= 0)
+    close(descriptor);
 }
 
 void Connection::yield() { yielding_ = true; }

@@ -14,6 +14,7 @@
 #include "engine/clock.h"
 #include "engine/processors.h"
 #include "kernel/swap_safety.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -236,8 +237,11 @@ bool Lane::step_refill() {
   bool moved = refill_->step(now_);
   if (catch_up_ != nullptr) moved |= catch_up_->step(now_);
   rdma_.flush(now_);
-  if (!refill_->ended(refill_outcome_)) return moved;
-  refill_over_.store(true, std::memory_order_release);
+  Refill::Outcome outcome;
+  if (!refill_->ended(outcome)) return moved;
+  const bool told = refill_outcome_.push(outcome);
+  RDMAKIT_INVARIANT(told, "slab %u at server %u: the refill before it was not heard of", outcome.slab,
+                    outcome.server);
   wake_control_();
   return true;
 }
@@ -246,19 +250,16 @@ void Lane::take_events(std::vector<Event>& events) {
   Event event;
   while (events_.pop(event)) events.push_back(event);
   while (wrong_pages_.pop(event)) events.push_back(event);
-  if (refill_over_.load(std::memory_order_acquire)) {
-    const Refill::Outcome outcome = refill_outcome_;
-    refill_over_.store(false, std::memory_order_release);
+  if (Refill::Outcome outcome; refill_outcome_.pop(outcome)) {
     const bool failed = outcome.failure != nullptr;
     event = Event::about(failed ? Event::Type::refill_failed : Event::Type::slab_refilled, index_,
                          failed ? outcome.failure : "", outcome.server);
     event.slab = outcome.slab;
     events.push_back(event);
   }
-  if (yielded_.load(std::memory_order_acquire)) {
+  if (int descriptor; yielded_.pop(descriptor)) {
     event = Event::about(Event::Type::lane_yielded, index_, "");
-    event.descriptor = yielded_descriptor_;
-    yielded_.store(false, std::memory_order_release);
+    event.descriptor = descriptor;
     events.push_back(event);
   }
 }

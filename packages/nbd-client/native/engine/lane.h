@@ -198,11 +198,8 @@ class Lane final : private OperationListener {
   std::mutex producers_;  // of commands_; the lane never takes it
   SpscRing<Event, 256> events_;
   SpscRing<Event, 64> wrong_pages_;
-  // The lane writes the value, then the flag; control reads it, then takes the flag back.
-  std::atomic<bool> refill_over_{false};
-  Refill::Outcome refill_outcome_;
-  std::atomic<bool> yielded_{false};
-  int yielded_descriptor_ = -1;
+  SpscRing<Refill::Outcome, 1> refill_outcome_;
+  SpscRing<int, 1> yielded_;  // the descriptor; -1: none
 
   std::thread thread_;
   std::mutex lifecycle_;

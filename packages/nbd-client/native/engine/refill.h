@@ -36,9 +36,9 @@ class Refill {
   static constexpr size_t kChunks = 4;
 
   struct Outcome {
-    uint32_t slab;
-    uint32_t server;
-    const char* failure;  // nullptr: the replica is live
+    uint32_t slab = 0;
+    uint32_t server = 0;
+    const char* failure = nullptr;  // nullptr: the replica is live
   };
 
   // bytes_per_second 0: as fast as it goes.

@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <utility>
 
 #include "engine/limits.h"
 #include "rdmakit/invariant.h"
@@ -21,6 +22,10 @@ struct Replica {
   bool leaving = false;
 
   bool complete() const { return live || leaving; }
+  void count(bool counts) {
+    live = counts;
+    leaving = !counts;
+  }
 };
 
 struct SlabPlace {
@@ -36,6 +41,7 @@ struct SlabPlace {
     }
     return nullptr;
   }
+  Replica* find(uint32_t server) { return const_cast<Replica*>(std::as_const(*this).find(server)); }
 };
 
 // Whether a slab has a place at all, and who may publish its next record.

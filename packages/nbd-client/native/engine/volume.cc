@@ -209,12 +209,10 @@ int Volume::retire_replica(uint32_t slab, uint32_t server) {
   if (slab >= slab_count_) return EINVAL;
   const std::lock_guard lock(control_);
   SlabPlace place = slabs_[slab].read();
-  const Replica* const found = place.find(server);
+  Replica* const found = place.find(server);
   if (found == nullptr || !found->live) return ENOENT;
   if (!another_usable(place, server)) return EBUSY;
-  Replica& replica = place.replicas[static_cast<size_t>(found - place.replicas.data())];
-  replica.live = false;
-  replica.leaving = true;
+  found->count(false);
   slabs_[slab].publish(place);
   return 0;
 }
@@ -223,29 +221,24 @@ int Volume::drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& d
   if (slab >= slab_count_) return EINVAL;
   const std::lock_guard lock(control_);
   SlabPlace place = slabs_[slab].read();
-  const Replica* const found = place.find(server);
+  Replica* const found = place.find(server);
   if (found == nullptr) return ENOENT;
   const bool last = !another_usable(place, server);
   if (!absent && !failed(server)) {
     if (found->live) return EBUSY;
     if (found->leaving && last) {
-      Replica& kept = place.replicas[static_cast<size_t>(found - place.replicas.data())];
-      kept.live = true;
-      kept.leaving = false;
+      found->count(true);
       slabs_[slab].publish(place);
       return EBUSY;
     }
   }
   dropped.was_live = found->complete();
-  std::copy(found + 1, std::as_const(place.replicas).data() + place.count,
-            place.replicas.data() + (found - place.replicas.data()));
+  std::copy(found + 1, place.replicas.data() + place.count, found);
   place.count--;
   // Those that were to leave have everything.
   for (uint32_t i = 0; last && i < place.count; i++) {
     Replica& left = place.replicas[i];
-    if (!left.leaving || failed(left.server)) continue;
-    left.live = true;
-    left.leaving = false;
+    if (left.leaving && !failed(left.server)) left.count(true);
   }
   dropped.live_left =
       static_cast<uint32_t>(std::count_if(place.replicas.data(), place.replicas.data() + place.count,
@@ -285,12 +278,11 @@ int Volume::move_replica(uint32_t slab, uint32_t from, const Replica& to) {
   const std::lock_guard lock(control_);
   SlabPlace place = slabs_[slab].read();
   if (place.find(to.server) != nullptr) return EEXIST;
-  const Replica* const found = place.find(from);
+  Replica* const found = place.find(from);
   if (found == nullptr || !found->complete()) return ENOENT;
   if (!has_everything(place, from)) return ESTALE;
-  Replica& moved = place.replicas[static_cast<size_t>(found - place.replicas.data())];
-  moved = to;
-  moved.live = true;
+  *found = to;
+  found->count(true);
   slabs_[slab].publish(place);
   return 0;
 }
