@@ -5,73 +5,22 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
 
 #include <atomic>
 
+#include "backed_up.h"
 #include "damage.h"
 #include "workers.h"
-
-namespace {
-std::atomic<bool> file_stands{false};
-}
-
-// In place of the library's: a file takes nothing while file_stands.
-extern "C" ssize_t pwritev(int descriptor, const iovec* segments, int count, off_t offset) {
-  file_stands.wait(true);
-  return syscall(SYS_pwritev, descriptor, segments, count, offset, 0);
-}
 
 using namespace fixture;
 
 namespace {
 
-// What is written while one exists finds no room in a small queue, however fast the file is.
-class StandingFile {
- public:
-  StandingFile() { file_stands = true; }
-  ~StandingFile() {
-    file_stands = false;
-    file_stands.notify_all();
-  }
-};
-
 uint64_t seed = 0;
 
 const int kOperationsOfAWorker = effort(120);
 constexpr uint32_t kWorkers = 6;
-constexpr Behaviour kPlain{.delay_ns = 20'000, .jitter_ns = 50'000};
 constexpr Behaviour kIwarp{.delay_ns = 20'000, .jitter_ns = 100'000, .iwarp = true};
-
-// A name for a file that is gone with the object.
-class Path {
- public:
-  explicit Path(const std::string& what)
-      : name_("/var/tmp/nbd_backup." + std::to_string(getpid()) + "." + what) {
-    unlink(name_.c_str());
-  }
-  ~Path() { unlink(name_.c_str()); }
-  const std::string& name() const { return name_; }
-
- private:
-  const std::string name_;
-};
-
-Shape backed_up(const Path& file, Acknowledge acknowledge, Behaviour behaviour, uint32_t replicas = 1) {
-  Shape shape;
-  shape.size = 12 << 20;
-  shape.servers = replicas + 1;
-  shape.lanes = 2;
-  shape.replicas = replicas;
-  shape.refill_lane = shape.roomy = true;
-  shape.behaviour = behaviour;
-  shape.options.operation_timeout_ns = 300'000'000;
-  shape.options.acknowledge = acknowledge;
-  shape.options.backup.path = file.name();
-  shape.options.backup.buffers = 512;
-  return shape;
-}
 
 void when_done(const Workers& workers, uint64_t operations) {
   await([&] { return workers.done >= operations; });
@@ -85,11 +34,6 @@ uint64_t some_point(uint64_t test) {
 uint64_t missing(TestVolume& volume) {
   return volume.engine->backup()->map().count_missing(volume.engine->volume().pages(), 0,
                                                       volume.shape.size / 4096);
-}
-// The first `pages` pages are in the file. (A page that the catch-up has claimed is not missing() for a
-// moment.)
-void caught_up(TestVolume& volume, uint64_t pages) {
-  await([&] { return volume.engine->backup()->map().run(0, pages, BackupState::held) == pages; });
 }
 
 void drop(TestVolume& volume, uint32_t slab, uint32_t server) {

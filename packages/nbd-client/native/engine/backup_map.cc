@@ -108,9 +108,9 @@ uint64_t BackupMap::stale(uint64_t word, const PageMap& pages) const {
   return ~(bits | bits >> 1) & pages.in_state(word, PageState::written);
 }
 
-uint64_t BackupMap::missing(uint64_t word, const PageMap& pages) const {
+uint64_t BackupMap::missing(uint64_t word, const PageMap& pages, PageState state) const {
   const uint64_t bits = words_[word].load();
-  return ~(bits ^ bits >> 1) & pages.in_state(word, PageState::written);
+  return ~(bits ^ bits >> 1) & pages.in_state(word, state);
 }
 
 // ---- hot path ends ----
@@ -121,7 +121,8 @@ uint64_t BackupMap::count_missing(const PageMap& pages, uint64_t first, uint64_t
     const uint64_t position = first % kPerWord;
     const uint64_t here = std::min(end - first, kPerWord - position);
     const uint64_t ones = here == kPerWord ? ~uint64_t{0} : (uint64_t{1} << (2 * here)) - 1;
-    total += static_cast<uint64_t>(std::popcount(missing(first / kPerWord, pages) & ones << (2 * position)));
+    const uint64_t missing = this->missing(first / kPerWord, pages, PageState::written);
+    total += static_cast<uint64_t>(std::popcount(missing & ones << (2 * position)));
     first += here;
   }
   return total;

@@ -23,6 +23,7 @@
 namespace rdmakit::nbd {
 
 class PageMap;
+enum class PageState : uint64_t;
 
 enum class BackupState : uint64_t { stale = 0, held = 1, queued = 2, queued_stale = 3 };
 
@@ -61,10 +62,10 @@ class BackupMap {
   // The backup thread's: what was queued is in the file, or could not be brought there.
   void finish(uint64_t page, bool kept);
 
-  // Of the pages of a word (32 from word * 32 on) that are `written` in the page map: the low bit of each two
-  // that are stale, and of each that the file neither has nor gets.
+  // Of the pages of a word (32 from word * 32 on): the low bit of each two that are `written` in the page map
+  // and stale, and of each that is in `state` there and that the file neither has nor gets.
   uint64_t stale(uint64_t word, const PageMap& pages) const;
-  uint64_t missing(uint64_t word, const PageMap& pages) const;
+  uint64_t missing(uint64_t word, const PageMap& pages, PageState state) const;
   // Pages that are written and neither held nor queued.
   uint64_t count_missing(const PageMap& pages, uint64_t first, uint64_t count) const;
 
