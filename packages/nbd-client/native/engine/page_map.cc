@@ -100,7 +100,7 @@ uint64_t PageMap::run_while(uint64_t first, uint64_t limit, Chosen chosen) const
   uint64_t found = 0;
   while (found < limit) {
     const uint64_t position = (first + found) % kPerWord;
-    const uint64_t word = words_[(first + found) / kPerWord].load(std::memory_order_acquire);
+    const uint64_t word = words_[(first + found) / kPerWord].load();
     const uint64_t here = run_from(chosen(word), position, kLow);
     found += here;
     if (here < kPerWord - position) break;

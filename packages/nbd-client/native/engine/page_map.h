@@ -56,8 +56,9 @@ class PageMap {
   int open(uint64_t pages, const std::string& file, bool prefault,
            const std::function<void(uint64_t page)>& left_claimed);
 
+  // Sequentially consistent, as run(): see Volume::place.
   PageState get(uint64_t page) const {
-    const uint64_t word = words_[page / kPerWord].load(std::memory_order_acquire);
+    const uint64_t word = words_[page / kPerWord].load();
     return static_cast<PageState>(word >> (2 * (page % kPerWord)) & 3);
   }
   // How many pages from `first` on, at most `limit`, are in `state`.

@@ -74,7 +74,8 @@ class Volume {
   // least 1 and at most `limit`.
   uint32_t allocation(uint64_t page, uint64_t limit, uint64_t& run) const;
   // A WRITE that claims its pages looks at the place after the claim. Whoever fills a replica looks at
-  // the pages after the record that names it was published. One of the two sees the other's change.
+  // the pages after the record that names it was published. All four are sequentially consistent, so one of
+  // the two sees the other's change.
   SlabPlace place(uint64_t offset) const { return slabs_[offset >> slab_shift_].read(); }
   uint32_t generation(uint64_t offset) const { return slabs_[offset >> slab_shift_].generation(); }
   SlabPhase phase(uint64_t offset) const { return slabs_[offset >> slab_shift_].phase(); }

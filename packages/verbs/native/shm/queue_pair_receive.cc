@@ -51,7 +51,7 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
       }
       tail++;
     }
-    receive_tail_.store(tail, std::memory_order_release);
+    receive_tail_.store(tail, std::memory_order_seq_cst);
     header_->posted.exchange(tail, std::memory_order_seq_cst);
   }
   // Post, then look who waits; the peer says that it waits, then looks what is posted.
@@ -59,7 +59,8 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
     const std::shared_ptr<Link> at = link();
     if (at != nullptr && header_->starved.exchange(0, std::memory_order_relaxed) != 0) at->kick();
   }
-  // fail() sets the state and then flushes, this publishes and then looks: one sees the other.
+  // fail() sets the state and then flushes, this publishes and then looks, all of it sequentially consistent:
+  // one sees the other.
   if (state_.load(std::memory_order_seq_cst) == State::error) [[unlikely]] {
     const std::lock_guard lock(receive_queue()->members_lock());
     if (broken_) flush_receives();
