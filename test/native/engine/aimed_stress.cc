@@ -39,11 +39,13 @@ void first_write_fails() {
   with.reads(0, 3);
 }
 
-// A page whose WRITE failed is what it was before, when its server is back: its checksum too.
+// A page whose WRITE failed is what it was before, when its server is back: its checksum, which only a WRITE
+// of the whole page has, too.
 void second_write_fails() {
   OneSlab with;
   with.hang(0);
-  CHECK(with.write(0x22) == kEio);
+  const std::vector<uint8_t> page(4096, 0x22);
+  CHECK(with.client.write(0, page.data(), 4096) == kEio);
   CHECK(with.come_back(0, 5) == 0);
   with.reads(0x11);
 }
@@ -144,8 +146,23 @@ void replaced_under_a_write() {
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
+// What completes just before the queue is armed raises no event, and the lane finds it all the same.
+void completed_before_armed() {
+  Shape shape = one_slab(1);
+  shape.behaviour = {};
+  shape.options.wait_mode = WaitMode::event;
+  shape.options.operation_timeout_ns = kNever;
+  OneSlab with(shape);
+  with.hang(0);
+  with.volume.queue(0).completes_before_armed = with.volume.servers[0].get();
+  with.begin(0x22, 1);
+  with.answered_with(0x22);
+  CHECK(with.volume.queue(0).completes_before_armed == nullptr);
+}
+
 STRESS(engine_aimed) {
   side_by_side({
+      {"completed before it was armed", completed_before_armed},
       {"a spare place of a failed server", spare_place_of_a_failed_server},
       {"vacated with a claim", vacated_with_a_claim},
       {"replaced under a WRITE", replaced_under_a_write},

@@ -195,12 +195,46 @@ void thin() {
   }
 }
 
+// What unpacks to less than a page is none, also where no checksum says so: their file was lost.
+void too_short() {
+  TestVolume volume(compressed(1));
+  Client client(volume.attach(0));
+  Volume& slabs = volume.engine->volume();
+  std::vector<uint8_t> page(4096, 0x42);
+  fill_noise(page.data(), 100, 1);
+  CHECK(client.write(0, page.data(), 4096) == kOk);
+  const uint16_t packed = slabs.lengths().get(0);
+  CHECK(packed > 17 && packed < 17 + 255);
+  std::vector<uint8_t> slot(packed, 0x5a);  // one run of literals
+  slot[0] = 0xf0;
+  slot[1] = static_cast<uint8_t>(packed - 17);
+  volume.servers[0]->copy(address_of(volume, 0, 0), slot.data(), packed, true);
+  slabs.checksums().forget(0, 1);
+  CHECK(client.read(0, page.data(), 4096) == kEio);
+  CHECK(volume.wait_for(Event::Type::page_lost).page == 0);
+}
+
+// What a damaged file of lengths says leads nobody beyond a page.
+void too_long() {
+  TestVolume volume(compressed(1));
+  Client client(volume.attach(0));
+  Volume& slabs = volume.engine->volume();
+  const auto data = pages_of(2, [](uint64_t i) { return 2 * i; });
+  CHECK(client.write(0, data.data(), 2 * 4096) == kOk && slabs.lengths().get(0) != kRaw);
+  slabs.lengths().set(0, 1, kPage + 900);
+  std::vector<uint8_t> got(4096);
+  CHECK(client.read(0, got.data(), 4096) == kEio && slabs.lengths().get(0) == kRaw);
+  CHECK(client.read(4096, got.data(), 4096) == kOk && std::memcmp(got.data(), &data[4096], 4096) == 0);
+}
+
 STRESS(engine_compress) {
   timed("there and back", [] { round_trip({}, 1); });
   timed("there and back, 2 replicas", [] { round_trip(kSlow, 2); });
   timed("there and back, 3 replicas, iWARP", [] { round_trip(kIwarp, 3); });
   timed("repaired", repaired);
   timed("hostile servers", hostile);
+  timed("too short", too_short);
+  timed("too long", too_long);
   timed("refilled", refilled);
   timed("files", files);
   timed("thin", thin);

@@ -140,6 +140,9 @@ struct CompletionQueue : ibv_cq {
   std::vector<QueuePair*> queue_pairs;
   std::atomic<pid_t> poller{0};  // the thread that polls it
   std::atomic<int> arm_error{0};
+  // Until the queue is armed next this server hangs, and what it then completes raises no event, for it has
+  // come before.
+  std::atomic<Server*> completes_before_armed{nullptr};
 };
 
 struct Channel : ibv_comp_channel {
@@ -298,6 +301,10 @@ inline int poll_cq(ibv_cq* cq, int count, ibv_wc* completions) {
 
 inline int req_notify_cq(ibv_cq* cq, int) {
   if (const int error = static_cast<CompletionQueue*>(cq)->arm_error; error != 0) return error;
+  if (Server* const late = static_cast<CompletionQueue*>(cq)->completes_before_armed.exchange(nullptr)) {
+    late->set_mode(Server::Mode::healthy);
+    return 0;
+  }
   uint64_t first = UINT64_MAX;
   const std::lock_guard lock(static_cast<CompletionQueue*>(cq)->lock);
   for (const QueuePair* qp : static_cast<CompletionQueue*>(cq)->queue_pairs) {
