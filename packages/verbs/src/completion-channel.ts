@@ -1,15 +1,20 @@
 import type { CompletionQueue } from './completion-queue.js'
 import type { Context } from './context.js'
-import { calling } from './errors.js'
+import { calling, named } from './errors.js'
 import { native } from './native.js'
 import { Resource } from './resource.js'
+
+/** Called at each event of a queue; with a failure when none will come any more. */
+type Waiter = (failure?: unknown) => void
 
 /** Wakes a waiter when an armed completion queue gets a completion (ibv_comp_channel). */
 export class CompletionChannel extends Resource {
   /** the device */
   readonly context: Context
-  readonly #waiters = new Map<bigint, () => void>()
+  readonly #waiters = new Map<bigint, Waiter>()
   #watching = false
+  /** why there are no more events */
+  #lost: unknown
 
   /** @internal made by {@link Context.createCompletionChannel} */
   constructor(context: Context) {
@@ -24,13 +29,26 @@ export class CompletionChannel extends Resource {
     return `completion channel of ${this.context.description}`
   }
 
-  /** @internal calls `wake` at each event of `queue`; used by {@link CompletionQueue.wait} */
-  subscribe(queue: CompletionQueue, wake: () => void): void {
+  /**
+   * @internal calls `wake` at each event of `queue`; used by {@link CompletionQueue.wait}
+   * @throws VerbsError ENODEV: the device is gone
+   */
+  subscribe(queue: CompletionQueue, wake: Waiter): void {
+    if (this.#lost !== undefined) throw this.#lost
     this.#waiters.set(native.cqIdentity(queue.handle), wake)
     if (this.#watching) return
+    calling(this.description, () =>
+      native.watchChannel(this.handle, (cq, failure) => {
+        if (cq !== undefined) this.#waiters.get(cq)?.()
+        else this.#lose(failure)
+      }),
+    )
     this.#watching = true
-    const waiters = this.#waiters
-    calling(this.description, () => native.watchChannel(this.handle, (cq) => waiters.get(cq)?.()))
+  }
+
+  #lose(failure: unknown): void {
+    this.#lost = named(this.description, failure)
+    for (const wake of this.#waiters.values()) wake(this.#lost)
   }
 
   /** @internal forgets a queue that is being closed */

@@ -42,7 +42,7 @@ export class CompletionQueue extends Resource {
   readonly context: Context
   /** where armed notifications go */
   readonly channel: CompletionChannel | undefined
-  #wake: (() => void) | undefined
+  #wake: ((failure?: unknown) => void) | undefined
 
   /** @internal made by {@link Context.createCompletionQueue} */
   constructor(context: Context, options: CompletionQueueOptions) {
@@ -105,7 +105,8 @@ export class CompletionQueue extends Resource {
 
   /**
    * Takes up to `max` completions, waiting for the first. One wait at a time.
-   * @throws UsageError without a channel; the signal's reason when aborted
+   * @throws UsageError without a channel; the signal's reason when aborted; VerbsError when nothing will come any
+   *   more, ENODEV: the device is gone
    */
   async wait(max = 16, { signal }: { signal?: AbortSignal } = {}): Promise<WorkCompletion[]> {
     const channel = this.channel
@@ -117,10 +118,10 @@ export class CompletionQueue extends Resource {
       if (ready.length > 0) return ready
       const { promise, resolve, reject } = deferred<void>()
       const abort = () => reject(signal?.reason)
-      this.#wake = resolve
-      channel.subscribe(this, () => this.#wake?.())
+      this.#wake = (failure) => (failure === undefined ? resolve() : reject(failure))
       signal?.addEventListener('abort', abort, { once: true })
       try {
+        channel.subscribe(this, (failure) => this.#wake?.(failure))
         this.requestNotification()
         // What came between the poll above and the arming raises no event: look once more.
         const raced = this.poll(max)

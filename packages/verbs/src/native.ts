@@ -159,8 +159,11 @@ export interface NativeVerbs {
   }
   mrBuffer(mr: Handle): ArrayBuffer
   createChannel(context: Handle): Handle
-  /** `wake` gets the identity ({@link cqIdentity}) of the queue that has an event. */
-  watchChannel(channel: Handle, wake: (cq: bigint) => void): void
+  /**
+   * `wake` gets the identity ({@link cqIdentity}) of the queue that has an event, or undefined and an error, after
+   * which there are no more events: the device is gone.
+   */
+  watchChannel(channel: Handle, wake: (cq: bigint | undefined, failure?: Error) => void): void
   createCq(
     context: Handle,
     entries: number,

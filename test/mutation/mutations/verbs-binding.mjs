@@ -11,6 +11,22 @@ export const mutations = [
     tests: ['native tsan software_async_events', 'native asan software_async_events'],
   },
   {
+    name: 'lost-channel-is-watched-on',
+    file: 'packages/verbs/native/channel_watcher.cc',
+    find: '    if (error == EAGAIN || error == EINTR) return;\n',
+    replace: '    if (error != 0) return;\n',
+    why: 'A channel whose device is gone keeps a processor busy, and nobody who waits on it is told.',
+    tests: ['native asan software_channel_watcher'],
+  },
+  {
+    name: 'lost-channel-rejects-no-waiter',
+    file: 'packages/verbs/src/completion-channel.ts',
+    find: '    for (const wake of this.#waiters.values()) wake(this.#lost)\n',
+    replace: '',
+    why: 'Who waits for completions of a device that is gone waits for ever.',
+    tests: ['unit packages/verbs/test/lost-channel.test.ts'],
+  },
+  {
     name: 'only-waiter-not-woken',
     file: software('fair_mutex.h'),
     find: 'if (next_.load() != next) serving_.notify_all();',

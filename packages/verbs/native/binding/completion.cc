@@ -2,20 +2,30 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "binding/channel_watcher.h"
 #include "binding/completion_entry.h"
 #include "binding/failure.h"
 #include "binding/objects.h"
+#include "channel_watcher.h"
 
 namespace rdmakit::binding {
 
 void ChannelObject::watch(Napi::Env env, Napi::Function wake) {
   if (watch_ != 0) return;
-  auto doorbell = Napi::ThreadSafeFunction::New(env, wake, "completion channel", 0, 1);
-  watch_ = watch_channel(channel(), verbs, doorbell);
+  doorbell_ = Napi::ThreadSafeFunction::New(env, wake, "completion channel", 0, 1);
+  watch_ = watch_channel(channel(), verbs, [doorbell = doorbell_](ibv_cq* cq, int error) {
+    doorbell.NonBlockingCall([cq, error](Napi::Env environment, Napi::Function function) {
+      if (error == 0) {
+        function.Call({Napi::BigInt::New(environment, reinterpret_cast<uint64_t>(cq))});
+      } else {
+        function.Call({environment.Undefined(), failure(environment, ENODEV, "ibv_get_cq_event",
+                                                        "its device is gone: " + reason(error))
+                                                    .Value()});
+      }
+    });
+  });
   if (watch_ == 0) {
     const int error = errno;
-    doorbell.Release();
+    doorbell_.Release();
     throw failure(env, error, "ibv_get_cq_event");
   }
   hook_.set(
@@ -26,6 +36,7 @@ void ChannelObject::end_in_javascript() {
   if (watch_ == 0) return;
   hook_.clear();
   unwatch_channel(watch_);
+  doorbell_.Release();
   watch_ = 0;
 }
 

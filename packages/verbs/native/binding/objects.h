@@ -119,7 +119,8 @@ class ChannelObject final : public Object {
   ChannelObject(ContextObject& parent, ibv_comp_channel* channel)
       : Object(kKind, parent.provider, channel), parent_(&parent) {}
   ibv_comp_channel* channel() const { return static_cast<ibv_comp_channel*>(object); }
-  // Calls `wake` with a completion queue at each event, from then on. Once for a channel.
+  // Calls `wake` with a completion queue at each event, from then on, and when the channel cannot be read any
+  // more with undefined and an error. Once for a channel.
   void watch(Napi::Env env, Napi::Function wake);
 
  private:
@@ -127,6 +128,7 @@ class ChannelObject final : public Object {
   void end_in_javascript() override;
   Ref<ibv_context> parent_;
   uint64_t watch_ = 0;
+  Napi::ThreadSafeFunction doorbell_;  // while it is watched
   EnvironmentHook hook_;
 };
 

@@ -1,4 +1,4 @@
-#include "binding/channel_watcher.h"
+#include "channel_watcher.h"
 
 #include <sys/epoll.h>
 
@@ -7,13 +7,13 @@
 #include <mutex>
 #include <thread>
 
-namespace rdmakit::binding {
+namespace rdmakit {
 namespace {
 
 struct Watch {
   ibv_comp_channel* channel;
   const DataPathVerbs* verbs;
-  Napi::ThreadSafeFunction wake;
+  ChannelSink told;
 };
 
 class Watcher {
@@ -39,7 +39,6 @@ class Watcher {
     auto found = watches_.find(id);
     if (found == watches_.end()) return;
     epoll_ctl(epoll_, EPOLL_CTL_DEL, found->second.channel->fd, nullptr);
-    found->second.wake.Release();
     watches_.erase(found);
   }
 
@@ -61,12 +60,15 @@ class Watcher {
     Watch& watch = found->second;
     ibv_cq* cq = nullptr;
     void* context = nullptr;
-    while (watch.verbs->get_cq_event(watch.channel, &cq, &context) == 0) {
+    int error;
+    while ((error = watch.verbs->get_cq_event(watch.channel, &cq, &context)) == 0) {
       watch.verbs->ack_cq_events(cq, 1);
-      watch.wake.NonBlockingCall(cq, [](Napi::Env env, Napi::Function wake, ibv_cq* ready) {
-        wake.Call({Napi::BigInt::New(env, reinterpret_cast<uint64_t>(ready))});
-      });
+      watch.told(cq, 0);
     }
+    if (error == EAGAIN || error == EINTR) return;
+    // Readable it stays, and would wake this thread again and again.
+    epoll_ctl(epoll_, EPOLL_CTL_DEL, watch.channel->fd, nullptr);
+    watch.told(nullptr, error);
   }
 
   int epoll_;
@@ -82,10 +84,10 @@ Watcher& watcher() {
 
 }  // namespace
 
-uint64_t watch_channel(ibv_comp_channel* channel, const DataPathVerbs* verbs, Napi::ThreadSafeFunction wake) {
-  return watcher().add({channel, verbs, std::move(wake)});
+uint64_t watch_channel(ibv_comp_channel* channel, const DataPathVerbs* verbs, ChannelSink told) {
+  return watcher().add({channel, verbs, std::move(told)});
 }
 
 void unwatch_channel(uint64_t watch) { watcher().remove(watch); }
 
-}  // namespace rdmakit::binding
+}  // namespace rdmakit
