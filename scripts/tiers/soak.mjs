@@ -77,6 +77,12 @@ function round(number, seed, minutes) {
       env: { ...env, RDMAKIT_EFFORT: '2' },
       budget: 1200,
     },
+    {
+      name: 'breaks of a link',
+      command: script('unit', 'packages/nbd-client/test/breaks.test.ts'),
+      env: { ...env, RDMAKIT_EFFORT: String(minutes >= 120 ? 48 : effort) },
+      budget: 60 * (minutes >= 120 ? 48 : effort),
+    },
     { name: 'systemd', command: script('lab', 'systemd'), budget: 700 },
     { name: 'native, plain', command: script('native', 'plain'), env, budget: 60 * effort },
   ]

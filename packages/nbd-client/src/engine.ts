@@ -244,8 +244,8 @@ export class BlockEngine {
   }
 
   /**
-   * Gives a running lane the queue pair of one more server. A server that failed never comes back
-   * under its index: its next incarnation has another epoch and empty memory, so it gets a new index.
+   * Gives a running lane the queue pair of one more server. A server that failed comes back under another index, or
+   * after {@link releaseServer}.
    * @throws EEXIST: the lane has a queue pair for it; EHOSTDOWN: that index has failed
    */
   connectServer(lane: number, server: number, queuePair: VerbsResource, memoryRegion?: VerbsResource): void {
@@ -255,6 +255,18 @@ export class BlockEngine {
   /** The server is gone (heartbeat lost, disconnected): every lane answers EIO for its slabs. Idempotent. */
   failServer(server: number, reason = 'declared failed'): void {
     native.failServer(this.#engine, server, reason)
+  }
+
+  /**
+   * The index of a server that has failed is free for another one when this resolves: nothing of the old one is under
+   * way, and no lane has its queue pair.
+   * @throws ENOENT: it has not failed; EBUSY: a slab or a spare place names it, it is being refilled, or the index of
+   *   another server is being released; ETIMEDOUT as {@link synchronize}
+   */
+  async releaseServer(server: number): Promise<void> {
+    native.disconnectServer(this.#engine, server)
+    await this.synchronize()
+    native.releaseServer(this.#engine, server)
   }
 
   /**

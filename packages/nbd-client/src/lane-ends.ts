@@ -60,4 +60,6 @@ export class LaneEnds {
 export interface RunningLane {
   readonly lane: Lane
   readonly ends: LaneEnds
+  /** by server index */
+  readonly queuePairs: (QueuePair | null)[]
 }

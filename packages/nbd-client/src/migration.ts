@@ -235,5 +235,5 @@ export class Migration {
 }
 
 function key(server: VolumeServer, id: number): string {
-  return `${server.index}:${id}`
+  return `${server.incarnation}:${id}`
 }

@@ -305,6 +305,8 @@ export interface NativeBinding {
     memoryRegion: VerbsHandle | undefined,
   ): void
   failServer(engine: NativeEngine, server: number, reason: string): void
+  disconnectServer(engine: NativeEngine, server: number): void
+  releaseServer(engine: NativeEngine, server: number): void
   listenUnix(engine: NativeEngine, path: string): void
   listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
   pinLane(engine: NativeEngine, lane: number, processors: readonly number[]): void

@@ -96,8 +96,8 @@ export function statusOf(
 /** A server that came back is another one with the same addresses; one that never took part has none. */
 export function lastIncarnations({ servers }: Volume): VolumeServer[] {
   return servers.filter(
-    ({ index, uris }) =>
-      uris.length > 0 && !servers.some((later) => later.index > index && later.uris === uris),
+    (server) =>
+      server.joining === undefined && !server.isVacant && !servers.some((other) => server.isBefore(other)),
   )
 }
 

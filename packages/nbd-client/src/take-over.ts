@@ -5,13 +5,12 @@ import {
   type SessionOptions,
   type SwapServerSession,
 } from '@rdmakit/swap-server'
-import { UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'
 import type { KeptServer, KeptVolume } from './kept-volume.js'
 import { endSession, resumeSession } from './resume-session.js'
 import { placeOf, type SlabReplica, type SlabTable } from './slab-table.js'
-import { MAX_SERVERS, VolumeServer } from './volume-server.js'
+import { freeIndex, VolumeServer } from './volume-server.js'
 
 /** From one try of a server that does not answer to the next. */
 const RETRY_MS = 1_000
@@ -77,17 +76,12 @@ export async function takeSessions(
   const failed = new Set(engine.failedServers())
   const resumed: ResumedServer[] = []
   const gone: GoneServer[] = []
-  let waiting: KeptServer[] = []
   // A server that came back has its session under several indexes.
   const ofSession = ({ identity: { session } }: KeptServer) =>
     kept.filter(({ identity }) => identity.session === session).map(({ index }) => index)
-  for (const server of kept) {
-    const all = ofSession(server)
-    const isLast = Math.max(...all) === server.index
-    const believed = server.away === true && isLast && needed(engine, all, NONE, backedUp, true)
-    if (failed.has(server.index) && !believed) gone.push({ kept: server, reason: FAILED_BEFORE })
-    else waiting.push(server)
-  }
+  const alone = (server: KeptServer) => needed(engine, ofSession(server), NONE, backedUp, true)
+  let waiting = incarnationsToResume(kept, failed, alone)
+  for (const server of kept) if (!waiting.includes(server)) gone.push({ kept: server, reason: FAILED_BEFORE })
   const started = Date.now()
   try {
     for (;;) {
@@ -121,6 +115,24 @@ export async function takeSessions(
     await Promise.all(resumed.map(({ session }) => session.leave()))
     throw failure
   }
+}
+
+/**
+ * Of each session the incarnation that is to go on with it: the last one that has not failed, or that was waited for. One
+ * that failed while it joined had nothing of the volume, and is no reason to give up the one before it.
+ * @param kept in the order in which they joined
+ * @param alone whether some slab is at no other server than this one
+ */
+export function incarnationsToResume(
+  kept: readonly KeptServer[],
+  failed: ReadonlySet<number>,
+  alone: (server: KeptServer) => boolean,
+): KeptServer[] {
+  const bySession = new Map<number, KeptServer>()
+  for (const server of kept)
+    if (!failed.has(server.index) || (server.away === true && alone(server)))
+      bySession.set(server.identity.session, server)
+  return kept.filter((server) => bySession.get(server.identity.session) === server)
 }
 
 /** Gives back what a volume that nobody can use any more still has at its servers. */
@@ -167,12 +179,15 @@ export function renumber(engine: BlockEngine, taken: TakenSessions): TakenSessio
   const failed = new Set(engine.failedServers())
   const back = taken.resumed.filter(({ kept }) => failed.has(kept.index))
   if (back.length === 0) return taken
-  const known = [...taken.resumed, ...taken.gone].map(({ kept }) => kept.index)
-  let next = Math.max(...known, ...failed) + 1
-  if (next + back.length > MAX_SERVERS) throw new UsageError('too many failures of servers in one volume')
+  const used = new Set([...failed, ...[...taken.resumed, ...taken.gone].map(({ kept }) => kept.index)])
+  const next = () => {
+    const index = freeIndex((each) => used.has(each))
+    used.add(index)
+    return index
+  }
   return {
     resumed: taken.resumed.map((server) =>
-      back.includes(server) ? { ...server, kept: { ...server.kept, index: next++ } } : server,
+      back.includes(server) ? { ...server, kept: { ...server.kept, index: next() } } : server,
     ),
     gone: [...taken.gone, ...back.map(({ kept }) => ({ kept, reason: FAILED_BEFORE }))],
   }
@@ -208,8 +223,11 @@ export interface Adopted {
   readonly orphans: ReadonlyMap<VolumeServer, readonly RemoteSlab[]>
 }
 
-/** The volume's servers by index, those that are gone among them. */
-export function serversOf({ resumed, gone }: TakenSessions): VolumeServer[] {
+/**
+ * The volume's servers by index, those that are gone among them: made first, for they are the earlier incarnations.
+ * @param failed of the engine: some may be of servers that volume.json names no more
+ */
+export function serversOf({ resumed, gone }: TakenSessions, failed: readonly number[] = []): VolumeServer[] {
   const all: VolumeServer[] = []
   // One array for the same addresses: by that a server that came back is known.
   const known = new Map<string, readonly string[]>()
@@ -219,13 +237,12 @@ export function serversOf({ resumed, gone }: TakenSessions): VolumeServer[] {
     known.set(key, first)
     return first
   }
-  for (const { kept, session } of resumed)
-    all[kept.index] = new VolumeServer(kept.index, same(kept.uris), session)
   for (const { kept, reason } of gone)
     all[kept.index] = VolumeServer.gone(kept.index, same(kept.uris), reason, kept.identity)
-  // An index that volume.json does not name was given to a server that failed to join.
-  for (let index = 0; index < all.length; index++)
-    all[index] ??= VolumeServer.gone(index, [], 'it never took part', undefined)
+  for (const { kept, session } of resumed)
+    all[kept.index] = new VolumeServer(kept.index, same(kept.uris), session)
+  const count = Math.max(all.length, ...failed.map((index) => index + 1))
+  for (let index = 0; index < count; index++) all[index] ??= VolumeServer.vacant(index)
   return all
 }
 

@@ -19,6 +19,8 @@ export interface ThinSlabsOptions {
   readonly table: SlabTable
   readonly servers: readonly VolumeServer[]
   readonly turns: Turns
+  /** servers that are gone may come back with memory: nobody has said that there is none */
+  readonly waits: () => boolean
   /** a slab may have less replicas than it should */
   readonly degraded: () => void
   /** first WRITEs fail, for the servers have no memory left; or they do not any more */
@@ -226,7 +228,7 @@ export class ThinSlabs {
   }
 
   #noRoom(): void {
-    if (this.#spares.size === 0) {
+    if (this.#spares.size === 0 && !this.#options.waits()) {
       this.#options.engine.setExhausted()
       this.#setExhausted(true)
     }

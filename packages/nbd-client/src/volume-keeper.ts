@@ -2,7 +2,7 @@ import { statSync } from 'node:fs'
 import { ConfigurationError } from '@rdmakit/swap-server'
 import type { BackupOptions } from './backup.js'
 import type { BlockEngineOptions } from './engine-options.js'
-import type { KeptDevice, KeptVolume } from './kept-volume.js'
+import type { KeptDevice, KeptServer, KeptVolume } from './kept-volume.js'
 import type { Compress } from './native.js'
 import type { StateFolder } from './state-folder.js'
 import type { VolumeOptions } from './volume-options.js'
@@ -76,12 +76,15 @@ export class VolumeKeeper {
   }
 
   #joined(servers: readonly VolumeServer[]): void {
-    const known = new Set(this.#kept.servers.map(({ index }) => index))
-    const joined = servers.filter(({ index, reached }) => reached && !known.has(index))
+    const isOf = (kept: KeptServer) => (server: VolumeServer) =>
+      server.index === kept.index && server.identity?.session === kept.identity.session
+    // In the order in which they joined: of several incarnations of a server the last counts.
+    const still = this.#kept.servers.filter((kept) => servers.some(isOf(kept)))
+    const joined = servers.filter((server) => server.reached && !still.some((kept) => isOf(kept)(server)))
     const context = joined.at(-1)?.session.context
     this.#write({
       servers: [
-        ...this.#kept.servers,
+        ...still,
         ...joined.map(({ index, uris, session: { identity, linger } }) => ({
           index,
           uris,

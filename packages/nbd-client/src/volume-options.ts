@@ -36,7 +36,10 @@ export interface VolumeOptions {
    * server has missed may have been there.
    */
   readonly reconnect?: number
-  /** told when a server takes part, before anything is placed there: its index and session must be kept now */
+  /**
+   * told when a server takes part, before anything is placed there, and when one is gone for good, before its index is
+   * another's: the indexes and sessions of these must be kept now, and of no other
+   */
   readonly joined?: (servers: readonly VolumeServer[]) => void
   /** told when a server is waited for: its records are in order, and the next process may believe it too */
   readonly away?: (server: VolumeServer) => void

@@ -1,14 +1,19 @@
 import type { RemoteSlab, SessionIdentity, SwapServerSession } from '@rdmakit/swap-server'
+import { UsageError } from '@rdmakit/verbs'
 
 /** Server indexes of an engine. */
-export const MAX_SERVERS = 1024
+const MAX_SERVERS = 1024
+
+let made = 0
 
 /**
- * One incarnation of a swap-server in a volume. It keeps its index for ever: after a failure the same
- * machine comes back as another one, for its memory is empty.
+ * One incarnation of a swap-server in a volume. After a failure the same machine comes back as another one, under
+ * another index; an index is free again when nothing names the one that had it.
  */
 export class VolumeServer {
   readonly index: number
+  /** of two with the same addresses the one that came later has more */
+  readonly incarnation = ++made
   /** its addresses, as they were given */
   readonly uris: readonly string[]
   readonly #session: SwapServerSession | undefined
@@ -18,6 +23,8 @@ export class VolumeServer {
   slabs = 0
   /** why it is gone; undefined while it lives */
   failure: string | undefined
+  /** it has no part in the volume, yet or ever */
+  joining: 'now' | 'failed' | undefined
   /** it is gone, some slabs have their only copy there, and it may come back with that */
   away = false
   readonly #spares: RemoteSlab[] = []
@@ -32,6 +39,11 @@ export class VolumeServer {
     this.uris = uris
     this.#session = session
     this.identity = identity
+  }
+
+  /** Nobody has this index. */
+  static vacant(index: number): VolumeServer {
+    return VolumeServer.gone(index, [], 'it never took part', undefined)
   }
 
   /** One that an earlier process had and this one never reached. */
@@ -55,6 +67,16 @@ export class VolumeServer {
   /** This process has, or had, a session with it. */
   get reached(): boolean {
     return this.#session !== undefined
+  }
+
+  /** {@link vacant}, rather than one that is gone */
+  get isVacant(): boolean {
+    return this.uris.length === 0
+  }
+
+  /** Whether `other` is a later incarnation of this one. One that failed to join is none. */
+  isBefore(other: VolumeServer): boolean {
+    return other.joining === undefined && other.incarnation > this.incarnation && other.uris === this.uris
   }
 
   /** The address that answered, or the first of those given. */
@@ -107,4 +129,10 @@ export class VolumeServer {
     while (this.failure === undefined && this.#spares.length < wanted && this.session.freeSlabs > 0)
       this.#spares.push(...(await this.session.allocate(1)))
   }
+}
+
+/** The lowest index that is not `used`. @throws UsageError: there is none */
+export function freeIndex(used: (index: number) => boolean): number {
+  for (let index = 0; index < MAX_SERVERS; index++) if (!used(index)) return index
+  throw new UsageError(`${MAX_SERVERS} servers of one volume have failed, and something still names each`)
 }

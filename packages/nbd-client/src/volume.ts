@@ -9,6 +9,7 @@ import { placeSlabs } from './placement.js'
 import { Recall } from './recall.js'
 import { Repair } from './repair.js'
 import { checkRoom, commonSlabSize } from './server-fit.js'
+import { ServerIndexes } from './server-indexes.js'
 import { type SlabState, SlabTable } from './slab-table.js'
 import {
   type Adopted,
@@ -28,7 +29,7 @@ import {
   sessionOptions,
   type VolumeOptions,
 } from './volume-options.js'
-import { MAX_SERVERS, VolumeServer } from './volume-server.js'
+import { VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
 
@@ -56,9 +57,12 @@ export class Volume {
   readonly #protectionDomain: ProtectionDomain
   readonly #progress: (step: string) => void
   readonly #recall: Recall
+  readonly #indexes: ServerIndexes
   #leaving = false
   #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
+  /** when the last server failed, of performance.now() */
+  #failedAt = 0
 
   private constructor(
     engine: BlockEngine,
@@ -85,6 +89,12 @@ export class Volume {
       repaired: (slabs) => this.#progress(`${size(slabs)} of the volume repaired`),
       failed: (reason) => this.#progress(`repair: ${reason}`),
     })
+    this.#indexes = new ServerIndexes({
+      ...shared,
+      lanes: this.#lanes,
+      joined: (list) => options.joined?.(list),
+      failed: (reason) => this.#progress(`warning: ${reason}`),
+    })
     this.#recall = new Recall({
       session: sessionOptions(options),
       slabSize: engine.slabSize,
@@ -98,6 +108,7 @@ export class Volume {
     this.thin = options.thin
       ? new ThinSlabs({
           ...shared,
+          waits: () => this.#waitsForMemory(),
           degraded: () => this.#repair.wake(),
           exhausted: (exhausted) =>
             this.#progress(
@@ -184,7 +195,7 @@ export class Volume {
         if (!server.uris.some((uri) => up.has(uri))) progress(`lost ${server.uris.join(' or ')}: ${reason}`)
       }
       const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
-      const servers = serversOf(taken)
+      const servers = serversOf(taken, engine.failedServers())
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
       if (taken !== found) options.joined?.(servers)
       moveToIncarnations(engine, taken)
@@ -207,12 +218,13 @@ export class Volume {
   start(): void {
     this.#start()
     for (const server of this.#servers) {
-      const successor = this.#servers.some(({ index, uris }) => index > server.index && uris === server.uris)
-      if (server.failure !== undefined && server.uris.length > 0 && !successor) this.#recall.call(server)
+      const successor = this.#servers.some((other) => server.isBefore(other))
+      if (server.failure !== undefined && !server.isVacant && !successor) this.#recall.call(server)
     }
+    this.#indexes.release()
   }
 
-  /** Every incarnation of every server, by index. */
+  /** Every incarnation of every server that something may name, by index; {@link VolumeServer.vacant} others. */
   get servers(): readonly VolumeServer[] {
     return this.#servers
   }
@@ -274,6 +286,7 @@ export class Volume {
         await this.engine.close(timeout)
       } finally {
         await Promise.all([this.#repair.close(), this.migration.close(), this.thin?.close(), recalled])
+        await this.#indexes.close()
       }
     })()
     return this.#quiescing
@@ -321,7 +334,7 @@ export class Volume {
     for (const [index, { ends, queuePairs }] of (await Promise.all(opening)).entries()) {
       const resources = ends.resources(queuePairs)
       const lane = index < lanes ? this.engine.addLane(resources) : this.engine.addRefillLane(resources)
-      this.#lanes.push({ lane, ends })
+      this.#lanes.push({ lane, ends, queuePairs })
     }
   }
 
@@ -329,10 +342,11 @@ export class Volume {
     if (this.#waits) this.engine.waitForServers()
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
     this.engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
-    this.engine.on('serverFailed', ({ server, reason }) => this.#fail(server, reason))
+    this.engine.on('serverFailed', ({ server, reason }) => this.#fail(this.#servers[server], reason))
     // What failed between the lanes' start and this line.
     const { backup } = this.engine.statistics()
-    for (const index of this.engine.failedServers()) this.#fail(index, 'it failed at the start')
+    for (const index of this.engine.failedServers())
+      this.#fail(this.#servers[index], 'it failed at the start')
     if (backup?.working === false) this.#loseBackup('it failed at the start')
     this.#recall.start()
     this.#repair.wake()
@@ -346,15 +360,15 @@ export class Volume {
       () => this.engine.usage(index),
       (limits) => this.engine.setLimits(index, limits),
     )
-    void server.session.lost.then((reason) => this.#fail(server.index, reason))
+    void server.session.lost.then((reason) => this.#fail(server, reason))
   }
 
-  #fail(index: number, reason: string): void {
-    const server = this.#servers[index]
+  #fail(server: VolumeServer | undefined, reason: string): void {
     if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
     server.failure = reason
+    this.#failedAt = performance.now()
     server.away = this.#waits && server.session.linger > 0
-    this.engine.failServer(index, reason)
+    this.engine.failServer(server.index, reason)
     this.#drop(server, reason, server.away ? this.engine.failedServers() : undefined)
     this.#recall.call(server)
   }
@@ -393,6 +407,13 @@ export class Volume {
     return (this.#options.reconnect ?? 0) > 0 && this.#options.backup === undefined
   }
 
+  /** Servers that are gone are waited for, and none is left that could say whether it has memory. */
+  #waitsForMemory(): boolean {
+    if (this.#servers.some(({ away }) => away)) return true
+    const left = this.#servers.some(({ failure }) => failure === undefined)
+    return this.#waits && !left && performance.now() - this.#failedAt < (this.#options.reconnect ?? 0)
+  }
+
   /** What cannot be kept costs the next process the server, not this one. */
   #keepAway(server: VolumeServer): void {
     try {
@@ -415,6 +436,7 @@ export class Volume {
   async #join(uris: readonly string[], session: SwapServerSession): Promise<void> {
     await this.#takeIn(uris, session)
     this.#progress(`${session.uri} takes part again, with empty memory`)
+    this.#indexes.release()
     this.#repair.wake()
     this.thin?.wake()
   }
@@ -435,6 +457,7 @@ export class Volume {
     // What it did not have after all.
     if (this.#table.heldBy(gone).size > 0) this.#lose(gone, 'it came back without some of its slabs')
     gone.away = false
+    this.#indexes.release()
     // A server that cannot do it now is about to fail; these are looked at again when it comes back.
     if (this.thin === undefined) await session.free(rest).catch(() => {})
     this.#repair.wake()
@@ -442,7 +465,7 @@ export class Volume {
   }
 
   /**
-   * A server takes part under a new index, once all lanes reach it.
+   * A server takes part under an index that is free, once all lanes reach it.
    * @param adopt what becomes its own, before its failure counts
    * @throws as Recall's join
    */
@@ -453,29 +476,31 @@ export class Volume {
   ): Promise<void> {
     if (session.slabSize !== this.engine.slabSize || session.context !== this.#context)
       throw new UsageError('it came back with another slab size or device')
-    const connecting = this.#lanes.map(async ({ lane, ends }) => ({
-      lane,
-      queuePair: await ends.connect(session),
+    const connecting = this.#lanes.map(async (running) => ({
+      running,
+      queuePair: await running.ends.connect(session),
     }))
     await Promise.allSettled(connecting)
     const connected = await Promise.all(connecting)
-    const index = this.#servers.length
-    if (index >= MAX_SERVERS) throw new UsageError('too many failures of servers in one volume')
-    // Before anything is awaited, so that the index is taken; without a slab it is nobody's replica.
-    const server = new VolumeServer(index, uris, session)
-    server.failure = 'it is joining'
-    this.#options.joined?.([...this.#servers, server])
-    this.#servers.push(server)
-    for (const { lane, queuePair } of connected) this.engine.connectServer(lane.index, index, queuePair)
-    await this.engine.synchronize()
-    // It was no server yet when the engine or its session said so.
-    const { over } = session
-    if (over !== undefined) this.engine.failServer(index, over)
-    if (over !== undefined || this.engine.failedServers().includes(index)) {
-      server.failure = `it failed while it joined${over === undefined ? '' : `: ${over}`}`
-      throw new Error(server.failure)
+    // Before anything is awaited; without a slab it is nobody's replica.
+    const server = this.#indexes.take(uris, session)
+    const { index } = server
+    try {
+      for (const { running, queuePair } of connected) {
+        this.engine.connectServer(running.lane.index, index, queuePair)
+        running.queuePairs[index] = queuePair
+      }
+      await this.engine.synchronize()
+      // It was no server yet when the engine or its session said so.
+      const { over } = session
+      if (over !== undefined || this.engine.failedServers().includes(index))
+        throw new Error(`it failed while it joined${over === undefined ? '' : `: ${over}`}`)
+    } catch (failure) {
+      this.#indexes.giveUp(server, (failure as Error).message)
+      throw failure
     }
     adopt(server)
+    server.joining = undefined
     server.failure = undefined
     this.#watch(server)
   }

@@ -5,7 +5,7 @@ import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { BlockEngine } from '../src/engine.js'
 import type { KeptServer } from '../src/kept-volume.js'
 import { SlabTable } from '../src/slab-table.js'
-import { adoptSlabs, serversOf, takeSessions } from '../src/take-over.js'
+import { adoptSlabs, incarnationsToResume, serversOf, takeSessions } from '../src/take-over.js'
 import { MIB } from './fixture.js'
 
 const SLABS = 4
@@ -68,6 +68,34 @@ describe('a slab map', () => {
     for (const [slab, server] of [1, 1, 0, 0].entries())
       expect(engine.lookUpSlab(slab)).toEqual([{ ...place(server, slab), live: true, leaving: false }])
   })
+})
+
+describe('of the incarnations of a server', () => {
+  const { identity } = kept(0)
+  const first = kept(4, { away: true, identity })
+  const second = kept(1, { identity })
+  const of = (failed: number[], alone = true, all = [first, second]) =>
+    incarnationsToResume(all, new Set(failed), () => alone)
+
+  it('the one that joined last goes on, whatever its index', () => {
+    expect(of([4])).toEqual([second])
+    expect(of([])).toEqual([second])
+    expect(of([], true, [second, first])).toEqual([first])
+  })
+
+  it('the one that was waited for goes on when a later one had failed to join', () => {
+    expect(of([1, 4])).toEqual([first])
+  })
+
+  it('none goes on that had failed, and had not the only copy of anything', () => {
+    expect(of([1, 4], false)).toEqual([])
+    expect(of([1], false, [second])).toEqual([])
+  })
+})
+
+it('an index that only the slab map names is nobody’s', () => {
+  const servers = serversOf({ resumed: [resumed(1)], gone: [] }, [0, 3])
+  expect(servers.map(({ isVacant }) => isVacant)).toEqual([true, false, true, true])
 })
 
 /** Asks no server; those that are asked for have their sessions. */

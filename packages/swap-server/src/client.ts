@@ -309,6 +309,7 @@ export class SwapServerSession {
       this.#data.add(id)
       void id.disconnected.then((reason) => {
         this.#data.delete(id)
+        id.close()
         if (!this.#closed) this.#lose(reason?.message ?? 'the server closed a data connection')
       })
       return queuePair

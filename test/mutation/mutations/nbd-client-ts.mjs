@@ -11,6 +11,39 @@ export const mutations = [
     tests: [unit('placement')],
   },
   {
+    name: 'index-of-a-server-on-record',
+    file: source('server-indexes'),
+    find: 'return followed && table.heldBy(server).size === 0',
+    replace: 'return followed',
+    why: 'An incarnation that still has slabs is no server of the volume any more.',
+    tests: [unit('reconnect')],
+  },
+  {
+    name: 'queue-pairs-stay',
+    file: source('server-indexes'),
+    find: '      queuePairs[index]?.close()\n',
+    replace: '',
+    why: 'Each break of a link leaves a queue pair of each lane, with its socket.',
+    tests: [unit('breaks')],
+  },
+  {
+    name: 'no-memory-while-servers-are-gone',
+    file: source('thin-slabs'),
+    find: ' && !this.#options.waits()) {',
+    replace: ') {',
+    why: 'The first WRITE to a slab of a thin volume fails with ENOSPC because its server is away for a moment.',
+    tests: [unit('breaks')],
+  },
+  {
+    name: 'later-incarnation-by-index',
+    file: source('take-over'),
+    find: '  for (const server of kept)\n    if (!failed.has(server.index) || (',
+    replace:
+      '  for (const server of kept.toSorted((a, b) => a.index - b.index))\n    if (!failed.has(server.index) || (',
+    why: 'Of two incarnations of a server the one with the larger index counts, although indexes are used again.',
+    tests: [unit('take-over')],
+  },
+  {
     name: 'placement-paints-itself-into-a-corner',
     file: source('placement'),
     find: 'if (place === undefined || !fits(without(left, place), toCome, replicas))',
@@ -135,16 +168,22 @@ export const mutations = [
   {
     name: 'lost-session-takes-part',
     file: source('volume'),
-    find: `    if (over !== undefined) this.engine.failServer(index, over)
-    if (over !== undefined || this.engine.failedServers().includes(index)) {
-      server.failure = \`it failed while it joined\${over === undefined ? '' : \`: \${over}\`}\`
-      throw new Error(server.failure)
+    find: `        throw new Error(\`it failed while it joined\${over === undefined ? '' : \`: \${over}\`}\`)
+    } catch (failure) {
+      this.#indexes.giveUp(server, (failure as Error).message)
+      throw failure
     }
     adopt(server)
+    server.joining = undefined
     server.failure = undefined
     this.#watch(server)
 `,
-    replace: `    void over
+    replace: `        void over
+    } catch (failure) {
+      this.#indexes.giveUp(server, (failure as Error).message)
+      throw failure
+    }
+    server.joining = undefined
     server.failure = undefined
     this.#watch(server)
     void Promise.resolve().then(() => adopt(server))

@@ -129,6 +129,19 @@ class TestVolume {
     synchronize();
   }
 
+  // That server has failed, and nothing names it: its index is free.
+  void release(uint32_t server) {
+    std::string why;
+    await([&] {  // a mailbox may be full, and control may not have heard of it
+      const int error = engine->disconnect_server(server, why);
+      CHECK(error == 0 || error == EAGAIN || why == "its failure was not told yet", "%s", why.c_str());
+      return error == 0;
+    });
+    synchronize();
+    const int error = engine->release_server(server, why);
+    CHECK(error == 0, "%s", why.c_str());
+  }
+
   // Nothing that began before is left.
   void synchronize() {
     const uint64_t epoch = engine->synchronize();

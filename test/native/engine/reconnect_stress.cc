@@ -33,7 +33,8 @@ Shape of(uint32_t servers, uint32_t replicas, Behaviour behaviour) {
 }
 
 // What control does when a server fails: the last of a slab's replicas to fail stays on record until the
-// server is back, others are dropped, and filled again from what is left.
+// server is back, others are dropped, and filled again from what is left. Then its index is free for the
+// next.
 class Control {
  public:
   explicit Control(TestVolume& volume) : volume_(volume), slabs_(volume.engine->volume()) {
@@ -49,6 +50,7 @@ class Control {
       handled_.push_back(server);
       drop_replicas(server);
       back(server);
+      release(server);
     }
     if (volume_.shape.replicas > 1) repair();
   }
@@ -83,8 +85,10 @@ class Control {
   void back(uint32_t from) {
     Server& server = *incarnations_[from];
     server.resume();
-    const auto to = static_cast<uint32_t>(incarnations_.size());
-    incarnations_.push_back(&server);
+    const auto free = std::find(incarnations_.begin(), incarnations_.end(), nullptr);
+    const auto to = static_cast<uint32_t>(free - incarnations_.begin());
+    if (free == incarnations_.end()) incarnations_.push_back(nullptr);
+    incarnations_[to] = &server;
     volume_.connect(server, to);
     for (uint32_t slab = 0; slab < slabs_.slabs(); slab++) {
       const Replica* const there = slabs_.place(slab * slabs_.slab_size()).find(from);
@@ -97,11 +101,17 @@ class Control {
     came_back_++;
   }
 
+  void release(uint32_t server) {
+    volume_.release(server);
+    incarnations_[server] = nullptr;
+    std::erase(handled_, server);
+  }
+
   void repair() {
     for (uint32_t slab = 0; slab < slabs_.slabs(); slab++) {
       SlabPlace place = slabs_.place(slab * slabs_.slab_size());
       for (uint32_t to = 0; place.count < volume_.shape.replicas && to < incarnations_.size(); to++) {
-        if (slabs_.failed(to) || holds(place, *incarnations_[to])) continue;
+        if (incarnations_[to] == nullptr || slabs_.failed(to) || holds(place, *incarnations_[to])) continue;
         Replica replica = volume_.replica(slab, static_cast<uint32_t>(number_of(*incarnations_[to])));
         replica.server = static_cast<uint16_t>(to);
         if (slabs_.add_replica(slab, replica) != 0) continue;  // one of them has failed by now
@@ -137,7 +147,7 @@ class Control {
 
   TestVolume& volume_;
   Volume& slabs_;
-  std::vector<Server*> incarnations_;  // by index
+  std::vector<Server*> incarnations_;  // by index; nullptr: it is free
   std::vector<uint32_t> handled_;
   std::atomic<uint32_t> kept_{0};
   std::atomic<uint32_t> dropped_{0};
@@ -165,8 +175,6 @@ void flapping(uint32_t servers, uint32_t replicas, Behaviour behaviour) {
         control.settle();
         // Those that nobody has noticed.
         for (auto& server : volume.servers) server->set_mode(Server::Mode::healthy);
-        // Enough is not seen of a volume whose servers are gone all the time, and indexes are few.
-        if (control.came_back() > 600) break;
       }
       while (!over) {
         control.settle();
@@ -183,6 +191,75 @@ void flapping(uint32_t servers, uint32_t replicas, Behaviour behaviour) {
   CHECK(volume.engine->volume().count_pages(PageState::lost) == 0);
   std::printf("%u servers, %u replicas: %u returns, %u slabs waited for, %u replicas dropped\n", servers,
               replicas, control.came_back(), control.kept(), control.dropped());
+}
+
+// A server comes back more often than there are indexes, and what it has goes on each time.
+void more_returns_than_indexes() {
+  TestVolume volume(of(1, 1, kPlain));
+  Control control(volume);
+  Client client(volume.attach(0));
+  std::vector<uint8_t> page(4096);
+  for (uint32_t i = 0; i < kMaxServers + 100; i++) {
+    const auto byte = static_cast<uint8_t>(i % 251 + 1);
+    std::fill(page.begin(), page.end(), byte);
+    CHECK(client.write(i % 16 * 4096, page.data(), 4096) == kOk);
+    const uint32_t index = volume.engine->volume().place(0).replicas[0].server;
+    CHECK(volume.engine->fail_server(index, "cut") == 0);
+    control.settle();
+    CHECK(client.read(i % 16 * 4096, page.data(), 4096) == kOk && page[0] == byte && page[4095] == byte);
+  }
+  CHECK(control.came_back() == kMaxServers + 100);
+  CHECK(volume.engine->close(kCloseTime) == 0);
+}
+
+// An index stays its server's as long as anything may name it.
+void index_in_use() {
+  TestVolume volume(of(2, 1, kPlain));
+  Engine& engine = *volume.engine;
+  std::string why;
+  CHECK(engine.disconnect_server(kMaxServers, why) == EINVAL);
+  CHECK(engine.disconnect_server(0, why) == ENOENT);
+  CHECK(engine.release_server(0, why) == ENOENT);
+  for (uint32_t server = 0; server < 2; server++) CHECK(engine.fail_server(server, "cut") == 0);
+  volume.wait_for_count(Event::Type::server_failed, 2);
+  CHECK(engine.disconnect_server(0, why) == EBUSY);  // slabs are there
+  for (uint32_t slab = 0; slab < engine.volume().slabs(); slab++) {
+    Volume::Dropped dropped;
+    CHECK(engine.volume().drop_replica(slab, slab % 2, false, dropped) == 0);
+  }
+  CHECK(engine.release_server(0, why) == EBUSY);  // lanes are connected
+  CHECK(engine.disconnect_server(0, why) == 0);
+  CHECK(engine.disconnect_server(1, why) == EBUSY);  // one at a time
+  volume.release(0);
+  CHECK(!engine.volume().failed(0) && engine.volume().failed_in_order() == std::vector<uint32_t>{1});
+  volume.release(1);
+  CHECK(engine.volume().failed_in_order().empty());
+  volume.servers[0]->resume();
+  volume.connect(*volume.servers[0], 0);
+  CHECK(engine.close(kCloseTime) == 0);
+}
+
+// What is under way to a server that has failed keeps its index, for as long as the device has it.
+void index_under_way() {
+  Shape shape = of(1, 1, kPlain);
+  shape.options.operation_timeout_ns = kNever;
+  TestVolume volume(shape);
+  Engine& engine = *volume.engine;
+  Client client(volume.attach(0));
+  std::vector<uint8_t> page(4096, 5);
+  volume.servers[0]->set_mode(Server::Mode::hung);
+  std::thread writer([&] { CHECK(client.write(0, page.data(), 4096) == kEio); });
+  await([&] { return engine.lane(0).statistics().outstanding_operations.get() == 1; });
+  CHECK(engine.fail_server(0, "cut") == 0);
+  volume.wait_for(Event::Type::server_failed);
+  for (uint32_t slab = 0; slab < engine.volume().slabs(); slab++) {
+    Volume::Dropped dropped;
+    CHECK(engine.volume().drop_replica(slab, 0, false, dropped) == 0);
+  }
+  volume.release(0);
+  CHECK(engine.lane(0).statistics().outstanding_operations.get() == 0);
+  writer.join();
+  CHECK(engine.close(kCloseTime) == 0);
 }
 
 // A page that waits holds up no other: one server of two is away.
@@ -298,6 +375,9 @@ STRESS(engine_reconnect) {
       {"other slabs go on", others_go_on},
       {"given up", given_up},
       {"left while it waited", left},
+      {"more returns than indexes", more_returns_than_indexes},
+      {"an index in use", index_in_use},
+      {"an index under way", index_under_way},
       {"one server", [] { flapping(1, 1, kPlain); }},
       {"three servers", [] { flapping(3, 1, kPlain); }},
   });

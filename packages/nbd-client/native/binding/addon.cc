@@ -50,6 +50,8 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("addLane", add_lane);
   add("addRefillLane", add_refill_lane);
   add("connectServer", connect_server);
+  add("disconnectServer", disconnect_server);
+  add("releaseServer", release_server);
   add("failServer", fail_server);
   add("listenUnix", listen_unix);
   add("listenTcp", listen_tcp);

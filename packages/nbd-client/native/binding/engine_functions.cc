@@ -73,6 +73,18 @@ void fail_server(const Napi::CallbackInfo& info) {
   check(info.Env(), error, "failServer", "server out of range");
 }
 
+void disconnect_server(const Napi::CallbackInfo& info) {
+  std::string why;
+  const int error = to_engine(info[0]).disconnect_server(to_uint32(info[1], "server"), why);
+  check(info.Env(), error, "disconnectServer", why);
+}
+
+void release_server(const Napi::CallbackInfo& info) {
+  std::string why;
+  const int error = to_engine(info[0]).release_server(to_uint32(info[1], "server"), why);
+  check(info.Env(), error, "releaseServer", why);
+}
+
 Napi::Value synchronize(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), static_cast<double>(to_engine(info[0]).synchronize()));
 }

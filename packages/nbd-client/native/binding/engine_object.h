@@ -53,6 +53,8 @@ Napi::Value synchronize(const Napi::CallbackInfo& info);
 Napi::Value add_lane(const Napi::CallbackInfo& info);
 Napi::Value add_refill_lane(const Napi::CallbackInfo& info);
 void connect_server(const Napi::CallbackInfo& info);
+void disconnect_server(const Napi::CallbackInfo& info);
+void release_server(const Napi::CallbackInfo& info);
 void fail_server(const Napi::CallbackInfo& info);
 void listen_unix(const Napi::CallbackInfo& info);
 Napi::Value listen_tcp(const Napi::CallbackInfo& info);

@@ -247,6 +247,7 @@ int Engine::refill(uint32_t slab, uint32_t server, std::string& why) {
   if (refilling_) return refuse(why, EBUSY, "another slab is being refilled");
   const int error = refill_lane_->refill(slab, server);
   refilling_ = error == 0;
+  refilled_server_ = server;
   return error;
 }
 

@@ -76,6 +76,14 @@ class Engine final : private Acceptor::Host {
   // `lane` may be kRefillLane.
   int connect_server(uint32_t lane, uint32_t server, const QpRef& qp, const MrRef& mr, std::string& why);
   int fail_server(uint32_t server, const std::string& reason);
+  // The index of a server that has failed is given to another one, in two steps with an epoch between them:
+  // after the first no lane has a queue pair of it when synchronize() is over, and after the second
+  // connect_server() takes another one under that index. One server at a time. EINVAL; ENOENT: it has not
+  // failed; EBUSY: a slab or a spare place names it, or it is being refilled, or control has not heard of its
+  // failure, or another server is between the two; EAGAIN: call again.
+  int disconnect_server(uint32_t server, std::string& why);
+  // As disconnect_server(), and EBUSY: some lane still has a queue pair of it.
+  int release_server(uint32_t server, std::string& why);
   // How fast all lanes together may use a server, per second; 0: no limit. See Pace.
   int set_limits(uint32_t server, uint64_t bytes, uint64_t operations);
   // See Volume::add_spare; lanes that wait for one go on.
@@ -135,6 +143,7 @@ class Engine final : private Acceptor::Host {
   bool acknowledged(uint64_t epoch) const;
   void raise_epoch();
   bool tell_failures(std::vector<Event>& events);
+  int releasable(uint32_t server, std::string& why);
   void wake_lanes();
 
   Lane* reserve_lane() override;
@@ -157,6 +166,9 @@ class Engine final : private Acceptor::Host {
   std::unique_ptr<Lane> refill_lane_;
   LaneControl refill_control_;
   bool refilling_ = false;
+  uint32_t refilled_server_ = 0;            // while refilling_
+  uint32_t released_server_ = kMaxServers;  // between disconnect_server() and release_server()
+  uint64_t released_epoch_ = 0;
   uint64_t told_epoch_ = 0;   // of the last event `synchronized`
   bool raise_again_ = false;  // somebody waits for the epoch after the present one
   std::vector<bool> told_failures_ = std::vector<bool>(kMaxServers);

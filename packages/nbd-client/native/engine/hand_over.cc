@@ -41,10 +41,10 @@ int Engine::yield_lane(uint32_t lane) {
   return lanes_[lane]->yield();
 }
 
-int Lane::command(Command::Type type) {
+int Lane::command(Command::Type type, uint32_t server) {
   {
     const std::lock_guard lock(producers_);
-    if (!commands_.push({type, -1, 0, 0, nullptr, nullptr, {}})) return EAGAIN;
+    if (!commands_.push({type, -1, server, 0, nullptr, nullptr, {}})) return EAGAIN;
   }
   wake();
   return 0;

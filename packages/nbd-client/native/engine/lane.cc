@@ -164,6 +164,15 @@ int Lane::refill(uint32_t slab, uint32_t server) {
   return 0;
 }
 
+int Lane::disconnect(uint32_t server) { return command(Command::Type::disconnect, server); }
+
+void Lane::take_back() {
+  if (!let_go_.there.load(std::memory_order_acquire)) return;
+  let_go_.qp = QpRef();
+  let_go_.mr = MrRef();
+  let_go_.there.store(false, std::memory_order_release);
+}
+
 void Lane::stop(uint64_t deadline) {
   stop_at_.store(std::max<uint64_t>(deadline, 1));
   wake();
@@ -233,6 +242,12 @@ void Lane::call_control() {
   }
 }
 
+void Lane::let_go() {
+  RDMAKIT_INVARIANT(!let_go_.there.load(std::memory_order_acquire),
+                    "control has not taken the last one back");
+  if (rdma_.let_go(let_go_.qp, let_go_.mr)) let_go_.there.store(true, std::memory_order_release);
+}
+
 bool Lane::step_refill() {
   bool moved = refill_->step(now_);
   if (catch_up_ != nullptr) moved |= catch_up_->step(now_);
@@ -294,6 +309,8 @@ void Lane::take_commands() {
       if (announced_stop_) connection_.refuse_new();
       state_.store(State::serving, std::memory_order_release);
       emit(Event::Type::connection_opened, "");
+    } else if (command.type == Command::Type::disconnect) {
+      rdma_.disconnect(command.server);
     } else if (command.type == Command::Type::refill) {
       refill_->begin(command.slab, command.server);
     } else if (command.type == Command::Type::yield) {

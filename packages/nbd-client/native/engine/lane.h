@@ -73,6 +73,11 @@ class Lane final : private OperationListener {
   void attach(std::unique_ptr<DeviceQueue> device, const Terms& terms);
   // EAGAIN: the mailbox is full.
   int connect(uint32_t server, const QpRef& qp, const MrRef& mr);
+  // The lane lets go of the queue pair to a server that has failed, before it acknowledges the next epoch.
+  // Then take_back() follows. EAGAIN: the mailbox is full.
+  int disconnect(uint32_t server);
+  // What the lane has let go of may end here: not on the lane's thread.
+  void take_back();
   // The refill lane's only. EAGAIN: the mailbox is full.
   int refill(uint32_t slab, uint32_t server);
   // See hand_over.cc. EAGAIN: the mailbox is full.
@@ -107,7 +112,7 @@ class Lane final : private OperationListener {
 
  private:
   struct Command {
-    enum class Type : uint8_t { attach, attach_device, connect, refill, yield, resume } type;
+    enum class Type : uint8_t { attach, attach_device, connect, disconnect, refill, yield, resume } type;
     int socket;
     uint32_t server;
     uint32_t slab;
@@ -124,7 +129,7 @@ class Lane final : private OperationListener {
   static constexpr uint32_t kBusy = 4;
   static constexpr uint64_t kHoldOff = 50'000;
 
-  int command(Command::Type type);
+  int command(Command::Type type, uint32_t server = 0);
   std::unique_ptr<Refill> make_refill();
   std::unique_ptr<BackupCatchUp> make_catch_up();
   void run();
@@ -134,6 +139,7 @@ class Lane final : private OperationListener {
   void acknowledge(uint64_t epoch);
   void call_control();
   bool step_refill();
+  void let_go();
   // Operations under way that somebody waits for: a request, whoever ends the connection, or an epoch.
   uint32_t awaited() const {
     const bool all =
@@ -200,6 +206,12 @@ class Lane final : private OperationListener {
   SpscRing<Event, 64> wrong_pages_;
   SpscRing<Refill::Outcome, 1> refill_outcome_;
   SpscRing<int, 1> yielded_;  // the descriptor; -1: none
+  struct LetGo {              // of one server at a time
+    QpRef qp;
+    MrRef mr;
+    std::atomic<bool> there{false};  // false: it is the lane's, else control's
+  };
+  LetGo let_go_;
 
   std::thread thread_;
   std::mutex lifecycle_;

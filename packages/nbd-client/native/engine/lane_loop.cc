@@ -33,6 +33,10 @@ void Lane::loop() {
     now_ = clock_.now();
     rdma_.adopt_failures(now_);
     bool moved = false, heard = false;
+    if (rdma_.lets_go()) {
+      let_go();
+      moved |= !rdma_.lets_go();  // one more turn, in which the epoch is acknowledged
+    }
     if (connection_.is_open()) {
       const bool look = look_ || connection_.input_full();
       if (look) {

@@ -89,6 +89,32 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
   fail_chain(chain);
 }
 
+void RdmaQueue::disconnect(uint32_t server) {
+  Link& link = links_[server];
+  RDMAKIT_INVARIANT(volume_.failed(server), "server %u is disconnected and has not failed", server);
+  if (!link.qp || link.leaving) return;
+  link.leaving = true;
+  leaving_++;
+}
+
+bool RdmaQueue::let_go(QpRef& qp, MrRef& mr) {
+  for (const uint16_t server : known_) {
+    Link& link = links_[server];
+    if (!link.leaving || link.usable || link.outstanding > 0) continue;
+    RDMAKIT_INVARIANT(link.chain_head == kNone, "server %u failed with operation %u in its chain", server,
+                      link.chain_head);
+    qp = std::move(link.qp);
+    mr = std::move(link.mr);
+    if (link.dirty) std::erase(dirty_, server);
+    std::erase(known_, server);  // and so this loop is over
+    link = Link();
+    server_statistics_[server].clear();
+    leaving_--;
+    return true;
+  }
+  return false;
+}
+
 void RdmaQueue::fail_all(const char* reason) {
   for (const uint16_t server : known_) fail(server, reason);
 }

@@ -79,6 +79,11 @@ class RdmaQueue final : private BackupListener {
   int connect(uint32_t server, QpRef&& qp, MrRef&& mr);
   // Reason: a static or short-lived text, passed on to the listener. Idempotent.
   void fail(uint32_t server, const char* reason);
+  // The server has failed, and its index is to be another's: the lane lets go of its queue pair when nothing
+  // of it is outstanding any more. Until then no epoch is acknowledged.
+  void disconnect(uint32_t server);
+  // What the lane has let go of: true for each. Who destroys it is not the lane.
+  bool let_go(QpRef& qp, MrRef& mr);
   // The device is gone: nothing that is under way will be heard of.
   void fail_all(const char* reason);
   // Looks which servers others declared failed. First in each turn: the deadlines that a failure sets count
@@ -129,10 +134,11 @@ class RdmaQueue final : private BackupListener {
     return oldest_ == kNone ? 0 : std::max(operations_[oldest_].deadline, excused_until_);
   }
   uint32_t outstanding() const { return outstanding_; }
+  bool lets_go() const { return leaving_ > 0; }
   // Before places are looked at in a turn. True: nothing of the last epoch is left.
   bool enter(uint64_t epoch) {
     epoch_ = epoch % 2;
-    return in_flight_[1 - epoch_] == 0;
+    return in_flight_[1 - epoch_] == 0 && leaving_ == 0;
   }
   // ---- hot path: the local backup (rdma_queue_backup.cc) ----
   BackupPort* backup() const { return backup_; }
@@ -160,6 +166,7 @@ class RdmaQueue final : private BackupListener {
     bool usable = false;  // connected and not failed
     bool fenced = false;  // completion is not placement (iWARP)
     bool dirty = false;   // in dirty_
+    bool leaving = false;
     uint32_t outstanding = 0;
     uint16_t chain_head = kNone;
     uint16_t chain_tail = kNone;
@@ -201,6 +208,7 @@ class RdmaQueue final : private BackupListener {
   std::vector<Link> links_;
   std::vector<uint16_t> known_;  // servers connected, for the slow paths; reserved up front
   uint32_t failures_seen_ = 0;
+  uint32_t leaving_ = 0;               // links that are to be let go of
   std::vector<Operation> operations_;  // kOperations, then kCopies, then kFences
   IndexStack<kOperations> free_;
   IndexStack<kCopies> free_copies_;

@@ -30,6 +30,11 @@ class SlabMap {
     failed_[server / 64].fetch_or(uint64_t{1} << server % 64, std::memory_order_release);
   }
 
+  // The index is nobody's any more.
+  void forget_failure(uint32_t server) {
+    failed_[server / 64].fetch_and(~(uint64_t{1} << server % 64), std::memory_order_release);
+  }
+
   bool recorded_failure(uint32_t server) const {
     return (failed_[server / 64].load(std::memory_order_acquire) >> server % 64 & 1) != 0;
   }

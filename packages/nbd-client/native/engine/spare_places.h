@@ -5,6 +5,7 @@
 // Each slot belongs to whoever moved it out of its last state, so there is no lock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -83,6 +84,14 @@ class SparePlaces {
       if (found) return true;
     }
     return false;
+  }
+  // Some place names that server. One that a lane is just taking does: once it is used, the slab's record is
+  // published.
+  bool names(uint32_t server) const {
+    return std::any_of(slots_.begin(), slots_.end(), [server](const Slot& slot) {
+      const State state = slot.state_.load(std::memory_order_acquire);
+      return (state == State::full || state == State::held) && slot.place_.find(server) != nullptr;
+    });
   }
   // What was used since the last call.
   void collect(std::vector<Used>& used) {

@@ -52,6 +52,10 @@ struct ServerStatistics {
   Counter reads, writes;  // posted
   Counter bytes_read, bytes_written;
   Counter outstanding;  // operations now, fences too
+
+  void clear() {
+    for (Counter* each : {&reads, &writes, &bytes_read, &bytes_written, &outstanding}) each->set(0);
+  }
 };
 
 struct alignas(64) LaneStatistics {

@@ -290,15 +290,10 @@ int Volume::move_replica(uint32_t slab, uint32_t from, const Replica& to) {
 // All others that were live have failed, and before it (docs/page-service/reconnect.md, "Why no page is
 // old").
 bool Volume::has_everything(const SlabPlace& place, uint32_t server) const {
-  const auto order = [this](uint32_t of) {
-    const auto entry = static_cast<uint16_t>(of + 1);
-    return std::find_if(failure_order_.begin(), failure_order_.end(),
-                        [=](const std::atomic<uint16_t>& each) { return each.load() == entry; }) -
-           failure_order_.begin();
-  };
+  const auto rank = [this](uint32_t of) { return failure_ranks_[of].load(std::memory_order_acquire); };
   return std::all_of(place.replicas.data(), place.replicas.data() + place.count, [&](const Replica& each) {
     return each.server == server || !each.complete() ||
-           (failed(each.server) && (!failed(server) || order(each.server) < order(server)));
+           (failed(each.server) && (!failed(server) || rank(each.server) < rank(server)));
   });
 }
 
@@ -324,26 +319,55 @@ bool Volume::failure(uint32_t server, Failure& failure) const {
   return true;
 }
 
-// Each server is in the list once: whoever comes to a free place has seen that it is in none before.
+// The first number that anybody puts there stays. It was drawn after the flag was set; and who answers a
+// WRITE that this server missed has seen the number before it looks at the flag of the one that has the
+// WRITE. So that one, if it fails, draws a later number (docs/page-service/reconnect.md).
 void Volume::order(uint32_t server) {
-  const auto entry = static_cast<uint16_t>(server + 1);
-  for (std::atomic<uint16_t>& place : failure_order_) {
-    uint16_t there = 0;
-    if (place.compare_exchange_strong(there, entry) || there == entry) return;
-  }
+  std::atomic<uint64_t>& rank = failure_ranks_[server];
+  uint64_t none = rank.load(std::memory_order_acquire);
+  if (none == 0)
+    rank.compare_exchange_strong(none, last_rank_.fetch_add(1, std::memory_order_acq_rel) + 1,
+                                 std::memory_order_acq_rel);
 }
 
 std::vector<uint32_t> Volume::failed_in_order() {
+  std::vector<std::pair<uint64_t, uint32_t>> ranked;
   for (uint32_t server = 0; server < kMaxServers; server++) {
-    if (failed(server)) order(server);
+    if (!failed(server)) continue;
+    order(server);
+    ranked.emplace_back(failure_ranks_[server].load(std::memory_order_acquire), server);
   }
+  std::sort(ranked.begin(), ranked.end());
   std::vector<uint32_t> servers;
-  for (const std::atomic<uint16_t>& place : failure_order_) {
-    const uint16_t entry = place.load();
-    if (entry == 0) break;
-    servers.push_back(entry - 1u);
-  }
+  for (const auto& [rank, server] : ranked) servers.push_back(server);
   return servers;
+}
+
+bool Volume::names(uint32_t server) {
+  const std::lock_guard lock(control_);
+  return named(server);
+}
+
+// Under control_. A lane that places a slab takes what a spare place names.
+bool Volume::named(uint32_t server) const {
+  if (spares_.names(server)) return true;
+  for (uint32_t slab = 0; slab < slab_count_; slab++) {
+    if (placed_.get(slab) && slabs_[slab].read().find(server) != nullptr) return true;
+  }
+  return false;
+}
+
+int Volume::release(uint32_t server) {
+  if (server >= kMaxServers) return EINVAL;
+  const std::lock_guard lock(control_);
+  if (!failed(server)) return ENOENT;
+  if (named(server)) return EBUSY;
+  noted_[server].store(false, std::memory_order_relaxed);
+  failure_ranks_[server].store(0, std::memory_order_relaxed);
+  paces_[server].set(0, 0);
+  slabs_.forget_failure(server);
+  failed_[server].store(false, std::memory_order_release);
+  return 0;
 }
 
 }  // namespace rdmakit::nbd

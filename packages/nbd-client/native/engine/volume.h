@@ -211,6 +211,12 @@ class Volume {
   // By the order in which they failed, see docs/page-service/reconnect.md; those that an earlier process had
   // lost come first.
   std::vector<uint32_t> failed_in_order();
+  // The index of a server that failed may be given to another one, when no lane has an operation or a queue
+  // pair of it (Engine::release_server). EINVAL; ENOENT: it has not failed; EBUSY: a slab or a spare place
+  // names it.
+  int release(uint32_t server);
+  // A slab or a spare place names that server.
+  bool names(uint32_t server);
   // From now on requests may wait for control: it answers every failure, by dropping the replicas or moving
   // them.
   void set_waits() { waits_.store(true, std::memory_order_release); }
@@ -227,6 +233,7 @@ class Volume {
 
  private:
   bool another_usable(const SlabPlace& place, uint32_t server) const;
+  bool named(uint32_t server) const;
   bool has_everything(const SlabPlace& place, uint32_t server) const;
   static int make_place(std::span<const Replica> replicas, SlabPlace& place);
   int open_lengths(const VolumeOptions& options, std::string& why);
@@ -263,7 +270,8 @@ class Volume {
   std::atomic<bool> calls_control_{false};
   std::atomic<uint32_t> connections_{0};
   std::array<std::atomic<bool>, kMaxServers> failed_{};
-  std::array<std::atomic<uint16_t>, kMaxServers> failure_order_{};  // index + 1; 0: the end
+  std::atomic<uint64_t> last_rank_{0};
+  std::array<std::atomic<uint64_t>, kMaxServers> failure_ranks_{};  // who failed later has more; 0: none yet
   std::array<Failure, kMaxServers> failure_notes_{};                // by who was first to see it,
   std::array<std::atomic<bool>, kMaxServers> noted_{};              // and whether it is there
   std::atomic<bool> waits_{false};
