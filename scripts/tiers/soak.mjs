@@ -23,13 +23,13 @@ const stateFile = join(folder, 'state.json')
 /** What a trial under faults lasts in a soak of at least two hours; shorter soaks give each its share. */
 const LONGEST_TRIAL_S = 300
 const SHORTEST_TRIAL_S = 60
-/** Of the time, what the trials get: there are eleven in a round. */
+/** Of the time, what the trials get: there are fifteen in a round. */
 const TRIALS_SHARE = 0.6
 
 /** @returns {import('./run.mjs').Part[]} */
 function round(number, seed, minutes) {
   const trials = Math.round(
-    Math.min(LONGEST_TRIAL_S, Math.max(SHORTEST_TRIAL_S, (minutes * 60 * TRIALS_SHARE) / 11)),
+    Math.min(LONGEST_TRIAL_S, Math.max(SHORTEST_TRIAL_S, (minutes * 60 * TRIALS_SHARE) / 15)),
   )
   const effort = minutes >= 120 ? 10 : 4
   const env = { RDMAKIT_EFFORT: String(effort), RDMAKIT_TIER: 'soak', RDMAKIT_SEED: String(seed) }
@@ -57,6 +57,8 @@ function round(number, seed, minutes) {
     kill('a backup, ublk', ...backup, '--ublk'),
     storm('nbd'),
     storm('ublk', '--ublk'),
+    storm('nbd over iwarp', '--iwarp'),
+    storm('ublk over iwarp', '--iwarp', '--ublk'),
     { name: 'native, TSan', command: script('native', 'tsan'), env, budget: 170 * effort },
     { name: 'native, ASan and UBSan', command: script('native', 'asan'), env, budget: 120 * effort },
     { name: 'unit, conformance, end to end', command: script('unit'), env, budget: 300 * effort },
@@ -67,6 +69,8 @@ function round(number, seed, minutes) {
     },
     restart('nbd'),
     restart('ublk', '--ublk'),
+    restart('nbd over iwarp', '--iwarp'),
+    restart('ublk over iwarp', '--iwarp', '--ublk'),
     kill('one replica, nbd', ...alone),
     kill('two replicas, ublk', '--ublk'),
     kill('a backup, nbd', ...backup),

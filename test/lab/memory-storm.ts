@@ -4,13 +4,15 @@ import { ensureAllocationCounter } from './native.js'
 import { GuestPair } from './pair.js'
 import { guestScripts } from './paths.js'
 import { loadDriver, RemoteSwap, rdmakitSwap } from './remote-swap.js'
-import { type Shell, tail } from './shell.js'
+import { type RunningProcess, type Shell, tail } from './shell.js'
 import { conclude, wrongOf } from './trial.js'
 
 export interface MemoryStormOptions {
   seconds: number
   /** over a device of ublk, not nbd */
   ublk: boolean
+  /** RDMA in user space over TCP, not Soft-RoCE, with an inbound flood beside it */
+  iwarp: boolean
 }
 
 interface MemoryStorm {
@@ -34,6 +36,8 @@ interface MemoryStorm {
   otherAllocations: number
   /** of the page path's threads: how many of each */
   laneSystemCalls: Record<string, number>
+  /** datagrams that the server has sent beside the pages */
+  flood: number
   /** of the client, KiB: at most in swap, and at most outside of its control group */
   clientSwapped: number
   clientOutside: number
@@ -50,7 +54,7 @@ const clientOutsideAtMost = 4 * 1024
  */
 async function memoryStorm(
   parts: LabParts,
-  { seconds, ublk }: MemoryStormOptions,
+  { seconds, ublk, iwarp }: MemoryStormOptions,
   print: (line: string) => void = () => {},
 ): Promise<MemoryStorm> {
   const counter = await ensureAllocationCounter()
@@ -61,7 +65,8 @@ async function memoryStorm(
   const { server, client } = pair
   const device = await loadDriver(client, parts, ublk)
   await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
-  const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M', device)
+  const uri = `${iwarp ? 'iwarp' : 'rdma'}://${GuestPair.serverAddress}:7471`
+  const service = rdmakitSwap(uri, '1G', '1000M', device)
   const attach = [
     ...['env', `LD_PRELOAD=${counter}`, `RDMAKIT_ALLOCATIONS=${counts}`, ...(service.attach as string[])],
     // No server fails here, but on a busy machine an emulated one stands still for seconds.
@@ -74,10 +79,12 @@ async function memoryStorm(
   if (before.lanes === 0) throw new Error('the allocation counter does not count')
   await client.run(['sh', join(guestScripts, 'count-syscalls.sh'), 'start', ...threads])
   const group = (await client.run('ls -d /sys/fs/cgroup/rdmakit-nbd-*')).trim()
+  const flooding = iwarp ? await startFlood(server) : undefined
   // An operation of stress-ng is not broken off when its time is up, and each of its pages swaps.
   const storm = await client.exec(['sh', join(guestScripts, 'storm.sh'), String(seconds), group], {
     deadlineMs: 1000 * (2 * seconds + 120),
   })
+  const flood = Number(/^sent (\d+)$/m.exec((await flooding?.stop())?.stdout ?? '')?.[1] ?? 0)
   const systemCalls = await client.run(['sh', join(guestScripts, 'count-syscalls.sh'), 'stop'])
   const after = await allocations(client)
   const output = storm.stdout + storm.stderr
@@ -92,6 +99,7 @@ async function memoryStorm(
   return {
     ...summary(samplesOf(output)),
     ...clientOf(output),
+    flood,
     verifyErrors: storm.status === 0 ? 0 : Math.max(1, output.match(/stress-ng: fail: /g)?.length ?? 0),
     operations: Number(/\] vm +(\d+)/.exec(output)?.[1]),
     oomKills: Number(/^oom_kill (\d+)$/m.exec(kernel)?.[1]),
@@ -104,10 +112,16 @@ async function memoryStorm(
   }
 }
 
+async function startFlood(server: Shell): Promise<RunningProcess> {
+  const flooding = server.start(['node', join(guestScripts, 'flood.mjs'), GuestPair.clientAddress])
+  await flooding.waitForLine(/^flooding/, 60_000)
+  return flooding
+}
+
 /** What a storm showed that must not be; empty when all is well. */
-function faultsOf(storm: MemoryStorm): string[] {
+function faultsOf(storm: MemoryStorm, { iwarp }: MemoryStormOptions): string[] {
   // The work of a lane: requests from the kernel's socket and answers to it, or both by io_uring; of rxe a write for a doorbell, an
-  // ioctl to arm a completion queue, a read for its event; and the wait for either.
+  // ioctl to arm a completion queue, a read for its event; of iwarp what its sockets need; and the wait for either.
   const work = new Set([
     'ppoll',
     'epoll_ctl',
@@ -118,6 +132,7 @@ function faultsOf(storm: MemoryStorm): string[] {
     'write',
     'read',
     'ioctl',
+    ...(iwarp ? ['epoll_wait', 'epoll_pwait', 'sendto', 'writev', 'readv'] : []),
   ])
   const other = Object.keys(storm.laneSystemCalls).filter((name) => !work.has(name))
   return wrongOf([
@@ -134,6 +149,7 @@ function faultsOf(storm: MemoryStorm): string[] {
       `${storm.clientOutside} KiB of the client were outside of its control group`,
     ],
     [Object.keys(storm.laneSystemCalls).length === 0, 'no system call of the page path was counted'],
+    [iwarp && storm.flood === 0, 'nothing was flooded'],
     [storm.pagesIn === 0 || storm.pagesOut === 0, 'the guest did not swap'],
   ])
 }
@@ -145,7 +161,7 @@ export async function memoryStormCommand(
   say: (line: string) => void,
 ): Promise<number> {
   const storm = await memoryStorm(parts, options, say)
-  return conclude(storm, faultsOf(storm), say)
+  return conclude(storm, faultsOf(storm, options), say)
 }
 
 async function laneThreads(shell: Shell): Promise<string[]> {

@@ -20,6 +20,8 @@ export interface RestartStormOptions {
   restarts: number
   /** over a device of ublk, not nbd */
   ublk: boolean
+  /** RDMA in user space over TCP, not Soft-RoCE */
+  iwarp: boolean
 }
 
 interface RestartStorm {
@@ -60,7 +62,7 @@ const pagesBetween = 10_000
  */
 async function restartStorm(
   parts: LabParts,
-  { restarts, ublk }: RestartStormOptions,
+  { restarts, ublk, iwarp }: RestartStormOptions,
   print: (line: string) => void,
 ): Promise<RestartStorm> {
   const program = await ensurePageChurn()
@@ -71,7 +73,8 @@ async function restartStorm(
   const { server, client } = pair
   const device = await loadDriver(client, parts, ublk)
   await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
-  const service = rdmakitSwap(`rdma://${GuestPair.serverAddress}:7471`, '1G', '1000M', device)
+  const uri = `${iwarp ? 'iwarp' : 'rdma'}://${GuestPair.serverAddress}:7471`
+  const service = rdmakitSwap(uri, '1G', '1000M', device)
   const serving = server.start(service.serve)
   await serving.waitForLine(service.listening, startDeadlineMs)
   let said = ''

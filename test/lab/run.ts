@@ -22,10 +22,11 @@ Tests
   trials                 a short trial of each front under faults, likewise
 
 Trials, which soaks run for long
-  memory-storm [--seconds N] [--ublk]
+  memory-storm [--seconds N] [--ublk] [--iwarp]
                          a guest without memory to spare, swapping to another for 300 s by default; --ublk:
-                         over a device of ublk, not nbd, here and below
-  restart-storm [--restarts N] [--ublk]
+                         over a device of ublk, not nbd, here and below; --iwarp: over TCP in user space, beside
+                         a flood of datagrams, not over Soft-RoCE
+  restart-storm [--restarts N] [--ublk] [--iwarp]
                          the same guest, whose nbd-client is killed and started again, 3 times by default
   kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup] [--ublk]
                          a guest that swaps to others while one thing after another is killed, for 300 s, with
@@ -61,12 +62,14 @@ const allProjects: readonly Project[] = ['drivers', 'kernel', 'rxe', 'siw']
 
 const trials: Readonly<Record<string, Run>> = {
   'memory-storm': async (parts, rest) => {
-    const [ublk, numbers] = flag(rest, '--ublk')
-    return await memoryStormCommand(parts, { ...numbersOf(numbers, { seconds: 300 }), ublk }, say)
+    const [iwarp, others] = flag(rest, '--iwarp')
+    const [ublk, numbers] = flag(others, '--ublk')
+    return await memoryStormCommand(parts, { ...numbersOf(numbers, { seconds: 300 }), ublk, iwarp }, say)
   },
   'restart-storm': async (parts, rest) => {
-    const [ublk, numbers] = flag(rest, '--ublk')
-    return await restartStormCommand(parts, { ...numbersOf(numbers, { restarts: 3 }), ublk }, say)
+    const [iwarp, others] = flag(rest, '--iwarp')
+    const [ublk, numbers] = flag(others, '--ublk')
+    return await restartStormCommand(parts, { ...numbersOf(numbers, { restarts: 3 }), ublk, iwarp }, say)
   },
   'kill-anything': async (parts, rest) => {
     const [ublk, others] = flag(rest, '--ublk')
