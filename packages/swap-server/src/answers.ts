@@ -42,6 +42,8 @@ export interface Welcome {
   /** milliseconds */
   readonly linger: number
   readonly limits: SessionLimits
+  /** it compares the numbers of take-overs */
+  readonly fences: boolean
 }
 
 /** The 64-bit number `value`, of which JavaScript knows the exact value; undefined when it does not. */
@@ -88,7 +90,8 @@ export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
     throw new SwapServerError('EPROTO', 'the server says numbers that are none')
   const limits = limitsOf(hello.limits)
   const [sessionTimeout, linger] = [hello.sessionTimeoutMs ?? 0, hello.lingerMs ?? 0]
-  return { epoch, session, token, slabSize, totalSlabs, freeSlabs, sessionTimeout, linger, limits }
+  const fences = hello.takeOver != null
+  return { epoch, session, token, slabSize, totalSlabs, freeSlabs, sessionTimeout, linger, limits, fences }
 }
 
 /** A server that speaks nonsense of limits sets none. */

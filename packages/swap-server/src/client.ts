@@ -30,6 +30,7 @@ import {
 } from './protocol.js'
 import type { Key } from './secret-file.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
+import { NO_TAKE_OVER, type TakeOver } from './take-over-number.js'
 
 export interface SessionOptions {
   /** who we are, for the server's log */
@@ -50,6 +51,13 @@ export interface SessionOptions {
    * {@link SwapServerSession.resume} finds it; the server may grant less; default 0
    */
   readonly linger?: number
+  /**
+   * which take-over of its volume this process is: a server gives no session to one that comes before the one that
+   * had it last; default {@link NO_TAKE_OVER}
+   */
+  readonly takeOver?: TakeOver
+  /** of {@link SwapServerSession.resume}: only if no other client has the session, else EBUSY; default false */
+  readonly unattended?: boolean
   readonly signal?: AbortSignal
 }
 
@@ -82,6 +90,8 @@ export class SwapServerSession {
   readonly totalSlabs: number
   /** milliseconds that the session outlives the connection, as the server granted */
   readonly linger: number
+  /** the server refuses its sessions to processes that others have taken a volume over from */
+  readonly fences: boolean
   /** settles once with the reason why the session ended; never rejects */
   readonly lost: Promise<string>
   /** why it ended, undefined while it has not: what {@link lost} tells, at once */
@@ -91,6 +101,8 @@ export class SwapServerSession {
   readonly #control: ControlConnection
   readonly #session: number
   readonly #token: Uint8Array
+  /** with which its data connections are made */
+  readonly #takeOver: TakeOver
   readonly #lost = deferred<string>()
   readonly #data = new Set<ConnectionId>()
   #heartbeat: Heartbeat | undefined
@@ -106,7 +118,7 @@ export class SwapServerSession {
   /** slabs that the server wants back: what is given back there cannot be had again */
   readonly #wanted = new Set<number>()
 
-  private constructor(uri: string, connection: ControlConnection, welcome: Welcome) {
+  private constructor(uri: string, connection: ControlConnection, welcome: Welcome, takeOver: TakeOver) {
     this.uri = uri
     this.#control = connection
     this.epoch = welcome.epoch
@@ -117,6 +129,9 @@ export class SwapServerSession {
     this.linger = welcome.linger
     this.#session = welcome.session
     this.#token = welcome.token
+    this.fences = welcome.fences
+    // A server that knows none would not know what it is said here.
+    this.#takeOver = welcome.fences ? takeOver : NO_TAKE_OVER
     this.lost = this.#lost.promise
     this.onServerRequest(MOVES_NOTHING)
     void connection.closed.then((reason) => this.#lose(reason?.message ?? 'the server closed the session'))
@@ -135,7 +150,8 @@ export class SwapServerSession {
    * keys. The old process's data connections are gone when this resolves, and what it had posted has landed
    * or never will.
    * @throws SwapServerError ENOENT: the session has ended, or the server was restarted (its memory is empty then);
-   *   VerbsError when no address answers
+   *   ESTALE: another process has taken the volume over (`takeOver`); EBUSY: a client has it (`unattended`); VerbsError
+   *   when no address answers
    */
   static resume(
     uris: readonly string[],
@@ -156,6 +172,8 @@ export class SwapServerSession {
         return await SwapServerSession.#openOne(uri, identity, options)
       } catch (reason) {
         options.signal?.throwIfAborted()
+        // Another address is no other session.
+        if (reason instanceof SwapServerError && reason.code === 'ESTALE') throw reason
         failure = reason
       }
     }
@@ -186,7 +204,7 @@ export class SwapServerSession {
       if (identity !== undefined && (hello.resumed !== true || hello.epoch !== identity.epoch))
         throw new SwapServerError('ENOENT', 'the server was restarted and its memory is empty')
       const welcome = welcomeOf(hello)
-      const session = new SwapServerSession(uri, connection, welcome)
+      const session = new SwapServerSession(uri, connection, welcome, options.takeOver ?? NO_TAKE_OVER)
       const often = heartbeatInterval(welcome.sessionTimeout)
       session.#startHeartbeat(options.heartbeatInterval ?? often, options.heartbeatTimeout ?? 3_000)
       return session
@@ -305,7 +323,7 @@ export class SwapServerSession {
     const id = await ConnectionId.resolve(this.uri)
     try {
       const queuePair = id.createQueuePair(protectionDomain, options)
-      await id.connect({ privateData: dataConnectionData(this.#token) })
+      await id.connect({ privateData: dataConnectionData(this.#token, this.#takeOver) })
       this.#data.add(id)
       void id.disconnected.then((reason) => {
         this.#data.delete(id)
@@ -402,7 +420,7 @@ function heartbeatInterval(sessionTimeout: number): number {
 async function greet(
   connection: ControlConnection,
   identity: SessionIdentity | undefined,
-  { client, linger = 0, tenant = '', key }: SessionOptions,
+  { client, linger = 0, takeOver = NO_TAKE_OVER, unattended = false, tenant = '', key }: SessionOptions,
 ): Promise<control.HelloReply.$Properties> {
   const proving = key === undefined ? undefined : new Proving(tenant, typeof key === 'function' ? key() : key)
   const hello = {
@@ -410,7 +428,8 @@ async function greet(
     client: client ?? `pid ${process.pid}`,
     tenant,
     lingerMs: linger,
-    ...(identity && { resume: { session: identity.session, token: identity.token } }),
+    takeOver,
+    ...(identity && { resume: { session: identity.session, token: identity.token, unattended } }),
   }
   let response = await ask(connection, { hello: { ...hello, ...proving?.introduction } }, REQUEST_TIMEOUT_MS)
   if (response.challenge) {

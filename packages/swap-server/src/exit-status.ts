@@ -21,6 +21,8 @@ export const EXIT = {
   forbidden: 77,
   /** a file is wrong: tenants, key, certificates */
   configuration: 78,
+  /** another process has taken the volume over */
+  fenced: 79,
 } as const
 
 const BY_CODE: Readonly<Record<string, number>> = {

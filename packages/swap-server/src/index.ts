@@ -28,5 +28,12 @@ export { notifyMainProcess, notifyReady } from './service-manager.js'
 export { settleHeap } from './settle-heap.js'
 export { formatSize, parseSize, parseSizeInUnits } from './size.js'
 export { type Column, formatDuration, formatTable, right } from './table.js'
+export {
+  compareTakeOvers,
+  INSTANCE_BYTES,
+  NO_TAKE_OVER,
+  nextTakeOver,
+  type TakeOver,
+} from './take-over-number.js'
 export { type Tenant, type TenantLimits, Tenants, type TenantsChange } from './tenants.js'
 export { printStatus, type WatchOptions, watchSeconds } from './watch.js'

@@ -1,5 +1,6 @@
 import protobuf from 'protobufjs/minimal.js'
 import { rdmakit } from '../generated/control.js'
+import { INSTANCE_BYTES, NO_TAKE_OVER, type TakeOver, takeOverOf } from './take-over-number.js'
 
 // 64-bit fields are plain numbers, exact below 2^53: sizes, and addresses of user space (below 2^47).
 protobuf.util.Long = undefined as never
@@ -19,18 +20,37 @@ export const MAX_LISTED_SLABS = 256
 /** Bytes of a session's token. */
 export const TOKEN_BYTES = 16
 
-/** Start of the private data of a data connection: "RKPG", then version 1, then three zero bytes. */
-const DATA_MAGIC = Buffer.from([0x52, 0x4b, 0x50, 0x47, 1, 0, 0, 0])
+/** Start of the private data of a data connection: "RKPG", then the version, then three zero bytes. */
+const DATA_MAGIC = Buffer.from('RKPG')
+const DATA_START = DATA_MAGIC.length + 4
+/** The token alone: what it says is {@link NO_TAKE_OVER}. */
+const DATA_VERSION = 1
+/** The token, then the number of the take-over, little-endian, then its instance. */
+const DATA_VERSION_TAKE_OVER = 2
 
-/** The private data with which a data connection of a session connects (24 bytes). */
-export function dataConnectionData(token: Uint8Array): Uint8Array {
-  return Buffer.concat([DATA_MAGIC, token])
+/** The private data with which a data connection of a session connects (24 or 40 bytes). */
+export function dataConnectionData(token: Uint8Array, takeOver: TakeOver = NO_TAKE_OVER): Uint8Array {
+  const start = (version: number) => Buffer.concat([DATA_MAGIC, Buffer.of(version, 0, 0, 0)])
+  if (takeOver.number === 0) return Buffer.concat([start(DATA_VERSION), token])
+  const number = Buffer.alloc(8)
+  number.writeBigUInt64LE(BigInt(takeOver.number))
+  return Buffer.concat([start(DATA_VERSION_TAKE_OVER), token, number, takeOver.instance])
 }
 
-/** The token in the private data of a data connection; undefined when it is something else. */
-export function dataConnectionToken(privateData: Uint8Array): Buffer | undefined {
-  const bytes = Buffer.from(privateData.buffer, privateData.byteOffset, privateData.byteLength)
-  const end = DATA_MAGIC.length + TOKEN_BYTES
-  if (bytes.length < end || !bytes.subarray(0, DATA_MAGIC.length).equals(DATA_MAGIC)) return undefined
-  return Buffer.from(bytes.subarray(DATA_MAGIC.length, end))
+/** What the private data of a data connection says; undefined when it is something else. */
+export function parseDataConnection(
+  privateData: Uint8Array,
+): { readonly token: Buffer; readonly takeOver: TakeOver } | undefined {
+  // A copy, for it is the peer's.
+  const bytes = Buffer.from(Uint8Array.from(privateData))
+  const [version] = bytes.subarray(DATA_MAGIC.length)
+  const end = DATA_START + TOKEN_BYTES
+  if (!bytes.subarray(0, DATA_MAGIC.length).equals(DATA_MAGIC)) return undefined
+  if (bytes.subarray(DATA_MAGIC.length + 1, DATA_START).some((byte) => byte !== 0)) return undefined
+  const token = bytes.subarray(DATA_START, end)
+  if (version === DATA_VERSION) return bytes.length < end ? undefined : { token, takeOver: NO_TAKE_OVER }
+  if (version !== DATA_VERSION_TAKE_OVER || bytes.length < end + 8 + INSTANCE_BYTES) return undefined
+  const number = Number(bytes.readBigUInt64LE(end))
+  const takeOver = takeOverOf({ number, instance: bytes.subarray(end + 8, end + 8 + INSTANCE_BYTES) })
+  return takeOver && { token, takeOver }
 }

@@ -10,7 +10,7 @@ import { Lending, type LendingOptions } from './lending.js'
 import { sessionNamed } from './lingering.js'
 import { LookClock } from './look-clock.js'
 import { ServerCounters } from './metrics.js'
-import { type control, dataConnectionToken } from './protocol.js'
+import { type control, parseDataConnection } from './protocol.js'
 import { Refusal } from './refusal.js'
 import { Session } from './session.js'
 import { SlabStore } from './slab-store.js'
@@ -221,8 +221,8 @@ export class SwapServer {
   }
 
   async #onRequest(request: ConnectionRequest): Promise<void> {
-    const token = dataConnectionToken(request.privateData)
-    if (token !== undefined) return this.#onData(request, token)
+    const data = parseDataConnection(request.privateData)
+    if (data !== undefined) return this.#onData(request, data)
     if (!isRingRequest(request.privateData) || this.#closed) return request.id.reject()
     if (this.#opening >= MAX_GREETINGS) return request.id.reject()
     this.#opening++
@@ -236,9 +236,12 @@ export class SwapServer {
     }
   }
 
-  async #onData(request: ConnectionRequest, token: Buffer): Promise<void> {
+  async #onData(
+    request: ConnectionRequest,
+    { token, takeOver }: NonNullable<ReturnType<typeof parseDataConnection>>,
+  ): Promise<void> {
     for (const session of this.#sessions)
-      if (timingSafeEqual(session.token, token)) return session.acceptData(request)
+      if (timingSafeEqual(session.token, token)) return session.acceptData(request, takeOver)
     this.record(
       { peer: request.id.peerUri },
       { event: 'refused', request: 'data connection', code: 'EACCES', reason: 'it belongs to no session' },

@@ -26,6 +26,7 @@ import type { SlabOwner } from './reclaim.js'
 import { Refusal } from './refusal.js'
 import { askActivity, askReclaim } from './server-requests.js'
 import { OutOfSlabsError, type Slab, type SlabStore } from './slab-store.js'
+import { compareTakeOvers, judgeClaim, NO_TAKE_OVER, type TakeOver, takeOverOf } from './take-over-number.js'
 import type { Tenant, Tenants } from './tenants.js'
 
 /** What all sessions of a server share. */
@@ -86,6 +87,8 @@ export class Session implements SlabOwner {
   #peer = ''
   #completionQueue: CompletionQueue | undefined
   #admission: Admission | undefined
+  /** of the process that has it, or had it last */
+  #takeOver = NO_TAKE_OVER
   #closed = false
   #lastHeard = performance.now()
   #client = 'a client that has not said who it is'
@@ -166,9 +169,22 @@ export class Session implements SlabOwner {
     return this.#linger.running
   }
 
-  /** Takes a data connection: a queue pair in this session's protection domain that posts nothing. */
-  async acceptData({ id }: ConnectionRequest): Promise<void> {
-    if (this.#closed || id.context !== this.context || this.#data.size >= this.#host.maxDataConnections) {
+  /** Which process has it, or had it last: none before that one gets it any more. */
+  get takeOver(): TakeOver {
+    return this.#takeOver
+  }
+
+  /**
+   * Takes a data connection: a queue pair in this session's protection domain that posts nothing. One of a process
+   * that does not have the session any more may come late.
+   */
+  async acceptData({ id }: ConnectionRequest, takeOver: TakeOver): Promise<void> {
+    if (
+      this.#closed ||
+      compareTakeOvers(takeOver, this.#takeOver) !== 0 ||
+      id.context !== this.context ||
+      this.#data.size >= this.#host.maxDataConnections
+    ) {
       id.reject()
       return
     }
@@ -359,8 +375,11 @@ export class Session implements SlabOwner {
   ): control.Response.$Properties | Promise<control.Response.$Properties> {
     if ('challenge' in step) return { challenge: step.challenge }
     const { resume } = step.hello
+    const takeOver = takeOverOf(step.hello.takeOver)
+    if (takeOver === undefined) throw new Refusal('EPROTO', 'the number of the take-over is none')
     if (resume == null) {
       this.#host.greeted(this)
+      this.#takeOver = takeOver
       return { hello: this.#welcome(step, 'session-opened') }
     }
     const named = this.#host.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
@@ -372,15 +391,32 @@ export class Session implements SlabOwner {
         'EXDEV',
         `the session is on the device ${named.context.deviceName}; connect to that one`,
       )
+    // Before anything of who has it is ended, and of those that want it at once the highest stays.
+    const claim = () => named.#claim(takeOver, step.hello)
+    claim()
     const goOn = () => {
       this.#requireControl(connection)
       if (named.#closed) throw gone()
+      claim()
       // What has brought the connection here is not needed any more.
       this.#control = undefined
       this.close('it went on with another session')
       return { hello: named.resume(connection, step) }
     }
     return named.endData()?.then(goOn) ?? goOn()
+  }
+
+  /** @throws Refusal ESTALE, EBUSY; and whoever has the session keeps it */
+  #claim(takeOver: TakeOver, hello: control.Hello.$Properties): void {
+    const claim = judgeClaim(this, takeOver, hello.resume?.unattended === true)
+    if (claim === 'attended') throw new Refusal('EBUSY', `a client has the session: ${this.#client}`)
+    if (claim === 'fenced')
+      throw new Refusal(
+        // What knows no numbers takes ESTALE for the end of the session, and its memory for lost.
+        hello.takeOver == null ? 'EACCES' : 'ESTALE',
+        `another process has taken the volume over: ${this.#client}, take-over ${this.#takeOver.number}, and this is take-over ${takeOver.number}`,
+      )
+    this.#takeOver = takeOver
   }
 
   #welcome(
@@ -406,6 +442,7 @@ export class Session implements SlabOwner {
       sessionTimeoutMs,
       lingerMs,
       limits: this.#host.bandwidth.enter(this),
+      takeOver: this.#takeOver,
       ...(mac === undefined ? {} : { mac }),
     }
   }
