@@ -144,7 +144,7 @@ export async function attach(options: AttachOptions): Promise<number> {
       const left = kept.device?.front === 'ublk' ? ublkDevice.find(kept.device.identifier) : undefined
       if (left !== undefined) await ublkDevice.end(left.index)
       say(`${folder.path} is of a volume whose device is gone: starting anew`)
-      await endKept(kept, { ...options.access, signal: options.signal })
+      await endKept(kept, { ...options.access, signal: options.signal }, say)
     }
     folder.clear()
     return await attachNew(options, folder)
@@ -241,7 +241,7 @@ async function takeOver(
   from?: { predecessor: Predecessor; inheritance: Inheritance },
 ): Promise<number> {
   const succession = successionOf(options, folder, device)
-  const volume = await succession.takeUp(options.signal)
+  const volume = await succession.takeUp(options.signal, from !== undefined)
   const link = newLink(volume, device, options)
   try {
     if (from === undefined) {
@@ -270,7 +270,7 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
   return {
     folder,
     device,
-    async takeUp(signal = new AbortController().signal): Promise<Volume> {
+    async takeUp(signal = new AbortController().signal, handedOver = false): Promise<Volume> {
       const kept = folder.read()
       if (kept === undefined) throw new Error(`${folder.path} keeps no volume any more`)
       if (!options.checksums) folder.forgetChecksums()
@@ -278,7 +278,11 @@ function successionOf(options: AttachOptions, folder: StateFolder, device: KeptD
       const linger = (options.linger ?? 0) * 1000
       const { engine, ...keeping } = keeper.options(linger, options.backup, options.compress)
       const { volume, adopted } = await Volume.takeOver(
-        { ...volumeOptions({ ...options, connections: device.connections, signal }, engine), ...keeping },
+        {
+          ...volumeOptions({ ...options, connections: device.connections, signal }, engine),
+          ...keeping,
+          raise: () => keeper.raise(handedOver),
+        },
         kept,
       )
       if (options.compress !== 'none') await keepCompression(keeper, volume)

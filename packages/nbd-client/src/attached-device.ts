@@ -1,12 +1,15 @@
 import {
   type ControlSocket,
+  ExitError,
   type MetricsEndpoint,
   notifyMainProcess,
   notifyReady,
 } from '@rdmakit/swap-server'
+import { deferred } from '@rdmakit/verbs'
 import type { AttachOptions } from './attach.js'
 import { blockName, type DeviceName, devicePath } from './device-name.js'
 import { disconnect } from './disconnect.js'
+import { FencedError } from './fenced.js'
 import { type HandOverOutcome, handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { protectProcess } from './kernel.js'
@@ -68,6 +71,8 @@ export class AttachedDevice {
   readonly #ending = new Promise<End>((resolve) => {
     this.#end = resolve
   })
+  /** settles when another process has the volume */
+  readonly #fenced = deferred<void>()
 
   /** @param of default: a new link, when there is a succession; `taken`: the device is one that another process had */
   constructor(
@@ -110,14 +115,15 @@ export class AttachedDevice {
       process.stdout.write(`attached ${this.#path}\n`)
       await notifyReady(`attached ${this.#path}`, say)
       const end = await ended
-      left = end.left
-      if (left) {
-        await this.#control?.finish(FAREWELL_MS)
-      } else {
-        if (isSwap(this.#path) && this.#isOurs()) await this.#giveSwapBack()
-        await settleUdev()
+      left = end.left || (await this.#isFenced())
+      if (!left && isSwap(this.#path) && this.#isOurs()) {
+        // What is read for that may wait for a server that another process has.
+        await Promise.race([this.#giveSwapBack(), this.#fenced.promise])
+        left = await this.#isFenced()
       }
-      return end.status
+      if (left) await this.#control?.finish(FAREWELL_MS)
+      else await settleUdev()
+      return this.#volume.fenced?.status ?? end.status
     } finally {
       this.#control?.close()
       this.#metrics?.close()
@@ -131,6 +137,12 @@ export class AttachedDevice {
   /** Somebody else may have ended it, and another have its number since. */
   #isOurs(): boolean {
     return this.#identifier === undefined || ublkDevice.is(this.#name.index, this.#identifier)
+  }
+
+  /** Another process has the volume: the device is its own, too. What is lost may be that. */
+  async #isFenced(): Promise<boolean> {
+    const fenced = this.#volume.lost ? await this.#volume.askFenced() : this.#volume.fenced
+    return fenced !== undefined
   }
 
   /** The volume gives its memory back, whatever becomes of the device. */
@@ -198,6 +210,10 @@ export class AttachedDevice {
     }
     volume.onServerFailure(check)
     volume.onBackupFailure(check)
+    volume.onFenced((failure) => {
+      this.#fenced.resolve()
+      this.#leave(failure)
+    })
     check()
   }
 
@@ -266,12 +282,9 @@ export class AttachedDevice {
 
   /** Ends this process, but not the device: it has nobody here, and the next process serves it. */
   #leave(failure: Error): void {
-    say(
-      `${this.#path}: ${failure.message}; its requests ${
-        this.#succession === undefined ? 'fail' : 'wait for the next nbd-client attach --state'
-      }`,
-    )
-    this.#end({ status: 1, left: true })
+    const waiting = `its requests ${this.#succession === undefined ? 'fail' : 'wait for the next nbd-client attach --state'}`
+    say(`${this.#path}: ${failure.message}${failure instanceof FencedError ? '' : `; ${waiting}`}`)
+    this.#end({ status: failure instanceof ExitError ? failure.status : 1, left: true })
   }
 
   /** After a successor that failed. @throws Error when the kernel takes nothing from this process any more */

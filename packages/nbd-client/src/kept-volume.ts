@@ -1,4 +1,4 @@
-import type { SessionIdentity } from '@rdmakit/swap-server'
+import { INSTANCE_BYTES, type SessionIdentity, type TakeOver } from '@rdmakit/swap-server'
 import { type ProviderName, parseUri } from '@rdmakit/verbs'
 import type { DeviceName } from './device-name.js'
 
@@ -43,6 +43,8 @@ export interface KeptVolume {
   readonly thin?: boolean
   /** pages may be compressed, whatever is written from now on */
   readonly compressed?: boolean
+  /** of the process that has the volume, or had it last; undefined: it knew none, which is number 0 */
+  readonly takeOver?: TakeOver
   readonly servers: readonly KeptServer[]
   readonly context?: KeptContext
   /** of attach: identifier of the device that the kernel is being asked for; nobody was told of one yet */
@@ -62,7 +64,11 @@ export function formatVolume(volume: KeptVolume): string {
   const version = volume.compressed === true ? COMPRESSED_VERSION : VERSION
   // Older versions know nothing else, and not the word.
   const device = volume.device?.front === 'nbd' ? { ...volume.device, front: undefined } : volume.device
-  return `${JSON.stringify({ version, ...volume, device, servers }, null, 2)}\n`
+  const takeOver = volume.takeOver && {
+    ...volume.takeOver,
+    instance: Buffer.from(volume.takeOver.instance).toString('hex'),
+  }
+  return `${JSON.stringify({ version, ...volume, takeOver, device, servers }, null, 2)}\n`
 }
 
 /** @throws Error that says what is wrong */
@@ -85,6 +91,7 @@ export function parseVolume(text: string): KeptVolume {
     'replicas',
     'thin',
     'compressed',
+    'takeOver',
     'servers',
     'context',
     'connecting',
@@ -101,6 +108,7 @@ export function parseVolume(text: string): KeptVolume {
     servers,
     ...(flag(from.thin, 'thin') ? { thin: true } : {}),
     ...(flag(from.compressed, 'compressed') ? { compressed: true } : {}),
+    ...(from.takeOver === undefined ? {} : { takeOver: parseTakeOver(from.takeOver) }),
     ...(from.context === undefined ? {} : { context: parseContext(from.context) }),
   }
   const served = flag(from.served, 'served')
@@ -142,6 +150,18 @@ function parseServer(value: unknown): KeptServer {
     },
     linger: whole(from.linger, 'linger', 0),
     ...(flag(from.away, 'away') ? { away: true } : {}),
+  }
+}
+
+function parseTakeOver(value: unknown): TakeOver {
+  const from = record(value, 'takeOver')
+  only(from, 'takeOver', ['number', 'instance'])
+  const instance = word(from.instance, 'takeOver.instance')
+  if (!/^[0-9a-f]*$/.test(instance) || instance.length !== 2 * INSTANCE_BYTES)
+    throw new Error(`takeOver.instance is not ${INSTANCE_BYTES} bytes in hex`)
+  return {
+    number: whole(from.number, 'takeOver.number', 1),
+    instance: Uint8Array.from(Buffer.from(instance, 'hex')),
   }
 }
 

@@ -6,6 +6,7 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { UsageError, VerbsError } from '@rdmakit/verbs'
+import { FencedError } from './fenced.js'
 import { endSession, type NotResumed, resumeSession } from './resume-session.js'
 import type { VolumeServer } from './volume-server.js'
 
@@ -35,6 +36,8 @@ export interface RecallOptions {
   ) => Promise<void>
   /** Whether another incarnation of the server has its session, or may come back with it. */
   readonly shared: (gone: VolumeServer) => boolean
+  /** Another process has the volume. No server is called any more. */
+  readonly fenced: (failure: FencedError) => void
   /** What only that server had is lost. */
   readonly lose: (gone: VolumeServer, reason: string) => void
   readonly progress: (step: string) => void
@@ -69,7 +72,7 @@ export class Recall {
   }
 
   async #callBack(gone: VolumeServer): Promise<void> {
-    const { join, progress, shared } = this.#options
+    const { fenced, join, progress, shared } = this.#options
     const { signal } = this.#ending
     const options = { ...this.#options.session, signal }
     if (gone.away && (await this.#resume(gone))) return
@@ -87,6 +90,7 @@ export class Recall {
       } catch (failure) {
         await session?.close()
         if (signal.aborted) return
+        if (failure instanceof FencedError) return fenced(failure)
         const { message } = failure as Error
         if (failure instanceof UsageError && !(failure instanceof ConfigurationError))
           return progress(`${gone.uris.join(' or ')}: ${message}; it stays out`)
@@ -126,7 +130,7 @@ export class Recall {
     return true
   }
 
-  /** @returns undefined when it is back */
+  /** @returns undefined when it is back, or another process has it */
   async #resumeOnce(gone: VolumeServer, limit: number): Promise<NotResumed | undefined> {
     const { identity, uris } = gone
     const failed = (failure: unknown, ended: boolean) => ({
@@ -149,7 +153,9 @@ export class Recall {
         return failed(failure, failure instanceof UsageError && !(failure instanceof ConfigurationError))
       }
     } catch (failure) {
-      return failed(failure, false)
+      if (!(failure instanceof FencedError)) return failed(failure, false)
+      this.#options.fenced(failure)
+      return undefined
     }
   }
 }

@@ -8,6 +8,7 @@ import {
   SwapServerSession,
 } from '@rdmakit/swap-server'
 import { ConnectionRejectedError, VerbsError } from '@rdmakit/verbs'
+import { FencedError, fencedOr } from './fenced.js'
 
 /** What a server may say that says nothing of its memory; the next time, or at another address, it may say more. */
 const MAY_RELENT = ['ETIMEDOUT', 'EACCES', 'EUSERS', 'EXDEV']
@@ -26,9 +27,13 @@ export interface NotResumed {
   readonly refused: boolean
 }
 
+/** What an end of a session of a process that has just died waits for the server to hear of that. */
+const ATTENDED_MS = 2_000
+const ATTENDED_RETRY_MS = 100
+
 /**
  * Takes up a session at whichever of the server's addresses answers.
- * @throws ConfigurationError: a key that cannot be read, or slabs that are not of `slabSize` bytes
+ * @throws ConfigurationError: a key that cannot be read, or slabs that are not of `slabSize` bytes; FencedError
  */
 export async function resumeSession(
   { uris, identity }: { readonly uris: readonly string[]; readonly identity: SessionIdentity },
@@ -49,6 +54,8 @@ export async function resumeSession(
       return { session, slabs: await session.list() }
     } catch (failure) {
       await session?.leave()
+      const fenced = fencedOr(uri, failure)
+      if (fenced instanceof FencedError) throw fenced
       // Nothing is given up for a key that cannot be read, or is not the right one yet.
       if (failure instanceof ConfigurationError) throw failure
       reason = (failure as Error).message
@@ -63,12 +70,39 @@ export async function resumeSession(
   return { reason, ended, refused }
 }
 
-/** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume */
+/** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume; FencedError */
 export async function endSession(
   uris: readonly string[],
   identity: SessionIdentity,
   options: SessionOptions,
 ): Promise<void> {
-  const session = await SwapServerSession.resume(uris, identity, { ...options, linger: 1 })
-  await session.close()
+  const deadline = performance.now() + ATTENDED_MS
+  for (;;) {
+    try {
+      const session = await SwapServerSession.resume(uris, identity, { ...options, linger: 1 })
+      return await session.close()
+    } catch (failure) {
+      const attended = failure instanceof SwapServerError && failure.code === 'EBUSY'
+      if (!attended || performance.now() >= deadline) throw fencedOr(uris.join(' or '), failure)
+    }
+    await new Promise((resolve) => setTimeout(resolve, ATTENDED_RETRY_MS))
+  }
+}
+
+/**
+ * Asks a server that has failed whether another process has the session. It is left as it is.
+ * @returns undefined: it does not say so
+ */
+export async function askFenced(
+  uris: readonly string[],
+  identity: SessionIdentity,
+  options: SessionOptions,
+): Promise<FencedError | undefined> {
+  try {
+    await (await SwapServerSession.resume(uris, identity, options)).leave()
+  } catch (failure) {
+    const fenced = fencedOr(uris.join(' or '), failure)
+    if (fenced instanceof FencedError) return fenced
+  }
+  return undefined
 }

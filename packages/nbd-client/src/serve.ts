@@ -95,7 +95,7 @@ async function serveKept(options: ServeOptions, folder: StateFolder): Promise<nu
     volume = await takeUp(options, folder, kept)
   } else {
     // One that ended before anybody could write to it.
-    if (kept !== undefined) await endKept(kept, { ...options.access, signal: options.signal })
+    if (kept !== undefined) await endKept(kept, { ...options.access, signal: options.signal }, say)
     folder.clear()
     volume = await openKept(options, folder)
   }
@@ -206,14 +206,18 @@ async function serveVolume(volume: Volume, options: ServeOptions): Promise<numbe
     const stopped = new Promise<number>((resolve) => {
       if (options.signal.aborted) resolve(0)
       options.signal.addEventListener('abort', () => resolve(0), { once: true })
+      volume.onFenced((failure) => {
+        say(failure.message)
+        resolve(failure.status)
+      })
       // With its last server the volume has lost its data: in-flight requests get EIO, and a new start
-      // makes a new volume.
+      // makes a new volume. Unless another process has it.
       const check = () => {
-        if (volume.lost) resolve(1)
+        if (volume.lost) void volume.askFenced().then((fenced) => resolve(fenced?.status ?? 1))
       }
       volume.onServerFailure(check)
       volume.onBackupFailure(check)
-      if (volume.lost) resolve(1)
+      check()
     })
     control = await openControlSocket(
       () => statusOf(volume, { mode: 'serve', target: uri, swap: false }),

@@ -1,12 +1,16 @@
 import { statSync } from 'node:fs'
 import {
   ConfigurationError,
+  NO_TAKE_OVER,
+  nextTakeOver,
   type RemoteSlab,
   type SessionOptions,
+  SwapServerError,
   type SwapServerSession,
 } from '@rdmakit/swap-server'
 import type { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'
+import { FencedError } from './fenced.js'
 import type { KeptServer, KeptVolume } from './kept-volume.js'
 import { endSession, resumeSession } from './resume-session.js'
 import { placeOf, type SlabReplica, type SlabTable } from './slab-table.js'
@@ -65,6 +69,7 @@ export function onMaps(
  * says that some slab is nowhere else: then it is called again for as long as its session lingers, for the kernel waits
  * longer than that.
  * @param backedUp whether the local backup alone will do for a slab
+ * @throws FencedError: another process has the volume; ConfigurationError
  */
 export async function takeSessions(
   engine: BlockEngine,
@@ -95,7 +100,8 @@ export async function takeSessions(
         if ('session' in outcome.value) resumed.push(outcome.value)
         else (outcome.value.ended ? gone : silent).push(outcome.value)
       }
-      for (const outcome of outcomes) if (outcome.status === 'rejected') throw outcome.reason
+      const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []))
+      if (reasons.length > 0) throw reasons.find((reason) => reason instanceof FencedError) ?? reasons[0]
       options.signal?.throwIfAborted()
       const live = new Set(resumed.map(({ kept: { index } }) => index))
       waiting = silent
@@ -135,14 +141,25 @@ export function incarnationsToResume(
   return kept.filter((server) => bySession.get(server.identity.session) === server)
 }
 
-/** Gives back what a volume that nobody can use any more still has at its servers. */
-export async function endKept({ servers }: KeptVolume, options: SessionOptions): Promise<void> {
+/**
+ * Gives back what a volume that nobody can use any more still has at its servers. What a client has there is not given
+ * back: it is another process's, which goes on with it from a copy of the folder.
+ */
+export async function endKept(
+  { servers, takeOver = NO_TAKE_OVER }: KeptVolume,
+  options: SessionOptions,
+  progress: (step: string) => void,
+): Promise<void> {
+  const unattended = { ...options, takeOver: nextTakeOver(takeOver), unattended: true }
   await Promise.all(
     servers.map(async ({ uris, identity }) => {
       try {
-        await endSession(uris, identity, options)
-      } catch {
-        // It has ended, or ends when it has lingered.
+        await endSession(uris, identity, unattended)
+      } catch (failure) {
+        // Else it has ended, or ends when it has lingered.
+        const another =
+          failure instanceof FencedError || (failure instanceof SwapServerError && failure.code === 'EBUSY')
+        if (another) progress(`${uris.join(' or ')} keeps what it had: ${failure.message}`)
       }
     }),
   )

@@ -1,5 +1,5 @@
 import { statSync } from 'node:fs'
-import { ConfigurationError } from '@rdmakit/swap-server'
+import { ConfigurationError, NO_TAKE_OVER, nextTakeOver, type TakeOver } from '@rdmakit/swap-server'
 import type { BackupOptions } from './backup.js'
 import type { BlockEngineOptions } from './engine-options.js'
 import type { KeptDevice, KeptServer, KeptVolume } from './kept-volume.js'
@@ -33,7 +33,7 @@ export class VolumeKeeper {
     linger: number,
     backup?: BackupOptions,
     compress: Compress = 'none',
-  ): Pick<VolumeOptions, 'linger' | 'joined' | 'away' | 'backup'> & { engine: KeptFiles } {
+  ): Pick<VolumeOptions, 'linger' | 'raise' | 'joined' | 'away' | 'backup'> & { engine: KeptFiles } {
     if (backup === undefined) this.#folder.forgetBackup()
     if (this.#kept.compressed === true) this.#checkLengths()
     // A new volume is written when its servers have joined, another one by compresses().
@@ -42,6 +42,7 @@ export class VolumeKeeper {
     return {
       ...(backup === undefined ? {} : { backup: { ...backup, map: this.#folder.backupMap } }),
       linger,
+      raise: () => this.raise(),
       joined: (servers) => this.#joined(servers),
       away: (server) => this.#away(server),
       engine: {
@@ -53,6 +54,21 @@ export class VolumeKeeper {
           : {}),
       },
     }
+  }
+
+  /**
+   * The number of this process, above that of the one before, on disk before any server hears of it.
+   * @param handedOver by a process that is still there, and goes on when this one fails: where it knows no numbers it
+   *   could not read one, nor have the sessions back
+   */
+  raise(handedOver = false): TakeOver {
+    const before = this.#kept.takeOver
+    if (handedOver && before === undefined) return NO_TAKE_OVER
+    const takeOver = nextTakeOver(before ?? NO_TAKE_OVER)
+    // A new volume is written when its servers have joined.
+    if (this.#kept.servers.length === 0) this.#kept = { ...this.#kept, takeOver }
+    else this.#write({ takeOver })
+    return takeOver
   }
 
   /** Pages may be compressed from now on. The engine has its file, and nobody writes yet. */

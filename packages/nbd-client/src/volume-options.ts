@@ -1,4 +1,4 @@
-import type { SessionOptions } from '@rdmakit/swap-server'
+import { NO_TAKE_OVER, type SessionOptions, type TakeOver } from '@rdmakit/swap-server'
 import { type BackupOptions, pagesOfLane } from './backup.js'
 import { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'
@@ -37,6 +37,12 @@ export interface VolumeOptions {
    */
   readonly reconnect?: number
   /**
+   * The number by which servers tell this process from others that have its state folder, or a copy. Called once, when
+   * all else is in order and before a server hears of it, and kept by then (docs/page-service/fencing.md).
+   * Default: none, for nobody else can have the volume.
+   */
+  readonly raise?: () => TakeOver
+  /**
    * told when a server takes part, before anything is placed there, and when one is gone for good, before its index is
    * another's: the indexes and sessions of these must be kept now, and of no other
    */
@@ -67,8 +73,28 @@ export interface ServerFailure {
   readonly lost: number
 }
 
-export function sessionOptions({ access, linger = 0, reconnect = 0, signal }: VolumeOptions): SessionOptions {
-  return { ...access, linger: Math.max(linger, reconnect), ...(signal === undefined ? {} : { signal }) }
+/** With the number that {@link VolumeOptions.raise} has given. */
+export interface RaisedOptions extends VolumeOptions {
+  readonly takeOver: TakeOver
+}
+
+export function raised(options: VolumeOptions): RaisedOptions {
+  return { ...options, takeOver: options.raise?.() ?? NO_TAKE_OVER }
+}
+
+export function sessionOptions({
+  access,
+  linger = 0,
+  reconnect = 0,
+  signal,
+  takeOver,
+}: RaisedOptions): SessionOptions {
+  return {
+    ...access,
+    takeOver,
+    linger: Math.max(linger, reconnect),
+    ...(signal === undefined ? {} : { signal }),
+  }
 }
 
 export function makeEngine(

@@ -2,12 +2,14 @@ import { formatSize, type RemoteSlab, SwapServerSession } from '@rdmakit/swap-se
 import { type Context, openDevice, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { Lane } from './engine-lane.js'
+import type { FencedError } from './fenced.js'
 import type { KeptVolume } from './kept-volume.js'
 import { LaneEnds, type RunningLane } from './lane-ends.js'
 import { Migration } from './migration.js'
 import { placeSlabs } from './placement.js'
 import { Recall } from './recall.js'
 import { Repair } from './repair.js'
+import { askFenced } from './resume-session.js'
 import { checkRoom, commonSlabSize } from './server-fit.js'
 import { ServerIndexes } from './server-indexes.js'
 import { type SlabState, SlabTable } from './slab-table.js'
@@ -25,6 +27,8 @@ import { Turns } from './turns.js'
 import {
   makeEngine,
   NothingLeftError,
+  type RaisedOptions,
+  raised,
   type ServerFailure,
   sessionOptions,
   type VolumeOptions,
@@ -32,6 +36,8 @@ import {
 import { VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
+/** A server that has failed is asked so long whether another process has the volume. */
+const ASK_FENCED_MS = 5_000
 
 /**
  * Remote memory as a block device: sessions with swap-servers, slabs placed on them, and the engine
@@ -44,7 +50,7 @@ export class Volume {
   readonly thin: ThinSlabs | undefined
   readonly size: number
   readonly replicas: number
-  readonly #options: VolumeOptions
+  readonly #options: RaisedOptions
   readonly #servers: VolumeServer[]
   readonly #table: SlabTable
   readonly #repair: Repair
@@ -53,6 +59,8 @@ export class Volume {
   /** there is a backup, and it has not failed */
   #backedUp: boolean
   readonly #onFailure = new Set<(failure: ServerFailure) => void>()
+  readonly #onFenced = new Set<(failure: FencedError) => void>()
+  #fenced: FencedError | undefined
   readonly #context: Context
   readonly #protectionDomain: ProtectionDomain
   readonly #progress: (step: string) => void
@@ -68,7 +76,7 @@ export class Volume {
     engine: BlockEngine,
     servers: VolumeServer[],
     context: Context,
-    options: VolumeOptions,
+    options: RaisedOptions,
   ) {
     this.size = options.size
     this.replicas = options.replicas ?? 1
@@ -102,6 +110,7 @@ export class Volume {
       join: (uris, session) => this.#join(uris, session),
       rejoin: (gone, session, slabs) => this.#rejoin(gone, session, slabs),
       shared: (gone) => this.#sharesSession(gone),
+      fenced: (failure) => this.#fence(failure),
       lose: (gone, reason) => this.#lose(gone, reason),
       progress: this.#progress,
     })
@@ -137,7 +146,8 @@ export class Volume {
    * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together;
    *   SwapServerError: a server refused, or ENOSPC: they hold too little
    */
-  static async open(options: VolumeOptions): Promise<Volume> {
+  static async open(given: VolumeOptions): Promise<Volume> {
+    const options = raised(given)
     const progress = options.progress ?? (() => {})
     const servers: VolumeServer[] = []
     let volume: Volume | undefined
@@ -147,6 +157,7 @@ export class Volume {
         const session = await SwapServerSession.open(uris, sessionOptions(options))
         servers.push(new VolumeServer(servers.length, uris, session))
       }
+      sayUnfenced(servers, options)
       const slabSize = commonSlabSize(servers.map(({ session }) => session))
       checkRoom(servers, options, slabSize)
       const context = (servers[0] as VolumeServer).session.context
@@ -168,18 +179,19 @@ export class Volume {
    * Goes on with the volume of a process that has ended, or {@link leave left} it: its page map and slab map are in
    * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
    * waits for {@link start}.
-   * @throws Error when no server gives its session back and there is no backup; EBUSY: another process has the maps;
+   * @throws FencedError: another process has the volume; Error when no server gives its session back and there is no backup; EBUSY: another process has the maps;
    *   ConfigurationError: they are not there, of another volume, or damaged
    */
   static async takeOver(
-    options: VolumeOptions,
+    given: VolumeOptions,
     kept: KeptVolume,
   ): Promise<{ volume: Volume; adopted: Adopted }> {
-    const { progress = () => {} } = options
+    const { progress = () => {} } = given
     const { size, replicas, thin = false } = kept
-    const engine = onMaps(options.engine ?? {}, () => makeEngine({ ...options, size, thin }, kept.slabSize))
+    const engine = onMaps(given.engine ?? {}, () => makeEngine({ ...given, size, thin }, kept.slabSize))
     let volume: Volume | undefined
     try {
+      const options = raised(given)
       const found = await takeSessions(
         engine,
         kept.servers,
@@ -196,6 +208,7 @@ export class Volume {
       }
       const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
       const servers = serversOf(taken, engine.failedServers())
+      sayUnfenced(servers, options)
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
       if (taken !== found) options.joined?.(servers)
       moveToIncarnations(engine, taken)
@@ -254,6 +267,35 @@ export class Volume {
     this.#onFailure.add(listener)
   }
 
+  /** Another process has taken the volume over, and this one must stop; undefined as far as it knows not. */
+  get fenced(): FencedError | undefined {
+    return this.#fenced
+  }
+
+  /**
+   * Calls `listener` when another process has taken the volume over. From then on nothing is called, repaired or written
+   * down any more, and {@link close} leaves the sessions.
+   */
+  onFenced(listener: (failure: FencedError) => void): void {
+    this.#onFenced.add(listener)
+  }
+
+  /** Asks the servers that have failed whether another process has the volume: before anything of it is ended. */
+  async askFenced(): Promise<FencedError | undefined> {
+    if (this.#options.takeOver.number > 0 && this.#fenced === undefined) {
+      const options = { ...sessionOptions(this.#options), signal: AbortSignal.timeout(ASK_FENCED_MS) }
+      const gone = this.#servers.filter(({ failure, reached }) => failure !== undefined && reached)
+      // One that came back has its session under several indexes.
+      const sessions = new Map(gone.map((server) => [server.identity?.session, server]))
+      const asking = [...sessions.values()].map(
+        ({ uris, identity }) => identity && askFenced(uris, identity, options),
+      )
+      const found = (await Promise.all(asking)).find((fenced) => fenced !== undefined)
+      if (found !== undefined) this.#fence(found)
+    }
+    return this.#fenced
+  }
+
   /** Calls `listener` when the backup has failed; the volume goes on without it. */
   onBackupFailure(listener: (reason: string) => void): void {
     this.#onBackupFailure.add(listener)
@@ -280,6 +322,7 @@ export class Volume {
   quiesce(timeout = 5_000): Promise<void> {
     this.#quiescing ??= (async () => {
       this.#onFailure.clear()
+      this.#onFenced.clear()
       this.#onBackupFailure.clear()
       const recalled = this.#recall.close()
       try {
@@ -363,8 +406,23 @@ export class Volume {
     void server.session.lost.then((reason) => this.#fail(server, reason))
   }
 
+  /** What the maps say from now on is what the other process has in its own. */
+  #fence(failure: FencedError): void {
+    if (this.#over) return
+    this.#fenced = failure
+    this.#leaving = true
+    for (const part of [this.#recall, this.#repair, this.migration, this.thin, this.#indexes])
+      void part?.close().catch(() => {})
+    for (const listener of this.#onFenced) listener(failure)
+  }
+
+  /** Nothing that happens to a server concerns this process any more. */
+  get #over(): boolean {
+    return this.#quiescing !== undefined || this.#fenced !== undefined
+  }
+
   #fail(server: VolumeServer | undefined, reason: string): void {
-    if (server === undefined || server.failure !== undefined || this.#quiescing !== undefined) return
+    if (server === undefined || server.failure !== undefined || this.#over) return
     server.failure = reason
     this.#failedAt = performance.now()
     server.away = this.#waits && server.session.linger > 0
@@ -375,7 +433,7 @@ export class Volume {
 
   /** Somebody waited for it. */
   #lose(server: VolumeServer, reason: string): void {
-    if (this.#quiescing !== undefined) return
+    if (this.#over) return
     server.away = false
     server.failure = reason
     this.#drop(server, reason)
@@ -482,6 +540,7 @@ export class Volume {
     }))
     await Promise.allSettled(connecting)
     const connected = await Promise.all(connecting)
+    if (this.#fenced !== undefined) throw this.#fenced
     // Before anything is awaited; without a slab it is nobody's replica.
     const server = this.#indexes.take(uris, session)
     const { index } = server
@@ -525,6 +584,16 @@ export class Volume {
     await Promise.allSettled(connecting)
     return { ends, queuePairs: await Promise.all(connecting) }
   }
+}
+
+/** Says which servers would give the volume's memory to a second process. */
+function sayUnfenced(servers: readonly VolumeServer[], { takeOver, progress }: RaisedOptions): void {
+  if (takeOver.number === 0) return
+  for (const { failure, session } of servers.filter(({ reached }) => reached))
+    if (failure === undefined && !session.fences)
+      progress?.(
+        `warning: ${session.uri} compares no take-over numbers: a second process with a copy of the state folder would get this volume's memory; upgrade swap-server there`,
+      )
 }
 
 /** Whether a slab can do without its servers: what was answered is in the file. */

@@ -155,7 +155,7 @@ class Left {
 
   /** Its slabs go back to the server. */
   async [Symbol.asyncDispose](): Promise<void> {
-    if (this.#kept !== undefined) await endKept(this.#kept, {})
+    if (this.#kept !== undefined) await endKept(this.#kept, {}, () => {})
     rmSync(this.state, { recursive: true })
     rmSync(this.#backup, { force: true })
   }

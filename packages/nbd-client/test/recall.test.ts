@@ -9,6 +9,7 @@ import { MIB } from './fixture.js'
 const refused = () => new VerbsError('ECONNREFUSED', 'rdma_connect', 'the server', 'nobody is there')
 const silent = () => new VerbsError('ETIMEDOUT', 'rdma_connect', 'the server', 'nobody is there')
 const ended = () => new SwapServerError('ENOENT', 'there is no such session')
+const taken = () => new SwapServerError('ESTALE', 'another process has taken the volume over')
 const back = { slabSize: MIB, list: async () => [], leave: async () => {} } as unknown as SwapServerSession
 
 let recall: Recall
@@ -17,6 +18,7 @@ beforeEach(() => {
 })
 afterEach(async () => {
   shared = false
+  waitedFor = true
   await recall.close()
   vi.useRealTimers()
   vi.restoreAllMocks()
@@ -24,6 +26,8 @@ afterEach(async () => {
 
 /** Another incarnation has the session of the server that is called, which is not waited for then. */
 let shared = false
+/** It alone has something. */
+let waitedFor = true
 
 /** Calls a server, whose answers come one after the other, the last of them again and again. */
 function call(...answers: (() => Error)[]) {
@@ -31,6 +35,7 @@ function call(...answers: (() => Error)[]) {
   for (const answer of answers) resume.mockRejectedValueOnce(answer())
   const rejoin = vi.fn(async () => {})
   const lose = vi.fn()
+  const fenced = vi.fn()
   recall = new Recall({
     session: {},
     slabSize: MIB,
@@ -38,15 +43,16 @@ function call(...answers: (() => Error)[]) {
     join: async () => {},
     rejoin,
     shared: () => shared,
+    fenced,
     lose,
     progress: () => {},
   })
   const identity = { epoch: '0123456789abcdef', session: 7, token: new Uint8Array(16) }
   const server = VolumeServer.gone(0, ['iwarp://192.0.2.1:7471'], 'it failed', identity)
-  server.away = !shared
+  server.away = waitedFor && !shared
   recall.start()
   recall.call(server)
-  return { resume, rejoin, lose, reason: () => lose.mock.calls[0]?.[1] as string }
+  return { resume, rejoin, lose, fenced, reason: () => lose.mock.calls[0]?.[1] as string }
 }
 
 const pass = (ms: number) => vi.advanceTimersByTimeAsync(ms)
@@ -88,6 +94,19 @@ it('a server that does not know the session is given up at once', async () => {
   await pass(1)
   expect(lose).toHaveBeenCalledOnce()
   expect(reason()).toBe('there is no such session')
+})
+
+it.each([
+  ['waited for', true],
+  ['given up', false],
+])('a server that is %s is not called any more when another process has its session', async (_, away) => {
+  const open = vi.spyOn(SwapServerSession, 'open').mockResolvedValue(back)
+  waitedFor = away
+  const { resume, rejoin, lose, fenced } = call(silent, taken)
+  await pass(60_000)
+  expect(fenced).toHaveBeenCalledExactlyOnceWith(expect.objectContaining({ name: 'FencedError', status: 79 }))
+  expect(resume).toHaveBeenCalledTimes(2)
+  for (const other of [open, rejoin, lose]) expect(other).not.toHaveBeenCalled()
 })
 
 it('a session that another incarnation has is not ended', async () => {

@@ -1,5 +1,5 @@
 import { ChildProcess } from 'node:child_process'
-import { mkdtempSync } from 'node:fs'
+import { mkdtempSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeEach, describe, expect, it, vi } from 'vitest'
 import { effort } from '../../../test/effort.js'
@@ -169,6 +169,30 @@ describe('a successor that fails', () => {
     }
     await servedOn(volume, workload, workload.run(volume), servers)
   })
+
+  // It could not read a folder with a take-over number, nor have sessions back from a process with one.
+  it.each(['go dies', 'resumed dies', 'taken dies'])(
+    'when it is at "%s" leaves a process before numbers all that it had',
+    async (step) => {
+      const environment = { TEST_SUCCESSOR: step, TEST_PREDECESSOR: 'old' }
+      const volume = await start({ replicas: 2 }, environment)
+      const workload = new Workload()
+      await prepare(volume, volume.process.pid as number)
+      const running = workload.run(volume)
+      await handOver(volume, workload, volume.process.pid as number, /^kept (kept|dead) /m)
+      workload.stop()
+      await running
+      expect(readFileSync(join(state, 'volume.json'), 'utf8')).not.toMatch(/takeOver/)
+      await volume.end('SIGKILL')
+      const next = await start({ replicas: 2 })
+      expect(next.output).toMatch(/^degraded 0 lost 0$/m)
+      await workload.repeat(next)
+      expect(await workload.verify(next)).toBe(0)
+      expect(JSON.parse(readFileSync(join(state, 'volume.json'), 'utf8'))).toMatchObject({
+        takeOver: { number: 1 },
+      })
+    },
+  )
 
   it.each(['dies', 'hangs'])(
     'and %s with the sockets in its hands leaves the old process the volume',

@@ -1,6 +1,7 @@
 // A volume in a process of its own, that a test can kill: `node volume-process.mjs '<JSON>'`, the client's
 // sockets, in transmission phase, at the descriptors 3, 4 … Says "ready" when it serves them. SIGHUP lets it start a
-// successor, the next SIGHUP lets it hand over to that one; TEST_SUCCESSOR and TEST_PREDECESSOR say where these fail.
+// successor, the next SIGHUP lets it hand over to that one; TEST_SUCCESSOR and TEST_PREDECESSOR say where these fail, and
+// TEST_PREDECESSOR=old makes the first one a program that knows no take-over numbers.
 import { writeSync } from 'node:fs'
 import { handOver } from '../dist/hand-over.js'
 import { closeDescriptor } from '../dist/kernel.js'
@@ -12,6 +13,7 @@ import { VolumeKeeper } from '../dist/volume-keeper.js'
 
 const { state, servers, size, lanes, replicas, thin, backup, compress } = JSON.parse(process.argv[2])
 const predecessor = Predecessor.find()
+const old = process.env.TEST_PREDECESSOR === 'old' && predecessor === undefined
 const say = (line) => writeSync(1, `${line}\n`)
 
 async function failAt(step) {
@@ -34,14 +36,17 @@ function options(keeper) {
   const { engine, ...rest } = keeper.options(60_000, backup, compress)
   return {
     ...rest,
+    ...(old ? { raise: undefined } : {}),
     reconnect: 30_000,
     engine: { ...engine, compress, acknowledge: backup === undefined ? 'all' : 'backup' },
   }
 }
 
-async function takeUp(kept) {
+async function takeUp(kept, handedOver = false) {
+  if (old && kept.takeOver !== undefined) throw new Error('it has a field "takeOver" that is unknown')
   const keeper = new VolumeKeeper(folder, kept, kept)
-  const taken = await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper) }, kept)
+  const raise = old ? undefined : () => keeper.raise(handedOver)
+  const taken = await Volume.takeOver({ servers, size, lanes, replicas, ...options(keeper), raise }, kept)
   if (compress !== undefined && compress !== 'none') keeper.compresses()
   return taken
 }
@@ -51,7 +56,7 @@ if (kept === undefined) {
   const keeper = new VolumeKeeper(folder, { size, replicas, thin })
   volume = await Volume.open({ servers, size, lanes, replicas, thin, ...options(keeper) })
 } else {
-  const taken = await takeUp(kept)
+  const taken = await takeUp(kept, predecessor !== undefined)
   volume = taken.volume
   const { degraded, backedUp, lost } = taken.adopted
   say(`degraded ${degraded} lost ${lost}`)

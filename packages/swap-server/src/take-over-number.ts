@@ -17,7 +17,10 @@ export interface TakeOver {
 export const NO_TAKE_OVER: TakeOver = { number: 0, instance: new Uint8Array(INSTANCE_BYTES) }
 
 /** The take-over that comes after `before`. */
-export function nextTakeOver(before: TakeOver, instance: Uint8Array = randomBytes(INSTANCE_BYTES)): TakeOver {
+export function nextTakeOver(
+  before: TakeOver,
+  instance = Uint8Array.from(randomBytes(INSTANCE_BYTES)),
+): TakeOver {
   return { number: before.number + 1, instance }
 }
 
