@@ -217,6 +217,14 @@ describe('nbd-client', () => {
     )
   })
 
+  it('swap that keeps state, and answers that its process may take with it', () => {
+    expectOneLine(
+      64,
+      node(NBD_CLIENT, 'attach', '--server', uri, '--size', '16M', '--swap', '--ack', 'one'),
+      /--swap keeps state.*add --no-state/,
+    )
+  })
+
   it('ends with 0 when it is stopped before it is ready', async () => {
     // It listens and never answers.
     const silent = createServer().listen(0, '127.0.0.1')

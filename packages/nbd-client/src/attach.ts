@@ -10,6 +10,7 @@ import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
 import { deviceExists, drawIdentifier, endUnannounced, keptDeviceOptions, UblkLink } from './kernel-link.js'
 import type { Compress } from './native.js'
+import { inheritedState, openOwnState } from './own-state.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
 import { reportFailures, reportWrongPages, say, sayBackup } from './session-log.js'
 import { StateFolder } from './state-folder.js'
@@ -51,8 +52,8 @@ export interface AttachOptions {
   readonly access: NonNullable<VolumeOptions['access']>
   /** where to serve metrics */
   readonly metrics: string | undefined
-  /** folder that lets a successor of this process go on with the device; default none */
-  readonly state?: string | undefined
+  /** folder that lets a successor of this process go on with the device; default one of its own with `swap`; false: none */
+  readonly state?: string | false | undefined
   /** seconds that the servers keep the slabs when this process dies; with `state` only */
   readonly linger?: number
   /** seconds that requests wait for a server that alone has their pages, see VolumeOptions.reconnect; default 0 */
@@ -77,13 +78,16 @@ export function chosenDevice({ device, front = 'nbd' }: { device?: string | unde
 
 const MODULES = { nbd: 'nbd', ublk: 'ublk_drv' } as const
 
-/** Everything that can be known to be wrong before a server is bothered. */
-async function checkKernel(front: Front, device: DeviceName | undefined): Promise<void> {
+function checkRoot(): void {
   if (process.geteuid?.() !== 0)
     throw new ExitError(
       'attach must be run as root: it makes a block device; for an export without root use "nbd-client serve"',
       EXIT.forbidden,
     )
+}
+
+/** Everything that can be known to be wrong before a server is bothered. */
+async function checkKernel(front: Front, device: DeviceName | undefined): Promise<void> {
   const module = MODULES[front]
   // Where it is built in, ublk_drv is no module.
   const isThere = () => (front === 'ublk' ? ublkDevice.isThere() : existsSync(`/sys/module/${module}`))
@@ -116,19 +120,32 @@ async function checkKernel(front: Front, device: DeviceName | undefined): Promis
  * @returns the process's exit status
  */
 export async function attach(options: AttachOptions): Promise<number> {
+  checkRoot()
   if (options.swap && options.thin)
     say('warning: swap on a thin volume: a page that is swapped out is lost when no server has memory left')
   const predecessor = Predecessor.find()
-  if (options.state === undefined) {
+  if (!keepsState(options)) {
     if (predecessor !== undefined) throw new UsageError('a device is handed over with --state only')
     return await attachNew(options, undefined)
   }
-  if (options.acknowledge === 'one')
+  if (predecessor !== undefined)
+    return await inherit(options, options.state || inheritedState(options, predecessor.state), predecessor)
+  return await attachKept(options, options.state ? StateFolder.open(options.state) : openOwnState(options))
+}
+
+/** @throws UsageError: it would lose what was answered */
+function keepsState({ state, swap, acknowledge }: AttachOptions): boolean {
+  if (state === false || (state === undefined && !swap)) return false
+  if (acknowledge === 'one')
     throw new UsageError(
-      '--state needs --ack all or --ack backup: with --ack one an answered write may be lost with the process',
+      state === undefined
+        ? '--swap keeps state, and with --ack one an answered write may be lost with the process; add --no-state to lose the swap with it'
+        : '--state needs --ack all or --ack backup: with --ack one an answered write may be lost with the process',
     )
-  if (predecessor !== undefined) return await inherit(options, options.state, predecessor)
-  const folder = StateFolder.open(options.state)
+  return true
+}
+
+async function attachKept(options: AttachOptions, folder: StateFolder): Promise<number> {
   try {
     const kept = folder.read()
     if (kept?.device !== undefined && deviceExists(kept.device)) {
@@ -200,6 +217,7 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
   const { front = 'nbd' } = options
   const chosen = chosenDevice(options)
   await checkKernel(front, chosen)
+  const kept = folder !== undefined
   const keeper = folder && new VolumeKeeper(folder, options)
   const linger = (options.linger ?? 0) * 1000
   const { engine, ...keeping } = keeper?.options(linger, options.backup, options.compress) ?? {
@@ -213,8 +231,8 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     keeper?.connecting(identifier)
     const { index, link } =
       front === 'nbd'
-        ? { index: connectKernel(volume, options, chosen?.index, identifier), link: undefined }
-        : await startUblk(volume, options, chosen?.index, identifier)
+        ? { index: connectKernel(volume, options, chosen?.index, identifier, kept), link: undefined }
+        : await startUblk(volume, options, chosen?.index, identifier, kept)
     let succession: Succession | undefined
     if (folder !== undefined && keeper !== undefined) {
       const kernels = { front, index, identifier, connections: options.connections }
@@ -227,7 +245,7 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
     await volume.close()
     // Before the folder forgets its name.
     await endUnannounced(identifier)
-    folder?.clear()
+    folder?.forget()
     throw failure
   }
   return await device.hold()
@@ -351,6 +369,7 @@ function connectKernel(
   options: AttachOptions,
   index: number | undefined,
   identifier: string,
+  kept: boolean,
 ): number {
   const sockets = volume.lanes.map(({ index }) => volume.engine.attachSocketpair(index))
   try {
@@ -360,7 +379,7 @@ function connectKernel(
       serverFlags: volume.engine.exportFlags,
       sockets,
       identifier,
-      ...(options.state === undefined
+      ...(!kept
         ? {
             // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
             // READ may have to try each replica, and then the backup.
@@ -398,6 +417,7 @@ async function startUblk(
   options: AttachOptions,
   wanted: number | undefined,
   identifier: string,
+  kept: boolean,
 ): Promise<{ index: number; link: UblkLink }> {
   try {
     if (wanted !== undefined && ublkDevice.isLeftOver(wanted)) await ublkDevice.end(wanted)
@@ -406,7 +426,7 @@ async function startUblk(
       size: options.size,
       queues: volume.lanes.length,
       identifier,
-      kept: options.state !== undefined,
+      kept,
     })
     const { index } = device
     const link = new UblkLink(volume, { front: 'ublk', index, identifier }, () => lockQueues(options))

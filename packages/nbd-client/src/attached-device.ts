@@ -113,6 +113,7 @@ export class AttachedDevice {
       const ended = this.#ended()
       this.#control = await this.#unlessUsed(this.#openControl())
       process.stdout.write(`attached ${this.#path}\n`)
+      this.#sayState()
       await notifyReady(`attached ${this.#path}`, say)
       const end = await ended
       left = end.left || (await this.#isFenced())
@@ -134,6 +135,12 @@ export class AttachedDevice {
     }
   }
 
+  #sayState(): void {
+    const state = this.#succession?.folder.path
+    if (state !== undefined && !this.#taken)
+      say(`the state of ${this.#path} is in ${state}: the same command takes it over if this process dies`)
+  }
+
   /** Somebody else may have ended it, and another have its number since. */
   #isOurs(): boolean {
     return this.#identifier === undefined || ublkDevice.is(this.#name.index, this.#identifier)
@@ -152,7 +159,7 @@ export class AttachedDevice {
       removeRest = await disconnect(this.#name, this.#identifier)
     } finally {
       await this.#volume.close()
-      this.#succession?.folder.clear()
+      this.#succession?.folder.forget()
     }
     await removeRest()
   }
@@ -166,7 +173,9 @@ export class AttachedDevice {
   }
 
   #status(): ClientStatus {
-    return statusOf(this.#volume, { mode: 'attach', target: this.#path, swap: this.#options.swap })
+    const { swap } = this.#options
+    const state = this.#succession && { state: this.#succession.folder.path }
+    return statusOf(this.#volume, { mode: 'attach', target: this.#path, swap, ...state })
   }
 
   #openControl(): Promise<ControlSocket> {
@@ -220,7 +229,7 @@ export class AttachedDevice {
   async #upgrade(command: readonly string[] | undefined): Promise<Upgraded> {
     if (this.#succession === undefined)
       throw new Error(
-        `${this.#path} was attached without --state, which an upgrade needs; detach it and attach it again`,
+        `${this.#path} was attached without state, which an upgrade needs; detach it and attach it again`,
       )
     if (this.#handingOver !== undefined) throw new Error(`${this.#path} is being upgraded already`)
     if (this.#options.signal.aborted) throw new Error(`${this.#path} is being detached`)
@@ -236,7 +245,7 @@ export class AttachedDevice {
 
   async #handOver(succession: Succession, command: readonly string[]): Promise<Upgraded> {
     say(`starting the successor of this process`)
-    const successor = await Successor.start(command)
+    const successor = await Successor.start(command, { state: succession.folder.path })
     const parting = await this.#link?.part()
     // Its successor wants the same port.
     this.#metrics?.close()
@@ -282,7 +291,7 @@ export class AttachedDevice {
 
   /** Ends this process, but not the device: it has nobody here, and the next process serves it. */
   #leave(failure: Error): void {
-    const waiting = `its requests ${this.#succession === undefined ? 'fail' : 'wait for the next nbd-client attach --state'}`
+    const waiting = `its requests ${this.#succession === undefined ? 'fail' : 'wait until the same command is run again'}`
     say(`${this.#path}: ${failure.message}${failure instanceof FencedError ? '' : `; ${waiting}`}`)
     this.#end({ status: failure instanceof ExitError ? failure.status : 1, left: true })
   }

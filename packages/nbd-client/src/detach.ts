@@ -28,7 +28,7 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
     say(`no running nbd-client holds ${path}; ending the device itself`)
     if (waits(name) && (swapInUse(path) ?? 0) > 0)
       throw new ExitError(
-        `${path} has pages that only the next "nbd-client attach --state" can bring back; start that, and detach it then`,
+        `${path} has pages that only the next nbd-client of it can bring back; run the command again that attached it, and detach it then`,
         EXIT.taken,
       )
     if (isSwap(path)) await swapOff(path)

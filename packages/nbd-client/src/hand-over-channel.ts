@@ -19,6 +19,8 @@ export type HandOverMessage =
 export const HAND_OVER_VERSION = 1
 /** In the environment of a successor: the version that its predecessor speaks. */
 export const HAND_OVER_VARIABLE = 'RDMAKIT_HAND_OVER'
+/** Beside it: the state folder of the predecessor. */
+export const STATE_VARIABLE = 'RDMAKIT_HAND_OVER_STATE'
 /** What a successor finds open: the messages, and the socket over which descriptors come. */
 export const MESSAGE_DESCRIPTOR = 3
 export const PASSING_DESCRIPTOR = 4

@@ -6,6 +6,7 @@ import {
   HandOverChannel,
   MESSAGE_DESCRIPTOR,
   PASSING_DESCRIPTOR,
+  STATE_VARIABLE,
 } from './hand-over-channel.js'
 import { closeDescriptor, receiveDescriptors } from './kernel.js'
 
@@ -23,23 +24,28 @@ export interface Inheritance {
 
 /** The process where this one is to go on, as seen from here. */
 export class Predecessor {
+  /** its state folder; undefined: it does not tell */
+  readonly state: string | undefined
   readonly #channel: HandOverChannel
 
-  private constructor(channel: HandOverChannel) {
+  private constructor(channel: HandOverChannel, state: string | undefined) {
     this.#channel = channel
+    this.state = state
   }
 
   /** @returns undefined when this process was started by itself @throws UsageError: they do not understand each other */
   static find(): Predecessor | undefined {
     const version = process.env[HAND_OVER_VARIABLE]
+    const state = process.env[STATE_VARIABLE]
     // It is nobody's business whom this process starts.
     delete process.env[HAND_OVER_VARIABLE]
+    delete process.env[STATE_VARIABLE]
     if (version === undefined) return undefined
     if (version !== String(HAND_OVER_VERSION))
       throw new UsageError(
         `the running nbd-client hands over by version ${version}, this one by ${HAND_OVER_VERSION}; restart it instead`,
       )
-    return new Predecessor(HandOverChannel.of(MESSAGE_DESCRIPTOR))
+    return new Predecessor(HandOverChannel.of(MESSAGE_DESCRIPTOR), state)
   }
 
   /** @returns undefined when it has ended and left everything as it is */

@@ -88,6 +88,8 @@ function backupOf({
 }
 
 interface AttachFlags {
+  /** false: --no-state */
+  state?: string | false
   front: Front
   device?: string
   pin: boolean
@@ -250,7 +252,7 @@ const withVolume = (command: Command) =>
     )
     .option(
       '--linger <seconds>',
-      'with --state: how long the servers keep the memory without an nbd-client',
+      'with state: how long the servers keep the memory without an nbd-client',
       whole('--linger', 1, 86_400),
       300,
     )
@@ -360,7 +362,12 @@ withVolume(program.command('attach'))
     '--no-pin',
     'let the threads that serve the kernel run on any processor, not only where it sends them requests',
   )
-  .option('--swap', 'make it swap: locks memory, runs mkswap and swapon; SIGTERM runs swapoff first', false)
+  .option(
+    '--swap',
+    'make it swap: locks memory, runs mkswap and swapon, keeps state; SIGTERM runs swapoff first',
+    false,
+  )
+  .option('--no-state', 'with --swap: keep none; the swap is lost with the process')
   .option(
     '--swap-priority <n>',
     'priority of the swap, higher is used first',
@@ -374,10 +381,12 @@ Examples:
   nbd-client attach --server rdma://10.0.0.1:7471,iwarp://10.0.0.1:7472 --size 4G --device /dev/nbd3
   nbd-client attach --server rdma://10.0.0.1:7471 --size 4G --swap --state /run/rdmakit/swap0
 
+With --swap or --state the device and its pages outlive a process that is killed or fails: the same command takes
+them over. Without --state the folder is one in the run directory, which goes with the device.
 Needs root and the nbd kernel module, or with --front ublk, ublk_drv.`,
   )
-  .action(async (options: VolumeOptions & AttachFlags) => {
-    const volume = volumeOf(options)
+  .action(async ({ state, ...options }: Omit<VolumeOptions, 'state'> & AttachFlags) => {
+    const volume = { ...volumeOf(options), state }
     outrunReaders()
     const { attach, chosenDevice } = await import('./attach.js')
     chosenDevice(options)
@@ -411,10 +420,7 @@ program
 program
   .command('upgrade')
   .argument('[device]', 'e.g. /dev/nbd0; default the one that is attached')
-  .argument(
-    '[command...]',
-    'after --: the new command line, nbd-client attach … --state …; default the old one',
-  )
+  .argument('[command...]', 'after --: the new command line, nbd-client attach …; default the old one')
   .option('--pid <pid>', 'instead of a device: the process that has it', whole('--pid', 1, 2 ** 22))
   .description(
     'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
@@ -425,7 +431,7 @@ program
 Examples:
   nbd-client upgrade
   nbd-client upgrade /dev/nbd0 -- /opt/rdmakit-2/bin/nbd-client attach --server rdma://10.0.0.1:7471 \\
-    --size 4G --swap --state /run/rdmakit/swap0
+    --size 4G --device /dev/nbd0 --swap
 
 If the new process fails, the old one goes on, and the exit status is 1.`,
   )

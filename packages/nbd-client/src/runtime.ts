@@ -11,6 +11,8 @@ export interface ClientStatus {
   /** bytes */
   readonly size: number
   readonly swap: boolean
+  /** folder from which the next process goes on with the volume; undefined: it ends with this one */
+  readonly state?: string
   readonly uptimeSeconds: number
   /** wanted of each slab */
   readonly replicas: number

@@ -67,7 +67,7 @@ export function reportWrongPages(volume: Volume): void {
 
 export function statusOf(
   volume: Volume,
-  fixed: { mode: ClientStatus['mode']; target: string; swap: boolean },
+  fixed: Pick<ClientStatus, 'mode' | 'target' | 'swap' | 'state'>,
 ): ClientStatus {
   const statistics = volume.engine.statistics()
   return {

@@ -7,6 +7,7 @@ import {
   openSync,
   readFileSync,
   renameSync,
+  rmdirSync,
   rmSync,
   statSync,
   writeFileSync,
@@ -15,6 +16,7 @@ import { join } from 'node:path'
 import { ConfigurationError, EXIT, ExitError } from '@rdmakit/swap-server'
 import { formatVolume, type KeptVolume, parseVolume } from './kept-volume.js'
 import { closeDescriptor, lockFile } from './kernel.js'
+import { isOwnState } from './own-state-names.js'
 
 const LOCK = 'lock'
 const VOLUME = 'volume.json'
@@ -34,6 +36,15 @@ export class StateFolder {
    * @throws ExitError: another process has it; ConfigurationError: others may look into it
    */
   static open(path: string): StateFolder {
+    for (;;) {
+      const folder = StateFolder.#open(path)
+      if (folder.#isInPlace()) return folder
+      // Whoever had it removed it, and its lock with it, before this process had that.
+      folder.close()
+    }
+  }
+
+  static #open(path: string): StateFolder {
     mkdirSync(path, { recursive: true, mode: 0o700 })
     const { mode, uid } = statSync(path)
     if ((mode & 0o077) !== 0 || uid !== process.geteuid?.())
@@ -130,6 +141,18 @@ export class StateFolder {
     for (const file of [this.#volume, `${this.#volume}.new`, ...maps]) rmSync(file, { force: true })
   }
 
+  /** The device is gone: nothing is kept any more, and a folder that nobody named goes with it. It is still to be closed. */
+  forget(): void {
+    this.clear()
+    if (!isOwnState(this.path)) return
+    rmSync(join(this.path, LOCK), { force: true })
+    try {
+      rmdirSync(this.path)
+    } catch {
+      // Somebody has put something into it that is no state.
+    }
+  }
+
   /** The next process finds no checksums: this one keeps none, and those that there are would be of old pages. */
   forgetChecksums(): void {
     rmSync(this.pageChecksums, { force: true })
@@ -143,6 +166,13 @@ export class StateFolder {
   /** Unlocks it. */
   close(): void {
     closeDescriptor(this.#lock)
+  }
+
+  /** The file that is locked is the one that whoever comes next will lock. */
+  #isInPlace(): boolean {
+    const there = statSync(join(this.path, LOCK), { throwIfNoEntry: false })
+    const { dev, ino } = fstatSync(this.#lock)
+    return there?.dev === dev && there.ino === ino
   }
 
   get #volume(): string {

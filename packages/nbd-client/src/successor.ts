@@ -6,6 +6,7 @@ import {
   HAND_OVER_VERSION,
   HandOverChannel,
   MESSAGE_DESCRIPTOR,
+  STATE_VARIABLE,
 } from './hand-over-channel.js'
 import { closeDescriptor, descriptorChannel, sendDescriptors } from './kernel.js'
 
@@ -49,9 +50,13 @@ export class Successor {
 
   /**
    * Resolves when it waits for what it is to be given.
+   * @param state the folder that it finds when its command line names none
    * @param patience ms @throws Error: it cannot be started, does not want to, or is too slow
    */
-  static async start(command: readonly string[], patience = READY_MS): Promise<Successor> {
+  static async start(
+    command: readonly string[],
+    { state, patience = READY_MS }: { readonly state?: string; readonly patience?: number } = {},
+  ): Promise<Successor> {
     const [program, ...rest] = command
     if (program === undefined) throw new Error('there is no command to start the successor with')
     const [ours, theirs] = descriptorChannel()
@@ -59,7 +64,11 @@ export class Successor {
     try {
       const child = spawn(program, rest, {
         stdio: ['ignore', 'inherit', 'inherit', 'pipe', theirs],
-        env: { ...process.env, [HAND_OVER_VARIABLE]: String(HAND_OVER_VERSION) },
+        env: {
+          ...process.env,
+          [HAND_OVER_VARIABLE]: String(HAND_OVER_VERSION),
+          ...(state === undefined ? {} : { [STATE_VARIABLE]: state }),
+        },
       })
       await once(child, 'spawn')
       successor = new Successor(child, ours)

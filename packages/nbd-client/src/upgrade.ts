@@ -26,7 +26,7 @@ async function clientOf({ device, pid }: { device?: string; pid?: number }): Pro
     throw new Error(
       path === undefined
         ? `process ${pid} has no device`
-        : `no running nbd-client has ${path}; if its process died, "nbd-client attach --state" takes it over`,
+        : `no running nbd-client has ${path}; if its process died, the command that attached it takes it over`,
     )
   }
   const [client, ...others] = attached

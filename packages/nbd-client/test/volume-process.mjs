@@ -102,7 +102,7 @@ process.on('SIGHUP', async () => {
   try {
     // A machine that is busy starts a program slowly; one that is to hang is not waited for.
     const patience = process.env.TEST_SUCCESSOR === 'start hangs' ? 2_000 : 50_000
-    successor = await Successor.start(ownCommand(), patience)
+    successor = await Successor.start(ownCommand(), { patience })
     say('prepared')
     await asked
   } catch (failure) {

@@ -14,11 +14,19 @@ export type ControlRoutes = Readonly<Record<string, (body: unknown) => unknown>>
 const CALL_TIMEOUT_MS = 3_000
 const MAXIMUM_BODY = 2 ** 16
 
-/** Where running programs leave their control sockets: `$RDMAKIT_RUN`, else /run/rdmakit for root. */
+/** Where running programs leave their control sockets, and attach its state: `$RDMAKIT_RUN`, else /run/rdmakit for root. */
 export function runtimeDirectory(): string {
   if (process.env.RDMAKIT_RUN) return process.env.RDMAKIT_RUN
   if (process.getuid?.() === 0) return '/run/rdmakit'
   return join(process.env.XDG_RUNTIME_DIR ?? join(tmpdir(), `rdmakit-${process.getuid?.()}`), 'rdmakit')
+}
+
+/** Makes it if it is missing. @returns its path @throws UsageError when it is, or may become, somebody else's */
+export function openRuntimeDirectory(): string {
+  const directory = runtimeDirectory()
+  mkdirSync(directory, { recursive: true, mode: 0o700 })
+  checkDirectory(directory)
+  return directory
 }
 
 /** The control socket of this process, mode 0600: HTTP for `status` and other commands on the same machine. */
@@ -36,10 +44,7 @@ export class ControlSocket {
    * @throws UsageError when the folder is somebody else's
    */
   static async open(program: string, routes: ControlRoutes): Promise<ControlSocket> {
-    const directory = runtimeDirectory()
-    mkdirSync(directory, { recursive: true, mode: 0o700 })
-    checkDirectory(directory)
-    const path = join(directory, `${program}-${process.pid}.sock`)
+    const path = join(openRuntimeDirectory(), `${program}-${process.pid}.sock`)
     rmSync(path, { force: true })
     const server = createServer({ requestTimeout: CALL_TIMEOUT_MS }, (message, reply) => {
       answer(routes, message, reply).catch((failure: Error) => refuse(reply, failure))

@@ -11,6 +11,7 @@ export {
   ControlSocket,
   callControlSocket,
   missSilent,
+  openRuntimeDirectory,
   type RunningProgram,
   runningPrograms,
   runtimeDirectory,

@@ -7,11 +7,11 @@ import { pagesOut, untilPagesOut, walkArray } from '../swap.js'
 
 const mebibyte = 1024 * 1024
 
-// The process that holds the kernel's swap is killed in the middle of it and started again.
+// The process that holds the kernel's swap is killed in the middle of it and started again, by the front page's command.
 describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is killed', (device) => {
   const shell = new LocalShell()
   const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7477', '256M', '256M', device)
-  const command = [...(attach as string[]), '--state', '/run/rdmakit/restart-swap']
+  const command = attach as string[]
   let server: RunningProcess
   let client: RunningProcess
   let program: string
@@ -53,7 +53,7 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is k
   test('an orderly end leaves no device and no state', async () => {
     expect(await client.stop(120_000)).toMatchObject({ status: 0 })
     await shell.run(
-      'test ! -e /sys/block/nbd0/pid && test ! -e /dev/ublkc0 && test ! -e /run/rdmakit/restart-swap/volume.json',
+      'test ! -e /sys/block/nbd0/pid && test ! -e /dev/ublkc0 && test -z "$(ls /run/rdmakit/state)"',
     )
   }, 180_000)
 })

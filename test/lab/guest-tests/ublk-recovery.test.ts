@@ -123,7 +123,7 @@ describe('nbd-client attach --front ublk', () => {
     expect(Number(await shell.run(`awk '/ublkb4/ { print $4 }' /proc/swaps`))).toBeGreaterThan(1024)
     await kill(running)
     const { status, stderr } = await shell.exec([...client, 'detach', device])
-    expect(stderr).toContain('only the next "nbd-client attach --state" can bring back')
+    expect(stderr).toContain('run the command again that attached it')
     expect(status).toBe(73)
     expect(await (await start([...keep, '--swap'])).stop(60_000)).toMatchObject({ status: 0 })
     await kill(program)

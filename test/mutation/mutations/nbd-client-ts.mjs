@@ -272,4 +272,28 @@ export const mutations = [
     why: 'The memory of a slab that became empty goes back while operations may be under way there.',
     tests: [unit('given-back')],
   },
+  {
+    name: 'own-state-of-another-tenant',
+    file: source('own-state-names'),
+    find: 'thin, access.tenant ?? null])',
+    replace: 'thin])',
+    why: 'The state of one tenant’s swap is taken up by a command of another one, whom no server knows: its pages are lost.',
+    tests: [unit('own-state')],
+  },
+  {
+    name: 'own-state-beside-what-is-left-behind',
+    file: source('own-state'),
+    find: 'device !== undefined && exists(device)',
+    replace: 'device === undefined && exists(device)',
+    why: 'The same command after a crash makes one more device, and nobody serves the one that has the pages.',
+    tests: [unit('own-state')],
+  },
+  {
+    name: 'lock-that-was-removed',
+    file: source('state-folder'),
+    find: 'if (folder.#isInPlace()) return folder',
+    replace: 'return folder',
+    why: 'Two processes have the lock of one state folder: one of them a lock that was removed.',
+    tests: [unit('own-state')],
+  },
 ]
