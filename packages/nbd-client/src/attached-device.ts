@@ -16,6 +16,7 @@ import { protectProcess } from './kernel.js'
 import { type DeviceLink, KernelLink, requestTimeout, UblkLink } from './kernel-link.js'
 import { keepLanesNear } from './lane-processors.js'
 import { allowLargeRequests } from './largest-request.js'
+import { holdsNoPages, holdsPages } from './last-resort.js'
 import { serveMetrics } from './metrics.js'
 import { type ClientStatus, openControlSocket, type Upgraded } from './runtime.js'
 import { say, statusOf } from './session-log.js'
@@ -102,6 +103,7 @@ export class AttachedDevice {
   async hold(): Promise<number> {
     const { swap, swapPriority } = this.#options
     let left = false
+    holdsPages(this.#succession !== undefined)
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
@@ -132,6 +134,7 @@ export class AttachedDevice {
       if (!left) {
         await this.#endAll()
       }
+      holdsNoPages()
     }
   }
 

@@ -1,6 +1,7 @@
 import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/swap-server'
 import { collectDefaultMetrics, Registry } from 'prom-client'
 import type { EngineStatistics } from './engine.js'
+import { impairment } from './last-resort.js'
 import { addHistograms, LatencyMetric } from './latency.js'
 import { lastIncarnations, totals } from './session-log.js'
 import type { Volume } from './volume.js'
@@ -27,6 +28,9 @@ export function collectVolumeMetrics(volume: Volume): Registry {
       [{}, thin.given],
     ])
   }
+  counter('control_failures_total', 'Failures of control code that nothing had caught', [], () => [
+    [{}, impairment()?.failures ?? 0],
+  ])
   gauge('server_up', '1 while a server takes part', ['server'], () =>
     lastIncarnations(volume).map(({ uri, failure }) => [{ server: uri }, failure === undefined ? 1 : 0]),
   )

@@ -19,6 +19,7 @@ import type { BackupOptions } from './backup.js'
 import type { Front } from './device-name.js'
 import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
+import { installLastResort } from './last-resort.js'
 import type { Compress } from './native.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
@@ -332,6 +333,7 @@ With --state the volume outlives the process, for --linger: the same command ser
         throw new UsageError(`--minimum-block ${minimumBlockSize} is not a power of two`)
       const tls = tlsOf(options)
       outrunReaders()
+      installLastResort()
       const { serve } = await import('./serve.js')
       settleHeap()
       const signal = stopSignal()
@@ -388,6 +390,7 @@ Needs root and the nbd kernel module, or with --front ublk, ublk_drv.`,
   .action(async ({ state, ...options }: Omit<VolumeOptions, 'state'> & AttachFlags) => {
     const volume = { ...volumeOf(options), state }
     outrunReaders()
+    installLastResort()
     const { attach, chosenDevice } = await import('./attach.js')
     chosenDevice(options)
     const { startSwapFree } = await import('./start-swap-free.js')

@@ -1,4 +1,10 @@
-import { type ControlRoutes, ControlSocket, runningPrograms, type SilentProgram } from '@rdmakit/swap-server'
+import {
+  type ControlRoutes,
+  ControlSocket,
+  type Impairment,
+  runningPrograms,
+  type SilentProgram,
+} from '@rdmakit/swap-server'
 import type { EngineStatistics } from './engine.js'
 import type { SlabState } from './slab-table.js'
 
@@ -14,6 +20,8 @@ export interface ClientStatus {
   /** folder from which the next process goes on with the volume; undefined: it ends with this one */
   readonly state?: string
   readonly uptimeSeconds: number
+  /** control code has failed, and pages are served as before, for no other process could go on with them */
+  readonly impaired?: Impairment
   /** wanted of each slab */
   readonly replicas: number
   /** slabs in each state */

@@ -4,6 +4,7 @@ import type { BackupOptions } from './backup.js'
 import { devicePath } from './device-name.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'
 import type { KeptVolume } from './kept-volume.js'
+import { holdsNoPages, holdsPages } from './last-resort.js'
 import { serveMetrics } from './metrics.js'
 import type { Compress } from './native.js'
 import { openControlSocket } from './runtime.js'
@@ -189,6 +190,7 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
 async function serveVolume(volume: Volume, options: ServeOptions): Promise<number> {
   let control: ControlSocket | undefined
   let metrics: MetricsEndpoint | undefined
+  holdsPages(options.state !== undefined)
   try {
     reportFailures(volume)
     reportWrongPages(volume)
@@ -233,5 +235,6 @@ async function serveVolume(volume: Volume, options: ServeOptions): Promise<numbe
   } finally {
     control?.close()
     metrics?.close()
+    holdsNoPages()
   }
 }

@@ -1,5 +1,6 @@
 import { formatSize, LossyLines } from '@rdmakit/swap-server'
 import type { EngineStatistics } from './engine.js'
+import { impairment } from './last-resort.js'
 import type { ClientStatus } from './runtime.js'
 import type { Adopted } from './take-over.js'
 import type { Volume } from './volume.js'
@@ -70,11 +71,13 @@ export function statusOf(
   fixed: Pick<ClientStatus, 'mode' | 'target' | 'swap' | 'state'>,
 ): ClientStatus {
   const statistics = volume.engine.statistics()
+  const impaired = impairment()
   return {
     pid: process.pid,
     ...fixed,
     size: volume.size,
     uptimeSeconds: Math.round(process.uptime()),
+    ...(impaired && { impaired }),
     replicas: volume.replicas,
     slabs: volume.slabs,
     ...(volume.thin === undefined

@@ -1,4 +1,12 @@
-import { formatDuration, formatSize, formatTable, missSilent, printStatus, right } from '@rdmakit/swap-server'
+import {
+  describeImpairment,
+  formatDuration,
+  formatSize,
+  formatTable,
+  missSilent,
+  printStatus,
+  right,
+} from '@rdmakit/swap-server'
 import { describeBackup } from './backup.js'
 import type { EngineStatistics } from './engine.js'
 import { addHistograms, countOf, histogramSince, percentile } from './latency.js'
@@ -65,9 +73,15 @@ function formatClients(
       ['SERVER', right('SLABS'), right('SPARES'), right('READ'), right('WRITTEN'), 'STATE'],
       clients.flatMap((client) => serverRows(client, name(client), earlier)),
     ),
+    clients.map(warning).join(''),
   ]
     .filter((table) => table !== '')
     .join('\n')
+}
+
+function warning({ target, impaired }: ClientStatus): string {
+  if (impaired === undefined) return ''
+  return `${target}: ${describeImpairment(impaired)}; it serves pages still: bring them home (detach), and attach again\n`
 }
 
 function volumeRow(client: ClientStatus): string[] {

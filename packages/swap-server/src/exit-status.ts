@@ -13,6 +13,8 @@ export const EXIT = {
   usage: 64,
   /** a server cannot be reached, or has too little */
   unavailable: 69,
+  /** control code failed where nothing was to fail: a mistake in the program */
+  internal: 70,
   /** the kernel has not, or does not give, what is needed */
   system: 71,
   /** what was to be made is there already, or somebody else's: an address, a device */

@@ -18,6 +18,7 @@ export {
   type SilentProgram,
 } from './control-socket.js'
 export { EXIT, ExitError, exitStatusOf, withExitStatus } from './exit-status.js'
+export { describeImpairment, type Impairment, LastResort } from './last-resort.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
 export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
 export { LossyLines, outliveReaders, outrunReaders } from './readers.js'

@@ -57,7 +57,7 @@ export class ServerCounters {
 /** Adds to the server's registry what is read when it is scraped, and what Node.js says of the process. */
 export function collectServerMetrics(server: SwapServer): Registry {
   const { registry } = server.counters
-  const { gauge } = scrapedMetrics(registry, PREFIX)
+  const { gauge, counter } = scrapedMetrics(registry, PREFIX)
   const status = () => server.query('operator')
   const { store } = server
   gauge('slab_bytes', 'Bytes of a slab', [], () => [[{}, store.slabSize]])
@@ -75,6 +75,9 @@ export function collectServerMetrics(server: SwapServer): Registry {
   })
   gauge('info', 'Always 1; its epoch changes with each start', ['epoch'], () => [
     [{ epoch: server.epoch }, 1],
+  ])
+  counter('control_failures_total', 'Failures of control code that nothing had caught', [], () => [
+    [{}, server.impairment()?.failures ?? 0],
   ])
   const pressure = (name: string, help: string, read: (of: Pressure) => number | null | undefined) =>
     gauge(name, help, [], () => {

@@ -46,7 +46,10 @@ export class Operation {
     const { log } = server
     const endpoint =
       metrics === undefined ? undefined : await MetricsEndpoint.open(collectServerMetrics(server), metrics)
-    const status = (): ServerStatus => ({ pid: process.pid, listeners, ...server.query('operator') })
+    const status = (): ServerStatus => {
+      const impaired = server.impairment()
+      return { pid: process.pid, listeners, ...server.query('operator'), ...(impaired && { impaired }) }
+    }
     // Memory is lent without it too; what lacks is "swap-server status".
     const reclaim = (body: unknown) => server.lending.hold(parseHolding(body))
     const routes = { 'GET /status': status, 'POST /reclaim': reclaim }

@@ -5,12 +5,13 @@ import { type Logger, pino } from 'pino'
 import { EXIT, exitStatusOf, withExitStatus } from './exit-status.js'
 import { parseHeadroom } from './headroom.js'
 import { HostMemorySource } from './host-memory.js'
+import { LastResort } from './last-resort.js'
 import { auditLog, Operation } from './operation.js'
 import { LossyLines, outliveReaders, outrunReaders } from './readers.js'
 import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
-import { notifyReady } from './service-manager.js'
+import { notifyReady, notifyStatus } from './service-manager.js'
 import { settleHeap } from './settle-heap.js'
 import { formatSize, parseSize } from './size.js'
 import { printServerStatus } from './status.js'
@@ -113,6 +114,12 @@ async function run(options: Options): Promise<void> {
     throw new UsageError(`--max-linger "${options.maxLinger}" is not a number of seconds from 0 to 86400`)
   outrunReaders()
   const log = logTo(options.logLevel)
+  const lastResort = new LastResort((failure, told) => {
+    if (told)
+      log.error({ err: failure }, 'control code has failed: sessions go on, and no new ones are opened')
+    if (lastResort.impairment?.failures === 1)
+      void notifyStatus(`impaired, opens no new sessions: ${failure.message}`, (reason) => log.error(reason))
+  })
   const server = new SwapServer({
     memory: parseSize(options.memory, '--memory'),
     slabSize: parseSize(options.slabSize, '--slab-size'),
@@ -122,6 +129,7 @@ async function run(options: Options): Promise<void> {
     tenants: options.tenants === undefined ? Tenants.open() : Tenants.load(options.tenants),
     audit: auditLog(log, options.auditLog),
     maxLinger: maxLinger * 1000,
+    impairment: () => lastResort.impairment,
     log,
   })
   const say = (event: string, fields: Record<string, unknown>, text: string) =>
@@ -148,6 +156,8 @@ async function run(options: Options): Promise<void> {
         `listening ${listening}`,
       )
     }
+    // From here on others may have their memory here.
+    lastResort.install()
     const { metricsUri } = operation
     if (metricsUri !== undefined) say('metrics', { uri: metricsUri }, `metrics ${metricsUri}`)
   } catch (failure) {

@@ -6,6 +6,7 @@ import { type Actor, type AuditEvent, AuditLog } from './audit.js'
 import { Bandwidth } from './bandwidth.js'
 import type { ControlConnection } from './control-connection.js'
 import { Doorstep } from './doorstep.js'
+import { describeImpairment, type Impairment } from './last-resort.js'
 import { Lending, type LendingOptions } from './lending.js'
 import { sessionNamed } from './lingering.js'
 import { LookClock } from './look-clock.js'
@@ -41,6 +42,8 @@ export interface SwapServerOptions {
   /** milliseconds for a client to show who it is, default 5000 */
   readonly greetingTimeout?: number
   readonly log?: Logger
+  /** what has failed in this process's control code, so that it opens no new sessions; default: nothing */
+  readonly impairment?: () => Impairment | undefined
   /** where to record who had memory; default: only the log */
   readonly audit?: AuditLog
 }
@@ -63,6 +66,7 @@ export class SwapServer {
   readonly log: Logger
   readonly tenants: Tenants
   readonly audit: AuditLog
+  readonly impairment: () => Impairment | undefined
   readonly counters = new ServerCounters()
   readonly #doorstep: Doorstep
   readonly #maxSessions: number
@@ -82,6 +86,7 @@ export class SwapServer {
     this.maxLingerMs = options.maxLinger ?? 600_000
     this.#maxSessions = options.maxSessions ?? 256
     this.log = options.log ?? pino({ level: 'silent' })
+    this.impairment = options.impairment ?? (() => undefined)
     this.lending = new Lending({
       ...options.lending,
       store: this.store,
@@ -167,6 +172,9 @@ export class SwapServer {
   /** A session has shown who it is: it takes a session's place. @throws Refusal */
   greeted(session: Session): void {
     this.#doorstep.leave(session)
+    const impairment = this.impairment()
+    if (impairment !== undefined)
+      throw new Refusal('EUSERS', `the server opens no new sessions: ${describeImpairment(impairment)}`)
     if (this.#sessions.size - this.lingeringSessions >= this.#maxSessions)
       throw new Refusal('EUSERS', `the server refuses more sessions than ${this.#maxSessions}`)
     this.#sessions.add(session)

@@ -20,6 +20,11 @@ export async function notifyMainProcess(pid: number, failed: (reason: string) =>
   await notify([`MAINPID=${pid}`], failed)
 }
 
+/** Tells it one line for "systemctl status". See {@link notifyReady}. */
+export async function notifyStatus(status: string, failed: (reason: string) => void): Promise<void> {
+  await notify([`STATUS=${status}`], failed)
+}
+
 async function notify(words: string[], failed: (reason: string) => void): Promise<void> {
   if (!process.env.NOTIFY_SOCKET) return
   try {

@@ -1,5 +1,6 @@
 import { type SessionOptions, SwapServerSession } from './client.js'
 import { missSilent, runningPrograms } from './control-socket.js'
+import { describeImpairment, type Impairment } from './last-resort.js'
 import type { control } from './protocol.js'
 import { formatSize } from './size.js'
 import { formatDuration, formatTable, right } from './table.js'
@@ -11,6 +12,8 @@ export interface ServerStatus extends control.QueryReply.$Properties {
   readonly listeners: readonly string[]
   /** of a server of this machine */
   readonly pid?: number
+  /** of a server of this machine: its control code has failed, and it opens no new sessions */
+  readonly impaired?: Impairment
 }
 
 export interface StatusOptions extends Pick<SessionOptions, 'tenant' | 'key'> {
@@ -124,9 +127,15 @@ function formatServers(
         ]),
       ),
     ),
+    servers.map(warning).join(''),
   ]
     .filter((table) => table !== '')
     .join('\n')
+}
+
+function warning({ pid, impaired }: ServerStatus): string {
+  if (impaired === undefined) return ''
+  return `process ${pid}: ${describeImpairment(impaired)}; it opens no new sessions: end it when its clients have moved (swap-server stop)\n`
 }
 
 /** Of one core, since the last look, or since the start. */

@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { controlFault } from '../../control-fault.js'
 import { LocalShell } from '../local-shell.js'
 import { ensureArrayWalk } from '../native.js'
 import { rdmakitSwap } from '../remote-swap.js'
@@ -12,6 +13,7 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is k
   const shell = new LocalShell()
   const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7477', '256M', '256M', device)
   const command = attach as string[]
+  const env = controlFault('timer')
   let server: RunningProcess
   let client: RunningProcess
   let program: string
@@ -20,7 +22,7 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is k
     program = await ensureArrayWalk()
     server = shell.start(serve)
     await server.waitForLine(listening, 60_000)
-    client = shell.start(command)
+    client = shell.start(command, { env })
     await client.waitForLine(attached, 120_000)
   }, 300_000)
 
@@ -29,26 +31,35 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is k
     await server?.stop()
   }, 180_000)
 
-  test('a program that swaps ends with every byte right', async () => {
-    const before = pagesOut()
-    const restart = async () => {
-      await untilPagesOut(before + 3_000)
-      await client.stop(15_000, 'SIGKILL')
-      const killed = Date.now()
-      client = shell.start(command)
-      await client.waitForLine(attached, 60_000)
-      return Date.now() - killed
-    }
-    const [walk, away] = await Promise.all([
-      walkArray(shell, { program, bytes: 64 * mebibyte, throttleBytes: 32 * mebibyte }),
-      restart(),
-    ])
-    console.log(`remote swap, its client killed and back after ${away} ms: ${JSON.stringify(walk)}`)
-    expect(client.stderr).toContain(`taking over ${device}`)
-    expect(walk.wrongPages).toBe(0)
-    expect(walk.pagesOut).toBeGreaterThan(6_000)
-    expect(walk.pagesIn).toBeGreaterThan(6_000)
-  }, 300_000)
+  test.each([
+    ['killed', 'SIGKILL', null],
+    ['ended by its last resort', 'SIGUSR2', 70],
+  ] as const)(
+    'a program that swaps ends with every byte right when it is %s',
+    async (_, signal, status) => {
+      const before = pagesOut()
+      const restart = async () => {
+        await untilPagesOut(before + 3_000)
+        expect(await client.stop(15_000, signal)).toMatchObject({ status })
+        const ended = Date.now()
+        client = shell.start(command, { env })
+        await client.waitForLine(attached, 60_000)
+        return Date.now() - ended
+      }
+      const [walk, away] = await Promise.all([
+        walkArray(shell, { program, bytes: 64 * mebibyte, throttleBytes: 32 * mebibyte }),
+        restart(),
+      ])
+      console.log(
+        `remote swap, its client gone by ${signal} and back after ${away} ms: ${JSON.stringify(walk)}`,
+      )
+      expect(client.stderr).toContain(`taking over ${device}`)
+      expect(walk.wrongPages).toBe(0)
+      expect(walk.pagesOut).toBeGreaterThan(6_000)
+      expect(walk.pagesIn).toBeGreaterThan(6_000)
+    },
+    300_000,
+  )
 
   test('an orderly end leaves no device and no state', async () => {
     expect(await client.stop(120_000)).toMatchObject({ status: 0 })

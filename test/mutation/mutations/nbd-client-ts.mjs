@@ -296,4 +296,20 @@ export const mutations = [
     why: 'Two processes have the lock of one state folder: one of them a lock that was removed.',
     tests: [unit('own-state')],
   },
+  {
+    name: 'failure-ends-who-has-the-pages',
+    file: source('last-resort'),
+    find: "const ends = holder !== 'process'",
+    replace: 'const ends = true',
+    why: 'One exception in control code ends the only process that has the pages.',
+    tests: ['unit test/e2e/control-fault.test.ts'],
+  },
+  {
+    name: 'failure-with-state-goes-on',
+    file: source('last-resort'),
+    find: "const ends = holder !== 'process'",
+    replace: "const ends = holder === 'nobody'",
+    why: 'A process whose control code has failed goes on, though the next one could take everything over.',
+    tests: ['unit test/e2e/control-fault.test.ts'],
+  },
 ]

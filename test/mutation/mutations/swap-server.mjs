@@ -240,4 +240,20 @@ export const mutations = [
     why: 'The slabs that are used most go first when memory is taken back.',
     tests: [unit('lending')],
   },
+  {
+    name: 'failure-ends-the-server',
+    file: source('program'),
+    find: '    lastResort.install()\n',
+    replace: '',
+    why: 'One exception in a timer of a page server frees the memory of all its clients.',
+    tests: ['unit test/e2e/control-fault.test.ts'],
+  },
+  {
+    name: 'impaired-server-opens-sessions',
+    file: source('server'),
+    find: '    if (impairment !== undefined)\n',
+    replace: '    if (impairment === null)\n',
+    why: 'A server whose control code has failed takes the memory of ever more clients.',
+    tests: ['unit test/e2e/control-fault.test.ts'],
+  },
 ]

@@ -1,0 +1,43 @@
+import { EXIT, type Impairment, LastResort } from '@rdmakit/swap-server'
+
+/** Who has the pages of this process's volume when it ends now: nobody yet, the state folder, or the process alone. */
+type Holder = 'nobody' | 'state' | 'process'
+
+let holder: Holder = 'nobody'
+
+/**
+ * For the whole process. With state, the end is the mend: the next process takes everything over, and what failed
+ * begins anew. Without, the end would lose the pages, and the lanes serve them without JavaScript's help.
+ */
+const lastResort = new LastResort((failure, told) => {
+  const ends = holder !== 'process'
+  if (told || ends)
+    process.stderr.write(`nbd-client: control code has failed; ${consequence(holder)}\n${failure.stack}\n`)
+  if (ends) process.exit(EXIT.internal)
+})
+
+function consequence(of: Holder): string {
+  if (of === 'nobody') return 'the process ends'
+  if (of === 'state') return 'the process ends, and the next one goes on from its state'
+  return 'there is no state for another process to go on from, so this one serves the pages that it has'
+}
+
+/** From now on a failure that nothing has caught is told, and ends the process only where that loses nothing. */
+export function installLastResort(): void {
+  lastResort.install()
+}
+
+/** Pages are here from now on. @param kept they are in a state folder, too */
+export function holdsPages(kept: boolean): void {
+  holder = kept ? 'state' : 'process'
+}
+
+/** The pages are gone, or another process has them. */
+export function holdsNoPages(): void {
+  holder = 'nobody'
+}
+
+/** For the status: what has failed in this process. */
+export function impairment(): Impairment | undefined {
+  return lastResort.impairment
+}

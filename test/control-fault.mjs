@@ -1,0 +1,23 @@
+// Preloaded into a program of ours (controlFault() of test/control-fault.ts): SIGUSR2 is a fault in its control code, where
+// no caller can catch it, and the program is what is shipped.
+import { getHeapStatistics } from 'node:v8'
+
+const kept = []
+const FAULTS = {
+  timer: () => {
+    throw new Error('a timer has failed')
+  },
+  rejection: () => void Promise.reject(new Error('a promise has failed')),
+  growth: () => {
+    const { used_heap_size, heap_size_limit } = getHeapStatistics()
+    if (used_heap_size > 0.87 * heap_size_limit) return
+    kept.push(new Array(10_000).fill(kept.length))
+    setImmediate(FAULTS.growth)
+  },
+  heap: () => {
+    const held = []
+    for (;;) held.push(new Array(10_000).fill(held.length))
+  },
+}
+
+process.on('SIGUSR2', () => setTimeout(FAULTS[process.env.TEST_CONTROL_FAULT], 0))

@@ -1,0 +1,12 @@
+import { join } from 'node:path'
+import { top } from './lab/paths.js'
+
+/** `growth`: the heap is nearly full, `heap`: it is full, and V8 ends the process. */
+export type ControlFault = 'timer' | 'rejection' | 'growth' | 'heap'
+
+/** The environment of a program in which SIGUSR2 brings about a fault that no code of it can catch. */
+export function controlFault(fault: ControlFault): Record<string, string> {
+  const small = fault === 'growth' || fault === 'heap'
+  const heap = small ? ' --max-semi-space-size=1 --max-old-space-size=64' : ''
+  return { NODE_OPTIONS: `--import=${join(top, 'test/control-fault.mjs')}${heap}`, TEST_CONTROL_FAULT: fault }
+}
