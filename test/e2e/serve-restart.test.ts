@@ -1,6 +1,6 @@
 // nbd-client serve --state: the process ends, in whatever way, and the next one serves the same volume.
 import { createHash } from 'node:crypto'
-import { existsSync, readFileSync, rmSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { busyWriter } from './busy-writer.js'
@@ -111,3 +111,50 @@ it.concurrent('the size of a volume that was served cannot change', async () => 
     await server.stop()
   }
 })
+
+/** Names and contents of what a state folder has, but for when each was written. */
+const snapshot = (folder: string) =>
+  readdirSync(folder).map((name) => [name, readFileSync(join(folder, name), 'latin1')])
+
+it.concurrent.each([
+  [
+    'on record',
+    (text: string) =>
+      text.replace(/"boot": "[0-9a-f-]{36}"/, `"boot": "${'0'.repeat(8)}-0000-4000-8000-${'0'.repeat(12)}"`),
+  ],
+  [
+    'of an older version, which kept no record',
+    (text: string) => text.replace(/,\s*"boot": "[0-9a-f-]{36}"/, ''),
+  ],
+])(
+  'an export of an earlier boot of the machine is refused, not served with what its disk had: %s',
+  async (_, change) => {
+    using folder = temporaryFolder()
+    const server = await startServer(SERVER)
+    try {
+      const { program, uri } = await startServing(folder.path, [server.uri])
+      await write(uri, 1, 0)
+      await program.stop('SIGKILL')
+      const state = join(folder.path, 'state')
+      const file = join(state, 'volume.json')
+      const text = readFileSync(file, 'utf8')
+      // As a loss of power leaves it: the page map on disk knows nothing of the page, and the servers still have it.
+      const map = readFileSync(join(state, 'pages.map'))
+      writeFileSync(join(state, 'pages.map'), map.fill(0, 4096))
+      writeFileSync(file, change(text))
+      expect(readFileSync(file, 'utf8')).not.toBe(text)
+      utimesSync(file, 1_000_000_000, 1_000_000_000)
+      const before = snapshot(state)
+      await using refused = new Program(NBD_CLIENT, serveArguments(folder.path, [server.uri]), {
+        RDMAKIT_RUN: folder.path,
+      })
+      expect((await refused.ends()).status).toBe(78)
+      expect(refused.stderr).toMatch(
+        /from before this machine was started again.*; remove the folder's files/,
+      )
+      expect(snapshot(state)).toEqual(before)
+    } finally {
+      await server.program.stop()
+    }
+  },
+)

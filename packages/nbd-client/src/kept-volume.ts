@@ -1,5 +1,6 @@
 import { INSTANCE_BYTES, type SessionIdentity, type TakeOver } from '@rdmakit/swap-server'
 import { type ProviderName, parseUri } from '@rdmakit/verbs'
+import { BOOT_ID } from './boot.js'
 import type { DeviceName } from './device-name.js'
 
 const PAGE = 4096
@@ -53,6 +54,8 @@ export interface KeptVolume {
   readonly device?: KeptDevice
   /** of serve: clients may have written to it */
   readonly served?: boolean
+  /** of serve: the boot in which that was (boot.ts); older versions kept none */
+  readonly boot?: string
 }
 
 /** The text of volume.json. */
@@ -97,6 +100,7 @@ export function parseVolume(text: string): KeptVolume {
     'connecting',
     'device',
     'served',
+    'boot',
   ])
   const servers = list(from.servers, 'servers').map(parseServer)
   if (new Set(servers.map(({ index }) => index)).size < servers.length)
@@ -115,7 +119,8 @@ export function parseVolume(text: string): KeptVolume {
   const uses = [served, from.device !== undefined, from.connecting !== undefined]
   if (uses.filter(Boolean).length > 1)
     throw new Error('it is of more than one of an export, a device and one that is being made')
-  if (served) return { ...volume, served }
+  if (!served && from.boot !== undefined) throw new Error('it has the boot of an export, and is of none')
+  if (served) return { ...volume, served, ...(from.boot === undefined ? {} : { boot: boot(from.boot) }) }
   if (from.connecting !== undefined) return { ...volume, connecting: word(from.connecting, 'connecting') }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
@@ -200,6 +205,12 @@ function address(value: unknown): string {
   const uri = word(value, 'a uri')
   parseUri(uri)
   return uri
+}
+
+function boot(value: unknown): string {
+  const id = word(value, 'boot')
+  if (!BOOT_ID.test(id)) throw new Error('boot is not the name of one')
+  return id
 }
 
 function flag(value: unknown, what: string): boolean {

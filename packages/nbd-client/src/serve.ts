@@ -1,6 +1,13 @@
-import { type ControlSocket, formatSize, type MetricsEndpoint, notifyReady } from '@rdmakit/swap-server'
+import {
+  ConfigurationError,
+  type ControlSocket,
+  formatSize,
+  type MetricsEndpoint,
+  notifyReady,
+} from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
+import { type Boot, currentBoot, isOfBoot } from './boot.js'
 import { devicePath } from './device-name.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'
 import type { KeptVolume } from './kept-volume.js'
@@ -90,15 +97,17 @@ async function serveKept(options: ServeOptions, folder: StateFolder): Promise<nu
     const device = kept.device === undefined ? 'a device' : devicePath(kept.device)
     throw new UsageError(`${folder.path} is of ${device}; give the export its own --state`)
   }
+  const boot = currentBoot()
+  if (kept?.served === true) checkBoot(folder, kept, boot)
   if (!options.checksums) folder.forgetChecksums()
   let volume: Volume
   if (kept?.served === true) {
-    volume = await takeUp(options, folder, kept)
+    volume = await takeUp(options, folder, kept, boot)
   } else {
     // One that ended before anybody could write to it.
     if (kept !== undefined) await endKept(kept, { ...options.access, signal: options.signal }, say)
     folder.clear()
-    volume = await openKept(options, folder)
+    volume = await openKept(options, folder, boot)
   }
   try {
     return await serveVolume(volume, options)
@@ -108,14 +117,22 @@ async function serveKept(options: ServeOptions, folder: StateFolder): Promise<nu
   }
 }
 
+/** @throws ConfigurationError: the machine was started again since, and nobody knows what was on its disk by then */
+function checkBoot(folder: StateFolder, { boot }: KeptVolume, now: Boot): void {
+  if (isOfBoot(boot, folder.written, now, Date.now())) return
+  throw new ConfigurationError(
+    `${folder.path} is of an export from before this machine was started again: what clients wrote and flushed may be missing in it, and would read as zeros; remove the folder's files to start with an empty volume`,
+  )
+}
+
 /** A new volume that the folder keeps. */
-async function openKept(options: ServeOptions, folder: StateFolder): Promise<Volume> {
+async function openKept(options: ServeOptions, folder: StateFolder, boot: Boot): Promise<Volume> {
   const keeper = new VolumeKeeper(folder, options)
   const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
   let volume: Volume | undefined
   try {
     volume = await Volume.open({ ...volumeOptions(options, engine), ...keeping })
-    keeper.served()
+    keeper.served(boot.id)
     return volume
   } catch (failure) {
     await volume?.close()
@@ -125,7 +142,12 @@ async function openKept(options: ServeOptions, folder: StateFolder): Promise<Vol
 }
 
 /** The volume of a process that has ended. */
-async function takeUp(options: ServeOptions, folder: StateFolder, kept: KeptVolume): Promise<Volume> {
+async function takeUp(
+  options: ServeOptions,
+  folder: StateFolder,
+  kept: KeptVolume,
+  boot: Boot,
+): Promise<Volume> {
   for (const what of ['size', 'replicas'] as const)
     if (kept[what] !== options[what])
       throw new UsageError(
@@ -152,6 +174,8 @@ async function takeUp(options: ServeOptions, folder: StateFolder, kept: KeptVolu
   if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
   try {
     if (volume.replicas > 1 || options.backup !== undefined) await settlePages(volume.engine, 0)
+    // Of an older version's folder. Not before all else has gone well, for that version cannot read it any more.
+    if (kept.boot === undefined) keeper.served(boot.id)
   } catch (failure) {
     await volume.leave()
     throw failure

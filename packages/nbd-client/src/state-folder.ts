@@ -108,6 +108,11 @@ export class StateFolder {
     return readVolume(this.#volume)
   }
 
+  /** @returns when volume.json was written, milliseconds since 1970 @throws ENOENT: nothing is kept */
+  get written(): number {
+    return statSync(this.#volume).mtimeMs
+  }
+
   /**
    * Replaces volume.json in one step: whoever reads it finds the old one or the new one.
    * @throws Error of the file system: it is the old one still

@@ -86,9 +86,9 @@ export class VolumeKeeper {
     this.#replace({ ...kept, device })
   }
 
-  /** Clients come from now on. */
-  served(): void {
-    this.#write({ served: true })
+  /** Clients come from now on. @param boot the machine's, for what they write does not outlive it */
+  served(boot: string): void {
+    this.#write({ served: true, boot })
   }
 
   #joined(servers: readonly VolumeServer[]): void {

@@ -62,6 +62,13 @@ describe('a state folder', () => {
     expect(JSON.parse(formatVolume(VOLUME)).version).toBe(1)
   })
 
+  it('says in which boot an export was served', () => {
+    const served = { ...UNUSED, served: true, boot: 'd9131f2e-51ff-49f8-9810-e1f1d5710393' }
+    folder.write(served)
+    expect(folder.read()).toEqual(served)
+    expect(Math.abs(folder.written - Date.now())).toBeLessThan(3_600_000)
+  })
+
   it('is nobody else’s while it is open', () => {
     expect(() => StateFolder.open(path)).toThrow(/in use by another nbd-client/)
     folder.close()
@@ -180,6 +187,16 @@ describe('volume.json', () => {
     ['with odd slabs', change((volume) => (volume.slabSize += 4096)), /slabSize is not a power of two/],
     ['with an address that is none', change((volume) => (volume.servers[0] as Server).uris.push('x')), /"x"/],
     ['with a flag that is none', change((volume) => (volume.served = 1)), /served is neither true nor false/],
+    [
+      'with the boot of no export',
+      formatVolume({ ...VOLUME, boot: 'd9131f2e-51ff-49f8-9810-e1f1d5710393' }),
+      /the boot of an export, and is of none/,
+    ],
+    [
+      'with a boot that is none',
+      formatVolume({ ...UNUSED, served: true, boot: 'yesterday' }),
+      /boot is not the name of one/,
+    ],
     [
       'of an export and of a device',
       change((volume) => (volume.served = true)),

@@ -60,6 +60,22 @@ export const mutations = [
     tests: [unit('state-folder-mode')],
   },
   {
+    name: 'export-of-another-boot-served',
+    file: source('serve'),
+    find: 'if (kept?.served === true) checkBoot(',
+    replace: 'if (kept?.served === false) checkBoot(',
+    why: 'After a loss of power an export is served by what its disk had: flushed pages read as zeros.',
+    tests: ['unit test/e2e/serve-restart.test.ts'],
+  },
+  {
+    name: 'boot-of-the-future',
+    file: source('boot'),
+    find: 'return written >= boot.began && written <= now',
+    replace: 'return written >= boot.began',
+    why: 'A folder of an older version counts as one of this boot because the machine has lost its clock.',
+    tests: [unit('boot')],
+  },
+  {
     name: 'lock-of-another-folder',
     file: source('state-folder'),
     find: 'if (given.dev !== wanted.dev || given.ino !== wanted.ino)',
