@@ -110,6 +110,8 @@ export class SwapServerSession {
   #isLost = false
   #over: string | undefined
   #freeSlabs: number
+  /** requests that change it, and that the server may have counted already or not */
+  #changing = 0
   #limits: SessionLimits
   #use: () => SessionUse = () => ({ bytes: 0, operations: 0 })
   #obey: (limits: SessionLimits) => void = () => {}
@@ -246,7 +248,7 @@ export class SwapServerSession {
 
   async #allocateSome(count: number): Promise<RemoteSlab[]> {
     const wanted = Math.min(count, MAX_SLABS_PER_REQUEST)
-    const { allocate } = await this.#ask({ allocate: { count: wanted } }, ALLOCATE_TIMEOUT_MS)
+    const { allocate } = await this.#change({ allocate: { count: wanted } }, ALLOCATE_TIMEOUT_MS)
     const slabs = (allocate?.slabs ?? []).map((slab) => slabOf(slab, this.slabSize))
     if (slabs.length !== wanted)
       throw new SwapServerError('EPROTO', `the server gave ${slabs.length} slabs instead of ${wanted}`)
@@ -260,7 +262,7 @@ export class SwapServerSession {
   /** Gives slabs back. Nothing may be in flight to them. */
   async free(slabs: readonly RemoteSlab[]): Promise<void> {
     if (slabs.length === 0) return
-    await this.#ask({ free: { ids: slabs.map(({ id }) => id) } })
+    await this.#change({ free: { ids: slabs.map(({ id }) => id) } })
     for (const { id } of slabs) {
       this.#ids.delete(id)
       if (!this.#wanted.delete(id)) this.#freeSlabs++
@@ -373,6 +375,16 @@ export class SwapServerSession {
     return ask(this.#control, request, timeout)
   }
 
+  /** What is counted here when it is answered, and by no heartbeat before. */
+  async #change(request: control.Request.$Properties, timeout?: number): Promise<control.Response> {
+    this.#changing++
+    try {
+      return await this.#ask(request, timeout)
+    } finally {
+      this.#changing--
+    }
+  }
+
   #limit(limits: SessionLimits): void {
     const { bytes, operations } = this.#limits
     if (this.#closed || (limits.bytes === bytes && limits.operations === operations)) return
@@ -397,7 +409,7 @@ export class SwapServerSession {
       timeout,
       ask: async (patience) => {
         const { heartbeat } = await this.#ask({ heartbeat: this.#use() }, patience)
-        this.#freeSlabs = countOf(heartbeat?.freeSlabs) ?? this.#freeSlabs
+        if (this.#changing === 0) this.#freeSlabs = countOf(heartbeat?.freeSlabs) ?? this.#freeSlabs
         this.#limit(limitsOf(heartbeat?.limits))
         if (heartbeat?.epoch !== this.epoch) this.#lose('the server was restarted and its memory is empty')
       },

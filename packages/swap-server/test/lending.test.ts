@@ -174,6 +174,40 @@ describe('headroom', () => {
   })
 })
 
+it('a slab that is just being lent is counted once, whatever heartbeats say meanwhile', async () => {
+  const { server, connect } = await serve(4, {})
+  const session = await connect()
+  const { store } = server
+  const allocate = store.allocate.bind(store)
+  let letGo = () => {}
+  const held = new Promise<void>((resolve) => {
+    letGo = resolve
+  })
+  let begun = false
+  store.allocate = async (...request) => {
+    const slabs = await allocate(...request)
+    begun = true
+    await held
+    return slabs
+  }
+  let beats = 0
+  session.meter(
+    () => {
+      beats++
+      return { bytes: 0, operations: 0 }
+    },
+    () => {},
+  )
+  const lent = session.allocate(1)
+  await eventually(() => begun)
+  const before = beats
+  // The first of them was answered before the third is sent.
+  await eventually(() => beats >= before + 3)
+  letGo()
+  await lent
+  expect(session.freeSlabs).toBe(3)
+})
+
 describe('a server whose host needs memory', () => {
   it('lends only what leaves the headroom', async () => {
     const host = new Host(104 * MIB)
