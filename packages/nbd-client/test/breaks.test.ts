@@ -39,7 +39,8 @@ async function live(thin: boolean): Promise<void> {
       const { written } = workload
       wire.break()
       await eventually(() => volume.closed || workload.written > written + ANSWERS)
-      expect(volume.closed, `after ${count} breaks: ${volume.output}`).toBe(false)
+      const { exitCode, signalCode } = volume.process
+      expect(volume.closed, `after ${count} breaks: ${signalCode ?? exitCode} ${volume.output}`).toBe(false)
       if (count === WARM) warm = uses(pid)
     }
     workload.stop()

@@ -149,7 +149,8 @@ export class VolumeProcess {
 /** A volume in a process that ends with the test, if it has not before. */
 export function startVolume(place: VolumePlace, environment?: NodeJS.ProcessEnv): VolumeProcess {
   const volume = new VolumeProcess(place, environment)
-  endWithTest(volume.process.pid as number)
+  // By its object: another process may have its number by then.
+  onTestFinished(() => void volume.process.kill('SIGKILL'))
   return volume
 }
 
