@@ -131,6 +131,22 @@ export const mutations = [
     tests: ['native asan engine_aimed'],
   },
   {
+    name: 'operation-ends-twice',
+    file: source('connection_end.cc'),
+    find: 'slots_[index].used && slots_[index].outstanding > 0',
+    replace: 'index < kRequests',
+    why: 'An operation that ends twice ends another one of its request, which is answered before that is done.',
+    tests: ['native asan engine_invariant'],
+  },
+  {
+    name: 'rest-without-a-look',
+    file: source('connection.cc'),
+    find: 'rdma_.available() == kOperations && free_chunks_.size() == chunks',
+    replace: 'rdma_.available() <= kOperations && free_chunks_.size() <= chunks',
+    why: 'A connection that has lost an operation or a chunk leaves its lane with one less, until none is left.',
+    tests: ['native asan engine_invariant'],
+  },
+  {
     name: 'claimed-page-is-read',
     file: source('connection_read.cc'),
     find: 'if (state == PageState::claimed || held == 0) {',

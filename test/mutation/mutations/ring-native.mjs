@@ -102,9 +102,33 @@ export const mutations = [
     tests: ['native asan ring_late_completions'],
   },
   {
+    name: 'ring-credit-beyond-what-was-read',
+    file: source('receiver.cc'),
+    find: 'reported_ <= released_ && released_ <= parsed_',
+    replace: 'reported_ <= released_',
+    why: 'A consumer that is wrong about itself has the peer write over what nobody has read.',
+    tests: ['native asan ring_invariant'],
+  },
+  {
+    name: 'ring-completed-beyond-what-was-posted',
+    file: source('sender.cc'),
+    find: 'reached <= posted_.load(std::memory_order_acquire)',
+    replace: 'reached >= units',
+    why: 'Frames are laid out over what the device may still read, on the word of a completion that cannot be.',
+    tests: ['native asan ring_invariant'],
+  },
+  {
+    name: 'ring-drained-beyond-what-was-pushed',
+    file: source('board.h'),
+    find: 'RDMAKIT_INVARIANT(head_ - tail_ <= descriptor_count(),',
+    replace: 'RDMAKIT_INVARIANT(head_ - tail_ <= UINT32_MAX,',
+    why: 'A consumer that has taken what was never shown makes the poller wait for ever.',
+    tests: ['native asan ring_invariant'],
+  },
+  {
     name: 'ring-board-drained-meanwhile',
     file: source('board.h'),
-    find: `        tail_ = word(kTail).load(std::memory_order_seq_cst);
+    find: `        look(std::memory_order_seq_cst);
         if (head_ - tail_ > mask_) return nullptr;`,
     replace: '        return nullptr;',
     why: 'A consumer that has drained the board just before it was told to call is waited for.',

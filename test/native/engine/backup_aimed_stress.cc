@@ -184,7 +184,7 @@ void asked_before_it_sleeps() {
   BareBackup with("asleep");
   BackupPort* const port = with.backup.open_port();
   port->on_wake([] {});
-  for (int i = 0; i < 16; i++) CHECK(with.backup.open_port() != nullptr);
+  for (uint32_t i = 0; i < kMaxLanes; i++) CHECK(with.backup.open_port() != nullptr);
   alignas(4096) static std::array<uint8_t, 4096> page;
   Operation read;
   read.index = 0;
@@ -192,7 +192,7 @@ void asked_before_it_sleeps() {
   read.memory = page.data();
   Listener listener;
   std::mt19937_64 random(1);
-  const int times = effort(20'000);
+  const int times = effort(40'000);
   for (int i = 1; i <= times; i++) {
     port->begin(read);
     port->read(read);

@@ -152,6 +152,7 @@ void full_or_drained(uint32_t rounds) {
 void asleep_or_shown(uint32_t rounds) {
   Board board(1, 1);
   bool rings = false, sees = false;
+  CHECK(board.claim() != nullptr);
   board.word(Board::kIdle).store(0);
   at_once(
       rounds,
@@ -166,6 +167,7 @@ void asleep_or_shown(uint32_t rounds) {
       [&](uint32_t round) {
         CHECK(rings || sees, "round %u: nobody wakes the consumer", round);
         board.word(Board::kTail).store(round);
+        CHECK(board.claim() != nullptr);
         board.word(Board::kIdle).store(0);
       });
 }

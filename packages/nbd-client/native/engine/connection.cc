@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/clock.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -89,6 +90,22 @@ void Connection::drop(const char* reason) {
   for (uint16_t i = 0; i < kRequests; i++) {
     if (slots_[i].used) release_if_done(i);
   }
+}
+
+void Connection::check_rest() const {
+  RDMAKIT_INVARIANT(idle() && reads_.empty() && replies_.empty() && arrived_.empty() && answered_.empty(),
+                    "%zu slots are free; %zu wait to be read, %zu have arrived, %zu are answered",
+                    free_slots_.size(), reads_.size(), arrived_.size(), answered_.size());
+  RDMAKIT_INVARIANT(waiting_.empty() && moving_.empty() && wrong_.empty() && !repair_.busy(),
+                    "%zu operations wait, %zu move, %zu are wrong", waiting_.size(), moving_.size(),
+                    wrong_.size());
+  const size_t chunks = of_device_ ? Arena::kDeviceOutputChunks : kOutputChunks;
+  RDMAKIT_INVARIANT(rdma_.available() == kOperations && free_chunks_.size() == chunks,
+                    "%zu operations and %zu of %zu chunks are free", rdma_.available(), free_chunks_.size(),
+                    chunks);
+  const bool buffered =
+      std::any_of(buffer_pins_.begin(), buffer_pins_.end(), [](uint16_t pins) { return pins > 0; });
+  RDMAKIT_INVARIANT(!(of_device_ ? buffered : input_.pinned()), "of device: %d", of_device_);
 }
 
 // ---- hot path begins: no allocation, no log, no lock, no system call but recv and sendmsg ----
@@ -218,6 +235,7 @@ bool Connection::begin_request() {
 uint16_t Connection::begin(const Request& request) {
   const uint16_t index = free_slots_.pop();
   RequestSlot& slot = slots_[index];
+  RDMAKIT_INVARIANT(!slot.used, "slot %u", index);
   slot.begin(request, now_);
   statistics_.in_flight.set(kRequests - free_slots_.size());
   slot.error = refusing_ ? kEshutdown : validate_request(request, terms_);

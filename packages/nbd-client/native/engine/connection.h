@@ -63,6 +63,8 @@ class Connection {
   bool is_open() const { return open_; }
   // Nothing is left of a connection: the lane may take another.
   bool idle() const { return !open_ && free_slots_.size() == kRequests; }
+  // After the last connection, with no operation outstanding: all that it had is free again.
+  void check_rest() const;
   // Every request so far is answered and the answers are sent.
   bool quiet() const { return free_slots_.size() == kRequests && replies_.empty() && answered_.empty(); }
   // Also after drop(), until close_socket(). Of a device: what is readable when a request has come.

@@ -5,6 +5,7 @@
 //                       ->  commit: the tag's again, or, where somebody is not done with it
 //                           (--ack one, a server that hangs), a spare one takes its place
 #include "engine/connection.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -121,6 +122,7 @@ void Connection::pin_again(uint16_t chunk) {
 
 void Connection::unpin(uint16_t chunk) {
   if (!of_device_) return input_.unpin(chunk);
+  RDMAKIT_INVARIANT(buffer_pins_[chunk] > 0, "buffer %u is not pinned", chunk);
   if (--buffer_pins_[chunk] > 0 || !retired_[chunk]) return;
   retired_[chunk] = false;
   spare_buffers_.push(chunk);

@@ -8,6 +8,7 @@
 //           over                      the data are there; or, if its server failed, it moves to another one;
 //                                     or they are not what was written (PageRepair)
 #include "engine/connection.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -111,6 +112,8 @@ void Connection::start_anew(Operation& operation) {
 void Connection::answer(Operation& operation, bool succeeded, ErrorCode error) {
   const uint16_t index = operation.request;
   if (index == kNone) return;
+  RDMAKIT_INVARIANT(slots_[index].used && slots_[index].outstanding > 0, "operation %u of slot %u",
+                    operation.index, index);
   operation.request = kNone;
   slots_[index].outstanding--;
   if (!succeeded) fail_request(index, error, operation.offset);
@@ -127,6 +130,9 @@ void Connection::finish_unposted(Operation& operation, bool succeeded, ErrorCode
 void Connection::finish_read(Operation& operation, bool succeeded) {
   const uint16_t index = operation.request;
   RequestSlot& slot = slots_[index];
+  RDMAKIT_INVARIANT(slot.used && slot.outstanding > 0 && slot.pending[operation.part] > 0,
+                    "operation %u, part %u of slot %u, of which %u are outstanding", operation.index,
+                    operation.part, index, slot.outstanding);
   slot.outstanding--;
   slot.pending[operation.part]--;
   if (!succeeded) fail_request(index, kEio, operation.offset);

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engine/connection.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -175,6 +176,7 @@ void Connection::count_reply(const RequestSlot& slot) {
 
 void Connection::release_if_done(uint16_t index) {
   RequestSlot& slot = slots_[index];
+  RDMAKIT_INVARIANT(slot.used, "slot %u", index);
   if (!slot.sent || slot.outstanding > 0 || slot.queued) return;
   for (uint16_t i = 0; i < slot.window; i++) free_chunks_.push(slot.chunk[i]);
   if (slot.memory != nullptr) unpin(slot.buffer);

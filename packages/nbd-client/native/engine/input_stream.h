@@ -8,11 +8,13 @@
 // unread bytes along; the reader leaves less than a page unread then, so that copy is small.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <span>
 
 #include "engine/arena.h"
+#include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {
 
@@ -38,7 +40,13 @@ class InputStream {
     return chunk_;
   }
   void pin_again(uint16_t chunk) { pins_[chunk]++; }
-  void unpin(uint16_t chunk) { pins_[chunk]--; }
+  void unpin(uint16_t chunk) {
+    RDMAKIT_INVARIANT(pins_[chunk] > 0, "chunk %u is not pinned", chunk);
+    pins_[chunk]--;
+  }
+  bool pinned() const {
+    return std::any_of(pins_.begin(), pins_.end(), [](uint16_t pins) { return pins > 0; });
+  }
 
  private:
   bool make_room();

@@ -338,6 +338,7 @@ void Lane::end_connection() {
 
 // draining -> idle, when the operations of the last connection are over.
 void Lane::become_idle() {
+  connection_.check_rest();
   state_.store(State::idle, std::memory_order_release);
   emit(Event::Type::lane_idle, "");
 }

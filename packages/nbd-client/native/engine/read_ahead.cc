@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "rdmakit/invariant.h"
+
 namespace rdmakit::nbd {
 
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
@@ -146,6 +148,8 @@ void ReadAhead::operation_decided(const Operation& operation, bool succeeded) {
 
 void ReadAhead::operation_over(Operation& operation) {
   Window& window = windows_[operation.part];
+  RDMAKIT_INVARIANT(window.used && window.parts > 0 && under_way_ > 0, "window %u: %u parts, %u of all",
+                    operation.part, window.parts, under_way_);
   window.parts--;
   under_way_--;
   if (!operation.kept || !rdma_.codec().unpack(operation)) spoil(window);

@@ -10,6 +10,8 @@
 #include <memory>
 #include <new>
 
+#include "rdmakit/invariant.h"
+
 namespace rdmakit::ring {
 
 // One frame, or an event of the poller's own.
@@ -73,17 +75,21 @@ class Board {
   // other's, sequentially consistent, so either this sees the new tail or the consumer sees kFull.
   Descriptor* claim() {
     if (head_ - tail_ > mask_) {
-      tail_ = word(kTail).load(std::memory_order_acquire);
+      look(std::memory_order_acquire);
       if (head_ - tail_ > mask_) {
         word(kFull).store(1, std::memory_order_seq_cst);
-        tail_ = word(kTail).load(std::memory_order_seq_cst);
+        look(std::memory_order_seq_cst);
         if (head_ - tail_ > mask_) return nullptr;
       }
       word(kFull).store(0, std::memory_order_relaxed);
     }
     return at(head_);
   }
-  void push() { ++head_; }
+  void push() {
+    RDMAKIT_INVARIANT(head_ - tail_ <= mask_, "descriptor %u, %u are taken, of %u places", head_, tail_,
+                      descriptor_count());
+    ++head_;
+  }
   bool unpublished() const { return shown_ != head_; }
 
   // Shows what was pushed. True when the consumer sleeps and the doorbell must ring: it stores kIdle
@@ -117,6 +123,12 @@ class Board {
   }
 
  private:
+  void look(std::memory_order order) {
+    tail_ = word(kTail).load(order);
+    RDMAKIT_INVARIANT(head_ - tail_ <= descriptor_count(), "%u were pushed, %u are taken, of %u places",
+                      head_, tail_, descriptor_count());
+  }
+
   struct Free {
     void operator()(uint32_t* memory) const { std::free(memory); }
   };

@@ -40,6 +40,8 @@ int Receiver::start() {
 // No allocation, no lock, no system call but the work itself.
 
 Violation Receiver::take(const ibv_wc& completion, uint32_t index, uint32_t& word) {
+  RDMAKIT_INVARIANT(index < receives_.size() && outstanding_ > 0, "receive %u of %zu, %u are posted", index,
+                    receives_.size(), outstanding_);
   --outstanding_;
   receives_[index].next = taken_;
   taken_ = &receives_[index];
@@ -55,6 +57,10 @@ Violation Receiver::take(const ibv_wc& completion, uint32_t index, uint32_t& wor
 
 int Receiver::repost() {
   if (taken_ == nullptr) return 0;
+  // Who has flushed one posts no more.
+  RDMAKIT_INVARIANT(outstanding_ + taken_count_ == receives_.size(),
+                    "%u receives are posted, %u are taken, of %zu", outstanding_, taken_count_,
+                    receives_.size());
   ibv_recv_wr* bad = nullptr;
   const int error = ibv_post_recv(qp_.get(), taken_, &bad);
   outstanding_ += taken_count_;
@@ -74,6 +80,8 @@ Violation Receiver::publish(uint32_t units) {
 }
 
 Violation Receiver::next(Descriptor& descriptor) {
+  RDMAKIT_INVARIANT(parsed_ < published_, "unit %llu, and as many are published",
+                    static_cast<unsigned long long>(parsed_));
   // One copy, so that what is checked is what is used: the peer can still write here.
   FrameHeader header;
   std::memcpy(&header, at(parsed_), sizeof header);
@@ -111,6 +119,11 @@ Violation Receiver::ping() {
 
 int Receiver::answer(uint32_t released, const PeerRing& peer) {
   released_ += static_cast<uint32_t>(released - static_cast<uint32_t>(released_));
+  // Or the peer would write over what was not read yet.
+  RDMAKIT_INVARIANT(reported_ <= released_ && released_ <= parsed_,
+                    "%llu units are credited, %llu released, %llu read",
+                    static_cast<unsigned long long>(reported_), static_cast<unsigned long long>(released_),
+                    static_cast<unsigned long long>(parsed_));
   const bool due =
       released_ - reported_ >= capacity_ / 2 || notifications_ - reported_notifications_ >= depth_ / 2;
   // What waits here has its turn when one of those in flight completes.
@@ -145,6 +158,8 @@ int Receiver::post_control(Control control, uint32_t place, uint32_t word, const
 }
 
 void Receiver::control_completed(Control control) {
+  RDMAKIT_INVARIANT(control == Control::credit ? credits_in_flight_ > 0 : pong_in_flight_,
+                    "control %u, %u credits", static_cast<uint32_t>(control), credits_in_flight_);
   if (control == Control::credit) --credits_in_flight_;
   if (control == Control::pong) pong_in_flight_ = false;
 }

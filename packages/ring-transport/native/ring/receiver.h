@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rdmakit/handle.h"
+#include "rdmakit/invariant.h"
 #include "ring/board.h"
 #include "ring/peer_ring.h"
 #include "ring/wire.h"
@@ -29,7 +30,10 @@ class Receiver {
   // Takes one successful receive completion: the word that it brought, or a violation.
   Violation take(const ibv_wc& completion, uint32_t index, uint32_t& word);
   // A receive came back unused: the queue pair is in error.
-  void flushed() { --outstanding_; }
+  void flushed() {
+    RDMAKIT_INVARIANT(outstanding_ > 0, "connection %u has no receive posted", slot_);
+    --outstanding_;
+  }
   uint32_t outstanding() const { return outstanding_; }
   // Posts the receives that were taken, all with one call: 0 or errno.
   int repost();

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "rdmakit/invariant.h"
+
 namespace rdmakit::ring {
 
 Sender::Sender(QpRef qp, uint32_t slot, uint32_t generation, const SenderOptions& options)
@@ -157,6 +159,10 @@ uint32_t Sender::bytes_between(uint64_t begin, uint64_t end) const {
 SendResult Sender::post() {
   const uint64_t posted = this->posted();
   const uint64_t notifications = notifications_.load(std::memory_order_relaxed);
+  RDMAKIT_INVARIANT(posted < next_ && next_ <= limit_ && next_ - posted <= capacity_,
+                    "units %llu to %llu of %u, and room up to %llu", static_cast<unsigned long long>(posted),
+                    static_cast<unsigned long long>(next_), capacity_,
+                    static_cast<unsigned long long>(limit_));
   const uint32_t units = static_cast<uint32_t>(next_ - posted);
   const uint64_t ring_end = (posted | mask_) + 1;
   uint32_t count = 0;
@@ -217,7 +223,14 @@ SendResult Sender::post() {
 }
 
 bool Sender::drained() {
-  auto all = [&] { return next_ == posted() && completed_.load(std::memory_order_seq_cst) == next_; };
+  auto all = [&] {
+    if (next_ != posted() || completed_.load(std::memory_order_seq_cst) != next_) return false;
+    const uint64_t requests = completed_requests_.load(std::memory_order_seq_cst);
+    RDMAKIT_INVARIANT(requests == posted_requests_, "%llu requests completed, of %llu",
+                      static_cast<unsigned long long>(requests),
+                      static_cast<unsigned long long>(posted_requests_));
+    return true;
+  };
   if (capacity_ == 0 || failed_ || all()) return true;
   wished_other_.store(true, std::memory_order_seq_cst);
   return all();
@@ -258,8 +271,11 @@ Violation Sender::credit(uint32_t word) {
 void Sender::complete(const WorkId& id) {
   const uint64_t requests = completed_requests_.load(std::memory_order_relaxed);
   const uint64_t units = completed_.load(std::memory_order_relaxed);
+  const uint64_t reached = units + ((id.high - units) & 0xffffff);
+  RDMAKIT_INVARIANT(reached <= posted_.load(std::memory_order_acquire), "%llu units completed",
+                    static_cast<unsigned long long>(reached));
   completed_requests_.store(requests + ((id.low - requests) & 0xffff), std::memory_order_seq_cst);
-  completed_.store(units + ((id.high - units) & 0xffffff), std::memory_order_seq_cst);
+  completed_.store(reached, std::memory_order_seq_cst);
 }
 // --- end of the hot path -------------------------------------------------------------------------
 
