@@ -4,7 +4,7 @@ import { existsSync, readdirSync, readFileSync, rmSync, utimesSync, writeFileSyn
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { busyWriter } from './busy-writer.js'
-import { complete, NBD_CLIENT, Program, startServer, temporaryFolder } from './processes.js'
+import { complete, NBD_CLIENT, Program, startServer, temporaryFolder, writeTenants } from './processes.js'
 
 const SIZE = '8M'
 const SERVER = ['--memory', '16M', '--slab-size', '2M']
@@ -96,17 +96,22 @@ it.concurrent('an export whose memory is gone is refused, not served empty', asy
   }
 })
 
-it.concurrent('the size of a volume that was served cannot change', async () => {
+it.concurrent.each([
+  ['--size', '8388608', (words: string[]) => words.map((word) => (word === SIZE ? '4M' : word))],
+  ['--replicas', '1', (words: string[]) => words.map((word) => (word === '1' ? '2' : word))],
+])('the %s of a volume that was served cannot change', async (option, value, changed) => {
   using folder = temporaryFolder()
   const { program: server, uri: address } = await startServer(SERVER)
   try {
     const { program } = await startServing(folder.path, [address])
     await program.stop()
     expect(existsSync(join(folder.path, 'state', 'volume.json'))).toBe(true)
-    const other = serveArguments(folder.path, [address]).map((word) => (word === SIZE ? '4M' : word))
+    const other = changed(serveArguments(folder.path, [address]))
     await using refused = new Program(NBD_CLIENT, other, { RDMAKIT_RUN: folder.path })
     expect((await refused.ends()).status).toBe(64)
-    expect(refused.stderr).toMatch(/is of a volume with --size 8388608; that cannot be changed/)
+    expect(refused.stderr).toContain(
+      `is of a volume with ${option} ${value}; put the old value back, or remove`,
+    )
   } finally {
     await server.stop()
   }
@@ -158,3 +163,47 @@ it.concurrent.each([
     }
   },
 )
+
+it.concurrent('a wrong key, or that of another tenant, is said at once, and loses nothing', async () => {
+  using folder = temporaryFolder()
+  const key = (id: string, byte: string) => ({ id, secret: byte.repeat(32) })
+  const tenants = writeTenants(
+    folder.path,
+    { name: 'prod', keys: [key('one', 'a1')] },
+    { name: 'test', keys: [key('two', 'b2')] },
+  )
+  const servers = [
+    await startServer([...SERVER, '--tenants', tenants]),
+    await startServer([...SERVER, '--tenants', tenants]),
+  ]
+  const file = join(folder.path, 'key')
+  const using = (tenant: string, id: string, byte: string) => {
+    writeFileSync(file, `${id}:${byte.repeat(32)}\n`, { mode: 0o600 })
+    return ['--tenant', tenant, '--key-file', file, '--replicas', '1']
+  }
+  const right = () => using('prod', 'one', 'a1')
+  const uris = servers.map(({ uri }) => uri)
+  try {
+    const { program, uri } = await startServing(folder.path, uris, right())
+    await write(uri, 7, 0)
+    await write(uri, 7, 4 * 2 ** 20)
+    await program.stop('SIGKILL')
+    for (const [wrong, reason] of [
+      [() => using('prod', 'one', 'ff'), 'the tenant, its key or the proof is wrong'],
+      [() => using('test', 'two', 'b2'), 'the session is of another tenant'],
+    ] as const) {
+      await using refused = new Program(NBD_CLIENT, serveArguments(folder.path, uris, wrong()), {
+        RDMAKIT_RUN: folder.path,
+      })
+      expect((await refused.ends()).status).toBe(77)
+      expect(refused.stderr).toContain(`(EACCES): ${reason}. Nobody else has them, so nothing was given up`)
+    }
+    const { program: next, uri: again } = await startServing(folder.path, uris, right())
+    await holds(again, 7, 0)
+    await holds(again, 7, 4 * 2 ** 20)
+    expect(next.stderr).not.toMatch(/lost|I\/O errors/)
+    await next.stop()
+  } finally {
+    for (const { program } of servers) await program.stop()
+  }
+})

@@ -198,7 +198,7 @@ function checkSame(options: AttachOptions, folder: string, kept: KeptVolume, dev
   const path = devicePath(device)
   const differs = (what: string, there: unknown) =>
     new UsageError(
-      `${folder} is of ${path}, which is attached, with ${what} ${there}; detach it to change that`,
+      `${folder} is of ${path}, which is attached, with ${what} ${there}; put the old value back, or detach ${path} and attach it anew with the other one`,
     )
   if (kept.size !== options.size) throw differs('--size', kept.size)
   if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)

@@ -1,4 +1,4 @@
-import { EXIT, ExitError, SwapServerError } from '@rdmakit/swap-server'
+import { EXIT, ExitError, meaningOfRefusal, SwapServerError } from '@rdmakit/swap-server'
 
 /** Another process has taken the volume over (docs/page-service/fencing.md): this one stops, and ends nothing of it. */
 export class FencedError extends ExitError {
@@ -11,6 +11,6 @@ export class FencedError extends ExitError {
 
 /** What a server at `uri` says, as a {@link FencedError} if it is that; else `failure`. */
 export function fencedOr(uri: string, failure: unknown): unknown {
-  const fenced = failure instanceof SwapServerError && failure.code === 'ESTALE'
+  const fenced = failure instanceof SwapServerError && meaningOfRefusal(failure.code) === 'fenced'
   return fenced ? new FencedError(uri, failure.message) : failure
 }

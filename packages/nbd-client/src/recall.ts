@@ -105,18 +105,23 @@ export class Recall {
 
   /** @returns whether it is back, or nobody waits for it any more; else what it had is lost */
   async #resume(gone: VolumeServer): Promise<boolean> {
-    const { reconnect, lose } = this.#options
+    const { reconnect, lose, progress } = this.#options
     const { signal } = this.#ending
     const deadline = performance.now() + reconnect
     // Its connections are in nobody's way; the session stays.
     if (gone.reached) void gone.session.leave().catch(() => {})
     let refusedSince: number | undefined
+    let told: string | undefined
     do {
       // Behind a standstill of this machine the last try is still to come.
       const last = performance.now() >= deadline
       const left = deadline - performance.now()
       const outcome = await this.#resumeOnce(gone, Math.max(LAST_CALL_MS, Math.min(CALL_MS, left)))
       if (outcome === undefined || signal.aborted) return true
+      // Somebody may mend it while there is time.
+      if (outcome.forbidden !== undefined && outcome.reason !== told)
+        progress(`${gone.uris.join(' or ')}: ${outcome.reason}; it is called again`)
+      told = outcome.reason
       if (!outcome.refused) refusedSince = undefined
       else refusedSince ??= performance.now()
       const refused = refusedSince !== undefined && performance.now() - refusedSince >= REFUSED_MS

@@ -1,6 +1,7 @@
 import {
   ConfigurationError,
   formatSize,
+  meaningOfRefusal,
   type RemoteSlab,
   type SessionIdentity,
   type SessionOptions,
@@ -9,9 +10,6 @@ import {
 } from '@rdmakit/swap-server'
 import { ConnectionRejectedError, VerbsError } from '@rdmakit/verbs'
 import { FencedError, fencedOr } from './fenced.js'
-
-/** What a server may say that says nothing of its memory; the next time, or at another address, it may say more. */
-const MAY_RELENT = ['ETIMEDOUT', 'EACCES', 'EUSERS', 'EXDEV']
 
 /** A session that was taken up, and the slabs that were found there. */
 export interface Resumed {
@@ -23,6 +21,8 @@ export interface NotResumed {
   readonly reason: string
   /** the server was there and does not have the session: its memory is empty */
   readonly ended: boolean
+  /** the server was there and does not let this process have it, which waiting does not mend: its refusal */
+  readonly forbidden?: SwapServerError
   /** nobody listens on any of its addresses */
   readonly refused: boolean
 }
@@ -42,6 +42,7 @@ export async function resumeSession(
 ): Promise<Resumed | NotResumed> {
   let reason = 'it has no address'
   let ended = false
+  let forbidden: SwapServerError | undefined
   let refused = true
   for (const uri of uris) {
     let session: SwapServerSession | undefined
@@ -58,8 +59,11 @@ export async function resumeSession(
       if (fenced instanceof FencedError) throw fenced
       // Nothing is given up for a key that cannot be read, or is not the right one yet.
       if (failure instanceof ConfigurationError) throw failure
-      reason = (failure as Error).message
-      ended ||= failure instanceof SwapServerError && !MAY_RELENT.includes(failure.code)
+      const meaning = failure instanceof SwapServerError ? meaningOfRefusal(failure.code) : undefined
+      // What another address has said of the session says more than that this one does not answer.
+      if (forbidden === undefined || meaning !== undefined) reason = (failure as Error).message
+      if (failure instanceof SwapServerError && meaning === 'forbidden') forbidden = failure
+      ended ||= meaning === 'ended'
       refused &&=
         failure instanceof VerbsError &&
         failure.code === 'ECONNREFUSED' &&
@@ -67,7 +71,7 @@ export async function resumeSession(
       if (ended || options.signal?.aborted) break
     }
   }
-  return { reason, ended, refused }
+  return { reason, ended, refused, ...(forbidden === undefined || ended ? {} : { forbidden }) }
 }
 
 /** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume; FencedError */

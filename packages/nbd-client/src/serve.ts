@@ -151,11 +151,11 @@ async function takeUp(
   for (const what of ['size', 'replicas'] as const)
     if (kept[what] !== options[what])
       throw new UsageError(
-        `${folder.path} is of a volume with --${what} ${kept[what]}; that cannot be changed`,
+        `${folder.path} is of a volume with --${what} ${kept[what]}; put the old value back, or remove the folder's files to begin an empty volume`,
       )
   if ((kept.thin ?? false) !== options.thin)
     throw new UsageError(
-      `${folder.path} is of a volume ${kept.thin ? 'with' : 'without'} --thin; that cannot be changed`,
+      `${folder.path} is of a volume ${kept.thin ? 'with' : 'without'} --thin; put the old option back, or remove the folder's files to begin an empty volume`,
     )
   say(`going on with the volume of ${folder.path}`)
   const keeper = new VolumeKeeper(folder, kept, kept)

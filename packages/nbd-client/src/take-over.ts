@@ -8,11 +8,12 @@ import {
   SwapServerError,
   type SwapServerSession,
 } from '@rdmakit/swap-server'
+import { askAll, refusedBy } from './ask-sessions.js'
 import type { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'
 import { FencedError } from './fenced.js'
 import type { KeptServer, KeptVolume } from './kept-volume.js'
-import { endSession, resumeSession } from './resume-session.js'
+import { endSession } from './resume-session.js'
 import { placeOf, type SlabReplica, type SlabTable } from './slab-table.js'
 import { freeIndex, VolumeServer } from './volume-server.js'
 
@@ -67,9 +68,10 @@ export function onMaps(
  * Takes up the sessions of the servers that have not failed, all at once, and of those that have failed and were waited
  * for. One that answers and does not know the session is gone. One that does not answer is gone too, unless `needed`
  * says that some slab is nowhere else: then it is called again for as long as its session lingers, for the kernel waits
- * longer than that.
+ * longer than that. One that refuses for what waiting does not mend is gone too, unless some slab is nowhere else: then
+ * nothing is given up, and the next process may have the right key.
  * @param backedUp whether the local backup alone will do for a slab
- * @throws FencedError: another process has the volume; ConfigurationError
+ * @throws FencedError: another process has the volume; ExitError: a server refuses what is needed; ConfigurationError
  */
 export async function takeSessions(
   engine: BlockEngine,
@@ -88,33 +90,25 @@ export async function takeSessions(
   let waiting = incarnationsToResume(kept, failed, alone)
   for (const server of kept) if (!waiting.includes(server)) gone.push({ kept: server, reason: FAILED_BEFORE })
   const started = Date.now()
+  let told: string | undefined
   try {
     for (;;) {
-      const silent: GoneServer[] = []
-      // All of them, for one that throws must not leave the sessions of others.
-      const outcomes = await Promise.allSettled(
-        waiting.map(async (kept) => ({ kept, ...(await resumeSession(kept, engine.slabSize, options)) })),
-      )
-      for (const outcome of outcomes) {
-        if (outcome.status === 'rejected') continue
-        if ('session' in outcome.value) resumed.push(outcome.value)
-        else (outcome.value.ended ? gone : silent).push(outcome.value)
-      }
-      const reasons = outcomes.flatMap((outcome) => (outcome.status === 'rejected' ? [outcome.reason] : []))
-      if (reasons.length > 0) throw reasons.find((reason) => reason instanceof FencedError) ?? reasons[0]
+      const asked = await askAll(waiting, engine.slabSize, options)
+      resumed.push(...asked.resumed)
+      gone.push(...asked.ended)
+      if (asked.failure !== undefined) throw asked.failure
       options.signal?.throwIfAborted()
       const live = new Set(resumed.map(({ kept: { index } }) => index))
-      waiting = silent
-        .map((each) => each.kept)
-        .filter(
-          (server) =>
-            Date.now() - started < server.linger && needed(engine, ofSession(server), live, backedUp),
-        )
-      for (const each of silent) if (!waiting.includes(each.kept)) gone.push(each)
-      if (waiting.length === 0) return { resumed, gone }
-      progress(
-        `waiting for ${waiting.map(({ uris }) => uris.join(' or ')).join(', ')}: nobody else has its slabs`,
-      )
+      const isNeeded = ({ kept: server }: GoneServer) => needed(engine, ofSession(server), live, backedUp)
+      const refusing = asked.forbidden.find(isNeeded)
+      if (refusing !== undefined) throw refusedBy(refusing)
+      const silent = asked.silent.filter((each) => Date.now() - started < each.kept.linger && isNeeded(each))
+      gone.push(...asked.forbidden, ...asked.silent.filter((each) => !silent.includes(each)))
+      if (silent.length === 0) return { resumed, gone }
+      waiting = silent.map((each) => each.kept)
+      const line = `waiting for ${silent.map(({ kept, reason }) => `${kept.uris.join(' or ')} (${reason})`).join(', ')}: nobody else has its slabs`
+      if (line !== told) progress(line)
+      told = line
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS))
     }
   } catch (failure) {

@@ -9,6 +9,7 @@ import { MIB } from './fixture.js'
 const refused = () => new VerbsError('ECONNREFUSED', 'rdma_connect', 'the server', 'nobody is there')
 const silent = () => new VerbsError('ETIMEDOUT', 'rdma_connect', 'the server', 'nobody is there')
 const ended = () => new SwapServerError('ENOENT', 'there is no such session')
+const forbidden = () => new SwapServerError('EACCES', 'the tenant, its key or the proof is wrong')
 const taken = () => new SwapServerError('ESTALE', 'another process has taken the volume over')
 const back = { slabSize: MIB, list: async () => [], leave: async () => {} } as unknown as SwapServerSession
 
@@ -36,6 +37,7 @@ function call(...answers: (() => Error)[]) {
   const rejoin = vi.fn(async () => {})
   const lose = vi.fn()
   const fenced = vi.fn()
+  const progress = vi.fn()
   recall = new Recall({
     session: {},
     slabSize: MIB,
@@ -45,14 +47,14 @@ function call(...answers: (() => Error)[]) {
     shared: () => shared,
     fenced,
     lose,
-    progress: () => {},
+    progress,
   })
   const identity = { epoch: '0123456789abcdef', session: 7, token: new Uint8Array(16) }
   const server = VolumeServer.gone(0, ['iwarp://192.0.2.1:7471'], 'it failed', identity)
   server.away = waitedFor && !shared
   recall.start()
   recall.call(server)
-  return { resume, rejoin, lose, fenced, reason: () => lose.mock.calls[0]?.[1] as string }
+  return { resume, rejoin, lose, fenced, progress, reason: () => lose.mock.calls[0]?.[1] as string }
 }
 
 const pass = (ms: number) => vi.advanceTimersByTimeAsync(ms)
@@ -94,6 +96,16 @@ it('a server that does not know the session is given up at once', async () => {
   await pass(1)
   expect(lose).toHaveBeenCalledOnce()
   expect(reason()).toBe('there is no such session')
+})
+
+it('a server that refuses the key is said once, and called as long as it may be', async () => {
+  const { lose, rejoin, progress } = call(...Array.from({ length: 5 }, () => forbidden))
+  await pass(3_000)
+  expect(progress).toHaveBeenCalledExactlyOnceWith(
+    'iwarp://192.0.2.1:7471: the tenant, its key or the proof is wrong; it is called again',
+  )
+  expect(rejoin).toHaveBeenCalledOnce()
+  expect(lose).not.toHaveBeenCalled()
 })
 
 it.each([

@@ -39,7 +39,13 @@ describe('a session', () => {
 
   it('is not over because the key is not the right one yet', async () => {
     const { uri, identity } = await lingering()
-    expect(await resume([uri], identity, WRONG)).toMatchObject({ ended: false, refused: false })
+    const outcome = await resume([uri], identity, WRONG)
+    expect(outcome).toMatchObject({ ended: false, refused: false, forbidden: { code: 'EACCES' } })
+    // Nor because of another address, where nobody is.
+    expect(await resume([uri, socketAddress()], identity, WRONG)).toMatchObject({
+      reason: 'the tenant, its key or the proof is wrong',
+      forbidden: { code: 'EACCES' },
+    })
     const taken = await resume([uri], identity)
     expect(taken).toMatchObject({ slabs: [{ id: 1 }, { id: 2 }] })
     if ('session' in taken) await taken.session.close()

@@ -1,6 +1,6 @@
 // What a process that takes a volume over believes of the slab map, on records that a process leaves only when it dies
 // at one moment.
-import { SwapServerSession } from '@rdmakit/swap-server'
+import { EXIT, SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { BlockEngine } from '../src/engine.js'
 import type { KeptServer } from '../src/kept-volume.js'
@@ -144,5 +144,66 @@ describe('a server that had failed and was waited for', () => {
     await take(engine, [kept(1)])
     await take(engine, [kept(1, { away: true })], () => true)
     expect(asked).toEqual([])
+  })
+})
+
+describe('a server that refuses a session for what waiting does not mend', () => {
+  /** Servers refuse with these codes, or give the session: by index. */
+  function answers(...codes: (string | undefined)[]) {
+    const leave = vi.fn(async () => {})
+    vi.spyOn(SwapServerSession, 'resume').mockImplementation(async (_, { session }) => {
+      const code = codes[session - 100]
+      if (code !== undefined) throw new SwapServerError(code, `it says ${code}`)
+      return { slabSize: MIB, list: async () => [], leave } as unknown as SwapServerSession
+    })
+    onTestFinished(() => void vi.restoreAllMocks())
+    return { leave }
+  }
+
+  const takes = async (engine: BlockEngine, servers: readonly KeptServer[], backedUp = () => false) => {
+    const told: string[] = []
+    const taken = takeSessions(engine, servers, {}, backedUp, (step) => told.push(step))
+    return { told, outcome: await taken.catch((failure: unknown) => failure) }
+  }
+
+  it.each([
+    ['EACCES', EXIT.forbidden],
+    ['EPROTO', EXIT.unavailable],
+    ['EDQUOT', EXIT.unavailable],
+  ])('with %s is said at once, and nothing that it alone has is given up', async (code, status) => {
+    const { leave } = answers(code, undefined)
+    await using engine = new BlockEngine({ size: 2 * MIB, slabSize: MIB })
+    for (const slab of [0, 1]) engine.mapSlab(slab, place(slab, slab))
+    const { told, outcome } = await takes(engine, [kept(0, { linger: 300_000 }), kept(1)])
+    expect(outcome).toMatchObject({ name: 'Error', status })
+    expect((outcome as Error).message).toMatch(
+      new RegExp(`\\(${code}\\): it says ${code}\\. Nobody else has them.*within 300 s of the end`),
+    )
+    expect(told).toEqual([])
+    // The other one's lingers, for the next process.
+    expect(leave).toHaveBeenCalledOnce()
+    expect(engine.failedServers()).toEqual([])
+  })
+
+  it('is missed where another replica or the backup will do, and named', async () => {
+    answers('EACCES', undefined)
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
+    engine.mapSlab(0, place(0), place(1))
+    const { outcome } = await takes(engine, [kept(0), kept(1)])
+    expect(outcome).toMatchObject({ gone: [{ reason: 'it says EACCES' }], resumed: [{ kept: { index: 1 } }] })
+    answers('EACCES', 'EACCES')
+    expect((await takes(engine, [kept(0), kept(1)], () => true)).outcome).toMatchObject({
+      gone: [{ reason: 'it says EACCES' }, { reason: 'it says EACCES' }],
+    })
+  })
+
+  it('that says no more than that it is busy is waited for, and why is said once', async () => {
+    const linger = 2_500
+    answers('EUSERS')
+    await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
+    engine.mapSlab(0, place(0))
+    const { told, outcome } = await takes(engine, [kept(0, { linger })])
+    expect(told).toEqual(['waiting for iwarp://127.0.0.1:1 (it says EUSERS): nobody else has its slabs'])
+    expect(outcome).toMatchObject({ gone: [{ reason: 'it says EUSERS' }] })
   })
 })

@@ -22,6 +22,7 @@ export { describeImpairment, type Impairment, LastResort } from './last-resort.j
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
 export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
 export { LossyLines, outliveReaders, outrunReaders } from './readers.js'
+export { meaningOfRefusal, type RefusedResume } from './refusal.js'
 export { scrapedMetrics } from './scraped-metrics.js'
 export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'

@@ -385,7 +385,9 @@ export class Session implements SlabOwner {
     const named = this.#host.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
     const gone = () =>
       new Refusal('ENOENT', 'there is no such session: it ended, or the server was restarted')
-    if (named === undefined || named.#closed || named.tenant !== step.tenant.name) throw gone()
+    if (named === undefined || named.#closed) throw gone()
+    // Not ENOENT: a client with the wrong key file would take its memory for lost.
+    if (named.tenant !== step.tenant.name) throw new Refusal('EACCES', 'the session is of another tenant')
     if (named.context !== this.context)
       throw new Refusal(
         'EXDEV',

@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { afterEach, describe, expect, it } from 'vitest'
 import { SwapServer, SwapServerError, SwapServerSession } from '../src/index.js'
 import type { control } from '../src/protocol.js'
+import { meaningOfRefusal } from '../src/refusal.js'
 import { impostor } from './impostor.js'
 
 const MIB = 2 ** 20
@@ -102,5 +103,28 @@ describe('a client takes no slab', () => {
     await expect(client.allocate(67)).rejects.toMatchObject({ code: 'ENOSPC' })
     expect(server.store.free).toBe(66)
     expect(client.freeSlabs).toBe(66)
+  })
+})
+
+describe('a refusal to take a session up', () => {
+  it.each([
+    ['ENOENT', 'ended'],
+    ['ESTALE', 'fenced'],
+    ['EACCES', 'forbidden'],
+    ['EPERM', 'forbidden'],
+    ['EDQUOT', 'forbidden'],
+    ['EPROTO', 'forbidden'],
+    ['EINVAL', 'forbidden'],
+    // Of these, and of what a later version may say, nothing is given up.
+    ['ETIMEDOUT', 'later'],
+    ['EUSERS', 'later'],
+    ['EXDEV', 'later'],
+    ['EBUSY', 'later'],
+    ['ECANCELED', 'later'],
+    ['EIO', 'later'],
+    ['EUNHEARDOF', 'later'],
+    ['constructor', 'later'],
+  ])('with %s means %s', (code, meaning) => {
+    expect(meaningOfRefusal(code)).toBe(meaning)
   })
 })

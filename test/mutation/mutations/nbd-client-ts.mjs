@@ -259,10 +259,18 @@ export const mutations = [
   {
     name: 'key-refused-is-for-ever',
     file: source('resume-session'),
-    find: "['ETIMEDOUT', 'EACCES', 'EUSERS', 'EXDEV']",
-    replace: "['ETIMEDOUT', 'EUSERS', 'EXDEV']",
+    find: "ended ||= meaning === 'ended'",
+    replace: "ended ||= meaning === 'ended' || meaning === 'forbidden'",
     why: 'A server that refuses a key once is given up with the pages that only it has.',
     tests: [unit('resume-session')],
+  },
+  {
+    name: 'forbidden-server-is-lost',
+    file: source('take-over'),
+    find: '      if (refusing !== undefined) throw refusedBy(refusing)\n',
+    replace: "      if (refusing !== undefined) progress('it refuses')\n",
+    why: 'A take-over with a wrong key file gives up what only that server has.',
+    tests: [unit('take-over')],
   },
   {
     name: 'server-given-up-too-soon',

@@ -88,8 +88,8 @@ export const mutations = [
   {
     name: 'session-of-another-tenant',
     file: source('session'),
-    find: 'if (named === undefined || named.#closed || named.tenant !== step.tenant.name) throw gone()',
-    replace: 'if (named === undefined || named.#closed) throw gone()',
+    find: 'if (named.tenant !== step.tenant.name) throw new Refusal',
+    replace: 'if (named.tenant === undefined) throw new Refusal',
     why: 'A tenant that knows id and token takes up the session of another one.',
     tests: [unit('lingering')],
   },
@@ -108,6 +108,14 @@ export const mutations = [
     replace: 'if (this.#control !== connection && this.#control === undefined)\n      throw',
     why: 'What a connection asked for is done although its session has gone on with another one.',
     tests: [unit('lingering')],
+  },
+  {
+    name: 'unheard-of-refusal-ends-session',
+    file: source('refusal'),
+    find: "MEANINGS.get(code) ?? 'later'",
+    replace: "MEANINGS.get(code) ?? 'ended'",
+    why: 'A client takes memory for lost when a server refuses it with a code that the client does not know.',
+    tests: [unit('answers')],
   },
   {
     name: 'lower-take-over-wins',

@@ -1,0 +1,58 @@
+import {
+  EXIT,
+  ExitError,
+  exitStatusOf,
+  type SessionOptions,
+  type SwapServerError,
+} from '@rdmakit/swap-server'
+import { FencedError } from './fenced.js'
+import type { KeptServer } from './kept-volume.js'
+import { resumeSession } from './resume-session.js'
+import type { GoneServer, ResumedServer } from './take-over.js'
+
+/** A server that does not let this process have its session, and would not later either. */
+type ForbiddingServer = GoneServer & { readonly forbidden: SwapServerError }
+
+/** What servers that are asked for their sessions, all at once, have said. */
+interface Asked {
+  readonly resumed: readonly ResumedServer[]
+  readonly ended: readonly GoneServer[]
+  readonly forbidden: readonly ForbiddingServer[]
+  /** they may answer yet */
+  readonly silent: readonly GoneServer[]
+  /** of this process: it goes on with none of them */
+  readonly failure: unknown
+}
+
+/** Asks servers for their sessions, all at once. */
+export async function askAll(
+  servers: readonly KeptServer[],
+  slabSize: number,
+  options: SessionOptions,
+): Promise<Asked> {
+  // All of them, for one that throws must not leave the sessions of others.
+  const outcomes = await Promise.allSettled(
+    servers.map(async (kept) => ({ kept, ...(await resumeSession(kept, slabSize, options)) })),
+  )
+  const answers = outcomes.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []))
+  const failures = outcomes.flatMap((each) => (each.status === 'rejected' ? [each.reason] : []))
+  const refused = answers.filter((each) => 'reason' in each)
+  const isForbidden = (each: (typeof refused)[number]): each is (typeof refused)[number] & ForbiddingServer =>
+    each.forbidden !== undefined
+  return {
+    resumed: answers.filter((each) => 'session' in each),
+    ended: refused.filter((each) => each.ended),
+    forbidden: refused.filter(isForbidden),
+    silent: refused.filter((each) => !each.ended && !isForbidden(each)),
+    failure: failures.find((each) => each instanceof FencedError) ?? failures[0],
+  }
+}
+
+/** What it has is there, and would be lost if this process went on without it. */
+export function refusedBy({ kept: { uris, linger }, forbidden }: ForbiddingServer): ExitError {
+  const status = exitStatusOf(forbidden)
+  return new ExitError(
+    `${uris.join(' or ')} refuses to give the volume's slabs back (${forbidden.code}): ${forbidden.message}. Nobody else has them, so nothing was given up, and requests wait: mend that and start again, within ${linger / 1000} s of the end of the last process that had them`,
+    status === EXIT.failed ? EXIT.unavailable : status,
+  )
+}
