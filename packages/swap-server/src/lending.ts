@@ -163,6 +163,22 @@ export class Lending {
     return { asked, freed, moving: this.reclaim.moving, slabSize: this.#options.store.slabSize }
   }
 
+  /** bytes that are lent */
+  get lent(): number {
+    return this.#all * this.#options.store.slabSize
+  }
+
+  /**
+   * Lends nothing any more, and asks owners for all that is lent. Resolves when it is back, when nobody can give more
+   * of it, or when `signal` aborts. A session that lingers is not waited for.
+   */
+  async drain(signal: AbortSignal): Promise<void> {
+    this.#hold = { slabs: 0, until: Number.POSITIVE_INFINITY }
+    this.#look()
+    while (this.#all > 0 && !signal.aborted && !this.reclaim.exhausted)
+      await new Promise((resolve) => setTimeout(resolve, HOLD_POLL_MS))
+  }
+
   get pressure(): control.Pressure.$Properties {
     const { memory, wanted } = this.#headroom
     return {

@@ -2,6 +2,7 @@
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError } from 'commander'
 import { type Logger, pino } from 'pino'
+import { endServer } from './ending.js'
 import { EXIT, exitStatusOf, withExitStatus } from './exit-status.js'
 import { parseHeadroom } from './headroom.js'
 import { HostMemorySource } from './host-memory.js'
@@ -11,10 +12,11 @@ import { LossyLines, outliveReaders, outrunReaders } from './readers.js'
 import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
-import { notifyReady, notifyStatus } from './service-manager.js'
+import { notifyReady, notifyStatus, notifyStopping } from './service-manager.js'
 import { settleHeap } from './settle-heap.js'
 import { formatSize, parseSize } from './size.js'
 import { printServerStatus } from './status.js'
+import { stopServer } from './stop-command.js'
 import { Tenants } from './tenants.js'
 import { watchSeconds } from './watch.js'
 
@@ -29,6 +31,7 @@ interface Options {
   auditLog?: string
   metrics?: string
   maxLinger: string
+  drain: number
   logLevel: string
   json: boolean
 }
@@ -74,13 +77,20 @@ const serve = program
     'how long a client that asks for it may be gone and find its memory again; 0: not at all',
     '600',
   )
+  .option(
+    '--drain <seconds>',
+    'how long clients may take to move what they have here to other servers when this one is stopped; 0: not at all',
+    wholeOf('--drain'),
+    60,
+  )
   .option('--log-level <level>', 'trace, debug, info, warn, error, silent', 'warn')
   .option('--json', 'print events as JSON lines', false)
   .addHelpText(
     'after',
     `
-Prints "listening <uri>" for each listener once it is ready. SIGTERM or SIGINT ends it: sessions are
-closed and their memory is freed. SIGHUP reads --tenants anew and opens --audit-log anew. Logs go to
+Prints "listening <uri>" for each listener once it is ready. SIGTERM or SIGINT ends it: clients are asked to
+move what they have here, for --drain at most, then sessions are closed and their memory is freed; a second
+signal ends it at once. SIGHUP reads --tenants anew and opens --audit-log anew. Logs go to
 stderr as JSON lines.
 
 Examples:
@@ -112,6 +122,7 @@ async function run(options: Options): Promise<void> {
   const maxLinger = Number(options.maxLinger)
   if (!(maxLinger >= 0 && maxLinger <= 86_400))
     throw new UsageError(`--max-linger "${options.maxLinger}" is not a number of seconds from 0 to 86400`)
+  const patience = 1000 * options.drain
   outrunReaders()
   const log = logTo(options.logLevel)
   const lastResort = new LastResort((failure, told) => {
@@ -136,15 +147,22 @@ async function run(options: Options): Promise<void> {
     process.stdout.write(`${options.json ? JSON.stringify({ event, ...fields }) : text}\n`)
   const listeners: string[] = []
   const operation = await Operation.start(server, { metrics: options.metrics, listeners })
-  const stop = async (signal: NodeJS.Signals) => {
+  const now = new AbortController()
+  const end = async (signal: NodeJS.Signals) => {
+    await notifyStopping(patience, (reason) => log.error(reason))
+    await endServer(server, { patience, now: now.signal, say })
     operation.close()
-    await server.close()
     const { userCpuUs, systemCpuUs } = server.query('operator')
     say('stopped', { signal, userCpuUs, systemCpuUs }, `stopped by ${signal}`)
     process.exit(0)
   }
-  process.once('SIGTERM', stop)
-  process.once('SIGINT', stop)
+  let ending: Promise<void> | undefined
+  const stop = (signal: NodeJS.Signals) => {
+    // Whoever asks a second time has no more patience.
+    if (ending !== undefined) now.abort()
+    ending ??= end(signal)
+  }
+  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, stop)
   settleHeap()
   try {
     for (const uri of options.listen) {
@@ -214,6 +232,18 @@ program
     })
     process.stdout.write(`${options.json ? JSON.stringify(outcome) : text}\n`)
     process.exit(complete ? EXIT.ok : EXIT.failed)
+  })
+
+program
+  .command('stop')
+  .description(
+    'End a running server of this machine: clients move what they have there first, for its --drain at most.',
+  )
+  .option('--pid <pid>', 'of the swap-server, when several run here', wholeOf('--pid'))
+  .option('--now', 'without that: what only this server has is lost', false)
+  .action(async ({ pid, now }: { pid?: number; now: boolean }) => {
+    await stopServer({ pid, now })
+    process.exit(EXIT.ok)
   })
 
 program.addHelpText('after', () => `\n${serve.helpInformation()}`)

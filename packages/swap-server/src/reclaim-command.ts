@@ -1,5 +1,5 @@
 import { UsageError } from '@rdmakit/verbs'
-import { runningPrograms } from './control-socket.js'
+import { type RunningProgram, runningPrograms } from './control-socket.js'
 import type { Holding, HoldOutcome } from './lending.js'
 import { formatSize, parseSize } from './size.js'
 
@@ -31,13 +31,8 @@ export interface ReclaimCommand {
   readonly wait: number
 }
 
-/**
- * Asks a swap-server of this machine to give memory back.
- * @returns one line for people, and whether all of it came
- * @throws UsageError: no such server, or several; what the server refuses
- */
-export async function reclaimMemory({ size, pid, hold, wait }: ReclaimCommand) {
-  const bytes = size === '0' ? 0 : parseSize(size, 'the size')
+/** @param pid undefined: the only one there is @throws UsageError: no such server, or several */
+export async function serverOf(pid: number | undefined): Promise<RunningProgram> {
   const servers = await runningPrograms('swap-server')
   const [server, another] = servers.filter((each) => pid === undefined || each.pid === pid)
   if (server === undefined)
@@ -48,6 +43,17 @@ export async function reclaimMemory({ size, pid, hold, wait }: ReclaimCommand) {
     throw new UsageError(
       `several swap-servers are running; name one with --pid: ${servers.map((each) => each.pid).join(', ')}`,
     )
+  return server
+}
+
+/**
+ * Asks a swap-server of this machine to give memory back.
+ * @returns one line for people, and whether all of it came
+ * @throws UsageError: no such server, or several; what the server refuses
+ */
+export async function reclaimMemory({ size, pid, hold, wait }: ReclaimCommand) {
+  const bytes = size === '0' ? 0 : parseSize(size, 'the size')
+  const server = await serverOf(pid)
   const holding: Holding = { bytes, duration: hold * 1000, patience: wait * 1000 }
   const outcome = (await server.call('POST', '/reclaim', holding, wait * 1000 + 5_000)) as HoldOutcome
   const { asked, freed, moving, slabSize } = outcome

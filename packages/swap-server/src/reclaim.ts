@@ -77,6 +77,11 @@ export class Reclaim {
     return Math.max(0, this.#wanted - this.#moving.size)
   }
 
+  /** Nobody moves anything, and nobody is there who could be asked now: what is out stays out. */
+  get exhausted(): boolean {
+    return this.#round === undefined && this.#moving.size === 0 && this.#draw(1).size === 0
+  }
+
   /** So many slabs should come back, with those that are being moved; in place of what was wanted before. */
   want(slabs: number): void {
     this.#wanted = slabs

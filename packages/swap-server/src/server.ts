@@ -113,6 +113,18 @@ export class SwapServer {
     return [...this.#sessions].filter(({ lingering }) => lingering).length
   }
 
+  /** Who has memory here, and how much, in bytes. */
+  get holders(): readonly { readonly client: string; readonly peer: string; readonly bytes: number }[] {
+    return [...this.#sessions]
+      .map(({ status }) => status)
+      .filter(({ slabs }) => slabs)
+      .map(({ client = '', peer = '', slabs }) => ({
+        client: client ?? '',
+        peer: peer ?? '',
+        bytes: Number(slabs) * this.store.slabSize,
+      }))
+  }
+
   /** Listens at `uri` too. @returns the URI with its port resolved */
   async listen(uri: string): Promise<string> {
     const listener = await Listener.listen(uri, (request) => this.#onRequest(request))

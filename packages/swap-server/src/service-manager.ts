@@ -3,6 +3,8 @@ import { promisify } from 'node:util'
 
 /** Above the 5 s that systemd-notify waits for the manager to have read it. */
 const TIMEOUT_MS = 10_000
+/** For the end of a server, behind all that it waits for. */
+const END_MS = 30_000
 
 /**
  * Tells the service manager that started this process, if there is one that wants to know, that it is ready
@@ -23,6 +25,12 @@ export async function notifyMainProcess(pid: number, failed: (reason: string) =>
 /** Tells it one line for "systemctl status". See {@link notifyReady}. */
 export async function notifyStatus(status: string, failed: (reason: string) => void): Promise<void> {
   await notify([`STATUS=${status}`], failed)
+}
+
+/** Tells it that this process ends, which may take `milliseconds` more than the manager would wait by itself. */
+export async function notifyStopping(milliseconds: number, failed: (reason: string) => void): Promise<void> {
+  // Above what is waited for: closing takes time, too.
+  await notify(['STOPPING=1', `EXTEND_TIMEOUT_USEC=${1000 * (milliseconds + END_MS)}`], failed)
 }
 
 async function notify(words: string[], failed: (reason: string) => void): Promise<void> {

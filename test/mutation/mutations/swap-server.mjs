@@ -264,4 +264,28 @@ export const mutations = [
     why: 'A server whose control code has failed takes the memory of ever more clients.',
     tests: ['unit test/e2e/control-fault.test.ts'],
   },
+  {
+    name: 'server-ends-without-a-word',
+    file: source('ending'),
+    find: 'if (lent > 0 && patience > 0',
+    replace: 'if (lent < 0 && patience > 0',
+    why: 'A server that is stopped takes the only copies with it, which its clients could have moved.',
+    tests: ['unit test/e2e/ending.test.ts'],
+  },
+  {
+    name: 'server-ends-while-clients-move',
+    file: source('reclaim'),
+    find: 'this.#round === undefined && this.#moving.size === 0 &&',
+    replace: 'this.#round === undefined &&',
+    why: 'A server that is stopped ends while its clients are moving what they have there.',
+    tests: ['unit test/e2e/ending.test.ts'],
+  },
+  {
+    name: 'second-signal-waits-too',
+    file: source('program'),
+    find: 'if (ending !== undefined) now.abort()',
+    replace: 'if (ending === undefined) now.abort()',
+    why: 'Who stops a server a second time waits for its clients all the same, and the first time they are not asked.',
+    tests: ['unit test/e2e/ending.test.ts'],
+  },
 ]
