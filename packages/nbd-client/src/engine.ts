@@ -359,6 +359,14 @@ export class BlockEngine {
     native.resumeLane(this.#engine, lane)
   }
 
+  /**
+   * From now on the backup's file is this engine's: its header gets another generation, soon. Before, nothing that an
+   * older process of the volume would refuse is written to it. Nothing without a backup.
+   */
+  stampBackup(): void {
+    native.stampBackup(this.#engine)
+  }
+
   /** What the system did not grant for the backup, each a sentence to print. */
   get backupWarnings(): readonly string[] {
     return native.backupWarnings(this.#engine)

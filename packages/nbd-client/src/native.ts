@@ -270,6 +270,7 @@ export interface NativeBinding {
   addReplica(engine: NativeEngine, slab: number, replica: NativeReplica): void
   moveReplica(engine: NativeEngine, slab: number, from: number, to: NativeReplica): void
   setWaits(engine: NativeEngine): void
+  stampBackup(engine: NativeEngine): void
   failedServers(engine: NativeEngine): number[]
   retireReplica(engine: NativeEngine, slab: number, server: number): void
   dropReplica(engine: NativeEngine, slab: number, server: number, absent: boolean): NativeDropped

@@ -383,6 +383,7 @@ export class Volume {
 
   #start(): void {
     if (this.#waits) this.engine.waitForServers()
+    this.engine.stampBackup()
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
     this.engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
     this.engine.on('serverFailed', ({ server, reason }) => this.#fail(this.#servers[server], reason))

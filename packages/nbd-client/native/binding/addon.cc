@@ -34,6 +34,7 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
   add("addReplica", add_replica);
   add("moveReplica", move_replica);
   add("setWaits", set_waits);
+  add("stampBackup", stamp_backup);
   add("failedServers", failed_servers);
   add("retireReplica", retire_replica);
   add("dropReplica", drop_replica);

@@ -37,6 +37,7 @@ void replace_slab(const Napi::CallbackInfo& info);
 void add_replica(const Napi::CallbackInfo& info);
 void move_replica(const Napi::CallbackInfo& info);
 void set_waits(const Napi::CallbackInfo& info);
+void stamp_backup(const Napi::CallbackInfo& info);
 Napi::Value failed_servers(const Napi::CallbackInfo& info);
 void retire_replica(const Napi::CallbackInfo& info);
 Napi::Value drop_replica(const Napi::CallbackInfo& info);

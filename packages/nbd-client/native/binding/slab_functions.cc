@@ -108,6 +108,8 @@ void move_replica(const Napi::CallbackInfo& info) {
 
 void set_waits(const Napi::CallbackInfo& info) { to_engine(info[0]).volume().set_waits(); }
 
+void stamp_backup(const Napi::CallbackInfo& info) { to_engine(info[0]).stamp_backup(); }
+
 void retire_replica(const Napi::CallbackInfo& info) {
   const int error =
       to_engine(info[0]).volume().retire_replica(to_uint32(info[1], "slab"), to_server(info[2]));

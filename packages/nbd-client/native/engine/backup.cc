@@ -36,8 +36,11 @@ int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::s
   on_failure_ = std::move(failed);
   if (const int error = file_.open(options_.path, size, options_.sparse, warnings, why); error != 0)
     return error;
-  int error = map_.open(size / kPage, options_.map_file, file_.identity(), file_.empty(), options_.prefault);
+  int error = map_.open(size / kPage, options_.map_file, file_.identity(), file_.stamp(), file_.empty(),
+                        options_.prefault);
   if (error != 0) return refuse(why, error, mapping_failure("backup map", options_.map_file, error));
+  if (map_.outdated())
+    warnings.push_back(options_.path + ": something else has been written to it: nothing that it had counts");
   void* bounce = nullptr;
   error = allocate(bounce, kBounce, &warnings);
   bounce_ = static_cast<uint8_t*>(bounce);
@@ -75,6 +78,12 @@ BackupPort* Backup::open_port() {
   ports_[index] = std::make_unique<BackupPort>(*this, static_cast<uint8_t*>(memory), options_.buffers);
   port_count_.store(index + 1, std::memory_order_release);
   return ports_[index].get();
+}
+
+void Backup::stamp(uint64_t random) {
+  stamp_random_.store(random);
+  stamp_wanted_.store(true);
+  wake();
 }
 
 bool Backup::stop(uint64_t deadline) {
@@ -154,6 +163,7 @@ void Backup::run() {
   touch_stack();
   if (options_.swap_safe) static_cast<void>(mark_io_flusher());
   for (;;) {
+    serve_stamp();
     bool moved = serve_reads();
     moved |= serve_writes();
     const uint64_t stop_at = stop_at_.load();
@@ -165,7 +175,19 @@ void Backup::run() {
   changed_.notify_all();
 }
 
+void Backup::serve_stamp() {
+  if (!stamp_wanted_.exchange(false) || !working()) return;
+  const int error = timed([this] {
+    return map_.stamp(stamp_random_.load(),
+                      [this](const BackupStamp& next) { return file_.put_stamp(next); });
+  });
+  // Without room for a header all is as it was with versions that knew none.
+  if (error != 0 && error != ENOSPC) fail_with("header", error);
+  stamps_.fetch_add(1);
+}
+
 bool Backup::nothing_to_do() const {
+  if (stamp_wanted_.load()) return false;
   for (uint32_t i = 0; i < ports(); i++) {
     if (!ports_[i]->empty()) return false;
   }

@@ -49,6 +49,10 @@ class Backup {
   // ---- control ----
   // Opens the file and starts the thread, which calls `failed` when the backup fails. 0 or an errno value.
   int open(uint64_t size, std::function<void()> failed, std::vector<std::string>& warnings, std::string& why);
+  // From now on the file is this process's: its header says so, and a version that knows none refuses the
+  // file. `random` names a file that has no name yet. Soon, on the backup's thread; an error fails the
+  // backup.
+  void stamp(uint64_t random);
   // One for each lane, and one for the refill lane. nullptr: no memory.
   BackupPort* open_port();
   // After the lanes have ended: brings to the file what is queued, until `deadline`. False: its thread did
@@ -62,6 +66,8 @@ class Backup {
   // Why it failed; true once.
   bool take_failure(std::string& why);
   const BackupStatistics& statistics() const { return statistics_; }
+  // How many of stamp() are over.
+  uint64_t stamps() const { return stamps_.load(); }
   const std::string& path() const { return options_.path; }
   uint64_t queued() const;  // pages
 
@@ -94,6 +100,7 @@ class Backup {
   void run();
   bool serve_reads();
   bool serve_writes();
+  void serve_stamp();
   size_t take_batch();
   int write_run(size_t first, size_t count);
   int patch(const Taken& taken);
@@ -115,6 +122,9 @@ class Backup {
   std::atomic<uint32_t> port_count_{0};
   Descriptor bell_;
   std::atomic<bool> asleep_{false};
+  std::atomic<bool> stamp_wanted_{false};
+  std::atomic<uint64_t> stamp_random_{0};
+  std::atomic<uint64_t> stamps_{0};
   std::atomic<uint64_t> busy_since_{0};  // ns; 0: in no system call of the file
   std::atomic<bool> failed_{false};
   std::atomic<bool> told_why_{false};

@@ -52,31 +52,66 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
   identity_ = device ? BackupIdentity{status.st_rdev, 0, 0}
                      : BackupIdentity{status.st_dev, status.st_ino, born(fd_.get())};
   empty_ = !device && status.st_size == 0;
+  size_ = size;
+  device_ = device;
   if (device) {
     if (const int error = open_device(size, why); error != 0) return refuse(why, error, path + ": " + why);
+    if (!has_room_)
+      warnings.push_back(path + ": this device has no room for a header behind the volume (" +
+                         std::to_string(kPage) + " bytes); what others write to it is not noticed");
     return 0;
   }
-  return open_regular(path, size, static_cast<uint64_t>(status.st_size), sparse, warnings, why);
+  return open_regular(path, static_cast<uint64_t>(status.st_size), sparse, warnings, why);
 }
 
-int BackupFile::open_device(uint64_t size, std::string& why) const {
+int BackupFile::open_device(uint64_t size, std::string& why) {
   uint64_t bytes = 0;
   if (ioctl(fd_.get(), BLKGETSIZE64, &bytes) != 0) return refuse(why, errno, strerror(errno));
-  return bytes >= size ? 0 : refuse(why, EINVAL, "the device is smaller than the volume");
+  if (bytes < size) return refuse(why, EINVAL, "the device is smaller than the volume");
+  has_room_ = bytes - size >= kPage;
+  alignas(kPage) uint8_t page[kPage];
+  if (!has_room_) return 0;
+  if (const int error = read(page, kPage, size); error != 0) return refuse(why, error, strerror(error));
+  stamp_ = read_header(page, size / kPage);
+  return 0;
 }
 
-int BackupFile::open_regular(const std::string& path, uint64_t size, uint64_t present, bool sparse,
-                             std::vector<std::string>& warnings, std::string& why) const {
-  if (present != 0 && present != size)
+int BackupFile::open_regular(const std::string& path, uint64_t present, bool sparse,
+                             std::vector<std::string>& warnings, std::string& why) {
+  has_room_ = present != size_;  // one of a version that knew no header gets it with put_stamp()
+  bool ours = present == 0 || present == size_;
+  if (present == size_ + kPage) {
+    alignas(kPage) uint8_t page[kPage];
+    if (const int error = read(page, kPage, size_); error != 0)
+      return refuse(why, error, path + ": " + strerror(error));
+    stamp_ = read_header(page, size_ / kPage);
+    ours = may_be_header(page);
+  }
+  if (!ours)
     return refuse(why, EINVAL,
                   path + " exists and has " + std::to_string(present) + " bytes, the volume has " +
-                      std::to_string(size) + "; if it is an old backup, remove it");
-  if (ftruncate(fd_.get(), static_cast<off_t>(size)) != 0)
+                      std::to_string(size_) + "; if it is an old backup, remove it");
+  const uint64_t bytes = size_ + (has_room_ ? kPage : 0);
+  if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0)
     return refuse(why, errno, path + ": " + strerror(errno));
-  if (sparse || fallocate(fd_.get(), 0, 0, static_cast<off_t>(size)) == 0) return 0;
+  if (sparse || fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) == 0) return 0;
   if (errno != EOPNOTSUPP)
     return refuse(why, errno, path + ": no room for the whole volume: " + strerror(errno));
   warnings.push_back(path + ": this file system reserves no room; a full disk will end the backup");
+  return 0;
+}
+
+int BackupFile::put_stamp(const BackupStamp& stamp) {
+  if (!has_room_) {
+    // Of a disk that is full the volume's pages are on it already.
+    if (device_ || fallocate(fd_.get(), 0, static_cast<off_t>(size_), kPage) != 0) return ENOSPC;
+    has_room_ = true;
+  }
+  alignas(kPage) uint8_t page[kPage];
+  write_header(page, size_ / kPage, stamp);
+  iovec segment{page, kPage};
+  if (const int error = write(&segment, 1, size_); error != 0) return error == ENOSPC ? EIO : error;
+  stamp_ = stamp;
   return 0;
 }
 

@@ -20,6 +20,9 @@ struct BackupMapHeader {
   uint64_t magic;
   uint64_t pages;  // of the volume
   BackupIdentity about;
+  // Zeros of a version that knew none.
+  BackupStamp current;  // that the file has
+  BackupStamp next;     // or has by now; none: no other
 };
 
 }  // namespace
@@ -28,8 +31,8 @@ BackupMap::~BackupMap() {
   if (mapping_ != nullptr) munmap(mapping_, mapped_);
 }
 
-int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentity& about, bool empty,
-                    bool prefault) {
+int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentity& about,
+                    const BackupStamp& stamp, bool empty, bool prefault) {
   pages_ = pages;
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
   const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
@@ -42,7 +45,7 @@ int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentit
     words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
     return 0;
   }
-  if (const int error = open_file(file, bytes, about, empty); error != 0) return error;
+  if (const int error = open_file(file, bytes, about, stamp, empty); error != 0) return error;
   uint8_t* const words_there = static_cast<uint8_t*>(file_.memory()) + kPage;
   if (prefault) madvise(words_there, bytes, MADV_POPULATE_WRITE);
   words_ = reinterpret_cast<std::atomic<uint64_t>*>(words_there);
@@ -54,15 +57,23 @@ int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentit
   return 0;
 }
 
-int BackupMap::open_file(const std::string& file, size_t bytes, const BackupIdentity& about, bool empty) {
+int BackupMap::open_file(const std::string& file, size_t bytes, const BackupIdentity& about,
+                         const BackupStamp& stamp, bool empty) {
   bool fresh = false;
   if (const int error = file_.open(file, kPage + bytes, false, fresh); error != 0) return error;
   auto* header = static_cast<BackupMapHeader*>(file_.memory());
   if (!fresh && (header->magic != kBackupMapMagic || header->pages != pages_)) return EINVAL;
-  if (fresh || empty || header->about != about) {
+  const bool same = !fresh && !empty && header->about == about;
+  const bool left = stamp == header->current || (header->next.file != 0 && stamp == header->next);
+  outdated_ = same && !left;
+  if (!same || !left) {
     std::memset(static_cast<uint8_t*>(file_.memory()) + kPage, 0, bytes);
-    *header = {kBackupMapMagic, pages_, about};
+    *header = {kBackupMapMagic, pages_, about, {}, {}};
+  } else if (stamp != header->current) {
+    header->current = stamp;
   }
+  current_ = &header->current;
+  next_ = &header->next;
   return 0;
 }
 

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <string>
 
+#include "engine/backup_header.h"
 #include "engine/mapped_file.h"
 
 namespace rdmakit::nbd {
@@ -47,8 +48,22 @@ class BackupMap {
 
   // 0 or an errno value. `file` empty: private memory, all stale. Else a file that outlives the process (see
   // MappedFile), EINVAL also when it is not of a volume of this size; one about another backup file starts
-  // anew, as does one about an `empty` file. What was queued when its last user ended is stale.
-  int open(uint64_t pages, const std::string& file, const BackupIdentity& about, bool empty, bool prefault);
+  // anew, as does one about an `empty` file or one that is not as it was left (`stamp`, of the file). What
+  // was queued when its last user ended is stale.
+  int open(uint64_t pages, const std::string& file, const BackupIdentity& about, const BackupStamp& stamp,
+           bool empty, bool prefault);
+  // The file was there and is not as it was left.
+  bool outdated() const { return outdated_; }
+
+  // The backup thread's. Gives the file the stamp that follows by `put`, which returns an errno value.
+  // Whenever the process is killed, the map knows the stamp that the file has.
+  template <typename Put>
+  int stamp(uint64_t random, Put put) {
+    next() = next_stamp(current(), random);
+    const int error = put(next());
+    if (error == 0) current() = next();
+    return error;
+  }
 
   void unlock() { file_.unlock(); }
 
@@ -75,7 +90,11 @@ class BackupMap {
   static BackupState in_word(uint64_t word, uint64_t page) {
     return static_cast<BackupState>(word >> (2 * (page % kPerWord)) & 3);
   }
-  int open_file(const std::string& file, size_t bytes, const BackupIdentity& about, bool empty);
+  int open_file(const std::string& file, size_t bytes, const BackupIdentity& about, const BackupStamp& stamp,
+                bool empty);
+  // In the map's file, when there is one.
+  BackupStamp& current() { return *current_; }
+  BackupStamp& next() { return *next_; }
   template <typename Next>
   void change(uint64_t page, Next next);
 
@@ -84,6 +103,11 @@ class BackupMap {
   void* mapping_ = nullptr;  // without a file
   size_t mapped_ = 0;
   MappedFile file_;
+  BackupStamp private_current_;
+  BackupStamp private_next_;
+  BackupStamp* current_ = &private_current_;
+  BackupStamp* next_ = &private_next_;
+  bool outdated_ = false;
 };
 
 }  // namespace rdmakit::nbd

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -80,6 +81,14 @@ int Engine::open_backup(std::string& why) {
   const int error = backup_->open(volume_.exported().size, failed, backup_warnings_, why);
   if (error == 0) volume_.set_backup(backup_.get());
   return error;
+}
+
+void Engine::stamp_backup() {
+  if (backup_ == nullptr) return;
+  uint64_t random = 0;
+  // Without it the name is one that others may have: what the map knows of the file is checked besides.
+  if (getrandom(&random, sizeof random, 0) != sizeof random) random = now_ns(CLOCK_REALTIME);
+  backup_->stamp(random);
 }
 
 int Engine::make_offer(Offer& offer, std::string& why) const {

@@ -123,6 +123,8 @@ class Engine final : private Acceptor::Host {
   const Lane* refill_lane();
   // nullptr: there is none.
   const Backup* backup() const { return backup_.get(); }
+  // See Backup::stamp(). Nothing without a backup.
+  void stamp_backup();
   // What is to be said of the backup since it was opened, each a sentence.
   const std::vector<std::string>& backup_warnings() const { return backup_warnings_; }
 
