@@ -97,10 +97,15 @@ async function restartStorm(
     while (done.length < restarts) {
       const { pagesIn, pagesOut } = await memory(client)
       let now: Memory | undefined
-      await until('the guest swaps', startDeadlineMs, async () => {
-        now = await memory(client)
-        return Math.min(now.pagesIn - pagesIn, now.pagesOut - pagesOut) >= pagesBetween
-      })
+      // However slow the machine is; but it goes on.
+      for (let moved = 0; moved < pagesBetween; ) {
+        const before = moved
+        await until('the guest swaps', startDeadlineMs, async () => {
+          now = await memory(client)
+          moved = Math.min(now.pagesIn - pagesIn, now.pagesOut - pagesOut)
+          return moved > before
+        })
+      }
       const killed = Date.now()
       await swap.stop(startDeadlineMs, 'SIGKILL')
       said += swap.stderr

@@ -1,6 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Socket } from 'node:net'
 import { onTestFinished } from 'vitest'
+import { RunningProcess } from '../../../test/running-process.js'
 import { MIB, READ, WRITE } from './fixture.js'
 import { VOLUME_PROGRAM } from './volume-program.js'
 
@@ -163,13 +164,8 @@ export async function prepare(volume: VolumeProcess, pid: number): Promise<void>
 
 /** Of a successor. @returns `pid` */
 export function endWithTest(pid: number): number {
-  onTestFinished(() => {
-    try {
-      process.kill(pid, 'SIGKILL')
-    } catch {
-      // It has ended.
-    }
-  })
+  const successor = new RunningProcess(pid)
+  onTestFinished(() => successor.kill())
   return pid
 }
 
