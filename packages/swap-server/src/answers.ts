@@ -17,6 +17,8 @@ export class SwapServerError extends Error {
   constructor(
     readonly code: string,
     message: string,
+    /** what came with it: may prove that the server has the key */
+    readonly mac?: Uint8Array,
   ) {
     super(message)
   }
@@ -61,11 +63,12 @@ export function responseOf(bytes: Uint8Array): control.Response {
     throw new SwapServerError('EPROTO', "the server's answer cannot be decoded")
   }
   if (!response.failure) return response
-  const { code, message } = response.failure
+  const { code, message, mac } = response.failure
   // They are shown to people, and programs decide by them.
   throw new SwapServerError(
     /^E[A-Z0-9]{1,30}$/.test(code ?? '') ? (code as string) : 'EPROTO',
     printable(message ?? '').slice(0, 300) || 'the server gave no reason',
+    mac ?? undefined,
   )
 }
 

@@ -16,13 +16,16 @@ export interface Transcript {
   readonly keyId: string
 }
 
+/** Who proves to have the key; a server also that it is the one that refuses to let a session be taken up, and how. */
+export type Side = 'client' | 'server' | `server refuses ${string}`
+
 /**
  * What proves that `side` has the key.
- * @param session the id that Resume names for the client (0: none), that of HelloReply for the server
+ * @param session the id that Resume names for the client (0: none) and for a refusal, that of HelloReply for the server
  */
 export function macOf(
   secret: Uint8Array,
-  side: 'client' | 'server',
+  side: Side,
   { serverNonce, clientNonce, tenant, keyId }: Transcript,
   session: number,
 ): Buffer {
@@ -52,6 +55,8 @@ export interface Admission {
   readonly keyId: string | undefined
   /** `mac` of the HelloReply of this session; undefined without a key */
   prove(session: number): Uint8Array | undefined
+  /** `mac` of the Failure with `code` in its place */
+  proveRefusal(code: string): Uint8Array | undefined
 }
 
 /** Nobody has it: what an unknown tenant's or key's proof is compared with. */
@@ -94,7 +99,7 @@ export class Greeting {
       const found = this.#tenants.find(tenant)
       if (found === undefined) throw this.#refuse('EACCES', 'this server has no such tenant')
       this.#over = true
-      return { hello, tenant: found, keyId: undefined, prove: () => undefined }
+      return { hello, tenant: found, keyId: undefined, prove: () => undefined, proveRefusal: () => undefined }
     }
     if (keyId === '') throw this.#refuse('EACCES', 'this server wants a key: --tenant and --key-file')
     if (hello.nonce?.length !== NONCE_BYTES)
@@ -127,6 +132,7 @@ export class Greeting {
       tenant: found,
       keyId,
       prove: (opened) => macOf(key.secret, 'server', transcript, opened),
+      proveRefusal: (code) => macOf(key.secret, `server refuses ${code}`, transcript, session),
     }
   }
 
@@ -170,14 +176,20 @@ export class Proving {
 
   /** @returns true when the server has proved to have the key too */
   accepts({ mac, session }: control.HelloReply.$Properties): boolean {
+    return this.#isProof('server', mac, sessionIdOf(session))
+  }
+
+  /**
+   * @param resume the session id in the Hello's Resume
+   * @returns true when who refuses it with `code` has proved to have the key
+   */
+  acceptsRefusal(code: string, mac: Uint8Array | undefined, resume: number): boolean {
+    return this.#isProof(`server refuses ${code}`, mac, resume)
+  }
+
+  #isProof(side: Side, mac: Uint8Array | null | undefined, session: number): boolean {
     if (this.#serverNonce === undefined || mac?.length !== MAC_BYTES) return false
-    const expected = macOf(
-      this.#key.secret,
-      'server',
-      this.#transcript(this.#serverNonce),
-      sessionIdOf(session),
-    )
-    return timingSafeEqual(mac, expected)
+    return timingSafeEqual(mac, macOf(this.#key.secret, side, this.#transcript(this.#serverNonce), session))
   }
 
   #transcript(serverNonce: Uint8Array): Transcript {

@@ -28,6 +28,7 @@ import {
   MAX_SLABS_PER_REQUEST,
   PROTOCOL_VERSION,
 } from './protocol.js'
+import { meaningOfRefusal } from './refusal.js'
 import type { Key } from './secret-file.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 import { NO_TAKE_OVER, type TakeOver } from './take-over-number.js'
@@ -94,6 +95,11 @@ export class SwapServerSession {
   readonly fences: boolean
   /** settles once with the reason why the session ended; never rejects */
   readonly lost: Promise<string>
+  /** The server has said that it ends the session with its memory: there is nothing to come back to. */
+  get gone(): boolean {
+    return this.#gone
+  }
+
   /** why it ended, undefined while it has not: what {@link lost} tells, at once */
   get over(): string | undefined {
     return this.#over
@@ -108,6 +114,7 @@ export class SwapServerSession {
   #heartbeat: Heartbeat | undefined
   #closed = false
   #isLost = false
+  #gone = false
   #over: string | undefined
   #freeSlabs: number
   /** requests that change it, and that the server may have counted already or not */
@@ -291,6 +298,10 @@ export class SwapServerSession {
         for (const id of accepted) this.#wanted.add(id)
         return accepted
       },
+      ending: (reason) => {
+        this.#gone = true
+        this.#lose(`the server has given its memory up: ${reason}`)
+      },
     }
     this.#control.handle((request) => answerServer(request.copy(), marking))
   }
@@ -411,7 +422,9 @@ export class SwapServerSession {
         const { heartbeat } = await this.#ask({ heartbeat: this.#use() }, patience)
         if (this.#changing === 0) this.#freeSlabs = countOf(heartbeat?.freeSlabs) ?? this.#freeSlabs
         this.#limit(limitsOf(heartbeat?.limits))
-        if (heartbeat?.epoch !== this.epoch) this.#lose('the server was restarted and its memory is empty')
+        if (heartbeat?.epoch === this.epoch) return
+        this.#gone = true
+        this.#lose('the server was restarted and its memory is empty')
       },
       dead: (reason) => {
         if (!this.#closed) this.#lose(`no heartbeat: ${reason}`)
@@ -427,14 +440,42 @@ function heartbeatInterval(sessionTimeout: number): number {
 
 /**
  * Hello, and with a key Challenge and Proof.
- * @throws SwapServerError EACCES: one of the two ends does not have the other's key
+ * @throws SwapServerError EACCES: one of the two ends does not have the other's key; EBADMSG: it says that a session is
+ *   over, and does not prove to have the key
  */
 async function greet(
   connection: ControlConnection,
   identity: SessionIdentity | undefined,
-  { client, linger = 0, takeOver = NO_TAKE_OVER, unattended = false, tenant = '', key }: SessionOptions,
+  options: SessionOptions,
 ): Promise<control.HelloReply.$Properties> {
-  const proving = key === undefined ? undefined : new Proving(tenant, typeof key === 'function' ? key() : key)
+  const { tenant = '', key } = options
+  if (key === undefined) return await introduce(connection, identity, options, undefined)
+  const proving = new Proving(tenant, typeof key === 'function' ? key() : key)
+  try {
+    return await introduce(connection, identity, options, proving)
+  } catch (failure) {
+    throw believed(failure, proving, identity)
+  }
+}
+
+/** What nobody is believed who has not the key: by this a client gives its memory up, or its volume. */
+function believed(failure: unknown, proving: Proving, identity: SessionIdentity | undefined): unknown {
+  if (!(failure instanceof SwapServerError) || identity === undefined) return failure
+  const { code, message, mac } = failure
+  const isVerdict = ['ended', 'fenced'].includes(meaningOfRefusal(code))
+  if (!isVerdict || proving.acceptsRefusal(code, mac, identity.session)) return failure
+  return new SwapServerError(
+    'EBADMSG',
+    `${message}; but who says so does not prove to have the key: it is another server, or an older one`,
+  )
+}
+
+async function introduce(
+  connection: ControlConnection,
+  identity: SessionIdentity | undefined,
+  { client, linger = 0, takeOver = NO_TAKE_OVER, unattended = false, tenant = '' }: SessionOptions,
+  proving: Proving | undefined,
+): Promise<control.HelloReply.$Properties> {
   const hello = {
     version: PROTOCOL_VERSION,
     client: client ?? `pid ${process.pid}`,

@@ -3,6 +3,8 @@ export class Refusal extends Error {
   constructor(
     readonly code: string,
     message: string,
+    /** that this server has the key, of a Resume that it refuses */
+    readonly mac?: Uint8Array,
   ) {
     super(message)
   }

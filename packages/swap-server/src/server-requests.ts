@@ -1,3 +1,4 @@
+import { printable } from './printable.js'
 import { control } from './protocol.js'
 
 /** Slabs that one Activity may ask for. */
@@ -11,6 +12,8 @@ export interface ServerRequestHandler {
   activity(ids: readonly number[]): readonly number[]
   /** The server's host needs this memory. @returns the slabs that will be moved elsewhere and freed */
   reclaim(ids: readonly number[]): readonly number[]
+  /** It ends the session with its memory. Nobody needs to wait for it. */
+  ending?(reason: string): void
 }
 
 /** A client that cannot move anything. */
@@ -28,12 +31,16 @@ function respond(bytes: Uint8Array, handler: ServerRequestHandler): control.Serv
   } catch {
     return { failure: { code: 'EPROTO', message: 'the request cannot be decoded' } }
   }
-  const { activity, reclaim } = request
+  const { activity, reclaim, ending } = request
   const ids = (activity?.ids ?? reclaim?.ids ?? []).map(Number)
   if (ids.length > (activity ? MAX_ACTIVITY_IDS : MAX_RECLAIM_IDS))
     return { failure: { code: 'EINVAL', message: `${ids.length} slabs are too many for one request` } }
   if (activity) return { activity: { idleMs: [...handler.activity(ids)] } }
   if (reclaim) return { reclaim: { ids: [...handler.reclaim(ids)] } }
+  if (ending) {
+    handler.ending?.(printable(ending.reason ?? '').slice(0, 300))
+    return { ending: {} }
+  }
   return { failure: { code: 'EPROTO', message: 'unknown request' } }
 }
 
@@ -64,6 +71,11 @@ export async function askReclaim(ask: AskClient, ids: readonly number[]): Promis
     accepted.push(...some.filter((id) => answer.has(id)))
   }
   return accepted
+}
+
+/** Tells the client that its memory goes. A client of a version before this says that it knows no such request. */
+export async function tellEnding(ask: AskClient, reason: string): Promise<void> {
+  await ask(control.ServerRequest.encode({ ending: { reason } }).finish())
 }
 
 async function exchange(

@@ -229,7 +229,7 @@ export class SwapServer {
     this.bandwidth.close()
     for (const listener of this.#listeners) listener.close()
     this.#doorstep.close('the server ends')
-    for (const session of [...this.#sessions]) session.close('the server ends')
+    await Promise.all([...this.#sessions].map((session) => session.endFor('the server ends')))
   }
 
   /** @internal a control connection, from whoever is at its other end */

@@ -24,7 +24,7 @@ import {
 } from './protocol.js'
 import type { SlabOwner } from './reclaim.js'
 import { Refusal } from './refusal.js'
-import { askActivity, askReclaim } from './server-requests.js'
+import { askActivity, askReclaim, tellEnding } from './server-requests.js'
 import { OutOfSlabsError, type Slab, type SlabStore } from './slab-store.js'
 import { compareTakeOvers, judgeClaim, NO_TAKE_OVER, type TakeOver, takeOverOf } from './take-over-number.js'
 import type { Tenant, Tenants } from './tenants.js'
@@ -58,6 +58,9 @@ export interface SessionHost {
 
 /** A client that does not answer its server for so long is asked again later. */
 const CLIENT_TIMEOUT_MS = 5_000
+
+/** So long a session that ends waits for its client to hear of it. */
+const ENDING_TIMEOUT_MS = 1_000
 
 /** So long a session's resumption waits for the device to destroy its queue pairs, and so often it looks. */
 const END_DATA_MS = 2_000
@@ -261,6 +264,19 @@ export class Session implements SlabOwner {
     return { ...this.#welcome(admission, 'session-resumed'), resumed: true }
   }
 
+  /**
+   * As {@link close}, but its client is told first: else it would call a server for a while that has its memory no more.
+   * A client that does not hear is not waited for long.
+   */
+  async endFor(reason: string): Promise<void> {
+    const control = this.#control
+    if (!this.#closed && control !== undefined)
+      await tellEnding((bytes) => control.request(bytes, { timeout: ENDING_TIMEOUT_MS }), reason).catch(
+        () => {},
+      )
+    this.close(reason)
+  }
+
   /** @param reason why, for the record */
   close(reason: string): void {
     this.#end(reason)
@@ -321,7 +337,8 @@ export class Session implements SlabOwner {
       else this.#host.log.error({ err: failure, client: this.#client }, 'control request failed')
       // One try: it ends when the answer is on its way.
       if (this.#admission === undefined) setImmediate(() => this.close(message))
-      return { failure: { code, message } }
+      const mac = failure instanceof Refusal ? failure.mac : undefined
+      return { failure: { code, message, ...(mac === undefined ? {} : { mac }) } }
     } finally {
       this.#host.answered(kind, (performance.now() - started) / 1000)
     }
@@ -374,6 +391,24 @@ export class Session implements SlabOwner {
     step: ReturnType<Greeting['hello']>,
   ): control.Response.$Properties | Promise<control.Response.$Properties> {
     if ('challenge' in step) return { challenge: step.challenge }
+    // What waits for nothing is done now, and a refusal behind that is as one at once.
+    const refuse = (failure: unknown) => {
+      throw failure instanceof Refusal && step.hello.resume != null
+        ? new Refusal(failure.code, failure.message, step.proveRefusal(failure.code))
+        : failure
+    }
+    try {
+      const answer = this.#enter(connection, step)
+      return answer instanceof Promise ? answer.catch(refuse) : answer
+    } catch (failure) {
+      return refuse(failure)
+    }
+  }
+
+  #enter(
+    connection: ControlConnection,
+    step: Admission,
+  ): control.Response.$Properties | Promise<control.Response.$Properties> {
     const { resume } = step.hello
     const takeOver = takeOverOf(step.hello.takeOver)
     if (takeOver === undefined) throw new Refusal('EPROTO', 'the number of the take-over is none')

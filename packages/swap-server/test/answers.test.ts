@@ -119,6 +119,7 @@ describe('a refusal to take a session up', () => {
     ['ETIMEDOUT', 'later'],
     ['EUSERS', 'later'],
     ['EXDEV', 'later'],
+    ['EBADMSG', 'later'],
     ['EBUSY', 'later'],
     ['ECANCELED', 'later'],
     ['EIO', 'later'],

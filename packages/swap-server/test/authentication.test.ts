@@ -262,6 +262,49 @@ describe('a client with a key', () => {
     await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
   })
 
+  const gone = { epoch: '0123456789abcdef', session: 7, token: randomBytes(16) }
+  const resume = (at: string) => SwapServerSession.resume([at], gone, { tenant: 'prod', key })
+
+  it('believes the server that has it that a session is over', async () => {
+    using tenants = new OperatorFile({ tenants: [prod(key)] })
+    const owned = new SwapServer({ memory: MIB, slabSize: MIB, tenants: Tenants.load(tenants.path) })
+    ends.push(() => owned.close())
+    await expect(resume(await owned.listen(address()))).rejects.toMatchObject({ code: 'ENOENT' })
+  })
+
+  it.each(['ENOENT', 'ESTALE'])(
+    'believes nobody else %s, by which it would give its memory up',
+    async (code) => {
+      const failure = { code, message: 'there is no such session' }
+      const challenge = { nonce: randomBytes(32) }
+      for (const answer of [
+        () => ({ failure }),
+        () => ({ failure: { ...failure, mac: randomBytes(32) } }),
+        ({ proof }: control.Request) => (proof ? { failure } : { challenge }),
+        ({ proof }: control.Request) =>
+          proof ? { failure: { ...failure, mac: randomBytes(32) } } : { challenge },
+        ({ proof }: control.Request) =>
+          proof ? { failure: { ...failure, mac: proof.mac ?? null } } : { challenge },
+      ])
+        await expect(resume(await pretend(answer))).rejects.toMatchObject({
+          code: 'EBADMSG',
+          message: expect.stringMatching(/^there is no such session; but who says so does not prove/),
+        })
+    },
+  )
+
+  it('believes a refusal of this session, with this code, and no other', () => {
+    const nonce = randomBytes(NONCE_BYTES)
+    const proving = new Proving('prod', key)
+    proving.answer({ nonce }, 7)
+    const transcript = { serverNonce: nonce, clientNonce: proving.nonce, tenant: 'prod', keyId: key.id }
+    const mac = (code: string, at: number) => macOf(key.secret, `server refuses ${code}`, transcript, at)
+    expect(proving.acceptsRefusal('ENOENT', mac('ENOENT', 7), 7)).toBe(true)
+    expect(proving.acceptsRefusal('ESTALE', mac('ENOENT', 7), 7)).toBe(false)
+    expect(proving.acceptsRefusal('ENOENT', mac('ENOENT', 8), 7)).toBe(false)
+    expect(proving.acceptsRefusal('ENOENT', macOf(key.secret, 'server', transcript, 7), 7)).toBe(false)
+  })
+
   it('answers no challenge that is too short, and not a second one', async () => {
     const short = await pretend(() => ({ challenge: { nonce: randomBytes(8) } }))
     await expect(session({ tenant: 'prod', key }, short)).rejects.toMatchObject({ code: 'EPROTO' })

@@ -143,7 +143,7 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, listenAt) => {
   it('hears of its loss when the server ends', async () => {
     const client = await session()
     await server.close()
-    expect(await client.lost).toMatch(/closed|peer|connection/)
+    expect(await client.lost).toBe('the server has given its memory up: the server ends')
   })
 
   it('opens with the first address that answers', async () => {
@@ -282,5 +282,33 @@ describe.each(Object.entries(ADDRESSES))('what is refused over %s', (_name, list
     } finally {
       await small.close()
     }
+  })
+})
+
+describe.each(Object.entries(ADDRESSES))('a server that ends, over %s,', (_, listenAt) => {
+  serve(listenAt)
+
+  it('says so to its clients, before their memory goes', async () => {
+    const client = await session()
+    const held: number[] = []
+    client.lost.then(() => held.push(server.store.total - server.store.free))
+    await client.allocate(2)
+    expect(client.gone).toBe(false)
+    await server.close()
+    expect(client.gone).toBe(true)
+    expect(await client.lost).toBe('the server has given its memory up: the server ends')
+    expect(held).toEqual([2])
+  })
+
+  it('does not hang on one that does not hear it, or does not know what it hears', async () => {
+    const answers = [() => new Promise<Uint8Array>(() => {}), () => new Uint8Array()]
+    for (const answer of answers) {
+      const connection = await RingConnection.connect(uri)
+      connection.handle(answer)
+      const hello = control.Request.encode({ hello: { version: 1 } }).finish()
+      expect(control.Response.decode(await connection.request(hello)).hello?.epoch).toBe(server.epoch)
+    }
+    await server.close()
+    expect(server.sessions).toBe(0)
   })
 })

@@ -118,6 +118,22 @@ export const mutations = [
     tests: [unit('answers')],
   },
   {
+    name: 'anybody-ends-a-session',
+    file: source('client'),
+    find: 'if (!isVerdict || proving.acceptsRefusal(code, mac, identity.session)) return failure',
+    replace: 'if (!isVerdict || mac === undefined || mac.length >= 0) return failure',
+    why: 'A client with a key gives its memory up because somebody without it says that the session is over.',
+    tests: [unit('authentication')],
+  },
+  {
+    name: 'refusal-of-another-code',
+    file: source('authentication'),
+    find: `    return this.#isProof(\`server refuses \${code}\`, mac, resume)`,
+    replace: "    void code\n    return this.#isProof('server refuses ENOENT', mac, resume)",
+    why: 'The proof of one refusal counts for another one.',
+    tests: [unit('authentication')],
+  },
+  {
     name: 'lower-take-over-wins',
     file: source('take-over-number'),
     find: 'return one.number - other.number ||',
