@@ -6,6 +6,8 @@ export class Wire {
   /** of the clients, by the order in which they came */
   readonly #clients = new Set<Socket>()
   readonly #relay: Server
+  /** the port, while it refuses */
+  #at = 0
 
   private constructor(port: number) {
     this.#relay = createServer((client) => {
@@ -51,6 +53,19 @@ export class Wire {
   /** Ends all connections; new ones come through. */
   break(): void {
     for (const client of this.#clients) client.destroy()
+  }
+
+  /** Ends all connections, and refuses new ones until {@link reopen}. */
+  async refuse(): Promise<void> {
+    this.#at = this.port
+    const closed = once(this.#relay, 'close')
+    this.close()
+    await closed
+  }
+
+  /** At the port that it had. */
+  async reopen(): Promise<void> {
+    await once(this.#relay.listen(this.#at, '127.0.0.1'), 'listening')
   }
 
   close(): void {

@@ -18,7 +18,7 @@ const URGENT_RECALL_MS = 500
 const CALL_MS = 5_000
 /** and the last one so long. */
 const LAST_CALL_MS = 2_000
-/** Nobody listens there for so long: whoever had the memory has ended. */
+/** Nobody on this host listens there for so long: whoever had the memory has ended. */
 const REFUSED_MS = 1_000
 
 export interface RecallOptions {
@@ -155,7 +155,8 @@ export class Recall {
         return undefined
       } catch (failure) {
         await outcome.session.leave()
-        return failed(failure, failure instanceof UsageError && !(failure instanceof ConfigurationError))
+        // It is there with what it had, whatever is wrong with the way to it just now.
+        return failed(failure, false)
       }
     } catch (failure) {
       if (!(failure instanceof FencedError)) return failed(failure, false)
@@ -171,8 +172,8 @@ async function endLingering({ uris, identity }: VolumeServer, options: SessionOp
   try {
     await endSession(uris, identity, options)
   } catch (failure) {
-    // ENOENT, as a rule: it has ended.
-    if (!(failure instanceof SwapServerError && failure.code === 'ENOENT')) throw failure
+    // ENOENT, as a rule: it has ended. EBADMSG: it may have, and a new session wants a proof anyway.
+    if (!(failure instanceof SwapServerError && ['ENOENT', 'EBADMSG'].includes(failure.code))) throw failure
   }
 }
 

@@ -8,7 +8,7 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { ConnectionRejectedError, VerbsError } from '@rdmakit/verbs'
+import { ConnectionRejectedError, parseUri, VerbsError } from '@rdmakit/verbs'
 import { FencedError, fencedOr } from './fenced.js'
 
 /** A session that was taken up, and the slabs that were found there. */
@@ -23,7 +23,10 @@ export interface NotResumed {
   readonly ended: boolean
   /** the server was there and does not let this process have it, which waiting does not mend: its refusal */
   readonly forbidden?: SwapServerError
-  /** nobody listens on any of its addresses */
+  /**
+   * Nobody listens on any of its addresses, all of which are this host's (`shm://`): who had the memory has ended. At any
+   * other address a tunnel, a proxy or a firewall may refuse for the server, which has what it had.
+   */
   readonly refused: boolean
 }
 
@@ -65,6 +68,7 @@ export async function resumeSession(
       if (failure instanceof SwapServerError && meaning === 'forbidden') forbidden = failure
       ended ||= meaning === 'ended'
       refused &&=
+        parseUri(uri).provider === 'shm' &&
         failure instanceof VerbsError &&
         failure.code === 'ECONNREFUSED' &&
         !(failure instanceof ConnectionRejectedError)

@@ -426,7 +426,7 @@ export class Volume {
     if (server === undefined || server.failure !== undefined || this.#over) return
     server.failure = reason
     this.#failedAt = performance.now()
-    server.away = this.#waits && server.session.linger > 0
+    server.away = this.#waits && server.session.linger > 0 && !server.session.gone
     this.engine.failServer(server.index, reason)
     this.#drop(server, reason, server.away ? this.engine.failedServers() : undefined)
     this.#recall.call(server)

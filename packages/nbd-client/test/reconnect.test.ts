@@ -1,5 +1,6 @@
 import { join } from 'node:path'
-import { describe, expect, it, onTestFinished } from 'vitest'
+import { SwapServerSession } from '@rdmakit/swap-server'
+import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
 import { Wire } from '../../../test/wire.js'
@@ -33,6 +34,18 @@ async function open(servers: number, options: Partial<Parameters<typeof openVolu
   const failures: ServerFailure[] = []
   volume.onServerFailure((failure) => failures.push(failure))
   return { made, volume, failures }
+}
+
+/** A volume that waits for its one server, which it reaches over a wire. */
+async function openBehindWire() {
+  const { server, uri } = await serve(8, ADDRESSES.iwarp())
+  const wire = await Wire.to(Number(new URL(uri).port))
+  onTestFinished(() => wire.close())
+  const at = `iwarp://127.0.0.1:${wire.port}`
+  const volume = await openVolume([at], { size: SIZE, reconnect: 600_000 })
+  const failures: ServerFailure[] = []
+  volume.onServerFailure((failure) => failures.push(failure))
+  return { server, uri, wire, volume, failures }
 }
 
 const up = (volume: Volume) => volume.servers.filter(({ failure }) => failure === undefined).length
@@ -88,15 +101,54 @@ describe('a volume whose servers all fail at once', () => {
   })
 })
 
-describe('a server that is away', () => {
-  it('is given up at once when it knows the session no more, and tells what is lost', async () => {
-    const { made, volume, failures } = await open(1)
+describe('a server behind something that refuses for a while', () => {
+  it('is waited for, and has what it had', async () => {
+    const { server, wire, volume, failures } = await openBehindWire()
     await using _volume = volume
     const client = new Client(volume.engine.attachSocketpair(0))
     await write(client, 1)
-    const [{ server, uri } = { server: undefined, uri: '' }] = made
-    await server?.close()
+    const resume = vi.spyOn(SwapServerSession, 'resume')
+    onTestFinished(() => void vi.restoreAllMocks())
+    await wire.refuse()
+    const reading = read(client, 1)
+    // One each half second: longer than a connection that is refused would be a verdict for a server of this host.
+    await eventually(() => resume.mock.calls.length === 5)
+    expect(failures).toMatchObject([{ away: SIZE, lost: 0 }])
+    expect(server.lingeringSessions).toBe(1)
+    await wire.reopen()
+    await reading
+    await eventually(() => up(volume) === 1)
+    expect(volume.slabs).toMatchObject({ mapped: 4, lost: 0 })
+    expect(failures).toHaveLength(1)
+    client.close()
+  })
+})
+
+describe('a server that is away', () => {
+  it('is not waited for when it has said that it ends', async () => {
+    const { made, volume, failures } = await open(1, { reconnect: 600_000 })
+    await using _volume = volume
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, 1)
+    await made[0]?.server.close()
+    await eventually(() => failures.length === 1)
+    expect(failures).toMatchObject([
+      { away: 0, lost: SIZE, reason: expect.stringMatching(/the server ends/) },
+    ])
+    client.close()
+  })
+
+  it('is given up at once when it knows the session no more, and tells what is lost', async () => {
+    const { server, uri, wire, volume, failures } = await openBehindWire()
+    await using _volume = volume
+    const client = new Client(volume.engine.attachSocketpair(0))
+    await write(client, 1)
+    // It ends without a word, as one that is killed.
+    await wire.refuse()
+    await eventually(() => failures.length === 1)
+    await server.close()
     await serve(8, uri)
+    await wire.reopen()
     await eventually(() => failures.length === 2)
     expect(failures[0]).toMatchObject({ away: SIZE, lost: 0 })
     expect(failures[1]).toMatchObject({ away: 0, lost: SIZE })

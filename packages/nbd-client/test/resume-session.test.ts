@@ -5,6 +5,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type SessionIdentity, SwapServerSession, Tenants } from '@rdmakit/swap-server'
 import { describe, expect, it, onTestFinished } from 'vitest'
+import { Wire } from '../../../test/wire.js'
 import { resumeSession } from '../src/resume-session.js'
 import { MIB } from './fixture.js'
 import { serve, socketAddress } from './swap-servers.js'
@@ -55,6 +56,15 @@ describe('a session', () => {
     const { uri, identity } = await lingering()
     const other = { ...identity, session: identity.session + 1 }
     expect(await resume([uri], other)).toMatchObject({ ended: true })
+  })
+
+  it('may be behind whoever refuses at an address of another host', async () => {
+    const { identity } = await lingering()
+    const wire = await Wire.to(1)
+    const uri = `iwarp://127.0.0.1:${wire.port}`
+    wire.close()
+    expect(await resume([uri], identity)).toMatchObject({ ended: false, refused: false })
+    expect(await resume([socketAddress(), uri], identity)).toMatchObject({ ended: false, refused: false })
   })
 
   it('may be anywhere while nobody listens, and is where the next address says', async () => {
