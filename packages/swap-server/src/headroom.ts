@@ -20,14 +20,14 @@ export function parseHeadroom(text: string, total: number): number {
 export class Headroom {
   /** bytes that the host keeps when it is well; 0: as much as there is is lent */
   readonly bytes: number
-  #memory: HostMemory = { available: Number.POSITIVE_INFINITY, stalled: 0 }
+  #memory: Pick<HostMemory, 'available' | 'stalled'> = { available: Number.POSITIVE_INFINITY, stalled: 0 }
   #low = false
 
   constructor(bytes: number) {
     this.bytes = bytes
   }
 
-  update(memory: HostMemory): void {
+  update(memory: Pick<HostMemory, 'available' | 'stalled'>): void {
     this.#memory = memory
     this.#low = memory.available < (this.#low ? UNTIL : 1) * this.wanted
   }
@@ -48,7 +48,7 @@ export class Headroom {
     return this.#low ? 0 : Math.max(0, this.#memory.available - this.wanted)
   }
 
-  get memory(): HostMemory {
+  get memory(): Pick<HostMemory, 'available' | 'stalled'> {
     return this.#memory
   }
 }

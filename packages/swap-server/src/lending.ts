@@ -1,6 +1,6 @@
 import type { Logger } from 'pino'
 import { Headroom } from './headroom.js'
-import { type HostFiles, HostMemorySource } from './host-memory.js'
+import { type HostFiles, type HostMemory, HostMemorySource } from './host-memory.js'
 import type { control } from './protocol.js'
 import { Reclaim, type SlabOwner } from './reclaim.js'
 import { formatSize } from './size.js'
@@ -19,6 +19,8 @@ export interface LendingOptions {
   readonly log: Logger
   /** bytes that the host keeps; default 0: the host is not looked at */
   readonly headroom?: number
+  /** whether what is lent is pinned, as RDMA devices do it; default: no */
+  readonly pins?: () => boolean
   /** milliseconds between two looks at the host, default 500 */
   readonly interval?: number
   /** milliseconds, see {@link Reclaim} */
@@ -55,7 +57,9 @@ export class Lending {
   readonly reclaim: Reclaim
   readonly #options: LendingOptions
   readonly #headroom: Headroom
-  readonly #source: HostMemorySource | undefined
+  #source: HostMemorySource | undefined
+  /** as it was last looked at; undefined: it was not */
+  #host: HostMemory | undefined
   readonly #timer: NodeJS.Timeout | undefined
   /** slabs by tenant */
   readonly #taken = new Map<string, number>()
@@ -73,7 +77,6 @@ export class Lending {
       log: options.log,
       ...(options.patience === undefined ? {} : { patience: options.patience }),
     })
-    if (this.#headroom.bytes > 0) this.#source = new HostMemorySource(options.files)
     this.#timer = setInterval(() => this.#look(), options.interval ?? 500)
     this.#timer.unref()
     this.#look()
@@ -81,7 +84,8 @@ export class Lending {
 
   /** slabs that can be lent now, to whoever has the quota */
   get free(): number {
-    const spare = Math.floor(this.#headroom.spare / this.#options.store.slabSize) - this.#coming
+    const bytes = Math.min(this.#headroom.spare, this.#pinnable)
+    const spare = Math.floor(bytes / this.#options.store.slabSize) - this.#coming
     return Math.max(0, Math.min(this.#most - this.#all, spare))
   }
 
@@ -128,7 +132,7 @@ export class Lending {
     if (count > this.free)
       refuse(
         this.free < this.#most - this.#all
-          ? `${this.free} can be lent: the host keeps ${formatSize(this.#headroom.wanted)} of its memory for itself`
+          ? `${this.free} can be lent: ${this.#obstacle}`
           : this.#hold !== undefined && this.#most < store.total
             ? `${this.free} can be lent: the operator holds memory back`
             : `${this.free} are free`,
@@ -179,6 +183,14 @@ export class Lending {
       await new Promise((resolve) => setTimeout(resolve, HOLD_POLL_MS))
   }
 
+  /** What of the server's memory cannot be lent now, for people; undefined: all of it can. */
+  get shortfall(): string | undefined {
+    this.#read()
+    const { slabSize, total } = this.#options.store
+    if (this.free >= total - this.#all) return undefined
+    return `${formatSize(this.free * slabSize)} of ${formatSize((total - this.#all) * slabSize)} can be lent: ${this.#obstacle}`
+  }
+
   get pressure(): control.Pressure.$Properties {
     const { memory, wanted } = this.#headroom
     return {
@@ -202,6 +214,22 @@ export class Lending {
     return Math.min(this.#options.store.total, this.#hold?.slabs ?? Number.POSITIVE_INFINITY)
   }
 
+  /** bytes that may still be pinned, where slabs are */
+  get #pinnable(): number {
+    return this.#pins ? (this.#host?.pinnable ?? Number.POSITIVE_INFINITY) : Number.POSITIVE_INFINITY
+  }
+
+  get #pins(): boolean {
+    return this.#options.pins?.() ?? false
+  }
+
+  /** Why no more can be lent, where that is the host's doing. */
+  get #obstacle(): string {
+    if (this.#pinnable < this.#headroom.spare)
+      return `RLIMIT_MEMLOCK lets the server pin ${formatSize(this.#pinnable)} more; raise "ulimit -l", or LimitMEMLOCK= of its unit`
+    return `the host keeps ${formatSize(this.#headroom.wanted)} of its memory for itself (${this.#host?.limit})`
+  }
+
   #quota({ quota }: Borrower): number {
     return quota === undefined ? Number.POSITIVE_INFINITY : Math.floor(quota / this.#options.store.slabSize)
   }
@@ -214,7 +242,10 @@ export class Lending {
   }
   #read(): void {
     try {
-      if (this.#source !== undefined) this.#headroom.update(this.#source.read())
+      if (this.#headroom.bytes === 0 && !this.#pins) return
+      this.#source ??= new HostMemorySource(this.#options.files)
+      this.#host = this.#source.read()
+      this.#headroom.update(this.#host)
     } catch (failure) {
       // What was known stays true for now.
       this.#options.log.error({ err: failure }, "the host's memory cannot be read")

@@ -184,6 +184,8 @@ async function run(options: Options): Promise<void> {
     throw failure
   }
   const memory = formatSize(server.store.total * server.store.slabSize)
+  const { shortfall } = server.lending
+  if (shortfall !== undefined) log.warn(shortfall)
   log.info({ memory, epoch: server.epoch }, 'ready')
   await notifyReady(`lends ${memory} at ${listeners.join(', ')}`, (reason) => log.error(reason))
 }

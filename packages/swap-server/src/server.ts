@@ -1,6 +1,6 @@
 import { randomBytes, timingSafeEqual } from 'node:crypto'
 import { acceptRing, isRingRequest } from '@rdmakit/ring-transport'
-import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
+import { type ConnectionRequest, Listener, parseUri } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
 import { type Actor, type AuditEvent, AuditLog } from './audit.js'
 import { Bandwidth } from './bandwidth.js'
@@ -36,7 +36,7 @@ export interface SwapServerOptions {
   /** bytes per second of its link, for the division among tenants; default 0: unknown */
   readonly bandwidth?: number
   /** what the host keeps of its memory, and how it is looked at; default: it is not */
-  readonly lending?: Omit<LendingOptions, 'store' | 'owners' | 'log'>
+  readonly lending?: Omit<LendingOptions, 'store' | 'owners' | 'pins' | 'log'>
   /** who may have memory; default: everybody, as one tenant */
   readonly tenants?: Tenants
   /** milliseconds for a client to show who it is, default 5000 */
@@ -90,6 +90,7 @@ export class SwapServer {
     this.lending = new Lending({
       ...options.lending,
       store: this.store,
+      pins: () => this.#listeners.some(({ uri }) => parseUri(uri).provider === 'ibverbs'),
       owners: () => this.#sessions,
       log: this.log,
     })

@@ -1,13 +1,15 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { Headroom, parseHeadroom } from '../src/headroom.js'
 import { HostMemorySource } from '../src/host-memory.js'
 import { type RemoteSlab, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
-import type { LendingOptions } from '../src/lending.js'
+import { Lending, type LendingOptions } from '../src/lending.js'
 import { parseHolding } from '../src/reclaim-command.js'
+import { SlabStore } from '../src/slab-store.js'
 import { ownClock } from './fixture.js'
 
 const MIB = 2 ** 20
@@ -29,7 +31,10 @@ class Host {
     meminfo: join(folder, 'meminfo'),
     pressure: join(folder, 'pressure'),
     ownCgroup: join(folder, 'cgroup'),
-    cgroups: join(folder, 'cgroups'),
+    mounts: join(folder, 'mounts'),
+    status: join(folder, 'status'),
+    limits: join(folder, 'limits'),
+    uidMap: join(folder, 'uid_map'),
   }
 
   constructor(available: number) {
@@ -47,7 +52,9 @@ class Host {
 
   /** Puts the process into a cgroup with these limits, from the outermost on. */
   limit(...groups: { max: number | 'max'; current: number; inactive: number }[]): void {
-    let path = this.files.cgroups
+    const mounted = join(folder, 'cgroups')
+    writeFileSync(this.files.mounts, `30 25 0:26 / ${mounted} rw - cgroup2 cgroup2 rw\n`)
+    let path = mounted
     for (const [depth, { max, current, inactive }] of groups.entries()) {
       path = join(path, `g${depth}`)
       mkdirSync(path, { recursive: true })
@@ -107,7 +114,7 @@ describe('how the host is for memory', () => {
     host.set(300 * MIB, 12.5)
     const source = new HostMemorySource(host.files)
     expect(source.total).toBe(1024 * MIB)
-    expect(source.read()).toEqual({ available: 300 * MIB, stalled: 12.5 })
+    expect(source.read()).toMatchObject({ available: 300 * MIB, stalled: 12.5 })
   })
 
   it('is what a cgroup above leaves, with the file pages that it could drop', () => {
@@ -122,7 +129,7 @@ describe('how the host is for memory', () => {
   it('needs neither PSI nor cgroups', () => {
     const host = new Host(300 * MIB)
     rmSync(host.files.pressure)
-    expect(new HostMemorySource(host.files).read()).toEqual({ available: 300 * MIB, stalled: 0 })
+    expect(new HostMemorySource(host.files).read()).toMatchObject({ available: 300 * MIB, stalled: 0 })
   })
 
   it('is real here', () => {
@@ -131,6 +138,62 @@ describe('how the host is for memory', () => {
     expect(available).toBeGreaterThan(0)
     expect(available).toBeLessThanOrEqual(source.total)
     expect(stalled).toBeGreaterThanOrEqual(0)
+  })
+})
+
+/** May lock so much, and has pinned that. */
+function allowPins(host: Host, limit: number, pinned = 0): void {
+  writeFileSync(
+    host.files.limits,
+    `Max locked memory         ${limit}              ${limit}              bytes\n`,
+  )
+  writeFileSync(host.files.status, `VmPin:\t${pinned / 1024} kB\nCapEff:\t0000000000000000\n`)
+}
+
+describe('a server that pins what it lends', () => {
+  const lend = (host: Host, pins: boolean, headroom = 0) => {
+    const lending = new Lending({
+      ...{ store: new SlabStore(16 * MIB, MIB), owners: () => [], log: pino({ level: 'silent' }) },
+      ...{ headroom, pins: () => pins, files: host.files },
+    })
+    ends.push(async () => lending.close())
+    return lending
+  }
+  const tenant = { name: 'default', quota: undefined }
+
+  it('offers what it may pin, and says what is in the way', async () => {
+    const host = new Host(300 * MIB)
+    allowPins(host, 8 * MIB, 3 * MIB)
+    const lending = lend(host, true)
+    expect(lending.free).toBe(5)
+    expect(lending.shortfall).toMatch(
+      /^5 MiB of 16 MiB can be lent: RLIMIT_MEMLOCK .*5 MiB more; .*LimitMEMLOCK/,
+    )
+    await expect(lending.lend(tenant, 6, async () => [])).rejects.toThrow(/5 can be lent: RLIMIT_MEMLOCK/)
+  })
+
+  it('asks for nothing back when it may pin no more: the host has memory', () => {
+    const host = new Host(300 * MIB)
+    allowPins(host, 0)
+    const lending = lend(host, true, 100 * MIB)
+    expect([lending.free, lending.reclaim.missing]).toEqual([0, 0])
+  })
+
+  it('is the only one for whom that counts', () => {
+    const host = new Host(300 * MIB)
+    allowPins(host, 0)
+    expect(lend(host, false).free).toBe(16)
+    expect(lend(host, false, 100 * MIB).free).toBe(16)
+  })
+
+  it('says at the start what it cannot lend, and of which limit', () => {
+    const host = new Host(300 * MIB)
+    host.limit({ max: 108 * MIB, current: 0, inactive: 0 })
+    expect(lend(host, false, 100 * MIB).shortfall).toMatch(
+      /^8 MiB of 16 MiB can be lent: the host keeps 100 MiB .* \(the memory limit of .*g0\)$/,
+    )
+    host.limit({ max: 200 * MIB, current: 0, inactive: 0 })
+    expect(lend(host, false, 100 * MIB).shortfall).toBeUndefined()
   })
 })
 
