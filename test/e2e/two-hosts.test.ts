@@ -1,11 +1,20 @@
 // The units and files of examples/two-hosts: systemd accepts them, and the programs the command lines in them.
-import { spawn, spawnSync } from 'node:child_process'
+import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, copyFileSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 import { expect, it } from 'vitest'
 import { top } from '../lab/paths.js'
-import { NBD_CLIENT, PATIENCE_MS, Program, run, SWAP_SERVER, temporaryFolder } from './processes.js'
+import {
+  endWithProcess,
+  NBD_CLIENT,
+  PATIENCE_MS,
+  Program,
+  run,
+  SWAP_SERVER,
+  temporaryFolder,
+} from './processes.js'
 
 const EXAMPLE = join(top, 'examples/two-hosts')
 const UNITS = { lend: 'rdmakit-swap-server', swap0: 'rdmakit-nbd' } as const
@@ -190,31 +199,91 @@ it('the program accepts the command line with which systemd reloads a borrower',
   expect(reload).toEqual({ status: 1, stdout: '', stderr: 'nbd-client: process 1 has no device\n' })
 })
 
+/** The script with which systemd stops a borrower whose state folder is `folder`; it waits a second for each try. */
+function stopScript(folder: string): string {
+  const [, script] = /^\/bin\/sh -c '(.*)'$/.exec(settings('swap0', 'ExecStop')[0] ?? '') ?? []
+  return (script as string)
+    .replaceAll('%n', 'rdmakit-nbd@swap0.service')
+    .replaceAll('/run/rdmakit/swap0', folder)
+    .replaceAll('flock -w 30 ', 'flock -w 1 ')
+    .replaceAll('$$', '$')
+}
+
+/** Runs it while systemd does `job`, with `first` for main process, and `now` for what took its place. */
+function startStop(folder: string, job: string, first: number, now: number) {
+  const answers = [
+    `"list-jobs --no-legend rdmakit-nbd@swap0.service") echo "17 rdmakit-nbd@swap0.service ${job} running";;`,
+    `"show -p MainPID --value rdmakit-nbd@swap0.service") echo ${now};;`,
+  ]
+  const systemctl = join(folder, 'systemctl')
+  writeFileSync(systemctl, `#!/bin/sh\ncase "$*" in\n${answers.join('\n')}\nesac\n`, { mode: 0o700 })
+  const stop = endWithProcess(
+    spawn('/bin/sh', ['-c', stopScript(folder)], {
+      env: { PATH: `${folder}:${process.env.PATH}`, MAINPID: String(first) },
+      stdio: 'ignore',
+    }),
+  )
+  return { stop, over: once(stop, 'exit', { signal: AbortSignal.timeout(PATIENCE_MS) }) }
+}
+
+/** A process that holds the folder's lock, as whoever has the device does, until its stdin ends. It tells of SIGTERM. */
+async function startHolder(folder: string) {
+  const program = `import fcntl, signal, sys
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+signal.signal(signal.SIGTERM, lambda *_: print("told", flush=True))
+print("holds", flush=True)
+sys.stdin.read()`
+  const holder = endWithProcess(
+    spawn('python3', ['-c', program, join(folder, 'lock')], { stdio: ['pipe', 'pipe', 'inherit'] }),
+  )
+  const lines = createInterface({ input: holder.stdout })[Symbol.asyncIterator]()
+  expect((await lines.next()).value).toBe('holds')
+  return { holder, lines }
+}
+
 it.each([
   ['restart', 'SIGKILL'],
   ['stop', 'SIGTERM'],
 ] as const)('of a borrower, systemctl %s means %s', async (job, signal) => {
   using folder = temporaryFolder()
-  // What systemctl list-jobs says while systemd does it.
-  const systemctl = join(folder.path, 'systemctl')
-  writeFileSync(
-    systemctl,
-    `#!/bin/sh\n[ "$*" = "list-jobs --no-legend rdmakit-nbd@swap0.service" ] && echo "17 $3 ${job} running"\n`,
-    { mode: 0o700 },
-  )
-  const [, script] = /^\/bin\/sh -c '(.*)'$/.exec(settings('swap0', 'ExecStop')[0] ?? '') ?? []
-  const main = spawn('sleep', ['60'])
-  try {
-    const stop = spawnSync(
-      '/bin/sh',
-      ['-c', (script as string).replaceAll('%n', 'rdmakit-nbd@swap0.service').replaceAll('$$', '$')],
-      { env: { PATH: `${folder.path}:${process.env.PATH}`, MAINPID: String(main.pid) }, encoding: 'utf8' },
-    )
-    expect(stop).toMatchObject({ status: 0, stderr: '' })
-    main.kill('SIGTERM') // KillMode=mixed, once ExecStop is over
-    const [, ended] = await once(main, 'exit')
-    expect(ended).toBe(signal)
-  } finally {
-    main.kill('SIGKILL')
-  }
+  const main = endWithProcess(spawn('sleep', ['60']))
+  const ended = once(main, 'exit')
+  const { over } = startStop(folder.path, job, main.pid as number, 0)
+  expect(await over).toEqual([0, null])
+  expect(await ended).toEqual([null, signal])
+})
+
+it('of a borrower that was reloaded, systemctl stop waits for whoever has the device, which systemd does not', async () => {
+  using folder = temporaryFolder()
+  const { holder, lines } = await startHolder(folder.path)
+  const { stop, over } = startStop(folder.path, 'stop', holder.pid as number, holder.pid as number)
+  expect((await lines.next()).value).toBe('told')
+  // As systemctl kill -s TERM does to all processes of the unit: the swapoff is tried again.
+  stop.kill('SIGTERM')
+  expect((await lines.next()).value).toBe('told')
+  expect(stop.exitCode).toBeNull()
+  expect(stop.signalCode).toBeNull()
+  holder.stdin.end()
+  expect(await over).toEqual([0, null])
+})
+
+it('of a borrower that is just being reloaded, systemctl stop means the process that gets the device', async () => {
+  using folder = temporaryFolder()
+  const { holder, lines } = await startHolder(folder.path)
+  // It handed the device over and had ended before it was told.
+  const before = endWithProcess(spawn('true'))
+  await once(before, 'exit')
+  const { over } = startStop(folder.path, 'stop', before.pid as number, holder.pid as number)
+  expect((await lines.next()).value).toBe('told')
+  holder.stdin.end()
+  expect(await over).toEqual([0, null])
+})
+
+it('of a borrower without a process, systemctl stop waits for nobody', async () => {
+  using folder = temporaryFolder()
+  const { holder } = await startHolder(folder.path)
+  const { over } = startStop(folder.path, 'stop', 0, 0)
+  expect(await over).toEqual([0, null])
+  holder.stdin.end()
 })

@@ -5,7 +5,9 @@ import type { LabParts } from './lab-parts.js'
 import { ensurePageChurn } from './native.js'
 import { GuestPair } from './pair.js'
 import { guestScripts, top } from './paths.js'
-import { type Command, type RunningProcess, type Shell, tail } from './shell.js'
+import { type RunningProcess, type Shell, tail } from './shell.js'
+import { stopsUnderSwap } from './systemd-stops.js'
+import { device, journal, run, show, stepMs, successor, swap0, swaps } from './systemd-unit.js'
 import { conclude, stallsOf, stepsTold } from './trial.js'
 import { until } from './until.js'
 
@@ -24,9 +26,6 @@ export interface SystemdTrial {
 
 const example = join(top, 'examples/two-hosts')
 const lend = 'rdmakit-swap-server@lend'
-const swap0 = 'rdmakit-nbd@swap0'
-const device = '/dev/nbd0'
-const stepMs = 600_000
 
 /**
  * The services of examples/two-hosts under systemd, on two guests, set up by the words of its README: their start, what
@@ -120,6 +119,7 @@ export async function systemdTrial(
       )
     })
     await step('attach by hand, from a scope', () => attachByHand(borrower, must))
+    for (const [order, body] of stopsUnderSwap(borrower, must)) await step(order, body)
 
     const end = await churn.stop(stepMs)
     churn = undefined
@@ -136,6 +136,7 @@ export async function systemdTrial(
     trial.pagesOut = after.out - before.out
     must(trial.pagesIn > 1000 && trial.pagesOut > 1000, 'the program hardly swapped')
 
+    await step('reload before the end', () => successor(borrower, `systemctl reload ${swap0}`))
     const goodbyes = await saidGoodbye(lender)
     await step('end of the borrower', () => switchOff(borrower, must))
     must((await saidGoodbye(lender)) === goodbyes + 1, 'the lender was not told of the end')
@@ -195,16 +196,6 @@ async function install(host: Guest, part: 'lender' | 'borrower', address: string
 const kill = (host: Shell): Promise<void> =>
   successor(host, `systemctl kill --kill-who=main -s KILL ${swap0}`)
 
-/** Lets a command bring another process for the borrower's device, and waits until that has it. */
-async function successor(host: Shell, command: string): Promise<void> {
-  const before = (await show(host, swap0)).MainPID
-  await run(host, command)
-  await until('another process has the device', stepMs, async () => {
-    const { ActiveState, SubState, MainPID } = await show(host, swap0)
-    return ActiveState === 'active' && SubState === 'running' && MainPID !== before && MainPID !== '0'
-  })
-}
-
 /** As from an operator's shell, which is in a scope of its session: nbd-client moves itself into one of its own. */
 async function attachByHand(host: Shell, must: (holds: boolean, what: string) => void): Promise<void> {
   const attach = 'nbd-client attach --server rdma://10.0.0.1:7471 --size 16M --device /dev/nbd1 --swap'
@@ -261,25 +252,9 @@ async function endOf(
   )
 }
 
-/** However slow the machine is that emulates the host. */
-const run = (host: Shell, command: Command): Promise<string> => host.run(command, { deadlineMs: stepMs })
-
-async function show(host: Shell, unit: string): Promise<Record<string, string>> {
-  const names =
-    'ActiveState,SubState,ActiveEnterTimestampMonotonic,MainPID,NRestarts,MemorySwapMax,ControlGroup,Result'
-  const lines = (await run(host, `systemctl show -p ${names} ${unit}`)).trim().split('\n')
-  return Object.fromEntries(lines.map((line) => line.split(/=(.*)/s).slice(0, 2)))
-}
-
-const journal = (host: Shell, unit: string): Promise<string> => run(host, `journalctl -o cat -u ${unit}`)
-
 /** Sessions of the lender that ended in good order. */
 const saidGoodbye = async (host: Shell): Promise<number> =>
   (await journal(host, lend)).match(/the client said goodbye/g)?.length ?? 0
-
-/** The lines of /proc/swaps without the first. */
-const swaps = async (host: Shell): Promise<string> =>
-  (await run(host, 'cat /proc/swaps')).split('\n').slice(1).join('\n')
 
 async function swapped(host: Shell): Promise<{ in: number; out: number }> {
   const vmstat = await run(host, 'cat /proc/vmstat')

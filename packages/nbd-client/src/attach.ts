@@ -259,11 +259,13 @@ async function takeOver(
   from?: { predecessor: Predecessor; inheritance: Inheritance },
 ): Promise<number> {
   const succession = successionOf(options, folder, device)
-  const volume = await succession.takeUp(options.signal, from !== undefined)
+  // Who stops a process that is to take a device over wants the device to end, and for that it must be served.
+  const signal = from === undefined ? new AbortController().signal : options.signal
+  const volume = await succession.takeUp(signal, from !== undefined)
   const link = newLink(volume, device, options)
   try {
     if (from === undefined) {
-      await link.reconnect(options.signal)
+      await link.reconnect(signal)
     } else {
       await from.predecessor.taken(options.signal)
       await link.adopt(from.inheritance.sockets, options.signal)

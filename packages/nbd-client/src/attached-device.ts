@@ -65,6 +65,8 @@ export class AttachedDevice {
   #link: DeviceLink | undefined
   #control: ControlSocket | undefined
   #metrics: MetricsEndpoint | undefined
+  /** goes on with the device */
+  #successor: Successor | undefined
   /** what a hand-over under way comes to */
   #handingOver: Promise<Upgraded> | undefined
   #lastStatus: ClientStatus | undefined
@@ -124,8 +126,12 @@ export class AttachedDevice {
         await Promise.race([this.#giveSwapBack(), this.#fenced.promise])
         left = await this.#isFenced()
       }
-      if (left) await this.#control?.finish(FAREWELL_MS)
-      else await settleUdev()
+      if (left) {
+        await this.#control?.finish(FAREWELL_MS)
+        // Who wanted this process to stop meant the device, and may know no other process to wait for: the manager of
+        // a service that is stopped kills what is left when this one has ended.
+        if (this.#options.signal.aborted) await this.#successor?.stop()
+      } else await settleUdev()
       return this.#volume.fenced?.status ?? end.status
     } finally {
       this.#control?.close()
@@ -274,8 +280,7 @@ export class AttachedDevice {
       successor.release()
       // Before this one ends, or the service would be taken for ended.
       await notifyMainProcess(successor.pid, say)
-      // Who wanted this process to stop until just now meant the device.
-      if (this.#options.signal.aborted) successor.signal('SIGTERM')
+      this.#successor = successor
       say(`process ${successor.pid} goes on with ${this.#path}; its requests waited ${pause} ms`)
       this.#end({ status: 0, left: true })
       return { pid: successor.pid, pause }

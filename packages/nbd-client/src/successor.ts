@@ -125,8 +125,10 @@ export class Successor {
     this.#close()
   }
 
-  signal(name: NodeJS.Signals): void {
-    this.#process.kill(name)
+  /** Has it end its device, as SIGTERM does. Resolves when it has. */
+  async stop(): Promise<void> {
+    this.#process.kill('SIGTERM')
+    await this.#ended
   }
 
   #close(): void {

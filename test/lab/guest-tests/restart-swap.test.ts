@@ -61,8 +61,18 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is k
     300_000,
   )
 
-  test('an orderly end leaves no device and no state', async () => {
-    expect(await client.stop(120_000)).toMatchObject({ status: 0 })
+  test('a successor that is stopped before it has the device takes it over, and ends it in order', async () => {
+    await client.stop(15_000, 'SIGKILL')
+    // It gives no session back until it goes on.
+    server.signal('SIGSTOP')
+    client = shell.start(command)
+    try {
+      await client.waitForLine(/taking over/, 60_000)
+      client.signal('SIGTERM')
+    } finally {
+      server.signal('SIGCONT')
+    }
+    expect(await client.ended(120_000)).toMatchObject({ status: 0 })
     await shell.run(
       'test ! -e /sys/block/nbd0/pid && test ! -e /dev/ublkc0 && test -z "$(ls /run/rdmakit/state)"',
     )

@@ -4,6 +4,7 @@ import { ensureArrayWalk } from '../native.js'
 import { rdmakitSwap } from '../remote-swap.js'
 import type { RunningProcess } from '../shell.js'
 import { pagesOut, untilPagesOut, walkArray } from '../swap.js'
+import { until } from '../until.js'
 
 const mebibyte = 1024 * 1024
 const UPGRADES = 2
@@ -76,9 +77,20 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is u
     expect(walk.wrongPages).toBe(0)
   }, 300_000)
 
-  test('an orderly end leaves no device and no state', async () => {
-    await shell.run([...program, 'detach', device], { deadlineMs: 120_000 })
+  test('a process that is stopped while it hands over ends after its successor has ended the device', async () => {
+    const clients = JSON.parse(await shell.run([...program, 'status', '--json']))
+    const { pid } = clients.find(({ target }: { target: string }) => target === device)
+    const handOvers = () => client.stderr.split('starting the successor').length
+    const before = handOvers()
+    const upgrade = shell.start([...program, 'upgrade', device])
+    await until('a successor is started', 60_000, () => handOvers() > before)
+    // A service's manager kills what is left when this process has ended.
     const gone = device.startsWith('/dev/nbd') ? '/sys/block/nbd0/pid' : '/dev/ublkc0'
-    await shell.run(`test ! -e ${gone} && test ! -e /run/rdmakit/upgrade-swap/volume.json`)
-  }, 180_000)
+    await shell.run(
+      `kill ${pid} && while test -e /proc/${pid}/exe; do sleep 0.05; done
+       test ! -e ${gone} && test ! -e /run/rdmakit/upgrade-swap/volume.json`,
+      { deadlineMs: 120_000 },
+    )
+    await upgrade.ended(60_000)
+  }, 300_000)
 })
