@@ -1,5 +1,7 @@
+import { once } from 'node:events'
 import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { createServer, type IncomingMessage, request, type Server, type ServerResponse } from 'node:http'
+import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { UsageError } from '@rdmakit/verbs'
@@ -44,7 +46,8 @@ export class ControlSocket {
    * @throws UsageError when the folder is somebody else's
    */
   static async open(program: string, routes: ControlRoutes): Promise<ControlSocket> {
-    const path = join(openRuntimeDirectory(), `${program}-${process.pid}.sock`)
+    const path = await ownPath(openRuntimeDirectory(), program)
+    // What is there was left by one that has ended.
     rmSync(path, { force: true })
     const server = createServer({ requestTimeout: CALL_TIMEOUT_MS }, (message, reply) => {
       answer(routes, message, reply).catch((failure: Error) => refuse(reply, failure))
@@ -78,6 +81,27 @@ export class ControlSocket {
     this.#server.close()
     this.#server.closeAllConnections()
     rmSync(this.path, { force: true })
+  }
+}
+
+/** A process of another PID namespace may share the folder, and have the number of this one. */
+async function ownPath(directory: string, program: string): Promise<string> {
+  for (let turn = 1; ; turn++) {
+    const path = join(directory, `${program}-${process.pid}${turn === 1 ? '' : `.${turn}`}.sock`)
+    if (!(await isServed(path))) return path
+  }
+}
+
+async function isServed(path: string): Promise<boolean> {
+  const socket = connect(path)
+  try {
+    await once(socket, 'connect')
+    return true
+  } catch (failure) {
+    // Of any other reason somebody is the cause: a full backlog, say.
+    return !['ECONNREFUSED', 'ENOENT'].includes((failure as NodeJS.ErrnoException).code ?? '')
+  } finally {
+    socket.destroy()
   }
 }
 
@@ -170,7 +194,7 @@ export async function runningPrograms(
   const running: RunningProgram[] = []
   for (const name of readdirSync(directory)) {
     const pid = name.startsWith(`${program}-`)
-      ? /^-(\d+)\.sock$/.exec(name.slice(program.length))?.[1]
+      ? /^-(\d+)(?:\.\d+)?\.sock$/.exec(name.slice(program.length))?.[1]
       : undefined
     if (pid === undefined) continue
     const path = join(directory, name)

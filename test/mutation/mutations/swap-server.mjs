@@ -233,6 +233,14 @@ export const mutations = [
     tests: [unit('fair-share')],
   },
   {
+    name: 'control-socket-of-another-removed',
+    file: source('control-socket'),
+    find: "await once(socket, 'connect')\n    return true",
+    replace: "await once(socket, 'connect')\n    return false",
+    why: 'A process of another PID namespace with the same number loses its control socket, and is not found any more.',
+    tests: ['unit test/e2e/shared-run-folder.test.ts'],
+  },
+  {
     name: 'key-file-open-to-group',
     file: source('secret-file'),
     find: ': (mode & 0o077) !== 0',
