@@ -137,9 +137,7 @@ export class AttachedDevice {
       this.#control?.close()
       this.#metrics?.close()
       this.#link?.end()
-      if (!left) {
-        await this.#endAll()
-      }
+      if (!left && this.#volume.fenced === undefined) await this.#endAll()
       holdsNoPages()
     }
   }

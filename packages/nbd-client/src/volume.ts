@@ -273,11 +273,12 @@ export class Volume {
   }
 
   /**
-   * Calls `listener` when another process has taken the volume over. From then on nothing is called, repaired or written
+   * Calls `listener` when another process has taken the volume over, at once if it has. From then on nothing is called, repaired or written
    * down any more, and {@link close} leaves the sessions.
    */
   onFenced(listener: (failure: FencedError) => void): void {
     this.#onFenced.add(listener)
+    if (this.#fenced !== undefined) listener(this.#fenced)
   }
 
   /** Asks the servers that have failed whether another process has the volume: before anything of it is ended. */

@@ -130,6 +130,8 @@ describe.each(SHAPES)('of two that have a state folder, with %s,', (_, shape) =>
       message: expect.stringMatching(/another process has taken the volume over: .*this process stops/),
     })
     expect(old.fenced).toBe(await told)
+    // Who asks later hears of it, too.
+    expect(await new Promise((resolve) => old.onFenced(resolve))).toBe(await told)
     const json = first.json
     const calls = [vi.spyOn(SwapServerSession, 'resume'), vi.spyOn(SwapServerSession, 'open')]
     onTestFinished(() => void vi.restoreAllMocks())
