@@ -221,9 +221,13 @@ export class Volume {
       await volume.#addLanes()
       return { volume, adopted }
     } catch (failure) {
-      if (volume === undefined) await engine.close()
-      else await volume.leave()
-      throw failure
+      if (volume === undefined) {
+        await engine.close()
+        throw failure
+      }
+      await volume.leave()
+      // A process that comes behind this one takes its sessions, which looks like servers that are gone.
+      throw (await volume.#askFenced(volume.#servers)) ?? failure
     }
   }
 
@@ -283,18 +287,24 @@ export class Volume {
 
   /** Asks the servers that have failed whether another process has the volume: before anything of it is ended. */
   async askFenced(): Promise<FencedError | undefined> {
-    if (this.#options.takeOver.number > 0 && this.#fenced === undefined) {
-      const options = { ...sessionOptions(this.#options), signal: AbortSignal.timeout(ASK_FENCED_MS) }
-      const gone = this.#servers.filter(({ failure, reached }) => failure !== undefined && reached)
-      // One that came back has its session under several indexes.
-      const sessions = new Map(gone.map((server) => [server.identity?.session, server]))
-      const asking = [...sessions.values()].map(
-        ({ uris, identity }) => identity && askFenced(uris, identity, options),
-      )
-      const found = (await Promise.all(asking)).find((fenced) => fenced !== undefined)
+    if (this.#fenced === undefined) {
+      const found = await this.#askFenced(this.#servers.filter(({ failure }) => failure !== undefined))
       if (found !== undefined) this.#fence(found)
     }
     return this.#fenced
+  }
+
+  /** Asks each of these for its session, which it is left with. */
+  async #askFenced(servers: readonly VolumeServer[]): Promise<FencedError | undefined> {
+    if (this.#options.takeOver.number === 0) return undefined
+    const options = { ...sessionOptions(this.#options), signal: AbortSignal.timeout(ASK_FENCED_MS) }
+    const reached = servers.filter((server) => server.reached)
+    // One that came back has its session under several indexes.
+    const sessions = new Map(reached.map((server) => [server.identity?.session, server]))
+    const asking = [...sessions.values()].map(
+      ({ uris, identity }) => identity && askFenced(uris, identity, options),
+    )
+    return (await Promise.all(asking)).find((fenced) => fenced !== undefined)
   }
 
   /** Calls `listener` when the backup has failed; the volume goes on without it. */

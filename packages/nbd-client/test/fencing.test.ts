@@ -8,6 +8,7 @@ import { eventually } from '../../../test/eventually.js'
 import { control } from '../../swap-server/src/protocol.js'
 import { FencedError } from '../src/fenced.js'
 import type { KeptServer, KeptVolume } from '../src/kept-volume.js'
+import { LaneEnds } from '../src/lane-ends.js'
 import { StateFolder } from '../src/state-folder.js'
 import { endKept } from '../src/take-over.js'
 import { Volume } from '../src/volume.js'
@@ -145,6 +146,30 @@ describe.each(SHAPES)('of two that have a state folder, with %s,', (_, shape) =>
     await holds(volume, 8)
     expect(volume.slabs).toMatchObject({ mapped: 4, lost: 0 })
     expect(volume.fenced).toBeUndefined()
+  })
+
+  it('the one that loses the sessions while it connects its lanes is refused, too', async () => {
+    const servers = await lend(2)
+    const first = new Owner(
+      servers.map(({ uri }) => uri),
+      shape,
+    )
+    const begun = await first.open()
+    await write(begun, 7)
+    await begun.leave()
+    const second = first.copy()
+    let winner: Volume | undefined
+    const { open } = LaneEnds
+    vi.spyOn(LaneEnds, 'open').mockImplementationOnce(async (...given) => {
+      // Of equal numbers either may win, and then its next one is higher.
+      winner = await second.open().catch(() => second.open())
+      return await open.call(LaneEnds, ...given)
+    })
+    onTestFinished(() => void vi.restoreAllMocks())
+    await expect(first.open()).rejects.toBeInstanceOf(FencedError)
+    if (winner === undefined) throw new Error('no lane was made')
+    await holds(winner, 7)
+    expect(winner.fenced).toBeUndefined()
   })
 
   it('the one that comes from an older copy is refused, and the other one does not notice', async () => {
