@@ -125,7 +125,7 @@ export const mutations = [
   {
     name: 'checksum-of-failed-write-stays',
     file: source('connection_end.cc'),
-    find: '  if (!succeeded) volume_.checksums().forget(operation.first_page(), operation.page_count());\n',
+    find: '  if (!succeeded) rdma_.codec().forget(operation);\n',
     replace: '',
     why: 'A page that kept its old bytes is wrong by the checksum of the WRITE that failed, and lost.',
     tests: ['native asan engine_aimed'],
@@ -145,6 +145,14 @@ export const mutations = [
     replace: 'rdma_.available() <= kOperations && free_chunks_.size() <= chunks',
     why: 'A connection that has lost an operation or a chunk leaves its lane with one less, until none is left.',
     tests: ['native asan engine_invariant'],
+  },
+  {
+    name: 'length-of-failed-write-stays',
+    file: source('page_codec.cc'),
+    find: '      volume_.lengths().set(page, 1, length);\n',
+    replace: '',
+    why: 'A page that kept its old bytes is unpacked as the WRITE that failed was packed, and lost.',
+    tests: ['native asan engine_compress'],
   },
   {
     name: 'claimed-page-is-read',

@@ -2,6 +2,7 @@
 // that sends others too, and of a process that ends.
 #include "compressed_pages.h"
 #include "damage.h"
+#include "one_slab.h"
 
 namespace engine_compress_stress {
 
@@ -195,6 +196,26 @@ void thin() {
   }
 }
 
+// A page whose WRITE failed is what it was before, packed or not, when its server is back.
+void failed(uint64_t old_kind, uint64_t new_kind) {
+  Shape shape = one_slab(1);
+  shape.options.volume.compression = Compression::always;
+  TestVolume volume(shape);
+  Client client(volume.attach(0));
+  const auto before = pages_of(16, [=](uint64_t i) { return 2 * i + old_kind; });
+  const auto after = pages_of(16, [=](uint64_t i) { return 100 + 2 * i + new_kind; });
+  CHECK(client.write(0, before.data(), 16 * 4096) == kOk);
+  volume.servers[0]->set_mode(Server::Mode::hung);
+  CHECK(client.write(0, after.data(), 16 * 4096) == kEio);
+  volume.servers[0]->resume();
+  volume.connect(*volume.servers[0], 5);
+  Replica back = volume.replica(0, 0);
+  back.server = 5;
+  CHECK(volume.engine->volume().move_replica(0, 0, back) == 0);
+  all_right(client, before);
+  CHECK(volume.count(Event::Type::page_lost) == 0);
+}
+
 // What unpacks to less than a page is none, also where no checksum says so: their file was lost.
 void too_short() {
   TestVolume volume(compressed(1));
@@ -233,6 +254,12 @@ STRESS(engine_compress) {
   timed("there and back, 3 replicas, iWARP", [] { round_trip(kIwarp, 3); });
   timed("repaired", repaired);
   timed("hostile servers", hostile);
+  side_by_side({
+      {"a WRITE that fails, of packed pages", [] { failed(0, 0); }},
+      {"a WRITE that fails, packed over raw", [] { failed(1, 0); }},
+      {"a WRITE that fails, raw over packed", [] { failed(0, 1); }},
+      {"a WRITE that fails, of raw pages", [] { failed(1, 1); }},
+  });
   timed("too short", too_short);
   timed("too long", too_long);
   timed("refilled", refilled);

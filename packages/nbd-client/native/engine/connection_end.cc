@@ -44,7 +44,7 @@ void Connection::operation_decided(Operation& operation, bool succeeded, uint64_
                                                 : operation.claimed_from;
   operation.again = !succeeded && may_start_anew(operation);
   // Whatever came of it is not what was noted.
-  if (!succeeded) volume_.checksums().forget(operation.first_page(), operation.page_count());
+  if (!succeeded) rdma_.codec().forget(operation);
   if (!volume_.settle(operation.first_page(), operation.page_count(), operation.generation, to))
     succeeded = false;
   if (!operation.again) answer(operation, succeeded);

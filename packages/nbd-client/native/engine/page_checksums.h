@@ -22,6 +22,11 @@ class PageChecksums {
   // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown.
   void note(uint64_t offset, uint32_t length, const uint8_t* memory);
   void forget(uint64_t first, uint64_t count);
+  // What note() would change of a page, and that again.
+  uint32_t noted(uint64_t page) const { return kept() ? table_.get(page) : kUnknown; }
+  void restore(uint64_t page, uint32_t noted) {
+    if (kept()) table_.set(page, noted);
+  }
   bool right(uint64_t page, const uint8_t* bytes) const {
     if (!kept()) return true;
     const uint32_t entry = table_.get(page);

@@ -17,6 +17,7 @@ PageCodec::PageCodec(Volume& volume, LaneStatistics& statistics)
   statistics_.compressing.set(meter_.compresses());
   if (lz4_ == nullptr) return;
   scratch_ = std::make_unique<uint8_t[]>(kPage);
+  before_ = std::make_unique<Before[]>(kOperations * kMostPages);
   if (volume.compression() == Compression::off) return;
   const auto bytes = static_cast<size_t>(lz4_->size_of_state());
   state_ = std::make_unique<uint64_t[]>((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
@@ -37,8 +38,29 @@ PageCodec::Fold PageCodec::try_fold(const uint8_t* memory, uint64_t pages) {
 
 void PageCodec::note(Operation& write, uint16_t packed) {
   write.packed = packed;
+  for (uint64_t i = 0; lz4_ != nullptr && i < write.page_count(); i++) {
+    const uint64_t page = write.first_page() + i;
+    before(write)[i] = {volume_.lengths().get(page), volume_.checksums().noted(page)};
+  }
   volume_.checksums().note(write.offset, write.length, write.memory);
   volume_.lengths().set(write.first_page(), write.page_count(), packed);
+}
+
+// Of pages that are stored as they are the old bytes are as good as the new ones, which may have come. What a
+// slot with a packed page holds only its length and checksum tell together: those of the old one, for the new
+// one was promised to nobody.
+void PageCodec::forget(const Operation& write) {
+  if (lz4_ == nullptr) return volume_.checksums().forget(write.first_page(), write.page_count());
+  for (uint64_t i = 0; i < write.page_count(); i++) {
+    const uint64_t page = write.first_page() + i;
+    const auto [length, checksum] = before(write)[i];
+    if (length == kRaw && volume_.lengths().get(page) == kRaw) {
+      volume_.checksums().forget(page, 1);
+    } else {
+      volume_.lengths().set(page, 1, length);
+      volume_.checksums().restore(page, checksum);
+    }
+  }
 }
 
 void PageCodec::pack(const Operation& write) {

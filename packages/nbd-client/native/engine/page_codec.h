@@ -34,6 +34,8 @@ class PageCodec {
   }
   // Before a WRITE that holds its claim is chained: what its pages are from now on.
   void note(Operation& write, uint16_t packed);
+  // The WRITE has failed, and its pages are what they were before: under its claim.
+  void forget(const Operation& write);
   // After it was chained, before it is posted, and before the next fold(): its memory becomes what is sent.
   void pack(const Operation& write);
   // A READ that is over: its memory becomes pages. False: they are not what was written, and are looked at
@@ -55,6 +57,14 @@ class PageCodec {
   void posted() { meter_.posted(); }
 
  private:
+  // Of a page before a WRITE.
+  struct Before {
+    uint16_t length;
+    uint32_t checksum;
+  };
+  static constexpr uint64_t kMostPages = kInputChunk / kPage;  // of a WRITE
+
+  Before* before(const Operation& write) const { return &before_[write.index * kMostPages]; }
   Fold try_fold(const uint8_t* memory, uint64_t pages);
   bool unpack_to(const uint8_t* packed, uint16_t bytes, uint8_t* page) const;
 
@@ -64,6 +74,7 @@ class PageCodec {
   CompressionMeter meter_;
   std::unique_ptr<uint64_t[]> state_;
   std::unique_ptr<uint8_t[]> scratch_;  // of a page
+  std::unique_ptr<Before[]> before_;    // kMostPages of each operation
 };
 
 }  // namespace rdmakit::nbd
