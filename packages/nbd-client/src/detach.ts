@@ -2,6 +2,7 @@ import { existsSync } from 'node:fs'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
 import { attachedFile, type DeviceName, devicePath, parseDevice } from './device-name.js'
 import { disconnect } from './disconnect.js'
+import { ownStateOf } from './own-state.js'
 import { runningClients } from './runtime.js'
 import { say } from './session-log.js'
 import { settleUdev } from './settle-udev.js'
@@ -52,8 +53,11 @@ export async function detach(device: string, timeoutSeconds: number): Promise<vo
 }
 
 /** Nobody serves it, and its requests wait. Those of nbd fail when they have waited for long, those of ublk never do. */
-function waits({ front, index }: DeviceName): boolean {
-  const status = front === 'ublk' ? ublkDevice.status(index) : undefined
+function waits(name: DeviceName): boolean {
+  const { front, index } = name
+  // The kernel does not tell of nbd; what --state keeps elsewhere nobody finds from here.
+  if (front === 'nbd') return ownStateOf(name) !== undefined
+  const status = ublkDevice.status(index)
   // What a process was is gone with it; its number is not before somebody has waited for it.
   return status?.kept === true && (status.state === 'quiesced' || !existsSync(`/proc/${status.server}/exe`))
 }

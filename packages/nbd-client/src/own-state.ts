@@ -2,6 +2,7 @@ import { existsSync, readdirSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { EXIT, ExitError, openRuntimeDirectory } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
+import type { DeviceName } from './device-name.js'
 import { deviceExists } from './kernel-link.js'
 import { isOwnState, ownStateDirectory, ownStateName, type VolumeIdentity } from './own-state-names.js'
 import { StateFolder } from './state-folder.js'
@@ -52,6 +53,18 @@ export function inheritedState(identity: VolumeIdentity, theirs: string | undefi
   throw new UsageError(
     `this command line would not find the state of the running nbd-client again; add --state ${theirs ?? '<its folder>'}`,
   )
+}
+
+/** The folder that nobody named and that keeps this device, which may have lost its process. @throws as {@link StateFolder.look} */
+export function ownStateOf({ front, index }: DeviceName, exists = deviceExists): string | undefined {
+  const directory = ownStateDirectory()
+  if (!existsSync(directory)) return undefined
+  return readdirSync(directory)
+    .map((name) => join(directory, name))
+    .find((path) => {
+      const device = StateFolder.look(path)?.device
+      return device?.front === front && device.index === index && exists(device)
+    })
 }
 
 function numbersOf(directory: string, name: string): number[] {

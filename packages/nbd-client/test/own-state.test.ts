@@ -1,10 +1,12 @@
 import { existsSync, mkdirSync, readdirSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { HAND_OVER_VERSION } from '../src/hand-over-channel.js'
 import type { KeptVolume } from '../src/kept-volume.js'
-import { inheritedState, openOwnState } from '../src/own-state.js'
+import { inheritedState, openOwnState, ownStateOf } from '../src/own-state.js'
 import { ownStateDirectory, ownStateName, type VolumeIdentity } from '../src/own-state-names.js'
 import { StateFolder } from '../src/state-folder.js'
+import { Successor } from '../src/successor.js'
 import { MIB } from './fixture.js'
 import { temporaryFolder } from './temporary-folder.js'
 
@@ -118,6 +120,19 @@ describe.each([
   })
 })
 
+it('is found by its device, with which the kernel must agree', () => {
+  start().write(keptOf(1))
+  const folder = start()
+  folder.write(keptOf(4))
+  const find = (index: number, there = true) => ownStateOf({ front: 'nbd', index }, () => there)
+  expect(find(4)).toBe(folder.path)
+  expect([find(4, false), find(2), ownStateOf({ front: 'ublk', index: 4 }, () => true)]).toEqual([
+    undefined,
+    undefined,
+    undefined,
+  ])
+})
+
 it('a device that was named is refused while another process has it', () => {
   start(NAMED)
   expect(() => start(NAMED)).toThrow(
@@ -187,6 +202,13 @@ it('a folder in which somebody keeps something else stays', () => {
 })
 
 describe('a successor', () => {
+  it('is told the folder', async () => {
+    const ready = `{"say":"ready","version":${HAND_OVER_VERSION}}`
+    const script = `test "$RDMAKIT_HAND_OVER_STATE" = /run/it && echo '${ready}' >&3; read line <&3`
+    const successor = await Successor.start(['sh', '-c', script], { state: '/run/it' })
+    await successor.kill()
+  })
+
   it('goes on in the folder of its predecessor', () => {
     for (const command of [NAMED, COMMAND]) {
       const { path } = start(command)

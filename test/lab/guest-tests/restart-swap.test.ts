@@ -43,7 +43,7 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is k
         expect(await client.stop(15_000, signal)).toMatchObject({ status })
         const ended = Date.now()
         client = shell.start(command, { env })
-        await client.waitForLine(attached, 60_000)
+        await client.waitForLine(attached, 120_000)
         return Date.now() - ended
       }
       const [walk, away] = await Promise.all([
