@@ -1,5 +1,6 @@
 #!/usr/bin/env node
 import {
+  decideSignals,
   EXIT,
   ExitError,
   exitStatusOf,
@@ -21,6 +22,7 @@ import type { TlsOptions } from './export-options.js'
 import { checkExports, parseExport } from './exports.js'
 import { installLastResort } from './last-resort.js'
 import type { Compress } from './native.js'
+import { say } from './session-log.js'
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
 function server(text: string, servers: string[][]): string[][] {
@@ -180,11 +182,14 @@ function tlsOf(flags: TlsFlags): TlsOptions | undefined {
   }
 }
 
-/** Aborts at the first SIGTERM or SIGINT. */
+/** Aborts at the first signal that is to end this process: SIGHUP too, of a terminal that was closed. */
 function stopSignal(): AbortSignal {
   const stop = new AbortController()
-  for (const name of ['SIGTERM', 'SIGINT'] as const)
-    process.on(name, () => stop.abort(new ExitError(`ended by ${name}`, EXIT.ok)))
+  decideSignals({
+    end: (name) => stop.abort(new ExitError(`ended by ${name}`, EXIT.ok)),
+    hangup: 'end',
+    say,
+  })
   return stop.signal
 }
 

@@ -29,6 +29,7 @@ export { SwapServer, type SwapServerOptions } from './server.js'
 export { MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 export { notifyMainProcess, notifyReady } from './service-manager.js'
 export { settleHeap } from './settle-heap.js'
+export { decideSignals, END_SIGNALS, type SignalOptions } from './signals.js'
 export { formatSize, parseSize, parseSizeInUnits } from './size.js'
 export { type Column, formatDuration, formatTable, right } from './table.js'
 export {

@@ -14,6 +14,7 @@ import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
 import { notifyReady, notifyStatus, notifyStopping } from './service-manager.js'
 import { settleHeap } from './settle-heap.js'
+import { decideSignals } from './signals.js'
 import { formatSize, parseSize } from './size.js'
 import { printServerStatus } from './status.js'
 import { stopServer } from './stop-command.js'
@@ -162,7 +163,7 @@ async function run(options: Options): Promise<void> {
     if (ending !== undefined) now.abort()
     ending ??= end(signal)
   }
-  for (const signal of ['SIGTERM', 'SIGINT'] as const) process.on(signal, stop)
+  decideSignals({ end: stop, hangup: 'kept', say: (line) => log.warn(line) })
   settleHeap()
   try {
     for (const uri of options.listen) {
