@@ -1,50 +1,84 @@
-import { execFile } from 'node:child_process'
+import { type ExecFileException, execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
-import { setTimeout } from 'node:timers/promises'
-import { promisify } from 'node:util'
+import { setTimeout as setTimer } from 'node:timers/promises'
 import { EXIT, ExitError } from '@rdmakit/swap-server'
 
-const run = promisify(execFile)
+const SWAPS = '/proc/swaps'
 /** after the path of a node that was made anew */
 const REMOVED = /\\040\(deleted\)$/
 
-async function tool(command: string, args: string[], timeout: number): Promise<void> {
-  try {
-    await run(command, args, { timeout, env: { ...process.env, LC_ALL: 'C' } })
-  } catch (failure) {
-    const { code, stderr, message } = failure as { code?: string | number; stderr?: string; message: string }
-    if (code === 'ENOENT')
-      throw new ExitError(
-        `${command} is missing; install util-linux (Debian: apt install util-linux mount)`,
-        EXIT.system,
-      )
-    throw new Error(`${command} ${args.join(' ')} failed: ${(stderr ?? message).trim().split('\n').at(-1)}`)
-  }
+/** A tool that does not end in time, perhaps because the kernel waits: it is told to end, and not waited for. */
+export class LateError extends Error {}
+
+/** @throws Error with what it said, or how it ended; LateError */
+export async function runTool(command: string, args: string[], timeout: number): Promise<void> {
+  const words = [command, ...args].join(' ')
+  let timer: NodeJS.Timeout | undefined
+  const ended = new Promise<void>((resolve, reject) => {
+    const child = execFile(command, args, { env: { ...process.env, LC_ALL: 'C' } }, (failure, _, stderr) => {
+      if (failure === null) resolve()
+      else reject(errorOf(words, failure, stderr))
+    })
+    // A process within the kernel ends when that lets go of it, which may be never: its end is not what counts.
+    timer = setTimeout(() => {
+      child.kill('SIGKILL')
+      child.unref()
+      reject(new LateError(`${words} is not done after ${timeout / 1000} s`))
+    }, timeout)
+  })
+  await ended.finally(() => clearTimeout(timer))
+}
+
+function errorOf(words: string, failure: ExecFileException, stderr: string): Error {
+  if (failure.code === 'ENOENT')
+    return new ExitError(
+      `${words.split(' ')[0]} is missing; install util-linux (Debian: apt install util-linux mount)`,
+      EXIT.system,
+    )
+  return new Error(`${words} failed: ${reasonOf(failure, stderr)}`)
+}
+
+/** In one line. A tool that the kernel ends for lack of memory says nothing itself. */
+export function reasonOf(
+  { code, signal, message }: Pick<ExecFileException, 'code' | 'signal' | 'message'>,
+  stderr: string,
+): string {
+  const said = stderr.trim().split('\n').at(-1)
+  if (said) return said
+  if (signal === 'SIGKILL') return 'ended by SIGKILL, as the kernel does when memory is out'
+  if (signal) return `ended by ${signal}`
+  return typeof code === 'number' ? `status ${code}, without a word` : message
 }
 
 /**
- * True when the kernel swaps onto `device`. The kernel shows a device as it was found at swapon, and without the folders
- * above once the mount namespace of that process is gone: of a service that was restarted, /dev/nbd0 is /nbd0.
+ * The devices that are swap, by name. The kernel shows each as it was found at swapon, and without the folders above once the
+ * mount namespace of that process is gone: of a service that was restarted, /dev/nbd0 is /nbd0.
  * @param table /proc/swaps
  */
-export function isSwap(device: string, table = readFileSync('/proc/swaps', 'utf8')): boolean {
+export function swapNames(table: string): { readonly name: string; readonly kibibytes: number }[] {
+  return table.split('\n').flatMap((line) => {
+    const [path = '', type, , used] = line.split(/\s+/)
+    return type === 'partition'
+      ? [{ name: basename(path.replace(REMOVED, '')), kibibytes: Number(used) }]
+      : []
+  })
+}
+
+/** True when the kernel swaps onto `device`. See {@link swapNames} */
+export function isSwap(device: string, table = readFileSync(SWAPS, 'utf8')): boolean {
   return swapInUse(device, table) !== undefined
 }
 
-/** @returns KiB that are swapped out to `device`; undefined: it is no swap. See {@link isSwap} */
-export function swapInUse(device: string, table = readFileSync('/proc/swaps', 'utf8')): number | undefined {
-  for (const line of table.split('\n')) {
-    const [path = '', type, , used] = line.split(/\s+/)
-    if (type === 'partition' && basename(path.replace(REMOVED, '')) === basename(device)) return Number(used)
-  }
-  return undefined
+/** @returns KiB that are swapped out to `device`; undefined: it is no swap. See {@link swapNames} */
+export function swapInUse(device: string, table = readFileSync(SWAPS, 'utf8')): number | undefined {
+  return swapNames(table).find(({ name }) => name === basename(device))?.kibibytes
 }
 
 /** Makes swap on `device` and hands it to the kernel; freed pages are discarded (swapon(8), --discard=pages). */
 export async function swapOn(device: string, priority: number | undefined): Promise<void> {
-  await tool('mkswap', [device], 60_000)
-  await tool(
+  await runTool('mkswap', [device], 60_000)
+  await runTool(
     'swapon',
     ['--discard=pages', ...(priority === undefined ? [] : [`--priority=${priority}`]), device],
     60_000,
@@ -53,23 +87,50 @@ export async function swapOn(device: string, priority: number | undefined): Prom
 
 const SWAPOFF_MS = 3_600_000
 const OTHER_SWAPOFF_MS = 1_000
+const SWAPOFF_LOOK_MS = 100
+
+/** While another swapoff is under way the kernel says that there is no such swap. That one may fail. */
+const isUnderWay = (failure: Error) => failure.message.endsWith('Invalid argument')
 
 /**
  * Brings all pages back into memory. Takes as long as the pages do, whoever brings them back: systemd does it, too, when
  * the machine is switched off.
- * @throws Error when the kernel cannot, most often for lack of memory; the device is then still swap
+ * @param timeout milliseconds @param swaps where the kernel lists what is swap
+ * @throws Error when the kernel cannot, most often for lack of memory; the device is then still swap. LateError: it may go on
  */
-export async function swapOff(device: string): Promise<void> {
-  const deadline = performance.now() + SWAPOFF_MS
+export async function swapOff(device: string, timeout = SWAPOFF_MS, swaps = SWAPS): Promise<void> {
+  const deadline = performance.now() + timeout
   for (;;) {
     try {
-      return await tool('swapoff', [device], SWAPOFF_MS)
+      return await runTool('swapoff', [device], Math.max(deadline - performance.now(), OTHER_SWAPOFF_MS))
     } catch (failure) {
-      if (!isSwap(device)) return
-      // While another swapoff is under way the kernel says that there is no such swap. That one may fail.
-      if (!(failure as Error).message.endsWith('Invalid argument') || performance.now() > deadline)
-        throw failure
-      await setTimeout(OTHER_SWAPOFF_MS)
+      if (!isSwap(device, readFileSync(swaps, 'utf8'))) return
+      if (!isUnderWay(failure as Error) || performance.now() > deadline) throw failure
+      await setTimer(OTHER_SWAPOFF_MS)
     }
   }
+}
+
+/**
+ * Lets the kernel begin to bring the pages back, of a device whose node is about to go: nobody could ask for it then. Two ask
+ * at once; when one hears that there is no such swap the other one is at it.
+ * @returns when it is at it; `over`: it is done, or did not come to that within `timeout` milliseconds
+ * @throws Error as {@link swapOff}: it did not begin
+ */
+export async function beginSwapOff(device: string, timeout: number): Promise<{ over: Promise<void> }> {
+  const begun = [0, 1].map(() =>
+    runTool('swapoff', [device], timeout).then(
+      () => undefined,
+      (failure: Error) => failure,
+    ),
+  )
+  const first = await Promise.race(begun)
+  if (first !== undefined && !isUnderWay(first) && isSwap(device)) throw first
+  const deadline = performance.now() + timeout
+  const over = async () => {
+    await Promise.all(begun)
+    // It may have been under way before.
+    while (isSwap(device) && performance.now() < deadline) await setTimer(SWAPOFF_LOOK_MS)
+  }
+  return { over: over() }
 }
