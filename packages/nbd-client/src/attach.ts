@@ -5,10 +5,11 @@ import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { AttachedDevice, lockQueues, newLink, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
+import { drawIdentifier, isOurMake, presenceOf } from './device-identity.js'
 import { attachedFile, type DeviceName, devicePath, type Front, parseDevice } from './device-name.js'
 import type { KeptDevice, KeptVolume } from './kept-volume.js'
 import { closeDescriptor, kernelDevice, protectProcess, type Safety } from './kernel.js'
-import { deviceExists, drawIdentifier, endUnannounced, keptDeviceOptions, UblkLink } from './kernel-link.js'
+import { deviceTimeouts, endUnannounced, UblkLink } from './kernel-link.js'
 import type { Compress } from './native.js'
 import { inheritedState, openOwnState } from './own-state.js'
 import { type Inheritance, Predecessor } from './predecessor.js'
@@ -62,11 +63,6 @@ export interface AttachOptions {
   readonly swapFree?: Safety
   readonly signal: AbortSignal
 }
-
-/** seconds that the last call to a server that was waited for may take */
-const LAST_CALL_S = 10
-/** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
-const BACKUP_TIMEOUT_S = 10
 
 /** @returns undefined: the first free one @throws UsageError: it is no device of that driver */
 export function chosenDevice({ device, front = 'nbd' }: { device?: string | undefined; front?: Front }) {
@@ -148,7 +144,7 @@ function keepsState({ state, swap, acknowledge }: AttachOptions): boolean {
 async function attachKept(options: AttachOptions, folder: StateFolder): Promise<number> {
   try {
     const kept = folder.read()
-    if (kept?.device !== undefined && deviceExists(kept.device)) {
+    if (kept?.device !== undefined && presenceOf(kept.device) === 'there') {
       checkSame(options, folder.path, kept, kept.device)
       say(`taking over ${devicePath(kept.device)}`)
       return await takeOver(options, folder, kept.device)
@@ -184,7 +180,7 @@ async function inherit(options: AttachOptions, state: string, predecessor: Prede
   try {
     if (inheritance !== undefined)
       return await takeOver(options, folder, kept.device, { predecessor, inheritance })
-    if (folder.read() === undefined || !deviceExists(kept.device))
+    if (folder.read() === undefined || presenceOf(kept.device) !== 'there')
       throw new Error(`${path} ended before it was handed over`)
     say(`taking over ${path}: its process ended before it had handed it over`)
     return await takeOver(options, folder, kept.device)
@@ -239,8 +235,8 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
       keeper.device(kernels)
       succession = successionOf(options, folder, kernels)
     }
-    const of = link && { link, taken: false, identifier }
-    device = new AttachedDevice(volume, { front, index }, options, succession, of)
+    const of = link && { link, taken: false }
+    device = new AttachedDevice(volume, { front, index, identifier }, options, succession, of)
   } catch (failure) {
     await volume.close()
     // Before the folder forgets its name.
@@ -262,7 +258,7 @@ async function takeOver(
   // Who stops a process that is to take a device over wants the device to end, and for that it must be served.
   const signal = from === undefined ? new AbortController().signal : options.signal
   const volume = await succession.takeUp(signal, from !== undefined)
-  const link = newLink(volume, device, options)
+  const link = newLink(volume, device, options, true)
   try {
     if (from === undefined) {
       await link.reconnect(signal)
@@ -278,12 +274,7 @@ async function takeOver(
     await volume.leave()
     throw failure
   }
-  const of = {
-    link,
-    taken: true,
-    ...(device.front === 'ublk' ? { identifier: device.identifier } : {}),
-  }
-  return await new AttachedDevice(volume, device, options, succession, of).hold()
+  return await new AttachedDevice(volume, device, options, succession, { link, taken: true }).hold()
 }
 
 function successionOf(options: AttachOptions, folder: StateFolder, device: KeptDevice) {
@@ -381,19 +372,7 @@ function connectKernel(
       serverFlags: volume.engine.exportFlags,
       sockets,
       identifier,
-      ...(!kept
-        ? {
-            // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
-            // READ may have to try each replica, and then the backup.
-            timeout:
-              options.operationTimeout * options.replicas +
-              6 +
-              (options.reconnect ? options.reconnect + LAST_CALL_S : 0) +
-              (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
-            // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
-            deadConnectionTimeout: 0,
-          }
-        : keptDeviceOptions(options.operationTimeout)),
+      ...deviceTimeouts(options, kept),
     })
   } catch (failure) {
     const { code } = failure as NodeJS.ErrnoException
@@ -422,7 +401,7 @@ async function startUblk(
   kept: boolean,
 ): Promise<{ index: number; link: UblkLink }> {
   try {
-    if (wanted !== undefined && ublkDevice.isLeftOver(wanted)) await ublkDevice.end(wanted)
+    if (wanted !== undefined && ublkDevice.isLeftOver(wanted)) await endLeftOver(wanted)
     const device = ublkDevice.add({
       ...(wanted === undefined ? {} : { index: wanted }),
       size: options.size,
@@ -447,4 +426,16 @@ async function startUblk(
       )
     throw failure
   }
+}
+
+/** @throws ExitError: another program has left it */
+async function endLeftOver(index: number): Promise<void> {
+  const identifier = ublkDevice.identifierOf(index)
+  const path = devicePath({ front: 'ublk', index })
+  if (identifier !== undefined && !isOurMake(identifier))
+    throw new ExitError(
+      `${path} is busy: another program has left it without a disk; choose another --device, or "nbd-client detach --force ${path}"`,
+      EXIT.taken,
+    )
+  await ublkDevice.end(index)
 }

@@ -1,5 +1,6 @@
 import {
   type ControlSocket,
+  END_SIGNALS,
   ExitError,
   type MetricsEndpoint,
   notifyMainProcess,
@@ -7,13 +8,16 @@ import {
 } from '@rdmakit/swap-server'
 import { deferred } from '@rdmakit/verbs'
 import type { AttachOptions } from './attach.js'
-import { blockName, type DeviceName, devicePath } from './device-name.js'
-import { disconnect } from './disconnect.js'
+import { type DeviceIdentity, presenceOf } from './device-identity.js'
+import { blockName, devicePath } from './device-name.js'
+import { type Release, release } from './device-release.js'
+import { describeUses, partitionsOf, usesOf } from './device-uses.js'
+import { disconnect, pull } from './disconnect.js'
 import { FencedError } from './fenced.js'
 import { type HandOverOutcome, handOver } from './hand-over.js'
 import type { KeptDevice } from './kept-volume.js'
 import { protectProcess } from './kernel.js'
-import { type DeviceLink, KernelLink, requestTimeout, UblkLink } from './kernel-link.js'
+import { type DeviceLink, deviceTimeouts, KernelLink, UblkLink } from './kernel-link.js'
 import { keepLanesNear } from './lane-processors.js'
 import { allowLargeRequests } from './largest-request.js'
 import { holdsNoPages, holdsPages } from './last-resort.js'
@@ -23,7 +27,7 @@ import { say, statusOf } from './session-log.js'
 import { settleUdev } from './settle-udev.js'
 import type { StateFolder } from './state-folder.js'
 import { ownCommand, Successor } from './successor.js'
-import { isSwap, swapOff, swapOn } from './swap.js'
+import { isSwap, swapOn } from './swap.js'
 import { ublkDevice } from './ublk-device.js'
 import type { Volume } from './volume.js'
 
@@ -51,13 +55,14 @@ interface End {
   readonly left: boolean
 }
 
-/** A device that the kernel has, from its start to its orderly end, or until another process goes on with it. */
+/**
+ * A device that the kernel has, from its start to its orderly end, or until another process goes on with it, or somebody
+ * else ends it. Nothing is done to what has its number by then.
+ */
 export class AttachedDevice {
   readonly #options: AttachOptions
-  readonly #name: DeviceName
+  readonly #device: DeviceIdentity
   readonly #path: string
-  /** of a device of ublk */
-  readonly #identifier: string | undefined
   readonly #succession: Succession | undefined
   /** from another process */
   readonly #taken: boolean
@@ -70,6 +75,9 @@ export class AttachedDevice {
   /** what a hand-over under way comes to */
   #handingOver: Promise<Upgraded> | undefined
   #lastStatus: ClientStatus | undefined
+  readonly #forced = new AbortController()
+  /** see {@link Holder.stirred} */
+  #stir = () => {}
   #end!: (end: End) => void
   readonly #ending = new Promise<End>((resolve) => {
     this.#end = resolve
@@ -77,43 +85,48 @@ export class AttachedDevice {
   /** settles when another process has the volume */
   readonly #fenced = deferred<void>()
 
-  /** @param of default: a new link, when there is a succession; `taken`: the device is one that another process had */
+  /** @param of default: a new link; `taken`: the device is one that another process had */
   constructor(
     volume: Volume,
-    name: DeviceName,
+    device: DeviceIdentity,
     options: AttachOptions,
     succession: Succession | undefined,
-    of?: { readonly link: DeviceLink; readonly taken: boolean; readonly identifier?: string },
+    of?: { readonly link: DeviceLink; readonly taken: boolean },
   ) {
     this.#volume = volume
-    this.#name = name
-    this.#path = devicePath(name)
+    this.#device = device
+    this.#path = devicePath(device)
     this.#options = options
     this.#succession = succession
     this.#taken = of?.taken ?? false
-    this.#identifier = of?.identifier
-    const link = of?.link ?? (succession && newLink(volume, succession.device, options))
-    if (link !== undefined) this.#takeLink(link)
+    this.#takeLink(of?.link ?? newLink(volume, device, options, succession !== undefined))
   }
 
   #takeLink(link: DeviceLink): void {
     this.#link = link
     link.failed = (failure) => this.#leave(failure)
+    link.gone = (what) => {
+      say(what)
+      this.#end({ status: 1, left: false })
+      this.#stir()
+    }
   }
 
   /** Ends the device, unless it was handed over: then it leaves everything. @returns the process's exit status */
   async hold(): Promise<number> {
-    const { swap, swapPriority } = this.#options
+    const { swap } = this.#options
     let left = false
     holdsPages(this.#succession !== undefined)
+    let released: Release = 'free'
+    const stir = () => this.#stir()
+    for (const name of END_SIGNALS) process.on(name, stir)
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
       // A device that was taken over has it, and its requests may be waiting.
-      if (!this.#taken && this.#name.front === 'nbd') allowLargeRequests(this.#name.index)
+      if (!this.#taken && this.#device.front === 'nbd') allowLargeRequests(this.#device.index)
       this.#placeLanes()
-      // A device that was taken over is swap already, or somebody may use it in another way.
-      if (swap && !isSwap(this.#path)) await this.#unlessUsed(swapOn(this.#path, swapPriority))
+      if (swap && !isSwap(this.#path)) await this.#unlessUsed(this.#makeSwap())
       const ended = this.#ended()
       this.#control = await this.#unlessUsed(this.#openControl())
       process.stdout.write(`attached ${this.#path}\n`)
@@ -121,9 +134,9 @@ export class AttachedDevice {
       await notifyReady(`attached ${this.#path}`, say)
       const end = await ended
       left = end.left || (await this.#isFenced())
-      if (!left && isSwap(this.#path) && this.#isOurs()) {
-        // What is read for that may wait for a server that another process has.
-        await Promise.race([this.#giveSwapBack(), this.#fenced.promise])
+      if (!left) {
+        // What swapoff reads may wait for a server that another process has.
+        released = (await Promise.race([this.#release(), this.#fenced.promise])) ?? 'free'
         left = await this.#isFenced()
       }
       if (left) {
@@ -131,13 +144,14 @@ export class AttachedDevice {
         // Who wanted this process to stop meant the device, and may know no other process to wait for: the manager of
         // a service that is stopped kills what is left when this one has ended.
         if (this.#options.signal.aborted) await this.#successor?.stop()
-      } else await settleUdev()
+      } else if (released === 'free') await settleUdev()
       return this.#volume.fenced?.status ?? end.status
     } finally {
+      for (const name of END_SIGNALS) process.off(name, stir)
       this.#control?.close()
       this.#metrics?.close()
       this.#link?.end()
-      if (!left && this.#volume.fenced === undefined) await this.#endAll()
+      if (!left && this.#volume.fenced === undefined) await this.#endAll(released === 'pull')
       holdsNoPages()
     }
   }
@@ -148,9 +162,32 @@ export class AttachedDevice {
       say(`the state of ${this.#path} is in ${state}: the same command takes it over if this process dies`)
   }
 
-  /** Somebody else may have ended it, and another have its number since. */
+  /** A device that was taken over is swap already, or somebody may use it in another way. */
+  async #makeSwap(): Promise<void> {
+    const name = blockName(this.#device)
+    if (this.#taken) {
+      const others = [describeUses(usesOf(name, [process.pid]).uses), ...partitionsOf(name)].filter(Boolean)
+      if (others.length > 0) throw new Error(`${this.#path} is not made swap: ${others.join('; ')}`)
+    }
+    await swapOn(this.#path, this.#options.swapPriority)
+  }
+
+  /** Somebody else may have ended it, and another have its number since; or another process serve it. */
   #isOurs(): boolean {
-    return this.#identifier === undefined || ublkDevice.is(this.#name.index, this.#identifier)
+    if (presenceOf(this.#device) !== 'there') return false
+    return this.#device.front === 'nbd' || !ublkDevice.isServedByAnother(this.#device.index)
+  }
+
+  #release(): Promise<Release> {
+    return release(this.#device, {
+      isOurs: () => this.#isOurs(),
+      isLost: () => this.#volume.lost,
+      forced: this.#forced.signal,
+      stirred: () =>
+        new Promise((resolve) => {
+          this.#stir = resolve
+        }),
+    })
   }
 
   /** Another process has the volume: the device is its own, too. What is lost may be that. */
@@ -160,10 +197,13 @@ export class AttachedDevice {
   }
 
   /** The volume gives its memory back, whatever becomes of the device. */
-  async #endAll(): Promise<void> {
+  async #endAll(pulled: boolean): Promise<void> {
     let removeRest = async (): Promise<void> => {}
     try {
-      removeRest = await disconnect(this.#name, this.#identifier)
+      // The driver of ublk waits for answers, which may not come: not of a queue that has no thread any more.
+      if (pulled && this.#device.front === 'ublk') await this.#volume.close()
+      if (pulled) await pull(this.#device)
+      else removeRest = await disconnect(this.#device)
     } finally {
       await this.#volume.close()
       this.#succession?.folder.forget()
@@ -172,7 +212,7 @@ export class AttachedDevice {
   }
 
   #placeLanes(): void {
-    if (this.#options.pin) keepLanesNear(this.#volume, blockName(this.#name))
+    if (this.#options.pin) keepLanesNear(this.#volume, blockName(this.#device))
   }
 
   async #openMetrics(used = false): Promise<void> {
@@ -181,15 +221,19 @@ export class AttachedDevice {
 
   #status(): ClientStatus {
     const { swap } = this.#options
+    const { identifier } = this.#device
     const state = this.#succession && { state: this.#succession.folder.path }
-    return statusOf(this.#volume, { mode: 'attach', target: this.#path, swap, ...state })
+    return statusOf(this.#volume, { mode: 'attach', target: this.#path, identifier, swap, ...state })
   }
 
   #openControl(): Promise<ControlSocket> {
     return openControlSocket(
       // Between two processes there is nothing newer to tell.
       () => this.#lastStatus ?? this.#status(),
-      () => process.kill(process.pid, 'SIGTERM'),
+      (force) => {
+        if (force) this.#forced.abort()
+        process.kill(process.pid, 'SIGTERM')
+      },
       { 'POST /upgrade': (body) => this.#upgrade(commandOf(body)) },
     )
   }
@@ -199,10 +243,15 @@ export class AttachedDevice {
     try {
       return await opened
     } catch (failure) {
-      if (!used && !this.#taken && !isSwap(this.#path)) throw failure
+      if (!used && !this.#taken && !this.#isUsed()) throw failure
       say(`warning: ${(failure as Error).message}; ${this.#path} goes on without it`)
       return undefined
     }
+  }
+
+  /** Who only has it open may be udev, which looks at every device that is new. */
+  #isUsed(): boolean {
+    return usesOf(blockName(this.#device), [process.pid]).uses.some(({ kind }) => kind !== 'open')
   }
 
   /** Resolves with the exit status when the device is to end here. */
@@ -223,6 +272,7 @@ export class AttachedDevice {
     const volume = this.#volume
     const check = () => {
       if (volume.lost) this.#end({ status: 1, left: false })
+      this.#stir()
     }
     volume.onServerFailure(check)
     volume.onBackupFailure(check)
@@ -265,7 +315,7 @@ export class AttachedDevice {
         this.#options.operationTimeout * 1000 * this.#options.replicas +
         ANSWER_SLACK_MS +
         (this.#options.backup === undefined ? 0 : BACKUP_SLACK_MS),
-      ...(this.#name.front === 'ublk' ? { serveTimeout: UBLK_SERVE_MS } : {}),
+      ...(this.#device.front === 'ublk' ? { serveTimeout: UBLK_SERVE_MS } : {}),
       retake: () => succession.takeUp(),
     })
       .catch((failure: Error) => {
@@ -307,41 +357,14 @@ export class AttachedDevice {
     const same = volume === this.#volume
     this.#volume = volume
     // The queues of a ublk device have theirs for as long as they have their lanes.
-    if (!same || this.#name.front === 'nbd') this.#takeLink(newLink(volume, succession.device, this.#options))
+    if (!same || this.#device.front === 'nbd')
+      this.#takeLink(newLink(volume, succession.device, this.#options, true))
     // Also when it is to end now: for that it must be served.
     await this.#link?.retake(lost, !same, new AbortController().signal)
     if (!same) {
       this.#placeLanes()
       volume.start()
       this.#watch()
-    }
-  }
-
-  /**
-   * Turns the swap off. While the kernel cannot take the pages back the device must stay: leaving now
-   * would lose them. Each further SIGTERM tries again.
-   */
-  async #giveSwapBack(): Promise<void> {
-    const volume = this.#volume
-    const device = this.#path
-    for (;;) {
-      try {
-        say(`swapoff ${device}: bringing its pages back`)
-        await swapOff(device)
-        return
-      } catch (failure) {
-        // With its servers the pages are gone: nothing is kept by staying.
-        if (volume.lost) {
-          say(`${(failure as Error).message}; the pages on the lost servers are gone`)
-          return
-        }
-        say(`${(failure as Error).message}; ${device} stays attached; free memory and send SIGTERM again`)
-        await new Promise<void>((resolve) => {
-          process.once('SIGTERM', () => resolve())
-          volume.onServerFailure(() => resolve())
-          volume.onBackupFailure(() => resolve())
-        })
-      }
     }
   }
 }
@@ -352,14 +375,15 @@ export function lockQueues({ swap }: Pick<AttachOptions, 'swap'>): void {
   if (swap) protectProcess()
 }
 
-/** To a device that a successor may take over. */
+/** @param kept whether another process may take the device over */
 export function newLink(
   volume: Volume,
-  device: KeptDevice,
-  options: Pick<AttachOptions, 'operationTimeout' | 'swap'>,
+  device: DeviceIdentity,
+  options: AttachOptions,
+  kept: boolean,
 ): DeviceLink {
   if (device.front === 'ublk') return new UblkLink(volume, device, () => lockQueues(options))
-  return new KernelLink(volume, device, requestTimeout(options.operationTimeout))
+  return new KernelLink(volume, device, deviceTimeouts(options, kept))
 }
 
 /** @throws Error: it is no command line */

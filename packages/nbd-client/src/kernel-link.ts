@@ -1,9 +1,7 @@
-import { randomBytes } from 'node:crypto'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { join } from 'node:path'
-import { devicePath, type Front } from './device-name.js'
+import type { AttachOptions } from './attach.js'
+import { type DeviceIdentity, findDevice, type Presence, presenceOf } from './device-identity.js'
+import { devicePath } from './device-name.js'
 import type { Parting } from './hand-over.js'
-import type { KeptDevice } from './kept-volume.js'
 import { closeDescriptor, kernelDevice } from './kernel.js'
 import type { NativeUblkDevice } from './native.js'
 import { say } from './session-log.js'
@@ -14,40 +12,6 @@ import type { Volume } from './volume.js'
 const RETRY_MS = 500
 /** So long the kernel keeps the requests of a device that has no process. */
 const DEAD_CONNECTION_SECONDS = 3600
-
-/** A name that only this device's processes know, and that says whose device it is. */
-export function drawIdentifier(front: Front = 'nbd'): string {
-  return `rdmakit-${front === 'ublk' ? 'ublk-' : ''}${randomBytes(8).toString('hex')}`
-}
-
-/** Where the kernel lists its block devices. */
-export const BLOCK_DEVICES = '/sys/block'
-
-/** True when the kernel has the device and it is this one, not another of the same number. */
-export function deviceExists(
-  { front, index, identifier }: Omit<KeptDevice, 'connections'>,
-  devices = BLOCK_DEVICES,
-): boolean {
-  if (front === 'ublk') {
-    const there = ublkDevice.find(identifier)
-    return there?.index === index && there.state !== 'dead'
-  }
-  const folder = join(devices, `nbd${index}`)
-  if (!existsSync(join(folder, 'pid'))) return false
-  try {
-    return readFileSync(join(folder, 'backend'), 'utf8').trim() === identifier
-  } catch {
-    return false
-  }
-}
-
-/** @returns the index of the nbd device that the kernel has by this name, if it has one */
-export function findDevice(identifier: string, devices = BLOCK_DEVICES): number | undefined {
-  return readdirSync(devices)
-    .flatMap((name) => /^nbd(\d+)$/.exec(name)?.[1] ?? [])
-    .map(Number)
-    .find((index) => deviceExists({ front: 'nbd', index, identifier }, devices))
-}
 
 /** Ends a device that nobody was told of: its process failed, or died, before it was on record. */
 export async function endUnannounced(identifier: string): Promise<void> {
@@ -69,7 +33,7 @@ export async function endUnannounced(identifier: string): Promise<void> {
  * The kernel's seconds for one request. Short, for after a crash it repeats what was in flight only then; above
  * the engine's own deadline, or it would give up the sockets of a process that is about to answer.
  */
-export function requestTimeout(operationTimeout: number): number {
+function requestTimeout(operationTimeout: number): number {
   return operationTimeout + 2
 }
 
@@ -93,35 +57,61 @@ export interface DeviceLink {
   end(): void
   /** Called when the device is there, and this process cannot serve it any more. Set by whoever ends then. */
   set failed(listener: (failure: Error) => void)
+  /** Called when there is no such device any more: somebody else has ended it. Set by whoever ends then. */
+  set gone(listener: (what: string) => void)
+}
+
+/** For people. */
+function describeGone(device: DeviceIdentity, presence: Exclude<Presence, 'there'>): string {
+  return `${devicePath(device)} was detached by somebody else${presence === 'another' ? ', and is another device now' : ''}`
 }
 
 /** The queues of a ublk device. */
 export class UblkLink implements DeviceLink {
   readonly #volume: Volume
-  readonly #device: Omit<KeptDevice, 'connections'>
+  readonly #device: DeviceIdentity
   readonly #ready: () => void
   readonly #forget: () => void
   #failure: Error | undefined
   #failed: (failure: Error) => void = () => {}
+  #what: string | undefined
+  #gone: (what: string) => void = () => {}
 
   /** @param ready called when everything is made that serves a device, before it has a request */
-  constructor(volume: Volume, device: Omit<KeptDevice, 'connections'>, ready: () => void) {
+  constructor(volume: Volume, device: DeviceIdentity, ready: () => void) {
     this.#volume = volume
     this.#device = device
     this.#ready = ready
     this.#forget = volume.engine.on('connectionClosed', ({ reason }) => {
       this.end()
-      // A queue is its thread's for as long as that lives.
-      if (deviceExists(device)) {
-        this.#failure = new Error(`a queue has ended: ${reason}`)
-        this.#failed(this.#failure)
-      } else say(`${devicePath(device)} was detached by somebody else: ${reason}`)
+      this.#hasEnded(reason)
     })
+  }
+
+  /** A queue is its thread's for as long as that lives. */
+  #hasEnded(reason: string): void {
+    try {
+      const presence = presenceOf(this.#device)
+      if (presence !== 'there') {
+        this.#what = `${describeGone(this.#device, presence)}: ${reason}`
+        this.#gone(this.#what)
+        return
+      }
+      this.#failure = new Error(`a queue has ended: ${reason}`)
+    } catch (failure) {
+      this.#failure = new Error(`a queue has ended: ${reason}; ${(failure as Error).message}`)
+    }
+    this.#failed(this.#failure)
   }
 
   set failed(listener: (failure: Error) => void) {
     this.#failed = listener
     if (this.#failure !== undefined) listener(this.#failure)
+  }
+
+  set gone(listener: (what: string) => void) {
+    this.#gone = listener
+    if (this.#what !== undefined) listener(this.#what)
   }
 
   /** Gives a device that was just made its lanes, and the kernel its disk. */
@@ -159,26 +149,37 @@ export class UblkLink implements DeviceLink {
   }
 }
 
+/** Seconds, see {@link KernelDeviceOptions}. */
+interface Timeouts {
+  readonly timeout: number
+  readonly deadConnectionTimeout: number
+}
+
 /** The sockets between the kernel's device (nbd.ko) and the lanes, replaced when they are dead. */
 export class KernelLink implements DeviceLink {
   readonly #volume: Volume
-  readonly #device: KeptDevice
-  readonly #timeout: number
+  readonly #device: DeviceIdentity
+  readonly #timeouts: Timeouts
   readonly #timers = new Set<NodeJS.Timeout>()
   readonly #forget: () => void
+  #gone: (what: string) => void = () => {}
   #ended = false
 
-  /** @param timeout see {@link requestTimeout} */
-  constructor(volume: Volume, device: KeptDevice, timeout: number) {
+  /** @param timeouts see {@link deviceTimeouts} */
+  constructor(volume: Volume, device: DeviceIdentity, timeouts: Timeouts) {
     this.#volume = volume
     this.#device = device
-    this.#timeout = timeout
-    // The kernel has given the lane's socket up, for an answer came too late: it gets another one.
+    this.#timeouts = timeouts
+    // The kernel has given the lane's socket up, for an answer came too late or the device is gone.
     this.#forget = volume.engine.on('laneIdle', ({ lane }) => this.#retry(lane))
   }
 
   /** Never: a socket that fails is replaced. */
   set failed(_: (failure: Error) => void) {}
+
+  set gone(listener: (what: string) => void) {
+    this.#gone = listener
+  }
 
   async reconnect(): Promise<void> {
     await this.retake(this.#volume.lanes.map(({ index }) => index))
@@ -221,8 +222,7 @@ export class KernelLink implements DeviceLink {
         size: this.#volume.size,
         serverFlags: this.#volume.engine.exportFlags,
         sockets: [socket],
-        timeout: this.#timeout,
-        deadConnectionTimeout: DEAD_CONNECTION_SECONDS,
+        ...this.#timeouts,
         identifier: this.#device.identifier,
       })
     } finally {
@@ -237,27 +237,51 @@ export class KernelLink implements DeviceLink {
     const timer = setTimeout(() => {
       this.#timers.delete(timer)
       if (this.#ended) return
-      if (!deviceExists(this.#device)) {
-        this.end()
-        say(`/dev/nbd${this.#device.index} was detached by somebody else`)
-        return
-      }
       try {
+        const presence = presenceOf(this.#device)
+        if (presence !== 'there') {
+          this.end()
+          this.#gone(describeGone(this.#device, presence))
+          return
+        }
         this.#replace(lane)
       } catch (failure) {
         // It has one again.
         if ((failure as NodeJS.ErrnoException).code === 'EBUSY') return
-        say(`/dev/nbd${this.#device.index}: lane ${lane} has no socket: ${(failure as Error).message}`)
+        say(`${devicePath(this.#device)}: lane ${lane} has no socket: ${(failure as Error).message}`)
       }
     }, RETRY_MS)
     this.#timers.add(timer)
   }
 }
 
-/** How a device is made that a successor may take over. */
-export function keptDeviceOptions(operationTimeout: number) {
+/** seconds that the last call to a server that was waited for may take */
+const LAST_CALL_S = 10
+/** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
+const BACKUP_TIMEOUT_S = 10
+
+/**
+ * How long a request may take, and how long one waits for the next process.
+ * @param kept whether there may be one
+ */
+export function deviceTimeouts(
+  options: Pick<AttachOptions, 'operationTimeout' | 'replicas' | 'reconnect' | 'backup'>,
+  kept: boolean,
+): Timeouts {
+  if (kept)
+    return {
+      timeout: requestTimeout(options.operationTimeout),
+      deadConnectionTimeout: DEAD_CONNECTION_SECONDS,
+    }
   return {
-    timeout: requestTimeout(operationTimeout),
-    deadConnectionTimeout: DEAD_CONNECTION_SECONDS,
+    // Above the engine's own deadlines: the engine says what failed, the kernel only that time is up. A
+    // READ may have to try each replica, and then the backup.
+    timeout:
+      options.operationTimeout * options.replicas +
+      6 +
+      (options.reconnect ? options.reconnect + LAST_CALL_S : 0) +
+      (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
+    // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
+    deadConnectionTimeout: 0,
   }
 }

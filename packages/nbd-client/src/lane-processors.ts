@@ -1,6 +1,6 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { BLOCK_DEVICES } from './kernel-link.js'
+import { BLOCK_DEVICES } from './device-identity.js'
 import { say } from './session-log.js'
 import type { Volume } from './volume.js'
 

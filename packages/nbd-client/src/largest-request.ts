@@ -1,6 +1,6 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { BLOCK_DEVICES } from './kernel-link.js'
+import { BLOCK_DEVICES } from './device-identity.js'
 import { say } from './session-log.js'
 
 /** KiB; what the nbd driver sets when it makes its devices (256 sectors, drivers/block/nbd.c) */

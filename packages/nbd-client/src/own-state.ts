@@ -2,8 +2,8 @@ import { existsSync, readdirSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { EXIT, ExitError, openRuntimeDirectory } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
-import type { DeviceName } from './device-name.js'
-import { deviceExists } from './kernel-link.js'
+import { presenceOf } from './device-identity.js'
+import type { KeptDevice } from './kept-volume.js'
 import { isOwnState, ownStateDirectory, ownStateName, type VolumeIdentity } from './own-state-names.js'
 import { StateFolder } from './state-folder.js'
 
@@ -14,7 +14,7 @@ import { StateFolder } from './state-folder.js'
  * @param exists whether the kernel has the device still
  * @throws ExitError: the device that was named has a process; as {@link StateFolder.open} and {@link StateFolder.read}
  */
-export function openOwnState(identity: VolumeIdentity, exists = deviceExists): StateFolder {
+export function openOwnState(identity: VolumeIdentity, exists = isThere): StateFolder {
   const name = ownStateName(identity)
   const directory = ownStateDirectory()
   openRuntimeDirectory()
@@ -55,17 +55,7 @@ export function inheritedState(identity: VolumeIdentity, theirs: string | undefi
   )
 }
 
-/** The folder that nobody named and that keeps this device, which may have lost its process. @throws as {@link StateFolder.look} */
-export function ownStateOf({ front, index }: DeviceName, exists = deviceExists): string | undefined {
-  const directory = ownStateDirectory()
-  if (!existsSync(directory)) return undefined
-  return readdirSync(directory)
-    .map((name) => join(directory, name))
-    .find((path) => {
-      const device = StateFolder.look(path)?.device
-      return device?.front === front && device.index === index && exists(device)
-    })
-}
+const isThere = (device: KeptDevice) => presenceOf(device) === 'there'
 
 function numbersOf(directory: string, name: string): number[] {
   if (!existsSync(directory)) return []
@@ -77,7 +67,7 @@ function numbersOf(directory: string, name: string): number[] {
 }
 
 /** It keeps a volume whose device has nobody who serves it: the lock is ours. */
-function isLeftBehind(folder: StateFolder, exists: typeof deviceExists): boolean {
+function isLeftBehind(folder: StateFolder, exists: typeof isThere): boolean {
   try {
     const device = folder.read()?.device
     return device !== undefined && exists(device)

@@ -419,10 +419,19 @@ program
   .command('detach')
   .argument('<device>', 'e.g. /dev/nbd0')
   .description('Detach a device: swapoff if it is swap, then the end of its nbd-client.')
-  .option('--timeout <seconds>', 'how long swapoff may take', whole('--timeout', 1, 86_400), 300)
-  .action(async (device: string, options: { timeout: number }) => {
+  .option('--timeout <seconds>', 'how long that may take', whole('--timeout', 1, 86_400), 300)
+  .option('--force', 'end it also when it is in use, holds pages that are lost then, or is not ours', false)
+  .addHelpText(
+    'after',
+    `
+A device that is in use is not detached, and what uses it is named: mounts, devices of dm, md, zram or loop on it or
+on its partitions, processes that have it open. Neither is one whose pages only the next "nbd-client attach --state"
+can bring back, nor one that another program has made. With --force, swapoff may take --timeout; then the device
+ends, whoever uses it gets I/O errors, and programs that touch a page that is lost get SIGBUS.`,
+  )
+  .action(async (device: string, options: { timeout: number; force: boolean }) => {
     const { detach } = await import('./detach.js')
-    await detach(device, options.timeout)
+    await detach(device, options)
   })
 
 program

@@ -14,6 +14,8 @@ export interface ClientStatus {
   readonly mode: 'serve' | 'attach'
   /** `/dev/nbd0`, or the export's URI */
   readonly target: string
+  /** of attach: what tells the device from others that have its number before or after */
+  readonly identifier?: string
   /** bytes */
   readonly size: number
   readonly swap: boolean
@@ -52,13 +54,13 @@ const UPGRADE_TIMEOUT_MS = 240_000
 /** The control socket of this process: status for `nbd-client status`, a stop for `nbd-client detach`. */
 export function openControlSocket(
   status: () => ClientStatus,
-  stop: () => void,
+  stop: (force: boolean) => void,
   more: ControlRoutes = {},
 ): Promise<ControlSocket> {
   return ControlSocket.open(PROGRAM, {
     'GET /status': status,
-    'POST /stop': () => {
-      stop()
+    'POST /stop': (body) => {
+      stop((body as { force?: unknown } | undefined)?.force === true)
       return undefined
     },
     ...more,
@@ -75,9 +77,12 @@ export interface Upgraded {
 
 /** A running client as found by its control socket. */
 export interface RunningClient {
+  readonly pid: number
   readonly status: ClientStatus
-  /** Asks it to stop. Resolves once it has taken the request; it ends later. */
-  stop(): Promise<void>
+  /** Whether it still does. */
+  answers(): Promise<boolean>
+  /** Asks it to stop, `force`: whoever uses its device. Resolves once it has taken the request; it ends later. */
+  stop(force?: boolean): Promise<void>
   /** Lets another process go on with its device. @throws Error: it did not come to that, and why */
   upgrade(command?: readonly string[]): Promise<Upgraded>
 }
@@ -89,10 +94,34 @@ export interface RunningClient {
  */
 export async function runningClients(silent?: (program: SilentProgram) => void): Promise<RunningClient[]> {
   const programs = await runningPrograms(PROGRAM, silent)
-  return programs.map(({ status, call }) => ({
+  return programs.map(({ pid, status, call }) => ({
+    pid,
     status: status as ClientStatus,
-    stop: async () => void (await call('POST', '/stop')),
+    answers: () =>
+      call('GET', '/status').then(
+        () => true,
+        () => false,
+      ),
+    stop: async (force = false) => void (await call('POST', '/stop', { force })),
     upgrade: async (command) =>
       (await call('POST', '/upgrade', { ...(command && { command }) }, UPGRADE_TIMEOUT_MS)) as Upgraded,
   }))
+}
+
+/**
+ * The client that has the device of this name in the kernel, and not one that had it before.
+ * @param identifier of what the kernel has there
+ */
+export function ownerAmong(
+  clients: readonly RunningClient[],
+  path: string,
+  identifier: string,
+): RunningClient | undefined {
+  return clients.find(
+    ({ status }) =>
+      status.mode === 'attach' &&
+      status.target === path &&
+      // One of an older version does not say.
+      (status.identifier === undefined || status.identifier === identifier),
+  )
 }

@@ -68,7 +68,7 @@ export function reportWrongPages(volume: Volume): void {
 
 export function statusOf(
   volume: Volume,
-  fixed: Pick<ClientStatus, 'mode' | 'target' | 'swap' | 'state'>,
+  fixed: Pick<ClientStatus, 'mode' | 'target' | 'identifier' | 'swap' | 'state'>,
 ): ClientStatus {
   const statistics = volume.engine.statistics()
   const impaired = impairment()

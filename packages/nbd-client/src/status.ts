@@ -8,6 +8,8 @@ import {
   right,
 } from '@rdmakit/swap-server'
 import { describeBackup } from './backup.js'
+import { type Presence, presenceOf } from './device-identity.js'
+import { parseDevice } from './device-name.js'
 import type { EngineStatistics } from './engine.js'
 import { addHistograms, countOf, histogramSince, percentile } from './latency.js'
 import type { NativeHistogram } from './native.js'
@@ -27,21 +29,36 @@ export function printClientStatus({ json, seconds }: ClientStatusOptions): Promi
   return printStatus({
     seconds,
     json,
-    take: async () => (await runningClients(missSilent)).map(({ status }) => status),
+    take: async () => (await runningClients(missSilent)).map(({ status }) => withDevice(status)),
     format: formatClients,
   })
 }
 
+/** What is shown of a client: of attach also whether the kernel has its device, or another one by that name. */
+export type ShownStatus = ClientStatus & { readonly device?: Presence }
+
+/** @param devices as /sys/block */
+export function withDevice(status: ClientStatus, devices?: string): ShownStatus {
+  const { mode, target, identifier } = status
+  if (mode !== 'attach' || identifier === undefined) return status
+  try {
+    return { ...status, device: presenceOf({ ...parseDevice(target), identifier }, devices) }
+  } catch {
+    // Of ublk only root may ask.
+    return status
+  }
+}
+
 /** An earlier look at the same clients, and how long ago it was. */
 interface Earlier {
-  readonly clients: readonly ClientStatus[]
+  readonly clients: readonly ShownStatus[]
   readonly seconds: number
 }
 
 /** Three tables: volumes; their requests and servers, since the start or, when they are watched, a second. */
 function formatClients(
-  clients: readonly ClientStatus[],
-  before: readonly ClientStatus[] | undefined,
+  clients: readonly ShownStatus[],
+  before: readonly ShownStatus[] | undefined,
   seconds: number,
 ): string {
   if (clients.length === 0) return 'no nbd-client is running\n'
@@ -84,11 +101,13 @@ function warning({ target, impaired }: ClientStatus): string {
   return `${target}: ${describeImpairment(impaired)}; it serves pages still: bring them home (detach), and attach again\n`
 }
 
-function volumeRow(client: ClientStatus): string[] {
+const NOT_ITS = { there: '', gone: ' (gone)', another: " (another's)" } as const
+
+function volumeRow(client: ShownStatus): string[] {
   const { statistics } = client
   const { errors, inFlight } = totals(statistics)
   return [
-    client.target,
+    client.target + NOT_ITS[client.device ?? 'there'],
     String(client.pid),
     client.swap ? 'swap' : client.mode,
     formatSize(client.size),

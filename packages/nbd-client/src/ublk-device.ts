@@ -170,6 +170,24 @@ export const ublkDevice = {
     return undefined
   },
 
+  /** @returns its name as {@link drawIdentifier} writes it, also of one that was stopped; undefined: there is none */
+  identifierOf(index: number): string | undefined {
+    const number = ublkDevice.status(index)?.identifier
+    return number === undefined ? undefined : `rdmakit-ublk-${number.toString(16).padStart(16, '0')}`
+  },
+
+  /** @returns the process that the driver takes for its server; undefined: none that lives */
+  serverOf(index: number): number | undefined {
+    const server = ublkDevice.status(index)?.server ?? -1
+    // Another process may have its number by now, which has not the device.
+    return server > 0 && serves(String(server), index) ? server : undefined
+  },
+
+  isServedByAnother(index: number): boolean {
+    const server = ublkDevice.serverOf(index)
+    return server !== undefined && server !== process.pid
+  },
+
   /** The device of that number is the one of this name, not one that was made since. */
   is(index: number, identifier: string): boolean {
     return ublkDevice.status(index)?.identifier === numberOf(identifier)
@@ -178,16 +196,17 @@ export const ublkDevice = {
 
 /** Some process has the character device, as far as this one may look. */
 function isServed(index: number): boolean {
-  for (const process of readdirSync('/proc')) {
-    if (!/^\d+$/.test(process)) continue
-    try {
-      for (const descriptor of readdirSync(`/proc/${process}/fd`))
-        if (readlinkSync(`/proc/${process}/fd/${descriptor}`) === `${DEVICES}/ublkc${index}`) return true
-    } catch (failure) {
-      if (codeOf(failure) !== 'ENOENT' && codeOf(failure) !== 'ESRCH') return true
-    }
+  return readdirSync('/proc').some((process) => /^\d+$/.test(process) && serves(process, index))
+}
+
+/** It has the character device, or this process may not know. */
+function serves(process: string, index: number): boolean {
+  try {
+    const open = readdirSync(`/proc/${process}/fd`)
+    return open.some((fd) => readlinkSync(`/proc/${process}/fd/${fd}`) === `${DEVICES}/ublkc${index}`)
+  } catch (failure) {
+    return codeOf(failure) !== 'ENOENT' && codeOf(failure) !== 'ESRCH'
   }
-  return false
 }
 
 function isGone(index: number): boolean {

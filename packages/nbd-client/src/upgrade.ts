@@ -1,6 +1,7 @@
 import { UsageError } from '@rdmakit/verbs'
+import { identifierOf } from './device-identity.js'
 import { devicePath, parseDevice } from './device-name.js'
-import { type RunningClient, runningClients, type Upgraded } from './runtime.js'
+import { ownerAmong, type RunningClient, runningClients, type Upgraded } from './runtime.js'
 
 /**
  * Lets another process, of a newer version say, go on with an attached device.
@@ -19,15 +20,20 @@ export async function upgrade(
 async function clientOf({ device, pid }: { device?: string; pid?: number }): Promise<RunningClient> {
   if (device !== undefined && pid !== undefined) throw new UsageError('give a device or --pid, not both')
   const attached = (await runningClients()).filter(({ status }) => status.mode === 'attach')
-  if (device !== undefined || pid !== undefined) {
-    const path = device === undefined ? undefined : devicePath(parseDevice(device))
-    const client = attached.find(({ status }) => (path ? status.target === path : status.pid === pid))
+  if (device !== undefined) {
+    const name = parseDevice(device)
+    const path = devicePath(name)
+    // One that had a device of this number before has nothing to hand over.
+    const client = ownerAmong(attached, path, identifierOf(name) ?? '')
     if (client !== undefined) return client
     throw new Error(
-      path === undefined
-        ? `process ${pid} has no device`
-        : `no running nbd-client has ${path}; if its process died, the command that attached it takes it over`,
+      `no running nbd-client has ${path}; if its process died, the command that attached it takes it over`,
     )
+  }
+  if (pid !== undefined) {
+    const client = attached.find((one) => one.pid === pid)
+    if (client !== undefined) return client
+    throw new Error(`process ${pid} has no device`)
   }
   const [client, ...others] = attached
   if (client === undefined) throw new Error('no device is attached')

@@ -3,7 +3,7 @@ import { basename, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { HAND_OVER_VERSION } from '../src/hand-over-channel.js'
 import type { KeptVolume } from '../src/kept-volume.js'
-import { inheritedState, openOwnState, ownStateOf } from '../src/own-state.js'
+import { inheritedState, openOwnState } from '../src/own-state.js'
 import { ownStateDirectory, ownStateName, type VolumeIdentity } from '../src/own-state-names.js'
 import { StateFolder } from '../src/state-folder.js'
 import { Successor } from '../src/successor.js'
@@ -118,19 +118,6 @@ describe.each([
     die(folder)
     expect(readdirSync(ownStateDirectory())).toEqual([])
   })
-})
-
-it('is found by its device, with which the kernel must agree', () => {
-  start().write(keptOf(1))
-  const folder = start()
-  folder.write(keptOf(4))
-  const find = (index: number, there = true) => ownStateOf({ front: 'nbd', index }, () => there)
-  expect(find(4)).toBe(folder.path)
-  expect([find(4, false), find(2), ownStateOf({ front: 'ublk', index: 4 }, () => true)]).toEqual([
-    undefined,
-    undefined,
-    undefined,
-  ])
 })
 
 it('a device that was named is refused while another process has it', () => {

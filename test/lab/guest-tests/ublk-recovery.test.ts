@@ -135,11 +135,12 @@ describe('nbd-client attach --front ublk', () => {
     expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
   }, 120_000)
 
-  test('ends while somebody has the disk, and what is left of it goes when he has let go', async () => {
+  test('is pulled from who has the disk, and what is left of it goes when he has let go', async () => {
     const running = await start(attach)
     const holder = shell.start(`exec 3<${device}; echo here; exec sleep 600`)
     await holder.waitForLine(/^here$/, 60_000)
-    const { status, stderr } = await running.stop(60_000)
+    await shell.run([...client, 'detach', '--force', device], { deadlineMs: 60_000 })
+    const { status, stderr } = await running.ended(60_000)
     expect(status).toBe(0)
     expect(stderr).toContain(`${device} is in use: "nbd-client detach ${device}" removes what is left of it`)
     // Nobody waits for it meanwhile.
