@@ -1,7 +1,15 @@
 // The units and files of examples/two-hosts: systemd accepts them, and the programs the command lines in them.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { chmodSync, copyFileSync, mkdirSync, readFileSync, symlinkSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  copyFileSync,
+  existsSync,
+  mkdirSync,
+  readFileSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { expect, it } from 'vitest'
@@ -14,6 +22,7 @@ import {
   run,
   SWAP_SERVER,
   temporaryFolder,
+  until,
 } from './processes.js'
 
 const EXAMPLE = join(top, 'examples/two-hosts')
@@ -210,7 +219,7 @@ function stopScript(folder: string): string {
 }
 
 /** Runs it while systemd does `job`, with `first` for main process, and `now` for what took its place. */
-function startStop(folder: string, job: string, first: number, now: number) {
+function startStop(folder: string, job: string, first: number, now: number, before = '') {
   const answers = [
     `"list-jobs --no-legend rdmakit-nbd@swap0.service") echo "17 rdmakit-nbd@swap0.service ${job} running";;`,
     `"show -p MainPID --value rdmakit-nbd@swap0.service") echo ${now};;`,
@@ -218,7 +227,7 @@ function startStop(folder: string, job: string, first: number, now: number) {
   const systemctl = join(folder, 'systemctl')
   writeFileSync(systemctl, `#!/bin/sh\ncase "$*" in\n${answers.join('\n')}\nesac\n`, { mode: 0o700 })
   const stop = endWithProcess(
-    spawn('/bin/sh', ['-c', stopScript(folder)], {
+    spawn('/bin/sh', ['-c', before + stopScript(folder)], {
       env: { PATH: `${folder}:${process.env.PATH}`, MAINPID: String(first) },
       stdio: 'ignore',
     }),
@@ -277,6 +286,23 @@ it('of a borrower that is just being reloaded, systemctl stop means the process 
   const { over } = startStop(folder.path, 'stop', before.pid as number, holder.pid as number)
   expect((await lines.next()).value).toBe('told')
   holder.stdin.end()
+  expect(await over).toEqual([0, null])
+})
+
+it('of a borrower that was reloaded, systemctl restart waits until nothing of the old process is left', async () => {
+  using folder = temporaryFolder()
+  // It has no lock any more, and takes its time to end.
+  const dying = endWithProcess(spawn('sleep', ['60']))
+  const waits = join(folder.path, 'waits')
+  const slowly = `kill() { :; }; tail() { echo >${waits}; command tail "$@"; };`
+  const pid = dying.pid as number
+  const { stop, over } = startStop(folder.path, 'restart', pid, pid, slowly)
+  await until(
+    () => existsSync(waits),
+    (it) => it,
+  )
+  expect(stop.exitCode).toBeNull()
+  dying.kill('SIGKILL')
   expect(await over).toEqual([0, null])
 })
 

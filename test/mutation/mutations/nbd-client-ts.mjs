@@ -108,6 +108,14 @@ export const mutations = [
     tests: ['unit test/e2e/two-hosts.test.ts'],
   },
   {
+    name: 'restarted-beside-the-old-one',
+    file: 'examples/two-hosts/systemd/rdmakit-nbd@.service',
+    find: '[ $$main -eq 0 ] ||',
+    replace: '[ $$main -ge 0 ] ||',
+    why: 'After a reload a restart begins while the old process still has files of the device, and fails.',
+    tests: ['unit test/e2e/two-hosts.test.ts'],
+  },
+  {
     name: 'lock-of-another-folder',
     file: source('state-folder'),
     find: 'if (given.dev !== wanted.dev || given.ino !== wanted.ino)',
