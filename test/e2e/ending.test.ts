@@ -109,6 +109,15 @@ describe.concurrent('swap-server that is stopped', () => {
     expect(server.stderr).toBe('')
   })
 
+  it('takes a --drain that a clock can count', () => {
+    const serve = ['--listen', 'iwarp://127.0.0.1:0', '--memory', '16M', '--drain', '86401']
+    expect(run(process.execPath, [SWAP_SERVER, ...serve])).toEqual({
+      status: 64,
+      stdout: '',
+      stderr: 'swap-server: --drain "86401" is not a number of seconds from 0 to 86400\n',
+    })
+  })
+
   it('is to be named where there are several, and to be there', async () => {
     using folder = temporaryFolder()
     const stop = () => run('env', [`RDMAKIT_RUN=${folder.path}`, process.execPath, SWAP_SERVER, 'stop'])

@@ -123,6 +123,8 @@ async function run(options: Options): Promise<void> {
   const maxLinger = Number(options.maxLinger)
   if (!(maxLinger >= 0 && maxLinger <= 86_400))
     throw new UsageError(`--max-linger "${options.maxLinger}" is not a number of seconds from 0 to 86400`)
+  if (options.drain > 86_400)
+    throw new UsageError(`--drain "${options.drain}" is not a number of seconds from 0 to 86400`)
   const patience = 1000 * options.drain
   outrunReaders()
   const log = logTo(options.logLevel)
