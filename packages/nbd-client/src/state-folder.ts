@@ -18,6 +18,8 @@ import { formatVolume, type KeptVolume, parseVolume } from './kept-volume.js'
 import { closeDescriptor, lockFile } from './kernel.js'
 import { isOwnState } from './own-state-names.js'
 
+/** Of a folder that others remove meanwhile; each of them does so once. */
+const OPENINGS = 100
 const LOCK = 'lock'
 const VOLUME = 'volume.json'
 
@@ -36,12 +38,13 @@ export class StateFolder {
    * @throws ExitError: another process has it; ConfigurationError: others may look into it
    */
   static open(path: string): StateFolder {
-    for (;;) {
+    for (let time = 0; time < OPENINGS; time++) {
       const folder = StateFolder.#open(path)
       if (folder.#isInPlace()) return folder
       // Whoever had it removed it, and its lock with it, before this process had that.
       folder.close()
     }
+    throw new ExitError(`${path} is made and removed again by others all the time`, EXIT.taken)
   }
 
   static #open(path: string): StateFolder {
