@@ -31,7 +31,7 @@ export async function disconnect(device: DeviceIdentity): Promise<() => Promise<
 
 /**
  * Takes a device from whoever uses it, too: their requests fail. Of swap on it the pages that nobody has brought back are
- * lost, and programs that touch them get SIGBUS. Of ublk no process may serve it any more.
+ * lost, and programs that touch them are killed. Of ublk no process may serve it any more.
  * @throws Error: it is still swap, and why
  */
 export async function pull(device: DeviceIdentity): Promise<void> {

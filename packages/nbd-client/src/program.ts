@@ -427,7 +427,7 @@ program
 A device that is in use is not detached, and what uses it is named: mounts, devices of dm, md, zram or loop on it or
 on its partitions, processes that have it open. Neither is one whose pages only the next "nbd-client attach --state"
 can bring back, nor one that another program has made. With --force, swapoff may take --timeout; then the device
-ends, whoever uses it gets I/O errors, and programs that touch a page that is lost get SIGBUS.`,
+ends, whoever uses it gets I/O errors, and programs that touch a page that is lost are killed.`,
   )
   .action(async (device: string, options: { timeout: number; force: boolean }) => {
     const { detach } = await import('./detach.js')
