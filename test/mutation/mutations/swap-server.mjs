@@ -332,7 +332,7 @@ export const mutations = [
     name: 'pins-of-a-foreign-root',
     file: source('host-memory'),
     find: 'if (initial && ((capabilities',
-    replace: 'if (((capabilities',
+    replace: 'if ((initial || limits !== "") && ((capabilities',
     why: 'The root of a container offers memory that the kernel does not let it pin.',
     tests: [unit('host-memory')],
   },
