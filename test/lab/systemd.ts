@@ -63,7 +63,9 @@ export async function systemdTrial(
   }
 
   const guest = { memoryMiB: 1024, init: 'systemd', deadlineMs: stepMs } as const
-  await using pair = await step('boot', () => GuestPair.boot(parts, { server: guest, client: guest }))
+  await using pair = await step('boot', () =>
+    GuestPair.boot(parts, { server: guest, client: { ...guest, diskMiB: 256 } }),
+  )
   const { server: lender, client: borrower } = pair
   try {
     await step('start of the lender', () => install(lender, 'lender', '10.0.0.1'))
@@ -81,6 +83,8 @@ export async function systemdTrial(
         `${unit} may swap: MemorySwapMax=${MemorySwapMax}, ${limit}`,
       )
     }
+    const largest = await run(borrower, 'cat /sys/block/nbd0/queue/max_sectors_kb')
+    must(largest.trim() === '512', `requests of the kernel have at most ${largest.trim()} KiB`)
     // Process 1, which starts nbd-client again.
     const first = (await run(borrower, 'cat /sys/fs/cgroup/init.scope/memory.swap.max')).trim()
     must(first === '0', `systemd itself may swap: ${first}`)
@@ -104,7 +108,9 @@ export async function systemdTrial(
     )
     // Another process of the unit has started the one that systemd has to watch now.
     await step('SIGKILL after the reload', () => kill(borrower))
-    await step('restart of the borrower', () => successor(borrower, `systemctl restart ${swap0}`))
+    await step('restart of the borrower, now with a backup', () => successor(borrower, restartWithBackup))
+    const [{ statistics }] = JSON.parse(await run(borrower, 'nbd-client status --json'))
+    must(statistics.backup?.working === true, `${swap0} has no backup`)
     must(!(await journal(borrower, swap0)).includes('swapoff'), `${device} was swapped off in between`)
     const { MainPID, ControlGroup } = await show(borrower, swap0)
     const inSwap = await run(
@@ -195,6 +201,13 @@ async function install(host: Guest, part: 'lender' | 'borrower', address: string
 /** Its unit starts another one. */
 const kill = (host: Shell): Promise<void> =>
   successor(host, `systemctl kill --kill-who=main -s KILL ${swap0}`)
+
+/** The host has a disk of its own, where the unit may write. */
+const restartWithBackup = `
+  set -eu
+  modprobe virtio_blk && modprobe ext4 && mkfs.ext4 -q /dev/vda && mount /dev/vda /var/lib/rdmakit
+  sed -i 's|^\\(OPTIONS="--device.*\\)"$|\\1 --backup /var/lib/rdmakit/swap0.backup"|' /etc/rdmakit/swap0.env
+  systemctl restart ${swap0}`
 
 /** As from an operator's shell, which is in a scope of its session: nbd-client moves itself into one of its own. */
 async function attachByHand(host: Shell, must: (holds: boolean, what: string) => void): Promise<void> {
