@@ -37,12 +37,12 @@ async function open(servers: number, options: Partial<Parameters<typeof openVolu
 }
 
 /** A volume that waits for its one server, which it reaches over a wire. */
-async function openBehindWire() {
+async function openBehindWire(options: Partial<Parameters<typeof openVolume>[1]> = {}) {
   const { server, uri } = await serve(8, ADDRESSES.iwarp())
   const wire = await Wire.to(Number(new URL(uri).port))
   onTestFinished(() => wire.close())
   const at = `iwarp://127.0.0.1:${wire.port}`
-  const volume = await openVolume([at], { size: SIZE, reconnect: 600_000 })
+  const volume = await openVolume([at], { size: SIZE, reconnect: 600_000, ...options })
   const failures: ServerFailure[] = []
   volume.onServerFailure((failure) => failures.push(failure))
   return { server, uri, wire, volume, failures }
@@ -178,6 +178,28 @@ describe('a server that is away', () => {
       await volume.close()
       expect(server?.store.free).toBe(8)
     }
+  })
+
+  it('may have memory for a first WRITE, which is not told that there is none', async () => {
+    const { wire, volume, failures } = await openBehindWire({
+      thin: true,
+      spares: 0,
+      engine: { operationTimeout: 600_000 },
+    })
+    await using _volume = volume
+    const client = new Client(volume.engine.attachSocketpair(0))
+    expect((await client.request(WRITE, 0, 4096, Buffer.alloc(4096, 1)))?.error).toBe(0)
+    const resume = vi.spyOn(SwapServerSession, 'resume')
+    onTestFinished(() => void vi.restoreAllMocks())
+    await wire.refuse()
+    await eventually(() => failures.length === 1)
+    const writing = client.request(WRITE, MIB, 4096, Buffer.alloc(4096, 2))
+    // Control has looked for memory since, and found none.
+    await eventually(() => volume.thin?.spares === 0 && resume.mock.calls.length === 3)
+    await wire.reopen()
+    expect((await writing)?.error).toBe(0)
+    expect((await client.request(READ, MIB, 4096))?.data).toEqual(Buffer.alloc(4096, 2))
+    client.close()
   })
 
   it('is waited for by nobody when the volume closes', async () => {
