@@ -13,6 +13,8 @@ style() {
   npx tsc -p bench --noEmit
   echo "check: mutations stand where they say"
   node scripts/mutate.mjs --check
+  echo "check: the tests are there that hold what the page service promises"
+  node scripts/promises.mjs
   echo "check: every public symbol of verbs is documented (typedoc)"
   npx typedoc --options packages/verbs/typedoc.json --tsconfig packages/verbs/tsconfig.json \
     --entryPoints packages/verbs/src/index.ts --emit none --logLevel Warn
