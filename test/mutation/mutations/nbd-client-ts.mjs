@@ -400,4 +400,12 @@ export const mutations = [
     why: 'A process whose control code has failed goes on, though the next one could take everything over.',
     tests: ['unit test/e2e/control-fault.test.ts'],
   },
+  {
+    name: 'no-memory-while-servers-are-away',
+    file: source('volume'),
+    find: 'if (this.#servers.some(({ away }) => away)) return true',
+    replace: 'if (this.#servers.some(({ away }) => away)) return false',
+    why: 'A first WRITE is told that there is no memory while those who could say so are waited for.',
+    tests: ['unit packages/nbd-client/test/reconnect.test.ts'],
+  },
 ]
