@@ -27,14 +27,6 @@ export const mutations = [
     tests: [unit('breaks')],
   },
   {
-    name: 'no-memory-while-servers-are-gone',
-    file: source('thin-slabs'),
-    find: ' && !this.#options.waits()) {',
-    replace: ') {',
-    why: 'The first WRITE to a slab of a thin volume fails with ENOSPC because its server is away for a moment.',
-    tests: [unit('breaks')],
-  },
-  {
     name: 'later-incarnation-by-index',
     file: source('take-over'),
     find: '  for (const server of kept)\n    if (!failed.has(server.index) || (',
