@@ -11,8 +11,10 @@ export interface MemoryStormOptions {
   seconds: number
   /** over a device of ublk, not nbd */
   ublk: boolean
-  /** RDMA in user space over TCP, not Soft-RoCE, with an inbound flood beside it */
+  /** RDMA in user space over TCP, not Soft-RoCE */
   iwarp: boolean
+  /** datagrams for the client beside the pages */
+  flood: boolean
 }
 
 interface MemoryStorm {
@@ -37,7 +39,7 @@ interface MemoryStorm {
   /** of the page path's threads: how many of each */
   laneSystemCalls: Record<string, number>
   /** datagrams that the server has sent beside the pages */
-  flood: number
+  flooded: number
   /** of the client, KiB: at most in swap, and at most outside of its control group */
   clientSwapped: number
   clientOutside: number
@@ -54,7 +56,7 @@ const clientOutsideAtMost = 4 * 1024
  */
 async function memoryStorm(
   parts: LabParts,
-  { seconds, ublk, iwarp }: MemoryStormOptions,
+  { seconds, ublk, iwarp, flood }: MemoryStormOptions,
   print: (line: string) => void = () => {},
 ): Promise<MemoryStorm> {
   const counter = await ensureAllocationCounter()
@@ -64,7 +66,7 @@ async function memoryStorm(
   })
   const { server, client } = pair
   const device = await loadDriver(client, parts, ublk)
-  await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs`)
+  await client.run(`echo ${hungAfterSeconds} >/proc/sys/kernel/hung_task_timeout_secs; dmesg -n 8`)
   const uri = `${iwarp ? 'iwarp' : 'rdma'}://${GuestPair.serverAddress}:7471`
   const service = rdmakitSwap(uri, '1G', '1000M', device)
   const attach = [
@@ -79,12 +81,18 @@ async function memoryStorm(
   if (before.lanes === 0) throw new Error('the allocation counter does not count')
   await client.run(['sh', join(guestScripts, 'count-syscalls.sh'), 'start', ...threads])
   const group = (await client.run('ls -d /sys/fs/cgroup/rdmakit-nbd-*')).trim()
-  const flooding = iwarp ? await startFlood(server) : undefined
+  const flooding = flood ? await startFlood(server) : undefined
   // An operation of stress-ng is not broken off when its time is up, and each of its pages swaps.
-  const storm = await client.exec(['sh', join(guestScripts, 'storm.sh'), String(seconds), group], {
-    deadlineMs: 1000 * (2 * seconds + 120),
-  })
-  const flood = Number(/^sent (\d+)$/m.exec((await flooding?.stop())?.stdout ?? '')?.[1] ?? 0)
+  const storm = await client
+    .exec(['sh', join(guestScripts, 'storm.sh'), String(seconds), group], {
+      deadlineMs: 1000 * (2 * seconds + 120),
+    })
+    .catch((error: Error) => {
+      // Who hangs for memory may not even ask the kernel for its log.
+      print(client.consoleTail())
+      throw error
+    })
+  const flooded = Number(/^sent (\d+)$/m.exec((await flooding?.stop())?.stdout ?? '')?.[1] ?? 0)
   const systemCalls = await client.run(['sh', join(guestScripts, 'count-syscalls.sh'), 'stop'])
   const after = await allocations(client)
   const output = storm.stdout + storm.stderr
@@ -99,7 +107,7 @@ async function memoryStorm(
   return {
     ...summary(samplesOf(output)),
     ...clientOf(output),
-    flood,
+    flooded,
     verifyErrors: storm.status === 0 ? 0 : Math.max(1, output.match(/stress-ng: fail: /g)?.length ?? 0),
     operations: Number(/\] vm +(\d+)/.exec(output)?.[1]),
     oomKills: Number(/^oom_kill (\d+)$/m.exec(kernel)?.[1]),
@@ -119,7 +127,7 @@ async function startFlood(server: Shell): Promise<RunningProcess> {
 }
 
 /** What a storm showed that must not be; empty when all is well. */
-function faultsOf(storm: MemoryStorm, { iwarp }: MemoryStormOptions): string[] {
+function faultsOf(storm: MemoryStorm, { iwarp, flood }: MemoryStormOptions): string[] {
   // The work of a lane: requests from the kernel's socket and answers to it, or both by io_uring; of rxe a write for a doorbell, an
   // ioctl to arm a completion queue, a read for its event; of iwarp what its sockets need; and the wait for either.
   const work = new Set([
@@ -149,7 +157,7 @@ function faultsOf(storm: MemoryStorm, { iwarp }: MemoryStormOptions): string[] {
       `${storm.clientOutside} KiB of the client were outside of its control group`,
     ],
     [Object.keys(storm.laneSystemCalls).length === 0, 'no system call of the page path was counted'],
-    [iwarp && storm.flood === 0, 'nothing was flooded'],
+    [flood && storm.flooded === 0, 'nothing was flooded'],
     [storm.pagesIn === 0 || storm.pagesOut === 0, 'the guest did not swap'],
   ])
 }

@@ -22,10 +22,10 @@ Tests
   trials                 a short trial of each front under faults, likewise
 
 Trials, which soaks run for long
-  memory-storm [--seconds N] [--ublk] [--iwarp]
+  memory-storm [--seconds N] [--ublk] [--iwarp] [--flood]
                          a guest without memory to spare, swapping to another for 300 s by default; --ublk:
-                         over a device of ublk, not nbd, here and below; --iwarp: over TCP in user space, beside
-                         a flood of datagrams, not over Soft-RoCE
+                         over a device of ublk, not nbd, here and below; --iwarp: over TCP in user space, not
+                         over Soft-RoCE, here and below; --flood: beside a flood of datagrams
   restart-storm [--restarts N] [--ublk] [--iwarp]
                          the same guest, whose nbd-client is killed and started again, 3 times by default
   kill-anything [--seconds N | --faults N] [--seed N] [--servers N] [--replicas N] [--backup] [--ublk]
@@ -62,9 +62,11 @@ const allProjects: readonly Project[] = ['drivers', 'kernel', 'rxe', 'siw']
 
 const trials: Readonly<Record<string, Run>> = {
   'memory-storm': async (parts, rest) => {
-    const [iwarp, others] = flag(rest, '--iwarp')
+    const [flood, words] = flag(rest, '--flood')
+    const [iwarp, others] = flag(words, '--iwarp')
     const [ublk, numbers] = flag(others, '--ublk')
-    return await memoryStormCommand(parts, { ...numbersOf(numbers, { seconds: 300 }), ublk, iwarp }, say)
+    const options = { ...numbersOf(numbers, { seconds: 300 }), ublk, iwarp, flood }
+    return await memoryStormCommand(parts, options, say)
   },
   'restart-storm': async (parts, rest) => {
     const [iwarp, others] = flag(rest, '--iwarp')

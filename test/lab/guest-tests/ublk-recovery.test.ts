@@ -114,12 +114,12 @@ describe('nbd-client attach --front ublk', () => {
 
   test('is not ended while pages are swapped out to it that only its next process can bring back', async () => {
     const running = await start([...keep, '--swap'])
-    await shell.run('mkdir /sys/fs/cgroup/swapped')
+    await shell.run('mkdir /sys/fs/cgroup/recovery')
     const program = shell.start(
-      `echo $$ >/sys/fs/cgroup/swapped/cgroup.procs; exec python3 -c 'import time; x = bytearray(b"x" * (8 << 20)); print("here", flush=True); time.sleep(600)'`,
+      `echo $$ >/sys/fs/cgroup/recovery/cgroup.procs; exec python3 -c 'import time; x = bytearray(b"x" * (8 << 20)); print("here", flush=True); time.sleep(600)'`,
     )
     await program.waitForLine(/^here$/, 60_000)
-    await shell.exec('echo 8M >/sys/fs/cgroup/swapped/memory.reclaim')
+    await shell.exec('echo 8M >/sys/fs/cgroup/recovery/memory.reclaim')
     expect(Number(await shell.run(`awk '/ublkb4/ { print $4 }' /proc/swaps`))).toBeGreaterThan(1024)
     await kill(running)
     const { status, stderr } = await shell.exec([...client, 'detach', device])
@@ -130,7 +130,7 @@ describe('nbd-client attach --front ublk', () => {
     await until(
       'the group is empty',
       10_000,
-      async () => (await shell.exec('rmdir /sys/fs/cgroup/swapped')).status === 0,
+      async () => (await shell.exec('rmdir /sys/fs/cgroup/recovery')).status === 0,
     )
     expect(readdirSync('/dev').filter((name) => name.startsWith('ublk'))).toEqual(['ublk-control'])
   }, 120_000)
