@@ -41,8 +41,8 @@ describe('a swap-server in a control group with a limit', () => {
     const offered = status.freeSlabs * status.slabSize
     expect(offered).toBeLessThan(limit)
     expect(offered).toBeGreaterThan(0)
-    // 5 % of what the group may have, not of the machine.
-    expect(status.pressure.headroomBytes).toBe(limit / 20)
+    // 5 % of what the group may have, not of the machine; twice that while it stalls for memory, as at the start.
+    expect([limit / 20, limit / 10]).toContain(status.pressure.headroomBytes)
     expect(running.stderr).toContain('the memory limit of /sys/fs/cgroup')
   })
 
