@@ -16,7 +16,7 @@ const setUp = {
 const host = {
   name: 'unit, conformance, end to end',
   command: ['bash', 'scripts/unit.sh'],
-  budget: 150,
+  budget: 170,
   cases: vitestCases('host.json'),
 }
 
@@ -63,7 +63,7 @@ const lab = [
   {
     name: 'lab: kernel, conformance',
     command: ['bash', 'scripts/lab.sh', 'kernel'],
-    budget: 520,
+    budget: 620,
     cases: vitestCases('lab-kernel.json', 'lab-harness.json'),
   },
   {
