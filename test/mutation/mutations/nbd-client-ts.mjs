@@ -16,7 +16,7 @@ export const mutations = [
     find: 'return followed && table.heldBy(server).size === 0',
     replace: 'return followed',
     why: 'An incarnation that still has slabs is no server of the volume any more.',
-    tests: [unit('reconnect')],
+    tests: [unit('server-indexes')],
   },
   {
     name: 'queue-pairs-stay',
