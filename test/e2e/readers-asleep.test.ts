@@ -5,7 +5,7 @@ import { closeSync, constants, openSync, readSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { expect, it } from 'vitest'
-import { RunningProcess } from '../running-process.js'
+import { ForeignProcess } from '../foreign-process.js'
 import { stopProcess } from '../stop-process.js'
 import {
   complete,
@@ -145,14 +145,14 @@ it('swap-server lends on a terminal that was stopped', async () => {
     stdio: ['pipe', 'pipe', 'inherit'],
     env: { ...process.env, RDMAKIT_RUN: folder.path },
   })
-  let server: RunningProcess | undefined
+  let server: ForeignProcess | undefined
   try {
     let text = ''
     for await (const part of terminal.stdout) {
       text += part
       if (/listening \S+\s/.test(text)) break
     }
-    server = new RunningProcess(Number(/process (\d+)/.exec(text)?.[1]))
+    server = new ForeignProcess(Number(/process (\d+)/.exec(text)?.[1]))
     await stopProcess(terminal)
     await keepBusy(/listening (\S+)/.exec(text)?.[1] as string)
   } finally {

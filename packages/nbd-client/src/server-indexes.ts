@@ -10,8 +10,8 @@ export interface ServerIndexesOptions {
   /** by index; it is changed here only, once the volume is open */
   readonly servers: VolumeServer[]
   readonly lanes: readonly RunningLane[]
-  /** as VolumeOptions.joined */
-  readonly joined: (servers: readonly VolumeServer[]) => void
+  /** as VolumeOptions.keep */
+  readonly keep: (servers: readonly VolumeServer[]) => void
   readonly failed: (reason: string) => void
 }
 
@@ -31,13 +31,13 @@ export class ServerIndexes {
 
   /** For a server that is joining: nothing is placed there yet. @throws UsageError: none is free */
   take(uris: readonly string[], session: SwapServerSession): VolumeServer {
-    const { engine, servers, joined } = this.#options
+    const { engine, servers, keep } = this.#options
     const failed = engine.failedServers()
     const index = freeIndex((each) => servers[each]?.isVacant === false || failed.includes(each))
     const server = new VolumeServer(index, uris, session)
     server.failure = 'it is joining'
     server.joining = 'now'
-    joined([...servers.slice(0, index), server, ...servers.slice(index + 1)])
+    keep([...servers.slice(0, index), server, ...servers.slice(index + 1)])
     servers[index] = server
     return server
   }
@@ -83,12 +83,12 @@ export class ServerIndexes {
   }
 
   async #release({ index, isVacant }: VolumeServer): Promise<void> {
-    const { engine, servers, lanes, joined } = this.#options
+    const { engine, servers, lanes, keep } = this.#options
     if (this.#closed) return
     if (!isVacant) {
       const vacant = VolumeServer.vacant(index)
       // No file names it when the engine forgets that it has failed.
-      joined(servers.map((each) => (each.index === index ? vacant : each)))
+      keep(servers.map((each) => (each.index === index ? vacant : each)))
       servers[index] = vacant
     }
     await engine.releaseServer(index)

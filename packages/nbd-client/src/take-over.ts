@@ -8,6 +8,7 @@ import {
   SwapServerError,
   type SwapServerSession,
 } from '@rdmakit/swap-server'
+import { type Context, openDevice } from '@rdmakit/verbs'
 import { askAll, refusedBy } from './ask-sessions.js'
 import type { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'
@@ -15,6 +16,7 @@ import { FencedError } from './fenced.js'
 import type { KeptServer, KeptVolume } from './kept-volume.js'
 import { endSession } from './resume-session.js'
 import { placeOf, type SlabReplica, type SlabTable } from './slab-table.js'
+import { NothingLeftError, type VolumeOptions } from './volume-options.js'
 import { freeIndex, VolumeServer } from './volume-server.js'
 
 /** From one try of a server that does not answer to the next. */
@@ -157,6 +159,24 @@ export async function endKept(
       }
     }),
   )
+}
+
+/** Whether a slab can do without its servers: what was answered is in the file. */
+export function backedUp(
+  { backup, engine: given }: VolumeOptions,
+  engine: BlockEngine,
+): (slab: number) => boolean {
+  if (backup === undefined) return () => false
+  // What is missing then are WRITEs that were never answered, and that the kernel repeats.
+  if (given?.acknowledge === 'backup') return () => true
+  return (slab) => engine.missingInBackup(slab) === 0
+}
+
+/** The device of a volume of which only the backup is left: servers that come back are reached through it. */
+export function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context {
+  if (backup === undefined || context === undefined)
+    throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
+  return openDevice(context.name, context.provider)
 }
 
 const NONE: ReadonlySet<number> = new Set()

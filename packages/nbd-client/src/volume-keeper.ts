@@ -33,7 +33,7 @@ export class VolumeKeeper {
     linger: number,
     backup?: BackupOptions,
     compress: Compress = 'none',
-  ): Pick<VolumeOptions, 'linger' | 'raise' | 'joined' | 'away' | 'backup'> & { engine: KeptFiles } {
+  ): Pick<VolumeOptions, 'linger' | 'raise' | 'keep' | 'away' | 'backup'> & { engine: KeptFiles } {
     if (backup === undefined) this.#folder.forgetBackup()
     if (this.#kept.compressed === true) this.#checkLengths()
     // A new volume is written when its servers have joined, another one by compresses().
@@ -43,7 +43,7 @@ export class VolumeKeeper {
       ...(backup === undefined ? {} : { backup: { ...backup, map: this.#folder.backupMap } }),
       linger,
       raise: () => this.raise(),
-      joined: (servers) => this.#joined(servers),
+      keep: (servers) => this.#keepServers(servers),
       away: (server) => this.#away(server),
       engine: {
         pageMap: this.#folder.pageMap,
@@ -91,7 +91,7 @@ export class VolumeKeeper {
     this.#write({ served: true, boot })
   }
 
-  #joined(servers: readonly VolumeServer[]): void {
+  #keepServers(servers: readonly VolumeServer[]): void {
     const isOf = (kept: KeptServer) => (server: VolumeServer) =>
       server.index === kept.index && server.identity?.session === kept.identity.session
     // In the order in which they joined: of several incarnations of a server the last counts.

@@ -46,7 +46,7 @@ export interface VolumeOptions {
    * told when a server takes part, before anything is placed there, and when one is gone for good, before its index is
    * another's: the indexes and sessions of these must be kept now, and of no other
    */
-  readonly joined?: (servers: readonly VolumeServer[]) => void
+  readonly keep?: (servers: readonly VolumeServer[]) => void
   /** told when a server is waited for: its records are in order, and the next process may believe it too */
   readonly away?: (server: VolumeServer) => void
   readonly signal?: AbortSignal

@@ -1,5 +1,5 @@
 import { formatSize, type RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
-import { type Context, openDevice, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
+import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { Lane } from './engine-lane.js'
 import type { FencedError } from './fenced.js'
@@ -16,6 +16,8 @@ import { type SlabState, SlabTable } from './slab-table.js'
 import {
   type Adopted,
   adoptSlabs,
+  backedUp,
+  contextOf,
   moveToIncarnations,
   onMaps,
   renumber,
@@ -26,7 +28,6 @@ import { ThinSlabs } from './thin-slabs.js'
 import { Turns } from './turns.js'
 import {
   makeEngine,
-  NothingLeftError,
   type RaisedOptions,
   raised,
   type ServerFailure,
@@ -100,7 +101,7 @@ export class Volume {
     this.#indexes = new ServerIndexes({
       ...shared,
       lanes: this.#lanes,
-      joined: (list) => options.joined?.(list),
+      keep: (list) => options.keep?.(list),
       failed: (reason) => this.#progress(`warning: ${reason}`),
     })
     this.#recall = new Recall({
@@ -163,7 +164,7 @@ export class Volume {
       const context = (servers[0] as VolumeServer).session.context
       const made = new Volume(makeEngine(options, slabSize), servers, context, options)
       volume = made
-      options.joined?.(servers)
+      options.keep?.(servers)
       if (options.thin !== true) await made.#placeSlabs(slabSize)
       await made.#addLanes()
       made.#start()
@@ -210,7 +211,7 @@ export class Volume {
       const servers = serversOf(taken, engine.failedServers())
       sayUnfenced(servers, options)
       volume = new Volume(engine, servers, context, { ...options, size, replicas, thin })
-      if (taken !== found) options.joined?.(servers)
+      if (taken !== found) options.keep?.(servers)
       moveToIncarnations(engine, taken)
       const adopted = adoptSlabs(engine, volume.#table, servers, taken, thin)
       volume.thin?.lookAtAll()
@@ -606,19 +607,4 @@ function sayUnfenced(servers: readonly VolumeServer[], { takeOver, progress }: R
       progress?.(
         `warning: ${session.uri} compares no take-over numbers: a second process with a copy of the state folder would get this volume's memory; upgrade swap-server there`,
       )
-}
-
-/** Whether a slab can do without its servers: what was answered is in the file. */
-function backedUp({ backup, engine: given }: VolumeOptions, engine: BlockEngine): (slab: number) => boolean {
-  if (backup === undefined) return () => false
-  // What is missing then are WRITEs that were never answered, and that the kernel repeats.
-  if (given?.acknowledge === 'backup') return () => true
-  return (slab) => engine.missingInBackup(slab) === 0
-}
-
-/** The device of a volume of which only the backup is left: servers that come back are reached through it. */
-function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context {
-  if (backup === undefined || context === undefined)
-    throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
-  return openDevice(context.name, context.provider)
 }

@@ -251,10 +251,10 @@ it('a take-over says nothing of earlier incarnations of servers that are up', as
   const engine = { pageMap: join(folder, 'pages.map'), slabMap: join(folder, 'slabs.map') }
   const options = { size: SIZE, reconnect: 30_000, linger: 60_000, engine }
   // The index of the first stays taken, as that of a process that dies before it could write it down.
-  const joined = (list: readonly VolumeServer[]) => {
+  const keep = (list: readonly VolumeServer[]) => {
     if (list[0]?.isVacant) throw new Error('no space is left')
   }
-  const before = await openVolume([uri], { ...options, joined })
+  const before = await openVolume([uri], { ...options, keep })
   const [first] = before.servers
   before.engine.failServer(0, 'the test said so')
   await eventually(() => before.servers.length === 2 && up(before) === 1)

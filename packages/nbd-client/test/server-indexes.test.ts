@@ -13,7 +13,10 @@ const REMOTE = { id: 1, remoteKey: 7, address: BigInt(MIB), length: MIB }
 it('an index is nobody’s when no slab is at the one that had it, and not before', async () => {
   await using engine = new BlockEngine({ size: MIB, slabSize: MIB })
   engine.mapSlab(0, { server: 0, remoteKey: REMOTE.remoteKey, address: REMOTE.address })
+  // Before control has heard of the failure the index stays.
+  const told = new Promise<void>((resolve) => engine.on('serverFailed', () => resolve()))
   engine.failServer(0)
+  await told
   const first = VolumeServer.gone(0, URIS, 'it failed', undefined)
   const servers = [first, new VolumeServer(1, URIS, undefined)]
   const table = new SlabTable(engine, 1)
@@ -25,7 +28,7 @@ it('an index is nobody’s when no slab is at the one that had it, and not befor
     table,
     servers,
     lanes: [],
-    joined: (list) => kept.push(list),
+    keep: (list) => kept.push(list),
     failed: (reason) => said.push(reason),
   })
   indexes.release()

@@ -1,7 +1,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Socket } from 'node:net'
 import { onTestFinished } from 'vitest'
-import { RunningProcess } from '../../../test/running-process.js'
+import { ForeignProcess } from '../../../test/foreign-process.js'
 import { MIB, READ, WRITE } from './fixture.js'
 import { VOLUME_PROGRAM } from './volume-program.js'
 
@@ -164,7 +164,7 @@ export async function prepare(volume: VolumeProcess, pid: number): Promise<void>
 
 /** Of a successor. @returns `pid` */
 export function endWithTest(pid: number): number {
-  const successor = new RunningProcess(pid)
+  const successor = new ForeignProcess(pid)
   onTestFinished(() => successor.kill())
   return pid
 }

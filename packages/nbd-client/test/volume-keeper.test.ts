@@ -26,11 +26,11 @@ async function openSession(uri: string): Promise<SwapServerSession> {
 
 it('a server whose joining could not be written joins again, with the session that it has then', async () => {
   const { folder, uri } = await lend()
-  const { joined } = new VolumeKeeper(folder, { size: 4 * MIB, replicas: 1 }).options(1000)
+  const { keep } = new VolumeKeeper(folder, { size: 4 * MIB, replicas: 1 }).options(1000)
   const join = async () => {
     const session = await SwapServerSession.open([uri], { linger: 1000 })
     try {
-      joined?.([new VolumeServer(0, [uri], session)])
+      keep?.([new VolumeServer(0, [uri], session)])
       return session.identity
     } finally {
       await session.close()
@@ -49,7 +49,7 @@ it('a device is on record by its name before the kernel has it, and by its index
   const { folder, uri } = await lend()
   const session = await openSession(uri)
   const keeper = new VolumeKeeper(folder, { size: 4 * MIB, replicas: 1 })
-  keeper.options(1000).joined?.([new VolumeServer(0, [uri], session)])
+  keeper.options(1000).keep?.([new VolumeServer(0, [uri], session)])
   keeper.connecting('rdmakit-a')
   const during = folder.read()
   keeper.device({ front: 'nbd', index: 5, identifier: 'rdmakit-a', connections: 2 })
@@ -81,7 +81,7 @@ it('a volume is one with compressed pages before the first, and only when the en
   const { folder, uri } = await lend()
   const session = await openSession(uri)
   const fresh = new VolumeKeeper(folder, { size: 4 * MIB, replicas: 1 })
-  fresh.options(1000).joined?.([new VolumeServer(0, [uri], session)])
+  fresh.options(1000).keep?.([new VolumeServer(0, [uri], session)])
   const plain = folder.read()
   expect(plain).not.toHaveProperty('compressed')
   const next = new VolumeKeeper(folder, { size: 4 * MIB, replicas: 1 }, plain)

@@ -25,13 +25,13 @@ int Engine::releasable(uint32_t server, std::string& why) {
   if (refilling_ && refilled_server_ == server) return refuse(why, EBUSY, "it is being refilled");
   if (Volume::Failure failure; volume_.failure(server, failure) && !told_failures_[server])
     return refuse(why, EBUSY, "its failure was not told yet");
-  if (volume_.names(server)) return refuse(why, EBUSY, "a slab or a spare place names it");
   return 0;
 }
 
 int Engine::disconnect_server(uint32_t server, std::string& why) {
   const std::lock_guard lock(control_);
   if (const int error = releasable(server, why); error != 0) return error;
+  if (volume_.names(server)) return refuse(why, EBUSY, "a slab or a spare place names it");
   released_server_ = server;
   released_epoch_ = volume_.epoch();
   const auto disconnect = [server](Lane& lane, LaneControl& control) {
@@ -62,7 +62,8 @@ int Engine::release_server(uint32_t server, std::string& why) {
     return refuse(why, EBUSY, "the refill lane has not let go of it");
   for (uint32_t i = 0; i < lane_count(); i++) lanes_[i]->take_back();
   if (refill_lane_ != nullptr) refill_lane_->take_back();
-  if (const int error = volume_.release(server); error != 0) return error;
+  if (const int error = volume_.release(server); error != 0)
+    return refuse(why, error, "a slab or a spare place names it");
   told_failures_[server] = false;
   released_server_ = kMaxServers;
   return 0;

@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
  * A process that is nobody's child here, by its number. The system gives numbers to others again, on a busy machine within
  * minutes, so that a number alone ends whoever has it by then.
  */
-export class RunningProcess {
+export class ForeignProcess {
   readonly pid: number
   readonly #started: string | undefined
 
