@@ -1,6 +1,6 @@
 // A volume with a local backup: the only server is killed while clients verify what they wrote.
 import { randomFillSync } from 'node:crypto'
-import { existsSync, statSync, writeFileSync } from 'node:fs'
+import { chmodSync, existsSync, lstatSync, statSync, symlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
 import {
@@ -88,6 +88,37 @@ describe.concurrent.each(['iwarp', 'shm'])('a volume with one replica and a back
     await compare(source, client.uri)
     expect((await client.program.stop('SIGTERM')).status).toBe(0)
   }, 120_000)
+})
+
+describe('what others have access to', () => {
+  let server: Program
+  let uri: string
+  beforeAll(async () => {
+    ;({ program: server, uri } = await startServer(SERVER))
+  })
+  afterAll(() => server.stop())
+
+  it.each([
+    ['a file that others can write', 0o666, /--backup .* is open to others \(mode 666\); run chmod 600/],
+    ['a file that others can read', 0o644, /--backup .* is open to others \(mode 644\); run chmod 600/],
+    ['a symbolic link', undefined, /--backup .* is a symbolic link; name the file that it leads to/],
+  ])('%s is no backup, and stays as it was', async (_, mode, message) => {
+    using folder = temporaryFolder()
+    const [file, elsewhere] = [join(folder.path, 'backup'), join(folder.path, 'elsewhere')]
+    if (mode === undefined) symlinkSync(elsewhere, file)
+    else {
+      writeFileSync(file, '')
+      chmodSync(file, mode)
+    }
+    const socket = join(folder.path, 'nbd.sock')
+    const args = ['serve', '--server', uri, '--size', '8M', '--unix', socket, '--backup', file]
+    await using client = new Program(NBD_CLIENT, args, { RDMAKIT_RUN: folder.path })
+    expect((await client.ends()).status).toBe(77)
+    expect(client.stderr).toMatch(message)
+    expect(existsSync(socket)).toBe(false)
+    expect(existsSync(elsewhere)).toBe(false)
+    expect(lstatSync(file).size).toBe(mode === undefined ? elsewhere.length : 0)
+  })
 })
 
 describe('what is refused', () => {

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "engine/limits.h"
+#include "engine/private_file.h"
 #include "engine/refuse.h"
 
 namespace rdmakit::nbd {
@@ -34,9 +35,10 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
   const bool exists = stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode))
     return refuse(why, EINVAL, path + " is neither a regular file nor a block device");
-  // Of a block device O_EXCL means: nobody has mounted it or swaps on it.
+  // Of a block device O_EXCL means: nobody has mounted it or swaps on it. Its name may be a link, as those in
+  // /dev/disk are; where a file would be, a link is somebody else's choice of what is overwritten.
   const bool device = exists && S_ISBLK(status.st_mode);
-  const int flags = O_RDWR | O_CLOEXEC | (device ? O_EXCL : O_CREAT);
+  const int flags = O_RDWR | O_CLOEXEC | (device ? O_EXCL : O_CREAT | O_NOFOLLOW);
   fd_.reset(::open(path.c_str(), flags | O_DIRECT, 0600));
   if (!fd_ && errno == EINVAL) {
     fd_.reset(::open(path.c_str(), flags, 0600));
@@ -45,16 +47,21 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
         ": this file system has no O_DIRECT; the backup goes through the page cache, which needs "
         "memory of its own");
   }
+  if (!fd_ && errno == ELOOP)
+    return refuse(why, EPERM, "--backup " + path + " is a symbolic link; name the file that it leads to");
   if (!fd_) return refuse(why, errno, path + ": " + strerror(errno));
   if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0)
     return refuse(why, EBUSY, path + " is in use by another process");
   if (fstat(fd_.get(), &status) != 0) return refuse(why, errno, path + ": " + strerror(errno));
+  if (device ? !S_ISBLK(status.st_mode) : !S_ISREG(status.st_mode))
+    return refuse(why, EINVAL, path + " was replaced while it was opened");
   identity_ = device ? BackupIdentity{status.st_rdev, 0, 0}
                      : BackupIdentity{status.st_dev, status.st_ino, born(fd_.get())};
   empty_ = !device && status.st_size == 0;
   size_ = size;
   device_ = device;
   if (device) {
+    if (const int error = check_safe(path, why); error != 0) return error;
     if (const int error = open_device(size, why); error != 0) return refuse(why, error, path + ": " + why);
     if (!has_room_)
       warnings.push_back(path + ": this device has no room for a header behind the volume (" +
@@ -62,6 +69,13 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
     return 0;
   }
   return open_regular(path, static_cast<uint64_t>(status.st_size), sparse, warnings, why);
+}
+
+// Who writes to it changes the pages of a volume that has lost its servers, who reads it has them.
+int BackupFile::check_safe(const std::string& path, std::string& why) const {
+  int error = check_private(fd_.get(), path, why);
+  if (error == 0 && !device_) error = check_folder(path, why);
+  return error == 0 ? 0 : refuse(why, error, "--backup " + why);
 }
 
 int BackupFile::open_device(uint64_t size, std::string& why) {
@@ -91,6 +105,7 @@ int BackupFile::open_regular(const std::string& path, uint64_t present, bool spa
     return refuse(why, EINVAL,
                   path + " exists and has " + std::to_string(present) + " bytes, the volume has " +
                       std::to_string(size_) + "; if it is an old backup, remove it");
+  if (const int error = check_safe(path, why); error != 0) return error;
   const uint64_t bytes = size_ + (has_room_ ? kPage : 0);
   if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0)
     return refuse(why, errno, path + ": " + strerror(errno));

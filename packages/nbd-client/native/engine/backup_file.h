@@ -17,7 +17,8 @@ class BackupFile {
  public:
   // Makes a regular file (mode 0600) of `size` bytes and a header when there is none, and locks it. `sparse`:
   // reserve no room. 0 or an errno value with `why`. EBUSY: somebody uses it; EINVAL: a file of another size,
-  // a device that is too small, or something else; ENOSPC.
+  // a device that is too small, or something else; EPERM: it is a symbolic link to no device, or others have
+  // access to it (private_file.h); ENOSPC.
   int open(const std::string& path, uint64_t size, bool sparse, std::vector<std::string>& warnings,
            std::string& why);
   // Another process may have it now. Nothing may be written any more.
@@ -36,6 +37,7 @@ class BackupFile {
   int put_stamp(const BackupStamp& stamp);
 
  private:
+  int check_safe(const std::string& path, std::string& why) const;
   int open_device(uint64_t size, std::string& why);
   int open_regular(const std::string& path, uint64_t present, bool sparse, std::vector<std::string>& warnings,
                    std::string& why);

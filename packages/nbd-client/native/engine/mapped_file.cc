@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "engine/private_file.h"
+
 namespace rdmakit::nbd {
 
 MappedFile::~MappedFile() {
@@ -16,8 +18,9 @@ MappedFile::~MappedFile() {
 }
 
 int MappedFile::open(const std::string& file, size_t bytes, bool sparse, bool& fresh) {
-  file_.reset(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file_) return errno;
+  if (const int error = open_private(file, O_RDWR | O_CREAT, file_); error != 0) return error;
+  std::string why;
+  if (const int error = check_private(file_.get(), file, why); error != 0) return error;
   if (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
   struct stat status;
   if (fstat(file_.get(), &status) != 0) return errno;
@@ -47,8 +50,14 @@ void MappedFile::unlock() {
 
 std::string mapping_failure(const char* what, const std::string& file, int error) {
   const std::string named = file.empty() ? what : std::string(what) + " " + file;
-  if (file.empty() || (error != EINVAL && error != EBUSY)) return named + ": " + strerror(error);
-  return named + (error == EBUSY ? " is in use by another process" : " is of another volume, or damaged");
+  const auto because = [&](const char* text) { return named + text; };
+  if (file.empty()) return named + ": " + strerror(error);
+  if (error == EBUSY) return because(" is in use by another process");
+  if (error == EINVAL) return because(" is of another volume, or damaged");
+  if (error == ELOOP)
+    return because(" is a symbolic link; nothing that it leads to is used: remove the link");
+  if (error == EPERM) return because(" is open to others, or another user's: it must be yours with mode 600");
+  return named + ": " + strerror(error);
 }
 
 }  // namespace rdmakit::nbd

@@ -16,8 +16,9 @@ class MappedFile {
   ~MappedFile();
 
   // Created with mode 0600 when missing; `fresh` then, and all zero. 0 or an errno value: EBUSY another
-  // process has it, EINVAL it has another length. `sparse`: it gets its blocks as they are written, and a
-  // full file system is then SIGBUS; else all of them now.
+  // process has it, EINVAL it has another length, ELOOP it is a symbolic link, EPERM others have access to
+  // it. `sparse`: it gets its blocks as they are written, and a full file system is then SIGBUS; else all of
+  // them now.
   int open(const std::string& file, size_t bytes, bool sparse, bool& fresh);
   // Another process may have it now; it stays mapped here.
   void unlock();

@@ -5,13 +5,15 @@
 
 #include <cerrno>
 
-#include "engine/descriptor.h"
+#include "engine/private_file.h"
 
 namespace rdmakit::nbd {
 
 int lock_file(const std::string& path, int& descriptor) {
-  Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) return errno;
+  Descriptor file;
+  if (const int error = open_private(path, O_RDWR | O_CREAT, file); error != 0) return error;
+  std::string why;
+  if (const int error = check_private(file.get(), path, why); error != 0) return error;
   if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) return errno == EWOULDBLOCK ? EBUSY : errno;
   descriptor = file.release();
   return 0;

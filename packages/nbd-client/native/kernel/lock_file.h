@@ -6,7 +6,8 @@
 
 namespace rdmakit::nbd {
 
-// 0 or an errno value: EBUSY another process has it. Closing `descriptor` unlocks it.
+// 0 or an errno value: EBUSY another process has it; ELOOP it is a symbolic link; EPERM others have access to
+// it. Closing `descriptor` unlocks it.
 int lock_file(const std::string& path, int& descriptor);
 
 }  // namespace rdmakit::nbd

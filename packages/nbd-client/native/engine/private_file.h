@@ -1,0 +1,24 @@
+// Files that decide what a volume's pages are, or who may have them: nobody else may read or write one, nor
+// put another in its place. All look at what has been opened, not at what its path may name a moment later.
+#pragma once
+
+#include <string>
+
+#include "engine/descriptor.h"
+
+namespace rdmakit::nbd {
+
+// Opens `path` with the flags of open(2), mode 0600 when it is made, and never what a symbolic link leads to.
+// 0 or an errno value: ELOOP it is a link.
+int open_private(const std::string& path, int flags, Descriptor& file);
+
+// Whether only root and the user of this process have access to the file. 0, or EPERM with `why`: what is
+// wrong with `path`, and the command that mends it. A block device may be open to its group, as udev makes
+// it.
+int check_private(int file, const std::string& path, std::string& why);
+
+// The same of the folder that `path` is in: others may not rename what is there, unless it is sticky, as /tmp
+// is.
+int check_folder(const std::string& path, std::string& why);
+
+}  // namespace rdmakit::nbd
