@@ -132,6 +132,12 @@ describe('what is wrong with the options', () => {
       ...[NBD_CLIENT, 'serve', '--server', server.uri, '--size', '16M', '--tcp', '127.0.0.1:0'],
       ...args,
     ])
+  beforeAll(() => {
+    writeFileSync(path('open.psk'), `alice:${randomBytes(32).toString('hex')}\n`)
+    chmodSync(path('open.psk'), 0o644)
+    must('cp', ['-r', certificates, path('open')])
+    chmodSync(join(path('open'), 'server-key.pem'), 0o644)
+  })
   it.each([
     [64, 'an unknown mode', ['--tls', 'maybe'], /off, on, require/],
     [64, 'no credentials', ['--tls', 'require'], /--tls-certificates.*--tls-psk/],
@@ -141,6 +147,18 @@ describe('what is wrong with the options', () => {
       'a missing folder',
       ['--tls', 'on', '--tls-certificates', '/nonexistent'],
       /server-cert\.pem: No such file/,
+    ],
+    [
+      78,
+      'keys that others can read',
+      ['--tls', 'on', '--tls-psk', path('open.psk')],
+      /--tls-psk \S+ is open to others \(mode 644\); run chmod 600/,
+    ],
+    [
+      78,
+      'a private key that others can read',
+      ['--tls', 'on', '--tls-certificates', path('open')],
+      /server-key\.pem is open to others \(mode 644\); run chmod 600/,
     ],
     [78, 'a missing file', ['--tls', 'on', '--tls-psk', '/nonexistent'], /\/nonexistent: No such file/],
   ])('ends with %i for %s', (expected, _, args, pattern) => {

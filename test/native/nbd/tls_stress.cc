@@ -88,6 +88,45 @@ void credentials() {
   CHECK(refused({.mode = TlsMode::on, .shared_keys = kKeys, .verify_peer = true}));
 }
 
+void write_keys(const std::string& text, mode_t mode) {
+  FILE* file = std::fopen(kKeys.c_str(), "w");
+  CHECK(file != nullptr && fchmod(fileno(file), mode) == 0);
+  CHECK(std::fputs(text.c_str(), file) >= 0 && std::fclose(file) == 0);
+}
+
+const std::string kLine = std::string(kName) + ":" + kKey + "\n";
+
+// Keys that others can read, or write, prove nothing: not at the start, and not when it comes to that later.
+void keys_of_others() {
+  const auto failure = [](mode_t mode, const std::string& text) {
+    write_keys(text, mode);
+    EngineOptions options;
+    options.volume.size = 1 << 20;
+    options.tls = {.mode = TlsMode::on, .shared_keys = kKeys};
+    int error = 0;
+    std::string why;
+    const bool opened = Engine::open(
+                            options, [](const Event&) {}, error, why) != nullptr;
+    CHECK(opened == (error == 0) && (opened || error == ENOKEY));
+    CHECK(why.find(std::string(kKey).substr(0, 8)) == std::string::npos);
+    return why;
+  };
+  for (const mode_t mode : {0644, 0640, 0620, 0602})
+    CHECK(failure(mode, kLine).ends_with("run chmod 600 " + kKeys));
+  CHECK(failure(0600, "alice;" + std::string(kKey)).ends_with("has no line \"name:hex key\""));
+  CHECK(failure(0600, kLine).empty());
+  Served served(TlsMode::required);
+  CHECK(TlsClient(served.path).start_tls());
+  write_keys(kLine, 0644);
+  CHECK(!TlsClient(served.path).start_tls());
+  write_keys("bob:00\n", 0600);
+  CHECK(!TlsClient(served.path).start_tls());
+  // Among others, with its name in hex.
+  write_keys("bob:00\n\nalice\n#616c696365:" + std::string(kKey) + "\r\nalice:00\n", 0600);
+  CHECK(TlsClient(served.path).start_tls());
+  write_keys(kLine, 0600);
+}
+
 // Large and small, verified, from several clients; some leave in the middle of something.
 void traffic() {
   Served served(TlsMode::required, 4);
@@ -172,13 +211,11 @@ void hostile() {
 
 STRESS(nbd_tls) {
   setvbuf(stdout, nullptr, _IOLBF, 0);
-  FILE* file = std::fopen(kKeys.c_str(), "w");
-  CHECK(file != nullptr && fchmod(fileno(file), 0600) == 0);
-  std::fprintf(file, "%s:%s\n", kName, kKey);
-  std::fclose(file);
+  write_keys(kLine, 0600);
   timed("modes", modes);
   timed("nothing is kept", nothing_is_kept);
   timed("credentials", credentials);
+  timed("keys of others", keys_of_others);
   timed("traffic", traffic);
   timed("close under load", close_under_load);
   timed("hostile", hostile);

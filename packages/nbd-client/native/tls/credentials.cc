@@ -1,9 +1,13 @@
 #include "tls/credentials.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
+
+#include "engine/private_file.h"
+#include "tls/shared_keys.h"
 
 namespace rdmakit::nbd {
 
@@ -18,6 +22,30 @@ bool readable(const std::string& file, std::string& why) {
   if (access(file.c_str(), R_OK) == 0) return true;
   why = file + ": " + strerror(errno);
   return false;
+}
+
+// Of a file that is a secret: and by nobody else.
+bool kept_secret(const std::string& file, std::string& why) {
+  const Descriptor opened(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!opened) {
+    why = file + ": " + strerror(errno);
+    return false;
+  }
+  return check_private(opened.get(), file, why) == 0 && check_folder(file, why) == 0;
+}
+
+// Called by GnuTLS. 0: `key`, which it frees; 1: there is no such client (it goes on with a random key, so
+// that the client cannot tell); -1: an error.
+int give_key(gnutls_session_t session, const char* name, gnutls_datum_t* key) {
+  std::string why;
+  const auto& credentials = *static_cast<const TlsCredentials*>(load_gnutls(why)->session_get_ptr(session));
+  std::string text;
+  if (read_shared_keys(credentials.shared_keys_file(), text, why) != 0) return -1;
+  const std::string_view hex = find_shared_key(text, name);
+  if (hex.empty()) return 1;
+  const gnutls_datum_t digits{reinterpret_cast<unsigned char*>(text.data()) + (hex.data() - text.data()),
+                              static_cast<unsigned>(hex.size())};
+  return credentials.library().hex_decode2(&digits, key) == GNUTLS_E_SUCCESS ? 0 : -1;
 }
 
 }  // namespace
@@ -53,7 +81,7 @@ bool TlsCredentials::load_certificates(const TlsOptions& options, std::string& w
   const std::string certificate = options.certificates + "/server-cert.pem";
   const std::string key = options.certificates + "/server-key.pem";
   const std::string authority = options.certificates + "/ca-cert.pem";
-  if (!readable(certificate, why) || !readable(key, why)) return false;
+  if (!readable(certificate, why) || !kept_secret(key, why)) return false;
   int error = library_.certificate_allocate_credentials(&certificates_);
   if (error == GNUTLS_E_SUCCESS)
     error = library_.certificate_set_x509_key_file(certificates_, certificate.c_str(), key.c_str(),
@@ -72,13 +100,23 @@ bool TlsCredentials::load_certificates(const TlsOptions& options, std::string& w
 }
 
 bool TlsCredentials::load_shared_keys(const TlsOptions& options, std::string& why) {
-  if (!readable(options.shared_keys, why)) return false;
-  int error = library_.psk_allocate_server_credentials(&shared_keys_);
-  if (error == GNUTLS_E_SUCCESS)
-    error = library_.psk_set_server_credentials_file(shared_keys_, options.shared_keys.c_str());
-  if (error == GNUTLS_E_SUCCESS) return true;
-  why = options.shared_keys + ": " + library_.strerror(error);
-  return false;
+  std::string text;
+  if (read_shared_keys(options.shared_keys, text, why) != 0) {
+    why = "--tls-psk " + why;
+    return false;
+  }
+  if (!has_shared_key(text)) {
+    why = "--tls-psk " + options.shared_keys + " has no line \"name:hex key\"";
+    return false;
+  }
+  shared_keys_file_ = options.shared_keys;
+  const int error = library_.psk_allocate_server_credentials(&shared_keys_);
+  if (error != GNUTLS_E_SUCCESS) {
+    why = options.shared_keys + ": " + library_.strerror(error);
+    return false;
+  }
+  library_.psk_set_server_credentials_function(shared_keys_, give_key);
+  return true;
 }
 
 TlsCredentials::~TlsCredentials() {
@@ -90,7 +128,10 @@ TlsCredentials::~TlsCredentials() {
 int TlsCredentials::apply(gnutls_session_t session) const {
   int error = library_.priority_set(session, priorities_);
   if (error != GNUTLS_E_SUCCESS) return error;
-  if (shared_keys_ != nullptr) return library_.credentials_set(session, GNUTLS_CRD_PSK, shared_keys_);
+  if (shared_keys_ != nullptr) {
+    library_.session_set_ptr(session, const_cast<TlsCredentials*>(this));
+    return library_.credentials_set(session, GNUTLS_CRD_PSK, shared_keys_);
+  }
   error = library_.credentials_set(session, GNUTLS_CRD_CERTIFICATE, certificates_);
   if (error != GNUTLS_E_SUCCESS || !verify_peer_) return error;
   library_.certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);

@@ -12,7 +12,8 @@ namespace rdmakit::nbd {
 struct TlsOptions {
   TlsMode mode = TlsMode::off;
   // One of the two. A folder with server-cert.pem, server-key.pem and ca-cert.pem (the names that nbdkit
-  // and qemu use), or a file with a line "name:hex key" for each client, as psktool writes it.
+  // and qemu use), or a file with a line "name:hex key" for each client, as psktool writes it
+  // (shared_keys.h). Nobody else may have access to server-key.pem, or to the file (private_file.h).
   std::string certificates = {};
   std::string shared_keys = {};
   // With certificates: a client must have one that ca-cert.pem has signed.
@@ -29,6 +30,7 @@ class TlsCredentials {
   ~TlsCredentials();
 
   const GnuTls& library() const { return library_; }
+  const std::string& shared_keys_file() const { return shared_keys_file_; }
   // Sets a fresh server session up. 0 or a GnuTLS error.
   int apply(gnutls_session_t session) const;
 
@@ -40,6 +42,7 @@ class TlsCredentials {
   const GnuTls& library_;
   gnutls_certificate_credentials_t certificates_ = nullptr;
   gnutls_psk_server_credentials_t shared_keys_ = nullptr;
+  std::string shared_keys_file_;
   gnutls_priority_t priorities_ = nullptr;
   bool verify_peer_ = false;
 };
