@@ -1,6 +1,7 @@
 // The acceptor with hostile peers: handshakes that never end, floods, no free lane, and the socket file.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/stat.h>
 
 #include "negotiated_client.h"
@@ -34,6 +35,25 @@ uint32_t go(int fd) {
     Bytes payload(reply.length);
     if (!read_all(fd, payload.data(), payload.size())) return 0;
     if (reply.type != kRepInfo) return reply.type;
+  }
+}
+
+// Greets, and asks what there is: the server has answered it something.
+void list(int fd, bool greeted) {
+  Greeting greeting;
+  Bytes bytes;
+  if (!greeted) CHECK(read_all(fd, &greeting, sizeof greeting));
+  if (!greeted) append(bytes, Be32(3));
+  const Bytes request = option(kOptList);
+  bytes.insert(bytes.end(), request.begin(), request.end());
+  CHECK(write_all(fd, bytes.data(), bytes.size()));
+  for (uint32_t type = 0; type != kRepAck;) {
+    OptionReply reply;
+    CHECK(read_all(fd, &reply, sizeof reply));
+    Bytes payload(reply.length);
+    CHECK(read_all(fd, payload.data(), payload.size()));
+    type = reply.type;
+    CHECK(type == kRepServer || type == kRepAck);
   }
 }
 
@@ -158,6 +178,63 @@ void flood() {
   close(served.good());
 }
 
+// Who has negotiated stays, however many come that have not; and when all have, a new one is refused.
+void negotiated_stay() {
+  Served served(kNever, kNever);
+  std::vector<int> peers;
+  for (int i = 0; i < 20; i++) {
+    peers.push_back(dial_unix(served.path));
+    list(peers.back(), false);
+    std::vector<int> silent;
+    if (i == 0)
+      for (int j = 0; j < 60; j++) silent.push_back(dial_unix(served.path));
+    for (const int fd : silent) close(fd);
+    list(peers.front(), true);
+  }
+  const int late = dial_unix(served.path);
+  await_end(late);
+  close(late);
+  for (const int fd : peers) list(fd, true);
+  for (const int fd : peers) close(fd);
+  close(served.good());
+}
+
+// The other end of a connection in this process.
+int other_end(int fd) {
+  sockaddr_in ours{};
+  socklen_t length = sizeof ours;
+  CHECK(getsockname(fd, reinterpret_cast<sockaddr*>(&ours), &length) == 0);
+  for (int each = 0; each < 4096; each++) {
+    sockaddr_in peer{};
+    length = sizeof peer;
+    if (each != fd && getpeername(each, reinterpret_cast<sockaddr*>(&peer), &length) == 0 &&
+        peer.sin_family == AF_INET && peer.sin_port == ours.sin_port)
+      return each;
+  }
+  return -1;
+}
+
+// A host that is gone without a word is noticed: the kernel asks after 10 s, not after two hours, and nothing
+// that it was sent is repeated for longer than a client may let its answers lie. That the kernel keeps to it
+// is not waited for.
+void hosts_that_are_gone() {
+  Served served(kNever, kNever);
+  const int client = dial_tcp(served.port);
+  CHECK(go(client) == kRepAck);
+  const int server = other_end(client);
+  CHECK(server >= 0);
+  const auto value = [server](int level, int option) {
+    int got = 0;
+    socklen_t length = sizeof got;
+    CHECK(getsockopt(server, level, option, &got, &length) == 0);
+    return got;
+  };
+  CHECK(value(SOL_SOCKET, SO_KEEPALIVE) == 1);
+  CHECK(value(IPPROTO_TCP, TCP_KEEPIDLE) == 10 && value(IPPROTO_TCP, TCP_KEEPINTVL) == 2);
+  CHECK(value(IPPROTO_TCP, TCP_KEEPCNT) == 5 && value(IPPROTO_TCP, TCP_USER_TIMEOUT) == 30'000);
+  close(client);
+}
+
 void socket_file() {
   Served served(kNever, kNever);
   const std::string& path = served.path;
@@ -197,6 +274,8 @@ STRESS(nbd_acceptor) {
       {"no lane is left", no_lane},
       {"a lane becomes free", lane_becomes_free},
       {"a flood", flood},
+      {"who has negotiated stays", negotiated_stay},
+      {"hosts that are gone", hosts_that_are_gone},
       {"the socket file", socket_file},
   });
   std::printf("ok\n");

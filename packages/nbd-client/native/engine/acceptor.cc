@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <system_error>
 
@@ -31,6 +32,23 @@ std::string name_of(const sockaddr_storage& address, socklen_t length) {
                   sizeof service, NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return "unknown";
   return std::string(host) + ":" + service;
+}
+
+// A client whose host died must not keep its lane: it is asked after 10 s of silence, as by an iWARP
+// provider, and is gone when it has answered nothing for as long as one may let its answers lie
+// (Terms::stall). Without, the kernel asks after 2 hours, and repeats what is not acknowledged for 15
+// minutes.
+void set_tcp_options(int fd, uint64_t stall_timeout_ns) {
+  const auto set = [fd](int level, int option, int value) {
+    setsockopt(fd, level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT,
+      static_cast<int>(std::min<uint64_t>(stall_timeout_ns / kMillisecond, INT_MAX)));
 }
 }  // namespace
 
@@ -174,13 +192,11 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
     }
     Descriptor socket(fd);
     const std::string peer = name_of(address, length);
-    make_room();
-    const int on = 1;
-    if (address.ss_family != AF_UNIX) {
-      setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-      // A client whose host died must not keep its lane for ever.
-      setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    if (!make_room()) {
+      refuse(peer, "too many handshakes at once");
+      continue;
     }
+    if (address.ss_family != AF_UNIX) set_tcp_options(fd, options_.stall_timeout_ns);
     accepted_.fetch_add(1, std::memory_order_relaxed);
     auto session = std::make_unique<Session>(socket.release(), offer_);
     session->peer = peer;
@@ -199,20 +215,22 @@ void Acceptor::watch_listeners(uint32_t events) {
   }
 }
 
-// The oldest goes; whoever waits for a lane has proved itself, and goes last. It is only marked: an event
-// of this turn may name it.
-void Acceptor::make_room() {
+// Of those that have negotiated nothing the oldest goes. It is only marked: an event of this turn may name
+// it. Who has negotiated does not go for one who may never: false then. Those have the handshake's time-out,
+// too.
+bool Acceptor::make_room() {
   size_t under_way = 0;
   Session* oldest = nullptr;
   for (const auto& session : sessions_) {
     if (session->over) continue;
     under_way++;
-    if (oldest == nullptr || (oldest->lane_deadline != 0 && session->lane_deadline == 0))
-      oldest = session.get();
+    if (oldest == nullptr && !session->handshake.has_negotiated()) oldest = session.get();
   }
-  if (under_way < options_.max_handshakes || oldest == nullptr) return;
+  if (under_way < options_.max_handshakes) return true;
+  if (oldest == nullptr) return false;
   refuse(oldest->peer, "too many handshakes at once");
   oldest->over = true;
+  return true;
 }
 
 void Acceptor::refuse(const std::string& peer, const char* reason) {

@@ -5,6 +5,9 @@
 // `lane_wait`; then GO is answered NBD_REP_ERR_POLICY with a text, which every client shows to its user
 // (closing the connection would look like a crash), and EXPORT_NAME, which has no error reply, is
 // closed. The lane is reserved before the client is told "go", so nobody goes and then finds none.
+//
+// Of clients that are in their handshake there are at most `max_handshakes`: a new one takes the place of the
+// oldest that has negotiated nothing, and is refused when there is none.
 #pragma once
 
 #include <atomic>
@@ -67,7 +70,7 @@ class Acceptor {
   void run();
   void take_orders();
   void accept_from(const Listener& listener, uint64_t now);
-  void make_room();
+  bool make_room();
   void refuse(const std::string& peer, const char* reason);
   void drive(Session& session, uint64_t now);
   bool send_output(Session& session);

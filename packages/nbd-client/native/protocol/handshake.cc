@@ -140,6 +140,8 @@ void Handshake::put(const void* bytes, size_t length) {
 }
 
 void Handshake::reply(OptionReplyType type, std::span<const uint8_t> payload) {
+  // STARTTLS only says that something is to come.
+  if (type < kRepErrUnsup && option_ != kOptStartTls) negotiated_ = true;
   OptionReply header;
   header.magic = kOptionReplyMagic;
   header.option = option_;

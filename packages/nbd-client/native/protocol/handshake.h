@@ -69,6 +69,9 @@ class Handshake {
 
   Phase phase() const { return phase_; }
   const char* reason() const { return reason_; }
+  // The client has shaken hands over TLS where there must be TLS, or has been answered an option by something
+  // else than an error.
+  bool has_negotiated() const { return negotiated_; }
   // The client said goodbye, which is no failure.
   bool aborted() const { return phase_ == Phase::closed && option_ == kOptAbort; }
 
@@ -99,6 +102,7 @@ class Handshake {
   void on_structured_reply();
   void on_meta_context();
 
+  void want_lane();
   bool needs_tls() const { return offer_.tls == TlsMode::required && !encrypted_; }
   bool takes_no_payload();
   void list_next();
@@ -133,6 +137,7 @@ class Handshake {
   bool fixed_newstyle_ = false;
   bool no_zeroes_ = false;
   bool encrypted_ = false;
+  bool negotiated_ = false;
   // What STARTTLS forgets.
   bool structured_ = false;
   const ExportDescription* base_allocation_of_ = nullptr;  // the export that the context was selected for

@@ -29,6 +29,11 @@ void Handshake::on_export_name() {
   if (option_length_ > kMaxString) return close("export name too long");
   chosen_ = find({reinterpret_cast<const char*>(input_.data()), option_length_});
   if (chosen_ == nullptr) return close("unknown export name");
+  want_lane();
+}
+
+void Handshake::want_lane() {
+  negotiated_ = true;
   phase_ = Phase::wants_lane;
 }
 
@@ -85,7 +90,7 @@ void Handshake::on_start_tls() {
 
 void Handshake::tls_started() {
   if (phase_ != Phase::wants_tls) return;
-  encrypted_ = true;
+  encrypted_ = negotiated_ = true;
   structured_ = false;
   base_allocation_of_ = chosen_ = nullptr;
   infos_ = 0;
@@ -118,10 +123,7 @@ void Handshake::on_info_or_go() {
   }
   chosen_ = find(name);
   if (chosen_ == nullptr) return refuse_option(kRepErrUnknown, "unknown export name");
-  if (option_ == kOptGo) {
-    phase_ = Phase::wants_lane;
-    return;
-  }
+  if (option_ == kOptGo) return want_lane();
   answer_info();
   expect_option();
 }
