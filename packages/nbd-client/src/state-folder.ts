@@ -1,5 +1,4 @@
 import {
-  chmodSync,
   closeSync,
   fstatSync,
   fsyncSync,
@@ -122,9 +121,10 @@ export class StateFolder {
    */
   write(volume: KeptVolume): void {
     const temporary = `${this.#volume}.new`
-    const file = openSync(temporary, 'w', 0o600)
+    // A file of that name was left behind; and what a link leads to is not written to.
+    rmSync(temporary, { force: true })
+    const file = openSync(temporary, 'wx', 0o600)
     try {
-      chmodSync(temporary, 0o600) // also when a file of that name was left behind
       // All of it: one write(2) puts what fits on a file system that is nearly full.
       writeFileSync(file, formatVolume(volume))
       fsyncSync(file)

@@ -1,5 +1,14 @@
 import { spawnSync } from 'node:child_process'
-import { chmodSync, mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
@@ -53,6 +62,15 @@ describe('a state folder', () => {
     expect(folder.read()).toEqual(UNUSED)
     folder.clear()
     expect(folder.read()).toBeUndefined()
+  })
+
+  it('writes to no file that a link leads to', () => {
+    const elsewhere = join(path, '..', 'elsewhere')
+    writeFileSync(elsewhere, 'something')
+    symlinkSync(elsewhere, join(path, 'volume.json.new'))
+    folder.write(VOLUME)
+    expect(folder.read()).toEqual(VOLUME)
+    expect(readFileSync(elsewhere, 'utf8')).toBe('something')
   })
 
   it('says of compressed pages what a program that knows nothing of them cannot read', () => {

@@ -1,5 +1,6 @@
-import { statSync } from 'node:fs'
+import { lstatSync, statSync } from 'node:fs'
 import { type Logger, pino } from 'pino'
+import { exposureOfPlace } from './folder-exposure.js'
 
 /** Who did it, as far as it is known by then. */
 export interface Actor {
@@ -55,7 +56,7 @@ export class AuditLog {
     this.#log = log.child({ audit: true })
     this.#path = path
     if (path === undefined) return
-    refusePipe(path)
+    refuseUnfit(path)
     // At once, so that a line is there when its event is over. 0600: it names who has what where.
     const destination = pino.destination({
       dest: path,
@@ -89,7 +90,7 @@ export class AuditLog {
   /** Opens the file anew, after somebody moved it away. */
   reopen(): void {
     try {
-      if (this.#path !== undefined) refusePipe(this.#path)
+      if (this.#path !== undefined) refuseUnfit(this.#path)
       this.#destination?.reopen()
     } catch (failure) {
       this.#fail(failure as Error)
@@ -121,10 +122,21 @@ export class AuditLog {
   }
 }
 
-/** Nobody reads a file, so nobody is waited for. @throws Error */
-function refusePipe(path: string): void {
-  if (statSync(path, { throwIfNoEntry: false })?.isFIFO() === true)
+/** Nobody reads a file, so nobody is waited for; and nobody else writes to the record. @throws Error */
+function refuseUnfit(path: string): void {
+  const there = statSync(path, { throwIfNoEntry: false })
+  if (there?.isFIFO() === true)
     throw new Error(
       `${path} is a pipe, whose reader could stop the server; --log-level info prints the same lines`,
     )
+  // A device, such as /dev/stderr may be, has rules of its own.
+  if (there !== undefined && !there.isFile()) return
+  const link = lstatSync(path, { throwIfNoEntry: false })
+  for (const each of [there, link])
+    if (each !== undefined && each.uid !== process.geteuid?.() && each.uid !== 0)
+      throw new Error(`${path} belongs to user ${each.uid}`)
+  if (there !== undefined && (there.mode & 0o022) !== 0)
+    throw new Error(`${path} can be written by others; "chmod go-w ${path}"`)
+  const place = exposureOfPlace(path)
+  if (place !== undefined) throw new Error(`${path} can be replaced by others: ${place}`)
 }

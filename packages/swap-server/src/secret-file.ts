@@ -1,5 +1,6 @@
 import { closeSync, constants, fstatSync, openSync, readFileSync } from 'node:fs'
 import { UsageError } from '@rdmakit/verbs'
+import { exposureOfPlace } from './folder-exposure.js'
 
 /** A file that the operator wrote says something that cannot be. */
 export class ConfigurationError extends UsageError {
@@ -20,7 +21,7 @@ export interface ReadFile {
 
 /**
  * Reads a small file of the operator's, and says whether secrets are safe there.
- * @throws ConfigurationError when it cannot be read
+ * @throws ConfigurationError when it cannot be read, or when others may write to it or put another in its place
  */
 export function readOperatorFile(path: string, what: string): ReadFile {
   let descriptor: number
@@ -39,12 +40,15 @@ export function readOperatorFile(path: string, what: string): ReadFile {
     if ((mode & 0o022) !== 0)
       throw new ConfigurationError(`${what} ${path} can be written by others; "chmod 600 ${path}"`)
     const me = process.geteuid?.() ?? 0
+    if (uid !== me && uid !== 0)
+      throw new ConfigurationError(`${what} ${path} belongs to user ${uid}; "chown ${me} ${path}"`)
+    const place = exposureOfPlace(path)
+    if (place !== undefined)
+      throw new ConfigurationError(`${what} ${path} can be replaced by others: ${place}`)
     const exposed =
-      uid !== me && uid !== 0
-        ? `it belongs to user ${uid}; "chown ${me} ${path}"`
-        : (mode & 0o077) !== 0
-          ? `others have access (mode ${(mode & 0o777).toString(8)}); "chmod 600 ${path}"`
-          : undefined
+      (mode & 0o077) === 0
+        ? undefined
+        : `others have access (mode ${(mode & 0o777).toString(8)}); "chmod 600 ${path}"`
     return { text: readFileSync(descriptor, 'utf8'), exposed }
   } finally {
     closeSync(descriptor)

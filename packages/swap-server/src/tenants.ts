@@ -68,12 +68,20 @@ export class Tenants {
   }
 
   /**
-   * Reads the file again. When it has a mistake, what was true stays true.
+   * Reads the file again. When it has a mistake, or no keys any more, what was true stays true: whoever can connect has
+   * memory of a server without keys, so it takes a start to make one.
    * @throws ConfigurationError
    */
   reload(): TenantsChange {
     const before = this.#tenants
-    if (this.#path !== undefined) this.#tenants = readTenants(this.#path)
+    if (this.#path !== undefined) {
+      const read = readTenants(this.#path)
+      if (this.needKeys && !needKeys(read))
+        throw new ConfigurationError(
+          `tenants file ${this.#path}: it has no keys any more, and without keys the server is open to all; give its tenants keys, or start the server again if that is what you want`,
+        )
+      this.#tenants = read
+    }
     const names = [...this.#tenants.keys()]
     return {
       added: names.filter((name) => !before.has(name)),
@@ -98,8 +106,12 @@ export class Tenants {
 
   /** All of them have keys, or none has. */
   get needKeys(): boolean {
-    return this.all.some(({ keys }) => keys.size > 0)
+    return needKeys(this.#tenants)
   }
+}
+
+function needKeys(tenants: ReadonlyMap<string, Tenant>): boolean {
+  return [...tenants.values()].some(({ keys }) => keys.size > 0)
 }
 
 /** @throws ConfigurationError */
@@ -121,8 +133,7 @@ function readTenants(path: string): ReadonlyMap<string, Tenant> {
   } catch (failure) {
     throw wrong((failure as Error).message)
   }
-  if (exposed !== undefined && [...tenants.values()].some(({ keys }) => keys.size > 0))
-    throw wrong(`it has keys and is not safe: ${exposed}`)
+  if (exposed !== undefined && needKeys(tenants)) throw wrong(`it has keys and is not safe: ${exposed}`)
   return tenants
 }
 

@@ -1,6 +1,6 @@
 import { execFileSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { existsSync, readFileSync, renameSync, statSync } from 'node:fs'
+import { chmodSync, existsSync, lchownSync, readFileSync, renameSync, statSync, symlinkSync } from 'node:fs'
 import { join } from 'node:path'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { pino } from 'pino'
@@ -183,4 +183,26 @@ it('takes no pipe, whose reader could stop the server', async () => {
   await session.close()
   await eventually(() => server.sessions === 0)
   expect(lines(`${path}.1`)).toMatchObject([{ event: 'session-opened' }, { event: 'session-ended' }])
+})
+
+it('takes no file that others can write to, replace, or have chosen', () => {
+  using file = new OperatorFile('')
+  const open = (path = file.path) => new AuditLog(pino({ level: 'silent' }), path).close()
+  for (const mode of [0o666, 0o620]) {
+    chmodSync(file.path, mode)
+    expect(() => open()).toThrow(/can be written by others; "chmod go-w \/\S+"$/)
+  }
+  // Whoever may read it may.
+  chmodSync(file.path, 0o640)
+  open()
+  chmodSync(file.folder, 0o777)
+  expect(() => open()).toThrow(/can be replaced by others: .*; "chmod go-w \/\S+"$/)
+  chmodSync(file.folder, 0o1777)
+  open()
+  if (process.geteuid?.() !== 0) return
+  const link = join(file.folder, 'link')
+  symlinkSync(file.path, link)
+  open(link)
+  lchownSync(link, 4242, 4242)
+  expect(() => open(link)).toThrow(/belongs to user 4242$/)
 })

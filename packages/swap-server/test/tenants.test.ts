@@ -1,9 +1,11 @@
+import { chmodSync, chownSync } from 'node:fs'
 import { describe, expect, it } from 'vitest'
 import { ConfigurationError, readKeyFile, Tenants } from '../src/index.js'
 import { OperatorFile } from './tenants-fixture.js'
 
 const SECRET = '00112233445566778899aabbccddeeff'
 const keys = [{ id: 'k1', secret: SECRET }]
+const one = (fields: object) => ({ tenants: [{ name: 'a', ...fields }] })
 
 function load(content: unknown, mode?: number): Tenants {
   using file = new OperatorFile(content, mode)
@@ -82,7 +84,6 @@ describe('a tenants file', () => {
 })
 
 describe('a mistake in a tenants file is said in a sentence', () => {
-  const one = (fields: object) => ({ tenants: [{ name: 'a', ...fields }] })
   const oneKey = (key: unknown) => one({ keys: [key] })
   it.each<[unknown, string]>([
     ['', 'it is not JSON'],
@@ -159,6 +160,59 @@ describe('a mistake in a tenants file is said in a sentence', () => {
     expect(() => Tenants.load('/nonexistent/tenants')).toThrow(/cannot be read: there is no such file$/)
     expect(() => Tenants.load('/')).toThrow(/is not a file$/)
     expect(mistake(' '.repeat(2 ** 24 + 1))).toBe('is above 16777216 bytes')
+  })
+})
+
+describe('a reload', () => {
+  it('that takes all keys away changes nothing: it would open the server to all', () => {
+    using file = new OperatorFile(one({ keys }))
+    const tenants = Tenants.load(file.path)
+    for (const content of [one({}), { tenants: [{ name: 'default' }, { name: 'b' }] }, one({ keys: [] })]) {
+      file.write(content)
+      expect(() => tenants.reload()).toThrow(ConfigurationError)
+      expect(() => tenants.reload()).toThrow(/has no keys any more.* open to all; give its tenants keys/)
+      expect(tenants.needKeys).toBe(true)
+      expect(tenants.findKey('a', 'k1')?.secret.toString('hex')).toBe(SECRET)
+      expect(tenants.all.map(({ name }) => name)).toEqual(['a'])
+    }
+    file.write({ tenants: [{ name: 'b', keys }] })
+    expect(tenants.reload()).toEqual({ added: ['b'], removed: ['a'], kept: [] })
+  })
+
+  it('may bring the first keys', () => {
+    using file = new OperatorFile(one({}))
+    const tenants = Tenants.load(file.path)
+    file.write(one({ keys }))
+    tenants.reload()
+    expect(tenants.needKeys).toBe(true)
+  })
+})
+
+describe('what others can put in the place of a file', () => {
+  it.each([
+    ['a tenants file with keys', (path: string) => Tenants.load(path), one({ keys })],
+    ['a tenants file without', (path: string) => Tenants.load(path), one({})],
+    ['a key file', (path: string) => readKeyFile(path), `k1:${SECRET}`],
+  ])('%s in a folder that others can write to is refused', (_, read, content) => {
+    using file = new OperatorFile(content)
+    for (const mode of [0o777, 0o720, 0o702]) {
+      chmodSync(file.folder, mode)
+      expect(() => read(file.path)).toThrow(/can be replaced by others: .*; "chmod go-w \/\S+"$/)
+    }
+    // As /tmp is: there each may replace his own only.
+    for (const mode of [0o1777, 0o755]) {
+      chmodSync(file.folder, mode)
+      expect(() => read(file.path)).not.toThrow()
+    }
+  })
+
+  it.runIf(process.geteuid?.() === 0)('a file of another user is refused, whatever is in it', () => {
+    using file = new OperatorFile(one({}))
+    chownSync(file.path, 4242, 4242)
+    expect(() => Tenants.load(file.path)).toThrow(/belongs to user 4242; "chown 0 \/\S+"$/)
+    chownSync(file.path, 0, 0)
+    chownSync(file.folder, 4242, 4242)
+    expect(() => Tenants.load(file.path)).toThrow(/can be replaced by others: \/\S+ belongs to user 4242$/)
   })
 })
 

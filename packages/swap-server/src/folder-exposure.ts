@@ -1,0 +1,20 @@
+import { statSync } from 'node:fs'
+import { dirname } from 'node:path'
+
+/**
+ * Why somebody else may put another file in the place of one in `folder`: it belongs to another user, or others may
+ * write to it and it is not sticky, as /tmp is.
+ * @returns a sentence with what to do; undefined when nobody may
+ */
+export function exposureOfFolder(folder: string): string | undefined {
+  const { uid, mode } = statSync(folder)
+  if (uid !== process.geteuid?.() && uid !== 0) return `${folder} belongs to user ${uid}`
+  if ((mode & 0o022) !== 0 && (mode & 0o1000) === 0)
+    return `${folder} can be written by others; "chmod go-w ${folder}"`
+  return undefined
+}
+
+/** The same of the folder that the file `path` is in. */
+export function exposureOfPlace(path: string): string | undefined {
+  return exposureOfFolder(dirname(path))
+}
