@@ -6,6 +6,8 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { UsageError } from '@rdmakit/verbs'
 import { EXIT } from './exit-status.js'
+import { exposureOfPlace } from './folder-exposure.js'
+import { listenPrivately } from './private-socket.js'
 
 /**
  * What a program does for those who may use its control socket, by method and path, e.g. `GET /status`. It gets
@@ -46,23 +48,12 @@ export class ControlSocket {
    * @throws UsageError when the folder is somebody else's
    */
   static async open(program: string, routes: ControlRoutes): Promise<ControlSocket> {
-    const path = await ownPath(openRuntimeDirectory(), program)
     // What is there was left by one that has ended.
-    rmSync(path, { force: true })
+    const path = await ownPath(openRuntimeDirectory(), program)
     const server = createServer({ requestTimeout: CALL_TIMEOUT_MS }, (message, reply) => {
       answer(routes, message, reply).catch((failure: Error) => refuse(reply, failure))
     })
-    // The socket is made in this call, so at no moment is it anybody else's to use.
-    const mask = process.umask(0o177)
-    try {
-      server.listen(path)
-    } finally {
-      process.umask(mask)
-    }
-    await new Promise<void>((resolve, reject) => {
-      server.once('error', reject)
-      server.once('listening', resolve)
-    })
+    await listenPrivately(server, path)
     server.unref()
     return new ControlSocket(server, path)
   }
@@ -105,7 +96,7 @@ async function isServed(path: string): Promise<boolean> {
   }
 }
 
-/** Whoever may write to the folder can put another socket in the place of ours. */
+/** Whoever may write to the folder can put another socket in the place of ours, or in the next one another folder. */
 function checkDirectory(directory: string): void {
   const { uid, mode } = statSync(directory)
   if (uid !== process.geteuid?.() && uid !== 0)
@@ -115,6 +106,11 @@ function checkDirectory(directory: string): void {
   if ((mode & 0o022) !== 0)
     throw new UsageError(
       `${directory}, for control sockets, can be written by others; "chmod 700 ${directory}"`,
+    )
+  const exposure = exposureOfPlace(directory)
+  if (exposure !== undefined)
+    throw new UsageError(
+      `${directory}, for control sockets, is not safe: ${exposure}, or set RDMAKIT_RUN to another`,
     )
 }
 

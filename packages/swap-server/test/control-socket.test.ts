@@ -1,0 +1,95 @@
+import {
+  chmodSync,
+  chownSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  rmSync,
+  statSync,
+  symlinkSync,
+} from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { Worker } from 'node:worker_threads'
+import { UsageError } from '@rdmakit/verbs'
+import { afterEach, beforeEach, expect, it, vi } from 'vitest'
+import {
+  ControlSocket,
+  callControlSocket,
+  openRuntimeDirectory,
+  runningPrograms,
+} from '../src/control-socket.js'
+
+const MODULE = new URL('../dist/control-socket.js', import.meta.url).href
+
+let top: string
+let folder: string
+
+beforeEach(() => {
+  top = mkdtempSync(join(tmpdir(), 'rdmakit-run-'))
+  folder = join(top, 'run')
+  vi.stubEnv('RDMAKIT_RUN', folder)
+})
+
+afterEach(() => {
+  vi.unstubAllEnvs()
+  rmSync(top, { recursive: true, force: true })
+})
+
+it('is mode 0600, in a folder of mode 0700, and leaves nothing else there', async () => {
+  const socket = await ControlSocket.open('test', { 'GET /status': () => ({ well: true }) })
+  expect(statSync(folder).mode & 0o777).toBe(0o700)
+  expect(statSync(socket.path).mode & 0o777).toBe(0o600)
+  expect(readdirSync(folder)).toEqual([`test-${process.pid}.sock`])
+  expect(await runningPrograms('test')).toMatchObject([{ pid: process.pid, status: { well: true } }])
+  socket.close()
+  expect(readdirSync(folder)).toEqual([])
+})
+
+it('opens in a Worker, which may not change the mask of the process', async () => {
+  const worker = new Worker(
+    `const { parentPort } = require('node:worker_threads')
+     import(${JSON.stringify(MODULE)})
+       .then(({ ControlSocket }) => ControlSocket.open('test', { 'GET /status': () => ({ in: 'a worker' }) }))
+       .then(({ path }) => { parentPort.postMessage(path); setInterval(() => {}, 2 ** 30) })`,
+    { eval: true, env: { ...process.env, RDMAKIT_RUN: folder } },
+  )
+  const path = await new Promise<string>((resolve, reject) => {
+    worker.once('message', resolve)
+    worker.once('error', reject)
+  })
+  expect(statSync(path).mode & 0o777).toBe(0o600)
+  expect(await callControlSocket(path, 'GET', '/status')).toEqual({ in: 'a worker' })
+  await worker.terminate()
+})
+
+it('replaces what one that has ended has left', async () => {
+  const left = await ControlSocket.open('test', {})
+  const name = left.path
+  symlinkSync(join(top, 'elsewhere'), `${name}.link`)
+  left.close()
+  symlinkSync(join(top, 'elsewhere'), name)
+  const socket = await ControlSocket.open('test', {})
+  expect(socket.path).toBe(name)
+  expect(statSync(name).isSocket()).toBe(true)
+  socket.close()
+})
+
+it('takes no folder in which, or in the place of which, others could put something', () => {
+  mkdirSync(folder, { mode: 0o700 })
+  for (const mode of [0o777, 0o720]) {
+    chmodSync(folder, mode)
+    expect(openRuntimeDirectory).toThrow(/for control sockets, can be written by others; "chmod 700 /)
+  }
+  chmodSync(folder, 0o700)
+  for (const mode of [0o777, 0o702]) {
+    chmodSync(top, mode)
+    expect(openRuntimeDirectory).toThrow(UsageError)
+    expect(openRuntimeDirectory).toThrow(/is not safe: .* can be written by others; "chmod go-w /)
+  }
+  chmodSync(top, 0o1777)
+  expect(openRuntimeDirectory()).toBe(folder)
+  if (process.geteuid?.() !== 0) return
+  chownSync(top, 4242, 4242)
+  expect(openRuntimeDirectory).toThrow(/is not safe: .* belongs to user 4242/)
+})
