@@ -1,10 +1,13 @@
+import { closeStrayDebugger } from './debugger.js'
+
 /*
  * What the programs do at each signal that ends a process by default (signal(7)), for others have their memory there:
  *
  *   SIGTERM, SIGINT, SIGQUIT, SIGXCPU   an orderly end; SIGHUP, of a terminal that was closed: see decideSignals
  *   SIGALRM, SIGUSR1, SIGUSR2,          nothing, and a line that says so: they mean nothing here. SIGUSR1 would have Node.js
- *   SIGVTALRM, SIGPROF, SIGIO,          open a debugger's port, SIGPWR comes when the power fails, and the end of the host
- *   SIGPWR, SIGSTKFLT                   with it, of which the service manager tells by SIGTERM
+ *   SIGVTALRM, SIGPROF, SIGIO,          open a debugger's port; of one that comes before the program can handle it the port
+ *   SIGPWR, SIGSTKFLT                   is closed. SIGPWR comes when the power fails, and the end of the host with it, of
+ *                                       which the service manager tells by SIGTERM
  *   SIGPIPE, SIGXFSZ                    nothing: Node.js ignores them, and the call fails (EPIPE, EFBIG)
  *   SIGILL, SIGTRAP, SIGABRT, SIGBUS,   the end, as by default: the process is wrong about itself, or wants a dump
  *   SIGFPE, SIGSEGV, SIGSYS
@@ -34,4 +37,5 @@ export function decideSignals({ end, hangup, say }: SignalOptions): void {
     else process.on(signal, () => end(signal))
   for (const signal of MEANINGLESS)
     process.on(signal, () => say(`${signal} means nothing here; SIGTERM ends this process in good order`))
+  closeStrayDebugger(say)
 }

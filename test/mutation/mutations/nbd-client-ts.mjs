@@ -400,4 +400,12 @@ export const mutations = [
     why: 'A first WRITE is told that there is no memory while those who could say so are waited for.',
     tests: ['unit packages/nbd-client/test/reconnect.test.ts'],
   },
+  {
+    name: 'state-through-a-link',
+    file: source('state-folder'),
+    find: "    rmSync(temporary, { force: true })\n    const file = openSync(temporary, 'wx', 0o600)",
+    replace: "    const file = openSync(temporary, 'w', 0o600)",
+    why: 'What was left in a state folder, a link, leads to what is overwritten.',
+    tests: [unit('state-folder')],
+  },
 ]
