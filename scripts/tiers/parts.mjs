@@ -53,7 +53,7 @@ const checks = [
   {
     name: 'fuzz: corpus and 10 s each',
     command: ['bash', 'scripts/fuzz.sh', '10'],
-    budget: 60,
+    budget: 80,
     cases: numberIn('fuzz.count'),
   },
 ]

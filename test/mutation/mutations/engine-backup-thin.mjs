@@ -157,4 +157,28 @@ export const mutations = [
     why: 'Who can read the lock of a state folder can take it, and keep its process out.',
     tests: ['native asan engine_private'],
   },
+  {
+    name: 'pages-beyond-the-end',
+    file: source('page_map.cc'),
+    find: '  if (pages % kPerWord != 0) words_[words - 1].fetch_and(mask_of(0, pages % kPerWord));\n',
+    replace: '',
+    why: 'A damaged map has pages behind the last one, and the refill copies them.',
+    tests: ['native asan engine_damaged'],
+  },
+  {
+    name: 'record-of-two-copies-at-one-server',
+    file: source('slab_map.cc'),
+    find: ' || place.find(replica.server) != &replica) return EINVAL;',
+    replace: ') return EINVAL;',
+    why: 'A damaged record is taken, and ends the process when it is published again.',
+    tests: ['native asan engine_damaged'],
+  },
+  {
+    name: 'record-live-and-leaving',
+    file: source('slab_map.cc'),
+    find: '      if (replica.live && replica.leaving) return EINVAL;\n',
+    replace: '',
+    why: 'A damaged record is taken, and ends the process when it is published again.',
+    tests: ['native asan engine_damaged'],
+  },
 ]

@@ -62,6 +62,8 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
   if (const int error = open_file(file, bytes); error != 0) return error;
   if (prefault) madvise(file_.memory(), file_.bytes(), MADV_POPULATE_WRITE);
   words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(file_.memory()) + kPage);
+  // Only a damaged file has pages beyond the end, and nobody expects any.
+  if (pages % kPerWord != 0) words_[words - 1].fetch_and(mask_of(0, pages % kPerWord));
   for (uint64_t i = 0; i < words; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);
     const uint64_t claimed = equal(word, PageState::claimed, kLow);

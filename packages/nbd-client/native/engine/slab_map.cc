@@ -62,12 +62,15 @@ uint32_t SlabMap::settle(uint32_t slabs, const std::function<void(uint32_t slab)
   return count;
 }
 
-// Lanes index by what they read here.
+// Lanes index by what they read here, and control publishes it again, which ends a process that is wrong
+// about itself.
 int SlabMap::check(uint32_t slabs) const {
   for (uint32_t slab = 0; slab < slabs; slab++) {
     const SlabPlace place = records_[slab].read();
     for (uint32_t i = 0; i < place.count; i++) {
-      if (place.replicas[i].server >= kMaxServers) return EINVAL;
+      const Replica& replica = place.replicas[i];
+      if (replica.server >= kMaxServers || place.find(replica.server) != &replica) return EINVAL;
+      if (replica.live && replica.leaving) return EINVAL;
     }
   }
   return 0;

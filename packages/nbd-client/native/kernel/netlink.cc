@@ -8,6 +8,7 @@
 
 #include "engine/descriptor.h"
 #include "engine/refuse.h"
+#include "kernel/netlink_answer.h"
 #include "kernel/netlink_message.h"
 
 namespace rdmakit::nbd {
@@ -15,12 +16,6 @@ namespace rdmakit::nbd {
 namespace {
 
 constexpr timeval kAnswerTime{10, 0};
-
-struct Answer {
-  int error = 0;
-  std::string text;              // the kernel's own words, when it has some
-  std::vector<uint8_t> payload;  // attributes of the last message that is no acknowledgement
-};
 
 class GenericNetlink {
  public:
@@ -37,8 +32,8 @@ class GenericNetlink {
   }
 
   // Sends, and reads until the acknowledgement.
-  Answer ask(NetlinkMessage& message) {
-    Answer answer;
+  NetlinkAnswer ask(NetlinkMessage& message) {
+    NetlinkAnswer answer;
     const auto bytes = message.finish();
     if (send(socket_.get(), bytes.data(), bytes.size(), 0) < 0) {
       answer.error = errno;
@@ -57,48 +52,10 @@ class GenericNetlink {
   }
 
  private:
-  // True: the acknowledgement was in it.
-  static bool read_datagram(std::span<const uint8_t> bytes, Answer& answer) {
-    while (bytes.size() >= sizeof(nlmsghdr)) {
-      nlmsghdr header;
-      std::memcpy(&header, bytes.data(), sizeof header);
-      if (header.nlmsg_len < NLMSG_HDRLEN || header.nlmsg_len > bytes.size()) break;
-      const auto body = bytes.subspan(NLMSG_HDRLEN, header.nlmsg_len - NLMSG_HDRLEN);
-      if (header.nlmsg_type == NLMSG_ERROR) {
-        read_error(header, body, answer);
-        return true;
-      }
-      if (body.size() >= GENL_HDRLEN) answer.payload.assign(body.begin() + GENL_HDRLEN, body.end());
-      const size_t step = NLMSG_ALIGN(header.nlmsg_len);
-      if (step >= bytes.size()) break;
-      bytes = bytes.subspan(step);
-    }
-    return false;
-  }
-
-  static void read_error(const nlmsghdr& header, std::span<const uint8_t> body, Answer& answer) {
-    nlmsgerr error;
-    if (body.size() < sizeof error) {
-      answer.error = EPROTO;
-      return;
-    }
-    std::memcpy(&error, body.data(), sizeof error);
-    answer.error = -error.error;
-    if ((header.nlmsg_flags & NLM_F_ACK_TLVS) == 0) return;
-    // The request is repeated in full unless it was capped.
-    size_t skip = sizeof error;
-    if ((header.nlmsg_flags & NLM_F_CAPPED) == 0) skip += NLMSG_ALIGN(error.msg.nlmsg_len) - sizeof error.msg;
-    if (skip >= body.size()) return;
-    for_each_attribute(body.subspan(skip), [&](int type, std::span<const uint8_t> content) {
-      if (type == NLMSGERR_ATTR_MSG && !content.empty())
-        answer.text.assign(reinterpret_cast<const char*>(content.data()), content.size() - 1);
-    });
-  }
-
   Descriptor socket_;
 };
 
-int explain(const Answer& answer, std::string& why) {
+int explain(const NetlinkAnswer& answer, std::string& why) {
   if (answer.error == 0) return 0;
   switch (answer.error) {
     case EPERM:
@@ -120,7 +77,7 @@ int open_family(GenericNetlink& netlink, uint16_t& family, std::string& why) {
   if (const int error = netlink.open(why); error != 0) return error;
   NetlinkMessage message(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, 1);
   message.add(CTRL_ATTR_FAMILY_NAME, std::string(NBD_GENL_FAMILY_NAME));
-  const Answer answer = netlink.ask(message);
+  const NetlinkAnswer answer = netlink.ask(message);
   if (answer.error == ENOENT) return refuse(why, ENOENT, "the kernel has no nbd driver: modprobe nbd");
   if (answer.error != 0) return explain(answer, why);
   family = 0;
@@ -157,7 +114,7 @@ int kernel_connect(const KernelDevice& device, uint32_t& index, std::string& why
   if (const int error = open_family(netlink, family, why); error != 0) return error;
   NetlinkMessage message(family, NBD_CMD_CONNECT, NBD_GENL_VERSION);
   describe(device, message);
-  const Answer answer = netlink.ask(message);
+  const NetlinkAnswer answer = netlink.ask(message);
   if (answer.error != 0) return explain(answer, why);
   index = static_cast<uint32_t>(device.index);
   for_each_attribute(answer.payload, [&index](int type, std::span<const uint8_t> content) {
@@ -189,21 +146,9 @@ int kernel_status(std::vector<KernelDeviceStatus>& devices, std::string& why) {
   uint16_t family;
   if (const int error = open_family(netlink, family, why); error != 0) return error;
   NetlinkMessage message(family, NBD_CMD_STATUS, NBD_GENL_VERSION);
-  const Answer answer = netlink.ask(message);
+  const NetlinkAnswer answer = netlink.ask(message);
   if (answer.error != 0) return explain(answer, why);
-  for_each_attribute(answer.payload, [&](int list, std::span<const uint8_t> items) {
-    if (list != NBD_ATTR_DEVICE_LIST) return;
-    for_each_attribute(items, [&](int, std::span<const uint8_t> item) {
-      KernelDeviceStatus status{0, false};
-      for_each_attribute(item, [&](int type, std::span<const uint8_t> content) {
-        uint8_t connected = 0;
-        if (type == NBD_DEVICE_INDEX) attribute_value(content, status.index);
-        if (type == NBD_DEVICE_CONNECTED && attribute_value(content, connected))
-          status.connected = connected != 0;
-      });
-      devices.push_back(status);
-    });
-  });
+  devices = devices_of(answer.payload);
   return 0;
 }
 

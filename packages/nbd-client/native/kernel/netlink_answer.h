@@ -1,0 +1,25 @@
+// What came back over generic netlink, taken apart (netlink(7)).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernel/netlink.h"
+
+namespace rdmakit::nbd {
+
+struct NetlinkAnswer {
+  int error = 0;                 // an errno value
+  std::string text;              // the kernel's own words, when it has some
+  std::vector<uint8_t> payload;  // attributes of the last message that is no acknowledgement
+};
+
+// Takes a datagram to the answer. True: the acknowledgement was in it, and the answer is whole.
+bool read_datagram(std::span<const uint8_t> bytes, NetlinkAnswer& answer);
+
+// Of NBD_CMD_STATUS. What is malformed is left out.
+std::vector<KernelDeviceStatus> devices_of(std::span<const uint8_t> payload);
+
+}  // namespace rdmakit::nbd
