@@ -13,7 +13,7 @@ style() {
   npx tsc -p bench --noEmit
   echo "check: mutations stand where they say"
   node scripts/mutate.mjs --check
-  echo "check: the tests are there that hold what the page service promises"
+  echo "check: the tests are there that hold what the page service promises, and SECURITY.md"
   node scripts/promises.mjs
   echo "check: every public symbol of verbs is documented (typedoc)"
   npx typedoc --options packages/verbs/typedoc.json --tsconfig packages/verbs/tsconfig.json \
