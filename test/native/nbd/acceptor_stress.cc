@@ -70,8 +70,8 @@ struct Served {
   TestVolume volume;
   uint16_t port = 0;
 
-  explicit Served(uint64_t handshake_timeout, uint64_t lane_wait)
-      : volume(shape_of(handshake_timeout, lane_wait)) {
+  explicit Served(uint64_t handshake_timeout, uint64_t lane_wait, uint64_t idle = kNever)
+      : volume(shape_of(handshake_timeout, lane_wait, idle)) {
     std::string why;
     std::string host;
     CHECK(volume.engine->listen_unix(path, why) == 0);
@@ -90,11 +90,12 @@ struct Served {
   }
 
  private:
-  static Shape shape_of(uint64_t handshake_timeout, uint64_t lane_wait) {
+  static Shape shape_of(uint64_t handshake_timeout, uint64_t lane_wait, uint64_t idle) {
     Shape shape;
     shape.options.acceptor.handshake_timeout_ns = handshake_timeout;
     shape.options.acceptor.lane_wait_ns = lane_wait;
     shape.options.acceptor.max_handshakes = 20;
+    shape.options.acceptor.idle_ns = idle;
     return shape;
   }
 };
@@ -199,6 +200,24 @@ void negotiated_stay() {
   close(served.good());
 }
 
+// Who negotiates and then says nothing cannot keep others out for as long as a handshake may take: the one
+// that has been silent for longest goes.
+void negotiated_and_silent() {
+  Served served(kNever, kNever, 1);
+  std::vector<int> peers;
+  for (int i = 0; i < 20; i++) {
+    peers.push_back(dial_unix(served.path));
+    list(peers.back(), false);
+  }
+  list(peers.front(), true);
+  const int late = dial_unix(served.path);
+  CHECK(go(late) == kRepAck);
+  await_end(peers[1]);
+  list(peers.front(), true);
+  for (const int fd : peers) close(fd);
+  close(late);
+}
+
 // The other end of a connection in this process.
 int other_end(int fd) {
   sockaddr_in ours{};
@@ -275,6 +294,7 @@ STRESS(nbd_acceptor) {
       {"a lane becomes free", lane_becomes_free},
       {"a flood", flood},
       {"who has negotiated stays", negotiated_stay},
+      {"who has negotiated and is silent", negotiated_and_silent},
       {"hosts that are gone", hosts_that_are_gone},
       {"the socket file", socket_file},
   });

@@ -15,7 +15,8 @@ const std::string kKeys = kBase + ".psk";
 
 class Served {
  public:
-  explicit Served(TlsMode mode, uint32_t lanes = 2) : volume(shape_of(mode, lanes)) {
+  explicit Served(TlsMode mode, uint32_t lanes = 2, AcceptorOptions acceptor = {})
+      : volume(shape_of(mode, lanes, acceptor)) {
     std::string why;
     CHECK(volume.engine->listen_unix(path, why) == 0);
   }
@@ -23,10 +24,11 @@ class Served {
   TestVolume volume;
 
  private:
-  static Shape shape_of(TlsMode mode, uint32_t lanes) {
+  static Shape shape_of(TlsMode mode, uint32_t lanes, const AcceptorOptions& acceptor) {
     Shape shape;
     shape.lanes = lanes;
     shape.options.tls = {.mode = mode, .shared_keys = kKeys};
+    shape.options.acceptor = acceptor;
     shape.options.acceptor.handshake_timeout_ns = kNever;
     return shape;
   }
@@ -86,6 +88,29 @@ void credentials() {
   CHECK(refused({.mode = TlsMode::on, .shared_keys = "/nonexistent"}));
   CHECK(refused({.mode = TlsMode::on, .certificates = "/tmp", .shared_keys = kKeys}));
   CHECK(refused({.mode = TlsMode::on, .shared_keys = kKeys, .verify_peer = true}));
+}
+
+// Who has proved to have a key makes room for nobody, however long it says nothing; who has only begun TLS
+// does.
+void proved_stay() {
+  Served served(TlsMode::on, 2, {.max_handshakes = 3, .idle_ns = 1});
+  TlsClient begun(served.path);
+  const Bytes start = option(kOptStartTls);
+  CHECK(write_all(begun.fd(), start.data(), start.size()));
+  OptionReply reply;
+  CHECK(read_all(begun.fd(), &reply, sizeof reply) && reply.type == kRepAck);
+  std::vector<std::unique_ptr<TlsClient>> proved;
+  for (int i = 0; i < 3; i++) {
+    proved.push_back(std::make_unique<TlsClient>(served.path));
+    CHECK(proved.back()->start_tls() && proved.back()->negotiate(kOptStructuredReply) == kRepAck);
+  }
+  uint8_t byte;
+  CHECK(recv(begun.fd(), &byte, 1, 0) <= 0);
+  const int late = dial_unix(served.path);
+  while (recv(late, &byte, 1, 0) > 0) {
+  }
+  close(late);
+  for (const auto& each : proved) CHECK(each->negotiate(kOptStructuredReply) == kRepAck);
 }
 
 void write_keys(const std::string& text, mode_t mode) {
@@ -215,6 +240,7 @@ STRESS(nbd_tls) {
   timed("modes", modes);
   timed("nothing is kept", nothing_is_kept);
   timed("credentials", credentials);
+  timed("who has proved stays", proved_stay);
   timed("keys of others", keys_of_others);
   timed("traffic", traffic);
   timed("close under load", close_under_load);

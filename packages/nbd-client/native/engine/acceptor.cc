@@ -192,7 +192,7 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
     }
     Descriptor socket(fd);
     const std::string peer = name_of(address, length);
-    if (!make_room()) {
+    if (!make_room(now)) {
       refuse(peer, "too many handshakes at once");
       continue;
     }
@@ -201,6 +201,7 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
     auto session = std::make_unique<Session>(socket.release(), offer_);
     session->peer = peer;
     session->deadline = now + options_.handshake_timeout_ns;
+    session->heard = now;
     sessions_.push_back(std::move(session));
     drive(*sessions_.back(), now);
   }
@@ -215,22 +216,30 @@ void Acceptor::watch_listeners(uint32_t events) {
   }
 }
 
-// Of those that have negotiated nothing the oldest goes. It is only marked: an event of this turn may name
-// it. Who has negotiated does not go for one who may never: false then. Those have the handshake's time-out,
-// too.
-bool Acceptor::make_room() {
-  size_t under_way = 0;
-  Session* oldest = nullptr;
+// Whose place a new client gets: of those that have negotiated nothing the oldest, else the one that has been
+// silent for longest. Who has just said something does not go for one who may never; nor who has proved
+// itself over TLS, or waits for a lane. nullptr: nobody's.
+Acceptor::Session* Acceptor::dispensable(uint64_t now) const {
+  Session* silent = nullptr;
   for (const auto& session : sessions_) {
     if (session->over) continue;
-    under_way++;
-    if (oldest == nullptr && !session->handshake.has_negotiated()) oldest = session.get();
+    if (!session->handshake.has_negotiated()) return session.get();
+    const bool proved = session->encrypted && credentials_->prove_clients();
+    if (proved || session->lane_deadline != 0 || now - session->heard < options_.idle_ns) continue;
+    if (silent == nullptr || session->heard < silent->heard) silent = session.get();
   }
+  return silent;
+}
+
+// False: there is none. Who goes is only marked: an event of this turn may name it.
+bool Acceptor::make_room(uint64_t now) {
+  const auto under_way =
+      std::count_if(sessions_.begin(), sessions_.end(), [](const auto& session) { return !session->over; });
   if (under_way < options_.max_handshakes) return true;
-  if (oldest == nullptr) return false;
-  refuse(oldest->peer, "too many handshakes at once");
-  oldest->over = true;
-  return true;
+  Session* const leaver = dispensable(now);
+  if (leaver == nullptr) return false;
+  refuse(leaver->peer, "too many handshakes at once");
+  return leaver->over = true;
 }
 
 void Acceptor::refuse(const std::string& peer, const char* reason) {

@@ -6,8 +6,8 @@
 // (closing the connection would look like a crash), and EXPORT_NAME, which has no error reply, is
 // closed. The lane is reserved before the client is told "go", so nobody goes and then finds none.
 //
-// Of clients that are in their handshake there are at most `max_handshakes`: a new one takes the place of the
-// oldest that has negotiated nothing, and is refused when there is none.
+// Of clients that are in their handshake there are at most `max_handshakes`; see dispensable() for whose
+// place a new one gets, or that it is refused.
 #pragma once
 
 #include <atomic>
@@ -30,6 +30,7 @@ struct AcceptorOptions {
   uint64_t handshake_timeout_ns = 10'000'000'000;  // for the whole of it
   uint64_t lane_wait_ns = 2'000'000'000;
   uint32_t max_handshakes = 256;
+  uint64_t idle_ns = 1'000'000'000;  // who has negotiated and then says nothing for that long may make room
   uint64_t stall_timeout_ns = 30'000'000'000;  // see Terms::stall
 };
 
@@ -70,7 +71,8 @@ class Acceptor {
   void run();
   void take_orders();
   void accept_from(const Listener& listener, uint64_t now);
-  bool make_room();
+  Session* dispensable(uint64_t now) const;
+  bool make_room(uint64_t now);
   void refuse(const std::string& peer, const char* reason);
   void drive(Session& session, uint64_t now);
   bool send_output(Session& session);

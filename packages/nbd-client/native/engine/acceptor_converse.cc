@@ -75,6 +75,7 @@ bool Acceptor::converse(Session& session, uint64_t now) {
                               ? session.tls->receive(room.data(), room.size())
                               : recv(session.socket.get(), room.data(), room.size(), MSG_DONTWAIT);
     if (bytes > 0) {
+      session.heard = now;
       handshake.received(static_cast<size_t>(bytes));
       continue;
     }

@@ -30,6 +30,8 @@ class TlsCredentials {
   ~TlsCredentials();
 
   const GnuTls& library() const { return library_; }
+  // Who has shaken hands is somebody whom the operator knows.
+  bool prove_clients() const { return shared_keys_ != nullptr || verify_peer_; }
   const std::string& shared_keys_file() const { return shared_keys_file_; }
   // Sets a fresh server session up. 0 or a GnuTLS error.
   int apply(gnutls_session_t session) const;
