@@ -2,7 +2,12 @@
 // program does with its session, and between that what the server says to it. Whatever that is, the session is
 // one that can be worked with or a refusal that says why; slabs are memory that a server can have, each another.
 import { VerbsError } from '@rdmakit/verbs'
-import { macOf, NONCE_BYTES } from '../../packages/swap-server/dist/authentication.js'
+import {
+  boundTo,
+  macOf,
+  NONCE_BYTES,
+  type Transcript,
+} from '../../packages/swap-server/dist/authentication.js'
 import type { ControlConnection } from '../../packages/swap-server/dist/control-connection.js'
 import {
   type RemoteSlab,
@@ -28,11 +33,13 @@ const clock = new Clock()
 class HostileServer implements ControlConnection {
   readonly context = context
   readonly peerUri = 'iwarp://192.0.2.1:7'
+  readonly channelBinding = Buffer.alloc(32, 3)
   readonly closed: Promise<Error | undefined>
   readonly #input: Input
   #requests = 0
-  #nonces: { readonly client: Uint8Array; readonly server: Uint8Array } | undefined
-  #clientNonce: Uint8Array = Buffer.alloc(NONCE_BYTES)
+  #transcript: Transcript | undefined
+  /** the last Hello, and the request that it came in */
+  #hello: { readonly nonce: Uint8Array; readonly bytes: Uint8Array } | undefined
   #open = true
   #answer: ((request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>) | undefined
   #end: (reason: Error | undefined) => void = () => {}
@@ -56,7 +63,7 @@ class HostileServer implements ControlConnection {
     const { body, hello } = control.Request.decode(bytes)
     check(body !== undefined, 'a client asks something')
     check(++this.#requests < MAX_REQUESTS, 'a client asks no more than it needs')
-    if (hello) this.#clientNonce = hello.nonce ?? this.#clientNonce
+    if (hello) this.#hello = { nonce: hello.nonce ?? Buffer.alloc(NONCE_BYTES), bytes }
     if (this.#input.empty || !this.#open)
       throw new VerbsError('ETIMEDOUT', 'request', 'the peer', 'no answer')
     switch (this.#input.byte() & 3) {
@@ -64,8 +71,7 @@ class HostileServer implements ControlConnection {
         // One that has the key and is hostile all the same.
         return this.#proven(this.#input.message())
       case 2:
-        this.#nonces = { client: this.#clientNonce, server: Buffer.alloc(NONCE_BYTES, this.#input.byte()) }
-        return control.Response.encode({ challenge: { nonce: this.#nonces.server } }).finish()
+        return control.Response.encode({ challenge: { nonce: this.#challenge() } }).finish()
       default:
         return this.#input.message()
     }
@@ -87,6 +93,14 @@ class HostileServer implements ControlConnection {
     check((answer.activity?.idleMs?.length ?? 0) <= 256, 'an answer is no longer than the question')
   }
 
+  #challenge(): Uint8Array {
+    const serverNonce = Buffer.alloc(NONCE_BYTES, this.#input.byte())
+    const { nonce, bytes } = this.#hello ?? { nonce: Buffer.alloc(NONCE_BYTES), bytes: Buffer.alloc(0) }
+    const bound = boundTo(this.channelBinding, bytes)
+    this.#transcript = { serverNonce, clientNonce: nonce, tenant: 'prod', keyId: key.id, bound }
+    return serverNonce
+  }
+
   #proven(bytes: Buffer): Uint8Array {
     let response: control.Response
     try {
@@ -94,12 +108,13 @@ class HostileServer implements ControlConnection {
     } catch {
       return bytes
     }
-    if (!response.hello || this.#nonces === undefined) return bytes
-    const { client, server } = this.#nonces
-    const transcript = { serverNonce: server, clientNonce: client, tenant: 'prod', keyId: key.id }
-    const session = Number(response.hello.session ?? 0)
-    response.hello.mac = macOf(key.secret, 'server', transcript, Number.isSafeInteger(session) ? session : 0)
-    return control.Response.encode(response).finish()
+    if (this.#transcript === undefined || (!response.hello && !response.provenHello)) return bytes
+    // Also one that is no HelloReply.
+    const reply = response.hello
+      ? control.HelloReply.encode(response.hello).finish()
+      : (response.provenHello?.reply ?? Buffer.alloc(0))
+    const mac = macOf(key.secret, 'server', this.#transcript, reply)
+    return control.Response.encode({ provenHello: { reply, mac } }).finish()
   }
 }
 

@@ -8,10 +8,15 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import type { ProtectionDomain } from '@rdmakit/verbs'
 import { pino } from 'pino'
-import { macOf, NONCE_BYTES } from '../../packages/swap-server/dist/authentication.js'
+import {
+  boundTo,
+  macOf,
+  NONCE_BYTES,
+  type Transcript,
+} from '../../packages/swap-server/dist/authentication.js'
 import type { ControlConnection } from '../../packages/swap-server/dist/control-connection.js'
 import { SwapServer, Tenants } from '../../packages/swap-server/dist/index.js'
-import { control } from '../../packages/swap-server/dist/protocol.js'
+import { control, PROTOCOL_VERSION, UNBOUND_VERSION } from '../../packages/swap-server/dist/protocol.js'
 import { Clock, check, context, Input, settle } from './control_world.js'
 
 const MIB = 2 ** 20
@@ -83,13 +88,14 @@ interface Session {
 class Connection implements ControlConnection {
   readonly context = context
   readonly peerUri = 'iwarp://192.0.2.1:7'
+  readonly channelBinding = Buffer.alloc(32, 3)
   readonly closed: Promise<undefined>
   /** what the client answers when the server asks */
   readonly replies: Buffer[] = []
   open = true
-  /** the last challenge that it got, and the Hello before it */
-  challenge: Uint8Array | undefined
+  /** the Hello that got a challenge, and what both ends know since */
   hello: control.Hello.$Properties | undefined
+  transcript: Transcript | undefined
   /** It has sent the one proof that is right. */
   proved = false
   session: Session | undefined
@@ -220,13 +226,15 @@ class World {
   }
 
   #hello(input: Input, session?: Session): control.Request.$Properties {
+    const tenant = NAMES[input.byte() % NAMES.length] as string
+    const patience = input.byte()
     const hello = {
-      version: 1,
+      version: (patience & 1) === 0 ? UNBOUND_VERSION : PROTOCOL_VERSION,
       client: 'fuzz',
-      tenant: NAMES[input.byte() % NAMES.length] as string,
+      tenant,
       keyId: this.#keys ? key.id : '',
       nonce: randomBytes(NONCE_BYTES),
-      lingerMs: input.byte() * 2000,
+      lingerMs: patience * 2000,
     }
     return {
       hello:
@@ -236,14 +244,8 @@ class World {
 
   /** @param flip which of its bytes is wrong; from 32 on none is */
   #prove(connection: Connection, flip: number): Uint8Array {
-    const { challenge, hello } = connection
-    if (challenge === undefined || hello === undefined) return Buffer.alloc(32)
-    const transcript = {
-      serverNonce: challenge,
-      clientNonce: hello.nonce ?? Buffer.alloc(0),
-      tenant: hello.tenant ?? '',
-      keyId: hello.keyId ?? '',
-    }
+    const { transcript, hello } = connection
+    if (transcript === undefined || hello === undefined) return Buffer.alloc(32)
     const session = Number(hello.resume?.session ?? 0)
     const mac = macOf(secret, 'client', transcript, Number.isSafeInteger(session) ? session : 0)
     if (flip < mac.length) mac.writeUInt8(mac.readUInt8(flip) ^ 1, flip)
@@ -279,8 +281,9 @@ class World {
     check(request?.body !== undefined || response.failure, 'nonsense is refused')
     const { session } = connection
     if (response.failure) this.#refused(response.failure)
-    else if (response.challenge) this.#challenged(connection, request, response.challenge)
+    else if (response.challenge) this.#challenged(connection, request, bytes, response.challenge)
     else if (response.hello) this.#greeted(connection, request, response.hello)
+    else if (response.provenHello) this.#provenTo(connection, request, response.provenHello)
     else {
       check(session !== undefined, 'nothing is granted before a client has shown who it is')
       if (response.allocate) this.#allocated(session, response.allocate.slabs ?? [])
@@ -300,6 +303,7 @@ class World {
   #challenged(
     connection: Connection,
     request: control.Request | undefined,
+    bytes: Uint8Array,
     { nonce }: control.Challenge.$Properties,
   ): void {
     check(
@@ -307,8 +311,29 @@ class World {
       'a challenge is for a client that must prove something',
     )
     check(nonce?.length === NONCE_BYTES, 'a challenge is one')
-    connection.challenge = nonce
-    connection.hello = request?.hello ?? undefined
+    const hello = request?.hello ?? undefined
+    connection.hello = hello
+    connection.transcript = {
+      serverNonce: nonce,
+      clientNonce: hello?.nonce ?? Buffer.alloc(0),
+      tenant: hello?.tenant ?? '',
+      keyId: hello?.keyId ?? '',
+      bound: hello?.version === UNBOUND_VERSION ? undefined : boundTo(connection.channelBinding, bytes),
+    }
+  }
+
+  #provenTo(
+    connection: Connection,
+    request: control.Request | undefined,
+    { reply, mac }: control.ProvenHello.$Properties,
+  ): void {
+    const { transcript } = connection
+    check(reply != null && transcript?.bound !== undefined, 'who proves nothing gets no proof')
+    const right = macOf(secret, 'server', transcript, reply)
+    check(Buffer.compare(mac ?? Buffer.alloc(0), right) === 0, 'the server proves what it says')
+    const hello = control.HelloReply.decode(reply)
+    check(hello.version === PROTOCOL_VERSION && hello.mac.length === 0, 'and of its version')
+    this.#greeted(connection, request, { ...hello, mac: mac ?? null })
   }
 
   #greeted(

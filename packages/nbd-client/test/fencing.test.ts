@@ -292,6 +292,7 @@ function beforeNumbers(server: SwapServer): void {
     const old: typeof connection = {
       context: connection.context,
       peerUri: connection.peerUri,
+      channelBinding: connection.channelBinding,
       closed: connection.closed,
       request: (bytes, options) => connection.request(bytes, options),
       close: () => connection.close(),

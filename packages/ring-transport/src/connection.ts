@@ -126,6 +126,16 @@ export class RingConnection {
     return this.#exchange.link.peer.session
   }
 
+  /**
+   * 32 bytes that are the same at both ends of this connection and of no other: SHA-256 of the two handshakes, which
+   * have the addresses and keys of both rings. A proof of who an end is that covers them is worth nothing on another
+   * connection, so that nobody in between, with a connection to each end, can pass it on. They are no secret. Who
+   * forwards every packet unchanged is no end of a connection, and is not noticed by them.
+   */
+  get channelBinding(): Uint8Array {
+    return this.#exchange.link.channelBinding
+  }
+
   /** bytes of the largest message that can be sent: half of the peer's ring less 16 */
   get maxMessageLength(): number {
     return this.#exchange.link.maxMessageLength

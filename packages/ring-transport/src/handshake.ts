@@ -1,3 +1,4 @@
+import { createHash } from 'node:crypto'
 import { VerbsError } from '@rdmakit/verbs'
 
 /**
@@ -128,6 +129,18 @@ export function decodeHandshake(bytes: Uint8Array, object: string): Handshake {
     session: session === 0n ? undefined : { id: session.toString(16).padStart(16, '0'), epoch },
     applicationData: bytes.slice(HEADER, HEADER + length),
   }
+}
+
+/**
+ * What tells a connection from every other one: SHA-256 of both ends' handshakes as they were sent.
+ * @param connect of the connecting end; what a device has padded it with does not count
+ * @param accept of the accepting end, likewise
+ */
+export function channelBinding(connect: Uint8Array, accept: Uint8Array): Uint8Array {
+  const hash = createHash('sha256').update(`rdmakit ring ${VERSION}\0`)
+  // Each says its own length, so no two pairs are the same bytes.
+  for (const bytes of [connect, accept]) hash.update(bytes.subarray(0, HEADER + view(bytes).getUint8(7)))
+  return hash.digest()
 }
 
 /** Private data of a reject that says why; at most 48 bytes of ASCII. */

@@ -8,7 +8,14 @@ import {
   type ProtectionDomain,
   VerbsError,
 } from '@rdmakit/verbs'
-import { decodeHandshake, decodeRefusal, encodeHandshake, type Handshake, type Session } from './handshake.js'
+import {
+  channelBinding,
+  decodeHandshake,
+  decodeRefusal,
+  encodeHandshake,
+  type Handshake,
+  type Session,
+} from './handshake.js'
 import { HeldFrames } from './held.js'
 import { Lane } from './lane.js'
 import type { LivenessSettings } from './liveness.js'
@@ -66,6 +73,7 @@ export class Link implements FrameSink, MessageSource {
   #connection = -1
   #staging: MemoryRegion | undefined
   #peer: Handshake | undefined
+  #channelBinding: Uint8Array | undefined
   #sink: LinkSink | undefined
   #early: (() => void)[] = []
   #freed = false
@@ -97,13 +105,12 @@ export class Link implements FrameSink, MessageSource {
       throw failure
     })
     try {
-      const answer = await id.connect({
-        ...chosen.wait,
-        privateData: link.#handshake(link.#canWriteImmediate, chosen.session),
-      })
+      const request = link.#handshake(link.#canWriteImmediate, chosen.session)
+      const answer = await id.connect({ ...chosen.wait, privateData: request })
       const peer = decodeHandshake(answer, id.description)
       if (peer.session?.id !== chosen.session?.id || peer.session?.epoch !== chosen.session?.epoch)
         throw new VerbsError('EPROTO', 'rdma_connect', id.description, 'the peer answers another session')
+      link.#channelBinding = channelBinding(request, answer)
       await link.#establish(peer)
       return link
     } catch (failure) {
@@ -129,7 +136,9 @@ export class Link implements FrameSink, MessageSource {
     try {
       await link.#establish(peer)
       // The acceptor decides; the connector reads the decision in the flag.
-      await id.accept({ ...chosen.wait, privateData: link.#handshake(link.usesImmediate, peer.session) })
+      const answer = link.#handshake(link.usesImmediate, peer.session)
+      link.#channelBinding = channelBinding(privateData, answer)
+      await id.accept({ ...chosen.wait, privateData: answer })
       return link
     } catch (failure) {
       await link.destroy()
@@ -181,6 +190,12 @@ export class Link implements FrameSink, MessageSource {
   get peer(): Handshake {
     if (this.#peer === undefined) throw new Error('the link is not established')
     return this.#peer
+  }
+
+  /** @see RingConnection.channelBinding */
+  get channelBinding(): Uint8Array {
+    if (this.#channelBinding === undefined) throw new Error('the link is not established')
+    return this.#channelBinding
   }
 
   /** Whether notifications go by RDMA WRITE WITH IMMEDIATE, else by SEND. Both ends do the same. */

@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
 import {
   applicationData,
+  channelBinding,
   decodeHandshake,
   decodeRefusal,
   encodeHandshake,
@@ -104,5 +105,33 @@ describe('handshake', () => {
     expect(decodeRefusal(encodeRefusal('evil \x1b[2J'))).toBe('evil [2J')
     expect(decodeRefusal(new Uint8Array(10))).toBeUndefined()
     expect(decodeRefusal(encodeHandshake(GOOD))).toBeUndefined()
+  })
+})
+
+describe('the binding of a channel', () => {
+  const answer = encodeHandshake({ ...GOOD, remoteKey: 5, applicationData: new Uint8Array() })
+  const bound = channelBinding(encodeHandshake(GOOD), answer)
+
+  it('is the same when a device has padded what it carried', () => {
+    const padded = [encodeHandshake(GOOD), answer].map((bytes) => Buffer.concat([bytes, Buffer.alloc(20)]))
+    expect(channelBinding(padded[0] as Buffer, padded[1] as Buffer)).toEqual(bound)
+  })
+
+  it('is another one for each bit of either end that is another', () => {
+    const ends = [encodeHandshake(GOOD), answer] as const
+    const seen = new Set<string>()
+    for (const [end, { length }] of ends.entries())
+      for (let bit = 0; bit < 8 * length; bit++) {
+        const [connect, accept] = ends.map((bytes) => bytes.slice()) as [Uint8Array, Uint8Array]
+        const changed = end === 0 ? connect : accept
+        changed[bit >> 3] = (changed[bit >> 3] ?? 0) ^ (1 << (bit & 7))
+        seen.add(Buffer.from(channelBinding(connect, accept)).toString('hex'))
+      }
+    expect(seen.size).toBe(8 * (ends[0].length + ends[1].length))
+    expect(seen.has(Buffer.from(bound).toString('hex'))).toBe(false)
+  })
+
+  it('tells the ends from each other', () => {
+    expect(channelBinding(answer, encodeHandshake(GOOD))).not.toEqual(bound)
   })
 })

@@ -1,6 +1,6 @@
 // What a server says, checked by the client before it is used: a server may be broken, or hostile.
 import { printable } from './printable.js'
-import { control, PROTOCOL_VERSION, TOKEN_BYTES } from './protocol.js'
+import { control, PROTOCOL_VERSION, TOKEN_BYTES, UNBOUND_VERSION } from './protocol.js'
 
 /** A slab of a server's memory, as one-sided operations name it. */
 export interface RemoteSlab {
@@ -72,6 +72,15 @@ export function responseOf(bytes: Uint8Array): control.Response {
   )
 }
 
+/** @throws SwapServerError EPROTO when it cannot be decoded */
+export function helloReplyOf(bytes: Uint8Array | null | undefined): control.HelloReply {
+  try {
+    return control.HelloReply.decode(bytes ?? new Uint8Array())
+  } catch {
+    throw new SwapServerError('EPROTO', "the server's answer to hello cannot be decoded")
+  }
+}
+
 /** @throws SwapServerError EPROTO when it is no session that can be worked with */
 export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
   const epoch = hello.epoch ?? ''
@@ -79,7 +88,7 @@ export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
   const slabSize = Number(hello.slabSize ?? 0)
   const [session, totalSlabs, freeSlabs] = [hello.session, hello.totalSlabs, hello.freeSlabs].map(countOf)
   const wrong =
-    hello.version !== PROTOCOL_VERSION
+    hello.version !== PROTOCOL_VERSION && hello.version !== UNBOUND_VERSION
       ? `its version, ${hello.version},`
       : !/^[0-9a-f]{16}$/.test(epoch)
         ? 'its epoch'

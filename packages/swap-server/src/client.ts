@@ -9,6 +9,7 @@ import {
 } from '@rdmakit/verbs'
 import {
   countOf,
+  helloReplyOf,
   limitsOf,
   type RemoteSlab,
   responseOf,
@@ -26,7 +27,7 @@ import {
   dataConnectionData,
   MAX_LISTED_SLABS,
   MAX_SLABS_PER_REQUEST,
-  PROTOCOL_VERSION,
+  UNBOUND_VERSION,
 } from './protocol.js'
 import { meaningOfRefusal } from './refusal.js'
 import type { Key } from './secret-file.js'
@@ -450,7 +451,7 @@ async function greet(
 ): Promise<control.HelloReply.$Properties> {
   const { tenant = '', key } = options
   if (key === undefined) return await introduce(connection, identity, options, undefined)
-  const proving = new Proving(tenant, typeof key === 'function' ? key() : key)
+  const proving = new Proving(tenant, typeof key === 'function' ? key() : key, connection.channelBinding)
   try {
     return await introduce(connection, identity, options, proving)
   } catch (failure) {
@@ -477,27 +478,32 @@ async function introduce(
   proving: Proving | undefined,
 ): Promise<control.HelloReply.$Properties> {
   const hello = {
-    version: PROTOCOL_VERSION,
+    version: UNBOUND_VERSION,
     client: client ?? `pid ${process.pid}`,
     tenant,
     lingerMs: linger,
     takeOver,
     ...(identity && { resume: { session: identity.session, token: identity.token, unattended } }),
+    ...proving?.introduction,
   }
-  let response = await ask(connection, { hello: { ...hello, ...proving?.introduction } }, REQUEST_TIMEOUT_MS)
+  const request = control.Request.encode({ hello }).finish()
+  let response = responseOf(await connection.request(request, { timeout: REQUEST_TIMEOUT_MS }))
   if (response.challenge) {
-    const proof = proving?.answer(response.challenge, identity?.session ?? 0)
+    const proof = proving?.answer(response.challenge, request, identity?.session ?? 0)
     if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a challenge that is none')
     response = await ask(connection, { proof }, REQUEST_TIMEOUT_MS)
   }
-  const reply = response.hello
-  if (!reply) throw new SwapServerError('EPROTO', 'the server did not answer hello')
-  if (proving !== undefined && !proving.accepts(reply))
+  const { hello: unproven, provenHello } = response
+  if (proving === undefined && unproven) return unproven
+  if (proving === undefined || (!unproven && !provenHello))
+    throw new SwapServerError('EPROTO', 'the server did not answer hello')
+  // Also one that proves it as version 1 did: somebody may have passed that on.
+  if (!provenHello || !proving.accepts(provenHello))
     throw new SwapServerError(
       'EACCES',
-      'the server does not prove to have the key of --key-file: it is another server, or has no --tenants with keys',
+      'the server does not prove to have the key of --key-file on this connection: it is another server, or has no --tenants with keys',
     )
-  return reply
+  return helloReplyOf(provenHello.reply)
 }
 
 async function ask(

@@ -5,6 +5,8 @@ export interface ControlConnection {
   /** the device that it runs on */
   readonly context: Context
   readonly peerUri: string
+  /** the same at both ends of this connection, and of no other */
+  readonly channelBinding: Uint8Array
   /** settles when it has ended, with the reason if there is one; never rejects */
   readonly closed: Promise<Error | undefined>
   /** Who answers the peer's requests. */

@@ -8,8 +8,14 @@ protobuf.configure()
 
 export import control = rdmakit.swap.v1
 
-/** Version of the control protocol. */
-export const PROTOCOL_VERSION = 1
+/** Version of the control protocol: take-overs have numbers, and a proof of a key is good on its own connection only. */
+export const PROTOCOL_VERSION = 2
+
+/**
+ * The one before. A client without a key has nothing to prove, and says this, so that it gets on with older servers. A
+ * client with a key that says it is an older one; no newer one takes a proof of it.
+ */
+export const UNBOUND_VERSION = 1
 
 /** Slabs that one Allocate may ask for. */
 export const MAX_SLABS_PER_REQUEST = 64

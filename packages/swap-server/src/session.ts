@@ -15,13 +15,7 @@ import type { ControlConnection } from './control-connection.js'
 import type { Lending } from './lending.js'
 import { drawSessionId, Linger } from './lingering.js'
 import { printable } from './printable.js'
-import {
-  control,
-  MAX_LISTED_SLABS,
-  MAX_SLABS_PER_REQUEST,
-  PROTOCOL_VERSION,
-  TOKEN_BYTES,
-} from './protocol.js'
+import { control, MAX_LISTED_SLABS, MAX_SLABS_PER_REQUEST, TOKEN_BYTES, UNBOUND_VERSION } from './protocol.js'
 import type { SlabOwner } from './reclaim.js'
 import { Refusal } from './refusal.js'
 import { askActivity, askReclaim, tellEnding } from './server-requests.js'
@@ -102,7 +96,7 @@ export class Session implements SlabOwner {
     this.#host = host
     this.context = connection.context
     this.#protectionDomain = this.context.allocateProtectionDomain()
-    this.#greeting = new Greeting(host.tenants)
+    this.#greeting = new Greeting(host.tenants, connection.channelBinding)
     this.#serve(connection)
   }
 
@@ -322,7 +316,7 @@ export class Session implements SlabOwner {
     try {
       const request = decode(bytes)
       kind = request.body ?? kind
-      return await this.#dispatch(connection, request)
+      return await this.#dispatch(connection, request, bytes)
     } catch (failure) {
       const { code: given, message } = failure as { code?: unknown; message: string }
       const code = typeof given === 'string' ? given : 'EIO'
@@ -347,9 +341,10 @@ export class Session implements SlabOwner {
   async #dispatch(
     connection: ControlConnection,
     request: control.Request,
+    bytes: Uint8Array,
   ): Promise<control.Response.$Properties> {
     this.#requireControl(connection)
-    if (request.hello) return this.#greet(connection, this.#hear(request.hello))
+    if (request.hello) return this.#greet(connection, this.#hear(request.hello, bytes))
     if (request.proof) return this.#greet(connection, this.#greeting.proof(request.proof))
     if (this.#admission === undefined) throw new Refusal('EPROTO', 'a session starts with hello')
     if (request.allocate) return { allocate: await this.#allocate(connection, request.allocate.count ?? 0) }
@@ -375,14 +370,14 @@ export class Session implements SlabOwner {
       throw new Refusal('ECANCELED', 'this is not the connection of the session any more')
   }
 
-  #hear(hello: control.Hello.$Properties): ReturnType<Greeting['hello']> {
+  #hear(hello: control.Hello.$Properties, request: Uint8Array): ReturnType<Greeting['hello']> {
     if (this.#admission === undefined)
       this.#claims = {
         tenant: printable(hello.tenant ?? '').slice(0, 64),
         keyId: printable(hello.keyId ?? '').slice(0, 64),
         client: printable(hello.client ?? '').slice(0, 256),
       }
-    return this.#greeting.hello(hello)
+    return this.#greeting.hello(hello, request)
   }
 
   /** At once where that is possible: what the client asks for behind it is answered behind it. */
@@ -415,7 +410,7 @@ export class Session implements SlabOwner {
     if (resume == null) {
       this.#host.greeted(this)
       this.#takeOver = takeOver
-      return { hello: this.#welcome(step, 'session-opened') }
+      return step.answer(this.#welcome(step, 'session-opened'))
     }
     const named = this.#host.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
     const gone = () =>
@@ -438,7 +433,7 @@ export class Session implements SlabOwner {
       // What has brought the connection here is not needed any more.
       this.#control = undefined
       this.close('it went on with another session')
-      return { hello: named.resume(connection, step) }
+      return step.answer(named.resume(connection, step))
     }
     return named.endData()?.then(goOn) ?? goOn()
   }
@@ -467,9 +462,13 @@ export class Session implements SlabOwner {
     const { store, epoch, sessionTimeoutMs, maxLingerMs } = this.#host
     const lingerMs = this.#linger.grant(hello.lingerMs ?? 0, maxLingerMs)
     this.#host.record(this.actor, { event })
-    const mac = admission.prove(this.id)
+    if (admission.keyId !== undefined && hello.version === UNBOUND_VERSION)
+      this.#host.log.warn(
+        { client: this.#client },
+        'a client of an older version, whose proof a relay could pass on',
+      )
     return {
-      version: PROTOCOL_VERSION,
+      version: hello.version ?? UNBOUND_VERSION,
       epoch,
       session: this.id,
       token: this.token,
@@ -480,7 +479,6 @@ export class Session implements SlabOwner {
       lingerMs,
       limits: this.#host.bandwidth.enter(this),
       takeOver: this.#takeOver,
-      ...(mac === undefined ? {} : { mac }),
     }
   }
 

@@ -40,7 +40,7 @@ async function session(
 
 describe('a client opens no session with a server', () => {
   it.each<[string, control.HelloReply.$Properties]>([
-    ['of another version', { ...welcome, version: 2 }],
+    ['of another version', { ...welcome, version: 3 }],
     ['without an epoch', { ...welcome, epoch: '' }],
     ['whose epoch is something else', { ...welcome, epoch: '\x1b[31m3456789abcdef' }],
     ['that gives a token that is too short', { ...welcome, token: randomBytes(8) }],

@@ -3,9 +3,9 @@ import { randomBytes } from 'node:crypto'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
-import { macOf, NONCE_BYTES, Proving } from '../src/authentication.js'
+import { boundTo, macOf, NONCE_BYTES, Proving } from '../src/authentication.js'
 import { type Key, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
-import { control } from '../src/protocol.js'
+import { control, PROTOCOL_VERSION } from '../src/protocol.js'
 import { impostor } from './impostor.js'
 import { OperatorFile } from './tenants-fixture.js'
 
@@ -62,9 +62,11 @@ async function stranger(at = uri, over = finished) {
   void connection.closed.then(() => {
     ended = true
   })
+  const ask = async (request: control.Request.$Properties) =>
+    control.Response.decode(await connection.request(control.Request.encode(request).finish()))
   return {
-    ask: async (request: control.Request.$Properties) =>
-      control.Response.decode(await connection.request(control.Request.encode(request).finish())),
+    channelBinding: connection.channelBinding,
+    ask,
     ends: () => eventually(() => ended),
     ended: () => ended,
   }
@@ -79,9 +81,11 @@ async function challenged(
   over = finished,
 ) {
   const client = await stranger(at, over)
-  const { challenge } = await client.ask({ hello: { version: 1, tenant, keyId, nonce } })
+  const request = { hello: { version: PROTOCOL_VERSION, tenant, keyId, nonce } }
+  const { challenge } = await client.ask(request)
+  const bound = boundTo(client.channelBinding, control.Request.encode(request).finish())
   const serverNonce = challenge?.nonce ?? new Uint8Array()
-  return { ...client, transcript: { serverNonce, clientNonce: nonce, tenant, keyId } }
+  return { ...client, transcript: { serverNonce, clientNonce: nonce, tenant, keyId, bound } }
 }
 
 describe('a server with keys', () => {
@@ -164,7 +168,7 @@ describe('a server with keys', () => {
     ['no nonce', { tenant: 'prod', keyId: key.id }],
     ['a short nonce', { tenant: 'prod', keyId: key.id, nonce: randomBytes(31) }],
     ['a long name', { tenant: 'p'.repeat(65), keyId: key.id, nonce: randomBytes(32) }],
-    ['another version', { version: 2, tenant: 'prod', keyId: key.id, nonce: randomBytes(32) }],
+    ['another version', { version: 3, tenant: 'prod', keyId: key.id, nonce: randomBytes(32) }],
   ])('refuses a hello with %s', async (_, hello) => {
     const client = await stranger()
     expect((await client.ask({ hello: { version: 1, ...hello } })).failure?.code).toBe('EPROTO')
@@ -190,7 +194,7 @@ describe('a proof', () => {
   it('is worth nothing when it is sent again', async () => {
     const first = await challenged('prod', key.id)
     const proof = { mac: macOf(key.secret, 'client', first.transcript, 0) }
-    expect((await first.ask({ proof })).hello?.token).toHaveLength(16)
+    expect((await first.ask({ proof })).provenHello?.mac).toHaveLength(32)
     expect((await first.ask({ proof })).failure?.code).toBe('EPROTO')
     const second = await challenged('prod', key.id, first.transcript.clientNonce)
     expect(second.transcript.serverNonce).not.toEqual(first.transcript.serverNonce)
@@ -210,7 +214,7 @@ describe('a proof', () => {
   })
 
   it('is of the names in the hello, however they are cut', () => {
-    const nonces = { serverNonce: randomBytes(32), clientNonce: randomBytes(32) }
+    const nonces = { serverNonce: randomBytes(32), clientNonce: randomBytes(32), bound: undefined }
     const one = macOf(key.secret, 'client', { ...nonces, tenant: 'ab', keyId: 'c' }, 0)
     const other = macOf(key.secret, 'client', { ...nonces, tenant: 'a', keyId: 'bc' }, 0)
     expect(one.equals(other)).toBe(false)
@@ -243,22 +247,27 @@ describe('a client with a key', () => {
     await eventually(() => open.sessions === 0)
   })
 
-  it('refuses a server that skips the challenge', async () => {
-    const at = await pretend(() => ({ hello: { ...hello, mac: randomBytes(32) } }))
+  /** The two forms in which a server greets a client, with `mac` for its proof. */
+  const greetings: [string, (mac: Uint8Array) => control.Response.$Properties][] = [
+    ['of its version', (mac) => ({ provenHello: { reply: control.HelloReply.encode(hello).finish(), mac } })],
+    ['of the version before', (mac) => ({ hello: { ...hello, mac } })],
+  ]
+  const challenge = () => ({ challenge: { nonce: randomBytes(32) } })
+
+  it.each(greetings)('refuses a server %s that skips the challenge', async (_, greet) => {
+    const at = await pretend(() => greet(randomBytes(32)))
     await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
   })
 
-  it('refuses a server that does not prove to have it', async () => {
-    const at = await pretend(({ proof }) =>
-      proof ? { hello: { ...hello, mac: randomBytes(32) } } : { challenge: { nonce: randomBytes(32) } },
-    )
-    await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
+  it.each(greetings)('refuses a server %s that does not prove to have it', async (_, greet) => {
+    for (const length of [0, 31, 32, 33]) {
+      const at = await pretend(({ proof }) => (proof ? greet(randomBytes(length)) : challenge()))
+      await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
+    }
   })
 
-  it("refuses a server that sends the client's proof back", async () => {
-    const at = await pretend(({ proof }) =>
-      proof ? { hello: { ...hello, mac: proof.mac ?? null } } : { challenge: { nonce: randomBytes(32) } },
-    )
+  it.each(greetings)("refuses a server %s that sends the client's proof back", async (_, greet) => {
+    const at = await pretend(({ proof }) => (proof ? greet(proof.mac ?? new Uint8Array()) : challenge()))
     await expect(session({ tenant: 'prod', key }, at)).rejects.toMatchObject({ code: 'EACCES' })
   })
 
@@ -295,9 +304,17 @@ describe('a client with a key', () => {
 
   it('believes a refusal of this session, with this code, and no other', () => {
     const nonce = randomBytes(NONCE_BYTES)
-    const proving = new Proving('prod', key)
-    proving.answer({ nonce }, 7)
-    const transcript = { serverNonce: nonce, clientNonce: proving.nonce, tenant: 'prod', keyId: key.id }
+    const channel = randomBytes(32)
+    const hello = randomBytes(100)
+    const proving = new Proving('prod', key, channel)
+    proving.answer({ nonce }, hello, 7)
+    const transcript = {
+      serverNonce: nonce,
+      clientNonce: proving.nonce,
+      tenant: 'prod',
+      keyId: key.id,
+      bound: boundTo(channel, hello),
+    }
     const mac = (code: string, at: number) => macOf(key.secret, `server refuses ${code}`, transcript, at)
     expect(proving.acceptsRefusal('ENOENT', mac('ENOENT', 7), 7)).toBe(true)
     expect(proving.acceptsRefusal('ESTALE', mac('ENOENT', 7), 7)).toBe(false)
@@ -308,9 +325,10 @@ describe('a client with a key', () => {
   it('answers no challenge that is too short, and not a second one', async () => {
     const short = await pretend(() => ({ challenge: { nonce: randomBytes(8) } }))
     await expect(session({ tenant: 'prod', key }, short)).rejects.toMatchObject({ code: 'EPROTO' })
-    const proving = new Proving('prod', key)
-    expect(proving.answer({ nonce: randomBytes(32) }, 0)).toBeDefined()
-    expect(proving.answer({ nonce: randomBytes(32) }, 0)).toBeUndefined()
+    const proving = new Proving('prod', key, randomBytes(32))
+    const hello = randomBytes(100)
+    expect(proving.answer({ nonce: randomBytes(32) }, hello, 0)).toBeDefined()
+    expect(proving.answer({ nonce: randomBytes(32) }, hello, 0)).toBeUndefined()
   })
 
   it('tells a challenge to a client without a key as a failure', async () => {

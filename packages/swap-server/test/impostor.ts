@@ -1,4 +1,4 @@
-import { acceptRing } from '@rdmakit/ring-transport'
+import { acceptRing, type RingConnection } from '@rdmakit/ring-transport'
 import { Listener } from '@rdmakit/verbs'
 import { control } from '../src/protocol.js'
 
@@ -11,14 +11,19 @@ export interface Impostor {
 /** Listens at `address` and answers each request with what `answer` gives: a response, or any bytes. */
 export async function impostor(
   address: string,
-  answer: (request: control.Request) => control.Response.$Properties | Uint8Array,
+  answer: (
+    request: control.Request,
+    connection: RingConnection,
+    bytes: Uint8Array,
+  ) => control.Response.$Properties | Uint8Array,
 ): Promise<Impostor> {
   const connections: { close(): Promise<void> }[] = []
   const listener = await Listener.listen(address, async (request) => {
     const connection = await acceptRing(request)
     connections.push(connection)
-    connection.handle((bytes) => {
-      const given = answer(control.Request.decode(bytes.copy()))
+    connection.handle((received) => {
+      const bytes = received.copy()
+      const given = answer(control.Request.decode(bytes), connection, bytes)
       return given instanceof Uint8Array ? given : control.Response.encode(given).finish()
     })
   })

@@ -11,6 +11,22 @@ export const mutations = [
     tests: [unit('backoff')],
   },
   {
+    name: 'binding-of-one-end',
+    file: source('handshake'),
+    find: 'for (const bytes of [connect, accept])',
+    replace: 'for (const bytes of [connect])',
+    why: 'A relay that shows a server the handshake of its client passes for that client.',
+    tests: [unit('handshake')],
+  },
+  {
+    name: 'binding-of-padding',
+    file: source('handshake'),
+    find: 'hash.update(bytes.subarray(0, HEADER + view(bytes).getUint8(7)))',
+    replace: 'hash.update(bytes)',
+    why: 'On RoCE, which pads with zeros what a connect carries, no client with a key gets a session.',
+    tests: [unit('handshake')],
+  },
+  {
     name: 'own-standstill-is-silence',
     file: source('liveness'),
     find: 'const passed = Math.min(now - this.#lookedAt, 2 * this.every)',

@@ -5,11 +5,42 @@ export const mutations = [
   {
     name: 'proof-without-session',
     file: source('authentication'),
-    find: `    .update(id)
-`,
-    replace: '',
+    find: "typeof about === 'number' ? numbered(about) : sha256(about)",
+    replace: "typeof about === 'number' ? Buffer.alloc(8) : sha256(about)",
     why: 'The proof of a key does not say which session it takes up, so it can be used to take up another one.',
     tests: [unit('authentication')],
+  },
+  {
+    name: 'proof-of-no-connection',
+    file: source('authentication'),
+    find: 'return Buffer.concat([channelBinding, sha256(hello)])',
+    replace: 'return Buffer.concat([channelBinding.subarray(0, 0), sha256(hello)])',
+    why: 'Who stands between a client and a server passes their proofs on, and has a session with the pages of the client.',
+    tests: [unit('relay')],
+  },
+  {
+    name: 'proof-without-hello',
+    file: source('authentication'),
+    find: 'return Buffer.concat([channelBinding, sha256(hello)])',
+    replace: 'return Buffer.concat([channelBinding, hello.subarray(0, 0)])',
+    why: 'What a client says beside its names is not part of its proof.',
+    tests: [unit('relay')],
+  },
+  {
+    name: 'proof-without-reply',
+    file: source('authentication'),
+    find: "typeof about === 'number' ? numbered(about) : sha256(about)",
+    replace: "typeof about === 'number' ? numbered(about) : sha256(about.subarray(0, 0))",
+    why: 'The proof of a server does not cover what it says of the session: its token, its limits.',
+    tests: [unit('relay')],
+  },
+  {
+    name: 'older-proof-of-newer-client',
+    file: source('authentication'),
+    find: 'const bound = version === UNBOUND_VERSION ? undefined',
+    replace: 'const bound = version !== PROTOCOL_VERSION + 1 ? undefined',
+    why: 'A server takes a proof that is good on any connection from a client that says that it can do better.',
+    tests: [unit('versions')],
   },
   {
     name: 'proof-names-run-together',
@@ -30,9 +61,9 @@ export const mutations = [
   {
     name: 'server-need-not-prove',
     file: source('authentication'),
-    find: 'if (this.#serverNonce === undefined || mac?.length !== MAC_BYTES) return false',
+    find: 'if (this.#transcript === undefined || mac?.length !== MAC_BYTES) return false',
     replace:
-      'if (this.#serverNonce === undefined) return true\n    if (mac?.length !== MAC_BYTES) return false',
+      'if (this.#transcript === undefined) return true\n    if (mac?.length !== MAC_BYTES) return false',
     why: 'A client with a key trusts a server that skips the challenge.',
     tests: [unit('authentication')],
   },
