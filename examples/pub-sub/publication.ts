@@ -19,9 +19,11 @@ export function encode({ topic, text }: Publication): Buffer {
 export function topicOf(bytes: Uint8Array): string | undefined {
   const length = bytes[0] ?? 0
   if (length === 0 || bytes.length < 1 + length) return undefined
-  return Buffer.from(bytes.buffer, bytes.byteOffset + 1, length).toString()
+  // A copy: they may lie in a ring, where the peer can write while they are decoded.
+  return Buffer.from(bytes.subarray(1, 1 + length)).toString()
 }
 
+/** @param bytes that nobody changes meanwhile */
 export function decode(bytes: Uint8Array): Publication | undefined {
   const topic = topicOf(bytes)
   if (topic === undefined) return undefined

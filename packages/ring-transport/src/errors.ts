@@ -1,3 +1,5 @@
+import type { RingMessage } from './message.js'
+
 /** The peer's handler failed. `code` and the message are what the peer said, shortened to 1 KiB. */
 export class RemoteError extends Error {
   override readonly name = 'RemoteError'
@@ -22,9 +24,10 @@ export function encodeError(failure: unknown): Uint8Array {
   return new TextEncoder().encode(`${code} ${text}`).subarray(0, MAX_BYTES)
 }
 
-/** Reads the payload of an ERROR frame; anything malformed becomes an `EREMOTEIO`. */
-export function decodeError(bytes: Uint8Array): RemoteError {
-  const text = new TextDecoder().decode(bytes.subarray(0, MAX_BYTES))
+/** Reads an ERROR frame; anything malformed becomes an `EREMOTEIO`. */
+export function decodeError(frame: RingMessage): RemoteError {
+  // A copy: in the ring the peer could write while it is decoded.
+  const text = new TextDecoder().decode(frame.copy().subarray(0, MAX_BYTES))
   const [, code, message] = /^([A-Z][A-Z0-9_]{1,31}) (.*)$/s.exec(text) ?? []
   return new RemoteError(code ?? 'EREMOTEIO', message ?? 'the peer failed without saying why')
 }

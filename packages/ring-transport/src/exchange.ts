@@ -178,9 +178,7 @@ export class Exchange {
       case TYPE.response:
       case TYPE.error: {
         const known = this.requests.answer(message.correlation, (pending) =>
-          type === TYPE.response
-            ? pending.resolve(message.copy())
-            : pending.reject(decodeError(message.data)),
+          type === TYPE.response ? pending.resolve(message.copy()) : pending.reject(decodeError(message)),
         )
         message.release()
         if (!known)

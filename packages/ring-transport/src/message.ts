@@ -61,8 +61,10 @@ export class RingMessage {
   }
 
   /**
-   * The payload, as a view of the ring. A peer that breaks the protocol could still write there while
-   * you read: check a `copy()`, not the view, when that matters.
+   * The payload, as a view of the ring, for who copies or adds up its bytes. A peer that breaks the protocol can still
+   * write there while you read. So take a {@link copy} before you decode, parse, check or compare: what was
+   * looked at once may be different the second time, and a decoder that measures first (TextDecoder,
+   * Buffer.toString) writes beyond its end then, which ends the process or worse.
    * @throws UsageError after the release: the memory belongs to the next message
    */
   get data(): Uint8Array {
@@ -78,9 +80,9 @@ export class RingMessage {
     return copyOf(this.#source.memory, this.#offset, this.length)
   }
 
-  /** The payload read as UTF-8. @throws UsageError after the release */
+  /** The payload, copied, then read as UTF-8. @throws UsageError after the release */
   text(): string {
-    return DECODER.decode(this.data)
+    return DECODER.decode(this.copy())
   }
 
   /** Keeps the bytes until one more {@link release}. @throws UsageError after the release */
@@ -125,7 +127,10 @@ export class RingMessage {
  * allocates nothing. All of it is good until the callback returns.
  */
 export class RingView {
-  /** memory that the message lies in: its bytes are those from `offset` to `offset + length` */
+  /**
+   * memory that the message lies in: its bytes are those from `offset` to `offset + length`, and the peer may write there;
+   * see {@link data}
+   */
   bytes: Uint8Array = NOTHING
   /** bytes from the start of {@link bytes} to the payload */
   offset = 0
@@ -139,7 +144,10 @@ export class RingView {
     return this.#immediate >>> 0
   }
 
-  /** The payload as a view of the memory. It allocates the view: use `bytes` and `offset` where that matters. */
+  /**
+   * The payload as a view of the memory. It allocates the view: use `bytes` and `offset` where that matters. The peer may
+   * write there, as with {@link RingMessage.data}: decode, parse, check and compare a {@link copy}.
+   */
   get data(): Uint8Array {
     return this.bytes.subarray(this.offset, this.offset + this.length)
   }
@@ -149,9 +157,9 @@ export class RingView {
     return copyOf(this.bytes, this.offset, this.length)
   }
 
-  /** The payload read as UTF-8. */
+  /** The payload, copied, then read as UTF-8. */
   text(): string {
-    return DECODER.decode(this.data)
+    return DECODER.decode(this.copy())
   }
 
   /** @internal hot path */

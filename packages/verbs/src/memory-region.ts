@@ -118,6 +118,10 @@ export class MemoryRegion extends Resource {
    * The memory itself; always the same ArrayBuffer. Memory that was allocated is detached (length 0) by
    * {@link close}. Of a caller's own view it is the whole ArrayBuffer beneath, and stays as it is; offsets in
    * work requests count from the view's first byte.
+   *
+   * Where a peer may write (`remote-write`, a receive that is posted) it may do so while you read. Decode, parse, check
+   * and compare a copy: TextDecoder and Buffer.toString measure first and write then, and overrun when bytes change in
+   * between, which ends the process or worse.
    */
   get buffer(): ArrayBuffer {
     if (this.#buffer === undefined)

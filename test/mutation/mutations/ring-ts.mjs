@@ -27,6 +27,38 @@ export const mutations = [
     tests: [unit('handshake')],
   },
   {
+    name: 'text-of-the-ring-itself',
+    file: source('message'),
+    find: `The payload, copied, then read as UTF-8. @throws UsageError after the release */
+  text(): string {
+    return DECODER.decode(this.copy())`,
+    replace: `The payload, copied, then read as UTF-8. @throws UsageError after the release */
+  text(): string {
+    return DECODER.decode(this.data)`,
+    why: 'A peer that writes while its message is decoded makes the decoder write beyond its end.',
+    tests: [unit('rewritten')],
+  },
+  {
+    name: 'text-of-a-view-itself',
+    file: source('message'),
+    find: `The payload, copied, then read as UTF-8. */
+  text(): string {
+    return DECODER.decode(this.copy())`,
+    replace: `The payload, copied, then read as UTF-8. */
+  text(): string {
+    return DECODER.decode(this.data)`,
+    why: 'The same, of the view that a program gets which polls.',
+    tests: [unit('rewritten')],
+  },
+  {
+    name: 'error-of-the-ring-itself',
+    file: source('errors'),
+    find: 'new TextDecoder().decode(frame.copy().subarray(0, MAX_BYTES))',
+    replace: 'new TextDecoder().decode(frame.data.subarray(0, MAX_BYTES))',
+    why: 'A peer that writes while its error is decoded makes the decoder write beyond its end.',
+    tests: [unit('rewritten')],
+  },
+  {
     name: 'own-standstill-is-silence',
     file: source('liveness'),
     find: 'const passed = Math.min(now - this.#lookedAt, 2 * this.every)',

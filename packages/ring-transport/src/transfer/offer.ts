@@ -122,7 +122,8 @@ export class RingOffer {
   /**
    * Reads it chunk by chunk, through two buffers in turn: while one is worked on, the other is filled. So a
    * message of any length passes through `2 * chunkSize` bytes. A chunk is good until the next one is asked
-   * for. Leaving the loop early rejects what is left.
+   * for. Leaving the loop early rejects what is left. A chunk may be written to by the peer while you read it, as
+   * {@link RingMessage.data}: decode, parse, check and compare a copy.
    * @throws as {@link accept}; UsageError for a `chunkSize` out of range
    */
   chunks(options: ChunkOptions = {}): AsyncGenerator<Uint8Array, void, void> {

@@ -130,7 +130,7 @@ export class Outgoing {
     if (immediate !== 0) return 'an end of a transfer of unknown kind'
     this.#offers.delete(correlation)
     if (message.length === 0) transfer.resolve()
-    else transfer.reject(decodeError(message.copy()))
+    else transfer.reject(decodeError(message))
     transfer.release()
     this.#leave()
     return undefined
