@@ -3,8 +3,9 @@
 import type { LoadHook } from 'node:module'
 import ts from 'typescript'
 
-/** What is counted: both ends' code, and the decoder that protobufjs generated. */
-const COUNTED = /\/packages\/swap-server\/(dist|generated)\/[^/]+\.js$/
+/** What is counted: both ends' code, the decoder that protobufjs generated, and what reads a ring's private data and frames. */
+const COUNTED =
+  /\/packages\/(swap-server\/(dist|generated)\/[^/]+|ring-transport\/dist\/(handshake|errors|transfer\/format))\.js$/
 
 export const load: LoadHook = async (url, context, next) => {
   const loaded = await next(url, context)

@@ -25,7 +25,7 @@ export function encodeError(failure: unknown): Uint8Array {
 }
 
 /** Reads an ERROR frame; anything malformed becomes an `EREMOTEIO`. */
-export function decodeError(frame: RingMessage): RemoteError {
+export function decodeError(frame: Pick<RingMessage, 'copy'>): RemoteError {
   // A copy: in the ring the peer could write while it is decoded.
   const text = new TextDecoder().decode(frame.copy().subarray(0, MAX_BYTES))
   const [, code, message] = /^([A-Z][A-Z0-9_]{1,31}) (.*)$/s.exec(text) ?? []
