@@ -185,10 +185,13 @@ function record(value: unknown, what: string): Record<string, unknown> {
 }
 
 /** One field less is a volume that nobody has used, say: none may hide behind a name that is not known. */
+/** A name with a typing error in it is worth showing; in a damaged file anything else may be a token. */
+const SHOWN_FIELD = /^[A-Za-z]{1,20}$/
+
 function only(value: Record<string, unknown>, what: string, names: readonly string[]): void {
   const other = Object.keys(value).find((name) => !names.includes(name))
   if (other !== undefined)
-    throw new Error(`${what} has a field ${JSON.stringify(other.slice(0, 64))} that is unknown`)
+    throw new Error(`${what} has a field ${SHOWN_FIELD.test(other) ? `"${other}" ` : ''}that is unknown`)
 }
 
 function list(value: unknown, what: string): unknown[] {

@@ -51,6 +51,22 @@ export const mutations = [
     tests: [unit('authentication')],
   },
   {
+    name: 'mistake-of-tenants-quoted',
+    file: source('tenants'),
+    find: 'throw wrong(`it is not JSON',
+    replace: 'throw wrong(`it is not JSON, $' + '{(failure as Error).message}',
+    why: 'The message about a mistake in the tenants file has the key that stands there.',
+    tests: ['unit test/e2e/secrets.test.ts', unit('tenants')],
+  },
+  {
+    name: 'token-in-the-log',
+    file: source('session'),
+    find: 'this.#host.log.info({ client: this.#client, lingerMs',
+    replace: 'this.#host.log.info({ client: this.#client, token: this.token, lingerMs',
+    why: 'Who can read the log can take a session up, and with it the pages of a client.',
+    tests: ['unit test/e2e/secrets.test.ts'],
+  },
+  {
     name: 'challenge-is-always-the-same',
     file: source('authentication'),
     find: '    const nonce = randomBytes(NONCE_BYTES)\n    this.#challenged',
