@@ -36,6 +36,8 @@ const BY_CODE: Readonly<Record<string, number>> = {
   ENETUNREACH: EXIT.unavailable,
   ENOSPC: EXIT.unavailable,
   EUSERS: EXIT.unavailable,
+  // another version of the protocol, or something else that listens there
+  EPROTO: EXIT.unavailable,
   ENODEV: EXIT.system,
   EADDRNOTAVAIL: EXIT.system,
   ENOMEM: EXIT.system,

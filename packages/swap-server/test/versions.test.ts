@@ -3,6 +3,7 @@ import { randomBytes } from 'node:crypto'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { afterEach, expect, it } from 'vitest'
 import { boundTo, macOf, type Transcript } from '../src/authentication.js'
+import { exitStatusOf } from '../src/exit-status.js'
 import { type Key, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import { control, PROTOCOL_VERSION, UNBOUND_VERSION } from '../src/protocol.js'
 import { meaningOfRefusal } from '../src/refusal.js'
@@ -113,9 +114,11 @@ it('a client without a key gets on with an older server', async () => {
 it('a client with a key says which version an older server lacks, and gives nothing up', async () => {
   const options = { tenant: 'prod', key }
   const identity = { epoch: '0123456789abcdef', session: 1, token: randomBytes(16) }
-  await expect(SwapServerSession.resume([await older()], identity, options)).rejects.toMatchObject({
+  const refusal = await SwapServerSession.resume([await older()], identity, options).catch((reason) => reason)
+  expect(refusal).toMatchObject({
     code: 'EPROTO',
     message: 'the client speaks version 2 of the control protocol, this server version 1',
   })
   expect(meaningOfRefusal('EPROTO')).toBe('forbidden')
+  expect(exitStatusOf(refusal)).toBe(69)
 })
