@@ -180,7 +180,7 @@ export class Session implements SlabOwner {
       this.#closed ||
       compareTakeOvers(takeOver, this.#takeOver) !== 0 ||
       id.context !== this.context ||
-      this.#data.size >= this.#host.maxDataConnections
+      this.#data.size + this.#stillLeaving() >= this.#host.maxDataConnections
     ) {
       id.reject()
       return
@@ -222,12 +222,12 @@ export class Session implements SlabOwner {
    */
   endData(): Promise<void> | undefined {
     this.#closeData([...this.#data])
-    return this.#leaving.size === 0 ? undefined : this.#dataEnds()
+    return this.#stillLeaving() === 0 ? undefined : this.#dataEnds()
   }
 
   async #dataEnds(): Promise<void> {
     const deadline = performance.now() + END_DATA_MS
-    while (this.#leaving.size > 0) {
+    while (this.#stillLeaving() > 0) {
       if (performance.now() >= deadline)
         throw new Refusal(
           'ETIMEDOUT',
@@ -246,7 +246,11 @@ export class Session implements SlabOwner {
       id.close()
       this.#leaving.add(id)
     }
+  }
+
+  #stillLeaving(): number {
     for (const id of this.#leaving) if (id.destroyed) this.#leaving.delete(id)
+    return this.#leaving.size
   }
 
   /** Goes on with another control connection, behind {@link endData}. */
@@ -284,7 +288,8 @@ export class Session implements SlabOwner {
     if (this.#closed) return
     this.#closed = true
     this.#linger.stop()
-    // The keys die before the memory is given back: the protection domain's children go first.
+    // First who can reach the memory, then the keys, then the memory: the protection domain's children go before it.
+    this.#closeData([...this.#data])
     const slabs = [...this.#slabs.values()]
     this.#slabs.clear()
     this.#host.bandwidth.leave(this)

@@ -98,6 +98,8 @@ class ConnectionId : public std::enable_shared_from_this<ConnectionId> {
   virtual sockaddr_storage peer_address() const = 0;
   // Ends whatever is under way. The queue pair must be destroyed first. Idempotent.
   virtual void close() = 0;
+  // Of one that is closed: nothing that the peer has posted lands here any more.
+  virtual bool settled() { return true; }
 };
 
 class Provider {
@@ -138,6 +140,9 @@ class Provider {
   virtual int dealloc_pd(ibv_pd* pd) = 0;
   virtual ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) = 0;
   virtual int dereg_mr(ibv_mr* mr) = 0;
+  // The same for memory of map_memory that is unmapped next and that nobody looks at any more: waits for
+  // nobody who cannot reach it then.
+  virtual int dereg_mr_to_unmap(ibv_mr* mr) { return dereg_mr(mr); }
   // ibv_rereg_mr(3): `flags` are IBV_REREG_MR_CHANGE_…, of which TRANSLATION uses address and length.
   // The keys may change; read them from `mr`. 0 or an errno value; the region is unchanged on EINVAL and
   // EOPNOTSUPP, and good for dereg_mr only after any other.
@@ -186,12 +191,13 @@ class Provider {
   virtual ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) = 0;
   virtual int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) = 0;
   virtual int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask, ibv_qp_init_attr* init) = 0;
-  // Also for a queue pair that a ConnectionId made.
+  // Also for a queue pair that a ConnectionId made. ETIMEDOUT, over shm: it is gone, but its peer, which is
+  // stopped in the middle of a copy, may go on with that.
   virtual int destroy_qp(ibv_qp* qp) = 0;
 
-  // Has `work` done, which destroys objects of this provider: at once, or, where the kernel may take long, on
-  // a thread; with `wait` the caller waits for it a while. On any thread.
-  virtual void tear_down(std::function<void()> work, [[maybe_unused]] bool wait) { work(); }
+  // Has `work` done, which destroys objects of this provider, on a thread that may wait for others: the
+  // kernel, or a peer. With `wait` the caller waits for it a while. On any thread.
+  virtual void tear_down(std::function<void()> work, bool wait) = 0;
 
   virtual std::shared_ptr<ConnectionId> create_id() = 0;
   virtual const DataPathVerbs* data_path_verbs() const = 0;

@@ -40,8 +40,9 @@ export abstract class Resource {
   /**
    * Whether it is gone: {@link close} was called, native users have let go, and the device has destroyed it.
    * {@link close} waits for the device, as a rule; but a queue pair whose packets the network does not take may keep
-   * Soft-RoCE for 50 s, and then `close` returns after 0.1 s, and this is false until the device is done. As long as
-   * it is, what the peer of a queue pair, or of its connection id, has posted may still land here.
+   * Soft-RoCE for 50 s, and then `close` returns after 0.1 s, and this is false until the device is done. Over shm that
+   * is a peer that is stopped in the middle of a copy, until it has let go or is dead. As long as this is false, what
+   * the peer of a queue pair, or of its connection id, has posted may still land here.
    */
   get destroyed(): boolean {
     return native.destroyed(this.#handle)

@@ -6,13 +6,13 @@
 #include <thread>
 #include <vector>
 
-#include "ibverbs/teardown.h"
 #include "ibverbs_fixture.h"
+#include "teardown.h"
 
 namespace device_teardown_stress {
 
 using namespace std::chrono_literals;
-using rdmakit::ibverbs::Teardown;
+using rdmakit::Teardown;
 using Clock = std::chrono::steady_clock;
 
 // Work that takes until it is told to end, as the kernel does.

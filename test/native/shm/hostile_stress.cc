@@ -326,7 +326,7 @@ void serve(Id made, Random& random, Bystander& bystander) {
     srq = provider().create_srq(pd, &attributes);
   }
   {
-    End end(std::move(made), {.channel = true, .depth = kDepth, .pd = pd, .srq = srq});
+    End end(std::move(made), {.channel = true, .depth = kDepth, .pd = pd, .srq = srq, .hostile_peer = true});
     Guarded memory(pd, random.one_in(4) ? Kind::plain : Kind::shared);
     const auto receive = [&](uint64_t number) {
       ibv_sge sge = memory.sge(number, 256);

@@ -62,7 +62,7 @@ void deregister_under_fire(Kind kind) {
   }
 }
 
-// When disconnect() has returned, the peer writes nothing more.
+// When `disconnected` comes, the peer writes nothing more.
 void disconnect_under_fire() {
   for (int round = 0; round < 20; round++) {
     Listener listener;
@@ -79,6 +79,7 @@ void disconnect_under_fire() {
     });
     while (written < 2 * round) std::this_thread::yield();
     CHECK(pair.server->id.id->disconnect() == 0);
+    pair.server->id.events->expect(CmEvent::Type::disconnected);
     std::memset(far.data, 0xaa, far.size);
     std::this_thread::sleep_for(std::chrono::microseconds(200));  // for what must not come
     CHECK(is_filled(far.data, far.size, 0xaa));

@@ -28,7 +28,7 @@ class CompletionArray final : public Object {
 
  private:
   void destroy(void*) override { owner_ = {}; }
-  bool destroys_here() const override { return true; }
+  bool destroys_here() override { return true; }
   CqObject& queue_;
   Ref<ibv_cq> owner_;
   SharedRecords<CompletionEntry> entries_;

@@ -78,7 +78,7 @@ void IdObject::end_in_javascript() {
 
 void IdObject::destroy(void*) {
   id_->close();
-  id_.reset();
+  if (id_->settled()) id_.reset();
 }
 
 namespace {

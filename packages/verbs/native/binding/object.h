@@ -23,8 +23,8 @@ class Object : public Handle {
   static Napi::Value wrap(Napi::Env env, Object* object);
   // JavaScript's user leaves; on its thread. Idempotent.
   void close();
-  // Nothing of a peer's lands in it or through it any more.
-  bool destroyed() const { return destroyed_.load(std::memory_order_acquire); }
+  // Nothing of a peer's lands in it or through it any more. On JavaScript's thread.
+  virtual bool destroyed() { return destroyed_.load(std::memory_order_acquire); }
 
  protected:
   Object(HandleKind kind, Provider& provider, void* verbs_object);
@@ -32,8 +32,9 @@ class Object : public Handle {
   // Destroys the verbs object, which is not `object` any more, and lets go of what it was made from. On any
   // thread.
   virtual void destroy(void* verbs_object) = 0;
-  // Whether `destroy` is for the thread that the last user leaves on, however long it takes.
-  virtual bool destroys_here() const { return false; }
+  // Asked once, before `destroy`: whether that is for the thread that the last user leaves on, however long
+  // it takes.
+  virtual bool destroys_here() { return false; }
   // Ends what needs JavaScript's thread to end, before its user leaves.
   virtual void end_in_javascript() {}
 

@@ -102,8 +102,8 @@ class MrObject final : public Object {
 
  private:
   void destroy(void* verbs_object) override;
-  // Borrowed memory may go with JavaScript's environment: it is not the device's any more then.
-  bool destroys_here() const override { return releaser_ != nullptr; }
+  // Borrowed memory goes with JavaScript's environment: it is not the device's any more then.
+  bool destroys_here() override { return releaser_ != nullptr && !releaser_->await_release(); }
   // Detaches the ArrayBuffer: later accesses find length 0 instead of memory that is gone.
   void end_in_javascript() override;
   std::shared_ptr<Mapping> mapping_;
@@ -204,12 +204,14 @@ class IdObject final : public Object {
   IdObject(Provider& provider, std::shared_ptr<ConnectionId> id)
       : Object(kKind, provider, id.get()), id_(std::move(id)) {}
   ConnectionId& id() const { return *id_; }
+  const std::shared_ptr<ConnectionId>& shared() const { return id_; }
+  bool destroyed() override { return Object::destroyed() && (id_ == nullptr || id_->settled()); }
   void set_sink(Napi::Env env, Napi::Function sink);
 
  private:
   void destroy(void* verbs_object) override;
   void end_in_javascript() override;
-  std::shared_ptr<ConnectionId> id_;
+  std::shared_ptr<ConnectionId> id_;  // until its peer can do nothing here any more
   EnvironmentHook hook_;
   Napi::ThreadSafeFunction sink_;
   bool has_sink_ = false;
@@ -224,6 +226,7 @@ class QpObject final : public Object {
            const ibv_qp_cap& caps)
       : Object(kKind, pd.provider, qp),
         caps_(caps),
+        connection_(id == nullptr ? nullptr : id->shared()),
         id_(id),
         pd_(&pd),
         send_(&send),
@@ -234,10 +237,14 @@ class QpObject final : public Object {
   }
   ibv_qp* qp() const { return static_cast<ibv_qp*>(object); }
   const ibv_qp_cap& caps() const { return caps_; }
+  bool destroyed() override {
+    return Object::destroyed() && (connection_ == nullptr || connection_->settled());
+  }
 
  private:
   void destroy(void* verbs_object) override;
   ibv_qp_cap caps_;
+  std::shared_ptr<ConnectionId> connection_;  // until its peer can do nothing here any more
   Ref<ConnectionId> id_;
   Ref<ibv_pd> pd_;
   Ref<ibv_cq> send_;

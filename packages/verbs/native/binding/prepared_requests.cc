@@ -185,7 +185,7 @@ class SendSlots final : public Object {
   }
   // End of hot path.
 
-  bool destroys_here() const override { return true; }
+  bool destroys_here() override { return true; }
   void destroy(void*) override {
     qp_ = {};
     regions_.clear();
@@ -230,7 +230,7 @@ class ReceiveSlots final : public Object {
   // End of hot path.
 
  private:
-  bool destroys_here() const override { return true; }
+  bool destroys_here() override { return true; }
   void destroy(void*) override {
     qp_ = {};
     srq_ = {};

@@ -9,6 +9,7 @@ namespace rdmakit::binding {
 
 void QpObject::destroy(void* verbs_object) {
   provider.destroy_qp(static_cast<ibv_qp*>(verbs_object));
+  if (connection_ != nullptr && connection_->settled()) connection_.reset();
   srq_ = {};
   send_ = {};
   receive_ = {};

@@ -1,7 +1,12 @@
 #include "binding/releaser.h"
 
+#include <chrono>
+
 namespace rdmakit::binding {
 namespace {
+
+// More than any provider takes; only a hang is ended by it.
+constexpr std::chrono::seconds kEndPatience{60};
 
 // A thread runs one environment.
 thread_local std::shared_ptr<Releaser> own;
@@ -23,11 +28,29 @@ std::shared_ptr<Releaser> Releaser::of(Napi::Env env) {
 void Releaser::end(void* releaser) {
   auto* self = static_cast<Releaser*>(releaser);
   {
-    const std::lock_guard lock(self->mutex_);
+    std::unique_lock lock(self->mutex_);
     self->open_ = false;
     self->doorbell_.Release();
+    self->none_awaited_.wait_for(lock, kEndPatience, [self] { return self->awaited_ == 0; });
   }
   own.reset();
+}
+
+bool Releaser::await_release() {
+  const std::lock_guard lock(mutex_);
+  if (open_) awaited_++;
+  return open_;
+}
+
+// Under mutex_.
+void Releaser::came_back() {
+  if (awaited_ > 0 && --awaited_ == 0) none_awaited_.notify_all();
+}
+
+void Releaser::keep(Reference&& reference) {
+  reference.SuppressDestruct();
+  const std::lock_guard lock(mutex_);
+  came_back();
 }
 
 void Releaser::release(Reference&& reference) {
@@ -38,6 +61,7 @@ void Releaser::release(Reference&& reference) {
           ? doorbell_.NonBlockingCall(taken, [](Napi::Env, Napi::Function, Reference* gone) { delete gone; })
           : napi_closing;
   if (status != napi_ok) taken->SuppressDestruct();
+  came_back();
 }
 
 }  // namespace rdmakit::binding

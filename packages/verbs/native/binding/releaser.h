@@ -1,8 +1,11 @@
-// Lets go of references to JavaScript objects from any thread: they may be deleted on JavaScript's only.
+// Lets go of references to JavaScript objects from any thread: they may be deleted on JavaScript's only. When
+// the environment ends it takes the memory behind them along, so its end waits for the devices that still use
+// it.
 #pragma once
 
 #include <napi.h>
 
+#include <condition_variable>
 #include <memory>
 #include <mutex>
 
@@ -13,13 +16,21 @@ class Releaser {
   using Reference = Napi::Reference<Napi::ArrayBuffer>;
   // The environment's one; on its thread.
   static std::shared_ptr<Releaser> of(Napi::Env env);
+  // The memory of a reference is about to be torn down on another thread: release() or keep() follows. False:
+  // the environment has ended, and whoever asks does it now. On any thread.
+  bool await_release();
   // On any thread. When the environment has ended it has taken the reference along.
   void release(Reference&& reference);
+  // The memory stays where it is, for good.
+  void keep(Reference&& reference);
 
  private:
   static void end(void* releaser);
+  void came_back();
   std::mutex mutex_;
+  std::condition_variable none_awaited_;
   bool open_ = true;
+  unsigned awaited_ = 0;
   Napi::ThreadSafeFunction doorbell_;
 };
 

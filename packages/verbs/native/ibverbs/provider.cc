@@ -19,7 +19,7 @@
 #include "ibverbs/reregister.h"
 #include "ibverbs/result.h"
 #include "ibverbs/shared_receive_queues.h"
-#include "ibverbs/teardown.h"
+#include "teardown.h"
 
 namespace rdmakit {
 namespace ibverbs {

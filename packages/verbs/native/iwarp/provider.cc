@@ -12,6 +12,7 @@
 #include "iwarp/protection_domain.h"
 #include "iwarp/queue_pair.h"
 #include "iwarp/shared_receive_queue.h"
+#include "teardown.h"
 
 namespace rdmakit {
 namespace {
@@ -124,6 +125,10 @@ class IwarpProvider final : public Provider {
 
   std::shared_ptr<ConnectionId> create_id() override { return Connection::create(); }
   const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
+  void tear_down(std::function<void()> work, bool wait) override { teardown_.run(std::move(work), wait); }
+
+ private:
+  Teardown teardown_;
 };
 
 ibv_pd* IwarpProvider::alloc_pd(ibv_context* context) {

@@ -136,7 +136,15 @@ ibv_qp* Connection::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
 
 void Connection::forget_qp(QueuePair* queue_pair) {
   const std::lock_guard lock(mutex_);
-  if (queue_pair_ == queue_pair) queue_pair_ = nullptr;
+  if (queue_pair_ != queue_pair) return;
+  hazard_ = queue_pair->hazard();
+  queue_pair_ = nullptr;
+}
+
+bool Connection::settled() {
+  const std::lock_guard lock(mutex_);
+  if (hazard_ != nullptr && !hazard_->holds_anything()) hazard_.reset();
+  return hazard_ == nullptr;
 }
 
 void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
@@ -276,10 +284,8 @@ void Connection::on_deadline() {
   std::shared_ptr<Connection> listener;
   {
     const std::lock_guard lock(mutex_);
-    if (link_ != nullptr) {
-      link_->flush();
-      if (queue_pair_ != nullptr) queue_pair_->progress();
-    }
+    if (link_ != nullptr) link_->flush();
+    if (queue_pair_ != nullptr) queue_pair_->progress();
     if (paused_ && state_ == State::listening) {
       paused_ = false;
       Engine::instance().watch(number_, socket_.get());

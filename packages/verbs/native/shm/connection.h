@@ -38,10 +38,13 @@ class Connection final : public ConnectionId, public Engine::Client {
   sockaddr_storage local_address() const override;
   sockaddr_storage peer_address() const override;
   void close() override;
+  bool settled() override;
 
   void on_ready() override;
   void on_deadline() override;
 
+  // For the engine.
+  uint64_t number() const { return number_; }
   // Called by destroy_qp.
   void forget_qp(QueuePair* queue_pair);
   // The established connection of this id is over. Takes no lock and no reference.
@@ -105,6 +108,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   Engine::Clock::time_point deadline_ = Engine::Clock::time_point::max();
   Engine::Clock::time_point retry_until_ = Engine::Clock::time_point::max();
   QueuePair* queue_pair_ = nullptr;
+  std::shared_ptr<Hazard> hazard_;          // of a queue pair that is gone
   std::vector<uint8_t> private_data_;       // to the peer
   std::vector<uint8_t> peer_private_data_;  // from it
   std::unique_ptr<Frame> request_;          // what the peer asked for

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "shm/hazard.h"
 #include "shm/queue_pair.h"
 #include "shm/region_keys.h"
 
@@ -15,6 +16,11 @@ std::unique_ptr<ProtectionDomain> ProtectionDomain::create(ibv_context* context)
                                          Sharing::read_only, made->table_fd_);
   if (made->mapping_ == nullptr) return nullptr;
   return made;
+}
+
+// Its table goes with it: a peer that still looks there finds dead keys only.
+ProtectionDomain::~ProtectionDomain() {
+  for (const uint32_t key : resting_) free_key(key);
 }
 
 uint32_t ProtectionDomain::add(uint64_t address, uint64_t length, int access) {
@@ -52,29 +58,72 @@ uint32_t ProtectionDomain::use(const std::shared_ptr<Segment>& segment) {
   return use.number;
 }
 
-int ProtectionDomain::remove(uint32_t key) {
-  RegionEntry& entry = table()[slot_of_key(key)];
-  int error = 0;
-  const std::lock_guard lock(mutex_);
+int ProtectionDomain::remove(uint32_t key, PeerCopies copies) {
+  const RegionEntry& entry = table()[slot_of_key(key)];
   {
-    const std::lock_guard windows_lock(windows_lock_);
-    if (own_ != nullptr && own_[slot_of_key(key)].windows != 0) return EBUSY;
-    // Remove, then look who is at it; a peer says that it is at it, then looks whether the key is there.
-    entry.key.store(0, std::memory_order_seq_cst);
+    const std::lock_guard lock(mutex_);
+    {
+      const std::lock_guard windows_lock(windows_lock_);
+      if (own_ != nullptr && own_[slot_of_key(key)].windows != 0) return EBUSY;
+      // Remove, then look who is at it; a peer says that it is at it, then looks whether the key is there.
+      table()[slot_of_key(key)].key.store(0, std::memory_order_seq_cst);
+    }
+    for (QueuePair* queue_pair : queue_pairs_) queue_pair->finish_posting();
   }
-  for (QueuePair* queue_pair : queue_pairs_) {
-    queue_pair->finish_posting();
-    if (!queue_pair->wait_for_peer(key)) error = ETIMEDOUT;
-  }
+  const bool waits = copies == PeerCopies::awaited || entry.segment == kNoSegment;
+  const bool gone = !waits || wait_for_peers(key);
+  const std::lock_guard lock(mutex_);
   const auto use = entry.segment == kNoSegment ? segments_.end() : segments_.find(entry.generation);
   if (use != segments_.end() && --use->second.regions == 0) {
     for (QueuePair* queue_pair : queue_pairs_) queue_pair->withdraw(use->second.segment, use->second.number);
     free_numbers_.push_back(use->second.number);
     segments_.erase(use);
   }
-  // After ETIMEDOUT the slot stays out of use: a new region in it would not know the late copy.
-  if (error == 0) free_key(key);
-  return error;
+  rest(key);
+  return gone ? 0 : ETIMEDOUT;
+}
+
+std::vector<std::shared_ptr<Hazard>> ProtectionDomain::hazards() {
+  std::vector<std::shared_ptr<Hazard>> all = departed_;
+  for (const QueuePair* queue_pair : queue_pairs_) all.push_back(queue_pair->hazard());
+  return all;
+}
+
+// False when a peer may still be at the region or window `key`; it is given up then, and its connection ends.
+// Without mutex_: others make queue pairs and regions meanwhile.
+bool ProtectionDomain::wait_for_peers(uint32_t key) {
+  std::vector<std::shared_ptr<Hazard>> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = hazards();
+  }
+  const auto deadline = Hazard::Clock::now() + kPeerPatience;
+  bool gone = true;
+  for (const auto& hazard : all) gone &= hazard->wait(key, *this, deadline);
+  if (gone) return true;
+  const std::lock_guard lock(mutex_);
+  for (QueuePair* queue_pair : queue_pairs_) {
+    if (queue_pair->hazard()->given_up()) queue_pair->fail_later(Failure::stopped());
+  }
+  return false;
+}
+
+// A dead key's slot is not used again while a peer names the key: it may be looking at the entry. There are
+// never more such keys than peers.
+void ProtectionDomain::rest(uint32_t key) {
+  resting_.push_back(key);
+  free_rested_keys();
+}
+
+void ProtectionDomain::free_rested_keys() {
+  const auto all = hazards();
+  std::erase_if(resting_, [&](uint32_t key) {
+    for (const auto& hazard : all) {
+      if (hazard->names_slot_of(key)) return false;
+    }
+    free_key(key);
+    return true;
+  });
 }
 
 void ProtectionDomain::join(QueuePair* queue_pair) {
@@ -87,6 +136,9 @@ void ProtectionDomain::leave(QueuePair* queue_pair) {
   {
     const std::lock_guard lock(mutex_);
     std::erase(queue_pairs_, queue_pair);
+    std::erase_if(departed_, [](const auto& hazard) { return !hazard->holds_anything(); });
+    if (queue_pair->hazard()->holds_anything()) departed_.push_back(queue_pair->hazard());
+    free_rested_keys();
     const std::lock_guard windows_lock(windows_lock_);
     for (MemoryWindow* window : windows_) {
       if (window->region != 0 && window->queue_pair == queue_pair->qp_num) unbind(*window);

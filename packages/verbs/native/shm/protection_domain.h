@@ -17,6 +17,7 @@
 
 namespace rdmakit::shm {
 
+class Hazard;
 class QueuePair;
 
 struct MemoryRegion : ibv_mr {
@@ -31,6 +32,10 @@ struct MemoryWindow : ibv_mw {
   uint32_t queue_pair = 0;
 };
 
+// What becomes of a peer's copy to a region that goes. `left` is for memory of a segment that is unmapped
+// next: the peer has a mapping of its own, and nobody else sees those pages.
+enum class PeerCopies { awaited, left };
+
 class ProtectionDomain : public ibv_pd {
  public:
   // Null and errno on failure.
@@ -38,9 +43,12 @@ class ProtectionDomain : public ibv_pd {
 
   // The key of a new region (lkey and rkey are the same), or 0 and errno. Peers hear of its segment.
   uint32_t add(uint64_t address, uint64_t length, int access);
-  // The key is dead when this returns. 0, or ETIMEDOUT when a stopped peer may still be copying; or EBUSY,
-  // and nothing has changed, while windows are bound to the region.
-  int remove(uint32_t key);
+  ~ProtectionDomain();
+
+  // The key is dead when this returns, and no thread of this process is at the region. 0, or ETIMEDOUT when a
+  // stopped peer may still be copying, whose connection ends then; or EBUSY, and nothing has changed, while
+  // windows are bound to the region.
+  int remove(uint32_t key, PeerCopies copies);
 
   // A window comes, null and errno on failure, and goes; as with remove().
   MemoryWindow* add_window();
@@ -85,6 +93,13 @@ class ProtectionDomain : public ibv_pd {
   std::shared_ptr<SharedMapping> mapping_;
   std::mutex mutex_;
   std::vector<QueuePair*> queue_pairs_;
+  std::vector<std::shared_ptr<Hazard>>
+      departed_;                   // of queue pairs that are gone, whose peers are not known to be
+  std::vector<uint32_t> resting_;  // dead keys that some hazard named still
+  std::vector<std::shared_ptr<Hazard>> hazards();
+  bool wait_for_peers(uint32_t key);
+  void rest(uint32_t key);
+  void free_rested_keys();
   struct Use {
     std::shared_ptr<Segment> segment;
     int regions = 0;

@@ -38,23 +38,23 @@ MemoryWindow* ProtectionDomain::add_window() {
 }
 
 int ProtectionDomain::remove_window(MemoryWindow* window) {
-  const std::unique_ptr<MemoryWindow> gone(window);
-  const std::lock_guard lock(mutex_);
-  std::erase(windows_, window);
+  const std::unique_ptr<MemoryWindow> owned(window);
   const uint32_t slot = slot_of_key(window->made_as);
   {
+    const std::lock_guard lock(mutex_);
+    std::erase(windows_, window);
     const std::lock_guard windows_lock(windows_lock_);
     if (window->region != 0) unbind(*window);
     own_[slot].window = nullptr;
   }
   // It may have been unbound before, and its user be at the memory still: its keys are dead, all of them.
-  int error = 0;
-  for (QueuePair* queue_pair : queue_pairs_) {
-    if (!queue_pair->wait_for_peer(window->made_as)) error = ETIMEDOUT;
+  const bool gone = wait_for_peers(window->made_as);
+  {
+    const std::lock_guard lock(mutex_);
+    rest(window->made_as);
   }
-  if (error == 0) free_key(window->made_as);
   users--;
-  return error;
+  return gone ? 0 : ETIMEDOUT;
 }
 
 // Hot path.

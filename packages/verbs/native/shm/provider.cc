@@ -14,6 +14,7 @@
 #include "shm/segment.h"
 #include "shm/shared_receive_queue.h"
 #include "software/device.h"
+#include "teardown.h"
 
 namespace rdmakit {
 namespace {
@@ -80,7 +81,9 @@ class ShmProvider final : public Provider {
   ibv_pd* alloc_pd(ibv_context* context) override;
   int dealloc_pd(ibv_pd* pd) override;
   ibv_mr* reg_mr(ibv_pd* pd, void* address, size_t length, int access) override;
-  int dereg_mr(ibv_mr* mr) override;
+  int dereg_mr(ibv_mr* mr) override { return deregister(mr, PeerCopies::awaited); }
+  // A peer has a mapping of its own: its copy goes on in pages that nobody else sees.
+  int dereg_mr_to_unmap(ibv_mr* mr) override { return deregister(mr, PeerCopies::left); }
   int rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access) override;
 
   ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) override;
@@ -127,6 +130,13 @@ class ShmProvider final : public Provider {
 
   std::shared_ptr<ConnectionId> create_id() override { return Connection::create(); }
   const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
+  void tear_down(std::function<void()> work, bool wait) override { teardown_.run(std::move(work), wait); }
+
+ private:
+  int deregister(ibv_mr* mr, PeerCopies copies);
+
+  // As many as may have a peer each that is stopped in the middle of a copy.
+  Teardown teardown_{std::chrono::milliseconds(20), 256};
 };
 
 constexpr int kMaxCompletions = 1 << 20;
@@ -215,9 +225,9 @@ ibv_mr* ShmProvider::reg_mr(ibv_pd* pd, void* address, size_t length, int access
   return mr;
 }
 
-int ShmProvider::dereg_mr(ibv_mr* mr) {
+int ShmProvider::deregister(ibv_mr* mr, PeerCopies copies) {
   ProtectionDomain* pd = static_cast<ProtectionDomain*>(mr->pd);
-  const int error = pd->remove(mr->lkey);
+  const int error = pd->remove(mr->lkey, copies);
   if (error == EBUSY) return error;
   pd->users--;
   destroy(static_cast<MemoryRegion*>(mr));
@@ -242,9 +252,9 @@ int ShmProvider::rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size
   ProtectionDomain* after = static_cast<ProtectionDomain*>(pd);
   const uint32_t key = after->add(reinterpret_cast<uint64_t>(address), length, access);
   if (key == 0) return errno;
-  const int error = before->remove(mr->lkey);
+  const int error = before->remove(mr->lkey, PeerCopies::awaited);
   if (error == EBUSY) {  // windows are bound to it
-    after->remove(key);
+    after->remove(key, PeerCopies::awaited);
     return EINVAL;
   }
   after->users++;
@@ -333,9 +343,9 @@ int ShmProvider::destroy_srq(ibv_srq* srq) {
 int ShmProvider::destroy_qp(ibv_qp* qp) {
   QueuePair* own = static_cast<QueuePair*>(qp);
   if (const std::shared_ptr<Connection> connection = own->connection().lock()) connection->forget_qp(own);
-  own->retire();
+  const bool at_rest = own->retire();
   destroy(own);
-  return 0;
+  return at_rest ? 0 : ETIMEDOUT;
 }
 
 }  // namespace

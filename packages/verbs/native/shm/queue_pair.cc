@@ -54,6 +54,7 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
   made->header_->floor.store(shared == nullptr ? UINT32_MAX : 0, std::memory_order_relaxed);
   made->slots_ = reinterpret_cast<Slot*>(area->data() + shape.slots_at());
   made->stamps_ = reinterpret_cast<const uint64_t*>(area->data() + shape.stamps_at());
+  made->hazard_ = std::make_shared<Hazard>(area);
   made->area_ = std::move(area);
   return made;
 }
@@ -111,6 +112,11 @@ int QueuePair::event_fd() const {
   return channel == nullptr ? -1 : channel->fd;
 }
 
+void QueuePair::set_connection(const std::shared_ptr<Connection>& connection) {
+  connection_ = connection;
+  connection_number_ = connection->number();
+}
+
 std::shared_ptr<Link> QueuePair::link() {
   const std::lock_guard lock(send_lock_);
   return link_;
@@ -156,8 +162,7 @@ int QueuePair::reset() {
   receive_tail_.store(0);
   header_->posted.store(0);
   header_->closed.store(0);
-  broken_ = ended_ = false;
-  end_status_ = 0;
+  broken_ = ended_ = at_rest_ = false;
   return 0;
 }
 
@@ -201,6 +206,7 @@ int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
     peer_ = std::move(peer);
     peer_stamped_ = peer_->stamped();
     link_ = std::move(link);
+    hazard_->connected(link_);
     area_fd_.reset();  // the peer has it
     ibv_qp::state = IBV_QPS_RTS;
     state_.store(State::connected);
@@ -213,20 +219,36 @@ int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
 
 int QueuePair::fail(const Failure& failure) {
   const std::lock_guard ending(ending_mutex_);
-  if (ended_) return end_status_;
+  if (ended_) {
+    finish_end();  // the peer may have let go, or died
+    return ending_.status;
+  }
   ended_ = true;
-  end_status_ = failure.status;
-  std::shared_ptr<Link> link;
+  ending_ = failure;
+  ending_since_ = Hazard::Clock::now();
   {
     const std::lock_guard lock(send_lock_);
-    link = link_;
     ibv_qp::state = IBV_QPS_ERR;
     state_.store(State::error, std::memory_order_seq_cst);
     flush_sends(failure.oldest_send);
   }
   // Close, then look who is at it; the peer says that it is at it, then looks whether this is closed.
   header_->closed.store(1, std::memory_order_seq_cst);
-  if (failure.peer_keeps_rules) wait_for_peer(0);
+  for (int i = 0; i < kHazardSpins && hazard_->names_anything(); i++) {
+  }
+  if (!finish_end()) look_soon();
+  return ending_.status;
+}
+
+// The last part of an end, under ending_mutex_. False, and nothing was done, while the peer may end its copy
+// in time.
+bool QueuePair::finish_end() {
+  if (!ended_ || at_rest_) return true;
+  if (ending_.peer_keeps_rules && !hazard_->given_up() && hazard_->holds_anything()) {
+    if (Hazard::Clock::now() - ending_since_ < kPeerPatience) return false;
+    hazard_->give_up();
+  }
+  at_rest_ = true;
   {
     // What has arrived whole is delivered, the rest of the receives is flushed.
     const std::lock_guard lock(receive_queue()->members_lock());
@@ -240,15 +262,23 @@ int QueuePair::fail(const Failure& failure) {
   // The peer can have ended between noting that it tells of the limit and telling.
   if (shared_ != nullptr) shared_->look_at_limit();
   const uint32_t new_events =
-      failure.event | (shared_ != nullptr ? Failure::kLastReceive : Failure::kNothing);
+      ending_.event | (shared_ != nullptr ? Failure::kLastReceive : Failure::kNothing);
   if (new_events != Failure::kNothing) {
     events_.fetch_or(new_events);
     Engine::instance().call(errand_);
   }
-  if (link == nullptr) return end_status_;
-  link->end(failure.peer_status, failure.peer_blame);
-  Connection::queue_pair_ended(connection_, failure.status);
-  return end_status_;
+  const std::shared_ptr<Link> link = this->link();
+  if (link == nullptr) return true;
+  link->end(ending_.peer_status, ending_.peer_blame);
+  Connection::queue_pair_ended(connection_, ending_.status);
+  return true;
+}
+
+// The engine looks at the end again, the later the longer the peer takes. Under ending_mutex_.
+void QueuePair::look_soon() {
+  const auto waited = Hazard::Clock::now() - ending_since_;
+  Engine::instance().call_at(connection_number_,
+                             Hazard::Clock::now() + std::chrono::milliseconds(1) + waited / 8);
 }
 
 void QueuePair::fail_later(const Failure& failure) {
@@ -287,31 +317,22 @@ void QueuePair::raise_events() {
   raise(Failure::kLastReceive, IBV_EVENT_QP_LAST_WQE_REACHED);
 }
 
-void QueuePair::retire() {
+bool QueuePair::retire() {
   fail(Failure{});
+  const auto at_rest = [this] {
+    const std::lock_guard ending(ending_mutex_);
+    return finish_end();
+  };
+  for (long pause = 20'000; !at_rest(); pause = std::min(2 * pause, 5'000'000L)) {
+    const timespec time{0, pause};
+    nanosleep(&time, nullptr);
+  }
   receive_queue()->detach(this);
   send_queue()->detach(this);
   Engine::instance().cancel(errand_);  // now that no completion queue asks for it any more
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
-}
-
-bool QueuePair::wait_for_peer(uint32_t key) {
-  const auto clear = [&] {
-    const uint32_t hazard = header_->hazard.load(std::memory_order_seq_cst);
-    if (key == 0 || hazard == 0) return hazard == 0;
-    return hazard == kTakingReceive || (hazard != key && domain()->is_live(hazard));
-  };
-  if (clear()) return true;
-  const std::shared_ptr<Link> link = this->link();
-  const auto deadline = std::chrono::steady_clock::now() + kPeerPatience;
-  while (!clear()) {
-    if (link != nullptr && link->peer_over()) return true;
-    if (std::chrono::steady_clock::now() > deadline) return false;
-    const timespec pause{0, 20'000};
-    nanosleep(&pause, nullptr);
-  }
-  return true;
+  return !hazard_->holds_anything();
 }
 
 int QueuePair::add_segment(uint32_t number, uint32_t generation, int fd) {

@@ -20,6 +20,7 @@
 #include <mutex>
 
 #include "shm/engine.h"
+#include "shm/hazard.h"
 #include "shm/layout.h"
 #include "shm/link.h"
 #include "shm/peer.h"
@@ -57,12 +58,13 @@ struct Failure {
   static Failure violation() {
     return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal, .peer_keeps_rules = false};
   }
+  // It has not let go of memory in kPeerPatience.
+  static Failure stopped() {
+    return {.status = ETIMEDOUT, .peer_status = ECONNABORTED, .event = kFatal, .peer_keeps_rules = false};
+  }
   // It uses memory that it has given up: until it lets go, that memory is not the application's.
   static Failure misuse() { return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal}; }
 };
-
-// Far above the copy of the longest message; a peer that takes longer is stopped.
-inline constexpr std::chrono::seconds kPeerPatience{5};
 
 class QueuePair final : public ibv_qp {
  public:
@@ -73,7 +75,7 @@ class QueuePair final : public ibv_qp {
   ~QueuePair();
 
   // The id that made this queue pair, and hears of the end of its connection.
-  void set_connection(std::weak_ptr<Connection> connection) { connection_ = std::move(connection); }
+  void set_connection(const std::shared_ptr<Connection>& connection);
   std::weak_ptr<Connection> connection() const { return connection_; }
 
   // For the greeting.
@@ -87,13 +89,15 @@ class QueuePair final : public ibv_qp {
   int start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link);
   int modify(ibv_qp_attr* attributes, int mask);
   void query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const;
-  // To the error state, as if for `failure`. With Failure{} that is an orderly disconnect.
-  // The status of the failure that came first.
+  // To the error state, as if for `failure`. With Failure{} that is an orderly disconnect. Waits for nobody:
+  // when the peer is in the middle of a copy, receives are flushed and the connection's end is told when it
+  // has let go, or after kPeerPatience. The status of the failure that came first.
   int fail(const Failure& failure);
   // The same, by the engine: for callers that hold a lock which fail() takes. Allocates nothing.
   void fail_later(const Failure& failure);
-  // Ends the connection and makes sure that no thread works for this queue pair any more.
-  void retire();
+  // Ends the connection and makes sure that no thread works for this queue pair any more. Waits for the peer
+  // as fail() does not. False: the peer may go on with a copy all the same.
+  bool retire();
 
   int post_send(ibv_send_wr* request, ibv_send_wr** bad);
   int post_receive(ibv_recv_wr* request, ibv_recv_wr** bad);
@@ -110,7 +114,7 @@ class QueuePair final : public ibv_qp {
   // Something was posted to the shared receive queue: the peer is woken if it waits for that.
   void kick_starved();
 
-  // Sends what waited, if it need not wait any more.
+  // Sends what waited, if it need not wait any more; ends what waited for the peer to let go.
   void progress();
   void progress_from_poll();  // the same under a members_lock: a failure is left to the engine
 
@@ -126,11 +130,7 @@ class QueuePair final : public ibv_qp {
     send_lock_.lock();
     send_lock_.unlock();
   }
-  // Waits until the peer does not touch the region or window `key`, nor anything by a key that is dead, which
-  // can be a window on that region; or with 0 anything. False when it still may after kPeerPatience.
-  bool wait_for_peer(uint32_t key);
-  // Once, now.
-  bool peer_touches(uint32_t key) const { return header_->hazard.load(std::memory_order_seq_cst) == key; }
+  const std::shared_ptr<Hazard>& hazard() const { return hazard_; }
 
  private:
   struct Request;
@@ -151,6 +151,8 @@ class QueuePair final : public ibv_qp {
   QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape);
 
   int reset();
+  bool finish_end();
+  void look_soon();
   void run_errand();
   void raise_events();
 
@@ -207,6 +209,7 @@ class QueuePair final : public ibv_qp {
   const AreaShape shape_;
   UniqueFd area_fd_;  // until the peer has it
   std::shared_ptr<SharedMapping> area_;
+  std::shared_ptr<Hazard> hazard_;
   std::unique_ptr<uint8_t[]> rings_;  // works, scatter/gather lists and inline data of both queues
 
   // The send side.
@@ -257,8 +260,11 @@ class QueuePair final : public ibv_qp {
 
   std::mutex ending_mutex_;
   bool ended_ = false;
-  int end_status_ = 0;
+  bool at_rest_ = false;  // and the peer has let go, or was given up
+  Failure ending_;
+  Hazard::Clock::time_point ending_since_;
   std::weak_ptr<Connection> connection_;
+  uint64_t connection_number_ = 0;  // at the engine
 };
 
 }  // namespace rdmakit::shm

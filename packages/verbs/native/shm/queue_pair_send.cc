@@ -242,6 +242,8 @@ void QueuePair::progress() {
     }
   }
   if (!good) fail(end_);
+  const std::lock_guard ending(ending_mutex_);
+  if (!finish_end()) look_soon();
 }
 
 void QueuePair::progress_from_poll() {

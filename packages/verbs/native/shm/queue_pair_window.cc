@@ -5,12 +5,6 @@
 #include "shm/queue_pair_request.h"
 
 namespace rdmakit::shm {
-namespace {
-
-// About as long as a short copy takes.
-constexpr int kSpins = 200;
-
-}  // namespace
 
 QueuePair::Outcome QueuePair::bind(const Request& request) {
   const bool bound = domain()->bind(static_cast<uint32_t>(request.compare_add), request.remote_key,
@@ -26,18 +20,19 @@ QueuePair::Outcome QueuePair::invalidate(const Request& request) {
   const uint32_t key = request.immediate;
   if (revoking_ != key || key == 0) {  // 0 is no key, and while there is nothing to wait for
     if (!domain()->invalidate(key, qp_num)) return Outcome::failed(IBV_WC_MW_BIND_ERR);
-    for (int i = 0; i < kSpins; i++) {
-      if (!peer_touches(key)) return Outcome{};
+    for (int i = 0; i < kHazardSpins; i++) {
+      if (!hazard_->names(key)) return Outcome{};
     }
     revoking_ = key;
     revoking_until_ = std::chrono::steady_clock::now() + kPeerPatience;
   }
-  const bool over = !peer_touches(key) || link_->peer_over();
+  const bool over = !hazard_->names(key) || link_->peer_over();
   if (!over && std::chrono::steady_clock::now() < revoking_until_) {
     tick_soon();
     return Outcome::later();
   }
   revoking_ = 0;
+  if (!over) hazard_->give_up();
   return over ? Outcome{} : Outcome::failed(IBV_WC_LOC_QP_OP_ERR, ETIMEDOUT);
 }
 

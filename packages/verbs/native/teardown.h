@@ -1,6 +1,7 @@
-// Destroys what the kernel has made, on threads of its own: the kernel may take its time. Soft-RoCE waits up
-// to 50 s for the packets of a queue pair that the network has not taken (__rxe_cleanup in rxe_pool.c),
-// Soft-iWARP 10 s for a connection that is being made. Whoever closes one must not stand still with it.
+// Destroys verbs objects on threads of its own, for that may take its time. Soft-RoCE waits up to 50 s for
+// the packets of a queue pair that the network has not taken (__rxe_cleanup in rxe_pool.c), Soft-iWARP 10 s
+// for a connection that is being made, shm 5 s for a peer that is stopped in the middle of a copy. Whoever
+// closes one must not stand still with it.
 #pragma once
 
 #include <chrono>
@@ -10,7 +11,7 @@
 #include <memory>
 #include <mutex>
 
-namespace rdmakit::ibverbs {
+namespace rdmakit {
 
 class Teardown {
  public:
@@ -50,4 +51,4 @@ class Teardown {
   bool ending_ = false;
 };
 
-}  // namespace rdmakit::ibverbs
+}  // namespace rdmakit

@@ -1,9 +1,9 @@
-#include "ibverbs/teardown.h"
+#include "teardown.h"
 
 #include <pthread.h>
 #include <signal.h>
 
-namespace rdmakit::ibverbs {
+namespace rdmakit {
 namespace {
 
 // Where all memory is locked (mlockall(2) with MCL_FUTURE) the whole stack is real memory.
@@ -107,4 +107,4 @@ void Teardown::serve() {
   ended_.notify_all();
 }
 
-}  // namespace rdmakit::ibverbs
+}  // namespace rdmakit
