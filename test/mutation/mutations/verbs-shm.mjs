@@ -195,4 +195,12 @@ export const mutations = [
     why: 'A session is resumed while what its client was copying may still land.',
     tests: ['native asan shm_held'],
   },
+  {
+    name: 'shm-region-gone-under-a-receive',
+    file: source('queue_pair.cc'),
+    find: '{ const std::lock_guard receives(receive_queue()->members_lock()); }',
+    replace: '',
+    why: 'A region is given back while a poll of its own process copies a message into it.',
+    tests: ['native asan shm_receive_copy'],
+  },
 ]

@@ -68,7 +68,7 @@ int ProtectionDomain::remove(uint32_t key, PeerCopies copies) {
       // Remove, then look who is at it; a peer says that it is at it, then looks whether the key is there.
       table()[slot_of_key(key)].key.store(0, std::memory_order_seq_cst);
     }
-    for (QueuePair* queue_pair : queue_pairs_) queue_pair->finish_posting();
+    for (QueuePair* queue_pair : queue_pairs_) queue_pair->finish_own_copies();
   }
   const bool waits = copies == PeerCopies::awaited || entry.segment == kNoSegment;
   const bool gone = !waits || wait_for_peers(key);

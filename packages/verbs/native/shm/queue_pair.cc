@@ -349,6 +349,11 @@ void QueuePair::remove_segment(uint32_t number, uint32_t generation) {
   if (peer_ != nullptr) peer_->remove_segment(number, generation);
 }
 
+void QueuePair::finish_own_copies() {
+  { const std::lock_guard sends(send_lock_); }
+  { const std::lock_guard receives(receive_queue()->members_lock()); }
+}
+
 void QueuePair::kick_starved() {
   if (header_->starved.exchange(0, std::memory_order_seq_cst) == 0) return;
   if (const std::shared_ptr<Link> at = link()) at->kick();

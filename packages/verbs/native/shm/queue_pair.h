@@ -125,11 +125,9 @@ class QueuePair final : public ibv_qp {
   void announce(const std::shared_ptr<Segment>& segment, uint32_t number);
   void withdraw(const std::shared_ptr<Segment>& segment, uint32_t number);
 
-  // A post_send that was under way has ended when this returns.
-  void finish_posting() {
-    send_lock_.lock();
-    send_lock_.unlock();
-  }
+  // What this process copies itself, in a post_send or into a receive that it polls, and was under way has
+  // ended when this returns.
+  void finish_own_copies();
   const std::shared_ptr<Hazard>& hazard() const { return hazard_; }
 
  private:
