@@ -203,4 +203,20 @@ export const mutations = [
     why: 'A region is given back while a poll of its own process copies a message into it.',
     tests: ['native asan shm_receive_copy'],
   },
+  {
+    name: 'shm-lock-wakes-nobody',
+    file: source('sleep_lock.h'),
+    find: 'while (state_.exchange(kAwaited, std::memory_order_acquire) != kFree)',
+    replace: 'while (state_.exchange(kHeld, std::memory_order_acquire) != kFree)',
+    why: 'Who waits for a long copy is not woken when it is over.',
+    tests: ['native asan shm_lock'],
+  },
+  {
+    name: 'shm-lock-spins-for-ever',
+    file: source('sleep_lock.h'),
+    find: 'for (int i = 0; i < kSpins; i++) {',
+    replace: 'for (int i = 0; i < kSpins; i %= kSpins) {',
+    why: 'A thread of real-time priority that waits for a copy keeps the processor from whoever makes it.',
+    tests: ['native asan shm_lock'],
+  },
 ]

@@ -1,7 +1,5 @@
 // Memory that goes while this process itself copies a message into it, in a poll.
-#include <signal.h>
-#include <sys/mman.h>
-
+#include "gate.h"
 #include "shm/protection_domain.h"
 #include "traffic.h"
 
@@ -9,38 +7,7 @@ namespace shm_receive_copy_stress {
 
 using namespace fixture;
 
-constexpr size_t kPage = 4096;
-
-// A page into which a copy gets as far as its first byte, until it is opened.
-struct Gate {
-  uint8_t* data;
-  static inline std::atomic<bool> reached, opened;
-
-  Gate() {
-    reached = opened = false;
-    void* at = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(at != MAP_FAILED);
-    data = static_cast<uint8_t*>(at);
-    struct sigaction action {};
-    action.sa_handler = [](int) {
-      reached = true;
-      while (!opened) sched_yield();
-    };
-    CHECK(sigaction(SIGSEGV, &action, &before_) == 0);
-  }
-  ~Gate() {
-    sigaction(SIGSEGV, &before_, nullptr);
-    munmap(data, kPage);
-  }
-  void close() const { CHECK(mprotect(data, kPage, PROT_NONE) == 0); }
-  void open() const {
-    CHECK(mprotect(data, kPage, PROT_READ | PROT_WRITE) == 0);
-    opened = true;
-  }
-
- private:
-  struct sigaction before_ {};
-};
+constexpr size_t kPage = Gate::kSize;
 
 // dereg_mr returns when the copy into a receive is over, and not before.
 void a_copy_is_waited_for() {
@@ -52,7 +19,7 @@ void a_copy_is_waited_for() {
   ibv_mr* mr = provider().reg_mr(pair.server->pd, gate.data, kPage, IBV_ACCESS_LOCAL_WRITE);
   CHECK(mr != nullptr);
   const uint32_t key = mr->lkey;
-  post_receive(*pair.server, 1, {reinterpret_cast<uint64_t>(gate.data), kPage, key});
+  post_receive(*pair.server, 1, {gate.address(), kPage, key});
   post(*pair.client, {.wr_id = 2}, {near.sge(0, 64)});
   pair.client->expect(2);
   gate.close();
@@ -86,7 +53,8 @@ void closed_under_messages() {
       while (!stop) {
         ibv_wc wc;
         if (ibv_poll_cq(pair.server->cq, 1, &wc) != 1 || wc.opcode != IBV_WC_RECV) continue;
-        CHECK(wc.status == IBV_WC_SUCCESS || wc.status == IBV_WC_LOC_PROT_ERR || wc.status == IBV_WC_WR_FLUSH_ERR);
+        CHECK(wc.status == IBV_WC_SUCCESS || wc.status == IBV_WC_LOC_PROT_ERR ||
+              wc.status == IBV_WC_WR_FLUSH_ERR);
         if (wc.status != IBV_WC_SUCCESS) continue;
         arrived++;
         ibv_sge sge{address + wc.wr_id * 64, 64, key};

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "shm/engine.h"
-#include "shm/spin_lock.h"
+#include "shm/sleep_lock.h"
 
 namespace rdmakit::shm {
 
@@ -53,7 +53,7 @@ class CompletionQueue final : public ibv_cq_ex {
   // Once this has returned no poller touches the queue pair.
   void detach(QueuePair* queue_pair);
   // Held while arrivals are taken.
-  SpinLock& members_lock() { return members_lock_; }
+  SleepLock& members_lock() { return members_lock_; }
 
   // A peer rang: is there an arrival that this queue is armed for? Then its event is posted.
   void look_for_arrivals();
@@ -94,7 +94,7 @@ class CompletionQueue final : public ibv_cq_ex {
     std::atomic<uint32_t>* polled;
     uint32_t position;
   };
-  SpinLock ring_lock_;
+  SleepLock ring_lock_;
   std::unique_ptr<Entry[]> ring_;
   std::unique_ptr<uint64_t[]> times_;  // of the entries, when they are stamped; CLOCK_MONOTONIC
   uint32_t mask_ = 0;
@@ -104,7 +104,7 @@ class CompletionQueue final : public ibv_cq_ex {
   std::atomic<bool> overrun_{false};
   Engine::Errand overrun_errand_{[this] { tell_overrun(); }};
 
-  SpinLock members_lock_;
+  SleepLock members_lock_;
   std::vector<QueuePair*> members_;
   size_t next_ = 0;                     // the member to look at next
   bool look_at_all_ = false;            // the first poll after arming misses nothing

@@ -13,7 +13,7 @@
 
 #include "shm/layout.h"
 #include "shm/segment.h"
-#include "shm/spin_lock.h"
+#include "shm/sleep_lock.h"
 
 namespace rdmakit::shm {
 
@@ -120,7 +120,7 @@ class ProtectionDomain : public ibv_pd {
     void operator()(Own* array) const { std::free(array); }
   };
   std::vector<MemoryWindow*> windows_;  // under mutex_
-  SpinLock windows_lock_;               // binding, and what keeps regions from going
+  SleepLock windows_lock_;              // binding, and what keeps regions from going
   std::unique_ptr<Own[], Free> own_;    // made with the first window; mostly untouched
 };
 

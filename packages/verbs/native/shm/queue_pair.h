@@ -25,7 +25,7 @@
 #include "shm/link.h"
 #include "shm/peer.h"
 #include "shm/shared_receive_queue.h"
-#include "shm/spin_lock.h"
+#include "shm/sleep_lock.h"
 
 namespace rdmakit::shm {
 
@@ -211,7 +211,7 @@ class QueuePair final : public ibv_qp {
   std::unique_ptr<uint8_t[]> rings_;  // works, scatter/gather lists and inline data of both queues
 
   // The send side.
-  alignas(kApart) SpinLock send_lock_;
+  alignas(kApart) SleepLock send_lock_;
   std::atomic<State> state_{State::reset};
   std::atomic<bool> waiting_{false};  // the oldest send cannot be done yet
   uint32_t revoking_ = 0;             // the window whose end the oldest send waits for
@@ -246,12 +246,12 @@ class QueuePair final : public ibv_qp {
   std::atomic<uint32_t> receive_polled_{0};  // the last that was polled, plus 1
   ReceiveWork* receive_works_ = nullptr;
   ibv_sge* receive_sges_ = nullptr;
-  alignas(kApart) SpinLock receive_lock_;
+  alignas(kApart) SleepLock receive_lock_;
   uint64_t floor_ = UINT32_MAX;
   std::atomic<uint32_t> receive_tail_{0};
 
   Engine::Errand errand_{[this] { run_errand(); }};
-  SpinLock later_lock_;
+  SleepLock later_lock_;
   bool fails_later_ = false;
   Failure later_;
   std::atomic<uint32_t> events_{0};  // Failure::Event bits that have not been told

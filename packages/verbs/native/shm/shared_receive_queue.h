@@ -15,7 +15,7 @@
 #include "shm/engine.h"
 #include "shm/shared_mapping.h"
 #include "shm/shared_receive_layout.h"
-#include "shm/spin_lock.h"
+#include "shm/sleep_lock.h"
 
 namespace rdmakit::shm {
 
@@ -79,7 +79,7 @@ class SharedReceiveQueue final : public ibv_srq {
   ClaimsHeader* claims_ = nullptr;
   std::atomic<uint64_t>* claimed_ = nullptr;
 
-  SpinLock lock_;  // posting, and the free entries
+  SleepLock lock_;  // posting, and the free entries
   std::unique_ptr<ReceiveWork[]> works_;
   std::unique_ptr<ibv_sge[]> sges_;
   std::unique_ptr<std::atomic<bool>[]> outstanding_;  // posted, and its message was not claimed
