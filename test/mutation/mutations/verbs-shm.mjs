@@ -219,4 +219,12 @@ export const mutations = [
     why: 'A thread of real-time priority that waits for a copy keeps the processor from whoever makes it.',
     tests: ['native asan shm_lock'],
   },
+  {
+    name: 'shm-written-length-believed',
+    file: source('queue_pair_receive.cc'),
+    find: 'return length <= kMaxMessage;',
+    replace: 'return true;',
+    why: 'A completion tells of more bytes than any message has.',
+    tests: ['native asan shm_hostile', 'fuzz shm_shared'],
+  },
 ]

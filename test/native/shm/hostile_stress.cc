@@ -350,6 +350,8 @@ void serve(Id made, Random& random, Bystander& bystander) {
       for (int i = 0; i < count; i++) {
         if (wc[i].opcode != IBV_WC_RECV && wc[i].opcode != IBV_WC_RECV_RDMA_WITH_IMM) continue;
         CHECK(wc[i].wr_id < kDepth);
+        if (wc[i].status == IBV_WC_SUCCESS)
+          CHECK(wc[i].byte_len <= (wc[i].opcode == IBV_WC_RECV ? 256 : shm::kMaxMessage));
         const int error = receive(wc[i].wr_id);
         CHECK(error == 0 || error == ENOMEM);
       }

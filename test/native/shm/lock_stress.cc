@@ -1,5 +1,5 @@
-// The lock of the data path: one holder at a time, no system call when nobody else wants it, and who waits for a long
-// copy sleeps.
+// The lock of the data path: one holder at a time, no system call when nobody else wants it, and who waits
+// for a long copy sleeps.
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>

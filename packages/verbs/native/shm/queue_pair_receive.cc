@@ -159,7 +159,7 @@ bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* s
       return length <= work.length;
     case SlotKind::write:
       completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
-      return true;
+      return length <= kMaxMessage;
     case SlotKind::length_error:
       completion.status = IBV_WC_LOC_LEN_ERR;
       return true;
