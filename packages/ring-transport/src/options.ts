@@ -69,7 +69,8 @@ export interface RingOptions extends LivenessOptions {
   readonly rendezvousThreshold?: number
   /**
    * Bytes of memory for messages that are read from the peer, of those that the application holds too,
-   * 64 KiB … 2^40, default 64 MiB. When it is used up, what the peer offers waits.
+   * 64 KiB … 2^40, default 64 MiB. When it is used up, what the peer offers waits. 0: nothing is read, and what
+   * is offered is refused with EMSGSIZE.
    */
   readonly maxTransferMemory?: number
   /**
@@ -166,15 +167,16 @@ export function whole(name: string, value: number, least: number, most: number):
 
 function transferSettings(options: RingOptions): TransferLimits {
   const { rendezvousThreshold, maxTransferMemory = 2 ** 26 } = options
-  whole('maxTransferMemory', maxTransferMemory, 65_536, 2 ** 40)
+  if (maxTransferMemory !== 0) whole('maxTransferMemory', maxTransferMemory, 65_536, 2 ** 40)
   const { maxMessageSize = maxTransferMemory } = options
+  const least = Math.min(1, maxTransferMemory)
   return {
     rendezvousThreshold:
       rendezvousThreshold === undefined
         ? undefined
         : whole('rendezvousThreshold', rendezvousThreshold, 0, 2 ** 26),
     maxTransferMemory,
-    maxMessageSize: whole('maxMessageSize', maxMessageSize, 1, maxTransferMemory),
+    maxMessageSize: whole('maxMessageSize', maxMessageSize, least, maxTransferMemory),
   }
 }
 

@@ -1,5 +1,4 @@
-import { setMaxListeners } from 'node:events'
-import { type ConnectionRequest, deferred, Listener, UsageError, within } from '@rdmakit/verbs'
+import { type ConnectionRequest, deferred, Listener, UsageError, VerbsError, within } from '@rdmakit/verbs'
 import { acceptRing, refuseRing } from './accept.js'
 import type { RingConnection } from './connection.js'
 import type { CloseOptions } from './exchange.js'
@@ -16,7 +15,10 @@ export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
   readonly onError?: (failure: unknown) => void
   /** whether to take a connection; the peer's connect fails with the text if a string is returned */
   readonly admit?: (applicationData: Uint8Array, peerUri: string) => true | string
-  /** connections at a time, default 256; more are refused */
+  /**
+   * connections at a time, default 256; more are refused. While one of them is on its way, the oldest of those
+   * makes room: nobody keeps others out by coming and saying nothing
+   */
   readonly maxConnections?: number
   /** closes the server in good order when it aborts, as {@link RingServer.close} does */
   readonly signal?: AbortSignal
@@ -34,6 +36,12 @@ export interface RingServerCounts {
   readonly refused: number
   /** of those, for an epoch that was not higher than another of their session */
   readonly stale: number
+}
+
+/** A request that is being answered. */
+interface Arrival {
+  readonly giveUp: AbortController
+  readonly settled: Promise<unknown>
 }
 
 const DEFAULT_TIMEOUT_MS = 5_000
@@ -57,8 +65,10 @@ export class RingServer {
   /** @internal */
   readonly totals = new Totals()
   readonly #maxConnections: number
-  readonly #arriving = new Set<Promise<unknown>>()
-  readonly #giveUp = new AbortController()
+  /** the oldest first; one that has made room is not there any more */
+  readonly #arriving = new Set<Arrival>()
+  /** those that have made room, until they are over */
+  readonly #leaving = new Set<Arrival>()
   readonly #onAbort = () => void this.close()
   #closing = false
   #accepted = 0
@@ -68,8 +78,6 @@ export class RingServer {
   private constructor(options: RingServerOptions, maxConnections: number) {
     this.#options = options
     this.#maxConnections = maxConnections
-    // Each connection that arrives listens.
-    setMaxListeners(0, this.#giveUp.signal)
     this.closed = this.#closed.promise
   }
 
@@ -151,10 +159,11 @@ export class RingServer {
     this.#closing = true
     this.#options.signal?.removeEventListener('abort', this.#onAbort)
     for (const listener of this.#listeners) listener.close()
-    const arrived = Promise.allSettled(this.#arriving)
-    if (drain && this.#arriving.size > 0) await within(arrived, timeout, () => undefined).catch(() => {})
+    const arriving = [...this.#arriving, ...this.#leaving]
+    const arrived = Promise.allSettled(arriving.map(({ settled }) => settled))
+    if (drain && arriving.length > 0) await within(arrived, timeout, () => undefined).catch(() => {})
     // Whoever has not come by now gets no answer, and his connect fails.
-    this.#giveUp.abort()
+    for (const { giveUp } of arriving) giveUp.abort()
     await arrived
     await Promise.all([...this.#connections].map((one) => one.close({ drain, timeout: left(deadline) })))
     this.#closed.resolve()
@@ -165,8 +174,10 @@ export class RingServer {
   }
 
   async #arrive(request: ConnectionRequest): Promise<void> {
-    const taken = this.#take(request)
-    this.#arriving.add(taken)
+    const giveUp = new AbortController()
+    const taken = this.#take(request, giveUp.signal)
+    const arrival = { giveUp, settled: taken }
+    this.#arriving.add(arrival)
     let connection: RingConnection | undefined
     try {
       connection = await taken
@@ -176,13 +187,14 @@ export class RingServer {
       refuseRing(request, 'malformed request')
       this.#options.onError?.(failure)
     } finally {
-      this.#arriving.delete(taken)
+      this.#arriving.delete(arrival)
+      this.#leaving.delete(arrival)
     }
     if (connection !== undefined) await this.#hand(connection)
   }
 
   /** The connection, which is one of {@link connections} now; undefined when it is refused. */
-  async #take(request: ConnectionRequest): Promise<RingConnection | undefined> {
+  async #take(request: ConnectionRequest, signal: AbortSignal): Promise<RingConnection | undefined> {
     const handshake = isRingRequest(request.privateData)
       ? decodeHandshake(request.privateData, request.id.description)
       : undefined
@@ -194,7 +206,7 @@ export class RingServer {
       return undefined
     }
     if (session !== undefined) await this.#sessions.enter(session)
-    const connection = await acceptRing(request, { ...this.#options, signal: this.#giveUp.signal })
+    const connection = await acceptRing(request, { ...this.#options, signal })
     this.#accepted++
     this.#connections.add(connection)
     this.totals.add(connection)
@@ -229,10 +241,21 @@ export class RingServer {
       this.#stale++
       return stale
     }
-    if (this.#places(session) < 1) return 'too many connections'
+    if (this.#places(session) < 1 && !this.#makeRoom()) return 'too many connections'
     if (handshake === undefined) return undefined
     const verdict = this.#options.admit?.(handshake.applicationData, request.id.peerUri) ?? true
     return verdict === true ? undefined : verdict
+  }
+
+  /** The oldest of those that are on their way ends. @returns false: there is none */
+  #makeRoom(): boolean {
+    const [oldest] = this.#arriving
+    if (oldest === undefined) return false
+    this.#arriving.delete(oldest)
+    this.#leaving.add(oldest)
+    const detail = 'it made room for a later one'
+    oldest.giveUp.abort(new VerbsError('EUSERS', 'rdma_accept', 'connection request', detail))
+    return true
   }
 
   /** Places that are left for a connection; one that takes another's place needs none. */

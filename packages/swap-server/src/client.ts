@@ -1,4 +1,4 @@
-import { RingConnection } from '@rdmakit/ring-transport'
+import { type ConnectOptions, RingConnection } from '@rdmakit/ring-transport'
 import {
   ConnectionId,
   type Context,
@@ -33,6 +33,7 @@ import { meaningOfRefusal } from './refusal.js'
 import type { Key } from './secret-file.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 import { NO_TAKE_OVER, type TakeOver } from './take-over-number.js'
+import { ticketOf } from './ticket.js'
 
 export interface SessionOptions {
   /** who we are, for the server's log */
@@ -60,6 +61,8 @@ export interface SessionOptions {
   readonly takeOver?: TakeOver
   /** of {@link SwapServerSession.resume}: only if no other client has the session, else EBUSY; default false */
   readonly unattended?: boolean
+  /** room for an answer to {@link SwapServerSession.query} of a server with thousands of sessions; default false */
+  readonly largeAnswers?: boolean
   readonly signal?: AbortSignal
 }
 
@@ -76,6 +79,14 @@ export interface SessionIdentity {
   readonly session: number
   readonly token: Uint8Array
 }
+
+/** A server asks little of a client, and gets 64 KiB to answer in. */
+const CONTROL_CONNECTION = {
+  capacity: 2 ** 16,
+  receiveDepth: 16,
+  sendDepth: 16,
+  maxTransferMemory: 0,
+} as const satisfies ConnectOptions
 
 /** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
 const ALLOCATE_TIMEOUT_MS = 60_000
@@ -195,10 +206,14 @@ export class SwapServerSession {
     identity: SessionIdentity | undefined,
     options: SessionOptions,
   ): Promise<SwapServerSession> {
-    const connection = await RingConnection.connect(
-      uri,
-      options.signal === undefined ? {} : { signal: options.signal },
-    )
+    const connection = await RingConnection.connect(uri, {
+      ...CONTROL_CONNECTION,
+      ...(options.largeAnswers === true ? { capacity: 2 ** 20 } : {}),
+      ...(identity === undefined
+        ? {}
+        : { applicationData: ticketOf({ id: identity.session, token: identity.token }) }),
+      ...(options.signal === undefined ? {} : { signal: options.signal }),
+    })
     return SwapServerSession.over(uri, connection, identity, options)
   }
 

@@ -189,7 +189,9 @@ async function run(options: Options): Promise<void> {
   const memory = formatSize(server.store.total * server.store.slabSize)
   const { shortfall } = server.lending
   if (shortfall !== undefined) log.warn(shortfall)
-  log.info({ memory, epoch: server.epoch }, 'ready')
+  const { shortage, budget } = server
+  if (shortage !== undefined) log.warn(shortage)
+  log.info({ memory, epoch: server.epoch, places: budget }, 'ready')
   await notifyReady(`lends ${memory} at ${listeners.join(', ')}`, (reason) => log.error(reason))
 }
 

@@ -1,21 +1,25 @@
 import { randomBytes, timingSafeEqual } from 'node:crypto'
-import { acceptRing, isRingRequest } from '@rdmakit/ring-transport'
+import { type AcceptOptions, acceptRing, applicationData, isRingRequest } from '@rdmakit/ring-transport'
 import { type ConnectionRequest, Listener, parseUri } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
+import { Arrival } from './arrival.js'
 import { type Actor, type AuditEvent, AuditLog } from './audit.js'
 import { Bandwidth } from './bandwidth.js'
 import type { ControlConnection } from './control-connection.js'
+import { DESCRIPTORS_EACH, ownDescriptors } from './descriptors.js'
 import { Doorstep } from './doorstep.js'
 import { describeImpairment, type Impairment } from './last-resort.js'
 import { Lending, type LendingOptions } from './lending.js'
 import { sessionNamed } from './lingering.js'
 import { LookClock } from './look-clock.js'
 import { ServerCounters } from './metrics.js'
+import { type Budget, budgetOf, type Descriptors, refusalOfPlace } from './places.js'
 import { type control, parseDataConnection } from './protocol.js'
 import { Refusal } from './refusal.js'
 import { Session } from './session.js'
 import { SlabStore } from './slab-store.js'
 import { type Tenant, Tenants } from './tenants.js'
+import { sessionOfTicket } from './ticket.js'
 
 export interface SwapServerOptions {
   /** bytes to lend at most; pinned when clients ask for them */
@@ -24,7 +28,7 @@ export interface SwapServerOptions {
   readonly slabSize?: number
   /** milliseconds of silence after which a client counts as dead, default 15000 */
   readonly sessionTimeout?: number
-  /** default 256 */
+  /** default 256, fewer where RLIMIT_NOFILE does not leave room for them */
   readonly maxSessions?: number
   /** queue pairs of one session, default 256 */
   readonly maxDataConnections?: number
@@ -39,7 +43,9 @@ export interface SwapServerOptions {
   readonly lending?: Omit<LendingOptions, 'store' | 'owners' | 'pins' | 'log'>
   /** who may have memory; default: everybody, as one tenant */
   readonly tenants?: Tenants
-  /** milliseconds for a client to show who it is, default 5000 */
+  /** what the process may have open; default: what it may now */
+  readonly descriptors?: Descriptors
+  /** milliseconds for a client to show who it is, from its request to connect on, default 5000 */
   readonly greetingTimeout?: number
   readonly log?: Logger
   /** what has failed in this process's control code, so that it opens no new sessions; default: nothing */
@@ -48,8 +54,17 @@ export interface SwapServerOptions {
   readonly audit?: AuditLog
 }
 
-/** Clients that have not shown who they are, at a time. */
-const MAX_GREETINGS = 64
+/**
+ * What the server keeps of memory for a control connection: 16 KiB that the client writes requests into, and a place
+ * of the size of the client's ring for the answers. Nothing is read from a client.
+ */
+const CONTROL_CONNECTION = {
+  capacity: 2 ** 14,
+  receiveDepth: 16,
+  sendDepth: 16,
+  maxPeerCapacity: 2 ** 20,
+  maxTransferMemory: 0,
+} as const satisfies AcceptOptions
 /** how often in a session's timeout its silence is looked at */
 const LOOKS = 4
 
@@ -69,13 +84,16 @@ export class SwapServer {
   readonly impairment: () => Impairment | undefined
   readonly counters = new ServerCounters()
   readonly #doorstep: Doorstep
+  readonly #descriptors: Descriptors
+  #budget: Budget
   readonly #maxSessions: number
   readonly #started = Date.now()
   readonly #listeners: Listener[] = []
   readonly #sessions = new Set<Session>()
+  /** how each of them came, as long as it is at the doorstep */
+  readonly #arrivals = new WeakMap<Session, Arrival>()
   readonly #reaper: NodeJS.Timeout
   readonly #clock: LookClock
-  #opening = 0
   #requests = 0
   #closed = false
 
@@ -97,7 +115,9 @@ export class SwapServer {
     this.tenants = options.tenants ?? Tenants.open()
     this.bandwidth = new Bandwidth(options.bandwidth ?? 0, this.tenants)
     this.audit = options.audit ?? new AuditLog(this.log)
-    this.#doorstep = new Doorstep(MAX_GREETINGS, options.greetingTimeout ?? 5_000)
+    this.#descriptors = options.descriptors ?? ownDescriptors()
+    this.#budget = this.#divide()
+    this.#doorstep = new Doorstep(() => this.#budget.greetings, options.greetingTimeout ?? 5_000)
     const every = this.sessionTimeoutMs / LOOKS
     this.#clock = new LookClock(every)
     this.#reaper = setInterval(() => this.#endSilentSessions(), every)
@@ -130,7 +150,31 @@ export class SwapServer {
   async listen(uri: string): Promise<string> {
     const listener = await Listener.listen(uri, (request) => this.#onRequest(request))
     this.#listeners.push(listener)
+    this.#budget = this.#divide()
     return listener.uri
+  }
+
+  /** What it has places for where it listens now. */
+  get budget(): Budget {
+    return this.#budget
+  }
+
+  /** Why it has fewer places than it was told to have; undefined: it has them. */
+  get shortage(): string | undefined {
+    const { sessions, dataConnections } = this.#budget
+    return sessions >= this.#maxSessions
+      ? undefined
+      : `RLIMIT_NOFILE ${this.#descriptors.limit} leaves places for ${sessions} sessions of ${this.#maxSessions} and for ${dataConnections} data connections; raise "ulimit -n", or LimitNOFILE= of its unit`
+  }
+
+  #divide(): Budget {
+    const providers = this.#listeners.map(({ uri }) => parseUri(uri).provider)
+    return budgetOf(this.#descriptors, {
+      sessions: this.#maxSessions,
+      listeners: this.#listeners.length,
+      descriptorsEach: Math.max(1, ...providers.map((provider) => DESCRIPTORS_EACH[provider])),
+      descriptorsOfSlabs: providers.includes('shm') ? this.store.total : 0,
+    })
   }
 
   /** What `asking` may know: an operator everything, others only their own sessions. */
@@ -182,15 +226,44 @@ export class SwapServer {
     this.counters.request(request, seconds)
   }
 
-  /** A session has shown who it is: it takes a session's place. @throws Refusal */
-  greeted(session: Session): void {
-    this.#doorstep.leave(session)
+  /** A session's client has shown who it is, or is gone. */
+  proved(session: Session): void {
+    const arrival = this.#arrivals.get(session)
+    if (arrival !== undefined) this.#doorstep.leave(arrival)
+  }
+
+  /** It takes a session's place. @throws Refusal */
+  greeted(session: Session, tenant: Tenant): void {
     const impairment = this.impairment()
     if (impairment !== undefined)
       throw new Refusal('EUSERS', `the server opens no new sessions: ${describeImpairment(impairment)}`)
-    if (this.#sessions.size - this.lingeringSessions >= this.#maxSessions)
-      throw new Refusal('EUSERS', `the server refuses more sessions than ${this.#maxSessions}`)
+    const { sessions } = this.#budget
+    const attended = [...this.#sessions].filter(({ lingering }) => !lingering)
+    switch (this.#refusal(tenant.name, tenant.sessions, sessions, attended, () => 1)) {
+      case 'own limit':
+        throw new Refusal('EUSERS', `tenant "${tenant.name}" has all of its ${tenant.sessions} sessions`)
+      case 'none left':
+        throw new Refusal('EUSERS', `the server refuses more sessions than ${sessions}`)
+      case 'kept for others':
+        throw new Refusal(
+          'EUSERS',
+          `what is left of the server's ${sessions} sessions is kept for other tenants`,
+        )
+    }
     this.#sessions.add(session)
+  }
+
+  #refusal(
+    name: string,
+    most: number | undefined,
+    total: number,
+    sessions: readonly Session[],
+    places: (session: Session) => number,
+  ): ReturnType<typeof refusalOfPlace> {
+    const taken = new Map<string, number>()
+    for (const session of sessions)
+      taken.set(session.tenant ?? '', (taken.get(session.tenant ?? '') ?? 0) + places(session))
+    return refusalOfPlace(name, most, { total, tenants: this.tenants.all.length, taken })
   }
 
   /**
@@ -211,13 +284,25 @@ export class SwapServer {
   }
 
   /** @internal */
-  mayLinger(): boolean {
-    return !this.#closed && this.lingeringSessions < this.#maxSessions
+  mayLinger({ tenant = '' }: Session): boolean {
+    const lingering = [...this.#sessions].filter((session) => session.lingering)
+    return (
+      !this.#closed && this.#refusal(tenant, undefined, this.#maxSessions, lingering, () => 1) === undefined
+    )
+  }
+
+  /** @internal */
+  mayConnect({ tenant = '' }: Session): boolean {
+    const most = this.tenants.find(tenant)?.dataConnections
+    const places = (session: Session) => session.dataPlaces
+    return (
+      this.#refusal(tenant, most, this.#budget.dataConnections, [...this.#sessions], places) === undefined
+    )
   }
 
   /** @internal */
   ended(session: Session): void {
-    this.#doorstep.leave(session)
+    this.proved(session)
     this.#sessions.delete(session)
   }
 
@@ -235,26 +320,47 @@ export class SwapServer {
 
   /** @internal a control connection, from whoever is at its other end */
   admit(connection: ControlConnection): void {
+    const arrival = new Arrival()
+    this.#doorstep.enter(arrival)
+    this.#greet(arrival, connection)
+  }
+
+  #greet(arrival: Arrival, connection: ControlConnection): void {
     const session = new Session(this, connection)
-    this.#doorstep.enter(session)
+    this.#arrivals.set(session, arrival)
+    arrival.accepted(session)
     // It may have begun to end while this one was being accepted.
     if (this.#closed) session.close('the server ends')
+  }
+
+  /** The session that a request shows to belong to; undefined: none, and also when it is malformed. */
+  #nameShown({ privateData }: ConnectionRequest): string | undefined {
+    try {
+      const known = sessionOfTicket(this.#sessions, applicationData(privateData))
+      return known && String(known.id)
+    } catch {
+      return undefined
+    }
+  }
+
+  /** A request for a control connection: whoever it is waits at the doorstep before it is given anything. */
+  async #onArrival(request: ConnectionRequest): Promise<void> {
+    const arrival = new Arrival()
+    this.#doorstep.enter(arrival, this.#nameShown(request))
+    try {
+      this.#greet(arrival, await acceptRing(request, { ...CONTROL_CONNECTION, signal: arrival.signal }))
+    } catch (failure) {
+      this.#doorstep.leave(arrival)
+      if (arrival.ended === undefined) this.log.warn({ err: failure }, 'a session could not be opened')
+      throw failure
+    }
   }
 
   async #onRequest(request: ConnectionRequest): Promise<void> {
     const data = parseDataConnection(request.privateData)
     if (data !== undefined) return this.#onData(request, data)
     if (!isRingRequest(request.privateData) || this.#closed) return request.id.reject()
-    if (this.#opening >= MAX_GREETINGS) return request.id.reject()
-    this.#opening++
-    try {
-      this.admit(await acceptRing(request))
-    } catch (failure) {
-      this.log.warn({ err: failure }, 'a session could not be opened')
-      throw failure
-    } finally {
-      this.#opening--
-    }
+    return this.#onArrival(request)
   }
 
   async #onData(

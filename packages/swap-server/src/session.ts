@@ -40,12 +40,16 @@ export interface SessionHost {
   record(who: Actor, event: AuditEvent): void
   /** A request was answered. */
   answered(request: string, seconds: number): void
-  /** It has shown who it is. @throws Refusal when there is no place for it */
-  greeted(session: Session): void
+  /** Its client has shown who it is. */
+  proved(session: Session): void
+  /** A new session takes a place. @throws Refusal when there is none for it */
+  greeted(session: Session, tenant: Tenant): void
   /** The session that Resume names, if its token is right. */
   named(id: number, token: Uint8Array): Session | undefined
-  /** A session may linger: there is room for one more that does. */
-  mayLinger(): boolean
+  /** A session may linger: there is room for one more of its tenant's that does. */
+  mayLinger(session: Session): boolean
+  /** A session may have one more data connection than it has had. */
+  mayConnect(session: Session): boolean
   /** The session is over, and what it had is free. */
   ended(session: Session): void
 }
@@ -75,6 +79,7 @@ export class Session implements SlabOwner {
   readonly #data = new Set<ConnectionId>()
   /** data connections that are closed; one that the device has not destroyed yet may still write */
   readonly #leaving = new Set<ConnectionId>()
+  #dataPlaces = 0
   readonly #linger = new Linger()
   readonly #greeting: Greeting
   readonly #opened = Date.now()
@@ -166,6 +171,11 @@ export class Session implements SlabOwner {
     return this.#linger.running
   }
 
+  /** Data connections that it has had at once at most: so many it can have again after a link has broken. */
+  get dataPlaces(): number {
+    return this.#dataPlaces
+  }
+
   /** Which process has it, or had it last: none before that one gets it any more. */
   get takeOver(): TakeOver {
     return this.#takeOver
@@ -176,11 +186,13 @@ export class Session implements SlabOwner {
    * that does not have the session any more may come late.
    */
   async acceptData({ id }: ConnectionRequest, takeOver: TakeOver): Promise<void> {
+    const connections = this.#data.size + this.#stillLeaving()
     if (
       this.#closed ||
       compareTakeOvers(takeOver, this.#takeOver) !== 0 ||
       id.context !== this.context ||
-      this.#data.size + this.#stillLeaving() >= this.#host.maxDataConnections
+      connections >= this.#host.maxDataConnections ||
+      (connections >= this.#dataPlaces && !this.#host.mayConnect(this))
     ) {
       id.reject()
       return
@@ -193,6 +205,7 @@ export class Session implements SlabOwner {
       maxInlineData: 0,
     })
     this.#data.add(id)
+    this.#dataPlaces = Math.max(this.#dataPlaces, connections + 1)
     void id.disconnected.then(() => this.#closeData([id]))
     await id.accept()
   }
@@ -205,7 +218,7 @@ export class Session implements SlabOwner {
     const connection = this.#control
     this.#control = undefined
     void connection?.close()
-    if (this.#closed || this.#linger.granted === 0 || !this.#host.mayLinger()) {
+    if (this.#closed || this.#linger.granted === 0 || !this.#host.mayLinger(this)) {
       this.close(reason)
       return
     }
@@ -410,10 +423,11 @@ export class Session implements SlabOwner {
     step: Admission,
   ): control.Response.$Properties | Promise<control.Response.$Properties> {
     const { resume } = step.hello
+    this.#host.proved(this)
     const takeOver = takeOverOf(step.hello.takeOver)
     if (takeOver === undefined) throw new Refusal('EPROTO', 'the number of the take-over is none')
     if (resume == null) {
-      this.#host.greeted(this)
+      this.#host.greeted(this, step.tenant)
       this.#takeOver = takeOver
       return step.answer(this.#welcome(step, 'session-opened'))
     }

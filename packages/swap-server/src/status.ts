@@ -40,7 +40,11 @@ async function localServers(): Promise<ServerStatus[]> {
 function remoteServers({ uris, json: _json, watch: _watch, ...who }: StatusOptions): Promise<ServerStatus[]> {
   return Promise.all(
     uris.map(async (uri) => {
-      const session = await SwapServerSession.open([uri], { client: `status, pid ${process.pid}`, ...who })
+      const session = await SwapServerSession.open([uri], {
+        client: `status, pid ${process.pid}`,
+        largeAnswers: true,
+        ...who,
+      })
       try {
         return { ...(await session.query()), listeners: [uri] }
       } finally {

@@ -19,6 +19,9 @@ export interface Tenant {
   /** its share beside others of its class, 1 … 10000 */
   readonly weight: number
   readonly limits: TenantLimits
+  /** sessions, and data connections of all of them together, at most; undefined: what the server's places allow */
+  readonly sessions: number | undefined
+  readonly dataConnections: number | undefined
   /** may ask about all tenants */
   readonly operator: boolean
 }
@@ -36,6 +39,8 @@ const DEFAULTS = {
   class: 'production',
   weight: 100,
   limits: { bytesPerSecond: 0, operationsPerSecond: 0 },
+  sessions: undefined,
+  dataConnections: undefined,
   operator: false,
 } as const satisfies Omit<Tenant, 'name'>
 
@@ -166,6 +171,8 @@ function parseTenant(value: unknown, where: string): Tenant {
     'class',
     'weight',
     'operator',
+    'sessions',
+    'dataConnections',
     'bytesPerSecond',
     'operationsPerSecond',
   ])
@@ -190,6 +197,11 @@ function parseTenant(value: unknown, where: string): Tenant {
           ? 0
           : whole(given.operationsPerSecond, of('operationsPerSecond'), 2 ** 32),
     },
+    sessions: given.sessions === undefined ? undefined : whole(given.sessions, of('sessions'), 65_536),
+    dataConnections:
+      given.dataConnections === undefined
+        ? undefined
+        : whole(given.dataConnections, of('dataConnections'), 65_536),
     operator: given.operator ?? DEFAULTS.operator,
   }
 }

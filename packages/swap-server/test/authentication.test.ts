@@ -377,11 +377,21 @@ describe('a reload', () => {
 describe('connections that do not say who they are', () => {
   serveEach()
 
-  it('are 64 at most, and the oldest makes room', async () => {
+  it('have so many places, and the oldest makes room', async () => {
+    const few = new SwapServer({
+      memory: MIB,
+      slabSize: MIB,
+      tenants: Tenants.load(file.path),
+      greetingTimeout: 60_000,
+      descriptors: { limit: 1024, open: 40 },
+    })
+    ends.push(() => few.close())
+    const at = await few.listen(address())
+    const { greetings } = few.budget
     const silent = []
-    for (let i = 0; i < 64; i++) silent.push(await stranger())
+    for (let i = 0; i < greetings; i++) silent.push(await stranger(at))
     expect(silent.some(({ ended }) => ended())).toBe(false)
-    await session({ tenant: 'prod', key })
+    await session({ tenant: 'prod', key }, at)
     await silent[0]?.ends()
     expect(silent.filter(({ ended }) => ended())).toHaveLength(1)
   })

@@ -1,5 +1,5 @@
 import type { QueuePair } from '@rdmakit/verbs'
-import { onTestFinished, vi } from 'vitest'
+import { expect, onTestFinished, vi } from 'vitest'
 import type { RemoteSlab, SwapServerSession } from '../src/index.js'
 
 export const MIB = 2 ** 20
@@ -25,6 +25,24 @@ export async function dataPath(owner: SwapServerSession) {
     return completion?.status
   }
   return { bytes: new Uint8Array(region.buffer), move }
+}
+
+/**
+ * That `owner` cannot read `slab`. Its session is lost with the data connection, and may be so before the completion
+ * is taken: the queue pair is closed then.
+ */
+export async function isKeptFrom(
+  owner: SwapServerSession,
+  slab: RemoteSlab,
+  before: () => Promise<void> = async () => {},
+): Promise<void> {
+  const { bytes, move } = await dataPath(owner)
+  await before()
+  bytes.fill(0xab)
+  const lost = owner.lost.then(() => 'the session is lost')
+  const outcome = await Promise.race([move('rdma-read', slab), lost])
+  expect(['remote-access-error', 'the session is lost']).toContain(outcome)
+  expect(bytes.every((byte) => byte === 0xab)).toBe(true)
 }
 
 /** Until the test is over performance.now() stands still, but for the milliseconds that `pass` is told. */

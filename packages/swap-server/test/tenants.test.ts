@@ -105,7 +105,7 @@ describe('a mistake in a tenants file is said in a sentence', () => {
     [{ tenants: [{ name: 'a' }, { name: 'a' }] }, 'tenant "a" is there twice'],
     [
       one({ qouta: '8G' }),
-      'tenants[0] has a field "qouta" that is not one of name, keys, quota, class, weight, operator, bytesPerSecond, operationsPerSecond',
+      'tenants[0] has a field "qouta" that is not one of name, keys, quota, class, weight, operator, sessions, dataConnections, bytesPerSecond, operationsPerSecond',
     ],
     [one({ class: 'best' }), 'tenant "a": class is neither "production" nor "opportunistic"'],
     [one({ operator: 'yes' }), 'tenant "a": operator is neither true nor false'],

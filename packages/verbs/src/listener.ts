@@ -17,7 +17,7 @@ export interface ConnectionRequest {
 
 /** What {@link Listener.listen} takes. */
 export interface ListenOptions {
-  /** requests that may wait for an answer, default 128 */
+  /** connections that the kernel keeps for a listener that is busy, default 1024 (listen(2)) */
   readonly backlog?: number
 }
 
@@ -42,7 +42,7 @@ export class Listener extends Resource {
   static async listen(
     uri: string,
     onRequest: (request: ConnectionRequest) => void | Promise<void>,
-    { backlog = 128 }: ListenOptions = {},
+    { backlog = 1024 }: ListenOptions = {},
   ): Promise<Listener> {
     const endpoint = parseUri(uri)
     const { provider } = endpoint

@@ -63,7 +63,7 @@ void Connection::set_sink(Sink sink) {
 void Connection::close() {
   std::shared_ptr<Sink> sink;  // destroyed after the lock is released: it may own anything
   std::deque<CmEvent> pending;
-  std::vector<std::shared_ptr<Connection>> half_open;
+  std::vector<std::shared_ptr<Connection>> silent;
   std::unique_lock lock(mutex_);
   if (state_ != State::closed) {
     if (queue_pair_ != nullptr) queue_pair_->fail(Failure{});
@@ -72,12 +72,12 @@ void Connection::close() {
     enter(State::closed);
     socket_.reset();
     pending.swap(pending_);
-    half_open.swap(half_open_);
+    silent = arrivals_.end();
     sink.swap(sink_);
   }
   if (!Engine::instance().on_this_thread()) delivered_.wait(lock, [&] { return !delivering_; });
   lock.unlock();
-  for (const auto& id : half_open) id->close();
+  for (const auto& id : silent) id->close();
 }
 
 // --- The calls of an application.

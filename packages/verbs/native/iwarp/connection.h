@@ -17,6 +17,7 @@
 #include "iwarp/mpa.h"
 #include "iwarp/queue_pair.h"
 #include "provider.h"
+#include "software/arrivals.h"
 #include "unique_fd.h"
 
 namespace rdmakit::iwarp {
@@ -47,6 +48,10 @@ class Connection final : public ConnectionId, public Engine::Client {
   // The established connection of this id is over. Takes no lock and no reference: the caller holds
   // the queue pair's locks.
   static void queue_pair_ended(std::weak_ptr<Connection> id, int status);
+
+  // Its listener's (software/arrivals.h), on the engine's thread.
+  bool arriving() const;
+  void give_way();
 
  private:
   enum class State : uint8_t {
@@ -126,10 +131,9 @@ class Connection final : public ConnectionId, public Engine::Client {
   std::deque<CmEvent> pending_;
   bool delivering_ = false;
 
-  // Of a listener: handshakes that have not shown a whole MPA request yet.
-  std::vector<std::shared_ptr<Connection>> half_open_;
-  size_t half_open_limit_ = 0;
-  bool full_ = false;    // at the limit: the kernel's backlog holds the rest
+  // Of a listener.
+  using Arrivals = software::Arrivals<Connection>;
+  Arrivals arrivals_{0};
   bool paused_ = false;  // out of descriptors: tried again after a while
   // Of such a handshake.
   std::weak_ptr<Connection> listener_;

@@ -1,5 +1,5 @@
-// The listening part of a ConnectionId. A peer that connects and says nothing, or nonsense, costs one
-// of a limited number of places for a limited time.
+// The listening part of a ConnectionId. A peer that connects and says nothing, or nonsense, has one of a
+// limited number of places for a limited time (software/arrivals.h).
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -13,8 +13,7 @@
 namespace rdmakit::iwarp {
 namespace {
 
-constexpr size_t kHalfOpenLeast = 64;
-constexpr size_t kHalfOpenMost = 1024;
+constexpr int kAcceptedAtOnce = 64;  // then others have their turn
 constexpr int kPauseMs = 100;
 
 }  // namespace
@@ -33,7 +32,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
   getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local_), &local_length);
   const int error = Engine::instance().watch(number_, socket.get(), EPOLLIN);
   if (error != 0) return error;
-  half_open_limit_ = std::clamp(static_cast<size_t>(std::max(backlog, 1)), kHalfOpenLeast, kHalfOpenMost);
+  arrivals_ = Arrivals(software::arrivals_for(software::descriptor_limit()));
   socket_ = std::move(socket);
   enter(State::listening);
   return 0;
@@ -41,12 +40,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
 
 void Connection::accept_sockets() {
   const std::lock_guard lock(mutex_);
-  while (state_ == State::listening) {
-    if (half_open_.size() >= half_open_limit_) {
-      full_ = true;
-      Engine::instance().change(number_, socket_.get(), 0);
-      return;
-    }
+  for (int i = 0; i < kAcceptedAtOnce && state_ == State::listening; i++) {
     sockaddr_storage peer{};
     socklen_t length = sizeof peer;
     UniqueFd accepted(
@@ -54,6 +48,7 @@ void Connection::accept_sockets() {
     if (!accepted) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+        if (arrivals_.make_room()) continue;
         // The connection stays readable: without a pause this would spin.
         paused_ = true;
         Engine::instance().change(number_, socket_.get(), 0);
@@ -72,7 +67,7 @@ void Connection::accept_sockets() {
     id->listener_ = std::static_pointer_cast<Connection>(shared_from_this());
     if (Engine::instance().watch(id->number_, id->socket_.get(), EPOLLIN) != 0) continue;
     id->set_deadline(kHandshakeTimeoutMs);
-    half_open_.push_back(id);
+    arrivals_.enter(id);
   }
 }
 
@@ -82,15 +77,8 @@ void Connection::handshake_over(Connection& id, bool whole) {
   std::shared_ptr<Connection> kept;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(half_open_.begin(), half_open_.end(),
-                                    [&](const auto& each) { return each.get() == &id; });
-    if (found == half_open_.end()) return;
-    kept = std::move(*found);
-    half_open_.erase(found);
-    if (full_ && state_ == State::listening) {
-      full_ = false;
-      Engine::instance().change(number_, socket_.get(), EPOLLIN);
-    }
+    kept = whole ? arrivals_.shown(id) : arrivals_.leave(id);
+    if (kept == nullptr) return;
     if (whole) {
       std::vector<uint8_t> private_data;
       {
@@ -101,6 +89,18 @@ void Connection::handshake_over(Connection& id, bool whole) {
     }
   }
   emit(std::move(events));
+}
+
+bool Connection::arriving() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::await_request || (state_ == State::requested && !answered_ && socket_);
+}
+
+// A request that the application has not answered is then one whose peer has gone.
+void Connection::give_way() {
+  const std::lock_guard lock(mutex_);
+  socket_.reset();
+  if (state_ == State::await_request) enter(State::ended);
 }
 
 }  // namespace rdmakit::iwarp

@@ -18,6 +18,7 @@
 #include "shm/frame.h"
 #include "shm/link.h"
 #include "shm/queue_pair.h"
+#include "software/arrivals.h"
 
 namespace rdmakit::shm {
 
@@ -49,6 +50,10 @@ class Connection final : public ConnectionId, public Engine::Client {
   void forget_qp(QueuePair* queue_pair);
   // The established connection of this id is over. Takes no lock and no reference.
   static void queue_pair_ended(std::weak_ptr<Connection> id, int status);
+
+  // Its listener's (software/arrivals.h), on the engine's thread.
+  bool arriving() const;
+  void give_way();
 
  private:
   enum class State : uint8_t {
@@ -119,9 +124,10 @@ class Connection final : public ConnectionId, public Engine::Client {
   std::deque<CmEvent> pending_;
   bool delivering_ = false;
 
-  // Of a listener: handshakes that have not shown a whole request yet.
-  std::vector<std::shared_ptr<Connection>> half_open_;
-  bool paused_ = false;  // too many of them, or out of descriptors: tried again after a while
+  // Of a listener.
+  using Arrivals = software::Arrivals<Connection>;
+  Arrivals arrivals_{0};
+  bool paused_ = false;  // out of descriptors: tried again after a while
   dev_t file_device_ = 0;
   ino_t file_inode_ = 0;
   void unlink_file();

@@ -1,5 +1,5 @@
-// The listening part of a ConnectionId. A peer that connects and says nothing, or nonsense, costs one
-// of a limited number of places for a limited time.
+// The listening part of a ConnectionId. A peer that connects and says nothing, or nonsense, has one of a
+// limited number of places for a limited time (software/arrivals.h).
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -18,7 +18,7 @@
 namespace rdmakit::shm {
 namespace {
 
-constexpr size_t kMostHalfOpen = 1024;
+constexpr int kAcceptedAtOnce = 64;  // then others have their turn
 constexpr int kPauseMs = 100;
 constexpr int kRequestTimeoutMs = 5'000;
 
@@ -78,6 +78,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
     ::unlink(path.c_str());
     return error;
   }
+  arrivals_ = Arrivals(software::arrivals_for(software::descriptor_limit()));
   file_device_ = status.st_dev;
   file_inode_ = status.st_ino;
   std::memcpy(&local_, &place, sizeof place);
@@ -99,16 +100,12 @@ void Connection::unlink_file() {
 
 void Connection::accept_sockets() {
   const std::lock_guard lock(mutex_);
-  while (state_ == State::listening && !paused_) {
-    UniqueFd accepted;
-    int error = EMFILE;
-    if (half_open_.size() < kMostHalfOpen) {
-      accepted = UniqueFd(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-      error = errno;
-    }
+  for (int i = 0; i < kAcceptedAtOnce && state_ == State::listening && !paused_; i++) {
+    UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!accepted) {
-      if (error == EINTR || error == ECONNABORTED) continue;
-      if (error != EAGAIN) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno != EAGAIN) {
+        if (arrivals_.make_room()) continue;
         // The socket stays readable: without a pause this would spin.
         paused_ = true;
         stop_watching();
@@ -126,7 +123,7 @@ void Connection::accept_sockets() {
     id->listener_ = std::static_pointer_cast<Connection>(shared_from_this());
     if (Engine::instance().watch(id->number_, id->socket_.get()) != 0) continue;
     id->set_deadline(kRequestTimeoutMs);
-    half_open_.push_back(id);
+    arrivals_.enter(id);
   }
 }
 
@@ -136,11 +133,8 @@ void Connection::handshake_over(Connection& id, bool whole) {
   std::shared_ptr<Connection> kept;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = std::find_if(half_open_.begin(), half_open_.end(),
-                                    [&](const auto& each) { return each.get() == &id; });
-    if (found == half_open_.end()) return;
-    kept = std::move(*found);
-    half_open_.erase(found);
+    kept = whole ? arrivals_.shown(id) : arrivals_.leave(id);
+    if (kept == nullptr) return;
     if (whole) {
       std::vector<uint8_t> private_data;
       {
@@ -152,6 +146,20 @@ void Connection::handshake_over(Connection& id, bool whole) {
     }
   }
   emit(std::move(events));
+}
+
+bool Connection::arriving() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::await_request || (state_ == State::requested && !answered_ && socket_);
+}
+
+// A request that the application has not answered is then one whose peer has gone.
+void Connection::give_way() {
+  const std::lock_guard lock(mutex_);
+  stop_watching();
+  socket_.reset();
+  request_.reset();
+  if (state_ == State::await_request) enter(State::ended);
 }
 
 }  // namespace rdmakit::shm

@@ -1,0 +1,30 @@
+import { randomBytes } from 'node:crypto'
+import { describe, expect, it } from 'vitest'
+import { drawSessionId } from '../src/lingering.js'
+import { sessionOfTicket, TICKET_BYTES, ticketOf } from '../src/ticket.js'
+
+const sessions = [1, 2, 3].map(() => ({ id: drawSessionId(), token: randomBytes(16) }))
+const [mine, other] = sessions as [(typeof sessions)[0], (typeof sessions)[0]]
+
+describe('a ticket', () => {
+  it('names its session', () => {
+    expect(ticketOf(mine)).toHaveLength(TICKET_BYTES)
+    expect(sessionOfTicket(sessions, ticketOf(mine))).toBe(mine)
+    expect(sessionOfTicket(sessions, ticketOf(other))).toBe(other)
+  })
+
+  it.each([
+    ['of another token', ticketOf({ ...mine, token: other.token })],
+    ['of a session that is not there', ticketOf({ id: mine.id ^ 1, token: mine.token })],
+    ['with a bit changed', ticketOf(mine).map((byte, at) => (at === TICKET_BYTES - 1 ? byte ^ 1 : byte))],
+    ['that is none', new Uint8Array()],
+    ['that is too short', ticketOf(mine).subarray(1)],
+    ['of zeros', new Uint8Array(TICKET_BYTES)],
+  ])('%s names none', (_, shown) => {
+    expect(sessionOfTicket(sessions, shown)).toBeUndefined()
+  })
+
+  it('does not show the token', () => {
+    expect(Buffer.from(ticketOf(mine)).includes(mine.token.subarray(0, 4))).toBe(false)
+  })
+})
