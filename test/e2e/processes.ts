@@ -123,14 +123,17 @@ export class Program implements AsyncDisposable {
   }
 }
 
-/** A swap-server, default on a free port. With `folder` its control socket is there, not where the user's are. */
+/**
+ * A swap-server, default on a free port. With `folder` its control socket is there, not where the user's are; an
+ * environment says more.
+ */
 export async function startServer(
   args: readonly string[],
   listen = 'iwarp://127.0.0.1:0',
-  folder?: string,
+  folder?: string | NodeJS.ProcessEnv,
   stderr?: number,
 ): Promise<{ program: Program; uri: string }> {
-  const env = folder === undefined ? {} : { RDMAKIT_RUN: folder }
+  const env = typeof folder === 'string' ? { RDMAKIT_RUN: folder } : folder
   const program = new Program(SWAP_SERVER, ['--listen', listen, ...args], env, stderr)
   // As text, or as JSON.
   const [, text, json] = await program.prints(/^listening (\S+)$|"event":"listening","uri":"([^"]+)"/m)

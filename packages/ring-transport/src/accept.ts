@@ -26,13 +26,8 @@ export async function acceptRing(
 }
 
 /** Refuses a request; the peer's connect fails with `reason`, at most 48 ASCII characters. */
-export function refuseRing({ id }: ConnectionRequest, reason: string): void {
-  if (id.closed) return
-  try {
-    id.reject(encodeRefusal(reason))
-  } catch {
-    id.close()
-  }
+export function refuseRing(request: ConnectionRequest, reason: string): void {
+  request.reject(encodeRefusal(reason))
 }
 
 function reasonOf(failure: unknown): string {

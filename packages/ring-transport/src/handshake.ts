@@ -73,6 +73,24 @@ export function applicationData(privateData: Uint8Array): Uint8Array {
   return decodeHandshake(privateData, 'connection request').applicationData
 }
 
+/** What a ring connection request shows before it is answered. */
+export interface RingRequest {
+  /** bytes of the ring that the peer receives in; who accepts keeps as much for what it sends */
+  readonly capacity: number
+  readonly applicationData: Uint8Array
+}
+
+/** @returns undefined when private data is not a valid ring handshake */
+export function ringRequest(privateData: Uint8Array): RingRequest | undefined {
+  if (!isRingRequest(privateData)) return undefined
+  try {
+    const { log2Capacity, applicationData } = decodeHandshake(privateData, 'connection request')
+    return { capacity: 2 ** log2Capacity, applicationData }
+  } catch {
+    return undefined
+  }
+}
+
 export function encodeHandshake(handshake: Handshake): Uint8Array {
   const { applicationData } = handshake
   const bytes = new Uint8Array(HEADER + applicationData.length)

@@ -10,7 +10,7 @@ export {
 export { type BatchOptions, type RequestOptions, RingConnection } from './connection.js'
 export { RemoteError } from './errors.js'
 export type { CloseOptions, CloseReason } from './exchange.js'
-export { applicationData, isRingRequest, type Session } from './handshake.js'
+export { applicationData, isRingRequest, type RingRequest, ringRequest, type Session } from './handshake.js'
 export type { LivenessOptions } from './liveness.js'
 export { RingMessage, type RingView } from './message.js'
 export { collectRingMetrics, type RingMetricsSources } from './metrics.js'

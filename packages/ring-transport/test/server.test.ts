@@ -1,6 +1,9 @@
+import { once } from 'node:events'
+import { connect } from 'node:net'
 import { ConnectionId, type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
+import { encodeHandshake } from '../src/handshake.js'
 import {
   acceptRing,
   applicationData,
@@ -21,6 +24,25 @@ async function listen(options: Partial<RingServerOptions> = {}): Promise<RingSer
   const server = await RingServer.listen('iwarp://127.0.0.1:0', { onConnection: () => {}, ...options })
   servers.push(server)
   return server
+}
+
+/** An MPA request, peer to peer, of a ring connection (RFC 5044 §7.1, RFC 6581 §4). */
+function halfMadeRequest(): Uint8Array {
+  const handshake = encodeHandshake({
+    writeWithImmediate: true,
+    log2Capacity: 16,
+    receiveDepth: 128,
+    remoteKey: 0x01000101,
+    address: 0x7f0000000000n,
+    session: undefined,
+    applicationData: new Uint8Array(),
+  })
+  const head = Buffer.alloc(24)
+  head.write('MPA ID Req Frame', 'latin1')
+  head.writeUInt16BE(0x5002, 16)
+  head.writeUInt16BE(4 + handshake.length, 18)
+  head.writeUInt32BE(0x8010_8010, 20)
+  return Buffer.concat([head, handshake])
 }
 
 describe('a server', () => {
@@ -69,6 +91,19 @@ describe('a server', () => {
     await first.close()
     await expect.poll(() => server.connections.size).toBe(0)
     await (await RingConnection.connect(server.uri)).close()
+  })
+
+  it('has the oldest of those that are on their way make room', async () => {
+    const server = await listen({ maxConnections: 1 })
+    const halfMade = connect(Number(new URL(server.uri).port), '127.0.0.1')
+    const thrownOut = once(halfMade, 'close')
+    halfMade.on('error', () => {}).resume()
+    // Its first FPDU would tell that it has heard the answer, and never comes (RFC 6581 §4.3).
+    halfMade.write(halfMadeRequest())
+    await expect.poll(() => server.counts.arriving).toBe(1)
+    await (await RingConnection.connect(server.uri)).close()
+    await thrownOut
+    await expect.poll(() => server.counts).toMatchObject({ arriving: 0, accepted: 1, refused: 1 })
   })
 
   it('refuses a ring that would cost it too much memory', async () => {

@@ -13,5 +13,6 @@ export interface ControlConnection {
   handle(answer: (request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>): void
   /** Asks the peer. @param options.timeout in milliseconds */
   request(bytes: Uint8Array, options: { readonly timeout: number }): Promise<Uint8Array>
-  close(): Promise<void>
+  /** @param options.drain default true: what is under way arrives first */
+  close(options?: { readonly drain?: boolean }): Promise<void>
 }

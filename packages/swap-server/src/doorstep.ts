@@ -3,45 +3,98 @@ export interface Visitor {
   close(reason: string): void
 }
 
+export interface DoorstepOptions {
+  /** places for those who are greeted and have shown nothing */
+  readonly places: () => number
+  /** of those who wait for such a place */
+  readonly line: () => number
+  /** milliseconds in which a visitor shows who it is; one that waits has as long again */
+  readonly deadline: number
+  /** milliseconds that a visitor has in any case, however many others come: some round trips of a slow network */
+  readonly grace: number
+}
+
 interface Stay {
   readonly timer: NodeJS.Timeout
+  /** of performance.now() */
+  readonly since: number
   /** of whom it has shown that it belongs to */
   readonly name: string | undefined
 }
 
+interface Waiting {
+  readonly since: number
+  readonly needsPlace: boolean
+  readonly settle: (admitted: boolean) => void
+}
+
+/** Milliseconds from one that is served from the line to the next: those who are known are heard in between. */
+const STEP_MS = 4
+
 /**
- * Those who have not shown yet who they are, from the moment that their request to connect comes. Each has a few
- * seconds, and of more than there are places for the oldest makes room, wherever it comes from: a client that speaks
- * the protocol is done within a few round trips, so no number of others keeps it out, and they take none of the places
- * of sessions. Who has shown at the door to belong to a session (ticket.ts) has a place that no crowd takes; of those
- * of one session the oldest makes room.
+ * Those who have not shown yet who they are, from the moment that their request to connect comes. First they wait in
+ * line, which costs the server a socket; with a place they are given memory and have a few seconds. Of
+ * more than there are places for the oldest makes room, wherever it comes from, and of more than there is a line for
+ * too: a client that speaks the protocol is done within a few round trips, which it is given, so no number of others
+ * keeps it out, and they take none of the places of sessions. Who has shown at the door to belong to a session
+ * (ticket.ts) waits for nobody and has a place that no crowd takes; of those of one session the oldest makes room.
  */
 export class Doorstep {
-  readonly #limit: () => number
-  readonly #deadlineMs: number
+  readonly #options: DoorstepOptions
+  /** the oldest first */
   readonly #visitors = new Map<Visitor, Stay>()
   readonly #named = new Map<string, Visitor>()
+  /** the first to come first */
+  readonly #line = new Set<Waiting>()
+  #serving: NodeJS.Timeout | undefined
+  #closed = false
 
-  /** @param limit places for those who have shown nothing */
-  constructor(limit: () => number, deadlineMs: number) {
-    this.#limit = limit
-    this.#deadlineMs = deadlineMs
+  constructor(options: DoorstepOptions) {
+    this.#options = options
   }
 
   get size(): number {
     return this.#visitors.size
   }
 
-  /** @param name of the session that it has shown to belong to */
+  /** How many wait in line. */
+  get waiting(): number {
+    return this.#line.size
+  }
+
+  /**
+   * Waits for the turn of one more.
+   * @param needsPlace it is going to {@link enter}; else it is to be refused, which takes its turn too: a crowd that is
+   *   refused comes back at once
+   * @returns false: its time was over, or others came
+   */
+  turn(needsPlace = true): Promise<boolean> {
+    if (this.#closed) return Promise.resolve(false)
+    if (this.#serving === undefined && (!needsPlace || this.#roomIn() <= 0)) {
+      this.#serveLater()
+      return Promise.resolve(true)
+    }
+    return new Promise((settle) => {
+      const [first] = this.#line
+      if (first !== undefined && this.#line.size >= this.#options.line()) this.#dismiss(first, false)
+      this.#line.add({ since: performance.now(), needsPlace, settle })
+      this.#serveLater()
+    })
+  }
+
+  /**
+   * Gives it a place, if need be the oldest's.
+   * @param name of the session that it has shown to belong to
+   */
   enter(visitor: Visitor, name?: string): void {
-    if (name === undefined) this.#makeRoom()
-    else this.#end(this.#named.get(name), 'another connection of its session has come')
-    const timer = setTimeout(
-      () => this.#end(visitor, `it has not said who it is within ${this.#deadlineMs} ms`),
-      this.#deadlineMs,
-    )
+    if (name !== undefined) this.#end(this.#named.get(name), 'another connection of its session has come')
+    else if (this.#unknown >= this.#options.places())
+      this.#end(this.#oldest()?.[0], 'too many connections that have not said who they are')
+    const { deadline } = this.#options
+    const late = () => this.#end(visitor, `it has not said who it is within ${deadline} ms`)
+    const timer = setTimeout(late, deadline)
     timer.unref()
-    this.#visitors.set(visitor, { timer, name })
+    this.#visitors.set(visitor, { timer, since: performance.now(), name })
     if (name !== undefined) this.#named.set(name, visitor)
   }
 
@@ -52,21 +105,57 @@ export class Doorstep {
     clearTimeout(stay.timer)
     this.#visitors.delete(visitor)
     if (stay.name !== undefined && this.#named.get(stay.name) === visitor) this.#named.delete(stay.name)
+    if (this.#line.size > 0) this.#serveLater()
   }
 
   /** Ends all that are there. */
   close(reason: string): void {
+    this.#closed = true
+    clearTimeout(this.#serving)
+    for (const waiting of [...this.#line]) this.#dismiss(waiting, false)
     for (const visitor of [...this.#visitors.keys()]) this.#end(visitor, reason)
   }
 
-  #makeRoom(): void {
-    const unknown = this.#visitors.size - this.#named.size
-    if (unknown < this.#limit()) return
-    for (const [visitor, { name }] of this.#visitors) {
-      if (name !== undefined) continue
-      this.#end(visitor, 'too many connections that have not said who they are')
-      return
+  get #unknown(): number {
+    return this.#visitors.size - this.#named.size
+  }
+
+  #oldest(): readonly [Visitor, Stay] | undefined {
+    for (const visit of this.#visitors) if (visit[1].name === undefined) return visit
+    return undefined
+  }
+
+  /** Milliseconds until there is room for one more; 0 or less: there is. */
+  #roomIn(): number {
+    if (this.#unknown < this.#options.places()) return 0
+    const [, oldest] = this.#oldest() ?? []
+    return oldest === undefined ? 0 : oldest.since + this.#options.grace - performance.now()
+  }
+
+  #serveLater(): void {
+    if (this.#serving !== undefined || this.#closed) return
+    const [first] = this.#line
+    const wait = first?.needsPlace === true ? this.#roomIn() : 0
+    this.#serving = setTimeout(() => this.#serve(), Math.max(STEP_MS, wait))
+    this.#serving.unref()
+  }
+
+  #serve(): void {
+    this.#serving = undefined
+    const last = performance.now() - this.#options.deadline
+    for (const waiting of this.#line) {
+      if (waiting.since <= last) this.#dismiss(waiting, false)
+      else {
+        if (!waiting.needsPlace || this.#roomIn() <= 0) this.#dismiss(waiting, true)
+        break
+      }
     }
+    if (this.#line.size > 0) this.#serveLater()
+  }
+
+  #dismiss(waiting: Waiting, admitted: boolean): void {
+    this.#line.delete(waiting)
+    waiting.settle(admitted)
   }
 
   #end(visitor: Visitor | undefined, reason: string): void {

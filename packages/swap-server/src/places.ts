@@ -48,8 +48,10 @@ export interface Descriptors {
 
 /** What a server has places for. */
 export interface Budget {
-  /** that have not shown who they are */
+  /** that have not shown who they are, and have some memory to do so */
   readonly greetings: number
+  /** that wait for such a place */
+  readonly line: number
   readonly sessions: number
   readonly dataConnections: number
 }
@@ -65,7 +67,7 @@ export interface BudgetWishes {
   readonly descriptorsOfSlabs: number
 }
 
-const MAX_GREETINGS = 256
+const MAX_GREETINGS = 32
 const LEAST_GREETINGS = 16
 const MAX_DATA_CONNECTIONS = 65_536
 /** for log files, control sockets, metrics, and what a moment takes */
@@ -73,7 +75,7 @@ const SPARE_DESCRIPTORS = 48
 /** as verbs' listeners do (software/arrivals.h) */
 const ARRIVALS_SHARE = 8
 const LEAST_ARRIVALS = 16
-const MAX_ARRIVALS = 1024
+const MAX_ARRIVALS = 2048
 
 /** Divides what RLIMIT_NOFILE leaves: the rest, once all else has its part, is for data connections. */
 export function budgetOf({ limit, open }: Descriptors, wishes: BudgetWishes): Budget {
@@ -87,6 +89,8 @@ export function budgetOf({ limit, open }: Descriptors, wishes: BudgetWishes): Bu
   const rest = Math.floor(left / each) - greetings - sessions
   return {
     greetings,
+    // Those have a place of a listener still.
+    line: arrivals * Math.max(1, listeners),
     sessions,
     dataConnections: Math.min(MAX_DATA_CONNECTIONS, Math.max(1, rest)),
   }

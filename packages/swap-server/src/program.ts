@@ -134,7 +134,9 @@ async function run(options: Options): Promise<void> {
     if (lastResort.impairment?.failures === 1)
       void notifyStatus(`impaired, opens no new sessions: ${failure.message}`, (reason) => log.error(reason))
   })
+  let collect = () => {}
   const server = new SwapServer({
+    collect: () => collect(),
     memory: parseSize(options.memory, '--memory'),
     slabSize: parseSize(options.slabSize, '--slab-size'),
     sessionTimeout: seconds * 1000,
@@ -166,7 +168,7 @@ async function run(options: Options): Promise<void> {
     ending ??= end(signal)
   }
   decideSignals({ end: stop, hangup: 'kept', say: (line) => log.warn(line) })
-  settleHeap()
+  collect = settleHeap()
   try {
     for (const uri of options.listen) {
       const listening = await server.listen(uri)

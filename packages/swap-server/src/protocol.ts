@@ -47,11 +47,11 @@ export function dataConnectionData(token: Uint8Array, takeOver: TakeOver = NO_TA
 export function parseDataConnection(
   privateData: Uint8Array,
 ): { readonly token: Buffer; readonly takeOver: TakeOver } | undefined {
+  if (!DATA_MAGIC.every((byte, at) => privateData[at] === byte)) return undefined
   // A copy, for it is the peer's.
-  const bytes = Buffer.from(Uint8Array.from(privateData))
+  const bytes = Buffer.from(privateData)
   const [version] = bytes.subarray(DATA_MAGIC.length)
   const end = DATA_START + TOKEN_BYTES
-  if (!bytes.subarray(0, DATA_MAGIC.length).equals(DATA_MAGIC)) return undefined
   if (bytes.subarray(DATA_MAGIC.length + 1, DATA_START).some((byte) => byte !== 0)) return undefined
   const token = bytes.subarray(DATA_START, end)
   if (version === DATA_VERSION) return bytes.length < end ? undefined : { token, takeOver: NO_TAKE_OVER }

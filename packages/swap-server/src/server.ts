@@ -1,5 +1,11 @@
 import { randomBytes, timingSafeEqual } from 'node:crypto'
-import { type AcceptOptions, acceptRing, applicationData, isRingRequest } from '@rdmakit/ring-transport'
+import {
+  type AcceptOptions,
+  acceptRing,
+  isRingRequest,
+  refuseRing,
+  ringRequest,
+} from '@rdmakit/ring-transport'
 import { type ConnectionRequest, Listener, parseUri } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
 import { Arrival } from './arrival.js'
@@ -11,6 +17,7 @@ import { Doorstep } from './doorstep.js'
 import { describeImpairment, type Impairment } from './last-resort.js'
 import { Lending, type LendingOptions } from './lending.js'
 import { sessionNamed } from './lingering.js'
+import { Litter } from './litter.js'
 import { LookClock } from './look-clock.js'
 import { ServerCounters } from './metrics.js'
 import { type Budget, budgetOf, type Descriptors, refusalOfPlace } from './places.js'
@@ -28,7 +35,7 @@ export interface SwapServerOptions {
   readonly slabSize?: number
   /** milliseconds of silence after which a client counts as dead, default 15000 */
   readonly sessionTimeout?: number
-  /** default 256, fewer where RLIMIT_NOFILE does not leave room for them */
+  /** default 512, fewer where RLIMIT_NOFILE does not leave room for them */
   readonly maxSessions?: number
   /** queue pairs of one session, default 256 */
   readonly maxDataConnections?: number
@@ -47,6 +54,8 @@ export interface SwapServerOptions {
   readonly descriptors?: Descriptors
   /** milliseconds for a client to show who it is, from its request to connect on, default 5000 */
   readonly greetingTimeout?: number
+  /** collects this process's heap, when a crowd of strangers has littered it; default: V8 does when it likes to */
+  readonly collect?: () => void
   readonly log?: Logger
   /** what has failed in this process's control code, so that it opens no new sessions; default: nothing */
   readonly impairment?: () => Impairment | undefined
@@ -65,6 +74,17 @@ const CONTROL_CONNECTION = {
   maxPeerCapacity: 2 ** 20,
   maxTransferMemory: 0,
 } as const satisfies AcceptOptions
+
+/** Up to there a ring is one of many; larger ones, of clients before version 2 and of status, have few places. */
+const SMALL_RING = 2 ** 16
+const TURNED_AWAY = {
+  EPROTO: 'its request is malformed',
+  EMSGSIZE: 'its ring is too large for a control connection',
+  EUSERS: 'too many connections that have not said who they are',
+} as const
+const SMALL_PER_LARGE = 8
+/** So long a client has at least, once it is being greeted, however many others come. */
+const GRACE_MS = 250
 /** how often in a session's timeout its silence is looked at */
 const LOOKS = 4
 
@@ -84,6 +104,9 @@ export class SwapServer {
   readonly impairment: () => Impairment | undefined
   readonly counters = new ServerCounters()
   readonly #doorstep: Doorstep
+  /** for those whose rings are large */
+  readonly #largeDoorstep: Doorstep
+  readonly #litter: Litter
   readonly #descriptors: Descriptors
   #budget: Budget
   readonly #maxSessions: number
@@ -102,7 +125,7 @@ export class SwapServer {
     this.sessionTimeoutMs = options.sessionTimeout ?? 15_000
     this.maxDataConnections = options.maxDataConnections ?? 256
     this.maxLingerMs = options.maxLinger ?? 600_000
-    this.#maxSessions = options.maxSessions ?? 256
+    this.#maxSessions = options.maxSessions ?? 512
     this.log = options.log ?? pino({ level: 'silent' })
     this.impairment = options.impairment ?? (() => undefined)
     this.lending = new Lending({
@@ -117,7 +140,16 @@ export class SwapServer {
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#descriptors = options.descriptors ?? ownDescriptors()
     this.#budget = this.#divide()
-    this.#doorstep = new Doorstep(() => this.#budget.greetings, options.greetingTimeout ?? 5_000)
+    this.#litter = new Litter(options.collect ?? (() => {}))
+    const doorstep = (places: () => number) =>
+      new Doorstep({
+        places,
+        line: () => this.#budget.line,
+        deadline: options.greetingTimeout ?? 5_000,
+        grace: GRACE_MS,
+      })
+    this.#doorstep = doorstep(() => this.#budget.greetings)
+    this.#largeDoorstep = doorstep(() => Math.ceil(this.#budget.greetings / SMALL_PER_LARGE))
     const every = this.sessionTimeoutMs / LOOKS
     this.#clock = new LookClock(every)
     this.#reaper = setInterval(() => this.#endSilentSessions(), every)
@@ -229,7 +261,9 @@ export class SwapServer {
   /** A session's client has shown who it is, or is gone. */
   proved(session: Session): void {
     const arrival = this.#arrivals.get(session)
-    if (arrival !== undefined) this.#doorstep.leave(arrival)
+    if (arrival === undefined) return
+    this.#doorstep.leave(arrival)
+    this.#largeDoorstep.leave(arrival)
   }
 
   /** It takes a session's place. @throws Refusal */
@@ -314,7 +348,7 @@ export class SwapServer {
     this.lending.close()
     this.bandwidth.close()
     for (const listener of this.#listeners) listener.close()
-    this.#doorstep.close('the server ends')
+    for (const doorstep of [this.#doorstep, this.#largeDoorstep]) doorstep.close('the server ends')
     await Promise.all([...this.#sessions].map((session) => session.endFor('the server ends')))
   }
 
@@ -333,33 +367,54 @@ export class SwapServer {
     if (this.#closed) session.close('the server ends')
   }
 
-  /** The session that a request shows to belong to; undefined: none, and also when it is malformed. */
-  #nameShown({ privateData }: ConnectionRequest): string | undefined {
-    try {
-      const known = sessionOfTicket(this.#sessions, applicationData(privateData))
-      return known && String(known.id)
-    } catch {
-      return undefined
-    }
-  }
-
   /** A request for a control connection: whoever it is waits at the doorstep before it is given anything. */
   async #onArrival(request: ConnectionRequest): Promise<void> {
+    const shown = ringRequest(request.privateData)
+    if (shown === undefined || shown.capacity > CONTROL_CONNECTION.maxPeerCapacity)
+      return this.#turnAway(request, shown === undefined ? 'EPROTO' : 'EMSGSIZE')
+    const known = sessionOfTicket(this.#sessions, shown.applicationData)
+    const doorstep = shown.capacity > SMALL_RING ? this.#largeDoorstep : this.#doorstep
+    if (known === undefined && !(await doorstep.turn())) return this.#refuse(request, 'EUSERS')
+    if (known === undefined) this.#litter.stranger()
     const arrival = new Arrival()
-    this.#doorstep.enter(arrival, this.#nameShown(request))
+    doorstep.enter(arrival, known && String(known.id))
     try {
       this.#greet(arrival, await acceptRing(request, { ...CONTROL_CONNECTION, signal: arrival.signal }))
     } catch (failure) {
-      this.#doorstep.leave(arrival)
-      if (arrival.ended === undefined) this.log.warn({ err: failure }, 'a session could not be opened')
+      doorstep.leave(arrival)
+      // Whoever may only connect must not fill the log.
+      this.log.debug({ err: failure }, 'a session could not be opened')
+      this.#countRefusal(request, (failure as { code?: string }).code ?? 'EIO', 'no session could be opened')
       throw failure
     }
+  }
+
+  /** When its turn comes, as everybody's of whom nothing is known. */
+  async #turnAway(request: ConnectionRequest, code: keyof typeof TURNED_AWAY): Promise<void> {
+    await this.#doorstep.turn(false)
+    this.#refuse(request, code)
+  }
+
+  #refuse(request: ConnectionRequest, code: keyof typeof TURNED_AWAY): void {
+    this.#litter.stranger()
+    refuseRing(request, code)
+    this.#countRefusal(request, code, TURNED_AWAY[code])
+  }
+
+  #countRefusal(request: ConnectionRequest, code: string, reason: string, what = 'connection'): void {
+    const who = {
+      // It is asked for only where it is written down.
+      get peer() {
+        return request.peerUri
+      },
+    }
+    this.record(who, { event: 'refused', request: what, code, reason })
   }
 
   async #onRequest(request: ConnectionRequest): Promise<void> {
     const data = parseDataConnection(request.privateData)
     if (data !== undefined) return this.#onData(request, data)
-    if (!isRingRequest(request.privateData) || this.#closed) return request.id.reject()
+    if (!isRingRequest(request.privateData) || this.#closed) return request.reject()
     return this.#onArrival(request)
   }
 
@@ -369,11 +424,10 @@ export class SwapServer {
   ): Promise<void> {
     for (const session of this.#sessions)
       if (timingSafeEqual(session.token, token)) return session.acceptData(request, takeOver)
-    this.record(
-      { peer: request.id.peerUri },
-      { event: 'refused', request: 'data connection', code: 'EACCES', reason: 'it belongs to no session' },
-    )
-    request.id.reject()
+    await this.#doorstep.turn(false)
+    this.#litter.stranger()
+    this.#countRefusal(request, 'EACCES', 'it belongs to no session', 'data connection')
+    request.reject()
   }
 
   #endSilentSessions(): void {

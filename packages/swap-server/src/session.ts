@@ -87,6 +87,8 @@ export class Session implements SlabOwner {
   #control: ControlConnection | undefined
   /** kept, for the connection that told it may be closed when it is asked for */
   #peer = ''
+  /** that an answer may be under way to, which says why there is no session */
+  #refused: ControlConnection | undefined
   #completionQueue: CompletionQueue | undefined
   #admission: Admission | undefined
   /** of the process that has it, or had it last */
@@ -291,8 +293,22 @@ export class Session implements SlabOwner {
   /** @param reason why, for the record */
   close(reason: string): void {
     this.#end(reason)
-    void this.#control?.close()
+    const control = this.#control
     this.#control = undefined
+    const closed = control?.close()
+    // One that has not shown who it is has its place at the doorstep until its connection is gone, too.
+    if (this.#admission === undefined && closed !== undefined) {
+      this.#refused = control
+      void closed.finally(() => this.#host.ended(this))
+    } else this.#host.ended(this)
+  }
+
+  /** As {@link close}, of one that has not shown who it is: its connection is broken, whatever is on its way. */
+  turnOut(reason: string): void {
+    const control = this.#control ?? this.#refused
+    this.#control = undefined
+    this.#end(reason)
+    void control?.close({ drain: false })
     this.#host.ended(this)
   }
 

@@ -56,7 +56,7 @@ async function session(options: SessionOptions, at = uri, over = finished): Prom
 
 /** A client that says what it likes. */
 async function stranger(at = uri, over = finished) {
-  const connection = await RingConnection.connect(at)
+  const connection = await RingConnection.connect(at, { capacity: 2 ** 16 })
   over(() => connection.close())
   let ended = false
   void connection.closed.then(() => {

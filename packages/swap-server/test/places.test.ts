@@ -57,7 +57,8 @@ describe('what RLIMIT_NOFILE leaves', () => {
 
   it('is enough for all on a usual machine', () => {
     expect(budgetOf({ limit: 2 ** 20, open: 40 }, wishes)).toEqual({
-      greetings: 256,
+      greetings: 32,
+      line: 2048,
       sessions: 256,
       dataConnections: 65_536,
     })

@@ -5,14 +5,61 @@ import { Resource } from './resource.js'
 import { formatUri, parseUri } from './uri.js'
 
 /**
- * A peer that asks for a connection. Either go on with `id` (`createQueuePair`, `accept`) or
- * `id.reject()`; an id that is left alone is closed by its peer's timeout.
+ * A peer that asks for a connection. Either go on with `id` (`createQueuePair`, `accept`) or {@link reject} it;
+ * one that is left alone is closed by its peer's timeout. Whoever asks may be anybody: a request that is rejected for
+ * its private data should cost no more than that, so the id is made when it is asked for.
  */
-export interface ConnectionRequest {
-  /** the acceptor's end */
-  readonly id: ConnectionId
-  /** what the peer passed to connect; padded with zeros to 56 bytes by InfiniBand and RoCE */
+export class ConnectionRequest {
+  /** what the peer passed to connect, a copy; padded with zeros to 56 bytes by InfiniBand and RoCE */
   readonly privateData: Uint8Array
+  readonly #handle: Handle
+  readonly #provider: ProviderName
+  #id: ConnectionId | undefined
+  #over = false
+
+  /** @internal */
+  constructor(handle: Handle, provider: ProviderName, privateData: Uint8Array) {
+    this.#handle = handle
+    this.#provider = provider
+    this.privateData = privateData
+  }
+
+  /** the acceptor's end @throws VerbsError ENODEV when the request is over by now */
+  get id(): ConnectionId {
+    this.#id ??= ConnectionId.incoming(this.#handle, this.#provider)
+    return this.#id
+  }
+
+  /** The other end: provider, address, port. */
+  get peerUri(): string {
+    return formatUri({ provider: this.#provider, ...native.idPeerAddress(this.#handle) })
+  }
+
+  /**
+   * Refuses the request (rdma_reject(3)) and closes its id. One that is over already is only closed.
+   * @param privateData for the peer, at most 148 bytes on InfiniBand and RoCE
+   */
+  reject(privateData: Uint8Array = new Uint8Array()): void {
+    if (this.#over || this.#id?.closed === true) return
+    this.#over = true
+    try {
+      native.idReject(this.#handle, privateData)
+    } catch {
+      // The peer has gone, or has been answered.
+    }
+    this.#close()
+  }
+
+  /** @internal what is made of it has failed */
+  abandon(): void {
+    if (!this.#over) this.#close()
+  }
+
+  #close(): void {
+    this.#over = true
+    if (this.#id === undefined) native.close(this.#handle)
+    else this.#id.close()
+  }
 }
 
 /** What {@link Listener.listen} takes. */
@@ -77,12 +124,10 @@ async function receive(
   privateData: Uint8Array,
   onRequest: (request: ConnectionRequest) => void | Promise<void>,
 ): Promise<void> {
-  let id: ConnectionId | undefined
+  const request = new ConnectionRequest(handle, provider, privateData)
   try {
-    id = ConnectionId.incoming(handle, provider)
-    await onRequest({ id, privateData })
+    await onRequest(request)
   } catch {
-    if (id === undefined) native.close(handle)
-    else id.close()
+    request.abandon()
   }
 }

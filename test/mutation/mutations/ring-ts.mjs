@@ -156,4 +156,12 @@ export const mutations = [
     why: 'A handshake whose application data end before they should is taken.',
     tests: [unit('handshake')],
   },
+  {
+    name: 'nobody-on-the-way-makes-room',
+    file: source('server'),
+    find: 'if (this.#places(session) < 1 && !this.#makeRoom())',
+    replace: 'if (this.#places(session) < 1)',
+    why: 'Connections that are never finished keep all others out.',
+    tests: [unit('server')],
+  },
 ]

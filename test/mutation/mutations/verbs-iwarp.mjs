@@ -223,4 +223,20 @@ export const mutations = [
     why: 'An atomic on eight bytes that are not aligned is done, and is none.',
     tests: ['native asan iwarp_atomic', 'native asan iwarp_atomic_wire'],
   },
+  {
+    name: 'the-oldest-arrival-stays',
+    file: 'packages/verbs/native/software/arrivals.h',
+    find: '      if (places_.size() >= limit_) make_room();',
+    replace: '      if (places_.size() > limit_) make_room();',
+    why: 'A listener has one place more than it has descriptors for before a peer has shown anything.',
+    tests: ['native plain software_arrivals'],
+  },
+  {
+    name: 'who-is-answered-makes-room',
+    file: 'packages/verbs/native/software/arrivals.h',
+    find: 'return there != nullptr && there->arriving();',
+    replace: 'return there != nullptr;',
+    why: 'Requests that were answered long ago have places, so that those who arrive are thrown out for them.',
+    tests: ['native plain software_arrivals'],
+  },
 ]

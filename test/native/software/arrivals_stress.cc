@@ -1,9 +1,8 @@
 // Places before proof: the oldest of those who are still there makes room, and nobody else.
-#include "software/arrivals.h"
-
 #include <deque>
 
 #include "../stress.h"
+#include "software/arrivals.h"
 
 namespace software_arrivals_stress {
 

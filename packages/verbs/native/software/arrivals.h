@@ -1,7 +1,7 @@
-// Who has reached a listener and is nobody's yet: connections that have not shown a whole request, and requests
-// that wait for the application's answer. Nothing is known of them. Each has its time, and of more than there are
-// places for the oldest makes room, wherever it comes from: one that means it has shown its request within a
-// round trip, so no number of others keeps it out.
+// Who has reached a listener and is nobody's yet: connections that have not shown a whole request, and
+// requests that wait for the application's answer. Nothing is known of them. Each has its time, and of more
+// than there are places for the oldest makes room, wherever it comes from: one that means it has shown its
+// request within a round trip, so no number of others keeps it out.
 #pragma once
 
 #include <sys/resource.h>
@@ -17,7 +17,7 @@ namespace rdmakit::software {
 // So many of the process's descriptors, at most: what is proved has the others.
 constexpr size_t kArrivalsShare = 8;
 constexpr size_t kLeastArrivals = 16;
-constexpr size_t kMostArrivals = 1024;
+constexpr size_t kMostArrivals = 2048;
 
 inline size_t arrivals_for(size_t descriptors) {
   return std::clamp(descriptors / kArrivalsShare, kLeastArrivals, kMostArrivals);
@@ -45,8 +45,8 @@ class Arrivals {
     places_.push_back({std::move(id), std::move(known)});
   }
 
-  // It has shown a whole request: the application may have it, which answers it or lets it go. Null when it is
-  // not one that has nothing shown.
+  // It has shown a whole request: the application may have it, which answers it or lets it go. Null when it
+  // is not one that has nothing shown.
   std::shared_ptr<Connection> shown(const Connection& id) {
     const auto found = find(id);
     return found == places_.end() ? nullptr : std::exchange(found->silent, nullptr);
