@@ -36,8 +36,12 @@ export class VerifyingFio implements AsyncDisposable {
     return this.#ended
   }
 
-  /** Ends it. @throws Error: it had ended before, has read something else than it wrote, or has had an error */
-  async end(): Promise<void> {
+  /**
+   * Ends it.
+   * @returns the 99th percentile of how long its writes took, in microseconds
+   * @throws Error: it had ended before, has read something else than it wrote, or has had an error
+   */
+  async end(): Promise<number> {
     const alone = this.#process.exitCode !== null
     this.#process.kill('SIGINT')
     let timer: NodeJS.Timeout | undefined
@@ -48,6 +52,7 @@ export class VerifyingFio implements AsyncDisposable {
     if (alone || status !== INTERRUPTED) throw new Error(`fio ended with ${status}\n${this.#output}`)
     const [job] = JSON.parse(this.#output.slice(this.#output.indexOf('{'))).jobs
     if (job.error !== 0 || job.read.total_ios === 0) throw new Error(`fio has failed\n${this.#output}`)
+    return Math.round(job.write.clat_ns.percentile['99.000000'] / 1000)
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
