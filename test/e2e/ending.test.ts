@@ -109,6 +109,18 @@ describe.concurrent('swap-server that is stopped', () => {
     expect(server.stderr).toBe('')
   })
 
+  it('is waited for as long as said, and goes on', async () => {
+    using folder = temporaryFolder()
+    const { program: server, uri } = await startServer(SERVER, undefined, folder.path)
+    await using _server = server
+    await using client = await lyingClient(uri)
+    const stop = ['env', `RDMAKIT_RUN=${folder.path}`, process.execPath, SWAP_SERVER, 'stop', '--wait', '1']
+    const stopped = complete(stop[0] as string, stop.slice(1))
+    await client.asked
+    await expect(stopped).rejects.toThrow(/ended with 1\n.*has not ended within 1 s; it may be moving/s)
+    expect(server.process.exitCode).toBeNull()
+  })
+
   it('takes a --drain that a clock can count', () => {
     const serve = ['--listen', 'iwarp://127.0.0.1:0', '--memory', '16M', '--drain', '86401']
     expect(run(process.execPath, [SWAP_SERVER, ...serve])).toEqual({

@@ -250,8 +250,9 @@ program
   )
   .option('--pid <pid>', 'of the swap-server, when several run here', wholeOf('--pid'))
   .option('--now', 'without that: what only this server has is lost', false)
-  .action(async ({ pid, now }: { pid?: number; now: boolean }) => {
-    await stopServer({ pid, now })
+  .option('--wait <seconds>', 'for its end, longer than its --drain', wholeOf('--wait'), 300)
+  .action(async ({ pid, now, wait }: { pid?: number; now: boolean; wait: number }) => {
+    await stopServer({ pid, now, wait })
     process.exit(EXIT.ok)
   })
 
