@@ -4,6 +4,11 @@ const conformance = 'packages/verbs/test/conformance/**/*.test.ts'
 /** What takes long or shows its faults rarely: npm run soak sets RDMAKIT_TIER. */
 const soak = '**/*.soak.test.ts'
 
+/** The addons are under ASan (scripts/addons-asan.mjs). */
+const sanitized = process.env.RDMAKIT_COLLECT !== undefined
+/** Only ends a hang; under sanitizers everything takes some times as long. */
+const PATIENCE_MS = sanitized ? 300_000 : 60_000
+
 /** The conformance suite of verbs, unchanged, on a provider. */
 const onProvider = (name: string, uri: string) => ({
   extends: true as const,
@@ -15,8 +20,9 @@ export default defineConfig({
     // A native addon lives in a process of its own. Most tests wait for something most of the time.
     pool: 'forks',
     maxWorkers: 4,
-    testTimeout: 60_000,
-    hookTimeout: 60_000,
+    testTimeout: PATIENCE_MS,
+    hookTimeout: PATIENCE_MS,
+    setupFiles: sanitized ? ['test/collect.ts'] : [],
     // A second, the default, is little for what other threads and processes do on a machine that is busy.
     expect: { poll: { timeout: 20_000 } },
     projects: [

@@ -1,4 +1,5 @@
 // npm run build [-- PACKAGE…]: each package's addon with cmake-js, TypeScript with project references, then the programs.
+// RDMAKIT_SANITIZE=address,undefined builds the addons with these sanitizers (scripts/addons-asan.mjs).
 // With packages only those, and what their TypeScript refers to. "ts" is all of TypeScript, without addons. Incremental: a
 // second run compiles only what changed.
 import { spawnSync } from 'node:child_process'
@@ -34,7 +35,9 @@ const wanted = (name) => only.length === 0 || only.includes(name)
 for (const addon of addons.filter(wanted)) {
   const cwd = join(top, 'packages', addon)
   if (!existsSync(join(cwd, 'native', 'binding'))) continue
-  run(bin('cmake-js'), ['compile', '--log-level', 'warn', '--parallel', '2'], cwd)
+  const sanitize = process.env.RDMAKIT_SANITIZE
+  const given = sanitize === undefined ? [] : [`--CDRDMAKIT_SANITIZE=${sanitize}`]
+  run(bin('cmake-js'), ['compile', '--log-level', 'warn', '--parallel', '2', ...given], cwd)
 }
 generate()
 if (wanted('ts')) {

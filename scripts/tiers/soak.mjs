@@ -61,6 +61,7 @@ function round(number, seed, minutes) {
     storm('ublk over iwarp', '--iwarp', '--ublk'),
     { name: 'native, TSan', command: script('native', 'tsan'), env, budget: 170 * effort },
     { name: 'native, ASan and UBSan', command: script('native', 'asan'), env, budget: 120 * effort },
+    { name: 'addons, ASan and UBSan', command: ['node', 'scripts/addons-asan.mjs'], budget: 900 },
     { name: 'unit, conformance, end to end', command: script('unit'), env, budget: 300 * effort },
     {
       name: 'fuzz',
