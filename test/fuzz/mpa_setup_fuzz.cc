@@ -261,11 +261,12 @@ void initiate(Input& input) {
     MpaFrame request;
     CHECK(peer.hear(request) && !request.reply && request.private_data == parameters.private_data);
     CHECK(request.revision == (tries == 0 ? kMpaEnhancedRevision : 1));
-    const Bytes said = words(input, true);
+    Bytes said = words(input, true);
+    const Bytes behind = taken(input, how);
+    said.insert(said.end(), behind.begin(), behind.end());
     size_t length = 0;
     whole = parse_mpa(said, reply, length) == MpaParse::complete;
     peer.say(said, piece);
-    peer.say(taken(input, how), piece);
   }
   const CmEvent event = events.next();
   // What it is told is in the last reply.

@@ -13,8 +13,9 @@ interface Named {
   readonly token: Uint8Array
 }
 
-/** @param session its id and token; the id is below 2^48 */
+/** @returns none of a session whose id this server does not draw: from 2^48 on, say */
 export function ticketOf({ id, token }: Named): Uint8Array {
+  if (!Number.isInteger(id) || id < 1 || id >= 2 ** (8 * ID_BYTES)) return new Uint8Array()
   const name = Buffer.alloc(ID_BYTES)
   name.writeUIntBE(id, 0, ID_BYTES)
   return Buffer.concat([name, macOf(name, token)])

@@ -15,13 +15,17 @@ describe('a ticket', () => {
 
   it.each([
     ['of another token', ticketOf({ ...mine, token: other.token })],
-    ['of a session that is not there', ticketOf({ id: mine.id ^ 1, token: mine.token })],
+    ['of a session that is not there', ticketOf({ id: 2 ** 48 - 1 - mine.id, token: mine.token })],
     ['with a bit changed', ticketOf(mine).map((byte, at) => (at === TICKET_BYTES - 1 ? byte ^ 1 : byte))],
     ['that is none', new Uint8Array()],
     ['that is too short', ticketOf(mine).subarray(1)],
     ['of zeros', new Uint8Array(TICKET_BYTES)],
   ])('%s names none', (_, shown) => {
     expect(sessionOfTicket(sessions, shown)).toBeUndefined()
+  })
+
+  it.each([0, -1, 2 ** 48, 2 ** 53, 1.5, Number.NaN])('of a session %d is none', (id) => {
+    expect(ticketOf({ id, token: mine.token })).toHaveLength(0)
   })
 
   it('does not show the token', () => {
