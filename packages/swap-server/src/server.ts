@@ -1,11 +1,4 @@
 import { randomBytes, timingSafeEqual } from 'node:crypto'
-import {
-  type AcceptOptions,
-  acceptRing,
-  isRingRequest,
-  refuseRing,
-  ringRequest,
-} from '@rdmakit/ring-transport'
 import { type ConnectionRequest, Listener, parseUri } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
 import { Arrival } from './arrival.js'
@@ -13,11 +6,10 @@ import { type Actor, type AuditEvent, AuditLog } from './audit.js'
 import { Bandwidth } from './bandwidth.js'
 import type { ControlConnection } from './control-connection.js'
 import { DESCRIPTORS_EACH, ownDescriptors } from './descriptors.js'
-import { Doorstep } from './doorstep.js'
+import { Entrance } from './entrance.js'
 import { describeImpairment, type Impairment } from './last-resort.js'
 import { Lending, type LendingOptions } from './lending.js'
 import { sessionNamed } from './lingering.js'
-import { Litter } from './litter.js'
 import { LookClock } from './look-clock.js'
 import { ServerCounters } from './metrics.js'
 import { type Budget, budgetOf, type Descriptors, refusalOfPlace } from './places.js'
@@ -26,7 +18,6 @@ import { Refusal } from './refusal.js'
 import { Session } from './session.js'
 import { SlabStore } from './slab-store.js'
 import { type Tenant, Tenants } from './tenants.js'
-import { sessionOfTicket } from './ticket.js'
 
 export interface SwapServerOptions {
   /** bytes to lend at most; pinned when clients ask for them */
@@ -63,28 +54,6 @@ export interface SwapServerOptions {
   readonly audit?: AuditLog
 }
 
-/**
- * What the server keeps of memory for a control connection: 16 KiB that the client writes requests into, and a place
- * of the size of the client's ring for the answers. Nothing is read from a client.
- */
-const CONTROL_CONNECTION = {
-  capacity: 2 ** 14,
-  receiveDepth: 16,
-  sendDepth: 16,
-  maxPeerCapacity: 2 ** 20,
-  maxTransferMemory: 0,
-} as const satisfies AcceptOptions
-
-/** Up to there a ring is one of many; larger ones, of clients before version 2 and of status, have few places. */
-const SMALL_RING = 2 ** 16
-const TURNED_AWAY = {
-  EPROTO: 'its request is malformed',
-  EMSGSIZE: 'its ring is too large for a control connection',
-  EUSERS: 'too many connections that have not said who they are',
-} as const
-const SMALL_PER_LARGE = 8
-/** So long a client has at least, once it is being greeted, however many others come. */
-const GRACE_MS = 250
 /** how often in a session's timeout its silence is looked at */
 const LOOKS = 4
 
@@ -103,10 +72,7 @@ export class SwapServer {
   readonly audit: AuditLog
   readonly impairment: () => Impairment | undefined
   readonly counters = new ServerCounters()
-  readonly #doorstep: Doorstep
-  /** for those whose rings are large */
-  readonly #largeDoorstep: Doorstep
-  readonly #litter: Litter
+  readonly #entrance: Entrance
   readonly #descriptors: Descriptors
   #budget: Budget
   readonly #maxSessions: number
@@ -140,16 +106,14 @@ export class SwapServer {
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#descriptors = options.descriptors ?? ownDescriptors()
     this.#budget = this.#divide()
-    this.#litter = new Litter(options.collect ?? (() => {}))
-    const doorstep = (places: () => number) =>
-      new Doorstep({
-        places,
-        line: () => this.#budget.line,
-        deadline: options.greetingTimeout ?? 5_000,
-        grace: GRACE_MS,
-      })
-    this.#doorstep = doorstep(() => this.#budget.greetings)
-    this.#largeDoorstep = doorstep(() => Math.ceil(this.#budget.greetings / SMALL_PER_LARGE))
+    this.#entrance = new Entrance({
+      greetingTimeout: options.greetingTimeout ?? 5_000,
+      budget: () => this.#budget,
+      sessions: this.#sessions,
+      collect: options.collect ?? (() => {}),
+      log: this.log,
+      record: (who, event) => this.record(who, event),
+    })
     const every = this.sessionTimeoutMs / LOOKS
     this.#clock = new LookClock(every)
     this.#reaper = setInterval(() => this.#endSilentSessions(), every)
@@ -261,9 +225,7 @@ export class SwapServer {
   /** A session's client has shown who it is, or is gone. */
   proved(session: Session): void {
     const arrival = this.#arrivals.get(session)
-    if (arrival === undefined) return
-    this.#doorstep.leave(arrival)
-    this.#largeDoorstep.leave(arrival)
+    if (arrival !== undefined) this.#entrance.leave(arrival)
   }
 
   /** It takes a session's place. @throws Refusal */
@@ -348,14 +310,14 @@ export class SwapServer {
     this.lending.close()
     this.bandwidth.close()
     for (const listener of this.#listeners) listener.close()
-    for (const doorstep of [this.#doorstep, this.#largeDoorstep]) doorstep.close('the server ends')
+    this.#entrance.close('the server ends')
     await Promise.all([...this.#sessions].map((session) => session.endFor('the server ends')))
   }
 
   /** @internal a control connection, from whoever is at its other end */
   admit(connection: ControlConnection): void {
     const arrival = new Arrival()
-    this.#doorstep.enter(arrival)
+    this.#entrance.enter(arrival)
     this.#greet(arrival, connection)
   }
 
@@ -367,55 +329,11 @@ export class SwapServer {
     if (this.#closed) session.close('the server ends')
   }
 
-  /** A request for a control connection: whoever it is waits at the doorstep before it is given anything. */
-  async #onArrival(request: ConnectionRequest): Promise<void> {
-    const shown = ringRequest(request.privateData)
-    if (shown === undefined || shown.capacity > CONTROL_CONNECTION.maxPeerCapacity)
-      return this.#turnAway(request, shown === undefined ? 'EPROTO' : 'EMSGSIZE')
-    const known = sessionOfTicket(this.#sessions, shown.applicationData)
-    const doorstep = shown.capacity > SMALL_RING ? this.#largeDoorstep : this.#doorstep
-    if (known === undefined && !(await doorstep.turn())) return this.#refuse(request, 'EUSERS')
-    if (known === undefined) this.#litter.stranger()
-    const arrival = new Arrival()
-    doorstep.enter(arrival, known && String(known.id))
-    try {
-      this.#greet(arrival, await acceptRing(request, { ...CONTROL_CONNECTION, signal: arrival.signal }))
-    } catch (failure) {
-      doorstep.leave(arrival)
-      // Whoever may only connect must not fill the log.
-      this.log.debug({ err: failure }, 'a session could not be opened')
-      this.#countRefusal(request, (failure as { code?: string }).code ?? 'EIO', 'no session could be opened')
-      throw failure
-    }
-  }
-
-  /** When its turn comes, as everybody's of whom nothing is known. */
-  async #turnAway(request: ConnectionRequest, code: keyof typeof TURNED_AWAY): Promise<void> {
-    await this.#doorstep.turn(false)
-    this.#refuse(request, code)
-  }
-
-  #refuse(request: ConnectionRequest, code: keyof typeof TURNED_AWAY): void {
-    this.#litter.stranger()
-    refuseRing(request, code)
-    this.#countRefusal(request, code, TURNED_AWAY[code])
-  }
-
-  #countRefusal(request: ConnectionRequest, code: string, reason: string, what = 'connection'): void {
-    const who = {
-      // It is asked for only where it is written down.
-      get peer() {
-        return request.peerUri
-      },
-    }
-    this.record(who, { event: 'refused', request: what, code, reason })
-  }
-
   async #onRequest(request: ConnectionRequest): Promise<void> {
     const data = parseDataConnection(request.privateData)
     if (data !== undefined) return this.#onData(request, data)
-    if (!isRingRequest(request.privateData) || this.#closed) return request.reject()
-    return this.#onArrival(request)
+    if (this.#closed) return request.reject()
+    return this.#entrance.admit(request, (arrival, connection) => this.#greet(arrival, connection))
   }
 
   async #onData(
@@ -424,10 +342,7 @@ export class SwapServer {
   ): Promise<void> {
     for (const session of this.#sessions)
       if (timingSafeEqual(session.token, token)) return session.acceptData(request, takeOver)
-    await this.#doorstep.turn(false)
-    this.#litter.stranger()
-    this.#countRefusal(request, 'EACCES', 'it belongs to no session', 'data connection')
-    request.reject()
+    return this.#entrance.turnAway(request, 'EACCES', 'it belongs to no session', 'data connection')
   }
 
   #endSilentSessions(): void {
