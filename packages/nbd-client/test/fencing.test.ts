@@ -288,7 +288,7 @@ describe('a take-over number', () => {
 /** A server that was made before there were take-over numbers: it does not read them, and says none. */
 function beforeNumbers(server: SwapServer): void {
   const admit = server.admit.bind(server)
-  server.admit = (connection) => {
+  server.admit = (connection, arrival) => {
     const old: typeof connection = {
       context: connection.context,
       peerUri: connection.peerUri,
@@ -306,7 +306,7 @@ function beforeNumbers(server: SwapServer): void {
           return control.Response.encode(response).finish()
         }),
     }
-    admit(old)
+    admit(old, arrival)
   }
 }
 

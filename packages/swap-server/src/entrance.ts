@@ -71,8 +71,10 @@ export class Entrance {
   }
 
   /** A place for one that is accepted already. */
-  enter(arrival: Arrival): void {
+  enter(): Arrival {
+    const arrival = new Arrival()
     this.#small.enter(arrival)
+    return arrival
   }
 
   /** It has shown who it is, or it is gone. Idempotent. */
@@ -92,7 +94,7 @@ export class Entrance {
    */
   async admit(
     request: ConnectionRequest,
-    greet: (arrival: Arrival, connection: RingConnection) => void,
+    greet: (connection: RingConnection, arrival: Arrival) => void,
   ): Promise<void> {
     const shown = ringRequest(request.privateData)
     if (shown === undefined) return this.turnAway(request, 'EPROTO', REFUSALS.EPROTO)
@@ -107,7 +109,7 @@ export class Entrance {
     const arrival = new Arrival()
     doorstep.enter(arrival, known && String(known.id))
     try {
-      greet(arrival, await acceptRing(request, { ...CONTROL_CONNECTION, signal: arrival.signal }))
+      greet(await acceptRing(request, { ...CONTROL_CONNECTION, signal: arrival.signal }), arrival)
     } catch (failure) {
       doorstep.leave(arrival)
       // Whoever may only connect must not fill the log.

@@ -1,7 +1,7 @@
 import { randomBytes, timingSafeEqual } from 'node:crypto'
 import { type ConnectionRequest, Listener, parseUri } from '@rdmakit/verbs'
 import { type Logger, pino } from 'pino'
-import { Arrival } from './arrival.js'
+import type { Arrival } from './arrival.js'
 import { type Actor, type AuditEvent, AuditLog } from './audit.js'
 import { Bandwidth } from './bandwidth.js'
 import type { ControlConnection } from './control-connection.js'
@@ -315,13 +315,7 @@ export class SwapServer {
   }
 
   /** @internal a control connection, from whoever is at its other end */
-  admit(connection: ControlConnection): void {
-    const arrival = new Arrival()
-    this.#entrance.enter(arrival)
-    this.#greet(arrival, connection)
-  }
-
-  #greet(arrival: Arrival, connection: ControlConnection): void {
+  admit(connection: ControlConnection, arrival = this.#entrance.enter()): void {
     const session = new Session(this, connection)
     this.#arrivals.set(session, arrival)
     arrival.accepted(session)
@@ -333,7 +327,7 @@ export class SwapServer {
     const data = parseDataConnection(request.privateData)
     if (data !== undefined) return this.#onData(request, data)
     if (this.#closed) return request.reject()
-    return this.#entrance.admit(request, (arrival, connection) => this.#greet(arrival, connection))
+    return this.#entrance.admit(request, (connection, arrival) => this.admit(connection, arrival))
   }
 
   async #onData(

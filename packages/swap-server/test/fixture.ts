@@ -12,7 +12,11 @@ export const ADDRESSES = {
   shm: () => `shm:///tmp/rdmakit-swap-test-${process.pid}-${++sockets}.sock`,
 }
 
-/** A client's own side of a data connection: reads and writes one slab of 1 MiB through it. */
+/**
+ * A client's own side of a data connection: reads and writes one slab of 1 MiB through it. A session is lost with its
+ * data connection, and may be so before the completion that says why is taken: the queue pair is closed then, and there
+ * is none.
+ */
 export async function dataPath(owner: SwapServerSession) {
   const protectionDomain = owner.context.allocateProtectionDomain()
   const channel = owner.context.createCompletionChannel()
@@ -21,16 +25,14 @@ export async function dataPath(owner: SwapServerSession) {
   const queuePair: QueuePair = await owner.connectData(protectionDomain, { sendQueue: queue })
   const move = async (opcode: 'rdma-read' | 'rdma-write', { address, remoteKey }: RemoteSlab) => {
     queuePair.postSend({ opcode, data: [{ region }], remoteAddress: address, remoteKey })
-    const [completion] = await queue.wait()
+    const lost = owner.lost.then((reason) => Promise.reject(new Error(reason)))
+    const [completion] = await Promise.race([queue.wait(), lost])
     return completion?.status
   }
   return { bytes: new Uint8Array(region.buffer), move }
 }
 
-/**
- * That `owner` cannot read `slab`. Its session is lost with the data connection, and may be so before the completion
- * is taken: the queue pair is closed then.
- */
+/** That `owner` cannot read `slab`. */
 export async function isKeptFrom(
   owner: SwapServerSession,
   slab: RemoteSlab,
@@ -39,8 +41,7 @@ export async function isKeptFrom(
   const { bytes, move } = await dataPath(owner)
   await before()
   bytes.fill(0xab)
-  const lost = owner.lost.then(() => 'the session is lost')
-  const outcome = await Promise.race([move('rdma-read', slab), lost])
+  const outcome = await move('rdma-read', slab).catch(() => 'the session is lost')
   expect(['remote-access-error', 'the session is lost']).toContain(outcome)
   expect(bytes.every((byte) => byte === 0xab)).toBe(true)
 }
