@@ -1,6 +1,6 @@
 /** Strangers after which their litter is worth collecting, and milliseconds between two collections at least. */
-const MANY = 128
-const EVERY_MS = 500
+const MANY = 64
+const EVERY_MS = 200
 
 /**
  * What strangers leave in the heap: each costs some 30 KiB of objects that outlive a scavenge, and some memory outside

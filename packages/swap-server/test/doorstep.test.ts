@@ -148,12 +148,12 @@ describe('the doorstep', () => {
 it('litter is collected after many strangers, and not all the time', () => {
   let collected = 0
   const litter = new Litter(() => collected++)
-  for (let i = 0; i < 127; i++) litter.stranger(0)
+  for (let i = 0; i < 63; i++) litter.stranger(0)
   expect(collected).toBe(0)
   litter.stranger(0)
   expect(collected).toBe(1)
-  for (let i = 0; i < 1_000; i++) litter.stranger(499)
+  for (let i = 0; i < 1_000; i++) litter.stranger(199)
   expect(collected).toBe(1)
-  litter.stranger(500)
+  litter.stranger(200)
   expect(collected).toBe(2)
 })
