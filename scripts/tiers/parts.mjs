@@ -16,7 +16,7 @@ const setUp = {
 const host = {
   name: 'unit, conformance, end to end',
   command: ['bash', 'scripts/unit.sh'],
-  budget: 170,
+  budget: 180,
   cases: vitestCases('host.json'),
 }
 
@@ -41,19 +41,19 @@ const checks = [
   {
     name: 'native, ASan and UBSan',
     command: ['bash', 'scripts/native.sh', 'asan'],
-    budget: 150,
+    budget: 170,
     cases: nativeCases('native-asan.xml'),
   },
   {
     name: 'native, TSan',
     command: ['bash', 'scripts/native.sh', 'tsan'],
-    budget: 130,
+    budget: 150,
     cases: nativeCases('native-tsan.xml'),
   },
   {
     name: 'fuzz: corpus and 10 s each',
     command: ['bash', 'scripts/fuzz.sh', '10'],
-    budget: 80,
+    budget: 90,
     cases: numberIn('fuzz.count'),
   },
 ]

@@ -1,17 +1,11 @@
 import { randomBytes } from 'node:crypto'
-import { setTimeout as delay } from 'node:timers/promises'
-import type {
-  CompletionQueue,
-  ConnectionId,
-  ConnectionRequest,
-  Context,
-  ProtectionDomain,
-} from '@rdmakit/verbs'
+import type { ConnectionRequest, Context, ProtectionDomain } from '@rdmakit/verbs'
 import type { Logger } from 'pino'
 import type { Actor, AuditEvent } from './audit.js'
 import { type Admission, Greeting } from './authentication.js'
 import type { Bandwidth } from './bandwidth.js'
 import type { ControlConnection } from './control-connection.js'
+import { DataConnections } from './data-connections.js'
 import type { Lending } from './lending.js'
 import { drawSessionId, Linger } from './lingering.js'
 import { printable } from './printable.js'
@@ -60,10 +54,6 @@ const CLIENT_TIMEOUT_MS = 5_000
 /** So long a session that ends waits for its client to hear of it. */
 const ENDING_TIMEOUT_MS = 1_000
 
-/** So long a session's resumption waits for the device to destroy its queue pairs, and so often it looks. */
-const END_DATA_MS = 2_000
-const LOOK_MS = 20
-
 /**
  * One client: its control connection, its protection domain, its slabs and its data connections.
  * When the control connection ends, everything of the client ends with it, unless it was granted to linger:
@@ -76,10 +66,7 @@ export class Session implements SlabOwner {
   readonly #host: SessionHost
   readonly #protectionDomain: ProtectionDomain
   readonly #slabs = new Map<number, Slab>()
-  readonly #data = new Set<ConnectionId>()
-  /** data connections that are closed; one that the device has not destroyed yet may still write */
-  readonly #leaving = new Set<ConnectionId>()
-  #dataPlaces = 0
+  readonly #data: DataConnections
   readonly #linger = new Linger()
   readonly #greeting: Greeting
   readonly #opened = Date.now()
@@ -89,7 +76,6 @@ export class Session implements SlabOwner {
   #peer = ''
   /** that an answer may be under way to, which says why there is no session */
   #refused: ControlConnection | undefined
-  #completionQueue: CompletionQueue | undefined
   #admission: Admission | undefined
   /** of the process that has it, or had it last */
   #takeOver = NO_TAKE_OVER
@@ -103,6 +89,7 @@ export class Session implements SlabOwner {
     this.#host = host
     this.context = connection.context
     this.#protectionDomain = this.context.allocateProtectionDomain()
+    this.#data = new DataConnections(this.#protectionDomain)
     this.#greeting = new Greeting(host.tenants, connection.channelBinding)
     this.#serve(connection)
   }
@@ -175,7 +162,7 @@ export class Session implements SlabOwner {
 
   /** Data connections that it has had at once at most: so many it can have again after a link has broken. */
   get dataPlaces(): number {
-    return this.#dataPlaces
+    return this.#data.places
   }
 
   /** Which process has it, or had it last: none before that one gets it any more. */
@@ -188,28 +175,18 @@ export class Session implements SlabOwner {
    * that does not have the session any more may come late.
    */
   async acceptData({ id }: ConnectionRequest, takeOver: TakeOver): Promise<void> {
-    const connections = this.#data.size + this.#stillLeaving()
+    const connections = this.#data.present
     if (
       this.#closed ||
       compareTakeOvers(takeOver, this.#takeOver) !== 0 ||
       id.context !== this.context ||
       connections >= this.#host.maxDataConnections ||
-      (connections >= this.#dataPlaces && !this.#host.mayConnect(this))
+      (connections >= this.#data.places && !this.#host.mayConnect(this))
     ) {
       id.reject()
       return
     }
-    this.#completionQueue ??= this.context.createCompletionQueue({ entries: 16 })
-    id.createQueuePair(this.#protectionDomain, {
-      sendQueue: this.#completionQueue,
-      maxSend: 1,
-      maxReceive: 1,
-      maxInlineData: 0,
-    })
-    this.#data.add(id)
-    this.#dataPlaces = Math.max(this.#dataPlaces, connections + 1)
-    void id.disconnected.then(() => this.#closeData([id]))
-    await id.accept()
+    await this.#data.accept(id)
   }
 
   /**
@@ -230,42 +207,9 @@ export class Session implements SlabOwner {
     this.#linger.start(() => this.close(`${reason}; nobody resumed it`))
   }
 
-  /**
-   * What the client has posted has landed when this is over, or never will: its queue pairs are destroyed. As a rule
-   * it is over at once.
-   * @throws Refusal ETIMEDOUT when the device is not done with them; the client tries again
-   */
+  /** See {@link DataConnections.end}. @throws Refusal ETIMEDOUT */
   endData(): Promise<void> | undefined {
-    this.#closeData([...this.#data])
-    return this.#stillLeaving() === 0 ? undefined : this.#dataEnds()
-  }
-
-  async #dataEnds(): Promise<void> {
-    const deadline = performance.now() + END_DATA_MS
-    while (this.#stillLeaving() > 0) {
-      if (performance.now() >= deadline)
-        throw new Refusal(
-          'ETIMEDOUT',
-          `the device has not destroyed all queue pairs of the session yet, ${this.#leaving.size} are left; try again`,
-        )
-      // The device tells nobody.
-      await delay(LOOK_MS)
-      // Whoever had the session may have made another one meanwhile.
-      this.#closeData([...this.#data])
-    }
-  }
-
-  #closeData(ids: readonly ConnectionId[]): void {
-    for (const id of ids) {
-      this.#data.delete(id)
-      id.close()
-      this.#leaving.add(id)
-    }
-  }
-
-  #stillLeaving(): number {
-    for (const id of this.#leaving) if (id.destroyed) this.#leaving.delete(id)
-    return this.#leaving.size
+    return this.#data.end()
   }
 
   /** Goes on with another control connection, behind {@link endData}. */
@@ -318,13 +262,13 @@ export class Session implements SlabOwner {
     this.#closed = true
     this.#linger.stop()
     // First who can reach the memory, then the keys, then the memory: the protection domain's children go before it.
-    this.#closeData([...this.#data])
+    this.#data.close()
     const slabs = [...this.#slabs.values()]
     this.#slabs.clear()
     this.#host.bandwidth.leave(this)
     this.#release(slabs)
     this.#protectionDomain.close()
-    this.#completionQueue?.close()
+    this.#data.closeQueue()
     if (this.#admission !== undefined)
       this.#host.record(this.actor, { event: 'session-ended', reason, slabs: slabs.length })
   }

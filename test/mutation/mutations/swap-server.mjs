@@ -142,7 +142,7 @@ export const mutations = [
   {
     name: 'data-places-are-first-come',
     file: source('session'),
-    find: '(connections >= this.#dataPlaces && !this.#host.mayConnect(this))',
+    find: '(connections >= this.#data.places && !this.#host.mayConnect(this))',
     replace: 'false',
     why: 'A tenant opens data connections until there are no descriptors left.',
     tests: [unit('small-tenant')],
@@ -150,7 +150,7 @@ export const mutations = [
   {
     name: 'what-one-had-is-not-kept',
     file: source('session'),
-    find: 'connections >= this.#dataPlaces && !',
+    find: 'connections >= this.#data.places && !',
     replace: '!',
     why: 'A session that comes back does not get the data connections that it had, because others took them.',
     tests: [unit('small-tenant')],
