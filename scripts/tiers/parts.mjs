@@ -41,13 +41,13 @@ const checks = [
   {
     name: 'native, ASan and UBSan',
     command: ['bash', 'scripts/native.sh', 'asan'],
-    budget: 170,
+    budget: 150,
     cases: nativeCases('native-asan.xml'),
   },
   {
     name: 'native, TSan',
     command: ['bash', 'scripts/native.sh', 'tsan'],
-    budget: 150,
+    budget: 130,
     cases: nativeCases('native-tsan.xml'),
   },
   {
