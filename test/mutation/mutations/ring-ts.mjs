@@ -160,7 +160,7 @@ export const mutations = [
     name: 'nobody-on-the-way-makes-room',
     file: source('server'),
     find: 'if (this.#places(session) < 1 && !this.#makeRoom())',
-    replace: 'if (this.#places(session) < 1)',
+    replace: 'if (this.#places(session) < 1 && (this.#closing || true || !this.#makeRoom()))',
     why: 'Connections that are never finished keep all others out.',
     tests: [unit('server')],
   },
