@@ -1,8 +1,8 @@
 // Peers that break the protocol, played with bare verbs: each loses its own connection, no other.
 import { ConnectionId, type SendWorkRequest } from '@rdmakit/verbs'
 import { afterEach, expect, it } from 'vitest'
-import { decodeHandshake, encodeHandshake } from '../src/handshake.js'
 import { type CloseReason, RingConnection, RingServer } from '../src/index.js'
+import { connectBare } from './helpers/bare-end.js'
 
 const CAPACITY = 4096
 const UNIT = 64
@@ -39,18 +39,7 @@ async function badPeer() {
   const region = await pd.allocateMemoryRegion(65536, ['remote-write'])
   const queuePair = id.createQueuePair(pd, { sendQueue: queue, maxReceive: 128 })
   for (let i = 0; i < 100; i++) queuePair.postReceive({ data: [{ region, length: 8 }] })
-  const answer = await id.connect({
-    privateData: encodeHandshake({
-      writeWithImmediate: true,
-      log2Capacity: 12,
-      receiveDepth: 8,
-      remoteKey: region.remoteKey,
-      address: region.address,
-      session: undefined,
-      applicationData: new Uint8Array(),
-    }),
-  })
-  const ring = decodeHandshake(answer, 'test')
+  const ring = await connectBare(id, region)
   await expect.poll(() => accepted.length).toBe(2)
   const fields = new DataView(region.buffer, 8192)
 

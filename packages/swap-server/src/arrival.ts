@@ -16,11 +16,6 @@ export class Arrival implements Visitor {
     return this.#accepting.signal
   }
 
-  /** Why it had to go; undefined: it has not. */
-  get ended(): string | undefined {
-    return this.#ended
-  }
-
   /** It is accepted: from now on `greeting` ends with it, at once if it has ended meanwhile. */
   accepted(greeting: Greeted): void {
     this.#greeting = greeting

@@ -1,6 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { ConnectionId } from '@rdmakit/verbs'
-import { decodeHandshake, encodeHandshake } from '../../src/handshake.js'
+import { connectBare } from './bare-end.js'
 import { startPeer } from './processes.js'
 
 /** How a process reads what its peer writes anew meanwhile. */
@@ -29,18 +29,7 @@ export async function rewrite(uri: string, reader: Reader, torn: number): Promis
     const region = await pd.allocateMemoryRegion(4 * LENGTH, ['remote-write'])
     const queuePair = id.createQueuePair(pd, { sendQueue, receiveQueue, maxReceive: 32 })
     for (let i = 0; i < 32; i++) queuePair.postReceive({ data: [{ region, length: 8 }] })
-    const answer = await id.connect({
-      privateData: encodeHandshake({
-        writeWithImmediate: true,
-        log2Capacity: 12,
-        receiveDepth: 8,
-        remoteKey: region.remoteKey,
-        address: region.address,
-        session: undefined,
-        applicationData: new Uint8Array(),
-      }),
-    })
-    const ring = decodeHandshake(answer, 'test')
+    const ring = await connectBare(id, region)
     const bytes = Buffer.from(region.buffer)
     // The frame's header, and behind it one text; in another place the other text.
     const [frame, other] = [LENGTH, 3 * LENGTH]
