@@ -361,6 +361,14 @@ export const mutations = [
     tests: ['native asan engine_reconnect'],
   },
   {
+    name: 'outlived-replica-comes-back',
+    file: source('volume.cc'),
+    find: '  if (dropped.was_live && failed(server)) forget_outlived',
+    replace: '  if (dropped.was_live && !failed(server)) forget_outlived',
+    why: 'A replica that missed WRITEs comes back once the one that had them was dropped.',
+    tests: ['native asan engine_counting'],
+  },
+  {
     name: 'unused-time-is-saved-up',
     file: source('pace.h'),
     find: 'std::max(seen, now) + cost',

@@ -205,7 +205,7 @@ void failed(uint64_t old_kind, uint64_t new_kind) {
   const auto before = pages_of(16, [=](uint64_t i) { return 2 * i + old_kind; });
   const auto after = pages_of(16, [=](uint64_t i) { return 100 + 2 * i + new_kind; });
   CHECK(client.write(0, before.data(), 16 * 4096) == kOk);
-  volume.servers[0]->set_mode(Server::Mode::hung);
+  volume.servers[0]->set_mode(Server::Mode::dead);
   CHECK(client.write(0, after.data(), 16 * 4096) == kEio);
   volume.servers[0]->resume();
   volume.connect(*volume.servers[0], 5);

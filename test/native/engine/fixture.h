@@ -171,6 +171,12 @@ class TestVolume {
     return *static_cast<memory_device::Channel*>(queue(lane).channel);
   }
 
+  // A server does from now on what it did not: lanes that sleep look.
+  void set_mode(uint32_t server, Server::Mode mode) {
+    servers[server]->set_mode(mode);
+    for (const auto& [lane, cq] : queues_) static_cast<memory_device::CompletionQueue*>(cq.get())->look();
+  }
+
   // The client's end of a new connection. Waits for the lane to be free.
   int attach(uint32_t lane) {
     int fd = -1;

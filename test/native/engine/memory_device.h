@@ -135,7 +135,19 @@ struct Behaviour {
 
 class QueuePair;
 
+struct Channel : ibv_comp_channel {
+  ~Channel() { close(fd); }
+  std::atomic<int> event_error{0};
+  std::atomic<uint64_t> looks{0};
+};
+
 struct CompletionQueue : ibv_cq {
+  // An event, also where the queue is just being armed.
+  void look() {
+    const std::lock_guard holds(lock);
+    const itimerspec now{{0, 0}, {0, 1}};
+    timerfd_settime(channel->fd, 0, &now, nullptr);
+  }
   std::mutex lock;  // servers come while others are polled
   std::vector<QueuePair*> queue_pairs;
   std::atomic<pid_t> poller{0};  // the thread that polls it
@@ -143,12 +155,6 @@ struct CompletionQueue : ibv_cq {
   // Until the queue is armed next this server hangs, and what it then completes raises no event, for it has
   // come before.
   std::atomic<Server*> completes_before_armed{nullptr};
-};
-
-struct Channel : ibv_comp_channel {
-  ~Channel() { close(fd); }
-  std::atomic<int> event_error{0};
-  std::atomic<uint64_t> looks{0};
 };
 
 struct Region : ibv_mr {};

@@ -15,7 +15,7 @@ inline Shape one_slab(uint32_t replicas) {
   shape.roomy = true;
   shape.refill_lane = true;
   shape.behaviour = {.delay_ns = 20'000};
-  shape.options.operation_timeout_ns = 300'000'000;
+  shape.options.operation_timeout_ns = kNever;  // who hangs hangs until he dies
   return shape;
 }
 
@@ -86,8 +86,9 @@ class OneSlab {
       return event.type == Event::Type::slab_refilled && event.server == server;
     });
   }
-  void set(uint32_t server, Server::Mode mode) { volume.servers[server]->set_mode(mode); }
+  void set(uint32_t server, Server::Mode mode) { volume.set_mode(server, mode); }
   void hang(uint32_t server) { set(server, Server::Mode::hung); }
+  void die(uint32_t server) { set(server, Server::Mode::dead); }
   // The server's session is taken up again, and its replica moves to index `to`.
   int come_back(uint32_t server, uint32_t to) {
     volume.servers[server]->resume();

@@ -233,6 +233,7 @@ int Volume::drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& d
     }
   }
   dropped.was_live = found->complete();
+  if (dropped.was_live && failed(server)) forget_outlived(place, server);
   std::copy(found + 1, place.replicas.data() + place.count, found);
   place.count--;
   // Those that were to leave have everything.
@@ -245,6 +246,16 @@ int Volume::drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& d
                                           [](const Replica& each) { return each.complete(); }));
   slabs_[slab].publish(place);
   return 0;
+}
+
+// What failed before `server` missed what was answered because `server` had it. Without `server` in the
+// record nothing would say so any more.
+void Volume::forget_outlived(SlabPlace& place, uint32_t server) const {
+  const auto rank = [this](uint32_t of) { return failure_ranks_[of].load(std::memory_order_acquire); };
+  for (uint32_t i = 0; i < place.count; i++) {
+    Replica& each = place.replicas[i];
+    if (failed(each.server) && rank(each.server) < rank(server)) each.live = each.leaving = false;
+  }
 }
 
 int Volume::promote_replica(uint32_t slab, uint32_t server) {

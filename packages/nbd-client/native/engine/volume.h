@@ -160,7 +160,7 @@ class Volume {
   // What drop_replica() found.
   struct Dropped {
     bool was_live = false;
-    uint32_t live_left = 0;  // on servers that have failed, too
+    uint32_t live_left = 0;  // on servers that have failed, too, but for those that missed what this one had
   };
   // A live replica is to be dropped: it is written to, and no WRITE that begins from now on is answered
   // because it has it. After an epoch drop_replica() follows. EINVAL; ENOENT: no live one is there; EBUSY: no
@@ -235,6 +235,7 @@ class Volume {
   bool another_usable(const SlabPlace& place, uint32_t server) const;
   bool named(uint32_t server) const;
   bool has_everything(const SlabPlace& place, uint32_t server) const;
+  void forget_outlived(SlabPlace& place, uint32_t server) const;
   static int make_place(std::span<const Replica> replicas, SlabPlace& place);
   int open_lengths(const VolumeOptions& options, std::string& why);
   void order(uint32_t server);
