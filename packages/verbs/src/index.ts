@@ -14,7 +14,13 @@ export { type Deferred, deferred, within } from './deferred.js'
 export { type DeviceInfo, listDevices, openDevice, providerProblem } from './device.js'
 export { ConnectionRejectedError, UsageError, VerbsError } from './errors.js'
 export { type ConnectionRequest, Listener, type ListenOptions } from './listener.js'
-export { type Access, type MemoryOptions, MemoryRegion, type ScatterGatherElement } from './memory-region.js'
+export {
+  type Access,
+  keptMemory,
+  type MemoryOptions,
+  MemoryRegion,
+  type ScatterGatherElement,
+} from './memory-region.js'
 export { MemoryWindow } from './memory-window.js'
 export type { Handle, ProviderName } from './native.js'
 export { ProtectionDomain } from './protection-domain.js'

@@ -82,6 +82,7 @@ export class MemoryRegion extends Resource {
   #localKey: number
   #remoteKey: number
   #buffer: ArrayBuffer | undefined
+  #given = false
 
   /** @internal made by {@link ProtectionDomain.allocateMemoryRegion} and its siblings */
   constructor(protectionDomain: ProtectionDomain, handle: Handle) {
@@ -115,18 +116,32 @@ export class MemoryRegion extends Resource {
   }
 
   /**
-   * The memory itself; always the same ArrayBuffer. Memory that was allocated is detached (length 0) by
-   * {@link close}. Of a caller's own view it is the whole ArrayBuffer beneath, and stays as it is; offsets in
+   * The memory itself; always the same ArrayBuffer. Of a caller's own view it is the whole ArrayBuffer beneath; offsets in
    * work requests count from the view's first byte.
+   *
+   * It keeps its bytes after {@link close}: views may wait in a stream, and `fs.read` or `socket.write` may be at work on
+   * one. The memory is unmapped, and may become somebody else's, when nothing can reach the ArrayBuffer any more
+   * ({@link keptMemory}).
    *
    * Where a peer may write (`remote-write`, a receive that is posted) it may do so while you read. Decode, parse, check
    * and compare a copy: TextDecoder and Buffer.toString measure first and write then, and overrun when bytes change in
    * between, which ends the process or worse.
    */
   get buffer(): ArrayBuffer {
-    if (this.#buffer === undefined)
-      this.#buffer = calling(this.description, () => native.mrBuffer(this.handle))
+    if (this.#buffer === undefined || !this.#given) this.#buffer = this.#make(true)
     return this.#buffer
+  }
+
+  /** @internal the same, for code that gives no part of it away: it is detached, and unmapped, by {@link close} */
+  get ownBuffer(): ArrayBuffer {
+    if (this.#buffer === undefined) this.#buffer = this.#make(false)
+    return this.#buffer
+  }
+
+  #make(given: boolean): ArrayBuffer {
+    const buffer = calling(this.description, () => native.mrBuffer(this.handle, given))
+    this.#given = given
+    return buffer
   }
 
   /**
@@ -152,6 +167,15 @@ export class MemoryRegion extends Resource {
     this.#localKey = info.localKey
     this.#remoteKey = info.remoteKey
   }
+}
+
+/**
+ * What this thread's closed regions keep of memory, because JavaScript may still reach their ArrayBuffers or has not
+ * collected them. At 256 MiB, and whenever it is twice what a collection left of it, V8 is made to collect.
+ * @returns how many regions, and their bytes
+ */
+export function keptMemory(): { readonly regions: number; readonly bytes: number } {
+  return native.keptMemory()
 }
 
 /** @internal the native form of scatter/gather elements, bounds checked */

@@ -157,7 +157,9 @@ export interface NativeVerbs {
     /** memory of this process, which a DMA buffer is not */
     mapped: boolean
   }
-  mrBuffer(mr: Handle): ArrayBuffer
+  /** `given`: the program gets it, and may hand it to I/O */
+  mrBuffer(mr: Handle, given: boolean): ArrayBuffer
+  keptMemory(): { regions: number; bytes: number }
   createChannel(context: Handle): Handle
   /**
    * `wake` gets the identity ({@link cqIdentity}) of the queue that has an event, or undefined and an error, after

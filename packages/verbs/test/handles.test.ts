@@ -40,7 +40,7 @@ describe('a handle', () => {
     const { handle } = region
     region.close()
     expect(() => native.mrInfo(handle)).toThrow('it is closed')
-    expect(() => native.mrBuffer(handle)).toThrow('it is closed')
+    expect(() => native.mrBuffer(handle, true)).toThrow('it is closed')
     native.close(handle)
   })
 })

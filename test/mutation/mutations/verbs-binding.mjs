@@ -83,11 +83,11 @@ export const mutations = [
     tests: ['unit packages/verbs/test/handles.test.ts'],
   },
   {
-    name: 'buffer-outlives-region',
-    file: binding('memory'),
-    find: 'if (!made.IsDetached()) made.Detach();',
-    replace: 'if (made.ByteLength() == 0) made.Detach();',
-    why: 'JavaScript reads and writes memory of a region that is closed.',
-    tests: ['unit packages/verbs/test/resources.test.ts'],
+    name: 'unmapped-under-io',
+    file: binding('kept_memory'),
+    find: '  if (!reach_->given) {',
+    replace: '  if (reach_->given) {',
+    why: 'What the program was given of a region is unmapped with it, also under I/O that writes there.',
+    tests: ['unit packages/ring-transport/test/memory-after-end.test.ts'],
   },
 ]

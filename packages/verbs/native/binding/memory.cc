@@ -7,16 +7,11 @@
 
 namespace rdmakit::binding {
 
-std::shared_ptr<Mapping> Mapping::create(Provider& provider, size_t length, const MemoryOptions& options) {
-  void* address = provider.map_memory(length, options);
-  return address == nullptr ? nullptr : std::make_shared<Mapping>(provider, address, length, options);
-}
-
 MrObject::MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffer borrowed)
     : Object(kKind, parent.provider, mr), parent_(&parent) {
   capabilities = parent.capabilities;
   if (borrowed.IsEmpty()) return;
-  buffer_ = Napi::Persistent(borrowed);
+  borrowed_ = Napi::Persistent(borrowed);
   releaser_ = Releaser::of(env);
 }
 
@@ -30,12 +25,12 @@ void MrObject::destroy(void* verbs_object) {
   if (!gone) {
     new std::shared_ptr<Mapping>(std::move(mapping_));
     if (releaser_ == nullptr) {
-      buffer_.SuppressDestruct();
+      borrowed_.SuppressDestruct();
     } else {
-      releaser_->keep(std::move(buffer_));
+      releaser_->keep(std::move(borrowed_));
     }
   } else if (releaser_ != nullptr) {
-    releaser_->release(std::move(buffer_));
+    releaser_->release(std::move(borrowed_));
   }
   mapping_.reset();
   parent_ = {};
@@ -48,22 +43,18 @@ int MrObject::reregister(PdObject* pd, int access) {
   return error;
 }
 
-Napi::Value MrObject::buffer(Napi::Env env) {
-  if (!buffer_.IsEmpty()) return buffer_.Value();
+Napi::Value MrObject::buffer(Napi::Env env, bool given) {
+  if (!borrowed_.IsEmpty()) return borrowed_.Value();
   if (mapping_ == nullptr) throw failure(env, EINVAL, "mmap", "a DMA buffer is not memory of this process");
-  auto* keep = new std::shared_ptr<Mapping>(mapping_);
-  Napi::ArrayBuffer made = Napi::ArrayBuffer::New(
-      env, mr()->addr, mr()->length, [](Napi::Env, void*, std::shared_ptr<Mapping>* kept) { delete kept; },
-      keep);
-  buffer_ = Napi::Persistent(made);
-  return made;
+  if (!buffer_) buffer_.emplace(env, mapping_);
+  if (given) buffer_->give();
+  return buffer_->value();
 }
 
 void MrObject::end_in_javascript() {
-  if (releaser_ != nullptr || buffer_.IsEmpty()) return;
-  Napi::ArrayBuffer made = buffer_.Value();
-  if (!made.IsDetached()) made.Detach();
-  buffer_.Reset();
+  if (!buffer_) return;
+  buffer_->end();
+  buffer_.reset();
 }
 
 namespace {
@@ -195,8 +186,17 @@ Napi::Value mr_info(const Napi::CallbackInfo& info) {
   return out;
 }
 
+// mrBuffer(mr, given)
 Napi::Value mr_buffer(const Napi::CallbackInfo& info) {
-  return object_of<MrObject>(info[0]).buffer(info.Env());
+  return object_of<MrObject>(info[0]).buffer(info.Env(), info[1].ToBoolean());
+}
+
+Napi::Value kept_memory(const Napi::CallbackInfo& info) {
+  const KeptMemory& kept = KeptMemory::own();
+  Napi::Object out = Napi::Object::New(info.Env());
+  out.Set("regions", static_cast<double>(kept.regions));
+  out.Set("bytes", static_cast<double>(kept.bytes));
+  return out;
 }
 
 }  // namespace
@@ -208,6 +208,7 @@ void export_memory(Napi::Env env, Napi::Object exports) {
   exports.Set("reregMr", Napi::Function::New(env, rereg_mr));
   exports.Set("mrInfo", Napi::Function::New(env, mr_info));
   exports.Set("mrBuffer", Napi::Function::New(env, mr_buffer));
+  exports.Set("keptMemory", Napi::Function::New(env, kept_memory));
 }
 
 }  // namespace rdmakit::binding

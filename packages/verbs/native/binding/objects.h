@@ -1,9 +1,11 @@
 // The verbs objects, each holding what it was made from.
 #pragma once
 
+#include <optional>
+
+#include "binding/kept_memory.h"
 #include "binding/object.h"
 #include "binding/releaser.h"
-#include "mapped_memory.h"
 
 namespace rdmakit::binding {
 
@@ -63,25 +65,6 @@ class PdObject final : public Object {
   Ref<ibv_context> parent_;
 };
 
-// Zeroed memory of a provider. It outlives its registration for as long as its ArrayBuffer is reachable.
-class Mapping {
- public:
-  // nullptr with errno set. The pages are touched: the memory is there, or the call fails.
-  static std::shared_ptr<Mapping> create(Provider& provider, size_t length, const MemoryOptions& options);
-  Mapping(Provider& provider, void* address, size_t length, const MemoryOptions& options)
-      : provider_(provider), address_(address), length_(length), options_(options) {}
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  ~Mapping() { provider_.unmap_memory(address_, length_, options_); }
-  void* address() const { return address_; }
-
- private:
-  Provider& provider_;
-  void* address_;
-  size_t length_;
-  MemoryOptions options_;
-};
-
 class MrObject final : public Object {
  public:
   static constexpr HandleKind kKind = HandleKind::memory_region;
@@ -95,8 +78,8 @@ class MrObject final : public Object {
   ibv_mr* mr() const { return static_cast<ibv_mr*>(object); }
   // Memory of this process, which a DMA buffer is not.
   bool mapped() const { return mapping_ != nullptr || releaser_ != nullptr; }
-  // The one ArrayBuffer over the region.
-  Napi::Value buffer(Napi::Env env);
+  // The one ArrayBuffer over the region. `given`: to the program, which may hand it to I/O.
+  Napi::Value buffer(Napi::Env env, bool given);
   // ibv_rereg_mr(3) with new rights and, unless null, another domain.
   int reregister(PdObject* pd, int access);
 
@@ -107,7 +90,8 @@ class MrObject final : public Object {
   // Detaches the ArrayBuffer: later accesses find length 0 instead of memory that is gone.
   void end_in_javascript() override;
   std::shared_ptr<Mapping> mapping_;
-  Napi::Reference<Napi::ArrayBuffer> buffer_;
+  std::optional<MappedBuffer> buffer_;
+  Napi::Reference<Napi::ArrayBuffer> borrowed_;
   std::shared_ptr<Releaser> releaser_;  // of memory that is borrowed
   Ref<ibv_pd> parent_;
 };
