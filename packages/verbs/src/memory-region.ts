@@ -145,6 +145,14 @@ export class MemoryRegion extends Resource {
   }
 
   /**
+   * {@link close}, off the JavaScript thread: to take a gigabyte back from a device takes a while.
+   * @returns resolves when the device has let go; as with {@link destroyed} it may be late
+   */
+  async closeAsync(): Promise<void> {
+    await this.closeElsewhere()
+  }
+
+  /**
    * Changes the region's rights, or moves it to another protection domain (ibv_rereg_mr(3)). Its keys may
    * change, and the old ones are dead when this returns. Nothing that uses the region may be outstanding.
    * @throws VerbsError EOPNOTSUPP: the device cannot (`capabilities.reregister`); EBUSY: a memory window is

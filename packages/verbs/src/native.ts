@@ -139,6 +139,13 @@ export interface NativeVerbs {
   unwatchAsyncEvents(context: Handle): void
   allocMr(pd: Handle, length: number, access: number, options: NativeMemoryOptions): Promise<Handle>
   regMr(pd: Handle, buffer: ArrayBufferLike, offset: number, length: number, access: number): Handle
+  regMrAsync(
+    pd: Handle,
+    buffer: ArrayBufferLike,
+    offset: number,
+    length: number,
+    access: number,
+  ): Promise<Handle>
   regDmabufMr(pd: Handle, fd: number, offset: number, length: number, access: number): Handle
   reregMr(mr: Handle, pd: Handle | undefined, access: number): void
   allocMw(pd: Handle): Handle
@@ -224,6 +231,8 @@ export interface NativeVerbs {
   idPeerAddress(id: Handle): NativeAddress
   /** Drops JavaScript's reference; the object goes when the last native user releases it. Idempotent. */
   close(handle: Handle): void
+  /** {@link close}, which waits for the device on another thread */
+  closeAsync(handle: Handle): Promise<void>
   /** also of a handle that is closed */
   destroyed(handle: Handle): boolean
 }

@@ -49,17 +49,7 @@ export class ProtectionDomain extends Resource {
       throw new UsageError(`memory region length must be an integer from 1 to 2^40, not ${length}`)
     const bits = accessBits(access)
     const mapping = nativeMemoryOptions(options)
-    let handle: Handle
-    try {
-      handle = await native.allocMr(this.handle, length, bits, mapping)
-    } catch (failure) {
-      throw named(this.description, failure)
-    }
-    if (this.closed) {
-      native.close(handle)
-      throw new UsageError(`${this.description} was closed meanwhile`)
-    }
-    return new MemoryRegion(this, handle)
+    return await this.#region(() => native.allocMr(this.handle, length, bits, mapping))
   }
 
   /**
@@ -73,19 +63,41 @@ export class ProtectionDomain extends Resource {
     memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
     access: readonly Access[] = ['local-write'],
   ): MemoryRegion {
-    const buffer: unknown = ArrayBuffer.isView(memory) ? memory.buffer : memory
-    if (!(buffer instanceof ArrayBuffer))
-      throw new UsageError('only an ArrayBuffer or a view of one can be registered')
-    if ((buffer as { resizable?: boolean }).resizable)
-      throw new UsageError('a resizable ArrayBuffer cannot be registered: its memory may go')
-    const view = ArrayBuffer.isView(memory) ? memory : new Uint8Array(memory)
-    if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
+    const { buffer, byteOffset, byteLength } = registrable(memory)
     return new MemoryRegion(
       this,
       calling(this.description, () =>
-        native.regMr(this.handle, view.buffer, view.byteOffset, view.byteLength, accessBits(access)),
+        native.regMr(this.handle, buffer, byteOffset, byteLength, accessBits(access)),
       ),
     )
+  }
+
+  /**
+   * {@link registerMemoryRegion}, off the JavaScript thread: pinning a gigabyte takes a while.
+   * @throws as that; UsageError when the domain was closed meanwhile
+   */
+  async registerMemoryRegionAsync(
+    memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
+    access: readonly Access[] = ['local-write'],
+  ): Promise<MemoryRegion> {
+    const { buffer, byteOffset, byteLength } = registrable(memory)
+    return await this.#region(() =>
+      native.regMrAsync(this.handle, buffer, byteOffset, byteLength, accessBits(access)),
+    )
+  }
+
+  async #region(make: () => Promise<Handle>): Promise<MemoryRegion> {
+    let handle: Handle
+    try {
+      handle = await make()
+    } catch (failure) {
+      throw named(this.description, failure)
+    }
+    if (this.closed) {
+      await native.closeAsync(handle)
+      throw new UsageError(`${this.description} was closed meanwhile`)
+    }
+    return new MemoryRegion(this, handle)
   }
 
   /**
@@ -130,4 +142,16 @@ export class ProtectionDomain extends Resource {
   createAddressHandle(vector: AddressVector): AddressHandle {
     return new AddressHandle(this, vector)
   }
+}
+
+/** @throws UsageError for memory that may go, or is none */
+function registrable(memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>): ArrayBufferView<ArrayBuffer> {
+  const buffer: unknown = ArrayBuffer.isView(memory) ? memory.buffer : memory
+  if (!(buffer instanceof ArrayBuffer))
+    throw new UsageError('only an ArrayBuffer or a view of one can be registered')
+  if ((buffer as { resizable?: boolean }).resizable)
+    throw new UsageError('a resizable ArrayBuffer cannot be registered: its memory may go')
+  const view = ArrayBuffer.isView(memory) ? memory : new Uint8Array(memory)
+  if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
+  return view
 }

@@ -50,12 +50,22 @@ export abstract class Resource {
 
   /** Releases the object and all that was made from it. Native users keep what they hold until they let go. */
   close(): void {
-    if (this.#closed) return
+    if (this.#leave()) native.close(this.#handle)
+  }
+
+  /** @internal {@link close}, which waits for the device on another thread */
+  protected async closeElsewhere(): Promise<void> {
+    if (this.#leave()) await native.closeAsync(this.#handle)
+  }
+
+  /** @returns false when it was closed before */
+  #leave(): boolean {
+    if (this.#closed) return false
     // The last made goes first: it may rest on the earlier ones.
     for (const child of [...this.#children].reverse()) child.close()
     this.#closed = true
     for (const parent of this.#parents) parent.#children.delete(this)
-    native.close(this.#handle)
+    return true
   }
 
   /** @internal what was made from this object, directly or not, and has this identity */

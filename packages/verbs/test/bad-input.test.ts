@@ -55,6 +55,9 @@ describe('bad input is refused before a device sees it', () => {
     expect(() => protectionDomain.registerMemoryRegion(memory as unknown as ArrayBuffer)).toThrow(
       /only an ArrayBuffer/,
     )
+    return expect(
+      protectionDomain.registerMemoryRegionAsync(memory as unknown as ArrayBuffer),
+    ).rejects.toThrow(/only an ArrayBuffer/)
   })
 
   it('no bytes as memory', () => {

@@ -33,6 +33,9 @@ import(${JSON.stringify(index)}).then(async ({ ConnectionId, Listener }) => {
   const { cq, qp, region } = await ends(id)
   await id.connect()
   cq.wait().catch(() => {})
+  for (const memory of [new ArrayBuffer(4096), new ArrayBuffer(2 ** 26)])
+    void id.context.allocateProtectionDomain().registerMemoryRegionAsync(memory)
+  for (let i = 0; i < 9; i++) void id.context.allocateProtectionDomain().registerMemoryRegion(new ArrayBuffer(99)).closeAsync()
   qp.postSend({ opcode: 'send', data: [{ region, length: 8 }] })
   parentPort.postMessage('busy')
 })`

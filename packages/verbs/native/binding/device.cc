@@ -134,6 +134,14 @@ void close_handle(const Napi::CallbackInfo& info) {
   static_cast<Object*>(static_cast<Handle*>(data))->close();
 }
 
+// closeAsync(handle) → Promise
+Napi::Value close_async(const Napi::CallbackInfo& info) {
+  void* data = nullptr;
+  if (!info[0].IsExternal() || napi_get_value_external(info.Env(), info[0], &data) != napi_ok)
+    return info.Env().Undefined();
+  return static_cast<Object*>(static_cast<Handle*>(data))->close_async(info.Env());
+}
+
 // destroyed(handle) → boolean, also of a handle that is closed.
 Napi::Value destroyed(const Napi::CallbackInfo& info) {
   void* data = nullptr;
@@ -153,6 +161,7 @@ void export_devices(Napi::Env env, Napi::Object exports) {
   exports.Set("queryPort", Napi::Function::New(env, query_port));
   exports.Set("allocPd", Napi::Function::New(env, alloc_pd));
   exports.Set("close", Napi::Function::New(env, close_handle));
+  exports.Set("closeAsync", Napi::Function::New(env, close_async));
   exports.Set("destroyed", Napi::Function::New(env, destroyed));
 }
 

@@ -42,8 +42,8 @@ void KeptMemory::add(napi_env env, size_t length) {
   bytes += length;
   if (bytes < collect_at_) return;
   collect_at_ = 2 * bytes;
-  // More than half of any heap: at so much outside of it V8 collects all, at once. The memory is unmapped in a turn of
-  // the event loop after this.
+  // More than half of any heap: at so much outside of it V8 collects all, at once. The memory is unmapped in
+  // a turn of the event loop after this.
   constexpr int64_t kPressure = int64_t{1} << 45;
   int64_t total = 0;
   napi_adjust_external_memory(env, kPressure, &total);

@@ -59,29 +59,29 @@ void MrObject::end_in_javascript() {
 
 namespace {
 
-class Allocation final : public Napi::AsyncWorker {
+// Registers memory on a thread of libuv's pool: pinning a gigabyte takes a while.
+class Registration : public Napi::AsyncWorker {
  public:
-  Allocation(Napi::Env env, PdObject& pd, size_t length, int access, const MemoryOptions& options)
-      : Napi::AsyncWorker(env),
-        deferred_(Napi::Promise::Deferred::New(env)),
-        provider_(pd.provider),
-        pd_(&pd),
-        capabilities_(pd.capabilities),
-        length_(length),
-        access_(access),
-        options_(options) {}
   Napi::Promise promise() const { return deferred_.Promise(); }
 
  protected:
-  void Execute() override {
-    mapping_ = Mapping::create(provider_, length_, options_);
-    if (mapping_ == nullptr) {
-      fail("mmap");
-      return;
-    }
-    mr_ = provider_.reg_mr(pd_.get(), mapping_->address(), length_, access_);
+  Registration(Napi::Env env, PdObject& pd, int access)
+      : Napi::AsyncWorker(env),
+        provider_(pd.provider),
+        pd_(&pd),
+        deferred_(Napi::Promise::Deferred::New(env)),
+        capabilities_(pd.capabilities),
+        access_(access) {}
+  void register_memory(void* address, size_t length) {
+    mr_ = provider_.reg_mr(pd_.get(), address, length, access_);
     if (mr_ == nullptr) fail("ibv_reg_mr");
   }
+  void fail(const char* verb) {
+    error_ = errno;
+    verb_ = verb;
+  }
+  // On JavaScript's thread, of memory that is registered.
+  virtual MrObject* object(ibv_mr* mr) = 0;
 
   void OnOK() override {
     Napi::HandleScope scope(Env());
@@ -89,28 +89,83 @@ class Allocation final : public Napi::AsyncWorker {
       deferred_.Reject(failure(Env(), error_, verb_).Value());
       return;
     }
-    auto* object = new MrObject(provider_, std::move(pd_), mr_, std::move(mapping_));
-    object->capabilities = capabilities_;
-    deferred_.Resolve(Object::wrap(Env(), object));
+    MrObject* const made = object(mr_);
+    made->capabilities = capabilities_;
+    deferred_.Resolve(Object::wrap(Env(), made));
   }
 
- private:
-  void fail(const char* verb) {
-    error_ = errno;
-    verb_ = verb;
-  }
-
-  Napi::Promise::Deferred deferred_;
   Provider& provider_;
   Ref<ibv_pd> pd_;
+
+ private:
+  Napi::Promise::Deferred deferred_;
   uint32_t capabilities_;
-  size_t length_;
   int access_;
-  MemoryOptions options_;
-  std::shared_ptr<Mapping> mapping_;
   ibv_mr* mr_ = nullptr;
   int error_ = 0;
   const char* verb_ = "";
+};
+
+class Allocation final : public Registration {
+ public:
+  Allocation(Napi::Env env, PdObject& pd, size_t length, int access, const MemoryOptions& options)
+      : Registration(env, pd, access), length_(length), options_(options) {}
+
+ private:
+  void Execute() override {
+    mapping_ = Mapping::create(provider_, length_, options_);
+    if (mapping_ == nullptr) {
+      fail("mmap");
+    } else {
+      register_memory(mapping_->address(), length_);
+    }
+  }
+  MrObject* object(ibv_mr* mr) override {
+    return new MrObject(provider_, std::move(pd_), mr, std::move(mapping_));
+  }
+
+  size_t length_;
+  MemoryOptions options_;
+  std::shared_ptr<Mapping> mapping_;
+};
+
+// Bytes of the caller's ArrayBuffer.
+struct Borrowed {
+  Napi::ArrayBuffer buffer;
+  uint8_t* address;
+  size_t length;
+};
+
+// The arguments (arrayBuffer, offset, length) from `first` on.
+Borrowed borrowed(const Napi::CallbackInfo& info, size_t first) {
+  if (!info[first].IsArrayBuffer())
+    throw failure(info.Env(), EINVAL, "ibv_reg_mr", "a SharedArrayBuffer cannot be registered");
+  const auto buffer = info[first].As<Napi::ArrayBuffer>();
+  const auto offset = static_cast<size_t>(info[first + 1].As<Napi::Number>().Int64Value());
+  const auto length = static_cast<size_t>(info[first + 2].As<Napi::Number>().Int64Value());
+  Napi::ArrayBuffer whole = buffer;
+  if (length == 0 || offset > whole.ByteLength() || length > whole.ByteLength() - offset)
+    throw failure(info.Env(), EINVAL, "ibv_reg_mr", "it has no bytes there");
+  return {whole, static_cast<uint8_t*>(whole.Data()) + offset, length};
+}
+
+class BorrowedRegistration final : public Registration {
+ public:
+  BorrowedRegistration(Napi::Env env, PdObject& pd, const Borrowed& memory, int access)
+      : Registration(env, pd, access),
+        object_(&pd),
+        address_(memory.address),
+        length_(memory.length),
+        buffer_(Napi::Persistent(memory.buffer)) {}
+
+ private:
+  void Execute() override { register_memory(address_, length_); }
+  MrObject* object(ibv_mr* mr) override { return new MrObject(Env(), *object_, mr, buffer_.Value()); }
+
+  PdObject* object_;  // pd_ keeps it
+  uint8_t* address_;
+  size_t length_;
+  Napi::Reference<Napi::ArrayBuffer> buffer_;
 };
 
 MemoryOptions options_of(const Napi::Object& from) {
@@ -136,17 +191,21 @@ Napi::Value alloc_mr(const Napi::CallbackInfo& info) {
 // regMr(pd, arrayBuffer, offset, length, access)
 Napi::Value reg_mr(const Napi::CallbackInfo& info) {
   auto& pd = object_of<PdObject>(info[0]);
-  if (!info[1].IsArrayBuffer())
-    throw failure(info.Env(), EINVAL, "ibv_reg_mr", "a SharedArrayBuffer cannot be registered");
-  Napi::ArrayBuffer buffer = info[1].As<Napi::ArrayBuffer>();
-  const auto offset = static_cast<size_t>(info[2].As<Napi::Number>().Int64Value());
-  const auto length = static_cast<size_t>(info[3].As<Napi::Number>().Int64Value());
-  if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength() - offset)
-    throw failure(info.Env(), EINVAL, "ibv_reg_mr", "it has no bytes there");
-  ibv_mr* mr = pd.provider.reg_mr(pd.pd(), static_cast<uint8_t*>(buffer.Data()) + offset, length,
-                                  info[4].As<Napi::Number>().Int32Value());
+  const Borrowed memory = borrowed(info, 1);
+  ibv_mr* mr =
+      pd.provider.reg_mr(pd.pd(), memory.address, memory.length, info[4].As<Napi::Number>().Int32Value());
   if (mr == nullptr) throw failure(info.Env(), errno, "ibv_reg_mr");
-  return Object::wrap(info.Env(), new MrObject(info.Env(), pd, mr, buffer));
+  return Object::wrap(info.Env(), new MrObject(info.Env(), pd, mr, memory.buffer));
+}
+
+// regMrAsync(pd, arrayBuffer, offset, length, access)
+Napi::Value reg_mr_async(const Napi::CallbackInfo& info) {
+  auto& pd = object_of<PdObject>(info[0]);
+  auto* work =
+      new BorrowedRegistration(info.Env(), pd, borrowed(info, 1), info[4].As<Napi::Number>().Int32Value());
+  Napi::Promise promise = work->promise();
+  work->Queue();
+  return promise;
 }
 
 // regDmabufMr(pd, fd, offset, length, access)
@@ -204,6 +263,7 @@ Napi::Value kept_memory(const Napi::CallbackInfo& info) {
 void export_memory(Napi::Env env, Napi::Object exports) {
   exports.Set("allocMr", Napi::Function::New(env, alloc_mr));
   exports.Set("regMr", Napi::Function::New(env, reg_mr));
+  exports.Set("regMrAsync", Napi::Function::New(env, reg_mr_async));
   exports.Set("regDmabufMr", Napi::Function::New(env, reg_dmabuf_mr));
   exports.Set("reregMr", Napi::Function::New(env, rereg_mr));
   exports.Set("mrInfo", Napi::Function::New(env, mr_info));

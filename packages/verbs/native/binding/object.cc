@@ -57,6 +57,46 @@ void Object::close() {
   leave(true);
 }
 
+class Object::Closing final : public Napi::AsyncWorker {
+ public:
+  Closing(Napi::Env env, Object& object)
+      : Napi::AsyncWorker(env), deferred_(Napi::Promise::Deferred::New(env)), object_(object) {
+    object_.memory_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // The environment may end before a thread has come to it.
+  ~Closing() override {
+    leave();
+    object_.forget();
+  }
+  Napi::Promise promise() const { return deferred_.Promise(); }
+
+ private:
+  void Execute() override { leave(); }
+  void leave() {
+    if (!std::exchange(left_, true)) object_.leave(true);
+  }
+  void OnOK() override {
+    Napi::HandleScope scope(Env());
+    deferred_.Resolve(Env().Undefined());
+  }
+  Napi::Promise::Deferred deferred_;
+  Object& object_;
+  bool left_ = false;
+};
+
+Napi::Value Object::close_async(Napi::Env env) {
+  if (closed_.exchange(true, std::memory_order_acq_rel)) {
+    const auto already = Napi::Promise::Deferred::New(env);
+    already.Resolve(env.Undefined());
+    return already.Promise();
+  }
+  end_in_javascript();
+  auto* const closing = new Closing(env, *this);
+  Napi::Promise promise = closing->promise();
+  closing->Queue();
+  return promise;
+}
+
 void Object::finalize(napi_env, void* data, void*) {
   auto* object = static_cast<Object*>(static_cast<Handle*>(data));
   object->close();

@@ -23,6 +23,8 @@ class Object : public Handle {
   static Napi::Value wrap(Napi::Env env, Object* object);
   // JavaScript's user leaves; on its thread. Idempotent.
   void close();
+  // The same, and the wait is another thread's. A promise of it.
+  Napi::Value close_async(Napi::Env env);
   // Nothing of a peer's lands in it or through it any more. On JavaScript's thread.
   virtual bool destroyed() { return destroyed_.load(std::memory_order_acquire); }
 
@@ -39,6 +41,7 @@ class Object : public Handle {
   virtual void end_in_javascript() {}
 
  private:
+  class Closing;
   static void retain_object(Handle* self);
   static void release_object(Handle* self);
   static void finalize(napi_env env, void* data, void* hint);

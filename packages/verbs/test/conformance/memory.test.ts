@@ -38,6 +38,39 @@ describe(`memory regions on ${LISTEN_URI}`, () => {
     expect(own.length).toBe(5000)
   })
 
+  it("a caller's memory is registered and taken back off the JavaScript thread", async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    const own = pattern(5000)
+    const region = await client.protectionDomain.registerMemoryRegionAsync(own.subarray(1000, 3000))
+    const write = {
+      opcode: 'rdma-write',
+      data: [{ region }],
+      remoteAddress: server.region.address,
+      remoteKey: server.region.remoteKey,
+    } as const
+    client.queuePair.postSend(write)
+    expect(await completions(client.completionQueue, 1)).toMatchObject([{ status: 'success' }])
+    expect(Buffer.compare(server.bytes.subarray(0, 2000), own.subarray(1000, 3000))).toBe(0)
+    const closing = region.closeAsync()
+    expect(region.closed).toBe(true)
+    expect(() => client.queuePair.postSend(write)).toThrow(/is closed/)
+    await closing
+    expect(region.destroyed).toBe(true)
+    await region.closeAsync()
+    region.close()
+  })
+
+  it('a domain that is closed while memory is registered keeps none of it', async () => {
+    const device = await openContext()
+    const domain = device.context.allocateProtectionDomain()
+    const made = domain.registerMemoryRegionAsync(new ArrayBuffer(2 ** 20))
+    domain.close()
+    await expect(made).rejects.toThrow(/was closed meanwhile/)
+    expect(domain.destroyed).toBe(true)
+    device[Symbol.dispose]()
+  })
+
   it("a region with write access through a caller's memory is reached by the peer", async (test) => {
     using pair = await connectedPair()
     const { client, server } = pair
