@@ -1,6 +1,6 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
+import { CallbackScope, deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
 import { BehaviorSubject, NEVER, type Observable, ReplaySubject, switchMap } from 'rxjs'
 import { Backoff, type ReconnectOptions } from './backoff.js'
 import { type RequestOptions, RingConnection } from './connection.js'
@@ -101,7 +101,7 @@ export class RingClient {
     if (this.#uris.length === 0) throw new UsageError('a client needs an address')
     this.#options = options
     this.#backoff = new Backoff(reconnect)
-    this.states = this.#states.asObservable()
+    this.states = new CallbackScope('RingClient').observe(this.#states)
     this.messages = this.#connections.pipe(switchMap((connection) => connection?.messages ?? NEVER))
     if (signal?.aborted) {
       this.#closing = true

@@ -21,6 +21,7 @@ import { latencyHistogram, type NativeCounter, type RingStatistics, share } from
 import { milliseconds } from './timeout.js'
 import type { RingOffer } from './transfer/offer.js'
 import type { TransmitOptions } from './transfer/outgoing.js'
+import { inCallersContext } from './transfer/progress.js'
 
 /** How a request is made. */
 export interface RequestOptions extends WaitOptions {
@@ -38,6 +39,10 @@ export interface BatchOptions {
 /**
  * A connection that carries messages both ways through rings of registered memory, in order, each
  * once. It keeps the event loop alive until it is closed.
+ *
+ * Its callbacks (subscribers of its observables, the handler, `project` of {@link consume}) run in the context
+ * (AsyncLocalStorage) in which it was made: where `connect` was called, or `listen` of its server. What is told of one
+ * call, {@link drain} and `onProgress`, is told in the context of that call.
  */
 export class RingConnection {
   /**
@@ -66,7 +71,7 @@ export class RingConnection {
   constructor(link: Link) {
     const exchange = new Exchange(link)
     this.#exchange = exchange
-    this.messages = exchange.inbox.observe()
+    this.messages = link.scope.observe(exchange.inbox.observe())
     this.offers = exchange.transfers.offers
     this.closed = exchange.closed
     this.states = exchange.states
@@ -256,7 +261,10 @@ export class RingConnection {
    * errors when `project` fails.
    */
   consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
-    return this.#exchange.inbox.consume(project, whole('concurrency', concurrency, 1, 65_536))
+    const { inbox, link } = this.#exchange
+    return link.scope.observe(
+      inbox.consume(link.scope.wrap(project), whole('concurrency', concurrency, 1, 65_536)),
+    )
   }
 
   /** Posts what was sent in this turn now. */
@@ -291,7 +299,7 @@ export class RingConnection {
   async transmit(message: Uint8Array | ScatterGatherElement, options: TransmitOptions = {}): Promise<void> {
     this.#exchange.requireOpen()
     whole('immediate', options.immediate ?? 0, 0, 0xffff_ffff)
-    await this.#exchange.transfers.transmit(message, options)
+    await this.#exchange.transfers.transmit(message, inCallersContext(options))
   }
 
   /**

@@ -89,7 +89,7 @@ export class Exchange {
       link.transfers,
     )
     this.closed = this.#closed.promise
-    this.states = this.#states.asObservable()
+    this.states = link.scope.observe(this.#states)
     this.#states.next({ state: 'open', epoch: this.#epoch })
     const sink: LinkSink = {
       message: (type, message) => this.#receive(type, message),
@@ -104,13 +104,13 @@ export class Exchange {
         this.requests.count + this.responder.running + this.inbox.waiting + this.transfers.count > 0,
       ping: () => link.ping() === SEND.failed && failed(),
       dead: (silence) => this.#lost(this.#silent(silence)),
-      idle: (isIdle) => this.#rest(isIdle),
+      idle: (isIdle) => link.scope.run(() => this.#rest(isIdle)),
     })
     this.#liveness.start()
     this.begin = () => {
       if (this.#begun) return
       this.#begun = true
-      link.start(sink)
+      link.scope.run(() => link.start(sink))
     }
     // The owner first gets a turn to subscribe and to set a handler.
     setImmediate(this.begin)
@@ -125,7 +125,8 @@ export class Exchange {
     discard()
     const late = () => this.#reset('draining takes too long')
     if (!drain) await this.#end(undefined)
-    else if (this.#state === 'open') await this.#shutdown(limit, this.#peerClosed.promise)
+    else if (this.#state === 'open')
+      await this.link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))
     // Somebody else has begun already, and may have more patience.
     else await within(this.closed, limit, late).catch((failure: VerbsError) => this.#end(failure))
     await this.closed
@@ -245,7 +246,7 @@ export class Exchange {
   }
 
   #end(reason: CloseReason): Promise<void> {
-    this.#ending ??= this.#finish(reason)
+    this.#ending ??= this.link.scope.run(() => this.#finish(reason))
     return this.#ending
   }
 

@@ -1,4 +1,5 @@
 import {
+  CallbackScope,
   type ConnectionId,
   ConnectionRejectedError,
   type ConnectionRequest,
@@ -60,6 +61,8 @@ export class Link implements FrameSink, MessageSource {
   readonly poller: Poller
   readonly memory: Uint8Array
   readonly debug: boolean
+  /** what callbacks of the connection run in: where it was made */
+  readonly scope = new CallbackScope('RingConnection')
   readonly held = new HeldFrames()
   readonly protectionDomain: ProtectionDomain
   readonly #ring: MemoryRegion
@@ -273,6 +276,10 @@ export class Link implements FrameSink, MessageSource {
     this.#drainer = drainer
   }
 
+  get isDrained(): boolean {
+    return this.#drainer !== undefined
+  }
+
   // Hot path for data with a drainer: nothing is allocated.
   frame(
     type: number,
@@ -293,6 +300,19 @@ export class Link implements FrameSink, MessageSource {
       }
       return
     }
+    if (this.#drainer === undefined) this.#take(type, offset, length, end, correlation, immediate)
+    // Who drains gets data in a context of his own; all else is the connection's.
+    else this.scope.run(() => this.#take(type, offset, length, end, correlation, immediate))
+  }
+
+  #take(
+    type: number,
+    offset: number,
+    length: number,
+    end: number,
+    correlation: number,
+    immediate: number,
+  ): void {
     switch (type) {
       case TYPE.pad:
         if (this.held.pass(end)) this.#credit()

@@ -1,5 +1,6 @@
 import { availableParallelism } from 'node:os'
 import {
+  type CallbackScope,
   type CompletionChannel,
   type CompletionQueue,
   type Context,
@@ -41,6 +42,10 @@ export interface PollerOptions {
 
 /** @internal what a poller tells of one connection; `type` is one of {@link TYPE} */
 export interface FrameSink {
+  /** what its frames are told in */
+  readonly scope: CallbackScope
+  /** data is taken by who drains, and told in the context of that call */
+  readonly isDrained: boolean
   frame(
     type: number,
     offset: number,
@@ -91,6 +96,8 @@ export class Poller {
   #lastConnection = -1
   #lastSink: FrameSink | undefined
   #tail = 0
+  /** where the descriptors end that are dispatched now */
+  #end = 0
   #draining = false
   #flushScheduled = false
   #closed = false
@@ -325,27 +332,15 @@ export class Poller {
       return 0
     }
     const words = this.#words
-    const { descriptors, descriptorStride, descriptorCount, tail, full } = this.#layout
+    const { tail, full } = this.#layout
+    this.#end = (from + Math.min(limit, (head - from) | 0)) | 0
     this.#draining = true
     try {
-      for (let left = limit; left > 0 && this.#tail !== head; left--) {
-        const at = descriptors + (this.#tail & (descriptorCount - 1)) * descriptorStride
-        const connection = words[at] as number
-        this.#tail = (this.#tail + 1) | 0
-        if (connection !== this.#lastConnection) {
-          // A connection that is forgotten has no sink; what is left of it means nothing.
-          this.#lastConnection = connection
-          this.#lastSink = this.#sinks.get(connection)
-        }
-        // The words of `Descriptor` in native/ring/board.h.
-        this.#lastSink?.frame(
-          words[at + 3] as number,
-          words[at + 1] as number,
-          words[at + 2] as number,
-          words[at + 6] as number,
-          words[at + 4] as number,
-          words[at + 5] as number,
-        )
+      while (this.#tail !== this.#end) {
+        // A connection that is forgotten has no sink; what is left of it means nothing.
+        const sink = this.#sinkAt(this.#descriptor())
+        if (sink === undefined || sink.isDrained) this.#dispatch(sink)
+        else sink.scope.runInAsyncScope(this.#dispatchRun)
       }
     } finally {
       Atomics.store(words, tail, this.#tail)
@@ -354,6 +349,42 @@ export class Poller {
       this.#flush()
     }
     return (this.#tail - from) | 0
+  }
+
+  /** Where the words of the next descriptor begin, of `Descriptor` in native/ring/board.h. */
+  #descriptor(): number {
+    const { descriptors, descriptorStride, descriptorCount } = this.#layout
+    return descriptors + (this.#tail & (descriptorCount - 1)) * descriptorStride
+  }
+
+  #sinkAt(descriptor: number): FrameSink | undefined {
+    const connection = this.#words[descriptor] as number
+    if (connection !== this.#lastConnection) {
+      this.#lastConnection = connection
+      this.#lastSink = this.#sinks.get(connection)
+    }
+    return this.#lastSink
+  }
+
+  /** Dispatches those of one connection, up to the next of another: its scope is entered once for all of them. */
+  readonly #dispatchRun = (): void => {
+    const sink = this.#lastSink
+    do this.#dispatch(sink)
+    while (this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) === sink)
+  }
+
+  #dispatch(sink: FrameSink | undefined): void {
+    const words = this.#words
+    const at = this.#descriptor()
+    this.#tail = (this.#tail + 1) | 0
+    sink?.frame(
+      words[at + 3] as number,
+      words[at + 1] as number,
+      words[at + 2] as number,
+      words[at + 6] as number,
+      words[at + 4] as number,
+      words[at + 5] as number,
+    )
   }
   // --- end of the hot path ---
 }

@@ -1,5 +1,6 @@
 import { Observable, share } from 'rxjs'
 import { type AsyncEvent, asyncEvent } from './async-event.js'
+import { inSubscribersContext } from './callback-scope.js'
 import { CompletionChannel } from './completion-channel.js'
 import { CompletionQueue, type CompletionQueueOptions } from './completion-queue.js'
 import { deferred } from './deferred.js'
@@ -73,7 +74,8 @@ export class Context extends Resource {
   readonly capabilities: Capabilities
   /**
    * What happens to the device outside of work requests (ibv_get_async_event(3)): overrun completion queues,
-   * limits of shared receive queues, port changes. Hot: events without a subscriber are gone.
+   * limits of shared receive queues, port changes. Hot: events without a subscriber are gone. A subscriber is called
+   * in the context (AsyncLocalStorage) in which it has subscribed.
    */
   readonly asyncEvents: Observable<AsyncEvent>
   readonly #identity: bigint
@@ -120,7 +122,7 @@ export class Context extends Resource {
   }
 
   #watchAsyncEvents(): Observable<AsyncEvent> {
-    return new Observable<AsyncEvent>((subscriber) => {
+    const shared = new Observable<AsyncEvent>((subscriber) => {
       calling(this.description, () =>
         native.watchAsyncEvents(this.handle, (type, element) =>
           subscriber.next(asyncEvent(type, element, (identity) => this.descendant(identity))),
@@ -131,6 +133,7 @@ export class Context extends Resource {
         if (!this.closed) native.unwatchAsyncEvents(this.handle)
       }
     }).pipe(share())
+    return inSubscribersContext(shared)
   }
 
   /** ibv_alloc_pd(3) */

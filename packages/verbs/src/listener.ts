@@ -1,3 +1,4 @@
+import { CallbackScope } from './callback-scope.js'
 import { ConnectionId, resolveHost } from './connection-id.js'
 import { calling, VerbsError } from './errors.js'
 import { type Handle, native, type ProviderName } from './native.js'
@@ -82,7 +83,8 @@ export class Listener extends Resource {
 
   /**
    * Listens at `uri`; port 0 takes any free one.
-   * @param onRequest called for each request; what it throws closes that connection only
+   * @param onRequest called for each request, in the context (AsyncLocalStorage) in which the listener was made; what it
+   *   throws closes that connection only
    * @throws UsageError for a bad URI; VerbsError EADDRINUSE, EADDRNOTAVAIL, or ENODEV when this
    *   machine has no RDMA device for `rdma://`
    */
@@ -97,10 +99,14 @@ export class Listener extends Resource {
     const host = await resolveHost(endpoint.host, description)
     const handle = calling(description, () => native.createId(provider))
     try {
-      native.setIdSink(handle, (event) => {
-        if (event.type === 'connect_request' && event.request !== undefined)
-          void receive(event.request, provider, event.privateData, onRequest)
-      })
+      const scope = new CallbackScope('Listener')
+      native.setIdSink(
+        handle,
+        scope.wrap((event) => {
+          if (event.type === 'connect_request' && event.request !== undefined)
+            void receive(event.request, provider, event.privateData, onRequest)
+        }),
+      )
       calling(description, () => native.idListen(handle, host, endpoint.port, backlog))
       const { port } = native.idLocalAddress(handle)
       return new Listener(handle, formatUri({ provider, host: endpoint.host, port }))

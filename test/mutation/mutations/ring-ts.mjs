@@ -164,4 +164,28 @@ export const mutations = [
     why: 'Connections that are never finished keep all others out.',
     tests: [unit('server')],
   },
+  {
+    name: 'frames-in-the-context-of-the-poller',
+    file: source('poller'),
+    find: 'else sink.scope.runInAsyncScope(this.#dispatchRun)',
+    replace: 'else this.#dispatchRun()',
+    why: 'Callbacks of a connection run in the context of whoever used the device first.',
+    tests: [unit('contexts')],
+  },
+  {
+    name: 'run-of-frames-crosses-connections',
+    file: source('poller'),
+    find: 'this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) === sink)',
+    replace: 'this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) !== undefined)',
+    why: 'Frames of one connection are told to another that had some just before.',
+    tests: [unit('contexts')],
+  },
+  {
+    name: 'end-in-the-context-of-the-closer',
+    file: source('exchange'),
+    find: 'this.link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))',
+    replace: 'this.#shutdown(limit, this.#peerClosed.promise)',
+    why: 'States of a connection are told in the context of whoever closes it.',
+    tests: [unit('contexts')],
+  },
 ]

@@ -3,7 +3,7 @@ import { RingMessage } from '../message.js'
 import type { OfferFields } from './format.js'
 import type { TransferHost } from './host.js'
 import type { TransferMemory } from './memory.js'
-import { type OnProgress, tell } from './progress.js'
+import { inCallersContext, type OnProgress, tell } from './progress.js'
 import { type Pull, READ_BYTES, type Reads } from './reads.js'
 import { memoryOf } from './region.js'
 
@@ -99,7 +99,7 @@ export class RingOffer {
    *   more when it rejects.
    */
   async accept(options: AcceptOfferOptions = {}): Promise<RingMessage> {
-    const { into, offset = 0 } = options
+    const { into, offset = 0, onProgress } = inCallersContext(options)
     if (into !== undefined) this.#check(into, offset)
     this.#take()
     return await this.#settling(async () => {
@@ -107,7 +107,7 @@ export class RingOffer {
       const lease = into === undefined ? await this.#memory.acquire(this.#bounded(), signal) : undefined
       const region = into ?? (lease as NonNullable<typeof lease>).region
       try {
-        const pull = this.#pull(0, this.length, region, offset, options.onProgress)
+        const pull = this.#pull(0, this.length, region, offset, onProgress)
         await stoppable(pull, signal)
       } catch (failure) {
         lease?.release()
@@ -134,7 +134,7 @@ export class RingOffer {
         `chunkSize must be a whole number from ${LEAST_CHUNK} to ${most}, not ${chunkSize}`,
       )
     this.#take()
-    return this.#chunks(chunkSize, options)
+    return this.#chunks(chunkSize, inCallersContext(options))
   }
 
   /**

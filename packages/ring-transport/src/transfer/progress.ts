@@ -1,3 +1,5 @@
+import { AsyncResource } from 'node:async_hooks'
+
 /** Told how far a transfer is: bytes, which only grow, of how many. */
 export type OnProgress = (transferred: number, length: number) => void
 
@@ -10,4 +12,12 @@ export function tell(onProgress: OnProgress | undefined, transferred: number, le
       throw failure
     })
   }
+}
+
+/** The same options, whose `onProgress` is called in the context (AsyncLocalStorage) of now. */
+export function inCallersContext<Options extends { readonly onProgress?: OnProgress }>(
+  options: Options,
+): Options {
+  const { onProgress } = options
+  return onProgress === undefined ? options : { ...options, onProgress: AsyncResource.bind(onProgress) }
 }

@@ -1,5 +1,6 @@
+import { AsyncLocalStorage } from 'node:async_hooks'
 import { firstValueFrom, timeout } from 'rxjs'
-import { filter } from 'rxjs/operators'
+import { filter, first } from 'rxjs/operators'
 import { describe, expect, it } from 'vitest'
 import {
   completions,
@@ -147,6 +148,15 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
     using pair = await connectedPair({ entries: 8, maxSend: 256 })
     const { client, server } = pair
     const room = client.completionQueue.entries
+    // Whoever subscribes is told in a context of its own, although the device is watched once for all.
+    const storage = new AsyncLocalStorage<string>()
+    const contexts: string[] = []
+    for (const name of ['one', 'two'])
+      storage.run(name, () =>
+        client.context.asyncEvents
+          .pipe(first(({ object }) => object === client.completionQueue))
+          .subscribe(() => contexts.push(`${name} in ${storage.getStore()}`)),
+      )
     const failed = firstValueFrom(
       client.context.asyncEvents.pipe(
         filter(({ type, object }) => type === 'completion-queue-error' && object === client.completionQueue),
@@ -162,6 +172,7 @@ describe(`completion queue on ${LISTEN_URI}`, () => {
         remoteKey: server.region.remoteKey,
       })
     expect((await failed).object).toBe(client.completionQueue)
+    expect(contexts.sort()).toEqual(['one in one', 'two in two'])
     using other = await connectedPair()
     receive(other.server, 1)
     send(other.client)
