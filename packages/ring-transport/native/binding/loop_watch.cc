@@ -1,7 +1,6 @@
 #include "binding/loop_watch.h"
 
 #include <cerrno>
-#include <cstdlib>
 
 namespace rdmakit::ring::binding {
 namespace {
@@ -10,8 +9,6 @@ namespace {
 constexpr int kLooksBeforeSleep = 4;
 
 }  // namespace
-
-void LoopWatch::Free::operator()(UvHandle* handle) const { std::free(handle); }
 
 LoopWatch* LoopWatch::open(napi_env env, std::shared_ptr<Poller> poller, napi_value doorbell, int& error) {
   auto* watch = new LoopWatch(env, std::move(poller));
@@ -38,46 +35,46 @@ int LoopWatch::start(napi_value doorbell) {
           env_, [](napi_async_cleanup_hook_handle, void* watch) { static_cast<LoopWatch*>(watch)->close(); },
           this, &cleanup_) != napi_ok)
     return EIO;
-  const auto add = [&](HandlePtr& place, int type, auto init) {
-    HandlePtr made(static_cast<UvHandle*>(std::calloc(1, uv_handle_size(type))));
-    if (made == nullptr) return ENOMEM;
-    if (const int error = init(made.get()); error != 0) return -error;  // libuv's errors are -errno
-    uv_handle_set_data(made.get(), this);
-    uv_unref(made.get());
-    place = std::move(made);
-    ++open_handles_;
+  // libuv's errors are -errno.
+  const auto add = [this](auto& handle, int error) {
+    if (error != 0) return -error;
+    handle.data = this;
+    auto* opened = reinterpret_cast<uv_handle_t*>(&handle);
+    uv_unref(opened);
+    open_.push_back(opened);
     return 0;
   };
-  int error = add(channel_, kUvPoll,
-                  [&](UvHandle* handle) { return uv_poll_init(loop, handle, poller_->channel_fd()); });
+  int error = add(channel_, uv_poll_init(loop, &channel_, poller_->channel_fd()));
+  if (error == 0) error = add(prepare_, uv_prepare_init(loop, &prepare_));
+  if (error == 0) error = add(timer_, uv_timer_init(loop, &timer_));
   if (error == 0)
-    error = add(prepare_, kUvPrepare, [&](UvHandle* handle) { return uv_prepare_init(loop, handle); });
+    error =
+        -uv_poll_start(&channel_, UV_READABLE, [](uv_poll_t* handle, int, int) { of(handle).on_readable(); });
   if (error == 0)
-    error = add(timer_, kUvTimer, [&](UvHandle* handle) { return uv_timer_init(loop, handle); });
-  if (error == 0)
-    error = -uv_poll_start(channel_.get(), kUvReadable,
-                           [](UvHandle* handle, int, int) { of(handle).on_readable(); });
-  if (error == 0)
-    error = -uv_prepare_start(prepare_.get(), [](UvHandle* handle) { of(handle).before_sleep(); });
+    error = -uv_prepare_start(&prepare_, [](uv_prepare_t* handle) { of(handle).before_sleep(); });
   return error;
 }
 
-void LoopWatch::set_ref(bool on) { on ? uv_ref(channel_.get()) : uv_unref(channel_.get()); }
+void LoopWatch::set_ref(bool on) {
+  auto* handle = reinterpret_cast<uv_handle_t*>(&channel_);
+  on ? uv_ref(handle) : uv_unref(handle);
+}
 
 void LoopWatch::close() {
   if (closing_) return;
   closing_ = true;
   poller_.reset();
-  if (open_handles_ == 0) {
+  if (open_.empty()) {
     delete this;
     return;
   }
-  for (const HandlePtr* handle : {&channel_, &prepare_, &timer_})
-    if (*handle != nullptr) uv_close(handle->get(), [](UvHandle* closed) { of(closed).handle_closed(); });
+  // They close later, on the loop: none of the callbacks comes before this returns.
+  for (uv_handle_t* handle : open_) uv_close(handle, [](uv_handle_t* closed) { of(closed).handle_closed(); });
 }
 
 void LoopWatch::handle_closed() {
-  if (--open_handles_ == 0) delete this;
+  open_.pop_back();
+  if (open_.empty()) delete this;
 }
 
 // --- hot path ------------------------------------------------------------------------------------
@@ -86,7 +83,7 @@ void LoopWatch::handle_closed() {
 void LoopWatch::on_readable() {
   poller_->take_events();
   if (poller_->channel_lost()) [[unlikely]]
-    uv_poll_stop(channel_.get());  // it would be readable for ever
+    uv_poll_stop(&channel_);  // it would be readable for ever
   poller_->turn();
   ring();
 }
@@ -112,7 +109,7 @@ void LoopWatch::before_sleep() {
 
 void LoopWatch::wake_after(uint64_t milliseconds) {
   uv_timer_start(
-      timer_.get(), [](UvHandle*) {}, milliseconds, 0);
+      &timer_, [](uv_timer_t*) {}, milliseconds, 0);
 }
 
 // Calls JavaScript when it counts on that. It may close this.

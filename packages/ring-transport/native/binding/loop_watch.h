@@ -17,11 +17,12 @@
 #pragma once
 
 #include <node_api.h>
+#include <uv.h>
 
 #include <cstddef>
 #include <memory>
+#include <vector>
 
-#include "binding/libuv.h"
 #include "ring/poller.h"
 
 namespace rdmakit::ring::binding {
@@ -50,20 +51,21 @@ class LoopWatch {
   void before_sleep();
   void ring();
   void handle_closed();
-  static LoopWatch& of(UvHandle* handle) { return *static_cast<LoopWatch*>(uv_handle_get_data(handle)); }
-
-  struct Free {
-    void operator()(UvHandle* handle) const;
-  };
-  using HandlePtr = std::unique_ptr<UvHandle, Free>;
+  template <typename Handle>
+  static LoopWatch& of(Handle* handle) {
+    return *static_cast<LoopWatch*>(handle->data);
+  }
 
   napi_env env_;
   std::shared_ptr<Poller> poller_;
   napi_ref doorbell_ = nullptr;
   napi_async_context context_ = nullptr;
   napi_async_cleanup_hook_handle cleanup_ = nullptr;
-  HandlePtr channel_, prepare_, timer_;
-  int open_handles_ = 0;
+  uv_poll_t channel_{};
+  uv_prepare_t prepare_{};
+  uv_timer_t timer_{};
+  // Those that are open, which the loop knows until they are closed.
+  std::vector<uv_handle_t*> open_;
   bool closing_ = false;
 };
 
