@@ -1,5 +1,5 @@
 // npm run generate: classes of protobuf messages and services from their .proto files, where those are
-// newer. Part of npm run build.
+// newer, or this file is. Part of npm run build.
 import { spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, statSync } from 'node:fs'
 import { dirname, join } from 'node:path'
@@ -11,7 +11,7 @@ const protocols = [
   {
     from: 'packages/swap-server/proto/control.proto',
     to: 'packages/swap-server/generated/control',
-    options: ['--no-verify', '--no-service'],
+    options: ['--no-verify', '--no-service', '--dependency', '../proto/protobuf.js'],
   },
   {
     from: 'packages/ring-transport/test/helpers/calculator.proto',
@@ -35,7 +35,9 @@ function run(command, args) {
 export function generate() {
   for (const { from, to, options } of protocols) {
     const types = join(top, `${to}.d.ts`)
-    if (existsSync(types) && statSync(types).mtimeMs > statSync(join(top, from)).mtimeMs) continue
+    const sources = [join(top, from), fileURLToPath(import.meta.url)]
+    const newest = Math.max(...sources.map((source) => statSync(source).mtimeMs))
+    if (existsSync(types) && statSync(types).mtimeMs > newest) continue
     mkdirSync(dirname(types), { recursive: true })
     const form = ['-t', 'static-module', '-w', 'es6', '--force-number', '--no-convert', '--no-delimited']
     run('pbjs', [...form, ...options, '-r', to, '-o', `${to}.js`, from])

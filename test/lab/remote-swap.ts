@@ -21,12 +21,12 @@ export function rdmakitSwap(uri: string, memory: string, size: string, device = 
   const front = device.startsWith('/dev/ublk') ? ['--front', 'ublk'] : []
   return {
     serve: [
-      ...['node', 'packages/swap-server/dist/cli.js', '--listen', uri, '--memory', memory],
+      ...['packages/swap-server/dist/cli.js', '--listen', uri, '--memory', memory],
       ...['--log-level', 'info'],
     ],
     listening: /^listening (\S+)/,
     attach: [
-      ...['node', 'packages/nbd-client/dist/cli.js', 'attach', '--server', uri],
+      ...['packages/nbd-client/dist/cli.js', 'attach', '--server', uri],
       ...['--size', size, '--device', device, '--swap', ...front],
     ],
     attached: /^attached (\S+)/,

@@ -1,4 +1,4 @@
-#!/usr/bin/env node
+#!/usr/bin/env -S node --expose-gc --no-incremental-marking
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Command, InvalidArgumentError } from 'commander'
 import { type Logger, pino } from 'pino'

@@ -1,10 +1,5 @@
-import protobuf from 'protobufjs/minimal.js'
 import { rdmakit } from '../generated/control.js'
 import { INSTANCE_BYTES, NO_TAKE_OVER, type TakeOver, takeOverOf } from './take-over-number.js'
-
-// 64-bit fields are plain numbers, exact below 2^53: sizes, and addresses of user space (below 2^47).
-protobuf.util.Long = undefined as never
-protobuf.configure()
 
 export import control = rdmakit.swap.v1
 

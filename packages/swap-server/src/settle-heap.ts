@@ -1,18 +1,14 @@
-import { setFlagsFromString } from 'node:v8'
-import { runInNewContext } from 'node:vm'
-
 /**
- * Collects what starting has left in this process's heap, and has V8 never again do so for having nothing else to do, as
- * it would some 8 s later: that takes as long as some 20 s of heartbeats, and the machine may be swapping by then. A heap
- * that has grown is still collected, at once: it is small.
+ * Collects what starting has left in this process's heap, so that V8 does not do so for having nothing else to do, as it
+ * would some 8 s later: that takes as long as some 20 s of heartbeats, and the machine may be swapping by then.
+ *
+ * It takes two flags of V8, which must be there from the start of a process, so the first line of the programs has them:
+ * `--expose-gc`, without which nothing is collected here, and `--no-incremental-marking`, with which a heap that has
+ * grown is collected at once, for it is small, and never in small steps while nothing happens.
  * @returns what collects it
  */
 export function settleHeap(): () => void {
-  // A process cannot have it without the flag, nor be sure of its own command line (v8.setFlagsFromString()).
-  setFlagsFromString('--expose-gc')
-  const collect = runInNewContext('gc') as () => void
+  const collect = globalThis.gc ?? (() => {})
   collect()
-  // What is collected while nothing happens is marked in small steps. Now none is under way.
-  setFlagsFromString('--no-incremental-marking')
-  return collect
+  return () => void collect()
 }
