@@ -16,11 +16,10 @@ const MAX_BYTES = 1024
 
 /** An error as the payload of an ERROR frame: UTF-8 `CODE message`. */
 export function encodeError(failure: unknown): Uint8Array {
-  const code =
-    failure instanceof Error && 'code' in failure && /^[A-Z][A-Z0-9_]{1,31}$/.test(String(failure.code))
-      ? String(failure.code)
-      : 'EREMOTEIO'
-  const text = failure instanceof Error ? failure.message : 'the handler failed'
+  // It may be an Error of another realm (vm, jest), which is an instance of none of ours.
+  const { code: given, message } = (failure ?? {}) as { readonly code?: unknown; readonly message?: unknown }
+  const code = typeof given === 'string' && /^[A-Z][A-Z0-9_]{1,31}$/.test(given) ? given : 'EREMOTEIO'
+  const text = typeof message === 'string' ? message : 'the handler failed'
   return new TextEncoder().encode(`${code} ${text}`).subarray(0, MAX_BYTES)
 }
 

@@ -1,3 +1,4 @@
+import { types } from 'node:util'
 import { type Deferred, deferred, UsageError, VerbsError } from '@rdmakit/verbs'
 import type { Lane } from './lane.js'
 import type { Link } from './link.js'
@@ -66,7 +67,7 @@ export class Outbox {
 
   /** Sends if there is room and nothing waits. @throws VerbsError EMSGSIZE, ECONNRESET */
   send(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
-    if (!(bytes instanceof Uint8Array)) throw new TypeError('a message is a Uint8Array')
+    if (!types.isUint8Array(bytes)) throw new TypeError('a message is a Uint8Array')
     const length = bytes.length
     if (!this.#place(length)) return false
     this.#lane.bytes.set(bytes, this.#at)

@@ -1,3 +1,4 @@
+import { types } from 'node:util'
 import { VerbsError } from '@rdmakit/verbs'
 import { encodeError } from './errors.js'
 import type { RingMessage } from './message.js'
@@ -44,7 +45,7 @@ export class Responder {
     }
     try {
       const result = this.handler(request)
-      if (result instanceof Uint8Array) respond(result)
+      if (types.isUint8Array(result)) respond(result)
       else Promise.resolve(result).then(respond, fail).catch(fail)
     } catch (failure) {
       fail(failure)

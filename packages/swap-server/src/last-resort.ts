@@ -1,3 +1,4 @@
+import { types } from 'node:util'
 import { getHeapStatistics } from 'node:v8'
 
 /** That control code has failed where no caller could catch it, and the process goes on all the same. */
@@ -51,7 +52,7 @@ export class LastResort {
 
   /** @internal something was thrown, which may be anything */
   failed(thrown: unknown): void {
-    const failure = thrown instanceof Error ? thrown : new Error(String(thrown))
+    const failure = types.isNativeError(thrown) ? thrown : new Error(String(thrown))
     this.#failures++
     this.#first ??= { reason: failure.message, since: new Date().toISOString() }
     this.#react(failure, this.#failures <= TOLD)

@@ -7,7 +7,7 @@ const LARGEST = '18446744073709551615'
 const { root } = protobuf.parse('syntax = "proto3"; message Counter { uint64 value = 1; }')
 const Counter = root.lookupType('Counter')
 const decoded = () => {
-  const bytes = Counter.encode({ value: protobuf.util.Long.fromString(LARGEST, true) }).finish()
+  const bytes = Counter.encode(Counter.fromObject({ value: LARGEST })).finish()
   return String(Counter.toObject(Counter.decode(bytes)).value)
 }
 

@@ -1,3 +1,4 @@
+import { copyOfBytes } from './bytes.js'
 import { calling, UsageError } from './errors.js'
 import { type NativeAddressVector, native } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
@@ -26,7 +27,8 @@ export interface AddressVector {
 
 /** @internal */
 export function nativeAddressVector(vector: AddressVector): NativeAddressVector {
-  const { gid, lid = 0 } = vector
+  const { lid = 0 } = vector
+  const gid = vector.gid === undefined ? undefined : copyOfBytes('gid', vector.gid)
   if (gid !== undefined && gid.byteLength !== 16)
     throw new UsageError(`a GID has 16 bytes, not ${gid.byteLength}`)
   if (gid === undefined && lid === 0) throw new UsageError('an address vector needs a GID or a LID')

@@ -1,4 +1,5 @@
 import { lookup } from 'node:dns/promises'
+import { copyOfBytes } from './bytes.js'
 import { Context } from './context.js'
 import { type Deferred, deferred, within } from './deferred.js'
 import { errnoName } from './errno.js'
@@ -11,6 +12,7 @@ import { formatUri, parseUri } from './uri.js'
 
 /** How long a connection step may take when the caller names no time. */
 const DEFAULT_TIMEOUT_MS = 5_000
+const NOTHING = new Uint8Array()
 
 /** How long to wait, and what ends it before. */
 export interface WaitOptions {
@@ -132,7 +134,8 @@ export class ConnectionId extends Resource {
    *   ETIMEDOUT when nobody answers
    */
   async connect(options: ConnectOptions = {}): Promise<Uint8Array> {
-    const { privateData = new Uint8Array(), responderResources = 0, initiatorDepth = 0 } = options
+    const { responderResources = 0, initiatorDepth = 0 } = options
+    const privateData = copyOfBytes('privateData', options.privateData ?? NOTHING)
     const event = await this.#do('rdma_connect', options.timeout, options.signal, () =>
       native.idConnect(
         this.handle,
@@ -149,7 +152,8 @@ export class ConnectionId extends Resource {
 
   /** Accepts a connection request (rdma_accept(3)); resolves when the connection is established. */
   async accept(options: ConnectOptions = {}): Promise<void> {
-    const { privateData = new Uint8Array(), responderResources = 0, initiatorDepth = 0 } = options
+    const { responderResources = 0, initiatorDepth = 0 } = options
+    const privateData = copyOfBytes('privateData', options.privateData ?? NOTHING)
     const event = await this.#do('rdma_accept', options.timeout, options.signal, () =>
       native.idAccept(this.handle, this.#requireQp().handle, privateData, responderResources, initiatorDepth),
     )
@@ -158,7 +162,8 @@ export class ConnectionId extends Resource {
 
   /** Refuses a connection request (rdma_reject(3)) and closes this id. */
   reject(privateData: Uint8Array = new Uint8Array()): void {
-    calling(this.description, () => native.idReject(this.handle, privateData))
+    const reason = copyOfBytes('privateData', privateData)
+    calling(this.description, () => native.idReject(this.handle, reason))
     this.close()
   }
 

@@ -39,7 +39,7 @@ export class ConnectionRejectedError extends VerbsError {
   }
 }
 
-/** Shape of what the addon throws. */
+/** Shape of what the addon throws. It is of the realm in which the addon was loaded first, which may be another one. */
 interface NativeFailure {
   code: string
   verb: string
@@ -47,7 +47,9 @@ interface NativeFailure {
 }
 
 function isNativeFailure(value: unknown): value is NativeFailure {
-  return value instanceof Error && 'verb' in value && 'code' in value && 'detail' in value
+  return (
+    typeof value === 'object' && value !== null && 'verb' in value && 'code' in value && 'detail' in value
+  )
 }
 
 /** Turns a failure of the addon into a {@link VerbsError} that names `object`; other errors pass as they are. */

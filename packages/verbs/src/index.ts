@@ -1,5 +1,6 @@
 export { AddressHandle, type AddressVector } from './address-vector.js'
 export type { AsyncEvent, AsyncEventType } from './async-event.js'
+export { registrable } from './bytes.js'
 export { CallbackScope } from './callback-scope.js'
 export { CompletionArray } from './completion-array.js'
 export { CompletionChannel } from './completion-channel.js'

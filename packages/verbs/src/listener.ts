@@ -1,3 +1,4 @@
+import { copyOfBytes } from './bytes.js'
 import { CallbackScope } from './callback-scope.js'
 import { ConnectionId, resolveHost } from './connection-id.js'
 import { calling, VerbsError } from './errors.js'
@@ -42,9 +43,10 @@ export class ConnectionRequest {
    */
   reject(privateData: Uint8Array = new Uint8Array()): void {
     if (this.#over || this.#id?.closed === true) return
+    const reason = copyOfBytes('privateData', privateData)
     this.#over = true
     try {
-      native.idReject(this.#handle, privateData)
+      native.idReject(this.#handle, reason)
     } catch {
       // The peer has gone, or has been answered.
     }

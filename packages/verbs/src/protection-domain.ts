@@ -1,4 +1,5 @@
 import { AddressHandle, type AddressVector } from './address-vector.js'
+import { registrable } from './bytes.js'
 import type { Context } from './context.js'
 import { calling, named, UsageError } from './errors.js'
 import {
@@ -142,16 +143,4 @@ export class ProtectionDomain extends Resource {
   createAddressHandle(vector: AddressVector): AddressHandle {
     return new AddressHandle(this, vector)
   }
-}
-
-/** @throws UsageError for memory that may go, or is none */
-function registrable(memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>): ArrayBufferView<ArrayBuffer> {
-  const buffer: unknown = ArrayBuffer.isView(memory) ? memory.buffer : memory
-  if (!(buffer instanceof ArrayBuffer))
-    throw new UsageError('only an ArrayBuffer or a view of one can be registered')
-  if ((buffer as { resizable?: boolean }).resizable)
-    throw new UsageError('a resizable ArrayBuffer cannot be registered: its memory may go')
-  const view = ArrayBuffer.isView(memory) ? memory : new Uint8Array(memory)
-  if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
-  return view
 }

@@ -1,3 +1,4 @@
+import { copyOfBytes } from './bytes.js'
 import type { CompletionQueue } from './completion-queue.js'
 import type { ConnectionId } from './connection-id.js'
 import { calling, UsageError } from './errors.js'
@@ -186,11 +187,13 @@ export class QueuePair extends Resource {
    * @param gid the group's 16 bytes @param lid the group's LID on InfiniBand, 0 on RoCE
    */
   attachMulticast(gid: Uint8Array, lid = 0): void {
-    calling(this.description, () => native.attachMulticast(this.handle, gid, lid))
+    const group = copyOfBytes('gid', gid)
+    calling(this.description, () => native.attachMulticast(this.handle, group, lid))
   }
 
   /** ibv_detach_mcast(3) */
   detachMulticast(gid: Uint8Array, lid = 0): void {
-    calling(this.description, () => native.detachMulticast(this.handle, gid, lid))
+    const group = copyOfBytes('gid', gid)
+    calling(this.description, () => native.detachMulticast(this.handle, group, lid))
   }
 }

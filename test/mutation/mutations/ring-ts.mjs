@@ -188,4 +188,20 @@ export const mutations = [
     why: 'States of a connection are told in the context of whoever closes it.',
     tests: [unit('contexts')],
   },
+  {
+    name: 'error-of-another-realm-is-none',
+    file: source('errors'),
+    find: "const text = typeof message === 'string' ? message : 'the handler failed'",
+    replace: "const text = failure instanceof Error ? failure.message : 'the handler failed'",
+    why: 'A peer is not told what went wrong in a handler that runs in vm or jest.',
+    tests: [unit('other-realms')],
+  },
+  {
+    name: 'shared-memory-transmitted-while-short',
+    file: source('transfer/outgoing'),
+    find: 'if (types.isUint8Array(what)) registrable(what as Uint8Array<ArrayBuffer>)',
+    replace: '',
+    why: 'Whether shared memory can be transmitted depends on its length and on the ring of the peer.',
+    tests: [unit('other-realms')],
+  },
 ]

@@ -90,4 +90,20 @@ export const mutations = [
     why: 'What the program was given of a region is unmapped with it, also under I/O that writes there.',
     tests: ['unit packages/ring-transport/test/memory-after-end.test.ts'],
   },
+  {
+    name: 'failure-of-another-realm-is-none',
+    file: 'packages/verbs/src/errors.ts',
+    find: "return typeof value === 'object' && value !== null && 'verb' in value",
+    replace: "return value instanceof Error && 'verb' in value",
+    why: 'In jest a failed verb is an error without the object that it failed on.',
+    tests: ['unit packages/ring-transport/test/other-realms.test.ts'],
+  },
+  {
+    name: 'private-data-is-not-looked-at',
+    file: 'packages/verbs/src/bytes.ts',
+    find: 'if (!types.isUint8Array(value)) throw',
+    replace: 'if (value === undefined) throw',
+    why: 'Native code reads as bytes what is none.',
+    tests: ['unit packages/verbs/test/bytes.test.ts'],
+  },
 ]

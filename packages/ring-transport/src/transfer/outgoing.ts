@@ -1,7 +1,9 @@
+import { types } from 'node:util'
 import {
   type Deferred,
   deferred,
   type MemoryRegion,
+  registrable,
   type ScatterGatherElement,
   UsageError,
   VerbsError,
@@ -88,7 +90,9 @@ export class Outgoing {
     if (this.#ended !== undefined) throw this.#ended
     this.#running++
     try {
-      const length = what instanceof Uint8Array ? what.length : slice(what).length
+      // What is too short to be registered must be what could be: it would depend on the peer's ring.
+      if (types.isUint8Array(what)) registrable(what as Uint8Array<ArrayBuffer>)
+      const length = types.isUint8Array(what) ? what.length : slice(what).length
       await (length <= this.#threshold
         ? this.#send(what, { ...options, timeout })
         : this.#offer(what, { ...options, timeout }))
@@ -150,7 +154,7 @@ export class Outgoing {
 
   /** Through the ring, like any message, but waiting for room. */
   async #send(what: Uint8Array | ScatterGatherElement, options: Bounded): Promise<void> {
-    const bytes = what instanceof Uint8Array ? what : bytesOf(what)
+    const bytes = types.isUint8Array(what) ? what : bytesOf(what)
     const frame = { type: TYPE.data, immediate: options.immediate ?? 0 }
     let wanted = true
     const posted = this.#host.post(frame, bytes, () => wanted)
@@ -234,7 +238,7 @@ export class Outgoing {
 
   #register(what: Uint8Array | ScatterGatherElement): Source {
     const { protectionDomain } = this.#host
-    if (!(what instanceof Uint8Array)) {
+    if (!types.isUint8Array(what)) {
       const part = slice(what)
       if (part.region.protectionDomain !== protectionDomain)
         throw new UsageError('the region is not of this connection: make it with its allocate()')

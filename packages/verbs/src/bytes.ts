@@ -1,0 +1,30 @@
+import { types } from 'node:util'
+import { UsageError } from './errors.js'
+
+/**
+ * @internal a copy of `value`, which may be of another realm (vm, jest), and lie in shared or resizable memory:
+ * native code sees bytes that stay where they are, and as they are
+ * @throws UsageError naming what is no Uint8Array
+ */
+export function copyOfBytes(name: string, value: Uint8Array): Uint8Array<ArrayBuffer> {
+  if (!types.isUint8Array(value)) throw new UsageError(`${name} must be a Uint8Array`)
+  return new Uint8Array(value)
+}
+
+/**
+ * The part of an ArrayBuffer, of whatever realm, that a device can be told of.
+ * @param memory an ArrayBuffer, or a view of the part
+ * @throws UsageError for what is neither, for no bytes, for a SharedArrayBuffer, and for a resizable one, of whatever length
+ */
+export function registrable(
+  memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
+): ArrayBufferView<ArrayBuffer> {
+  const buffer: unknown = ArrayBuffer.isView(memory) ? memory.buffer : memory
+  if (!types.isArrayBuffer(buffer))
+    throw new UsageError('only an ArrayBuffer or a view of one can be registered')
+  if ((buffer as { resizable?: boolean }).resizable)
+    throw new UsageError('a resizable ArrayBuffer cannot be registered: its memory may go')
+  const view = ArrayBuffer.isView(memory) ? memory : new Uint8Array(memory)
+  if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
+  return view
+}
