@@ -14,7 +14,7 @@ export function copyOfBytes(name: string, value: Uint8Array): Uint8Array<ArrayBu
 /**
  * The part of an ArrayBuffer, of whatever realm, that a device can be told of.
  * @param memory an ArrayBuffer, or a view of the part
- * @throws UsageError for what is neither, for no bytes, for a SharedArrayBuffer, and for a resizable one, of whatever length
+ * @throws UsageError for what is neither, for a SharedArrayBuffer, and for a resizable one, of whatever length
  */
 export function registrable(
   memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
@@ -24,7 +24,5 @@ export function registrable(
     throw new UsageError('only an ArrayBuffer or a view of one can be registered')
   if ((buffer as { resizable?: boolean }).resizable)
     throw new UsageError('a resizable ArrayBuffer cannot be registered: its memory may go')
-  const view = ArrayBuffer.isView(memory) ? memory : new Uint8Array(memory)
-  if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
-  return view
+  return ArrayBuffer.isView(memory) ? memory : new Uint8Array(memory)
 }

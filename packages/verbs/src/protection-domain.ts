@@ -64,7 +64,7 @@ export class ProtectionDomain extends Resource {
     memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
     access: readonly Access[] = ['local-write'],
   ): MemoryRegion {
-    const { buffer, byteOffset, byteLength } = registrable(memory)
+    const { buffer, byteOffset, byteLength } = someBytes(memory)
     return new MemoryRegion(
       this,
       calling(this.description, () =>
@@ -81,7 +81,7 @@ export class ProtectionDomain extends Resource {
     memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>,
     access: readonly Access[] = ['local-write'],
   ): Promise<MemoryRegion> {
-    const { buffer, byteOffset, byteLength } = registrable(memory)
+    const { buffer, byteOffset, byteLength } = someBytes(memory)
     return await this.#region(() =>
       native.regMrAsync(this.handle, buffer, byteOffset, byteLength, accessBits(access)),
     )
@@ -143,4 +143,11 @@ export class ProtectionDomain extends Resource {
   createAddressHandle(vector: AddressVector): AddressHandle {
     return new AddressHandle(this, vector)
   }
+}
+
+/** @throws UsageError for what cannot be registered */
+function someBytes(memory: ArrayBuffer | ArrayBufferView<ArrayBuffer>): ArrayBufferView<ArrayBuffer> {
+  const view = registrable(memory)
+  if (view.byteLength === 0) throw new UsageError('memory of no bytes cannot be registered')
+  return view
 }
