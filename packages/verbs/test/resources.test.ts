@@ -1,6 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import {
   type Context,
+  keptMemory,
   listDevices,
   openDevice,
   providerProblem,

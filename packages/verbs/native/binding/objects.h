@@ -190,6 +190,7 @@ class IdObject final : public Object {
   ConnectionId& id() const { return *id_; }
   const std::shared_ptr<ConnectionId>& shared() const { return id_; }
   bool destroyed() override { return Object::destroyed() && (id_ == nullptr || id_->settled()); }
+  bool destroys_here() override { return id_->closes_at_once(); }
   void set_sink(Napi::Env env, Napi::Function sink);
 
  private:

@@ -60,6 +60,11 @@ void Connection::set_sink(Sink sink) {
   });
 }
 
+bool Connection::closes_at_once() {
+  const std::lock_guard lock(mutex_);
+  return state_ == State::listening;
+}
+
 void Connection::close() {
   std::shared_ptr<Sink> sink;  // destroyed after the lock is released: it may own anything
   std::deque<CmEvent> pending;

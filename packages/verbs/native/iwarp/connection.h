@@ -39,6 +39,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   sockaddr_storage local_address() const override;
   sockaddr_storage peer_address() const override;
   void close() override;
+  bool closes_at_once() override;
 
   void on_ready() override;
   void on_deadline() override;

@@ -1,4 +1,5 @@
 import { describe, expect, it } from 'vitest'
+import { eventually } from '../../../../test/eventually.js'
 import {
   completions,
   connectedPair,
@@ -56,7 +57,7 @@ describe(`memory regions on ${LISTEN_URI}`, () => {
     expect(region.closed).toBe(true)
     expect(() => client.queuePair.postSend(write)).toThrow(/is closed/)
     await closing
-    expect(region.destroyed).toBe(true)
+    await eventually(() => region.destroyed)
     await region.closeAsync()
     region.close()
   })
@@ -67,7 +68,7 @@ describe(`memory regions on ${LISTEN_URI}`, () => {
     const made = domain.registerMemoryRegionAsync(new ArrayBuffer(2 ** 20))
     domain.close()
     await expect(made).rejects.toThrow(/was closed meanwhile/)
-    expect(domain.destroyed).toBe(true)
+    await eventually(() => domain.destroyed)
     device[Symbol.dispose]()
   })
 
