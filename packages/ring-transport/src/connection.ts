@@ -288,8 +288,10 @@ export class RingConnection {
    * from where it is by RDMA READ: without being asked, to its {@link messages} and in its place among them,
    * or when it takes it from its {@link offers}. At most 64 are offered at a time; more wait.
    *
-   * The bytes must stay as they are until this settles. They are registered for the time of the transfer,
-   * which takes a while for many; a slice of a region of {@link allocate} needs none of that.
+   * The bytes must stay as they are until this settles. They are registered for the time of the transfer: above
+   * 4 MiB on another thread, while what is sent behind them waits ({@link send} finds no room). A slice of a region of
+   * {@link allocate} needs none of that. Nothing is kept registered for the next time without being asked, for the
+   * peer can read it as long.
    * @throws VerbsError ETIMEDOUT, ECONNRESET when the connection breaks, ECANCELED when it is closed,
    *   ESHUTDOWN when it is closing, ENOMEM when the bytes cannot be registered; RemoteError when the peer
    *   does not want it, EMSGSIZE when it is more than it takes; UsageError for bytes that cannot be

@@ -79,6 +79,7 @@ export class Exchange {
         protectionDomain: link.protectionDomain,
         debug: link.debug,
         post: (...frame) => this.outbox.post(...frame),
+        postLater: (...frame) => this.outbox.postLater(...frame),
         send: ({ type, correlation = 0, immediate = 0 }, bytes) =>
           this.outbox.send(type, correlation, immediate, bytes),
         read: (...read) => link.read(...read),

@@ -4,12 +4,15 @@ import type { Lane } from './lane.js'
 import type { Link } from './link.js'
 import { SEND } from './native.js'
 
-/** A frame that waits for room. */
+/** A frame that waits for room, or for its bytes. */
 interface Waiting {
   readonly type: number
   readonly correlation: number
   readonly immediate: number
-  readonly bytes: Uint8Array
+  /** undefined: those behind it wait for them, too */
+  bytes: Uint8Array | undefined
+  /** why it will never have any */
+  failure?: unknown
   /** whether it is still to be sent when its turn comes */
   readonly wanted: () => boolean
   readonly onSent: () => void
@@ -166,6 +169,33 @@ export class Outbox {
     return promise
   }
 
+  /** {@link post} of bytes that are not known yet: it has its place among all frames now. @throws as `bytes` rejects */
+  postLater(
+    { type, correlation = 0, immediate = 0 }: FrameFields,
+    bytes: Promise<Uint8Array>,
+    wanted: () => boolean,
+    onSent: () => void,
+  ): Promise<void> {
+    const { promise, resolve, reject } = deferred<void>()
+    const frame: Waiting = { type, correlation, immediate, bytes: undefined, wanted, onSent, resolve, reject }
+    if (this.#reason !== undefined) resolve()
+    else this.#waiting.push(frame)
+    const known = () => {
+      if (this.#reason === undefined && this.claimed < 0) this.#resume()
+    }
+    bytes.then(
+      (those) => {
+        frame.bytes = those
+        known()
+      },
+      (failure) => {
+        frame.failure = failure
+        known()
+      },
+    )
+    return promise
+  }
+
   /** Lets go of frames that nobody wants sent any more, such as requests that timed out meanwhile. */
   #prune(): void {
     const kept: Waiting[] = []
@@ -254,13 +284,16 @@ export class Outbox {
     for (const { resolve } of this.#writers) resolve()
   }
 
-  /** False when the first of them found no room again. */
+  /** False when the first of them found no room again, or has no bytes yet. */
   #sendWaiting(): boolean {
     let done = 0
     try {
-      for (const { type, correlation, immediate, bytes, wanted, onSent, resolve, reject } of this.#waiting) {
+      for (const frame of this.#waiting) {
+        const { type, correlation, immediate, bytes, wanted, onSent, resolve, reject } = frame
         try {
+          if (frame.failure !== undefined) throw frame.failure
           if (wanted()) {
+            if (bytes === undefined) return false
             if (!this.#tryPlace(bytes.length)) return false
             this.#lane.bytes.set(bytes, this.#at)
             this.#commit(type, bytes.length, correlation, immediate)

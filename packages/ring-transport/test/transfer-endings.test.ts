@@ -99,11 +99,32 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       closing ??= b.close()
     }
     const sent = a.transmit(new Uint8Array(64 * MIB), { onProgress })
-    await a.send(new Uint8Array(7))
+    while (!a.send(new Uint8Array(7))) await a.writable()
     await sent
     expect(closing).toBeDefined()
     await closing
     expect(lengths).toEqual([64 * MIB, 7])
+  })
+  it('one that ends while its memory is being registered was never offered, and what comes behind it goes', async () => {
+    const { a, b } = await connected()
+    const lengths: number[] = []
+    b.messages.subscribe(({ length }) => lengths.push(length))
+    const abort = new AbortController()
+    const large = a.transmit(new Uint8Array(64 * MIB), { signal: abort.signal })
+    const small = a.transmit(new Uint8Array(7))
+    abort.abort(new Error('changed my mind'))
+    await expect(large).rejects.toThrow('changed my mind')
+    await small
+    await expect.poll(() => lengths).toEqual([7])
+    await a.transmit(new Uint8Array(5 * MIB))
+    expect(lengths).toEqual([7, 5 * MIB])
+  })
+  it('a connection that breaks while memory is being registered rejects, and keeps none of it', async () => {
+    const { a } = await connected()
+    const large = a.transmit(new Uint8Array(64 * MIB))
+    const broken = a.close({ drain: false })
+    await expect(large).rejects.toMatchObject({ code: 'ECANCELED' })
+    await broken
   })
   it('a broken connection rejects both sides, and frees all', async () => {
     const { a, b } = await connected()

@@ -100,7 +100,8 @@ class ConnectionId : public std::enable_shared_from_this<ConnectionId> {
   virtual void close() = 0;
   // Of one that is closed: nothing that the peer has posted lands here any more.
   virtual bool settled() { return true; }
-  // Whether close() waits for nobody: a listener of a software provider, whose address is free when it returns.
+  // Whether close() waits for nobody: a listener of a software provider, whose address is free when it
+  // returns.
   virtual bool closes_at_once() { return false; }
 };
 

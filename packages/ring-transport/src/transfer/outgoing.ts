@@ -1,21 +1,12 @@
-import { types } from 'node:util'
-import {
-  type Deferred,
-  deferred,
-  type MemoryRegion,
-  registrable,
-  type ScatterGatherElement,
-  UsageError,
-  VerbsError,
-} from '@rdmakit/verbs'
+import { type Deferred, deferred, type ScatterGatherElement, VerbsError } from '@rdmakit/verbs'
 import { decodeError } from '../errors.js'
 import type { RingMessage } from '../message.js'
 import { TYPE } from '../native.js'
 import { milliseconds } from '../timeout.js'
-import { decodeProgress, encodeOffer, MAX_OFFERS, PROGRESS, WITHDRAWAL } from './format.js'
+import { decodeProgress, MAX_OFFERS, PROGRESS, WITHDRAWAL } from './format.js'
 import type { TransferHost } from './host.js'
 import { type OnProgress, tell } from './progress.js'
-import { memoryOf } from './region.js'
+import { bytesOf, lengthOf, type Source, sourceOf } from './source.js'
 
 /** How a message is transmitted. */
 export interface TransmitOptions {
@@ -29,15 +20,6 @@ export interface TransmitOptions {
   readonly onProgress?: OnProgress
 }
 
-/** Memory that a message is in. */
-interface Source {
-  readonly region: MemoryRegion
-  readonly offset: number
-  readonly length: number
-  /** whether the region was made for this message */
-  readonly own: boolean
-}
-
 interface Transfer extends Deferred<void> {
   readonly length: number
   readonly onProgress: OnProgress | undefined
@@ -46,8 +28,7 @@ interface Transfer extends Deferred<void> {
   over: boolean
   /** the offer has left: from here on the peer may be reading, until it settles */
   offered: boolean
-  /** lets go of the memory */
-  readonly release: () => void
+  readonly source: Source
 }
 
 const DEFAULT_TIMEOUT_MS = 60_000
@@ -90,9 +71,7 @@ export class Outgoing {
     if (this.#ended !== undefined) throw this.#ended
     this.#running++
     try {
-      // What is too short to be registered must be what could be: it would depend on the peer's ring.
-      if (types.isUint8Array(what)) registrable(what as Uint8Array<ArrayBuffer>)
-      const length = types.isUint8Array(what) ? what.length : slice(what).length
+      const length = lengthOf(what)
       await (length <= this.#threshold
         ? this.#send(what, { ...options, timeout })
         : this.#offer(what, { ...options, timeout }))
@@ -133,9 +112,11 @@ export class Outgoing {
     }
     if (immediate !== 0) return 'an end of a transfer of unknown kind'
     this.#offers.delete(correlation)
-    if (message.length === 0) transfer.resolve()
-    else transfer.reject(decodeError(message))
-    transfer.release()
+    const failure = message.length === 0 ? undefined : decodeError(message)
+    const settle = () => (failure === undefined ? transfer.resolve() : transfer.reject(failure))
+    const releasing = transfer.source.release()
+    if (releasing === undefined) settle()
+    else void releasing.then(settle)
     this.#leave()
     return undefined
   }
@@ -145,7 +126,7 @@ export class Outgoing {
     this.#ended = reason
     for (const transfer of this.#offers.values()) {
       transfer.reject(reason)
-      transfer.release()
+      transfer.source.release()
     }
     this.#offers.clear()
     for (const { reject } of this.#waiting) reject(reason)
@@ -154,7 +135,7 @@ export class Outgoing {
 
   /** Through the ring, like any message, but waiting for room. */
   async #send(what: Uint8Array | ScatterGatherElement, options: Bounded): Promise<void> {
-    const bytes = types.isUint8Array(what) ? what : bytesOf(what)
+    const bytes = bytesOf(what)
     const frame = { type: TYPE.data, immediate: options.immediate ?? 0 }
     let wanted = true
     const posted = this.#host.post(frame, bytes, () => wanted)
@@ -167,15 +148,15 @@ export class Outgoing {
   }
 
   async #offer(what: Uint8Array | ScatterGatherElement, options: Bounded): Promise<void> {
-    const source = this.#register(what)
+    const source = sourceOf(what, this.#host.protectionDomain)
     const transfer: Transfer = {
       ...deferred<void>(),
+      source,
       length: source.length,
       onProgress: options.onProgress,
       transferred: 0,
       over: false,
       offered: false,
-      release: () => source.own && source.region.close(),
     }
     transfer.promise.catch(() => {})
     let correlation = 0
@@ -193,7 +174,7 @@ export class Outgoing {
         return
       }
       correlation = this.#number()
-      await this.#post(correlation, transfer, source, options)
+      await this.#post(correlation, transfer, options)
       await transfer.promise
     }
     const done = run()
@@ -202,7 +183,7 @@ export class Outgoing {
     } catch (failure) {
       transfer.over = true
       if (this.#waiting.delete(turn)) turn.reject(failure)
-      if (this.#offers.get(correlation) !== transfer) transfer.release()
+      if (this.#offers.get(correlation) !== transfer) source.release()
       else if (transfer.offered)
         // The memory stays until the peer has answered: a READ may be on its way.
         this.#host.post({ type: TYPE.offer, correlation }, WITHDRAWAL)?.catch(() => {})
@@ -210,43 +191,26 @@ export class Outgoing {
     }
   }
 
-  async #post(correlation: number, transfer: Transfer, source: Source, options: Bounded): Promise<void> {
+  async #post(correlation: number, transfer: Transfer, options: Bounded): Promise<void> {
     this.#offers.set(correlation, transfer)
-    const { region, offset, length } = source
-    const every = Math.max(LEAST_PROGRESS, Math.ceil(length / PROGRESS_TIMES))
-    const offer = encodeOffer({
-      address: region.address + BigInt(offset),
-      length,
-      remoteKey: region.remoteKey,
-      progressEvery: options.onProgress === undefined ? 0 : Math.min(every, 0xffff_ffff),
-    })
+    const every = Math.max(LEAST_PROGRESS, Math.ceil(transfer.length / PROGRESS_TIMES))
+    const offer = transfer.source.offer(options.onProgress === undefined ? 0 : Math.min(every, 0xffff_ffff))
     const frame = { type: TYPE.offer, correlation, immediate: options.immediate ?? 0 }
     const wanted = () => !transfer.over
     const onSent = () => {
       transfer.offered = true
     }
     try {
-      await this.#host.post(frame, offer, wanted, onSent)
+      await (offer instanceof Promise
+        ? this.#host.postLater(frame, offer, wanted, onSent)
+        : this.#host.post(frame, offer, wanted, onSent))
     } finally {
       if (!transfer.offered) {
         this.#offers.delete(correlation)
-        transfer.release()
+        transfer.source.release()
         this.#leave()
       }
     }
-  }
-
-  #register(what: Uint8Array | ScatterGatherElement): Source {
-    const { protectionDomain } = this.#host
-    if (!types.isUint8Array(what)) {
-      const part = slice(what)
-      if (part.region.protectionDomain !== protectionDomain)
-        throw new UsageError('the region is not of this connection: make it with its allocate()')
-      return { ...part, own: false }
-    }
-    const bytes = what as Uint8Array<ArrayBuffer>
-    const region = protectionDomain.registerMemoryRegion(bytes, ['remote-read'])
-    return { region, offset: 0, length: bytes.length, own: true }
   }
 
   /** Waits for `promise`, but not beyond the time and the signal of `options`. */
@@ -284,18 +248,3 @@ export class Outgoing {
 }
 
 type Bounded = TransmitOptions & { readonly timeout: number }
-
-/** A slice with its defaults, checked. */
-function slice({ region, offset = 0, length = region.length - offset }: ScatterGatherElement) {
-  if (!Number.isSafeInteger(offset) || !Number.isSafeInteger(length) || offset < 0 || length < 0)
-    throw new UsageError(`offset and length are whole numbers from 0, not ${offset} and ${length}`)
-  if (offset + length > region.length)
-    throw new UsageError(`bytes ${offset}…${offset + length} are outside of a region of ${region.length}`)
-  if (region.closed) throw new UsageError(`${region.description} is closed`)
-  return { region, offset, length }
-}
-
-function bytesOf(what: ScatterGatherElement): Uint8Array {
-  const { region, offset, length } = slice(what)
-  return memoryOf(region).subarray(offset, offset + length)
-}
