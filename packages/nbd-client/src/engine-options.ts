@@ -101,7 +101,7 @@ export interface BlockEngineOptions {
   /** milliseconds for a client's whole handshake; default 10000 */
   readonly handshakeTimeout?: number
   /**
-   * Handshakes under way at once; default 256. When there are more, the oldest is closed: a client that
+   * Handshakes under way at once; default 1024. When there are more, or no descriptor is left, the oldest is closed: a client that
    * speaks the protocol is done within milliseconds, so no number of silent or slow ones keeps it out.
    */
   readonly maxHandshakes?: number
@@ -160,7 +160,7 @@ export function nativeOptions(options: BlockEngineOptions, slabSize: number): Na
     },
     minimumBlockSize: options.minimumBlockSize ?? 1,
     handshakeTimeout: options.handshakeTimeout ?? 10_000,
-    maxHandshakes: options.maxHandshakes ?? 256,
+    maxHandshakes: options.maxHandshakes ?? 1_024,
     stallTimeout: options.stallTimeout ?? 30_000,
     laneWait: options.laneWait ?? 2000,
   }

@@ -189,4 +189,12 @@ export const mutations = [
     why: 'Who has proved to have a key loses its place to somebody who only connects.',
     tests: ['native asan nbd_tls'],
   },
+  {
+    name: 'no-descriptor-locks-out',
+    file: 'packages/nbd-client/native/engine/acceptor.cc',
+    find: '      if (evict(now)) return;\n',
+    replace: '',
+    why: 'Silent clients that have taken every descriptor keep all others out until their time is up.',
+    tests: ['native asan nbd_acceptor'],
+  },
 ]

@@ -2,7 +2,9 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "negotiated_client.h"
 
@@ -179,6 +181,34 @@ void flood() {
   close(served.good());
 }
 
+// When the process has no descriptor left, the oldest of those that say nothing makes room, too. Alone: the
+// limit is the process's.
+void no_descriptor() {
+  Served served(kNever, kNever);
+  std::vector<int> silent;
+  Greeting greeting;
+  for (int i = 0; i < 3; i++) {
+    silent.push_back(dial_unix(served.path));
+    CHECK(read_all(silent.back(), &greeting, sizeof greeting));
+  }
+  const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int next = dup(fd);
+  close(next);
+  rlimit before{};
+  CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit full{static_cast<rlim_t>(next), before.rlim_max};
+  CHECK(setrlimit(RLIMIT_NOFILE, &full) == 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  served.path.copy(address.sun_path, sizeof address.sun_path - 1);
+  CHECK(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  CHECK(go(fd) == kRepAck);
+  await_end(silent[0]);
+  CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  for (const int each : silent) close(each);
+  close(fd);
+}
+
 // Who has negotiated stays, however many come that have not; and when all have, a new one is refused.
 void negotiated_stay() {
   Served served(kNever, kNever);
@@ -298,6 +328,7 @@ STRESS(nbd_acceptor) {
       {"hosts that are gone", hosts_that_are_gone},
       {"the socket file", socket_file},
   });
+  timed("no descriptor is left", no_descriptor);
   std::printf("ok\n");
   return 0;
 }

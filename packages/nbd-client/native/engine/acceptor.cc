@@ -183,7 +183,9 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
     const int fd = accept4(listener.fd(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) return;
-      // Out of descriptors or memory: the connection stays in the backlog; look again in a while.
+      // Out of descriptors or memory: the connection stays in the backlog until somebody has gone, or for a
+      // while.
+      if (evict(now)) return;
       paused_until_ = now + kAcceptPause;
       watch_listeners(0);
       Event failure = Event::about(Event::Type::listener_failed, 0, strerror(errno));
@@ -236,6 +238,10 @@ bool Acceptor::make_room(uint64_t now) {
   const auto under_way =
       std::count_if(sessions_.begin(), sessions_.end(), [](const auto& session) { return !session->over; });
   if (under_way < options_.max_handshakes) return true;
+  return evict(now);
+}
+
+bool Acceptor::evict(uint64_t now) {
   Session* const leaver = dispensable(now);
   if (leaver == nullptr) return false;
   refuse(leaver->peer, "too many handshakes at once");

@@ -29,7 +29,7 @@ namespace rdmakit::nbd {
 struct AcceptorOptions {
   uint64_t handshake_timeout_ns = 10'000'000'000;  // for the whole of it
   uint64_t lane_wait_ns = 2'000'000'000;
-  uint32_t max_handshakes = 256;
+  uint32_t max_handshakes = 1024;
   uint64_t idle_ns = 1'000'000'000;  // who has negotiated and then says nothing for that long may make room
   uint64_t stall_timeout_ns = 30'000'000'000;  // see Terms::stall
 };
@@ -73,6 +73,7 @@ class Acceptor {
   void accept_from(const Listener& listener, uint64_t now);
   Session* dispensable(uint64_t now) const;
   bool make_room(uint64_t now);
+  bool evict(uint64_t now);
   void refuse(const std::string& peer, const char* reason);
   void drive(Session& session, uint64_t now);
   bool send_output(Session& session);

@@ -16,7 +16,7 @@ namespace rdmakit::nbd {
 namespace {
 
 // The system's limit cuts it down. A burst that overflows it would keep good clients waiting for a second.
-constexpr int kBacklog = 4096;
+constexpr int kBacklog = SOMAXCONN;
 
 bool unix_address(const std::string& path, sockaddr_un& address) {
   address = {};
