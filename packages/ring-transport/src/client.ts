@@ -1,5 +1,4 @@
 import { randomBytes } from 'node:crypto'
-import { setTimeout as sleep } from 'node:timers/promises'
 import { CallbackScope, deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
 import { BehaviorSubject, NEVER, type Observable, ReplaySubject, switchMap } from 'rxjs'
 import { Backoff, type ReconnectOptions } from './backoff.js'
@@ -53,7 +52,7 @@ const DEFAULT_TIMEOUT_MS = 5_000
  * Keeps a connection to a {@link RingServer}: connects, and when the connection ends, however it ends,
  * connects again, until it is closed. All its connections are of one session, each of a higher epoch than
  * the one before, so that the server never serves two of them. It keeps the event loop alive until it is
- * closed.
+ * closed, unless {@link unref} says that it is no reason to stay.
  *
  * A message is delivered at most once: what was sent and had not arrived when a connection was lost is gone.
  */
@@ -89,6 +88,9 @@ export class RingClient {
   #handler: RequestHandler | undefined
   #closing = false
   #reason: unknown
+  #referenced = true
+  /** until the next attempt */
+  #timer: NodeJS.Timeout | undefined
 
   /**
    * Begins to connect, to the first of the addresses that answers.
@@ -123,6 +125,22 @@ export class RingClient {
   /** True while a message can be sent. */
   get isOpen(): boolean {
     return this.#connection?.isOpen === true
+  }
+
+  /** Keeps the event loop alive until it is closed, which is so unless {@link unref} was called. */
+  ref(): this {
+    this.#referenced = true
+    this.#connection?.ref()
+    this.#timer?.ref()
+    return this
+  }
+
+  /** Neither its connections nor the waits between them are a reason for the program to stay; an attempt to connect is. */
+  unref(): this {
+    this.#referenced = false
+    this.#connection?.unref()
+    this.#timer?.unref()
+    return this
   }
 
   /** Of all its connections together, those that have ended too. */
@@ -250,7 +268,7 @@ export class RingClient {
       }
       const milliseconds = this.#backoff.next()
       this.#states.next({ state: 'waiting', attempt: attempt + 1, milliseconds, reason })
-      await sleep(milliseconds, undefined, { signal: this.#abort.signal }).catch(() => {})
+      await this.#pause(milliseconds)
     }
     this.#closing = true
     this.#options.signal?.removeEventListener('abort', this.#onSignal)
@@ -259,6 +277,19 @@ export class RingClient {
     this.#states.next({ state: 'closed', reason: this.#reason })
     this.#states.complete()
     return this.#reason
+  }
+
+  async #pause(milliseconds: number): Promise<void> {
+    const { promise, resolve } = deferred<void>()
+    const { signal } = this.#abort
+    this.#timer = setTimeout(resolve, milliseconds)
+    if (!this.#referenced) this.#timer.unref()
+    const wake = () => resolve()
+    signal.addEventListener('abort', wake, { once: true })
+    if (signal.aborted) resolve()
+    await promise
+    clearTimeout(this.#timer)
+    signal.removeEventListener('abort', wake)
   }
 
   /** Tries each address once. */
@@ -289,6 +320,7 @@ export class RingClient {
       return undefined
     }
     this.#connection = connection
+    if (!this.#referenced) connection.unref()
     this.totals.add(connection)
     connection.handle(this.#handler)
     connection.states.subscribe((state) => {

@@ -38,7 +38,7 @@ export interface BatchOptions {
 
 /**
  * A connection that carries messages both ways through rings of registered memory, in order, each
- * once. It keeps the event loop alive until it is closed.
+ * once. It keeps the event loop alive until it has ended, unless {@link unref} says that it is no reason to stay.
  *
  * Its callbacks (subscribers of its observables, the handler, `project` of {@link consume}) run in the context
  * (AsyncLocalStorage) in which it was made: where `connect` was called, or `listen` of its server. What is told of one
@@ -384,6 +384,18 @@ export class RingConnection {
   measure(): RecordableHistogram {
     this.#exchange.requests.latency ??= latencyHistogram()
     return this.#exchange.requests.latency
+  }
+
+  /** Keeps the event loop alive until the connection has ended, which is so unless {@link unref} was called. */
+  ref(): this {
+    this.#exchange.link.referenced = true
+    return this
+  }
+
+  /** The connection is no reason for the program to stay: it exits when nothing else is, without closing it. */
+  unref(): this {
+    this.#exchange.link.referenced = false
+    return this
   }
 
   /** Ends the connection. Idempotent; resolves when its resources are free. @throws UsageError for a bad timeout only */

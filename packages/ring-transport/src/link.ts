@@ -238,6 +238,14 @@ export class Link implements FrameSink, MessageSource {
     return this.#settings.liveness
   }
 
+  /** Whether the connection keeps the event loop alive; at first it does. */
+  set referenced(on: boolean) {
+    if (this.#freed) return
+    this.poller.hold(this.#connection, on)
+    if (on) this.id.ref()
+    else this.id.unref()
+  }
+
   /** Asks the peer's poller for a sign of life: one of {@link SEND}, full while the last is not answered. */
   ping(): number {
     return this.poller.native.ping(this.#connection)
@@ -360,6 +368,8 @@ export class Link implements FrameSink, MessageSource {
    */
   async destroy(): Promise<void> {
     if (this.#connection >= 0) {
+      // What is to be awaited from here on is short, and its owner's.
+      this.poller.hold(this.#connection, true)
       this.poller.native.detach(this.#connection)
       await this.#detached.promise
       this.#lastCounts = new Float64Array(COUNTS.length)

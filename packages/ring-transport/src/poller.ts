@@ -72,8 +72,7 @@ const DRAIN_BATCHES_PER_TURN = 8
 
 /**
  * A native thread that serves the completion queue of any number of connections of one device and
- * hands their messages to JavaScript in batches. It keeps the event loop alive as long as it has
- * connections.
+ * hands their messages to JavaScript in batches. Its connections keep the event loop alive.
  */
 export class Poller {
   static readonly #shared = new WeakMap<Context, Poller>()
@@ -92,6 +91,8 @@ export class Poller {
   #dirtyCount = 0
   readonly #entries: number
   #entriesUsed = 0
+  /** connections that keep the event loop alive */
+  readonly #holding = new Set<number>()
   readonly #callers: boolean
   #lastConnection = -1
   #lastSink: FrameSink | undefined
@@ -239,7 +240,7 @@ export class Poller {
     this.#entriesUsed += entries
     this.#sinks.set(connection, sink)
     this.#lastConnection = -1
-    if (this.#sinks.size === 1) this.#native.setRef(true)
+    this.hold(connection, true)
     return connection
   }
 
@@ -248,7 +249,15 @@ export class Poller {
     if (!this.#sinks.delete(connection)) return
     this.#lastConnection = -1
     this.#entriesUsed -= entries
-    if (this.#sinks.size === 0) this.#native.setRef(false)
+    this.hold(connection, false)
+  }
+
+  /** @internal whether a connection keeps the event loop alive; at first each does */
+  hold(connection: number, on: boolean): void {
+    const before = this.#holding.size
+    if (on) this.#holding.add(connection)
+    else this.#holding.delete(connection)
+    if (before === 0 || this.#holding.size === 0) this.#native.setRef(this.#holding.size > 0)
   }
 
   /** @internal */

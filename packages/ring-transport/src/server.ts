@@ -47,7 +47,8 @@ interface Arrival {
 const DEFAULT_TIMEOUT_MS = 5_000
 
 /**
- * Listens for ring connections. It keeps the event loop alive until it is closed.
+ * Listens for ring connections. It keeps the event loop alive until it is closed, unless {@link unref} says that it is
+ * no reason to stay.
  *
  * Of the connections of one session (see {@link RingClient}) it serves the one of the highest epoch: an
  * older one is broken with ESTALE, and delivers nothing any more, before `onConnection` is called with the
@@ -127,6 +128,18 @@ export class RingServer {
   /** Of all its connections together, those that have ended too. */
   statistics(): RingStatistics {
     return this.totals.statistics()
+  }
+
+  /** Keeps the event loop alive until it is closed, which is so unless {@link unref} was called. */
+  ref(): this {
+    for (const listener of this.#listeners) listener.ref()
+    return this
+  }
+
+  /** Listening is no reason for the program to stay; its connections are, each until it has ended or is unref'ed. */
+  unref(): this {
+    for (const listener of this.#listeners) listener.unref()
+    return this
   }
 
   /** True until it is closing. */

@@ -118,16 +118,20 @@ export class CompletionQueue extends Resource {
       if (ready.length > 0) return ready
       const { promise, resolve, reject } = deferred<void>()
       const abort = () => reject(signal?.reason)
+      let waits = false
       this.#wake = (failure) => (failure === undefined ? resolve() : reject(failure))
       signal?.addEventListener('abort', abort, { once: true })
       try {
         channel.subscribe(this, (failure) => this.#wake?.(failure))
+        channel.beginWait()
+        waits = true
         this.requestNotification()
         // What came between the poll above and the arming raises no event: look once more.
         const raced = this.poll(max)
         if (raced.length > 0) return raced
         await promise
       } finally {
+        if (waits) channel.endWait()
         signal?.removeEventListener('abort', abort)
         this.#wake = undefined
       }

@@ -4,6 +4,7 @@ import { Context } from './context.js'
 import { type Deferred, deferred, within } from './deferred.js'
 import { errnoName } from './errno.js'
 import { ConnectionRejectedError, calling, UsageError, VerbsError } from './errors.js'
+import { LoopHold } from './loop-hold.js'
 import { type Handle, type NativeCmEvent, native, type ProviderName } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
 import { QueuePair, type QueuePairOptions } from './queue-pair.js'
@@ -37,7 +38,8 @@ export type DisconnectReason = VerbsError | undefined
 
 /**
  * One end of a reliable connection (rdma_cm_id). A connector goes `resolve` → `createQueuePair` →
- * `connect`; an acceptor gets one from a {@link Listener} and goes `createQueuePair` → `accept`.
+ * `connect`; an acceptor gets one from a {@link Listener} and goes `createQueuePair` → `accept`. It keeps the event
+ * loop alive during each step, and from then on until the connection has ended.
  */
 export class ConnectionId extends Resource {
   /** settles once, when an established connection has ended; never rejects */
@@ -50,6 +52,9 @@ export class ConnectionId extends Resource {
   #context: Context | undefined
   #queuePair: QueuePair | undefined
   #established = false
+  readonly #hold = new LoopHold((holds) => {
+    if (!this.closed) native.setIdRef(this.handle, holds)
+  })
 
   private constructor(handle: Handle, provider: ProviderName, description: string) {
     super(handle, [])
@@ -172,6 +177,18 @@ export class ConnectionId extends Resource {
     if (!this.closed && this.#established) calling(this.description, () => native.idDisconnect(this.handle))
   }
 
+  /** Keeps the event loop alive while it is at a step or connected, which is so unless {@link unref} was called. */
+  ref(): this {
+    this.#hold.referenced = true
+    return this
+  }
+
+  /** The connection is no reason for the program to stay. */
+  unref(): this {
+    this.#hold.referenced = false
+    return this
+  }
+
   override close(): void {
     if (this.closed) return
     super.close()
@@ -194,6 +211,7 @@ export class ConnectionId extends Resource {
     signal?.throwIfAborted()
     const step = deferred<NativeCmEvent>()
     this.#step = step
+    this.#hold.waits = true
     try {
       calling(this.description, call)
       return await within(
@@ -204,6 +222,7 @@ export class ConnectionId extends Resource {
       )
     } finally {
       this.#step = undefined
+      this.#hold.waits = this.#established
     }
   }
 
@@ -211,6 +230,7 @@ export class ConnectionId extends Resource {
     if (event.type === 'established') this.#established = true
     if (event.type === 'disconnected') {
       this.#established = false
+      this.#hold.waits = this.#step !== undefined
       this.#disconnected.resolve(event.status === 0 ? undefined : this.#failure('connection', event.status))
       return
     }

@@ -173,6 +173,8 @@ export interface NativeVerbs {
    * which there are no more events: the device is gone.
    */
   watchChannel(channel: Handle, wake: (cq: bigint | undefined, failure?: Error) => void): void
+  /** whether its watch keeps the event loop alive; at first it does not */
+  setChannelRef(channel: Handle, on: boolean): void
   createCq(
     context: Handle,
     entries: number,
@@ -220,6 +222,8 @@ export interface NativeVerbs {
   createReceiveSlots(queue: Handle, regions: Handle[], count: number, shared: boolean): NativeSlots
   createId(provider: ProviderName): Handle
   setIdSink(id: Handle, sink: (event: NativeCmEvent) => void): void
+  /** whether its sink keeps the event loop alive; at first it does not */
+  setIdRef(id: Handle, on: boolean): void
   idListen(id: Handle, host: string, port: number, backlog: number): void
   idResolve(id: Handle, host: string, port: number, timeoutMs: number): void
   idContext(id: Handle): Handle

@@ -38,7 +38,8 @@ export class ProtectionDomain extends Resource {
    * Maps fresh zeroed memory, touches it and registers it (ibv_reg_mr(3)). Runs off the JavaScript
    * thread: pinning a gigabyte takes a while.
    * @param length bytes, 1 … 2^40; rounded up to whole pages
-   * @param access what the local device and remote peers may do; reading locally is always allowed
+   * @param access what the local device and remote peers may do, default `local-write`: peers may do nothing, and the
+   *   device may receive and READ into it. Reading locally is always allowed
    * @throws VerbsError ENOMEM: not enough memory, or a locked-memory limit (`ulimit -l`)
    */
   async allocateMemoryRegion(
@@ -58,6 +59,7 @@ export class ProtectionDomain extends Resource {
    * not be transferred (`postMessage`, `structuredClone`) or resized meanwhile, which would move the bytes
    * away from what the device was told. Over `shm` peers reach it by process_vm_readv(2), which is slower.
    * @param memory an ArrayBuffer, or a view of the part to register
+   * @param access as {@link allocateMemoryRegion} has it, default `local-write`
    * @throws UsageError: no bytes, a SharedArrayBuffer, or a resizable one
    */
   registerMemoryRegion(

@@ -93,8 +93,8 @@ export const mutations = [
   {
     name: 'failure-of-another-realm-is-none',
     file: 'packages/verbs/src/errors.ts',
-    find: "return typeof value === 'object' && value !== null && 'verb' in value",
-    replace: "return value instanceof Error && 'verb' in value",
+    find: "typeof value === 'object' && value !== null && 'verb' in value",
+    replace: "value instanceof Error && 'verb' in value",
     why: 'In jest a failed verb is an error without the object that it failed on.',
     tests: ['unit packages/ring-transport/test/other-realms.test.ts'],
   },
@@ -105,5 +105,21 @@ export const mutations = [
     replace: 'if (value === undefined) throw',
     why: 'Native code reads as bytes what is none.',
     tests: ['unit packages/verbs/test/bytes.test.ts'],
+  },
+  {
+    name: 'channel-holds-after-the-wait',
+    file: 'packages/verbs/src/completion-channel.ts',
+    find: 'this.#hold.waits = this.#waiting > 0',
+    replace: 'this.#hold.waits = true',
+    why: 'A program that has once waited for a completion never exits.',
+    tests: ['unit packages/verbs/test/exits.test.ts'],
+  },
+  {
+    name: 'ended-connection-holds',
+    file: 'packages/verbs/src/connection-id.ts',
+    find: 'this.#hold.waits = this.#step !== undefined',
+    replace: '',
+    why: 'A program whose peer has ended the connection never exits.',
+    tests: ['unit packages/verbs/test/exits.test.ts'],
   },
 ]

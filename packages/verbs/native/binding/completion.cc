@@ -12,6 +12,7 @@ namespace rdmakit::binding {
 void ChannelObject::watch(Napi::Env env, Napi::Function wake) {
   if (watch_ != 0) return;
   doorbell_ = Napi::ThreadSafeFunction::New(env, wake, "completion channel", 0, 1);
+  doorbell_.Unref(env);
   watch_ = watch_channel(channel(), verbs, [doorbell = doorbell_](ibv_cq* cq, int error) {
     doorbell.NonBlockingCall([cq, error](Napi::Env environment, Napi::Function function) {
       if (error == 0) {
@@ -30,6 +31,11 @@ void ChannelObject::watch(Napi::Env env, Napi::Function wake) {
   }
   hook_.set(
       env, [](void* channel) { static_cast<ChannelObject*>(channel)->end_in_javascript(); }, this);
+}
+
+void ChannelObject::set_ref(Napi::Env env, bool on) {
+  if (watch_ == 0) return;
+  on ? doorbell_.Ref(env) : doorbell_.Unref(env);
 }
 
 void ChannelObject::end_in_javascript() {
@@ -62,6 +68,10 @@ Napi::Value create_channel(const Napi::CallbackInfo& info) {
 
 void watch_completions(const Napi::CallbackInfo& info) {
   object_of<ChannelObject>(info[0]).watch(info.Env(), info[1].As<Napi::Function>());
+}
+
+void set_channel_ref(const Napi::CallbackInfo& info) {
+  object_of<ChannelObject>(info[0]).set_ref(info.Env(), info[1].As<Napi::Boolean>());
 }
 
 // The standard fields and a timestamp.
@@ -153,6 +163,7 @@ void request_notification(const Napi::CallbackInfo& info) {
 void export_completions(Napi::Env env, Napi::Object exports) {
   exports.Set("createChannel", Napi::Function::New(env, create_channel));
   exports.Set("watchChannel", Napi::Function::New(env, watch_completions));
+  exports.Set("setChannelRef", Napi::Function::New(env, set_channel_ref));
   exports.Set("createCq", Napi::Function::New(env, create_cq));
   exports.Set("resizeCq", Napi::Function::New(env, resize_cq));
   exports.Set("cqEntries", Napi::Function::New(env, cq_entries));

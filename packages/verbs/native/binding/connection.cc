@@ -55,6 +55,7 @@ void call_sink(Napi::Env env, Napi::Function sink, Provider& provider, std::uniq
 void IdObject::set_sink(Napi::Env env, Napi::Function sink) {
   if (has_sink_) return;
   sink_ = Napi::ThreadSafeFunction::New(env, sink, "connection events", 0, 1);
+  sink_.Unref(env);
   has_sink_ = true;
   id_->set_sink([doorbell = sink_, &owner = provider](CmEvent&& event) {
     auto* carried = new CmEvent(std::move(event));
@@ -66,6 +67,11 @@ void IdObject::set_sink(Napi::Env env, Napi::Function sink) {
   });
   hook_.set(
       env, [](void* id) { static_cast<IdObject*>(id)->end_in_javascript(); }, this);
+}
+
+void IdObject::set_ref(Napi::Env env, bool on) {
+  if (!has_sink_) return;
+  on ? sink_.Ref(env) : sink_.Unref(env);
 }
 
 void IdObject::end_in_javascript() {
@@ -156,6 +162,10 @@ void set_id_sink(const Napi::CallbackInfo& info) {
   object_of<IdObject>(info[0]).set_sink(info.Env(), info[1].As<Napi::Function>());
 }
 
+void set_id_ref(const Napi::CallbackInfo& info) {
+  object_of<IdObject>(info[0]).set_ref(info.Env(), info[1].As<Napi::Boolean>());
+}
+
 void id_listen(const Napi::CallbackInfo& info) {
   const Address address = address_of(info[1], info[2]);
   check(info.Env(),
@@ -228,6 +238,7 @@ Napi::Value id_peer(const Napi::CallbackInfo& info) {
 void export_connections(Napi::Env env, Napi::Object exports) {
   exports.Set("createId", Napi::Function::New(env, create_id));
   exports.Set("setIdSink", Napi::Function::New(env, set_id_sink));
+  exports.Set("setIdRef", Napi::Function::New(env, set_id_ref));
   exports.Set("idListen", Napi::Function::New(env, id_listen));
   exports.Set("idResolve", Napi::Function::New(env, id_resolve));
   exports.Set("idContext", Napi::Function::New(env, id_context));

@@ -106,6 +106,8 @@ class ChannelObject final : public Object {
   // Calls `wake` with a completion queue at each event, from then on, and when the channel cannot be read any
   // more with undefined and an error. Once for a channel.
   void watch(Napi::Env env, Napi::Function wake);
+  // Whether the watch keeps the event loop alive; at first it does not.
+  void set_ref(Napi::Env env, bool on);
 
  private:
   void destroy(void* verbs_object) override;
@@ -192,6 +194,8 @@ class IdObject final : public Object {
   bool destroyed() override { return Object::destroyed() && (id_ == nullptr || id_->settled()); }
   bool destroys_here() override { return id_->closes_at_once(); }
   void set_sink(Napi::Env env, Napi::Function sink);
+  // Whether the sink keeps the event loop alive; at first it does not.
+  void set_ref(Napi::Env env, bool on);
 
  private:
   void destroy(void* verbs_object) override;

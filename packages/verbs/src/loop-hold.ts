@@ -1,0 +1,34 @@
+/**
+ * @internal whether something keeps the event loop alive, and so the program: while there is something to wait for,
+ * unless its owner has said that this is no reason to stay.
+ */
+export class LoopHold {
+  readonly #apply: (holds: boolean) => void
+  #waits = false
+  #referenced = true
+  #holds = false
+
+  /** @param apply told of each change; it holds nothing at first */
+  constructor(apply: (holds: boolean) => void) {
+    this.#apply = apply
+  }
+
+  /** There is something to wait for. */
+  set waits(waits: boolean) {
+    this.#waits = waits
+    this.#update()
+  }
+
+  /** Whether it keeps the event loop alive while there is. */
+  set referenced(referenced: boolean) {
+    this.#referenced = referenced
+    this.#update()
+  }
+
+  #update(): void {
+    const holds = this.#waits && this.#referenced
+    if (holds === this.#holds) return
+    this.#holds = holds
+    this.#apply(holds)
+  }
+}
