@@ -8,6 +8,7 @@ import {
   type MemoryRegion,
   type ProtectionDomain,
   VerbsError,
+  within,
 } from '@rdmakit/verbs'
 import {
   channelBinding,
@@ -40,6 +41,8 @@ export interface LinkSink {
 
 /** Work requests and receives for control alone, which so never waits for data (native/ring/wire.h). */
 const RESERVED = 6
+/** milliseconds that each step may take when nobody says otherwise */
+const DEFAULT_TIMEOUT_MS = 5_000
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
 const HEADER = 16
@@ -153,7 +156,8 @@ export class Link implements FrameSink, MessageSource {
     const pd = id.context.allocateProtectionDomain()
     try {
       const words = chosen.receiveDepth + 2 * RESERVED
-      const ring = await pd.allocateMemoryRegion(2 ** chosen.log2Capacity + words * WORD, ['remote-write'])
+      const length = 2 ** chosen.log2Capacity + words * WORD
+      const ring = await inTime(pd.allocateMemoryRegion(length, ['remote-write']), id, chosen)
       // Chosen when the connection is about to count there, so that many at once are spread as well.
       const poller = pollerFor(chosen.poller, id.context)
       const link = new Link(id, poller, pd, ring, chosen)
@@ -430,7 +434,8 @@ export class Link implements FrameSink, MessageSource {
       )
     this.#peer = peer
     const words = this.#settings.sendDepth * WORD
-    this.#staging = await this.protectionDomain.allocateMemoryRegion(2 ** peer.log2Capacity + words)
+    const allocated = this.protectionDomain.allocateMemoryRegion(2 ** peer.log2Capacity + words)
+    this.#staging = await inTime(allocated, this.id, this.#settings)
     const { native } = this.poller
     const connection = this.#connection
     native.establish(
@@ -453,6 +458,17 @@ export class Link implements FrameSink, MessageSource {
       { frames: this.#settings.batchFrames, bytes: this.#settings.batchBytes },
     )
   }
+}
+
+/**
+ * Memory is mapped on a thread of libuv's pool, which others may keep busy: nobody waits longer for it than for all else.
+ * What comes later is closed with its protection domain.
+ */
+function inTime<T>(allocated: Promise<T>, id: ConnectionId, { wait }: Settings): Promise<T> {
+  const { signal, timeout = DEFAULT_TIMEOUT_MS } = wait
+  const late = () =>
+    new VerbsError('ETIMEDOUT', 'ibv_reg_mr', id.description, 'no memory could be mapped yet')
+  return within(allocated, timeout, late, signal)
 }
 
 function refused(id: ConnectionId, failure: ConnectionRejectedError): VerbsError {

@@ -96,11 +96,12 @@ export class RingServer {
     const uris = typeof uri === 'string' ? [uri] : uri
     if (uris.length === 0) throw new UsageError('listen needs an address')
     const server = new RingServer(options, maxConnections)
+    const waits = signal === undefined ? {} : { signal }
     signal?.throwIfAborted()
     signal?.addEventListener('abort', server.#onAbort, { once: true })
     try {
       for (const one of uris) {
-        server.#listeners.push(await Listener.listen(one, (request) => server.#arrive(request)))
+        server.#listeners.push(await Listener.listen(one, (request) => server.#arrive(request), waits))
         signal?.throwIfAborted()
       }
     } catch (failure) {

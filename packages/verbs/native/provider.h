@@ -88,6 +88,9 @@ class ConnectionId : public std::enable_shared_from_this<ConnectionId> {
   virtual void set_sink(Sink sink) = 0;
   virtual int listen(const sockaddr* address, socklen_t length, int backlog) = 0;
   virtual int resolve(const sockaddr* address, socklen_t length, int timeout_ms) = 0;
+  // Another address of the same peer, for connect() to try, in the order given, when the one before does not
+  // answer. Nothing where each address may lead to another device.
+  virtual void add_alternative(const sockaddr*, socklen_t) {}
   virtual ibv_context* context() = 0;  // nullptr before route_resolved
   virtual ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) = 0;
   virtual int connect(const ConnectParameters& parameters) = 0;

@@ -1,4 +1,5 @@
-import { lookup } from 'node:dns/promises'
+import { getDefaultAutoSelectFamilyAttemptTimeout } from 'node:net'
+import { addressesOf } from './addresses.js'
 import { copyOfBytes } from './bytes.js'
 import { Context } from './context.js'
 import { type Deferred, deferred, within } from './deferred.js'
@@ -9,7 +10,7 @@ import { type Handle, type NativeCmEvent, native, type ProviderName } from './na
 import type { ProtectionDomain } from './protection-domain.js'
 import { QueuePair, type QueuePairOptions } from './queue-pair.js'
 import { Resource } from './resource.js'
-import { formatUri, parseUri } from './uri.js'
+import { type Endpoint, formatUri, parseUri } from './uri.js'
 
 /** How long a connection step may take when the caller names no time. */
 const DEFAULT_TIMEOUT_MS = 5_000
@@ -67,9 +68,10 @@ export class ConnectionId extends Resource {
 
   /**
    * Resolves address and route of `uri` and so finds the device that leads there
-   * (rdma_resolve_addr(3), rdma_resolve_route(3)).
+   * (rdma_resolve_addr(3), rdma_resolve_route(3)). Of a name with several addresses the first to which a device leads
+   * is taken; over `iwarp` {@link connect} tries them one after the other, as Node's net does.
    * @throws UsageError for a bad URI; VerbsError ENODEV when no RDMA device leads there, ETIMEDOUT,
-   *   ENOTFOUND for an unknown host name
+   *   ENOTFOUND for an unknown host name; the signal's reason
    */
   static async resolve(
     uri: string,
@@ -78,16 +80,37 @@ export class ConnectionId extends Resource {
     const endpoint = parseUri(uri)
     if (endpoint.port === 0 && endpoint.provider !== 'shm')
       throw new UsageError(`"${uri}" names port 0; a peer listens on a real port`)
-    const host = await resolveHost(endpoint.host, `connection to ${uri}`)
     const description = `connection to ${uri}`
-    const id = calling(
-      description,
-      () => new ConnectionId(native.createId(endpoint.provider), endpoint.provider, description),
-    )
+    const deadline = performance.now() + timeout
+    const hosts = await addressesOf(endpoint.host, description, { signal, timeout })
+    // A software device is the same whichever address answers: connect finds out.
+    if (endpoint.provider !== 'ibverbs')
+      return await ConnectionId.#resolve(endpoint, hosts, description, { signal, timeout })
+    for (const [at, host] of hosts.entries()) {
+      const left = Math.max(1, deadline - performance.now())
+      const isLast = at === hosts.length - 1
+      const patience = isLast ? left : Math.min(left, getDefaultAutoSelectFamilyAttemptTimeout())
+      try {
+        return await ConnectionId.#resolve(endpoint, [host], description, { signal, timeout: patience })
+      } catch (failure) {
+        if (isLast || signal?.aborted || performance.now() >= deadline) throw failure
+      }
+    }
+    throw new VerbsError('ENOTFOUND', 'getaddrinfo', description, 'the host has no address')
+  }
+
+  static async #resolve(
+    { provider, port }: Endpoint,
+    [host, ...others]: readonly string[],
+    description: string,
+    { signal, timeout }: { readonly signal: AbortSignal | undefined; readonly timeout: number },
+  ): Promise<ConnectionId> {
+    const id = calling(description, () => new ConnectionId(native.createId(provider), provider, description))
     try {
-      const event = await id.#do('rdma_resolve_addr', timeout, signal, () =>
-        native.idResolve(id.handle, host, endpoint.port, timeout),
-      )
+      const event = await id.#do('rdma_resolve_addr', timeout, signal, () => {
+        for (const other of others) native.idAddAlternative(id.handle, other, port)
+        native.idResolve(id.handle, host as string, port, timeout)
+      })
       if (event.type !== 'route_resolved') throw id.#failure('rdma_resolve_addr', event.status)
       id.#context = Context.from(native.idContext(id.handle))
       return id
@@ -252,14 +275,4 @@ const EXPLANATIONS: Readonly<Record<string, string>> = {
   ECONNRESET: 'the peer broke the connection',
   EADDRNOTAVAIL: 'no device of this machine has this address',
   EPROTO: 'the peer does not speak the protocol',
-}
-
-/** @internal one address of a host name; the path of a socket is one itself */
-export async function resolveHost(host: string, object: string): Promise<string> {
-  if (host.startsWith('/')) return host
-  try {
-    return (await lookup(host)).address
-  } catch {
-    throw new VerbsError('ENOTFOUND', 'getaddrinfo', object, `unknown host "${host}"`)
-  }
 }

@@ -1,6 +1,7 @@
+import { addressesOf } from './addresses.js'
 import { copyOfBytes } from './bytes.js'
 import { CallbackScope } from './callback-scope.js'
-import { ConnectionId, resolveHost } from './connection-id.js'
+import { ConnectionId, type WaitOptions } from './connection-id.js'
 import { calling, VerbsError } from './errors.js'
 import { LoopHold } from './loop-hold.js'
 import { type Handle, native, type ProviderName } from './native.js'
@@ -67,7 +68,7 @@ export class ConnectionRequest {
 }
 
 /** What {@link Listener.listen} takes. */
-export interface ListenOptions {
+export interface ListenOptions extends WaitOptions {
   /** connections that the kernel keeps for a listener that is busy, default 1024 (listen(2)) */
   readonly backlog?: number
 }
@@ -99,21 +100,21 @@ export class Listener extends Resource {
   }
 
   /**
-   * Listens at `uri`; port 0 takes any free one.
+   * Listens at `uri`, of a name at its first address; port 0 takes any free one.
    * @param onRequest called for each request, in the context (AsyncLocalStorage) in which the listener was made; what it
    *   throws closes that connection only
-   * @throws UsageError for a bad URI; VerbsError EADDRINUSE, EADDRNOTAVAIL, or ENODEV when this
-   *   machine has no RDMA device for `rdma://`
+   * @throws UsageError for a bad URI; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENOTFOUND and ETIMEDOUT of a name, or
+   *   ENODEV when this machine has no RDMA device for `rdma://`; the signal's reason
    */
   static async listen(
     uri: string,
     onRequest: (request: ConnectionRequest) => void | Promise<void>,
-    { backlog = 1024 }: ListenOptions = {},
+    { backlog = 1024, signal, timeout = 5_000 }: ListenOptions = {},
   ): Promise<Listener> {
     const endpoint = parseUri(uri)
     const { provider } = endpoint
     const description = `listener ${uri}`
-    const host = await resolveHost(endpoint.host, description)
+    const [host = endpoint.host] = await addressesOf(endpoint.host, description, { signal, timeout })
     const handle = calling(description, () => native.createId(provider))
     try {
       const scope = new CallbackScope('Listener')

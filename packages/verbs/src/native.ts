@@ -225,6 +225,8 @@ export interface NativeVerbs {
   /** whether its sink keeps the event loop alive; at first it does not */
   setIdRef(id: Handle, on: boolean): void
   idListen(id: Handle, host: string, port: number, backlog: number): void
+  /** another address of the peer, for connect to try when the one before does not answer */
+  idAddAlternative(id: Handle, host: string, port: number): void
   idResolve(id: Handle, host: string, port: number, timeoutMs: number): void
   idContext(id: Handle): Handle
   idConnect(id: Handle, qp: Handle, privateData: Uint8Array, responder: number, initiator: number): void

@@ -5,7 +5,7 @@ import type { ProviderName } from './native.js'
 export interface Endpoint {
   /** the scheme names it */
   readonly provider: ProviderName
-  /** name or address; for `shm` the absolute path of its socket, at most 107 bytes */
+  /** name or address, of IPv6 with its interface where it needs one (`fe80::1%eth0`); for `shm` the absolute path of its socket, at most 107 bytes */
   readonly host: string
   /** 0 for `shm`, and for a listener that takes any free port */
   readonly port: number
@@ -17,7 +17,7 @@ const SCHEMES: Readonly<Record<string, ProviderName>> = {
   shm: 'shm',
 }
 const SHM_PATTERN = /^shm:\/\/(\/[^\0]{1,106})$/
-const PATTERN = /^([a-z][a-z0-9+.-]*):\/\/(\[[0-9a-fA-F:.]+\]|[^:/[\]]+)?(?::(\d+))?\/?$/
+const PATTERN = /^([a-z][a-z0-9+.-]*):\/\/(\[[0-9a-fA-F:.]+(?:%[^\s/%[\]]+)?\]|[^:/[\]]+)?(?::(\d+))?\/?$/
 
 /** Port of a URI that names none: the one that RDMA examples have used for twenty years. */
 export const DEFAULT_PORT = 7471
@@ -48,7 +48,8 @@ export function parseUri(uri: string): Endpoint {
     )
   const number = port === undefined ? DEFAULT_PORT : Number(port)
   if (number > 65535) throw new UsageError(`port ${port} in ${quoted} is above 65535`)
-  return { provider, host: host.replace(/^\[|\]$/g, ''), port: number }
+  // In a URI the % before the interface may be written as %25 (RFC 6874).
+  return { provider, host: host.replace(/^\[|\]$/g, '').replace(/%25(?=.)/, '%'), port: number }
 }
 
 /** The URI of an endpoint. */

@@ -122,4 +122,28 @@ export const mutations = [
     why: 'A program whose peer has ended the connection never exits.',
     tests: ['unit packages/verbs/test/exits.test.ts'],
   },
+  {
+    name: 'lookup-outlives-its-deadline',
+    file: 'packages/verbs/src/addresses.ts',
+    find: 'return inTurn(await within(found, timeout, late, signal))',
+    replace: 'return inTurn(await within(found, 2 ** 31 - 1, late, signal))',
+    why: 'Who connects by name waits for whoever keeps the pool of libuv busy.',
+    tests: ['unit packages/verbs/test/names.test.ts'],
+  },
+  {
+    name: 'zone-of-an-address-dropped',
+    file: 'packages/verbs/native/binding/connection.cc',
+    find: 'v6->sin6_scope_id = zone_of(host.Env(), text);',
+    replace: 'v6->sin6_scope_id = 0;',
+    why: 'A link-local address leads nowhere without its interface.',
+    tests: ['unit packages/verbs/test/names.test.ts'],
+  },
+  {
+    name: 'second-address-not-tried',
+    file: 'packages/verbs/native/iwarp/handshake_initiator.cc',
+    find: 'if (alternatives_.empty() || answer_by_ <= Engine::Clock::now()) return fail(status, events);',
+    replace: 'return fail(status, events);',
+    why: 'Nobody reaches a server on IPv4 by a name whose first address is of IPv6.',
+    tests: ['unit packages/verbs/test/names.test.ts'],
+  },
 ]

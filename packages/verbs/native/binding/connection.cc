@@ -1,5 +1,6 @@
 // Connection ids and listeners. A host that starts with "/" is the path of a Unix socket.
 #include <arpa/inet.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <sys/un.h>
 
@@ -94,6 +95,23 @@ struct Address {
   socklen_t length = 0;
 };
 
+// The interface that a scoped address names behind a %, by its name or index (RFC 4007, section 11); 0 for
+// none.
+uint32_t zone_of(Napi::Env env, const std::string& address) {
+  const size_t at = address.find('%');
+  if (at == std::string::npos) return 0;
+  const std::string zone = address.substr(at + 1);
+  uint32_t index = if_nametoindex(zone.c_str());
+  char* end = nullptr;
+  if (index == 0 && !zone.empty()) {
+    const unsigned long number = strtoul(zone.c_str(), &end, 10);
+    if (*end == '\0' && number <= UINT32_MAX) index = static_cast<uint32_t>(number);
+  }
+  if (index == 0)
+    throw failure(env, ENODEV, "if_nametoindex", "there is no network interface \"" + zone + "\"");
+  return index;
+}
+
 Address address_of(const Napi::Value& host, const Napi::Value& port) {
   Address out;
   const std::string text = host.As<Napi::String>();
@@ -113,9 +131,10 @@ Address address_of(const Napi::Value& host, const Napi::Value& port) {
     v4->sin_family = AF_INET;
     v4->sin_port = number;
     out.length = sizeof *v4;
-  } else if (inet_pton(AF_INET6, text.c_str(), &v6->sin6_addr) == 1) {
+  } else if (inet_pton(AF_INET6, text.substr(0, text.find('%')).c_str(), &v6->sin6_addr) == 1) {
     v6->sin6_family = AF_INET6;
     v6->sin6_port = number;
+    v6->sin6_scope_id = zone_of(host.Env(), text);
     out.length = sizeof *v6;
   } else {
     throw failure(host.Env(), EINVAL, "inet_pton", "\"" + text + "\" is not an IP address");
@@ -125,6 +144,7 @@ Address address_of(const Napi::Value& host, const Napi::Value& port) {
 
 Napi::Value address_object(Napi::Env env, const sockaddr_storage& address) {
   char text[sizeof(sockaddr_un::sun_path) + 1] = "";
+  char zone[IF_NAMESIZE] = "";
   uint16_t port = 0;
   if (address.ss_family == AF_UNIX) {
     memcpy(text, reinterpret_cast<const sockaddr_un&>(address).sun_path, sizeof(sockaddr_un::sun_path));
@@ -136,9 +156,11 @@ Napi::Value address_object(Napi::Env env, const sockaddr_storage& address) {
     const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
     inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
     port = ntohs(v6.sin6_port);
+    // Without its interface the address leads nowhere.
+    if (IN6_IS_ADDR_LINKLOCAL(&v6.sin6_addr) && v6.sin6_scope_id != 0) if_indextoname(v6.sin6_scope_id, zone);
   }
   Napi::Object out = Napi::Object::New(env);
-  out.Set("host", text);
+  out.Set("host", zone[0] == '\0' ? std::string(text) : std::string(text) + '%' + zone);
   out.Set("port", port);
   return out;
 }
@@ -172,6 +194,12 @@ void id_listen(const Napi::CallbackInfo& info) {
         object_of<IdObject>(info[0]).id().listen(reinterpret_cast<const sockaddr*>(&address.storage),
                                                  address.length, info[3].As<Napi::Number>().Int32Value()),
         "rdma_listen");
+}
+
+void id_add_alternative(const Napi::CallbackInfo& info) {
+  const Address address = address_of(info[1], info[2]);
+  object_of<IdObject>(info[0]).id().add_alternative(reinterpret_cast<const sockaddr*>(&address.storage),
+                                                    address.length);
 }
 
 void id_resolve(const Napi::CallbackInfo& info) {
@@ -240,6 +268,7 @@ void export_connections(Napi::Env env, Napi::Object exports) {
   exports.Set("setIdSink", Napi::Function::New(env, set_id_sink));
   exports.Set("setIdRef", Napi::Function::New(env, set_id_ref));
   exports.Set("idListen", Napi::Function::New(env, id_listen));
+  exports.Set("idAddAlternative", Napi::Function::New(env, id_add_alternative));
   exports.Set("idResolve", Napi::Function::New(env, id_resolve));
   exports.Set("idContext", Napi::Function::New(env, id_context));
   exports.Set("idConnect", Napi::Function::New(env, id_connect));

@@ -114,6 +114,14 @@ int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_m
   return 0;
 }
 
+void Connection::add_alternative(const sockaddr* address, socklen_t length) {
+  sockaddr_storage copy{};
+  if (length > sizeof copy) return;
+  std::memcpy(&copy, address, length);
+  const std::lock_guard lock(mutex_);
+  alternatives_.emplace_back(copy, length);
+}
+
 ibv_qp* Connection::create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) {
   const std::lock_guard lock(mutex_);
   if ((state_ != State::resolved && state_ != State::requested) || queue_pair_ != nullptr) {
@@ -278,6 +286,8 @@ void Connection::on_deadline() {
     if (deadline_ > Engine::Clock::now()) return;
     switch (state_) {
       case State::connecting:
+        address_failed(ETIMEDOUT, events);
+        break;
       case State::await_reply:
       case State::await_rtr:
         fail(ETIMEDOUT, events);

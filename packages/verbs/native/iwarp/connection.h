@@ -30,6 +30,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   void set_sink(Sink sink) override;
   int listen(const sockaddr* address, socklen_t length, int backlog) override;
   int resolve(const sockaddr* address, socklen_t length, int timeout_ms) override;
+  void add_alternative(const sockaddr* address, socklen_t length) override;
   ibv_context* context() override;
   ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override;
   int connect(const ConnectParameters& parameters) override;
@@ -91,6 +92,8 @@ class Connection final : public ConnectionId, public Engine::Client {
 
   // handshake_initiator.cc
   void start_connect(Events& events);
+  void try_address(Events& events);
+  void address_failed(int status, Events& events);
   void connect_tcp(Events& events);
   void tcp_connected(Events& events);
   void read_reply(Events& events);
@@ -115,6 +118,9 @@ class Connection final : public ConnectionId, public Engine::Client {
   sockaddr_storage peer_{};
   socklen_t peer_length_ = 0;
   int timeout_ms_ = 0;
+  // Addresses that were not tried yet, and until when one of all must have answered.
+  std::deque<std::pair<sockaddr_storage, socklen_t>> alternatives_;
+  Engine::Clock::time_point answer_by_ = Engine::Clock::time_point::max();
   Engine::Clock::time_point deadline_ = Engine::Clock::time_point::max();
   QueuePair* queue_pair_ = nullptr;
 

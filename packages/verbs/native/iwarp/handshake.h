@@ -5,6 +5,7 @@
 
 namespace rdmakit::iwarp {
 
+inline constexpr int kAddressTimeoutMs = 250;    // TCP, while there are more addresses: as Node's net has it
 inline constexpr int kConnectTimeoutMs = 5'000;  // TCP, when resolve() named no other
 // A peer's MPA request after its TCP connection; its first FPDU after our reply.
 inline constexpr int kHandshakeTimeoutMs = 5'000;

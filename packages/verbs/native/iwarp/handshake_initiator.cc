@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <tuple>
 
 #include "iwarp/connection.h"
 #include "iwarp/ddp.h"
@@ -47,8 +48,26 @@ std::vector<uint8_t> terminate_message(TerminateCode code) {
 
 void Connection::start_connect(Events& events) {
   if (state_ != State::connecting) return;
-  set_deadline(timeout_ms_ > 0 ? timeout_ms_ : kConnectTimeoutMs);
+  answer_by_ =
+      Engine::Clock::now() + std::chrono::milliseconds(timeout_ms_ > 0 ? timeout_ms_ : kConnectTimeoutMs);
+  try_address(events);
+}
+
+// One address at a time, and all but the last for a while only: a name may have several of which some lead
+// nowhere.
+void Connection::try_address(Events& events) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(answer_by_ - Engine::Clock::now());
+  const int all = static_cast<int>(std::max<int64_t>(left.count(), 1));
+  set_deadline(alternatives_.empty() ? all : std::min(all, kAddressTimeoutMs));
   connect_tcp(events);
+}
+
+// Nobody answers at this address.
+void Connection::address_failed(int status, Events& events) {
+  if (alternatives_.empty() || answer_by_ <= Engine::Clock::now()) return fail(status, events);
+  std::tie(peer_, peer_length_) = alternatives_.front();
+  alternatives_.pop_front();
+  try_address(events);
 }
 
 void Connection::connect_tcp(Events& events) {
@@ -57,7 +76,7 @@ void Connection::connect_tcp(Events& events) {
   prepare_socket(socket_.get());
   if (::connect(socket_.get(), reinterpret_cast<const sockaddr*>(&peer_), peer_length_) != 0 &&
       errno != EINPROGRESS) {
-    return fail(errno, events);
+    return address_failed(errno, events);
   }
   const int error = Engine::instance().watch(number_, socket_.get(), EPOLLOUT);
   if (error != 0) fail(error, events);
@@ -67,7 +86,8 @@ void Connection::tcp_connected(Events& events) {
   int error = 0;
   socklen_t length = sizeof error;
   getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error != 0) return fail(error, events);
+  if (error != 0) return address_failed(error, events);
+  alternatives_.clear();
   length = sizeof local_;
   getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&local_), &length);
 
