@@ -70,7 +70,7 @@ function(rdmakit_addon name)
   rdmakit_target(${name})
   rdmakit_units(${name})
   set_target_properties(${name} PROPERTIES PREFIX "" SUFFIX ".node")
-  target_compile_definitions(${name} PRIVATE NAPI_VERSION=9 NODE_ADDON_API_DISABLE_DEPRECATED NODE_ADDON_API_CPP_EXCEPTIONS
+  target_compile_definitions(${name} PRIVATE NAPI_VERSION=9 NODE_ADDON_API_DISABLE_DEPRECATED NODE_ADDON_API_CPP_EXCEPTIONS_ALL
     # In an environment that is ending nothing can be thrown any more: that is not a reason to abort.
     NODE_API_SWALLOW_UNTHROWABLE_EXCEPTIONS)
   target_include_directories(${name} SYSTEM PRIVATE ${CMAKE_JS_INC} ${node_addon_api})

@@ -5,7 +5,8 @@
 #include <cerrno>
 #include <map>
 #include <mutex>
-#include <thread>
+
+#include "rdmakit/thread.h"
 
 namespace rdmakit {
 namespace {
@@ -18,13 +19,10 @@ struct Watch {
 
 class Watcher {
  public:
-  Watcher() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
-    // Detached: it lives as long as the process, and waits in the kernel while nothing is watched.
-    if (epoll_ >= 0) std::thread(&Watcher::run, this).detach();
-  }
-
   uint64_t add(Watch watch) {
     std::lock_guard lock(mutex_);
+    errno = start();
+    if (errno != 0) return 0;
     const uint64_t id = ++last_;
     epoll_event event{};
     event.events = EPOLLIN;
@@ -43,6 +41,14 @@ class Watcher {
   }
 
  private:
+  // The thread lives as long as the process, and waits in the kernel while nothing is watched. Where there
+  // was none to be had, or no descriptor, the next watch tries again.
+  int start() {
+    if (epoll_ < 0) epoll_ = epoll_create1(EPOLL_CLOEXEC);
+    if (epoll_ < 0) return errno;
+    return thread_.joinable() ? 0 : thread_.start("verbs-channels", [this] { run(); });
+  }
+
   void run() {
     epoll_event events[16];
     for (;;) {
@@ -71,10 +77,11 @@ class Watcher {
     watch.told(nullptr, error);
   }
 
-  int epoll_;
+  int epoll_ = -1;
   std::mutex mutex_;
   std::map<uint64_t, Watch> watches_;
   uint64_t last_ = 0;
+  Thread thread_;
 };
 
 Watcher& watcher() {

@@ -1,7 +1,6 @@
 #include "teardown.h"
 
-#include <pthread.h>
-#include <signal.h>
+#include "rdmakit/thread.h"
 
 namespace rdmakit {
 namespace {
@@ -13,23 +12,6 @@ constexpr size_t kStackBytes = 256 << 10;
 constexpr std::chrono::seconds kIdle{1};
 
 thread_local bool tearing_down = false;
-
-// The thread inherits the mask of signals: those are for the application's threads.
-bool start_thread(void* (*run)(void*), void* argument) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackBytes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  const int error = pthread_create(&thread, &attributes, run, argument);
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error == 0) pthread_setname_np(thread, "verbs-teardown");
-  return error == 0;
-}
 
 }  // namespace
 
@@ -45,7 +27,13 @@ Teardown::~Teardown() {
 
 bool Teardown::staffed() {
   if (idle_ >= waiting_.size() || threads_ == most_threads_) return true;
-  if (!start_thread(serve_on_thread, this)) return threads_ > 0;
+  Thread thread;
+  const auto work = [this] {
+    tearing_down = true;
+    serve();
+  };
+  if (thread.start("verbs-teardown", work, kStackBytes) != 0) return threads_ > 0;
+  thread.detach();
   ++threads_;
   return true;
 }
@@ -71,12 +59,6 @@ void Teardown::run(std::function<void()> work, bool wait) {
     job->late = true;
     ++late_;
   }
-}
-
-void* Teardown::serve_on_thread(void* self) {
-  tearing_down = true;
-  static_cast<Teardown*>(self)->serve();
-  return nullptr;
 }
 
 void Teardown::serve() {

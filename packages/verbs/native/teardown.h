@@ -38,7 +38,6 @@ class Teardown {
   // With the lock held. Whether there is a thread that will look for work.
   bool staffed();
   void serve();
-  static void* serve_on_thread(void* self);
 
   const std::chrono::milliseconds patience_;
   const unsigned most_threads_;

@@ -14,6 +14,7 @@ using Clock = rdmakit::software::Engine::Clock;
 
 class Engine : public rdmakit::software::Engine {
  public:
+  Engine() : rdmakit::software::Engine("test") {}
   // Somebody wants the thread to look again.
   bool woken() const {
     pollfd state{wake_fd(), POLLIN, 0};

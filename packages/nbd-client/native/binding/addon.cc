@@ -1,6 +1,7 @@
 // The addon's face: the functions that src/native.ts declares.
 #include <napi.h>
 
+#include "binding/convert.h"
 #include "binding/engine_object.h"
 #include "binding/kernel_functions.h"
 #include "binding/ublk_functions.h"
@@ -20,10 +21,8 @@ Napi::Value lane_requirements(const Napi::CallbackInfo& info) {
   return object;
 }
 
-Napi::Object initialize(Napi::Env env, Napi::Object exports) {
-  const auto add = [&](const char* name, auto function) {
-    exports.Set(name, Napi::Function::New(env, function, name));
-  };
+Napi::Object initialize(Napi::Object exports) {
+  const auto add = [&](const char* name, auto function) { define(exports, name, function); };
   add("laneRequirements", lane_requirements);
   add("createEngine", create_engine);
   add("exportFlags", export_flags);
@@ -95,8 +94,8 @@ Napi::Object initialize(Napi::Env env, Napi::Object exports) {
 
 }  // namespace rdmakit::nbd::binding
 
-static Napi::Object initialize(Napi::Env env, Napi::Object exports) {
-  return rdmakit::nbd::binding::initialize(env, exports);
+static Napi::Object initialize(Napi::Env, Napi::Object exports) {
+  return rdmakit::nbd::binding::initialize(exports);
 }
 
 NODE_API_MODULE(nbd_client, initialize)

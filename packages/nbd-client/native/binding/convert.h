@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "rdmakit/binding_call.h"
 #include "rdmakit/handle.h"
 
 namespace rdmakit::nbd::binding {

@@ -187,15 +187,13 @@ EngineOptions to_options(const Napi::Object& from) {
 }
 
 // Joins the lanes off the JavaScript thread. The reference keeps the engine from the collector.
-class CloseWorker final : public Napi::AsyncWorker {
+class CloseWorker final : public PromiseWorker {
  public:
   CloseWorker(const Napi::Value& external, EngineObject& object, uint64_t timeout_ns)
-      : Napi::AsyncWorker(external.Env()),
-        deferred_(Napi::Promise::Deferred::New(external.Env())),
+      : PromiseWorker(external.Env(), "close"),
         external_(Napi::Reference<Napi::Value>::New(external, 1)),
         object_(object),
         timeout_ns_(timeout_ns) {}
-  Napi::Promise promise() const { return deferred_.Promise(); }
 
   void Execute() override { error_ = object_.engine->close(timeout_ns_); }
   void OnOK() override {
@@ -209,7 +207,6 @@ class CloseWorker final : public Napi::AsyncWorker {
   }
 
  private:
-  Napi::Promise::Deferred deferred_;
   Napi::Reference<Napi::Value> external_;
   EngineObject& object_;
   const uint64_t timeout_ns_;

@@ -12,17 +12,12 @@ namespace rdmakit::nbd::binding {
 namespace {
 
 // One command of the driver, off the JavaScript thread: it waits for lanes, which need nobody of JavaScript.
-class CommandWorker final : public Napi::AsyncWorker {
+class CommandWorker final : public PromiseWorker {
  public:
   using Command = int (*)(uint32_t index, std::string& why);
 
   CommandWorker(Napi::Env env, Command command, const char* name, uint32_t index)
-      : Napi::AsyncWorker(env),
-        deferred_(Napi::Promise::Deferred::New(env)),
-        command_(command),
-        name_(name),
-        index_(index) {}
-  Napi::Promise promise() const { return deferred_.Promise(); }
+      : PromiseWorker(env, name), command_(command), index_(index) {}
 
   void Execute() override { error_ = command_(index_, why_); }
   void OnOK() override {
@@ -35,9 +30,7 @@ class CommandWorker final : public Napi::AsyncWorker {
   }
 
  private:
-  Napi::Promise::Deferred deferred_;
   const Command command_;
-  const char* const name_;
   const uint32_t index_;
   std::string why_;
   int error_ = 0;

@@ -3,7 +3,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -12,7 +11,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <system_error>
 
 #include "engine/acceptor_session.h"
 #include "engine/clock.h"
@@ -66,12 +64,7 @@ int Acceptor::start() {
   event.events = EPOLLIN;
   event.data.ptr = this;
   if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event) != 0) return errno;
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& failure) {
-    return failure.code().value();
-  }
-  return 0;
+  return thread_.start("nbd-acceptor", [this] { run(); });
 }
 
 void Acceptor::wake() {
@@ -111,7 +104,6 @@ void Acceptor::join() {
 // ---- the thread ----
 
 void Acceptor::run() {
-  pthread_setname_np(pthread_self(), "nbd-acceptor");
   for (;;) {
     epoll_event events[64];
     const int count = epoll_wait(epoll_.get(), events, 64, timeout_ms(now_ns()));

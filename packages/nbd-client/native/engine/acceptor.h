@@ -15,13 +15,13 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/event.h"
 #include "engine/lane.h"
 #include "engine/listener.h"
 #include "protocol/handshake.h"
+#include "rdmakit/thread.h"
 #include "tls/pump.h"
 
 namespace rdmakit::nbd {
@@ -106,7 +106,7 @@ class Acceptor {
   std::vector<std::unique_ptr<Listener>> new_listeners_;
   bool stop_accepting_ = false;
   bool end_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace rdmakit::nbd

@@ -119,7 +119,7 @@ void Acceptor::hand_over(Session& session) {
   Descriptor ours(pair[0]);
   Descriptor theirs(pair[1]);
   auto pump = std::make_unique<TlsPump>(std::move(session.tls), std::move(session.socket), std::move(ours));
-  if (pump->start() != 0) return refuse(session.peer, "TLS: no thread can be started");
+  if (pump->start() != 0) return refuse(session.peer, "TLS: no thread can be started (ulimit -u, TasksMax=)");
   pumps_.push_back(std::move(pump));
   Lane* lane = std::exchange(session.lane, nullptr);
   lane->attach(theirs.release(), terms_of(session));

@@ -1,8 +1,6 @@
 #include "engine/backup.h"
 
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 
@@ -11,7 +9,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <system_error>
 
 #include "engine/clock.h"
 #include "engine/mapped_file.h"
@@ -47,11 +44,8 @@ int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::s
   bell_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (error == 0 && !bell_) error = errno;
   if (error == 0) {
-    try {
-      thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error& failure) {
-      error = failure.code().value();
-    }
+    error = thread_.start("nbd-backup", [this] { run(); });
+    if (error != 0) return refuse(why, error, "backup: " + why_no_thread(error));
   }
   if (error != 0) why = std::string("backup: ") + strerror(error);
   return error;
@@ -155,11 +149,7 @@ int Backup::timed(Call call) {
 }
 
 void Backup::run() {
-  pthread_setname_np(pthread_self(), "nbd-backup");
-  // A file beyond the limit of the process's file size is an error like others, not a signal.
-  sigset_t all;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+  // A file beyond the limit of the process's file size is an error like others: SIGXFSZ is blocked (Thread).
   touch_stack();
   if (options_.swap_safe) static_cast<void>(mark_io_flusher());
   for (;;) {

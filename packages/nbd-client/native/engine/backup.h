@@ -13,12 +13,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/backup_file.h"
 #include "engine/backup_map.h"
 #include "engine/backup_port.h"
+#include "rdmakit/thread.h"
 
 namespace rdmakit::nbd {
 
@@ -141,7 +141,7 @@ class Backup {
   std::condition_variable changed_;
   bool ended_ = false;
   bool reported_ = false;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace rdmakit::nbd

@@ -63,7 +63,10 @@ Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, 
   engine->acceptor_ =
       std::make_unique<Acceptor>(host, std::move(offer), options.acceptor, std::move(credentials));
   error = engine->acceptor_->start();
-  if (error != 0) return nullptr;
+  if (error != 0) {
+    why = why_no_thread(error);
+    return nullptr;
+  }
   return engine;
 }
 
@@ -176,7 +179,7 @@ int Engine::make_lane(uint32_t index, LaneResources&& resources, LaneControl& co
 
   lane = std::make_unique<Lane>(index, volume_, std::move(options), [this] { acceptor_->wake(); });
   if (const int error = lane->start(warnings); error != 0)
-    return refuse(why, error, "the lane could not be started");
+    return refuse(why, error, "the lane could not be started: " + why_no_thread(error));
   return 0;
 }
 

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "engine/clock.h"
@@ -75,11 +74,7 @@ int Lane::start(std::vector<std::string>& warnings) {
     if (error != 0) return error;
   }
   options_.servers.clear();
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& failure) {
-    return failure.code().value();
-  }
+  if (const int error = thread_.start("nbd-lane", [this] { run(); }); error != 0) return error;
   std::unique_lock lock(lifecycle_);
   changed_.wait(lock, [this] { return ready_; });
   warnings = warnings_;
@@ -94,9 +89,9 @@ int Lane::pin(const std::vector<uint32_t>& processors) {
   if (set == nullptr) return ENOMEM;
   CPU_ZERO_S(bytes, set.get());
   for (const uint32_t processor : processors) CPU_SET_S(processor, bytes, set.get());
-  const int error = pthread_setaffinity_np(thread_.native_handle(), bytes, set.get());
+  const int error = pthread_setaffinity_np(thread_.id(), bytes, set.get());
   // Processors of its own make a lane stay where its requests come from: beside its clients.
-  if (error == 0) spinners_ = usable_processors(thread_.native_handle()) > 1 ? processors_ / 2 : 0;
+  if (error == 0) spinners_ = usable_processors(thread_.id()) > 1 ? processors_ / 2 : 0;
   return error;
 }
 

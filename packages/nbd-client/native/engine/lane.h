@@ -14,7 +14,6 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "engine/arena.h"
@@ -29,6 +28,7 @@
 #include "engine/statistics.h"
 #include "engine/volume.h"
 #include "engine/waiter.h"
+#include "rdmakit/thread.h"
 
 namespace rdmakit::nbd {
 
@@ -213,7 +213,7 @@ class Lane final : private OperationListener {
   };
   LetGo let_go_;
 
-  std::thread thread_;
+  Thread thread_;
   std::mutex lifecycle_;
   std::condition_variable changed_;
   bool ready_ = false;

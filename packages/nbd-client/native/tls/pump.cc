@@ -1,13 +1,11 @@
 #include "tls/pump.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 
 #include "engine/clock.h"
 
@@ -31,12 +29,7 @@ TlsPump::~TlsPump() {
 
 int TlsPump::start() {
   if (!wake_) return errno;
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& failure) {
-    return failure.code().value();
-  }
-  return 0;
+  return thread_.start("nbd-tls", [this] { run(); });
 }
 
 void TlsPump::stop() {
@@ -46,7 +39,6 @@ void TlsPump::stop() {
 }
 
 void TlsPump::run() {
-  pthread_setname_np(pthread_self(), "nbd-tls");
   for (;;) {
     const Move moved = move();
     if (moved == Move::over) break;

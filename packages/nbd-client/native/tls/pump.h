@@ -11,9 +11,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <thread>
 
 #include "engine/descriptor.h"
+#include "rdmakit/thread.h"
 #include "tls/session.h"
 
 namespace rdmakit::nbd {
@@ -67,7 +67,7 @@ class TlsPump {
   uint64_t deadline_ = 0;     // 0: none
   std::atomic<bool> stopping_{false};
   std::atomic<bool> finished_{false};
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace rdmakit::nbd

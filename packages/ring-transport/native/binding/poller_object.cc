@@ -51,26 +51,31 @@ napi_value turn(napi_env env, napi_callback_info info) {
 }  // namespace
 
 Napi::Function PollerObject::define(Napi::Env env) {
-  return DefineClass(env, "Poller",
-                     {
-                         InstanceAccessor<&PollerObject::memory>("memory"),
-                         InstanceAccessor<&PollerObject::layout>("layout"),
-                         InstanceMethod<&PollerObject::attach>("attach"),
-                         InstanceMethod<&PollerObject::establish>("establish"),
-                         InstanceMethod<&PollerObject::drained>("drained"),
-                         InstanceMethod<&PollerObject::ping>("ping"),
-                         InstanceMethod<&PollerObject::read>("read"),
-                         InstanceMethod<&PollerObject::counters>("counters"),
-                         InstanceMethod<&PollerObject::poller_counters>("pollerCounters"),
-                         InstanceMethod<&PollerObject::detach>("detach"),
-                         InstanceMethod<&PollerObject::release>("release"),
-                         InstanceMethod<&PollerObject::set_ref>("setRef"),
-                         InstanceMethod<&PollerObject::wake>("wake"),
-                         InstanceMethod<&PollerObject::stop>("stop"),
-                     });
+  return DefineClass(
+      env, "Poller",
+      {
+          InstanceAccessor<&PollerObject::within<&PollerObject::memory>>("memory"),
+          InstanceAccessor<&PollerObject::within<&PollerObject::layout>>("layout"),
+          InstanceMethod<&PollerObject::within<&PollerObject::attach>>("attach"),
+          InstanceMethod<&PollerObject::within<&PollerObject::establish>>("establish"),
+          InstanceMethod<&PollerObject::within<&PollerObject::drained>>("drained"),
+          InstanceMethod<&PollerObject::within<&PollerObject::ping>>("ping"),
+          InstanceMethod<&PollerObject::within<&PollerObject::read>>("read"),
+          InstanceMethod<&PollerObject::within<&PollerObject::counters>>("counters"),
+          InstanceMethod<&PollerObject::within<&PollerObject::poller_counters>>("pollerCounters"),
+          InstanceMethod<&PollerObject::within<&PollerObject::detach>>("detach"),
+          InstanceMethod<&PollerObject::within<&PollerObject::release>>("release"),
+          InstanceMethod<&PollerObject::within<&PollerObject::set_ref>>("setRef"),
+          InstanceMethod<&PollerObject::within<&PollerObject::wake>>("wake"),
+          InstanceMethod<&PollerObject::within<&PollerObject::stop>>("stop"),
+      });
 }
 
 PollerObject::PollerObject(const Napi::CallbackInfo& info) : Napi::ObjectWrap<PollerObject>(info) {
+  within_memory(info.Env(), "Poller", [&] { open(info); });
+}
+
+void PollerObject::open(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   auto cq = reference<CqRef>(info[0], HandleKind::completion_queue, "completion queue");
   auto channel = reference<ChannelRef>(info[1], HandleKind::completion_channel, "completion channel");
@@ -97,7 +102,7 @@ PollerObject::PollerObject(const Napi::CallbackInfo& info) : Napi::ObjectWrap<Po
                                        [doorbell = doorbell_] { doorbell.ring(); });
     if (int error = poller_->start(); error != 0) {
       doorbell_.end();
-      check(env, error, "pthread_create");
+      throw failure(env, error, "pthread_create", why_no_thread(error));
     }
   }
   ended_ = false;

@@ -4,9 +4,11 @@
 #include <napi.h>
 
 #include <memory>
+#include <type_traits>
 
 #include "binding/doorbell.h"
 #include "binding/loop_watch.h"
+#include "rdmakit/binding_call.h"
 #include "ring/poller.h"
 
 namespace rdmakit::ring::binding {
@@ -18,6 +20,13 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
   ~PollerObject() override;
 
  private:
+  // `Method`, of which JavaScript is told when memory runs out in it.
+  template <auto Method>
+  std::invoke_result_t<decltype(Method), PollerObject, const Napi::CallbackInfo&> within(
+      const Napi::CallbackInfo& info) {
+    return within_memory(info.Env(), "Poller", [&] { return (this->*Method)(info); });
+  }
+  void open(const Napi::CallbackInfo& info);
   Napi::Value memory(const Napi::CallbackInfo& info);
   Napi::Value layout(const Napi::CallbackInfo& info);
   Napi::Value attach(const Napi::CallbackInfo& info);

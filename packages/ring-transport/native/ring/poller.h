@@ -10,10 +10,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "rdmakit/handle.h"
+#include "rdmakit/thread.h"
 #include "ring/board.h"
 #include "ring/connection.h"
 #include "ring/waiting.h"
@@ -142,7 +142,7 @@ class Poller {
   std::function<void()> doorbell_;
   std::vector<Slot> slots_;
   uint32_t next_slot_ = 0;
-  std::thread thread_;
+  Thread thread_;
   bool running_ = false;
   int rouse_fd_ = -1;
 

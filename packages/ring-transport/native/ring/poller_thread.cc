@@ -4,11 +4,8 @@
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
-
-#include <system_error>
 
 #include "ring/poller.h"
 
@@ -21,24 +18,13 @@ int Poller::start() {
   }
   rouse_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (rouse_fd_ < 0) return errno;
-  // The thread inherits this mask: signals are for the application's threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  int error = 0;
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::system_error& failure) {
-    error = failure.code().value();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  int error = thread_.start("ring-poller", [this] { run(); });
   if (error != 0) return error;
-  pthread_setname_np(thread_.native_handle(), "ring-poller");
   if (options_.cpu >= 0) {
     cpu_set_t cpus;
     CPU_ZERO(&cpus);
     CPU_SET(options_.cpu, &cpus);
-    error = pthread_setaffinity_np(thread_.native_handle(), sizeof cpus, &cpus);
+    error = pthread_setaffinity_np(thread_.id(), sizeof cpus, &cpus);
   }
   running_ = true;
   if (error != 0) stop();

@@ -2,21 +2,21 @@
 
 namespace {
 
-Napi::Object init(Napi::Env env, Napi::Object exports) {
+Napi::Object init(Napi::Env, Napi::Object exports) {
   using namespace rdmakit::binding;
-  export_devices(env, exports);
-  export_memory(env, exports);
-  export_completions(env, exports);
-  export_queue_pairs(env, exports);
-  export_queue_pair_states(env, exports);
-  export_shared_receive_queues(env, exports);
-  export_memory_windows(env, exports);
-  export_datagrams(env, exports);
-  export_posting(env, exports);
-  export_prepared_requests(env, exports);
-  export_completion_arrays(env, exports);
-  export_async_events(env, exports);
-  export_connections(env, exports);
+  export_devices(exports);
+  export_memory(exports);
+  export_completions(exports);
+  export_queue_pairs(exports);
+  export_queue_pair_states(exports);
+  export_shared_receive_queues(exports);
+  export_memory_windows(exports);
+  export_datagrams(exports);
+  export_posting(exports);
+  export_prepared_requests(exports);
+  export_completion_arrays(exports);
+  export_async_events(exports);
+  export_connections(exports);
   return exports;
 }
 

@@ -26,7 +26,7 @@ void ContextObject::watch(Napi::Env env, Napi::Function sink) {
     const int error = errno;
     doorbell.Release();
     throw failure(env, error, "ibv_get_async_event",
-                  error == EOPNOTSUPP ? "the device reports no asynchronous events" : reason(error));
+                  error == EOPNOTSUPP ? "the device reports no asynchronous events" : reason_of_start(error));
   }
   sink_ = doorbell;
   hook_.set(
@@ -51,9 +51,9 @@ void unwatch(const Napi::CallbackInfo& info) { object_of<ContextObject>(info[0])
 
 }  // namespace
 
-void export_async_events(Napi::Env env, Napi::Object exports) {
-  exports.Set("watchAsyncEvents", Napi::Function::New(env, watch_async_events));
-  exports.Set("unwatchAsyncEvents", Napi::Function::New(env, unwatch));
+void export_async_events(Napi::Object exports) {
+  define(exports, "watchAsyncEvents", watch_async_events);
+  define(exports, "unwatchAsyncEvents", unwatch);
 }
 
 }  // namespace rdmakit::binding

@@ -27,7 +27,7 @@ void ChannelObject::watch(Napi::Env env, Napi::Function wake) {
   if (watch_ == 0) {
     const int error = errno;
     doorbell_.Release();
-    throw failure(env, error, "ibv_get_cq_event");
+    throw failure(env, error, "ibv_get_cq_event", reason_of_start(error));
   }
   hook_.set(
       env, [](void* channel) { static_cast<ChannelObject*>(channel)->end_in_javascript(); }, this);
@@ -160,16 +160,16 @@ void request_notification(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_completions(Napi::Env env, Napi::Object exports) {
-  exports.Set("createChannel", Napi::Function::New(env, create_channel));
-  exports.Set("watchChannel", Napi::Function::New(env, watch_completions));
-  exports.Set("setChannelRef", Napi::Function::New(env, set_channel_ref));
-  exports.Set("createCq", Napi::Function::New(env, create_cq));
-  exports.Set("resizeCq", Napi::Function::New(env, resize_cq));
-  exports.Set("cqEntries", Napi::Function::New(env, cq_entries));
-  exports.Set("cqIdentity", Napi::Function::New(env, cq_identity));
-  exports.Set("pollCq", Napi::Function::New(env, poll_cq));
-  exports.Set("requestNotification", Napi::Function::New(env, request_notification));
+void export_completions(Napi::Object exports) {
+  define(exports, "createChannel", create_channel);
+  define(exports, "watchChannel", watch_completions);
+  define(exports, "setChannelRef", set_channel_ref);
+  define(exports, "createCq", create_cq);
+  define(exports, "resizeCq", resize_cq);
+  define(exports, "cqEntries", cq_entries);
+  define(exports, "cqIdentity", cq_identity);
+  define(exports, "pollCq", poll_cq);
+  define(exports, "requestNotification", request_notification);
 }
 
 }  // namespace rdmakit::binding

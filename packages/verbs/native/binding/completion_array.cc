@@ -36,7 +36,8 @@ class CompletionArray final : public Object {
 
 // createCompletionArray(cq, count) → { handle, buffer, poll }
 Napi::Value create(const Napi::CallbackInfo& info) {
-  auto* array = new CompletionArray(object_of<CqObject>(info[0]), number(info[1]));
+  auto* array = new CompletionArray(object_of<CqObject>(info[0]),
+                                    count_of(info[1], "the size of a completion array", kMaxPoll));
   const Napi::Value handle = Object::wrap(info.Env(), array);
   Napi::Object out = Napi::Object::New(info.Env());
   out.Set("handle", handle);
@@ -47,8 +48,6 @@ Napi::Value create(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_completion_arrays(Napi::Env env, Napi::Object exports) {
-  exports.Set("createCompletionArray", Napi::Function::New(env, create));
-}
+void export_completion_arrays(Napi::Object exports) { define(exports, "createCompletionArray", create); }
 
 }  // namespace rdmakit::binding

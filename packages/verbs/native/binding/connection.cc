@@ -175,7 +175,7 @@ Napi::Value create_id(const Napi::CallbackInfo& info) {
     throw failure(info.Env(), error, "rdma_create_id",
                   error == ENODEV || error == ENOENT
                       ? "this machine has no RDMA device; list devices with \"rdma link\", or use iwarp://"
-                      : reason(error));
+                      : reason_of_start(error));
   }
   return Object::wrap(info.Env(), new IdObject(provider, std::move(id)));
 }
@@ -263,20 +263,20 @@ Napi::Value id_peer(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_connections(Napi::Env env, Napi::Object exports) {
-  exports.Set("createId", Napi::Function::New(env, create_id));
-  exports.Set("setIdSink", Napi::Function::New(env, set_id_sink));
-  exports.Set("setIdRef", Napi::Function::New(env, set_id_ref));
-  exports.Set("idListen", Napi::Function::New(env, id_listen));
-  exports.Set("idAddAlternative", Napi::Function::New(env, id_add_alternative));
-  exports.Set("idResolve", Napi::Function::New(env, id_resolve));
-  exports.Set("idContext", Napi::Function::New(env, id_context));
-  exports.Set("idConnect", Napi::Function::New(env, id_connect));
-  exports.Set("idAccept", Napi::Function::New(env, id_accept));
-  exports.Set("idReject", Napi::Function::New(env, id_reject));
-  exports.Set("idDisconnect", Napi::Function::New(env, id_disconnect));
-  exports.Set("idLocalAddress", Napi::Function::New(env, id_local));
-  exports.Set("idPeerAddress", Napi::Function::New(env, id_peer));
+void export_connections(Napi::Object exports) {
+  define(exports, "createId", create_id);
+  define(exports, "setIdSink", set_id_sink);
+  define(exports, "setIdRef", set_id_ref);
+  define(exports, "idListen", id_listen);
+  define(exports, "idAddAlternative", id_add_alternative);
+  define(exports, "idResolve", id_resolve);
+  define(exports, "idContext", id_context);
+  define(exports, "idConnect", id_connect);
+  define(exports, "idAccept", id_accept);
+  define(exports, "idReject", id_reject);
+  define(exports, "idDisconnect", id_disconnect);
+  define(exports, "idLocalAddress", id_local);
+  define(exports, "idPeerAddress", id_peer);
 }
 
 }  // namespace rdmakit::binding

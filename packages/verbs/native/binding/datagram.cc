@@ -59,11 +59,11 @@ Napi::Value query_gids(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_datagrams(Napi::Env env, Napi::Object exports) {
-  exports.Set("createAh", Napi::Function::New(env, create_ah));
-  exports.Set("attachMulticast", Napi::Function::New(env, attach_multicast));
-  exports.Set("detachMulticast", Napi::Function::New(env, detach_multicast));
-  exports.Set("queryGids", Napi::Function::New(env, query_gids));
+void export_datagrams(Napi::Object exports) {
+  define(exports, "createAh", create_ah);
+  define(exports, "attachMulticast", attach_multicast);
+  define(exports, "detachMulticast", detach_multicast);
+  define(exports, "queryGids", query_gids);
 }
 
 }  // namespace rdmakit::binding

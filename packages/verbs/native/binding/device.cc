@@ -60,7 +60,10 @@ Napi::Value list_devices(const Napi::CallbackInfo& info) {
 Napi::Value open_device(const Napi::CallbackInfo& info) {
   Provider& provider = provider_named(info[0]);
   ibv_context* context = provider.open_device(info[1].As<Napi::String>());
-  if (context == nullptr) throw failure(info.Env(), errno, "ibv_open_device");
+  if (context == nullptr) {
+    const int error = errno;
+    throw failure(info.Env(), error, "ibv_open_device", reason_of_start(error));
+  }
   return wrap_context(info.Env(), provider, context, true);
 }
 
@@ -152,17 +155,17 @@ Napi::Value destroyed(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_devices(Napi::Env env, Napi::Object exports) {
-  exports.Set("providerAvailable", Napi::Function::New(env, provider_available));
-  exports.Set("listDevices", Napi::Function::New(env, list_devices));
-  exports.Set("openDevice", Napi::Function::New(env, open_device));
-  exports.Set("contextInfo", Napi::Function::New(env, context_info));
-  exports.Set("queryDevice", Napi::Function::New(env, query_device));
-  exports.Set("queryPort", Napi::Function::New(env, query_port));
-  exports.Set("allocPd", Napi::Function::New(env, alloc_pd));
-  exports.Set("close", Napi::Function::New(env, close_handle));
-  exports.Set("closeAsync", Napi::Function::New(env, close_async));
-  exports.Set("destroyed", Napi::Function::New(env, destroyed));
+void export_devices(Napi::Object exports) {
+  define(exports, "providerAvailable", provider_available);
+  define(exports, "listDevices", list_devices);
+  define(exports, "openDevice", open_device);
+  define(exports, "contextInfo", context_info);
+  define(exports, "queryDevice", query_device);
+  define(exports, "queryPort", query_port);
+  define(exports, "allocPd", alloc_pd);
+  define(exports, "close", close_handle);
+  define(exports, "closeAsync", close_async);
+  define(exports, "destroyed", destroyed);
 }
 
 }  // namespace rdmakit::binding

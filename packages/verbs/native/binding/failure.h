@@ -8,6 +8,8 @@
 #include <cstring>
 #include <string>
 
+#include "rdmakit/thread.h"
+
 namespace rdmakit::binding {
 
 // Verbs return errno values, but some drivers of libibverbs (siw's, as a post's result) negative ones.
@@ -34,6 +36,11 @@ inline std::string reason(int error) {
 
 inline Napi::Error failure(Napi::Env env, int error, const char* verb) {
   return failure(env, error, verb, reason(error));
+}
+
+// Of what starts a thread of ours, where only that is EAGAIN.
+inline std::string reason_of_start(int error) {
+  return error == EAGAIN || error == ENOMEM ? why_no_thread(error) : reason(error);
 }
 
 // Throws when a verb returned an errno value.

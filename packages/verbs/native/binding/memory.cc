@@ -60,16 +60,12 @@ void MrObject::end_in_javascript() {
 namespace {
 
 // Registers memory on a thread of libuv's pool: pinning a gigabyte takes a while.
-class Registration : public Napi::AsyncWorker {
- public:
-  Napi::Promise promise() const { return deferred_.Promise(); }
-
+class Registration : public PromiseWorker {
  protected:
   Registration(Napi::Env env, PdObject& pd, int access)
-      : Napi::AsyncWorker(env),
+      : PromiseWorker(env, "ibv_reg_mr"),
         provider_(pd.provider),
         pd_(&pd),
-        deferred_(Napi::Promise::Deferred::New(env)),
         capabilities_(pd.capabilities),
         access_(access) {}
   void register_memory(void* address, size_t length) {
@@ -98,7 +94,6 @@ class Registration : public Napi::AsyncWorker {
   Ref<ibv_pd> pd_;
 
  private:
-  Napi::Promise::Deferred deferred_;
   uint32_t capabilities_;
   int access_;
   ibv_mr* mr_ = nullptr;
@@ -260,15 +255,15 @@ Napi::Value kept_memory(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_memory(Napi::Env env, Napi::Object exports) {
-  exports.Set("allocMr", Napi::Function::New(env, alloc_mr));
-  exports.Set("regMr", Napi::Function::New(env, reg_mr));
-  exports.Set("regMrAsync", Napi::Function::New(env, reg_mr_async));
-  exports.Set("regDmabufMr", Napi::Function::New(env, reg_dmabuf_mr));
-  exports.Set("reregMr", Napi::Function::New(env, rereg_mr));
-  exports.Set("mrInfo", Napi::Function::New(env, mr_info));
-  exports.Set("mrBuffer", Napi::Function::New(env, mr_buffer));
-  exports.Set("keptMemory", Napi::Function::New(env, kept_memory));
+void export_memory(Napi::Object exports) {
+  define(exports, "allocMr", alloc_mr);
+  define(exports, "regMr", reg_mr);
+  define(exports, "regMrAsync", reg_mr_async);
+  define(exports, "regDmabufMr", reg_dmabuf_mr);
+  define(exports, "reregMr", rereg_mr);
+  define(exports, "mrInfo", mr_info);
+  define(exports, "mrBuffer", mr_buffer);
+  define(exports, "keptMemory", kept_memory);
 }
 
 }  // namespace rdmakit::binding

@@ -31,9 +31,9 @@ Napi::Value mw_key(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_memory_windows(Napi::Env env, Napi::Object exports) {
-  exports.Set("allocMw", Napi::Function::New(env, alloc_mw));
-  exports.Set("mwKey", Napi::Function::New(env, mw_key));
+void export_memory_windows(Napi::Object exports) {
+  define(exports, "allocMw", alloc_mw);
+  define(exports, "mwKey", mw_key);
 }
 
 }  // namespace rdmakit::binding

@@ -1,6 +1,7 @@
 #include "binding/object.h"
 
 #include "binding/failure.h"
+#include "rdmakit/binding_call.h"
 
 namespace rdmakit::binding {
 namespace {
@@ -57,10 +58,9 @@ void Object::close() {
   leave(true);
 }
 
-class Object::Closing final : public Napi::AsyncWorker {
+class Object::Closing final : public PromiseWorker {
  public:
-  Closing(Napi::Env env, Object& object)
-      : Napi::AsyncWorker(env), deferred_(Napi::Promise::Deferred::New(env)), object_(object) {
+  Closing(Napi::Env env, Object& object) : PromiseWorker(env, "close"), object_(object) {
     object_.memory_.fetch_add(1, std::memory_order_relaxed);
   }
   // The environment may end before a thread has come to it.
@@ -68,7 +68,6 @@ class Object::Closing final : public Napi::AsyncWorker {
     leave();
     object_.forget();
   }
-  Napi::Promise promise() const { return deferred_.Promise(); }
 
  private:
   void Execute() override { leave(); }
@@ -79,7 +78,6 @@ class Object::Closing final : public Napi::AsyncWorker {
     Napi::HandleScope scope(Env());
     deferred_.Resolve(Env().Undefined());
   }
-  Napi::Promise::Deferred deferred_;
   Object& object_;
   bool left_ = false;
 };

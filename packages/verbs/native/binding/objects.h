@@ -6,6 +6,7 @@
 #include "binding/kept_memory.h"
 #include "binding/object.h"
 #include "binding/releaser.h"
+#include "rdmakit/binding_call.h"
 
 namespace rdmakit::binding {
 
@@ -248,18 +249,18 @@ Provider& provider_named(const Napi::Value& value);
 Napi::Value wrap_context(Napi::Env env, Provider& provider, ibv_context* context, bool owned);
 
 // Registration of each file's functions.
-void export_devices(Napi::Env env, Napi::Object exports);
-void export_memory(Napi::Env env, Napi::Object exports);
-void export_completions(Napi::Env env, Napi::Object exports);
-void export_queue_pairs(Napi::Env env, Napi::Object exports);
-void export_queue_pair_states(Napi::Env env, Napi::Object exports);
-void export_shared_receive_queues(Napi::Env env, Napi::Object exports);
-void export_memory_windows(Napi::Env env, Napi::Object exports);
-void export_datagrams(Napi::Env env, Napi::Object exports);
-void export_posting(Napi::Env env, Napi::Object exports);
-void export_prepared_requests(Napi::Env env, Napi::Object exports);
-void export_completion_arrays(Napi::Env env, Napi::Object exports);
-void export_async_events(Napi::Env env, Napi::Object exports);
-void export_connections(Napi::Env env, Napi::Object exports);
+void export_devices(Napi::Object exports);
+void export_memory(Napi::Object exports);
+void export_completions(Napi::Object exports);
+void export_queue_pairs(Napi::Object exports);
+void export_queue_pair_states(Napi::Object exports);
+void export_shared_receive_queues(Napi::Object exports);
+void export_memory_windows(Napi::Object exports);
+void export_datagrams(Napi::Object exports);
+void export_posting(Napi::Object exports);
+void export_prepared_requests(Napi::Object exports);
+void export_completion_arrays(Napi::Object exports);
+void export_async_events(Napi::Object exports);
+void export_connections(Napi::Object exports);
 
 }  // namespace rdmakit::binding

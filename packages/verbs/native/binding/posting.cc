@@ -150,9 +150,9 @@ void post_receive(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_posting(Napi::Env env, Napi::Object exports) {
-  exports.Set("postSend", Napi::Function::New(env, post_send));
-  exports.Set("postReceive", Napi::Function::New(env, post_receive));
+void export_posting(Napi::Object exports) {
+  define(exports, "postSend", post_send);
+  define(exports, "postReceive", post_receive);
 }
 
 }  // namespace rdmakit::binding

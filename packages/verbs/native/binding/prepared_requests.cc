@@ -242,6 +242,15 @@ class ReceiveSlots final : public Object {
   SharedRecords<ReceiveSlot> slots_;
 };
 
+Regions regions_of(const Napi::Value& value) {
+  if (!value.IsArray()) throw Napi::TypeError::New(value.Env(), "expected an array of memory regions");
+  return Regions(value.As<Napi::Array>());
+}
+
+constexpr uint32_t kMostSlots = 65'536;
+
+uint32_t slots_of(const Napi::Value& value) { return count_of(value, "the number of slots", kMostSlots); }
+
 template <typename Slots>
 Napi::Value result(Napi::Env env, Slots* slots) {
   const Napi::Value handle = Object::wrap(env, slots);
@@ -258,7 +267,7 @@ Napi::Value create_send_slots(const Napi::CallbackInfo& info) {
   // A datagram's request carries a pointer, which is nothing that JavaScript may write.
   if (qp.qp()->qp_type == IBV_QPT_UD)
     throw failure(info.Env(), EINVAL, "ibv_post_send", "send slots are for connected queue pairs");
-  return result(info.Env(), new SendSlots(qp, Regions(info[1].As<Napi::Array>()), number(info[2])));
+  return result(info.Env(), new SendSlots(qp, regions_of(info[1]), slots_of(info[2])));
 }
 
 // createReceiveSlots(qp | srq, regions, count, shared) → { handle, buffer, post }
@@ -266,14 +275,14 @@ Napi::Value create_receive_slots(const Napi::CallbackInfo& info) {
   const bool shared = info[3].As<Napi::Boolean>();
   QpObject* qp = shared ? nullptr : &object_of<QpObject>(info[0]);
   SrqObject* srq = shared ? &object_of<SrqObject>(info[0]) : nullptr;
-  return result(info.Env(), new ReceiveSlots(qp, srq, Regions(info[1].As<Napi::Array>()), number(info[2])));
+  return result(info.Env(), new ReceiveSlots(qp, srq, regions_of(info[1]), slots_of(info[2])));
 }
 
 }  // namespace
 
-void export_prepared_requests(Napi::Env env, Napi::Object exports) {
-  exports.Set("createSendSlots", Napi::Function::New(env, create_send_slots));
-  exports.Set("createReceiveSlots", Napi::Function::New(env, create_receive_slots));
+void export_prepared_requests(Napi::Object exports) {
+  define(exports, "createSendSlots", create_send_slots);
+  define(exports, "createReceiveSlots", create_receive_slots);
 }
 
 }  // namespace rdmakit::binding

@@ -83,10 +83,10 @@ void qp_to_error(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_queue_pairs(Napi::Env env, Napi::Object exports) {
-  exports.Set("createQp", Napi::Function::New(env, create_qp));
-  exports.Set("qpInfo", Napi::Function::New(env, qp_info));
-  exports.Set("qpToError", Napi::Function::New(env, qp_to_error));
+void export_queue_pairs(Napi::Object exports) {
+  define(exports, "createQp", create_qp);
+  define(exports, "qpInfo", qp_info);
+  define(exports, "qpToError", qp_to_error);
 }
 
 }  // namespace rdmakit::binding

@@ -83,9 +83,9 @@ Napi::Value query_qp(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_queue_pair_states(Napi::Env env, Napi::Object exports) {
-  exports.Set("modifyQp", Napi::Function::New(env, modify_qp));
-  exports.Set("queryQp", Napi::Function::New(env, query_qp));
+void export_queue_pair_states(Napi::Object exports) {
+  define(exports, "modifyQp", modify_qp);
+  define(exports, "queryQp", query_qp);
 }
 
 }  // namespace rdmakit::binding

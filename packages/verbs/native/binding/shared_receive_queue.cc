@@ -50,10 +50,10 @@ void set_srq_limit(const Napi::CallbackInfo& info) {
 
 }  // namespace
 
-void export_shared_receive_queues(Napi::Env env, Napi::Object exports) {
-  exports.Set("createSrq", Napi::Function::New(env, create_srq));
-  exports.Set("srqInfo", Napi::Function::New(env, srq_info));
-  exports.Set("setSrqLimit", Napi::Function::New(env, set_srq_limit));
+void export_shared_receive_queues(Napi::Object exports) {
+  define(exports, "createSrq", create_srq);
+  define(exports, "srqInfo", srq_info);
+  define(exports, "setSrqLimit", set_srq_limit);
 }
 
 }  // namespace rdmakit::binding

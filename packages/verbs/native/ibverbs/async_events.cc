@@ -1,11 +1,9 @@
 #include "ibverbs/async_events.h"
 
 #include <fcntl.h>
-#include <pthread.h>
 #include <sys/epoll.h>
 
 #include <cerrno>
-#include <thread>
 
 #include "ibverbs/shared_receive_queues.h"
 
@@ -44,13 +42,9 @@ uint64_t element_of(const ibv_async_event& event) {
 }  // namespace
 
 int AsyncEvents::start() {
-  if (epoll_ >= 0) return 0;
-  epoll_ = epoll_create1(EPOLL_CLOEXEC);
+  if (epoll_ < 0) epoll_ = epoll_create1(EPOLL_CLOEXEC);
   if (epoll_ < 0) return errno;
-  std::thread reader(&AsyncEvents::run, this);
-  pthread_setname_np(reader.native_handle(), "rdmakit-async");
-  reader.detach();
-  return 0;
+  return reader_.joinable() ? 0 : reader_.start("rdmakit-async", [this] { run(); });
 }
 
 uint64_t AsyncEvents::watch(ibv_context* context, Provider::AsyncSink sink) {

@@ -6,6 +6,7 @@
 
 #include "ibverbs/libraries.h"
 #include "provider.h"
+#include "rdmakit/thread.h"
 
 namespace rdmakit::ibverbs {
 
@@ -28,6 +29,7 @@ class AsyncEvents {
   const Libraries& lib_;
   std::mutex mutex_;  // held while sinks are called: nothing of a watcher runs on after unwatch
   int epoll_ = -1;    // made with the thread, for the first watcher
+  Thread reader_;
   uint64_t last_token_ = 0;
   std::map<ibv_context*, std::map<uint64_t, Provider::AsyncSink>> watched_;
 };

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
 #include "ibverbs/iwarp_states.h"
+#include "rdmakit/thread.h"
 
 namespace rdmakit::ibverbs {
 namespace {
@@ -90,15 +90,26 @@ void read_events(const Libraries& lib, rdma_event_channel* channel) {
   }
 }
 
+// Lives as long as the process: ids come and go on it. nullptr and errno: ENODEV where there is no
+// /dev/infiniband/rdma_cm (rdma_create_event_channel(3)), so no RDMA device with a driver; or why its thread
+// cannot be started. The next id tries again.
 rdma_event_channel* event_channel(const Libraries& lib) {
-  static rdma_event_channel* channel = [&lib]() -> rdma_event_channel* {
-    rdma_event_channel* made = lib.create_event_channel();
-    if (made == nullptr) return nullptr;
-    fcntl(made->fd, F_SETFL, fcntl(made->fd, F_GETFL) | O_NONBLOCK);
-    // Lives as long as the process: ids come and go on it.
-    std::thread(read_events, std::cref(lib), made).detach();
-    return made;
-  }();
+  static std::mutex mutex;
+  static rdma_event_channel* channel = nullptr;
+  static Thread& reader = *new Thread;
+  const std::lock_guard lock(mutex);
+  if (channel == nullptr) {
+    channel = lib.create_event_channel();
+    if (channel == nullptr) {
+      errno = ENODEV;
+      return nullptr;
+    }
+    fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+  }
+  if (!reader.joinable()) {
+    errno = reader.start("rdmakit-cm", [&lib, read = channel] { read_events(lib, read); });
+    if (errno != 0) return nullptr;
+  }
   return channel;
 }
 
@@ -106,11 +117,7 @@ rdma_event_channel* event_channel(const Libraries& lib) {
 
 std::shared_ptr<Connection> create_connection(const Libraries& lib) {
   rdma_event_channel* channel = event_channel(lib);
-  if (channel == nullptr) {
-    // rdma_create_event_channel(3): no /dev/infiniband/rdma_cm, so no RDMA device with a driver.
-    errno = ENODEV;
-    return nullptr;
-  }
+  if (channel == nullptr) return nullptr;
   rdma_cm_id* id = nullptr;
   if (lib.create_id(channel, &id, nullptr, RDMA_PS_TCP) != 0) return nullptr;
   auto connection = std::make_shared<Connection>(lib, id);

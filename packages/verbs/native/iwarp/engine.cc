@@ -10,10 +10,7 @@ Engine& Engine::instance() {
   return *engine;
 }
 
-Engine::Engine() {
-  poll_set_.add_foreign(kWake, wake_fd(), EPOLLIN);
-  start("rdmakit-iwarp");
-}
+Engine::Engine() : software::Engine("rdmakit-iwarp") { poll_set_.add_foreign(kWake, wake_fd(), EPOLLIN); }
 
 int Engine::watch(uint64_t number, int fd, uint32_t events) {
   return poll_set_.add_foreign(number, fd, events);

@@ -54,9 +54,8 @@ class IwarpProvider final : public Provider {
     return 0;
   }
   ibv_context* open_device(const std::string& name) override {
-    if (name == kDeviceName) return device_context();
-    errno = ENODEV;
-    return nullptr;
+    errno = name == kDeviceName ? Engine::instance().start() : ENODEV;
+    return errno == 0 ? device_context() : nullptr;
   }
   int close_device(ibv_context*) override { return 0; }
   int query_device(ibv_context*, ibv_device_attr* attributes) override {
@@ -123,7 +122,10 @@ class IwarpProvider final : public Provider {
   }
   int destroy_qp(ibv_qp* qp) override;
 
-  std::shared_ptr<ConnectionId> create_id() override { return Connection::create(); }
+  std::shared_ptr<ConnectionId> create_id() override {
+    errno = Engine::instance().start();
+    return errno == 0 ? Connection::create() : nullptr;
+  }
   const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
   void tear_down(std::function<void()> work, bool wait) override { teardown_.run(std::move(work), wait); }
 

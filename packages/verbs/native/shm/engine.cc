@@ -13,9 +13,8 @@ Engine& Engine::instance() {
   return *engine;
 }
 
-Engine::Engine() : epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+Engine::Engine() : software::Engine("rdmakit-shm"), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   watch(kWake, wake_fd());
-  start("rdmakit-shm");
 }
 
 void Engine::call(Errand& errand) {

@@ -56,9 +56,8 @@ class ShmProvider final : public Provider {
     return 0;
   }
   ibv_context* open_device(const std::string& name) override {
-    if (name == kDeviceName) return device_context();
-    errno = ENODEV;
-    return nullptr;
+    errno = name == kDeviceName ? Engine::instance().start() : ENODEV;
+    return errno == 0 ? device_context() : nullptr;
   }
   int close_device(ibv_context*) override { return 0; }
   int query_device(ibv_context* context, ibv_device_attr* attributes) override;
@@ -128,7 +127,10 @@ class ShmProvider final : public Provider {
     Segments::instance().unmap(address);
   }
 
-  std::shared_ptr<ConnectionId> create_id() override { return Connection::create(); }
+  std::shared_ptr<ConnectionId> create_id() override {
+    errno = Engine::instance().start();
+    return errno == 0 ? Connection::create() : nullptr;
+  }
   const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
   void tear_down(std::function<void()> work, bool wait) override { teardown_.run(std::move(work), wait); }
 

@@ -1,7 +1,5 @@
 #include "software/engine.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -9,21 +7,16 @@
 
 namespace rdmakit::software {
 
-Engine::Engine() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+Engine::Engine(const char* name) : name_(name), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
-void Engine::start(const char* name) {
-  // Signals are the application's: none is handled here.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_BLOCK, &all, &before);
-  // The thread waits for the end of this, so that it sees thread_ assigned.
+int Engine::start() {
   const std::lock_guard lock(mutex_);
-  thread_ = std::thread([this] {
+  if (thread_.joinable()) return 0;
+  // The thread waits for the end of this, so that it sees thread_ assigned.
+  return thread_.start(name_, [this] {
     { const std::lock_guard started(mutex_); }
     run();
   });
-  pthread_setname_np(thread_.native_handle(), name);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 void Engine::post(std::function<void()> task) {

@@ -1,5 +1,5 @@
-// A software provider's thread: tasks in order, deadlines, and the sockets of what it sets up. Started at
-// first use, never stopped. What else the thread does is the provider's.
+// A software provider's thread: tasks in order, deadlines, and the sockets of what it sets up. Started with
+// the first device or connection id, never stopped. What else the thread does is the provider's.
 #pragma once
 
 #include <chrono>
@@ -8,10 +8,10 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
+#include "rdmakit/thread.h"
 #include "unique_fd.h"
 
 namespace rdmakit::software {
@@ -30,7 +30,10 @@ class Engine {
 
   Engine(const Engine&) = delete;
 
-  bool on_this_thread() const { return std::this_thread::get_id() == thread_.get_id(); }
+  // Before anything else is asked of it. 0, also when it runs already, or an errno value (Thread::start):
+  // then the next one who asks tries again.
+  int start();
+  bool on_this_thread() const { return thread_.is_this(); }
 
   // Runs `task` on the engine's thread, in order.
   void post(std::function<void()> task);
@@ -47,11 +50,9 @@ class Engine {
  protected:
   static constexpr uint64_t kWake = 0;  // the number of the wake-up descriptor; clients start at 1
 
-  Engine();
+  explicit Engine(const char* name);  // of the thread
   virtual ~Engine() = default;
 
-  // The thread. Last thing in the constructor of the engine that runs on it.
-  void start(const char* name);
   // Waits for timeout_ms() or what wake_fd() and the sockets bring, passes it on, and over again.
   virtual void run() = 0;
 
@@ -65,6 +66,7 @@ class Engine {
  private:
   void wake();
 
+  const char* const name_;
   UniqueFd wake_fd_;
   std::mutex mutex_;
   bool woken_ = false;
@@ -72,7 +74,7 @@ class Engine {
   std::unordered_map<uint64_t, std::weak_ptr<Client>> clients_;
   std::multimap<Clock::time_point, uint64_t> deadlines_;
   uint64_t next_number_ = 1;
-  std::thread thread_;
+  Thread thread_;
 };
 
 }  // namespace rdmakit::software

@@ -1,0 +1,59 @@
+// A function as JavaScript calls it. What C++ throws must not reach Node-API, which ends the process: memory
+// that cannot be had is an error of the call, as of any verb.
+#pragma once
+
+#include <napi.h>
+
+#include <new>
+#include <stdexcept>
+#include <string>
+
+namespace rdmakit {
+
+// With the code of errno; `verb` and `detail` for @rdmakit/verbs, `syscall` for @rdmakit/nbd-client.
+inline Napi::Error out_of_memory(Napi::Env env, const char* name) {
+  constexpr char kDetail[] = "there is not that much memory";
+  Napi::Error error = Napi::Error::New(env, std::string(name) + ": " + kDetail + " (ENOMEM)");
+  error.Set("code", "ENOMEM");
+  error.Set("verb", name);
+  error.Set("syscall", name);
+  error.Set("detail", kDetail);
+  return error;
+}
+
+// What `work` returns; or throws out_of_memory.
+template <typename Work>
+auto within_memory(Napi::Env env, const char* name, Work work) {
+  try {
+    return work();
+  } catch (const std::bad_alloc&) {
+    throw out_of_memory(env, name);
+  } catch (const std::length_error&) {  // more than a container may ever have
+    throw out_of_memory(env, name);
+  }
+}
+
+// A property of `exports` that is called. `function` takes a Napi::CallbackInfo.
+template <typename Function>
+void define(Napi::Object exports, const char* name, Function function) {
+  const auto call = [name, function](const Napi::CallbackInfo& info) {
+    return within_memory(info.Env(), name, [&] { return function(info); });
+  };
+  exports.Set(name, Napi::Function::New(exports.Env(), call, name));
+}
+
+// Work off JavaScript's thread, whose promise is settled also when memory runs out in Execute().
+class PromiseWorker : public Napi::AsyncWorker {
+ public:
+  PromiseWorker(Napi::Env env, const char* name)
+      : Napi::AsyncWorker(env), deferred_(Napi::Promise::Deferred::New(env)), name_(name) {}
+  Napi::Promise promise() const { return deferred_.Promise(); }
+
+ protected:
+  void OnError(const Napi::Error&) override { deferred_.Reject(out_of_memory(Env(), name_).Value()); }
+
+  const Napi::Promise::Deferred deferred_;
+  const char* const name_;
+};
+
+}  // namespace rdmakit
