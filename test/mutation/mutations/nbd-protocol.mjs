@@ -167,8 +167,8 @@ export const mutations = [
   },
   {
     name: 'dead-hosts-keep-their-places',
-    file: 'packages/nbd-client/native/engine/acceptor.cc',
-    find: '  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);\n',
+    file: 'packages/verbs/native/include/rdmakit/tcp_keepalive.h',
+    find: '  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds / 2);\n',
     replace: '',
     why: 'A client whose host died without a word keeps its connection for two hours.',
     tests: ['native asan nbd_acceptor'],

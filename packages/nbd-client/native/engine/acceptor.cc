@@ -14,6 +14,7 @@
 
 #include "engine/acceptor_session.h"
 #include "engine/clock.h"
+#include "rdmakit/tcp_keepalive.h"
 
 namespace rdmakit::nbd {
 
@@ -32,21 +33,14 @@ std::string name_of(const sockaddr_storage& address, socklen_t length) {
   return std::string(host) + ":" + service;
 }
 
-// A client whose host died must not keep its lane: it is asked after 10 s of silence, as by an iWARP
-// provider, and is gone when it has answered nothing for as long as one may let its answers lie
-// (Terms::stall). Without, the kernel asks after 2 hours, and repeats what is not acknowledged for 15
-// minutes.
+// A client whose host died must not keep its lane: it is asked after a silence, as by an iWARP provider, and
+// is gone when it has answered nothing for as long as one may let its answers lie (Terms::stall). Without,
+// the kernel repeats what is not acknowledged for 15 minutes.
 void set_tcp_options(int fd, uint64_t stall_timeout_ns) {
-  const auto set = [fd](int level, int option, int value) {
-    setsockopt(fd, level, option, &value, sizeof value);
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT,
-      static_cast<int>(std::min<uint64_t>(stall_timeout_ns / kMillisecond, INT_MAX)));
+  const auto set = [fd](int option, int value) { setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value); };
+  set(TCP_NODELAY, 1);
+  keep_alive(fd);
+  set(TCP_USER_TIMEOUT, static_cast<int>(std::min<uint64_t>(stall_timeout_ns / kMillisecond, INT_MAX)));
 }
 }  // namespace
 

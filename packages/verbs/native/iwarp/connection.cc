@@ -297,6 +297,10 @@ void Connection::on_deadline() {
         socket_.reset();
         enter(State::ended);
         break;
+      case State::established:
+        if (queue_pair_ == nullptr || !queue_pair_->look_at_host()) return;
+        set_deadline(queue_pair_->look_interval());
+        return;
       default:
         return;
     }
@@ -305,7 +309,8 @@ void Connection::on_deadline() {
   emit(std::move(events));
 }
 
-// A peer's deadline ends with the states that wait for the peer.
+// A peer's deadline ends with the states that wait for the peer. An established connection has one for the
+// next look at its host.
 void Connection::enter(State state) {
   state_ = state;
   switch (state) {
@@ -319,9 +324,9 @@ void Connection::enter(State state) {
   }
 }
 
-void Connection::set_deadline(int timeout_ms) {
+void Connection::set_deadline(std::chrono::milliseconds timeout) {
   clear_deadline();
-  deadline_ = Engine::Clock::now() + std::chrono::milliseconds(timeout_ms);
+  deadline_ = Engine::Clock::now() + timeout;
   Engine::instance().call_at(number_, deadline_);
 }
 

@@ -77,7 +77,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   void emit(Events&& events);
   void deliver_pending();
   void enter(State state);
-  void set_deadline(int timeout_ms);
+  void set_deadline(std::chrono::milliseconds timeout);
   void clear_deadline();
   int take_parameters(const ConnectParameters& parameters);
   // Runs `step` on the engine's thread under mutex_, then emits what it leaves in its argument.

@@ -11,6 +11,8 @@
 #include <cstring>
 
 #include "iwarp/connection.h"
+#include "iwarp/host_watch.h"
+#include "rdmakit/tcp_keepalive.h"
 
 namespace rdmakit::iwarp {
 namespace {
@@ -50,14 +52,9 @@ bool markers_wanted() {
 }
 
 void prepare_socket(int socket) {
-  const auto set = [socket](int level, int option, int value) {
-    setsockopt(socket, level, option, &value, sizeof value);
-  };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 10);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 5);
+  const int on = 1;
+  setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  keep_alive(socket, static_cast<int>(host_silence().count()));
 }
 
 void Connection::fail(int status, Events& events) {
@@ -109,6 +106,7 @@ void Connection::establish(QueuePair::StartParameters&& parameters, std::vector<
   enter(State::established);
   const int error = queue_pair_->start(std::move(parameters));
   if (error != 0) return fail(error, events);
+  set_deadline(queue_pair_->look_interval());
   events.push_back({CmEvent::Type::established, 0, std::move(private_data), nullptr});
 }
 

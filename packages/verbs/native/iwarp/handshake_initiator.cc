@@ -57,8 +57,8 @@ void Connection::start_connect(Events& events) {
 // nowhere.
 void Connection::try_address(Events& events) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(answer_by_ - Engine::Clock::now());
-  const int all = static_cast<int>(std::max<int64_t>(left.count(), 1));
-  set_deadline(alternatives_.empty() ? all : std::min(all, kAddressTimeoutMs));
+  const auto all = std::max(left, std::chrono::milliseconds(1));
+  set_deadline(alternatives_.empty() ? all : std::min(all, std::chrono::milliseconds(kAddressTimeoutMs)));
   connect_tcp(events);
 }
 
@@ -106,7 +106,8 @@ void Connection::tcp_connected(Events& events) {
   request.private_data = private_data_;
   if (!send_all(build_mpa(request))) return fail(ECONNRESET, events);
   enter(State::await_reply);
-  if (request.enhanced) set_deadline(kReplyTimeoutMs);  // the second try has what is left of the first one's
+  // The second try has what is left of the first one's.
+  if (request.enhanced) set_deadline(std::chrono::milliseconds(kReplyTimeoutMs));
   error = Engine::instance().change(number_, socket_.get(), EPOLLIN);
   if (error != 0) fail(error, events);
 }

@@ -58,7 +58,7 @@ void Connection::finish_accept(Events& events) {
   if (!send_all(build_mpa(reply))) return fail(ECONNRESET, events);
   if (reply.peer_to_peer) {
     enter(State::await_rtr);
-    set_deadline(kHandshakeTimeoutMs);
+    set_deadline(std::chrono::milliseconds(kHandshakeTimeoutMs));
     return;
   }
   // The application is told now, or it might wait for ever for a peer that waits for it; what it

@@ -66,7 +66,7 @@ void Connection::accept_sockets() {
     id->enter(State::await_request);
     id->listener_ = std::static_pointer_cast<Connection>(shared_from_this());
     if (Engine::instance().watch(id->number_, id->socket_.get(), EPOLLIN) != 0) continue;
-    id->set_deadline(kHandshakeTimeoutMs);
+    id->set_deadline(std::chrono::milliseconds(kHandshakeTimeoutMs));
     arrivals_.enter(id);
   }
 }

@@ -19,6 +19,7 @@
 #include "iwarp/batch.h"
 #include "iwarp/ddp.h"
 #include "iwarp/device_events.h"
+#include "iwarp/host_watch.h"
 #include "iwarp/memory_table.h"
 #include "iwarp/poll_set.h"
 #include "iwarp/receive_work.h"
@@ -102,6 +103,9 @@ class QueuePair : public ibv_qp {
   void query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const;
   // To the error state, as if for `failure`. With Failure{} that is an orderly disconnect.
   void fail(const Failure& failure);
+  // To be called every look_interval(). False: the connection is over, perhaps because its host is gone.
+  bool look_at_host();
+  std::chrono::milliseconds look_interval() const { return host_watch_.interval(); }
   // Ends the connection and makes sure that no thread works for this queue pair any more.
   void retire();
 
@@ -305,6 +309,8 @@ class QueuePair : public ibv_qp {
   bool hold_sends_ = false;
   std::atomic<bool> dead_{
       false};  // the socket refuses bytes: what it still has to read decides how this ends
+  HostWatch host_watch_{host_silence()};
+  std::chrono::steady_clock::time_point looked_{};
   uint64_t sent_position_ = 0;
   uint64_t built_position_ = 0;
   uint32_t send_sequence_ = 1;                 // MSN on queue 0 (RFC 5041: starts at 1)
