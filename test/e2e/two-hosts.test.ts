@@ -101,13 +101,14 @@ function exampleFolder() {
 /** A service manager's end of sd_notify(3). */
 async function notifySocket(folder: string, name: string) {
   const path = join(folder, `${name}.notify`)
-  // systemd-notify sends a second message, with a descriptor, and waits until that is closed.
+  // A second message, the barrier, comes with a descriptor, and its sender waits until that is closed.
   const program = `import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 s.bind(sys.argv[1])
 print("bound", flush=True)
 print(s.recv(4096).decode(), flush=True)
-s.recv(4096)`
+barrier, descriptors, _, _ = socket.recv_fds(s, 4096, 1)
+print(barrier.decode(), len(descriptors), flush=True)`
   const listener = spawn('python3', ['-c', program, path], { stdio: ['ignore', 'pipe', 'inherit'] })
   let text = ''
   listener.stdout.setEncoding('utf8').on('data', (piece: string) => {
@@ -159,6 +160,7 @@ it('lender and borrower start as in the example, tell systemd, agree on the key,
   expect(await manager.received()).toEqual([
     'READY=1',
     `STATUS=lends 16 GiB at shm://${folder.path}/rdma, shm://${folder.path}/iwarp`,
+    'BARRIER=1 1',
   ])
   expect(server.stdout).toMatch(/^listening .*\/iwarp$/m)
 
@@ -172,7 +174,11 @@ it('lender and borrower start as in the example, tell systemd, agree on the key,
     NOTIFY_SOCKET: clientManager.path,
   })
   const socket = encodeURI(join(folder.path, 'nbd.sock'))
-  expect(await clientManager.received()).toEqual(['READY=1', `STATUS=serves nbd+unix:///?socket=${socket}`])
+  expect(await clientManager.received()).toEqual([
+    'READY=1',
+    `STATUS=serves nbd+unix:///?socket=${socket}`,
+    'BARRIER=1 1',
+  ])
 
   const exported = [...(await metricNames(server)), ...(await metricNames(client))]
   const used = new Set(rules().match(/rdmakit_\w+/g))
@@ -196,7 +202,7 @@ it('a service manager that cannot be told is a line in the log, and no end', asy
     { RDMAKIT_RUN: folder.path, NOTIFY_SOCKET: join(folder.path, 'nobody') },
   )
   await server.prints(/^listening /m)
-  await server.says(/systemd-notify: /)
+  await server.says(/sd_notify: .*ENOENT/)
   expect(await server.stop()).toMatchObject({ status: 0, signal: null })
 })
 

@@ -8,6 +8,11 @@ const SWAPS = '/proc/swaps'
 /** after the path of a node that was made anew */
 const REMOVED = /\\040\(deleted\)$/
 
+// These are processes of their own and no system calls of this one, although each is a fork. The kernel's OOM killer ends
+// whoever is in swapoff(2) first, whatever its oom_score_adj (set_current_oom_origin): that must not be who serves the pages.
+// And a process that is killed while a thread of it waits in either call for pages that it serves itself keeps its lock
+// on the state folder until they come, which is for the successor to bring, which waits for that lock.
+
 /** A tool that does not end in time, perhaps because the kernel waits: it is told to end, and not waited for. */
 export class LateError extends Error {}
 

@@ -178,4 +178,20 @@ export const mutations = [
     why: 'A wrong number at the raw addon takes memory by the gigabyte.',
     tests: ['unit packages/verbs/test/addon-junk.test.ts'],
   },
+  {
+    name: 'fork-is-not-prepared',
+    file: 'packages/verbs/native/ibverbs/libraries.cc',
+    find: '  return lib.fork_init();\n',
+    replace: '  return lib.fork_init == nullptr ? EINVAL : 0;\n',
+    why: 'Before Linux 5.12, memory moves off the pages that a device knows when the process starts another.',
+    tests: ['native asan device_fork'],
+  },
+  {
+    name: 'manager-is-not-waited-for',
+    file: 'packages/verbs/native/service_manager.cc',
+    find: '"BARRIER=1", write.get()',
+    replace: '"BARRIER=1", -1',
+    why: 'A process that ends at once leaves systemd with a message of nobody.',
+    tests: ['unit test/e2e/two-hosts.test.ts'],
+  },
 ]

@@ -17,6 +17,7 @@ Napi::Object init(Napi::Env, Napi::Object exports) {
   export_completion_arrays(exports);
   export_async_events(exports);
   export_connections(exports);
+  export_service_manager(exports);
   return exports;
 }
 

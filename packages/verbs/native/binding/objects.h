@@ -262,5 +262,6 @@ void export_prepared_requests(Napi::Object exports);
 void export_completion_arrays(Napi::Object exports);
 void export_async_events(Napi::Object exports);
 void export_connections(Napi::Object exports);
+void export_service_manager(Napi::Object exports);
 
 }  // namespace rdmakit::binding

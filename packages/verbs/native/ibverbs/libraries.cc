@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstring>
+
 namespace rdmakit::ibverbs {
 namespace {
 
@@ -75,7 +77,9 @@ Loaded load() {
   find(verbs, "ibv_destroy_ah", f.destroy_ah, problem);
   find(verbs, "ibv_attach_mcast", f.attach_mcast, problem);
   find(verbs, "ibv_detach_mcast", f.detach_mcast, problem);
+  find(verbs, "ibv_fork_init", f.fork_init, problem);
   find_newer(verbs, "ibv_rereg_mr", f.rereg_mr);
+  find_newer(verbs, "ibv_is_fork_initialized", f.is_fork_initialized);
   find_newer(verbs, "_ibv_query_gid_table", f.query_gid_table);
   find_newer(verbs, "ibv_reg_dmabuf_mr", f.reg_dmabuf_mr);
   find(cm, "rdma_get_devices", f.get_cm_devices, problem);
@@ -95,10 +99,19 @@ Loaded load() {
   find(cm, "rdma_set_option", f.set_option, problem);
   find(cm, "rdma_get_cm_event", f.get_cm_event, problem);
   find(cm, "rdma_ack_cm_event", f.ack_cm_event, problem);
+  if (!problem.empty()) return loaded;
+  if (const int error = prepare_for_fork(f); error != 0)
+    problem = std::string("ibv_fork_init: ") + strerror(error) +
+              "; load this before anything else registers memory, or set RDMAV_FORK_SAFE=1";
   return loaded;
 }
 
 }  // namespace
+
+int prepare_for_fork(const Libraries& lib) {
+  if (lib.is_fork_initialized != nullptr && lib.is_fork_initialized() != IBV_FORK_DISABLED) return 0;
+  return lib.fork_init();
+}
 
 const Libraries* libraries(std::string& why) {
   static const Loaded loaded = load();

@@ -48,9 +48,11 @@ struct Libraries {
   int (*destroy_ah)(ibv_ah* ah);
   int (*attach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
   int (*detach_mcast)(ibv_qp* qp, const ibv_gid* gid, uint16_t lid);
+  int (*fork_init)();
 
-  // nullptr where rdma-core is older than they are: 2014, version 32, version 34.
+  // nullptr where rdma-core is older than they are: 2014, 35, 32 and 34.
   int (*rereg_mr)(ibv_mr* mr, int flags, ibv_pd* pd, void* address, size_t length, int access);
+  ibv_fork_status (*is_fork_initialized)();
   ssize_t (*query_gid_table)(ibv_context* context, ibv_gid_entry* entries, size_t count, uint32_t flags,
                              size_t entry_size);
   ibv_mr* (*reg_dmabuf_mr)(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd, int access);
@@ -73,6 +75,10 @@ struct Libraries {
   int (*get_cm_event)(rdma_event_channel* channel, rdma_cm_event** event);
   int (*ack_cm_event)(rdma_cm_event* event);
 };
+
+// Has registered memory stay where it is when this process forks (ibv_fork_init(3)), unless the kernel does
+// that by itself, as from 5.12 on. 0, or an errno value: memory is registered already, by somebody else.
+int prepare_for_fork(const Libraries& lib);
 
 // The loaded libraries, or nullptr with `why` saying what is missing. Loads once.
 const Libraries* libraries(std::string& why);
