@@ -275,4 +275,8 @@ const EXPLANATIONS: Readonly<Record<string, string>> = {
   ECONNRESET: 'the peer broke the connection',
   EADDRNOTAVAIL: 'no device of this machine has this address',
   EPROTO: 'the peer does not speak the protocol',
+  EACCES: 'the other end is of another user: over shm both are of one, or one is root',
+  EPERM:
+    'one end has registered memory that is not shared, which the other may not reach: take memory of allocateMemoryRegion ' +
+    'or allocate, or run both as one user in one PID namespace (process_vm_readv(2), ptrace_scope)',
 }

@@ -259,7 +259,7 @@ export const mutations = [
     name: 'one-look-owes-for-ever',
     file: source('host_watch.h'),
     find: 'owes && !heard ?',
-    replace: 'owes ?',
+    replace: 'owes && (owes || !heard) ?',
     why: 'A connection that always has something under way is ended although its peer answers.',
     tests: ['native asan iwarp_host_watch'],
   },

@@ -83,19 +83,24 @@ void sleep_child(const std::string& path, Kind kind) {
   side.end->id.events->expect(CmEvent::Type::disconnected);
 }
 
-// Memory that is neither shared nor open to other processes: the error says so, and a peer of the same
-// user gets no further.
+// Memory that is not shared, of a process that is closed to others after it was connected: the error says so,
+// and a peer of the same user gets no further. (Of one that was closed before:
+// packages/verbs/test/shm-reach.test.ts.)
 void closed_child(const std::string& path) {
   if (geteuid() == 0) CHECK(setuid(65534) == 0);  // root may reach everything
-  CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);          // and now others of this user may not
+  CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);
   Listener listener(path);
   Child child("refused", path);
   Side side = accept_side(listener, {}, kRegion, Kind::plain);
+  CHECK(prctl(PR_SET_DUMPABLE, 0) == 0);  // now others of this user may not
+  post(*side.end, {.wr_id = 1}, {side.near->sge(0, 8)});
   CHECK(side.end->id.events->expect(CmEvent::Type::disconnected).status == ECONNABORTED);
   CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);  // a leak checker traces its own process
 }
 void refused_child(const std::string& path) {
-  Side side = connect_side(path, {}, kRegion);
+  Side side = connect_side(path, {}, kRegion, Kind::shared,
+                           [](Side& made) { post_receive(*made.end, 0, made.near->sge(8, 8)); });
+  side.end->expect(0);
   post(*side.end, write_to(side.far, 0, 1), {side.near->sge(0, 8)});
   CHECK(side.end->expect(1, IBV_WC_REM_OP_ERR).vendor_err == EPERM);
 }

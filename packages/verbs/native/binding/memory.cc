@@ -59,6 +59,13 @@ void MrObject::end_in_javascript() {
 
 namespace {
 
+Napi::Error refusal(Napi::Env env, int error, const char* verb) {
+  return failure(env, error, verb,
+                 error == EPERM ? "a peer may not reach memory that is not shared: take allocateMemoryRegion's, or "
+                                  "run both ends as one user in one PID namespace (process_vm_readv(2))"
+                                : reason(error));
+}
+
 // Registers memory on a thread of libuv's pool: pinning a gigabyte takes a while.
 class Registration : public PromiseWorker {
  protected:
@@ -82,7 +89,7 @@ class Registration : public PromiseWorker {
   void OnOK() override {
     Napi::HandleScope scope(Env());
     if (mr_ == nullptr) {
-      deferred_.Reject(failure(Env(), error_, verb_).Value());
+      deferred_.Reject(refusal(Env(), error_, verb_).Value());
       return;
     }
     MrObject* const made = object(mr_);
@@ -189,7 +196,7 @@ Napi::Value reg_mr(const Napi::CallbackInfo& info) {
   const Borrowed memory = borrowed(info, 1);
   ibv_mr* mr =
       pd.provider.reg_mr(pd.pd(), memory.address, memory.length, info[4].As<Napi::Number>().Int32Value());
-  if (mr == nullptr) throw failure(info.Env(), errno, "ibv_reg_mr");
+  if (mr == nullptr) throw refusal(info.Env(), errno, "ibv_reg_mr");
   return Object::wrap(info.Env(), new MrObject(info.Env(), pd, mr, memory.buffer));
 }
 

@@ -210,7 +210,7 @@ int Connection::reject(const std::vector<uint8_t>& private_data) {
   if (state_ != State::requested || answered_ || private_data.size() > kMaxPrivateData) return EINVAL;
   answered_ = true;
   private_data_ = private_data;
-  send_greeting(FrameType::reject);
+  send_greeting(FrameType::reject, 0);
   stop_watching();
   socket_.reset();
   request_.reset();

@@ -91,7 +91,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   void read_reply(Events& events);
   void read_request();
   void finish_accept(Events& events);
-  int send_greeting(FrameType type);
+  int send_greeting(FrameType type, int status);
   void begin(const GreetingFrame& greeting, Frame& frame, Events& events);
   void read_frames(Events& events);
   int take_frame(Frame& frame, Events& events);
@@ -118,6 +118,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   std::vector<uint8_t> private_data_;       // to the peer
   std::vector<uint8_t> peer_private_data_;  // from it
   std::unique_ptr<Frame> request_;          // what the peer asked for
+  bool owes_synchronized_ = false;          // it is sent when the initiator's has come
   bool answered_ = false;                   // accept or reject was called
 
   // Events: `pending_` until there is a sink, then straight to it, one at a time.

@@ -61,6 +61,11 @@ class SgeWalk {
   uint64_t offset_ = 0;
 };
 
+// 0, or why this process may not copy to and from memory of process `pid` that is not shared
+// (process_vm_readv(2)): ESRCH in another PID namespace, EPERM of another user or by Yama, ENOSYS or EPERM in
+// a container whose seccomp filter has no such call.
+int reach_of(pid_t pid);
+
 // The next piece.length bytes of `local` to or from `piece` of process `pid`. 0 or an errno value.
 int copy_to_peer(SgeWalk& local, const RemotePiece& piece, pid_t pid);
 int copy_from_peer(SgeWalk& local, const RemotePiece& piece, pid_t pid);

@@ -5,6 +5,7 @@
 //            ◄─ accept + area, table, eventfd   |  reject
 //   announce … synchronized ──────────►         either may use the other's area from here on;
 //            ◄────────── announce … synchronized  `established` follows the peer's `synchronized`
+//   Each says in one of these whether it may copy memory of the other that is not shared.
 //   announce, withdraw, kick, limit ◄►
 //   end ◄────────────────────────────►          a hang-up without it is a peer's death
 #pragma once
@@ -57,7 +58,8 @@ struct GreetingFrame {  // request, accept, reject
   uint32_t flags;           // kGreeting…
   uint32_t shared_entries;  // SharedShape of the shared receive queue
   uint32_t shared_sges;
-  int32_t status;  // reject: 0, or an errno value when it was not the application that said no
+  int32_t status;  // reject: 0, or an errno value when it was not the application that said no;
+                   // accept: reach_of() the initiator
   uint32_t private_length;
   uint8_t private_data[kMaxPrivateData];
 };
@@ -73,7 +75,8 @@ enum class Blame : uint8_t { nothing, access, request };
 
 struct PlainFrame {  // synchronized, kick, end, limit
   FrameHeader header;
-  int32_t status;  // end: 0 is orderly, else an errno value
+  int32_t status;  // end: 0 is orderly, else an errno value; synchronized, of the initiator: reach_of() the
+                   // responder
   Blame blame;     // end
   uint8_t reserved[3];
 };

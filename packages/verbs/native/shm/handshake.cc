@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "shm/connection.h"
+#include "shm/copy.h"
 
 namespace rdmakit::shm {
 namespace {
@@ -50,16 +52,17 @@ void Connection::start_connect(Events& events) {
   socklen_t length = sizeof local_;
   getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&local_), &length);
   if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
-  int error = send_greeting(FrameType::request);
+  int error = send_greeting(FrameType::request, 0);
   if (error == 0) error = Engine::instance().watch(number_, socket_.get());
   if (error != 0) return fail(error, events);
   enter(State::await_reply);
   set_deadline(kReplyTimeoutMs);
 }
 
-int Connection::send_greeting(FrameType type) {
+int Connection::send_greeting(FrameType type, int status) {
   GreetingFrame greeting{};
   greeting.header = header_of(type);
+  greeting.status = status;
   greeting.private_length = static_cast<uint32_t>(private_data_.size());
   std::copy(private_data_.begin(), private_data_.end(), greeting.private_data);
   int fds[kMaxDescriptors];
@@ -143,14 +146,20 @@ void Connection::begin(const GreetingFrame& greeting, Frame& frame, Events& even
   std::unique_ptr<Peer> peer = Peer::open(greeting, frame);
   if (peer == nullptr) return fail(errno, events);
   const bool responder = frame.header.type == FrameType::request;
+  const int reach = reach_of(peer->pid());
   // The reply goes before the first announcement, and the area is in use as soon as it is there.
-  const int error = responder ? send_greeting(FrameType::accept) : 0;
+  const int error = responder ? send_greeting(FrameType::accept, reach) : 0;
   if (error != 0) return fail(error == EPIPE ? ECONNRESET : error, events);
   link_ = std::make_shared<Link>(std::move(socket_), number_);
   enter(State::await_segments);
   set_deadline(kSegmentsTimeoutMs);
   if (queue_pair_->start(std::move(peer), link_) != 0) return fail(ECONNABORTED, events);
-  link_->synchronized();
+  // A responder with memory that the initiator may not reach hears of that first: a refusal comes before
+  // `established` at both ends.
+  owes_synchronized_ = responder && queue_pair_->gives_unshared();
+  if (owes_synchronized_) return;
+  if (!responder && greeting.status != 0 && !queue_pair_->out_of_reach()) return fail(EPERM, events);
+  link_->synchronized(responder ? 0 : reach);
 }
 
 void Connection::read_frames(Events& events) {
@@ -183,6 +192,11 @@ int Connection::take_frame(Frame& frame, Events& events) {
       return 0;
     case FrameType::synchronized:
       if (state_ != State::await_segments) return EPROTO;
+      if (frame.plain.status != 0 && queue_pair_ != nullptr && !queue_pair_->out_of_reach()) {
+        fail(EPERM, events);
+        return 0;
+      }
+      if (std::exchange(owes_synchronized_, false)) link_->synchronized(0);
       enter(State::established);
       events.push_back({CmEvent::Type::established, 0, std::move(peer_private_data_), nullptr});
       return 0;

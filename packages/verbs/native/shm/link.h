@@ -23,7 +23,10 @@ class Link {
 
   void announce(const std::shared_ptr<Segment>& segment, uint32_t number);
   void withdraw(const std::shared_ptr<Segment>& segment, uint32_t number);
-  void synchronized() { put(PlainFrame{header_of(FrameType::synchronized), 0, Blame::nothing, {}}, nullptr); }
+  // `reach`: reach_of() the peer, when it does not know that yet.
+  void synchronized(int reach) {
+    put(PlainFrame{header_of(FrameType::synchronized), reach, Blame::nothing, {}}, nullptr);
+  }
   void kick() { put(PlainFrame{header_of(FrameType::kick), 0, Blame::nothing, {}}, nullptr); }
   void tell_limit() { put(PlainFrame{header_of(FrameType::limit), 0, Blame::nothing, {}}, nullptr); }
   // The last frame. What is still waiting to be sent is not sent any more.

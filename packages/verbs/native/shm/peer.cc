@@ -1,5 +1,7 @@
 #include "shm/peer.h"
 
+#include <linux/magic.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,11 +15,15 @@ namespace {
 // Address space that one peer may take by announcing segments.
 constexpr uint64_t kMostMapped = uint64_t{1} << 42;
 
-// The wake-up is a write on the hot path, so it must be a descriptor whose writes do not block.
+// The wake-up is a write on the hot path, so it must be a descriptor whose writes do not block. Without /proc
+// all that can be seen is that it is no file, pipe or socket; what else has no inode of its own refuses a
+// write at once.
 bool is_event_fd(int fd) {
   char path[32], target[32] = {};
   std::snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  return readlink(path, target, sizeof target - 1) > 0 && std::strcmp(target, "anon_inode:[eventfd]") == 0;
+  if (readlink(path, target, sizeof target - 1) > 0) return std::strcmp(target, "anon_inode:[eventfd]") == 0;
+  struct statfs filesystem;
+  return errno == ENOENT && fstatfs(fd, &filesystem) == 0 && filesystem.f_type == ANON_INODE_FS_MAGIC;
 }
 
 }  // namespace

@@ -23,6 +23,14 @@ ProtectionDomain::~ProtectionDomain() {
   for (const uint32_t key : resting_) free_key(key);
 }
 
+namespace {
+// What peers reach for, themselves: it is theirs to copy.
+bool is_for_peers(int access) {
+  return (access & (IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC |
+                    IBV_ACCESS_MW_BIND)) != 0;
+}
+}  // namespace
+
 uint32_t ProtectionDomain::add(uint64_t address, uint64_t length, int access) {
   const uint32_t key = make_key();
   if (key == 0) {
@@ -32,6 +40,14 @@ uint32_t ProtectionDomain::add(uint64_t address, uint64_t length, int access) {
   const std::shared_ptr<Segment> segment = Segments::instance().find(address, length);
   RegionEntry& entry = table()[slot_of_key(key)];
   const std::lock_guard lock(mutex_);
+  if (segment == nullptr && is_for_peers(access)) {
+    if (!out_of_reach_.empty()) {
+      free_key(key);
+      errno = EPERM;
+      return 0;
+    }
+    unshared_++;
+  }
   entry.access = static_cast<uint32_t>(access) | kRegion;
   entry.segment = segment == nullptr ? kNoSegment : use(segment);
   entry.generation = segment == nullptr ? 0 : segment->generation;
@@ -73,6 +89,7 @@ int ProtectionDomain::remove(uint32_t key, PeerCopies copies) {
   const bool waits = copies == PeerCopies::awaited || entry.segment == kNoSegment;
   const bool gone = !waits || wait_for_peers(key);
   const std::lock_guard lock(mutex_);
+  if (entry.segment == kNoSegment && is_for_peers(static_cast<int>(entry.access & ~kRegion))) unshared_--;
   const auto use = entry.segment == kNoSegment ? segments_.end() : segments_.find(entry.generation);
   if (use != segments_.end() && --use->second.regions == 0) {
     for (QueuePair* queue_pair : queue_pairs_) queue_pair->withdraw(use->second.segment, use->second.number);
@@ -136,6 +153,7 @@ void ProtectionDomain::leave(QueuePair* queue_pair) {
   {
     const std::lock_guard lock(mutex_);
     std::erase(queue_pairs_, queue_pair);
+    std::erase(out_of_reach_, queue_pair);
     std::erase_if(departed_, [](const auto& hazard) { return !hazard->holds_anything(); });
     if (queue_pair->hazard()->holds_anything()) departed_.push_back(queue_pair->hazard());
     free_rested_keys();
@@ -145,6 +163,17 @@ void ProtectionDomain::leave(QueuePair* queue_pair) {
     }
   }
   users--;
+}
+
+bool ProtectionDomain::gives_unshared() {
+  const std::lock_guard lock(mutex_);
+  return unshared_ > 0;
+}
+
+bool ProtectionDomain::out_of_reach(QueuePair* queue_pair) {
+  const std::lock_guard lock(mutex_);
+  out_of_reach_.push_back(queue_pair);
+  return unshared_ == 0;
 }
 
 void ProtectionDomain::announce_all(QueuePair& queue_pair) {

@@ -41,7 +41,8 @@ class ProtectionDomain : public ibv_pd {
   // Null and errno on failure.
   static std::unique_ptr<ProtectionDomain> create(ibv_context* context);
 
-  // The key of a new region (lkey and rkey are the same), or 0 and errno. Peers hear of its segment.
+  // The key of a new region (lkey and rkey are the same), or 0 and errno. Peers hear of its segment. EPERM:
+  // it is of no segment, and a peer may use it that may not reach such memory.
   uint32_t add(uint64_t address, uint64_t length, int access);
   ~ProtectionDomain();
 
@@ -63,6 +64,11 @@ class ProtectionDomain : public ibv_pd {
   // A queue pair of this domain comes and goes, and its windows with it.
   void join(QueuePair* queue_pair);
   void leave(QueuePair* queue_pair);
+  // The peer of this queue pair may not reach memory that is of no segment. False: some was registered for
+  // peers already.
+  bool out_of_reach(QueuePair* queue_pair);
+  // Some is registered for peers.
+  bool gives_unshared();
   // The queue pair is connected: its peer hears of all segments.
   void announce_all(QueuePair& queue_pair);
 
@@ -93,6 +99,8 @@ class ProtectionDomain : public ibv_pd {
   std::shared_ptr<SharedMapping> mapping_;
   std::mutex mutex_;
   std::vector<QueuePair*> queue_pairs_;
+  std::vector<QueuePair*> out_of_reach_;  // those whose peers need segments
+  uint32_t unshared_ = 0;                 // regions for peers that are of none
   std::vector<std::shared_ptr<Hazard>>
       departed_;                   // of queue pairs that are gone, whose peers are not known to be
   std::vector<uint32_t> resting_;  // dead keys that some hazard named still

@@ -335,6 +335,10 @@ bool QueuePair::retire() {
   return !hazard_->holds_anything();
 }
 
+bool QueuePair::gives_unshared() { return static_cast<ProtectionDomain*>(pd)->gives_unshared(); }
+
+bool QueuePair::out_of_reach() { return static_cast<ProtectionDomain*>(pd)->out_of_reach(this); }
+
 int QueuePair::add_segment(uint32_t number, uint32_t generation, int fd) {
   // Mapped and populated before the lock: a post must not wait for that.
   std::shared_ptr<SharedMapping> mapping = SharedMapping::open(fd, 1, Sharing::writable);

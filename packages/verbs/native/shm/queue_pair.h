@@ -118,6 +118,10 @@ class QueuePair final : public ibv_qp {
   void progress();
   void progress_from_poll();  // the same under a members_lock: a failure is left to the engine
 
+  // The peer may not copy memory of this process that is not shared. False: it was given some already.
+  bool out_of_reach();
+  // Some is registered for peers.
+  bool gives_unshared();
   // Segments of the peer; on the engine's thread. 0 or an errno value.
   int add_segment(uint32_t number, uint32_t generation, int fd);
   void remove_segment(uint32_t number, uint32_t generation);
