@@ -1,5 +1,6 @@
 // Memory regions.
 #include <cerrno>
+#include <string_view>
 
 #include "binding/failure.h"
 #include "binding/objects.h"
@@ -61,9 +62,10 @@ namespace {
 
 Napi::Error refusal(Napi::Env env, int error, const char* verb) {
   return failure(env, error, verb,
-                 error == EPERM ? "a peer may not reach memory that is not shared: take allocateMemoryRegion's, or "
-                                  "run both ends as one user in one PID namespace (process_vm_readv(2))"
-                                : reason(error));
+                 error == EPERM && std::string_view(verb) == "ibv_reg_mr"
+                     ? "a peer may not reach memory that is not shared: take allocateMemoryRegion's, or "
+                       "run both ends as one user in one PID namespace (process_vm_readv(2))"
+                     : reason(error));
 }
 
 // Registers memory on a thread of libuv's pool: pinning a gigabyte takes a while.
