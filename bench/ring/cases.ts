@@ -23,6 +23,8 @@ const unix = (folder: string) => `unix://${join(folder, 'unix.sock')}`
 const iwarp = () => 'iwarp://127.0.0.1:0'
 const shm = (folder: string) => `shm://${join(folder, 'shm.sock')}`
 const all = { sizes: SIZES }
+/** Messages in memory of their own, as a program gets them that asks for nothing else: what that costs beside views. */
+const copied = { transport: 'event-loop-copies', sizes: STEP_SIZES }
 const peer = { sizes: SIZES, peer: true }
 const coalesced = {
   transport: 'net-coalesced',
@@ -41,6 +43,8 @@ export const CASES: readonly Case[] = [
   { ...coalesced, name: 'unix, coalesced', at: unix },
   { ...all, name: 'ring shm, event loop', transport: 'event-loop', at: shm },
   { ...all, name: 'ring iwarp, event loop', transport: 'event-loop', at: iwarp },
+  { ...copied, name: 'ring shm, event loop, copied', at: shm },
+  { ...copied, name: 'ring iwarp, event loop, copied', at: iwarp },
   { ...all, name: 'ring shm, adaptive thread', transport: 'adaptive', at: shm },
   { ...all, name: 'ring iwarp, adaptive thread', transport: 'adaptive', at: iwarp },
   { ...peer, name: 'zeromq ipc', transport: 'zeromq', at: (folder) => `ipc://${join(folder, 'zeromq.ipc')}` },

@@ -16,6 +16,7 @@ const TRANSPORTS: Readonly<Record<string, () => Promise<Transport>>> = {
   zeromq: async () => (await import('./zeromq.js')).zeromq,
   polling: () => ring({ mode: 'caller', polls: 'copy' }),
   'event-loop': () => ring({ mode: 'caller' }),
+  'event-loop-copies': () => ring({ mode: 'caller', receive: 'copies' }),
   adaptive: () => ring({ mode: 'adaptive' }),
   // The steps from interrupts and copies to polling without copies.
   'send-receive': async () => (await import('./send-receive.js')).sendReceive(size),

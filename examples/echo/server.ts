@@ -2,7 +2,7 @@
 import { RingServer } from '@rdmakit/ring-transport'
 
 const server = await RingServer.listen(process.argv[2] ?? 'iwarp://127.0.0.1:7472', {
-  onConnection: (connection) => connection.handle(async (request) => request.copy()),
+  onConnection: (connection) => connection.handle(async (request) => request.data),
 })
 console.log(`listening ${server.uris[0]}`)
 process.once('SIGTERM', () => void server.close())

@@ -59,7 +59,7 @@ export const ring: Transport = {
       ...options,
       onConnection: (connection) => {
         const worker = new RingWorker(connection)
-        connection.messages.subscribe((message) => events.pushed(message.immediate, elements(message)))
+        connection.views.subscribe((message) => events.pushed(message.immediate, elements(message)))
         void connection.closed.then(() => events.left(worker))
         events.joined(worker)
       },
@@ -69,7 +69,7 @@ export const ring: Transport = {
 
   async connect(uri, weights, pulled, lost) {
     const connection = await RingConnection.connect(uri, options)
-    connection.messages.subscribe((message) => {
+    connection.views.subscribe((message) => {
       part(weights, sliceOf(message.immediate)).set(elements(message))
       pulled(message.immediate)
     })

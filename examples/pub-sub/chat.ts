@@ -33,7 +33,7 @@ function milliseconds(text: string): number {
 const connection = await RingConnection.connect(connect, { applicationData: Buffer.from(name) })
 
 async function read(message: RingMessage): Promise<void> {
-  const publication = decode(message.copy())
+  const publication = decode(message.data)
   if (publication === undefined) return
   // The hub tells with each message how many before it did not get through.
   if (message.immediate > 0) await print(`(${message.immediate} missed)`)

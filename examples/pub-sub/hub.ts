@@ -65,7 +65,8 @@ function onConnection(connection: RingConnection): void {
     for (const topic of request.text().split('\n')) subscribe(subscriber, topic)
     return Buffer.alloc(0)
   })
-  connection.messages.subscribe((message) => publish(message.data, subscriber))
+  // As it lies in the ring: it is copied once for all who cannot take it now.
+  connection.views.subscribe((message) => publish(message.data, subscriber))
   void connection.closed.then((reason) => {
     leave(subscriber)
     const end = reason === undefined ? 'left' : `is lost (${reason.code})`

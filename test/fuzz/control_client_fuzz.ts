@@ -41,7 +41,7 @@ class HostileServer implements ControlConnection {
   /** the last Hello, and the request that it came in */
   #hello: { readonly nonce: Uint8Array; readonly bytes: Uint8Array } | undefined
   #open = true
-  #answer: ((request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>) | undefined
+  #answer: ((request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>) | undefined
   #end: (reason: Error | undefined) => void = () => {}
 
   constructor(input: Input) {
@@ -55,7 +55,7 @@ class HostileServer implements ControlConnection {
     return this.#open
   }
 
-  handle(answer: (request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>): void {
+  handle(answer: (request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>): void {
     this.#answer = answer
   }
 
@@ -88,7 +88,7 @@ class HostileServer implements ControlConnection {
 
   async ask(bytes: Uint8Array): Promise<void> {
     if (!this.#open || this.#answer === undefined) return
-    const answer = control.ServerResponse.decode(await this.#answer({ copy: () => bytes }))
+    const answer = control.ServerResponse.decode(await this.#answer({ data: bytes }))
     check(answer.body !== undefined, 'an answer says something')
     check((answer.activity?.idleMs?.length ?? 0) <= 256, 'an answer is no longer than the question')
   }

@@ -99,7 +99,7 @@ class Connection implements ControlConnection {
   /** It has sent the one proof that is right. */
   proved = false
   session: Session | undefined
-  #answer: ((request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>) | undefined
+  #answer: ((request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>) | undefined
   #end: (reason: undefined) => void = () => {}
 
   constructor() {
@@ -108,7 +108,7 @@ class Connection implements ControlConnection {
     })
   }
 
-  handle(answer: (request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>): void {
+  handle(answer: (request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>): void {
     this.#answer = answer
   }
 
@@ -127,7 +127,7 @@ class Connection implements ControlConnection {
 
   ask(bytes: Uint8Array): Uint8Array | Promise<Uint8Array> {
     check(this.#answer !== undefined, 'a session answers its connection')
-    return this.#answer({ copy: () => bytes })
+    return this.#answer({ data: bytes })
   }
 }
 

@@ -298,10 +298,10 @@ function beforeNumbers(server: SwapServer): void {
       close: () => connection.close(),
       handle: (answer) =>
         connection.handle(async (bytes) => {
-          const request = control.Request.decode(bytes.copy())
+          const request = control.Request.decode(bytes.data)
           if (request.hello) request.hello.takeOver = null
           const known = control.Request.encode(request).finish()
-          const response = control.Response.decode(await answer({ copy: () => known }))
+          const response = control.Response.decode(await answer({ data: known }))
           if (response.hello) response.hello.takeOver = null
           return control.Response.encode(response).finish()
         }),

@@ -1,6 +1,6 @@
 import type { RingMessage } from './message.js'
 
-/** Messages that arrived together, in order. They are released when the next batch is asked for. */
+/** Messages that arrived together, in order. Those that are views are released when the next batch is asked for. */
 export class RingBatch implements Iterable<RingMessage> {
   readonly messages: readonly RingMessage[]
 
@@ -17,7 +17,7 @@ export class RingBatch implements Iterable<RingMessage> {
     return this.messages[Symbol.iterator]()
   }
 
-  /** Lets go of all of them now. What the program has retained stays. Idempotent. */
+  /** Lets go of all views now. What the program has retained stays, and so do copies. Idempotent. */
   release(): void {
     if (this.#released) return
     this.#released = true

@@ -11,6 +11,7 @@ import type { Observable, ObservableInput } from 'rxjs'
 import type { RingBatch } from './batch.js'
 import { type CloseOptions, type CloseReason, DEFAULT_TIMEOUT_MS, Exchange } from './exchange.js'
 import type { Session } from './handshake.js'
+import type { Form } from './inbox.js'
 import { Link } from './link.js'
 import type { RingMessage, RingView } from './message.js'
 import { TYPE } from './native.js'
@@ -46,11 +47,17 @@ export interface BatchOptions {
  */
 export class RingConnection {
   /**
-   * Messages of the peer. Each is readable until the subscriber's callback returns, unless it is
-   * retained (see {@link RingMessage}). While nobody subscribes they wait in the ring, and a full ring
-   * stalls the peer. Completes when the connection ends, however it ends: {@link closed} says why.
+   * Messages of the peer, each in memory of its own: it is good for as long as anybody has it. While nobody subscribes
+   * they wait in the ring, and a full ring stalls the peer. Completes when the connection ends, however it ends:
+   * {@link closed} says why.
    */
   readonly messages: Observable<RingMessage>
+  /**
+   * {@link messages} without the copy: each is a view of the ring, readable until the subscriber's callback returns,
+   * unless it is retained (see {@link RingMessage}). So what keeps it or comes to it later (`firstValueFrom`, `toArray`,
+   * `delay`, an async callback) finds it released.
+   */
+  readonly views: Observable<RingMessage>
   /**
    * Large messages of the peer (see {@link transmit}), for an application that decides where they go, and
    * whether: while somebody subscribes, each is offered here and not read otherwise, and does not keep its
@@ -69,9 +76,10 @@ export class RingConnection {
 
   /** @internal */
   constructor(link: Link) {
-    const exchange = new Exchange(link)
+    const exchange = new Exchange(link, this)
     this.#exchange = exchange
-    this.messages = link.scope.observe(exchange.inbox.observe())
+    this.messages = link.scope.observe(exchange.inbox.observe('copies'))
+    this.views = link.scope.observe(exchange.inbox.observe('views'))
     this.offers = exchange.transfers.offers
     this.closed = exchange.closed
     this.states = exchange.states
@@ -244,26 +252,45 @@ export class RingConnection {
   }
 
   /**
-   * Messages in batches: all that have arrived, when the next batch is asked for. They are readable until
-   * then. A consumer that takes its time stalls the sender, not this process's memory. It ends when the
-   * connection does.
+   * Messages in batches: all that have arrived, when the next batch is asked for, each in memory of its own. A consumer
+   * that takes its time stalls the sender: what it has not asked for stays in the ring. It ends when the connection does.
    * @throws UsageError when messages are taken in another way already; the signal's reason
    */
   batches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
-    return this.#exchange.inbox.batches(whole('limit', limit, 1, 65_536), signal)
+    return this.#exchange.inbox.batches('copies', whole('limit', limit, 1, 65_536), signal)
+  }
+
+  /** {@link batches} without the copies: messages are views of the ring, readable until the next batch is asked for. */
+  viewBatches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
+    return this.#exchange.inbox.batches('views', whole('limit', limit, 1, 65_536), signal)
   }
 
   /**
    * Runs `project` on each message, on at most `concurrency` (default 1, at most 65536) at a time, and
-   * gives what comes of it. A message is readable until what `project` returned, a promise or an
-   * observable, has completed; only then is its part of the ring given back, so a slow consumer stops the
-   * sender and what waits takes no memory but the ring's. It completes when the connection ends and
-   * errors when `project` fails.
+   * gives what comes of it. Each is in memory of its own. The next is taken when what `project` returned, a promise or
+   * an observable, has completed, so a slow consumer stops the sender and what waits takes no memory but the ring's. It
+   * completes when the connection ends and errors when `project` fails.
    */
   consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
+    return this.#consume('copies', project, concurrency)
+  }
+
+  /**
+   * {@link consume} without the copies: a message is a view of the ring, readable until what `project` returned has
+   * completed; only then is its part of the ring given back.
+   */
+  consumeViews<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
+    return this.#consume('views', project, concurrency)
+  }
+
+  #consume<T>(
+    form: Form,
+    project: (message: RingMessage) => ObservableInput<T>,
+    concurrency: number,
+  ): Observable<T> {
     const { inbox, link } = this.#exchange
     return link.scope.observe(
-      inbox.consume(link.scope.wrap(project), whole('concurrency', concurrency, 1, 65_536)),
+      inbox.consume(form, link.scope.wrap(project), whole('concurrency', concurrency, 1, 65_536)),
     )
   }
 
@@ -317,7 +344,9 @@ export class RingConnection {
   }
 
   /**
-   * Sends a request and waits for the response, which is in memory of its own.
+   * Sends a request and waits for the response, which is in memory of its own. `bytes` are free when this returns.
+   * While the peer has as many requests to answer as it takes (see {@link handle}), this one waits here, in the order
+   * of the calls, and messages that are sent meanwhile go before it.
    * @param options timeout in milliseconds, default 5000
    * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, ECONNRESET when the
    *   connection breaks, EMSGSIZE, ESHUTDOWN; the signal's reason
@@ -332,6 +361,7 @@ export class RingConnection {
       this.#exchange.requireOpen()
       whole('immediate', immediate, 0, 0xffff_ffff)
       limit = milliseconds('timeout', timeout)
+      this.#exchange.outbox.requireFits(bytes)
     } catch (failure) {
       return Promise.reject(failure)
     }
@@ -340,7 +370,8 @@ export class RingConnection {
     const fail = (reason: unknown) => requests.reject(correlation, reason)
     const frame = { type: TYPE.request, correlation, immediate }
     const wanted = () => requests.has(correlation)
-    outbox.post(frame, bytes, wanted, () => requests.sent(correlation))?.catch(fail)
+    const sent = () => requests.sent(correlation)
+    requests.ask(correlation, bytes, (kept) => outbox.post(frame, kept, wanted, sent)?.catch(fail))
     if (signal === undefined) return response
     const abort = () => fail(signal.reason)
     signal.addEventListener('abort', abort, { once: true })
@@ -350,9 +381,21 @@ export class RingConnection {
   /**
    * Answers the peer's requests with `handler`, in place of an earlier one. What it throws goes to the
    * peer as a {@link RemoteError} with its `code` and message. Without a handler requests fail with ENOSYS.
+   *
+   * The handler gets each request in memory of its own, so that it may take its time: nothing that comes behind waits
+   * for it. Requests that are not answered take at most 64 times this end's `capacity`, 64 MiB at most, where each
+   * counts for its bytes and 1536; beyond that the peer keeps its requests to itself until others are answered.
    */
   handle(handler: RequestHandler | undefined): void {
-    this.#exchange.responder.handler = handler
+    this.#exchange.responder.handle(handler, false)
+  }
+
+  /**
+   * {@link handle} without the copy: a request is a view of the ring, see {@link RingMessage.data}, and is readable
+   * until the handler returns, not until its promise settles. One that is retained longer stops the ring behind it.
+   */
+  handleViews(handler: RequestHandler | undefined): void {
+    this.#exchange.responder.handle(handler, true)
   }
 
   /** What the connection has done and is doing; after its end, what it had done. */
@@ -365,6 +408,7 @@ export class RingConnection {
       inlineShare: share(counters.inlineRequests, counters.workRequests),
       requestsInFlight: this.#exchange.requests.count,
       requestsRunning: this.#exchange.responder.running,
+      requestMemory: this.#exchange.responder.memory,
       messagesWaiting: this.#exchange.inbox.waiting,
       transfersInFlight: this.#exchange.transfers.count,
       transferMemory: this.#exchange.transfers.memory,

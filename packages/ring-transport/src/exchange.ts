@@ -1,5 +1,7 @@
 import { deferred, VerbsError, within } from '@rdmakit/verbs'
 import { type Observable, ReplaySubject } from 'rxjs'
+import { requestAllowance } from './allowance.js'
+import type { RingConnection } from './connection.js'
 import { decodeError } from './errors.js'
 import { Inbox } from './inbox.js'
 import type { Link, LinkSink } from './link.js'
@@ -59,10 +61,10 @@ export class Exchange {
   #ending: Promise<void> | undefined
   #failure: VerbsError | undefined
 
-  constructor(link: Link) {
+  constructor(link: Link, connection: RingConnection) {
     this.link = link
-    this.inbox = new Inbox(link.copies)
-    this.requests = new PendingRequests(link.id.description)
+    this.inbox = new Inbox()
+    this.requests = new PendingRequests(link.id.description, requestAllowance(2 ** link.peer.log2Capacity))
     const failed = () => {
       const reason = this.#reset('the queue pair takes no more')
       this.#lost(reason)
@@ -70,7 +72,9 @@ export class Exchange {
     }
     this.outbox = new Outbox(link, failed)
     this.responder = new Responder(
-      (type, correlation, bytes) => this.outbox.post({ type, correlation }, bytes),
+      connection,
+      requestAllowance(link.capacity),
+      (type, correlation, bytes, onSent) => this.outbox.post({ type, correlation }, bytes, undefined, onSent),
       () => this.#lost(this.#flooded()),
     )
     this.transfers = new Transfers(
@@ -274,6 +278,7 @@ export class Exchange {
     this.#states.complete()
     this.requests.rejectAll(failure)
     this.outbox.end(failure)
+    this.responder.end(failure)
     this.#peerClosed.resolve()
     // What has arrived behind a large message that will not is still delivered.
     await this.transfers.end(failure)

@@ -1,36 +1,15 @@
 import { UsageError } from '@rdmakit/verbs'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
 import { RingBatch } from './batch.js'
+import { interruptible } from './interruptible.js'
 import type { Link } from './link.js'
 import { type RingMessage, RingView } from './message.js'
-
-/** @internal a place in the order of messages for one that is not there yet: a large one, under way */
-export class Place {
-  /** the message, null when there will be none, undefined while it is under way */
-  message: RingMessage | null | undefined
-  readonly #settled: (place: Place) => void
-  #discarded = false
-
-  constructor(settled: (place: Place) => void) {
-    this.#settled = settled
-  }
-
-  /** @param message null: there is none after all, what comes behind it goes on */
-  settle(message: RingMessage | null): void {
-    if (this.message !== undefined) return
-    this.message = message
-    if (this.#discarded) message?.release()
-    else this.#settled(this)
-  }
-
-  /** Nobody wants the message any more, whenever it comes. */
-  discard(): void {
-    this.#discarded = true
-    this.message?.release()
-  }
-}
+import { Place } from './place.js'
 
 type Entry = RingMessage | Place
+
+/** What a message is for who takes it: a copy, theirs for good, or a view of the ring, to be released. */
+export type Form = 'copies' | 'views'
 
 /** Who takes messages. One kind at a time: two that take turns would each see half of them. */
 type Taker = () => void
@@ -40,8 +19,8 @@ type Taker = () => void
  * ring, which stalls the sender.
  */
 export class Inbox {
-  readonly #subject = new Subject<RingMessage>()
-  readonly #copy: boolean
+  readonly #copies = new Subject<RingMessage>()
+  readonly #views = new Subject<RingMessage>()
   #queue: Entry[] = []
   #first = 0
   #taker: Taker | undefined
@@ -57,11 +36,6 @@ export class Inbox {
     this.#callback(view)
   }
 
-  /** @param copy who takes a message gets it in memory of its own */
-  constructor(copy: boolean) {
-    this.#copy = copy
-  }
-
   /** Messages that wait, with those that are under way. */
   get waiting(): number {
     return this.#queue.length - this.#first
@@ -69,7 +43,7 @@ export class Inbox {
 
   /** The next message of the peer. */
   arrive(message: RingMessage): void {
-    if (this.waiting === 0 && this.#subject.observed) {
+    if (this.waiting === 0 && this.#observed) {
       this.#hand(message)
       return
     }
@@ -97,7 +71,7 @@ export class Inbox {
   end(): void {
     this.#ended = true
     this.#pump()
-    if (this.#subject.observed) this.#subject.complete()
+    for (const subject of [this.#copies, this.#views]) if (subject.observed) subject.complete()
     const queue = this.#queue.slice(this.#first)
     this.#first = 0
     this.#queue = []
@@ -126,10 +100,11 @@ export class Inbox {
   }
 
   /** @see RingConnection.messages */
-  observe(): Observable<RingMessage> {
+  observe(form: Form): Observable<RingMessage> {
+    const [subject, other] = form === 'copies' ? [this.#copies, this.#views] : [this.#views, this.#copies]
     return new Observable((subscriber) => {
-      if (this.#taker !== undefined) throw taken()
-      const subscription: Subscription = this.#subject.subscribe(subscriber)
+      if (this.#taker !== undefined || other.observed) throw taken()
+      const subscription: Subscription = subject.subscribe(subscriber)
       this.#pump()
       if (this.#ended) subscriber.complete()
       return subscription
@@ -137,20 +112,30 @@ export class Inbox {
   }
 
   /** @see RingConnection.batches */
-  async *batches(limit: number, signal: AbortSignal | undefined): AsyncGenerator<RingBatch, void, void> {
+  batches(form: Form, limit: number, signal?: AbortSignal): AsyncGenerator<RingBatch, void, void> {
+    return interruptible((left) => this.#batches(form, limit, signal, left))
+  }
+
+  async *#batches(
+    form: Form,
+    limit: number,
+    signal: AbortSignal | undefined,
+    left: AbortSignal,
+  ): AsyncGenerator<RingBatch, void, void> {
     let wake: (() => void) | undefined
     const taker = () => wake?.()
     this.#claimTurn(taker)
-    signal?.addEventListener('abort', taker)
+    for (const one of [signal, left]) one?.addEventListener('abort', taker)
     let batch: RingBatch | undefined
     try {
       for (;;) {
         signal?.throwIfAborted()
+        if (left.aborted) return
         const messages: RingMessage[] = []
         while (messages.length < limit) {
           const message = this.#next()
           if (message === undefined) break
-          messages.push(this.#given(message))
+          messages.push(given(message, form))
         }
         if (messages.length > 0) {
           batch = new RingBatch(messages)
@@ -164,13 +149,17 @@ export class Inbox {
       }
     } finally {
       batch?.release()
-      signal?.removeEventListener('abort', taker)
+      for (const one of [signal, left]) one?.removeEventListener('abort', taker)
       this.#taker = undefined
     }
   }
 
   /** @see RingConnection.consume */
-  consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency: number): Observable<T> {
+  consume<T>(
+    form: Form,
+    project: (message: RingMessage) => ObservableInput<T>,
+    concurrency: number,
+  ): Observable<T> {
     return new Observable<T>((subscriber) => {
       const active = new Set<RingMessage>()
       const done = (message: RingMessage) => active.delete(message) && message.release()
@@ -220,7 +209,7 @@ export class Inbox {
         while (active.size + working < concurrency && !subscriber.closed) {
           const message = this.#next()
           if (message === undefined) break
-          start(this.#given(message))
+          start(given(message, form))
         }
         taking = false
         if (this.#ended && active.size + working === 0 && this.waiting === 0) subscriber.complete()
@@ -279,17 +268,19 @@ export class Inbox {
   }
 
   #hand(message: RingMessage): void {
-    const given = this.#given(message)
-    this.#subject.next(given)
-    given.release()
+    if (this.#copies.observed) this.#copies.next(message.moved())
+    else {
+      this.#views.next(message)
+      message.release()
+    }
   }
 
-  #given(message: RingMessage): RingMessage {
-    return this.#copy ? message.moved() : message
+  get #observed(): boolean {
+    return this.#copies.observed || this.#views.observed
   }
 
   get #unwanted(): boolean {
-    return this.#discarding && this.#taker === undefined && !this.#subject.observed
+    return this.#discarding && this.#taker === undefined && !this.#observed
   }
 
   /** One that was under way is there, or will not come. */
@@ -307,7 +298,7 @@ export class Inbox {
     this.#taker?.()
     if (this.#pumping) return
     this.#pumping = true
-    while (this.#subject.observed) {
+    while (this.#observed) {
       const message = this.#next()
       if (message === undefined) break
       this.#hand(message)
@@ -316,13 +307,17 @@ export class Inbox {
   }
 
   #claimTurn(taker: Taker): void {
-    if (this.#taker !== undefined || this.#subject.observed) throw taken()
+    if (this.#taker !== undefined || this.#observed) throw taken()
     this.#taker = taker
   }
 }
 
 /** Who takes messages while they are drained: they are handed out where they come. */
 const NOBODY: Taker = () => {}
+
+function given(message: RingMessage, form: Form): RingMessage {
+  return form === 'copies' ? message.moved() : message
+}
 
 function isPromise<T>(work: ObservableInput<T>): work is Promise<T> {
   return typeof (work as PromiseLike<T>).then === 'function'
@@ -334,6 +329,6 @@ function isPlace(entry: Entry): entry is Place {
 
 function taken(): UsageError {
   return new UsageError(
-    'the messages of this connection are taken already: use one of messages, batches, consume and drain',
+    'the messages of this connection are taken already: use one of messages, batches, consume, their views and drain',
   )
 }

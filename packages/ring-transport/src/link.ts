@@ -210,14 +210,14 @@ export class Link implements FrameSink, MessageSource {
     return this.#canWriteImmediate && this.peer.writeWithImmediate
   }
 
+  /** bytes of the ring of this end */
+  get capacity(): number {
+    return 2 ** this.#settings.log2Capacity
+  }
+
   /** bytes */
   get maxMessageLength(): number {
     return 2 ** (this.peer.log2Capacity - 1) - HEADER
-  }
-
-  /** Whether messages are given out in memory of their own. */
-  get copies(): boolean {
-    return this.#settings.copy
   }
 
   /** Where outgoing frames are laid out. */

@@ -13,11 +13,13 @@ export interface MessageSource {
 }
 
 /**
- * A message. Its bytes are a view of registered memory, the ring itself unless the message was too
- * large for it, not a copy: they are good until the message is released, which happens by itself when
- * the callback that got it returns. To keep them longer either `copy()`, or `retain()` now and
- * `release()` later. A message that is held stops the ring behind it from being reused, so a few held
- * for long, or many for short, stall the sender.
+ * A message. Its bytes are its own, good for as long as anybody has it, unless it was taken as a *view* (`views`,
+ * `viewBatches`, `consumeViews`, `handleViews`) or is an offer that was accepted.
+ *
+ * Those of a view are registered memory, the ring itself unless the message was too large for it: they are good until
+ * it is released, which happens by itself when the callback that got it returns. To keep them longer either `copy()`,
+ * or `retain()` now and `release()` later. A view that is held stops the ring behind it from being reused, so a few
+ * held for long, or many for short, stall the sender.
  */
 export class RingMessage {
   /** bytes of the payload */
@@ -61,8 +63,8 @@ export class RingMessage {
   }
 
   /**
-   * The payload, as a view of the ring, for who copies or adds up its bytes. A peer that breaks the protocol can still
-   * write there while you read. So take a {@link copy} before you decode, parse, check or compare: what was
+   * The payload. Of a view it is the ring, for who copies or adds up its bytes: a peer that breaks the protocol can
+   * still write there while you read. So take a {@link copy} before you decode, parse, check or compare: what was
    * looked at once may be different the second time, and a decoder that measures first (TextDecoder,
    * Buffer.toString) writes beyond its end then, which ends the process or worse.
    * @throws UsageError after the release: the memory belongs to the next message
@@ -82,10 +84,10 @@ export class RingMessage {
 
   /** The payload, copied, then read as UTF-8. @throws UsageError after the release */
   text(): string {
-    return DECODER.decode(this.copy())
+    return DECODER.decode(this.#source.lasting ? this.data : this.copy())
   }
 
-  /** Keeps the bytes until one more {@link release}. @throws UsageError after the release */
+  /** Keeps the bytes of a view until one more {@link release}. @throws UsageError after the release */
   retain(): this {
     this.#require()
     this.#holds++
@@ -105,8 +107,8 @@ export class RingMessage {
 
   /** @internal gives way to a message with the same bytes in memory of its own, which nobody has to release */
   moved(): RingMessage {
-    const source = { memory: this.copy(), debug: false, lasting: true, released: () => {} }
-    const moved = new RingMessage(source, 0, this.length, this.end, this.correlation, this.#immediate)
+    const own = new OwnMemory(this.copy())
+    const moved = new RingMessage(own, 0, this.length, this.end, this.correlation, this.#immediate)
     this.release()
     return moved
   }
@@ -120,6 +122,19 @@ export class RingMessage {
   #require(): void {
     if (this.#holds === 0) throw usedAfterRelease(this.#guard)
   }
+}
+
+/** Memory of one message, which is not given back. */
+class OwnMemory implements MessageSource {
+  readonly memory: Uint8Array
+  readonly debug = false
+  readonly lasting = true
+
+  constructor(memory: Uint8Array) {
+    this.memory = memory
+  }
+
+  released(): void {}
 }
 
 /**

@@ -43,6 +43,7 @@ const COUNTERS: readonly Counted[] = [
 const GAUGES: readonly Counted[] = [
   ['requests_in_flight', 'Requests that wait for their response', 'requestsInFlight'],
   ['requests_running', 'Requests of peers that are being answered', 'requestsRunning'],
+  ['request_memory_bytes', 'Memory for requests of peers that are being answered', 'requestMemory'],
   ['messages_waiting', 'Messages that wait for somebody to take them', 'messagesWaiting'],
   ['transfers_in_flight', 'Large messages under way, both ways', 'transfersInFlight'],
   ['transfer_memory_bytes', 'Memory for large messages of peers', 'transferMemory'],

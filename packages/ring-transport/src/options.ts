@@ -56,11 +56,6 @@ export interface RingOptions extends LivenessOptions {
    */
   readonly maxPeerCapacity?: number
   /**
-   * Messages come in memory of their own, which is theirs for good, instead of as views of the ring: one
-   * copy and one allocation each, and nothing to release. Default false.
-   */
-  readonly copy?: boolean
-  /**
    * Bytes of the largest message that {@link RingConnection.transmit} sends through the ring, 0 … 64 MiB, at
    * most what the peer's ring takes; what is larger the peer reads from where it is. Default 256 KiB or a
    * quarter of the peer's ring, whichever is less: up to there the ring was faster over iwarp and shm, in
@@ -108,7 +103,6 @@ export interface Settings {
   readonly immediate: boolean
   readonly applicationData: Uint8Array
   readonly maxPeerCapacity: number
-  readonly copy: boolean
   readonly transfers: TransferLimits
   readonly debug: boolean
   readonly session: Session | undefined
@@ -118,6 +112,10 @@ export interface Settings {
 
 /** @throws UsageError naming the option that is out of range */
 export function settings(options: ConnectOptions): Settings {
+  if ('copy' in options)
+    throw new UsageError(
+      'there is no option copy any more: messages are copies, and views of the ring are called views (CHANGELOG.md)',
+    )
   const { capacity = 2 ** 20, applicationData = new Uint8Array(), notification = 'immediate' } = options
   const log2Capacity = Math.log2(capacity)
   if (!Number.isInteger(log2Capacity) || log2Capacity < MIN_LOG2_CAPACITY || log2Capacity > MAX_LOG2_CAPACITY)
@@ -146,7 +144,6 @@ export function settings(options: ConnectOptions): Settings {
     immediate: notification === 'immediate',
     applicationData,
     maxPeerCapacity: whole('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
-    copy: options.copy ?? false,
     transfers: transferSettings(options),
     debug: options.debug ?? process.env.RDMAKIT_RING_DEBUG === '1',
     session: checked(options.session),

@@ -70,12 +70,18 @@ export class Outbox {
 
   /** Sends if there is room and nothing waits. @throws VerbsError EMSGSIZE, ECONNRESET */
   send(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
-    if (!types.isUint8Array(bytes)) throw new TypeError('a message is a Uint8Array')
+    requireBytes(bytes)
     const length = bytes.length
     if (!this.#place(length)) return false
     this.#lane.bytes.set(bytes, this.#at)
     this.#commit(type, length, correlation, immediate)
     return true
+  }
+
+  /** @throws TypeError, VerbsError EMSGSIZE: it could never be sent */
+  requireFits(bytes: Uint8Array): void {
+    requireBytes(bytes)
+    if (bytes.length > this.#most) throw this.#refusal(SEND.tooLong, bytes.length)
   }
 
   /** Room for a frame of `length` bytes: its offset in the lane, −1 when there is none. */
@@ -146,6 +152,7 @@ export class Outbox {
 
   /**
    * Sends, waiting for room as long as `wanted`. Undefined when it is done already.
+   * @param bytes are copied when they have to wait, so that they may change once this returns
    * @param onSent called when the frame has its place among those that leave, before any answer can come
    */
   post(
@@ -165,7 +172,8 @@ export class Outbox {
     }
     if (this.#waiting.length >= this.#pruneAt) this.#prune()
     const { promise, resolve, reject } = deferred<void>()
-    this.#waiting.push({ type, correlation, immediate, bytes, wanted, onSent, resolve, reject })
+    const kept = bytes.slice()
+    this.#waiting.push({ type, correlation, immediate, bytes: kept, wanted, onSent, resolve, reject })
     return promise
   }
 
@@ -321,4 +329,8 @@ export class Outbox {
       )
     return this.#failed()
   }
+}
+
+function requireBytes(bytes: Uint8Array): void {
+  if (!types.isUint8Array(bytes)) throw new TypeError('a message is a Uint8Array')
 }

@@ -1,25 +1,26 @@
 import type { RecordableHistogram } from 'node:perf_hooks'
 import { type Deferred, deferred, VerbsError } from '@rdmakit/verbs'
+import { Allowance, requestCost, type Turn } from './allowance.js'
 
 interface Pending extends Deferred<Uint8Array> {
   /** milliseconds of performance.now() */
   readonly begin: number
   readonly deadline: number
+  /** what it takes of the peer's memory; undefined before it waits for that */
+  turn: Turn | undefined
   /** whether the peer may answer */
   sent: boolean
 }
 
-/**
- * Requests given up whose response may still come, remembered at most. A peer that owes more answers is
- * taken at its word only for the latest: the number of an earlier one then counts as never given.
- */
-const MAX_ABANDONED = 65_536
-
 /** Requests that wait for their response. One timer serves them all: requests outnumber timeouts by far. */
 export class PendingRequests {
   readonly #pending = new Map<number, Pending>()
-  /** numbers of requests that timed out or were aborted, and are not answered yet: not to be used again */
-  readonly #abandoned = new Set<number>()
+  /**
+   * Requests that timed out or were aborted, and are not answered yet: their numbers are not to be used again, and
+   * they take of the peer's memory. That bounds them.
+   */
+  readonly #abandoned = new Map<number, Turn>()
+  readonly #allowance: Allowance
   readonly #object: string
   /** nanoseconds from request to response, of those that are answered from when it is set */
   latency: RecordableHistogram | undefined
@@ -29,9 +30,13 @@ export class PendingRequests {
   #wakeAt = Number.POSITIVE_INFINITY
   #empty: Deferred<void> | undefined
 
-  /** @param object what errors call the connection */
-  constructor(object: string) {
+  /**
+   * @param object what errors call the connection
+   * @param allowance bytes of the peer's memory that they may take
+   */
+  constructor(object: string, allowance: number) {
     this.#object = object
+    this.#allowance = new Allowance(allowance)
   }
 
   get count(): number {
@@ -43,10 +48,23 @@ export class PendingRequests {
     const correlation = this.#number()
     const begin = performance.now()
     const deadline = begin + timeout
-    const pending: Pending = { ...deferred<Uint8Array>(), begin, deadline, sent: false }
+    const pending: Pending = { ...deferred<Uint8Array>(), begin, deadline, turn: undefined, sent: false }
     this.#pending.set(correlation, pending)
     if (deadline < this.#wakeAt) this.#arm(deadline)
     return { correlation, response: pending.promise }
+  }
+
+  /**
+   * Sends the request when the peer has memory for it: until then it waits here, in order.
+   * @param bytes are copied when they have to wait, so that they may change once this returns
+   * @param send is called at most once, and not when it has been given up meanwhile
+   */
+  ask(correlation: number, bytes: Uint8Array, send: (bytes: Uint8Array) => void): void {
+    const pending = this.#pending.get(correlation)
+    if (pending === undefined) return
+    const cost = requestCost(bytes.length)
+    const kept = this.#allowance.fits(cost) ? bytes : bytes.slice()
+    pending.turn = this.#allowance.enter(cost, () => send(kept))
   }
 
   /**
@@ -55,11 +73,16 @@ export class PendingRequests {
    */
   answer(correlation: number, settle: (pending: Deferred<Uint8Array>) => void): boolean {
     const pending = this.#pending.get(correlation)
-    // One that timed out or was aborted gets no response any more.
-    if (pending === undefined) return this.#abandoned.delete(correlation)
-    this.#remove(correlation)
-    this.latency?.record(Math.max(1, Math.round((performance.now() - pending.begin) * 1e6)))
-    settle(pending)
+    // One that timed out or was aborted gets no response any more, one that was not sent cannot have any.
+    const turn = pending === undefined ? this.#abandoned.get(correlation) : pending.sent && pending.turn
+    if (!turn) return false
+    if (pending === undefined) this.#abandoned.delete(correlation)
+    else {
+      this.#remove(correlation)
+      this.latency?.record(Math.max(1, Math.round((performance.now() - pending.begin) * 1e6)))
+      settle(pending)
+    }
+    this.#allowance.leave(turn)
     return true
   }
 
@@ -101,16 +124,13 @@ export class PendingRequests {
     return this.last
   }
 
-  #giveUp(correlation: number, { sent, reject }: Pending, reason: unknown): void {
+  #giveUp(correlation: number, { sent, turn, reject }: Pending, reason: unknown): void {
     this.#remove(correlation)
     reject(reason)
-    if (!sent) return
-    this.#abandoned.add(correlation)
-    if (this.#abandoned.size <= MAX_ABANDONED) return
-    for (const oldest of this.#abandoned) {
-      this.#abandoned.delete(oldest)
-      break
-    }
+    if (turn === undefined) return
+    // The peer has its memory again when it has answered; of what was not sent it knows nothing.
+    if (sent) this.#abandoned.set(correlation, turn)
+    else this.#allowance.leave(turn)
   }
 
   #remove(correlation: number): void {
@@ -138,9 +158,17 @@ export class PendingRequests {
         next = Math.min(next, pending.deadline)
         continue
       }
-      const late = new VerbsError('ETIMEDOUT', 'request', this.#object, 'the peer does not answer')
-      this.#giveUp(correlation, pending, late)
+      this.#giveUp(
+        correlation,
+        pending,
+        new VerbsError('ETIMEDOUT', 'request', this.#object, this.#late(pending)),
+      )
     }
     if (next < Number.POSITIVE_INFINITY) this.#arm(next)
+  }
+
+  #late({ sent }: Pending): string {
+    if (sent || this.#allowance.waiting === 0) return 'the peer does not answer'
+    return `the peer has ${this.#allowance.used} bytes of requests that it has not answered, and takes no more`
   }
 }

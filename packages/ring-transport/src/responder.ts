@@ -1,92 +1,193 @@
 import { types } from 'node:util'
 import { VerbsError } from '@rdmakit/verbs'
+import { Allowance, requestCost, type Turn } from './allowance.js'
+import type { RingConnection } from './connection.js'
 import { encodeError } from './errors.js'
 import type { RingMessage } from './message.js'
 import { TYPE } from './native.js'
 
-/** Answers requests. The request is readable until the result settles, and holds its part of the ring so long. */
-export type RequestHandler = (request: RingMessage) => Uint8Array | Promise<Uint8Array>
+/** What a handler is told beside the request. */
+export interface RequestContext {
+  /** the connection that the request came by; what is to go to the peer that asked goes there */
+  readonly connection: RingConnection
+  /**
+   * aborts, with the reason, when the connection ends before the request is answered: nobody waits for the answer.
+   * That the caller gave up a request is not told: it may have been handled, and its answer is dropped.
+   */
+  readonly signal: AbortSignal
+}
 
-/** Sends a frame; a promise when that has to wait. */
-export type Post = (type: number, correlation: number, bytes: Uint8Array) => Promise<void> | undefined
+/** Answers requests: with bytes, or a promise of them, which are copied when the answer leaves. */
+export type RequestHandler = (
+  request: RingMessage,
+  context: RequestContext,
+) => Uint8Array | Promise<Uint8Array>
+
+/** Sends a frame; a promise when that has to wait. `onSent`: it is on its way. */
+export type Post = (
+  type: number,
+  correlation: number,
+  bytes: Uint8Array,
+  onSent: () => void,
+) => Promise<void> | undefined
 
 /** Responses that wait for a peer to take them: beyond this the connection is broken. */
 const MOST_WAITING_BYTES = 2 ** 26
 const ENTRY_BYTES = 512
 
-/** Runs the handler on the peer's requests and sends what it returns. */
+/**
+ * Runs the handler on the peer's requests and sends what it returns. A request gives its part of the ring back before
+ * the handler has answered, so that none stops what comes behind it; what it takes of memory is counted until then.
+ */
 export class Responder {
-  handler: RequestHandler | undefined
+  readonly #connection: RingConnection
   readonly #post: Post
   readonly #overflow: () => void
-  #running = 0
+  readonly #allowance: Allowance
+  readonly #running = new Set<Running>()
+  #handler: RequestHandler | undefined
+  #views = false
   /** bytes of responses that wait for room at the peer, each with what remembering it takes */
   #waiting = 0
   #idle: (() => void) | undefined
 
-  /** @param overflow called when the peer asks on and on and takes no answers */
-  constructor(post: Post, overflow: () => void) {
+  /**
+   * @param allowance bytes that requests may take; a peer that keeps to the rules (allowance.ts) never wants more
+   * @param overflow called when the peer asks on and on and takes no answers
+   */
+  constructor(connection: RingConnection, allowance: number, post: Post, overflow: () => void) {
+    this.#connection = connection
+    this.#allowance = new Allowance(allowance)
     this.#post = post
     this.#overflow = overflow
   }
 
-  /** requests whose response is not on its way yet */
-  get running(): number {
-    return this.#running
+  /** @param views the handler reads requests in the ring, until it returns, instead of copies */
+  handle(handler: RequestHandler | undefined, views: boolean): void {
+    this.#handler = handler
+    this.#views = views
   }
 
+  /** requests whose response is not on its way yet */
+  get running(): number {
+    return this.#running.size
+  }
+
+  /** bytes that they count for */
+  get memory(): number {
+    return this.#allowance.used
+  }
+
+  /** One that the allowance has no room for waits in the ring. */
   answer(request: RingMessage): void {
-    this.#running++
-    const respond = (bytes: Uint8Array) => this.#respond(request, TYPE.response, bytes)
-    const fail = (failure: unknown) => this.#respond(request, TYPE.error, encodeError(failure))
-    if (this.handler === undefined) {
-      fail(new VerbsError('ENOSYS', 'request', 'the peer', 'it has no handler'))
-      return
-    }
-    try {
-      const result = this.handler(request)
-      if (types.isUint8Array(result)) respond(result)
-      else Promise.resolve(result).then(respond, fail).catch(fail)
-    } catch (failure) {
-      fail(failure)
-    }
+    const running = new Running(this.#connection, request)
+    this.#running.add(running)
+    this.#allowance.enter(requestCost(request.length), (turn) => this.#begin(running, turn))
   }
 
   /** Resolves when no handler runs and every response is on its way. */
   async idle(): Promise<void> {
-    while (this.#running > 0)
+    while (this.#running.size > 0)
       await new Promise<void>((resolve) => {
         this.#idle = resolve
       })
   }
 
-  #respond(request: RingMessage, type: number, bytes: Uint8Array): void {
-    const { correlation } = request
-    request.release()
-    const sent = this.#post(type, correlation, bytes)
-    if (sent === undefined) {
-      this.#finish()
+  /** The connection has ended. */
+  end(reason: unknown): void {
+    for (const running of this.#running) {
+      running.end(reason)
+      if (running.waiting === undefined) continue
+      // Its turn does not come any more, and the ring is not free before it is let go.
+      running.waiting.release()
+      this.#finish(running)
+    }
+  }
+
+  #begin(running: Running, turn: Turn): void {
+    const request = running.waiting
+    running.waiting = undefined
+    running.turn = turn
+    if (request === undefined || request.isReleased) return // the connection has ended
+    const respond = (bytes: Uint8Array) => this.#respond(running, TYPE.response, bytes)
+    const fail = (failure: unknown) => this.#respond(running, TYPE.error, encodeError(failure))
+    if (this.#handler === undefined) {
+      request.release()
+      fail(new VerbsError('ENOSYS', 'request', 'the peer', 'it has no handler'))
       return
     }
-    // Requests that run hold their part of the ring, so the peer can have only so many; those that are
-    // answered do not any more, and holding them back could stop two ends that ask each other for ever.
+    const given = this.#views ? request : request.moved()
+    try {
+      const result = this.#handler(given, running)
+      given.release()
+      if (types.isUint8Array(result)) respond(result)
+      else Promise.resolve(result).then(respond, fail).catch(fail)
+    } catch (failure) {
+      given.release()
+      fail(failure)
+    }
+  }
+
+  #respond(running: Running, type: number, bytes: Uint8Array): void {
+    const { correlation } = running
+    // The peer counts on the memory as soon as it has the answer.
+    const sent = () => this.#finish(running)
+    const posted = this.#post(type, correlation, bytes, sent)
+    if (posted === undefined) {
+      this.#finish(running)
+      return
+    }
+    // Those that are answered and wait for room are not held back: that could stop two ends that ask each other for ever.
     const waiting = (bytes?.length ?? 0) + ENTRY_BYTES // a handler may return what is no bytes at all
     this.#waiting += waiting
     if (this.#waiting > MOST_WAITING_BYTES) this.#overflow()
     // A response that cannot be sent, too long or not even bytes, is the handler's fault: the requester
     // is told. When the connection has ended, that fails too, and there is nobody to tell.
-    sent
-      .catch((failure) => this.#post(TYPE.error, correlation, encodeError(failure)))
+    posted
+      .catch((failure) => this.#post(TYPE.error, correlation, encodeError(failure), sent))
       .catch(() => {})
       .finally(() => {
         this.#waiting -= waiting
-        this.#finish()
+        this.#finish(running)
       })
   }
 
-  #finish(): void {
-    if (--this.#running > 0) return
+  #finish(running: Running): void {
+    if (!this.#running.delete(running)) return
+    if (running.turn !== undefined) this.#allowance.leave(running.turn)
+    if (this.#running.size > 0) return
     this.#idle?.()
     this.#idle = undefined
+  }
+}
+
+/** A request that is being answered, as its handler sees it. */
+class Running implements RequestContext {
+  readonly connection: RingConnection
+  readonly correlation: number
+  /** in the ring, until its turn comes */
+  waiting: RingMessage | undefined
+  turn: Turn | undefined
+  #abort: AbortController | undefined
+  #ended = false
+  #reason: unknown
+
+  constructor(connection: RingConnection, request: RingMessage) {
+    this.connection = connection
+    this.correlation = request.correlation
+    this.waiting = request
+  }
+
+  /** Made when somebody looks at it: most handlers do not. */
+  get signal(): AbortSignal {
+    this.#abort ??= new AbortController()
+    if (this.#ended) this.#abort.abort(this.#reason)
+    return this.#abort.signal
+  }
+
+  end(reason: unknown): void {
+    this.#ended = true
+    this.#reason = reason
+    this.#abort?.abort(reason)
   }
 }

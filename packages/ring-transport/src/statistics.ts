@@ -41,6 +41,8 @@ export interface RingStatistics {
   readonly requestsInFlight: number
   /** requests of the peer that are being answered */
   readonly requestsRunning: number
+  /** bytes that they count for: their own, and 1536 each */
+  readonly requestMemory: number
   /** messages that wait for somebody to take them */
   readonly messagesWaiting: number
   /** large messages under way, both ways */
@@ -53,6 +55,7 @@ export interface RingStatistics {
 const NOTHING_UNDER_WAY = {
   requestsInFlight: 0,
   requestsRunning: 0,
+  requestMemory: 0,
   messagesWaiting: 0,
   transfersInFlight: 0,
   transferMemory: 0,

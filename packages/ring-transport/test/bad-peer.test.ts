@@ -1,6 +1,8 @@
 // Peers that break the protocol, played with bare verbs: each loses its own connection, no other.
 import { ConnectionId, type SendWorkRequest } from '@rdmakit/verbs'
 import { afterEach, expect, it } from 'vitest'
+import { eventually } from '../../../test/eventually.js'
+import { requestAllowance, requestCost } from '../src/allowance.js'
 import { type CloseReason, RingConnection, RingServer } from '../src/index.js'
 import { connectBare } from './helpers/bare-end.js'
 
@@ -75,7 +77,16 @@ async function badPeer() {
     expect(reason?.message).toMatch(saying)
     expect(await good.request(new Uint8Array([5]))).toEqual(new Uint8Array([5]))
   }
-  return { publish, write, thrownOut, queuePair, region, ring, victim: () => accepted[1] as RingConnection }
+  return {
+    publish,
+    write,
+    thrownOut,
+    queue,
+    queuePair,
+    region,
+    ring,
+    victim: () => accepted[1] as RingConnection,
+  }
 }
 
 it('a good frame by bare verbs is taken', async () => {
@@ -132,6 +143,29 @@ it('an answer that nobody asked for', async () => {
   const bad = await badPeer()
   bad.publish(1, { length: 0, type: 4 })
   await bad.thrownOut(/^EPROTO$/, /nobody asked/)
+})
+
+it('requests beyond what it may ask: they wait in the ring, and cost no more memory than that', async () => {
+  const bad = await badPeer()
+  const signals: AbortSignal[] = []
+  bad.victim().handle((_, { signal }) => {
+    signals.push(signal)
+    return new Promise(() => {})
+  })
+  const limit = requestAllowance(CAPACITY)
+  const fits = Math.floor(limit / requestCost(0))
+  for (let sent = 0; sent < fits + 30; sent++) {
+    bad.publish(1, { length: 0, type: 3 }, sent % (CAPACITY / UNIT))
+    await eventually(() => bad.victim().statistics().requestsRunning > sent)
+    // What has completed makes room in its send queue.
+    bad.queue.poll(16)
+  }
+  expect(signals).toHaveLength(fits)
+  expect(bad.victim().statistics().requestMemory).toBe(fits * requestCost(0))
+  await bad.victim().close({ drain: false })
+  expect(signals.every(({ aborted }) => aborted)).toBe(true)
+  expect(signals).toHaveLength(fits)
+  expect(bad.victim().statistics()).toMatchObject({ requestsRunning: fits, messagesWaiting: 0 })
 })
 
 it('messages after its close', async () => {

@@ -46,9 +46,9 @@ describe('messages', () => {
     expect(await firstValueFrom(texts.pipe(take(2), toArray()))).toEqual(['two', 'three'])
   })
 
-  it('are released when the callback returns', async () => {
+  it('are released when the callback returns, as views', async () => {
     const { a, b } = await pair()
-    const message = firstValueFrom(b.messages)
+    const message = firstValueFrom(b.views)
     a.send(bytes('gone'))
     const late = await message
     expect(late.isReleased).toBe(true)
@@ -59,7 +59,7 @@ describe('messages', () => {
   it('stay readable while retained, even after the connection has ended', async () => {
     const { a, b } = await pair()
     const kept: RingMessage[] = []
-    b.messages.subscribe((message) => kept.push(message.retain()))
+    b.views.subscribe((message) => kept.push(message.retain()))
     a.send(bytes('kept'))
     await expect.poll(() => kept.length).toBe(1)
     await a.close()

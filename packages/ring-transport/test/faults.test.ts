@@ -13,7 +13,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   it('a peer that asks and takes no answers loses its connection, not this process its memory', async () => {
     await using ends = await pair(uri())
     const held: RingMessage[] = []
-    ends.a.messages.subscribe((message) => held.push(message.retain()))
+    ends.a.views.subscribe((message) => held.push(message.retain()))
     ends.b.send(pattern(8, 1))
     await expect.poll(() => held.length).toBe(1)
     ends.b.handle(() => new Uint8Array(100_000))
@@ -60,7 +60,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     let slow: RingMessage | undefined
     let number = 0
     const failing = lastValueFrom(
-      ends.b.consume(async (message) => {
+      ends.b.consumeViews(async (message) => {
         if (number++ > 0) throw new Error('the second')
         slow = message
         await gone
@@ -78,7 +78,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     await using ends = await pair(uri())
     let seen: RingMessage | undefined
     let again: Subscription | undefined
-    const first = ends.b.consume((message) => {
+    const first = ends.b.consumeViews((message) => {
       seen = message
       return NEVER
     })

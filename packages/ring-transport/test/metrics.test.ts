@@ -88,7 +88,7 @@ describe.each(PROVIDERS)('statistics over %s', (_, uri) => {
     const other = [...server.connections].find((each) => each !== b) as RingConnection
     other.handle(() => new Promise(() => {}))
     const held: RingMessage[] = []
-    const subscription = b.messages.subscribe((message) => held.push(message.retain()))
+    const subscription = b.views.subscribe((message) => held.push(message.retain()))
     await a.transmit(new Uint8Array(300_000))
     await expect.poll(() => held.length).toBe(1)
     subscription.unsubscribe()

@@ -34,6 +34,8 @@ function outbox() {
     credit: (frames: number) => {
       limit += frames
     },
+    /** the first byte of the payload of a frame in the ring */
+    byteOf: (frame: number) => fields.getUint8(frame * UNIT + 16),
     /** immediates of the first `count` frames, in their order in the ring */
     laidOut: (count: number) =>
       Array.from({ length: count }, (_, at) => fields.getUint32(at * UNIT + 12, true)),
@@ -54,6 +56,16 @@ describe('a frame that waits for room', () => {
     await waiting
     expect(made.send(TYPE.data, 0, 3, EMPTY)).toBe(true)
     expect(laidOut(2)).toEqual([1, 3])
+  })
+
+  it('is what it was when it was posted', () => {
+    const { outbox: made, credit, byteOf } = outbox()
+    const bytes = new Uint8Array([1])
+    void made.post({ type: TYPE.request }, bytes)
+    bytes[0] = 2
+    credit(1)
+    made.onWritable(true)
+    expect(byteOf(0)).toBe(1)
   })
 
   it('goes behind those that waited before it', async () => {

@@ -172,6 +172,9 @@ describe('a peer that dies', () => {
       ),
     )
     await peer.told()
+    // While something is claimed nothing else is taken.
+    while (connection.claim(1) === undefined) await connection.writable()
+    expect(connection.send(new Uint8Array(1))).toBe(false)
     const writable = connection.writable().catch((failure) => failure.code)
     const completed = firstValueFrom(connection.messages.pipe(toArray()))
     await peer.stop()

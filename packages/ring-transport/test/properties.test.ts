@@ -12,6 +12,17 @@ import { HANG_MS } from './helpers/processes.js'
 const RUNS = effort(30)
 const modes: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller']
 
+const CONSUMERS = [
+  'messages',
+  'views',
+  'retain',
+  'batches',
+  'viewBatches',
+  'consume',
+  'consumeViews',
+  'drain',
+] as const
+
 interface Plan {
   readonly log2Capacity: number
   readonly receiveDepth: number
@@ -20,7 +31,7 @@ interface Plan {
   readonly modes: readonly [number, number]
   /** for each message: its part of the longest, in thousandths, and how it is sent */
   readonly messages: readonly { size: number; by: 'send' | 'claim' | 'shorten' | 'batch'; pause: boolean }[]
-  readonly consumer: 'messages' | 'retain' | 'batches' | 'consume' | 'drain'
+  readonly consumer: (typeof CONSUMERS)[number]
   readonly slow: number
 }
 
@@ -42,7 +53,7 @@ const plans: fc.Arbitrary<Plan> = fc.record({
     }),
     { minLength: 1, maxLength: 400 },
   ),
-  consumer: fc.constantFrom('messages', 'retain', 'batches', 'consume', 'drain'),
+  consumer: fc.constantFrom(...CONSUMERS),
   slow: fc.nat(5),
 })
 
@@ -100,10 +111,11 @@ async function receive(b: RingConnection, plan: Plan): Promise<void> {
   const all = () => next === messages.length
   switch (consumer) {
     case 'messages':
+    case 'views':
     case 'retain': {
       const held: RingMessage[] = []
       await new Promise<void>((resolve, reject) => {
-        b.messages.subscribe({
+        b[consumer === 'messages' ? 'messages' : 'views'].subscribe({
           next: (message) => {
             try {
               check(message.data, message.immediate)
@@ -126,15 +138,17 @@ async function receive(b: RingConnection, plan: Plan): Promise<void> {
       return
     }
     case 'batches':
-      for await (const batch of b.batches({ limit: slow + 1 })) {
+    case 'viewBatches':
+      for await (const batch of b[consumer]({ limit: slow + 1 })) {
         for (const message of batch) check(message.data, message.immediate)
         if (all()) return
         if (slow > 2) await turn()
       }
       throw new Error(`it ended at ${next}`)
     case 'consume':
+    case 'consumeViews':
       await new Promise<void>((resolve, reject) => {
-        b.consume(async (message) => {
+        b[consumer](async (message) => {
           check(message.data, message.immediate)
           const before = message.copy()
           for (let i = 0; i < slow; i++) await turn()

@@ -1,4 +1,4 @@
-import { concatMap, firstValueFrom, from, lastValueFrom, NEVER, take, tap, toArray } from 'rxjs'
+import { concatMap, delay, firstValueFrom, from, lastValueFrom, NEVER, take, tap, toArray } from 'rxjs'
 import { describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import type { RingMessage } from '../src/index.js'
@@ -31,28 +31,31 @@ function gate() {
 
 describe.each(PROVIDERS)('over %s', (_, uri) => {
   describe('batches', () => {
-    it('bring all that has arrived, in order, and end with the connection', async () => {
-      await using ends = await pair(uri())
-      const messages = effort(10_000)
-      const sending = sendAll(ends.a, numbered(messages)).then(() => ends.a.close())
-      const wrong: number[] = []
-      let next = 0
-      let batches = 0
-      for await (const batch of ends.b.batches({ limit: 100 })) {
-        batches++
-        expect(batch.length).toBeLessThanOrEqual(100)
-        for (const message of batch) if (number(message) !== next++) wrong.push(next)
-      }
-      await sending
-      expect({ next, wrong }).toEqual({ next: messages, wrong: [] })
-      expect(batches).toBeGreaterThanOrEqual(messages / 100)
-      expect(batches).toBeLessThan(messages)
-    })
+    it.each(['batches', 'viewBatches'] as const)(
+      '%s bring all that has arrived, in order, and end with the connection',
+      async (way) => {
+        await using ends = await pair(uri())
+        const messages = effort(10_000)
+        const sending = sendAll(ends.a, numbered(messages)).then(() => ends.a.close())
+        const wrong: number[] = []
+        let next = 0
+        let batches = 0
+        for await (const batch of ends.b[way]({ limit: 100 })) {
+          batches++
+          expect(batch.length).toBeLessThanOrEqual(100)
+          for (const message of batch) if (number(message) !== next++) wrong.push(next)
+        }
+        await sending
+        expect({ next, wrong }).toEqual({ next: messages, wrong: [] })
+        expect(batches).toBeGreaterThanOrEqual(messages / 100)
+        expect(batches).toBeLessThan(messages)
+      },
+    )
 
-    it('are readable until the next is asked for, what was retained longer', async () => {
+    it('as views are readable until the next is asked for, what was retained longer', async () => {
       await using ends = await pair(uri())
       await sendAll(ends.a, [pattern(100, 1), pattern(100, 2)])
-      const batches = ends.b.batches({ limit: 1 })
+      const batches = ends.b.viewBatches({ limit: 1 })
       const first = (await batches.next()).value?.messages[0] as RingMessage
       expect(first.copy()).toEqual(pattern(100, 1))
       first.retain()
@@ -67,7 +70,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
 
     it('stall the sender of a consumer that does not ask', async () => {
       await using ends = await pair(uri(), { capacity: 8192 })
-      const batches = ends.b.batches({ limit: 8 })
+      const batches = ends.b.viewBatches({ limit: 8 })
       const messages = numbered(200, 512)
       const sending = sendAll(ends.a, messages)
       await batches.next()
@@ -103,37 +106,38 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   })
 
   describe('consume', () => {
-    it('holds each message until the consumer is done with it, and stops the sender meanwhile', async () => {
-      await using ends = await pair(uri(), { capacity: 8192 })
-      const door = gate()
-      door.shut()
-      const messages = numbered(100, 512)
-      let working = 0
-      let most = 0
-      const seen = lastValueFrom(
-        ends.b
-          .consume(async (message) => {
+    it.each(['consume', 'consumeViews'] as const)(
+      '%s takes no more until the consumer is done, and stops the sender meanwhile',
+      async (way) => {
+        await using ends = await pair(uri(), { capacity: 8192 })
+        const door = gate()
+        door.shut()
+        const messages = numbered(100, 512)
+        let working = 0
+        let most = 0
+        const seen = lastValueFrom(
+          ends.b[way](async (message) => {
             most = Math.max(most, ++working)
             await door.passed()
             working--
             return number(message)
-          }, 3)
-          .pipe(take(100), toArray()),
-      )
-      const sending = sendAll(ends.a, messages)
-      await expect.poll(() => working).toBe(3)
-      expect(ends.a.send(messages[0] as Uint8Array)).toBe(false)
-      door.open()
-      expect((await seen).toSorted((x, y) => x - y)).toEqual(messages.map((_, i) => i))
-      expect(most).toBe(3)
-      expect(await sending).toBeGreaterThan(0)
-    })
+          }, 3).pipe(take(100), toArray()),
+        )
+        const sending = sendAll(ends.a, messages)
+        await expect.poll(() => working).toBe(3)
+        expect(ends.a.send(messages[0] as Uint8Array)).toBe(false)
+        door.open()
+        expect((await seen).toSorted((x, y) => x - y)).toEqual(messages.map((_, i) => i))
+        expect(most).toBe(3)
+        expect(await sending).toBeGreaterThan(0)
+      },
+    )
 
     it('gives the ring back when it is left, and when a consumer fails', async () => {
       await using ends = await pair(uri(), { capacity: 4096 })
       let kept: RingMessage | undefined
       const failing = lastValueFrom(
-        ends.b.consume((message) => {
+        ends.b.consumeViews((message) => {
           kept = message
           throw new Error('cannot')
         }),
@@ -141,7 +145,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       ends.a.send(pattern(1000, 1))
       await expect(failing).rejects.toThrow('cannot')
       expect(kept?.isReleased).toBe(true)
-      const left = ends.b.consume((message) => {
+      const left = ends.b.consumeViews((message) => {
         kept = message
         return NEVER
       })
@@ -172,9 +176,9 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     })
   })
 
-  describe('with copy', () => {
+  describe('copies', () => {
     it.each(['messages', 'batches', 'consume'] as const)('%s are kept as long as one likes', async (way) => {
-      await using ends = await pair(uri(), { copy: true, capacity: 4096 })
+      await using ends = await pair(uri(), { capacity: 4096 })
       const kept: RingMessage[] = []
       const all = (async () => {
         if (way === 'batches') {
@@ -206,7 +210,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     })
 
     it('what nobody takes stays in the ring, and stalls the sender', async () => {
-      await using ends = await pair(uri(), { copy: true, capacity: 4096 })
+      await using ends = await pair(uri(), { capacity: 4096 })
       let sent = 0
       for (let turns = 0; turns < 50; turns++) {
         while (ends.a.send(pattern(1000, sent))) sent++
@@ -216,12 +220,62 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     })
   })
 
+  describe('what rxjs makes of messages', () => {
+    it('firstValueFrom, toArray, delay, an async subscriber and a batch that is left: all is as it was sent', async () => {
+      await using ends = await pair(uri(), { capacity: 4096 })
+      const messages = Array.from({ length: 40 }, (_, i) => pattern(700, i))
+      const send = sendAll(ends.a, messages)
+      const got = [await firstValueFrom(ends.b.messages)]
+      got.push(...(await lastValueFrom(ends.b.messages.pipe(take(9), toArray()))))
+      got.push(...(await lastValueFrom(ends.b.messages.pipe(take(10), delay(1), toArray()))))
+      await new Promise<void>((resolve) => {
+        let left = 10
+        ends.b.messages.pipe(take(10)).subscribe(async (message) => {
+          await new Promise((later) => setTimeout(later, left))
+          got.push(message)
+          if (--left === 0) resolve()
+        })
+      })
+      for await (const batch of ends.b.batches({ limit: 1 })) {
+        got.push(...batch)
+        if (got.length === messages.length) break
+      }
+      await send
+      const sorted = got.map(({ data }) => data).toSorted((x, y) => (x[0] as number) - (y[0] as number))
+      const expected = messages.toSorted((x, y) => (x[0] as number) - (y[0] as number))
+      expect(differing(sorted, expected)).toEqual([])
+    })
+
+    it('messages and views are not taken at the same time', async () => {
+      await using ends = await pair(uri())
+      const subscription = ends.b.messages.subscribe()
+      await expect(lastValueFrom(ends.b.views)).rejects.toMatchObject({ name: 'UsageError' })
+      subscription.unsubscribe()
+      ends.b.views.subscribe()
+      await expect(lastValueFrom(ends.b.messages)).rejects.toMatchObject({ name: 'UsageError' })
+    })
+  })
+
+  it('batches that are left while nothing arrives end at once, and the next may take', async () => {
+    await using ends = await pair(uri())
+    const batches = ends.b.batches()
+    const waiting = batches.next()
+    expect(await batches.return()).toEqual({ done: true, value: undefined })
+    expect(await waiting).toEqual({ done: true, value: undefined })
+    ends.a.send(pattern(9, 9))
+    expect((await firstValueFrom(ends.b.messages)).data).toEqual(pattern(9, 9))
+    const other = ends.b.viewBatches()
+    const thrown = other.next()
+    await expect(other.throw(new Error('enough'))).rejects.toThrow('enough')
+    expect(await thrown).toEqual({ done: true, value: undefined })
+  })
+
   describe('in debug mode', () => {
     it('a view that is kept is empty after the release, and the error says where that was', async () => {
       await using ends = await pair(uri(), { debug: true })
       let view: Uint8Array | undefined
-      const message = firstValueFrom(ends.b.messages)
-      ends.b.messages.subscribe((one) => {
+      const message = firstValueFrom(ends.b.views)
+      ends.b.views.subscribe((one) => {
         view = one.data
         expect(Buffer.from(view).toString()).toBe('mine')
       })

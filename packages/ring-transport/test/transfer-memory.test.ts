@@ -13,7 +13,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   it('is bounded: what is offered waits until messages are released', async () => {
     const { a, b } = await connected({ maxTransferMemory: 4 * MIB })
     const held: RingMessage[] = []
-    b.messages.subscribe((message) => held.push(message.retain()))
+    b.views.subscribe((message) => held.push(message.retain()))
     const sent: Promise<void>[] = []
     for (let i = 0; i < 10; i++) sent.push(a.transmit(pattern(MIB, i), { immediate: i }))
     await Promise.all(sent.slice(0, 4))
@@ -33,7 +33,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
   })
   it('of a message outlives the connection while it is retained', async () => {
     const { a, b } = await connected()
-    const got = next<RingMessage>({ subscribe: (to) => b.messages.subscribe((one) => to(one.retain())) })
+    const got = next<RingMessage>({ subscribe: (to) => b.views.subscribe((one) => to(one.retain())) })
     await a.transmit(pattern(LARGE, 4))
     const message = await got
     await a.close()

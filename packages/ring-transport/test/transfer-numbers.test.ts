@@ -24,11 +24,11 @@ it.each(
   try {
     const chosen = settings({})
     const link = await Link.connect(await ConnectionId.resolve(server.uri, chosen.wait), chosen)
-    const exchange = new Exchange(link)
+    const exchange = new Exchange(link, {} as RingConnection)
     exchange.transfers.startAt(start)
     const peer = await arrived
     const seen: boolean[] = []
-    for (const messages of [exchange.inbox.observe(), peer.messages])
+    for (const messages of [exchange.inbox.observe('copies'), peer.messages])
       messages.subscribe((message) =>
         seen.push(Buffer.compare(message.data, pattern(LARGE, message.immediate)) === 0),
       )

@@ -68,6 +68,23 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     growing(seen, bytes.length)
     expect(seen.length).toBeGreaterThan(5)
   })
+  it('whose chunks are left while they wait for memory are refused at once', async () => {
+    const { a, b } = await connected({ maxTransferMemory: MIB })
+    const offers: RingOffer[] = []
+    b.offers.subscribe((offer) => offers.push(offer))
+    const sent = [a.transmit(pattern(MIB, 1)), a.transmit(pattern(MIB, 2))]
+    await expect.poll(() => offers.length).toBe(2)
+    const [first, second] = offers as [RingOffer, RingOffer]
+    const message = await first.accept()
+    const chunks = second.chunks()
+    const waiting = chunks.next()
+    expect(await chunks.return()).toEqual({ done: true, value: undefined })
+    expect(await waiting).toEqual({ done: true, value: undefined })
+    await sent[0]
+    await expect(sent[1]).rejects.toMatchObject({ code: 'ECANCELED' })
+    expect(Buffer.compare(message.data, pattern(MIB, 1))).toBe(0)
+    message.release()
+  })
   it('whose loop is left early are refused, and the next is served', async () => {
     const { a, b } = await connected()
     const offers: RingOffer[] = []

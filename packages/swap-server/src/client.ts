@@ -319,7 +319,7 @@ export class SwapServerSession {
         this.#lose(`the server has given its memory up: ${reason}`)
       },
     }
-    this.#control.handle((request) => answerServer(request.copy(), marking))
+    this.#control.handle((request) => answerServer(request.data, marking))
   }
 
   /** The session's slabs, ascending by id: what a client that has resumed it finds there. */

@@ -10,7 +10,7 @@ export interface ControlConnection {
   /** settles when it has ended, with the reason if there is one; never rejects */
   readonly closed: Promise<Error | undefined>
   /** Who answers the peer's requests. */
-  handle(answer: (request: { copy(): Uint8Array }) => Uint8Array | Promise<Uint8Array>): void
+  handle(answer: (request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>): void
   /** Asks the peer. @param options.timeout in milliseconds */
   request(bytes: Uint8Array, options: { readonly timeout: number }): Promise<Uint8Array>
   /** @param options.drain default true: what is under way arrives first */

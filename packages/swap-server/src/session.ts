@@ -277,7 +277,7 @@ export class Session implements SlabOwner {
     this.#control = connection
     this.#peer = connection.peerUri
     this.#lastHeard = performance.now()
-    connection.handle((request) => this.#answer(connection, request.copy()))
+    connection.handle((request) => this.#answer(connection, request.data))
     void connection.closed.then((reason) => {
       if (this.#control === connection) this.loseControl(reason?.message ?? 'the client left')
     })

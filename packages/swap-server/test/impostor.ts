@@ -22,7 +22,7 @@ export async function impostor(
     const connection = await acceptRing(request)
     connections.push(connection)
     connection.handle((received) => {
-      const bytes = received.copy()
+      const bytes = received.data
       const given = answer(control.Request.decode(bytes), connection, bytes)
       return given instanceof Uint8Array ? given : control.Response.encode(given).finish()
     })

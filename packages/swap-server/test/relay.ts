@@ -28,13 +28,13 @@ export async function relay(
     const client = await acceptRing(asked)
     connections.push(client)
     client.handle(async (bytes) => {
-      const request = control.Request.decode(bytes.copy())
+      const request = control.Request.decode(bytes.data)
       change(request)
       const response = await server.request(control.Request.encode(request).finish())
       responses.push(control.Response.decode(response))
       return response
     })
-    server.handle((bytes) => client.request(bytes.copy()))
+    server.handle((bytes) => client.request(bytes.data))
     void server.closed.then(() => client.close())
     void client.closed.then(() => server.close())
   })

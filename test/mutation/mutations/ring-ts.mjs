@@ -31,7 +31,7 @@ export const mutations = [
     file: source('message'),
     find: `The payload, copied, then read as UTF-8. @throws UsageError after the release */
   text(): string {
-    return DECODER.decode(this.copy())`,
+    return DECODER.decode(this.#source.lasting ? this.data : this.copy())`,
     replace: `The payload, copied, then read as UTF-8. @throws UsageError after the release */
   text(): string {
     return DECODER.decode(this.data)`,
@@ -85,8 +85,8 @@ export const mutations = [
   {
     name: 'small-overtakes-large',
     file: source('inbox'),
-    find: 'if (this.waiting === 0 && this.#subject.observed) {',
-    replace: 'if (this.#subject.observed) {',
+    find: 'if (this.waiting === 0 && this.#observed) {',
+    replace: 'if (this.#observed) {',
     why: 'A message is handed out before a large one that was sent first and is under way.',
     tests: [unit('transfer'), unit('receiving')],
   },
@@ -203,5 +203,78 @@ export const mutations = [
     replace: '',
     why: 'Whether shared memory can be transmitted depends on its length and on the ring of the peer.',
     tests: [unit('other-realms')],
+  },
+  {
+    name: 'request-holds-the-ring',
+    file: source('responder'),
+    find: 'const given = this.#views ? request : request.moved()',
+    replace: 'const given = this.#views ? request : request.retain()',
+    why: 'One slow call stops all that comes behind it, and calls that call back stop each other.',
+    tests: [unit('outstanding'), unit('handlers')],
+  },
+  {
+    name: 'requests-of-any-number',
+    file: source('allowance'),
+    find: 'return this.#used === 0 || this.#used + cost <= this.limit',
+    replace: 'return this.#used === 0 || cost <= this.limit',
+    why: 'A peer makes this end copy as many requests as it likes.',
+    tests: [unit('allowance'), unit('bad-peer'), unit('outstanding')],
+  },
+  {
+    name: 'abandoned-request-costs-nothing',
+    file: source('requests'),
+    find: 'if (sent) this.#abandoned.set(correlation, turn)',
+    replace: 'if (sent && this.#allowance.leave(turn) === undefined) this.#abandoned.set(correlation, turn)',
+    why: 'Who gives requests up sends more than its peer has memory for, and they fill the ring.',
+    tests: [unit('requests')],
+  },
+  {
+    name: 'waiting-frame-changes',
+    file: source('outbox'),
+    find: 'const kept = bytes.slice()',
+    replace: 'const kept = bytes',
+    why: 'A request that waits for room is sent with what its caller has put into the buffer since.',
+    tests: [unit('outbox')],
+  },
+  {
+    name: 'answer-to-what-was-not-sent',
+    file: source('requests'),
+    find: 'this.#abandoned.get(correlation) : pending.sent && pending.turn',
+    replace: 'this.#abandoned.get(correlation) : pending.turn',
+    why: 'A peer answers requests that it has not got yet.',
+    tests: [unit('requests')],
+  },
+  {
+    name: 'handler-is-not-told-of-the-end',
+    file: source('responder'),
+    find: 'for (const running of this.#running) {',
+    replace: 'for (const running of [] as Running[]) {',
+    why: 'A handler works on for a connection that has ended.',
+    tests: [unit('handlers'), unit('bad-peer')],
+  },
+  {
+    name: 'messages-are-views',
+    file: source('inbox'),
+    find: 'if (this.#copies.observed) this.#copies.next(message.moved())',
+    replace: 'if (this.#copies.observed) this.#copies.next(message)',
+    why: 'Who keeps a message reads what the next one wrote.',
+    tests: [unit('receiving')],
+  },
+  {
+    name: 'batches-are-views',
+    file: source('inbox'),
+    find: "return form === 'copies' ? message.moved() : message",
+    replace: 'return message',
+    why: 'Messages of batches and consume are taken back while somebody has them.',
+    tests: [unit('receiving')],
+  },
+  {
+    name: 'generator-is-left-when-something-comes',
+    file: source('interruptible'),
+    find: `      leave.abort()
+      return await inner.return()`,
+    replace: '      return await inner.return()',
+    why: 'Who leaves batches or chunks waits for a message that may never come.',
+    tests: [unit('receiving'), unit('transfer-offers')],
   },
 ]

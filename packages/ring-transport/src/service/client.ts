@@ -8,7 +8,7 @@ export interface ServiceCaller {
   /** {@link RingConnection.request} */
   request(
     bytes: Uint8Array,
-    options?: { readonly immediate?: number; readonly signal?: AbortSignal; readonly timeout?: number },
+    options?: CallOptions & { readonly immediate?: number | undefined },
   ): Promise<Uint8Array>
 }
 

@@ -1,6 +1,6 @@
 import { UsageError, VerbsError } from '@rdmakit/verbs'
 import type { Service } from 'protobufjs'
-import type { RequestHandler } from '../responder.js'
+import type { RequestContext, RequestHandler } from '../responder.js'
 import { collision, decode, encode, type Method, methodsOf } from './method.js'
 import type { Implementation, ReflectedImplementation, StaticService } from './types.js'
 
@@ -10,7 +10,7 @@ export interface ServiceHost {
   handle(handler: RequestHandler | undefined): void
 }
 
-type Answer = (request: object) => object | Promise<object>
+type Answer = (request: object, context: RequestContext) => object | Promise<object>
 
 /** A method and what answers it. */
 interface Served {
@@ -66,17 +66,22 @@ export function serve(
   })
   for (const one of served) table.set(one.method.id, one)
   tables.set(connection, table)
-  connection.handle((request) => answer(table, request.immediate, request.copy()))
+  connection.handle((request, context) => answer(table, request.immediate, request.data, context))
   return () => {
     for (const { method } of served) table.delete(method.id)
   }
 }
 
-async function answer(table: Table, id: number, bytes: Uint8Array): Promise<Uint8Array> {
+async function answer(
+  table: Table,
+  id: number,
+  bytes: Uint8Array,
+  context: RequestContext,
+): Promise<Uint8Array> {
   const served = table.get(id)
   if (served === undefined)
     throw new VerbsError('ENOSYS', 'request', 'the peer', `it serves no method of hash 0x${id.toString(16)}`)
   const { method } = served
   const request = decode(method, method.request, bytes, 'request')
-  return encode(method, method.response, await served.answer(request))
+  return encode(method, method.response, await served.answer(request, context))
 }

@@ -1,4 +1,5 @@
 import type { RPCImpl } from 'protobufjs'
+import type { RequestContext } from '../responder.js'
 
 /**
  * A service class as `pbjs -t static-module` generates it (protobufjs-cli 2.7 or later). `S` is what
@@ -41,9 +42,10 @@ export type Fields<T> = T extends Uint8Array | string | number | boolean | null 
         }
       : T
 
-/** What answers one method. Declared as a method, so that `request` may be typed as the message class too. */
+/** What answers one method; `context` says on which connection, and when that has ended. Declared as a method, so that `request` may be typed as the message class too. */
 export type Unary<Q, R> = {
-  /** its response, or a promise of it */ answer(request: Q): Fields<R> | Promise<Fields<R>>
+  /** its response, or a promise of it */
+  answer(request: Q, context: RequestContext): Fields<R> | Promise<Fields<R>>
 }['answer']
 
 /**
@@ -67,6 +69,11 @@ export interface CallOptions {
   readonly signal?: AbortSignal
   /** milliseconds, default that of {@link ClientOptions} */
   readonly timeout?: number
+  /**
+   * Whether the peer may get the call twice: a {@link RingClient} sends it again then when its connection is lost before
+   * the response has come. On a connection it means nothing. Default false.
+   */
+  readonly idempotent?: boolean
 }
 
 /** The calls of a service: each sends a request and resolves with the decoded response. */

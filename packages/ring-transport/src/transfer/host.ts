@@ -1,6 +1,6 @@
 import type { Handle, ProtectionDomain, VerbsError } from '@rdmakit/verbs'
-import type { Place } from '../inbox.js'
 import type { FrameFields } from '../outbox.js'
+import type { Place } from '../place.js'
 
 /** What transfers need of their connection. */
 export interface TransferHost {

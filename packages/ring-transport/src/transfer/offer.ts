@@ -1,4 +1,5 @@
 import { type MemoryRegion, UsageError, VerbsError } from '@rdmakit/verbs'
+import { interruptible } from '../interruptible.js'
 import { RingMessage } from '../message.js'
 import type { OfferFields } from './format.js'
 import type { TransferHost } from './host.js'
@@ -134,7 +135,7 @@ export class RingOffer {
         `chunkSize must be a whole number from ${LEAST_CHUNK} to ${most}, not ${chunkSize}`,
       )
     this.#take()
-    return this.#chunks(chunkSize, inCallersContext(options))
+    return interruptible((left) => this.#chunks(chunkSize, inCallersContext(options), left))
   }
 
   /**
@@ -153,13 +154,17 @@ export class RingOffer {
     if (!this.#working) this.#settle(reason)
   }
 
-  async *#chunks(chunkSize: number, options: ChunkOptions): AsyncGenerator<Uint8Array, void, void> {
+  async *#chunks(
+    chunkSize: number,
+    options: ChunkOptions,
+    left: AbortSignal,
+  ): AsyncGenerator<Uint8Array, void, void> {
     let failure: unknown = new VerbsError('ECANCELED', 'transmit', 'the peer', 'it does not want the rest')
     let lease: Awaited<ReturnType<TransferMemory['acquire']>> | undefined
     let pull: Pull | undefined
     try {
       this.#working = true
-      const signal = this.#signals(options.signal)
+      const signal = this.#signals(options.signal, left)
       lease = await this.#memory.acquire(Math.min(2 * chunkSize, this.length + chunkSize), signal)
       const { region } = lease
       const lengthAt = (position: number) => Math.min(chunkSize, this.length - position)
@@ -175,7 +180,7 @@ export class RingOffer {
         yield new Uint8Array(region.buffer, half * chunkSize, lengthAt(position))
       }
     } catch (reason) {
-      failure = reason
+      if (!left.aborted) failure = reason
       throw reason
     } finally {
       pull?.stop(failure)
@@ -245,8 +250,8 @@ export class RingOffer {
     )
   }
 
-  #signals(signal: AbortSignal | undefined): AbortSignal {
-    return signal === undefined ? this.#over.signal : AbortSignal.any([signal, this.#over.signal])
+  #signals(...signals: (AbortSignal | undefined)[]): AbortSignal {
+    return AbortSignal.any([this.#over.signal, ...signals.filter((one) => one !== undefined)])
   }
 }
 

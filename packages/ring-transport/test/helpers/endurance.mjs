@@ -84,7 +84,7 @@ async function receive(run) {
           await turn()
         }
       } else {
-        for await (const batch of connection.batches()) {
+        for await (const batch of connection.viewBatches()) {
           for (const { data, immediate } of batch) check(data, 0, data.length, immediate)
           if (received === messages) break
         }

@@ -30,13 +30,12 @@ const roles = {
       running = false
     })
   },
-  /** never answers, and tells that it was asked */
+  /** never answers, and tells that it was asked; takes no messages */
   silent(connection) {
     connection.handle(() => {
       tell({ asked: true })
       return new Promise(() => {})
     })
-    connection.messages.subscribe(() => {})
   },
   /** counts and checks numbered messages, slowly */
   slow(connection) {
@@ -44,7 +43,7 @@ const roles = {
     let sum = 0
     const held = []
     connection.handle(() => new TextEncoder().encode(JSON.stringify({ count, sum })))
-    connection.messages.subscribe((message) => {
+    connection.views.subscribe((message) => {
       const number = new DataView(message.data.buffer, message.data.byteOffset).getUint32(0)
       if (number !== count) tell({ wrong: `message ${number} came for ${count}` })
       count++
@@ -61,6 +60,13 @@ const roles = {
   /** dies in the middle of a request */
   dies(connection) {
     connection.handle(() => process.kill(process.pid, 'SIGKILL'))
+  },
+  /** asks 100,000 times when it gets a message, and waits for no answer before the next */
+  asks(connection) {
+    connection.messages.subscribe(() => {
+      for (let i = 0; i < 100_000; i++)
+        connection.request(new Uint8Array(16), { timeout: 600_000 }).catch(() => {})
+    })
   },
   /** its JavaScript stands still from a message on, until a byte comes to its stdin */
   blocks(connection) {

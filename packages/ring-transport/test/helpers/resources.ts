@@ -15,6 +15,13 @@ export async function heap(): Promise<number> {
   return process.memoryUsage().heapUsed
 }
 
+/** bytes of JavaScript's heap and of its ArrayBuffers, once the garbage is collected that is found at once */
+export function heapBytes(): number {
+  collect()
+  const { heapUsed, arrayBuffers } = process.memoryUsage()
+  return heapUsed + arrayBuffers
+}
+
 /** What this process holds once its garbage is collected: descriptors, and resident bytes. */
 export async function resources(): Promise<{ descriptors: number; bytes: number }> {
   // What was closed is unmapped when its ArrayBuffer is collected, in a turn after that.

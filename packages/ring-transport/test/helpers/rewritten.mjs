@@ -21,7 +21,14 @@ function read(message) {
 
 const roles = {
   text(connection) {
-    connection.messages.subscribe(read)
+    connection.views.subscribe(read)
+  },
+  /** a request */
+  request(connection) {
+    connection.handleViews((request) => {
+      read(request)
+      return new Uint8Array()
+    })
   },
   view(connection) {
     const poll = () => {

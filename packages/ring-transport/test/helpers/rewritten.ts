@@ -1,10 +1,11 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { ConnectionId } from '@rdmakit/verbs'
+import { TYPE } from '../../src/native.js'
 import { connectBare } from './bare-end.js'
 import { startPeer } from './processes.js'
 
 /** How a process reads what its peer writes anew meanwhile. */
-export type Reader = 'text' | 'view'
+export type Reader = 'text' | 'view' | 'request'
 
 const LENGTH = 2 ** 16
 const HEADER = 16
@@ -35,7 +36,7 @@ export async function rewrite(uri: string, reader: Reader, torn: number): Promis
     const [frame, other] = [LENGTH, 3 * LENGTH]
     bytes.fill(0, frame, frame + HEADER)
     bytes.writeUInt32LE(LENGTH, frame)
-    bytes.writeUInt16LE(1, frame + 4)
+    bytes.writeUInt16LE(reader === 'request' ? TYPE.request : TYPE.data, frame + 4)
     bytes.fill('a', frame + HEADER, frame + HEADER + LENGTH)
     bytes.fill('é', other, other + LENGTH)
     const { remoteKey } = ring

@@ -16,7 +16,7 @@ async function relay(uri: string, upstream: string): Promise<string> {
   const listening = await RingServer.listen(uri, {
     onConnection(client) {
       const server = RingConnection.connect(upstream)
-      client.handle(async (request) => (await server).request(request.copy()))
+      client.handle(async (request) => (await server).request(request.data))
       void client.closed.then(async () => (await server).close({ drain: false }))
     },
   })

@@ -1,0 +1,105 @@
+/**
+ * What the requests of one end may take of the other's memory, while they are not answered: 64 times the ring of the
+ * end that answers them, at most 64 MiB. Both ends know it without a word: who asks keeps what is beyond it to itself,
+ * who answers copies no more than that out of its ring.
+ * @param capacity bytes of the ring of the end that answers
+ */
+export function requestAllowance(capacity: number): number {
+  return Math.min(64 * capacity, 2 ** 26)
+}
+
+/**
+ * Bytes that a request of `length` bytes counts for: its own, and what its message, its handler's promise and the rest
+ * of it were measured to take in JavaScript's heap (1,270 bytes, 1,550 of resident memory).
+ */
+export function requestCost(length: number): number {
+  return length + REQUEST_BYTES
+}
+
+export const REQUEST_BYTES = 1536
+
+/** One that waits for its turn, or has had it. */
+export interface Turn {
+  readonly cost: number
+  begin: ((turn: Turn) => void) | undefined
+  state: 'waiting' | 'begun' | 'over'
+}
+
+/** Bytes that are handed out in order of demand: who finds too few waits, and those behind with it. */
+export class Allowance {
+  /** bytes that may be taken at a time; one alone may take more */
+  readonly limit: number
+  readonly #waiting = new Set<Turn>()
+  /** One iterator for all: a new one would step over the places of all that have left before. */
+  #order = this.#waiting.values()
+  #first: Turn | undefined
+  #used = 0
+  #serving = false
+
+  constructor(limit: number) {
+    this.limit = limit
+  }
+
+  /** bytes that are taken */
+  get used(): number {
+    return this.#used
+  }
+
+  /** those who wait */
+  get waiting(): number {
+    return this.#waiting.size
+  }
+
+  /** True when {@link enter} begins at once. */
+  fits(cost: number): boolean {
+    return this.#waiting.size === 0 && this.#has(cost)
+  }
+
+  /** Calls `begin` when there are `cost` bytes, which are taken then until {@link leave}: now, if they are there. */
+  enter(cost: number, begin: (turn: Turn) => void): Turn {
+    const turn: Turn = { cost, begin, state: 'waiting' }
+    this.#waiting.add(turn)
+    this.#serve()
+    return turn
+  }
+
+  /** Gives back what was taken, or the place of one that waits. Idempotent. */
+  leave(turn: Turn): void {
+    if (turn.state === 'begun') this.#used -= turn.cost
+    this.#waiting.delete(turn)
+    turn.state = 'over'
+    this.#serve()
+  }
+
+  #has(cost: number): boolean {
+    return this.#used === 0 || this.#used + cost <= this.limit
+  }
+
+  #serve(): void {
+    // One that begins may leave at once, which comes back here; the loop below goes on for it.
+    if (this.#serving) return
+    this.#serving = true
+    try {
+      for (let turn = this.#next(); turn !== undefined && this.#has(turn.cost); turn = this.#next()) {
+        this.#waiting.delete(turn)
+        turn.state = 'begun'
+        this.#used += turn.cost
+        const { begin } = turn
+        turn.begin = undefined
+        begin?.(turn)
+      }
+    } finally {
+      this.#serving = false
+    }
+  }
+
+  #next(): Turn | undefined {
+    while (this.#first?.state !== 'waiting') {
+      if (this.#waiting.size === 0) return undefined
+      const { value, done } = this.#order.next()
+      if (done) this.#order = this.#waiting.values()
+      else this.#first = value
+    }
+    return this.#first
+  }
+}

@@ -1,0 +1,32 @@
+/**
+ * An async generator that can be left while it waits. One of the language queues `return()` behind a `next()` that has
+ * not settled, so that who leaves waits for what may never come.
+ * @param make the generator; it ends, or throws the signal's reason, when the signal aborts
+ */
+export function interruptible<T>(
+  make: (left: AbortSignal) => AsyncGenerator<T, void, void>,
+): AsyncGenerator<T, void, void> {
+  const leave = new AbortController()
+  const inner = make(leave.signal)
+  const outer = {
+    async next(): Promise<IteratorResult<T, void>> {
+      try {
+        return await inner.next()
+      } catch (failure) {
+        if (leave.signal.aborted && failure === leave.signal.reason) return { done: true, value: undefined }
+        throw failure
+      }
+    },
+    async return(): Promise<IteratorResult<T, void>> {
+      leave.abort()
+      return await inner.return()
+    },
+    async throw(failure: unknown): Promise<IteratorResult<T, void>> {
+      leave.abort()
+      return await inner.throw(failure)
+    },
+    [Symbol.asyncIterator]: () => outer,
+    [Symbol.asyncDispose]: async () => void (await outer.return()),
+  }
+  return outer as AsyncGenerator<T, void, void>
+}

@@ -1,0 +1,27 @@
+import type { RingMessage } from './message.js'
+
+/** @internal a place in the order of messages for one that is not there yet: a large one, under way */
+export class Place {
+  /** the message, null when there will be none, undefined while it is under way */
+  message: RingMessage | null | undefined
+  readonly #settled: (place: Place) => void
+  #discarded = false
+
+  constructor(settled: (place: Place) => void) {
+    this.#settled = settled
+  }
+
+  /** @param message null: there is none after all, what comes behind it goes on */
+  settle(message: RingMessage | null): void {
+    if (this.message !== undefined) return
+    this.message = message
+    if (this.#discarded) message?.release()
+    else this.#settled(this)
+  }
+
+  /** Nobody wants the message any more, whenever it comes. */
+  discard(): void {
+    this.#discarded = true
+    this.message?.release()
+  }
+}
