@@ -205,7 +205,7 @@ export class RingConnection {
    */
   claim(length: number): Uint8Array | undefined {
     const at = this.place(length)
-    return at < 0 ? undefined : this.#exchange.link.lane.bytes.subarray(at, at + length)
+    return at < 0 ? undefined : this.#exchange.link.outgoing.subarray(at, at + length)
   }
 
   /**
@@ -219,7 +219,7 @@ export class RingConnection {
 
   /** The memory that messages are sent from. Only what is claimed may be written. */
   get outgoing(): Uint8Array {
-    return this.#exchange.link.lane.bytes
+    return this.#exchange.link.outgoing
   }
 
   /**

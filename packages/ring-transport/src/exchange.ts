@@ -73,6 +73,7 @@ export class Exchange {
     this.outbox = new Outbox(link, failed)
     this.responder = new Responder(
       connection,
+      link.scope,
       requestAllowance(link.capacity),
       (type, correlation, bytes, onSent) => this.outbox.post({ type, correlation }, bytes, undefined, onSent),
       () => this.#lost(this.#flooded()),

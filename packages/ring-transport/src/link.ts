@@ -83,6 +83,8 @@ export class Link implements FrameSink, MessageSource {
   #sink: LinkSink | undefined
   #early: (() => void)[] = []
   #freed = false
+  #given = false
+  #outgoingGiven = false
   #kept = 0
   #lastCounts: Float64Array | undefined
 
@@ -101,7 +103,7 @@ export class Link implements FrameSink, MessageSource {
     this.#entries = chosen.receiveDepth + chosen.sendDepth + 2 * RESERVED + READS
     this.#halfRing = 2 ** (chosen.log2Capacity - 7)
     this.debug = chosen.debug
-    this.memory = new Uint8Array(ring.buffer)
+    this.memory = new Uint8Array(ring.ownBuffer)
   }
 
   /** Connects; the id is closed when it throws. */
@@ -285,7 +287,24 @@ export class Link implements FrameSink, MessageSource {
    * Undefined: to the sink, as messages.
    */
   set drainer(drainer: ((view: RingView) => void) | undefined) {
+    if (drainer !== undefined) this.give()
     this.#drainer = drainer
+  }
+
+  /** @see MessageSource.give */
+  give(): void {
+    if (this.#given) return
+    this.#given = true
+    if (!this.#ring.closed) void this.#ring.buffer
+  }
+
+  /** Where frames are laid out, for the program, which may hand it to I/O. */
+  get outgoing(): Uint8Array {
+    if (!this.#outgoingGiven && this.#staging?.closed === false) {
+      this.#outgoingGiven = true
+      void this.#staging.buffer
+    }
+    return this.lane.bytes
   }
 
   get isDrained(): boolean {
@@ -448,7 +467,7 @@ export class Link implements FrameSink, MessageSource {
       this.usesImmediate,
     )
     this.#lane = new Lane(
-      this.#staging.buffer,
+      this.#staging.ownBuffer,
       peer.log2Capacity,
       this.poller.laneWords(connection),
       {

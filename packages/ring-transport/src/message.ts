@@ -8,6 +8,8 @@ export interface MessageSource {
   readonly debug: boolean
   /** the bytes are the message's own, for as long as anybody has it */
   readonly lasting?: boolean
+  /** The program gets a view of {@link memory}, and may hand it to I/O. */
+  give?(): void
   /** gives the memory back up to the oldest message that is still held */
   released(): void
 }
@@ -71,7 +73,10 @@ export class RingMessage {
    */
   get data(): Uint8Array {
     this.#require()
-    if (!this.#source.debug) return this.#source.memory.subarray(this.#offset, this.#offset + this.length)
+    if (!this.#source.debug) {
+      this.#source.give?.()
+      return this.#source.memory.subarray(this.#offset, this.#offset + this.length)
+    }
     this.#guard ??= new Guard(this.#source.memory, this.#offset, this.length)
     return this.#guard.bytes
   }
@@ -116,6 +121,7 @@ export class RingMessage {
   /** @internal */
   show(view: RingView): void {
     const { memory, debug } = this.#source
+    this.#source.give?.()
     view.set(memory, this.#offset, this.length, this.#immediate, debug)
   }
 

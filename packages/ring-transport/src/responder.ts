@@ -1,5 +1,5 @@
 import { types } from 'node:util'
-import { VerbsError } from '@rdmakit/verbs'
+import { type CallbackScope, VerbsError } from '@rdmakit/verbs'
 import { Allowance, requestCost, type Turn } from './allowance.js'
 import type { RingConnection } from './connection.js'
 import { encodeError } from './errors.js'
@@ -41,6 +41,7 @@ const ENTRY_BYTES = 512
  */
 export class Responder {
   readonly #connection: RingConnection
+  readonly #scope: CallbackScope
   readonly #post: Post
   readonly #overflow: () => void
   readonly #allowance: Allowance
@@ -52,11 +53,19 @@ export class Responder {
   #idle: (() => void) | undefined
 
   /**
+   * @param scope where handlers run
    * @param allowance bytes that requests may take; a peer that keeps to the rules (allowance.ts) never wants more
    * @param overflow called when the peer asks on and on and takes no answers
    */
-  constructor(connection: RingConnection, allowance: number, post: Post, overflow: () => void) {
+  constructor(
+    connection: RingConnection,
+    scope: CallbackScope,
+    allowance: number,
+    post: Post,
+    overflow: () => void,
+  ) {
     this.#connection = connection
+    this.#scope = scope
     this.#allowance = new Allowance(allowance)
     this.#post = post
     this.#overflow = overflow
@@ -154,7 +163,12 @@ export class Responder {
 
   #finish(running: Running): void {
     if (!this.#running.delete(running)) return
-    if (running.turn !== undefined) this.#allowance.leave(running.turn)
+    const { turn } = running
+    if (turn !== undefined) {
+      // Those that begin now have nothing to do with the one that has ended.
+      if (this.#allowance.waiting > 0) this.#scope.run(() => this.#allowance.leave(turn))
+      else this.#allowance.leave(turn)
+    }
     if (this.#running.size > 0) return
     this.#idle?.()
     this.#idle = undefined

@@ -1,7 +1,9 @@
 // Memory of a connection that the program was given is nobody else's when the connection has ended, as long as the
 // program or its I/O can reach it.
+import { keptMemory } from '@rdmakit/verbs'
 import { describe, expect, it } from 'vitest'
 import { LENGTH, READS, type SlowIo, WRITES } from '../../../test/slow-io.js'
+import type { RingMessage } from '../src/index.js'
 import { type Pair, PROVIDERS, pair, pairOfTest } from './helpers/pair.js'
 import { next } from './helpers/transfers.js'
 
@@ -21,13 +23,34 @@ async function accepted({ a, b }: Pair): Promise<Uint8Array> {
   return (await (await offered).accept()).data
 }
 
+/** A view of the ring, of a message that is held until after the end. */
+async function viewed({ a, b }: Pair): Promise<Uint8Array> {
+  const message = next<RingMessage>({ subscribe: (to) => b.views.subscribe((one) => to(one.retain())) })
+  a.send(filled(0))
+  const held = await message
+  void b.closed.then(() => held.release())
+  return held.data
+}
+
 const MEMORY: [string, (ends: Pair) => Uint8Array | Promise<Uint8Array>][] = [
   ['claimed', claimed],
   ['allocated', allocated],
   ['accepted', accepted],
+  ['viewed in the ring', viewed],
 ]
 
 describe.each(PROVIDERS)('over %s, what was', (_, uri) => {
+  it('not given is unmapped at once', async () => {
+    const before = keptMemory()
+    const ends = await pair(uri())
+    const got = next<Uint8Array>({ subscribe: (to) => ends.b.messages.subscribe((one) => to(one.data)) })
+    ends.a.send(filled(3))
+    expect(same(await got, filled(3))).toBe(true)
+    await ends.a.close()
+    await ends[Symbol.asyncDispose]()
+    // What other tests have left may be collected meanwhile.
+    expect(keptMemory().bytes).toBeLessThanOrEqual(before.bytes)
+  })
   describe.each(MEMORY)('%s', (_, given) => {
     /** A connection ends under I/O and others come. @returns what the I/O took, and what is in others' memory then */
     async function endsUnder(begin: SlowIo): Promise<{ taken: Uint8Array; others: Uint8Array[] }> {

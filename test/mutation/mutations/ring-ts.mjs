@@ -198,9 +198,9 @@ export const mutations = [
   },
   {
     name: 'shared-memory-transmitted-while-short',
-    file: source('transfer/outgoing'),
-    find: 'if (types.isUint8Array(what)) registrable(what as Uint8Array<ArrayBuffer>)',
-    replace: '',
+    file: source('transfer/source'),
+    find: 'registrable(what as Uint8Array<ArrayBuffer>).byteLength',
+    replace: 'what.length',
     why: 'Whether shared memory can be transmitted depends on its length and on the ring of the peer.',
     tests: [unit('other-realms')],
   },

@@ -1,5 +1,5 @@
-// That memory which a device knows stays where it is when this process forks (ibv_fork_init(3)): said to libibverbs
-// when it is loaded, before any memory is registered.
+// That memory which a device knows stays where it is when this process forks (ibv_fork_init(3)): said to
+// libibverbs when it is loaded, before any memory is registered.
 #include <dlfcn.h>
 
 #include "../stress.h"
