@@ -192,7 +192,8 @@ export const mutations = [
     name: 'error-of-another-realm-is-none',
     file: source('errors'),
     find: "const text = typeof message === 'string' ? message : 'the handler failed'",
-    replace: "const text = failure instanceof Error ? failure.message : 'the handler failed'",
+    replace:
+      "const text = failure instanceof Error && typeof message === 'string' ? message : 'the handler failed'",
     why: 'A peer is not told what went wrong in a handler that runs in vm or jest.',
     tests: [unit('other-realms')],
   },
@@ -200,7 +201,7 @@ export const mutations = [
     name: 'shared-memory-transmitted-while-short',
     file: source('transfer/source'),
     find: 'registrable(what as Uint8Array<ArrayBuffer>).byteLength',
-    replace: 'what.length',
+    replace: '(registrable.length > 0 ? what.length : 0)',
     why: 'Whether shared memory can be transmitted depends on its length and on the ring of the peer.',
     tests: [unit('other-realms')],
   },
