@@ -21,6 +21,13 @@ const host = {
 }
 
 /** @type {Part} */
+const otherNodes = {
+  name: 'verbs and ring on Node 20.19 and the newest',
+  command: ['node', 'scripts/on-node.mjs', '--quick', '20.19', 'newest'],
+  budget: 40,
+}
+
+/** @type {Part} */
 const drivers = {
   name: 'lab: each driver once',
   command: ['bash', 'scripts/lab.sh', 'drivers'],
@@ -76,5 +83,5 @@ const lab = [
 
 export const tiers = {
   test: { parts: [setUp, host, drivers], budget: 600 },
-  ci: { parts: [setUp, ...checks, ...lab, host, drivers], budget: 1440 },
+  ci: { parts: [setUp, ...checks, ...lab, host, otherNodes, drivers], budget: 1480 },
 }

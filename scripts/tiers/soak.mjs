@@ -92,8 +92,16 @@ function round(number, seed, minutes) {
     { name: 'native, plain', command: script('native', 'plain'), env, budget: 60 * effort },
   ]
   // What one time shows as well as many.
-  if (number === 0)
+  if (number === 0) {
+    const nodes = ['20.19', '22', '24', 'newest']
+    parts.push({
+      name: 'verbs and ring on Node 20.19, 22, 24 and the newest',
+      command: ['node', 'scripts/on-node.mjs', ...nodes],
+      env,
+      budget: 200 * effort,
+    })
     parts.push({ name: 'native, each file by itself', command: script('native', 'files'), budget: 400 })
+  }
   return parts.map((part) => ({ ...part, seed, hang: 3 * part.budget }))
 }
 

@@ -3,10 +3,11 @@ import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
+import { growth } from '../../../test/growth.js'
 import { stopProcess } from '../../../test/stop-process.js'
 import { RingClient, type RingClientOptions, type RingConnection, RingServer } from '../src/index.js'
 import { HANG_MS, type Peer, startPeer } from './helpers/processes.js'
-import { descriptors, heap, resources } from './helpers/resources.js'
+import { descriptors, heap, residentBytes } from './helpers/resources.js'
 import { follow, until } from './helpers/states.js'
 import { listenUri, PROVIDERS } from './helpers/uris.js'
 
@@ -224,20 +225,19 @@ describe.each(PROVIDERS)('a client over %s', (provider) => {
     }
     const bothOpen = async () =>
       expect(text(await one.request(bytes('are both ends open?'), { timeout }))).toBe('here')
-    const whileOpen = async () => {
-      await bothOpen()
-      return await resources()
-    }
     await comeBack(30)
-    const before = await whileOpen()
-    const times = effort(100)
-    await comeBack(times)
-    // The ends of the last connection may still be closing.
     await bothOpen()
-    await eventually(() => descriptors() <= before.descriptors + 8)
-    const after = await whileOpen()
+    const before = descriptors()
+    const times = effort(100)
+    const many = async () => {
+      await comeBack(times)
+      // The ends of the last connection may still be closing.
+      await bothOpen()
+      await eventually(() => descriptors() <= before + 8)
+    }
     // Rings and staging regions of 100 connections would be 38 MiB at both ends.
-    expect(after.bytes - before.bytes).toBeLessThan(24 * 2 ** 20)
+    const limit = 24 * 2 ** 20
+    expect(await growth(residentBytes, many, limit)).toBeLessThan(limit)
     expect(one.connection?.session?.epoch).toBeGreaterThan(times + 30)
   })
 
@@ -335,10 +335,12 @@ describe('a client', () => {
         ),
       )
     await inVain(1000)
-    const before = await heap()
-    for (let i = 0; i < 10; i++) await inVain(1000)
+    const many = async () => {
+      for (let i = 0; i < 10; i++) await inVain(1000)
+    }
     // 200 bytes of each of them.
-    expect((await heap()) - before).toBeLessThan(2 * 2 ** 20)
+    const limit = 2 * 2 ** 20
+    expect(await growth(heap, many, limit)).toBeLessThan(limit)
   })
 
   it('waits as long as it is told to, and is told no nonsense', async () => {

@@ -3,10 +3,11 @@ import { fileURLToPath } from 'node:url'
 import { beforeAll, describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
+import { growth } from '../../../test/growth.js'
 import { Poller, type PollerMode, RingConnection, RingServer } from '../src/index.js'
 import { PROVIDERS, pair } from './helpers/pair.js'
 import { HANG_MS, type Peer, startPeer } from './helpers/processes.js'
-import { descriptors, resources } from './helpers/resources.js'
+import { descriptors, residentBytes } from './helpers/resources.js'
 
 const script = fileURLToPath(new URL('helpers/exits.mjs', import.meta.url))
 
@@ -126,14 +127,17 @@ describe.each(PROVIDERS)('over %s', (name, uri) => {
       await connection.close({ drain: mode === 0 })
     }
     for (let i = 0; i < 45; i++) await once(i % 3)
-    const before = await resources()
+    const before = descriptors()
     const pairs = effort(90)
-    for (let i = 0; i < pairs; i++) await once(i % 3)
-    // The server's end of the last connection may still be closing.
-    await eventually(() => descriptors() <= before.descriptors + 3)
-    const after = await resources()
+    const many = async () => {
+      for (let i = 0; i < pairs; i++) await once(i % 3)
+      // The server's end of the last connection may still be closing.
+      await eventually(() => descriptors() <= before + 3)
+    }
+    // Half of what their rings and staging regions would be.
+    const limit = (pairs * 4 * capacity) / 2
+    const left = await growth(residentBytes, many, limit)
     await server.close()
-    // Half of what their rings and staging regions would be: the allocators take their time to settle, at 30 MiB.
-    expect(after.bytes - before.bytes).toBeLessThan((pairs * 4 * capacity) / 2)
+    expect(left).toBeLessThan(limit)
   })
 })

@@ -82,6 +82,7 @@ it('all of it works when it is loaded in another realm, as jest does', async () 
     echoed: [1, 2, 3],
     transmitted: 2 ** 17,
     registered: [4096, 4096],
+    taken: ['VerbsError', 'EADDRINUSE', true],
     failure: ['VerbsError', 'ECONNREFUSED', true],
     remote: ['RemoteError', 'ENOSPC', true],
   })

@@ -2,6 +2,7 @@ import fc from 'fast-check'
 import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
+import { growth } from '../../../test/growth.js'
 import { Poller, type PollerMode, RingConnection } from '../src/index.js'
 import {
   differing,
@@ -12,7 +13,7 @@ import {
   sendAll,
   startPeer,
 } from './helpers/processes.js'
-import { resources } from './helpers/resources.js'
+import { descriptors, residentBytes } from './helpers/resources.js'
 
 const peers: Peer[] = []
 const connections: RingConnection[] = []
@@ -209,13 +210,15 @@ describe('many connections', () => {
       await connection.close({ timeout })
     }
     for (let i = 0; i < 30; i++) await once()
-    const before = await resources()
+    const before = descriptors()
     const connections = effort(150)
-    for (let i = 0; i < connections; i++) await once()
-    const after = await resources()
-    expect(after.descriptors).toBeLessThanOrEqual(before.descriptors + 3)
+    const many = async () => {
+      for (let i = 0; i < connections; i++) await once()
+    }
     // Two fifths of what their rings and staging regions would be.
-    expect(after.bytes - before.bytes).toBeLessThan(connections * 2 * 2 ** 17 * 0.4)
+    const limit = connections * 2 * 2 ** 17 * 0.4
+    expect(await growth(residentBytes, many, limit)).toBeLessThan(limit)
+    expect(descriptors()).toBeLessThanOrEqual(before + 3)
   })
 
   it('at a time share one poller', async () => {

@@ -134,7 +134,7 @@ export const mutations = [
     name: 'zone-of-an-address-dropped',
     file: 'packages/verbs/native/binding/connection.cc',
     find: 'v6->sin6_scope_id = zone_of(host.Env(), text);',
-    replace: 'v6->sin6_scope_id = zone_of(host.Env(), text) & 0;',
+    replace: 'v6->sin6_scope_id = 0 * zone_of(host.Env(), text);',
     why: 'A link-local address leads nowhere without its interface.',
     tests: ['unit packages/verbs/test/names.test.ts'],
   },

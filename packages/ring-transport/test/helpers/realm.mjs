@@ -93,7 +93,8 @@ const program = new vm.SourceTextModule(
   const registered = [new Uint8Array(4096), new ArrayBuffer(4096)].map(
     (memory) => domain.registerMemoryRegion(memory).length,
   )
-  const uri = server.uri
+  const { uri } = server
+  const taken = await tried(RingServer.listen(uri, { onConnection: () => {} }))
   await connection.close()
   await server.close()
   const failure = await tried(RingConnection.connect(uri))
@@ -102,6 +103,7 @@ const program = new vm.SourceTextModule(
     echoed,
     transmitted: await arrived,
     registered,
+    taken,
     failure,
     remote,
   }

@@ -22,15 +22,14 @@ export function heapBytes(): number {
   return heapUsed + arrayBuffers
 }
 
-/** What this process holds once its garbage is collected: descriptors, and resident bytes. */
-export async function resources(): Promise<{ descriptors: number; bytes: number }> {
+/** bytes of memory that this process holds once its garbage is collected */
+export async function residentBytes(): Promise<number> {
   // What was closed is unmapped when its ArrayBuffer is collected, in a turn after that.
   for (let i = 0; i < 3; i++) {
     collect()
     await turn()
   }
-  const resident = Number(readFileSync('/proc/self/statm', 'utf8').split(' ')[1]) * 4096
-  return { descriptors: descriptors(), bytes: resident }
+  return Number(readFileSync('/proc/self/statm', 'utf8').split(' ')[1]) * 4096
 }
 
 /** How many this process holds. */

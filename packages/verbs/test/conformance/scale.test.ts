@@ -8,6 +8,7 @@ import { runInNewContext } from 'node:vm'
 import { describe, expect, it } from 'vitest'
 import { effort } from '../../../../test/effort.js'
 import { eventually } from '../../../../test/eventually.js'
+import { growth } from '../../../../test/growth.js'
 import { ConnectionId, deferred, Listener } from '../../src/index.js'
 import {
   completions,
@@ -126,13 +127,15 @@ describe(`scale on ${LISTEN_URI}`, { timeout: 240_000 }, () => {
     for (let i = 0; i < CONNECTS / 5; i++) await cycle()
     await settled()
     const descriptors = openDescriptors()
-    const memory = residentBytes()
-    for (let i = 0; i < CONNECTS; i++) await cycle()
-    await settled()
-    // The peers' closes may not have been seen yet.
-    await eventually(() => openDescriptors() <= descriptors)
+    const many = async () => {
+      for (let i = 0; i < CONNECTS; i++) await cycle()
+      await settled()
+      // The peers' closes may not have been seen yet.
+      await eventually(() => openDescriptors() <= descriptors)
+    }
     // A quarter of one end's memory for each connection, and the noise of a garbage collected heap.
-    expect(residentBytes() - memory).toBeLessThan(CONNECTS * 16_384 + 2 ** 23)
+    const limit = CONNECTS * 16_384 + 2 ** 23
+    expect(await growth(residentBytes, many, limit)).toBeLessThan(limit)
   })
 
   it('a peer that is killed ends the connection, and everything outstanding with it', async () => {

@@ -1,0 +1,61 @@
+// The tests of verbs and of the ring on other versions of Node.js: node scripts/on-node.mjs [--quick] VERSION…
+// VERSION is one of npm's package `node` (20.19, 24), or `newest`. It is installed into build/node-VERSION, once. The addons
+// are as npm run build has made them: Node-API is the same in all. --quick runs a part, of which each file rests on what
+// differs between versions: contexts, realms, streams, workers, how processes exit, the heap. Status: 0 all tests of all
+// versions passed.
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdirSync } from 'node:fs'
+import { dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
+
+const top = dirname(dirname(fileURLToPath(import.meta.url)))
+/** What `newest` means: pinned, so that a run can be repeated. */
+const NEWEST = '26'
+const QUICK = [
+  'packages/verbs/test/(bytes|exits|handles|names|resources|worker)',
+  'packages/verbs/test/conformance/(completion-queue|data|memory)',
+  'packages/ring-transport/test/(busy-pool|connection|contexts|exits|other-realms|receiving|service|transfer)',
+]
+
+const { values: options, positionals } = parseArgs({
+  options: { quick: { type: 'boolean' } },
+  allowPositionals: true,
+})
+if (positionals.length === 0) {
+  console.error('usage: node scripts/on-node.mjs [--quick] VERSION…')
+  process.exit(2)
+}
+
+/** @returns where its program is */
+function install(version) {
+  const folder = join(top, 'build', `node-${version}`)
+  const program = join(folder, 'node_modules', '.bin', 'node')
+  if (existsSync(program)) return program
+  mkdirSync(folder, { recursive: true })
+  const words = ['install', '--no-save', '--no-audit', '--no-fund', '--prefix', folder, `node@${version}`]
+  const { status } = spawnSync('npm', words, { stdio: 'inherit' })
+  if (status !== 0) throw new Error(`npm does not install node@${version}`)
+  return program
+}
+
+/** The test files that `folder/(name|name)` stands for. */
+function named(pattern) {
+  const [, folder, names] = /^(.*)\/\((.*)\)$/.exec(pattern)
+  return names.split('|').map((name) => {
+    const file = `${folder}/${name}.test.ts`
+    if (!existsSync(join(top, file))) throw new Error(`there is no ${file}`)
+    return file
+  })
+}
+
+let failed = false
+for (const word of positionals) {
+  const program = install(word === 'newest' ? NEWEST : word)
+  console.log(`on-node: ${spawnSync(program, ['--version'], { encoding: 'utf8' }).stdout.trim()}`)
+  const vitest = join(top, 'node_modules', 'vitest', 'vitest.mjs')
+  const files = options.quick ? QUICK.flatMap(named) : ['packages/verbs/', 'packages/ring-transport/']
+  const { status } = spawnSync(program, [vitest, 'run', ...files], { cwd: top, stdio: 'inherit' })
+  failed ||= status !== 0
+}
+process.exitCode = failed ? 1 : 0
