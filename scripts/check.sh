@@ -11,6 +11,8 @@ style() {
   echo "check: types of the tests"
   npx tsc -p tsconfig.tests.json
   npx tsc -p bench --noEmit
+  echo "check: each test ends in a state that it asserts"
+  node scripts/expectations.mjs
   echo "check: mutations stand where they say"
   node scripts/mutate.mjs --check
   echo "check: the tests are there that hold what the page service promises, and SECURITY.md"

@@ -249,9 +249,11 @@ describe('copies and images', () => {
 
   it('qemu-img converts to it and from it, and compares equal', () => {
     must('qemu-img', ['convert', '-n', '-f', 'raw', '-O', 'raw', path('source'), uri()])
-    must('qemu-img', ['compare', '-f', 'raw', '-F', 'raw', path('source'), uri()])
+    const identical = (format: string, other: string) =>
+      must('qemu-img', ['compare', '-f', 'raw', '-F', format, path('source'), other])
+    expect(identical('raw', uri())).toBe('Images are identical.\n')
     must('qemu-img', ['convert', '-f', 'raw', '-O', 'qcow2', uri(), path('image.qcow2')])
-    must('qemu-img', ['compare', '-f', 'raw', '-F', 'qcow2', path('source'), path('image.qcow2')])
+    expect(identical('qcow2', path('image.qcow2'))).toBe('Images are identical.\n')
   })
 
   it('qemu-io with each of its flags', () => {

@@ -320,8 +320,12 @@ describe('the process and the kernel', () => {
   it('closes a descriptor for good', async () => {
     await using made = await setup()
     const idle = nextEvent(made.engine, 'laneIdle')
-    closeDescriptor(made.engine.attachSocketpair(await made.addLane()))
-    await idle
+    const descriptor = made.engine.attachSocketpair(await made.addLane())
+    expect(existsSync(`/proc/self/fd/${descriptor}`)).toBe(true)
+    closeDescriptor(descriptor)
+    expect(await idle).toMatchObject({ type: 'laneIdle' })
+    await made[Symbol.asyncDispose]()
+    expect(existsSync(`/proc/self/fd/${descriptor}`)).toBe(false)
   })
 })
 

@@ -145,6 +145,8 @@ describe('a server that wants its memory back', () => {
     await eventually(() => volume.slabs.mapped === 8)
     await eventually(() => volume.migration.waiting === 0)
     await load.stop()
+    expect(volume.slabs).toMatchObject({ mapped: 8, degraded: 0, lost: 0 })
+    expect(volume.servers.map(({ failure }) => failure === undefined)).toEqual([false, true, true])
   })
 
   it('can close its volume in the middle of it', async () => {
@@ -161,7 +163,8 @@ describe('a server that wants its memory back', () => {
     await eventually(() => volume.engine.statistics().refill?.active === true)
     await volume.close()
     await asked
-    await eventually(() => server.store.free === 16)
+    await eventually(() => made.every(({ server: each }) => each.store.free === 16))
+    expect(volume.migration.moved).toBeLessThan(8)
   })
 
   it('asks for the slabs that were idle for longest', async () => {

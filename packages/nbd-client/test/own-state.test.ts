@@ -1,4 +1,4 @@
-import { existsSync, mkdirSync, readdirSync } from 'node:fs'
+import { existsSync, mkdirSync, readdirSync, readFileSync } from 'node:fs'
 import { basename, join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { HAND_OVER_VERSION } from '../src/hand-over-channel.js'
@@ -191,9 +191,11 @@ it('a folder in which somebody keeps something else stays', () => {
 describe('a successor', () => {
   it('is told the folder', async () => {
     const ready = `{"say":"ready","version":${HAND_OVER_VERSION}}`
-    const script = `test "$RDMAKIT_HAND_OVER_STATE" = /run/it && echo '${ready}' >&3; read line <&3`
+    const told = join(temporaryFolder(), 'told')
+    const script = `echo "$RDMAKIT_HAND_OVER_STATE" >'${told}'; echo '${ready}' >&3; read line <&3`
     const successor = await Successor.start(['sh', '-c', script], { state: '/run/it' })
     await successor.kill()
+    expect(readFileSync(told, 'utf8')).toBe('/run/it\n')
   })
 
   it('goes on in the folder of its predecessor', () => {

@@ -245,7 +245,11 @@ describe('a successor', () => {
     // Spare slabs: allocated, and on no record.
     const volume = start(2)
     await volume.ready()
-    await eventually(() => servers.every(({ server }) => server.store.free === 16 - 4 - 1))
+    const expected = 16 - 4 - 1
+    await eventually(() => servers.every(({ server }) => server.store.free === expected))
+    // What slabs use is still there.
+    expect(await volume.request(READ, 0)).toMatchObject({ error: 0 })
+    expect(servers.map(({ server }) => server.store.free)).toEqual(servers.map(() => expected))
   })
 
   it('cannot be two', async () => {

@@ -26,7 +26,9 @@ it('waits for udev', async () => {
 
 it('goes on where there is none, or it does not answer', async () => {
   vi.stubEnv('PATH', folder)
-  await settleUdev()
-  writeFileSync(join(folder, 'udevadm'), '#!/bin/sh\nexit 1\n', { mode: 0o700 })
-  await settleUdev()
+  expect(await settleUdev()).toBeUndefined()
+  const asked = join(folder, 'asked')
+  writeFileSync(join(folder, 'udevadm'), `#!/bin/sh\n: >'${asked}'\nexit 1\n`, { mode: 0o700 })
+  expect(await settleUdev()).toBeUndefined()
+  expect(existsSync(asked)).toBe(true)
 })

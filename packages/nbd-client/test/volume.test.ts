@@ -87,6 +87,7 @@ describe('a volume with two replicas', () => {
     await volume.close()
     await Promise.all([volume.close(), volume.close()])
     client.close()
+    await expect(volume.engine.synchronize()).rejects.toMatchObject({ code: 'ECANCELED' })
   })
 })
 
@@ -171,7 +172,9 @@ describe('synchronize', () => {
     await made.engine.synchronize()
     await made.addLane()
     await made.addLane()
-    await Promise.all(Array.from({ length: 20 }, () => made.engine.synchronize()))
+    const all = await Promise.all(Array.from({ length: 20 }, () => made.engine.synchronize()))
+    expect(all).toEqual(all.map(() => undefined))
+    expect(made.engine.statistics().lanes).toHaveLength(2)
   })
 
   it('rejects when the engine closes', async () => {

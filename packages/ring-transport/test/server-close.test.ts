@@ -125,12 +125,14 @@ describe.each(PROVIDERS)('a server over %s that closes', (provider) => {
     })
     const one = await connect(server)
     const timeout = Number.POSITIVE_INFINITY
-    one.request(bytes('for ever'), { timeout }).catch(() => {})
+    const answer = one.request(bytes('for ever'), { timeout }).catch(({ code }) => code)
     await asked.promise
     const graceful = server.close({ timeout })
     await server.close({ drain: false })
     await graceful
-    await one.closed
+    expect(await answer).toBe('ECONNRESET')
+    expect(await one.closed).toMatchObject({ code: 'ECONNRESET' })
+    expect(server.counts.connections).toBe(0)
   })
 
   it('because its signal aborts, closes in good order', async () => {

@@ -153,7 +153,9 @@ describe('a server', () => {
     const many = await Promise.all(
       Array.from({ length: 100 }, () => RingConnection.connect(server.uri, { capacity: 4096 })),
     )
-    await Promise.all(many.map((one) => one.request(new Uint8Array(1))))
+    const answers = await Promise.all(many.map((one, at) => one.request(Uint8Array.of(at))))
+    expect(answers.map(([at]) => at)).toEqual(many.map((_, at) => at))
+    expect(server.counts).toMatchObject({ connections: 100, accepted: 100, refused: 0 })
     await Promise.all(many.map((one) => one.close()))
   })
 

@@ -87,10 +87,17 @@ describe('bad input is refused before a device sees it', () => {
   })
 
   it('asynchronous events complete with their context', async () => {
-    const completed = new Promise<void>((complete) => {
-      context.asyncEvents.subscribe({ complete })
+    const told: string[] = []
+    const completed = new Promise<void>((resolve) => {
+      const complete = () => {
+        told.push('complete')
+        resolve()
+      }
+      context.asyncEvents.subscribe({ next: ({ type }) => told.push(type), complete })
     })
+    expect(told).toEqual([])
     context.close()
     await completed
+    expect(told).toEqual(['complete'])
   })
 })

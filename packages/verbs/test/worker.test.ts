@@ -64,7 +64,9 @@ describe('a process', () => {
     const script = `import(${JSON.stringify(index)}).then(({ openDevice }) => {
       const pd = openDevice('iwarp0', 'iwarp').allocateProtectionDomain()
       globalThis.kept = Array.from({ length: 3 }, () => pd.registerMemoryRegion(new ArrayBuffer(4096)))
+      console.log(kept.length)
     })`
-    await promisify(execFile)(process.execPath, ['-e', script], { timeout: 50_000 })
+    const outcome = await promisify(execFile)(process.execPath, ['-e', script], { timeout: 50_000 })
+    expect(outcome).toEqual({ stdout: '3\n', stderr: '' })
   })
 })
