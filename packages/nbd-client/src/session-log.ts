@@ -9,7 +9,10 @@ import type { VolumeServer } from './volume-server.js'
 const PAGE = 4096
 
 const lineOf = (text: string) => `nbd-client: ${text}\n`
-const log = new LossyLines(process.stderr, (count) => lineOf(`${count} lines were lost: nobody read them`))
+const log = new LossyLines(
+  () => process.stderr,
+  (count) => lineOf(`${count} lines were lost: nobody read them`),
+)
 
 /** Lines for people on stderr. Nothing here is on the page path, and nothing waits for who reads them. */
 export function say(line: string): void {

@@ -111,7 +111,7 @@ function logTo(level: string): Logger {
     const msg = `${count} lines of the log were lost: nobody read it`
     return `${JSON.stringify({ level: pino.levels.values.warn, time: Date.now(), ...about, lost: count, msg })}\n`
   }
-  return pino({ name: about.name, level }, new LossyLines(process.stderr, lost))
+  return pino({ name: about.name, level }, new LossyLines(() => process.stderr, lost))
 }
 
 async function run(options: Options): Promise<void> {

@@ -1,4 +1,5 @@
-import type { Writable } from 'node:stream'
+import { constants, openSync, writeSync } from 'node:fs'
+import { Writable } from 'node:stream'
 
 /**
  * Lets this process outlive whoever reads what it prints, tee(1) say: what is printed then is lost, and nothing else,
@@ -13,9 +14,49 @@ export function outliveReaders(): void {
  * no pipe or socket. For programs that others wait for; one that prints and ends would lose what it prints.
  */
 export function outrunReaders(): void {
-  for (const stream of [process.stdout, process.stderr]) {
-    const { _handle: handle } = stream as { _handle?: { setBlocking?(blocking: boolean): void } | null }
-    handle?.setBlocking?.(false)
+  for (const name of ['stdout', 'stderr'] as const) {
+    const { isTTY, fd } = process[name]
+    const terminal = isTTY ? Terminal.of(fd) : undefined
+    if (terminal !== undefined) Object.defineProperty(process, name, { value: terminal, configurable: true })
+  }
+}
+
+/** A terminal that is stopped is tried again this often. */
+const RETRY_MS = 100
+
+/**
+ * A terminal by a descriptor of our own, with which no write waits (open(2), O_NONBLOCK): the one that was inherited is
+ * shared with whoever else prints there, and Node.js waits for it.
+ */
+class Terminal extends Writable {
+  readonly isTTY = true
+  readonly #descriptor: number
+
+  private constructor(descriptor: number) {
+    super()
+    this.#descriptor = descriptor
+    this.on('error', () => {})
+  }
+
+  /** undefined: it is another user's, who lets us print there but not open it */
+  static of(fd: number): Terminal | undefined {
+    const flags = constants.O_WRONLY | constants.O_NONBLOCK | constants.O_NOCTTY
+    try {
+      return new Terminal(openSync(`/proc/self/fd/${fd}`, flags))
+    } catch {
+      return undefined
+    }
+  }
+
+  override _write(chunk: Buffer, encoding: BufferEncoding, done: (failure?: Error | null) => void): void {
+    let rest = chunk
+    try {
+      while (rest.length > 0) rest = rest.subarray(writeSync(this.#descriptor, rest))
+      done()
+    } catch (failure) {
+      if ((failure as NodeJS.ErrnoException).code !== 'EAGAIN') done(failure as Error)
+      else setTimeout(() => this._write(rest, encoding, done), RETRY_MS).unref()
+    }
   }
 }
 
@@ -27,27 +68,35 @@ const MOST_WAITING = 65_536
  * line says how many.
  */
 export class LossyLines {
-  readonly #stream: Writable
+  readonly #find: () => Writable
+  #stream: Writable | undefined
   readonly #lost: (count: number) => string
   #count = 0
 
-  /** @param lost that line, with its end, as the others have it */
-  constructor(stream: Writable, lost: (count: number) => string) {
-    this.#stream = stream
+  /**
+   * @param stream where they go, asked for when there is the first: {@link outrunReaders} may take its place before
+   * @param lost that line, with its end, as the others have it
+   */
+  constructor(stream: () => Writable, lost: (count: number) => string) {
+    this.#find = stream
     this.#lost = lost
-    stream.on('drain', () => this.#tell())
   }
 
   /** @param line with its end */
   write(line: string): void {
+    this.#stream ??= this.#open()
     // A stream that has so much to write says when it is empty.
     if (this.#count > 0 || this.#stream.writableLength >= MOST_WAITING) this.#count++
     else this.#stream.write(line)
   }
 
+  #open(): Writable {
+    return this.#find().on('drain', () => this.#tell())
+  }
+
   #tell(): void {
     if (this.#count === 0) return
-    this.#stream.write(this.#lost(this.#count))
+    this.#stream?.write(this.#lost(this.#count))
     this.#count = 0
   }
 }

@@ -511,4 +511,20 @@ export const mutations = [
     why: 'A SIGUSR1 while a program starts opens a debugger for good.',
     tests: ['unit test/e2e/signals.test.ts'],
   },
+  {
+    name: 'terminal-is-waited-for',
+    file: 'packages/swap-server/src/readers.ts',
+    find: 'if (terminal !== undefined) Object.defineProperty',
+    replace: 'if (terminal !== undefined && name.length === 0) Object.defineProperty',
+    why: 'Who stops the terminal of a page server stops the server, and all its clients with it.',
+    tests: ['unit test/e2e/readers-asleep.test.ts'],
+  },
+  {
+    name: 'long-of-everybody-removed',
+    file: 'packages/swap-server/proto/protobuf.js',
+    find: 'const numberOf =',
+    replace: 'protobuf.util.Long = undefined\nprotobuf.configure()\nconst numberOf =',
+    why: 'Whoever decodes 64-bit fields in the process of a client loses their upper bits.',
+    tests: ['unit packages/swap-server/test/own-protobuf.test.ts'],
+  },
 ]

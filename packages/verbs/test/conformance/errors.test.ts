@@ -48,6 +48,29 @@ describe(`errors on ${LISTEN_URI}`, () => {
     expect((await completions(client.completionQueue, 1))[0]?.status).toBe(refusedStatus(client.context))
   })
 
+  it('a WRITE that is refused is a success at most over iWARP, and a READ behind it never', async () => {
+    using pair = await connectedPair()
+    const { client, server } = pair
+    client.bytes.fill(1)
+    const remoteAddress = server.region.address
+    const data = [{ region: client.region, length: 8 }]
+    const wrongKey = (server.region.remoteKey ^ 0x00ff00) >>> 0
+    client.queuePair.postSend({ opcode: 'rdma-write', data, remoteAddress, remoteKey: wrongKey })
+    client.queuePair.postSend({
+      opcode: 'rdma-read',
+      data: [{ region: client.region, offset: 4096, length: 1 }],
+      remoteAddress,
+      remoteKey: server.region.remoteKey,
+    })
+    const [write, read] = await completions(client.completionQueue, 2)
+    // A WRITE has no answer there (RFC 5040, section 5.5), unless the refusal comes before all has left.
+    const isIwarp = client.context.provider === 'iwarp' || isSiw(client.context)
+    if (isIwarp) expect(['success', 'flushed']).toContain(write?.status)
+    else expect(write?.status).toBe(refusedStatus(client.context))
+    expect(read?.status).not.toBe('success')
+    expect(server.bytes.subarray(0, 8)).toEqual(new Uint8Array(8))
+  })
+
   it('a region of another protection domain is out of reach', async () => {
     using pair = await connectedPair()
     const { client, server } = pair
