@@ -1,4 +1,4 @@
-// The tests of verbs and of the ring on other versions of Node.js: node scripts/on-node.mjs [--quick] VERSION…
+// The tests of verbs, of the ring and of the block engine's binding on other versions of Node.js: node scripts/on-node.mjs [--quick] VERSION…
 // VERSION is one of npm's package `node` (20.19, 24), or `newest`. It is installed into build/node-VERSION, once. The addons
 // are as npm run build has made them: Node-API is the same in all. --quick runs a part, of which each file rests on what
 // differs between versions: contexts, realms, streams, workers, how processes exit, the heap. Status: 0 all tests of all
@@ -16,6 +16,7 @@ const QUICK = [
   'packages/verbs/test/(bytes|exits|handles|names|resources|worker)',
   'packages/verbs/test/conformance/(completion-queue|data|memory)',
   'packages/ring-transport/test/(busy-pool|connection|contexts|exits|other-realms|receiving|service|transfer)',
+  'packages/nbd-client/test/(engine)',
 ]
 
 const { values: options, positionals } = parseArgs({
@@ -54,7 +55,9 @@ for (const word of positionals) {
   const program = install(word === 'newest' ? NEWEST : word)
   console.log(`on-node: ${spawnSync(program, ['--version'], { encoding: 'utf8' }).stdout.trim()}`)
   const vitest = join(top, 'node_modules', 'vitest', 'vitest.mjs')
-  const files = options.quick ? QUICK.flatMap(named) : ['packages/verbs/', 'packages/ring-transport/']
+  const files = options.quick
+    ? QUICK.flatMap(named)
+    : ['packages/verbs/', 'packages/ring-transport/', ...QUICK.slice(-1).flatMap(named)]
   const { status } = spawnSync(program, [vitest, 'run', ...files], { cwd: top, stdio: 'inherit' })
   failed ||= status !== 0
 }

@@ -1,3 +1,4 @@
+import { CallbackScope } from '@rdmakit/verbs'
 import {
   type Lane,
   type LaneRequirements,
@@ -59,7 +60,11 @@ export class BlockEngine {
     this.slabSize = options.slabSize ?? 64 * 1024 * 1024
     const given = nativeOptions(options, this.slabSize)
     this.#patience = 2 * given.operationTimeout + 30_000
-    this.#engine = native.createEngine(given, (event) => this.#emit(event))
+    const scope = new CallbackScope('BlockEngine')
+    this.#engine = native.createEngine(
+      given,
+      scope.wrap((event) => this.#emit(event)),
+    )
     this.slabCount = Number((this.size + BigInt(this.slabSize) - 1n) / BigInt(this.slabSize))
     this.exportFlags = native.exportFlags(this.#engine)
   }

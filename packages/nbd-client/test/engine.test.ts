@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks'
 import { existsSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -315,6 +316,16 @@ describe('the process and the kernel', () => {
         syscall: 'nbd status',
       })
     }
+  })
+
+  it('tells of events in the context in which the engine was made', async () => {
+    const storage = new AsyncLocalStorage<string>()
+    await using made = await storage.run('own', () => setup())
+    const told = new Promise((resolve) => {
+      made.engine.on('laneIdle', () => resolve(storage.getStore()))
+    })
+    closeDescriptor(made.engine.attachSocketpair(await made.addLane()))
+    expect(await told).toBe('own')
   })
 
   it('closes a descriptor for good', async () => {
