@@ -20,7 +20,8 @@ export async function acceptRing(
   try {
     return new RingConnection(await Link.accept(request, chosen))
   } catch (failure) {
-    refuseRing(request, isRingRequest(request.privateData) ? reasonOf(failure) : 'not a ring request')
+    const reason = () => reasonOf(failure, chosen.maxPeerCapacity)
+    refuseRing(request, isRingRequest(request.privateData) ? reason() : 'not a ring request')
     throw failure
   }
 }
@@ -30,6 +31,10 @@ export function refuseRing(request: ConnectionRequest, reason: string): void {
   request.reject(encodeRefusal(reason))
 }
 
-function reasonOf(failure: unknown): string {
-  return failure instanceof VerbsError ? failure.code : 'internal error'
+/** At most 48 characters: the options of both ends that do not go together are named. */
+function reasonOf(failure: unknown, maxPeerCapacity: number): string {
+  if (!(failure instanceof VerbsError)) return 'internal error'
+  return failure.code === 'EMSGSIZE'
+    ? `EMSGSIZE: capacity > maxPeerCapacity ${maxPeerCapacity}`
+    : failure.code
 }

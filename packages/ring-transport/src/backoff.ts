@@ -3,13 +3,13 @@ import { UsageError } from '@rdmakit/verbs'
 /** How long a {@link RingClient} waits before it connects again, and how often it tries. */
 export interface ReconnectOptions {
   /** milliseconds that the first wait takes at most, 1 … 3600000, default 100 */
-  readonly min?: number
+  readonly min?: number | undefined
   /** milliseconds that any wait takes at most, at least `min`, default 10000 */
-  readonly max?: number
+  readonly max?: number | undefined
   /** by which the limit grows from wait to wait, 1 … 100, default 2 */
-  readonly factor?: number
+  readonly factor?: number | undefined
   /** attempts in a row that may fail before the client gives up, from 1, default without end */
-  readonly maxAttempts?: number
+  readonly maxAttempts?: number | undefined
 }
 
 /**

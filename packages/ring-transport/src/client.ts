@@ -1,15 +1,28 @@
 import { randomBytes } from 'node:crypto'
 import { CallbackScope, deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
-import { BehaviorSubject, NEVER, type Observable, ReplaySubject, switchMap } from 'rxjs'
+import {
+  BehaviorSubject,
+  concatMap,
+  EMPTY,
+  NEVER,
+  type Observable,
+  type ObservableInput,
+  ReplaySubject,
+  switchMap,
+} from 'rxjs'
 import { Backoff, type ReconnectOptions } from './backoff.js'
-import { type RequestOptions, RingConnection } from './connection.js'
+import type { RingBatch } from './batch.js'
+import { type BatchOptions, type RequestOptions, RingConnection } from './connection.js'
 import type { CloseOptions, CloseReason } from './exchange.js'
 import { MAX_EPOCH, type Session } from './handshake.js'
+import { interruptible } from './interruptible.js'
 import type { RingMessage } from './message.js'
 import { type ConnectOptions, settings } from './options.js'
 import type { RequestHandler } from './responder.js'
 import { type RingStatistics, Totals } from './statistics.js'
 import { left, milliseconds } from './timeout.js'
+import type { RingOffer } from './transfer/offer.js'
+import { TRANSMIT_TIMEOUT_MS, type TransmitOptions } from './transfer/outgoing.js'
 
 /** What a {@link RingClient} is doing. `epoch` is the connection's number in the client's session. */
 export type ClientState =
@@ -31,11 +44,11 @@ export type ClientState =
 
 export interface RingClientOptions extends Omit<ConnectOptions, 'session' | 'closeWhenIdle'> {
   /** how often it tries, and how long it waits in between */
-  readonly reconnect?: ReconnectOptions
+  readonly reconnect?: ReconnectOptions | undefined
   /** closes the client in good order when it aborts */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
   /** milliseconds that one attempt at one address may take, default 5000 */
-  readonly timeout?: number
+  readonly timeout?: number | undefined
 }
 
 export interface ClientRequestOptions extends RequestOptions {
@@ -43,7 +56,7 @@ export interface ClientRequestOptions extends RequestOptions {
    * Whether the peer may get the request twice: it is then sent again when the connection is lost before
    * the response has come. Default false. Its bytes must not change until the response is there.
    */
-  readonly idempotent?: boolean
+  readonly idempotent?: boolean | undefined
 }
 
 const DEFAULT_TIMEOUT_MS = 5_000
@@ -64,6 +77,10 @@ export class RingClient {
    * Completes when the client closes.
    */
   readonly messages: Observable<RingMessage>
+  /** {@link messages} without the copy: see {@link RingConnection.views} */
+  readonly views: Observable<RingMessage>
+  /** Large messages of the peer, connection after connection: see {@link RingConnection.offers} */
+  readonly offers: Observable<RingOffer>
   /**
    * Settles once, when the client has closed and its resources are free: with undefined after
    * {@link close}, with the signal's reason, or with why it gave up. Never rejects.
@@ -86,11 +103,15 @@ export class RingClient {
   /** those who wait for a connection to open, or for the client to close */
   readonly #waiting = new Set<() => void>()
   #handler: RequestHandler | undefined
+  /** of `#handler`: it takes views */
+  #takesViews = false
   #closing = false
   #reason: unknown
   #referenced = true
   /** until the next attempt */
   #timer: NodeJS.Timeout | undefined
+  /** why there is no open connection: how the last one ended, or why the last attempt failed */
+  #failure: unknown
 
   /**
    * Begins to connect, to the first of the addresses that answers.
@@ -104,7 +125,11 @@ export class RingClient {
     this.#options = options
     this.#backoff = new Backoff(reconnect)
     this.states = new CallbackScope('RingClient').observe(this.#states)
-    this.messages = this.#connections.pipe(switchMap((connection) => connection?.messages ?? NEVER))
+    const each = <T>(of: (connection: RingConnection) => Observable<T>) =>
+      this.#connections.pipe(switchMap((connection) => (connection === undefined ? NEVER : of(connection))))
+    this.messages = each(({ messages }) => messages)
+    this.views = each(({ views }) => views)
+    this.offers = each(({ offers }) => offers)
     if (signal?.aborted) {
       this.#closing = true
       this.#reason = signal.reason
@@ -206,27 +231,59 @@ export class RingClient {
    */
   async request(bytes: Uint8Array, options: ClientRequestOptions = {}): Promise<Uint8Array> {
     const { timeout = DEFAULT_TIMEOUT_MS, idempotent = false, ...rest } = options
-    const { signal } = rest
-    const deadline = performance.now() + milliseconds('timeout', timeout)
-    for (;;) {
-      const connection = await this.#whenOpen(deadline, signal)
-      try {
-        return await connection.request(bytes, { ...rest, timeout: left(deadline) })
-      } catch (failure) {
-        if (connection.isOpen || signal?.aborted || !(failure instanceof VerbsError)) throw failure
-        // It began to close before the request was sent, so nobody has it yet.
-        if (failure.code === 'ESHUTDOWN') continue
-        if (failure.code === 'EMSGSIZE' || performance.now() >= deadline) throw failure
-        if (!idempotent)
-          throw new VerbsError('ECONNRESET', 'request', this.#description, `no response: ${failure.message}`)
-      }
-    }
+    return await this.#whileOpen('request', timeout, rest.signal, idempotent, (connection, left) =>
+      connection.request(bytes, { ...rest, timeout: left }),
+    )
+  }
+
+  /**
+   * Sends a message of any length, when there is an open connection, and waits until the peer has it: see
+   * {@link RingConnection.transmit}.
+   * @param options timeout in milliseconds for all of it, default 60000
+   * @throws as {@link request}; ECONNRESET when the connection is lost meanwhile: the peer may have the message or not
+   */
+  async transmit(bytes: Uint8Array, options: TransmitOptions = {}): Promise<void> {
+    const { timeout = TRANSMIT_TIMEOUT_MS, signal } = options
+    await this.#whileOpen('transmit', timeout, signal, false, (connection, left) =>
+      connection.transmit(bytes, { ...options, timeout: left }),
+    )
   }
 
   /** Answers the peer's requests with `handler` on each connection: see {@link RingConnection.handle}. */
   handle(handler: RequestHandler | undefined): void {
-    this.#handler = handler
-    this.#connection?.handle(handler)
+    this.#handle(handler, false)
+  }
+
+  /** {@link handle} without the copy: see {@link RingConnection.handleViews}. */
+  handleViews(handler: RequestHandler | undefined): void {
+    this.#handle(handler, true)
+  }
+
+  /**
+   * Messages of the peer in batches, connection after connection: see {@link RingConnection.batches}. It ends when the
+   * client closes.
+   */
+  batches(options: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
+    return interruptible((left) => this.#batches('batches', options, left))
+  }
+
+  /** {@link batches} without the copies: see {@link RingConnection.viewBatches}. */
+  viewBatches(options: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
+    return interruptible((left) => this.#batches('viewBatches', options, left))
+  }
+
+  /**
+   * Runs `project` on each message of the peer, connection after connection: see {@link RingConnection.consume}. What is
+   * in the works when a connection is lost is finished before those of the next begin. It completes when the client
+   * closes.
+   */
+  consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
+    return this.#connections.pipe(concatMap((one) => one?.consume(project, concurrency) ?? EMPTY))
+  }
+
+  /** {@link consume} without the copies: see {@link RingConnection.consumeViews}. */
+  consumeViews<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
+    return this.#connections.pipe(concatMap((one) => one?.consumeViews(project, concurrency) ?? EMPTY))
   }
 
   /**
@@ -247,6 +304,66 @@ export class RingClient {
     return this.close()
   }
 
+  #handle(handler: RequestHandler | undefined, views: boolean): void {
+    this.#handler = handler
+    this.#takesViews = views
+    if (this.#connection !== undefined) this.#handOn(this.#connection)
+  }
+
+  #handOn(connection: RingConnection): void {
+    if (this.#takesViews) connection.handleViews(this.#handler)
+    else connection.handle(this.#handler)
+  }
+
+  async *#batches(
+    way: 'batches' | 'viewBatches',
+    { limit, signal }: BatchOptions,
+    left: AbortSignal,
+  ): AsyncGenerator<RingBatch, void, void> {
+    const stop = signal === undefined ? left : AbortSignal.any([signal, left])
+    let last: RingConnection | undefined
+    for (;;) {
+      const connection = await this.#another(last, stop)
+      if (connection === undefined) return
+      yield* connection[way]({ limit, signal: stop })
+      last = connection
+    }
+  }
+
+  /** The next connection after `last`; undefined when the client closes. @throws the signal's reason */
+  async #another(last: RingConnection | undefined, signal: AbortSignal): Promise<RingConnection | undefined> {
+    for (;;) {
+      signal.throwIfAborted()
+      const connection = this.#connection
+      if (connection !== undefined && connection !== last) return connection
+      if (this.#closing) return undefined
+      await this.#turn(Number.POSITIVE_INFINITY, () => undefined, signal)
+    }
+  }
+
+  /** Works on an open connection; on the next one when the one before was lost meanwhile and `again` says so. */
+  async #whileOpen<T>(
+    verb: string,
+    timeout: number,
+    signal: AbortSignal | undefined,
+    again: boolean,
+    work: (connection: RingConnection, left: number) => Promise<T>,
+  ): Promise<T> {
+    const deadline = performance.now() + milliseconds('timeout', timeout)
+    for (;;) {
+      const connection = await this.#whenOpen(deadline, signal)
+      try {
+        return await work(connection, left(deadline))
+      } catch (failure) {
+        if (connection.isOpen || signal?.aborted || !(failure instanceof VerbsError)) throw failure
+        // It began to close before anything was sent, so nobody has it yet.
+        if (failure.code === 'ESHUTDOWN') continue
+        if (failure.code === 'EMSGSIZE' || performance.now() >= deadline) throw failure
+        if (!again) throw this.#because('ECONNRESET', verb, 'the connection was lost before the end', failure)
+      }
+    }
+  }
+
   async #run(): Promise<unknown> {
     let attempt = 0
     while (!this.#closing) {
@@ -261,6 +378,8 @@ export class RingClient {
       } catch (failure) {
         reason = failure
       }
+      this.#failure =
+        reason ?? new VerbsError('ESHUTDOWN', 'connection', this.#description, 'the peer closed it')
       if (this.#closing) break
       if (reason instanceof UsageError || attempt >= this.#backoff.maxAttempts) {
         this.#reason = reason
@@ -322,7 +441,7 @@ export class RingClient {
     this.#connection = connection
     if (!this.#referenced) connection.unref()
     this.totals.add(connection)
-    connection.handle(this.#handler)
+    this.#handOn(connection)
     connection.states.subscribe((state) => {
       switch (state.state) {
         case 'lost':
@@ -349,20 +468,25 @@ export class RingClient {
 
   async #whenOpen(deadline: number, signal: AbortSignal | undefined): Promise<RingConnection> {
     const expired = () =>
-      new VerbsError('ETIMEDOUT', 'connection', this.#description, 'there is no open connection')
+      this.#because('ETIMEDOUT', 'connection', 'there is no open connection', this.#failure)
     for (;;) {
       signal?.throwIfAborted()
       if (this.#closing) throw this.#shutdown()
       const connection = this.#connection
       if (connection?.isOpen) return connection
-      // Each has a promise of its own: one that all share would keep all who ever waited for it.
-      const { promise, resolve } = deferred<void>()
-      this.#waiting.add(resolve)
-      try {
-        await within(promise, left(deadline), expired, signal)
-      } finally {
-        this.#waiting.delete(resolve)
-      }
+      await this.#turn(deadline, expired, signal)
+    }
+  }
+
+  /** Waits until something has become of the connection. */
+  async #turn(deadline: number, expired: () => unknown, signal: AbortSignal | undefined): Promise<void> {
+    // Each has a promise of its own: one that all share would keep all who ever waited for it.
+    const { promise, resolve } = deferred<void>()
+    this.#waiting.add(resolve)
+    try {
+      await within(promise, left(deadline), expired, signal)
+    } finally {
+      this.#waiting.delete(resolve)
     }
   }
 
@@ -373,7 +497,16 @@ export class RingClient {
   }
 
   #shutdown(): VerbsError {
-    return new VerbsError('ESHUTDOWN', 'send', this.#description, 'the client is closed')
+    return this.#because('ESHUTDOWN', 'send', 'the client is closed', this.#reason)
+  }
+
+  /** An error that says what it comes from, if anything. */
+  #because(code: string, verb: string, detail: string, cause: unknown): VerbsError {
+    if (cause === undefined) return new VerbsError(code, verb, this.#description, detail)
+    const why = (cause as { message?: unknown } | null)?.message ?? cause
+    const failure = new VerbsError(code, verb, this.#description, `${detail}: ${why}`)
+    failure.cause = cause
+    return failure
   }
 
   get #description(): string {

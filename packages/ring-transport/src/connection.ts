@@ -27,14 +27,14 @@ import { inCallersContext } from './transfer/progress.js'
 /** How a request is made. */
 export interface RequestOptions extends WaitOptions {
   /** 32 bits for the peer's handler, which sees them as {@link RingMessage.immediate}; default 0 */
-  readonly immediate?: number
+  readonly immediate?: number | undefined
 }
 
 export interface BatchOptions {
   /** messages in a batch at most, 1 … 65536, default 256 */
-  readonly limit?: number
+  readonly limit?: number | undefined
   /** ends the iteration with its reason */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
 }
 
 /**
@@ -170,10 +170,12 @@ export class RingConnection {
    * @param immediate 32 bits of the application's that come with it, without a sign, default 0
    * @returns false when it was not taken because the peer's ring is full, or while something is claimed:
    *   wait for {@link writable}
-   * @throws VerbsError EMSGSIZE above {@link maxMessageLength}, ESHUTDOWN when the connection is closing
+   * @throws VerbsError EMSGSIZE above {@link maxMessageLength}, ESHUTDOWN when the connection is closing; UsageError when
+   *   `immediate` is no whole number from 0 to 2^32 − 1
    */
   send(bytes: Uint8Array, immediate = 0): boolean {
     if (!this.#exchange.isOpen) throw this.#exchange.shut()
+    if (immediate !== immediate >>> 0) whole('immediate', immediate, 0, 0xffff_ffff)
     return this.#exchange.outbox.send(TYPE.data, 0, immediate, bytes)
   }
 
@@ -225,10 +227,12 @@ export class RingConnection {
   /**
    * Sends what was claimed, or its first `length` bytes.
    * @param immediate as for {@link send}
-   * @throws UsageError when nothing is claimed or less than `length`; VerbsError ESHUTDOWN
+   * @throws UsageError when nothing is claimed or less than `length`, or for an `immediate` as {@link send}, and what is
+   *   claimed stays so; VerbsError ESHUTDOWN
    */
   commit(immediate = 0, length = this.#exchange.outbox.claimed): void {
     this.#exchange.requireOpen()
+    if (immediate !== immediate >>> 0) whole('immediate', immediate, 0, 0xffff_ffff)
     this.#exchange.outbox.commit(TYPE.data, length, immediate)
   }
 
@@ -396,6 +400,11 @@ export class RingConnection {
    */
   handleViews(handler: RequestHandler | undefined): void {
     this.#exchange.responder.handle(handler, true)
+  }
+
+  /** @internal requests wait for a handler until `owner` has settled */
+  expectHandler(owner: PromiseLike<unknown>): void {
+    this.#exchange.responder.expect(owner)
   }
 
   /** What the connection has done and is doing; after its end, what it had done. */

@@ -23,9 +23,9 @@ export interface CloseOptions {
    * Let what is under way finish (default): requests, handlers, messages on their way, and the peer's
    * too. False breaks the connection at once.
    */
-  readonly drain?: boolean
+  readonly drain?: boolean | undefined
   /** how long draining may take, milliseconds, default 5000; then the connection is broken */
-  readonly timeout?: number
+  readonly timeout?: number | undefined
 }
 
 export const DEFAULT_TIMEOUT_MS = 5_000
@@ -129,7 +129,7 @@ export class Exchange {
     // What was accepted from the peer counts as delivered there.
     const discard = () => (drain ? this.inbox.discardUntaken() : this.inbox.discard())
     discard()
-    const late = () => this.#reset('draining takes too long')
+    const late = () => this.#undrained()
     if (!drain) await this.#end(undefined)
     else if (this.#state === 'open')
       await this.link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))
@@ -235,7 +235,7 @@ export class Exchange {
     try {
       // What it waits for may never come once somebody has broken the connection meanwhile.
       const drained = Promise.race([drain(), this.closed])
-      await within(drained, timeout, () => this.#reset('draining takes too long'))
+      await within(drained, timeout, () => this.#undrained())
       await this.#end(undefined)
     } catch (failure) {
       await this.#end(failure instanceof VerbsError ? failure : undefined)
@@ -287,6 +287,19 @@ export class Exchange {
     this.#closed.resolve(final)
   }
 
+  /** What draining waited for says whose fault it is: a handler that awaits close() waits for itself. */
+  #undrained(): VerbsError {
+    const left = [
+      several(this.requests.count, 'request(s) that the peer has not answered'),
+      several(
+        this.responder.running,
+        'request(s) that a handler has not answered (one that awaits close() cannot)',
+      ),
+      several(this.transfers.count, 'large message(s) under way'),
+    ].filter((one) => one !== undefined)
+    return this.#reset(`draining takes too long: ${left.join(', ') || 'the peer does not close'}`)
+  }
+
   #flooded(): VerbsError {
     const detail = 'the peer asks without end and takes no answers'
     return new VerbsError('ENOBUFS', 'request', this.link.id.description, detail)
@@ -317,4 +330,8 @@ export class Exchange {
   #reset(detail: string): VerbsError {
     return new VerbsError('ECONNRESET', 'connection', this.link.id.description, detail)
   }
+}
+
+function several(count: number, what: string): string | undefined {
+  return count === 0 ? undefined : `${count} ${what}`
 }

@@ -134,12 +134,7 @@ export class Link implements FrameSink, MessageSource {
   static async accept({ id, privateData }: ConnectionRequest, chosen: Settings): Promise<Link> {
     const peer = decodeHandshake(privateData, id.description)
     if (2 ** peer.log2Capacity > chosen.maxPeerCapacity)
-      throw new VerbsError(
-        'EMSGSIZE',
-        'rdma_accept',
-        id.description,
-        `its ring is 2^${peer.log2Capacity} bytes`,
-      )
+      throw tooLarge('rdma_accept', id, peer.log2Capacity, chosen.maxPeerCapacity)
     const link = await Link.#make(id, chosen)
     try {
       await link.#establish(peer)
@@ -445,12 +440,7 @@ export class Link implements FrameSink, MessageSource {
 
   async #establish(peer: Handshake): Promise<void> {
     if (2 ** peer.log2Capacity > this.#settings.maxPeerCapacity)
-      throw new VerbsError(
-        'EMSGSIZE',
-        'rdma_connect',
-        this.id.description,
-        `its ring is 2^${peer.log2Capacity} bytes`,
-      )
+      throw tooLarge('rdma_connect', this.id, peer.log2Capacity, this.#settings.maxPeerCapacity)
     this.#peer = peer
     const words = this.#settings.sendDepth * WORD
     const allocated = this.protectionDomain.allocateMemoryRegion(2 ** peer.log2Capacity + words)
@@ -488,6 +478,14 @@ function inTime<T>(allocated: Promise<T>, id: ConnectionId, { wait }: Settings):
   const late = () =>
     new VerbsError('ETIMEDOUT', 'ibv_reg_mr', id.description, 'no memory could be mapped yet')
   return within(allocated, timeout, late, signal)
+}
+
+/** The ring of the peer, which this end would have to mirror. */
+function tooLarge(verb: string, id: ConnectionId, log2Capacity: number, most: number): VerbsError {
+  const detail =
+    `the peer's ring is 2^${log2Capacity} bytes (its option capacity), ` +
+    `and this end takes ${most} (its option maxPeerCapacity)`
+  return new VerbsError('EMSGSIZE', verb, id.description, detail)
 }
 
 function refused(id: ConnectionId, failure: ConnectionRejectedError): VerbsError {

@@ -8,28 +8,30 @@ export interface LivenessOptions {
    * notifications in a second and a half, and finds a dead peer within the 5 s that everything else of a
    * connection may take.
    */
-  readonly heartbeat?: number
+  readonly heartbeat?: number | undefined
   /**
    * Milliseconds without a sign of the peer after which the connection is lost with ETIMEDOUT; more than
    * `heartbeat`, at most 86400000, default five times that. It is noticed up to half a `heartbeat` later.
    * Time in which this process itself did not run does not count.
    */
-  readonly deadAfter?: number
+  readonly deadAfter?: number | undefined
   /**
    * Milliseconds without a message, request or response either way, and with none under way, after which
    * the connection's state is `idle`, 10 … 86400000; default 0, never. It is noticed, as is the message
    * that ends it, up to a quarter of that later.
    */
-  readonly idleTimeout?: number
+  readonly idleTimeout?: number | undefined
   /**
    * Whether this end closes a connection that is idle, in good order; default false; needs `idleTimeout`. A
    * {@link RingClient} at the other end connects again.
    */
-  readonly closeWhenIdle?: boolean
+  readonly closeWhenIdle?: boolean | undefined
 }
 
 /** {@link LivenessOptions} with their defaults, checked. */
-export type LivenessSettings = Required<LivenessOptions>
+export type LivenessSettings = {
+  readonly [K in keyof LivenessOptions]-?: NonNullable<LivenessOptions[K]>
+}
 
 const HOUR_MS = 3_600_000
 const DAY_MS = 24 * HOUR_MS

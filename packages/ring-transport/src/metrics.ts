@@ -10,13 +10,13 @@ import { latencyHistogram, type PollerStatistics, type RingStatistics, sum, Tota
 /** What {@link collectRingMetrics} reports on, all together. At least one of them. */
 export interface RingMetricsSources {
   /** connections, or a function that gives those of the moment */
-  readonly connections?: Iterable<RingConnection> | (() => Iterable<RingConnection>)
+  readonly connections?: (Iterable<RingConnection> | (() => Iterable<RingConnection>)) | undefined
   /** all its connections, from now on */
-  readonly server?: RingServer
+  readonly server?: RingServer | undefined
   /** its connections, one after another, from now on */
-  readonly client?: RingClient
+  readonly client?: RingClient | undefined
   /** told apart by a label `poller`, their place in the list */
-  readonly pollers?: readonly Poller[]
+  readonly pollers?: readonly Poller[] | undefined
 }
 
 type Counted = readonly [name: string, help: string, statistic: keyof RingStatistics]

@@ -19,66 +19,66 @@ export interface RingOptions extends LivenessOptions {
    * Who serves the connection: a poller, a group, or a function that names either for a device; default the
    * poller that all connections of a device share.
    */
-  readonly poller?: PollerChoice
+  readonly poller?: PollerChoice | undefined
   /**
    * Bytes of the ring that this end receives in: a power of two, 4 KiB … 64 MiB, default 1 MiB. The
    * largest message that the peer can send is half of it less 16 bytes.
    */
-  readonly capacity?: number
+  readonly capacity?: number | undefined
   /** Notifications that the peer may send ahead, 8 … 512, default 128. One tells of up to a batch of messages. */
-  readonly receiveDepth?: number
+  readonly receiveDepth?: number | undefined
   /** work requests that this end keeps outstanding, 16 … 4096, default 128 */
-  readonly sendDepth?: number
+  readonly sendDepth?: number | undefined
   /** messages that leave with one doorbell at most, 1 … 1024, default 128 */
-  readonly batchFrames?: number
+  readonly batchFrames?: number | undefined
   /**
    * Bytes after which a batch leaves, so that the device works while more is laid out, 64 … 64 MiB,
    * default 32 KiB
    */
-  readonly batchBytes?: number
+  readonly batchBytes?: number | undefined
   /**
    * Work requests of which one is signaled, 1 … a quarter of `sendDepth`, which is the default. Fewer completions
    * cost less; the memory of what is not signaled cannot be used again until one that is completes.
    */
-  readonly signalEvery?: number
+  readonly signalEvery?: number | undefined
   /** bytes wished for inline sends, default 256; the device may grant less */
-  readonly maxInlineData?: number
+  readonly maxInlineData?: number | undefined
   /**
    * How the peer learns of a message: `immediate` (default) by RDMA WRITE WITH IMMEDIATE where both
    * devices have it, else as `send`: by a small SEND behind the WRITE, which every device has.
    */
-  readonly notification?: 'immediate' | 'send'
+  readonly notification?: 'immediate' | 'send' | undefined
   /** at most 20 bytes for the peer's application, which sees them as {@link RingConnection.applicationData} */
-  readonly applicationData?: Uint8Array
+  readonly applicationData?: Uint8Array | undefined
   /**
    * Largest ring of the peer's to accept, bytes, default 16 MiB. This end keeps a staging region of
    * that size for what it sends.
    */
-  readonly maxPeerCapacity?: number
+  readonly maxPeerCapacity?: number | undefined
   /**
    * Bytes of the largest message that {@link RingConnection.transmit} sends through the ring, 0 … 64 MiB, at
    * most what the peer's ring takes; what is larger the peer reads from where it is. Default 256 KiB or a
    * quarter of the peer's ring, whichever is less: up to there the ring was faster over iwarp and shm, in
    * time and in throughput. A device that reads by itself wins sooner; measure.
    */
-  readonly rendezvousThreshold?: number
+  readonly rendezvousThreshold?: number | undefined
   /**
    * Bytes of memory for messages that are read from the peer, of those that the application holds too,
    * 64 KiB … 2^40, default 64 MiB. When it is used up, what the peer offers waits. 0: nothing is read, and what
    * is offered is refused with EMSGSIZE.
    */
-  readonly maxTransferMemory?: number
+  readonly maxTransferMemory?: number | undefined
   /**
    * Bytes of the largest message that is read from the peer while nobody subscribes to
    * {@link RingConnection.offers}, at most and by default `maxTransferMemory`; larger ones are refused with
    * EMSGSIZE.
    */
-  readonly maxMessageSize?: number
+  readonly maxMessageSize?: number | undefined
   /**
    * Find uses of messages after their release: `data` is then a copy whose buffer is taken away at the
    * release. Slow; default false, or true when RDMAKIT_RING_DEBUG is 1 in the environment.
    */
-  readonly debug?: boolean
+  readonly debug?: boolean | undefined
 }
 
 export interface ConnectOptions extends RingOptions, WaitOptions {
@@ -86,7 +86,7 @@ export interface ConnectOptions extends RingOptions, WaitOptions {
    * The session that the connection belongs to, and its epoch there, higher than any before; default none.
    * {@link RingClient} chooses both by itself.
    */
-  readonly session?: Session
+  readonly session?: Session | undefined
 }
 export interface AcceptOptions extends RingOptions, WaitOptions {}
 

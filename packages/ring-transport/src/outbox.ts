@@ -20,6 +20,8 @@ interface Waiting {
   readonly reject: (reason: unknown) => void
 }
 
+/** of a frame, in the half of a ring that it may take */
+const HEADER_BYTES = 16
 /** Waiting frames from which on it is looked whether they are still wanted. */
 const LEAST_PRUNED = 64
 
@@ -325,7 +327,8 @@ export class Outbox {
         'EMSGSIZE',
         'send',
         this.#link.id.description,
-        `the message is ${length} bytes, at most ${this.#link.maxMessageLength} fit the peer's ring`,
+        `${length} bytes are more than ${this.#most}, half the ring of the end that gets them less ${HEADER_BYTES}: ` +
+          `raise its option capacity, now ${2 * (this.#most + HEADER_BYTES)}, or use transmit()`,
       )
     return this.#failed()
   }

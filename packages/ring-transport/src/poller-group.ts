@@ -5,9 +5,9 @@ import { Poller, type PollerOptions } from './poller.js'
 /** What a {@link PollerGroup} is made of: its pollers are alike but for their CPU. */
 export interface PollerGroupOptions extends Omit<PollerOptions, 'cpu'> {
   /** pollers, 1 … 64; default as many as `cpus` has, else as many as the process may use CPUs */
-  readonly pollers?: number
+  readonly pollers?: number | undefined
   /** CPUs to pin the threads to, one each, the first again when there are more threads; default none */
-  readonly cpus?: readonly number[]
+  readonly cpus?: readonly number[] | undefined
 }
 
 const MAX_POLLERS = 64

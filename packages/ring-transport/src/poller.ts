@@ -24,20 +24,20 @@ const MODES: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller']
 
 export interface PollerOptions {
   /** default `adaptive` */
-  readonly mode?: PollerMode
+  readonly mode?: PollerMode | undefined
   /** CPU to pin the thread to; default none */
-  readonly cpu?: number
+  readonly cpu?: number | undefined
   /** longest spin of `adaptive` before it sleeps, microseconds, 0 … 10000, default 50 */
-  readonly spinMicroseconds?: number
+  readonly spinMicroseconds?: number | undefined
   /** connections at a time, 1 … 16384, default 1024 */
-  readonly maxConnections?: number
+  readonly maxConnections?: number | undefined
   /**
    * Entries of the completion queue, default 69632 or what the device allows. The depths of all
    * connections must fit; a connection of the default depths takes 272, so 256 of them do.
    */
-  readonly completionQueueEntries?: number
+  readonly completionQueueEntries?: number | undefined
   /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */
-  readonly descriptors?: number
+  readonly descriptors?: number | undefined
 }
 
 /** @internal what a poller tells of one connection; `type` is one of {@link TYPE} */

@@ -47,6 +47,10 @@ export class Responder {
   readonly #allowance: Allowance
   readonly #running = new Set<Running>()
   #handler: RequestHandler | undefined
+  /** whether there will be a handler, perhaps */
+  #expected = false
+  /** requests that wait for it */
+  #early: Running[] = []
   #views = false
   /** bytes of responses that wait for room at the peer, each with what remembering it takes */
   #waiting = 0
@@ -75,6 +79,17 @@ export class Responder {
   handle(handler: RequestHandler | undefined, views: boolean): void {
     this.#handler = handler
     this.#views = views
+    this.#goOn()
+  }
+
+  /** Requests wait until there is a handler, or `owner` has settled: then there will be none. */
+  expect(owner: PromiseLike<unknown>): void {
+    this.#expected = true
+    const settled = () => {
+      this.#expected = false
+      this.#goOn()
+    }
+    owner.then(settled, settled)
   }
 
   /** requests whose response is not on its way yet */
@@ -113,6 +128,11 @@ export class Responder {
     }
   }
 
+  #goOn(): void {
+    for (const running of this.#early.splice(0))
+      if (running.turn !== undefined) this.#begin(running, running.turn)
+  }
+
   #begin(running: Running, turn: Turn): void {
     const request = running.waiting
     running.waiting = undefined
@@ -120,6 +140,11 @@ export class Responder {
     if (request === undefined || request.isReleased) return // the connection has ended
     const respond = (bytes: Uint8Array) => this.#respond(running, TYPE.response, bytes)
     const fail = (failure: unknown) => this.#respond(running, TYPE.error, encodeError(failure))
+    if (this.#handler === undefined && this.#expected) {
+      running.waiting = request.moved()
+      this.#early.push(running)
+      return
+    }
     if (this.#handler === undefined) {
       request.release()
       fail(new VerbsError('ENOSYS', 'request', 'the peer', 'it has no handler'))

@@ -9,19 +9,28 @@ import { type RingStatistics, Totals } from './statistics.js'
 import { left, milliseconds } from './timeout.js'
 
 export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
-  /** called with each new connection; subscribe and set a handler before it returns */
-  readonly onConnection: (connection: RingConnection) => void
+  /**
+   * Called with each new connection; subscribe before it returns, or messages wait in the ring until somebody does. It may
+   * be async: requests wait until there is a handler, or its promise settles. One that throws or rejects breaks the
+   * connection, and {@link onError} hears of it.
+   */
+  readonly onConnection: (connection: RingConnection) => unknown
   /** called with what went wrong with a connection before it was one; default: nothing is done */
-  readonly onError?: (failure: unknown) => void
-  /** whether to take a connection; the peer's connect fails with the text if a string is returned */
-  readonly admit?: (applicationData: Uint8Array, peerUri: string) => true | string
+  readonly onError?: ((failure: unknown) => void) | undefined
+  /**
+   * Whether to take a connection; the peer's connect fails with the text if a string is returned. It may be async: the
+   * request counts as one that is on its way meanwhile. One that throws or rejects refuses.
+   */
+  readonly admit?:
+    | ((applicationData: Uint8Array, peerUri: string) => true | string | Promise<true | string>)
+    | undefined
   /**
    * connections at a time, default 256; more are refused. While one of them is on its way, the oldest of those
    * makes room: nobody keeps others out by coming and saying nothing
    */
-  readonly maxConnections?: number
+  readonly maxConnections?: number | undefined
   /** closes the server in good order when it aborts, as {@link RingServer.close} does */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
 }
 
 /** What became of a server's connection requests so far. */
@@ -95,6 +104,8 @@ export class RingServer {
       throw new UsageError(`maxConnections must be a whole number from 1, not ${maxConnections}`)
     const uris = typeof uri === 'string' ? [uri] : uri
     if (uris.length === 0) throw new UsageError('listen needs an address')
+    if (typeof options.onConnection !== 'function')
+      throw new UsageError('onConnection must be a function: it gets each connection, which nobody else sees')
     const server = new RingServer(options, maxConnections)
     const waits = signal === undefined ? {} : { signal }
     signal?.throwIfAborted()
@@ -198,7 +209,8 @@ export class RingServer {
     } catch (failure) {
       this.#refused++
       // Refused already, unless it was `admit` or a malformed request that threw.
-      refuseRing(request, 'malformed request')
+      const malformed = failure instanceof VerbsError && failure.code === 'EPROTO'
+      refuseRing(request, malformed ? 'malformed request' : 'the server failed to decide')
       this.#options.onError?.(failure)
     } finally {
       this.#arriving.delete(arrival)
@@ -213,7 +225,9 @@ export class RingServer {
       ? decodeHandshake(request.privateData, request.id.description)
       : undefined
     const session = handshake?.session
-    const refusal = this.#refusal(request, handshake)
+    // The checks and a plain verdict come in this turn: what is decided holds for who comes next.
+    const verdict = this.#refusal(request, handshake)
+    const refusal = typeof verdict === 'object' ? await this.#decided(verdict, session, signal) : verdict
     if (refusal !== undefined) {
       this.#refused++
       refuseRing(request, refusal)
@@ -238,27 +252,52 @@ export class RingServer {
     }
     // One that came while the server closes is closed with the others.
     if (this.#closing) return
-    try {
-      onConnection(connection)
-    } catch (failure) {
+    const failed = async (failure: unknown) => {
       onError?.(failure)
       await connection.close({ drain: false })
     }
+    try {
+      const owner = onConnection(connection)
+      if (!isPromise(owner)) return
+      connection.expectHandler(owner)
+      // It may take as long as the connection lives.
+      void owner.then(undefined, failed)
+    } catch (failure) {
+      await failed(failure)
+    }
   }
 
-  /** Why a request is refused, or undefined when it is taken. */
-  #refusal(request: ConnectionRequest, handshake: Handshake | undefined): string | undefined {
+  /** Why a request is refused, or undefined when it is taken; a promise of it when `admit` gives one. */
+  #refusal(
+    request: ConnectionRequest,
+    handshake: Handshake | undefined,
+  ): string | undefined | Promise<string | undefined> {
     if (this.#closing) return 'the server is closed'
     const session = handshake?.session
-    const stale = session && this.#sessions.refusal(session)
-    if (stale !== undefined) {
-      this.#stale++
-      return stale
-    }
+    const stale = this.#outdated(session)
+    if (stale !== undefined) return stale
     if (this.#places(session) < 1 && !this.#makeRoom()) return 'too many connections'
     if (handshake === undefined) return undefined
     const verdict = this.#options.admit?.(handshake.applicationData, request.id.peerUri) ?? true
-    return verdict === true ? undefined : verdict
+    const reason = (one: true | string) => (one === true ? undefined : one)
+    return isPromise(verdict) ? verdict.then(reason) : reason(verdict)
+  }
+
+  /** What came of a verdict that took its time, in which the server may have closed or another epoch come. */
+  async #decided(
+    verdict: Promise<string | undefined>,
+    session: Session | undefined,
+    signal: AbortSignal,
+  ): Promise<string | undefined> {
+    const late = () => new VerbsError('ETIMEDOUT', 'admit', 'connection request', 'it does not decide')
+    const refusal = await within(verdict, this.#options.timeout ?? DEFAULT_TIMEOUT_MS, late, signal)
+    return refusal ?? (this.#closing ? 'the server is closed' : this.#outdated(session))
+  }
+
+  #outdated(session: Session | undefined): string | undefined {
+    const stale = session && this.#sessions.refusal(session)
+    if (stale !== undefined) this.#stale++
+    return stale
   }
 
   /** The oldest of those that are on their way ends. @returns false: there is none */
@@ -278,4 +317,8 @@ export class RingServer {
     const left = this.#maxConnections - this.#connections.size - this.#arriving.size
     return session !== undefined && this.#sessions.replaces(session) ? left + 1 : left
   }
+}
+
+function isPromise<T>(value: T | Promise<T>): value is Promise<T> {
+  return typeof (value as Partial<PromiseLike<T>> | undefined | null)?.then === 'function'
 }

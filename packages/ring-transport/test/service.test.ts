@@ -205,3 +205,27 @@ describe('failures', () => {
     expect(() => client(a, Calculator, { timeout: 0 })).toThrow(UsageError)
   })
 })
+
+it('a method is told its connection, and an idempotent call is made again on the next one', async () => {
+  const seen: (RingConnection | undefined)[] = []
+  const server = await RingServer.listen('iwarp://127.0.0.1:0', {
+    onConnection: (connection) =>
+      serve(connection, Calculator, {
+        ...calculator,
+        async add({ left, right }: rdmakit.test.Operands, context) {
+          seen.push(context.connection === connection ? connection : undefined)
+          if (seen.length === 1) await connection.close({ drain: false })
+          return { value: left + right }
+        },
+      }),
+  })
+  const one = new RingClient(server.uri, { reconnect: { min: 1, max: 5 } })
+  const { add } = client(one, Calculator)
+  const { value } = await add(new Operands({ left: 3, right: 4 }), { idempotent: true, signal: undefined })
+  expect(value).toBe(7)
+  expect(seen).toHaveLength(2)
+  expect(new Set(seen).size).toBe(2)
+  expect(seen).not.toContain(undefined)
+  await one.close()
+  await server.close()
+})

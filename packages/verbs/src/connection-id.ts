@@ -19,9 +19,9 @@ const NOTHING = new Uint8Array()
 /** How long to wait, and what ends it before. */
 export interface WaitOptions {
   /** ends the wait with its reason */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
   /** milliseconds, default 5000 */
-  readonly timeout?: number
+  readonly timeout?: number | undefined
 }
 
 /** What {@link ConnectionId.connect} and {@link ConnectionId.accept} take. */

@@ -278,4 +278,37 @@ export const mutations = [
     why: 'Who leaves batches or chunks waits for a message that may never come.',
     tests: [unit('receiving'), unit('transfer-offers')],
   },
+  {
+    name: 'verdict-outlives-the-server',
+    file: source('server'),
+    find: "return refusal ?? (this.#closing ? 'the server is closed' : this.#outdated(session))",
+    replace: 'return refusal',
+    why: 'A connection is taken by a server that has closed while admit decided.',
+    tests: [unit('server-callbacks')],
+  },
+  {
+    name: 'rejected-owner-goes-unnoticed',
+    file: source('server'),
+    find: 'void owner.then(undefined, failed)',
+    replace: 'void owner.then(undefined, () => {})',
+    why: 'A connection whose onConnection has failed stays, and nobody serves it.',
+    tests: [unit('server-callbacks')],
+  },
+  {
+    name: 'immediate-of-any-kind',
+    file: source('connection'),
+    find: `    if (immediate !== immediate >>> 0) whole('immediate', immediate, 0, 0xffff_ffff)
+    return this.#exchange.outbox.send(`,
+    replace: '    return this.#exchange.outbox.send(',
+    why: 'A message comes with another immediate than it was sent with.',
+    tests: [unit('limits')],
+  },
+  {
+    name: 'no-handler-while-one-is-made',
+    file: source('responder'),
+    find: 'if (this.#handler === undefined && this.#expected) {',
+    replace: 'if (this.#handler === undefined && this.#expected && this.#views) {',
+    why: 'Requests fail that come before an async onConnection has set a handler.',
+    tests: [unit('server-callbacks')],
+  },
 ]

@@ -15,7 +15,7 @@ export interface ServiceCaller {
 /** What holds for all calls of a service's client. */
 export interface ClientOptions {
   /** milliseconds that a call may take when it names no time, default 5000 */
-  readonly timeout?: number
+  readonly timeout?: number | undefined
 }
 
 /**

@@ -66,14 +66,14 @@ export type MessageFields = Record<string, unknown>
 /** How one call is made. */
 export interface CallOptions {
   /** ends the wait with its reason; the peer still does what it was asked */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
   /** milliseconds, default that of {@link ClientOptions} */
-  readonly timeout?: number
+  readonly timeout?: number | undefined
   /**
    * Whether the peer may get the call twice: a {@link RingClient} sends it again then when its connection is lost before
    * the response has come. On a connection it means nothing. Default false.
    */
-  readonly idempotent?: boolean
+  readonly idempotent?: boolean | undefined
 }
 
 /** The calls of a service: each sends a request and resolves with the decoded response. */

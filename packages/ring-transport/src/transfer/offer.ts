@@ -14,23 +14,23 @@ export interface AcceptOfferOptions {
    * Where to read it to: memory of this connection ({@link RingConnection.allocate}); default memory of the
    * transport's own, within `maxTransferMemory`
    */
-  readonly into?: MemoryRegion
+  readonly into?: MemoryRegion | undefined
   /** bytes from the region's start, default 0 */
-  readonly offset?: number
+  readonly offset?: number | undefined
   /** called with the bytes that have come, which only grow, and those of the message */
-  readonly onProgress?: OnProgress
+  readonly onProgress?: OnProgress | undefined
   /** gives up with its reason */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
 }
 
 /** How an offer is read chunk by chunk. */
 export interface ChunkOptions {
   /** bytes of a chunk but the last, 4096 … half of `maxTransferMemory`, default 1 MiB */
-  readonly chunkSize?: number
+  readonly chunkSize?: number | undefined
   /** called with the bytes that have come, which only grow, and those of the message */
-  readonly onProgress?: OnProgress
+  readonly onProgress?: OnProgress | undefined
   /** gives up with its reason */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
 }
 
 /** @internal what an offer tells of itself */

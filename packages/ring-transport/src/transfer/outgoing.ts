@@ -11,13 +11,13 @@ import { bytesOf, lengthOf, type Source, sourceOf } from './source.js'
 /** How a message is transmitted. */
 export interface TransmitOptions {
   /** 32 bits for the peer, which sees them as {@link RingMessage.immediate}; default 0 */
-  readonly immediate?: number
+  readonly immediate?: number | undefined
   /** ends the wait with its reason; what the peer has not taken yet it will not get */
-  readonly signal?: AbortSignal
+  readonly signal?: AbortSignal | undefined
   /** milliseconds until the peer must have all of it, default 60000 */
-  readonly timeout?: number
+  readonly timeout?: number | undefined
   /** called now and then with the bytes that the peer has, which only grow, and those of the message */
-  readonly onProgress?: OnProgress
+  readonly onProgress?: OnProgress | undefined
 }
 
 interface Transfer extends Deferred<void> {
@@ -31,7 +31,8 @@ interface Transfer extends Deferred<void> {
   readonly source: Source
 }
 
-const DEFAULT_TIMEOUT_MS = 60_000
+/** @internal */
+export const TRANSMIT_TIMEOUT_MS = 60_000
 /** The peer tells how far it is a hundred times, but not for less than this many bytes. */
 const LEAST_PROGRESS = 2 ** 20
 const PROGRESS_TIMES = 100
@@ -67,7 +68,7 @@ export class Outgoing {
   async transmit(what: Uint8Array | ScatterGatherElement, options: TransmitOptions): Promise<void> {
     const { signal } = options
     signal?.throwIfAborted()
-    const timeout = milliseconds('timeout', options.timeout ?? DEFAULT_TIMEOUT_MS)
+    const timeout = milliseconds('timeout', options.timeout ?? TRANSMIT_TIMEOUT_MS)
     if (this.#ended !== undefined) throw this.#ended
     this.#running++
     try {

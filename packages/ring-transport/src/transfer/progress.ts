@@ -15,7 +15,7 @@ export function tell(onProgress: OnProgress | undefined, transferred: number, le
 }
 
 /** The same options, whose `onProgress` is called in the context (AsyncLocalStorage) of now. */
-export function inCallersContext<Options extends { readonly onProgress?: OnProgress }>(
+export function inCallersContext<Options extends { readonly onProgress?: OnProgress | undefined }>(
   options: Options,
 ): Options {
   const { onProgress } = options
