@@ -1,5 +1,13 @@
 import { randomBytes } from 'node:crypto'
-import { CallbackScope, deferred, UsageError, VerbsError, type WaitOptions, within } from '@rdmakit/verbs'
+import {
+  CallbackScope,
+  deferred,
+  onAbort,
+  UsageError,
+  VerbsError,
+  type WaitOptions,
+  within,
+} from '@rdmakit/verbs'
 import {
   BehaviorSubject,
   concatMap,
@@ -12,6 +20,7 @@ import {
 } from 'rxjs'
 import { Backoff, type ReconnectOptions } from './backoff.js'
 import type { RingBatch } from './batch.js'
+import { performance } from './clock.js'
 import { type BatchOptions, type RequestOptions, RingConnection } from './connection.js'
 import type { CloseOptions, CloseReason } from './exchange.js'
 import { MAX_EPOCH, type Session } from './handshake.js'
@@ -94,10 +103,8 @@ export class RingClient {
   readonly #states = new ReplaySubject<ClientState>(1)
   readonly #connections = new BehaviorSubject<RingConnection | undefined>(undefined)
   readonly #abort = new AbortController()
-  readonly #onSignal = () => {
-    this.#reason = this.#options.signal?.reason
-    void this.close()
-  }
+  /** its signal is not listened to any more */
+  #forget = () => {}
   #session: Session = { id: newSession(), epoch: 0 }
   #connection: RingConnection | undefined
   /** those who wait for a connection to open, or for the client to close */
@@ -133,7 +140,11 @@ export class RingClient {
     if (signal?.aborted) {
       this.#closing = true
       this.#reason = signal.reason
-    } else signal?.addEventListener('abort', this.#onSignal, { once: true })
+    } else
+      this.#forget = onAbort(signal, () => {
+        this.#reason = signal?.reason
+        void this.close()
+      })
     this.closed = this.#run()
   }
 
@@ -390,7 +401,7 @@ export class RingClient {
       await this.#pause(milliseconds)
     }
     this.#closing = true
-    this.#options.signal?.removeEventListener('abort', this.#onSignal)
+    this.#forget()
     this.#takeTurn()
     this.#connections.complete()
     this.#states.next({ state: 'closed', reason: this.#reason })
@@ -403,12 +414,11 @@ export class RingClient {
     const { signal } = this.#abort
     this.#timer = setTimeout(resolve, milliseconds)
     if (!this.#referenced) this.#timer.unref()
-    const wake = () => resolve()
-    signal.addEventListener('abort', wake, { once: true })
+    const stop = onAbort(signal, () => resolve())
     if (signal.aborted) resolve()
     await promise
     clearTimeout(this.#timer)
-    signal.removeEventListener('abort', wake)
+    stop()
   }
 
   /** Tries each address once. */

@@ -3,12 +3,15 @@ import {
   ConnectionId,
   type Context,
   type MemoryRegion,
+  onAbort,
   type ScatterGatherElement,
   UsageError,
+  VerbsError,
   type WaitOptions,
 } from '@rdmakit/verbs'
 import type { Observable, ObservableInput } from 'rxjs'
 import type { RingBatch } from './batch.js'
+import { RemoteError } from './errors.js'
 import { type CloseOptions, type CloseReason, DEFAULT_TIMEOUT_MS, Exchange } from './exchange.js'
 import type { Session } from './handshake.js'
 import type { Form } from './inbox.js'
@@ -376,10 +379,7 @@ export class RingConnection {
     const wanted = () => requests.has(correlation)
     const sent = () => requests.sent(correlation)
     requests.ask(correlation, bytes, (kept) => outbox.post(frame, kept, wanted, sent)?.catch(fail))
-    if (signal === undefined) return response
-    const abort = () => fail(signal.reason)
-    signal.addEventListener('abort', abort, { once: true })
-    return response.finally(() => signal.removeEventListener('abort', abort))
+    return answered(response, signal, fail)
   }
 
   /**
@@ -463,5 +463,23 @@ export class RingConnection {
   /** @internal @see Exchange.abandon */
   abandon(epoch: number): Promise<void> {
     return this.#exchange.abandon(epoch)
+  }
+}
+
+/** Waits for a response. What it fails with is made where it came in; its stack is to say who has asked. */
+async function answered(
+  response: Promise<Uint8Array>,
+  signal: AbortSignal | undefined,
+  fail: (reason: unknown) => void,
+): Promise<Uint8Array> {
+  const stop = onAbort(signal, () => fail(signal?.reason))
+  try {
+    return await response
+  } catch (failure) {
+    if (failure instanceof RemoteError || (failure instanceof VerbsError && failure.code === 'ETIMEDOUT'))
+      Error.captureStackTrace(failure)
+    throw failure
+  } finally {
+    stop()
   }
 }

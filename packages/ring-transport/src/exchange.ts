@@ -1,6 +1,7 @@
 import { deferred, VerbsError, within } from '@rdmakit/verbs'
 import { type Observable, ReplaySubject } from 'rxjs'
 import { requestAllowance } from './allowance.js'
+import { setImmediate } from './clock.js'
 import type { RingConnection } from './connection.js'
 import { decodeError } from './errors.js'
 import { Inbox } from './inbox.js'

@@ -1,4 +1,4 @@
-import { UsageError } from '@rdmakit/verbs'
+import { onAbort, UsageError } from '@rdmakit/verbs'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
 import { RingBatch } from './batch.js'
 import { interruptible } from './interruptible.js'
@@ -125,7 +125,7 @@ export class Inbox {
     let wake: (() => void) | undefined
     const taker = () => wake?.()
     this.#claimTurn(taker)
-    for (const one of [signal, left]) one?.addEventListener('abort', taker)
+    const stops = [signal, left].map((one) => onAbort(one, taker))
     let batch: RingBatch | undefined
     try {
       for (;;) {
@@ -149,7 +149,7 @@ export class Inbox {
       }
     } finally {
       batch?.release()
-      for (const one of [signal, left]) one?.removeEventListener('abort', taker)
+      for (const stop of stops) stop()
       this.#taker = undefined
     }
   }

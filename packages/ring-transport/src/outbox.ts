@@ -1,5 +1,5 @@
 import { types } from 'node:util'
-import { type Deferred, deferred, UsageError, VerbsError } from '@rdmakit/verbs'
+import { type Deferred, deferred, onAbort, UsageError, VerbsError } from '@rdmakit/verbs'
 import type { Lane } from './lane.js'
 import type { Link } from './link.js'
 import { SEND } from './native.js'
@@ -231,14 +231,13 @@ export class Outbox {
     if (this.#reason !== undefined) throw this.#reason
     if (!this.#full) return
     const waiter = deferred<void>()
-    const abort = () => waiter.reject(signal?.reason)
     this.#writers.add(waiter)
-    signal?.addEventListener('abort', abort, { once: true })
+    const stop = onAbort(signal, () => waiter.reject(signal?.reason))
     try {
       await waiter.promise
     } finally {
       this.#writers.delete(waiter)
-      signal?.removeEventListener('abort', abort)
+      stop()
     }
   }
 

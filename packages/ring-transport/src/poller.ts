@@ -8,6 +8,7 @@ import {
   UsageError,
   VerbsError,
 } from '@rdmakit/verbs'
+import { queueMicrotask, setImmediate } from './clock.js'
 import { type NativeLayout, type NativePoller, native } from './native.js'
 import { whole } from './options.js'
 import { named, type PollerStatistics } from './statistics.js'

@@ -1,6 +1,7 @@
 import type { RecordableHistogram } from 'node:perf_hooks'
 import { type Deferred, deferred, VerbsError } from '@rdmakit/verbs'
 import { Allowance, requestCost, type Turn } from './allowance.js'
+import { clearTimeout, performance, setTimeout } from './clock.js'
 
 interface Pending extends Deferred<Uint8Array> {
   /** milliseconds of performance.now() */

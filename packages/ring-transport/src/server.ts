@@ -1,5 +1,14 @@
-import { type ConnectionRequest, deferred, Listener, UsageError, VerbsError, within } from '@rdmakit/verbs'
+import {
+  type ConnectionRequest,
+  deferred,
+  Listener,
+  onAbort,
+  UsageError,
+  VerbsError,
+  within,
+} from '@rdmakit/verbs'
 import { acceptRing, refuseRing } from './accept.js'
+import { performance } from './clock.js'
 import type { RingConnection } from './connection.js'
 import type { CloseOptions } from './exchange.js'
 import { decodeHandshake, type Handshake, isRingRequest, type Session } from './handshake.js'
@@ -79,7 +88,8 @@ export class RingServer {
   readonly #arriving = new Set<Arrival>()
   /** those that have made room, until they are over */
   readonly #leaving = new Set<Arrival>()
-  readonly #onAbort = () => void this.close()
+  /** its signal is not listened to any more */
+  #forget = () => {}
   #closing = false
   #accepted = 0
   #refused = 0
@@ -109,7 +119,7 @@ export class RingServer {
     const server = new RingServer(options, maxConnections)
     const waits = signal === undefined ? {} : { signal }
     signal?.throwIfAborted()
-    signal?.addEventListener('abort', server.#onAbort, { once: true })
+    server.#forget = onAbort(signal, () => void server.close())
     try {
       for (const one of uris) {
         server.#listeners.push(await Listener.listen(one, (request) => server.#arrive(request), waits))
@@ -182,7 +192,7 @@ export class RingServer {
     const timeout = milliseconds('timeout', options.timeout ?? DEFAULT_TIMEOUT_MS)
     const deadline = performance.now() + timeout
     this.#closing = true
-    this.#options.signal?.removeEventListener('abort', this.#onAbort)
+    this.#forget()
     for (const listener of this.#listeners) listener.close()
     const arriving = [...this.#arriving, ...this.#leaving]
     const arrived = Promise.allSettled(arriving.map(({ settled }) => settled))

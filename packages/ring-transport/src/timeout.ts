@@ -1,4 +1,5 @@
 import { UsageError } from '@rdmakit/verbs'
+import { performance } from './clock.js'
 
 /** @internal the longest that a timer runs, 25 days; Node takes what is longer for 1 ms */
 export const LONGEST_MS = 2 ** 31 - 1

@@ -1,3 +1,4 @@
+import { onAbort } from './abort.js'
 import { CompletionArray } from './completion-array.js'
 import type { CompletionChannel } from './completion-channel.js'
 import type { Context } from './context.js'
@@ -120,7 +121,7 @@ export class CompletionQueue extends Resource {
       const abort = () => reject(signal?.reason)
       let waits = false
       this.#wake = (failure) => (failure === undefined ? resolve() : reject(failure))
-      signal?.addEventListener('abort', abort, { once: true })
+      const stop = onAbort(signal, abort)
       try {
         channel.subscribe(this, (failure) => this.#wake?.(failure))
         channel.beginWait()
@@ -132,7 +133,7 @@ export class CompletionQueue extends Resource {
         await promise
       } finally {
         if (waits) channel.endWait()
-        signal?.removeEventListener('abort', abort)
+        stop()
         this.#wake = undefined
       }
     }

@@ -1,3 +1,6 @@
+import { clearTimeout, setTimeout } from 'node:timers'
+import { onAbort } from './abort.js'
+
 /** A promise and the functions that settle it (`Promise.withResolvers` of Node 22). */
 export interface Deferred<T> {
   /** what is settled */
@@ -19,6 +22,8 @@ export function deferred<T>(): Deferred<T> {
   return { promise, resolve, reject }
 }
 
+const LATE = Symbol('late')
+
 /**
  * Waits for `promise` at most `timeoutMs`, less when `signal` aborts. The losing promise is not
  * left unhandled.
@@ -29,16 +34,19 @@ export async function within<T>(
   expired: () => unknown,
   signal?: AbortSignal,
 ): Promise<T> {
-  const end = deferred<never>()
-  const abort = () => end.reject(signal?.reason)
-  const timer = setTimeout(() => end.reject(expired()), timeoutMs)
+  const end = deferred<typeof LATE>()
+  // The timer that is imported is the real one, also where a test has put a false one in the place of the global.
+  const timer = setTimeout(() => end.resolve(LATE), timeoutMs)
+  const stop = onAbort(signal, () => end.reject(signal?.reason))
   promise.catch(() => {})
-  signal?.addEventListener('abort', abort, { once: true })
   try {
     signal?.throwIfAborted()
-    return await Promise.race([promise, end.promise])
+    const first = await Promise.race([promise, end.promise])
+    // Made here and not in the timer: its stack says who has waited.
+    if (first === LATE) throw expired()
+    return first
   } finally {
     clearTimeout(timer)
-    signal?.removeEventListener('abort', abort)
+    stop()
   }
 }

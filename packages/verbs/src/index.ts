@@ -1,3 +1,4 @@
+export { onAbort } from './abort.js'
 export { AddressHandle, type AddressVector } from './address-vector.js'
 export type { AsyncEvent, AsyncEventType } from './async-event.js'
 export { registrable } from './bytes.js'

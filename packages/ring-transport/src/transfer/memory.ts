@@ -1,4 +1,4 @@
-import { type Deferred, deferred, type MemoryRegion } from '@rdmakit/verbs'
+import { type Deferred, deferred, type MemoryRegion, onAbort } from '@rdmakit/verbs'
 import type { TransferHost } from './host.js'
 
 /** Registered memory that is somebody's until it is released. */
@@ -55,12 +55,12 @@ export class TransferMemory {
       this.#serve()
     }
     this.#waiting.push(waiting)
-    signal?.addEventListener('abort', abort, { once: true })
+    const stop = onAbort(signal, abort)
     try {
       this.#serve()
       return await waiting.promise
     } finally {
-      signal?.removeEventListener('abort', abort)
+      stop()
     }
   }
 

@@ -1,4 +1,4 @@
-import { type Deferred, deferred, type ScatterGatherElement, VerbsError } from '@rdmakit/verbs'
+import { type Deferred, deferred, type ScatterGatherElement, VerbsError, within } from '@rdmakit/verbs'
 import { decodeError } from '../errors.js'
 import type { RingMessage } from '../message.js'
 import { TYPE } from '../native.js'
@@ -216,19 +216,9 @@ export class Outgoing {
 
   /** Waits for `promise`, but not beyond the time and the signal of `options`. */
   async #bounded(promise: Promise<void>, { signal, timeout }: Bounded): Promise<void> {
-    const end = deferred<never>()
     const late = () =>
       new VerbsError('ETIMEDOUT', 'transmit', this.#host.object, `the peer has not taken it in ${timeout} ms`)
-    const timer = setTimeout(() => end.reject(late()), timeout)
-    const abort = () => end.reject(signal?.reason)
-    signal?.addEventListener('abort', abort, { once: true })
-    promise.catch(() => {})
-    try {
-      await Promise.race([promise, end.promise])
-    } finally {
-      clearTimeout(timer)
-      signal?.removeEventListener('abort', abort)
-    }
+    await within(promise, timeout, late, signal)
   }
 
   #number(): number {
