@@ -52,14 +52,23 @@ await connection.request(Buffer.from(topics.join('\n')))
 console.log(`listening to ${topics.join(', ')}`)
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => void connection.close())
 
-if (!listen) {
-  for await (const line of createInterface({ input: process.stdin })) {
+async function publish(): Promise<void> {
+  const lines = createInterface({ input: process.stdin })
+  // Without the hub nobody waits for a line that is not written yet.
+  void connection.closed.then(() => lines.close())
+  for await (const line of lines) {
     const bytes = encode({ topic: topics[0] as string, text: `${name}: ${line}` })
     // The hub's ring is full: it has more to do than it can.
     while (!connection.send(bytes)) await connection.writable()
   }
   await connection.close()
 }
+
+if (!listen)
+  await publish().catch((failure) => {
+    // A connection that has ended says why below.
+    if (connection.isOpen) throw failure
+  })
 const reason = await connection.closed
 if (reason !== undefined) {
   console.error(`chat: ${reason.message}`)

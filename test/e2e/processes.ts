@@ -35,17 +35,21 @@ export class Program implements AsyncDisposable {
   /** it has ended, and all that it printed is here */
   #over = false
 
-  /** @param stderr a descriptor in the place of what is kept here */
+  /**
+   * @param stderr a descriptor in the place of what is kept here
+   * @param stdin `pipe`: it stays open, and is `process.stdin`
+   */
   constructor(
     script: string,
     args: readonly string[],
     env: NodeJS.ProcessEnv = {},
     stderr: 'pipe' | number = 'pipe',
+    stdin: 'ignore' | 'pipe' = 'ignore',
   ) {
     this.#name = `${script.split('/').at(-3)} ${args.join(' ')}`
     this.process = endWithProcess(
       spawn(process.execPath, [script, ...args], {
-        stdio: ['ignore', 'pipe', stderr],
+        stdio: [stdin, 'pipe', stderr],
         env: { ...process.env, ...env },
       }),
     )

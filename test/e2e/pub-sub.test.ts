@@ -121,4 +121,23 @@ describe.each(['iwarp', 'shm'])('pub-sub over %s', { timeout: 4 * PATIENCE_MS },
     expect(await slow.ends()).toMatchObject({ status: 1 })
     expect(slow.stderr).toMatch(/^chat: .*ECONNRESET/)
   })
+
+  it('a chat ends with its hub, whether it listens, waits for a line or has just got one', async () => {
+    using folder = temporaryFolder()
+    const { program: hub, uri } = await startHub(listenAt(folder.path))
+    await using _ = hub
+    await using listener = await startListener(uri, 'bob', ['cats'])
+    const chat = (name: string) => new Program(CHAT, ['-c', uri, '-n', name, 'cats'], {}, 'pipe', 'pipe')
+    await using silent = chat('eve')
+    await using busy = chat('ann')
+    for (const one of [silent, busy]) await one.prints(/^listening to /m)
+    busy.process.stdin?.write('a line\n')
+    await listener.prints(/^cats ann: a line$/m)
+    hub.process.kill('SIGKILL')
+    busy.process.stdin?.on('error', () => {}).write('a line for nobody\n')
+    for (const one of [listener, silent, busy]) {
+      expect(await one.ends()).toMatchObject({ status: 1 })
+      expect(one.stderr).toMatch(/^chat: [^\n]*ECONNRESET\)\n$/)
+    }
+  })
 })
