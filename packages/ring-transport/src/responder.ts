@@ -33,6 +33,8 @@ export type Post = (
 
 /** Responses that wait for a peer to take them: beyond this the connection is broken. */
 const MOST_WAITING_BYTES = 2 ** 26
+/** Responses that wait: beyond this no more handlers begin, which would make more of them. */
+const MOST_BEGUN_BYTES = 2 ** 25
 const ENTRY_BYTES = 512
 
 /**
@@ -49,8 +51,8 @@ export class Responder {
   #handler: RequestHandler | undefined
   /** whether there will be a handler, perhaps */
   #expected = false
-  /** requests that wait for it */
-  #early: Running[] = []
+  /** requests that have left the ring and whose handler is yet to begin, in order */
+  readonly #early = new Set<Running>()
   #views = false
   /** bytes of responses that wait for room at the peer, each with what remembering it takes */
   #waiting = 0
@@ -124,27 +126,43 @@ export class Responder {
       if (running.waiting === undefined) continue
       // Its turn does not come any more, and the ring is not free before it is let go.
       running.waiting.release()
+      running.waiting = undefined
       this.#finish(running)
     }
+    this.#early.clear()
   }
 
+  /** Begins those that have waited, as far as they may. */
   #goOn(): void {
-    for (const running of this.#early.splice(0))
-      if (running.turn !== undefined) this.#begin(running, running.turn)
+    for (const running of this.#early) {
+      if (!this.#ready) return
+      this.#early.delete(running)
+      this.#run(running)
+    }
   }
 
+  /** Whether handlers may begin: they are known, and the peer takes their answers. */
+  get #ready(): boolean {
+    return !(this.#handler === undefined && this.#expected) && this.#waiting <= MOST_BEGUN_BYTES
+  }
+
+  /** The allowance has room for it. */
   #begin(running: Running, turn: Turn): void {
+    running.turn = turn
+    if (running.waiting === undefined) return // the connection has ended
+    if (this.#ready && this.#early.size === 0) this.#run(running)
+    else {
+      running.waiting = running.waiting.moved()
+      this.#early.add(running)
+    }
+  }
+
+  #run(running: Running): void {
     const request = running.waiting
     running.waiting = undefined
-    running.turn = turn
-    if (request === undefined || request.isReleased) return // the connection has ended
+    if (request === undefined) return // the connection has ended
     const respond = (bytes: Uint8Array) => this.#respond(running, TYPE.response, bytes)
     const fail = (failure: unknown) => this.#respond(running, TYPE.error, encodeError(failure))
-    if (this.#handler === undefined && this.#expected) {
-      running.waiting = request.moved()
-      this.#early.push(running)
-      return
-    }
     if (this.#handler === undefined) {
       request.release()
       fail(new VerbsError('ENOSYS', 'request', 'the peer', 'it has no handler'))
@@ -183,6 +201,8 @@ export class Responder {
       .finally(() => {
         this.#waiting -= waiting
         this.#finish(running)
+        // Many at a time.
+        if (this.#waiting <= MOST_BEGUN_BYTES / 2) this.#goOn()
       })
   }
 

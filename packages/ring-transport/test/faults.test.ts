@@ -17,11 +17,25 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     ends.a.views.subscribe((message) => held.push(message.retain()))
     ends.b.send(pattern(8, 1))
     await expect.poll(() => held.length).toBe(1)
-    ends.b.handle(() => new Uint8Array(100_000))
+    // All of them begin before the first has answered.
+    ends.b.handle(async () => {
+      await new Promise((later) => setTimeout(later, 1))
+      return new Uint8Array(100_000)
+    })
     const asked = Array.from({ length: 2000 }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
     for (const one of asked) one.catch(() => {})
     expect(await ends.b.closed).toMatchObject({ code: 'ENOBUFS' })
     for (const message of held) message.release()
+  })
+
+  it('many large answers at once wait for their turn, and break nothing', async () => {
+    await using ends = await pair(uri())
+    ends.b.handle(({ immediate }) => pattern(100_000, immediate))
+    const asked = Array.from({ length: 2000 }, (_, immediate) =>
+      ends.a.request(new Uint8Array(8), { immediate, timeout: HANG_MS }).then(({ length }) => length),
+    )
+    expect(new Set(await Promise.all(asked))).toEqual(new Set([100_000]))
+    expect(ends.b.statistics().requestMemory).toBe(0)
   })
 
   it('messages that nobody took before the end are there for who comes late, and hold no ring', async () => {

@@ -306,8 +306,8 @@ export const mutations = [
   {
     name: 'no-handler-while-one-is-made',
     file: source('responder'),
-    find: 'if (this.#handler === undefined && this.#expected) {',
-    replace: 'if (this.#handler === undefined && this.#expected && this.#views) {',
+    find: 'return !(this.#handler === undefined && this.#expected) && this.#waiting <= MOST_BEGUN_BYTES',
+    replace: 'return (!this.#expected || this.#waiting >= 0) && this.#waiting <= MOST_BEGUN_BYTES',
     why: 'Requests fail that come before an async onConnection has set a handler.',
     tests: [unit('server-callbacks')],
   },
@@ -335,5 +335,13 @@ export const mutations = [
     replace: '      void failure.stack',
     why: 'A request that fails does not say where in the program it was made.',
     tests: [unit('waiting')],
+  },
+  {
+    name: 'handlers-begin-whoever-takes-answers',
+    file: source('responder'),
+    find: '&& this.#waiting <= MOST_BEGUN_BYTES\n',
+    replace: '&& MOST_BEGUN_BYTES > 0\n',
+    why: 'A peer that asks for many large answers at once loses its connection.',
+    tests: [unit('faults')],
   },
 ]
