@@ -20,7 +20,7 @@ import {
 } from 'rxjs'
 import { Backoff, type ReconnectOptions } from './backoff.js'
 import type { RingBatch } from './batch.js'
-import { performance } from './clock.js'
+import { clearTimeout, performance, setTimeout } from './clock.js'
 import { type BatchOptions, type RequestOptions, RingConnection } from './connection.js'
 import type { CloseOptions, CloseReason } from './exchange.js'
 import { MAX_EPOCH, type Session } from './handshake.js'
