@@ -35,7 +35,9 @@ async function end(uri: string) {
   onTestFinished(() => id.close())
   const domain = id.context.allocateProtectionDomain()
   onTestFinished(() => domain.close())
-  const queue = id.context.createCompletionQueue({ entries: 64 })
+  // With a channel, whose descriptor the peer gets, and looks at.
+  const channel = id.context.createCompletionChannel()
+  const queue = id.context.createCompletionQueue({ entries: 64, channel })
   const queuePair = id.createQueuePair(domain, { sendQueue: queue })
   return { id, domain, queue, queuePair }
 }
