@@ -271,4 +271,12 @@ export const mutations = [
     why: 'A host that dies while its process does not read is never noticed.',
     tests: ['native asan iwarp_host_watch'],
   },
+  {
+    name: 'iwarp-unsignaled-are-free-when-done',
+    file: source('queue_pair_post.cc'),
+    find: 'return send_tail_ - send_polled_.load(std::memory_order_acquire) > send_mask_ ?',
+    replace: 'return send_tail_ - send_head_ > send_mask_ ?',
+    why: 'A program that signals nothing works here, and stands still on a card.',
+    tests: ['native asan iwarp_operations'],
+  },
 ]

@@ -259,4 +259,12 @@ export const mutations = [
     why: 'In a container without /proc each connection ends with a violation of the protocol.',
     tests: ['unit packages/verbs/test/shm-reach.test.ts'],
   },
+  {
+    name: 'shm-unsignaled-are-free-when-done',
+    file: 'packages/verbs/native/shm/queue_pair_send.cc',
+    find: 'return send_tail_ - send_polled_.load(std::memory_order_acquire) <= send_mask_;',
+    replace: 'return send_tail_ - send_head_ <= send_mask_;',
+    why: 'A program that signals nothing works here, and stands still on a card.',
+    tests: ['native asan shm_operations'],
+  },
 ]

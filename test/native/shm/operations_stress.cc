@@ -109,10 +109,16 @@ void contended_atomics() {
   std::vector<std::thread> threads;
   for (size_t t = 0; t < 3; t++) {
     threads.emplace_back([&, t] {
-      Send send = read_from(remote(word), 0, t, 0);
+      Send send = read_from(remote(word), 0, t);
       send.opcode = IBV_WR_ATOMIC_FETCH_AND_ADD;
       send.compare_add = 1;
-      for (uint64_t i = 0; i < kEach; i++) post_patiently(*pair.client, send, {results.sge(8 * t, 8)});
+      for (uint64_t i = 0; i < kEach; i++) {
+        int error;
+        ibv_wc wc[16];
+        while ((error = try_post(*pair.client, send, {results.sge(8 * t, 8)})) == ENOMEM)
+          CHECK(ibv_poll_cq(pair.client->cq, 16, wc) >= 0);
+        CHECK(error == 0);
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -154,8 +160,11 @@ void chains() {
   client.expect(0);
   post(client, write_to(remote(target), 0, 64), {source.sge(0, 8)});
   for (uint64_t i = 1; i <= 64; i++) client.expect(i);
-  // Unsignaled ones before it do not count.
-  for (uint64_t i = 0; i < 1000; i++) post(client, write_to(remote(target), 0, i, 0), {source.sge(0, 8)});
+  // Unsignaled ones keep theirs until a later one is polled.
+  for (uint64_t i = 0; i < 63; i++) post(client, write_to(remote(target), 0, i, 0), {source.sge(0, 8)});
+  post(client, write_to(remote(target), 0, 63), {source.sge(0, 8)});
+  CHECK(try_post(client, write_to(remote(target), 0, 64), {source.sge(0, 8)}) == ENOMEM);
+  client.expect(63);
   for (uint64_t i = 0; i < 64; i++) post(client, write_to(remote(target), 0, i), {source.sge(0, 8)});
   CHECK(try_post(client, write_to(remote(target), 0, 64), {source.sge(0, 8)}) == ENOMEM);
   for (uint64_t i = 0; i < 64; i++) client.expect(i);
@@ -183,7 +192,8 @@ void memory_polling() {
   });
   for (uint64_t round = 1; round <= rounds; round++) {
     for (size_t at = 0; at < kLength; at += 8) std::memcpy(near.data + at, &round, 8);
-    post(*pair.client, write_to(remote(far), 0, round, 0), {near.sge(0, kLength)});
+    post(*pair.client, write_to(remote(far), 0, round), {near.sge(0, kLength)});
+    pair.client->expect(round);
     while (seen.load(std::memory_order_acquire) != round) std::this_thread::yield();
   }
   reader.join();

@@ -157,7 +157,7 @@ int QueuePair::reset() {
   const std::lock_guard posting_lock(receive_queue_mutex_);
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
-  send_head_ = send_next_ = send_reported_ = send_tail_;
+  send_head_ = send_next_ = send_tail_;
   send_polled_.store(send_tail_);
   const uint32_t tail = receive_tail_.load();
   receive_head_.store(tail);

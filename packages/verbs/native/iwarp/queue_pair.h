@@ -302,7 +302,6 @@ class QueuePair : public ibv_qp {
   uint32_t send_head_ = 0;  // oldest that is not complete
   uint32_t send_next_ = 0;  // oldest that is not yet wholly in FPDUs
   uint32_t send_tail_ = 0;
-  uint32_t send_reported_ = 0;            // behind the last one with a completion
   std::atomic<uint32_t> send_polled_{0};  // behind the last one whose completion was polled
   Cursor cursor_;
   bool response_turn_ = false;  // responses and own messages take turns

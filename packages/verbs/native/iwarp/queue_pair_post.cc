@@ -103,11 +103,9 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   if (length > kMaxMessage) return EINVAL;
   if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
   if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
-  // An entry is in use until its completion has been polled; an unsignaled one until a later completion
-  // has been, or until it is done when there is no completion to wait for.
-  const uint32_t polled = send_polled_.load(std::memory_order_acquire);
-  if (send_tail_ - (polled == send_reported_ ? send_head_ : polled) > send_mask_) return ENOMEM;
-  return 0;
+  // An entry is in use until its completion has been polled, an unsignaled one until a later completion has
+  // been: as on a card, which tells nobody else what is done (ibv_post_send(3)).
+  return send_tail_ - send_polled_.load(std::memory_order_acquire) > send_mask_ ? ENOMEM : 0;
 }
 
 void QueuePair::enqueue(const ibv_send_wr& request, uint32_t length) {
@@ -179,12 +177,7 @@ void QueuePair::report_send(uint32_t index, ibv_wc_status status, uint32_t vendo
   completion.opcode = completion_opcode(work.opcode);
   completion.byte_len = work.answered ? work.length : 0;
   completion.qp_num = qp_num;
-  // While no completion waits to be polled, nobody else stores here, and all before this one is free.
-  if (send_polled_.load(std::memory_order_acquire) == send_reported_) {
-    send_polled_.store(index, std::memory_order_relaxed);
-  }
-  send_reported_ = index + 1;
-  send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, send_reported_);
+  send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, index + 1);
 }
 
 int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {

@@ -155,7 +155,7 @@ int QueuePair::reset() {
   // What was posted is dropped, and so are its completions: they would count as those of new work.
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
-  send_head_ = send_tail_ = send_reported_ = 0;
+  send_head_ = send_tail_ = 0;
   send_polled_.store(0);
   receive_head_ = 0;
   receive_polled_.store(0);

@@ -226,7 +226,6 @@ class QueuePair final : public ibv_qp {
   uint32_t send_mask_ = 0;
   uint32_t send_head_ = 0;                // the oldest that is not done
   uint32_t send_tail_ = 0;                // the next to be posted
-  uint32_t send_reported_ = 0;            // the last with a completion, plus 1
   std::atomic<uint32_t> send_polled_{0};  // the last whose completion was polled, plus 1
   bool peer_stamped_ = false;             // the peer wants the time of arrivals
   std::unique_ptr<Peer> peer_;

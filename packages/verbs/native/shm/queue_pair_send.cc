@@ -118,11 +118,10 @@ int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
   return has_room() ? 0 : ENOMEM;
 }
 
-// An entry is in use until its completion has been polled; unsignaled ones until a later completion has
-// been, or until they are done when there is no completion to wait for.
+// An entry is in use until its completion has been polled, an unsignaled one until a later completion has
+// been: as on a card, which tells nobody else what is done (ibv_post_send(3)).
 bool QueuePair::has_room() const {
-  const uint32_t polled = send_polled_.load(std::memory_order_acquire);
-  return send_tail_ - (polled == send_reported_ ? send_head_ : polled) <= send_mask_;
+  return send_tail_ - send_polled_.load(std::memory_order_acquire) <= send_mask_;
 }
 
 // Completes what execute() did. False: the queue pair is in error now, and fail() has to follow.
@@ -153,12 +152,7 @@ void QueuePair::report_send(uint64_t wr_id, ibv_wr_opcode opcode, uint32_t lengt
   completion.opcode = completion_opcode(opcode);
   completion.byte_len = opcode == IBV_WR_RDMA_READ || is_atomic(opcode) ? length : 0;
   completion.qp_num = qp_num;
-  // While no completion waits to be polled, nobody else stores here, and all before this one is free.
-  if (send_polled_.load(std::memory_order_acquire) == send_reported_) {
-    send_polled_.store(send_head_ - 1, std::memory_order_relaxed);
-  }
-  send_reported_ = send_head_;
-  send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, send_reported_);
+  send_queue()->push(completion, status != IBV_WC_SUCCESS, &send_polled_, send_head_);
 }
 // End of hot path.
 
