@@ -4,7 +4,7 @@ import { CallbackScope } from './callback-scope.js'
 import { ConnectionId, type WaitOptions } from './connection-id.js'
 import { calling, VerbsError } from './errors.js'
 import { LoopHold } from './loop-hold.js'
-import { type Handle, native, type ProviderName } from './native.js'
+import { type Handle, type NativeAddress, native, type ProviderName } from './native.js'
 import { Resource } from './resource.js'
 import { formatUri, parseUri } from './uri.js'
 
@@ -18,6 +18,7 @@ export class ConnectionRequest {
   readonly privateData: Uint8Array
   readonly #handle: Handle
   readonly #provider: ProviderName
+  readonly #peer: NativeAddress
   #id: ConnectionId | undefined
   #over = false
 
@@ -26,6 +27,7 @@ export class ConnectionRequest {
     this.#handle = handle
     this.#provider = provider
     this.privateData = privateData
+    this.#peer = native.idPeerAddress(handle)
   }
 
   /** the acceptor's end @throws VerbsError ENODEV when the request is over by now */
@@ -34,9 +36,9 @@ export class ConnectionRequest {
     return this.#id
   }
 
-  /** The other end: provider, address, port. */
+  /** The other end: provider, address, port. Also of a request that is over. */
   get peerUri(): string {
-    return formatUri({ provider: this.#provider, ...native.idPeerAddress(this.#handle) })
+    return formatUri({ provider: this.#provider, ...this.#peer })
   }
 
   /**
@@ -71,6 +73,12 @@ export class ConnectionRequest {
 export interface ListenOptions extends WaitOptions {
   /** connections that the kernel keeps for a listener that is busy, default 1024 (listen(2)) */
   readonly backlog?: number
+  /**
+   * Hears what `onRequest` has thrown, when the connection has been closed for it. Without it a {@link VerbsError} is
+   * passed over, for peers come and go while they are answered, and anything else is thrown where nobody catches it
+   * (`uncaughtException`): it is a fault of the program.
+   */
+  readonly onError?: (failure: unknown) => void
 }
 
 /** Takes connection requests at an address (rdma_listen(3)). It keeps the event loop alive until it is closed. */
@@ -102,14 +110,14 @@ export class Listener extends Resource {
   /**
    * Listens at `uri`, of a name at its first address; port 0 takes any free one.
    * @param onRequest called for each request, in the context (AsyncLocalStorage) in which the listener was made; what it
-   *   throws closes that connection only
+   *   throws closes that connection, and goes to `onError`
    * @throws UsageError for a bad URI; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENOTFOUND and ETIMEDOUT of a name, or
    *   ENODEV when this machine has no RDMA device for `rdma://`; the signal's reason
    */
   static async listen(
     uri: string,
     onRequest: (request: ConnectionRequest) => void | Promise<void>,
-    { backlog = 1024, signal, timeout = 5_000 }: ListenOptions = {},
+    { backlog = 1024, onError = passOver, signal, timeout = 5_000 }: ListenOptions = {},
   ): Promise<Listener> {
     const endpoint = parseUri(uri)
     const { provider } = endpoint
@@ -122,7 +130,7 @@ export class Listener extends Resource {
         handle,
         scope.wrap((event) => {
           if (event.type === 'connect_request' && event.request !== undefined)
-            void receive(event.request, provider, event.privateData, onRequest)
+            void receive(event.request, provider, event.privateData, onRequest, onError)
         }),
       )
       calling(description, () => native.idListen(handle, host, endpoint.port, backlog))
@@ -147,11 +155,18 @@ async function receive(
   provider: ProviderName,
   privateData: Uint8Array,
   onRequest: (request: ConnectionRequest) => void | Promise<void>,
+  onError: (failure: unknown) => void,
 ): Promise<void> {
   const request = new ConnectionRequest(handle, provider, privateData)
   try {
     await onRequest(request)
-  } catch {
+  } catch (failure) {
     request.abandon()
+    // What it throws itself has nobody else to go to.
+    queueMicrotask(() => onError(failure))
   }
+}
+
+function passOver(failure: unknown): void {
+  if (!(failure instanceof VerbsError)) throw failure
 }

@@ -194,4 +194,12 @@ export const mutations = [
     why: 'A process that ends at once leaves systemd with a message of nobody.',
     tests: ['unit test/e2e/two-hosts.test.ts'],
   },
+  {
+    name: 'handler-fails-in-silence',
+    file: 'packages/verbs/src/listener.ts',
+    find: '    queueMicrotask(() => onError(failure))\n',
+    replace: '    queueMicrotask(() => failure)\n',
+    why: 'A server whose handler has a fault refuses every peer, and nobody is told why.',
+    tests: ['unit packages/verbs/test/listener.test.ts'],
+  },
 ]

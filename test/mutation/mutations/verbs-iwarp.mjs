@@ -170,8 +170,8 @@ export const mutations = [
   {
     name: 'iwarp-send-queue-off-by-one',
     file: source('queue_pair_post.cc'),
-    find: '(polled == send_reported_ ? send_head_ : polled) > send_mask_) return ENOMEM;',
-    replace: '(polled == send_reported_ ? send_head_ : polled) > send_mask_ + 1) return ENOMEM;',
+    find: 'send_polled_.load(std::memory_order_acquire) > send_mask_ ? ENOMEM : 0;',
+    replace: 'send_polled_.load(std::memory_order_acquire) > send_mask_ + 1 ? ENOMEM : 0;',
     why: 'One request more is taken than the send queue holds, over one whose completion was not polled.',
     tests: ['native asan iwarp_operations'],
   },
