@@ -249,10 +249,11 @@ function load(): NativeVerbs {
   try {
     return require(path) as NativeVerbs
   } catch (cause) {
-    throw new Error(
-      `@rdmakit/verbs: its native addon could not be loaded (${(cause as Error).message.split('\n')[0]}); run "npm run build"`,
-      { cause },
-    )
+    const { code, message } = cause as NodeJS.ErrnoException
+    const what = '@rdmakit/verbs: its native addon could not be loaded'
+    // It is there, and says itself what to do.
+    if (code === 'EOPNOTSUPP') throw Object.assign(new Error(`${what}: ${message}`, { cause }), { code })
+    throw new Error(`${what} (${message.split('\n')[0]}); run "npm run build"`, { cause })
   }
 }
 

@@ -202,4 +202,12 @@ export const mutations = [
     why: 'A server whose handler has a fault refuses every peer, and nobody is told why.',
     tests: ['unit packages/verbs/test/listener.test.ts'],
   },
+  {
+    name: 'embedder-is-not-asked',
+    file: 'packages/verbs/native/binding/addon.cc',
+    find: '  rdmakit::require_external_buffers(env);\n',
+    replace: '  static_cast<void>(env);\n',
+    why: 'In Electron the first region that JavaScript looks at fails, in the middle of the work.',
+    tests: ['unit packages/verbs/test/embedder.test.ts'],
+  },
 ]

@@ -11,6 +11,7 @@ Napi::Value names(Napi::Env env, const char* const (&list)[Count]) {
 }
 
 Napi::Object init(Napi::Env env, Napi::Object exports) {
+  rdmakit::require_external_buffers(env);
   exports.Set("Poller", rdmakit::ring::binding::PollerObject::define(env));
   exports.Set("connectionCounters", names(env, rdmakit::ring::kConnectionCounters));
   exports.Set("pollerCounters", names(env, rdmakit::ring::kPollerCounters));

@@ -2,8 +2,9 @@
 
 namespace {
 
-Napi::Object init(Napi::Env, Napi::Object exports) {
+Napi::Object init(Napi::Env env, Napi::Object exports) {
   using namespace rdmakit::binding;
+  rdmakit::require_external_buffers(env);
   export_devices(exports);
   export_memory(exports);
   export_completions(exports);

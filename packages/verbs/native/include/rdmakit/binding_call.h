@@ -4,6 +4,8 @@
 
 #include <napi.h>
 
+#include <cstdint>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -19,6 +21,28 @@ inline Napi::Error out_of_memory(Napi::Env env, const char* name) {
   error.Set("syscall", name);
   error.Set("detail", kDetail);
   return error;
+}
+
+// An embedder may keep JavaScript's memory to itself (V8's sandbox, as in Electron): no ArrayBuffer over
+// memory that a device knows can be had there, and a copy of it would be nothing. To be asked when an addon
+// is loaded.
+inline void require_external_buffers(Napi::Env env) {
+  // Of its own each time: V8 does not take two ArrayBuffers over one address.
+  auto probe = std::make_unique<uint64_t>(0);
+  const auto done = [](napi_env, void* data, void*) {
+    std::unique_ptr<uint64_t>(static_cast<uint64_t*>(data)).reset();
+  };
+  napi_value made = nullptr;
+  if (napi_create_external_arraybuffer(env, probe.get(), sizeof *probe, done, nullptr, &made) == napi_ok) {
+    static_cast<void>(probe.release());
+    return;
+  }
+  Napi::Error error = Napi::Error::New(
+      env,
+      "JavaScript may have no memory outside of V8's own heap here (napi_no_external_buffers_allowed), as in"
+      " Electron; run this in a process of Node.js itself, and talk to that");
+  error.Set("code", "EOPNOTSUPP");
+  throw error;
 }
 
 // What `work` returns; or throws out_of_memory.
