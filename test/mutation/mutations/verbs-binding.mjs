@@ -198,7 +198,7 @@ export const mutations = [
     name: 'handler-fails-in-silence',
     file: 'packages/verbs/src/listener.ts',
     find: '    queueMicrotask(() => onError(failure))\n',
-    replace: '    queueMicrotask(() => failure)\n',
+    replace: '    if (failure === undefined) queueMicrotask(() => onError(failure))\n',
     why: 'A server whose handler has a fault refuses every peer, and nobody is told why.',
     tests: ['unit packages/verbs/test/listener.test.ts'],
   },
