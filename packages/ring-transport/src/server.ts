@@ -12,7 +12,7 @@ import { performance } from './clock.js'
 import type { RingConnection } from './connection.js'
 import type { CloseOptions } from './exchange.js'
 import { decodeHandshake, type Handshake, isRingRequest, type Session } from './handshake.js'
-import { type AcceptOptions, settings } from './options.js'
+import { type AcceptOptions, settings, whole } from './options.js'
 import { Sessions } from './sessions.js'
 import { type RingStatistics, Totals } from './statistics.js'
 import { left, milliseconds } from './timeout.js'
@@ -38,6 +38,8 @@ export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
    * makes room: nobody keeps others out by coming and saying nothing
    */
   readonly maxConnections?: number | undefined
+  /** connections that the kernel keeps at an address while the server is busy, default 1024 (listen(2)) */
+  readonly backlog?: number | undefined
   /** closes the server in good order when it aborts, as {@link RingServer.close} does */
   readonly signal?: AbortSignal | undefined
 }
@@ -108,7 +110,7 @@ export class RingServer {
    *   signal's reason
    */
   static async listen(uri: string | readonly string[], options: RingServerOptions): Promise<RingServer> {
-    const { maxConnections = 256, signal, ...rest } = options
+    const { maxConnections = 256, backlog = 1024, signal, ...rest } = options
     settings(rest)
     if (!Number.isInteger(maxConnections) || maxConnections < 1)
       throw new UsageError(`maxConnections must be a whole number from 1, not ${maxConnections}`)
@@ -117,12 +119,12 @@ export class RingServer {
     if (typeof options.onConnection !== 'function')
       throw new UsageError('onConnection must be a function: it gets each connection, which nobody else sees')
     const server = new RingServer(options, maxConnections)
-    const waits = signal === undefined ? {} : { signal }
+    const listening = { backlog: whole('backlog', backlog, 1, 65_535), ...(signal && { signal }) }
     signal?.throwIfAborted()
     server.#forget = onAbort(signal, () => void server.close())
     try {
       for (const one of uris) {
-        server.#listeners.push(await Listener.listen(one, (request) => server.#arrive(request), waits))
+        server.#listeners.push(await Listener.listen(one, (request) => server.#arrive(request), listening))
         signal?.throwIfAborted()
       }
     } catch (failure) {

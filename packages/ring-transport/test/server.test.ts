@@ -204,6 +204,11 @@ describe('options', () => {
     )
   })
 
+  it.each([0, 65_536, 1.5])('of a listener too: a backlog of %s', async (backlog) => {
+    const options = { onConnection() {}, backlog }
+    await expect(RingServer.listen('iwarp://127.0.0.1:0', options)).rejects.toThrow('backlog')
+  })
+
   it.each([
     ['mode', { mode: 'sleepy' as 'poll' }],
     ['cpu', { cpu: -2 }],

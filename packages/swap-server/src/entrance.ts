@@ -17,8 +17,9 @@ import type { Budget } from './places.js'
 import { sessionOfTicket } from './ticket.js'
 
 /**
- * What the server keeps of memory for a control connection: 16 KiB that the client writes requests into, and a place
- * of the size of the client's ring for the answers. Nothing is read from a client.
+ * What the server keeps of memory for a control connection: 16 KiB that the client writes requests into, 64 times that
+ * at most for requests that are not answered, and a place of the size of the client's ring for the answers. Nothing is
+ * read from a client.
  */
 const CONTROL_CONNECTION = {
   capacity: 2 ** 14,

@@ -19,6 +19,7 @@ export { ConnectionRejectedError, UsageError, VerbsError } from './errors.js'
 export { type ConnectionRequest, Listener, type ListenOptions } from './listener.js'
 export {
   type Access,
+  type KeptMemory,
   keptMemory,
   type MemoryOptions,
   MemoryRegion,

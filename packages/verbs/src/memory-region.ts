@@ -177,12 +177,20 @@ export class MemoryRegion extends Resource {
   }
 }
 
+/** Memory of regions that are closed. */
+export interface KeptMemory {
+  /** how many there are */
+  readonly regions: number
+  /** what they take */
+  readonly bytes: number
+}
+
 /**
  * What this thread's closed regions keep of memory, because JavaScript may still reach their ArrayBuffers or has not
  * collected them. At 256 MiB, and whenever it is twice what a collection left of it, V8 is made to collect.
  * @returns how many regions, and their bytes
  */
-export function keptMemory(): { readonly regions: number; readonly bytes: number } {
+export function keptMemory(): KeptMemory {
   return native.keptMemory()
 }
 
