@@ -14,7 +14,7 @@ const top = dirname(dirname(fileURLToPath(import.meta.url)))
 const NEWEST = '26'
 const QUICK = [
   'packages/verbs/test/(bytes|exits|handles|names|resources|worker)',
-  'packages/verbs/test/conformance/(completion-queue|data|memory)',
+  'packages/verbs/test/conformance/(completion-queue|data|memory|memory-after-close)',
   'packages/ring-transport/test/(busy-pool|connection|contexts|exits|other-realms|receiving|service|transfer)',
   'packages/nbd-client/test/(engine)',
 ]
