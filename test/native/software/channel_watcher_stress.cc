@@ -35,7 +35,7 @@ struct Channel : ibv_comp_channel {
 int get_event(ibv_comp_channel* channel, ibv_cq** cq, void** context) {
   auto& own = *static_cast<Channel*>(channel);
   own.looks++;
-  if (own.error != 0) return own.error;
+  if (const int error = own.error; error != 0) return error;
   uint64_t value;
   if (read(own.fd, &value, sizeof value) != sizeof value) return EAGAIN;
   *cq = &own.cq;
