@@ -138,9 +138,11 @@ describe('a program stays', () => {
       accepted.resolve(id)
     })
     const child = start(`${program}\nconsole.log('ended')`, listener.uri)
+    // Both from the start: it may be ready before it is known to be accepted.
+    const ready = once(child.stdout as NodeJS.ReadableStream, 'data')
     const ended = outcome(child)
     using id = await accepted.promise
-    await once(child.stdout as NodeJS.ReadableStream, 'data')
+    await ready
     id.disconnect()
     expect(await ended).toEqual({ code: 0, printed: expect.stringContaining('ended\n') })
   })

@@ -1,3 +1,4 @@
+import { types } from 'node:util'
 import { type Deferred, deferred, type ScatterGatherElement, VerbsError, within } from '@rdmakit/verbs'
 import { decodeError } from '../errors.js'
 import type { RingMessage } from '../message.js'
@@ -202,7 +203,7 @@ export class Outgoing {
       transfer.offered = true
     }
     try {
-      await (offer instanceof Promise
+      await (types.isPromise(offer)
         ? this.#host.postLater(frame, offer, wanted, onSent)
         : this.#host.post(frame, offer, wanted, onSent))
     } finally {

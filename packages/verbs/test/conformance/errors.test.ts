@@ -62,7 +62,9 @@ describe(`errors on ${LISTEN_URI}`, () => {
       remoteAddress,
       remoteKey: server.region.remoteKey,
     })
-    const [write, read] = await completions(client.completionQueue, 2)
+    // siw forgets what is posted once the refusal has come.
+    const taken = isSiw(client.context) ? 1 : 2
+    const [write, read] = await completions(client.completionQueue, taken)
     // A WRITE has no answer there (RFC 5040, section 5.5), unless the refusal comes before all has left.
     const isIwarp = client.context.provider === 'iwarp' || isSiw(client.context)
     if (isIwarp) expect(['success', 'flushed']).toContain(write?.status)

@@ -35,11 +35,11 @@ class Thread {
   Thread& operator=(const Thread&) = delete;
   ~Thread() { RDMAKIT_INVARIANT(!joinable_, "a thread that nobody has waited for"); }
 
-  // 0, or an errno value: EAGAIN when there are as many threads as are allowed, ENOMEM. `name` has at most 15
-  // characters. The thread takes no signals: those are for the application's own. `stack_bytes`: 0 is the
-  // system's usual (ulimit -s).
+  // 0, or an errno value: EAGAIN when there are as many threads as are allowed, ENOMEM. `name` is a literal
+  // of at most 15 characters. The thread takes no signals: those are for the application's own.
+  // `stack_bytes`: 0 is the system's usual (ulimit -s).
   int start(const char* name, std::function<void()> work, size_t stack_bytes = 0) {
-    Begin* begin = new (std::nothrow) Begin{std::move(work)};
+    Begin* begin = new (std::nothrow) Begin{name, std::move(work)};
     if (begin == nullptr) return ENOMEM;
     std::unique_ptr<Begin> owned(begin);
     pthread_attr_t attributes;
@@ -54,7 +54,6 @@ class Thread {
     pthread_attr_destroy(&attributes);
     if (error != 0) return error;
     static_cast<void>(owned.release());  // the thread's
-    pthread_setname_np(id_, name);
     joinable_ = true;
     return 0;
   }
@@ -75,10 +74,13 @@ class Thread {
 
  private:
   struct Begin {
+    const char* name;
     std::function<void()> work;
   };
   static void* run(void* argument) {
     const std::unique_ptr<Begin> begin(static_cast<Begin*>(argument));
+    // By itself, for it may give itself a better one.
+    pthread_setname_np(pthread_self(), begin->name);
     begin->work();
     return nullptr;
   }
