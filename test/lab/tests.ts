@@ -56,7 +56,10 @@ export async function testInGuest(parts: LabParts, tests: GuestTests, say: Say):
   const results = await guest.exec(['cat', '/run/rdmakit-lab-results.json'])
   mkdirSync(join(top, 'test-results'), { recursive: true })
   if (results.status === 0) writeFileSync(file, results.stdout)
-  if (status !== 0) say(`the guest's kernel said last:\n${await guest.run('dmesg | tail -n 30')}`)
+  if (status !== 0)
+    say(
+      `vitest ended with status ${status}; the guest's kernel said last:\n${await guest.run('dmesg | tail -n 30')}`,
+    )
   return status
 }
 
