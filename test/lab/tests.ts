@@ -35,7 +35,9 @@ export interface GuestTests {
 /** Runs a command with its output passed on as it comes; its exit status. */
 export async function live(shell: Shell, command: Command, options: ExecOptions = {}): Promise<number> {
   const onOutput: ExecOptions['onOutput'] = (text, stream) => process[stream].write(text)
-  return (await shell.exec(command, { deadlineMs, ...options, onOutput })).status ?? 1
+  const { status, signal } = await shell.exec(command, { deadlineMs, ...options, onOutput })
+  if (status === null) process.stderr.write(`it was ended by signal ${signal}\n`)
+  return status ?? 1
 }
 
 /** @returns vitest's exit status */
