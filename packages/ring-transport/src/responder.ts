@@ -137,7 +137,8 @@ export class Responder {
     for (const running of this.#early) {
       if (!this.#ready) return
       this.#early.delete(running)
-      this.#run(running)
+      // What has ended, or set the handler, has nothing to do with it.
+      this.#scope.run(() => this.#run(running))
     }
   }
 
@@ -210,7 +211,7 @@ export class Responder {
     if (!this.#running.delete(running)) return
     const { turn } = running
     if (turn !== undefined) {
-      // Those that begin now have nothing to do with the one that has ended.
+      // Those that begin now have nothing to do with the one that has ended, either.
       if (this.#allowance.waiting > 0) this.#scope.run(() => this.#allowance.leave(turn))
       else this.#allowance.leave(turn)
     }

@@ -6,7 +6,7 @@ import {
   Poller,
   type PollerMode,
   RingClient,
-  type RingConnection,
+  RingConnection,
   RingServer,
   type RingServerOptions,
 } from '../src/index.js'
@@ -149,6 +149,31 @@ describe.each(PROVIDERS)('callbacks on %s', (provider) => {
     expect([...seen.all.keys()]).toEqual(
       expect.arrayContaining(['admit', 'onConnection', 'state open', 'client open', 'client closed']),
     )
+    expect(seen.elsewhere('own')).toEqual([])
+  })
+
+  it('of requests that have waited for a handler run where the server was made', async () => {
+    const seen = new Seen()
+    const timeout = HANG_MS
+    const asked = deferred<void>()
+    const onConnection = async (connection: RingConnection) => {
+      await asked.promise
+      await eventually(() => connection.statistics().requestsRunning === 2)
+      storage.run('setter', () =>
+        connection.handle(() => {
+          seen.note('handler')
+          return BYTES
+        }),
+      )
+    }
+    const server = await storage.run('own', () => RingServer.listen(listenUri(provider), { onConnection }))
+    const client = await storage.run('client', () => RingConnection.connect(server.uri, { timeout }))
+    const answers = [client.request(BYTES, { timeout }), client.request(BYTES, { timeout })]
+    asked.resolve()
+    expect(await Promise.all(answers)).toEqual([BYTES, BYTES])
+    await client.close()
+    await server.close()
+    expect([...seen.all.keys()]).toEqual(['handler'])
     expect(seen.elsewhere('own')).toEqual([])
   })
 
