@@ -29,7 +29,7 @@ import type { RingMessage } from './message.js'
 import { type ConnectOptions, settings } from './options.js'
 import type { RequestHandler } from './responder.js'
 import { type RingStatistics, Totals } from './statistics.js'
-import { left, milliseconds } from './timeout.js'
+import { DEFAULT_TIMEOUT_MS, left, milliseconds } from './timeout.js'
 import type { RingOffer } from './transfer/offer.js'
 import { TRANSMIT_TIMEOUT_MS, type TransmitOptions } from './transfer/outgoing.js'
 
@@ -67,8 +67,6 @@ export interface ClientRequestOptions extends RequestOptions {
    */
   readonly idempotent?: boolean | undefined
 }
-
-const DEFAULT_TIMEOUT_MS = 5_000
 
 /**
  * Keeps a connection to a {@link RingServer}: connects, and when the connection ends, however it ends,

@@ -13,7 +13,7 @@ import { Outbox } from './outbox.js'
 import { PendingRequests } from './requests.js'
 import { Responder } from './responder.js'
 import type { ConnectionState } from './states.js'
-import { milliseconds } from './timeout.js'
+import { DEFAULT_TIMEOUT_MS, milliseconds } from './timeout.js'
 import { Transfers } from './transfer/transfers.js'
 
 /** Why a connection ended: `undefined` when one of the ends closed it in good order. */
@@ -29,7 +29,6 @@ export interface CloseOptions {
   readonly timeout?: number | undefined
 }
 
-export const DEFAULT_TIMEOUT_MS = 5_000
 const EMPTY = new Uint8Array()
 
 /**
@@ -85,7 +84,6 @@ export class Exchange {
         protectionDomain: link.protectionDomain,
         debug: link.debug,
         post: (...frame) => this.outbox.post(...frame),
-        postLater: (...frame) => this.outbox.postLater(...frame),
         send: ({ type, correlation = 0, immediate = 0 }, bytes) =>
           this.outbox.send(type, correlation, immediate, bytes),
         read: (...read) => link.read(...read),

@@ -2,6 +2,7 @@ import { onAbort, UsageError } from '@rdmakit/verbs'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
 import { RingBatch } from './batch.js'
 import { interruptible } from './interruptible.js'
+import { isPromise } from './is-promise.js'
 import type { Link } from './link.js'
 import { type RingMessage, RingView } from './message.js'
 import { Place } from './place.js'
@@ -177,7 +178,7 @@ export class Inbox {
         try {
           const work = project(message)
           // A promise cannot be stopped: it may read its message until it settles, whoever still listens.
-          if (isPromise(work)) {
+          if (isPromise<T>(work)) {
             active.delete(message)
             working++
             const settled = () => {
@@ -317,10 +318,6 @@ const NOBODY: Taker = () => {}
 
 function given(message: RingMessage, form: Form): RingMessage {
   return form === 'copies' ? message.moved() : message
-}
-
-function isPromise<T>(work: ObservableInput<T>): work is Promise<T> {
-  return typeof (work as PromiseLike<T>).then === 'function'
 }
 
 function isPlace(entry: Entry): entry is Place {

@@ -15,7 +15,8 @@ export interface BatchLimits {
 }
 
 const UNIT_LOG2 = 6
-const HEADER = 16
+/** bytes of a frame before its payload */
+export const HEADER = 16
 /** words of 32 bits in a unit, as a power of two */
 const WORDS_LOG2 = 4
 

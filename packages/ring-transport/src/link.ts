@@ -19,7 +19,7 @@ import {
   type Session,
 } from './handshake.js'
 import { HeldFrames } from './held.js'
-import { Lane } from './lane.js'
+import { HEADER, Lane } from './lane.js'
 import type { LivenessSettings } from './liveness.js'
 import { type MessageSource, RingMessage, RingView } from './message.js'
 import { GRANT_ROOM, native, READS, TYPE } from './native.js'
@@ -27,6 +27,7 @@ import type { Settings } from './options.js'
 import type { FrameSink, Poller } from './poller.js'
 import { pollerFor } from './poller-group.js'
 import { named } from './statistics.js'
+import { DEFAULT_TIMEOUT_MS } from './timeout.js'
 import type { TransferSettings } from './transfer/transfers.js'
 
 /** What a link tells the connection above it. */
@@ -41,11 +42,8 @@ export interface LinkSink {
 
 /** Work requests and receives for control alone, which so never waits for data (native/ring/wire.h). */
 const RESERVED = 6
-/** milliseconds that each step may take when nobody says otherwise */
-const DEFAULT_TIMEOUT_MS = 5_000
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
-const HEADER = 16
 /** bytes of the largest message that goes through a ring when nobody says otherwise */
 const MAX_THRESHOLD = 2 ** 18
 
@@ -83,8 +81,6 @@ export class Link implements FrameSink, MessageSource {
   #sink: LinkSink | undefined
   #early: (() => void)[] = []
   #freed = false
-  #given = false
-  #outgoingGiven = false
   #kept = 0
   #lastCounts: Float64Array | undefined
 
@@ -288,17 +284,12 @@ export class Link implements FrameSink, MessageSource {
 
   /** @see MessageSource.give */
   give(): void {
-    if (this.#given) return
-    this.#given = true
-    if (!this.#ring.closed) void this.#ring.buffer
+    this.#ring.give()
   }
 
   /** Where frames are laid out, for the program, which may hand it to I/O. */
   get outgoing(): Uint8Array {
-    if (!this.#outgoingGiven && this.#staging?.closed === false) {
-      this.#outgoingGiven = true
-      void this.#staging.buffer
-    }
+    this.#staging?.give()
     return this.lane.bytes
   }
 
@@ -326,6 +317,10 @@ export class Link implements FrameSink, MessageSource {
       }
       return
     }
+    if (type === TYPE.pad) {
+      if (this.held.pass(end)) this.#credit()
+      return
+    }
     if (this.#drainer === undefined) this.#take(type, offset, length, end, correlation, immediate)
     // Who drains gets data in a context of his own; all else is the connection's.
     else this.scope.run(() => this.#take(type, offset, length, end, correlation, immediate))
@@ -340,9 +335,6 @@ export class Link implements FrameSink, MessageSource {
     immediate: number,
   ): void {
     switch (type) {
-      case TYPE.pad:
-        if (this.held.pass(end)) this.#credit()
-        break
       case TYPE.detached:
         this.#detached.resolve()
         break

@@ -1,6 +1,7 @@
 import { types } from 'node:util'
 import { type Deferred, deferred, onAbort, UsageError, VerbsError } from '@rdmakit/verbs'
-import type { Lane } from './lane.js'
+import { isPromise } from './is-promise.js'
+import { HEADER, type Lane } from './lane.js'
 import type { Link } from './link.js'
 import { SEND } from './native.js'
 
@@ -20,8 +21,6 @@ interface Waiting {
   readonly reject: (reason: unknown) => void
 }
 
-/** of a frame, in the half of a ring that it may take */
-const HEADER_BYTES = 16
 /** Waiting frames from which on it is looked whether they are still wanted. */
 const LEAST_PRUNED = 64
 
@@ -154,18 +153,20 @@ export class Outbox {
 
   /**
    * Sends, waiting for room as long as `wanted`. Undefined when it is done already.
-   * @param bytes are copied when they have to wait, so that they may change once this returns
+   * @param bytes are copied when they have to wait, so that they may change once this returns. A promise of them has its
+   *   place among all frames now, and those behind it wait; as it rejects, this does
    * @param onSent called when the frame has its place among those that leave, before any answer can come
    */
   post(
     { type, correlation = 0, immediate = 0 }: FrameFields,
-    bytes: Uint8Array,
+    bytes: Uint8Array | Promise<Uint8Array>,
     wanted: () => boolean = () => true,
     onSent: () => void = () => {},
   ): Promise<void> | undefined {
     if (this.#reason !== undefined) return undefined
+    const late = isPromise(bytes)
     try {
-      if (this.send(type, correlation, immediate, bytes)) {
+      if (!late && this.send(type, correlation, immediate, bytes)) {
         onSent()
         return undefined
       }
@@ -174,36 +175,21 @@ export class Outbox {
     }
     if (this.#waiting.length >= this.#pruneAt) this.#prune()
     const { promise, resolve, reject } = deferred<void>()
-    const kept = bytes.slice()
-    this.#waiting.push({ type, correlation, immediate, bytes: kept, wanted, onSent, resolve, reject })
+    const kept = late ? undefined : bytes.slice()
+    const frame: Waiting = { type, correlation, immediate, bytes: kept, wanted, onSent, resolve, reject }
+    this.#waiting.push(frame)
+    if (late) void this.#complete(frame, bytes)
     return promise
   }
 
-  /** {@link post} of bytes that are not known yet: it has its place among all frames now. @throws as `bytes` rejects */
-  postLater(
-    { type, correlation = 0, immediate = 0 }: FrameFields,
-    bytes: Promise<Uint8Array>,
-    wanted: () => boolean,
-    onSent: () => void,
-  ): Promise<void> {
-    const { promise, resolve, reject } = deferred<void>()
-    const frame: Waiting = { type, correlation, immediate, bytes: undefined, wanted, onSent, resolve, reject }
-    if (this.#reason !== undefined) resolve()
-    else this.#waiting.push(frame)
-    const known = () => {
-      if (this.#reason === undefined && this.claimed < 0) this.#resume()
+  /** Fills in bytes that were not known when their frame got its place. */
+  async #complete(frame: Waiting, bytes: Promise<Uint8Array>): Promise<void> {
+    try {
+      frame.bytes = await bytes
+    } catch (failure) {
+      frame.failure = failure
     }
-    bytes.then(
-      (those) => {
-        frame.bytes = those
-        known()
-      },
-      (failure) => {
-        frame.failure = failure
-        known()
-      },
-    )
-    return promise
+    if (this.#reason === undefined && this.claimed < 0) this.#resume()
   }
 
   /** Lets go of frames that nobody wants sent any more, such as requests that timed out meanwhile. */
@@ -326,8 +312,8 @@ export class Outbox {
         'EMSGSIZE',
         'send',
         this.#link.id.description,
-        `${length} bytes are more than ${this.#most}, half the ring of the end that gets them less ${HEADER_BYTES}: ` +
-          `raise its option capacity, now ${2 * (this.#most + HEADER_BYTES)}, or use transmit()`,
+        `${length} bytes are more than ${this.#most}, half the ring of the end that gets them less ${HEADER}: ` +
+          `raise its option capacity, now ${2 * (this.#most + HEADER)}, or use transmit()`,
       )
     return this.#failed()
   }

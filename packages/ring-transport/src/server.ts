@@ -12,10 +12,11 @@ import { performance } from './clock.js'
 import type { RingConnection } from './connection.js'
 import type { CloseOptions } from './exchange.js'
 import { decodeHandshake, type Handshake, isRingRequest, type Session } from './handshake.js'
+import { isPromise } from './is-promise.js'
 import { type AcceptOptions, settings, whole } from './options.js'
 import { Sessions } from './sessions.js'
 import { type RingStatistics, Totals } from './statistics.js'
-import { left, milliseconds } from './timeout.js'
+import { DEFAULT_TIMEOUT_MS, left, milliseconds } from './timeout.js'
 
 export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
   /**
@@ -63,8 +64,6 @@ interface Arrival {
   readonly giveUp: AbortController
   readonly settled: Promise<unknown>
 }
-
-const DEFAULT_TIMEOUT_MS = 5_000
 
 /**
  * Listens for ring connections. It keeps the event loop alive until it is closed, unless {@link unref} says that it is
@@ -329,8 +328,4 @@ export class RingServer {
     const left = this.#maxConnections - this.#connections.size - this.#arriving.size
     return session !== undefined && this.#sessions.replaces(session) ? left + 1 : left
   }
-}
-
-function isPromise<T>(value: T | Promise<T>): value is Promise<T> {
-  return typeof (value as Partial<PromiseLike<T>> | undefined | null)?.then === 'function'
 }

@@ -1,6 +1,8 @@
 import { UsageError } from '@rdmakit/verbs'
 import { performance } from './clock.js'
 
+/** @internal milliseconds that a step, or a request, may take when nobody says otherwise */
+export const DEFAULT_TIMEOUT_MS = 5_000
 /** @internal the longest that a timer runs, 25 days; Node takes what is longer for 1 ms */
 export const LONGEST_MS = 2 ** 31 - 1
 

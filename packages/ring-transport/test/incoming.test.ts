@@ -32,7 +32,6 @@ function incoming(change: Partial<TransferHost> = {}) {
       onSent?.()
       return undefined
     },
-    postLater: () => Promise.reject(new Error('nothing is offered')),
     send: () => true,
     read: (_region, _offset, _address, _key, length, tag) => {
       tags.push(tag)

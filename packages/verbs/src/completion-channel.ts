@@ -1,9 +1,8 @@
 import type { CompletionQueue } from './completion-queue.js'
 import type { Context } from './context.js'
 import { calling, named } from './errors.js'
-import { LoopHold } from './loop-hold.js'
+import { HoldingResource } from './loop-hold.js'
 import { native } from './native.js'
-import { Resource } from './resource.js'
 
 /** Called at each event of a queue; with a failure when none will come any more. */
 type Waiter = (failure?: unknown) => void
@@ -12,15 +11,12 @@ type Waiter = (failure?: unknown) => void
  * Wakes a waiter when an armed completion queue gets a completion (ibv_comp_channel). It keeps the event loop alive
  * while somebody waits.
  */
-export class CompletionChannel extends Resource {
+export class CompletionChannel extends HoldingResource {
   /** the device */
   readonly context: Context
   readonly #waiters = new Map<bigint, Waiter>()
   #watching = false
   #waiting = 0
-  readonly #hold = new LoopHold((holds) => {
-    if (!this.closed) native.setChannelRef(this.handle, holds)
-  })
   /** why there are no more events */
   #lost: unknown
 
@@ -37,28 +33,20 @@ export class CompletionChannel extends Resource {
     return `completion channel of ${this.context.description}`
   }
 
-  /** Keeps the event loop alive while somebody waits, which is so unless {@link unref} was called. */
-  ref(): this {
-    this.#hold.referenced = true
-    return this
-  }
-
-  /** Whoever waits is no reason for the program to stay. */
-  unref(): this {
-    this.#hold.referenced = false
-    return this
+  protected holdLoop(holds: boolean): void {
+    native.setChannelRef(this.handle, holds)
   }
 
   /** @internal a wait begins, of a queue that is subscribed */
   beginWait(): void {
     this.#waiting++
-    this.#hold.waits = true
+    this.hold.waits = true
   }
 
   /** @internal a wait is over */
   endWait(): void {
     this.#waiting--
-    this.#hold.waits = this.#waiting > 0
+    this.hold.waits = this.#waiting > 0
   }
 
   /**

@@ -5,11 +5,10 @@ import { Context } from './context.js'
 import { type Deferred, deferred, within } from './deferred.js'
 import { errnoName } from './errno.js'
 import { ConnectionRejectedError, calling, UsageError, VerbsError } from './errors.js'
-import { LoopHold } from './loop-hold.js'
+import { HoldingResource } from './loop-hold.js'
 import { type Handle, type NativeCmEvent, native, type ProviderName } from './native.js'
 import type { ProtectionDomain } from './protection-domain.js'
 import { QueuePair, type QueuePairOptions } from './queue-pair.js'
-import { Resource } from './resource.js'
 import { type Endpoint, formatUri, parseUri } from './uri.js'
 
 /** How long a connection step may take when the caller names no time. */
@@ -42,7 +41,7 @@ export type DisconnectReason = VerbsError | undefined
  * `connect`; an acceptor gets one from a {@link Listener} and goes `createQueuePair` → `accept`. It keeps the event
  * loop alive during each step, and from then on until the connection has ended.
  */
-export class ConnectionId extends Resource {
+export class ConnectionId extends HoldingResource {
   /** settles once, when an established connection has ended; never rejects */
   readonly disconnected: Promise<DisconnectReason>
   readonly #disconnected: Deferred<DisconnectReason>
@@ -53,9 +52,6 @@ export class ConnectionId extends Resource {
   #context: Context | undefined
   #queuePair: QueuePair | undefined
   #established = false
-  readonly #hold = new LoopHold((holds) => {
-    if (!this.closed) native.setIdRef(this.handle, holds)
-  })
 
   private constructor(handle: Handle, provider: ProviderName, description: string) {
     super(handle, [])
@@ -200,16 +196,8 @@ export class ConnectionId extends Resource {
     if (!this.closed && this.#established) calling(this.description, () => native.idDisconnect(this.handle))
   }
 
-  /** Keeps the event loop alive while it is at a step or connected, which is so unless {@link unref} was called. */
-  ref(): this {
-    this.#hold.referenced = true
-    return this
-  }
-
-  /** The connection is no reason for the program to stay. */
-  unref(): this {
-    this.#hold.referenced = false
-    return this
+  protected holdLoop(holds: boolean): void {
+    native.setIdRef(this.handle, holds)
   }
 
   override close(): void {
@@ -234,7 +222,7 @@ export class ConnectionId extends Resource {
     signal?.throwIfAborted()
     const step = deferred<NativeCmEvent>()
     this.#step = step
-    this.#hold.waits = true
+    this.hold.waits = true
     try {
       calling(this.description, call)
       return await within(
@@ -245,7 +233,7 @@ export class ConnectionId extends Resource {
       )
     } finally {
       this.#step = undefined
-      this.#hold.waits = this.#established
+      this.hold.waits = this.#established
     }
   }
 
@@ -253,7 +241,7 @@ export class ConnectionId extends Resource {
     if (event.type === 'established') this.#established = true
     if (event.type === 'disconnected') {
       this.#established = false
-      this.#hold.waits = this.#step !== undefined
+      this.hold.waits = this.#step !== undefined
       this.#disconnected.resolve(event.status === 0 ? undefined : this.#failure('connection', event.status))
       return
     }

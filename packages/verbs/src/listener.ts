@@ -3,9 +3,8 @@ import { copyOfBytes } from './bytes.js'
 import { CallbackScope } from './callback-scope.js'
 import { ConnectionId, type WaitOptions } from './connection-id.js'
 import { calling, VerbsError } from './errors.js'
-import { LoopHold } from './loop-hold.js'
+import { HoldingResource } from './loop-hold.js'
 import { type Handle, type NativeAddress, native, type ProviderName } from './native.js'
-import { Resource } from './resource.js'
 import { formatUri, parseUri } from './uri.js'
 
 /**
@@ -82,29 +81,20 @@ export interface ListenOptions extends WaitOptions {
 }
 
 /** Takes connection requests at an address (rdma_listen(3)). It keeps the event loop alive until it is closed. */
-export class Listener extends Resource {
+export class Listener extends HoldingResource {
   /** where it listens, with the port resolved */
   readonly uri: string
   readonly description: string
-  readonly #hold = new LoopHold((holds) => native.setIdRef(this.handle, holds))
 
   private constructor(handle: Handle, uri: string) {
     super(handle, [])
     this.uri = uri
     this.description = `listener ${uri}`
-    this.#hold.waits = true
+    this.hold.waits = true
   }
 
-  /** Keeps the event loop alive while it listens, which is so unless {@link unref} was called. */
-  ref(): this {
-    if (!this.closed) this.#hold.referenced = true
-    return this
-  }
-
-  /** Listening is no reason for the program to stay. */
-  unref(): this {
-    if (!this.closed) this.#hold.referenced = false
-    return this
+  protected holdLoop(holds: boolean): void {
+    native.setIdRef(this.handle, holds)
   }
 
   /**

@@ -128,20 +128,22 @@ export class MemoryRegion extends Resource {
    * between, which ends the process or worse.
    */
   get buffer(): ArrayBuffer {
-    if (this.#buffer === undefined || !this.#given) this.#buffer = this.#make(true)
-    return this.#buffer
+    this.give()
+    return this.ownBuffer
+  }
+
+  /** @internal the program got a view of it, and may hand that to I/O; idempotent, and of a region that is closed nothing */
+  give(): void {
+    if (this.#given || this.closed) return
+    this.#buffer = calling(this.description, () => native.mrBuffer(this.handle, true))
+    this.#given = true
   }
 
   /** @internal the same, for code that gives no part of it away: it is detached, and unmapped, by {@link close} */
   get ownBuffer(): ArrayBuffer {
-    if (this.#buffer === undefined) this.#buffer = this.#make(false)
+    if (this.#buffer === undefined)
+      this.#buffer = calling(this.description, () => native.mrBuffer(this.handle, false))
     return this.#buffer
-  }
-
-  #make(given: boolean): ArrayBuffer {
-    const buffer = calling(this.description, () => native.mrBuffer(this.handle, given))
-    this.#given = given
-    return buffer
   }
 
   /**

@@ -232,8 +232,8 @@ export const mutations = [
   {
     name: 'waiting-frame-changes',
     file: source('outbox'),
-    find: 'const kept = bytes.slice()',
-    replace: 'const kept = bytes',
+    find: 'const kept = late ? undefined : bytes.slice()',
+    replace: 'const kept = late ? undefined : bytes',
     why: 'A request that waits for room is sent with what its caller has put into the buffer since.',
     tests: [unit('outbox')],
   },

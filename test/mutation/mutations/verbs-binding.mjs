@@ -109,15 +109,15 @@ export const mutations = [
   {
     name: 'channel-holds-after-the-wait',
     file: 'packages/verbs/src/completion-channel.ts',
-    find: 'this.#hold.waits = this.#waiting > 0',
-    replace: 'this.#hold.waits = true',
+    find: 'this.hold.waits = this.#waiting > 0',
+    replace: 'this.hold.waits = true',
     why: 'A program that has once waited for a completion never exits.',
     tests: ['unit packages/verbs/test/exits.test.ts'],
   },
   {
     name: 'ended-connection-holds',
     file: 'packages/verbs/src/connection-id.ts',
-    find: 'this.#hold.waits = this.#step !== undefined',
+    find: 'this.hold.waits = this.#step !== undefined',
     replace: '',
     why: 'A program whose peer has ended the connection never exits.',
     tests: ['unit packages/verbs/test/exits.test.ts'],

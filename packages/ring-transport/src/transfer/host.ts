@@ -16,17 +16,10 @@ export interface TransferHost {
    */
   post(
     frame: FrameFields,
-    bytes: Uint8Array,
+    bytes: Uint8Array | Promise<Uint8Array>,
     wanted?: () => boolean,
     onSent?: () => void,
   ): Promise<void> | undefined
-  /** {@link post} of bytes that are not known yet: the frame keeps its place, and those behind it wait. */
-  postLater(
-    frame: FrameFields,
-    bytes: Promise<Uint8Array>,
-    wanted: () => boolean,
-    onSent: () => void,
-  ): Promise<void>
   /** Sends a frame if there is room now. */
   send(frame: FrameFields, bytes: Uint8Array): boolean
   /** {@link NativePoller.read} of the connection */

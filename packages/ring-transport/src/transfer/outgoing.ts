@@ -1,4 +1,3 @@
-import { types } from 'node:util'
 import { type Deferred, deferred, type ScatterGatherElement, VerbsError, within } from '@rdmakit/verbs'
 import { decodeError } from '../errors.js'
 import type { RingMessage } from '../message.js'
@@ -203,9 +202,7 @@ export class Outgoing {
       transfer.offered = true
     }
     try {
-      await (types.isPromise(offer)
-        ? this.#host.postLater(frame, offer, wanted, onSent)
-        : this.#host.post(frame, offer, wanted, onSent))
+      await this.#host.post(frame, offer, wanted, onSent)
     } finally {
       if (!transfer.offered) {
         this.#offers.delete(correlation)
