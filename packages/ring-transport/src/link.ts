@@ -13,13 +13,13 @@ import {
 import {
   channelBinding,
   decodeHandshake,
-  decodeRefusal,
   encodeHandshake,
   type Handshake,
   type Session,
 } from './handshake.js'
 import { HeldFrames } from './held.js'
 import { HEADER, Lane } from './lane.js'
+import { brokenReason, refused, tooLarge } from './link-errors.js'
 import type { LivenessSettings } from './liveness.js'
 import { type MessageSource, RingMessage, RingView } from './message.js'
 import { GRANT_ROOM, native, READS, TYPE } from './native.js'
@@ -471,36 +471,3 @@ function inTime<T>(allocated: Promise<T>, id: ConnectionId, { wait }: Settings):
     new VerbsError('ETIMEDOUT', 'ibv_reg_mr', id.description, 'no memory could be mapped yet')
   return within(allocated, timeout, late, signal)
 }
-
-/** The ring of the peer, which this end would have to mirror. */
-function tooLarge(verb: string, id: ConnectionId, log2Capacity: number, most: number): VerbsError {
-  const detail =
-    `the peer's ring is 2^${log2Capacity} bytes (its option capacity), ` +
-    `and this end takes ${most} (its option maxPeerCapacity)`
-  return new VerbsError('EMSGSIZE', verb, id.description, detail)
-}
-
-function refused(id: ConnectionId, failure: ConnectionRejectedError): VerbsError {
-  const reason = decodeRefusal(failure.privateData)
-  return reason === undefined
-    ? failure
-    : new ConnectionRejectedError(id.description, failure.privateData, `the peer refused: ${reason}`)
-}
-
-/** @param kind 0: a work completion with status `detail`; 1: the peer broke rule `detail` of the protocol */
-function brokenReason(id: ConnectionId, kind: number, detail: number): VerbsError {
-  return kind === 0
-    ? new VerbsError('ECONNRESET', 'ibv_poll_cq', id.description, `the queue pair failed, status ${detail}`)
-    : new VerbsError('EPROTO', 'receive', id.description, `the peer sent ${VIOLATIONS[detail] ?? 'nonsense'}`)
-}
-
-/** In the order of `Violation` in native/ring/wire.h. */
-const VIOLATIONS = [
-  'a notification of nothing, or of more than the ring holds',
-  'a credit for more than it was sent',
-  'a frame that reaches beyond what was published',
-  'a frame of unknown type or flags',
-  'a pad that does not end at the ring’s end',
-  'a notification of the wrong size',
-  'a second ping before the first was answered',
-]

@@ -77,7 +77,7 @@ export const mutations = [
   {
     name: 'registered-beyond-buffer',
     file: binding('memory'),
-    find: 'if (length == 0 || offset > whole.ByteLength() || length > whole.ByteLength() - offset)',
+    find: 'if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength() - offset)',
     replace: 'if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength())',
     why: 'Memory behind an ArrayBuffer is registered, and a peer may write there.',
     tests: ['unit packages/verbs/test/handles.test.ts'],

@@ -144,13 +144,12 @@ struct Borrowed {
 Borrowed borrowed(const Napi::CallbackInfo& info, size_t first) {
   if (!info[first].IsArrayBuffer())
     throw failure(info.Env(), EINVAL, "ibv_reg_mr", "a SharedArrayBuffer cannot be registered");
-  const auto buffer = info[first].As<Napi::ArrayBuffer>();
+  auto buffer = info[first].As<Napi::ArrayBuffer>();
   const auto offset = static_cast<size_t>(info[first + 1].As<Napi::Number>().Int64Value());
   const auto length = static_cast<size_t>(info[first + 2].As<Napi::Number>().Int64Value());
-  Napi::ArrayBuffer whole = buffer;
-  if (length == 0 || offset > whole.ByteLength() || length > whole.ByteLength() - offset)
+  if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength() - offset)
     throw failure(info.Env(), EINVAL, "ibv_reg_mr", "it has no bytes there");
-  return {whole, static_cast<uint8_t*>(whole.Data()) + offset, length};
+  return {buffer, static_cast<uint8_t*>(buffer.Data()) + offset, length};
 }
 
 class BorrowedRegistration final : public Registration {
