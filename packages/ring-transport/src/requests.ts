@@ -1,7 +1,7 @@
 import type { RecordableHistogram } from 'node:perf_hooks'
 import { type Deferred, deferred, VerbsError } from '@rdmakit/verbs'
 import { Allowance, requestCost, type Turn } from './allowance.js'
-import { clearTimeout, performance, setTimeout } from './clock.js'
+import { clearTimeout, performance, setImmediate, setTimeout } from './clock.js'
 
 interface Pending extends Deferred<Uint8Array> {
   /** milliseconds of performance.now() */
@@ -145,7 +145,9 @@ export class PendingRequests {
   #arm(deadline: number): void {
     clearTimeout(this.#timer)
     this.#wakeAt = deadline
-    this.#timer = setTimeout(() => this.#expire(), Math.max(1, Math.ceil(deadline - performance.now())))
+    // Answers that have come while this thread stood still have a turn first: see `within` of verbs.
+    const late = () => void setImmediate(() => this.#expire())
+    this.#timer = setTimeout(late, Math.max(1, Math.ceil(deadline - performance.now())))
     // The connection keeps the event loop alive, not its timer.
     this.#timer.unref()
   }

@@ -4,6 +4,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { deferred } from '@rdmakit/verbs'
 import { afterAll, describe, expect, it, onTestFinished, type TestContext, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
+import { standStill } from '../../../test/stand-still.js'
 import { stopProcess } from '../../../test/stop-process.js'
 import { type ConnectOptions, RingConnection, RingServer, type RingServerOptions } from '../src/index.js'
 import { pair as connected } from './helpers/pair.js'
@@ -231,7 +232,7 @@ describe.concurrent.each(PROVIDERS)('over %s', (provider) => {
 describe.each(PROVIDERS)('over %s', (provider) => {
   it('a peer is not taken for dead by a process whose event loop stood still', async () => {
     const connection = await connect(onTestFinished, await sharedEcho(provider), WATCHFUL)
-    Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 1.5 * DEAD_AFTER_MS)
+    standStill(1.5 * DEAD_AFTER_MS)
     const { creditsReceived } = connection.statistics()
     await eventually(
       () => connection.statistics().creditsReceived > creditsReceived + 5 || !connection.isOpen,

@@ -7,9 +7,9 @@ import { Place } from '../src/place.js'
 import { encodeOffer } from '../src/transfer/format.js'
 import type { TransferHost } from '../src/transfer/host.js'
 import { Incoming } from '../src/transfer/incoming.js'
-import { iwarpDevice } from './helpers/processes.js'
+import { deviceOf } from './helpers/processes.js'
 
-const context = iwarpDevice()
+const context = deviceOf('iwarp')
 let protectionDomain: ProtectionDomain
 beforeAll(() => {
   protectionDomain = context.allocateProtectionDomain()

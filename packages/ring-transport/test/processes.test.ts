@@ -3,17 +3,11 @@ import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterAll, afterEach, beforeAll, describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { growth } from '../../../test/growth.js'
+import { standStill } from '../../../test/stand-still.js'
 import { Poller, type PollerMode, RingConnection } from '../src/index.js'
-import {
-  differing,
-  HANG_MS,
-  iwarpDevice,
-  type Peer,
-  pattern,
-  sendAll,
-  startPeer,
-} from './helpers/processes.js'
+import { deviceOf, differing, HANG_MS, type Peer, pattern, sendAll, startPeer } from './helpers/processes.js'
 import { descriptors, residentBytes } from './helpers/resources.js'
+import { listenUri, PROVIDERS } from './helpers/uris.js'
 
 const peers: Peer[] = []
 const connections: RingConnection[] = []
@@ -60,7 +54,7 @@ describe.each<PollerMode>(['adaptive', 'event', 'poll'])('between two processes,
 
   describe.each(['immediate', 'send'] as const)('notified by %s', (notification) => {
     it('messages and requests of all sizes go both ways', async () => {
-      const poller = new Poller(iwarpDevice(), { mode })
+      const poller = new Poller(deviceOf('iwarp'), { mode })
       pollers.push(poller)
       const connection = await connect(peer, { poller, notification })
       expect(connection.notification).toBe(notification)
@@ -80,6 +74,21 @@ describe.each<PollerMode>(['adaptive', 'event', 'poll'])('between two processes,
       expect(differing(await echoed, messages)).toEqual([])
       expect(differing(await answers, asked)).toEqual([])
     })
+  })
+})
+
+// The answer is here long before the time is up; this end has computed, and looks at it afterwards.
+describe.each(PROVIDERS)('a request over %s whose end stands still', (provider) => {
+  it.each<PollerMode>(['adaptive', 'event', 'caller'])('has its answer, %s', async (mode) => {
+    const peer = await echo({ uri: listenUri(provider) })
+    const poller = new Poller(deviceOf(provider), { mode })
+    pollers.push(poller)
+    const connection = await connect(peer, { poller })
+    const data = pattern(100, 1)
+    const answer = connection.request(data, { timeout: 300 })
+    connection.flush()
+    standStill(600)
+    expect(await answer).toEqual(data)
   })
 })
 

@@ -4,9 +4,9 @@ import { afterAll, beforeAll, expect, it } from 'vitest'
 import { SEND } from '../src/native.js'
 import type { TransferHost } from '../src/transfer/host.js'
 import { READ_BYTES, Reads } from '../src/transfer/reads.js'
-import { iwarpDevice } from './helpers/processes.js'
+import { deviceOf } from './helpers/processes.js'
 
-const context = iwarpDevice()
+const context = deviceOf('iwarp')
 let protectionDomain: ProtectionDomain
 beforeAll(() => {
   protectionDomain = context.allocateProtectionDomain()

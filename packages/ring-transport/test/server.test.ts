@@ -13,7 +13,7 @@ import {
   RingServer,
   type RingServerOptions,
 } from '../src/index.js'
-import { iwarpDevice, sendAll } from './helpers/processes.js'
+import { deviceOf, sendAll } from './helpers/processes.js'
 
 const servers: { close(options?: object): unknown }[] = []
 afterEach(async () => {
@@ -217,14 +217,14 @@ describe('options', () => {
     ['maxConnections', { maxConnections: 0 }],
     ['completionQueueEntries', { completionQueueEntries: 1 }],
   ])('of a poller too: %s', (name, options) => {
-    expect(() => new Poller(iwarpDevice(), options)).toThrow(name)
+    expect(() => new Poller(deviceOf('iwarp'), options)).toThrow(name)
   })
 })
 
 describe('a poller', () => {
   it('refuses a connection that its completion queue has no room for', async () => {
     const server = await listen()
-    const poller = new Poller(iwarpDevice(), { completionQueueEntries: 300 })
+    const poller = new Poller(deviceOf('iwarp'), { completionQueueEntries: 300 })
     const first = await RingConnection.connect(server.uri, { poller })
     await expect(RingConnection.connect(server.uri, { poller })).rejects.toMatchObject({ code: 'ENOSPC' })
     expect(() => poller.close()).toThrow('close them first')
@@ -238,7 +238,7 @@ describe('a poller', () => {
 
   it('with few descriptors delays messages and drops none', async () => {
     const messages = effort(5_000)
-    const poller = new Poller(iwarpDevice(), { descriptors: 64, cpu: 0 })
+    const poller = new Poller(deviceOf('iwarp'), { descriptors: 64, cpu: 0 })
     const server = await listen({ poller, onConnection: (one) => one.messages.subscribe(() => count++) })
     let count = 0
     const connection = await RingConnection.connect(server.uri)
@@ -253,6 +253,6 @@ describe('a poller', () => {
   })
 
   it('pinned to a CPU that is not there says so', () => {
-    expect(() => new Poller(iwarpDevice(), { cpu: 1023 })).toThrow(/EINVAL/)
+    expect(() => new Poller(deviceOf('iwarp'), { cpu: 1023 })).toThrow(/EINVAL/)
   })
 })

@@ -55,8 +55,3 @@ export function ownClock(): (milliseconds: number) => void {
     now += milliseconds
   }
 }
-
-/** This thread does nothing, and hears nothing. */
-export function standStill(milliseconds: number): void {
-  Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, milliseconds)
-}

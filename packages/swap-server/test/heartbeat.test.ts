@@ -2,8 +2,8 @@ import { once } from 'node:events'
 import { Worker } from 'node:worker_threads'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
+import { standStill } from '../../../test/stand-still.js'
 import { Heartbeat } from '../src/heartbeat.js'
-import { standStill } from './fixture.js'
 
 /** Another thread answers in less than that, however busy the machine. */
 const TIMEOUT_MS = 500

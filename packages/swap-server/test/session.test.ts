@@ -4,9 +4,10 @@ import { ConnectionId, ConnectionRejectedError } from '@rdmakit/verbs'
 import { pino } from 'pino'
 import { afterEach, beforeAll, beforeEach, describe, expect, it, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
+import { standStill } from '../../../test/stand-still.js'
 import { type RemoteSlab, type SessionOptions, SwapServer, SwapServerSession } from '../src/index.js'
 import { control, dataConnectionData } from '../src/protocol.js'
-import { ADDRESSES, dataPath, isKeptFrom, MIB, standStill } from './fixture.js'
+import { ADDRESSES, dataPath, isKeptFrom, MIB } from './fixture.js'
 
 let address: () => string
 let server: SwapServer

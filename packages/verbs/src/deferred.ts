@@ -1,4 +1,4 @@
-import { clearTimeout, setTimeout } from 'node:timers'
+import { clearImmediate, clearTimeout, setImmediate, setTimeout } from 'node:timers'
 import { onAbort } from './abort.js'
 
 /** A promise and the functions that settle it (`Promise.withResolvers` of Node 22). */
@@ -26,7 +26,8 @@ const LATE = Symbol('late')
 
 /**
  * Waits for `promise` at most `timeoutMs`, less when `signal` aborts. The losing promise is not
- * left unhandled.
+ * left unhandled. What was there when the time was up counts, also if this thread stood still until later (it was
+ * stopped, or computed): timers run before what has come from outside, so that has a turn of the event loop first.
  */
 export async function within<T>(
   promise: Promise<T>,
@@ -36,7 +37,10 @@ export async function within<T>(
 ): Promise<T> {
   const end = deferred<typeof LATE>()
   // The timer that is imported is the real one, also where a test has put a false one in the place of the global.
-  const timer = setTimeout(() => end.resolve(LATE), timeoutMs)
+  let turn: NodeJS.Immediate | undefined
+  const timer = setTimeout(() => {
+    turn = setImmediate(() => end.resolve(LATE))
+  }, timeoutMs)
   const stop = onAbort(signal, () => end.reject(signal?.reason))
   promise.catch(() => {})
   try {
@@ -47,6 +51,7 @@ export async function within<T>(
     return first
   } finally {
     clearTimeout(timer)
+    clearImmediate(turn)
     stop()
   }
 }

@@ -314,11 +314,19 @@ export const mutations = [
   {
     name: 'deadlines-by-the-global-clock',
     file: source('requests'),
-    find: `import { clearTimeout, performance, setTimeout } from './clock.js'
+    find: `import { clearTimeout, performance, setImmediate, setTimeout } from './clock.js'
 `,
     replace: '',
     why: 'A request never times out in a program whose tests have put a false clock in the place of the real one.',
     tests: [unit('false-clock')],
+  },
+  {
+    name: 'late-before-a-look',
+    file: source('requests'),
+    find: 'void setImmediate(() => this.#expire())',
+    replace: 'void [setImmediate, this.#expire()]',
+    why: 'A request is rejected beside its answer, where the thread stood still.',
+    tests: [unit('processes')],
   },
   {
     name: 'a-listener-for-each',

@@ -131,6 +131,14 @@ export const mutations = [
     tests: ['unit packages/verbs/test/names.test.ts'],
   },
   {
+    name: 'deadline-before-a-look',
+    file: 'packages/verbs/src/deferred.ts',
+    find: 'turn = setImmediate(() => end.resolve(LATE))',
+    replace: 'void [setImmediate, end.resolve(LATE)]',
+    why: 'A server that was stopped closes the connection that was made meanwhile.',
+    tests: ['unit packages/verbs/test/deferred.test.ts'],
+  },
+  {
     name: 'zone-of-an-address-dropped',
     file: 'packages/verbs/native/binding/connection.cc',
     find: 'v6->sin6_scope_id = zone_of(host.Env(), text);',

@@ -3,6 +3,7 @@ import { once } from 'node:events'
 import { fileURLToPath } from 'node:url'
 import type { Context } from '@rdmakit/verbs'
 import { listDevices, openDevice } from '@rdmakit/verbs'
+import type { Provider } from './uris.js'
 
 export interface Peer {
   readonly uri: string
@@ -63,11 +64,11 @@ export async function startPeer(role: string, options: object = {}, helper = './
   }
 }
 
-/** The device of the iwarp provider. */
-export function iwarpDevice(): Context {
-  const device = listDevices().find(({ provider }) => provider === 'iwarp')
-  if (device === undefined) throw new Error('there is no iwarp device')
-  return openDevice(device.name, 'iwarp')
+/** A software provider's device. */
+export function deviceOf(provider: Provider): Context {
+  const device = listDevices().find((one) => one.provider === provider)
+  if (device === undefined) throw new Error(`there is no ${provider} device`)
+  return openDevice(device.name, provider)
 }
 
 /** `length` bytes that follow from `seed`. */

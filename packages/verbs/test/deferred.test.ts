@@ -1,0 +1,23 @@
+// Costs a second.
+import { once } from 'node:events'
+import { setImmediate } from 'node:timers/promises'
+import { Worker } from 'node:worker_threads'
+import { expect, it } from 'vitest'
+import { standStill } from '../../../test/stand-still.js'
+import { within } from '../src/deferred.js'
+
+it('what came in time counts, also where this thread looks too late', async () => {
+  const source = `const { parentPort } = require('node:worker_threads'); parentPort.once('message', () => parentPort.postMessage('here'))`
+  const worker = new Worker(source, { eval: true })
+  await once(worker, 'online')
+  // Timers are what runs next.
+  await setImmediate()
+  const answer = within(once(worker, 'message'), 20, () => new Error('late'))
+  worker.postMessage('go')
+  standStill(400)
+  expect(await answer).toEqual(['here'])
+})
+
+it('what never comes is late', async () => {
+  await expect(within(new Promise(() => {}), 20, () => new Error('late'))).rejects.toThrow('late')
+})
