@@ -97,7 +97,7 @@ class RingEnd {
   // Takes what has arrived: the messages, whose bytes are gone when this returns.
   uint32_t take() {
     ring::Board& board = poller_.board();
-    const uint32_t head = shape_.mode == ring::Mode::caller
+    const uint32_t head = poller_.turned_by_application()
                               ? poller_.turn()
                               : board.word(ring::Board::kHead).load(std::memory_order_acquire);
     if (head == tail_) return 0;
@@ -124,7 +124,7 @@ class RingEnd {
     // Who turns the poller itself has nobody to order its words against.
     board.word(ring::Board::kTail)
         .store(tail_,
-               shape_.mode == ring::Mode::caller ? std::memory_order_relaxed : std::memory_order_seq_cst);
+               poller_.turned_by_application() ? std::memory_order_relaxed : std::memory_order_seq_cst);
     if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) poller_.wake();
     board.slot_word(slot(), ring::Board::kReleased).store(released, std::memory_order_release);
     const uint32_t reported = board.slot_word(slot(), ring::Board::kReported).load(std::memory_order_relaxed);
@@ -135,7 +135,7 @@ class RingEnd {
 
   // Until something is there to take, or the mode is one that polls.
   void wait() {
-    if (shape_.mode == ring::Mode::caller) return;
+    if (poller_.turned_by_application()) return;
     if (shape_.mode == ring::Mode::poll) return ring::relax();
     ring::Board& board = poller_.board();
     board.word(ring::Board::kIdle).store(1, std::memory_order_seq_cst);

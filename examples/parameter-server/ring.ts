@@ -3,27 +3,14 @@
 //
 // Copies of a byte: pushed, none by this program; pulled, one into the memory that weights are sent from and
 // one out of the ring into the model. Beneath, shm copies once each way, iwarp twice: in and out of the socket.
-import {
-  Poller,
-  RingConnection,
-  type RingMessage,
-  type RingOptions,
-  RingServer,
-} from '@rdmakit/ring-transport'
-import type { Context } from '@rdmakit/verbs'
+import { RingConnection, type RingMessage, type RingOptions, RingServer } from '@rdmakit/ring-transport'
 import { bytesOf, elementsOf, part, sliceOf } from './model.js'
 import type { ToWorker, Transport } from './transport.js'
-
-const pollers = new Map<Context, Poller>()
 
 const options: RingOptions = {
   capacity: 4 * 2 ** 20,
   // The event loop takes completions; with more processes than cores a thread beside it would be in its way.
-  poller: (context) => {
-    const poller = pollers.get(context) ?? new Poller(context, { mode: 'caller' })
-    pollers.set(context, poller)
-    return poller
-  },
+  poller: 'caller',
 }
 
 /** The slice that a message carries is its immediate. */

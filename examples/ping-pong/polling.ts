@@ -1,19 +1,12 @@
 // A program that polls: no thread takes completions for it, and no event wakes it.
 import { setImmediate as turnOfTheLoop } from 'node:timers/promises'
-import { Poller, type RingConnection, type RingOptions, type RingView } from '@rdmakit/ring-transport'
+import type { RingConnection, RingOptions, RingView } from '@rdmakit/ring-transport'
 
 /** Looks without a message after which the event loop gets a turn: for timers, signals, other connections. */
 const LOOKS = 20_000
 
-let poller: Poller | undefined
-
 /** All connections of the program are polled together. */
-export const options: RingOptions = {
-  poller: (context) => {
-    poller ??= new Poller(context, { mode: 'caller' })
-    return poller
-  },
-}
+export const options: RingOptions = { poller: 'caller' }
 
 /** Gives each message to `take`, until `done` or the end of the connection. */
 export async function poll(

@@ -58,6 +58,7 @@ const POLLER_COUNTERS: readonly (readonly [string, string, keyof PollerStatistic
   ['poller_completions_total', 'Completions taken', 'completions'],
   ['poller_doorbells_total', 'Times that JavaScript was woken', 'doorbells'],
   ['poller_board_full_total', 'Looks that found no place for a message', 'boardFull'],
+  ['poller_take_overs_total', 'Times that the guardian took over from JavaScript that computed', 'takeOvers'],
 ]
 
 const QUANTILES = [0.5, 0.9, 0.99, 0.999]

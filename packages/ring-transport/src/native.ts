@@ -84,7 +84,7 @@ export interface NativePoller {
   counters(connection: number, out: Float64Array): boolean
   /** Fills `out` in the order of `pollerCounters`. */
   pollerCounters(out: Float64Array): void
-  /** In mode `caller` only: takes completions and describes what they brought. Returns the board's head. */
+  /** In modes `caller` and `guarded` only: takes completions and describes what they brought. Returns the board's head. */
   turn(): number
   /** Whether everything sent has completed; if not, a writable event follows. */
   drained(connection: number): boolean

@@ -16,8 +16,8 @@ import type { TransferLimits } from './transfer/transfers.js'
 /** What both ends of a ring connection can choose for their side. */
 export interface RingOptions extends LivenessOptions {
   /**
-   * Who serves the connection: a poller, a group, or a function that names either for a device; default the
-   * poller that all connections of a device share.
+   * Who serves the connection: the mode of a poller that connections of a device share, default `guarded`; or a
+   * poller, a group, or a function that names either for a device.
    */
   readonly poller?: PollerChoice | undefined
   /**

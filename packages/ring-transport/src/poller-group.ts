@@ -1,9 +1,11 @@
 import { availableParallelism } from 'node:os'
 import { type Context, UsageError } from '@rdmakit/verbs'
-import { Poller, type PollerOptions } from './poller.js'
+import { Poller, type PollerMode, type PollerOptions } from './poller.js'
 
 /** What a {@link PollerGroup} is made of: its pollers are alike but for their CPU. */
-export interface PollerGroupOptions extends Omit<PollerOptions, 'cpu'> {
+export interface PollerGroupOptions extends Omit<PollerOptions, 'cpu' | 'mode'> {
+  /** default `adaptive`: those that the event loop turns would take turns on its one thread */
+  readonly mode?: PollerMode | undefined
   /** pollers, 1 … 64; default as many as `cpus` has, else as many as the process may use CPUs */
   readonly pollers?: number | undefined
   /** CPUs to pin the threads to, one each, the first again when there are more threads; default none */
@@ -24,7 +26,8 @@ export class PollerGroup {
   readonly pollers: readonly Poller[]
 
   /** @throws UsageError for an option out of range; VerbsError when the device has not the resources */
-  constructor(context: Context, { pollers, cpus, ...options }: PollerGroupOptions = {}) {
+  constructor(context: Context, { pollers, cpus, mode = 'adaptive', ...others }: PollerGroupOptions = {}) {
+    const options = { ...others, mode }
     const count = pollers ?? cpus?.length ?? Math.min(availableParallelism(), MAX_POLLERS)
     if (!Number.isInteger(count) || count < 1 || count > MAX_POLLERS)
       throw new UsageError(`pollers must be a whole number from 1 to ${MAX_POLLERS}, not ${count}`)
@@ -75,17 +78,17 @@ export class PollerGroup {
 }
 
 /**
- * Who serves a connection: a poller, a group, or a function that names one of the connection's device, for
- * a server that listens on devices of several kinds.
+ * Who serves a connection: the poller of a mode that a device's connections share, a poller, a group, or a function
+ * that names one of the connection's device, for a server that listens on devices of several kinds.
  */
-export type PollerChoice = Poller | PollerGroup | ((context: Context) => Poller | PollerGroup)
+export type PollerChoice = PollerMode | Poller | PollerGroup | ((context: Context) => Poller | PollerGroup)
 
 /**
  * @internal
- * @throws UsageError when what was chosen is of another device
+ * @throws UsageError for a mode that there is not, or when what was chosen is of another device
  */
 export function pollerFor(choice: PollerChoice | undefined, context: Context): Poller {
-  if (choice === undefined) return Poller.shared(context)
+  if (choice === undefined || typeof choice === 'string') return Poller.shared(context, choice)
   const chosen = typeof choice === 'function' ? choice(context) : choice
   if (chosen.context !== context)
     throw new UsageError(

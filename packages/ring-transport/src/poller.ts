@@ -14,17 +14,18 @@ import { whole } from './options.js'
 import { named, type PollerStatistics } from './statistics.js'
 
 /**
- * How the thread waits for a completion. `poll`: it spins, a core is its own. `event`: it sleeps on a
- * completion channel. `adaptive`: it spins as long as completions have lately taken to come, if that
- * is short, then sleeps. `caller`: there is no thread; {@link Poller.drain} takes completions on the
- * thread that calls it, and while nobody does, the event loop watches the completion channel.
+ * Who takes completions, and how they are waited for. `caller`: {@link Poller.drain} on the thread that calls it, and
+ * while nobody does, the event loop, which watches the completion channel; there is no thread. `guarded`: the same, and
+ * a thread takes over 5 to 10 ms after JavaScript began to compute, until it is back. In the others a thread always
+ * does. `poll`: it spins, a core is its own. `event`: it sleeps on a completion channel. `adaptive`: it spins as long as
+ * completions have lately taken to come, if that is short, then sleeps.
  */
-export type PollerMode = 'poll' | 'event' | 'adaptive' | 'caller'
-/** In the order of `Mode` in native/ring/waiting.h. */
-const MODES: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller']
+export type PollerMode = (typeof POLLER_MODES)[number]
+/** @internal In the order of `Mode` in native/ring/waiting.h. */
+export const POLLER_MODES = ['poll', 'event', 'adaptive', 'caller', 'guarded'] as const
 
 export interface PollerOptions {
-  /** default `adaptive` */
+  /** default `guarded` */
   readonly mode?: PollerMode | undefined
   /** CPU to pin the thread to; default none */
   readonly cpu?: number | undefined
@@ -72,11 +73,11 @@ const DRAIN_BATCH = 256
 const DRAIN_BATCHES_PER_TURN = 8
 
 /**
- * A native thread that serves the completion queue of any number of connections of one device and
- * hands their messages to JavaScript in batches. Its connections keep the event loop alive.
+ * Serves the completion queue of any number of connections of one device and hands their messages to JavaScript in
+ * batches. Its connections keep the event loop alive.
  */
 export class Poller {
-  static readonly #shared = new WeakMap<Context, Poller>()
+  static readonly #shared = new WeakMap<Context, Map<PollerMode, Poller>>()
 
   readonly context: Context
   readonly mode: PollerMode
@@ -108,9 +109,10 @@ export class Poller {
    * @throws UsageError for an option out of range; VerbsError when the device has not the resources
    */
   constructor(context: Context, options: PollerOptions = {}) {
-    const { mode = 'adaptive', cpu, spinMicroseconds = 50 } = options
+    const { mode = 'guarded', cpu, spinMicroseconds = 50 } = options
     const { maxConnections = 1024, descriptors = 4096 } = options
-    if (!MODES.includes(mode)) throw new UsageError(`mode is ${MODES.join(', ')}, not "${mode}"`)
+    if (!POLLER_MODES.includes(mode))
+      throw new UsageError(`mode is ${POLLER_MODES.join(', ')}, not "${mode}"`)
     whole('spinMicroseconds', spinMicroseconds, 0, 10_000)
     whole('maxConnections', maxConnections, 1, 16_384)
     whole('descriptors', descriptors, 64, 65_536)
@@ -122,7 +124,7 @@ export class Poller {
     whole('completionQueueEntries', this.#entries, 64, allowed)
     this.context = context
     this.mode = mode
-    this.#callers = mode === 'caller'
+    this.#callers = mode === 'caller' || mode === 'guarded'
     this.#channel = context.createCompletionChannel()
     this.queue = context.createCompletionQueue({
       entries: this.#entries,
@@ -134,7 +136,7 @@ export class Poller {
     this.#native = new native.Poller(
       this.queue.handle,
       this.#channel.handle,
-      MODES.indexOf(mode),
+      POLLER_MODES.indexOf(mode),
       cpu ?? -1,
       spin,
       maxConnections,
@@ -145,12 +147,17 @@ export class Poller {
     this.#words = new Int32Array(this.#native.memory)
   }
 
-  /** The poller that connections of a device share when they name none: adaptive, made at first use. */
-  static shared(context: Context): Poller {
-    const known = Poller.#shared.get(context)
+  /**
+   * The poller of a mode that connections of a device share when they name none of their own, made at first use.
+   * @throws UsageError for a mode that there is not
+   */
+  static shared(context: Context, mode: PollerMode = 'guarded'): Poller {
+    const pollers = Poller.#shared.get(context) ?? new Map<PollerMode, Poller>()
+    Poller.#shared.set(context, pollers)
+    const known = pollers.get(mode)
     if (known !== undefined && !known.#closed && !known.queue.closed) return known
-    const poller = new Poller(context)
-    Poller.#shared.set(context, poller)
+    const poller = new Poller(context, { mode })
+    pollers.set(mode, poller)
     return poller
   }
 
@@ -190,8 +197,8 @@ export class Poller {
   }
 
   /**
-   * Takes what has come now, for a program that polls: completions too in mode `caller`, else what the
-   * thread has brought. Everything is dispatched before it returns, and what was sent is posted.
+   * Takes what has come now, for a program that polls: completions too in modes `caller` and `guarded`, else what
+   * the thread has brought. Everything is dispatched before it returns, and what was sent is posted.
    * @param limit messages and events to take at most, default 256
    * @returns how many it took
    * @throws UsageError when it is called from what it called

@@ -98,6 +98,8 @@ export interface PollerStatistics {
   readonly doorbells: number
   /** turns that found no place for a message, as JavaScript was slow to take them */
   readonly boardFull: number
+  /** times that the guardian's thread took over, as JavaScript computed (mode `guarded`) */
+  readonly takeOvers: number
   /** connections that it serves now */
   readonly connections: number
 }

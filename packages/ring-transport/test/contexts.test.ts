@@ -14,7 +14,7 @@ import { pair } from './helpers/pair.js'
 import { HANG_MS } from './helpers/processes.js'
 import { listenUri, PROVIDERS } from './helpers/uris.js'
 
-const MODES: readonly PollerMode[] = ['adaptive', 'event', 'poll', 'caller']
+const MODES: readonly PollerMode[] = ['adaptive', 'event', 'poll', 'caller', 'guarded']
 const BYTES = new Uint8Array(8)
 /** above the threshold: it is offered and read, not sent */
 const LARGE = new Uint8Array(2 ** 17)

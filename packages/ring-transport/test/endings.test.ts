@@ -58,7 +58,7 @@ describe.each(PROVIDERS)('over %s', (name, uri) => {
 
   // All have the same peer, which dies once: what each is told is known before the cases look at it.
   describe('a peer that is killed', () => {
-    const modes: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller']
+    const modes: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller', 'guarded']
     const told = new Map<PollerMode, Awaited<ReturnType<typeof waitForEverything>>>()
 
     /** Everything that can be waited for is, when this resolves; `ended` is what it comes to. */

@@ -10,7 +10,7 @@ const index = new URL('../dist/index.js', import.meta.url).href
 
 /** Runs a program that knows the address of a server of this process. */
 async function run(program: string, uri: string) {
-  const script = `import { Poller, RingClient, RingConnection, RingServer } from ${JSON.stringify(index)}\nconst [, uri, own] = process.argv\n${program}`
+  const script = `import { RingClient, RingConnection, RingServer } from ${JSON.stringify(index)}\nconst [, uri, own] = process.argv\n${program}`
   const own = uri.startsWith('shm:') ? `${uri}.own` : 'iwarp://127.0.0.1:0'
   const child = spawn(process.execPath, ['--input-type=module', '-e', script, uri, own], {
     stdio: ['ignore', 'pipe', 'inherit'],
@@ -30,17 +30,14 @@ it.each(PROVIDERS)(
     const program = `
     const server = await RingServer.listen(own, { onConnection: () => {} })
     const connections = []
-    for (const mode of ['adaptive', 'event', 'poll', 'caller']) {
-      let made
-      const poller = (context) => (made ??= new Poller(context, { mode }))
+    for (const poller of ['adaptive', 'event', 'poll', 'caller', 'guarded'])
       connections.push(await RingConnection.connect(uri, { poller }))
-    }
     const client = new RingClient(uri)
     await client.opened()
     for (const one of connections) await one.request(new Uint8Array(1))
     for (const one of [server, client, ...connections]) one.unref()
     console.log(connections.filter((one) => one.isOpen).length)`
-    expect(await run(program, server.uri)).toEqual({ code: 0, printed: '4\n' })
+    expect(await run(program, server.uri)).toEqual({ code: 0, printed: '5\n' })
   },
 )
 

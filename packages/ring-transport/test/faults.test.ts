@@ -210,7 +210,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     expect(seen).toEqual([1, 2, 3].map((seed) => pattern(8, seed)[0]))
   })
 
-  it.each(['caller', 'adaptive'] as const)(
+  it.each(['caller', 'guarded', 'adaptive'] as const)(
     'a full board does not stop what waits behind it, poller %s',
     async (mode) => {
       const { context } = await device(uri())

@@ -45,7 +45,7 @@ afterEach(async () => {
   for (const poller of pollers.splice(0)) poller.close()
 })
 
-describe.each<PollerMode>(['adaptive', 'event', 'poll'])('between two processes, %s', (mode) => {
+describe.each<PollerMode>(['guarded', 'adaptive', 'event', 'poll'])('between two processes, %s', (mode) => {
   let peer: Peer
   beforeAll(async () => {
     peer = await startPeer('echo', { mode, capacity: 65536 })
@@ -79,7 +79,7 @@ describe.each<PollerMode>(['adaptive', 'event', 'poll'])('between two processes,
 
 // The answer is here long before the time is up; this end has computed, and looks at it afterwards.
 describe.each(PROVIDERS)('a request over %s whose end stands still', (provider) => {
-  it.each<PollerMode>(['adaptive', 'event', 'caller'])('has its answer, %s', async (mode) => {
+  it.each<PollerMode>(['adaptive', 'event', 'caller', 'guarded'])('has its answer, %s', async (mode) => {
     const peer = await echo({ uri: listenUri(provider) })
     const poller = new Poller(deviceOf(provider), { mode })
     pollers.push(poller)

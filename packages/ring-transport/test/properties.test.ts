@@ -10,7 +10,7 @@ import { HANG_MS } from './helpers/processes.js'
 // capacity, the batches and the pollers: every message arrives once, in order, intact, with its immediate.
 
 const RUNS = effort(30)
-const modes: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller']
+const modes: readonly PollerMode[] = ['poll', 'event', 'adaptive', 'caller', 'guarded']
 
 const CONSUMERS = [
   'messages',
@@ -40,7 +40,7 @@ const plans: fc.Arbitrary<Plan> = fc.record({
   receiveDepth: fc.integer({ min: 8, max: 64 }),
   sendDepth: fc.integer({ min: 16, max: 64 }),
   batchFrames: fc.integer({ min: 1, max: 40 }),
-  modes: fc.tuple(fc.nat(3), fc.nat(3)),
+  modes: fc.tuple(fc.nat(4), fc.nat(4)),
   messages: fc.array(
     fc.record({
       size: fc.oneof(

@@ -110,7 +110,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     expect(differing(arrived, messages)).toEqual([])
   })
 
-  describe.each(['caller', 'adaptive'] as const)('drain, poller %s', (mode) => {
+  describe.each(['caller', 'guarded', 'adaptive'] as const)('drain, poller %s', (mode) => {
     it('gives each message once, in order, in one object, through many wraps', async () => {
       const { context } = await contextOf(uri())
       using pollerA = new Poller(context, { mode })

@@ -69,7 +69,7 @@ it('requests wait for the handler of an onConnection that is async', async () =>
   })
   const connection = await connect(server)
   const answers = [1, 2, 3].map((byte) => connection.request(new Uint8Array([byte]), { timeout }))
-  await expect.poll(() => server.connections[0]?.statistics().requestsRunning).toBe(3)
+  await expect.poll(() => [...server.connections][0]?.statistics().requestsRunning).toBe(3)
   door.resolve()
   expect(await Promise.all(answers)).toEqual([1, 2, 3].map((byte) => new Uint8Array([byte])))
 })

@@ -13,6 +13,7 @@ import {
   RingServer,
   type RingServerOptions,
 } from '../src/index.js'
+import { POLLER_MODES } from '../src/poller.js'
 import { deviceOf, sendAll } from './helpers/processes.js'
 
 const servers: { close(options?: object): unknown }[] = []
@@ -222,6 +223,32 @@ describe('options', () => {
 })
 
 describe('a poller', () => {
+  it.each(POLLER_MODES)('of mode %s is named, and shared by who names it', async (mode) => {
+    const server = await listen()
+    await using one = await RingConnection.connect(server.uri, { poller: mode })
+    await using other = await RingConnection.connect(server.uri, { poller: mode })
+    const poller = Poller.shared(one.context, mode)
+    expect(poller.mode).toBe(mode)
+    // And the server's ends, if it has the same poller.
+    expect(poller.connections).toBeGreaterThanOrEqual(2)
+    expect(other.context).toBe(one.context)
+  })
+
+  it('is guarded where none is named', async () => {
+    const server = await listen()
+    await using connection = await RingConnection.connect(server.uri)
+    expect(Poller.shared(connection.context).connections).toBeGreaterThan(0)
+    expect(Poller.shared(connection.context).mode).toBe('guarded')
+  })
+
+  it('of a mode that there is not is refused', async () => {
+    const server = await listen()
+    const options = { poller: 'sleepy' as 'poll' }
+    await expect(RingConnection.connect(server.uri, options)).rejects.toThrow(
+      'poll, event, adaptive, caller, guarded',
+    )
+  })
+
   it('refuses a connection that its completion queue has no room for', async () => {
     const server = await listen()
     const poller = new Poller(deviceOf('iwarp'), { completionQueueEntries: 300 })

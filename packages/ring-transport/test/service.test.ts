@@ -6,6 +6,7 @@ import { client, RemoteError, RingClient, type RingConnection, RingServer, serve
 import { fnv1a, methodsOf } from '../src/service/method.js'
 import { rdmakit } from './generated/calculator.js'
 import { type Pair, pair } from './helpers/pair.js'
+import { until } from './helpers/states.js'
 
 const { Calculator, Other, Streaming, Operands, Result } = rdmakit.test
 
@@ -138,7 +139,10 @@ it('is called by a client that connects again, and served by it', async () => {
     const { add } = client(caller, Calculator)
     expect((await add({ left: 1, right: 2 })).value).toBe(3)
     const [first] = [...server.connections]
+    // What is asked before the client knows that its connection has ended fails with it.
+    const known = until(caller.states, 'connecting')
     await first?.close({ drain: false })
+    await known
     expect((await add({ left: 3, right: 4 })).value).toBe(7)
     const [second] = [...server.connections] as [RingConnection]
     expect(second).not.toBe(first)

@@ -109,7 +109,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     expect(order).toEqual(Array.from({ length: 200 }, (_, i) => i))
   })
 
-  it.each(['caller', 'event', 'poll'] as const)('come with a poller of mode %s', async (mode) => {
+  it.each(['caller', 'adaptive', 'event', 'poll'] as const)('come with a poller of mode %s', async (mode) => {
     const { a: other } = await connected()
     using poller = new Poller(other.context, { mode })
     const { a, b } = await pair(uri(), { poller }, { poller })

@@ -192,6 +192,7 @@ int main() {
   run("poll, lane", ring::Mode::poll, true, true);
   run("caller", ring::Mode::caller, true, false);
   run("caller, lane, by SEND", ring::Mode::caller, false, true);
+  run("guarded, lane", ring::Mode::guarded, true, true);
   return 0;
 }
 

@@ -6,7 +6,9 @@
 #include <infiniband/verbs.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -116,7 +118,14 @@ class Side {
     ibv_cq* cq = provider.create_cq(context_, entries, nullptr, channel, Progress::manual);
     cq_ = CqRef(Counted::make(HandleKind::completion_queue, cq, 0, 0,
                               [cq, channel_ref] { iwarp_provider().destroy_cq(cq); }));
-    poller = std::make_unique<ring::Poller>(cq_, channel_ref, options, [this] {
+    bell_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    CHECK(bell_fd_ >= 0);
+    poller = std::make_unique<ring::Poller>(cq_, channel_ref, options, [this, options] {
+      if (options.mode == ring::Mode::caller || options.mode == ring::Mode::guarded) {
+        const uint64_t one = 1;
+        CHECK(write(bell_fd_, &one, sizeof one) == sizeof one);
+        return;
+      }
       std::lock_guard lock(mutex_);
       rung_ = true;
       bell_.notify_one();
@@ -125,6 +134,7 @@ class Side {
   }
   ~Side() {
     poller.reset();
+    close(bell_fd_);
     cq_ = {};
     pd_ = {};
   }
@@ -170,14 +180,14 @@ class Side {
 
   // The board's head; without a thread, after a turn.
   uint32_t head() {
-    return poller->mode() == ring::Mode::caller
+    return poller->turned_by_application()
                ? poller->turn()
                : poller->board().word(ring::Board::kHead).load(std::memory_order_seq_cst);
   }
 
   // Waits until the poller has put something on the board, or for a while.
   void wait_for_doorbell(uint32_t tail) {
-    if (poller->mode() == ring::Mode::caller) return sleep_on_channel(tail);
+    if (poller->turned_by_application()) return static_cast<void>(sleep_on_channel(tail));
     ring::Board& board = poller->board();
     board.word(ring::Board::kIdle).store(1, std::memory_order_seq_cst);
     if (board.word(ring::Board::kHead).load(std::memory_order_seq_cst) != tail) {
@@ -193,16 +203,27 @@ class Side {
     rung_ = false;
   }
 
-  // As an event loop does.
-  void sleep_on_channel(uint32_t tail) {
-    poller->arm();
-    if (poller->turn() != tail || poller->wants_turn()) return;
-    pollfd ready = {poller->channel_fd(), POLLIN, 0};
-    const bool time = poller->waits_for_time();
-    CHECK(poll(&ready, 1, time ? ring::Poller::kLeavePollMs : fixture::kHangMs) == 1 || time,
-          "an event was lost");
-    if (ready.revents != 0) poller->take_events();
+  // As an event loop does, whose JavaScript has taken all up to `tail`. True: it is called for more.
+  bool sleep_on_channel(uint32_t tail) {
+    const auto idle = poller->board().word(ring::Board::kIdle);
+    const auto head = poller->board().word(ring::Board::kHead);
+    idle.store(1, std::memory_order_seq_cst);
+    if (head.load(std::memory_order_seq_cst) != tail && idle.exchange(0, std::memory_order_seq_cst) != 0)
+      return true;
+    ring::Poller::Look look = poller->look_before_sleep();
+    if (!look.doorbell && !look.again) {
+      pollfd ready[2] = {{poller->channel_fd(), POLLIN, 0}, {bell_fd_, POLLIN, 0}};
+      CHECK(poll(ready, 2, look.time ? ring::Poller::kLeavePollMs : fixture::kHangMs) > 0 || look.time,
+            "an event was lost");
+      uint64_t rung;
+      if (ready[1].revents != 0) CHECK(read(bell_fd_, &rung, sizeof rung) == sizeof rung);
+      if (ready[0].revents != 0) look = poller->look_at_events();
+    }
+    if (!look.doorbell) look = poller->look_before_sleep();
+    return look.doorbell;
   }
+
+  int bell_fd() const { return bell_fd_; }
 
   std::unique_ptr<ring::Poller> poller;
   uint32_t ring_units = 0;  // of each ring that is attached
@@ -215,6 +236,7 @@ class Side {
   std::mutex mutex_;
   std::condition_variable bell_;
   bool rung_ = false;
+  int bell_fd_ = -1;  // of who sleeps on the channel
 };
 
 inline void watch(Endpoint& end) {

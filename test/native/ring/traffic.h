@@ -16,6 +16,7 @@ struct Load {
   uint32_t largest = 4000;     // bytes; sizes are random, small ones most likely
   uint32_t hold = 0;           // messages kept unreleased, as a slow consumer does
   bool pause = false;          // sleep now and then
+  bool compute = false;        // do not look now and then, for longer than a guardian waits
   bool lane = false;           // lay frames out in staging, as JavaScript does; else by send
   uint32_t ping_every = 0;     // turns of the loop between pings; 0: none
   uint64_t stop_after = 0;     // detach the first connection when it has received as many; 0: never
@@ -214,6 +215,7 @@ class Traffic {
     board.word(ring::Board::kTail).store(tail_, std::memory_order_seq_cst);
     if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) side_.poller->wake();
     if (load_.pause && random_() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
+    if (load_.compute && random_() % 256 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(13));
     return true;
   }
 

@@ -13,7 +13,8 @@ struct Case {
   Load load;
 };
 
-// A side without a thread does nothing while nobody turns it, not even hear that the other has gone.
+// A side without a thread does nothing while nobody turns it, not even hear that the other has gone. A
+// guardian hears.
 void detach(Traffic& a, Traffic& b, ring::Mode mode) {
   if (mode != ring::Mode::caller) {
     a.detach_all();
@@ -124,6 +125,23 @@ STRESS(ring_traffic) {
        wide,
        8,
        {.messages = n / 4, .lane = true, .stop_after = n / 10}},
+      {"guarded, one connection", guarded, wide, 1, {.messages = n}},
+      {"guarded, computes", guarded, wide, 1, {.messages = n, .compute = true}},
+      {"guarded, computes, lanes, narrow, pings",
+       guarded,
+       narrow,
+       3,
+       {.messages = n / 4, .largest = 2032, .hold = 4, .compute = true, .lane = true, .ping_every = 5}},
+      {"guarded, computes, 16 narrow by SEND, slow",
+       guarded,
+       by_send,
+       16,
+       {.messages = n / 20, .largest = 2032, .hold = 5, .pause = true, .compute = true}},
+      {"guarded, one of 8 closed in the middle",
+       guarded,
+       wide,
+       8,
+       {.messages = n / 4, .compute = true, .lane = true, .stop_after = n / 10}},
   };
   for (const Case& test : cases) {
     if (count > 1 && std::string(test.name).find(arguments[1]) == std::string::npos) continue;

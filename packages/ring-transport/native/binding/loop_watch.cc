@@ -47,6 +47,8 @@ int LoopWatch::start(napi_value doorbell) {
   int error = add(channel_, uv_poll_init(loop, &channel_, poller_->channel_fd()));
   if (error == 0) error = add(prepare_, uv_prepare_init(loop, &prepare_));
   if (error == 0) error = add(timer_, uv_timer_init(loop, &timer_));
+  // It only wakes the loop, which looks before it sleeps again.
+  if (error == 0) error = add(waker_, uv_async_init(loop, &waker_, [](uv_async_t*) {}));
   if (error == 0)
     error =
         -uv_poll_start(&channel_, UV_READABLE, [](uv_poll_t* handle, int, int) { of(handle).on_readable(); });
@@ -63,6 +65,7 @@ void LoopWatch::set_ref(bool on) {
 void LoopWatch::close() {
   if (closing_) return;
   closing_ = true;
+  poller_->end_thread();
   poller_.reset();
   if (open_.empty()) {
     delete this;
@@ -81,40 +84,35 @@ void LoopWatch::handle_closed() {
 // No allocation of ours, no system call but the work itself.
 
 void LoopWatch::on_readable() {
-  poller_->take_events();
-  if (poller_->channel_lost()) [[unlikely]]
+  const Poller::Look look = poller_->look_at_events();
+  if (look.channel_lost) [[unlikely]]
     uv_poll_stop(&channel_);  // it would be readable for ever
-  poller_->turn();
-  ring();
+  ring(look);
 }
 
 void LoopWatch::before_sleep() {
-  ring();  // for what is left of an earlier turn
-  if (closing_) return;
-  bool look = !poller_->armed() || poller_->wants_turn() || poller_->waits_for_time();
-  if (!look) return;
-  for (int looks = 0; look && looks < kLooksBeforeSleep; ++looks) {
-    poller_->arm();
-    poller_->turn();
-    ring();
+  for (int looks = 0; !closing_; ++looks) {
+    const Poller::Look look = poller_->look_before_sleep();
+    ring(look);
     if (closing_) return;
-    look = !poller_->armed() || poller_->wants_turn();
-  }
-  if (poller_->wants_turn()) {
-    wake_after(0);
-  } else if (poller_->waits_for_time()) {
-    wake_after(Poller::kLeavePollMs);
+    // JavaScript may have asked for something.
+    const bool again = look.again || look.doorbell;
+    if (again && looks < kLooksBeforeSleep) continue;
+    if (again) {
+      wake();
+    } else if (look.time) {
+      uv_timer_start(
+          &timer_, [](uv_timer_t*) {}, Poller::kLeavePollMs, 0);
+    }
+    return;
   }
 }
 
-void LoopWatch::wake_after(uint64_t milliseconds) {
-  uv_timer_start(
-      &timer_, [](uv_timer_t*) {}, milliseconds, 0);
-}
+void LoopWatch::wake() { uv_async_send(&waker_); }
 
 // Calls JavaScript when it counts on that. It may close this.
-void LoopWatch::ring() {
-  if (closing_ || !poller_->wants_doorbell()) return;
+void LoopWatch::ring(const Poller::Look& look) {
+  if (!look.doorbell) return;
   napi_handle_scope scope = nullptr;
   napi_value call = nullptr, nothing = nullptr;
   if (napi_open_handle_scope(env_, &scope) != napi_ok) return;

@@ -1,5 +1,5 @@
-// Turns a poller of mode `caller` on the event loop of JavaScript: no thread, no wake-up. The loop watches
-// the completion channel as it watches a socket.
+// Turns a poller of mode `caller` or `guarded` on the event loop of JavaScript: no thread, no wake-up. The
+// loop watches the completion channel as it watches a socket.
 //
 // Two moments of a loop's iteration matter:
 //  - The channel is readable: its events are taken, the poller turned, and JavaScript called when something
@@ -8,12 +8,13 @@
 //    event is armed, one is, and the poller is turned once more, because what completed before the arming
 //    raises none (ibv_req_notify_cq(3)). It is the last moment on purpose: all that JavaScript sent in this
 //    iteration, from callbacks, promises and immediates, has completed without an event by then.
-// So nothing that JavaScript asks for needs to wake the loop: it asks on the loop's own thread.
+// So nothing that JavaScript asks for needs to wake the loop: it asks on the loop's own thread. What a
+// guardian has put on the board while the loop slept does (wake).
 //
-// The end. Handles may be closed at any time but are freed by the loop later, so a watch owns itself: close()
-// forgets the poller and closes the handles, the last one's callback deletes the watch. An environment that
-// ends (the process's, a worker's) calls close() by an asynchronous cleanup hook, and turns the loop until
-// the hook is removed, which the last callback does.
+// The end. The guardian is ended first, which wakes the loop. Handles may be closed at any time but are freed
+// by the loop later, so a watch owns itself: close() forgets the poller and closes the handles, the last
+// one's callback deletes the watch. An environment that ends (the process's, a worker's) calls close() by an
+// asynchronous cleanup hook, and turns the loop until the hook is removed, which the last callback does.
 #pragma once
 
 #include <node_api.h>
@@ -29,16 +30,16 @@ namespace rdmakit::ring::binding {
 
 class LoopWatch {
  public:
-  // Watches a started poller and calls `doorbell`. Does not keep the loop alive. Null with `error` set to an
-  // errno.
+  // Watches a poller, before it is started, and calls `doorbell`. Does not keep the loop alive. Null with
+  // `error` set to an errno.
   static LoopWatch* open(napi_env env, std::shared_ptr<Poller> poller, napi_value doorbell, int& error);
   LoopWatch(const LoopWatch&) = delete;
   LoopWatch& operator=(const LoopWatch&) = delete;
 
   // Whether the loop is kept alive.
   void set_ref(bool on);
-  // Makes the loop look again no later than after so many milliseconds.
-  void wake_after(uint64_t milliseconds);
+  // Makes the loop look again; from any thread.
+  void wake();
   // Nothing is called any more, and the channel not looked at: it may be closed. The watch is gone after
   // this.
   void close();
@@ -49,7 +50,7 @@ class LoopWatch {
   int start(napi_value doorbell);
   void on_readable();
   void before_sleep();
-  void ring();
+  void ring(const Poller::Look& look);
   void handle_closed();
   template <typename Handle>
   static LoopWatch& of(Handle* handle) {
@@ -64,6 +65,7 @@ class LoopWatch {
   uv_poll_t channel_{};
   uv_prepare_t prepare_{};
   uv_timer_t timer_{};
+  uv_async_t waker_{};
   // Those that are open, which the loop knows until they are closed.
   std::vector<uv_handle_t*> open_;
   bool closing_ = false;

@@ -87,12 +87,12 @@ void PollerObject::open(const Napi::CallbackInfo& info) {
   options.descriptor_count = number(info[6]);
   if (options.max_connections > kMaxConnections) throw failure(env, EINVAL, "Poller", "too many connections");
   // Connections keep the event loop alive (setRef), a poller without any does not.
-  if (options.mode == Mode::caller) {
-    // It is called on this thread only, and not after `end`, which takes the watch away.
+  const bool turns = options.mode == Mode::caller || options.mode == Mode::guarded;
+  if (turns) {
+    // By this thread, and by the guardian: it is ended before `end` takes the watch away.
     poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options, [this] {
-      if (watch_ != nullptr) watch_->wake_after(0);
+      if (watch_ != nullptr) watch_->wake();
     });
-    check(env, poller_->start(), "Poller");
     int error = 0;
     watch_ = LoopWatch::open(env, poller_, info[7], error);
     check(env, error, "uv_poll_start");
@@ -100,19 +100,19 @@ void PollerObject::open(const Napi::CallbackInfo& info) {
     doorbell_ = Doorbell(env, info[7].As<Napi::Function>());
     poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options,
                                        [doorbell = doorbell_] { doorbell.ring(); });
-    if (int error = poller_->start(); error != 0) {
-      doorbell_.end();
-      throw failure(env, error, "pthread_create", why_no_thread(error));
-    }
   }
   ended_ = false;
+  // A process that exits with connections open: the thread ends before anything it uses.
+  napi_add_env_cleanup_hook(env, at_exit, this);
+  if (int error = poller_->start(); error != 0) {
+    end();
+    throw failure(env, error, "pthread_create", why_no_thread(error));
+  }
   const Napi::Object self = info.This().As<Napi::Object>();
   define_hot(self, "reserve", reserve, poller_.get());
   define_hot(self, "flush", flush, poller_.get());
   define_hot(self, "returnCredit", return_credit, poller_.get());
-  if (options.mode == Mode::caller) define_hot(self, "turn", turn, poller_.get());
-  // A process that exits with connections open: the thread ends before anything it uses.
-  napi_add_env_cleanup_hook(env, at_exit, this);
+  if (turns) define_hot(self, "turn", turn, poller_.get());
 }
 
 PollerObject::~PollerObject() { end(); }
@@ -123,7 +123,8 @@ void PollerObject::end() {
   if (ended_) return;
   ended_ = true;
   napi_remove_env_cleanup_hook(Env(), at_exit, this);
-  if (watch_ != nullptr) std::exchange(watch_, nullptr)->close();
+  if (watch_ != nullptr) watch_->close();
+  watch_ = nullptr;
   poller_->stop();
   doorbell_.end();
 }

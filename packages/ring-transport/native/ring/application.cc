@@ -111,9 +111,10 @@ SendResult Poller::flush(uint32_t number) {
 }
 
 void Poller::return_credit(uint32_t number) {
-  if (options_.mode != Mode::caller) {
+  if (!turned_by_application()) {
     ask(number, Connection::kWishCredit);
   } else if (Connection* connection = find(number); connection != nullptr) {
+    const Hold hold(*this);
     answer(*connection);
   }
 }
@@ -156,14 +157,18 @@ void Poller::ask(uint32_t number, uint32_t wish) {
 
 void Poller::wake() {
   any_attention_.store(true, std::memory_order_seq_cst);
-  // Without a thread, who watches for the application may have had its look already.
-  if (options_.mode == Mode::caller) doorbell_();
+  // Who watches for the application may have had its look already.
+  if (turned_by_application()) doorbell_();
   rouse();
 }
 
 void Poller::rouse() {
   if (!sleeping_.load(std::memory_order_seq_cst) || !sleeping_.exchange(false, std::memory_order_seq_cst))
     return;
+  write_rouse();
+}
+
+void Poller::write_rouse() {
   const uint64_t one = 1;
   // Can only fail when the counter is full, and then the thread is awake.
   [[maybe_unused]] ssize_t written = write(rouse_fd_, &one, sizeof one);
@@ -201,7 +206,7 @@ bool Poller::counters(uint32_t number, double* out) {
 void Poller::counters(double* out) const {
   const Counter* const values[] = {
       &counters_.turns,       &counters_.empty_turns, &counters_.sleeps,     &counters_.wakes,
-      &counters_.completions, &counters_.doorbells,   &counters_.board_full,
+      &counters_.completions, &counters_.doorbells,   &counters_.board_full, &counters_.take_overs,
   };
   static_assert(std::size(values) == std::size(kPollerCounters));
   for (const Counter* value : values) *out++ = static_cast<double>(value->get());

@@ -92,15 +92,16 @@ class Board {
   }
   bool unpublished() const { return shown_ != head_; }
 
-  // Shows what was pushed. True when the consumer sleeps and the doorbell must ring: it stores kIdle
-  // before its last look at kHead, this stores kHead before it looks at kIdle.
-  bool publish() {
+  // Shows what was pushed. True when the consumer sleeps: it stores kIdle before its last look at kHead, this
+  // stores kHead before it looks at kIdle.
+  bool reveal() {
     if (shown_ == head_) return false;
     shown_ = head_;
     word(kHead).store(head_, std::memory_order_seq_cst);
-    return word(kIdle).load(std::memory_order_seq_cst) != 0 &&
-           word(kIdle).exchange(0, std::memory_order_seq_cst) != 0;
+    return word(kIdle).load(std::memory_order_seq_cst) != 0;
   }
+  // The same for who rings the doorbell then: true once for each time that the consumer goes to sleep.
+  bool publish() { return reveal() && word(kIdle).exchange(0, std::memory_order_seq_cst) != 0; }
 
   // The same where the poller and the consumer are one thread, which does not ring for itself.
   void show() {

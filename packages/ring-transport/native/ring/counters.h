@@ -69,10 +69,11 @@ struct PollerCounters {
   Counter completions;
   Counter doorbells;   // rung for the application
   Counter board_full;  // turns that found no place for a frame on the board
+  Counter take_overs;  // by the guardian, as the application computed
 };
 
 inline constexpr const char* kPollerCounters[] = {
-    "turns", "empty_turns", "sleeps", "wakes", "completions", "doorbells", "board_full",
+    "turns", "empty_turns", "sleeps", "wakes", "completions", "doorbells", "board_full", "take_overs",
 };
 
 }  // namespace rdmakit::ring

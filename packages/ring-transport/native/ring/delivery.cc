@@ -23,7 +23,9 @@ bool Poller::deliver_backlog() {
     if (last) break;
   }
   const bool some = board_.unpublished();
-  if (options_.mode == Mode::caller) {
+  if (turned_by_guardian_) {
+    rings_ |= board_.reveal();
+  } else if (turned_by_application()) {
     board_.show();
   } else if (board_.publish()) {
     counters_.doorbells.add(1);

@@ -21,7 +21,7 @@ Poller::~Poller() {
 }
 
 // --- hot path ------------------------------------------------------------------------------------
-// No allocation, no lock, no system call but the work itself.
+// No allocation, no lock but the guardian's, no system call but the work itself.
 
 // What the thread does over and over, and turn() once. False when there was nothing to do.
 bool Poller::step() {
@@ -35,6 +35,8 @@ bool Poller::step() {
 }
 
 uint32_t Poller::turn() {
+  const Hold hold(*this);
+  pass();
   if (running_) step();
   return board_.head();
 }

@@ -1,7 +1,8 @@
 // Takes the completions of all its connections from one completion queue, posts receives and credit, and
 // describes arrived frames on the board. In all modes but `caller` a thread of its own does that:
 // applications send on their own thread, and the two never wait for each other. In mode `caller` the
-// application's thread does it, whenever it calls turn().
+// application's thread does it, whenever it turns the poller or looks before it sleeps; in mode `guarded`
+// too, and a thread takes over while it does neither (guardian.cc).
 //
 // What each side may call is said at each function: "application" is one thread at a time (JavaScript).
 #pragma once
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "rdmakit/handle.h"
@@ -48,27 +50,29 @@ class Poller {
   int start();
   // Joins the thread. Idempotent. Connections are released with the poller.
   void stop();
+  // The part of it after which nothing rings the doorbell from another thread.
+  void end_thread();
   Board& board() { return board_; }
   Mode mode() const { return options_.mode; }
 
-  // Mode `caller`, by the application. Takes completions and describes what they brought: the board's head.
+  // Modes `caller` and `guarded`, by the application.
+  bool turned_by_application() const {
+    return options_.mode == Mode::caller || options_.mode == Mode::guarded;
+  }
+  // Takes completions and describes what they brought: the board's head.
   uint32_t turn();
-  // A turn is wanted without an event: the last one left completions, or frames that the board has places
-  // for, or the application has asked for something.
-  bool wants_turn() const;
-  // The consumer has not seen all that is on the board, and counts on being told. Asked once, it is told.
-  bool wants_doorbell();
-  // Something waits for time to pass: a turn is wanted within kLeavePollMs.
-  bool waits_for_time() const { return !leaving_.empty(); }
+  struct Look {
+    bool doorbell;      // the consumer has not seen all that is on the board, and counts on being told, now
+    bool again;         // before the application sleeps it looks once more
+    bool time;          // or looks within kLeavePollMs, as something waits for time to pass
+    bool channel_lost;  // channel_fd() will never tell anything again
+  };
   static constexpr int kLeavePollMs = 5;
-  // Before the application sleeps until channel_fd() is readable: one turn is needed after this.
-  void arm();
-  // Or its channel will never tell anything again.
-  bool armed() const { return armed_ || channel_lost_; }
-  bool channel_lost() const { return channel_lost_; }
+  // Before it sleeps until channel_fd() is readable, or its doorbell rings.
+  Look look_before_sleep();
+  // channel_fd() is readable.
+  Look look_at_events();
   int channel_fd() const { return channel_->fd; }
-  // The channel's fd is readable: takes the events, after which the queue is to be armed again.
-  void take_events();
 
   // By the application; a `number` that is not attached is an error that is returned, never followed.
   int attach(const ConnectionOptions& options, uint32_t& number);
@@ -112,6 +116,24 @@ class Poller {
     uint32_t generation = 0;
   };
 
+  // Mode `guarded`: the poller's own state is the application's or the guardian's, for a turn.
+  class Hold {
+   public:
+    explicit Hold(Poller& poller) : mutex_(poller.options_.mode == Mode::guarded ? &poller.turns_ : nullptr) {
+      if (mutex_ != nullptr) mutex_->lock();
+    }
+    ~Hold() {
+      if (mutex_ != nullptr) mutex_->unlock();
+    }
+    Hold(const Hold&) = delete;
+
+   private:
+    std::mutex* mutex_;
+  };
+  // The application has looked. Within its hold.
+  void pass() { passes_.store(passes_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed); }
+  Look looked();
+
   void run();
   bool step();
   bool poll_completions();
@@ -127,10 +149,23 @@ class Poller {
   void lose_channel();
   void break_connection(Connection& connection, uint32_t kind, uint32_t detail);
   void to_backlog(Connection& connection);
+  // A turn is wanted without an event: the last one left completions, or frames that the board has places
+  // for, or the application has asked for something.
+  bool wants_turn() const;
+  void arm();
+  // Or it need not be: the channel is lost.
+  bool armed() const { return armed_ || channel_lost_; }
+  void take_events();
   void sleep();
+  bool await_event(bool events, int milliseconds);
+  void guard();
+  enum class Waits { nothing, event, turn };
+  Waits what_waits();
+  void take_over(uint32_t seen);
   void acknowledge_events();
   void ask(uint32_t number, uint32_t wish);
   void rouse();
+  void write_rouse();
   Connection* find(uint32_t number);
   void show_lane(const Connection& connection);
 
@@ -152,8 +187,15 @@ class Poller {
   std::atomic<bool> stopping_{false};
   alignas(64) std::atomic<bool> sleeping_{false};
 
+  // Mode `guarded`. `turns_`: whose the rest is; the guardian only tries it, so nobody waits for it but the
+  // application, for a turn at most. `passes_`: how often the application has looked, modulo 2^32.
+  alignas(64) std::mutex turns_;
+  std::atomic<uint32_t> passes_{0};
+
   // The poller's own.
   alignas(64) AdaptiveSpin spin_;
+  bool turned_by_guardian_ = false;
+  bool rings_ = false;  // the guardian is to ring the doorbell
   ConnectionList<&Connection::next_touched> touched_;
   ConnectionList<&Connection::next_backlog> backlog_;
   ConnectionList<&Connection::next_leaving> leaving_;

@@ -1,5 +1,5 @@
-// The life of a poller's thread: how it starts, waits and ends. In mode `caller`, what its owner does
-// instead.
+// The life of a poller's thread: how it starts, waits and ends. In modes `caller` and `guarded`, what its
+// owner does instead; the guardian has a file of its own.
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -18,7 +18,9 @@ int Poller::start() {
   }
   rouse_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (rouse_fd_ < 0) return errno;
-  int error = thread_.start("ring-poller", [this] { run(); });
+  const bool guarded = options_.mode == Mode::guarded;
+  int error =
+      thread_.start(guarded ? "ring-guardian" : "ring-poller", [=, this] { guarded ? guard() : run(); });
   if (error != 0) return error;
   if (options_.cpu >= 0) {
     cpu_set_t cpus;
@@ -34,11 +36,7 @@ int Poller::start() {
 void Poller::stop() {
   if (!running_) return;
   running_ = false;
-  if (thread_.joinable()) {
-    stopping_.store(true, std::memory_order_seq_cst);
-    rouse();
-    thread_.join();
-  }
+  end_thread();
   acknowledge_events();
   // The board may live on, under an ArrayBuffer; the verbs objects go now.
   for (Slot& slot : slots_) slot.owned.reset();
@@ -46,8 +44,16 @@ void Poller::stop() {
   cq_ = {};
 }
 
+void Poller::end_thread() {
+  if (!thread_.joinable()) return;
+  stopping_.store(true, std::memory_order_seq_cst);
+  write_rouse();
+  thread_.join();
+}
+
 // --- hot path ------------------------------------------------------------------------------------
-// No allocation, no lock, no system call but the work itself, the offer of an idle core, and the sleep.
+// No allocation, no lock but the guardian's, no system call but the work itself, the offer of an idle core,
+// and the sleep.
 
 void Poller::run() {
   uint64_t idle_since = 0;
@@ -95,10 +101,29 @@ void Poller::take_events() {
   if (events_ >= 256) acknowledge_events();
 }
 
-bool Poller::wants_doorbell() {
-  if (!board_.take_idle()) return false;
-  counters_.doorbells.add(1);
-  return true;
+Poller::Look Poller::look_before_sleep() {
+  const Hold hold(*this);
+  pass();
+  if (!armed() || wants_turn() || !leaving_.empty()) {
+    // What completed before the arming raises no event (ibv_req_notify_cq(3)).
+    arm();
+    if (running_) step();
+  }
+  return looked();
+}
+
+Poller::Look Poller::look_at_events() {
+  const Hold hold(*this);
+  pass();
+  take_events();
+  if (running_) step();
+  return looked();
+}
+
+Poller::Look Poller::looked() {
+  const bool doorbell = board_.take_idle();
+  if (doorbell) counters_.doorbells.add(1);
+  return {doorbell, !armed() || wants_turn(), !leaving_.empty(), channel_lost_};
 }
 
 bool Poller::wants_turn() const {
@@ -122,17 +147,24 @@ void Poller::sleep() {
     return;
   }
   counters_.sleeps.add(1);
-  // A negative descriptor is none.
-  pollfd ready[2] = {{channel_lost_ ? -1 : channel_->fd, POLLIN, 0}, {rouse_fd_, POLLIN, 0}};
-  poll(ready, 2, leaving_.empty() ? -1 : kLeavePollMs);
+  const bool event = await_event(!channel_lost_, leaving_.empty() ? -1 : kLeavePollMs);
   sleeping_.store(false, std::memory_order_relaxed);
+  if (event) take_events();
+}
+
+// Sleeps for at most so many milliseconds (-1: for ever), until it is roused or, if it is to hear of
+// `events`, the channel is readable: true.
+bool Poller::await_event(bool events, int milliseconds) {
+  // A negative descriptor is none.
+  pollfd ready[2] = {{events ? channel_->fd : -1, POLLIN, 0}, {rouse_fd_, POLLIN, 0}};
+  poll(ready, 2, milliseconds);
   if (ready[1].revents != 0) {
     counters_.wakes.add(1);
     uint64_t ignored;
     while (::read(rouse_fd_, &ignored, sizeof ignored) > 0) {
     }
   }
-  if (ready[0].revents != 0) take_events();
+  return ready[0].revents != 0;
 }
 
 void Poller::acknowledge_events() {

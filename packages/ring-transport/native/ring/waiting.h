@@ -9,8 +9,9 @@
 
 namespace rdmakit::ring {
 
-// `caller`: there is no thread; who owns the poller turns it.
-enum class Mode : uint32_t { poll, event, adaptive, caller };
+// `caller`: there is no thread; who owns the poller turns it. `guarded`: the same, and a thread does it while
+// the owner computes (guardian.cc).
+enum class Mode : uint32_t { poll, event, adaptive, caller, guarded };
 
 inline uint64_t now_ns() {
   timespec now;

@@ -14,7 +14,7 @@ async function busy() {
   const device = listDevices().find((one) => one.provider === provider)
   const connections = []
   // The one that never sleeps comes last.
-  for (const mode of ['event', 'adaptive', 'caller', 'poll']) {
+  for (const mode of ['event', 'adaptive', 'caller', 'guarded', 'poll']) {
     const poller = new Poller(openDevice(device.name, provider), { mode })
     const server = await RingServer.listen(
       uri.replace('%', `${mode}-${isMainThread ? 'main' : workerData.number}`),

@@ -1,0 +1,96 @@
+// Mode `guarded`: the application's event loop turns the poller, and this thread does while the application
+// computes, so that credit, pings, completions and transfers go on.
+//
+//   rests           sleeps on the channel       it is readable: watches
+//   watches         looks every kLookMs         something waits, and nobody has looked: takes over
+//                                               nothing has waited kQuietLooks times: rests
+//   has taken over  turns, arms, sleeps, rings  the application has looked: watches
+//
+// Something waits when the queue is not armed, as whoever disarmed it computes with what it found; or when
+// two looks have found the event that it was armed for. So the guardian acts between one and two kLookMs
+// after the application began to compute, or the event came.
+//
+// Why the application misses nothing, whenever the guardian comes and goes:
+//
+// 1. Who takes an event turns the poller in the same hold, and the next to go to sleep arms the queue again:
+//    look_before_sleep says "again" until it is armed, and the guardian arms in each hold.
+// 2. The guardian acts only while `passes_`, which the application changes in each of its holds, is as it was
+//    when something already waited. So what it does comes before the application's next look, which sees all
+//    of it: a disarmed queue, wishes, frames on the board that JavaScript was not told of.
+// 3. The application may have looked for the last time already: it sleeps, and was slow to wake up for the
+//    event that the guardian has now taken. Then the guardian rings for what it has put on the board. Of what
+//    concerns only native code the application need not know; the guardian stays until it looks again.
+// 4. An event wakes both, if both sleep: the channel is readable until it is taken, by the application, or by
+//    the guardian if 2 lets it. A guardian that finds that the application has looked goes back to watching.
+#include <utility>
+
+#include "ring/poller.h"
+
+namespace rdmakit::ring {
+namespace {
+
+constexpr int kLookMs = 5;
+// A fifth of a second without work.
+constexpr int kQuietLooks = 40;
+
+}  // namespace
+
+void Poller::guard() {
+  uint32_t seen = passes_.load(std::memory_order_relaxed);
+  bool waited = false;  // an event, at the last look, which saw the same passes
+  for (int quiet = 0; !stopping_.load(std::memory_order_seq_cst);) {
+    const bool rests = quiet == kQuietLooks;
+    await_event(rests, rests ? -1 : kLookMs);
+    const uint32_t before = std::exchange(seen, passes_.load(std::memory_order_relaxed));
+    const bool was_waiting = std::exchange(waited, false);
+    if (rests || seen != before) {
+      quiet = 0;
+    } else if (const Waits waits = what_waits(); waits == Waits::nothing) {
+      ++quiet;
+    } else {
+      quiet = 0;
+      waited = waits == Waits::event && !was_waiting;
+      if (!waited) take_over(seen);
+    }
+  }
+}
+
+Poller::Waits Poller::what_waits() {
+  const std::unique_lock hold(turns_, std::try_to_lock);
+  // Or the application looks just now.
+  if (!hold.owns_lock() || channel_lost_) return Waits::nothing;
+  if (!armed_ || wants_turn() || !leaving_.empty()) return Waits::turn;
+  return await_event(true, 0) ? Waits::event : Waits::nothing;
+}
+
+void Poller::take_over(uint32_t seen) {
+  counters_.take_overs.add(1);
+  for (bool event = false;;) {
+    bool again, rings, timed, lost;
+    // Before the last look at what the application stores before it looks at this (rouse).
+    sleeping_.store(true, std::memory_order_seq_cst);
+    {
+      const std::unique_lock hold(turns_, std::try_to_lock);
+      if (!hold.owns_lock() || passes_.load(std::memory_order_relaxed) != seen ||
+          stopping_.load(std::memory_order_seq_cst))
+        break;
+      turned_by_guardian_ = true;
+      if (event) take_events();
+      arm();
+      again = step();
+      again |= wants_turn() || any_attention_.load(std::memory_order_seq_cst);
+      turned_by_guardian_ = false;
+      rings = std::exchange(rings_, false);
+      timed = !leaving_.empty();
+      lost = channel_lost_;
+    }
+    if (rings) doorbell_();
+    event = false;
+    if (again) continue;
+    counters_.sleeps.add(1);
+    event = await_event(!lost, timed ? kLeavePollMs : -1);
+  }
+  sleeping_.store(false, std::memory_order_relaxed);
+}
+
+}  // namespace rdmakit::ring
