@@ -61,6 +61,30 @@ void receiver_not_ready(bool sender_polls) {
   for (uint64_t i = 0; i < 10; i++) client.expect(i, IBV_WC_WR_FLUSH_ERR);
 }
 
+// A peer's arrival wakes who sleeps on the channel once: when its event is taken, the descriptor rests.
+void one_wake_for_an_event() {
+  Listener listener;
+  Pair pair(listener, {}, {.channel = true});
+  End& server = *pair.server;
+  Memory source(pair.client->pd, 8), target(server.pd, 64);
+  const DataPathVerbs& verbs = *provider().data_path_verbs();
+  for (uint64_t round = 0; round < 100; round++) {
+    post_receive(server, round, target.sge(0, 8));
+    CHECK(ibv_req_notify_cq(server.cq, 0) == 0);
+    post(*pair.client, {.wr_id = round}, {source.sge(0, 8)});
+    pollfd waiting{server.channel->fd, POLLIN, 0};
+    CHECK(::poll(&waiting, 1, kHangMs) == 1);
+    ibv_cq* ready = nullptr;
+    void* ready_context = nullptr;
+    CHECK(verbs.get_cq_event(server.channel, &ready, &ready_context) == 0);
+    verbs.ack_cq_events(ready, 1);
+    CHECK(::poll(&waiting, 1, 0) == 0, "round %lu: the descriptor is readable, and there is no event", round);
+    ibv_wc wc;
+    CHECK(ibv_poll_cq(server.cq, 1, &wc) == 1 && wc.wr_id == round);
+    pair.client->expect(round);
+  }
+}
+
 // A queue armed for solicited events sleeps through the others.
 void solicited_events() {
   Listener listener;
@@ -178,6 +202,7 @@ void two_way_stream() {
 STRESS(shm_waiting) {
   timed("receiver not ready, sender polls", [] { receiver_not_ready(true); });
   timed("receiver not ready, sender sleeps", [] { receiver_not_ready(false); });
+  timed("one wake for an event", one_wake_for_an_event);
   timed("solicited events", solicited_events);
   timed("sleep and wake", [] { sleep_and_wake(effort(4000)); });
   timed("two-way stream", two_way_stream);

@@ -46,13 +46,17 @@ void CompletionChannel::ring() {
 }
 
 void CompletionChannel::post(CompletionQueue* queue) {
+  add(queue);
+  ring();
+}
+
+void CompletionChannel::add(CompletionQueue* queue) {
   const std::lock_guard lock(mutex_);
   if (queue->events++ == 0) {
     queue->next_with_events = nullptr;
     (last_ == nullptr ? first_ : last_->next_with_events) = queue;
     last_ = queue;
   }
-  ring();
 }
 
 CompletionQueue* CompletionChannel::next_event() {
@@ -80,7 +84,9 @@ int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
   [[maybe_unused]] const ssize_t done = read(event_fd_.get(), &count, sizeof count);
   {
     const std::lock_guard lock(queues_mutex_);
-    for (CompletionQueue* each : queues_) each->look_for_arrivals();
+    // Who takes is awake already.
+    for (CompletionQueue* each : queues_)
+      if (each->look_for_arrivals()) add(each);
   }
   CompletionQueue* taken = next_event();
   if (taken == nullptr) return EAGAIN;

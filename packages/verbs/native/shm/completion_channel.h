@@ -28,6 +28,7 @@ class CompletionChannel : public ibv_comp_channel {
   bool in_use();
 
  private:
+  void add(CompletionQueue* queue);
   void ring();
   CompletionQueue* next_event();
 

@@ -72,7 +72,7 @@ void CompletionQueue::attach(QueuePair* queue_pair) {
   }
   if (overrun_.load()) queue_pair->fail_later(Failure::fatal(EOVERFLOW));
   // A message may have come before the arming.
-  look_for_arrivals();
+  if (look_for_arrivals()) channel_->post(this);
 }
 
 void CompletionQueue::detach(QueuePair* queue_pair) {
@@ -109,25 +109,21 @@ void CompletionQueue::request_notification(bool solicited_only) {
   }
 }
 
-void CompletionQueue::look_for_arrivals() {
-  if (channel_ == nullptr) return;
-  bool notify = false;
-  {
-    const std::lock_guard lock(members_lock_);
-    const std::lock_guard ring_lock(ring_lock_);
-    if (armed_ == kArmedNot) return;
-    for (const QueuePair* member : members_) {
-      // A peer that disarmed us brought something after the arming. It raises its event even if a poll
-      // has taken it meanwhile (ibv_req_notify_cq(3)); without one nobody would arm again.
-      if (member->recv_cq == verbs() &&
-          (member->was_disarmed() || member->has_arrival(armed_ == kArmedSolicited))) {
-        notify = true;
-        armed_ = kArmedNot;
-        break;
-      }
+bool CompletionQueue::look_for_arrivals() {
+  if (channel_ == nullptr) return false;
+  const std::lock_guard lock(members_lock_);
+  const std::lock_guard ring_lock(ring_lock_);
+  if (armed_ == kArmedNot) return false;
+  for (const QueuePair* member : members_) {
+    // A peer that disarmed us brought something after the arming. It raises its event even if a poll
+    // has taken it meanwhile (ibv_req_notify_cq(3)); without one nobody would arm again.
+    if (member->recv_cq == verbs() &&
+        (member->was_disarmed() || member->has_arrival(armed_ == kArmedSolicited))) {
+      armed_ = kArmedNot;
+      return true;
     }
   }
-  if (notify) channel_->post(this);
+  return false;
 }
 
 // Hot path: no allocation, no system call unless somebody sleeps.

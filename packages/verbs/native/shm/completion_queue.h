@@ -55,8 +55,9 @@ class CompletionQueue final : public ibv_cq_ex {
   // Held while arrivals are taken.
   SleepLock& members_lock() { return members_lock_; }
 
-  // A peer rang: is there an arrival that this queue is armed for? Then its event is posted.
-  void look_for_arrivals();
+  // A peer rang: is there an arrival that this queue is armed for? Then it is disarmed, and the caller posts
+  // its event.
+  bool look_for_arrivals();
 
   CompletionChannel* event_channel() const { return channel_; }
   // Completions of this queue carry the time.
