@@ -18,6 +18,8 @@ struct RingPlan {
   uint32_t test, size, warmup, iterations, mode;
 };
 
+inline constexpr ring::FrameFormat kFormat{ring::Version::three};
+
 struct RingShape {
   ring::Mode mode = ring::Mode::caller;
   uint32_t log2_capacity = 20;
@@ -128,7 +130,7 @@ class RingEnd {
     if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) poller_.wake();
     board.slot_word(slot(), ring::Board::kReleased).store(released, std::memory_order_release);
     const uint32_t reported = board.slot_word(slot(), ring::Board::kReported).load(std::memory_order_relaxed);
-    if (released - reported >= 1u << (shape_.log2_capacity - ring::kUnitLog2 - 1))
+    if (released - reported >= 1u << (shape_.log2_capacity - kFormat.unit_log2() - 1))
       poller_.return_credit(number_);
     return messages;
   }

@@ -17,6 +17,7 @@ import {
   MAX_RECEIVE_DEPTH,
   MIN_LOG2_CAPACITY,
   MIN_RECEIVE_DEPTH,
+  VERSIONS,
 } from '../../packages/ring-transport/dist/handshake.js'
 import {
   decodeOffer,
@@ -46,6 +47,7 @@ function honest(input: Input): Handshake {
     address: BigInt(1 + input.two()) << 26n,
     session: epoch === 0 ? undefined : { id: (epoch + 1).toString(16).padStart(16, '0'), epoch },
     applicationData: input.take(input.byte() % (MAX_APPLICATION_DATA + 1)),
+    version: VERSIONS[input.byte() & 1] ?? 2,
   }
 }
 

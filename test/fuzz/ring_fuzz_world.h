@@ -20,7 +20,7 @@ using namespace rdmakit;
 
 constexpr uint32_t kLog2Capacity = ring::kMinLog2Capacity;
 constexpr uint32_t kCapacity = 1u << kLog2Capacity;
-constexpr uint32_t kUnits = kCapacity / ring::kUnit;
+constexpr uint32_t kMostUnits = kCapacity / 16;
 constexpr uint32_t kReceiveDepth = ring::kMinReceiveDepth;
 constexpr uint32_t kSendDepth = 16;
 constexpr uint32_t kReceives = kReceiveDepth + ring::kReservedForControl;
@@ -47,8 +47,8 @@ class Memory {
   ibv_mr region{};
 
  private:
-  struct alignas(ring::kUnit) Unit {
-    uint8_t bytes[ring::kUnit];
+  struct alignas(64) Unit {
+    uint8_t bytes[64];
   };
   size_t length_;
   std::unique_ptr<Unit[]> bytes_;
@@ -204,7 +204,7 @@ class Device {
       // The one before has been answered.
       CHECK(heard_.pings++ <= pongs_);
     } else {
-      CHECK(word > 0 && word <= kUnits);
+      CHECK(word > 0 && word <= kMostUnits);
       heard_.units += word;
       ++heard_.notifications;
     }
@@ -233,8 +233,7 @@ class Device {
   ibv_cq cq_{};
   ibv_comp_channel channel_{};
   ibv_qp qp_{};
-  Memory ring_memory_{(kCapacity + ring::Receiver::ring_words(kReceiveDepth) * 8 + ring::kUnit - 1) /
-                      ring::kUnit * ring::kUnit};
+  Memory ring_memory_{(kCapacity + ring::Receiver::ring_words(kReceiveDepth) * 8 + 63) / 64 * 64};
   Memory staging_memory_{kCapacity + kSendDepth * 8};
   Handle cq_handle_ = handle(HandleKind::completion_queue, &cq_);
   Handle channel_handle_ = handle(HandleKind::completion_channel, &channel_);

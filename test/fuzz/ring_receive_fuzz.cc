@@ -16,7 +16,8 @@ constexpr uint32_t kDescriptors = 16;  // so that the board is full now and then
 
 class Script {
  public:
-  Script(Input& input, bool immediate) : input_(input), immediate_(immediate) {
+  Script(Input& input, bool immediate, ring::Version version)
+      : input_(input), immediate_(immediate), format_(version) {
     ring::PollerOptions options;
     options.mode = ring::Mode::caller;
     options.max_connections = 2;
@@ -26,6 +27,7 @@ class Script {
     ring::ConnectionOptions connection;
     connection.qp = device_.queue_pair();
     connection.ring = device_.ring();
+    connection.version = version;
     connection.log2_capacity = kLog2Capacity;
     connection.receive_depth = kReceiveDepth;
     connection.send.depth = kSendDepth;
@@ -56,7 +58,7 @@ class Script {
         return;
       }
       case 1:
-        return frame(input_.byte() * 16u % ring::max_payload(kUnits), input_.byte() % 8 + 1, 0);
+        return frame(input_.byte() * 16u % ring::max_payload(kLog2Capacity), input_.byte() % 8 + 1, 0);
       case 2: {
         const uint32_t length = input_.four();
         const uint16_t type = input_.two();
@@ -68,7 +70,7 @@ class Script {
         device_.arrive(input_.two(), false, input_.byte() % 9);
         return;
       case 5:  // all that it was sent, or a part of it
-        return credit(device_.heard().units - input_.byte() % 8,
+        return credit(static_cast<uint32_t>(format_.grains(device_.heard().units)) - input_.byte() % 8,
                       device_.heard().notifications - input_.byte() % 4);
       case 6:
         return credit(input_.two(), input_.byte());
@@ -104,17 +106,18 @@ class Script {
 
   // At the place where a good one would write next, and published as one would: all or `cut` units less.
   void frame(uint32_t length, uint32_t type, uint8_t cut) {
-    const ring::FrameHeader header{length, static_cast<uint16_t>(type), static_cast<uint16_t>(cut & 0x80),
-                                   next_, cut};
-    const uint32_t place = next_ % kUnits;
-    std::memcpy(device_.ring_bytes() + size_t{place} * ring::kUnit, &header, sizeof header);
-    const uint32_t units = std::min(ring::units_of(length), kUnits - place);
+    const uint32_t place = next_ % units_;
+    uint8_t* const at = device_.ring_bytes() + (size_t{place} << format_.unit_log2());
+    const auto kind = static_cast<ring::FrameType>(type);
+    format_.write(at, {kind, length, next_, cut});
+    if ((cut & 0x80) != 0) at[input_.byte() % 16] ^= cut;
+    const uint32_t units = std::min(format_.units_of(kind, length), units_ - place);
     if (units <= cut % 4u) return;
     next_ += units;
     notify(units - cut % 4u);
   }
-  void credit(uint32_t units, uint32_t notifications) {
-    last_credit_ = ring::encode_credit(units, notifications);
+  void credit(uint32_t grains, uint32_t notifications) {
+    last_credit_ = ring::encode_credit(grains, notifications);
     notify(last_credit_);
   }
   void notify(uint32_t word) { device_.arrive(word, immediate_); }
@@ -125,7 +128,7 @@ class Script {
     static const std::array<uint8_t, kCapacity> payload{};
     const auto result =
         poller_->send(number_, static_cast<ring::FrameType>(type), 1, 2, payload.data(), length);
-    if (length > ring::max_payload(kUnits)) CHECK(result != ring::SendResult::done);
+    if (length > ring::max_payload(kLog2Capacity)) CHECK(result != ring::SendResult::done);
     if (result == ring::SendResult::done) CHECK(established_);
     poller_->flush(number_);
   }
@@ -142,13 +145,14 @@ class Script {
     if (descriptor.type >= static_cast<uint32_t>(ring::Event::writable)) return event(descriptor);
     CHECK(!violated_ && descriptor.type >= 1 &&
           descriptor.type <= static_cast<uint32_t>(ring::FrameType::settled));
-    const uint32_t place = taken_ % kUnits;
-    const uint32_t units = ring::units_of(descriptor.length);
-    CHECK(descriptor.offset == place * ring::kUnit + sizeof(ring::FrameHeader));
-    CHECK(descriptor.length <= ring::max_payload(kUnits) && units <= kUnits - place);
-    if (descriptor.type == static_cast<uint32_t>(ring::FrameType::pad)) CHECK(units == kUnits - place);
+    const uint32_t place = taken_ % units_;
+    const auto kind = static_cast<ring::FrameType>(descriptor.type);
+    const uint32_t units = format_.units_of(kind, descriptor.length);
+    CHECK(descriptor.offset == (place << format_.unit_log2()) + format_.header(kind));
+    CHECK(units <= units_ / 2 && units <= units_ - place);
+    if (kind == ring::FrameType::pad) CHECK(units == units_ - place);
     taken_ += units;
-    CHECK(descriptor.end == taken_ && taken_ - released_ <= kUnits);
+    CHECK(descriptor.end == taken_ && taken_ - released_ <= units_);
     ends_.push_back(taken_);
   }
   void event(const ring::Descriptor& descriptor) {
@@ -178,11 +182,13 @@ class Script {
     const uint32_t slot = ring::slot_of(number_);
     board.slot_word(slot, ring::Board::kReleased).store(released_, std::memory_order_release);
     const uint32_t reported = board.slot_word(slot, ring::Board::kReported).load(std::memory_order_acquire);
-    if (released_ - reported >= kUnits / 2) poller_->return_credit(number_);
+    if (released_ - reported >= units_ / 2) poller_->return_credit(number_);
   }
 
   Input& input_;
   const bool immediate_;
+  const ring::FrameFormat format_;
+  const uint32_t units_ = kCapacity >> format_.unit_log2();
   Device device_;
   std::unique_ptr<ring::Poller> poller_;
   uint32_t number_ = 0;
@@ -199,7 +205,7 @@ class Script {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Input input(data, size);
-  const bool immediate = (input.byte() & 1) == 0;
-  Script(input, immediate).run();
+  const uint8_t shape = input.byte();
+  Script(input, (shape & 1) == 0, (shape & 2) == 0 ? ring::Version::two : ring::Version::three).run();
   return 0;
 }

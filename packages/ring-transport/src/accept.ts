@@ -1,6 +1,6 @@
 import { type ConnectionRequest, VerbsError } from '@rdmakit/verbs'
 import { RingConnection } from './connection.js'
-import { encodeRefusal, isRingRequest } from './handshake.js'
+import { encodeRefusal, isRingRequest, VERSIONS, type Version } from './handshake.js'
 import { Link } from './link.js'
 import { type AcceptOptions, settings } from './options.js'
 
@@ -21,14 +21,23 @@ export async function acceptRing(
     return new RingConnection(await Link.accept(request, chosen))
   } catch (failure) {
     const reason = () => reasonOf(failure, chosen.maxPeerCapacity)
-    refuseRing(request, isRingRequest(request.privateData) ? reason() : 'not a ring request')
+    refuse(request, isRingRequest(request.privateData) ? reason() : 'not a ring request', chosen.wireVersions)
     throw failure
   }
 }
 
 /** Refuses a request; the peer's connect fails with `reason`, at most 48 ASCII characters. */
 export function refuseRing(request: ConnectionRequest, reason: string): void {
-  request.reject(encodeRefusal(reason))
+  refuse(request, reason, VERSIONS)
+}
+
+/** @internal the same, by who speaks these versions */
+export function refuse(
+  request: ConnectionRequest,
+  reason: string,
+  [newest]: readonly Version[] = VERSIONS,
+): void {
+  request.reject(encodeRefusal(reason, newest))
 }
 
 /** At most 48 characters: the options of both ends that do not go together are named. */

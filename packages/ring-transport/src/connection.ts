@@ -16,6 +16,7 @@ import { type CloseOptions, type CloseReason, Exchange } from './exchange.js'
 import type { Session } from './handshake.js'
 import type { Form } from './inbox.js'
 import { Link } from './link.js'
+import { isRefusalOf } from './link-errors.js'
 import type { RingMessage, RingView } from './message.js'
 import { TYPE } from './native.js'
 import { type ConnectOptions, type Settings, settings, whole } from './options.js'
@@ -114,9 +115,18 @@ export class RingConnection {
       : new AggregateError(failures, `none of ${uris.join(', ')} connects`)
   }
 
+  /** A peer that knows none of the newer versions refuses them, and is asked again in the words that it knows. */
   static async #connectOne(uri: string, chosen: Settings): Promise<RingConnection> {
-    const id = await ConnectionId.resolve(uri, chosen.wait)
-    return new RingConnection(await Link.connect(id, chosen))
+    for (const [at, version] of chosen.wireVersions.entries()) {
+      const id = await ConnectionId.resolve(uri, chosen.wait)
+      try {
+        return new RingConnection(await Link.connect(id, version, chosen))
+      } catch (failure) {
+        const older = chosen.wireVersions[at + 1]
+        if (older === undefined || !isRefusalOf(older, failure)) throw failure
+      }
+    }
+    throw new UsageError('wireVersions is empty')
   }
 
   /** The device that the connection runs on. */
@@ -236,7 +246,7 @@ export class RingConnection {
   commit(immediate = 0, length = this.#exchange.outbox.claimed): void {
     this.#exchange.requireOpen()
     if (immediate !== immediate >>> 0) whole('immediate', immediate, 0, 0xffff_ffff)
-    this.#exchange.outbox.commit(TYPE.data, length, immediate)
+    this.#exchange.outbox.commit(length, immediate)
   }
 
   /** Gives up what was claimed. @throws UsageError when nothing is */

@@ -17,7 +17,7 @@ export interface Session {
  *
  * ```
  *  0  u32  magic 'rdkR'
- *  4  u8   version, 2
+ *  4  u8   version of the frames: 2, or 3, whose are shorter (native/ring/frame_format.h); the acceptor repeats it
  *  5  u8   flags: 1 = this end can send and receive RDMA WRITE WITH IMMEDIATE
  *  6  u8   log2 of the ring's capacity in bytes
  *  7  u8   length of the application's data, 0 … 20
@@ -33,6 +33,7 @@ export interface Session {
  * It fits the 56 bytes that a connect carries on InfiniBand and RoCE (rdma_connect(3)).
  */
 export interface Handshake {
+  readonly version: Version
   readonly writeWithImmediate: boolean
   readonly log2Capacity: number
   readonly receiveDepth: number
@@ -43,7 +44,9 @@ export interface Handshake {
 }
 
 const MAGIC = 0x72646b52
-const VERSION = 2
+/** What this end speaks, the version that it offers first. What is older is served for one release. */
+export const VERSIONS = [3, 2] as const
+export type Version = (typeof VERSIONS)[number]
 const HEADER = 36
 /** what tells a ring request and its version, whatever that is */
 const PREFIX = 5
@@ -53,7 +56,7 @@ const REFUSAL = 0xff
 
 export const MAX_APPLICATION_DATA = 20
 export const MAX_EPOCH = 0xffff_ffff
-/** 4 KiB … 64 MiB: a credit names 20 bits of 64-byte units (see native/ring/wire.h) */
+/** 4 KiB … 64 MiB: a credit names 20 bits of grains of 64 bytes (see native/ring/wire.h) */
 export const MIN_LOG2_CAPACITY = 12
 export const MAX_LOG2_CAPACITY = 26
 /** a credit names 10 bits of notifications, and half of them must tell before from after */
@@ -96,7 +99,7 @@ export function encodeHandshake(handshake: Handshake): Uint8Array {
   const bytes = new Uint8Array(HEADER + applicationData.length)
   const fields = view(bytes)
   fields.setUint32(0, MAGIC)
-  fields.setUint8(4, VERSION)
+  fields.setUint8(4, handshake.version)
   fields.setUint8(5, handshake.writeWithImmediate ? FLAG_WRITE_WITH_IMMEDIATE : 0)
   fields.setUint8(6, handshake.log2Capacity)
   fields.setUint8(7, applicationData.length)
@@ -111,14 +114,22 @@ export function encodeHandshake(handshake: Handshake): Uint8Array {
   return bytes
 }
 
-/** @throws VerbsError EPROTO naming the field that is wrong */
-export function decodeHandshake(bytes: Uint8Array, object: string): Handshake {
+/**
+ * @param versions those that this end speaks
+ * @throws VerbsError EPROTO naming the field that is wrong
+ */
+export function decodeHandshake(
+  bytes: Uint8Array,
+  object: string,
+  versions: readonly Version[] = VERSIONS,
+): Handshake {
   const wrong = (what: string) =>
     new VerbsError('EPROTO', 'rdma_connect', object, `the peer's ring handshake has ${what}`)
   if (!isRingRequest(bytes)) throw wrong('no magic number: it is not a ring transport')
   const fields = view(bytes)
-  const version = fields.getUint8(4)
-  if (version !== VERSION) throw wrong(`version ${version}, this end speaks ${VERSION}`)
+  const version = versions.find((one) => one === fields.getUint8(4))
+  if (version === undefined)
+    throw wrong(`version ${fields.getUint8(4)}, this end speaks ${versions.join(' and ')}`)
   if (bytes.length < HEADER) throw wrong(`${bytes.length} bytes, at least ${HEADER} belong there`)
   const flags = fields.getUint8(5)
   if ((flags & ~FLAG_WRITE_WITH_IMMEDIATE) !== 0) throw wrong(`unknown flags 0x${flags.toString(16)}`)
@@ -139,6 +150,7 @@ export function decodeHandshake(bytes: Uint8Array, object: string): Handshake {
   const epoch = fields.getUint32(32)
   if ((session === 0n) !== (epoch === 0)) throw wrong(`epoch ${epoch} of session ${session.toString(16)}`)
   return {
+    version,
     writeWithImmediate: (flags & FLAG_WRITE_WITH_IMMEDIATE) !== 0,
     log2Capacity,
     receiveDepth,
@@ -155,17 +167,17 @@ export function decodeHandshake(bytes: Uint8Array, object: string): Handshake {
  * @param accept of the accepting end, likewise
  */
 export function channelBinding(connect: Uint8Array, accept: Uint8Array): Uint8Array {
-  const hash = createHash('sha256').update(`rdmakit ring ${VERSION}\0`)
+  const hash = createHash('sha256').update(`rdmakit ring ${view(connect).getUint8(4)}\0`)
   // Each says its own length, so no two pairs are the same bytes.
   for (const bytes of [connect, accept]) hash.update(bytes.subarray(0, HEADER + view(bytes).getUint8(7)))
   return hash.digest()
 }
 
-/** Private data of a reject that says why; at most 48 bytes of ASCII. */
-export function encodeRefusal(reason: string): Uint8Array {
+/** Private data of a reject that says why, at most 48 bytes of ASCII, and which version this end speaks. */
+export function encodeRefusal(reason: string, version: Version = VERSIONS[0]): Uint8Array {
   const bytes = new Uint8Array(6 + Math.min(reason.length, 48))
   view(bytes).setUint32(0, MAGIC)
-  view(bytes).setUint8(4, VERSION)
+  view(bytes).setUint8(4, version)
   view(bytes).setUint8(5, REFUSAL)
   for (let at = 6; at < bytes.length; at++) bytes[at] = reason.charCodeAt(at - 6)
   return bytes
@@ -173,9 +185,15 @@ export function encodeRefusal(reason: string): Uint8Array {
 
 /** The reason in a reject's private data, or undefined when a ring transport did not write it. */
 export function decodeRefusal(bytes: Uint8Array): string | undefined {
-  if (bytes.length < 6 || view(bytes).getUint32(0) !== MAGIC || bytes[5] !== REFUSAL) return undefined
+  if (refusedBy(bytes) === undefined) return undefined
   // Only printable ASCII of the peer's reaches an error message.
   return String.fromCharCode(...bytes.subarray(6, 54)).replace(/[^ -~]/g, '')
+}
+
+/** The version of who wrote a reject's private data, or undefined when a ring transport did not. */
+export function refusedBy(bytes: Uint8Array): number | undefined {
+  if (bytes.length < 6 || view(bytes).getUint32(0) !== MAGIC || bytes[5] !== REFUSAL) return undefined
+  return bytes[4]
 }
 
 function view(bytes: Uint8Array): DataView {

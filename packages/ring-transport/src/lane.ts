@@ -1,9 +1,13 @@
-import { SEND } from './native.js'
+import type { Version } from './handshake.js'
+import { SEND, TYPE } from './native.js'
 
 /** What a lane asks of native code. */
 export interface LanePort {
-  /** Asks for room behind `next`; then the words hold where to go on and up to where. One of {@link SEND}. */
-  reserve(next: number, length: number): number
+  /**
+   * Asks for room for a frame of so many bytes behind `next`; then the words hold where to go on and up to where. One
+   * of {@link SEND}.
+   */
+  reserve(next: number, bytes: number): number
   /** Posts what is laid out up to `next` as one batch. One of {@link SEND}. */
   flush(next: number, signaled: boolean): number
 }
@@ -14,11 +18,17 @@ export interface BatchLimits {
   readonly bytes: number
 }
 
-const UNIT_LOG2 = 6
-/** bytes of a frame before its payload */
+/** bytes of a frame before its payload, at most */
 export const HEADER = 16
-/** words of 32 bits in a unit, as a power of two */
-const WORDS_LOG2 = 4
+/** … of a frame of version 3 that has no correlation */
+const SHORT_HEADER = 8
+/** where the type is in the first word of version 3, behind the length */
+const TYPE_SHIFT = 28
+
+/** Units of a version's frames, bytes as a power of two: see native/ring/frame_format.h. */
+export function unitLog2(version: Version): number {
+  return version === 2 ? 6 : 4
+}
 
 /**
  * The staging region as JavaScript fills it: frames are laid out here, in the places where they will be
@@ -32,6 +42,8 @@ export class Lane {
   readonly #port: LanePort
   /** next, window, posted: see NativePoller.reserve */
   readonly #words: Int32Array
+  readonly #compact: boolean
+  readonly #unitLog2: number
   readonly #mask: number
   readonly #batchFrames: number
   readonly #batchUnits: number
@@ -44,10 +56,12 @@ export class Lane {
   #signaled = false
 
   /**
+   * @param version of the frames
    * @param staging the region, of which the first `2 ** log2Capacity` bytes are frames
    * @param words the three words that native code answers in
    */
   constructor(
+    version: Version,
     staging: ArrayBuffer,
     log2Capacity: number,
     words: Int32Array,
@@ -56,38 +70,61 @@ export class Lane {
   ) {
     this.bytes = new Uint8Array(staging, 0, 2 ** log2Capacity)
     this.#frames = new Int32Array(staging, 0, 2 ** (log2Capacity - 2))
-    this.#mask = 2 ** (log2Capacity - UNIT_LOG2) - 1
+    this.#compact = version === 3
+    this.#unitLog2 = unitLog2(version)
+    this.#mask = 2 ** (log2Capacity - this.#unitLog2) - 1
     this.#words = words
     this.#port = port
     this.#batchFrames = limits.frames
-    this.#batchUnits = Math.max(1, limits.bytes >>> UNIT_LOG2)
+    this.#batchUnits = Math.max(1, limits.bytes >>> this.#unitLog2)
   }
 
   // --- hot path: no allocation, and no call out of JavaScript but for each batch ---
 
-  /** Room for a payload of `length` bytes: its offset in {@link bytes}, or one of {@link SEND} as `-code`. */
-  place(length: number): number {
-    const units = (length + HEADER + 63) >>> UNIT_LOG2
+  /**
+   * Room for a frame of a type with `length` bytes of payload: the payload's offset in {@link bytes}, or one of
+   * {@link SEND} as `-code`.
+   */
+  place(type: number, length: number): number {
+    const header = this.#header(type)
+    const units = this.#unitsOf(header + length)
     if (units > ((this.#window - this.#next) | 0)) {
-      const result = this.#port.reserve(this.#next, length)
+      const result = this.#port.reserve(this.#next, header + length)
       this.#read()
       if (result !== SEND.done) return -result
     }
     this.#units = units
-    return ((this.#next & this.#mask) << UNIT_LOG2) + HEADER
+    return ((this.#next & this.#mask) << this.#unitLog2) + header
+  }
+
+  #header(type: number): number {
+    return this.#compact && (type === TYPE.data || type === TYPE.close) ? SHORT_HEADER : HEADER
+  }
+
+  #unitsOf(bytes: number): number {
+    return (bytes + (1 << this.#unitLog2) - 1) >>> this.#unitLog2
   }
 
   /**
-   * Completes the frame that {@link place} gave room for, of at most as many bytes. When a batch is full
+   * Completes the frame that {@link place} gave room for, of the same type. When a batch is full
    * it is posted: one of {@link SEND}.
    */
   commit(type: number, length: number, correlation: number, immediate: number): number {
-    const at = (this.#next & this.#mask) << WORDS_LOG2
+    const at = (this.#next & this.#mask) << (this.#unitLog2 - 2)
     const frames = this.#frames
-    frames[at] = length
-    frames[at + 1] = type
-    frames[at + 2] = correlation
-    frames[at + 3] = immediate
+    if (this.#compact) {
+      frames[at] = length | (type << TYPE_SHIFT)
+      frames[at + 1] = immediate
+      if (this.#header(type) === HEADER) {
+        frames[at + 2] = correlation
+        frames[at + 3] = 0
+      }
+    } else {
+      frames[at] = length
+      frames[at + 1] = type
+      frames[at + 2] = correlation
+      frames[at + 3] = immediate
+    }
     this.#next = (this.#next + this.#units) | 0
     this.#count++
     if (this.#count < this.#batchFrames && ((this.#next - this.#posted) | 0) < this.#batchUnits)
@@ -98,8 +135,8 @@ export class Lane {
   // --- end of the hot path ---
 
   /** A frame of fewer bytes than were placed takes less of the region. */
-  shorten(length: number): void {
-    this.#units = (length + HEADER + 63) >>> UNIT_LOG2
+  shorten(type: number, length: number): void {
+    this.#units = this.#unitsOf(this.#header(type) + length)
   }
 
   /** From now on each batch tells when it has left: the last frames of a connection are on their way. */

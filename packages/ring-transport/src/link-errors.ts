@@ -1,6 +1,6 @@
 // What ends a link, or keeps it from being made, in the words that programs get.
 import { type ConnectionId, ConnectionRejectedError, VerbsError } from '@rdmakit/verbs'
-import { decodeRefusal } from './handshake.js'
+import { decodeRefusal, refusedBy, type Version } from './handshake.js'
 
 /** The ring of the peer, which this end would have to mirror. */
 export function tooLarge(verb: string, id: ConnectionId, log2Capacity: number, most: number): VerbsError {
@@ -16,6 +16,11 @@ export function refused(id: ConnectionId, failure: ConnectionRejectedError): Ver
   return reason === undefined
     ? failure
     : new ConnectionRejectedError(id.description, failure.privateData, `the peer refused: ${reason}`)
+}
+
+/** Whether a connector was refused by an acceptor that speaks that version, and none that is newer. */
+export function isRefusalOf(version: Version, failure: unknown): boolean {
+  return failure instanceof ConnectionRejectedError && refusedBy(failure.privateData) === version
 }
 
 /** @param kind 0: a work completion with status `detail`; 1: the peer broke rule `detail` of the protocol */

@@ -16,9 +16,10 @@ import {
   encodeHandshake,
   type Handshake,
   type Session,
+  type Version,
 } from './handshake.js'
 import { HeldFrames } from './held.js'
-import { HEADER, Lane } from './lane.js'
+import { HEADER, Lane, unitLog2 } from './lane.js'
 import { brokenReason, refused, tooLarge } from './link-errors.js'
 import type { LivenessSettings } from './liveness.js'
 import { type MessageSource, RingMessage, RingView } from './message.js'
@@ -70,6 +71,8 @@ export class Link implements FrameSink, MessageSource {
   readonly #settings: Settings
   readonly #entries: number
   readonly #detached = deferred<void>()
+  readonly #version: Version
+  /** units */
   readonly #halfRing: number
   readonly #view = new RingView()
   #drainer: ((view: RingView) => void) | undefined
@@ -89,6 +92,7 @@ export class Link implements FrameSink, MessageSource {
     poller: Poller,
     pd: ProtectionDomain,
     ring: MemoryRegion,
+    version: Version,
     chosen: Settings,
   ) {
     this.id = id
@@ -97,21 +101,22 @@ export class Link implements FrameSink, MessageSource {
     this.#ring = ring
     this.#settings = chosen
     this.#entries = chosen.receiveDepth + chosen.sendDepth + 2 * RESERVED + READS
-    this.#halfRing = 2 ** (chosen.log2Capacity - 7)
+    this.#version = version
+    this.#halfRing = 2 ** (chosen.log2Capacity - 1 - unitLog2(version))
     this.debug = chosen.debug
     this.memory = new Uint8Array(ring.ownBuffer)
   }
 
-  /** Connects; the id is closed when it throws. */
-  static async connect(id: ConnectionId, chosen: Settings): Promise<Link> {
-    const link = await Link.#make(id, chosen).catch((failure) => {
+  /** Connects with frames of a version; the id is closed when it throws. */
+  static async connect(id: ConnectionId, version: Version, chosen: Settings): Promise<Link> {
+    const link = await Link.#make(id, version, chosen).catch((failure) => {
       id.close()
       throw failure
     })
     try {
       const request = link.#handshake(link.#canWriteImmediate, chosen.session)
       const answer = await id.connect({ ...chosen.wait, privateData: request })
-      const peer = decodeHandshake(answer, id.description)
+      const peer = decodeHandshake(answer, id.description, [version])
       if (peer.session?.id !== chosen.session?.id || peer.session?.epoch !== chosen.session?.epoch)
         throw new VerbsError('EPROTO', 'rdma_connect', id.description, 'the peer answers another session')
       link.#channelBinding = channelBinding(request, answer)
@@ -128,10 +133,10 @@ export class Link implements FrameSink, MessageSource {
    * closed, and the peer gets no reason.
    */
   static async accept({ id, privateData }: ConnectionRequest, chosen: Settings): Promise<Link> {
-    const peer = decodeHandshake(privateData, id.description)
+    const peer = decodeHandshake(privateData, id.description, chosen.wireVersions)
     if (2 ** peer.log2Capacity > chosen.maxPeerCapacity)
       throw tooLarge('rdma_accept', id, peer.log2Capacity, chosen.maxPeerCapacity)
-    const link = await Link.#make(id, chosen)
+    const link = await Link.#make(id, peer.version, chosen)
     try {
       await link.#establish(peer)
       // The acceptor decides; the connector reads the decision in the flag.
@@ -145,7 +150,7 @@ export class Link implements FrameSink, MessageSource {
     }
   }
 
-  static async #make(id: ConnectionId, chosen: Settings): Promise<Link> {
+  static async #make(id: ConnectionId, version: Version, chosen: Settings): Promise<Link> {
     const pd = id.context.allocateProtectionDomain()
     try {
       const words = chosen.receiveDepth + 2 * RESERVED
@@ -153,7 +158,7 @@ export class Link implements FrameSink, MessageSource {
       const ring = await inTime(pd.allocateMemoryRegion(length, ['remote-write']), id, chosen)
       // Chosen when the connection is about to count there, so that many at once are spread as well.
       const poller = pollerFor(chosen.poller, id.context)
-      const link = new Link(id, poller, pd, ring, chosen)
+      const link = new Link(id, poller, pd, ring, version, chosen)
       const queuePair = id.createQueuePair(pd, {
         sendQueue: poller.queue,
         maxSend: chosen.sendDepth + RESERVED + READS,
@@ -168,6 +173,7 @@ export class Link implements FrameSink, MessageSource {
         receiveDepth,
         sendDepth,
         chosen.signalEvery,
+        version,
         link.#entries,
         link,
       )
@@ -420,6 +426,7 @@ export class Link implements FrameSink, MessageSource {
 
   #handshake(writeWithImmediate: boolean, session: Session | undefined): Uint8Array {
     return encodeHandshake({
+      version: this.#version,
       writeWithImmediate,
       log2Capacity: this.#settings.log2Capacity,
       receiveDepth: this.#settings.receiveDepth,
@@ -449,11 +456,12 @@ export class Link implements FrameSink, MessageSource {
       this.usesImmediate,
     )
     this.#lane = new Lane(
+      this.#version,
       this.#staging.ownBuffer,
       peer.log2Capacity,
       this.poller.laneWords(connection),
       {
-        reserve: (next, length) => native.reserve(connection, next, length),
+        reserve: (next, bytes) => native.reserve(connection, next, bytes),
         flush: (next, signaled) => native.flush(connection, next, signaled ? 1 : 0),
       },
       { frames: this.#settings.batchFrames, bytes: this.#settings.batchBytes },

@@ -26,7 +26,7 @@ export interface MessageSource {
 export class RingMessage {
   /** bytes of the payload */
   readonly length: number
-  /** @internal position of the frame's end, in 64-byte units modulo 2^32 */
+  /** @internal position of the frame's end, in units modulo 2^32 */
   readonly end: number
   /** @internal */
   readonly correlation: number

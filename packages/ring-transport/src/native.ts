@@ -39,6 +39,8 @@ export interface NativePoller {
     sendDepth: number,
     /** work requests, at most a quarter of `sendDepth`, which is what 0 means */
     signalEvery: number,
+    /** of the frames of both rings: 2 or 3 */
+    version: number,
   ): number
   /** Makes the connection able to send, now that the peer's ring is known. */
   establish(
@@ -52,12 +54,12 @@ export interface NativePoller {
   ): void
   /**
    * The lane: JavaScript lays frames out in the staging region itself, from the lane's `next` up to its
-   * window, and says how far it got by `next`. `reserve` makes room for a payload of `length` bytes in one
-   * piece, behind a pad when it does not fit before the ring's end, and posts what is laid out when there is
+   * window, and says how far it got by `next`. `reserve` makes room for a frame of `bytes`, its header and payload, in
+   * one piece, behind a pad when it does not fit before the ring's end, and posts what is laid out when there is
    * no room otherwise. {@link SEND}.done: the lane says where; full: a writable event with
    * {@link GRANT_ROOM} follows; tooLong, closed, failed (also for a `next` beyond the window).
    */
-  reserve(connection: number, next: number, length: number): number
+  reserve(connection: number, next: number, bytes: number): number
   /**
    * Posts all up to `next` as one batch: {@link SEND}.done, or full (a writable event follows, then call
    * again), closed, failed. `signal` 1: from now on each post completes by itself, so that `drained` comes

@@ -7,6 +7,8 @@ import {
   MIN_LOG2_CAPACITY,
   MIN_RECEIVE_DEPTH,
   type Session,
+  VERSIONS,
+  type Version,
 } from './handshake.js'
 import { type LivenessOptions, type LivenessSettings, livenessSettings } from './liveness.js'
 import type { PollerChoice } from './poller-group.js'
@@ -79,6 +81,8 @@ export interface RingOptions extends LivenessOptions {
    * release. Slow; default false, or true when RDMAKIT_RING_DEBUG is 1 in the environment.
    */
   readonly debug?: boolean | undefined
+  /** @internal versions of the frames that this end speaks, the one that it offers first; for tests of older peers */
+  readonly wireVersions?: readonly Version[] | undefined
 }
 
 export interface ConnectOptions extends RingOptions, WaitOptions {
@@ -105,6 +109,7 @@ export interface Settings {
   readonly maxPeerCapacity: number
   readonly transfers: TransferLimits
   readonly debug: boolean
+  readonly wireVersions: readonly Version[]
   readonly session: Session | undefined
   readonly liveness: LivenessSettings
   readonly wait: WaitOptions
@@ -146,6 +151,7 @@ export function settings(options: ConnectOptions): Settings {
     maxPeerCapacity: whole('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
     transfers: transferSettings(options),
     debug: options.debug ?? process.env.RDMAKIT_RING_DEBUG === '1',
+    wireVersions: options.wireVersions ?? VERSIONS,
     session: checked(options.session),
     liveness: livenessSettings(options),
     wait: {

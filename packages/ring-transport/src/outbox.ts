@@ -3,7 +3,7 @@ import { type Deferred, deferred, onAbort, UsageError, VerbsError } from '@rdmak
 import { isPromise } from './is-promise.js'
 import { HEADER, type Lane } from './lane.js'
 import type { Link } from './link.js'
-import { SEND } from './native.js'
+import { SEND, TYPE } from './native.js'
 
 /** A frame that waits for room, or for its bytes. */
 interface Waiting {
@@ -73,7 +73,7 @@ export class Outbox {
   send(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
     requireBytes(bytes)
     const length = bytes.length
-    if (!this.#place(length)) return false
+    if (!this.#place(type, length)) return false
     this.#lane.bytes.set(bytes, this.#at)
     this.#commit(type, length, correlation, immediate)
     return true
@@ -85,42 +85,42 @@ export class Outbox {
     if (bytes.length > this.#most) throw this.#refusal(SEND.tooLong, bytes.length)
   }
 
-  /** Room for a frame of `length` bytes: its offset in the lane, −1 when there is none. */
+  /** Room for a message of `length` bytes: its offset in the lane, −1 when there is none. */
   claim(length: number): number {
     if (length !== length >>> 0 && !(length > 0xffff_ffff))
       throw new UsageError(`a message is of a whole number of bytes from 0, not ${length}`)
     if (this.claimed >= 0) throw new UsageError('there is a claim already; commit() or abort() it first')
-    if (!this.#place(length)) return -1
+    if (!this.#place(TYPE.data, length)) return -1
     this.claimed = length
     return this.#at
   }
 
-  /** Sends the frame that was claimed, or its first `length` bytes. */
-  commit(type: number, length: number, immediate: number): void {
+  /** Sends the message that was claimed, or its first `length` bytes. */
+  commit(length: number, immediate: number): void {
     const claimed = this.claimed
     if (claimed < 0) throw new UsageError('nothing is claimed')
     if (length > claimed || length < 0 || length !== length >>> 0)
       throw new UsageError(`${claimed} bytes are claimed, ${length} cannot be sent of them`)
     this.claimed = -1
-    if (length < claimed) this.#lane.shorten(length)
-    this.#commit(type, length, 0, immediate)
+    if (length < claimed) this.#lane.shorten(TYPE.data, length)
+    this.#commit(TYPE.data, length, 0, immediate)
     if (this.#waiting.length > 0 || this.#full) this.#afterClaim()
   }
 
   #at = 0
 
-  #place(length: number): boolean {
+  #place(type: number, length: number): boolean {
     // What waits goes first; its turn ends with a writable event of its own, or with the claim.
     if (this.#waiting.length > 0 || this.claimed >= 0) {
       this.#refuse()
       return false
     }
-    return this.#tryPlace(length)
+    return this.#tryPlace(type, length)
   }
 
-  #tryPlace(length: number): boolean {
+  #tryPlace(type: number, length: number): boolean {
     if (length > this.#most) throw this.#refusal(SEND.tooLong, length)
-    const at = this.#lane.place(length)
+    const at = this.#lane.place(type, length)
     if (at > 0) {
       this.#at = at
       return true
@@ -289,7 +289,7 @@ export class Outbox {
           if (frame.failure !== undefined) throw frame.failure
           if (wanted()) {
             if (bytes === undefined) return false
-            if (!this.#tryPlace(bytes.length)) return false
+            if (!this.#tryPlace(type, bytes.length)) return false
             this.#lane.bytes.set(bytes, this.#at)
             this.#commit(type, bytes.length, correlation, immediate)
             onSent()

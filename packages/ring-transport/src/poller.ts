@@ -226,6 +226,7 @@ export class Poller {
     receiveDepth: number,
     sendDepth: number,
     signalEvery: number,
+    version: number,
     entries: number,
     sink: FrameSink,
   ): number {
@@ -244,6 +245,7 @@ export class Poller {
       receiveDepth,
       sendDepth,
       signalEvery,
+      version,
     )
     this.#entriesUsed += entries
     this.#sinks.set(connection, sink)

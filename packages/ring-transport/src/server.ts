@@ -7,7 +7,7 @@ import {
   VerbsError,
   within,
 } from '@rdmakit/verbs'
-import { acceptRing, refuseRing } from './accept.js'
+import { acceptRing, refuse } from './accept.js'
 import { performance } from './clock.js'
 import type { RingConnection } from './connection.js'
 import type { CloseOptions } from './exchange.js'
@@ -221,7 +221,11 @@ export class RingServer {
       this.#refused++
       // Refused already, unless it was `admit` or a malformed request that threw.
       const malformed = failure instanceof VerbsError && failure.code === 'EPROTO'
-      refuseRing(request, malformed ? 'malformed request' : 'the server failed to decide')
+      refuse(
+        request,
+        malformed ? 'malformed request' : 'the server failed to decide',
+        this.#options.wireVersions,
+      )
       this.#options.onError?.(failure)
     } finally {
       this.#arriving.delete(arrival)
@@ -233,7 +237,7 @@ export class RingServer {
   /** The connection, which is one of {@link connections} now; undefined when it is refused. */
   async #take(request: ConnectionRequest, signal: AbortSignal): Promise<RingConnection | undefined> {
     const handshake = isRingRequest(request.privateData)
-      ? decodeHandshake(request.privateData, request.id.description)
+      ? decodeHandshake(request.privateData, request.id.description, this.#options.wireVersions)
       : undefined
     const session = handshake?.session
     // The checks and a plain verdict come in this turn: what is decided holds for who comes next.
@@ -241,7 +245,7 @@ export class RingServer {
     const refusal = typeof verdict === 'object' ? await this.#decided(verdict, session, signal) : verdict
     if (refusal !== undefined) {
       this.#refused++
-      refuseRing(request, refusal)
+      refuse(request, refusal, this.#options.wireVersions)
       return undefined
     }
     if (session !== undefined) await this.#sessions.enter(session)

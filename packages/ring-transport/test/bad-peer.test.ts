@@ -1,13 +1,13 @@
 // Peers that break the protocol, played with bare verbs: each loses its own connection, no other.
 import { ConnectionId, type SendWorkRequest } from '@rdmakit/verbs'
-import { afterEach, expect, it } from 'vitest'
+import { afterEach, describe, expect, it } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { requestAllowance, requestCost } from '../src/allowance.js'
+import { VERSIONS, type Version } from '../src/handshake.js'
 import { type CloseReason, RingConnection, RingServer } from '../src/index.js'
 import { connectBare } from './helpers/bare-end.js'
 
 const CAPACITY = 4096
-const UNIT = 64
 const CREDIT = 0x80000000
 
 const ends: (() => unknown)[] = []
@@ -15,8 +15,17 @@ afterEach(async () => {
   for (const end of ends.splice(0).reverse()) await end()
 })
 
-/** A server, a good connection to it, and a bare queue pair that says what it likes. */
-async function badPeer() {
+/** A frame's header, as a peer may write it. */
+interface Header {
+  readonly length: number
+  readonly type: number
+  /** bits that mean nothing */
+  readonly reserved?: number
+}
+
+/** A server, a good connection to it, and a bare queue pair that says what it likes in frames of a version. */
+async function badPeer(version: Version) {
+  const unit = version === 2 ? 64 : 16
   const reasons: Promise<CloseReason>[] = []
   const accepted: RingConnection[] = []
   const server = await RingServer.listen('iwarp://127.0.0.1:0', {
@@ -41,32 +50,37 @@ async function badPeer() {
   const region = await pd.allocateMemoryRegion(65536, ['remote-write'])
   const queuePair = id.createQueuePair(pd, { sendQueue: queue, maxReceive: 128 })
   for (let i = 0; i < 100; i++) queuePair.postReceive({ data: [{ region, length: 8 }] })
-  const ring = await connectBare(id, region)
+  const ring = await connectBare(id, region, version)
   await expect.poll(() => accepted.length).toBe(2)
   const fields = new DataView(region.buffer, 8192)
 
   /** Writes a frame's header at a unit of the server's ring and publishes `units`. */
-  function publish(units: number, header: { length: number; type: number; flags?: number }, at = 0) {
-    fields.setUint32(0, header.length, true)
-    fields.setUint16(4, header.type, true)
-    fields.setUint16(6, header.flags ?? 0, true)
-    fields.setBigUint64(8, 0n, true)
-    write({ immediate: units, data: [{ region, offset: 8192, length: 16 }], unit: at })
+  function publish(units: number, { length, type, reserved = 0 }: Header, at = 0) {
+    if (version === 2) {
+      fields.setUint32(0, length, true)
+      fields.setUint32(4, type | (reserved << 16), true)
+      fields.setBigUint64(8, 0n, true)
+    } else {
+      fields.setUint32(0, ((length & 0xfff_ffff) | (type << 28)) >>> 0, true)
+      fields.setBigUint64(4, 0n, true)
+      fields.setUint32(12, reserved, true)
+    }
+    write({ immediate: units, data: [{ region, offset: 8192, length: 16 }], at })
   }
   function write({
     immediate,
     data = [],
-    unit = 0,
+    at = 0,
   }: {
     immediate: number
     data?: SendWorkRequest['data']
-    unit?: number
+    at?: number
   }) {
     queuePair.postSend({
       opcode: 'rdma-write-with-immediate',
       immediate,
       data: data ?? [],
-      remoteAddress: ring.address + BigInt(unit * UNIT),
+      remoteAddress: ring.address + BigInt(at * unit),
       remoteKey: ring.remoteKey,
     })
   }
@@ -86,109 +100,119 @@ async function badPeer() {
     region,
     ring,
     victim: () => accepted[1] as RingConnection,
+    /** units that the ring has */
+    units: CAPACITY / unit,
+    /** … and that a frame with so many bytes of payload takes */
+    unitsOf: (length: number) => Math.ceil((16 + length) / unit),
   }
 }
 
-it('a good frame by bare verbs is taken', async () => {
-  const { publish, victim, ring } = await badPeer()
-  let count = 0
-  victim().messages.subscribe((message) => {
-    count += message.length
+describe.each(VERSIONS)('in frames of version %i', (version) => {
+  it('a good frame by bare verbs is taken', async () => {
+    const { publish, victim, ring, unitsOf } = await badPeer(version)
+    let count = 0
+    victim().messages.subscribe((message) => {
+      count += message.length
+    })
+    publish(unitsOf(40), { length: 40, type: 1 })
+    await expect.poll(() => count).toBe(40)
+    expect(ring.log2Capacity).toBe(12)
   })
-  publish(1, { length: 40, type: 1 })
-  await expect.poll(() => count).toBe(40)
-  expect(ring.log2Capacity).toBe(12)
-})
 
-it.each<[string, RegExp, (bad: Awaited<ReturnType<typeof badPeer>>) => void]>([
-  ['a notification of nothing', /of nothing/, (bad) => bad.write({ immediate: 0 })],
-  ['more than the ring holds', /more than the ring/, (bad) => bad.write({ immediate: CAPACITY / UNIT + 1 })],
-  [
-    'more than the ring holds in sum',
-    /more than the ring/,
-    (bad) => {
-      for (let i = 0; i < 70; i++) bad.publish(1, { length: 0, type: 1 }, i % 64)
-      for (let i = 0; i < 10; i++) bad.write({ immediate: CAPACITY / UNIT })
-    },
-  ],
-  ['a credit for what was never sent', /a credit/, (bad) => bad.write({ immediate: CREDIT + 5 })],
-  [
-    'a credit for notifications never sent',
-    /a credit/,
-    (bad) => bad.write({ immediate: CREDIT + (3 << 21) }),
-  ],
-  ['a frame longer than what was published', /beyond/, (bad) => bad.publish(1, { length: 100, type: 1 })],
-  ['a frame longer than half the ring', /beyond/, (bad) => bad.publish(60, { length: 3000, type: 1 })],
-  ['a frame of absurd length', /beyond/, (bad) => bad.publish(1, { length: 0xffffffff, type: 1 })],
-  ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 9 })],
-  ['type zero', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 0 })],
-  [
-    'flags that mean nothing',
-    /unknown type or flags/,
-    (bad) => bad.publish(1, { length: 0, type: 1, flags: 1 }),
-  ],
-  ['a pad in the middle of the ring', /pad/, (bad) => bad.publish(1, { length: 0, type: 2 })],
-  [
-    'a notification of the wrong size',
-    /wrong size/,
-    (bad) => bad.queuePair.postSend({ opcode: 'send', data: [{ region: bad.region, length: 3 }] }),
-  ],
-])('%s', async (_, saying, act) => {
-  const bad = await badPeer()
-  act(bad)
-  await bad.thrownOut(/^EPROTO$/, saying)
-})
-
-it('an answer that nobody asked for', async () => {
-  const bad = await badPeer()
-  bad.publish(1, { length: 0, type: 4 })
-  await bad.thrownOut(/^EPROTO$/, /nobody asked/)
-})
-
-it('requests beyond what it may ask: they wait in the ring, and cost no more memory than that', async () => {
-  const bad = await badPeer()
-  const signals: AbortSignal[] = []
-  bad.victim().handle((_, { signal }) => {
-    signals.push(signal)
-    return new Promise(() => {})
+  it.each<[string, RegExp, (bad: Awaited<ReturnType<typeof badPeer>>) => void]>([
+    ['a notification of nothing', /of nothing/, (bad) => bad.write({ immediate: 0 })],
+    ['more than the ring holds', /more than the ring/, (bad) => bad.write({ immediate: bad.units + 1 })],
+    [
+      'more than the ring holds in sum',
+      /more than the ring/,
+      (bad) => {
+        for (let i = 0; i < 70; i++) bad.publish(1, { length: 0, type: 1 }, i % 64)
+        for (let i = 0; i < 10; i++) bad.write({ immediate: bad.units })
+      },
+    ],
+    ['a credit for what was never sent', /a credit/, (bad) => bad.write({ immediate: CREDIT + 5 })],
+    [
+      'a credit for notifications never sent',
+      /a credit/,
+      (bad) => bad.write({ immediate: CREDIT + (3 << 21) }),
+    ],
+    ['a frame longer than what was published', /beyond/, (bad) => bad.publish(1, { length: 100, type: 1 })],
+    [
+      'a frame longer than half the ring',
+      /beyond/,
+      (bad) => bad.publish(bad.unitsOf(3000), { length: 3000, type: 1 }),
+    ],
+    ['a frame of absurd length', /beyond/, (bad) => bad.publish(1, { length: 0xffffffff, type: 1 })],
+    ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 9 })],
+    ['type zero', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 0 })],
+    [
+      'flags that mean nothing',
+      /unknown type or flags/,
+      (bad) => bad.publish(1, { length: 0, type: 3, reserved: 1 }),
+    ],
+    ['a pad in the middle of the ring', /pad/, (bad) => bad.publish(1, { length: 0, type: 2 })],
+    [
+      'a notification of the wrong size',
+      /wrong size/,
+      (bad) => bad.queuePair.postSend({ opcode: 'send', data: [{ region: bad.region, length: 3 }] }),
+    ],
+  ])('%s', async (_, saying, act) => {
+    const bad = await badPeer(version)
+    act(bad)
+    await bad.thrownOut(/^EPROTO$/, saying)
   })
-  const limit = requestAllowance(CAPACITY)
-  const fits = Math.floor(limit / requestCost(0))
-  for (let sent = 0; sent < fits + 30; sent++) {
-    bad.publish(1, { length: 0, type: 3 }, sent % (CAPACITY / UNIT))
-    await eventually(() => bad.victim().statistics().requestsRunning > sent)
-    // What has completed makes room in its send queue.
-    bad.queue.poll(16)
-  }
-  expect(signals).toHaveLength(fits)
-  expect(bad.victim().statistics().requestMemory).toBe(fits * requestCost(0))
-  await bad.victim().close({ drain: false })
-  expect(signals.every(({ aborted }) => aborted)).toBe(true)
-  expect(signals).toHaveLength(fits)
-  expect(bad.victim().statistics()).toMatchObject({ requestsRunning: fits, messagesWaiting: 0 })
-})
 
-it('messages after its close', async () => {
-  const bad = await badPeer()
-  bad.publish(1, { length: 0, type: 6 })
-  bad.publish(1, { length: 0, type: 1 }, 1)
-  await bad.thrownOut(/^EPROTO$/, /after its close/)
-})
-
-it('a notification that does not fit any receive', async () => {
-  const bad = await badPeer()
-  bad.queuePair.postSend({ opcode: 'send', data: [{ region: bad.region, length: 4096 }] })
-  // The provider or the flushed queue pair is heard first.
-  await bad.thrownOut(/^(EPROTO|ECONNRESET)$/, /./)
-})
-
-it('a write outside of the ring', async () => {
-  const bad = await badPeer()
-  bad.queuePair.postSend({
-    opcode: 'rdma-write',
-    data: [{ region: bad.region, length: 64 }],
-    remoteAddress: bad.ring.address + 1_000_000n,
-    remoteKey: bad.ring.remoteKey,
+  it('an answer that nobody asked for', async () => {
+    const bad = await badPeer(version)
+    bad.publish(1, { length: 0, type: 4 })
+    await bad.thrownOut(/^EPROTO$/, /nobody asked/)
   })
-  await bad.thrownOut(/^(EPROTO|ECONNRESET)$/, /./)
+
+  it('requests beyond what it may ask: they wait in the ring, and cost no more memory than that', async () => {
+    const bad = await badPeer(version)
+    const signals: AbortSignal[] = []
+    bad.victim().handle((_, { signal }) => {
+      signals.push(signal)
+      return new Promise(() => {})
+    })
+    const limit = requestAllowance(CAPACITY)
+    const fits = Math.floor(limit / requestCost(0))
+    for (let sent = 0; sent < fits + 30; sent++) {
+      bad.publish(1, { length: 0, type: 3 }, sent % bad.units)
+      await eventually(() => bad.victim().statistics().requestsRunning > sent)
+      // What has completed makes room in its send queue.
+      bad.queue.poll(16)
+    }
+    expect(signals).toHaveLength(fits)
+    expect(bad.victim().statistics().requestMemory).toBe(fits * requestCost(0))
+    await bad.victim().close({ drain: false })
+    expect(signals.every(({ aborted }) => aborted)).toBe(true)
+    expect(signals).toHaveLength(fits)
+    expect(bad.victim().statistics()).toMatchObject({ requestsRunning: fits, messagesWaiting: 0 })
+  })
+
+  it('messages after its close', async () => {
+    const bad = await badPeer(version)
+    bad.publish(1, { length: 0, type: 6 })
+    bad.publish(1, { length: 0, type: 1 }, 1)
+    await bad.thrownOut(/^EPROTO$/, /after its close/)
+  })
+
+  it('a notification that does not fit any receive', async () => {
+    const bad = await badPeer(version)
+    bad.queuePair.postSend({ opcode: 'send', data: [{ region: bad.region, length: 4096 }] })
+    // The provider or the flushed queue pair is heard first.
+    await bad.thrownOut(/^(EPROTO|ECONNRESET)$/, /./)
+  })
+
+  it('a write outside of the ring', async () => {
+    const bad = await badPeer(version)
+    bad.queuePair.postSend({
+      opcode: 'rdma-write',
+      data: [{ region: bad.region, length: 64 }],
+      remoteAddress: bad.ring.address + 1_000_000n,
+      remoteKey: bad.ring.remoteKey,
+    })
+    await bad.thrownOut(/^(EPROTO|ECONNRESET)$/, /./)
+  })
 })

@@ -9,9 +9,12 @@ import {
   encodeRefusal,
   type Handshake,
   isRingRequest,
+  refusedBy,
+  VERSIONS,
 } from '../src/handshake.js'
 
 const GOOD: Handshake = {
+  version: 3,
   writeWithImmediate: true,
   log2Capacity: 20,
   receiveDepth: 128,
@@ -61,7 +64,7 @@ describe('handshake', () => {
   it('of an earlier version, which was shorter, is refused for its version', () => {
     const first = altered(4, 1).subarray(0, 24)
     expect(isRingRequest(first)).toBe(true)
-    expect(() => decodeHandshake(first, 'test')).toThrow(/version 1, this end speaks 2/)
+    expect(() => decodeHandshake(first, 'test')).toThrow(/version 1, this end speaks 3 and 2/)
   })
 
   it.each([
@@ -69,7 +72,7 @@ describe('handshake', () => {
     ['nothing', new Uint8Array()],
     ['a short one', encodeHandshake(GOOD).subarray(0, 35)],
     ['another version', altered(4, 1)],
-    ['a later version', altered(4, 3)],
+    ['a later version', altered(4, 4)],
     ['an unknown flag', altered(5, 3)],
     ['a ring too small', altered(6, 11)],
     ['a ring too large', altered(6, 27)],
@@ -98,6 +101,15 @@ describe('handshake', () => {
         }
       }),
     )
+  })
+
+  it.each(VERSIONS)('of version %i says so, and is taken by who speaks it', (version) => {
+    const bytes = encodeHandshake({ ...GOOD, version })
+    expect(bytes[4]).toBe(version)
+    expect(decodeHandshake(bytes, 'test', [version]).version).toBe(version)
+    const others = VERSIONS.filter((one) => one !== version)
+    expect(() => decodeHandshake(bytes, 'test', others)).toThrow(`version ${version}`)
+    expect(refusedBy(encodeRefusal('no', version))).toBe(version)
   })
 
   it('says why a request was refused, in printable ASCII', () => {

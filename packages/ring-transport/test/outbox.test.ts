@@ -5,7 +5,7 @@ import type { Link } from '../src/link.js'
 import { SEND, TYPE } from '../src/native.js'
 import { Outbox } from '../src/outbox.js'
 
-const UNIT = 64
+const UNIT = 16
 
 /** An outbox whose ring has room for one frame more each time the test gives credit. */
 function outbox() {
@@ -23,7 +23,7 @@ function outbox() {
       return SEND.done
     },
   }
-  const lane = new Lane(new ArrayBuffer(4096), 12, words, port, { frames: 128, bytes: 4096 })
+  const lane = new Lane(3, new ArrayBuffer(4096), 12, words, port, { frames: 128, bytes: 4096 })
   const link = { lane, maxMessageLength: 2032, poller: { scheduleFlush() {} } }
   const made = new Outbox(link as unknown as Link, () => {
     throw new Error('the queue pair takes no more')
@@ -34,11 +34,11 @@ function outbox() {
     credit: (frames: number) => {
       limit += frames
     },
-    /** the first byte of the payload of a frame in the ring */
-    byteOf: (frame: number) => fields.getUint8(frame * UNIT + 16),
+    /** the first byte of the payload of a request, the first frame in the ring */
+    firstByte: () => fields.getUint8(16),
     /** immediates of the first `count` frames, in their order in the ring */
     laidOut: (count: number) =>
-      Array.from({ length: count }, (_, at) => fields.getUint32(at * UNIT + 12, true)),
+      Array.from({ length: count }, (_, at) => fields.getUint32(at * UNIT + 4, true)),
   }
 }
 
@@ -59,13 +59,13 @@ describe('a frame that waits for room', () => {
   })
 
   it('is what it was when it was posted', () => {
-    const { outbox: made, credit, byteOf } = outbox()
+    const { outbox: made, credit, firstByte } = outbox()
     const bytes = new Uint8Array([1])
     void made.post({ type: TYPE.request }, bytes)
     bytes[0] = 2
-    credit(1)
+    credit(2)
     made.onWritable(true)
-    expect(byteOf(0)).toBe(1)
+    expect(firstByte()).toBe(1)
   })
 
   it('goes behind those that waited before it', async () => {
@@ -89,7 +89,7 @@ describe('a frame that waits for room', () => {
     made.onWritable(true)
     await waiting
     expect(made.claim(0)).toBeGreaterThan(0)
-    made.commit(TYPE.data, 0, 2)
+    made.commit(0, 2)
     expect(laidOut(2)).toEqual([1, 2])
   })
 })

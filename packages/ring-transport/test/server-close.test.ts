@@ -158,6 +158,7 @@ describe.each(PROVIDERS)('a server over %s that closes', (provider) => {
     const connecting = id
       .connect({
         privateData: encodeHandshake({
+          version: 3,
           writeWithImmediate: true,
           log2Capacity: 12,
           receiveDepth: 8,

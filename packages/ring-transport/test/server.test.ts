@@ -30,6 +30,7 @@ async function listen(options: Partial<RingServerOptions> = {}): Promise<RingSer
 /** An MPA request, peer to peer, of a ring connection (RFC 5044 §7.1, RFC 6581 §4). */
 function halfMadeRequest(): Uint8Array {
   const handshake = encodeHandshake({
+    version: 3,
     writeWithImmediate: true,
     log2Capacity: 16,
     receiveDepth: 128,

@@ -32,7 +32,7 @@ async function hostile(prepare: (victim: RingConnection) => void = (victim) => v
   ends.push(() => server.close({ drain: false }))
   const good = await RingConnection.connect(server.uri)
   const chosen = settings({})
-  const link = await Link.connect(await ConnectionId.resolve(server.uri, chosen.wait), chosen)
+  const link = await Link.connect(await ConnectionId.resolve(server.uri, chosen.wait), 3, chosen)
   ends.push(() => link.destroy())
   const frames: Frame[] = []
   const reads: number[] = []
@@ -50,7 +50,7 @@ async function hostile(prepare: (victim: RingConnection) => void = (victim) => v
   const victim = victims[1] as RingConnection
 
   function say(type: number, correlation: number, bytes: Uint8Array, immediate = 0): void {
-    const at = link.lane.place(bytes.length)
+    const at = link.lane.place(type, bytes.length)
     expect(at).toBeGreaterThan(0)
     link.lane.bytes.set(bytes, at)
     expect(link.lane.commit(type, bytes.length, correlation, immediate)).toBe(SEND.done)

@@ -23,7 +23,7 @@ it.each(
   const server = await RingServer.listen(uri(), { onConnection: accepted })
   try {
     const chosen = settings({})
-    const link = await Link.connect(await ConnectionId.resolve(server.uri, chosen.wait), chosen)
+    const link = await Link.connect(await ConnectionId.resolve(server.uri, chosen.wait), 3, chosen)
     const exchange = new Exchange(link, {} as RingConnection)
     exchange.transfers.startAt(start)
     const peer = await arrived

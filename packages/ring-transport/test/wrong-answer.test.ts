@@ -22,6 +22,7 @@ async function impostor(change: Partial<Handshake>): Promise<string> {
     const queuePair = id.createQueuePair(pd, { sendQueue: queue, maxReceive: 128 })
     for (let i = 0; i < 100; i++) queuePair.postReceive({ data: [{ region, length: 8 }] })
     const answer = {
+      version: asked.version,
       writeWithImmediate: true,
       log2Capacity: LOG2_CAPACITY,
       receiveDepth: 8,

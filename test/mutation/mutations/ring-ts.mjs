@@ -321,6 +321,14 @@ export const mutations = [
     tests: [unit('false-clock')],
   },
   {
+    name: 'older-peer-not-asked-again',
+    file: source('connection'),
+    find: 'if (older === undefined || !isRefusalOf(older, failure)) throw failure',
+    replace: 'if (older === undefined || isRefusalOf(older, failure)) throw failure',
+    why: 'Who is brought up to date no longer connects to a server that was not.',
+    tests: [unit('versions')],
+  },
+  {
     name: 'late-before-a-look',
     file: source('requests'),
     find: 'void setImmediate(() => this.#expire())',

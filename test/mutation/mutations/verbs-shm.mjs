@@ -148,6 +148,14 @@ export const mutations = [
     tests: ['native asan shm_hostile', 'native asan shm_shared_receives'],
   },
   {
+    name: 'shm-event-wakes-twice',
+    file: 'packages/verbs/native/shm/completion_channel.cc',
+    find: 'if (each->look_for_arrivals()) add(each);',
+    replace: 'if (each->look_for_arrivals()) post(each);',
+    why: 'Each message that comes while the event loop sleeps costs it a second turn.',
+    tests: ['native asan shm_waiting'],
+  },
+  {
     name: 'shm-end-waits-on-its-caller',
     file: source('queue_pair.cc'),
     find: '  if (!finish_end()) look_soon();\n  return ending_.status;',

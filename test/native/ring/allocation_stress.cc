@@ -61,17 +61,18 @@ class Lane {
  public:
   Lane(Side& side, const Endpoint& end) : side_(side), end_(end) {}
   ring::SendResult send(uint32_t length) {
-    if (word(1) - next_ < ring::units_of(length)) {
-      const auto result = side_.poller->reserve(end_.number, next_, length);
+    const ring::FrameFormat& format = side_.format;
+    const uint32_t header = format.header(ring::FrameType::data);
+    if (word(1) - next_ < format.units(header + length)) {
+      const auto result = side_.poller->reserve(end_.number, next_, header + length);
       next_ = word(0);
       if (result != ring::SendResult::done) return result;
     }
-    const ring::FrameHeader header{length, static_cast<uint16_t>(ring::FrameType::data), 0, 0, 0};
     uint8_t* at = static_cast<uint8_t*>(end_.staging->addr) +
-                  (size_t{next_ & (side_.ring_units - 1)} << ring::kUnitLog2);
-    std::memcpy(at, &header, sizeof header);
-    std::memset(at + sizeof header, 1, length);
-    next_ += ring::units_of(length);
+                  (size_t{next_ & (side_.ring_units - 1)} << format.unit_log2());
+    format.write(at, {ring::FrameType::data, length, 0, 0});
+    std::memset(at + header, 1, length);
+    next_ += format.units(header + length);
     return ring::SendResult::done;
   }
   ring::SendResult flush() { return side_.poller->flush(end_.number, next_, false); }

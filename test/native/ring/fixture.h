@@ -94,6 +94,7 @@ struct Shape {
   uint32_t send_depth = 64;
   uint32_t max_inline = 256;
   bool immediate = true;
+  ring::Version version = ring::Version::three;
 };
 
 // One side: a context's objects and a poller of its own.
@@ -164,10 +165,15 @@ class Side {
                                  [qp, id = end.id, cq = cq_, pd = pd_] { iwarp_provider().destroy_qp(qp); }));
     end.ring =
         region((size_t{1} << shape.log2_capacity) + ring::Receiver::ring_words(shape.receive_depth) * 8);
-    ring::ConnectionOptions options{
-        end.qp, end.ring, shape.log2_capacity, shape.receive_depth, {.depth = shape.send_depth}};
+    const ring::ConnectionOptions options{end.qp,
+                                          end.ring,
+                                          shape.version,
+                                          shape.log2_capacity,
+                                          shape.receive_depth,
+                                          {.depth = shape.send_depth}};
     CHECK(poller->attach(options, end.number) == 0);
-    ring_units = 1u << (shape.log2_capacity - ring::kUnitLog2);
+    format = ring::FrameFormat(shape.version);
+    ring_units = 1u << (shape.log2_capacity - format.unit_log2());
   }
 
   void establish(Endpoint& end, const Shape& shape, const Endpoint& peer) {
@@ -226,7 +232,8 @@ class Side {
   int bell_fd() const { return bell_fd_; }
 
   std::unique_ptr<ring::Poller> poller;
-  uint32_t ring_units = 0;  // of each ring that is attached
+  ring::FrameFormat format{ring::Version::three};  // of each ring that is attached
+  uint32_t ring_units = 0;                         // … and its units
 
  private:
   ibv_context* context_ = nullptr;

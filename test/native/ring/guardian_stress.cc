@@ -73,9 +73,9 @@ struct Ends {
   void ping() {
     await("a place for a ping", [&] { return peer.poller->ping(peers[0].number) == ring::SendResult::done; });
   }
-  void send(uint32_t correlation) {
+  void send(uint32_t number) {
     const uint8_t bytes[8] = {};
-    CHECK(peer.poller->send(peers[0].number, ring::FrameType::data, correlation, 0, bytes, sizeof bytes) ==
+    CHECK(peer.poller->send(peers[0].number, ring::FrameType::data, 0, number, bytes, sizeof bytes) ==
           ring::SendResult::done);
     CHECK(peer.poller->flush(peers[0].number) == ring::SendResult::done);
   }
@@ -86,7 +86,7 @@ struct Ends {
     for (; tail != head; ++tail) {
       const ring::Descriptor& descriptor = *board.at(tail);
       if (descriptor.type != static_cast<uint32_t>(ring::FrameType::data)) continue;
-      CHECK(descriptor.correlation == from, "message %u, not %u", descriptor.correlation, from);
+      CHECK(descriptor.immediate == from, "message %u, not %u", descriptor.immediate, from);
       ++from;
     }
     board.word(ring::Board::kTail).store(tail);

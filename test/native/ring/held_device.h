@@ -58,8 +58,9 @@ class Device {
   }
   // The peer has written a frame of no payload to unit `unit` of the ring, and notifies of it.
   void arrive(uint32_t unit) {
-    const ring::FrameHeader header{0, static_cast<uint16_t>(ring::FrameType::data), 0, 0, unit};
-    std::memcpy(memory_.data() + size_t{unit} * ring::kUnit, &header, sizeof header);
+    constexpr ring::FrameFormat kFormat(ring::Version::three);
+    kFormat.write(memory_.data() + (size_t{unit} << kFormat.unit_log2()),
+                  {ring::FrameType::data, 0, 0, unit});
     const std::lock_guard lock(mutex_);
     CHECK(!receives_.empty());
     ibv_wc completion{};

@@ -160,7 +160,7 @@ STRESS(ring_hostile) {
   const Attack attacks[] = {
       {"a flood of pings", ring::kPing, 60},  // a violation, or more than there are receives
       {"a notification of nothing", 0, 1, ring::Violation::published},
-      {"more units than there are", 65, 1, ring::Violation::published},
+      {"more units than there are", 257, 1, ring::Violation::published},
       {"a word between units and the ping", ring::kPing - 1, 1, ring::Violation::published},
       {"a word above the ping", ring::kPing + 1, 1, ring::Violation::published},
       {"the largest word that is no credit", ring::kCreditBit - 1, 1, ring::Violation::published},

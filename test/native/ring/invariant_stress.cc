@@ -12,7 +12,8 @@ constexpr ring::PeerRing kPeer{4096, kKey, kLog2Capacity, kDepth, true};
 struct Incoming {
   Incoming() { CHECK(receiver.start() == 0); }
   Device device;
-  ring::Receiver receiver{device.queue_pair(), device.region(), 0, 1, kLog2Capacity, kDepth};
+  ring::Receiver receiver{
+      device.queue_pair(), ring::Version::three, device.region(), 0, 1, kLog2Capacity, kDepth};
 };
 
 void receiver() {
@@ -42,7 +43,7 @@ void receiver() {
 
 void sender() {
   Device device;
-  ring::Sender sender(device.queue_pair(), 0, 1, {.depth = 16});
+  ring::Sender sender(device.queue_pair(), ring::Version::three, 0, 1, {.depth = 16});
   sender.establish(device.region(), kPeer);
   dies([&] { sender.complete({ring::Work::data, 0, 1, 1, 1}); }, "1 units completed");
   CHECK(sender.drained());

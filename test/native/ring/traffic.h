@@ -87,6 +87,11 @@ class Traffic {
   virtual void read_done(uint32_t tag, uint32_t status) { CHECK(false, "a READ %u: %u", tag, status); }
   virtual ~Traffic() = default;
 
+  // Some have the longer header.
+  static ring::FrameType type_of(uint32_t sequence) {
+    return sequence % 5 == 3 ? ring::FrameType::request : ring::FrameType::data;
+  }
+
   // The payload of message `sequence`: its number, then bytes that follow from it.
   static void fill(uint8_t* bytes, uint32_t length, uint64_t sequence) {
     uint64_t state = sequence * 0x9e3779b97f4a7c15u + 1;
@@ -166,7 +171,7 @@ class Traffic {
 
   ring::SendResult send(Stream& stream, uint32_t length) {
     const auto sequence = static_cast<uint32_t>(stream.sent);
-    return side_.poller->send(stream.end->number, ring::FrameType::data, sequence, ~sequence, payload_.data(),
+    return side_.poller->send(stream.end->number, type_of(sequence), sequence, ~sequence, payload_.data(),
                               length);
   }
 
@@ -176,20 +181,20 @@ class Traffic {
           .slot_word(ring::slot_of(stream.end->number), ring::Board::kLane + word)
           .load(std::memory_order_relaxed);
     };
-    const uint32_t units = ring::units_of(length);
+    const ring::FrameFormat& format = side_.format;
+    const auto sequence = static_cast<uint32_t>(stream.sent);
+    const uint32_t header = format.header(type_of(sequence));
+    const uint32_t units = format.units(header + length);
     if (lane(1) - stream.next < units) {
-      const auto result = side_.poller->reserve(stream.end->number, stream.next, length);
+      const auto result = side_.poller->reserve(stream.end->number, stream.next, header + length);
       stream.next = lane(0);
       if (result != ring::SendResult::done) return result;
       CHECK(lane(1) - stream.next >= units);
     }
-    const auto sequence = static_cast<uint32_t>(stream.sent);
-    const ring::FrameHeader header{length, static_cast<uint16_t>(ring::FrameType::data), 0, sequence,
-                                   ~sequence};
     uint8_t* at = static_cast<uint8_t*>(stream.end->staging->addr) +
-                  (size_t{stream.next & (side_.ring_units - 1)} << ring::kUnitLog2);
-    std::memcpy(at, &header, sizeof header);
-    std::memcpy(at + sizeof header, payload_.data(), length);
+                  (size_t{stream.next & (side_.ring_units - 1)} << format.unit_log2());
+    format.write(at, {type_of(sequence), length, sequence, ~sequence});
+    std::memcpy(at + header, payload_.data(), length);
     stream.next += units;
     if (++stream.batch % 16 != 0) return ring::SendResult::done;
     // A batch that finds no place is posted later; the frame is taken all the same.
@@ -259,15 +264,16 @@ class Traffic {
   }
 
   void check_message(Stream& stream, const ring::Descriptor& descriptor) {
-    CHECK(descriptor.correlation == stream.received, "message %u came for %lu", descriptor.correlation,
-          stream.received);
-    CHECK(descriptor.immediate == ~descriptor.correlation);
+    const uint32_t sequence = ~descriptor.immediate;
+    CHECK(sequence == stream.received, "message %u came for %lu", sequence, stream.received);
+    CHECK(descriptor.type == static_cast<uint32_t>(type_of(sequence)));
+    if (type_of(sequence) == ring::FrameType::request) CHECK(descriptor.correlation == sequence);
     ++stream.received;
     const uint8_t* data = static_cast<const uint8_t*>(stream.end->ring->addr) + descriptor.offset;
     if (expected_.size() < descriptor.length) expected_.resize(descriptor.length);
-    fill(expected_.data(), descriptor.length, descriptor.correlation);
+    fill(expected_.data(), descriptor.length, sequence);
     CHECK(std::memcmp(data, expected_.data(), descriptor.length) == 0, "message %u of %u bytes is corrupt",
-          descriptor.correlation, descriptor.length);
+          sequence, descriptor.length);
   }
 
   // Lets go of all but `keep` messages, in an order that is not theirs.

@@ -72,6 +72,8 @@ STRESS(ring_traffic) {
   by_send.immediate = false;
   Shape no_inline = by_send;
   no_inline.max_inline = 0;
+  Shape older = narrow;
+  older.version = ring::Version::two;
   const auto n = static_cast<uint64_t>(fixture::effort(12'000));
   using enum ring::Mode;
   const Case cases[] = {
@@ -82,6 +84,12 @@ STRESS(ring_traffic) {
       {"narrow ring, notified by SEND", adaptive, by_send, 1, {.messages = n, .largest = 2032}},
       {"notified by SEND without inline", event, no_inline, 1, {.messages = n, .largest = 2032}},
       {"largest messages only just fit", event, narrow, 1, {.messages = n, .largest = 2032, .hold = 3}},
+      {"version 2, narrow ring", adaptive, older, 1, {.messages = n, .largest = 2032}},
+      {"version 2, lane, largest only just fit",
+       event,
+       older,
+       2,
+       {.messages = n / 2, .largest = 2032, .hold = 3, .lane = true}},
       {"slow consumer", adaptive, wide, 2, {.messages = n / 4, .hold = 20, .pause = true}},
       {"16 connections on one poller", adaptive, wide, 16, {.messages = n / 8}},
       {"16 narrow connections, slow consumer",

@@ -168,6 +168,7 @@ Napi::Value PollerObject::attach(const Napi::CallbackInfo& info) {
   options.receive_depth = number(info[3]);
   options.send.depth = number(info[4]);
   options.send.signal_every = number(info[5]);
+  options.version = static_cast<Version>(number(info[6]));
   uint32_t made = 0;
   check(info.Env(), poller_->attach(options, made), "ibv_post_recv");
   return Napi::Number::New(info.Env(), made);

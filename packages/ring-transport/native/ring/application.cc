@@ -21,8 +21,9 @@ int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
       (uint64_t{1} << options.log2_capacity) + uint64_t{Receiver::ring_words(options.receive_depth)} * 8;
   if (options.log2_capacity < kMinLog2Capacity || options.log2_capacity > kMaxLog2Capacity ||
       options.receive_depth < kMinReceiveDepth || options.receive_depth > kMaxReceiveDepth ||
-      options.send.depth < 16 || options.send.depth > 4096 ||
-      options.send.signal_every > options.send.depth / 4 || options.ring->length < ring_bytes)
+      (options.version != Version::two && options.version != Version::three) || options.send.depth < 16 ||
+      options.send.depth > 4096 || options.send.signal_every > options.send.depth / 4 ||
+      options.ring->length < ring_bytes)
     return EINVAL;
   if (!running_) return ESHUTDOWN;
   // Round robin, so that a number is not soon used again.
@@ -32,8 +33,9 @@ int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
     Slot& slot = slots_[index];
     if (slot.owned != nullptr) continue;
     slot.generation = (slot.generation + 1) & 0xff;
-    slot.owned = std::make_unique<Connection>(options.qp, options.ring, index, slot.generation,
-                                              options.log2_capacity, options.receive_depth, options.send);
+    slot.owned =
+        std::make_unique<Connection>(options.qp, options.ring, index, slot.generation, options.version,
+                                     options.log2_capacity, options.receive_depth, options.send);
     board_.slot_word(index, Board::kReleased).store(0, std::memory_order_relaxed);
     board_.slot_word(index, Board::kReported).store(0, std::memory_order_relaxed);
     for (uint32_t i = 0; i < 3; ++i)
@@ -79,11 +81,11 @@ void Poller::show_lane(const Connection& connection) {
   show(2, sender.posted());
 }
 
-SendResult Poller::reserve(uint32_t number, uint32_t next, uint32_t length) {
+SendResult Poller::reserve(uint32_t number, uint32_t next, uint32_t bytes) {
   Connection* connection = find(number);
   if (connection == nullptr) return SendResult::closed;
   if (!connection->sender.advance(next)) return SendResult::failed;
-  const SendResult result = connection->sender.reserve(length);
+  const SendResult result = connection->sender.reserve(bytes);
   show_lane(*connection);
   return result;
 }

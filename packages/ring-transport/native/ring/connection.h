@@ -13,12 +13,12 @@ namespace rdmakit::ring {
 
 struct Connection {
   Connection(const QpRef& qp_ref, const MrRef& ring, uint32_t slot_index, uint32_t generation_count,
-             uint32_t log2_capacity, uint32_t receive_depth, const SenderOptions& send)
+             Version version, uint32_t log2_capacity, uint32_t receive_depth, const SenderOptions& send)
       : slot(slot_index),
         generation(generation_count),
         qp(qp_ref),
-        sender(qp_ref, slot_index, generation_count, send),
-        receiver(qp_ref, ring, slot_index, generation_count, log2_capacity, receive_depth),
+        sender(qp_ref, version, slot_index, generation_count, send),
+        receiver(qp_ref, version, ring, slot_index, generation_count, log2_capacity, receive_depth),
         reader(qp_ref, slot_index, generation_count) {}
 
   uint32_t number() const { return connection_number(slot, generation); }

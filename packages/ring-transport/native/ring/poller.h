@@ -33,6 +33,7 @@ struct PollerOptions {
 struct ConnectionOptions {
   QpRef qp;
   MrRef ring;
+  Version version = Version::three;
   uint32_t log2_capacity = 20;
   uint32_t receive_depth = 128;
   SenderOptions send;
@@ -78,7 +79,7 @@ class Poller {
   int attach(const ConnectionOptions& options, uint32_t& number);
   int establish(uint32_t number, const MrRef& staging, const PeerRing& peer);
   // As Sender has them. Each shows the lane (Board::kLane) as it is then, for who lays frames out there.
-  SendResult reserve(uint32_t number, uint32_t next, uint32_t length);
+  SendResult reserve(uint32_t number, uint32_t next, uint32_t bytes);
   SendResult flush(uint32_t number, uint32_t next, bool signal);
   // The same for who does not.
   SendResult send(uint32_t number, FrameType type, uint32_t correlation, uint32_t immediate, const void* data,

@@ -4,14 +4,15 @@
 
 namespace rdmakit::ring {
 
-Receiver::Receiver(QpRef qp, MrRef ring, uint32_t slot, uint32_t generation, uint32_t log2_capacity,
-                   uint32_t depth)
+Receiver::Receiver(QpRef qp, Version version, MrRef ring, uint32_t slot, uint32_t generation,
+                   uint32_t log2_capacity, uint32_t depth)
     : qp_(std::move(qp)),
+      format_(version),
       mr_(std::move(ring)),
       ring_(static_cast<const uint8_t*>(mr_->addr)),
       slot_(slot),
       generation_(generation),
-      capacity_(1u << (log2_capacity - kUnitLog2)),
+      capacity_(1u << (log2_capacity - format_.unit_log2())),
       mask_(capacity_ - 1),
       depth_(depth),
       receives_(depth + kReservedForControl),
@@ -82,28 +83,26 @@ Violation Receiver::publish(uint32_t units) {
 Violation Receiver::next(Descriptor& descriptor) {
   RDMAKIT_INVARIANT(parsed_ < published_, "unit %llu, and as many are published",
                     static_cast<unsigned long long>(parsed_));
-  // One copy, so that what is checked is what is used: the peer can still write here.
-  FrameHeader header;
-  std::memcpy(&header, at(parsed_), sizeof header);
+  Frame frame;
+  if (const Violation violation = format_.read(at(parsed_), frame); violation != Violation::none)
+    return violation;
   const uint32_t to_end = capacity_ - static_cast<uint32_t>(parsed_ & mask_);
   const uint64_t there = published_ - parsed_;
-  if (header.length > max_payload(capacity_)) return Violation::frame_length;
-  const uint32_t units = units_of(header.length);
-  if (units > there || units > to_end) return Violation::frame_length;
-  if (header.type < static_cast<uint16_t>(FrameType::data) ||
-      header.type > static_cast<uint16_t>(FrameType::settled) || header.flags != 0)
-    return Violation::frame_type;
-  const bool pad = header.type == static_cast<uint16_t>(FrameType::pad);
+  if (frame.length > capacity_ / 2 << format_.unit_log2()) return Violation::frame_length;
+  const uint32_t header = format_.header(frame.type);
+  const uint32_t units = format_.units(uint64_t{header} + frame.length);
+  if (units > capacity_ / 2 || units > there || units > to_end) return Violation::frame_length;
+  const bool pad = frame.type == FrameType::pad;
   if (pad && units != to_end) return Violation::pad;
-  descriptor.offset = static_cast<uint32_t>((parsed_ & mask_) << kUnitLog2) + sizeof header;
-  descriptor.length = header.length;
-  descriptor.type = header.type;
-  descriptor.correlation = header.correlation;
-  descriptor.immediate = header.immediate;
+  descriptor.offset = static_cast<uint32_t>((parsed_ & mask_) << format_.unit_log2()) + header;
+  descriptor.length = frame.length;
+  descriptor.type = static_cast<uint32_t>(frame.type);
+  descriptor.correlation = frame.correlation;
+  descriptor.immediate = frame.immediate;
   parsed_ += units;
   if (!pad) {
     counters.frames.add(1);
-    counters.bytes.add(header.length);
+    counters.bytes.add(frame.length);
   }
   descriptor.end = static_cast<uint32_t>(parsed_);
   return Violation::none;
@@ -124,24 +123,25 @@ int Receiver::answer(uint32_t released, const PeerRing& peer) {
                     "%llu units are credited, %llu released, %llu read",
                     static_cast<unsigned long long>(reported_), static_cast<unsigned long long>(released_),
                     static_cast<unsigned long long>(parsed_));
+  const uint64_t whole = format_.units_of_grains(format_.grains(released_));
   const bool due =
-      released_ - reported_ >= capacity_ / 2 || notifications_ - reported_notifications_ >= depth_ / 2;
+      whole - reported_ >= capacity_ / 2 || notifications_ - reported_notifications_ >= depth_ / 2;
   // What waits here has its turn when one of those in flight completes.
   const bool credit = due && credits_in_flight_ < kCreditsInFlight;
   const bool pong = pong_owed_ && !pong_in_flight_;
   if (!credit && !pong) return 0;
   if (int error = repost(); error != 0) return error;  // claim 2 of wire.h
   if (credit) {
-    const uint32_t word = encode_credit(released_, notifications_);
+    const uint32_t word = encode_credit(format_.grains(released_), notifications_);
     if (int error = post_control(Control::credit, credits_ % kCreditsInFlight, word, peer); error != 0)
       return error;
     ++credits_;
     ++credits_in_flight_;
-    reported_ = released_;
+    reported_ = whole;
     reported_notifications_ = notifications_;
   }
   if (pong) {
-    const uint32_t word = encode_credit(reported_, reported_notifications_);
+    const uint32_t word = encode_credit(format_.grains(reported_), reported_notifications_);
     if (int error = post_control(Control::pong, kCreditsInFlight, word, peer); error != 0) return error;
     pong_owed_ = false;
     pong_in_flight_ = true;

@@ -10,6 +10,7 @@
 #include "rdmakit/handle.h"
 #include "rdmakit/invariant.h"
 #include "ring/board.h"
+#include "ring/frame_format.h"
 #include "ring/peer_ring.h"
 #include "ring/wire.h"
 #include "ring/work_id.h"
@@ -21,7 +22,8 @@ class Receiver {
   // `ring` holds the capacity and, behind it, ring_words() times 8 bytes: one for each receive, and one for
   // each word of control that may be on its way.
   static constexpr uint32_t ring_words(uint32_t depth) { return depth + 2 * kReservedForControl; }
-  Receiver(QpRef qp, MrRef ring, uint32_t slot, uint32_t generation, uint32_t log2_capacity, uint32_t depth);
+  Receiver(QpRef qp, Version version, MrRef ring, uint32_t slot, uint32_t generation, uint32_t log2_capacity,
+           uint32_t depth);
 
   // Posts every receive: 0 or errno. Once, before the peer can send.
   int start();
@@ -48,16 +50,17 @@ class Receiver {
   // Sends credit when there is enough of it, and the pong that is owed. 0 or errno.
   int answer(uint32_t released, const PeerRing& peer);
   void control_completed(Control control);
-  // Units credited to the peer so far.
+  // Units credited to the peer so far: whole grains.
   uint64_t reported() const { return reported_; }
 
   ReceiveCounters counters;
 
  private:
-  const uint8_t* at(uint64_t position) const { return ring_ + ((position & mask_) << kUnitLog2); }
+  const uint8_t* at(uint64_t position) const { return ring_ + ((position & mask_) << format_.unit_log2()); }
   int post_control(Control control, uint32_t place, uint32_t word, const PeerRing& peer);
 
   QpRef qp_;
+  const FrameFormat format_;
   MrRef mr_;
   const uint8_t* ring_;
   uint32_t slot_;

@@ -8,8 +8,8 @@
 
 namespace rdmakit::ring {
 
-Sender::Sender(QpRef qp, uint32_t slot, uint32_t generation, const SenderOptions& options)
-    : qp_(std::move(qp)), slot_(slot), generation_(generation), options_(options) {
+Sender::Sender(QpRef qp, Version version, uint32_t slot, uint32_t generation, const SenderOptions& options)
+    : qp_(std::move(qp)), format_(version), slot_(slot), generation_(generation), options_(options) {
   // What never completes by itself, the unsignaled tail, so holds at most a quarter of the send queue and
   // of the staging region: the rest is room enough for any frame.
   const uint32_t quarter = options.depth / 4;
@@ -21,10 +21,10 @@ void Sender::establish(MrRef staging, const PeerRing& peer) {
   peer_ = peer;
   staging_ = static_cast<uint8_t*>(mr_->addr);
   max_inline_ = qp_.handle()->max_inline_data;
-  capacity_ = 1u << (peer.log2_capacity - kUnitLog2);
+  capacity_ = 1u << (peer.log2_capacity - format_.unit_log2());
   mask_ = capacity_ - 1;
   limit_ = capacity_;
-  words_ = staging_ + (size_t{capacity_} << kUnitLog2);
+  words_ = staging_ + (size_t{1} << peer.log2_capacity);
   for (uint32_t i = 0; i < kMostRequests; ++i) {
     elements_[i].lkey = mr_->lkey;
     requests_[i].sg_list = &elements_[i];
@@ -45,11 +45,11 @@ bool Sender::advance(uint32_t next) {
   return true;
 }
 
-SendResult Sender::reserve(uint32_t length) {
+SendResult Sender::reserve(uint32_t bytes) {
   if (failed_) return SendResult::failed;
   if (capacity_ == 0) return SendResult::closed;
-  if (length > max_length()) return SendResult::too_long;
-  const uint32_t units = units_of(length);
+  if (bytes > 1u << (peer_.log2_capacity - 1)) return SendResult::too_long;
+  const uint32_t units = format_.units(bytes);
   for (uint64_t wished; !make_room(units, wished);) {
     // What is laid out, a pad perhaps, must reach the peer for credit to come back.
     if (flush() == SendResult::failed) return SendResult::failed;
@@ -64,15 +64,16 @@ SendResult Sender::reserve(uint32_t length) {
 
 SendResult Sender::queue(FrameType type, uint32_t correlation, uint32_t immediate, const void* data,
                          uint32_t length) {
-  if (const SendResult result = reserve(length); result != SendResult::done) return result;
-  uint8_t* frame = at(next_);
-  const FrameHeader header{length, static_cast<uint16_t>(type), 0, correlation, immediate};
-  std::memcpy(frame, &header, sizeof header);
-  if (length > 0) std::memcpy(frame + sizeof header, data, length);
-  next_ += units_of(length);
+  // Before it is known how long a frame may be, none has room.
+  if (established() && length > max_length()) return SendResult::too_long;
+  const uint32_t header = format_.header(type);
+  if (const SendResult result = reserve(header + length); result != SendResult::done) return result;
+  format_.write(at(next_), {type, length, correlation, immediate});
+  if (length > 0) std::memcpy(at(next_) + header, data, length);
+  next_ += format_.units(uint64_t{header} + length);
   ++frames_;
   if (type == FrameType::close) signal();
-  if (frames_ >= options_.batch_frames || next_ - posted() >= options_.batch_units)
+  if (frames_ >= options_.batch_frames || (next_ - posted()) << format_.unit_log2() >= options_.batch_bytes)
     if (flush() == SendResult::failed) return SendResult::failed;
   return SendResult::done;
 }
@@ -85,9 +86,8 @@ bool Sender::make_room(uint32_t units, uint64_t& wished) {
   if (units > to_end) {
     wished = next_ + to_end;
     if (limit_ < wished && (limit_ = limit()) < wished) return false;
-    const FrameHeader pad{to_end * kUnit - static_cast<uint32_t>(sizeof(FrameHeader)),
-                          static_cast<uint16_t>(FrameType::pad), 0, 0, 0};
-    std::memcpy(at(next_), &pad, sizeof pad);
+    const uint32_t length = (to_end << format_.unit_log2()) - format_.header(FrameType::pad);
+    format_.write(at(next_), {FrameType::pad, length});
     pad_ = next_;
     next_ += to_end;
     pad_end_ = next_;
@@ -141,17 +141,16 @@ SendResult Sender::flush() {
 // its last unit, or of a pad.
 uint32_t Sender::bytes_between(uint64_t begin, uint64_t end) const {
   constexpr int kFrames = 16;  // looked at: of a large batch it is not worth it
-  constexpr auto kHeader = static_cast<uint32_t>(sizeof(FrameHeader));
-  if (end == pad_end_) return static_cast<uint32_t>(pad_ - begin) * kUnit + kHeader;
+  const auto bytes = [&](uint64_t to) { return static_cast<uint32_t>(to - begin) << format_.unit_log2(); };
+  if (end == pad_end_) return bytes(pad_) + format_.header(FrameType::pad);
   uint64_t position = begin;
   for (int i = 0; i < kFrames && position < end; ++i) {
-    uint32_t length;
-    std::memcpy(&length, at(position), sizeof length);
-    const uint64_t next = position + units_of(length);
-    if (next == end) return static_cast<uint32_t>(position - begin) * kUnit + kHeader + length;
+    const uint32_t frame = format_.written(at(position));
+    const uint64_t next = position + format_.units(frame);
+    if (next == end) return bytes(position) + frame;
     position = next;
   }
-  return static_cast<uint32_t>(end - begin) * kUnit;
+  return bytes(end);
 }
 
 // The whole batch lies together but for the ring's end, so it takes one WRITE, or two, and one
@@ -176,7 +175,7 @@ SendResult Sender::post() {
     if (length <= max_inline_) counters.posts.inline_requests.add(1);
   };
   auto write = [&](uint64_t begin, uint64_t end) {
-    requests_[count].wr.rdma.remote_addr = peer_.address + ((begin & mask_) << kUnitLog2);
+    requests_[count].wr.rdma.remote_addr = peer_.address + ((begin & mask_) << format_.unit_log2());
     add(at(begin), bytes_between(begin, end), IBV_WR_RDMA_WRITE);
   };
   write(posted, std::min(next_, ring_end));
@@ -258,8 +257,8 @@ Violation Sender::pong() {
 Violation Sender::credit(uint32_t word) {
   const uint64_t units = credited_.load(std::memory_order_relaxed);
   const uint64_t notifications = credited_notifications_.load(std::memory_order_relaxed);
-  const uint64_t more_units = (word - units) & kCreditUnitMask;
-  const uint64_t more_notifications = ((word >> kCreditUnitBits) - notifications) & kCreditNotificationMask;
+  const uint64_t more_units = format_.units_of_grains((word - format_.grains(units)) & kCreditGrainMask);
+  const uint64_t more_notifications = ((word >> kCreditGrainBits) - notifications) & kCreditNotificationMask;
   if (more_units > posted_.load(std::memory_order_acquire) - units ||
       more_notifications > notifications_.load(std::memory_order_acquire) - notifications)
     return Violation::credit;

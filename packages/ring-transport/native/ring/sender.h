@@ -12,6 +12,7 @@
 
 #include "rdmakit/handle.h"
 #include "ring/counters.h"
+#include "ring/frame_format.h"
 #include "ring/peer_ring.h"
 #include "ring/wire.h"
 #include "ring/work_id.h"
@@ -27,32 +28,32 @@ struct SenderOptions {
   // queue() posts a batch without waiting for flush when it has so many frames: the doorbell's share of a
   // message is small by then, and eRPC and UCX settled on as many …
   uint32_t batch_frames = 16;
-  // … or so many units, so that the wire works while more is copied.
-  uint32_t batch_units = 32 * 1024 / kUnit;
+  // … or so many bytes, so that the wire works while more is copied.
+  uint32_t batch_bytes = 32 * 1024;
 };
 
 class Sender {
  public:
-  Sender(QpRef qp, uint32_t slot, uint32_t generation, const SenderOptions& options);
+  Sender(QpRef qp, Version version, uint32_t slot, uint32_t generation, const SenderOptions& options);
 
   // `staging` holds the peer's capacity and, behind it, 8 bytes for each entry of the send queue.
   void establish(MrRef staging, const PeerRing& peer);
   bool established() const { return capacity_ != 0; }
   const PeerRing& peer() const { return peer_; }
   uint32_t depth() const { return options_.depth; }
-  uint32_t max_length() const { return max_payload(capacity_); }
+  uint32_t max_length() const { return max_payload(peer_.log2_capacity); }
 
   // --- by the sending thread ---
   // Frames are laid out up to `next` (modulo 2^32) now. False when that is beyond window().
   bool advance(uint32_t next);
-  // Makes room at next() for a frame with a payload of `length`: behind a pad when it does not fit before
-  // the ring's end. `full`: there is none; a writable event follows.
-  SendResult reserve(uint32_t length);
+  // Makes room at next() for a frame of so many bytes, of header and payload: behind a pad when it does not
+  // fit before the ring's end. `full`: there is none; a writable event follows.
+  SendResult reserve(uint32_t bytes);
   // Where the next frame goes, and how far frames may reach: never over the ring's end.
   uint64_t next() const { return next_; }
   uint64_t window() const;
   uint64_t posted() const { return posted_.load(std::memory_order_relaxed); }
-  uint8_t* at(uint64_t position) const { return staging_ + ((position & mask_) << kUnitLog2); }
+  uint8_t* at(uint64_t position) const { return staging_ + ((position & mask_) << format_.unit_log2()); }
   // Posts what is laid out as one batch. `full`: no credit or no place in the send queue; a writable event
   // follows, after which flush is to be called again.
   SendResult flush();
@@ -86,6 +87,7 @@ class Sender {
   SendResult post();
 
   QpRef qp_;
+  const FrameFormat format_;
   MrRef mr_;
   PeerRing peer_;
   uint8_t* staging_ = nullptr;

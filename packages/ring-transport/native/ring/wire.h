@@ -2,17 +2,20 @@
 //
 // The ring. The receiver owns it; the sender writes frames into it with RDMA WRITE. Positions are
 // 64-bit and only grow; a position's place is its remainder by the capacity, a power of two. Frames
-// start on 64-byte units, and never cross the ring's end: a PAD fills what is left there.
+// start on units, and never cross the ring's end: a PAD fills what is left there. How long a unit is, and
+// what a frame's header looks like, is the version's (frame_format.h).
 //
 // Notifications. Each is a 32-bit word: "n more units are published", a credit ("this much is consumed"),
 // or a ping. They travel as the immediate of a WRITE, or as a 4-byte SEND behind it.
 //
 // Credit. A sender may be at most C bytes (the capacity) and D notifications (the receive depth)
 // ahead of the last credit. The receiver returns credit when C/2 bytes or D/2 notifications are
-// consumed since the last one. A ping is answered at once with the last credit once more: as every other
-// credit tells of more than the one before it, the answer (the pong) is known by telling of nothing.
-// Who pings waits for the pong before it pings again.
-// Claims, with u < C/2 and v < D/2 the consumed but not yet credited:
+// consumed since the last one. Bytes are credited in grains of 64, so that the bits suffice for the largest
+// ring in units of 16: what is consumed of a grain that is not yet consumed whole is credited later. A ping
+// is answered at once with the last credit once more: as every other credit tells of more than the one before
+// it, the answer (the pong) is known by telling of nothing. Who pings waits for the pong before it pings
+// again. Claims, with u < C/2 and v < D/2 the consumed but not yet credited (of u, the whole grains are C/2 -
+// 64 at most, for at C/2 they are credited, and the part of one is less than 64):
 //  1. A sender does not wait for ever. When all it published is consumed, it has C - u > C/2 bytes
 //     and D - v >= 1 notifications. A frame is at most C/2 bytes, and so is a pad (a frame that needs
 //     one is at most C/2, so the ring's end is nearer than that). The pad is published by itself, so
@@ -29,16 +32,11 @@
 //     nothing of the ring, so what the device makes wait behind one waits no longer than it takes.
 #pragma once
 
-#include <bit>
 #include <cstdint>
-#include <cstring>
 
 namespace rdmakit::ring {
 
-static_assert(std::endian::native == std::endian::little, "frames are little-endian");
-
-inline constexpr uint32_t kUnit = 64;
-inline constexpr uint32_t kUnitLog2 = 6;
+inline constexpr uint32_t kGrainLog2 = 6;
 inline constexpr uint32_t kMinLog2Capacity = 12;
 inline constexpr uint32_t kMaxLog2Capacity = 26;
 inline constexpr uint32_t kMinReceiveDepth = 8;
@@ -48,7 +46,7 @@ inline constexpr uint32_t kReservedForControl = kCreditsInFlight + 2;  // and a 
 inline constexpr uint32_t kReservedForReads = 4;
 inline constexpr uint32_t kMaxRead = 1u << 30;  // bytes of one READ; devices take 2^31 at least
 
-enum class FrameType : uint16_t {
+enum class FrameType : uint32_t {
   data = 1,
   pad = 2,      // `length` covers the rest of the ring
   request = 3,  // answered by one response or error of the same correlation
@@ -60,38 +58,19 @@ enum class FrameType : uint16_t {
   settled = 8,  // the offer of that correlation has been read, or why not
 };
 
-struct FrameHeader {
-  uint32_t length;  // bytes of the payload, which follows
-  uint16_t type;    // FrameType
-  uint16_t flags;   // zero
-  uint32_t correlation;
-  uint32_t immediate;  // the application's
-};
-static_assert(sizeof(FrameHeader) == 16);
-
-// Units that a payload takes, with its header.
-constexpr uint32_t units_of(uint32_t length) {
-  return static_cast<uint32_t>((uint64_t{length} + sizeof(FrameHeader) + kUnit - 1) >> kUnitLog2);
-}
-
-// Largest payload for a ring of `units`: a frame takes at most half of it (claim 1).
-constexpr uint32_t max_payload(uint32_t units) {
-  return units / 2 * kUnit - static_cast<uint32_t>(sizeof(FrameHeader));
-}
-
 // A credit is cumulative, modulo what its bits hold: no order of arrival or loss could confuse it, and
 // its reader takes nothing from memory that the peer writes meanwhile.
 inline constexpr uint32_t kCreditBit = 1u << 31;
-inline constexpr uint32_t kCreditUnitBits = 21;  // 2^20 units outstanding at most, and zero
-inline constexpr uint32_t kCreditUnitMask = (1u << kCreditUnitBits) - 1;
+inline constexpr uint32_t kCreditGrainBits = 21;  // 2^20 grains outstanding at most, and zero
+inline constexpr uint32_t kCreditGrainMask = (1u << kCreditGrainBits) - 1;
 inline constexpr uint32_t kCreditNotificationMask = (1u << 10) - 1;
 
-constexpr uint32_t encode_credit(uint64_t units, uint64_t notifications) {
-  return kCreditBit | static_cast<uint32_t>(units & kCreditUnitMask) |
-         static_cast<uint32_t>(notifications & kCreditNotificationMask) << kCreditUnitBits;
+constexpr uint32_t encode_credit(uint64_t grains, uint64_t notifications) {
+  return kCreditBit | static_cast<uint32_t>(grains & kCreditGrainMask) |
+         static_cast<uint32_t>(notifications & kCreditNotificationMask) << kCreditGrainBits;
 }
 
-// What more than 2^20 units can never be.
+// What more than 2^22 units can never be.
 inline constexpr uint32_t kPing = 1u << 30;
 
 // What a peer can do wrong. The order is known to src/link.ts.

@@ -30,7 +30,7 @@ export async function rewrite(uri: string, reader: Reader, torn: number): Promis
     const region = await pd.allocateMemoryRegion(4 * LENGTH, ['remote-write'])
     const queuePair = id.createQueuePair(pd, { sendQueue, receiveQueue, maxReceive: 32 })
     for (let i = 0; i < 32; i++) queuePair.postReceive({ data: [{ region, length: 8 }] })
-    const ring = await connectBare(id, region)
+    const ring = await connectBare(id, region, 2)
     const bytes = Buffer.from(region.buffer)
     // The frame's header, and behind it one text; in another place the other text.
     const [frame, other] = [LENGTH, 3 * LENGTH]
