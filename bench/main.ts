@@ -16,6 +16,7 @@ import { nbd } from './nbd.js'
 import { HELP, type Options, parseCommandLine, type SuiteName } from './options.js'
 import { parameterServer } from './parameter-server.js'
 import { ring } from './ring.js'
+import { ringDefault } from './ring-default.js'
 import { plan, runSuite } from './run.js'
 import type { Place, Run, Suite } from './suite.js'
 import { verbs } from './verbs.js'
@@ -23,6 +24,7 @@ import { verbs } from './verbs.js'
 const MAKE: Readonly<Record<Exclude<SuiteName, 'lab'>, (place: Place) => Suite>> = {
   verbs,
   ring,
+  'ring-default': ringDefault,
   'parameter-server': parameterServer,
   nbd,
 }

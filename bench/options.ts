@@ -2,7 +2,7 @@
 import { parseArgs } from 'node:util'
 import { LEAST_ROUNDS } from './core/statistics.js'
 
-export const SUITES = ['verbs', 'ring', 'parameter-server', 'nbd', 'lab'] as const
+export const SUITES = ['verbs', 'ring', 'ring-default', 'parameter-server', 'nbd', 'lab'] as const
 export type SuiteName = (typeof SUITES)[number]
 
 export interface Options {
@@ -28,6 +28,7 @@ must do nothing else meanwhile.
 Suites, all by default, one after the other:
   verbs             C++ over shm and iwarp beside UCX; memory and idleness of queue pairs
   ring              JavaScript to JavaScript over the ring, beside Node net, Unix sockets and zeromq
+  ring-default      the same with no option set, pinned to one core and to a core each, beside Node net
   parameter-server  examples/parameter-server over the ring, zeromq and sockets
   nbd               fio over NBD: ours over shm and iwarp, beside nbdkit
   lab               in guests with real kernel drivers: verbs, the ring and swap beside perftest, net, iSER, …

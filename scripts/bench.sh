@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# npm run bench -- [suite…] [option…]: verbs, ring, parameter-server, nbd, lab. Without a suite: all. Figures are ratios of
-# one run; the machine must do nothing else meanwhile. npm run bench -- --help, and bench/README.md.
+# npm run bench -- [suite…] [option…]: verbs, ring, ring-default, parameter-server, nbd, lab. Without a suite: all.
+# Figures are ratios of one run; the machine must do nothing else meanwhile. npm run bench -- --help, and bench/README.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 bash scripts/setup.sh build test bench >&2

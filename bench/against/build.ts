@@ -114,7 +114,9 @@ function hook(root: string): readonly string[] {
 
 /** @returns why scripts of this checkout cannot run on those packages: mostly something that they do not export */
 async function loads(root: string): Promise<string | undefined> {
-  const modules = ['ring/ring.js', 'ring/send-receive.js'].map((name) => join(top, 'bench/dist', name))
+  const modules = ['ring/ring.js', 'ring/default-ring.js', 'ring/send-receive.js'].map((name) =>
+    join(top, 'bench/dist', name),
+  )
   const imports = modules.map((module) => `import ${JSON.stringify(pathToFileURL(module).href)}`).join(';')
   const args = [...hook(root), '--input-type=module', '--eval', imports]
   try {

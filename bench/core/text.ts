@@ -2,7 +2,7 @@
 import type { Comparison, Limit, Report, Table, Value } from './report.js'
 import { ratios } from './statistics.js'
 import { figure, shown, tableLines } from './table.js'
-import { judgeComparison, judgeLimit, ratioOf } from './verdict.js'
+import { judgeComparison, judgeLimit, type LimitVerdict, ratioOf } from './verdict.js'
 
 export function textOf(report: Report): string[] {
   const { suite, about, rounds, quick, tables, limits, comparisons, failures } = report
@@ -11,7 +11,7 @@ export function textOf(report: Report): string[] {
     `${suite}: median (spread) of ${rounds} ${rounds === 1 ? 'round' : 'rounds'}; ${about}`,
     ...(quick ? ['quick: short and rough, nothing is judged'] : []),
     ...tables.flatMap(tableText),
-    ...(limits.length > 0 ? ['', ...limits.map(limitText)] : []),
+    ...(limits.length > 0 ? ['', ...limitsText(limits)] : []),
     ...(comparisons.length > 0 ? ['', ...comparisonText(comparisons)] : []),
     ...failures.flatMap((failure) => ['', ...failureText(failure)]),
   ]
@@ -19,6 +19,9 @@ export function textOf(report: Report): string[] {
 
 /** Of "missed within the spread". */
 const VERDICT_WIDTH = 24
+
+/** Of more limits than these only the missed ones are listed, and all are counted: nobody reads hundreds of lines. */
+const MOST_LIMITS = 40
 
 const valueText = (value: Value): string =>
   typeof value === 'string' ? value : typeof value === 'number' ? figure(value) : shown(value)
@@ -32,6 +35,17 @@ const tableText = ({ title, columns, rows, note }: Table): string[] => [
   ),
   ...(note === undefined ? [] : [note]),
 ]
+
+function limitsText(limits: readonly Limit[]): string[] {
+  if (limits.length <= MOST_LIMITS) return limits.map(limitText)
+  const verdicts = limits.map(judgeLimit)
+  const count = (verdict: LimitVerdict) => `${verdicts.filter((one) => one === verdict).length} ${verdict}`
+  const counts = (['held', 'missed within the spread', 'missed', 'not judged'] as const).map(count)
+  return [
+    ...limits.filter((_, i) => verdicts[i]?.startsWith('missed')).map(limitText),
+    `${limits.length} limits: ${counts.join(', ')}`,
+  ]
+}
 
 function limitText(limit: Limit): string {
   const verdict = judgeLimit(limit)

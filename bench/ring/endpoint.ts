@@ -24,6 +24,23 @@ export interface Transport {
   connect(uri: string): Promise<Endpoint>
 }
 
+/** The end that asks. */
+export interface Requester {
+  /** Resolves with the answer, in memory that nothing writes to afterwards. */
+  request(message: Uint8Array): Promise<Uint8Array>
+  close(): Promise<void>
+}
+
+/** What an answer to one request of `length` bytes from `offset` is. */
+export type Answer = (bytes: Uint8Array, offset: number, length: number) => Uint8Array
+
+/** What a transport offers for requests. */
+export interface RequestTransport {
+  /** Answers whoever connects. @returns where it listens */
+  listen(at: string, answer: Answer): Promise<{ uri: string }>
+  connect(uri: string): Promise<Requester>
+}
+
 /** Looks after which a program that polls gives the event loop a turn: for timers, and the connection's end. */
 const LOOKS = 50_000
 const DEADLINE_MS = 20_000

@@ -1,7 +1,7 @@
 // Node's own sockets, TCP on loopback or a Unix socket, with frames: a length of 4 bytes, then the message.
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
-import type { Endpoint, Receiver, Transport } from './endpoint.js'
+import type { Endpoint, Receiver, Requester, RequestTransport, Transport } from './endpoint.js'
 
 const HEADER = 4
 const LARGEST = 2 ** 26
@@ -16,11 +16,17 @@ const SLABS = 8
 
 /** Finds messages in a stream; those that lie in one chunk are not copied. */
 class Parser {
+  readonly #reuses: boolean
   readonly #header = Buffer.alloc(HEADER)
   #headerLength = 0
   #message: Buffer<ArrayBuffer> = Buffer.alloc(0)
   #filled = 0
   #wanted = 0
+
+  /** @param reuses memory of a message that came in several chunks, so that it is good for its receiver's call only */
+  constructor(reuses: boolean) {
+    this.#reuses = reuses
+  }
 
   take(chunk: Buffer, receiver: Receiver): void {
     let at = 0
@@ -50,7 +56,7 @@ class Parser {
   #prepare(): void {
     this.#wanted = this.#header.readUInt32LE(0)
     if (this.#wanted > LARGEST) throw new Error(`a frame of ${this.#wanted} bytes`)
-    if (this.#message.length < this.#wanted) this.#message = Buffer.allocUnsafe(this.#wanted)
+    if (!this.#reuses || this.#message.length < this.#wanted) this.#message = Buffer.allocUnsafe(this.#wanted)
     this.#filled = 0
   }
 
@@ -72,11 +78,25 @@ class Parser {
   }
 }
 
+function writeFrame(socket: Socket, message: Uint8Array): void {
+  if (message.length > COPIED) {
+    const header = Buffer.allocUnsafe(HEADER)
+    header.writeUInt32LE(message.length, 0)
+    socket.write(header)
+    socket.write(message)
+    return
+  }
+  const frame = Buffer.allocUnsafe(HEADER + message.length)
+  frame.writeUInt32LE(message.length, 0)
+  frame.set(message, HEADER)
+  socket.write(frame)
+}
+
 class NetEndpoint implements Endpoint {
   receiver: Receiver = () => {}
   readonly #socket: Socket
   readonly #coalesces: boolean
-  readonly #parser = new Parser()
+  readonly #parser = new Parser(true)
   readonly #slabs = Array.from({ length: SLABS }, () => Buffer.allocUnsafe(SLAB))
   #slabFree: (() => void) | undefined
 
@@ -89,7 +109,7 @@ class NetEndpoint implements Endpoint {
 
   send(message: Uint8Array): void {
     this.#socket.cork()
-    this.#write(message)
+    writeFrame(this.#socket, message)
     this.#socket.uncork()
   }
 
@@ -104,7 +124,7 @@ class NetEndpoint implements Endpoint {
     for (let left = count; left > 0; ) {
       const frames = Math.min(left, corked)
       this.#socket.cork()
-      for (let i = 0; i < frames; i++) this.#write(message)
+      for (let i = 0; i < frames; i++) writeFrame(this.#socket, message)
       this.#socket.uncork()
       left -= frames
       if (this.#socket.writableNeedDrain) await once(this.#socket, 'drain')
@@ -136,18 +156,34 @@ class NetEndpoint implements Endpoint {
     }
   }
 
-  #write(message: Uint8Array): void {
-    if (message.length > COPIED) {
-      const header = Buffer.allocUnsafe(HEADER)
-      header.writeUInt32LE(message.length, 0)
-      this.#socket.write(header)
-      this.#socket.write(message)
-      return
-    }
-    const frame = Buffer.allocUnsafe(HEADER + message.length)
-    frame.writeUInt32LE(message.length, 0)
-    frame.set(message, HEADER)
-    this.#socket.write(frame)
+  async close(): Promise<void> {
+    this.#socket.destroy()
+  }
+}
+
+/** Requests as a program makes them that answers in the order in which it was asked: frames, and no number in them. */
+class NetRequester implements Requester {
+  readonly #write: (message: Uint8Array) => void
+  readonly #socket: Socket
+  readonly #waiting: ((answer: Uint8Array) => void)[] = []
+
+  constructor(socket: Socket) {
+    this.#socket = socket
+    this.#write = corkedWrites(socket)
+    const parser = new Parser(false)
+    socket.on('data', (chunk) =>
+      parser.take(chunk, (bytes, offset, length) =>
+        this.#waiting.shift()?.(bytes.subarray(offset, offset + length)),
+      ),
+    )
+    socket.on('error', () => socket.destroy())
+  }
+
+  request(message: Uint8Array): Promise<Uint8Array> {
+    return new Promise((resolve) => {
+      this.#waiting.push(resolve)
+      this.#write(message)
+    })
   }
 
   async close(): Promise<void> {
@@ -155,30 +191,69 @@ class NetEndpoint implements Endpoint {
   }
 }
 
+/** Frames of one turn leave as one writev(2), as the documentation of `cork` has it. */
+function corkedWrites(socket: Socket): (message: Uint8Array) => void {
+  let corked = false
+  const uncork = () => {
+    corked = false
+    socket.uncork()
+  }
+  return (message) => {
+    if (!corked) {
+      corked = true
+      socket.cork()
+      process.nextTick(uncork)
+    }
+    writeFrame(socket, message)
+  }
+}
+
 /**
- * `listen` takes `unix:///path`, or `tcp://host` for any free port of it.
- * @param coalesces whether small messages that are sent together are copied together by the program
+ * `at` is `unix:///path`, or `tcp://host` for any free port of it.
+ * @returns where it listens
  */
+async function listen(at: string, accept: (socket: Socket) => void): Promise<string> {
+  const { protocol, hostname, pathname } = new URL(at)
+  const server = createServer({ noDelay: true }, accept)
+  server.listen(protocol === 'unix:' ? { path: pathname } : { host: hostname, port: 0 })
+  await once(server, 'listening')
+  return protocol === 'unix:' ? at : `${at}:${(server.address() as AddressInfo).port}`
+}
+
+async function connected(uri: string): Promise<Socket> {
+  const { protocol, hostname, port, pathname } = new URL(uri)
+  const socket =
+    protocol === 'unix:'
+      ? connect({ path: pathname })
+      : connect({ host: hostname, port: Number(port), noDelay: true })
+  await once(socket, 'connect')
+  return socket
+}
+
+/** @param coalesces whether small messages that are sent together are copied together by the program */
 export const net = (coalesces: boolean): Transport => ({
   async listen(at) {
-    const { protocol, hostname, pathname } = new URL(at)
-    const server = createServer({ noDelay: true })
+    let accept: (socket: Socket) => void = () => {}
     const connected = new Promise<Endpoint>((resolve) => {
-      server.once('connection', (socket) => resolve(new NetEndpoint(socket, coalesces)))
+      accept = (socket) => resolve(new NetEndpoint(socket, coalesces))
     })
-    server.listen(protocol === 'unix:' ? { path: pathname } : { host: hostname, port: 0 })
-    await once(server, 'listening')
-    const uri = protocol === 'unix:' ? at : `${at}:${(server.address() as AddressInfo).port}`
-    return { uri, connected }
+    return { uri: await listen(at, accept), connected }
   },
 
-  async connect(uri) {
-    const { protocol, hostname, port, pathname } = new URL(uri)
-    const socket =
-      protocol === 'unix:'
-        ? connect({ path: pathname })
-        : connect({ host: hostname, port: Number(port), noDelay: true })
-    await once(socket, 'connect')
-    return new NetEndpoint(socket, coalesces)
-  },
+  connect: async (uri) => new NetEndpoint(await connected(uri), coalesces),
 })
+
+export const netRequests: RequestTransport = {
+  listen: async (at, answer) => ({
+    uri: await listen(at, (socket) => {
+      const write = corkedWrites(socket)
+      const parser = new Parser(true)
+      socket.on('data', (chunk) =>
+        parser.take(chunk, (bytes, offset, length) => write(answer(bytes, offset, length))),
+      )
+      socket.on('error', () => socket.destroy())
+    }),
+  }),
+
+  connect: async (uri) => new NetRequester(await connected(uri)),
+}

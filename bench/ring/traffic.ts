@@ -9,6 +9,14 @@ const REPORT = 2
 /** What a report is: the messages counted, u32, and 4 bytes of zero. */
 const REPORT_BYTES = 8
 
+/** How one kind of traffic is driven, from the end that measures. */
+export interface Driver {
+  /** One after the other. With `times`, each is timed: ms. */
+  roundTrips(rounds: number, times?: Float64Array): Promise<void>
+  /** @returns milliseconds until the receiver has had all `count` */
+  burst(count: number): Promise<number>
+}
+
 export interface Latency {
   /** Round trips that were timed one by one, µs each. */
   p50: number
@@ -55,24 +63,32 @@ export async function respond(endpoint: Endpoint, size: number): Promise<void> {
   if (endpoint.turn !== undefined) await poll(endpoint, () => false)
 }
 
-/** Round trips for about `milliseconds` each way of timing. */
-export async function latency(endpoint: Endpoint, size: number, milliseconds: number): Promise<Latency> {
+/** Messages of `size` bytes, which {@link respond} takes at the other end. */
+export function messages(endpoint: Endpoint, size: number): Driver {
   const ping = message(size, ANSWER)
+  return {
+    roundTrips: (rounds, times) => roundTrips(endpoint, ping, rounds, times),
+    burst: (count) => burst(endpoint, size, count),
+  }
+}
+
+/** Round trips for about `milliseconds` each way of timing. */
+export async function latency(driver: Driver, milliseconds: number): Promise<Latency> {
   const start = performance.now()
   let warm = 0
   while (warm < WARM_UP_ROUNDS && performance.now() - start < milliseconds) {
-    await roundTrips(endpoint, ping, LEAST_ROUNDS)
+    await driver.roundTrips(LEAST_ROUNDS)
     warm += LEAST_ROUNDS
   }
   const untimed = performance.now()
-  await roundTrips(endpoint, ping, LEAST_ROUNDS)
+  await driver.roundTrips(LEAST_ROUNDS)
   const each = (performance.now() - untimed) / LEAST_ROUNDS
   const rounds = clamp(Math.round(milliseconds / each), LEAST_ROUNDS, MOST_ROUNDS)
   const batch = performance.now()
-  await roundTrips(endpoint, ping, rounds)
+  await driver.roundTrips(rounds)
   const mean = ((performance.now() - batch) / rounds) * 1000
   const times = new Float64Array(rounds)
-  await roundTrips(endpoint, ping, rounds, times)
+  await driver.roundTrips(rounds, times)
   times.sort()
   const at = (share: number) => (times[Math.min(rounds - 1, Math.floor(rounds * share))] as number) * 1000
   return { p50: at(0.5), p99: at(0.99), p999: at(0.999), rounds, mean }
@@ -110,10 +126,10 @@ async function roundTrips(
 }
 
 /**
- * Messages one way: the median of five bursts that take about `milliseconds` in all, each from the first
+ * Messages one way, or requests: the median of five bursts that take about `milliseconds` in all, each from the first
  * message until the receiver has reported the last.
  */
-export async function rate(endpoint: Endpoint, size: number, milliseconds: number): Promise<Rate> {
+export async function rate(driver: Driver, size: number, milliseconds: number): Promise<Rate> {
   const start = performance.now()
   const each = milliseconds / BURSTS
   let fastest = 0
@@ -123,12 +139,12 @@ export async function rate(endpoint: Endpoint, size: number, milliseconds: numbe
     took < each && performance.now() - start < milliseconds;
     count *= 2
   ) {
-    took = await burst(endpoint, size, count)
+    took = await driver.burst(count)
     fastest = Math.max(fastest, count / took)
   }
   const count = Math.max(LEAST_COUNT, Math.round(fastest * each))
   const times: number[] = []
-  for (let i = 0; i < BURSTS; i++) times.push(await burst(endpoint, size, count))
+  for (let i = 0; i < BURSTS; i++) times.push(await driver.burst(count))
   const messagesPerSecond = (count / median(times)) * 1000
   return { messagesPerSecond, mebibytesPerSecond: (messagesPerSecond * size) / 2 ** 20, count }
 }
@@ -156,7 +172,7 @@ async function burst(endpoint: Endpoint, size: number, count: number): Promise<n
   return took
 }
 
-function message(size: number, what: number): Buffer<ArrayBuffer> {
+export function message(size: number, what: number): Buffer<ArrayBuffer> {
   const bytes = Buffer.alloc(size, 0x5a)
   bytes[0] = what
   return bytes

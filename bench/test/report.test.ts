@@ -62,6 +62,19 @@ test('a report for people', () => {
   ])
 })
 
+test('of many limits the missed ones are listed, and all are counted', () => {
+  const limitOf = (limit: number) =>
+    ({ what: `to ${limit}`, rounds: [1, 2, 3, 4, 5], unit: '×', bound: '≤', limit }) as const
+  const limits = [...Array.from({ length: 40 }, () => limitOf(3)), limitOf(2), limitOf(0.5)]
+  const text = textOf({ ...report, tables: [], limits, comparisons: [], failures: [] })
+  expect(text.slice(2)).toEqual([
+    '',
+    'missed within the spread  to 2: 3 (1–5) ×; limit ≤ 2',
+    'missed                    to 0.5: 3 (1–5) ×; limit ≤ 0.5',
+    '42 limits: 40 held, 1 missed within the spread, 1 missed, 0 not judged',
+  ])
+})
+
 test('a report for programs has every round', () => {
   const document = documentOf([report])
   expect(document).toMatchObject({
