@@ -7,7 +7,7 @@ import { CheckoutError, commitOf } from './against/checkout.js'
 import { estimate } from './core/cells.js'
 import { documentOf } from './core/document.js'
 import { machine } from './core/machine.js'
-import { duration } from './core/progress.js'
+import { duration, RunProgress } from './core/progress.js'
 import type { Report } from './core/report.js'
 import { textOf } from './core/text.js'
 import { failed } from './core/verdict.js'
@@ -39,12 +39,19 @@ async function bench(options: Options, folder: string): Promise<number> {
   const { suites, rounds, quick, json, only, against } = options
   const host = machine()
   const builds = against === undefined ? oneBuild() : await twoBuilds(against, suites.includes('verbs'), say)
-  const run: Run = { rounds, quick, only, build: builds.ours, other: builds.other, say }
+  const what = { only, build: builds.ours, other: builds.other }
   const chosen = suites
     .map((name) => ({ name, suite: name === 'lab' ? undefined : MAKE[name]({ folder, quick }) }))
-    .filter(({ suite }) => suite === undefined || plan(suite, run).length > 0)
+    .filter(({ suite }) => suite === undefined || plan(suite, what).length > 0)
   if (chosen.length === 0) throw new UsageError(`no cell of ${suites.join(', ')} matches ${only}`)
-  announce(chosen, run)
+  const seconds = chosen.flatMap(({ suite }) => (suite ? [estimate(plan(suite, what), rounds)] : []))
+  const expected = seconds.reduce((sum, one) => sum + one, 0)
+  const run: Run = { ...what, rounds, quick, progress: new RunProgress(expected, { say }), say }
+  announce(
+    chosen.map(({ name }) => name),
+    expected,
+    run,
+  )
   if (chosen.some(({ name }) => name === 'verbs'))
     buildPrograms({ programs: builds.ours.programs, packages: top, sources: top })
 
@@ -62,17 +69,12 @@ async function bench(options: Options, folder: string): Promise<number> {
 }
 
 /** What runs, on what, and for how long. */
-function announce(chosen: readonly { name: string; suite: Suite | undefined }[], run: Run): void {
-  const { build, other, rounds } = run
+function announce(names: readonly SuiteName[], expected: number, { build, other, rounds }: Run): void {
   if (other !== undefined)
     say(`this: ${build.root}, ${commitOf(build.root)}; other: ${other.root}, ${commitOf(other.root)}`)
-  const seconds = chosen.flatMap(({ suite }) => (suite ? [estimate(plan(suite, run), rounds)] : []))
-  const labs = chosen.some(({ suite }) => suite === undefined)
-    ? '; and the lab, whose time depends on the host'
-    : ''
+  const labs = names.includes('lab') ? '; and the lab, whose time depends on the host' : ''
   say(
-    `${chosen.map(({ name }) => name).join(', ')}: ${rounds} ${rounds === 1 ? 'round' : 'rounds'}, ` +
-      `about ${duration(seconds.reduce((sum, one) => sum + one, 0))}${labs}`,
+    `${names.join(', ')}: ${rounds} ${rounds === 1 ? 'round' : 'rounds'}, about ${duration(expected)}${labs}`,
   )
 }
 

@@ -1,13 +1,15 @@
 // Runs a suite, on one build or on two.
 import { compareBuilds } from './against/compare.js'
 import { pairs, select } from './core/cells.js'
-import { progress } from './core/progress.js'
 import type { Report, Value } from './core/report.js'
 import { type Group, measureRounds } from './core/rounds.js'
 import type { Run, Suite } from './suite.js'
 
 /** What of a suite is measured: the cells that are asked for, with their peers or on two builds. */
-export function plan(suite: Suite, { build, other, only }: Run): readonly Group[] {
+export function plan(
+  suite: Suite,
+  { build, other, only }: Pick<Run, 'build' | 'other' | 'only'>,
+): readonly Group[] {
   const groups = select(suite.groups(build), only)
   return other === undefined ? groups : pairs(groups, suite.groups(other))
 }
@@ -31,7 +33,9 @@ export async function runSuite(suite: Suite, run: Run): Promise<Report> {
 async function measure(suite: Suite, run: Run) {
   const groups = plan(suite, run)
   if (run.other !== undefined) return { tables: [], limits: [], ...(await compareBuilds(suite, groups, run)) }
-  const samples = await measureRounds(groups, run.rounds, progress(suite.name, run.rounds, run.say))
+  const samples = await run.progress.during(suite.name, run.rounds, (progress) =>
+    measureRounds(groups, run.rounds, progress),
+  )
   return { ...suite.report(samples), comparisons: [], samples: samples.series, failures: samples.failures }
 }
 

@@ -1,5 +1,6 @@
 // What a suite is, and what a run asks of it.
 import type { Build } from './against/build.js'
+import type { RunProgress } from './core/progress.js'
 import type { Better, Report } from './core/report.js'
 import type { Group, Samples } from './core/rounds.js'
 
@@ -41,6 +42,7 @@ export interface Run {
   readonly build: Build
   /** What `build` is compared with, if it is. */
   readonly other: Build | undefined
-  /** Tells people how far it is. */
+  readonly progress: RunProgress
+  /** Tells people what else there is to know. */
   readonly say: (line: string) => void
 }

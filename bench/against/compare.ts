@@ -1,6 +1,6 @@
 // Two builds, cell by cell: each cell is measured on both within a round, one right after the other.
 import { estimate, OTHER, THIS } from '../core/cells.js'
-import { duration, progress } from '../core/progress.js'
+import { duration } from '../core/progress.js'
 import type { Comparison, Report } from '../core/report.js'
 import { type Group, measureRounds, type Samples } from '../core/rounds.js'
 import { judgeComparison } from '../core/verdict.js'
@@ -15,20 +15,24 @@ type Compared = Pick<Report, 'comparisons' | 'samples' | 'failures'>
 export async function compareBuilds(
   { name, figures }: Pick<Suite, 'name' | 'figures'>,
   groups: readonly Group[],
-  { rounds, say }: Pick<Run, 'rounds' | 'say'>,
+  { rounds, progress, say }: Pick<Run, 'rounds' | 'progress' | 'say'>,
 ): Promise<Compared> {
-  const first = await measureRounds(groups, rounds, progress(name, rounds, say))
+  const measure = (series: string, some: readonly Group[], count: number) =>
+    progress.during(series, count, (told) => measureRounds(some, count, told))
+  const first = await measure(name, groups, rounds)
   const comparisons = groups.flatMap((group) => compare(group.name, figures, first))
   const suspects = new Set(comparisons.filter(isSlower).map(({ cell }) => cell))
   if (suspects.size === 0) return { comparisons, samples: first.series, failures: first.failures }
 
   const wanted = groups.filter((group) => suspects.has(group.name))
   const more = AGAIN * rounds
+  const seconds = estimate(wanted, more)
   say(
     `${name}: ${suspects.size} of ${groups.length} cells look slower; measured again ${more} times, ` +
-      `about ${duration(estimate(wanted, more))}: ${[...suspects].join('; ')}`,
+      `about ${duration(seconds)}: ${[...suspects].join('; ')}`,
   )
-  const second = await measureRounds(wanted, more, progress(`${name}, again`, more, say))
+  progress.expectMore(seconds)
+  const second = await measure(`${name}, again`, wanted, more)
   const again = wanted.flatMap((group) => compare(group.name, figures, second))
   return {
     comparisons: comparisons.map((comparison) => {

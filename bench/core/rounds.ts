@@ -61,8 +61,16 @@ export class Samples {
 export const figureOf = (series: Series | undefined, figure: string): number[] =>
   (series?.rounds ?? []).map((round) => round?.[figure] ?? Number.NaN)
 
-/** Told after each round: how many are done, and the seconds that they took. */
-export type Progress = (done: number, seconds: number) => void
+/** Is told how far it is. Rounds count from 1. */
+export interface Progress {
+  /** A sample of `cell` begins. */
+  begins(round: number, cell: string): void
+  /** It is over. @param expected seconds that it should have taken */
+  ends(expected: number): void
+  roundEnds(round: number): void
+}
+
+const NO_PROGRESS: Progress = { begins() {}, ends() {}, roundEnds() {} }
 
 /**
  * Every second round goes through the candidates of a group from the last to the first, so that none of two
@@ -71,20 +79,23 @@ export type Progress = (done: number, seconds: number) => void
 export async function measureRounds(
   groups: readonly Group[],
   rounds: number,
-  progress: Progress = () => {},
+  progress: Progress = NO_PROGRESS,
 ): Promise<Samples> {
-  const cells = groups.map(({ name, candidates }) =>
+  const cells = groups.map(({ name, seconds, candidates }) =>
     candidates.map((candidate) => ({
       candidate,
+      seconds,
       series: { group: name, candidate: candidate.name, rounds: [], failures: [] } as Series,
     })),
   )
-  const begin = performance.now()
-  for (let round = 0; round < rounds; round++) {
+  for (let round = 1; round <= rounds; round++) {
     for (const group of cells)
-      for (const { candidate, series } of round % 2 === 0 ? group : group.toReversed())
+      for (const { candidate, seconds, series } of round % 2 === 1 ? group : group.toReversed()) {
+        progress.begins(round, `${series.group}: ${series.candidate}`)
         series.rounds.push(await sample(candidate, series))
-    progress(round + 1, (performance.now() - begin) / 1000)
+        progress.ends(seconds)
+      }
+    progress.roundEnds(round)
   }
   return new Samples(cells.flat().map(({ series }) => series))
 }

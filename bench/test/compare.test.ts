@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest'
 import { compareBuilds } from '../against/compare.js'
+import { RunProgress } from '../core/progress.js'
 import { judgeComparison } from '../core/verdict.js'
 
 const suite = {
@@ -13,11 +14,12 @@ const giving = (name: string, values: readonly number[]) => {
   return { name, measure: async () => ({ us: left.shift() ?? Number.NaN }) }
 }
 const times = (count: number, value: number) => Array.from({ length: count }, () => value)
+const quiet = { say: () => {} }
 const run = (these: readonly number[], others: readonly number[]) =>
   compareBuilds(
     suite,
     [{ name: 'cell', seconds: 1, candidates: [giving('this', these), giving('other', others)] }],
-    { rounds: 5, say: () => {} },
+    { rounds: 5, progress: new RunProgress(10, quiet), say: () => {} },
   )
 
 test('what is the same is measured once', async () => {

@@ -29,6 +29,11 @@ test('quick is one round', () => {
   expect(options('--quick')).toMatchObject({ quick: true, rounds: 1 })
 })
 
+test('quick is without guests, unless they are asked for by name', () => {
+  expect(options('--quick').suites).toEqual(SUITES.filter((suite) => suite !== 'lab'))
+  expect(options('lab --quick').suites).toEqual(['lab'])
+})
+
 test('the lab is left out where it lacks an option, and refused when it was asked for by name', () => {
   expect(options('--against ../before').suites).not.toContain('lab')
   expect(options('--only shm').suites).not.toContain('lab')

@@ -38,8 +38,16 @@ test('what was not measured has no rounds', async () => {
   expect(samples.has('one', 'a')).toBe(false)
 })
 
-test('progress is told after each round', async () => {
-  const done: number[] = []
-  await measureRounds([group('one')], 3, (rounds) => done.push(rounds))
-  expect(done).toEqual([1, 2, 3])
+test('progress is told of each sample and each round', async () => {
+  const told: unknown[] = []
+  const measure = async () => ({})
+  await measureRounds([group('one', { name: 'a', measure }, { name: 'b', measure })], 2, {
+    begins: (round, cell) => told.push(`${round}, ${cell}`),
+    ends: (expected) => told.push(expected),
+    roundEnds: (round) => told.push(`${round} is over`),
+  })
+  expect(told).toEqual([
+    ...['1, one: a', 1, '1, one: b', 1, '1 is over'],
+    ...['2, one: b', 1, '2, one: a', 1, '2 is over'],
+  ])
 })
