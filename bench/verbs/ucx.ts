@@ -39,8 +39,8 @@ export async function ucx(
   if (lanes.length === 0 || !lanes.every((lane) => lane?.includes(`${transport}/`))) {
     throw new Error(`ucx_perftest did not use ${transport}: ${lanes.join(', ')}`)
   }
-  // iterations, percentile, average and overall latency (µs), bandwidth (MiB/s) and rate (1/s), average and overall
-  const numbers = /^\d+(?:,[\d.]+){7}$/m.exec(stdout)?.[0].split(',').map(Number)
+  // Iterations, padded when they are few; percentile, average and overall latency (µs), bandwidth (MiB/s) and rate (1/s), average and overall
+  const numbers = /^ *\d+(?:,[\d.]+){7}$/m.exec(stdout)?.[0].split(',').map(Number)
   if (numbers === undefined) throw new Error(`ucx_perftest printed no figures:\n${stdout}`)
   const [, p50, , average, , bandwidth, , rate] = numbers as FigureLine
   return {
