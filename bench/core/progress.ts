@@ -68,9 +68,9 @@ export class RunProgress {
         roundEnds: (round) => {
           if (bar !== undefined) return
           const share = Math.floor((100 * this.#done) / this.#expected)
+          const left = this.#done < this.#expected ? `, about ${this.#left()} left` : ''
           this.#say(
-            `${name}: ${round} of ${rounds} rounds; ${share} % of all in ${duration(this.#took)}, ` +
-              `about ${this.#left()} left`,
+            `${name}: ${round} of ${rounds} rounds; ${share} % of all in ${duration(this.#took)}${left}`,
           )
         },
       })

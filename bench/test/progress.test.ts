@@ -45,11 +45,17 @@ test('what is left is corrected by what took longer, in all series of a run', as
   await run.during('one', 2, rounds)
   run.expectMore(2)
   await run.during('two', 2, rounds)
+  await run.during('three', 1, async (progress) => {
+    progress.begins(1, 'c')
+    progress.ends(2)
+    progress.roundEnds(1)
+  })
   expect(said).toEqual([
     'one: 1 of 2 rounds; 25 % of all in 6 s, about 18 s left',
     'one: 2 of 2 rounds; 50 % of all in 12 s, about 12 s left',
     'two: 1 of 2 rounds; 60 % of all in 18 s, about 12 s left',
     'two: 2 of 2 rounds; 80 % of all in 24 s, about 6 s left',
+    'three: 1 of 1 rounds; 100 % of all in 27 s',
   ])
 })
 
