@@ -1,17 +1,18 @@
-// fio 4 KiB random reads and writes over NBD: nbd-client with a swap-server over shm and over iwarp on loopback,
-// beside nbdkit's memory plugin over a Unix socket and over TCP. All of them live side by side, and who does not
-// run sleeps.
+// fio over NBD: nbd-client with a swap-server over shm and over iwarp on loopback, beside nbdkit's memory plugin over a
+// Unix socket and over TCP, and qemu-nbd. All of them live side by side, and those that are not measured sleep.
 import { execFile } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { existsSync, mkdtempSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import type { Build } from './against/build.js'
-import type { Limit, Table } from './core/report.js'
+import type { Table } from './core/report.js'
 import type { Group, Samples } from './core/rounds.js'
 import { ratios } from './core/statistics.js'
-import { fio, type Workload } from './nbd/fio.js'
-import { isPeer, NAMES, type Name, open, SIZE, type Target } from './nbd/targets.js'
+import { fio } from './nbd/fio.js'
+import { limits } from './nbd/limits.js'
+import { isPeer, NAMES, type Name, open, runs, SIZE, type Target } from './nbd/targets.js'
+import { WORKLOADS, type Workload } from './nbd/workloads.js'
 import type { Place, Suite } from './suite.js'
 
 const run = promisify(execFile)
@@ -21,24 +22,14 @@ const QUICK_SECONDS = 1
 /** fio's start and its warm-up. */
 const START_SECONDS = 0.8
 
-const WORKLOADS: readonly Workload[] = (['randread', 'randwrite'] as const).flatMap((kind) =>
-  [1, 32].map((depth) => ({ kind, depth })),
-)
-const groupOf = ({ kind, depth }: Workload) => `${kind}, depth ${depth}`
-
-/** What ours is held to. Checksums are on. */
-const LIMITS: readonly { ours: Name; peer: Name; holds: (workload: Workload) => boolean }[] = [
-  { ours: 'shm', peer: 'nbdkit', holds: () => true },
-  { ours: 'iwarp', peer: 'nbdkit, TCP', holds: ({ depth }) => depth === 32 },
-]
-
 export function nbd({ folder, quick }: Place): Suite {
   const seconds = quick ? QUICK_SECONDS : SECONDS
   const targets = new Targets(folder)
+  const workloads = WORKLOADS.filter((workload) => workload.quick || !quick)
   const group = (workload: Workload, build: Build): Group => ({
-    name: groupOf(workload),
+    name: workload.name,
     seconds: START_SECONDS + seconds,
-    candidates: NAMES.map((name) => ({
+    candidates: NAMES.filter((name) => runs(name, workload)).map((name) => ({
       name,
       peer: isPeer(name),
       measure: async () => fio((await targets.get(name, build)).uri, workload, seconds),
@@ -46,14 +37,12 @@ export function nbd({ folder, quick }: Place): Suite {
   })
   return {
     name: 'nbd',
-    about: `fio, 4 KiB at random in ${SIZE} of random data over NBD; a sample is ${seconds} s`,
+    about: `fio in ${SIZE} of random data over NBD; a sample is ${seconds} s`,
     figures: [{ key: 'iops', name: 'IOPS', unit: '1/s', better: 'higher' }],
-    groups: (build) => WORKLOADS.map((workload) => group(workload, build)),
+    groups: (build) => workloads.map((workload) => group(workload, build)),
     report: (samples) => ({
-      tables: WORKLOADS.map((workload) => table(workload, samples)),
-      limits: LIMITS.flatMap(({ ours, peer, holds }) =>
-        WORKLOADS.filter(holds).map((workload) => limit(workload, ours, peer, samples)),
-      ),
+      tables: workloads.map((workload) => table(workload, samples)),
+      limits: limits(samples),
     }),
     check: () => targets.check(),
     close: () => targets.close(),
@@ -106,24 +95,19 @@ class Targets {
   }
 }
 
+const BESIDE = NAMES.filter(isPeer)
+
 function table(workload: Workload, samples: Samples): Table {
-  const of = (name: Name, figure: string) => samples.of(groupOf(workload), name, figure)
+  const of = (name: Name, figure: string) => samples.of(workload.name, name, figure)
   return {
-    title: groupOf(workload),
-    columns: ['target', 'IOPS', 'p50 µs', 'p99 µs', 'of nbdkit', 'of nbdkit, TCP'],
-    rows: NAMES.map((name) => [
+    title: workload.name,
+    columns: ['target', 'IOPS', 'p50 µs', 'p99 µs', ...BESIDE.map((peer) => `of ${peer}`)],
+    rows: NAMES.filter((name) => runs(name, workload)).map((name) => [
       name,
       of(name, 'iops'),
       of(name, 'p50'),
       of(name, 'p99'),
-      ratios(of(name, 'iops'), of('nbdkit', 'iops')),
-      ratios(of(name, 'iops'), of('nbdkit, TCP', 'iops')),
+      ...BESIDE.map((peer) => ratios(of(name, 'iops'), of(peer, 'iops'))),
     ]),
   }
-}
-
-function limit(workload: Workload, ours: Name, peer: Name, samples: Samples): Limit {
-  const of = (name: Name) => samples.of(groupOf(workload), name, 'iops')
-  const what = `${ours}, ${groupOf(workload)}`
-  return { what, rounds: ratios(of(ours), of(peer)), unit: `× ${peer}`, bound: '≥', limit: 1 }
 }

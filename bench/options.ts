@@ -30,7 +30,7 @@ Suites, all by default, one after the other:
   ring              JavaScript to JavaScript over the ring, beside Node net, Unix sockets and zeromq
   ring-default      the same with no option set, pinned to one core and to a core each, beside Node net
   parameter-server  examples/parameter-server over the ring, zeromq and sockets
-  nbd               fio over NBD: ours over shm and iwarp, beside nbdkit
+  nbd               fio over NBD: ours over shm and iwarp, beside nbdkit and qemu-nbd
   lab               in guests with real kernel drivers: verbs, the ring and swap beside perftest, net, iSER, …
 
 Options:

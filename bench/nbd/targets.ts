@@ -1,14 +1,20 @@
-// What fio talks to: ours over each fabric, nbdkit's memory plugin over each socket, all of one size.
+// What fio talks to, all of one size: ours over each fabric, nbdkit's memory plugin over each socket, and qemu-nbd over
+// a Unix socket with a file in memory, and with nothing behind it.
 import { execFile } from 'node:child_process'
+import { mkdtempSync, rmSync, truncateSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { promisify } from 'node:util'
 import type { Build } from '../against/build.js'
 import { Child } from '../core/child.js'
 import { freePort } from '../core/free-port.js'
+import type { Workload } from './workloads.js'
 
 const run = promisify(execFile)
 
 export const SIZE = '256M'
+const BYTES = 256 * 2 ** 20
+/** A tmpfs on every Linux: where POSIX shared memory is. */
+const TMPFS = '/dev/shm'
 
 export const NAMES = [
   'shm',
@@ -17,6 +23,8 @@ export const NAMES = [
   'iwarp, no checksum',
   'nbdkit',
   'nbdkit, TCP',
+  'qemu-nbd, tmpfs',
+  'qemu-nbd, null-co',
 ] as const
 export type Name = (typeof NAMES)[number]
 
@@ -27,13 +35,19 @@ export interface Target extends AsyncDisposable {
   pagesSpared(): Promise<number>
 }
 
-export const isPeer = (name: Name): boolean => name.startsWith('nbdkit')
+export const isPeer = (name: Name): boolean => name.startsWith('nbdkit') || name.startsWith('qemu-nbd')
+
+/** What a checksum costs is seen in a few; and what keeps nothing cannot be verified. */
+export const runs = (name: Name, { quick, verifies }: Workload): boolean =>
+  (quick || !name.endsWith('no checksum')) && !(verifies === true && name === 'qemu-nbd, null-co')
 
 /** @param folder of its own: sockets, and where `nbd-client status` finds the client */
 export function open(name: Name, build: Build, folder: string): Promise<Target> {
   const checksums = name.endsWith('no checksum') ? ['--no-checksum'] : []
   if (name.startsWith('shm')) return openOurs(build, `shm://${join(folder, 'shm.sock')}`, checksums, folder)
   if (name.startsWith('iwarp')) return openOurs(build, 'iwarp://127.0.0.1:0', checksums, folder)
+  if (name === 'qemu-nbd, null-co') return openQemu(['--image-opts', `driver=null-co,size=${BYTES}`], folder)
+  if (name === 'qemu-nbd, tmpfs') return openQemuFile(folder)
   return openNbdkit(name === 'nbdkit, TCP', folder)
 }
 
@@ -89,6 +103,40 @@ async function openNbdkit(tcp: boolean, folder: string): Promise<Target> {
   await child.leaves(pidFile)
   return {
     uri: tcp ? `nbd://127.0.0.1:${port}` : `nbd+unix:///?socket=${socket}`,
+    pagesSpared: async () => 0,
+    [Symbol.asyncDispose]: () => child[Symbol.asyncDispose](),
+  }
+}
+
+async function openQemuFile(folder: string): Promise<Target> {
+  const memory = mkdtempSync(join(TMPFS, 'rdmakit-bench-'))
+  const remove = () => rmSync(memory, { recursive: true, force: true })
+  try {
+    const file = join(memory, 'disk')
+    writeFileSync(file, '')
+    truncateSync(file, BYTES)
+    const target = await openQemu(['--format=raw', file], folder)
+    const close = async () => {
+      await target[Symbol.asyncDispose]()
+      remove()
+    }
+    return { ...target, [Symbol.asyncDispose]: close }
+  } catch (failure) {
+    remove()
+    throw failure
+  }
+}
+
+/** @param image what it serves, as its arguments */
+async function openQemu(image: readonly string[], folder: string): Promise<Target> {
+  const pidFile = join(folder, 'qemu-nbd.pid')
+  const socket = join(folder, 'qemu-nbd.sock')
+  const options = ['--persistent', '--shared=0', `--socket=${socket}`, `--pid-file=${pidFile}`]
+  const child = new Child('qemu-nbd', [...options, ...image])
+  // As nbdkit's, its pid file comes when it listens.
+  await child.leaves(pidFile)
+  return {
+    uri: `nbd+unix:///?socket=${socket}`,
     pagesSpared: async () => 0,
     [Symbol.asyncDispose]: () => child[Symbol.asyncDispose](),
   }
