@@ -1,3 +1,5 @@
+import { Chain, ChainLink } from './chain.js'
+
 /**
  * What the requests of one end may take of the other's memory, while they are not answered: 64 times the ring of the
  * end that answers them, at most 64 MiB. Both ends know it without a word: who asks keeps what is beyond it to itself,
@@ -19,20 +21,26 @@ export function requestCost(length: number): number {
 export const REQUEST_BYTES = 1536
 
 /** One that waits for its turn, or has had it. */
-export interface Turn {
+export abstract class Turn extends ChainLink<Turn> {
+  /** bytes */
   readonly cost: number
-  begin: ((turn: Turn) => void) | undefined
-  state: 'waiting' | 'begun' | 'over'
+  /** @internal the allowance's */
+  state: 'new' | 'waiting' | 'begun' | 'over' = 'new'
+
+  constructor(cost: number) {
+    super()
+    this.cost = cost
+  }
+
+  /** Called once, when its bytes are taken. */
+  abstract begin(): void
 }
 
 /** Bytes that are handed out in order of demand: who finds too few waits, and those behind with it. */
 export class Allowance {
   /** bytes that may be taken at a time; one alone may take more */
   readonly limit: number
-  readonly #waiting = new Set<Turn>()
-  /** One iterator for all: a new one would step over the places of all that have left before. */
-  #order = this.#waiting.values()
-  #first: Turn | undefined
+  readonly #waiting = new Chain<Turn>()
   #used = 0
   #serving = false
 
@@ -55,18 +63,17 @@ export class Allowance {
     return this.#waiting.size === 0 && this.#has(cost)
   }
 
-  /** Calls `begin` when there are `cost` bytes, which are taken then until {@link leave}: now, if they are there. */
-  enter(cost: number, begin: (turn: Turn) => void): Turn {
-    const turn: Turn = { cost, begin, state: 'waiting' }
+  /** The turn begins when there are as many bytes as it costs, which are taken then until {@link leave}: now, if they are there. */
+  enter(turn: Turn): void {
+    turn.state = 'waiting'
     this.#waiting.add(turn)
     this.#serve()
-    return turn
   }
 
   /** Gives back what was taken, or the place of one that waits. Idempotent. */
   leave(turn: Turn): void {
     if (turn.state === 'begun') this.#used -= turn.cost
-    this.#waiting.delete(turn)
+    else if (turn.state === 'waiting') this.#waiting.delete(turn)
     turn.state = 'over'
     this.#serve()
   }
@@ -80,26 +87,18 @@ export class Allowance {
     if (this.#serving) return
     this.#serving = true
     try {
-      for (let turn = this.#next(); turn !== undefined && this.#has(turn.cost); turn = this.#next()) {
+      for (
+        let turn = this.#waiting.first;
+        turn !== undefined && this.#has(turn.cost);
+        turn = this.#waiting.first
+      ) {
         this.#waiting.delete(turn)
         turn.state = 'begun'
         this.#used += turn.cost
-        const { begin } = turn
-        turn.begin = undefined
-        begin?.(turn)
+        turn.begin()
       }
     } finally {
       this.#serving = false
     }
-  }
-
-  #next(): Turn | undefined {
-    while (this.#first?.state !== 'waiting') {
-      if (this.#waiting.size === 0) return undefined
-      const { value, done } = this.#order.next()
-      if (done) this.#order = this.#waiting.values()
-      else this.#first = value
-    }
-    return this.#first
   }
 }

@@ -382,14 +382,11 @@ export class RingConnection {
     } catch (failure) {
       return Promise.reject(failure)
     }
-    const { outbox, requests } = this.#exchange
-    const { correlation, response } = requests.add(limit)
-    const fail = (reason: unknown) => requests.reject(correlation, reason)
-    const frame = { type: TYPE.request, correlation, immediate }
-    const wanted = () => requests.has(correlation)
-    const sent = () => requests.sent(correlation)
-    requests.ask(correlation, bytes, (kept) => outbox.post(frame, kept, wanted, sent)?.catch(fail))
-    return answered(response, signal, fail)
+    const { requests } = this.#exchange
+    const request = requests.ask(bytes, { timeout: limit, immediate })
+    const response = request.response.then(undefined, byCaller)
+    if (signal === undefined) return response
+    return response.finally(onAbort(signal, () => requests.giveUp(request, signal.reason)))
   }
 
   /**
@@ -476,20 +473,9 @@ export class RingConnection {
   }
 }
 
-/** Waits for a response. What it fails with is made where it came in; its stack is to say who has asked. */
-async function answered(
-  response: Promise<Uint8Array>,
-  signal: AbortSignal | undefined,
-  fail: (reason: unknown) => void,
-): Promise<Uint8Array> {
-  const stop = onAbort(signal, () => fail(signal?.reason))
-  try {
-    return await response
-  } catch (failure) {
-    if (failure instanceof RemoteError || (failure instanceof VerbsError && failure.code === 'ETIMEDOUT'))
-      Error.captureStackTrace(failure)
-    throw failure
-  } finally {
-    stop()
-  }
+/** What a request fails with is made where it came in; its stack is to say who has asked. */
+function byCaller(failure: unknown): never {
+  if (failure instanceof RemoteError || (failure instanceof VerbsError && failure.code === 'ETIMEDOUT'))
+    Error.captureStackTrace(failure)
+  throw failure
 }

@@ -10,7 +10,7 @@ import { Liveness } from './liveness.js'
 import type { RingMessage } from './message.js'
 import { SEND, TYPE } from './native.js'
 import { Outbox } from './outbox.js'
-import { PendingRequests } from './requests.js'
+import { PendingRequest, PendingRequests } from './requests.js'
 import { Responder } from './responder.js'
 import type { ConnectionState } from './states.js'
 import { DEFAULT_TIMEOUT_MS, milliseconds } from './timeout.js'
@@ -64,7 +64,8 @@ export class Exchange {
   constructor(link: Link, connection: RingConnection) {
     this.link = link
     this.inbox = new Inbox()
-    this.requests = new PendingRequests(link.id.description, requestAllowance(2 ** link.peer.log2Capacity))
+    const allowance = requestAllowance(2 ** link.peer.log2Capacity)
+    this.requests = new PendingRequests(link.id.description, allowance, (...asked) => this.#ask(...asked))
     const failed = () => {
       const reason = this.#reset('the queue pair takes no more')
       this.#lost(reason)
@@ -164,6 +165,30 @@ export class Exchange {
     return new VerbsError('ESHUTDOWN', 'send', this.link.id.description, 'the connection is closed')
   }
 
+  // — asking —
+
+  #ask(request: PendingRequest, bytes: Uint8Array): void {
+    const { outbox, requests } = this
+    if (outbox.hasEnded) return
+    const { correlation, immediate } = request
+    try {
+      if (outbox.send(TYPE.request, correlation, immediate, bytes)) {
+        request.sent = true
+        return
+      }
+    } catch (failure) {
+      requests.giveUp(request, failure)
+      return
+    }
+    const wanted = () => requests.has(request)
+    const sent = () => {
+      request.sent = true
+    }
+    outbox
+      .wait({ type: TYPE.request, correlation, immediate }, bytes, wanted, sent)
+      .catch((failure) => requests.giveUp(request, failure))
+  }
+
   // — receiving —
 
   #receive(type: number, message: RingMessage): void {
@@ -183,11 +208,13 @@ export class Exchange {
         return
       case TYPE.response:
       case TYPE.error: {
-        const known = this.requests.answer(message.correlation, (pending) =>
-          type === TYPE.response ? pending.resolve(message.copy()) : pending.reject(decodeError(message)),
-        )
+        const request = this.requests.take(message.correlation)
+        if (request instanceof PendingRequest) {
+          if (type === TYPE.response) request.resolve(message.copy())
+          else request.reject(decodeError(message))
+        }
         message.release()
-        if (!known)
+        if (request === undefined)
           void this.#end(
             new VerbsError(
               'EPROTO',

@@ -173,8 +173,19 @@ export class Outbox {
     } catch (failure) {
       return Promise.reject(failure)
     }
+    return this.wait({ type, correlation, immediate }, bytes, wanted, onSent)
+  }
+
+  /** {@link post} of what has found no room. */
+  wait(
+    { type, correlation = 0, immediate = 0 }: FrameFields,
+    bytes: Uint8Array | Promise<Uint8Array>,
+    wanted: () => boolean,
+    onSent: () => void,
+  ): Promise<void> {
     if (this.#waiting.length >= this.#pruneAt) this.#prune()
     const { promise, resolve, reject } = deferred<void>()
+    const late = isPromise(bytes)
     const kept = late ? undefined : bytes.slice()
     const frame: Waiting = { type, correlation, immediate, bytes: kept, wanted, onSent, resolve, reject }
     this.#waiting.push(frame)
@@ -225,6 +236,10 @@ export class Outbox {
       this.#writers.delete(waiter)
       stop()
     }
+  }
+
+  get hasEnded(): boolean {
+    return this.#reason !== undefined
   }
 
   flush(): void {

@@ -1,28 +1,81 @@
 import type { RecordableHistogram } from 'node:perf_hooks'
 import { type Deferred, deferred, VerbsError } from '@rdmakit/verbs'
-import { Allowance, requestCost, type Turn } from './allowance.js'
+import { Allowance, requestCost, Turn } from './allowance.js'
 import { clearTimeout, performance, setImmediate, setTimeout } from './clock.js'
 
-interface Pending extends Deferred<Uint8Array> {
+/** A request that waits for its response. */
+export class PendingRequest extends Turn {
+  readonly correlation: number
+  readonly response: Promise<Uint8Array>
+  readonly immediate: number
   /** milliseconds of performance.now() */
-  readonly begin: number
+  readonly begun: number
   readonly deadline: number
-  /** what it takes of the peer's memory; undefined before it waits for that */
-  turn: Turn | undefined
-  /** whether the peer may answer */
-  sent: boolean
+  /** @internal it is on its way: a response may come, even when nobody waits for it any more */
+  sent = false
+  readonly #send: SendRequest
+  #bytes: Uint8Array | undefined
+  resolve!: (response: Uint8Array) => void
+  reject!: (reason: unknown) => void
+
+  /** @internal */
+  constructor(correlation: number, bytes: Uint8Array, options: NewRequest, send: SendRequest) {
+    super(requestCost(bytes.length))
+    this.correlation = correlation
+    this.immediate = options.immediate
+    this.begun = performance.now()
+    this.deadline = this.begun + options.timeout
+    this.#bytes = bytes
+    this.#send = send
+    this.response = new Promise((resolve, reject) => {
+      this.resolve = resolve
+      this.reject = reject
+    })
+  }
+
+  /** @internal Bytes that may change once the call has returned. */
+  keep(): void {
+    this.#bytes = this.#bytes?.slice()
+  }
+
+  /** @internal */
+  begin(): void {
+    const bytes = this.#bytes as Uint8Array
+    this.#bytes = undefined
+    this.#send(this, bytes)
+  }
 }
+
+export interface NewRequest {
+  /** milliseconds */
+  readonly timeout: number
+  readonly immediate: number
+}
+
+/** Sends the request; it is called at most once, and not when it has been given up meanwhile. */
+export type SendRequest = (request: PendingRequest, bytes: Uint8Array) => void
+
+/** places at first, a power of two */
+const FEW = 64
+/** places that are not kept when nothing waits */
+const MANY = 4096
 
 /** Requests that wait for their response. One timer serves them all: requests outnumber timeouts by far. */
 export class PendingRequests {
-  readonly #pending = new Map<number, Pending>()
+  /**
+   * Each at its number modulo the places, of which at least half are free: {@link Chain} says why it is no Map. Numbers
+   * whose place is taken are not given out.
+   */
+  #places: (PendingRequest | undefined)[] = new Array(FEW).fill(undefined)
+  #count = 0
   /**
    * Requests that timed out or were aborted, and are not answered yet: their numbers are not to be used again, and
    * they take of the peer's memory. That bounds them.
    */
-  readonly #abandoned = new Map<number, Turn>()
+  readonly #abandoned = new Map<number, PendingRequest>()
   readonly #allowance: Allowance
   readonly #object: string
+  readonly #send: SendRequest
   /** nanoseconds from request to response, of those that are answered from when it is set */
   latency: RecordableHistogram | undefined
   /** the number given out last: 1 … 2^32 − 1, then from 1 again */
@@ -35,108 +88,118 @@ export class PendingRequests {
    * @param object what errors call the connection
    * @param allowance bytes of the peer's memory that they may take
    */
-  constructor(object: string, allowance: number) {
+  constructor(object: string, allowance: number, send: SendRequest) {
     this.#object = object
     this.#allowance = new Allowance(allowance)
+    this.#send = send
   }
 
   get count(): number {
-    return this.#pending.size
-  }
-
-  /** Number of the request, for its frame, and the promise of its response. */
-  add(timeout: number): { correlation: number; response: Promise<Uint8Array> } {
-    const correlation = this.#number()
-    const begin = performance.now()
-    const deadline = begin + timeout
-    const pending: Pending = { ...deferred<Uint8Array>(), begin, deadline, turn: undefined, sent: false }
-    this.#pending.set(correlation, pending)
-    if (deadline < this.#wakeAt) this.#arm(deadline)
-    return { correlation, response: pending.promise }
+    return this.#count
   }
 
   /**
-   * Sends the request when the peer has memory for it: until then it waits here, in order.
+   * A new request, which is sent when the peer has memory for it: until then it waits here, in order.
    * @param bytes are copied when they have to wait, so that they may change once this returns
-   * @param send is called at most once, and not when it has been given up meanwhile
    */
-  ask(correlation: number, bytes: Uint8Array, send: (bytes: Uint8Array) => void): void {
-    const pending = this.#pending.get(correlation)
-    if (pending === undefined) return
-    const cost = requestCost(bytes.length)
-    const kept = this.#allowance.fits(cost) ? bytes : bytes.slice()
-    pending.turn = this.#allowance.enter(cost, () => send(kept))
+  ask(bytes: Uint8Array, options: NewRequest): PendingRequest {
+    const request = new PendingRequest(this.#number(), bytes, options, this.#send)
+    this.#places[request.correlation & (this.#places.length - 1)] = request
+    this.#count++
+    if (request.deadline < this.#wakeAt) this.#arm(request.deadline)
+    if (!this.#allowance.fits(request.cost)) request.keep()
+    this.#allowance.enter(request)
+    return request
   }
 
   /**
    * A response has come.
-   * @returns false when nobody waits for one of that number: the peer breaks the protocol
+   * @returns the request, which the caller settles; `given up` when nobody waits for it any more; undefined when nobody
+   *   waits for one of that number: the peer breaks the protocol
    */
-  answer(correlation: number, settle: (pending: Deferred<Uint8Array>) => void): boolean {
-    const pending = this.#pending.get(correlation)
-    // One that timed out or was aborted gets no response any more, one that was not sent cannot have any.
-    const turn = pending === undefined ? this.#abandoned.get(correlation) : pending.sent && pending.turn
-    if (!turn) return false
+  take(correlation: number): PendingRequest | 'given up' | undefined {
+    const pending = this.#find(correlation)
+    // One that was not sent cannot have any.
+    if (pending !== undefined && !pending.sent) return undefined
+    const request = pending ?? this.#abandoned.get(correlation)
+    if (request === undefined) return undefined
     if (pending === undefined) this.#abandoned.delete(correlation)
     else {
-      this.#remove(correlation)
-      this.latency?.record(Math.max(1, Math.round((performance.now() - pending.begin) * 1e6)))
-      settle(pending)
+      this.#remove(pending)
+      this.latency?.record(Math.max(1, Math.round((performance.now() - pending.begun) * 1e6)))
     }
-    this.#allowance.leave(turn)
-    return true
-  }
-
-  /** The request is on its way: a response may come even when nobody waits for it any more. */
-  sent(correlation: number): void {
-    const pending = this.#pending.get(correlation)
-    if (pending !== undefined) pending.sent = true
+    this.#allowance.leave(request)
+    return pending ?? 'given up'
   }
 
   /** The request is given up. */
-  reject(correlation: number, reason: unknown): void {
-    const pending = this.#pending.get(correlation)
-    if (pending !== undefined) this.#giveUp(correlation, pending, reason)
+  giveUp(request: PendingRequest, reason: unknown): void {
+    if (!this.has(request)) return
+    this.#remove(request)
+    request.reject(reason)
+    // The peer has its memory again when it has answered; of what was not sent it knows nothing.
+    if (request.sent) this.#abandoned.set(request.correlation, request)
+    else this.#allowance.leave(request)
   }
 
-  has(correlation: number): boolean {
-    return this.#pending.has(correlation)
+  /** Whether somebody waits for its response. */
+  has(request: PendingRequest): boolean {
+    return this.#find(request.correlation) === request
   }
 
   /** The connection has ended: nothing will be added any more. */
   rejectAll(reason: unknown): void {
-    for (const [correlation, pending] of [...this.#pending]) {
-      this.#remove(correlation)
-      pending.reject(reason)
+    for (const request of this.#all()) {
+      this.#remove(request)
+      request.reject(reason)
     }
     clearTimeout(this.#timer)
   }
 
   /** Resolves when nothing is pending. */
   async idle(): Promise<void> {
-    if (this.#pending.size === 0) return
+    if (this.#count === 0) return
     this.#empty ??= deferred<void>()
     await this.#empty.promise
   }
 
+  #find(correlation: number): PendingRequest | undefined {
+    const request = this.#places[correlation & (this.#places.length - 1)]
+    return request?.correlation === correlation ? request : undefined
+  }
+
   #number(): number {
+    if (2 * this.#count >= this.#places.length) this.#spread(2 * this.#places.length)
     do this.last = this.last === 0xffff_ffff ? 1 : this.last + 1
-    while (this.#pending.has(this.last) || this.#abandoned.has(this.last))
+    while (
+      this.#places[this.last & (this.#places.length - 1)] !== undefined ||
+      (this.#abandoned.size > 0 && this.#abandoned.has(this.last))
+    )
     return this.last
   }
 
-  #giveUp(correlation: number, { sent, turn, reject }: Pending, reason: unknown): void {
-    this.#remove(correlation)
-    reject(reason)
-    if (turn === undefined) return
-    // The peer has its memory again when it has answered; of what was not sent it knows nothing.
-    if (sent) this.#abandoned.set(correlation, turn)
-    else this.#allowance.leave(turn)
+  #spread(places: number): void {
+    const all = this.#all()
+    this.#places = new Array(places).fill(undefined)
+    for (const request of all) this.#places[request.correlation & (places - 1)] = request
   }
 
-  #remove(correlation: number): void {
-    this.#pending.delete(correlation)
-    if (this.#pending.size > 0) return
+  /** From the oldest on, but for those that are behind by more than all places. */
+  #all(): PendingRequest[] {
+    const { length } = this.#places
+    const all: PendingRequest[] = []
+    for (let ahead = 1; ahead <= length; ahead++) {
+      const request = this.#places[(this.last + ahead) & (length - 1)]
+      if (request !== undefined) all.push(request)
+    }
+    return all
+  }
+
+  #remove(request: PendingRequest): void {
+    this.#places[request.correlation & (this.#places.length - 1)] = undefined
+    this.#count--
+    if (this.#count > 0) return
+    if (this.#places.length > MANY) this.#spread(FEW)
     // The timer stays: the next request finds it armed early enough and need not touch it.
     this.#empty?.resolve()
     this.#empty = undefined
@@ -156,21 +219,14 @@ export class PendingRequests {
     const now = performance.now()
     let next = Number.POSITIVE_INFINITY
     this.#wakeAt = next
-    for (const [correlation, pending] of [...this.#pending]) {
-      if (pending.deadline > now) {
-        next = Math.min(next, pending.deadline)
-        continue
-      }
-      this.#giveUp(
-        correlation,
-        pending,
-        new VerbsError('ETIMEDOUT', 'request', this.#object, this.#late(pending)),
-      )
+    for (const request of this.#all()) {
+      if (request.deadline > now) next = Math.min(next, request.deadline)
+      else this.giveUp(request, new VerbsError('ETIMEDOUT', 'request', this.#object, this.#late(request)))
     }
     if (next < Number.POSITIVE_INFINITY) this.#arm(next)
   }
 
-  #late({ sent }: Pending): string {
+  #late({ sent }: PendingRequest): string {
     if (sent || this.#allowance.waiting === 0) return 'the peer does not answer'
     return `the peer has ${this.#allowance.used} bytes of requests that it has not answered, and takes no more`
   }

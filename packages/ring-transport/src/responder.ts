@@ -1,6 +1,7 @@
 import { types } from 'node:util'
 import { type CallbackScope, VerbsError } from '@rdmakit/verbs'
-import { Allowance, requestCost, type Turn } from './allowance.js'
+import { Allowance, requestCost, Turn } from './allowance.js'
+import { Chain, ChainLink } from './chain.js'
 import type { RingConnection } from './connection.js'
 import { encodeError } from './errors.js'
 import type { RingMessage } from './message.js'
@@ -47,7 +48,7 @@ export class Responder {
   readonly #post: Post
   readonly #overflow: () => void
   readonly #allowance: Allowance
-  readonly #running = new Set<Running>()
+  readonly #running = new Chain<Running>()
   #handler: RequestHandler | undefined
   /** whether there will be a handler, perhaps */
   #expected = false
@@ -106,9 +107,9 @@ export class Responder {
 
   /** One that the allowance has no room for waits in the ring. */
   answer(request: RingMessage): void {
-    const running = new Running(this.#connection, request)
+    const running = new Running(this.#connection, request, this.#begin)
     this.#running.add(running)
-    this.#allowance.enter(requestCost(request.length), (turn) => this.#begin(running, turn))
+    this.#allowance.enter(running.turn)
   }
 
   /** Resolves when no handler runs and every response is on its way. */
@@ -121,7 +122,7 @@ export class Responder {
 
   /** The connection has ended. */
   end(reason: unknown): void {
-    for (const running of this.#running) {
+    for (const running of this.#running.all()) {
       running.end(reason)
       if (running.waiting === undefined) continue
       // Its turn does not come any more, and the ring is not free before it is let go.
@@ -148,8 +149,7 @@ export class Responder {
   }
 
   /** The allowance has room for it. */
-  #begin(running: Running, turn: Turn): void {
-    running.turn = turn
+  readonly #begin = (running: Running): void => {
     if (running.waiting === undefined) return // the connection has ended
     if (this.#ready && this.#early.size === 0) this.#run(running)
     else {
@@ -210,11 +210,9 @@ export class Responder {
   #finish(running: Running): void {
     if (!this.#running.delete(running)) return
     const { turn } = running
-    if (turn !== undefined) {
-      // Those that begin now have nothing to do with the one that has ended, either.
-      if (this.#allowance.waiting > 0) this.#scope.run(() => this.#allowance.leave(turn))
-      else this.#allowance.leave(turn)
-    }
+    // Those that begin now have nothing to do with the one that has ended, either.
+    if (this.#allowance.waiting > 0) this.#scope.run(() => this.#allowance.leave(turn))
+    else this.#allowance.leave(turn)
     if (this.#running.size > 0) return
     this.#idle?.()
     this.#idle = undefined
@@ -222,17 +220,20 @@ export class Responder {
 }
 
 /** A request that is being answered, as its handler sees it. */
-class Running implements RequestContext {
+class Running extends ChainLink<Running> implements RequestContext {
   readonly connection: RingConnection
   readonly correlation: number
   /** in the ring, until its turn comes */
   waiting: RingMessage | undefined
-  turn: Turn | undefined
+  readonly turn: Turn
   #abort: AbortController | undefined
   #ended = false
   #reason: unknown
 
-  constructor(connection: RingConnection, request: RingMessage) {
+  /** @param begin called when the allowance has room for it */
+  constructor(connection: RingConnection, request: RingMessage, begin: (running: Running) => void) {
+    super()
+    this.turn = new RunningTurn(requestCost(request.length), this, begin)
     this.connection = connection
     this.correlation = request.correlation
     this.waiting = request
@@ -249,5 +250,20 @@ class Running implements RequestContext {
     this.#ended = true
     this.#reason = reason
     this.#abort?.abort(reason)
+  }
+}
+
+class RunningTurn extends Turn {
+  readonly #running: Running
+  readonly #begin: (running: Running) => void
+
+  constructor(cost: number, running: Running, begin: (running: Running) => void) {
+    super(cost)
+    this.#running = running
+    this.#begin = begin
+  }
+
+  begin(): void {
+    this.#begin(this.#running)
   }
 }

@@ -1,5 +1,25 @@
 import { expect, it } from 'vitest'
-import { Allowance, requestAllowance, requestCost } from '../src/allowance.js'
+import { Allowance, requestAllowance, requestCost, Turn } from '../src/allowance.js'
+
+class Called extends Turn {
+  readonly #call: (turn: Turn) => void
+
+  constructor(cost: number, call: (turn: Turn) => void) {
+    super(cost)
+    this.#call = call
+  }
+
+  begin(): void {
+    this.#call(this)
+  }
+}
+
+/** One that calls `call` when its turn comes. */
+function enter(allowance: Allowance, cost: number, call: (turn: Turn) => void): Turn {
+  const turn = new Called(cost, call)
+  allowance.enter(turn)
+  return turn
+}
 
 it('is 64 rings of the end that answers, at most 64 MiB, and a request counts for 1536 bytes more than it has', () => {
   expect([4096, 2 ** 16, 2 ** 20, 2 ** 26].map(requestAllowance)).toEqual([
@@ -14,10 +34,10 @@ it('is 64 rings of the end that answers, at most 64 MiB, and a request counts fo
 it('lets in who fits, in order, and nobody past who waits', () => {
   const allowance = new Allowance(10)
   const begun: string[] = []
-  const enter = (name: string, cost: number) => allowance.enter(cost, () => begun.push(name))
-  const a = enter('a', 6)
-  const b = enter('b', 6)
-  enter('c', 1)
+  const named = (name: string, cost: number) => enter(allowance, cost, () => begun.push(name))
+  const a = named('a', 6)
+  const b = named('b', 6)
+  named('c', 1)
   expect(begun).toEqual(['a'])
   expect({ used: allowance.used, waiting: allowance.waiting }).toEqual({ used: 6, waiting: 2 })
   allowance.leave(a)
@@ -30,9 +50,9 @@ it('lets in who fits, in order, and nobody past who waits', () => {
 it('one that gives up its place makes room for those behind it', () => {
   const allowance = new Allowance(10)
   const begun: string[] = []
-  allowance.enter(6, () => begun.push('a'))
-  const b = allowance.enter(6, () => begun.push('b'))
-  allowance.enter(4, () => begun.push('c'))
+  enter(allowance, 6, () => begun.push('a'))
+  const b = enter(allowance, 6, () => begun.push('b'))
+  enter(allowance, 4, () => begun.push('c'))
   allowance.leave(b)
   expect(begun).toEqual(['a', 'c'])
 })
@@ -40,9 +60,9 @@ it('one that gives up its place makes room for those behind it', () => {
 it('one that is larger than all of it goes alone', () => {
   const allowance = new Allowance(10)
   const begun: string[] = []
-  const small = allowance.enter(1, () => begun.push('small'))
-  const large = allowance.enter(100, () => begun.push('large'))
-  allowance.enter(1, () => begun.push('next'))
+  const small = enter(allowance, 1, () => begun.push('small'))
+  const large = enter(allowance, 100, () => begun.push('large'))
+  enter(allowance, 1, () => begun.push('next'))
   expect(begun).toEqual(['small'])
   allowance.leave(small)
   expect(begun).toEqual(['small', 'large'])
@@ -53,9 +73,9 @@ it('one that is larger than all of it goes alone', () => {
 it('one that leaves as it begins goes on with the next, 100,000 times', () => {
   const allowance = new Allowance(1)
   let begun = 0
-  const first = allowance.enter(1, () => {})
+  const first = enter(allowance, 1, () => {})
   for (let i = 0; i < 100_000; i++)
-    allowance.enter(1, (turn) => {
+    enter(allowance, 1, (turn) => {
       begun++
       allowance.leave(turn)
     })
