@@ -10,23 +10,25 @@ export interface Held {
  * the ring is given back in the order of arrival: up to the oldest that is still held.
  */
 export class HeldFrames {
-  #frames: Held[] = []
+  /** those from the first to before the end; places are used again, as an array that shrinks is made anew */
+  #frames: (Held | undefined)[] = []
   #first = 0
+  #end = 0
   /** end of the newest frame before which nothing is held */
   released = 0
 
   get count(): number {
-    return this.#frames.length - this.#first
+    return this.#end - this.#first
   }
 
   add(frame: Held): void {
-    this.#frames.push(frame)
+    this.#frames[this.#end++] = frame
   }
 
   /** A frame that came and is done with. True when {@link released} moved over it: nothing before it is held. */
   pass(end: number): boolean {
-    if (this.#frames.length > 0) {
-      this.#frames.push({ end, isReleased: true })
+    if (this.#end > 0) {
+      this.add({ end, isReleased: true })
       return false
     }
     this.released = end
@@ -36,18 +38,18 @@ export class HeldFrames {
   /** Moves {@link released} over what was let go. False when it did not move. */
   advance(): boolean {
     const from = this.#first
-    for (;;) {
-      const frame = this.#frames[this.#first]
-      if (frame === undefined || !frame.isReleased) break
+    while (this.#first < this.#end) {
+      const frame = this.#frames[this.#first] as Held
+      if (!frame.isReleased) break
       this.released = frame.end
-      this.#first++
+      this.#frames[this.#first++] = undefined
     }
     const moved = this.#first > from
-    if (this.#first === this.#frames.length) {
-      if (this.#first > 0) this.#frames.length = 0
-      this.#first = 0
+    if (this.#first === this.#end) {
+      this.#first = this.#end = 0
     } else if (this.#first > 1024) {
-      this.#frames = this.#frames.slice(this.#first)
+      this.#frames = this.#frames.slice(this.#first, this.#end)
+      this.#end -= this.#first
       this.#first = 0
     }
     return moved

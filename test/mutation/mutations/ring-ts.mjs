@@ -77,8 +77,8 @@ export const mutations = [
   {
     name: 'credit-beyond-held-frame',
     file: source('held'),
-    find: 'if (frame === undefined || !frame.isReleased) break',
-    replace: 'if (frame === undefined || (!frame.isReleased && this.#first === from)) break',
+    find: 'if (!frame.isReleased) break',
+    replace: 'if (!frame.isReleased && this.#first === from) break',
     why: 'Ring memory is given back to the peer behind a frame that somebody still reads.',
     tests: [unit('held'), unit('receiving')],
   },
