@@ -211,12 +211,12 @@ export class Link implements FrameSink, MessageSource {
 
   /** bytes of the ring of this end */
   get capacity(): number {
-    return 2 ** this.#settings.log2Capacity
+    return 1 << this.#settings.log2Capacity
   }
 
   /** bytes */
   get maxMessageLength(): number {
-    return 2 ** (this.peer.log2Capacity - 1) - HEADER
+    return (1 << (this.peer.log2Capacity - 1)) - HEADER
   }
 
   /** Where outgoing frames are laid out. */
