@@ -8,6 +8,7 @@
 #include "gate.h"
 #include "shm/sleep_lock.h"
 #include "traffic.h"
+#include "unique_fd.h"
 
 namespace shm_lock_stress {
 
