@@ -28,7 +28,7 @@ export async function acceptRing(
 
 /** Refuses a request; the peer's connect fails with `reason`, at most 48 ASCII characters. */
 export function refuseRing(request: ConnectionRequest, reason: string): void {
-  refuse(request, reason, VERSIONS)
+  refuse(request, reason)
 }
 
 /** @internal the same, by who speaks these versions */

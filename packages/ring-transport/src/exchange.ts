@@ -65,7 +65,9 @@ export class Exchange {
     this.link = link
     this.inbox = new Inbox()
     const allowance = requestAllowance(2 ** link.peer.log2Capacity)
-    this.requests = new PendingRequests(link.id.description, allowance, (...asked) => this.#ask(...asked))
+    this.requests = new PendingRequests(link.id.description, allowance, (request, bytes) =>
+      this.#ask(request, bytes),
+    )
     const failed = () => {
       const reason = this.#reset('the queue pair takes no more')
       this.#lost(reason)

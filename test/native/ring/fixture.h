@@ -122,7 +122,7 @@ class Side {
     bell_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     CHECK(bell_fd_ >= 0);
     poller = std::make_unique<ring::Poller>(cq_, channel_ref, options, [this, options] {
-      if (options.mode == ring::Mode::caller || options.mode == ring::Mode::guarded) {
+      if (ring::turned_by_application(options.mode)) {
         const uint64_t one = 1;
         CHECK(write(bell_fd_, &one, sizeof one) == sizeof one);
         return;

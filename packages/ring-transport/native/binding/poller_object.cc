@@ -87,7 +87,7 @@ void PollerObject::open(const Napi::CallbackInfo& info) {
   options.descriptor_count = number(info[6]);
   if (options.max_connections > kMaxConnections) throw failure(env, EINVAL, "Poller", "too many connections");
   // Connections keep the event loop alive (setRef), a poller without any does not.
-  const bool turns = options.mode == Mode::caller || options.mode == Mode::guarded;
+  const bool turns = turned_by_application(options.mode);
   if (turns) {
     // By this thread, and by the guardian: it is ended before `end` takes the watch away.
     poller_ = std::make_shared<Poller>(std::move(cq), std::move(channel), options, [this] {

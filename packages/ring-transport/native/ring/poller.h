@@ -57,9 +57,7 @@ class Poller {
   Mode mode() const { return options_.mode; }
 
   // Modes `caller` and `guarded`, by the application.
-  bool turned_by_application() const {
-    return options_.mode == Mode::caller || options_.mode == Mode::guarded;
-  }
+  bool turned_by_application() const { return ring::turned_by_application(options_.mode); }
   // Takes completions and describes what they brought: the board's head.
   uint32_t turn();
   struct Look {

@@ -12,6 +12,7 @@ namespace rdmakit::ring {
 // `caller`: there is no thread; who owns the poller turns it. `guarded`: the same, and a thread does it while
 // the owner computes (guardian.cc).
 enum class Mode : uint32_t { poll, event, adaptive, caller, guarded };
+constexpr bool turned_by_application(Mode mode) { return mode == Mode::caller || mode == Mode::guarded; }
 
 inline uint64_t now_ns() {
   timespec now;
