@@ -1,10 +1,10 @@
 // Whoever reads what a program prints may stop reading and stay: a pager, a stopped terminal, a hung collector of logs.
 // Nobody else may wait for that.
 import { spawn } from 'node:child_process'
-import { closeSync, constants, openSync, readSync, writeSync } from 'node:fs'
+import { closeSync, constants, openSync, readSync, writeFileSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { SwapServerSession } from '@rdmakit/swap-server'
-import { expect, it } from 'vitest'
+import { expect, it, onTestFinished, vi } from 'vitest'
 import { ForeignProcess } from '../foreign-process.js'
 import { stopProcess } from '../stop-process.js'
 import {
@@ -124,6 +124,23 @@ it('swap-server lends with a log that nobody reads, and says what of it was lost
   await session.close()
   await expect.poll(() => pipe.read(), PATIENT).toMatch(/session-opened/)
   expect(await server.stop()).toMatchObject({ status: 0 })
+})
+
+it('swap-server and nbd-client tell warnings of Node.js as all else, by which logs are read line by line', async () => {
+  using folder = temporaryFolder()
+  const preload = join(folder.path, 'warns.cjs')
+  writeFileSync(preload, "process.on('SIGUSR2', () => process.emitWarning('a test warns'))")
+  vi.stubEnv('NODE_OPTIONS', `--require ${preload}`)
+  onTestFinished(() => void vi.unstubAllEnvs())
+  const options = ['--memory', '4M', '--slab-size', '1M']
+  const { program, uri } = await startServer(options, `shm://${join(folder.path, 'server')}`, folder.path)
+  await using server = program
+  await using client = (await startServe(uri, '1M', folder.path)).program
+  server.process.kill('SIGUSR2')
+  client.process.kill('SIGUSR2')
+  await server.says(/^{.*"msg":"a test warns"}$/m)
+  await client.says(/^nbd-client: Warning: a test warns$/m)
+  expect(server.stderr + client.stderr).not.toMatch(/^\(node:/m)
 })
 
 it('swap-server lends on a terminal that was stopped', async () => {

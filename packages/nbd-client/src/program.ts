@@ -11,6 +11,7 @@ import {
   parseSizeInUnits,
   readKeyFile,
   settleHeap,
+  tellWarnings,
   watchSeconds,
   withExitStatus,
 } from '@rdmakit/swap-server'
@@ -476,6 +477,7 @@ program
 setInterval(() => {}, 2 ** 30)
 
 outliveReaders()
+tellWarnings(({ name, message }) => say(`${name}: ${message}`))
 program.parseAsync().then(
   // What the commands opened is closed by now; nothing else may keep the process.
   () => process.exit(),

@@ -11,8 +11,9 @@ import { dirname, join } from 'node:path'
  * @throws EINVAL: it is too long for a socket
  */
 export async function listenPrivately(server: Server, path: string): Promise<void> {
-  // Not longer than the name of a control socket, or what fits at the end might not in between.
-  const folder = mkdtempSync(join(dirname(path), '.'))
+  // Not longer than the name of a control socket, or what fits at the end might not in between. A dot alone is no name
+  // to join(): the folder would be beside that of `path`, where this process may not write or is on another file system.
+  const folder = mkdtempSync(`${dirname(path)}/.`)
   const socket = join(folder, 's')
   try {
     const listening = once(server, 'listening')

@@ -8,7 +8,7 @@ import { parseHeadroom } from './headroom.js'
 import { HostMemorySource } from './host-memory.js'
 import { LastResort } from './last-resort.js'
 import { auditLog, Operation } from './operation.js'
-import { LossyLines, outliveReaders, outrunReaders } from './readers.js'
+import { LossyLines, outliveReaders, outrunReaders, tellWarnings } from './readers.js'
 import { reclaimMemory } from './reclaim-command.js'
 import { readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
@@ -128,6 +128,7 @@ async function run(options: Options): Promise<void> {
   const patience = 1000 * options.drain
   outrunReaders()
   const log = logTo(options.logLevel)
+  tellWarnings((warning) => log.warn({ err: warning }, warning.message))
   const lastResort = new LastResort((failure, told) => {
     if (told)
       log.error({ err: failure }, 'control code has failed: sessions go on, and no new ones are opened')

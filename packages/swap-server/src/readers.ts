@@ -21,6 +21,15 @@ export function outrunReaders(): void {
   }
 }
 
+/**
+ * Has the warnings of Node.js told as all else that a program tells: by itself Node.js prints lines of its own, and what
+ * reads a log line by line fails on the first of them.
+ */
+export function tellWarnings(tell: (warning: Error) => void): void {
+  process.removeAllListeners('warning')
+  process.on('warning', tell)
+}
+
 /** A terminal that is stopped is tried again this often. */
 const RETRY_MS = 100
 

@@ -8,8 +8,9 @@ import {
   statSync,
   symlinkSync,
 } from 'node:fs'
+import { Server } from 'node:net'
 import { tmpdir } from 'node:os'
-import { join } from 'node:path'
+import { dirname, join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { UsageError } from '@rdmakit/verbs'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
@@ -44,6 +45,15 @@ it('is mode 0600, in a folder of mode 0700, and leaves nothing else there', asyn
   expect(await runningPrograms('test')).toMatchObject([{ pid: process.pid, status: { well: true } }])
   socket.close()
   expect(readdirSync(folder)).toEqual([])
+})
+
+it('touches no folder but its own on the way, whose parent may be of another user or file system', async () => {
+  const listen = vi.spyOn(Server.prototype, 'listen')
+  const socket = await ControlSocket.open('test', { 'GET /status': () => ({}) })
+  socket.close()
+  const [at] = listen.mock.calls[0] as unknown as [string]
+  expect(dirname(dirname(at))).toBe(folder)
+  listen.mockRestore()
 })
 
 it('opens in a Worker, which may not change the mask of the process', async () => {
