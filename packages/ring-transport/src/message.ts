@@ -1,4 +1,5 @@
 import { UsageError } from '@rdmakit/verbs'
+import { native } from './native.js'
 
 /** @internal where a message's bytes are */
 export interface MessageSource {
@@ -239,10 +240,23 @@ function copyOf(memory: Uint8Array, offset: number, length: number): Uint8Array<
   // No view is made of a few bytes. Of many, the copy is of an array, not of a length, which would be filled with zeros
   // first: that takes as long as the copy.
   if (length <= FEW) return memory.slice(offset, offset + length) as Uint8Array<ArrayBuffer>
+  if (length >= MANY) keepFreedMemory()
   return new Uint8Array(memory.subarray(offset, offset + length))
 }
 
 /** bytes up to which a slice is the faster copy */
 const FEW = 1024
+/** bytes from which on the pages of new memory cost more than the copy */
+const MANY = 16_384
+
+let keepsFreedMemory = false
+
+/** For the whole process, once, and only where there are large messages. */
+function keepFreedMemory(): void {
+  if (keepsFreedMemory) return
+  keepsFreedMemory = true
+  native.keepFreedMemory()
+}
+
 const NOTHING = new Uint8Array()
 const DECODER = new TextDecoder()

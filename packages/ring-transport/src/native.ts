@@ -115,6 +115,8 @@ export interface NativeRing {
     descriptorCount: number,
     doorbell: () => void,
   ) => NativePoller
+  /** Has the memory of large messages serve again once it is freed: native/binding/freed_memory.h. */
+  keepFreedMemory(): void
   readonly connectionCounters: readonly string[]
   readonly pollerCounters: readonly string[]
 }

@@ -1,3 +1,4 @@
+#include "binding/freed_memory.h"
 #include "binding/poller_object.h"
 #include "ring/counters.h"
 
@@ -13,6 +14,7 @@ Napi::Value names(Napi::Env env, const char* const (&list)[Count]) {
 Napi::Object init(Napi::Env env, Napi::Object exports) {
   rdmakit::require_external_buffers(env);
   exports.Set("Poller", rdmakit::ring::binding::PollerObject::define(env));
+  exports.Set("keepFreedMemory", Napi::Function::New(env, rdmakit::ring::binding::keep_freed_memory));
   exports.Set("connectionCounters", names(env, rdmakit::ring::kConnectionCounters));
   exports.Set("pollerCounters", names(env, rdmakit::ring::kPollerCounters));
   return exports;

@@ -1,0 +1,38 @@
+// What a large message costs when those before it have been collected. Costs a second.
+import { execFile } from 'node:child_process'
+import { promisify } from 'node:util'
+import { expect, it } from 'vitest'
+
+const run = promisify(execFile)
+const MODULE = new URL('../dist/index.js', import.meta.url).href
+const [WARM_UP, COUNTED] = [400, 400]
+const LENGTH = 262_144
+
+// Both ends on one thread, so that malloc's main arena is what is looked at, as in a program.
+const PROGRAM = `
+  import { RingConnection, RingServer } from ${JSON.stringify(MODULE)}
+  const uri = 'iwarp://127.0.0.1:0'
+  let received = 0
+  let before = 0
+  const server = await RingServer.listen(uri, {
+    onConnection(connection) {
+      connection.messages.subscribe(({ data }) => {
+        if (data.length !== ${LENGTH}) throw new Error('a message of another length')
+        received++
+        if (received === ${WARM_UP}) before = process.resourceUsage().minorPageFault
+        if (received < ${WARM_UP + COUNTED}) return
+        console.log(process.resourceUsage().minorPageFault - before)
+        process.exit()
+      })
+    },
+  })
+  const connection = await RingConnection.connect(server.uri)
+  const message = new Uint8Array(${LENGTH}).fill(7)
+  for (;;) while (!connection.send(message)) await connection.writable()
+`
+
+it('takes memory that was used before: few of its pages are faulted in anew', async () => {
+  const { stdout } = await run(process.execPath, ['--input-type=module', '-e', PROGRAM], { timeout: 60_000 })
+  const pages = LENGTH / 4096
+  expect(Number(stdout) / COUNTED).toBeLessThan(pages / 4)
+})
