@@ -12,8 +12,10 @@ import {
   encodeRefusal,
   type Handshake,
   isRingRequest,
+  LONGEST_UNIT,
   MAX_APPLICATION_DATA,
   MAX_LOG2_CAPACITY,
+  MAX_LONGEST,
   MAX_RECEIVE_DEPTH,
   MIN_LOG2_CAPACITY,
   MIN_RECEIVE_DEPTH,
@@ -39,7 +41,10 @@ const same = (one: Uint8Array, other: Uint8Array) => Buffer.compare(one, other) 
 function honest(input: Input): Handshake {
   const log2Capacity = MIN_LOG2_CAPACITY + (input.byte() % (MAX_LOG2_CAPACITY - MIN_LOG2_CAPACITY + 1))
   const epoch = input.two()
+  const version = VERSIONS[input.byte() & 1] ?? 2
   return {
+    version,
+    longest: version === 2 ? 0 : (epoch % (MAX_LONGEST / LONGEST_UNIT + 1)) * LONGEST_UNIT,
     writeWithImmediate: (input.byte() & 1) === 1,
     log2Capacity,
     receiveDepth: MIN_RECEIVE_DEPTH + (input.two() % (MAX_RECEIVE_DEPTH - MIN_RECEIVE_DEPTH + 1)),
@@ -47,7 +52,6 @@ function honest(input: Input): Handshake {
     address: BigInt(1 + input.two()) << 26n,
     session: epoch === 0 ? undefined : { id: (epoch + 1).toString(16).padStart(16, '0'), epoch },
     applicationData: input.take(input.byte() % (MAX_APPLICATION_DATA + 1)),
-    version: VERSIONS[input.byte() & 1] ?? 2,
   }
 }
 

@@ -144,7 +144,7 @@ class Script {
     CHECK(descriptor.connection == number_ && !detached_);
     if (descriptor.type >= static_cast<uint32_t>(ring::Event::writable)) return event(descriptor);
     CHECK(!violated_ && descriptor.type >= 1 &&
-          descriptor.type <= static_cast<uint32_t>(ring::FrameType::settled));
+          descriptor.type <= static_cast<uint32_t>(ring::FrameType::last));
     const uint32_t place = taken_ % units_;
     const auto kind = static_cast<ring::FrameType>(descriptor.type);
     const uint32_t units = format_.units_of(kind, descriptor.length);

@@ -328,7 +328,8 @@ export class RingConnection {
 
   /**
    * Sends a message of any length, and waits until the peer has it. Up to `rendezvousThreshold` it goes
-   * through the ring as with {@link send}, and has been taken when this resolves. Above, the peer reads it
+   * through the ring as with {@link send}, in parts where it is longer than a frame, and has been taken when this
+   * resolves. Above, the peer reads it
    * from where it is by RDMA READ: without being asked, to its {@link messages} and in its place among them,
    * or when it takes it from its {@link offers}. At most 64 are offered at a time; more wait.
    *
@@ -361,7 +362,8 @@ export class RingConnection {
   }
 
   /**
-   * Sends a request and waits for the response, which is in memory of its own. `bytes` are free when this returns.
+   * Sends a request and waits for the response, which is in memory of its own. Either is at most as long as the
+   * `maxMessageSize` of the end that gets it. `bytes` are free when this returns.
    * While the peer has as many requests to answer as it takes (see {@link handle}), this one waits here, in the order
    * of the calls, and messages that are sent meanwhile go before it.
    * @param options timeout in milliseconds, default 5000

@@ -87,10 +87,13 @@ export class Exchange {
         protectionDomain: link.protectionDomain,
         debug: link.debug,
         post: (...frame) => this.outbox.post(...frame),
+        lend: (...frame) => this.outbox.lend(...frame),
         send: ({ type, correlation = 0, immediate = 0 }, bytes) =>
           this.outbox.send(type, correlation, immediate, bytes),
         read: (...read) => link.read(...read),
         hold: () => this.inbox.hold(),
+        // Its memory may have come free in a context of somebody else's.
+        deliver: (type, message) => link.scope.run(() => this.#dispatch(type, message)),
         fail: (reason) => this.#lost(reason),
         keep: () => link.keep(),
       },
@@ -174,7 +177,7 @@ export class Exchange {
     if (outbox.hasEnded) return
     const { correlation, immediate } = request
     try {
-      if (outbox.send(TYPE.request, correlation, immediate, bytes)) {
+      if (outbox.isFrame(bytes) && outbox.send(TYPE.request, correlation, immediate, bytes)) {
         request.sent = true
         return
       }
@@ -194,13 +197,20 @@ export class Exchange {
   // — receiving —
 
   #receive(type: number, message: RingMessage): void {
-    if (this.#peerHasClosed && (type === TYPE.data || type === TYPE.request || type === TYPE.offer)) {
-      message.release()
-      void this.#end(
-        new VerbsError('EPROTO', 'receive', this.link.id.description, 'the peer sent after its close'),
-      )
-      return
-    }
+    const kind = type === TYPE.part ? message.immediate : type
+    if (this.#peerHasClosed && (kind === TYPE.data || kind === TYPE.request || kind === TYPE.offer))
+      this.#refuse(message, 'the peer sent after its close')
+    else if (!this.transfers.mayCome(type))
+      this.#refuse(message, 'the peer sent something within a message in parts')
+    else this.#dispatch(type, message)
+  }
+
+  #refuse(message: RingMessage, what: string): void {
+    message.release()
+    void this.#end(new VerbsError('EPROTO', 'receive', this.link.id.description, what))
+  }
+
+  #dispatch(type: number, message: RingMessage): void {
     switch (type) {
       case TYPE.data:
         this.inbox.arrive(message)
@@ -212,23 +222,17 @@ export class Exchange {
       case TYPE.error: {
         const request = this.requests.take(message.correlation)
         if (request instanceof PendingRequest) {
-          if (type === TYPE.response) request.resolve(message.copy())
+          if (type === TYPE.response) request.resolve(message.owned())
           else request.reject(decodeError(message))
         }
-        message.release()
-        if (request === undefined)
-          void this.#end(
-            new VerbsError(
-              'EPROTO',
-              'receive',
-              this.link.id.description,
-              'the peer answered what nobody asked',
-            ),
-          )
+        if (request === undefined) this.#refuse(message, 'the peer answered what nobody asked')
+        else message.release()
         return
       }
       case TYPE.offer:
       case TYPE.settled:
+      case TYPE.part:
+      case TYPE.last:
         this.transfers.receive(type, message)
         return
       case TYPE.close:

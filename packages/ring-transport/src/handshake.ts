@@ -22,7 +22,7 @@ export interface Session {
  *  6  u8   log2 of the ring's capacity in bytes
  *  7  u8   length of the application's data, 0 … 20
  *  8  u16  notifications that this end takes before it must return credit
- * 10  u16  zero
+ * 10  u16  the longest message that this end takes in parts, in units of 64 KiB; zero in version 2, which has none
  * 12  u32  rkey of the ring
  * 16  u64  address of the ring
  * 24  u64  session of the connecting end, 0 for none; the acceptor repeats it
@@ -37,6 +37,8 @@ export interface Handshake {
   readonly writeWithImmediate: boolean
   readonly log2Capacity: number
   readonly receiveDepth: number
+  /** bytes of the longest message that this end takes in parts, a multiple of {@link LONGEST_UNIT}; 0 for none */
+  readonly longest: number
   readonly remoteKey: number
   readonly address: bigint
   readonly session: Session | undefined
@@ -53,6 +55,11 @@ const PREFIX = 5
 const FLAG_WRITE_WITH_IMMEDIATE = 1
 /** marks a refusal in the place of the flags */
 const REFUSAL = 0xff
+
+/** bytes, of which the handshake counts what an end takes in parts */
+export const LONGEST_UNIT = 65_536
+/** bytes of a message in parts, whatever its ends would take */
+export const MAX_LONGEST = 2 ** 26
 
 export const MAX_APPLICATION_DATA = 20
 export const MAX_EPOCH = 0xffff_ffff
@@ -104,6 +111,7 @@ export function encodeHandshake(handshake: Handshake): Uint8Array {
   fields.setUint8(6, handshake.log2Capacity)
   fields.setUint8(7, applicationData.length)
   fields.setUint16(8, handshake.receiveDepth)
+  fields.setUint16(10, handshake.longest / LONGEST_UNIT)
   fields.setUint32(12, handshake.remoteKey)
   fields.setBigUint64(16, handshake.address)
   if (handshake.session !== undefined) {
@@ -142,7 +150,8 @@ export function decodeHandshake(
   const receiveDepth = fields.getUint16(8)
   if (receiveDepth < MIN_RECEIVE_DEPTH || receiveDepth > MAX_RECEIVE_DEPTH)
     throw wrong(`a receive depth of ${receiveDepth}`)
-  if (fields.getUint16(10) !== 0) throw wrong('a reserved field that is not zero')
+  const longest = fields.getUint16(10) * LONGEST_UNIT
+  if (longest > (version === 2 ? 0 : MAX_LONGEST)) throw wrong(`messages in parts of up to ${longest} bytes`)
   const address = fields.getBigUint64(16)
   if (address === 0n || (address & 63n) !== 0n || address + (1n << BigInt(log2Capacity)) > 1n << 64n)
     throw wrong(`a ring at address 0x${address.toString(16)}`)
@@ -154,6 +163,7 @@ export function decodeHandshake(
     writeWithImmediate: (flags & FLAG_WRITE_WITH_IMMEDIATE) !== 0,
     log2Capacity,
     receiveDepth,
+    longest,
     remoteKey: fields.getUint32(12),
     address,
     session: session === 0n ? undefined : { id: session.toString(16).padStart(16, '0'), epoch },

@@ -79,6 +79,7 @@ export class Inbox {
     for (const entry of queue) {
       const message = isPlace(entry) ? entry.message : entry
       if (message) this.#queue.push(message.moved())
+      if (isPlace(entry)) entry.gone()
     }
   }
 
@@ -264,6 +265,7 @@ export class Inbox {
         this.#queue = this.#queue.slice(this.#first)
         this.#first = 0
       }
+      if (isPlace(entry)) entry.gone()
       if (message !== null) return message
     }
   }

@@ -15,6 +15,8 @@ import {
   decodeHandshake,
   encodeHandshake,
   type Handshake,
+  LONGEST_UNIT,
+  MAX_LONGEST,
   type Session,
   type Version,
 } from './handshake.js'
@@ -45,8 +47,10 @@ export interface LinkSink {
 const RESERVED = 6
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8
-/** bytes of the largest message that goes through a ring when nobody says otherwise */
+/** bytes of the largest message that goes through a ring in one frame when nobody says otherwise */
 const MAX_THRESHOLD = 2 ** 18
+/** … and in parts */
+const MAX_IN_PARTS = 2 ** 20
 
 /** a connection's counters, one after another */
 const COUNTS = new Float64Array(native.connectionCounters.length)
@@ -227,9 +231,28 @@ export class Link implements FrameSink, MessageSource {
 
   get transfers(): TransferSettings {
     const { transfers } = this.#settings
-    // As far as four of them fit, sending goes on while the peer gives the first back.
-    const { rendezvousThreshold = Math.min(MAX_THRESHOLD, 2 ** (this.peer.log2Capacity - 2)) } = transfers
-    return { ...transfers, rendezvousThreshold: Math.min(rendezvousThreshold, this.maxMessageLength) }
+    const most = this.longestMessage
+    const rendezvousThreshold = Math.min(transfers.rendezvousThreshold ?? this.#wholeOr(MAX_IN_PARTS), most)
+    const regionThreshold = Math.min(transfers.rendezvousThreshold ?? this.#wholeOr(0), most)
+    return { ...transfers, rendezvousThreshold, regionThreshold, longest: this.#longest }
+  }
+
+  /** bytes of the longest message that the peer takes, in parts where it is too long for a frame */
+  get longestMessage(): number {
+    return Math.max(this.maxMessageLength, this.peer.longest)
+  }
+
+  /** The default threshold of messages in one frame: as far as four fit, sending goes on while the peer gives the first back. */
+  #wholeOr(inParts: number): number {
+    const whole = Math.min(MAX_THRESHOLD, 2 ** (this.peer.log2Capacity - 2))
+    return Math.max(whole, Math.min(inParts, this.peer.longest))
+  }
+
+  /** bytes of the longest message in parts that this end takes, as it tells its peer */
+  get #longest(): number {
+    if (this.#version === 2) return 0
+    const { maxMessageSize } = this.#settings.transfers
+    return Math.min(Math.floor(maxMessageSize / LONGEST_UNIT) * LONGEST_UNIT, MAX_LONGEST)
   }
 
   /** {@link NativePoller.read} */
@@ -430,6 +453,7 @@ export class Link implements FrameSink, MessageSource {
       writeWithImmediate,
       log2Capacity: this.#settings.log2Capacity,
       receiveDepth: this.#settings.receiveDepth,
+      longest: this.#longest,
       remoteKey: this.#ring.remoteKey,
       address: this.#ring.address,
       session,

@@ -90,9 +90,14 @@ export class RingMessage {
     return copyOf(this.#source.memory, this.#offset, this.length)
   }
 
+  /** @internal the payload, in memory that is nobody else's: what is there already, or a copy */
+  owned(): Uint8Array {
+    return this.#source.lasting ? this.data : this.copy()
+  }
+
   /** The payload, copied, then read as UTF-8. @throws UsageError after the release */
   text(): string {
-    return DECODER.decode(this.#source.lasting ? this.data : this.copy())
+    return DECODER.decode(this.owned())
   }
 
   /** Keeps the bytes of a view until one more {@link release}. @throws UsageError after the release */
@@ -113,8 +118,21 @@ export class RingMessage {
     this.#source.released()
   }
 
+  /** @internal whether its bytes are its own, so that there is nothing to release */
+  get isLasting(): boolean {
+    return this.#source.lasting === true
+  }
+
+  /** @internal copies the bytes into the array from `at` on, and lets go of them */
+  moveInto(array: Uint8Array, at: number): void {
+    const { memory } = this.#source
+    array.set(memory.subarray(this.#offset, this.#offset + this.length), at)
+    this.release()
+  }
+
   /** @internal gives way to a message with the same bytes in memory of its own, which nobody has to release */
   moved(): RingMessage {
+    if (this.#source.lasting) return this
     const own = new OwnMemory(this.copy())
     const moved = new RingMessage(own, 0, this.length, this.end, this.correlation, this.#immediate)
     this.release()
@@ -133,8 +151,8 @@ export class RingMessage {
   }
 }
 
-/** Memory of one message, which is not given back. */
-class OwnMemory implements MessageSource {
+/** @internal memory of one message, which is not given back */
+export class OwnMemory implements MessageSource {
   readonly memory: Uint8Array
   readonly debug = false
   readonly lasting = true

@@ -140,6 +140,8 @@ export const TYPE = {
   close: 6,
   offer: 7,
   settled: 8,
+  part: 9,
+  last: 10,
   writable: 0x100,
   broken: 0x101,
   detached: 0x102,

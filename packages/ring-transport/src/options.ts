@@ -59,21 +59,22 @@ export interface RingOptions extends LivenessOptions {
   readonly maxPeerCapacity?: number | undefined
   /**
    * Bytes of the largest message that {@link RingConnection.transmit} sends through the ring, 0 … 64 MiB, at
-   * most what the peer's ring takes; what is larger the peer reads from where it is. Default 256 KiB or a
-   * quarter of the peer's ring, whichever is less: up to there the ring was faster over iwarp and shm, in
-   * time and in throughput. A device that reads by itself wins sooner; measure.
+   * most the peer's `maxMessageSize`; what is larger the peer reads from where it is. Default 1 MiB; of a slice of a
+   * region, which needs no registration, 256 KiB or a quarter of the peer's ring, whichever is less. Up to there the
+   * ring was faster over iwarp and shm, in time and in throughput. A device that reads by itself wins sooner; measure.
    */
   readonly rendezvousThreshold?: number | undefined
   /**
-   * Bytes of memory for messages that are read from the peer, of those that the application holds too,
-   * 64 KiB … 2^40, default 64 MiB. When it is used up, what the peer offers waits. 0: nothing is read, and what
-   * is offered is refused with EMSGSIZE.
+   * Bytes of memory for messages that are read from the peer, of those that the application holds too, or that
+   * come in parts, until they are taken; 64 KiB … 2^40, default 64 MiB. When it is used up, what the peer offers
+   * waits, and parts stay in the ring. 0: nothing is read nor taken in parts, and what is offered is refused with
+   * EMSGSIZE.
    */
   readonly maxTransferMemory?: number | undefined
   /**
    * Bytes of the largest message that is read from the peer while nobody subscribes to
-   * {@link RingConnection.offers}, at most and by default `maxTransferMemory`; larger ones are refused with
-   * EMSGSIZE.
+   * {@link RingConnection.offers}, or that comes in parts, in whole units of 64 KiB and 64 MiB at most; at most and by
+   * default `maxTransferMemory`. Larger ones are refused with EMSGSIZE.
    */
   readonly maxMessageSize?: number | undefined
   /**

@@ -10,8 +10,10 @@ interface Waiting {
   readonly type: number
   readonly correlation: number
   readonly immediate: number
-  /** undefined: those behind it wait for them, too */
+  /** those that have not been laid out yet; undefined: those behind it wait for them, too */
   bytes: Uint8Array | undefined
+  /** bytes of the whole message of which parts have been laid out, else 0 */
+  begun: number
   /** why it will never have any */
   failure?: unknown
   /** whether it is still to be sent when its turn comes */
@@ -20,6 +22,9 @@ interface Waiting {
   readonly resolve: () => void
   readonly reject: (reason: unknown) => void
 }
+
+/** Bytes of a part: one is laid out while the one before it travels, and the one before that is taken. */
+const PART = 131_072 - HEADER
 
 /** Waiting frames from which on it is looked whether they are still wanted. */
 const LEAST_PRUNED = 64
@@ -40,6 +45,9 @@ export class Outbox {
   readonly #lane: Lane
   /** bytes of the longest frame */
   readonly #most: number
+  /** … of the longest message, in parts where it is more */
+  readonly #longest: number
+  readonly #part: number
   readonly #failed: () => VerbsError
   #waiting: Waiting[] = []
   /** those who wait for room */
@@ -64,6 +72,8 @@ export class Outbox {
     this.#link = link
     this.#lane = link.lane
     this.#most = link.maxMessageLength
+    this.#longest = link.longestMessage
+    this.#part = Math.min(PART, this.#most)
     this.#failed = failed
   }
 
@@ -82,7 +92,12 @@ export class Outbox {
   /** @throws TypeError, VerbsError EMSGSIZE: it could never be sent */
   requireFits(bytes: Uint8Array): void {
     requireBytes(bytes)
-    if (bytes.length > this.#most) throw this.#refusal(SEND.tooLong, bytes.length)
+    if (bytes.length > this.#longest) throw this.#tooLong(bytes.length)
+  }
+
+  /** Whether they fit into one frame. */
+  isFrame(bytes: Uint8Array): boolean {
+    return bytes.length <= this.#most
   }
 
   /** Room for a message of `length` bytes: its offset in the lane, −1 when there is none. */
@@ -164,9 +179,8 @@ export class Outbox {
     onSent: () => void = () => {},
   ): Promise<void> | undefined {
     if (this.#reason !== undefined) return undefined
-    const late = isPromise(bytes)
     try {
-      if (!late && this.send(type, correlation, immediate, bytes)) {
+      if (!isPromise(bytes) && this.#sendsWhole(type, correlation, immediate, bytes)) {
         onSent()
         return undefined
       }
@@ -176,21 +190,52 @@ export class Outbox {
     return this.wait({ type, correlation, immediate }, bytes, wanted, onSent)
   }
 
-  /** {@link post} of what has found no room. */
+  /** {@link post} of bytes that stay as they are as long as they are wanted: what has to wait is not copied. */
+  lend(fields: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> | undefined {
+    if (this.#reason !== undefined) return undefined
+    const { type, correlation = 0, immediate = 0 } = fields
+    try {
+      if (this.#sendsWhole(type, correlation, immediate, bytes)) return undefined
+    } catch (failure) {
+      return Promise.reject(failure)
+    }
+    return this.#enter(fields, bytes, wanted, () => {}).promise
+  }
+
+  #sendsWhole(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
+    requireBytes(bytes)
+    return this.isFrame(bytes) && this.send(type, correlation, immediate, bytes)
+  }
+
+  /** {@link post} of what has found no room, or is longer than a frame. */
   wait(
-    { type, correlation = 0, immediate = 0 }: FrameFields,
+    fields: FrameFields,
     bytes: Uint8Array | Promise<Uint8Array>,
     wanted: () => boolean,
     onSent: () => void,
   ): Promise<void> {
+    const late = isPromise(bytes)
+    const { frame, promise } = this.#enter(fields, late ? undefined : bytes, wanted, onSent)
+    if (late) void this.#complete(frame, bytes)
+    // The parts that are on their way by now need no copy.
+    else frame.bytes = frame.bytes?.slice()
+    return promise
+  }
+
+  /** Gives a frame its place behind those that wait. One that is longer than a frame may find room for parts now. */
+  #enter(
+    { type, correlation = 0, immediate = 0 }: FrameFields,
+    bytes: Uint8Array | undefined,
+    wanted: () => boolean,
+    onSent: () => void,
+  ): { readonly frame: Waiting; readonly promise: Promise<void> } {
     if (this.#waiting.length >= this.#pruneAt) this.#prune()
     const { promise, resolve, reject } = deferred<void>()
-    const late = isPromise(bytes)
-    const kept = late ? undefined : bytes.slice()
-    const frame: Waiting = { type, correlation, immediate, bytes: kept, wanted, onSent, resolve, reject }
+    const frame: Waiting = { type, correlation, immediate, bytes, begun: 0, wanted, onSent, resolve, reject }
     this.#waiting.push(frame)
-    if (late) void this.#complete(frame, bytes)
-    return promise
+    if (bytes !== undefined && this.#waiting.length === 1 && this.claimed < 0 && !this.isFrame(bytes))
+      this.#resume()
+    return { frame, promise }
   }
 
   /** Fills in bytes that were not known when their frame got its place. */
@@ -207,7 +252,7 @@ export class Outbox {
   #prune(): void {
     const kept: Waiting[] = []
     for (const frame of this.#waiting) {
-      if (frame.wanted()) kept.push(frame)
+      if (frame.begun > 0 || frame.wanted()) kept.push(frame)
       else frame.resolve()
     }
     this.#waiting = kept
@@ -299,16 +344,19 @@ export class Outbox {
     let done = 0
     try {
       for (const frame of this.#waiting) {
-        const { type, correlation, immediate, bytes, wanted, onSent, resolve, reject } = frame
+        const { bytes, wanted, onSent, resolve, reject } = frame
         try {
           if (frame.failure !== undefined) throw frame.failure
           if (wanted()) {
             if (bytes === undefined) return false
-            if (!this.#tryPlace(type, bytes.length)) return false
-            this.#lane.bytes.set(bytes, this.#at)
-            this.#commit(type, bytes.length, correlation, immediate)
+            if (
+              !(frame.begun > 0 || !this.isFrame(bytes)
+                ? this.#layParts(frame, bytes)
+                : this.#lay(frame, bytes))
+            )
+              return false
             onSent()
-          }
+          } else if (frame.begun > 0 && !this.#giveUp()) return false
           resolve()
         } catch (failure) {
           reject(failure)
@@ -319,6 +367,49 @@ export class Outbox {
     } finally {
       this.#waiting.splice(0, done)
     }
+  }
+
+  /** False when there is no room. */
+  #lay({ type, correlation = 0, immediate = 0 }: FrameFields, bytes: Uint8Array): boolean {
+    if (!this.#tryPlace(type, bytes.length)) return false
+    this.#lane.bytes.set(bytes, this.#at)
+    this.#commit(type, bytes.length, correlation, immediate)
+    return true
+  }
+
+  /** The parts that there is room for; see parts.ts. False when the last is not among them. */
+  #layParts(frame: Waiting, bytes: Uint8Array): boolean {
+    if (frame.begun === 0) {
+      this.requireFits(bytes)
+      frame.begun = bytes.length
+    } else if (bytes.length === 0) {
+      if (!this.#giveUp()) return false
+      throw new UsageError('the bytes of a message were taken away before all of them were sent')
+    }
+    let rest = bytes
+    for (; rest.length > this.#part; rest = rest.subarray(this.#part)) {
+      frame.bytes = rest
+      if (!this.#tryPlace(TYPE.part, this.#part)) return false
+      this.#lane.bytes.set(rest.subarray(0, this.#part), this.#at)
+      this.#commit(TYPE.part, this.#part, frame.begun, frame.type)
+    }
+    frame.bytes = rest
+    if (!this.#lay({ ...frame, type: TYPE.last }, rest)) return false
+    frame.bytes = undefined
+    return true
+  }
+
+  /** Tells the peer that the rest of a message does not come. False when there is no room. */
+  #giveUp(): boolean {
+    if (!this.#tryPlace(TYPE.last, 0)) return false
+    this.#commit(TYPE.last, 0, 0, 0)
+    return true
+  }
+
+  #tooLong(length: number): VerbsError {
+    if (this.#longest === this.#most) return this.#refusal(SEND.tooLong, length)
+    const detail = `${length} bytes are more than ${this.#longest}, which the end that gets them takes: raise its option maxMessageSize`
+    return new VerbsError('EMSGSIZE', 'send', this.#link.id.description, detail)
   }
 
   #refusal(code: number, length: number): VerbsError {

@@ -4,6 +4,8 @@ import type { RingMessage } from './message.js'
 export class Place {
   /** the message, null when there will be none, undefined while it is under way */
   message: RingMessage | null | undefined
+  /** called once nobody waits for it here any more: it was taken, or is not wanted */
+  onGone: (() => void) | undefined
   readonly #settled: (place: Place) => void
   #discarded = false
 
@@ -19,9 +21,21 @@ export class Place {
     else this.#settled(this)
   }
 
+  get isDiscarded(): boolean {
+    return this.#discarded
+  }
+
   /** Nobody wants the message any more, whenever it comes. */
   discard(): void {
     this.#discarded = true
     this.message?.release()
+    this.gone()
+  }
+
+  /** The message has been taken. */
+  gone(): void {
+    const { onGone } = this
+    this.onGone = undefined
+    onGone?.()
   }
 }

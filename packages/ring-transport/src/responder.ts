@@ -108,6 +108,11 @@ export class Responder {
   /** One that the allowance has no room for waits in the ring. */
   answer(request: RingMessage): void {
     const running = new Running(this.#connection, request, this.#begin)
+    // One that came in parts waits in memory, of which a peer that keeps to the rules has taken no more than this.
+    if (request.isLasting && !this.#allowance.fits(running.turn.cost)) {
+      this.#overflow()
+      return
+    }
     this.#running.add(running)
     this.#allowance.enter(running.turn)
   }

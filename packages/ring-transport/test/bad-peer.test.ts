@@ -143,7 +143,7 @@ describe.each(VERSIONS)('in frames of version %i', (version) => {
       (bad) => bad.publish(bad.unitsOf(3000), { length: 3000, type: 1 }),
     ],
     ['a frame of absurd length', /beyond/, (bad) => bad.publish(1, { length: 0xffffffff, type: 1 })],
-    ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 9 })],
+    ['an unknown type', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 11 })],
     ['type zero', /unknown type/, (bad) => bad.publish(1, { length: 0, type: 0 })],
     [
       'flags that mean nothing',

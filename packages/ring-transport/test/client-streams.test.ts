@@ -15,7 +15,7 @@ import {
 } from '../src/index.js'
 import { HANG_MS, pattern } from './helpers/processes.js'
 import { until } from './helpers/states.js'
-import { LARGE, next } from './helpers/transfers.js'
+import { LARGE, next, READ_FROM } from './helpers/transfers.js'
 import { listenUri } from './helpers/uris.js'
 
 const timeout = HANG_MS
@@ -26,6 +26,7 @@ const text = (data: Uint8Array) => Buffer.from(data).toString()
 async function listen(options: Partial<RingServerOptions> = {}): Promise<RingServer> {
   let number = 0
   const server = await RingServer.listen(listenUri('shm'), {
+    ...READ_FROM,
     timeout,
     onConnection(connection) {
       number++
@@ -39,7 +40,7 @@ async function listen(options: Partial<RingServerOptions> = {}): Promise<RingSer
 }
 
 function client(uri: string, options: RingClientOptions = {}): RingClient {
-  const made = new RingClient(uri, { ...QUICK, timeout, ...options })
+  const made = new RingClient(uri, { ...QUICK, ...READ_FROM, timeout, ...options })
   onTestFinished(() => made.close({ drain: false }))
   return made
 }

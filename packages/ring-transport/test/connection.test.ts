@@ -261,9 +261,9 @@ describe('requests', () => {
   })
 
   it('fail with EMSGSIZE when they or their response are too long', async () => {
-    const { a, b } = await pair({}, { capacity: 4096 })
-    b.handle(() => new Uint8Array(3000))
-    await expect(a.request(new Uint8Array(2 ** 20))).rejects.toMatchObject({
+    const { a, b } = await pair({}, { capacity: 4096, maxMessageSize: 65_536 })
+    b.handle(() => new Uint8Array(65_537))
+    await expect(a.request(new Uint8Array(2 ** 26 + 1))).rejects.toMatchObject({
       name: 'VerbsError',
       code: 'EMSGSIZE',
     })

@@ -18,7 +18,8 @@ const MODES: readonly PollerMode[] = ['adaptive', 'event', 'poll', 'caller', 'gu
 const BYTES = new Uint8Array(8)
 /** above the threshold: it is offered and read, not sent */
 const LARGE = new Uint8Array(2 ** 17)
-const SMALL_RING = { capacity: 2 ** 16 }
+/** What is larger than a quarter of the ring is offered. */
+const SMALL_RING = { capacity: 2 ** 16, rendezvousThreshold: 2 ** 14 }
 
 const storage = new AsyncLocalStorage<string>()
 

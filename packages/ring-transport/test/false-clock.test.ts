@@ -4,7 +4,7 @@ import { Poller, RingClient } from '../src/index.js'
 import { PROVIDERS, pair } from './helpers/pair.js'
 import { HANG_MS } from './helpers/processes.js'
 import { until } from './helpers/states.js'
-import { LARGE } from './helpers/transfers.js'
+import { LARGE, READ_FROM } from './helpers/transfers.js'
 
 it.each(PROVIDERS)('all goes on over %s while time stands still', async (_, uri) => {
   vi.useFakeTimers({
@@ -22,7 +22,7 @@ it.each(PROVIDERS)('all goes on over %s while time stands still', async (_, uri)
     ],
   })
   onTestFinished(() => void vi.useRealTimers())
-  const { a, b, server } = await pair(uri(), { idleTimeout: 20 }, { heartbeat: 10 })
+  const { a, b, server } = await pair(uri(), { idleTimeout: 20 }, { heartbeat: 10, ...READ_FROM })
   const got: number[] = []
   b.messages.subscribe(({ length }) => got.push(length))
   b.handle(({ data }) => (data.length === 0 ? new Promise(() => {}) : data))

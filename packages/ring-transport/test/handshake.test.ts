@@ -18,6 +18,7 @@ const GOOD: Handshake = {
   writeWithImmediate: true,
   log2Capacity: 20,
   receiveDepth: 128,
+  longest: 64 * 2 ** 20,
   remoteKey: 0xdeadbeef,
   address: 0x7f00_1234_5000n,
   session: { id: '00c0ffee00000001', epoch: 7 },
@@ -80,7 +81,8 @@ describe('handshake', () => {
     ['more application data than allowed', altered(7, 255)],
     ['a receive depth too small', altered(8, 0, 7)],
     ['a receive depth too large', altered(8, 2, 1)],
-    ['a reserved field', altered(10, 0, 1)],
+    ['messages in parts of more than 64 MiB', altered(10, 4, 1)],
+    ['messages in parts, which version 2 has not', altered(4, 2)],
     ['an address that is not aligned', altered(23, 1)],
     ['no address', altered(16, 0, 0, 0, 0, 0, 0, 0, 0)],
     ['a session without an epoch', altered(32, 0, 0, 0, 0)],
@@ -104,7 +106,7 @@ describe('handshake', () => {
   })
 
   it.each(VERSIONS)('of version %i says so, and is taken by who speaks it', (version) => {
-    const bytes = encodeHandshake({ ...GOOD, version })
+    const bytes = encodeHandshake({ ...GOOD, version, longest: 0 })
     expect(bytes[4]).toBe(version)
     expect(decodeHandshake(bytes, 'test', [version]).version).toBe(version)
     const others = VERSIONS.filter((one) => one !== version)

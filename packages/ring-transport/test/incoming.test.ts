@@ -32,6 +32,8 @@ function incoming(change: Partial<TransferHost> = {}) {
       onSent?.()
       return undefined
     },
+    lend: () => undefined,
+    deliver: () => {},
     send: () => true,
     read: (_region, _offset, _address, _key, length, tag) => {
       tags.push(tag)

@@ -6,8 +6,9 @@ import { listenUri } from './helpers/uris.js'
 const pair = (...options: unknown[]) =>
   pairOfTest(...([listenUri('shm'), ...options] as Parameters<typeof pairOfTest>))
 
-it('a request and an answer above half a ring', async () => {
-  const { a, b } = await pair({ capacity: 4096 }, { capacity: 8192 })
+it('a request and an answer above half a ring, where nothing is taken in parts', async () => {
+  const whole = { maxTransferMemory: 0 }
+  const { a, b } = await pair({ capacity: 4096, ...whole }, { capacity: 8192, ...whole })
   b.handle(({ length }) => new Uint8Array(length))
   const long = a.request(new Uint8Array(2033))
   await expect(long).rejects.toMatchObject({ name: 'VerbsError', code: 'EMSGSIZE' })
@@ -18,6 +19,19 @@ it('a request and an answer above half a ring', async () => {
   await expect(answer).rejects.toMatchObject({ name: 'RemoteError', code: 'EMSGSIZE' })
   await expect(answer).rejects.toThrow(/5000 bytes are more than 4080.*option capacity, now 8192/)
   expect(() => a.send(new Uint8Array(2033))).toThrow(/option capacity, now 4096/)
+})
+
+it('a request and an answer above what is taken in parts', async () => {
+  const { a, b } = await pair({ maxMessageSize: 2_100_000 }, { maxMessageSize: 2_200_000 })
+  b.handle(({ length }) => new Uint8Array(length + 65_537))
+  const long = a.request(new Uint8Array(2 ** 21 + 1))
+  await expect(long).rejects.toMatchObject({ name: 'VerbsError', code: 'EMSGSIZE' })
+  await expect(long).rejects.toThrow(/2097153 bytes are more than 2097152, .*raise its option maxMessageSize/)
+  const answer = a.request(new Uint8Array(2 ** 21))
+  await expect(answer).rejects.toMatchObject({ name: 'RemoteError', code: 'EMSGSIZE' })
+  await expect(answer).rejects.toThrow(
+    /2162689 bytes are more than 2162688, .*raise its option maxMessageSize/,
+  )
 })
 
 it('a capacity above the maxPeerCapacity of the other end, at both', async () => {

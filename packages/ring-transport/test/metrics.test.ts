@@ -11,6 +11,7 @@ import {
   RingServer,
 } from '../src/index.js'
 import { type Pair, PROVIDERS, pair } from './helpers/pair.js'
+import { READ_FROM } from './helpers/transfers.js'
 
 const ends: AsyncDisposable[] = []
 afterEach(async () => {
@@ -43,7 +44,7 @@ function parse(text: string) {
 
 describe.each(PROVIDERS)('statistics over %s', (_, uri) => {
   async function connected(): Promise<Pair> {
-    const made = await pair(uri())
+    const made = await pair(uri(), READ_FROM, READ_FROM)
     ends.push(made)
     return made
   }

@@ -24,7 +24,7 @@ function outbox() {
     },
   }
   const lane = new Lane(3, new ArrayBuffer(4096), 12, words, port, { frames: 128, bytes: 4096 })
-  const link = { lane, maxMessageLength: 2032, poller: { scheduleFlush() {} } }
+  const link = { lane, maxMessageLength: 2032, longestMessage: 2032, poller: { scheduleFlush() {} } }
   const made = new Outbox(link as unknown as Link, () => {
     throw new Error('the queue pair takes no more')
   })

@@ -162,6 +162,7 @@ describe.each(PROVIDERS)('a server over %s that closes', (provider) => {
           writeWithImmediate: true,
           log2Capacity: 12,
           receiveDepth: 8,
+          longest: 0,
           remoteKey: ring.remoteKey,
           address: ring.address,
           session: undefined,

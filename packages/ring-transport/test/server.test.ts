@@ -34,6 +34,7 @@ function halfMadeRequest(): Uint8Array {
     writeWithImmediate: true,
     log2Capacity: 16,
     receiveDepth: 128,
+    longest: 0,
     remoteKey: 0x01000101,
     address: 0x7f0000000000n,
     session: undefined,

@@ -3,11 +3,11 @@ import { UsageError } from '@rdmakit/verbs'
 import { describe, expect, it } from 'vitest'
 import type { ConnectOptions, RingOffer, RingServerOptions } from '../src/index.js'
 import { PROVIDERS, pairOfTest } from './helpers/pair.js'
-import { LARGE, MIB, next } from './helpers/transfers.js'
+import { LARGE, MIB, next, READ_FROM } from './helpers/transfers.js'
 
 describe.each(PROVIDERS)('over %s', (_, uri) => {
   const connected = (server?: Partial<RingServerOptions>, client?: ConnectOptions) =>
-    pairOfTest(uri(), server, client)
+    pairOfTest(uri(), { ...READ_FROM, ...server }, { ...READ_FROM, ...client })
 
   it('an aborted sender rejects at once, and the offer is withdrawn', async () => {
     const { a, b } = await connected()

@@ -6,6 +6,7 @@ import { Link } from '../src/link.js'
 import { SEND, TYPE } from '../src/native.js'
 import { settings } from '../src/options.js'
 import { encodeOffer, encodeProgress, PROGRESS, WITHDRAWAL } from '../src/transfer/format.js'
+import { READ_FROM } from './helpers/transfers.js'
 
 const ends: (() => unknown)[] = []
 afterEach(async () => {
@@ -23,6 +24,9 @@ interface Frame {
 async function hostile(prepare: (victim: RingConnection) => void = (victim) => victim.messages.subscribe()) {
   const victims: RingConnection[] = []
   const server = await RingServer.listen('iwarp://127.0.0.1:0', {
+    ...READ_FROM,
+    maxTransferMemory: LIMIT,
+    maxMessageSize: LIMIT,
     onConnection(connection) {
       connection.handle((request) => request.copy())
       prepare(connection)
@@ -72,6 +76,78 @@ async function hostile(prepare: (victim: RingConnection) => void = (victim) => v
   }
   return { link, say, thrownOut, heard, frames, reads, victim, good }
 }
+
+/** bytes that the victim takes in parts, and remembers at a time */
+const LIMIT = 2 ** 22
+const part = (of: number, type: number = TYPE.data) => [TYPE.part, of, new Uint8Array(100), type] as const
+
+type Said = readonly [type: number, correlation: number, bytes: Uint8Array, immediate?: number]
+
+it.each<[string, readonly Said[], RegExp]>([
+  ['the end of a message alone', [[TYPE.last, 0, new Uint8Array(9)]], /nothing of it before/],
+  ['a message given up alone', [[TYPE.last, 0, new Uint8Array()]], /nothing of it before/],
+  ['a part without bytes', [[TYPE.part, 100, new Uint8Array(), TYPE.data]], /a part with none/],
+  ['a part that is all', [part(100)], /with all the rest/],
+  ['parts that are more than all', [part(250), part(250), part(250)], /with all the rest/],
+  ['a part of a message of another length', [part(1000), part(1001)], /a part of another message/],
+  [
+    'a part of a message of another type',
+    [part(1000), part(1000, TYPE.request)],
+    /a part of another message/,
+  ],
+  ['parts of an error', [part(1000, TYPE.error)], /parts of a frame of type 5/],
+  ['parts of parts', [part(1000, TYPE.part)], /parts of a frame of type 9/],
+  [
+    'an end too early',
+    [part(1000), [TYPE.last, 0, new Uint8Array(100)]],
+    /of 200 bytes, and 1000 were to come/,
+  ],
+  ['an end too late', [part(150), [TYPE.last, 0, new Uint8Array(51)]], /of 151 bytes, and 150 were to come/],
+  ['more than is taken', [part(LIMIT + 1)], /a message of 4194305 bytes in parts, this end takes 4194304/],
+  [
+    'a message within a message',
+    [part(1000), [TYPE.data, 0, new Uint8Array(1)]],
+    /something within a message/,
+  ],
+  ['a close within a message', [part(1000), [TYPE.close, 0, new Uint8Array()]], /something within a message/],
+  ['parts behind its close', [[TYPE.close, 0, new Uint8Array()], part(1000)], /after its close/],
+  [
+    'an answer in parts that nobody asked for',
+    [part(150, TYPE.response), [TYPE.last, 3, new Uint8Array(50)]],
+    /nobody asked/,
+  ],
+])('%s', async (_, frames, saying) => {
+  const { say, thrownOut, victim } = await hostile()
+  for (const frame of frames) say(...frame)
+  await thrownOut(saying)
+  expect(victim.statistics()).toMatchObject({ transfersInFlight: 0, transferMemory: 0 })
+})
+
+it('requests in parts beyond what it may ask', async () => {
+  const { link, say, thrownOut, victim } = await hostile()
+  victim.handle(() => new Promise(() => {}))
+  // 64 MiB, less what remembering them takes.
+  for (let i = 0; i < 16; i++) {
+    for (let at = 0; at < LIMIT; at += 2 ** 18) {
+      await expect.poll(() => link.lane.place(TYPE.part, 2 ** 18)).toBeGreaterThan(0)
+      if (at + 2 ** 18 === LIMIT) say(TYPE.last, i, new Uint8Array(2 ** 18))
+      else say(TYPE.part, LIMIT, new Uint8Array(2 ** 18), TYPE.request)
+    }
+  }
+  await thrownOut(/asks without end/, /^ENOBUFS$/)
+})
+
+it('messages in parts that nobody takes stay in its ring, beyond the memory that there is for them', async () => {
+  const { say, victim } = await hostile(() => {})
+  for (let i = 0; i < 50; i++) {
+    say(TYPE.part, 2 ** 20, new Uint8Array(1000), TYPE.data)
+    say(TYPE.last, 0, new Uint8Array())
+  }
+  say(...part(LIMIT))
+  await expect.poll(() => victim.statistics().transferMemory).toBe(LIMIT)
+  say(TYPE.last, 0, new Uint8Array())
+  await expect.poll(() => victim.statistics()).toMatchObject({ transferMemory: 0, messagesWaiting: 0 })
+})
 
 const FIELDS = { address: 4096n, length: 100_000, remoteKey: 1, progressEvery: 0 }
 const offer = (change: Partial<typeof FIELDS> = {}) => encodeOffer({ ...FIELDS, ...change })

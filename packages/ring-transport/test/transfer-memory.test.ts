@@ -4,11 +4,11 @@ import { describe, expect, it } from 'vitest'
 import { type ConnectOptions, RemoteError, type RingMessage, type RingServerOptions } from '../src/index.js'
 import { PROVIDERS, pairOfTest } from './helpers/pair.js'
 import { pattern } from './helpers/processes.js'
-import { LARGE, MIB, next } from './helpers/transfers.js'
+import { LARGE, MIB, next, READ_FROM } from './helpers/transfers.js'
 
 describe.each(PROVIDERS)('over %s', (_, uri) => {
   const connected = (server?: Partial<RingServerOptions>, client?: ConnectOptions) =>
-    pairOfTest(uri(), server, client)
+    pairOfTest(uri(), { ...READ_FROM, ...server }, { ...READ_FROM, ...client })
 
   it('is bounded: what is offered waits until messages are released', async () => {
     const { a, b } = await connected({ maxTransferMemory: 4 * MIB })

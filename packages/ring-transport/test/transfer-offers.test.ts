@@ -4,11 +4,11 @@ import { describe, expect, it } from 'vitest'
 import type { ConnectOptions, RingOffer, RingServerOptions } from '../src/index.js'
 import { PROVIDERS, pairOfTest } from './helpers/pair.js'
 import { pattern } from './helpers/processes.js'
-import { growing, LARGE, MIB, next } from './helpers/transfers.js'
+import { growing, LARGE, MIB, next, READ_FROM } from './helpers/transfers.js'
 
 describe.each(PROVIDERS)('over %s', (_, uri) => {
   const connected = (server?: Partial<RingServerOptions>, client?: ConnectOptions) =>
-    pairOfTest(uri(), server, client)
+    pairOfTest(uri(), { ...READ_FROM, ...server }, { ...READ_FROM, ...client })
 
   it('are accepted into memory of the application', async () => {
     const { a, b } = await connected()

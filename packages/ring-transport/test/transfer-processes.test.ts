@@ -5,6 +5,7 @@ import { stopProcess } from '../../../test/stop-process.js'
 import { type LivenessOptions, RingConnection } from '../src/index.js'
 import { PROVIDERS } from './helpers/pair.js'
 import { HANG_MS, type Peer, startPeer } from './helpers/processes.js'
+import { READ_FROM } from './helpers/transfers.js'
 
 const MIB = 2 ** 20
 /** At most what a test machine has at both ends: npm run soak comes to a GiB. */
@@ -27,7 +28,7 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     return { peer, connection: await connect(peer, options) }
   }
   async function connect(peer: Peer, options: LivenessOptions = LIVENESS) {
-    const connection = await RingConnection.connect(peer.uri, { timeout: HANG_MS, ...options })
+    const connection = await RingConnection.connect(peer.uri, { timeout: HANG_MS, ...READ_FROM, ...options })
     connections.push(connection)
     return connection
   }

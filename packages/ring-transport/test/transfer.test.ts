@@ -4,15 +4,19 @@ import { describe, expect, it } from 'vitest'
 import { type ConnectOptions, Poller, type RingServerOptions } from '../src/index.js'
 import { PROVIDERS, pair, pairOfTest } from './helpers/pair.js'
 import { HANG_MS, pattern } from './helpers/processes.js'
-import { LARGE, MIB, next } from './helpers/transfers.js'
+import { LARGE, MIB, next, READ_FROM } from './helpers/transfers.js'
 
 describe.each(PROVIDERS)('over %s', (_, uri) => {
   const connected = (server?: Partial<RingServerOptions>, client?: ConnectOptions) =>
-    pairOfTest(uri(), server, client)
+    pairOfTest(uri(), { ...READ_FROM, ...server }, { ...READ_FROM, ...client })
 
   describe('bytes', () => {
-    it('come whole for lengths around every threshold, with their immediate', async () => {
-      const { a, b } = await connected()
+    it.each([
+      ['by default', {}],
+      ['read from 256 KiB on', READ_FROM],
+      ['in parts up to 4 MiB', { rendezvousThreshold: 4 * MIB }],
+    ])('come whole for lengths around every threshold, with their immediate, %s', async (_, client) => {
+      const { a, b } = await pairOfTest(uri(), {}, client)
       const lengths = [0, 1, 262_143, 262_144, 262_145, MIB - 1, MIB, MIB + 1, 3 * MIB + 5, 9 * MIB]
       const seen: [number, number, boolean][] = []
       b.messages.subscribe((message) => {
@@ -24,20 +28,33 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
       expect(seen).toEqual(lengths.map((length, i) => [length, i, true]))
     })
     it.each<[string, ConnectOptions, Partial<RingServerOptions>, number]>([
-      ['256 KiB', {}, {}, 262_144],
-      ['a quarter of the ring', {}, { capacity: 65_536 }, 16_384],
+      ['a MiB', {}, {}, MIB],
+      ['a MiB, also of a small ring', {}, { capacity: 4096 }, MIB],
       ['what is asked for', { rendezvousThreshold: 1000 }, {}, 1000],
-      ['what fits the ring', { rendezvousThreshold: 2 ** 20 }, { capacity: 8192 }, 4080],
+      ['what is asked for, in parts', { rendezvousThreshold: 3 * MIB }, { capacity: 8192 }, 3 * MIB],
+      ['what the peer takes', { rendezvousThreshold: 3 * MIB }, { maxMessageSize: 2 * MIB + 1 }, 2 * MIB],
+      ['256 KiB where the peer takes no parts', {}, { wireVersions: [2] }, 262_144],
+      ['a quarter of the ring there', {}, { wireVersions: [2], capacity: 65_536 }, 16_384],
+      ['what fits the ring there', { rendezvousThreshold: MIB }, { wireVersions: [2], capacity: 8192 }, 4080],
     ])('go through the ring up to %s, and are read above', async (_, client, server, threshold) => {
-      const { a, b } = await connected(server, client)
+      const { a, b } = await pairOfTest(uri(), server, client)
       b.messages.subscribe()
       await a.transmit(new Uint8Array(threshold))
       expect(b.statistics().reads).toBe(0)
       await a.transmit(new Uint8Array(threshold + 1))
+      expect(b.statistics().reads).toBeGreaterThan(0)
+    })
+    it('of a region go through the ring up to a quarter of it, at most 256 KiB, and are read above', async () => {
+      const { a, b } = await pairOfTest(uri(), { capacity: 65_536 })
+      b.messages.subscribe()
+      const region = await a.allocate(MIB)
+      await a.transmit({ region, offset: 1, length: 16_384 })
+      expect(b.statistics().reads).toBe(0)
+      await a.transmit({ region, offset: 1, length: 16_385 })
       expect(b.statistics().reads).toBe(1)
     })
-    it('go both ways at a time', async () => {
-      const { a, b } = await connected()
+    it.each([READ_FROM, {}])('go both ways at a time: %j', async (options) => {
+      const { a, b } = await pairOfTest(uri(), options, options)
       const sum = { a: 0, b: 0 }
       a.messages.subscribe(({ length }) => {
         sum.a += length

@@ -4,7 +4,7 @@ import { expect, it, onTestFinished } from 'vitest'
 import { RingClient, RingServer } from '../src/index.js'
 import { pairOfTest } from './helpers/pair.js'
 import { HANG_MS } from './helpers/processes.js'
-import { LARGE } from './helpers/transfers.js'
+import { LARGE, READ_FROM } from './helpers/transfers.js'
 import { listenUri } from './helpers/uris.js'
 
 function silent(): RingClient {
@@ -53,7 +53,7 @@ it.each<[string, (of: Awaited<ReturnType<typeof pairOfTest>>) => Promise<unknown
     },
   ],
 ])('the error of a %s has the caller in its stack', async (_, ask) => {
-  const ends = await pairOfTest(listenUri('shm'))
+  const ends = await pairOfTest(listenUri('shm'), {}, READ_FROM)
   ends.b.handle(() => new Promise(() => {}))
   const failure: unknown = await ask(ends).catch((reason) => reason)
   if (!(failure instanceof Error)) throw new Error(`no error: ${failure}`)
@@ -66,7 +66,7 @@ it('fifty of each that wait for one signal make Node warn of nothing, and all en
   const warned = (warning: Error) => warnings.push(warning)
   process.on('warning', warned)
   onTestFinished(() => void process.off('warning', warned))
-  const { a, b } = await pairOfTest(listenUri('shm'), { capacity: 4096 }, { capacity: 4096 })
+  const { a, b } = await pairOfTest(listenUri('shm'), { capacity: 4096 }, { capacity: 4096, ...READ_FROM })
   b.handle(() => new Promise(() => {}))
   const over = new AbortController()
   const { signal } = over

@@ -26,6 +26,7 @@ async function impostor(change: Partial<Handshake>): Promise<string> {
       writeWithImmediate: true,
       log2Capacity: LOG2_CAPACITY,
       receiveDepth: 8,
+      longest: 0,
       remoteKey: region.remoteKey,
       address: region.address,
       session: asked.session,

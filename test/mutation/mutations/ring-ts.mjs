@@ -31,7 +31,7 @@ export const mutations = [
     file: source('message'),
     find: `The payload, copied, then read as UTF-8. @throws UsageError after the release */
   text(): string {
-    return DECODER.decode(this.#source.lasting ? this.data : this.copy())`,
+    return DECODER.decode(this.owned())`,
     replace: `The payload, copied, then read as UTF-8. @throws UsageError after the release */
   text(): string {
     return DECODER.decode(this.data)`,
@@ -232,8 +232,8 @@ export const mutations = [
   {
     name: 'waiting-frame-changes',
     file: source('outbox'),
-    find: 'const kept = late ? undefined : bytes.slice()',
-    replace: 'const kept = late ? undefined : bytes',
+    find: 'else frame.bytes = frame.bytes?.slice()',
+    replace: '',
     why: 'A request that waits for room is sent with what its caller has put into the buffer since.',
     tests: [unit('outbox')],
   },
@@ -359,5 +359,70 @@ export const mutations = [
     replace: '&& MOST_BEGUN_BYTES > 0\n',
     why: 'A peer that asks for many large answers at once loses its connection.',
     tests: [unit('faults')],
+  },
+  {
+    name: 'part-of-any-length',
+    file: source('parts'),
+    find: 'if (length > this.#longest)',
+    replace: 'if (length > 2 ** 32)',
+    why: 'A peer makes this end allocate as much as a message in parts says of itself.',
+    tests: [unit('transfer-hostile')],
+  },
+  {
+    name: 'message-within-a-message',
+    file: source('parts'),
+    find: 'return this.#coming === undefined ||',
+    replace: 'return true ||',
+    why: 'A peer sends something within a message in parts, and nobody minds.',
+    tests: [unit('transfer-hostile')],
+  },
+  {
+    name: 'end-too-early',
+    file: source('parts'),
+    find: 'if (coming.arrived + frame.length === coming.length) {',
+    replace: 'if (coming.arrived + frame.length <= coming.length) {',
+    why: 'A message in parts ends early, and its rest is what was in memory before.',
+    tests: [unit('transfer-hostile')],
+  },
+  {
+    name: 'parts-need-no-memory',
+    file: source('parts'),
+    find: 'this.#giveBack = this.#host.reserve(this.length, () => this.begin())',
+    replace: 'this.begin()',
+    why: 'Messages in parts that nobody takes fill the memory of the process.',
+    tests: [unit('transfer-hostile')],
+  },
+  {
+    name: 'requests-in-parts-without-limit',
+    file: source('responder'),
+    find: 'if (request.isLasting && !this.#allowance.fits(running.turn.cost)) {',
+    replace: 'if (request.isLasting && this.#allowance.limit < 0) {',
+    why: 'Requests in parts that are not answered fill the memory of the process.',
+    tests: [unit('transfer-hostile')],
+  },
+  {
+    name: 'given-up-in-silence',
+    file: source('outbox'),
+    find: '} else if (frame.begun > 0 && !this.#giveUp()) return false',
+    replace: '}',
+    why: 'A message in parts is given up, and what comes behind it is taken for the rest.',
+    tests: [unit('parts')],
+  },
+  {
+    name: 'bytes-taken-away-count-as-sent',
+    file: source('outbox'),
+    find: '} else if (bytes.length === 0) {',
+    replace: '} else if (bytes.length < 0) {',
+    why: 'Bytes are transferred to a Worker while they are sent, and the caller hears that the peer has them.',
+    tests: [unit('parts')],
+  },
+  {
+    name: 'memory-counts-beyond-its-message',
+    file: source('inbox'),
+    find: `      if (isPlace(entry)) entry.gone()
+      if (message !== null)`,
+    replace: '      if (message !== null)',
+    why: 'Messages in parts come no more once as many have come as there is memory for.',
+    tests: [unit('parts')],
   },
 ]

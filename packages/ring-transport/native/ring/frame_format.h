@@ -69,7 +69,8 @@ class FrameFormat {
     uint32_t words[4];
     std::memcpy(words, at, sizeof words);
     const uint32_t type = compact() ? words[0] >> kTypeShift : words[1];
-    if (type < static_cast<uint32_t>(FrameType::data) || type > static_cast<uint32_t>(FrameType::settled))
+    const FrameType newest = compact() ? FrameType::last : FrameType::settled;
+    if (type < static_cast<uint32_t>(FrameType::data) || type > static_cast<uint32_t>(newest))
       return Violation::frame_type;
     frame.type = static_cast<FrameType>(type);
     if (!compact()) {

@@ -56,6 +56,9 @@ enum class FrameType : uint32_t {
   // Of a large message, which the receiver reads from the sender's memory.
   offer = 7,    // where it is
   settled = 8,  // the offer of that correlation has been read, or why not
+  // Of a message that is longer than a frame, from version 3 on; src/parts.ts has the rules.
+  part = 9,   // all but the end; the correlation is the bytes of the whole, the immediate its type
+  last = 10,  // its end, with what a frame of that type carries; empty when it was given up
 };
 
 // A credit is cumulative, modulo what its bits hold: no order of arrival or loss could confuse it, and

@@ -1,4 +1,5 @@
 import type { Handle, ProtectionDomain, VerbsError } from '@rdmakit/verbs'
+import type { RingMessage } from '../message.js'
 import type { FrameFields } from '../outbox.js'
 import type { Place } from '../place.js'
 
@@ -20,10 +21,14 @@ export interface TransferHost {
     wanted?: () => boolean,
     onSent?: () => void,
   ): Promise<void> | undefined
+  /** {@link post} of bytes that stay as they are for as long as the frame is wanted. */
+  lend(frame: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> | undefined
   /** Sends a frame if there is room now. */
   send(frame: FrameFields, bytes: Uint8Array): boolean
   /** {@link NativePoller.read} of the connection */
   read(region: Handle, offset: number, address: bigint, key: number, length: number, tag: number): number
+  /** A request or a response of the peer is there, which came in parts. */
+  deliver(type: number, message: RingMessage): void
   /** Keeps the place of a message in the order of all. */
   hold(): Place
   /** Ends the connection. */

@@ -1,4 +1,4 @@
-import { type Deferred, deferred, type MemoryRegion, onAbort } from '@rdmakit/verbs'
+import { deferred, type MemoryRegion, onAbort } from '@rdmakit/verbs'
 import type { TransferHost } from './host.js'
 
 /** Registered memory that is somebody's until it is released. */
@@ -9,8 +9,14 @@ export interface Lease {
   release(): void
 }
 
-interface Waiting extends Deferred<Lease> {
+/** Who waits for bytes: for a region of them, or for their share of the limit alone. */
+interface Waiting {
   readonly length: number
+  /** whether a region that nobody uses will do */
+  readonly takesRegion: boolean
+  /** What it waited for is there, and is its own. */
+  serve(): void
+  reject(reason: unknown): void
 }
 
 /** Regions are multiples of it, so that one serves again for what is about as long. */
@@ -46,7 +52,9 @@ export class TransferMemory {
   async acquire(length: number, signal?: AbortSignal): Promise<Lease> {
     signal?.throwIfAborted()
     if (this.#ended !== undefined) throw this.#ended
-    const waiting: Waiting = { ...deferred<Lease>(), length }
+    const { promise, resolve, reject } = deferred<Lease>()
+    const serve = () => this.#lend(length, resolve, reject)
+    const waiting: Waiting = { length, takesRegion: true, serve, reject }
     const abort = () => {
       const at = this.#waiting.indexOf(waiting)
       if (at < 0) return
@@ -58,9 +66,38 @@ export class TransferMemory {
     const stop = onAbort(signal, abort)
     try {
       this.#serve()
-      return await waiting.promise
+      return await promise
     } finally {
       stop()
+    }
+  }
+
+  /**
+   * Counts `length` bytes, at most the limit, of memory that the caller makes by itself, behind those who wait already.
+   * @param begin called once they are counted, now or later; not at all when the connection ends before
+   * @returns gives them back, or the place of one that waits; to be called once
+   */
+  reserve(length: number, begin: () => void): () => void {
+    let counted = false
+    const waiting: Waiting = {
+      length,
+      takesRegion: false,
+      serve: () => {
+        counted = true
+        this.#used += length
+        begin()
+      },
+      reject: () => {},
+    }
+    if (this.#ended === undefined) {
+      this.#waiting.push(waiting)
+      this.#serve()
+    }
+    return () => {
+      const at = this.#waiting.indexOf(waiting)
+      if (at >= 0) this.#waiting.splice(at, 1)
+      if (counted) this.#used -= length
+      this.#serve()
     }
   }
 
@@ -71,30 +108,50 @@ export class TransferMemory {
     for (const region of this.#idle.splice(0)) this.#free(region)
   }
 
+  /** Serves those who wait, in order, as far as there is memory; what nobody uses goes for it. */
   #serve(): void {
     for (;;) {
       const [first] = this.#waiting
       if (first === undefined) return
-      const { length } = first
-      const fitting = this.#idle.findIndex((one) => one.length >= length && one.length <= 2 * length + GRAIN)
-      if (fitting >= 0) {
-        const [region] = this.#idle.splice(fitting, 1) as [MemoryRegion]
-        first.resolve(this.#lease(region))
-      } else {
-        const bytes = Math.min(Math.ceil(length / GRAIN) * GRAIN, this.limit)
+      const { length, takesRegion } = first
+      if (!takesRegion || this.#fitting(length) < 0) {
+        const bytes = takesRegion ? this.#rounded(length) : length
         while (this.#used + bytes > this.limit) {
           const region = this.#idle.shift()
           if (region === undefined) return
           this.#free(region)
         }
-        this.#used += bytes
-        void this.#make(bytes, first)
       }
       this.#waiting.shift()
+      first.serve()
     }
   }
 
-  async #make(bytes: number, { resolve, reject }: Waiting): Promise<void> {
+  #fitting(length: number): number {
+    return this.#idle.findIndex((one) => one.length >= length && one.length <= 2 * length + GRAIN)
+  }
+
+  #rounded(length: number): number {
+    return Math.min(Math.ceil(length / GRAIN) * GRAIN, this.limit)
+  }
+
+  #lend(length: number, resolve: (lease: Lease) => void, reject: (reason: unknown) => void): void {
+    const fitting = this.#fitting(length)
+    if (fitting >= 0) {
+      const [region] = this.#idle.splice(fitting, 1) as [MemoryRegion]
+      resolve(this.#lease(region))
+      return
+    }
+    const bytes = this.#rounded(length)
+    this.#used += bytes
+    void this.#make(bytes, resolve, reject)
+  }
+
+  async #make(
+    bytes: number,
+    resolve: (lease: Lease) => void,
+    reject: (reason: unknown) => void,
+  ): Promise<void> {
     const letGo = this.#host.keep()
     try {
       const { protectionDomain } = this.#host

@@ -1,3 +1,4 @@
+import { types } from 'node:util'
 import { type Deferred, deferred, type ScatterGatherElement, VerbsError, within } from '@rdmakit/verbs'
 import { decodeError } from '../errors.js'
 import type { RingMessage } from '../message.js'
@@ -20,6 +21,12 @@ export interface TransmitOptions {
   readonly onProgress?: OnProgress | undefined
 }
 
+/** Bytes of the largest message that goes through the ring: of a program's own bytes, and of a slice of a region. */
+interface Thresholds {
+  readonly rendezvousThreshold: number
+  readonly regionThreshold: number
+}
+
 interface Transfer extends Deferred<void> {
   readonly length: number
   readonly onProgress: OnProgress | undefined
@@ -40,7 +47,7 @@ const PROGRESS_TIMES = 100
 /** Large messages that this end has offered or will offer. */
 export class Outgoing {
   readonly #host: TransferHost
-  readonly #threshold: number
+  readonly #thresholds: Thresholds
   /** offers by their number, until the peer has settled them: it may read as long */
   readonly #offers = new Map<number, Transfer>()
   /** places for offers that nobody has: {@link MAX_OFFERS} less the offers and those whose turn it is */
@@ -53,10 +60,9 @@ export class Outgoing {
   #idle: Deferred<void> | undefined
   #ended: unknown
 
-  /** @param threshold bytes of the largest message that goes through the ring */
-  constructor(host: TransferHost, threshold: number) {
+  constructor(host: TransferHost, thresholds: Thresholds) {
     this.#host = host
-    this.#threshold = threshold
+    this.#thresholds = thresholds
   }
 
   /** Offers whose memory the peer may read. */
@@ -73,7 +79,7 @@ export class Outgoing {
     this.#running++
     try {
       const length = lengthOf(what)
-      await (length <= this.#threshold
+      await (length <= this.#threshold(what)
         ? this.#send(what, { ...options, timeout })
         : this.#offer(what, { ...options, timeout }))
       tell(options.onProgress, length, length)
@@ -134,12 +140,17 @@ export class Outgoing {
     this.#waiting.clear()
   }
 
+  #threshold(what: Uint8Array | ScatterGatherElement): number {
+    const { rendezvousThreshold, regionThreshold } = this.#thresholds
+    return types.isUint8Array(what) ? rendezvousThreshold : regionThreshold
+  }
+
   /** Through the ring, like any message, but waiting for room. */
   async #send(what: Uint8Array | ScatterGatherElement, options: Bounded): Promise<void> {
     const bytes = bytesOf(what)
     const frame = { type: TYPE.data, immediate: options.immediate ?? 0 }
     let wanted = true
-    const posted = this.#host.post(frame, bytes, () => wanted)
+    const posted = this.#host.lend(frame, bytes, () => wanted)
     if (posted === undefined) return
     try {
       await this.#bounded(posted, options)

@@ -2,6 +2,7 @@ import { type MemoryRegion, type ScatterGatherElement, UsageError, VerbsError } 
 import type { Observable } from 'rxjs'
 import type { RingMessage } from '../message.js'
 import { TYPE } from '../native.js'
+import { Assembly, type PartsHost } from '../parts.js'
 import type { TransferHost } from './host.js'
 import { Incoming } from './incoming.js'
 import type { RingOffer } from './offer.js'
@@ -9,7 +10,7 @@ import { Outgoing, type TransmitOptions } from './outgoing.js'
 
 /** What a connection's options say of large messages. */
 export interface TransferLimits {
-  /** bytes of the largest message that `transmit` sends through the ring */
+  /** bytes of the largest message that `transmit` sends through the ring; undefined: what is faster */
   readonly rendezvousThreshold: number | undefined
   /** bytes of memory for messages that are read from the peer */
   readonly maxTransferMemory: number
@@ -17,9 +18,13 @@ export interface TransferLimits {
   readonly maxMessageSize: number
 }
 
-/** The same, now that the peer's ring is known. */
+/** The same, now that the peer is known. */
 export interface TransferSettings extends TransferLimits {
   readonly rendezvousThreshold: number
+  /** the same of a slice of a region, which needs no registration to be read from */
+  readonly regionThreshold: number
+  /** bytes of the longest message that the peer may send in parts */
+  readonly longest: number
 }
 
 /** The large messages of a connection, both ways: docs/ring-transport.md has the protocol. */
@@ -27,11 +32,18 @@ export class Transfers {
   readonly #host: TransferHost
   readonly #outgoing: Outgoing
   readonly #incoming: Incoming
+  readonly #assembly: Assembly
 
   constructor(host: TransferHost, settings: TransferSettings) {
     this.#host = host
-    this.#outgoing = new Outgoing(host, settings.rendezvousThreshold)
+    this.#outgoing = new Outgoing(host, settings)
     this.#incoming = new Incoming(host, settings.maxTransferMemory, settings.maxMessageSize)
+    const parts: PartsHost = {
+      hold: () => host.hold(),
+      reserve: (length, begin) => this.#incoming.memory.reserve(length, begin),
+      deliver: (type, message) => host.deliver(type, message),
+    }
+    this.#assembly = new Assembly(parts, settings.longest)
   }
 
   get offers(): Observable<RingOffer> {
@@ -40,7 +52,7 @@ export class Transfers {
 
   /** Transfers under way, both ways. */
   get count(): number {
-    return this.#outgoing.count + this.#incoming.count
+    return this.#outgoing.count + this.#incoming.count + this.#assembly.count
   }
 
   /** bytes of memory that messages read from the peer take, or that is kept for the next */
@@ -64,12 +76,23 @@ export class Transfers {
     this.#incoming.reads.lastTag = number
   }
 
-  /** A frame of type offer or settled. */
+  /** Whether a frame of a type may come now: within a message in parts, nothing but the rest of it. */
+  mayCome(type: number): boolean {
+    return this.#assembly.mayCome(type)
+  }
+
+  /** A frame of type offer or settled, part or last. */
   receive(type: number, frame: RingMessage): void {
-    const wrong = type === TYPE.offer ? this.#incoming.offered(frame) : this.#outgoing.settled(frame)
-    frame.release()
+    const wrong = this.#receive(type, frame)
     if (wrong !== undefined)
       this.#host.fail(new VerbsError('EPROTO', 'receive', this.#host.object, `the peer sent ${wrong}`))
+  }
+
+  #receive(type: number, frame: RingMessage): string | undefined {
+    if (type === TYPE.part || type === TYPE.last) return this.#assembly.receive(type, frame)
+    const wrong = type === TYPE.offer ? this.#incoming.offered(frame) : this.#outgoing.settled(frame)
+    frame.release()
+    return wrong
   }
 
   /** The completion of an RDMA READ. */
@@ -88,6 +111,7 @@ export class Transfers {
    */
   async end(reason: unknown): Promise<void> {
     this.#outgoing.end(reason)
+    this.#assembly.end()
     await this.#incoming.end(reason)
   }
 }

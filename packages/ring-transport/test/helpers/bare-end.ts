@@ -13,6 +13,7 @@ export async function connectBare(
       writeWithImmediate: true,
       log2Capacity: 12,
       receiveDepth: 8,
+      longest: 0,
       remoteKey: region.remoteKey,
       address: region.address,
       session: undefined,

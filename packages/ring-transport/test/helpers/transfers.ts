@@ -1,8 +1,10 @@
 import { expect } from 'vitest'
 
 export const MIB = 2 ** 20
-/** Bytes that do not go through the ring. */
+/** Bytes that do not go through the ring of who is {@link READ_FROM}. */
 export const LARGE = 300_000
+/** Whose messages are read by their receiver from 256 KiB on, with no parts in between. */
+export const READ_FROM = { rendezvousThreshold: 2 ** 18 }
 
 /** The next thing that an observable gives. */
 export function next<T>(observable: {
