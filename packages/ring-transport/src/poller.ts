@@ -31,11 +31,12 @@ export interface PollerOptions {
   readonly cpu?: number | undefined
   /** longest spin of `adaptive` before it sleeps, microseconds, 0 … 10000, default 50 */
   readonly spinMicroseconds?: number | undefined
-  /** connections at a time, 1 … 16384, default 1024 */
+  /** connections at a time, 1 … 16384, default 4096 */
   readonly maxConnections?: number | undefined
   /**
-   * Entries of the completion queue, default 69632 or what the device allows. The depths of all
-   * connections must fit; a connection of the default depths takes 272, so 256 of them do.
+   * Entries of the completion queue. The depths of all connections must fit; a connection of the default depths takes
+   * 272. By default 69632, for 256 of them, and more as they are needed, where the device can resize the queue
+   * (ibv_resize_cq(3)): as many as it allows.
    */
   readonly completionQueueEntries?: number | undefined
   /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */
@@ -64,7 +65,7 @@ export interface Flushable {
   flush(): void
 }
 
-/** enough for the 256 connections that a server takes by default */
+/** enough for the 256 connections that a server takes by default; more are made of them as they are needed */
 const DEFAULT_ENTRIES = 69_632
 
 /** Messages taken before the tail is shown to the thread and outgoing batches are posted. */
@@ -91,7 +92,10 @@ export class Poller {
   /** those who have something to post, the first `#dirtyCount` */
   readonly #dirty: (Flushable | undefined)[] = []
   #dirtyCount = 0
-  readonly #entries: number
+  /** of the completion queue */
+  #entries: number
+  /** as many as it may have */
+  readonly #mostEntries: number
   #entriesUsed = 0
   /** connections that keep the event loop alive */
   readonly #holding = new Set<number>()
@@ -110,7 +114,7 @@ export class Poller {
    */
   constructor(context: Context, options: PollerOptions = {}) {
     const { mode = 'guarded', cpu, spinMicroseconds = 50 } = options
-    const { maxConnections = 1024, descriptors = 4096 } = options
+    const { maxConnections = 4096, descriptors = 4096 } = options
     if (!POLLER_MODES.includes(mode))
       throw new UsageError(`mode is ${POLLER_MODES.join(', ')}, not "${mode}"`)
     whole('spinMicroseconds', spinMicroseconds, 0, 10_000)
@@ -120,7 +124,9 @@ export class Poller {
       throw new UsageError(`descriptors must be a power of two, not ${descriptors}`)
     if (cpu !== undefined) whole('cpu', cpu, 0, 1023)
     const allowed = Number(context.queryDevice().max_cqe)
+    const grows = options.completionQueueEntries === undefined && context.capabilities.resize
     this.#entries = options.completionQueueEntries ?? Math.min(DEFAULT_ENTRIES, allowed)
+    this.#mostEntries = grows ? allowed : this.#entries
     whole('completionQueueEntries', this.#entries, 64, allowed)
     this.context = context
     this.mode = mode
@@ -231,13 +237,7 @@ export class Poller {
     sink: FrameSink,
   ): number {
     if (this.#closed) throw new UsageError('the poller is closed')
-    if (this.#entriesUsed + entries > this.#entries)
-      throw new VerbsError(
-        'ENOSPC',
-        'ibv_create_qp',
-        this.queue.description,
-        `${this.#entriesUsed} of ${this.#entries} entries are taken; raise completionQueueEntries`,
-      )
+    this.#provide(this.#entriesUsed + entries)
     const connection = this.#native.attach(
       queuePair,
       ring,
@@ -252,6 +252,21 @@ export class Poller {
     this.#lastConnection = -1
     this.hold(connection, true)
     return connection
+  }
+
+  /** Makes the queue large enough for so many entries. @throws VerbsError ENOSPC, ENOMEM */
+  #provide(entries: number): void {
+    if (entries <= this.#entries) return
+    if (entries > this.#mostEntries)
+      throw new VerbsError(
+        'ENOSPC',
+        'ibv_create_qp',
+        this.queue.description,
+        `${this.#entriesUsed} of ${this.#entries} entries are taken; raise completionQueueEntries`,
+      )
+    const doubled = Math.min(Math.max(entries, 2 * this.#entries), this.#mostEntries)
+    this.queue.resize(doubled)
+    this.#entries = doubled
   }
 
   /** @internal the connection's `detached` event has come: nothing of it is left in the queue */

@@ -17,9 +17,10 @@ struct MemoryOptions {
   // `transparent`: when the kernel has some (madvise(2) MADV_HUGEPAGE). size_…: from hugetlbfs's pool, or
   // ENOMEM when too few are reserved there.
   HugePages huge_pages = HugePages::transparent;
-  int numa_node = -1;   // -1: wherever the touching thread runs
-  bool locked = false;  // mlock(2)
-  bool shared = false;  // backed by a memfd, so that it can be mapped a second time
+  int numa_node = -1;     // -1: wherever the touching thread runs
+  bool locked = false;    // mlock(2)
+  bool shared = false;    // backed by a memfd, so that it can be mapped a second time
+  bool populated = true;  // all pages are there from the start; else each from when it is first used
 };
 
 inline size_t round_up_to(size_t length, size_t page) { return (length + page - 1) / page * page; }
@@ -40,10 +41,12 @@ inline bool more_than_machine_has(size_t length) {
 }
 
 // 0 or an errno value.
-inline int touch_memory(void* address, size_t length, HugePages huge_pages = HugePages::transparent) {
+inline int touch_memory(void* address, size_t length, HugePages huge_pages = HugePages::transparent,
+                        bool populated = true) {
   constexpr size_t kHugePage = size_t{2} << 20;
   if (length >= kHugePage && huge_pages == HugePages::transparent) madvise(address, length, MADV_HUGEPAGE);
   if (huge_pages == HugePages::none) madvise(address, length, MADV_NOHUGEPAGE);
+  if (!populated) return 0;
   if (madvise(address, length, MADV_POPULATE_WRITE) == 0) return 0;
   // EFAULT: a page that is not there, of hugetlbfs's pool most likely.
   if (errno != EINVAL) return errno == EFAULT ? ENOMEM : errno;
@@ -72,7 +75,7 @@ inline int prepare_memory(void* address, size_t length, const MemoryOptions& opt
   // pages that the device knows (ibv_fork_init(3)).
   int error = madvise(address, length, MADV_DONTFORK) == 0 ? 0 : errno;
   if (error == 0 && options.numa_node >= 0) error = bind_to_numa_node(address, length, options.numa_node);
-  if (error == 0) error = touch_memory(address, length, options.huge_pages);
+  if (error == 0) error = touch_memory(address, length, options.huge_pages, options.populated);
   if (error == 0 && options.locked && mlock(address, length) != 0) error = errno;
   return error;
 }

@@ -45,6 +45,12 @@ export interface MemoryOptions {
   readonly locked?: boolean
   /** back it by a memfd, which another mapping can share; over `shm` it always is */
   readonly memfd?: boolean
+  /**
+   * true (default): all pages are there from the start, so that nothing waits for one later, and ENOMEM is told here.
+   * false: each from when it is first used. Devices that pin memory have all of it all the same, and over `shm` what
+   * peers may reach is there from the start: they map it, and must be sure of it
+   */
+  readonly populated?: boolean
 }
 
 /** @internal */
@@ -53,11 +59,12 @@ export function nativeMemoryOptions({
   numaNode = -1,
   locked = false,
   memfd = false,
+  populated = true,
 }: MemoryOptions): NativeMemoryOptions {
   const pages = HUGE_PAGES.indexOf(hugePages)
   if (pages < 0) throw new UsageError(`huge pages are ${HUGE_PAGES.join(', ')}, not "${hugePages}"`)
   if (numaNode !== -1) whole('a NUMA node', numaNode)
-  return { hugePages: pages, numaNode, locked, shared: memfd }
+  return { hugePages: pages, numaNode, locked, shared: memfd, populated }
 }
 
 /** A slice of a memory region as work requests name it. */

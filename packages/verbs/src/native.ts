@@ -64,6 +64,7 @@ export interface NativeMemoryOptions {
   numaNode: number
   locked: boolean
   shared: boolean
+  populated: boolean
 }
 
 export interface NativeAddressVector {

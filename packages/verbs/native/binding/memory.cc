@@ -177,15 +177,20 @@ MemoryOptions options_of(const Napi::Object& from) {
   options.numa_node = from.Get("numaNode").As<Napi::Number>().Int32Value();
   options.locked = from.Get("locked").As<Napi::Boolean>();
   options.shared = from.Get("shared").As<Napi::Boolean>();
+  options.populated = from.Get("populated").As<Napi::Boolean>();
   return options;
 }
 
 // allocMr(pd, length, access, options)
 Napi::Value alloc_mr(const Napi::CallbackInfo& info) {
   auto& pd = object_of<PdObject>(info[0]);
-  auto* work =
-      new Allocation(info.Env(), pd, static_cast<size_t>(info[1].As<Napi::Number>().Int64Value()),
-                     info[2].As<Napi::Number>().Int32Value(), options_of(info[3].As<Napi::Object>()));
+  const int access = info[2].As<Napi::Number>().Int32Value();
+  MemoryOptions options = options_of(info[3].As<Napi::Object>());
+  constexpr int kRemote =
+      IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
+  if (pd.provider.peers_map_memory() && (access & kRemote) != 0) options.populated = true;
+  auto* work = new Allocation(info.Env(), pd, static_cast<size_t>(info[1].As<Napi::Number>().Int64Value()),
+                              access, options);
   Napi::Promise promise = work->promise();
   work->Queue();
   return promise;

@@ -120,6 +120,7 @@ class ShmProvider final : public Provider {
   }
   int destroy_qp(ibv_qp* qp) override;
 
+  bool peers_map_memory() const override { return true; }
   void* map_memory(size_t length, const MemoryOptions& options) override {
     return Segments::instance().map(length, options);
   }

@@ -109,6 +109,7 @@ describe(`memory regions on ${LISTEN_URI}`, () => {
     ['a NUMA node', { numaNode: 0 }],
     ['locked memory', { locked: true }],
     ['a memfd', { memfd: true }],
+    ['pages as they are used', { populated: false }],
   ] as const)('memory with %s works like any other', async (_name, options) => {
     using pair = await connectedPair()
     const { client, server } = pair
