@@ -1,6 +1,8 @@
-// Each program as few files: dist/cli.js and the commands that it loads when they are asked for, in dist/cli/.
+// Each program as few files: dist/cli.js, which runs its command line, dist/command.js, which another program does that
+// with, and the commands that are loaded when they are asked for, in dist/cli/. dist/build.json says what of.
 // Node opens, resolves and compiles nearly 500 modules otherwise, which is two thirds of what a start takes, and of
 // the pause of a device whose client comes back. The libraries stay modules; addons are loaded by name.
+import { execFileSync } from 'node:child_process'
 import { readdirSync, readFileSync, rmSync } from 'node:fs'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { join, sep } from 'node:path'
@@ -8,12 +10,13 @@ import { rolldown } from 'rolldown'
 
 const notices = 'third-party-licenses.txt'
 
-/** @param top the repository's folder; `packages` have a dist/program.js */
+/** @param top the repository's folder; `packages` have a dist/main.js and a dist/program.js */
 export async function bundle(top, packages) {
+  const commit = commitOf(top)
   for (const name of packages) {
     const dist = join(top, 'packages', name, 'dist')
     const build = await rolldown({
-      input: { cli: join(dist, 'program.js') },
+      input: { cli: join(dist, 'main.js'), command: join(dist, 'program.js') },
       platform: 'node',
       // As ES modules, of which only what is used comes along; Node's own condition gives CommonJS.
       resolve: { alias: { rxjs: join(top, 'node_modules/rxjs/dist/esm/index.js') } },
@@ -22,6 +25,7 @@ export async function bundle(top, packages) {
     const { output } = await build.generate({ format: 'esm', chunkFileNames: 'cli/[name]-[hash].js' })
     await build.close()
     const files = new Map(output.map(({ fileName, code }) => [fileName, code]))
+    files.set('build.json', `${JSON.stringify({ commit })}\n`)
     files.set(join('cli', notices), licenses(output.flatMap(({ moduleIds }) => moduleIds)))
     await mkdir(join(dist, 'cli'), { recursive: true })
     for (const old of readdirSync(join(dist, 'cli')))
@@ -32,6 +36,17 @@ export async function bundle(top, packages) {
       const before = await readFile(path, 'utf8').catch(() => undefined)
       if (before !== text) await writeFile(path, text, { mode: file === 'cli.js' ? 0o755 : 0o644 })
     }
+  }
+}
+
+/** With a `+` where files differ from it; undefined outside of a clone. */
+function commitOf(top) {
+  const git = (...words) => execFileSync('git', words, { cwd: top, encoding: 'utf8', stdio: 'pipe' }).trim()
+  try {
+    const differs = git('status', '--porcelain', '--untracked-files=no') !== ''
+    return git('rev-parse', '--short=12', 'HEAD') + (differs ? '+' : '')
+  } catch {
+    return undefined
   }
 }
 

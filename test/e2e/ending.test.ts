@@ -126,14 +126,15 @@ describe.concurrent('swap-server that is stopped', () => {
     expect(run(process.execPath, [SWAP_SERVER, ...serve])).toEqual({
       status: 64,
       stdout: '',
-      stderr: 'swap-server: --drain "86401" is not a number of seconds from 0 to 86400\n',
+      stderr:
+        "swap-server: option '--drain <seconds>' argument '86401' is invalid. It is a whole number from 0 to 86400.\n",
     })
   })
 
   it('is to be named where there are several, and to be there', async () => {
     using folder = temporaryFolder()
     const stop = () => run('env', [`RDMAKIT_RUN=${folder.path}`, process.execPath, SWAP_SERVER, 'stop'])
-    expect(stop()).toMatchObject({ status: 64, stderr: 'swap-server: no swap-server is running\n' })
+    expect(stop()).toMatchObject({ status: 69, stderr: 'swap-server: no swap-server is running\n' })
     const servers = [
       await startServer(SERVER, undefined, folder.path),
       await startServer(SERVER, undefined, folder.path),

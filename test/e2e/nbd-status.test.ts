@@ -43,8 +43,8 @@ function copy(folder: string, uri: string, bytes: number): void {
 
 it('says so when nothing runs', async () => {
   using folder = temporaryFolder()
-  expect(await status(folder.path)).toMatchObject({ status: 0, stdout: 'no nbd-client is running\n' })
-  expect(await status(folder.path, '--json')).toMatchObject({ status: 0, stdout: '[]\n' })
+  expect(await status(folder.path)).toMatchObject({ status: 69, stdout: 'no nbd-client is running\n' })
+  expect(await status(folder.path, '--json')).toMatchObject({ status: 69, stdout: '[]\n' })
 })
 
 it('shows whether pages are compressed, and what that spared', async () => {

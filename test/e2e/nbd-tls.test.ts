@@ -149,7 +149,7 @@ describe('what is wrong with the options', () => {
       78,
       'a missing folder',
       ['--tls', 'on', '--tls-certificates', '/nonexistent'],
-      /server-cert\.pem: No such file/,
+      /server-cert\.pem: there is no such file/,
     ],
     [
       78,
@@ -163,7 +163,12 @@ describe('what is wrong with the options', () => {
       ['--tls', 'on', '--tls-certificates', path('open')],
       /server-key\.pem is open to others \(mode 644\); run chmod 600/,
     ],
-    [78, 'a missing file', ['--tls', 'on', '--tls-psk', '/nonexistent'], /\/nonexistent: No such file/],
+    [
+      78,
+      'a missing file',
+      ['--tls', 'on', '--tls-psk', '/nonexistent'],
+      /--tls-psk \/nonexistent: there is no such file/,
+    ],
   ])('ends with %i for %s', (expected, _, args, pattern) => {
     const { status, stderr } = serveWith(...args)
     expect(stderr.trimEnd().split('\n').at(-1)).toMatch(pattern)

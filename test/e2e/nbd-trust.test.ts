@@ -87,7 +87,7 @@ it.concurrent.each(['serve', 'attach'])(
       { RDMAKIT_RUN: folder.path },
     )
     expect(await program.ends()).toMatchObject({ status: 78 })
-    expect(program.stderr).toMatch(/^nbd-client: key file \S+: the secret has 3 bytes/)
+    expect(program.stderr).toMatch(/^nbd-client: --key-file: key file \S+: the secret has 3 bytes/)
   },
 )
 

@@ -74,10 +74,10 @@ it('SIGHUP reads the tenants anew, and opens the audit log anew', async () => {
 it('status tells of the servers and sessions of this machine, in tables and as JSON', async () => {
   using folder = temporaryFolder()
   expect(await command(folder.path, 'status')).toMatchObject({
-    status: 0,
+    status: 69,
     stdout: 'no swap-server is running\n',
   })
-  expect(await command(folder.path, 'status', '--json')).toMatchObject({ status: 0, stdout: '[]\n' })
+  expect(await command(folder.path, 'status', '--json')).toMatchObject({ status: 69, stdout: '[]\n' })
   const { program, uri } = await startIn(folder.path)
   await using server = program
   const session = await SwapServerSession.open([uri], { client: 'a client' })
@@ -121,12 +121,12 @@ it('status asks a remote server, with a key where it has keys', async () => {
   ])
   expect(await command(folder.path, 'status', uri)).toMatchObject({
     status: 77,
-    stderr: 'swap-server: this server wants a key: --tenant and --key-file\n',
+    stderr: `swap-server: ${uri}: this server wants a key: --tenant and --key-file\n`,
   })
   writeFileSync(keyFile, `1:${SECOND}\n`)
   expect(await command(folder.path, 'status', uri, '--tenant', 'prod', '--key-file', keyFile)).toMatchObject({
     status: 77,
-    stderr: 'swap-server: the tenant, its key or the proof is wrong\n',
+    stderr: `swap-server: ${uri}: the tenant, its key or the proof is wrong\n`,
   })
 })
 
@@ -141,8 +141,16 @@ it('status removes the sockets of servers that were killed', async () => {
 })
 
 it.each([
-  [78, ['--tenants', '/nonexistent/tenants'], /^swap-server: tenants file .* there is no such file$/m],
-  [78, ['--audit-log', '/nonexistent/audit'], /^swap-server: --audit-log: ENOENT/m],
+  [
+    78,
+    ['--tenants', '/nonexistent/tenants'],
+    /^swap-server: --tenants: tenants file .* there is no such file$/m,
+  ],
+  [
+    73,
+    ['--audit-log', '/nonexistent/audit'],
+    /^swap-server: --audit-log .*: the folder \/nonexistent does not exist/m,
+  ],
   [64, ['--metrics', 'nowhere'], /^swap-server: --metrics "nowhere" is not host:port/m],
   [64, ['--metrics', '127.0.0.1:65536'], /^swap-server: --metrics "127.0.0.1:65536" is not host:port/m],
   [64, ['--unknown'], /unknown option '--unknown'/],

@@ -91,8 +91,8 @@ describe('swap-server reclaim', () => {
 
   it.each([
     ['without a server', ['1M'], /no swap-server is running/],
-    ['of no size', ['much'], /the size "much" is not a size/],
-    ['of another process', ['1M', '--pid', '1'], /no swap-server has process id 1/],
+    ['of no size', ['much'], /<size> "much" is not a size/],
+    ['of another process', ['1M', '--pid', '1'], /--pid 1: no swap-server has this process id/],
   ])('refuses %s', async (_, args, message) => {
     using folder = temporaryFolder()
     const { status, stderr } = await reclaim(folder.path, ...args)

@@ -6,7 +6,7 @@ import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { expect, it } from 'vitest'
-import { complete, endWithProcess, PATIENCE_MS, SWAP_SERVER, temporaryFolder, until } from './processes.js'
+import { endWithProcess, PATIENCE_MS, Program, SWAP_SERVER, temporaryFolder, until } from './processes.js'
 
 interface Status {
   pid: number
@@ -37,10 +37,11 @@ async function startInNamespace(folder: string, name: string) {
 it('each of two programs with one number has a control socket of its own, and leaves the other one’s', async () => {
   using folder = temporaryFolder()
   const listed = async () => {
-    const command = [SWAP_SERVER, 'status', '--json']
-    return JSON.parse(
-      await complete('env', [`RDMAKIT_RUN=${folder.path}`, process.execPath, ...command]),
-    ) as Status[]
+    await using status = new Program(SWAP_SERVER, ['status', '--json'], { RDMAKIT_RUN: folder.path })
+    const { status: exit } = await status.ends()
+    const list = JSON.parse(status.stdout) as Status[]
+    expect(exit).toBe(list.length === 0 ? 69 : 0)
+    return list
   }
   const names = (of: Status[]) =>
     of.flatMap(({ listeners }) => listeners.map((uri) => uri.split('/').at(-1))).sort()

@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import { EXIT, ExitError, formatSize } from '@rdmakit/swap-server'
+import { EXIT, ExitError, formatSize, MetricsEndpoint } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { AttachedDevice, lockQueues, newLink, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
@@ -95,7 +95,7 @@ async function checkKernel(front: Front, device: DeviceName | undefined): Promis
     }
     if (!isThere())
       throw new ExitError(
-        `the kernel has no ${module} module and "modprobe ${module}" did not bring it; install it, or use ${
+        `--front ${front}: the kernel has no ${module} module and "modprobe ${module}" did not bring it; install it, or use ${
           front === 'nbd' ? '"nbd-client serve"' : '--front nbd'
         }`,
         EXIT.system,
@@ -213,6 +213,8 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
   const { front = 'nbd' } = options
   const chosen = chosenDevice(options)
   await checkKernel(front, chosen)
+  // It is opened with the device, and would be too late then to be refused without a trace.
+  if (options.metrics !== undefined) await MetricsEndpoint.check(options.metrics)
   const kept = folder !== undefined
   const keeper = folder && new VolumeKeeper(folder, options)
   const linger = (options.linger ?? 0) * 1000

@@ -275,16 +275,35 @@ export class BlockEngine {
   }
 
   /**
-   * Accepts NBD clients on a Unix socket with mode 0600. A stale socket file is replaced.
+   * Takes the address of a Unix socket with mode 0600, a stale one's place too. Clients that connect wait for
+   * {@link acceptClients}.
    * @throws EADDRINUSE: a live server listens there; EEXIST: the path is not a socket
    */
-  listenUnix(path: string): void {
-    native.listenUnix(this.#engine, path)
+  bindUnix(path: string): void {
+    native.bindUnix(this.#engine, path)
   }
 
-  /** Accepts NBD clients on TCP. Port 0 takes a free one. @returns the bound address */
+  /** The same of TCP. Port 0 takes a free one. @returns the bound address */
+  bindTcp(host: string, port: number): { host: string; port: number } {
+    return native.bindTcp(this.#engine, host, port)
+  }
+
+  /** Accepts the clients of all addresses that are bound. */
+  acceptClients(): void {
+    native.acceptClients(this.#engine)
+  }
+
+  /** Accepts NBD clients on a Unix socket. @throws as {@link bindUnix} */
+  listenUnix(path: string): void {
+    this.bindUnix(path)
+    this.acceptClients()
+  }
+
+  /** Accepts NBD clients on TCP. @returns the bound address */
   listenTcp(host: string, port: number): { host: string; port: number } {
-    return native.listenTcp(this.#engine, host, port)
+    const bound = this.bindTcp(host, port)
+    this.acceptClients()
+    return bound
   }
 
   /**

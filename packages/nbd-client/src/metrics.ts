@@ -9,8 +9,7 @@ import type { Volume } from './volume.js'
 const PREFIX = 'rdmakit_nbd_'
 
 /** Metrics of a volume, read from the native counters when they are scraped: they cost the page path nothing. */
-export function collectVolumeMetrics(volume: Volume): Registry {
-  const registry = new Registry()
+export function collectVolumeMetrics(volume: Volume, registry = new Registry()): Registry {
   const statistics = oncePerScrape(() => volume.engine.statistics())
   const { gauge, counter } = scrapedMetrics(registry, PREFIX)
   const lanes = () => totals(statistics())

@@ -308,8 +308,9 @@ export interface NativeBinding {
   failServer(engine: NativeEngine, server: number, reason: string): void
   disconnectServer(engine: NativeEngine, server: number): void
   releaseServer(engine: NativeEngine, server: number): void
-  listenUnix(engine: NativeEngine, path: string): void
-  listenTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
+  bindUnix(engine: NativeEngine, path: string): void
+  acceptClients(engine: NativeEngine): void
+  bindTcp(engine: NativeEngine, host: string, port: number): { host: string; port: number }
   pinLane(engine: NativeEngine, lane: number, processors: readonly number[]): void
   attachSocketpair(engine: NativeEngine, lane: number): number
   attachSocket(engine: NativeEngine, lane: number, descriptor: number): void

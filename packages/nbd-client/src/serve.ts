@@ -1,18 +1,11 @@
-import {
-  ConfigurationError,
-  type ControlSocket,
-  formatSize,
-  type MetricsEndpoint,
-  notifyReady,
-} from '@rdmakit/swap-server'
+import { ConfigurationError, type ControlSocket, formatSize, notifyReady } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
 import { type Boot, currentBoot, isOfBoot } from './boot.js'
 import { devicePath } from './device-name.js'
-import type { ExportOptions, TlsOptions } from './export-options.js'
+import { ExportPlace, type ExportPlaceOptions } from './export-place.js'
 import type { KeptVolume } from './kept-volume.js'
 import { holdsNoPages, holdsPages } from './last-resort.js'
-import { serveMetrics } from './metrics.js'
 import type { Compress } from './native.js'
 import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, sayBackup, statusOf } from './session-log.js'
@@ -23,17 +16,12 @@ import { Volume } from './volume.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
 import { NothingLeftError, type VolumeOptions } from './volume-options.js'
 
-export interface ServeOptions {
+export interface ServeOptions extends ExportPlaceOptions {
   readonly servers: readonly (readonly string[])[]
   readonly size: number
-  readonly address: { readonly unix: string } | { readonly host: string; readonly port: number }
   readonly connections: number
-  /** the first one is the default */
-  readonly exports: readonly ExportOptions[]
   /** bytes */
   readonly minimumBlockSize: number
-  /** undefined: no TLS */
-  readonly tls: TlsOptions | undefined
   /** seconds */
   readonly operationTimeout: number
   readonly replicas: number
@@ -50,8 +38,6 @@ export interface ServeOptions {
   readonly checksums: boolean
   readonly compress: Compress
   readonly access: NonNullable<VolumeOptions['access']>
-  /** where to serve metrics */
-  readonly metrics: string | undefined
   /** folder that lets the next process serve the same volume; default none */
   readonly state?: string | undefined
   /** seconds that the servers keep the slabs without a process; with `state` only */
@@ -66,7 +52,20 @@ export interface ServeOptions {
  * stays for a while when this process ends, and the next one with that folder serves it again.
  * @returns the process's exit status
  */
-export async function serve(options: ServeOptions): Promise<number> {
+export async function serve(given: ServeOptions): Promise<number> {
+  const place = await ExportPlace.open(given)
+  try {
+    return await serveAt({ ...given, place })
+  } finally {
+    place.close()
+  }
+}
+
+interface Serving extends ServeOptions {
+  readonly place: ExportPlace
+}
+
+async function serveAt(options: Serving): Promise<number> {
   if (options.state === undefined) {
     const volume = await Volume.open(volumeOptions(options))
     try {
@@ -91,7 +90,7 @@ export async function serve(options: ServeOptions): Promise<number> {
   }
 }
 
-async function serveKept(options: ServeOptions, folder: StateFolder): Promise<number> {
+async function serveKept(options: Serving, folder: StateFolder): Promise<number> {
   const kept = folder.read()
   if (kept?.device !== undefined || kept?.connecting !== undefined) {
     const device = kept.device === undefined ? 'a device' : devicePath(kept.device)
@@ -126,7 +125,7 @@ function checkBoot(folder: StateFolder, { boot }: KeptVolume, now: Boot): void {
 }
 
 /** A new volume that the folder keeps. */
-async function openKept(options: ServeOptions, folder: StateFolder, boot: Boot): Promise<Volume> {
+async function openKept(options: Serving, folder: StateFolder, boot: Boot): Promise<Volume> {
   const keeper = new VolumeKeeper(folder, options)
   const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
   let volume: Volume | undefined
@@ -142,12 +141,7 @@ async function openKept(options: ServeOptions, folder: StateFolder, boot: Boot):
 }
 
 /** The volume of a process that has ended. */
-async function takeUp(
-  options: ServeOptions,
-  folder: StateFolder,
-  kept: KeptVolume,
-  boot: Boot,
-): Promise<Volume> {
+async function takeUp(options: Serving, folder: StateFolder, kept: KeptVolume, boot: Boot): Promise<Volume> {
   for (const what of ['size', 'replicas'] as const)
     if (kept[what] !== options[what])
       throw new UsageError(
@@ -184,7 +178,7 @@ async function takeUp(
   return volume
 }
 
-function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions {
+function volumeOptions(options: Serving, files?: KeptFiles): VolumeOptions {
   return {
     servers: options.servers,
     size: options.size,
@@ -194,6 +188,7 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
     access: options.access,
     reconnect: (options.reconnect ?? 0) * 1000,
     ...(options.backup === undefined ? {} : { backup: options.backup }),
+    prepare: (engine) => options.place.bind(engine),
     signal: options.signal,
     progress: say,
     engine: {
@@ -211,24 +206,14 @@ function volumeOptions(options: ServeOptions, files?: KeptFiles): VolumeOptions 
   }
 }
 
-async function serveVolume(volume: Volume, options: ServeOptions): Promise<number> {
+async function serveVolume(volume: Volume, options: Serving): Promise<number> {
   let control: ControlSocket | undefined
-  let metrics: MetricsEndpoint | undefined
   holdsPages(options.state !== undefined)
   try {
     reportFailures(volume)
     reportWrongPages(volume)
-    const { address } = options
-    const name = encodeURIComponent(options.exports[0]?.name ?? '')
-    const scheme = options.tls?.mode === 'required' ? 'nbds' : 'nbd'
-    let uri: string
-    if ('unix' in address) {
-      volume.engine.listenUnix(address.unix)
-      uri = `${scheme}+unix:///${name}?socket=${encodeURIComponent(address.unix).replaceAll('%2F', '/')}`
-    } else {
-      const bound = volume.engine.listenTcp(address.host, address.port)
-      uri = `${scheme}://${bound.host.includes(':') ? `[${bound.host}]` : bound.host}:${bound.port}/${name}`
-    }
+    const { uri } = options.place
+    volume.engine.acceptClients()
     const stopped = new Promise<number>((resolve) => {
       if (options.signal.aborted) resolve(0)
       options.signal.addEventListener('abort', () => resolve(0), { once: true })
@@ -252,13 +237,13 @@ async function serveVolume(volume: Volume, options: ServeOptions): Promise<numbe
     volume.engine.on('listenerFailed', ({ address: where, reason }) =>
       say(`listener ${where} failed: ${reason}`),
     )
-    metrics = await serveMetrics(volume, options.metrics)
+    const metrics = options.place.measure(volume)
+    if (metrics !== undefined) process.stdout.write(`metrics ${metrics}\n`)
     process.stdout.write(`ready ${uri}\n`)
     await notifyReady(`serves ${uri}`, say)
     return await stopped
   } finally {
     control?.close()
-    metrics?.close()
     holdsNoPages()
   }
 }

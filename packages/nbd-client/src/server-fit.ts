@@ -1,7 +1,25 @@
-import { formatSize, SwapServerError, type SwapServerSession } from '@rdmakit/swap-server'
+import {
+  formatSize,
+  type SessionOptions,
+  SwapServerError,
+  SwapServerSession,
+  unreached,
+} from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { fits } from './placement.js'
 import type { VolumeServer } from './volume-server.js'
+
+/** @throws what opening a session throws, with the option */
+export async function openSession(
+  uris: readonly string[],
+  options: SessionOptions,
+): Promise<SwapServerSession> {
+  try {
+    return await SwapServerSession.open(uris, options)
+  } catch (failure) {
+    throw unreached(`--server ${uris.join(',')}`, failure)
+  }
+}
 
 /** @throws UsageError: servers that cannot be of one volume */
 export function commonSlabSize(sessions: readonly SwapServerSession[]): number {
@@ -20,13 +38,18 @@ export function commonSlabSize(sessions: readonly SwapServerSession[]): number {
   return first.slabSize
 }
 
-/** @throws UsageError: too few servers; SwapServerError ENOSPC: they hold too little */
-export function checkRoom(
+/** @throws UsageError: too few servers; SwapServerError ENOSPC: they hold, or let this tenant have, too little */
+export async function checkRoom(
   servers: readonly VolumeServer[],
-  options: { readonly size: number; readonly replicas?: number; readonly thin?: boolean },
+  options: {
+    readonly size: number
+    readonly replicas?: number
+    readonly thin?: boolean
+    readonly access?: Pick<SessionOptions, 'tenant'>
+  },
   slabSize: number,
-): void {
-  const { size, replicas = 1, thin = false } = options
+): Promise<void> {
+  const { size, replicas = 1, thin = false, access } = options
   if (!Number.isInteger(replicas) || replicas < 1 || replicas > 3)
     throw new UsageError(`a slab has 1 to 3 replicas, not ${replicas}`)
   if (servers.length < replicas)
@@ -39,10 +62,29 @@ export function checkRoom(
   const needed = thin ? 1 : Math.ceil(size / slabSize)
   const room = servers.map((server) => server.room)
   if (fits(room, needed, replicas)) return
+  const quotas = (
+    await Promise.all(servers.map((server) => quotaOf(server, access?.tenant ?? 'default')))
+  ).filter((quota) => quota !== undefined)
   const free = room.reduce((sum, each) => sum + each, 0)
   const copies = replicas === 1 ? '' : ` in each of ${replicas} replicas on different servers`
+  if (quotas.length > 0)
+    throw new SwapServerError(
+      'ENOSPC',
+      `quota: ${quotas.join('; ')}; the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, end what uses it, or have who runs the server raise "quota" in its --tenants file`,
+    )
   throw new SwapServerError(
     'ENOSPC',
     `server too small: ${servers.map(({ session }) => session.uri).join(', ')} can lend ${formatSize(free * slabSize)}, the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, start the server with more --memory, or add a --server`,
   )
+}
+
+/** What a server lets the tenant have, where that is less than what is free there; undefined: all of that. */
+async function quotaOf({ session }: VolumeServer, tenant: string): Promise<string | undefined> {
+  const { tenants, freeSlabs } = await session.query()
+  const own = tenants?.find(({ name }) => name === tenant)
+  const quota = Number(own?.quotaSlabs ?? 0)
+  const used = Number(own?.slabs ?? 0)
+  if (own === undefined || quota === 0 || quota - used >= Number(freeSlabs ?? 0)) return undefined
+  const size = (slabs: number) => formatSize(slabs * session.slabSize)
+  return `tenant "${own.name}" may have ${size(quota)} of ${session.uri}, of which ${size(used)} are used`
 }

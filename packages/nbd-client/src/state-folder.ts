@@ -2,7 +2,6 @@ import {
   closeSync,
   fstatSync,
   fsyncSync,
-  mkdirSync,
   openSync,
   readFileSync,
   renameSync,
@@ -12,7 +11,7 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
-import { ConfigurationError, EXIT, ExitError } from '@rdmakit/swap-server'
+import { ConfigurationError, EXIT, ExitError, makeFolder } from '@rdmakit/swap-server'
 import { formatVolume, type KeptVolume, parseVolume } from './kept-volume.js'
 import { closeDescriptor, lockFile } from './kernel.js'
 import { isOwnState } from './own-state-names.js'
@@ -47,7 +46,7 @@ export class StateFolder {
   }
 
   static #open(path: string): StateFolder {
-    mkdirSync(path, { recursive: true, mode: 0o700 })
+    makeFolder(path, '--state')
     const { mode, uid } = statSync(path)
     if ((mode & 0o077) !== 0 || uid !== process.geteuid?.())
       throw new ConfigurationError(

@@ -1,5 +1,6 @@
 import {
   describeImpairment,
+  EXIT,
   formatDuration,
   formatSize,
   formatTable,
@@ -31,7 +32,26 @@ export function printClientStatus({ json, seconds }: ClientStatusOptions): Promi
     json,
     take: async () => (await runningClients(missSilent)).map(({ status }) => withDevice(status)),
     format: formatClients,
+    judge: exitStatusOfClients,
   })
+}
+
+/** As the help of `status` says. */
+export function exitStatusOfClients(clients: readonly ShownStatus[]): number {
+  if (clients.length === 0) return EXIT.unavailable
+  return clients.every(isWell) ? EXIT.ok : EXIT.degraded
+}
+
+function isWell({ impaired, slabs, servers, statistics, device = 'there' }: ShownStatus): boolean {
+  const lacking = slabs.degraded + slabs.refilling + slabs.away + slabs.backup + slabs.lost
+  return (
+    impaired === undefined &&
+    lacking === 0 &&
+    servers.every(({ state }) => state === 'up') &&
+    statistics.lostPages === 0 &&
+    statistics.backup?.working !== false &&
+    device === 'there'
+  )
 }
 
 /** What is shown of a client: of attach also whether the kernel has its device, or another one by that name. */

@@ -1,4 +1,11 @@
-import { NO_TAKE_OVER, type SessionOptions, type TakeOver } from '@rdmakit/swap-server'
+import {
+  EXIT,
+  ExitError,
+  NO_TAKE_OVER,
+  ofOption,
+  type SessionOptions,
+  type TakeOver,
+} from '@rdmakit/swap-server'
 import { type BackupOptions, pagesOfLane } from './backup.js'
 import { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'
@@ -49,6 +56,8 @@ export interface VolumeOptions {
   readonly keep?: (servers: readonly VolumeServer[]) => void
   /** told when a server is waited for: its records are in order, and the next process may believe it too */
   readonly away?: (server: VolumeServer) => void
+  /** called when the engine is there and nothing is allocated yet: to take what it needs, and may not get */
+  readonly prepare?: (engine: BlockEngine) => void
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
@@ -97,17 +106,37 @@ export function sessionOptions({
   }
 }
 
+/** @throws Error that names the option whose file it cannot use */
 export function makeEngine(
   { backup, engine, lanes, size, thin = false }: VolumeOptions,
   slabSize: number,
 ): BlockEngine {
-  return new BlockEngine({
-    ...engine,
-    ...(backup === undefined
-      ? {}
-      : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, lanes) } }),
-    size,
-    slabSize,
-    thin,
-  })
+  try {
+    return new BlockEngine({
+      ...engine,
+      ...(backup === undefined
+        ? {}
+        : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, lanes) } }),
+      size,
+      slabSize,
+      thin,
+    })
+  } catch (failure) {
+    // What the engine names: a file, or a library that it needs.
+    const named = {
+      '--backup': backup?.file,
+      '--tls-certificates': engine?.tls?.certificates,
+      '--tls-psk': engine?.tls?.sharedKeys,
+      '--tls': 'libgnutls',
+      '--compress': 'liblz4',
+    }
+    const { code, message } = failure as NodeJS.ErrnoException
+    for (const [option, name] of Object.entries(named)) {
+      if (name === undefined || !message.includes(name)) continue
+      // Of its folder that was looked at before: this is a place where nothing can be made.
+      if (code === 'ENOENT') throw new ExitError(`${option}: ${message}`, EXIT.taken)
+      throw ofOption(option, failure)
+    }
+    throw failure
+  }
 }

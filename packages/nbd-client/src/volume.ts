@@ -1,4 +1,4 @@
-import { formatSize, type RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
+import { formatSize, type RemoteSlab, type SwapServerSession } from '@rdmakit/swap-server'
 import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { Lane } from './engine-lane.js'
@@ -10,7 +10,7 @@ import { placeSlabs } from './placement.js'
 import { Recall } from './recall.js'
 import { Repair } from './repair.js'
 import { askFenced } from './resume-session.js'
-import { checkRoom, commonSlabSize } from './server-fit.js'
+import { checkRoom, commonSlabSize, openSession } from './server-fit.js'
 import { ServerIndexes } from './server-indexes.js'
 import { type SlabState, SlabTable } from './slab-table.js'
 import {
@@ -155,15 +155,16 @@ export class Volume {
     try {
       for (const uris of options.servers) {
         progress(`connecting to ${uris.join(' or ')}`)
-        const session = await SwapServerSession.open(uris, sessionOptions(options))
+        const session = await openSession(uris, sessionOptions(options))
         servers.push(new VolumeServer(servers.length, uris, session))
       }
       sayUnfenced(servers, options)
       const slabSize = commonSlabSize(servers.map(({ session }) => session))
-      checkRoom(servers, options, slabSize)
+      await checkRoom(servers, options, slabSize)
       const context = (servers[0] as VolumeServer).session.context
       const made = new Volume(makeEngine(options, slabSize), servers, context, options)
       volume = made
+      options.prepare?.(made.engine)
       options.keep?.(servers)
       if (options.thin !== true) await made.#placeSlabs(slabSize)
       await made.#addLanes()
@@ -192,6 +193,7 @@ export class Volume {
     const engine = onMaps(given.engine ?? {}, () => makeEngine({ ...given, size, thin }, kept.slabSize))
     let volume: Volume | undefined
     try {
+      given.prepare?.(engine)
       const options = raised(given)
       const found = await takeSessions(
         engine,

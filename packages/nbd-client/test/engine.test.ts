@@ -1,4 +1,5 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
+import { once } from 'node:events'
 import { existsSync, mkdtempSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -285,6 +286,22 @@ describe('listening', () => {
     expect(host).toBe('127.0.0.1')
     expect(port).toBeGreaterThan(0)
     expect(() => engine.listenTcp('127.0.0.1', port)).toThrow(expect.objectContaining({ code: 'EADDRINUSE' }))
+  })
+
+  it('takes an address, and lets clients wait there until it accepts them', async () => {
+    await using engine = new BlockEngine({ size: MIB })
+    const path = socketPath()
+    engine.bindUnix(path)
+    expect(() => engine.bindUnix(path)).toThrow(expect.objectContaining({ code: 'EADDRINUSE' }))
+    const socket = connect(path)
+    await once(socket, 'connect')
+    expect(engine.statistics().handshakes).toBe(0)
+    engine.acceptClients()
+    const [greeting] = (await once(socket, 'data')) as [Buffer]
+    expect(greeting.subarray(0, 8).toString()).toBe('NBDMAGIC')
+    socket.destroy()
+    await engine.close()
+    expect(() => engine.bindUnix(path)).toThrow(expect.objectContaining({ code: 'ESHUTDOWN' }))
   })
 
   it('reports a client that speaks no NBD', async () => {

@@ -1,5 +1,5 @@
 import { once } from 'node:events'
-import { existsSync, mkdirSync, readdirSync, rmSync, statSync } from 'node:fs'
+import { existsSync, readdirSync, rmSync, statSync } from 'node:fs'
 import { createServer, type IncomingMessage, request, type Server, type ServerResponse } from 'node:http'
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -7,6 +7,7 @@ import { join } from 'node:path'
 import { UsageError } from '@rdmakit/verbs'
 import { EXIT } from './exit-status.js'
 import { exposureOfPlace } from './folder-exposure.js'
+import { checkPlace, makeFolder } from './operator-paths.js'
 import { listenPrivately } from './private-socket.js'
 
 /**
@@ -15,6 +16,8 @@ import { listenPrivately } from './private-socket.js'
  */
 export type ControlRoutes = Readonly<Record<string, (body: unknown) => unknown>>
 
+/** how messages name it, with what sets it */
+const RUN_FOLDER = 'the folder for control sockets (RDMAKIT_RUN)'
 const CALL_TIMEOUT_MS = 3_000
 const MAXIMUM_BODY = 2 ** 16
 
@@ -28,9 +31,19 @@ export function runtimeDirectory(): string {
 /** Makes it if it is missing. @returns its path @throws UsageError when it is, or may become, somebody else's */
 export function openRuntimeDirectory(): string {
   const directory = runtimeDirectory()
-  mkdirSync(directory, { recursive: true, mode: 0o700 })
+  makeFolder(directory, RUN_FOLDER)
   checkDirectory(directory)
+  checkPlace(join(directory, 'any.sock'), RUN_FOLDER)
   return directory
+}
+
+/**
+ * Checks what `$RDMAKIT_RUN` says, before anything else is done. Where it says nothing, whoever needs the folder has to say
+ * what lacks without it.
+ * @throws UsageError, ExitError
+ */
+export function checkRuntimeDirectory(): void {
+  if (process.env.RDMAKIT_RUN) openRuntimeDirectory()
 }
 
 /** The control socket of this process, mode 0600: HTTP for `status` and other commands on the same machine. */
@@ -98,7 +111,10 @@ async function isServed(path: string): Promise<boolean> {
 
 /** Whoever may write to the folder can put another socket in the place of ours, or in the next one another folder. */
 function checkDirectory(directory: string): void {
-  const { uid, mode } = statSync(directory)
+  const status = statSync(directory)
+  if (!status.isDirectory())
+    throw new UsageError(`${directory}, for control sockets, is not a folder; set RDMAKIT_RUN to another`)
+  const { uid, mode } = status
   if (uid !== process.geteuid?.() && uid !== 0)
     throw new UsageError(
       `${directory}, for control sockets, belongs to user ${uid}; set RDMAKIT_RUN to another`,

@@ -1,4 +1,3 @@
-import type { Command } from 'commander'
 import { ConfigurationError } from './secret-file.js'
 
 /**
@@ -17,7 +16,7 @@ export const EXIT = {
   internal: 70,
   /** the kernel has not, or does not give, what is needed */
   system: 71,
-  /** what was to be made is there already, or somebody else's: an address, a device */
+  /** what was to be made is there already, somebody else's, or cannot be there: an address, a device, a path */
   taken: 73,
   /** not root; a server refuses the key; a file may not be read */
   forbidden: 77,
@@ -25,6 +24,8 @@ export const EXIT = {
   configuration: 78,
   /** another process has taken the volume over */
   fenced: 79,
+  /** of `status`: what is asked about works in part only */
+  degraded: 80,
 } as const
 
 const BY_CODE: Readonly<Record<string, number>> = {
@@ -68,9 +69,4 @@ export function exitStatusOf(failure: unknown): number {
   if (failure instanceof ConfigurationError) return EXIT.configuration
   const { code } = failure as { code?: unknown }
   return (typeof code === 'string' ? BY_CODE[code] : undefined) ?? EXIT.failed
-}
-
-/** A command line that is wrong ends with {@link EXIT.usage}; of its subcommands too, if they are made later. */
-export function withExitStatus(program: Command): Command {
-  return program.exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? EXIT.ok : EXIT.usage))
 }

@@ -7,9 +7,20 @@ export {
   SwapServerSession,
 } from './client.js'
 export {
+  type HelpNotes,
+  lineOf,
+  ProgramCommand,
+  parsedBy,
+  programCommand,
+  runCommandLine,
+  secondsFrom,
+  wholeFrom,
+} from './command-line.js'
+export {
   type ControlRoutes,
   ControlSocket,
   callControlSocket,
+  checkRuntimeDirectory,
   missSilent,
   openRuntimeDirectory,
   type RunningProgram,
@@ -17,10 +28,11 @@ export {
   runtimeDirectory,
   type SilentProgram,
 } from './control-socket.js'
-export { EXIT, ExitError, exitStatusOf, withExitStatus } from './exit-status.js'
+export { EXIT, ExitError, exitStatusOf } from './exit-status.js'
 export { describeImpairment, type Impairment, LastResort } from './last-resort.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
 export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
+export { checkPlace, checkSocketPlace, describeFileError, makeFolder, ofOption } from './operator-paths.js'
 export { LossyLines, outliveReaders, outrunReaders, tellWarnings } from './readers.js'
 export { meaningOfRefusal, type RefusedResume } from './refusal.js'
 export { scrapedMetrics } from './scraped-metrics.js'
@@ -40,4 +52,5 @@ export {
   type TakeOver,
 } from './take-over-number.js'
 export { type Tenant, type TenantLimits, Tenants, type TenantsChange } from './tenants.js'
+export { unreached } from './unreached.js'
 export { printStatus, type WatchOptions, watchSeconds } from './watch.js'

@@ -1,7 +1,8 @@
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { UsageError } from '@rdmakit/verbs'
-import type { Registry } from 'prom-client'
+import { Registry } from 'prom-client'
+import { ofOption } from './operator-paths.js'
 
 const HEADERS_TIMEOUT_MS = 5_000
 const MAXIMUM_CONNECTIONS = 32
@@ -51,11 +52,17 @@ export class MetricsEndpoint {
     )
     server.maxConnections = MAXIMUM_CONNECTIONS
     await new Promise<void>((resolve, reject) => {
-      server.once('error', reject)
+      server.once('error', (failure) => reject(ofOption(`--metrics ${address}`, failure)))
       server.listen(port, host, resolve)
     })
     server.unref()
     return new MetricsEndpoint(server)
+  }
+
+  /** Finds out whether the address could be had, and lets go of it. @throws as {@link open} */
+  static async check(address: string): Promise<void> {
+    const endpoint = await MetricsEndpoint.open(new Registry(), address)
+    endpoint.close()
   }
 
   close(): void {

@@ -1,12 +1,20 @@
 import type { Logger } from 'pino'
 import { AuditLog } from './audit.js'
+import { lineOf } from './command-line.js'
 import { ControlSocket } from './control-socket.js'
+import type { Holding } from './lending.js'
 import { collectServerMetrics } from './metrics.js'
 import { MetricsEndpoint } from './metrics-endpoint.js'
+import { checkPlace, describeFileError } from './operator-paths.js'
 import { parseHolding } from './reclaim-command.js'
+import { Refusal } from './refusal.js'
 import { ConfigurationError } from './secret-file.js'
 import type { SwapServer } from './server.js'
+import { formatSize } from './size.js'
 import type { ServerStatus } from './status.js'
+
+/** slabs are of whole MiB */
+const MIB = 2 ** 20
 
 export interface OperationOptions {
   /** where to serve metrics */
@@ -17,11 +25,22 @@ export interface OperationOptions {
 
 /** @throws ConfigurationError */
 export function auditLog(log: Logger, path: string | undefined): AuditLog {
+  if (path !== undefined) checkPlace(path, '--audit-log')
   try {
     return new AuditLog(log, path)
   } catch (failure) {
-    throw new ConfigurationError(`--audit-log: ${(failure as Error).message}`)
+    throw new ConfigurationError(`--audit-log ${path}: ${describeFileError(failure)}`)
   }
+}
+
+/** Nobody can give back what nobody has. @throws Refusal */
+function withinLent({ lending, store }: SwapServer, holding: Holding): Holding {
+  if (Math.ceil(holding.bytes / store.slabSize) * store.slabSize > lending.lent && holding.bytes > 0)
+    throw new Refusal(
+      'ENOSPC',
+      `<size> ${formatSize(holding.bytes)} is more than swap-server ${process.pid} has lent; ${lending.lent === 0 ? 'it has lent nothing' : `ask for ${lending.lent / MIB}M at most`}`,
+    )
+  return holding
 }
 
 /** What an operator has of a running server: its control socket, its metrics, SIGHUP. */
@@ -51,10 +70,12 @@ export class Operation {
       return { pid: process.pid, listeners, ...server.query('operator'), ...(impaired && { impaired }) }
     }
     // Memory is lent without it too; what lacks is "swap-server status".
-    const reclaim = (body: unknown) => server.lending.hold(parseHolding(body))
+    const reclaim = (body: unknown) => server.lending.hold(withinLent(server, parseHolding(body)))
     const routes = { 'GET /status': status, 'POST /reclaim': reclaim }
     const control = await ControlSocket.open('swap-server', routes).catch((failure: Error) => {
-      log.warn({ err: failure }, 'no control socket: "swap-server status" will not find this server')
+      log.warn(
+        `no control socket, so "status", "stop" and "reclaim" do not find this server: ${lineOf(failure)}`,
+      )
       return undefined
     })
     const hangup = () => {

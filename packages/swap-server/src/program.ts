@@ -1,16 +1,27 @@
-#!/usr/bin/env -S node --expose-gc --no-incremental-marking
 import { parseUri, UsageError } from '@rdmakit/verbs'
-import { Command, InvalidArgumentError } from 'commander'
+import { Option } from 'commander'
 import { type Logger, pino } from 'pino'
+import {
+  lineOf,
+  type ProgramCommand,
+  parsedBy,
+  programCommand,
+  runCommandLine,
+  secondsFrom,
+  wholeFrom,
+} from './command-line.js'
+import { checkRuntimeDirectory } from './control-socket.js'
 import { endServer } from './ending.js'
-import { EXIT, exitStatusOf, withExitStatus } from './exit-status.js'
+import { EXIT, ExitError, exitStatusOf } from './exit-status.js'
 import { parseHeadroom } from './headroom.js'
 import { HostMemorySource } from './host-memory.js'
 import { LastResort } from './last-resort.js'
+import { parseAddress } from './metrics-endpoint.js'
 import { auditLog, Operation } from './operation.js'
+import { checkSocketPlace, ofOption } from './operator-paths.js'
 import { LossyLines, outliveReaders, outrunReaders, tellWarnings } from './readers.js'
 import { reclaimMemory } from './reclaim-command.js'
-import { readKeyFile } from './secret-file.js'
+import { type Key, readKeyFile } from './secret-file.js'
 import { SwapServer } from './server.js'
 import { notifyReady, notifyStatus, notifyStopping } from './service-manager.js'
 import { settleHeap } from './settle-heap.js'
@@ -24,85 +35,116 @@ import { watchSeconds } from './watch.js'
 interface Options {
   listen: string[]
   memory: string
+  overcommit: boolean
   slabSize: string
-  sessionTimeout: string
+  sessionTimeout: number
   headroom: string
   bandwidth: string
   tenants?: string
   auditLog?: string
   metrics?: string
-  maxLinger: string
+  maxLinger: number
   drain: number
   logLevel: string
   json: boolean
 }
 
-function wholeOf(what: string) {
-  return (text: string): number => {
-    if (!/^\d{1,7}$/.test(text)) throw new InvalidArgumentError(`${what} is a whole number.`)
-    return Number(text)
-  }
+const DAY = 86_400
+const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'silent']
+const PID = wholeFrom(1, 2 ** 22)
+
+const uriOf = parsedBy((uri) => {
+  parseUri(uri)
+  return uri
+})
+
+/** The commands of swap-server. @param typed how it is called, e.g. `rdmakit swap-server` */
+export function commands(typed: string): ProgramCommand {
+  const program = programCommand('swap-server', import.meta.url, typed).description(
+    "Lends this machine's memory to nbd-clients, which reach it by one-sided RDMA.",
+  )
+  const { notes } = addServe(program, typed)
+  addStatus(program, typed)
+  addReclaim(program, typed)
+  addStop(program, typed)
+  return program.withNotes({
+    notes: [
+      `Without a command it serves: see "${typed} help serve" for the options.`,
+      ...(notes.notes ?? []),
+    ],
+    examples: [...notes.examples, `${typed} status --watch`, `${typed} stop`],
+  })
 }
 
-const program = withExitStatus(new Command('swap-server')).description(
-  "Lends this machine's memory to nbd-clients, which reach it by one-sided RDMA.",
-)
+function addServe(program: ProgramCommand, typed: string): ProgramCommand {
+  return program
+    .command('serve')
+    .description('Lend memory until SIGTERM; also without the word "serve".')
+    .optionsGroup('What it lends:')
+    .requiredOption(
+      '--listen <uri>',
+      'where to listen, any number of times: rdma://host:port, iwarp://host:port, shm:///path; port 0 takes a free one',
+      (uri: string, uris: string[] = []) => [...uris, uriOf(uri)],
+    )
+    .requiredOption('--memory <size>', 'memory to lend at most, e.g. 4G')
+    .option(
+      '--overcommit',
+      'lend more than this machine has, as far as it can spare it when it is asked for',
+      false,
+    )
+    .option('--slab-size <size>', 'unit in which it is lent, a power of two', '64M')
+    .option(
+      '--headroom <size>',
+      "what the host keeps of its memory: a size or a percentage; below it owners are asked for slabs back; 0: don't look",
+      '5%',
+    )
+    .optionsGroup('To whom, and for how long:')
+    .option('--tenants <file>', 'JSON: who may have memory, with which key, how much; default: everybody')
+    .option(
+      '--bandwidth <size>',
+      'of the link, per second: what is divided among tenants; 0: unknown, only their own limits hold',
+      '0',
+    )
+    .option(
+      '--session-timeout <seconds>',
+      'a client silent for longer is dead and its memory freed',
+      secondsFrom(1, DAY),
+      15,
+    )
+    .option(
+      '--max-linger <seconds>',
+      'how long a client that asks for it may be gone and find its memory again; 0: not at all',
+      secondsFrom(0, DAY),
+      600,
+    )
+    .option(
+      '--drain <seconds>',
+      'how long clients may take to move what they have here to other servers when this one is stopped; 0: not at all',
+      wholeFrom(0, DAY),
+      60,
+    )
+    .optionsGroup('What it tells:')
+    .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
+    .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal')
+    .addOption(new Option('--log-level <level>', 'of the log on stderr').choices(LOG_LEVELS).default('warn'))
+    .option('--json', 'print events as JSON lines', false)
+    .optionsGroup('Options:')
+    .withNotes({
+      notes: [
+        'Prints "listening <uri>" for each listener once it is ready. SIGTERM or SIGINT ends it: clients are asked to move what they have here, for --drain at most, then sessions are closed and their memory is freed; a second signal ends it at once. SIGHUP reads --tenants and opens --audit-log again. Logs go to stderr as JSON lines.',
+        'Security: without --tenants anyone who can connect may take memory. Nothing is encrypted: listen on loopback or on a network that you trust.',
+        EXIT_STATUSES,
+      ],
+      examples: [
+        `${typed} --listen rdma://10.0.0.1:7471 --memory 8G`,
+        `${typed} --listen rdma://10.0.0.1:7471 --memory 8G --tenants /etc/rdmakit/tenants.json --metrics 9471`,
+        `${typed} --listen iwarp://127.0.0.1:0 --memory 1G --slab-size 16M --json`,
+      ],
+    })
+    .action(run)
+}
 
-const serve = program
-  .command('serve', { isDefault: true })
-  .description('Lend memory until SIGTERM; also without the word "serve".')
-  .requiredOption(
-    '--listen <uri>',
-    'where to listen, any number of times: rdma://host:port, iwarp://host:port, shm:///path; port 0 takes a free one',
-    (uri: string, uris: string[]) => [...uris, uri],
-    [] as string[],
-  )
-  .requiredOption('--memory <size>', 'memory to lend at most, e.g. 4G')
-  .option('--slab-size <size>', 'unit in which it is lent, a power of two', '64M')
-  .option('--session-timeout <seconds>', 'a client silent for longer is dead and its memory freed', '15')
-  .option(
-    '--headroom <size>',
-    "what the host keeps of its memory: a size or a percentage; below it owners are asked for slabs back; 0: don't look",
-    '5%',
-  )
-  .option(
-    '--bandwidth <size>',
-    'of the link, per second: what is divided among tenants; 0: unknown, only their own limits hold',
-    '0',
-  )
-  .option('--tenants <file>', 'JSON: who may have memory, with which key, how much; default: everybody')
-  .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal')
-  .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
-  .option(
-    '--max-linger <seconds>',
-    'how long a client that asks for it may be gone and find its memory again; 0: not at all',
-    '600',
-  )
-  .option(
-    '--drain <seconds>',
-    'how long clients may take to move what they have here to other servers when this one is stopped; 0: not at all',
-    wholeOf('--drain'),
-    60,
-  )
-  .option('--log-level <level>', 'trace, debug, info, warn, error, silent', 'warn')
-  .option('--json', 'print events as JSON lines', false)
-  .addHelpText(
-    'after',
-    `
-Prints "listening <uri>" for each listener once it is ready. SIGTERM or SIGINT ends it: clients are asked to
-move what they have here, for --drain at most, then sessions are closed and their memory is freed; a second
-signal ends it at once. SIGHUP reads --tenants anew and opens --audit-log anew. Logs go to
-stderr as JSON lines.
-
-Examples:
-  swap-server --listen rdma://10.0.0.1:7471 --memory 8G
-  swap-server --listen rdma://10.0.0.1:7471 --memory 8G --tenants /etc/rdmakit/tenants.json --metrics 9471
-  swap-server --listen iwarp://127.0.0.1:0 --memory 1G --slab-size 16M --json
-
-Security: without --tenants anyone who can connect may take memory. Nothing is encrypted: listen on loopback or
-on a network that you trust.`,
-  )
-  .action(run)
+const EXIT_STATUSES = `Exit status: ${EXIT.ok} after a signal to end, ${EXIT.usage} the command line is wrong, ${EXIT.system} the kernel has not what is needed, ${EXIT.taken} an address or a path is taken or cannot be made, ${EXIT.forbidden} something is not permitted, ${EXIT.configuration} a file is wrong, ${EXIT.failed} anything else.`
 
 /** Of this program's log, which nobody may wait for: heartbeats and sessions would. */
 function logTo(level: string): Logger {
@@ -115,17 +157,14 @@ function logTo(level: string): Logger {
 }
 
 async function run(options: Options): Promise<void> {
-  const seconds = Number(options.sessionTimeout)
-  if (!(seconds >= 1 && seconds <= 86_400))
-    throw new UsageError(
-      `--session-timeout "${options.sessionTimeout}" is not a number of seconds from 1 to 86400`,
-    )
-  const maxLinger = Number(options.maxLinger)
-  if (!(maxLinger >= 0 && maxLinger <= 86_400))
-    throw new UsageError(`--max-linger "${options.maxLinger}" is not a number of seconds from 0 to 86400`)
-  if (options.drain > 86_400)
-    throw new UsageError(`--drain "${options.drain}" is not a number of seconds from 0 to 86400`)
   const patience = 1000 * options.drain
+  const memory = memoryOf(options)
+  for (const uri of options.listen) {
+    const { provider, host } = parseUri(uri)
+    if (provider === 'shm') checkSocketPlace(host, `--listen ${uri}:`)
+  }
+  if (options.metrics !== undefined) parseAddress(options.metrics, '--metrics')
+  checkRuntimeDirectory()
   outrunReaders()
   const log = logTo(options.logLevel)
   tellWarnings((warning) => log.warn({ err: warning }, warning.message))
@@ -138,14 +177,14 @@ async function run(options: Options): Promise<void> {
   let collect = () => {}
   const server = new SwapServer({
     collect: () => collect(),
-    memory: parseSize(options.memory, '--memory'),
+    memory,
     slabSize: parseSize(options.slabSize, '--slab-size'),
-    sessionTimeout: seconds * 1000,
+    sessionTimeout: options.sessionTimeout * 1000,
     bandwidth: options.bandwidth === '0' ? 0 : parseSize(options.bandwidth, '--bandwidth'),
     lending: { headroom: parseHeadroom(options.headroom, new HostMemorySource().total) },
-    tenants: options.tenants === undefined ? Tenants.open() : Tenants.load(options.tenants),
+    tenants: tenantsOf(options),
     audit: auditLog(log, options.auditLog),
-    maxLinger: maxLinger * 1000,
+    maxLinger: options.maxLinger * 1000,
     impairment: () => lastResort.impairment,
     log,
   })
@@ -172,7 +211,7 @@ async function run(options: Options): Promise<void> {
   collect = settleHeap()
   try {
     for (const uri of options.listen) {
-      const listening = await server.listen(uri)
+      const listening = await listenAt(server, uri)
       listeners.push(listening)
       say(
         'listening',
@@ -189,78 +228,145 @@ async function run(options: Options): Promise<void> {
     await server.close()
     throw failure
   }
-  const memory = formatSize(server.store.total * server.store.slabSize)
+  const lent = formatSize(server.store.total * server.store.slabSize)
   const { shortfall } = server.lending
   if (shortfall !== undefined) log.warn(shortfall)
   const { shortage, budget } = server
   if (shortage !== undefined) log.warn(shortage)
-  log.info({ memory, epoch: server.epoch, places: budget }, 'ready')
-  await notifyReady(`lends ${memory} at ${listeners.join(', ')}`, (reason) => log.error(reason))
+  log.info({ memory: lent, epoch: server.epoch, places: budget }, 'ready')
+  await notifyReady(`lends ${lent} at ${listeners.join(', ')}`, (reason) => log.error(reason))
 }
 
-program
-  .command('status')
-  .description('Show the running swap-servers of this machine, or those at <uri>.')
-  .argument('[uri...]', 'of remote servers')
-  .option('--tenant <name>', 'who asks; an operator is told of all tenants')
-  .option('--key-file <file>', 'its key, a line id:secret')
-  .option('--json', 'as a JSON array; with --watch one each line', false)
-  .option('--watch [seconds]', 'again and again, each second or as often as said', watchSeconds)
-  .action(
-    async (
-      uris: string[],
-      options: { tenant?: string; keyFile?: string; json: boolean; watch?: number | true },
-    ) => {
-      for (const uri of uris) parseUri(uri)
-      await printServerStatus({
-        uris,
-        json: options.json,
-        watch: options.watch === true ? 1 : options.watch,
-        ...(options.tenant === undefined ? {} : { tenant: options.tenant }),
-        ...(options.keyFile === undefined ? {} : { key: readKeyFile(options.keyFile) }),
-      })
-      process.exit(process.exitCode ?? EXIT.ok)
-    },
-  )
+/** @throws UsageError: the machine never has as much, and nobody has said that this is meant */
+function memoryOf({ memory, overcommit }: Options): number {
+  const bytes = parseSize(memory, '--memory')
+  const { total } = new HostMemorySource()
+  if (bytes > total && !overcommit)
+    throw new UsageError(
+      `--memory ${memory} is more than the ${formatSize(total)} that this machine, or its control group, has; choose less, or add --overcommit to lend as much of it as can be spared`,
+    )
+  return bytes
+}
 
-program
-  .command('reclaim')
-  .description(
-    "Get memory back from clients now: the server lends so much less, and its slabs' owners move them.",
-  )
-  .argument('<size>', 'e.g. 2G; 0: lend again what there is')
-  .option('--pid <pid>', 'of the swap-server, when several run here', wholeOf('--pid'))
-  .option('--hold <seconds>', 'for which it lends no more than that', wholeOf('--hold'), 60)
-  .option('--wait <seconds>', 'for the memory to come back', wholeOf('--wait'), 60)
-  .option('--json', 'as JSON', false)
-  .action(async (size: string, options: { pid?: number; hold: number; wait: number; json: boolean }) => {
-    const { text, complete, outcome } = await reclaimMemory({
-      size,
-      pid: options.pid,
-      hold: options.hold,
-      wait: options.wait,
+function tenantsOf({ tenants }: Options): Tenants {
+  if (tenants === undefined) return Tenants.open()
+  try {
+    return Tenants.load(tenants)
+  } catch (failure) {
+    throw ofOption('--tenants', failure)
+  }
+}
+
+function keyOf(file: string): Key {
+  try {
+    return readKeyFile(file)
+  } catch (failure) {
+    throw ofOption('--key-file', failure)
+  }
+}
+
+async function listenAt(server: SwapServer, uri: string): Promise<string> {
+  try {
+    return await server.listen(uri)
+  } catch (failure) {
+    // Its folder was looked at before: it is one in which nothing can be made, as in /proc.
+    if ((failure as { code?: unknown }).code === 'ENOENT')
+      throw new ExitError(`--listen ${uri}: ${lineOf(failure)}`, EXIT.taken)
+    throw ofOption(`--listen ${uri}`, failure)
+  }
+}
+
+function addStatus(program: ProgramCommand, typed: string): void {
+  program
+    .command('status')
+    .description('Show the running swap-servers of this machine, or those at <uri>.')
+    .argument('[uri...]', 'of remote servers', (uri: string, uris: string[] = []) => [...uris, uriOf(uri)])
+    .option('--tenant <name>', 'who asks; an operator is told of all tenants')
+    .option('--key-file <file>', 'its key, a line id:secret')
+    .option('--json', 'as a JSON array; with --watch one each line', false)
+    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', watchSeconds)
+    .withNotes({
+      notes: [
+        `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} no server is running, or one does not answer, ${EXIT.degraded} one has failed in part: it is impaired, and opens no new sessions.`,
+      ],
+      examples: [
+        `${typed} status`,
+        `${typed} status --watch 5`,
+        `${typed} status rdma://10.0.0.1:7471 --tenant ops --key-file ops.key --json`,
+      ],
     })
-    process.stdout.write(`${options.json ? JSON.stringify(outcome) : text}\n`)
-    process.exit(complete ? EXIT.ok : EXIT.failed)
-  })
+    .action(
+      async (
+        uris: string[],
+        options: { tenant?: string; keyFile?: string; json: boolean; watch?: number | true },
+      ) => {
+        await printServerStatus({
+          uris,
+          json: options.json,
+          watch: options.watch === true ? 1 : options.watch,
+          ...(options.tenant === undefined ? {} : { tenant: options.tenant }),
+          ...(options.keyFile === undefined ? {} : { key: keyOf(options.keyFile) }),
+        })
+        process.exit(process.exitCode ?? EXIT.ok)
+      },
+    )
+}
 
-program
-  .command('stop')
-  .description(
-    'End a running server of this machine: clients move what they have there first, for its --drain at most.',
-  )
-  .option('--pid <pid>', 'of the swap-server, when several run here', wholeOf('--pid'))
-  .option('--now', 'without that: what only this server has is lost', false)
-  .option('--wait <seconds>', 'for its end, longer than its --drain', wholeOf('--wait'), 300)
-  .action(async ({ pid, now, wait }: { pid?: number; now: boolean; wait: number }) => {
-    await stopServer({ pid, now, wait })
-    process.exit(EXIT.ok)
-  })
+function addReclaim(program: ProgramCommand, typed: string): void {
+  program
+    .command('reclaim')
+    .description(
+      "Get memory back from clients now: the server lends so much less, and its slabs' owners move them.",
+    )
+    .argument('<size>', 'e.g. 2G; 0: lend again what there is')
+    .option('--pid <pid>', 'of the swap-server, when several run here', PID)
+    .option('--hold <seconds>', 'for which it lends no more than that', wholeFrom(0, DAY), 60)
+    .option('--wait <seconds>', 'for the memory to come back', wholeFrom(0, DAY), 60)
+    .option('--json', 'as JSON', false)
+    .withNotes({
+      notes: [
+        `Exit status: ${EXIT.ok} all of it is back, ${EXIT.failed} a part is still out, ${EXIT.unavailable} no such server is running, or more was asked for than it has lent: then nothing is done.`,
+      ],
+      examples: [`${typed} reclaim 2G --wait 300`, `${typed} reclaim 0`],
+    })
+    .action(async (size: string, options: { pid?: number; hold: number; wait: number; json: boolean }) => {
+      const { text, complete, outcome } = await reclaimMemory({
+        size,
+        pid: options.pid,
+        hold: options.hold,
+        wait: options.wait,
+      })
+      process.stdout.write(`${options.json ? JSON.stringify(outcome) : text}\n`)
+      process.exit(complete ? EXIT.ok : EXIT.failed)
+    })
+}
 
-program.addHelpText('after', () => `\n${serve.helpInformation()}`)
+function addStop(program: ProgramCommand, typed: string): void {
+  program
+    .command('stop')
+    .description(
+      'End a running server of this machine: clients move what they have there first, for its --drain at most.',
+    )
+    .option('--pid <pid>', 'of the swap-server, when several run here', PID)
+    .option('--now', 'without that: what only this server has is lost', false)
+    .option('--wait <seconds>', 'for its end, longer than its --drain', wholeFrom(0, DAY), 300)
+    .withNotes({ examples: [`${typed} stop`, `${typed} stop --pid 4711 --wait 600`] })
+    .action(async ({ pid, now, wait }: { pid?: number; now: boolean; wait: number }) => {
+      await stopServer({ pid, now, wait })
+      process.exit(EXIT.ok)
+    })
+}
 
-outliveReaders()
-program.parseAsync().catch((failure: Error) => {
-  process.stderr.write(`swap-server: ${failure.message}\n`)
-  process.exit(exitStatusOf(failure))
-})
+/**
+ * Runs a command line of swap-server; the process ends with it.
+ * @param words behind the program's name
+ */
+export async function main(words: readonly string[], typed = 'swap-server'): Promise<void> {
+  outliveReaders()
+  try {
+    await runCommandLine(commands(typed), words, 'serve')
+  } catch (failure) {
+    process.stderr.write(`swap-server: ${lineOf(failure)}\n`)
+    process.exit(exitStatusOf(failure))
+  }
+}

@@ -1,5 +1,6 @@
 import { UsageError } from '@rdmakit/verbs'
 import { type RunningProgram, runningPrograms } from './control-socket.js'
+import { EXIT, ExitError } from './exit-status.js'
 import type { Holding, HoldOutcome } from './lending.js'
 import { formatSize, parseSize } from './size.js'
 
@@ -31,13 +32,14 @@ export interface ReclaimCommand {
   readonly wait: number
 }
 
-/** @param pid undefined: the only one there is @throws UsageError: no such server, or several */
+/** @param pid undefined: the only one there is @throws ExitError: no such server; UsageError: several */
 export async function serverOf(pid: number | undefined): Promise<RunningProgram> {
   const servers = await runningPrograms('swap-server')
   const [server, another] = servers.filter((each) => pid === undefined || each.pid === pid)
   if (server === undefined)
-    throw new UsageError(
-      pid === undefined ? 'no swap-server is running' : `no swap-server has process id ${pid}`,
+    throw new ExitError(
+      pid === undefined ? 'no swap-server is running' : `--pid ${pid}: no swap-server has this process id`,
+      EXIT.unavailable,
     )
   if (another !== undefined)
     throw new UsageError(
@@ -52,7 +54,7 @@ export async function serverOf(pid: number | undefined): Promise<RunningProgram>
  * @throws UsageError: no such server, or several; what the server refuses
  */
 export async function reclaimMemory({ size, pid, hold, wait }: ReclaimCommand) {
-  const bytes = size === '0' ? 0 : parseSize(size, 'the size')
+  const bytes = size === '0' ? 0 : parseSize(size, '<size>')
   const server = await serverOf(pid)
   const holding: Holding = { bytes, duration: hold * 1000, patience: wait * 1000 }
   const outcome = (await server.call('POST', '/reclaim', holding, wait * 1000 + 5_000)) as HoldOutcome

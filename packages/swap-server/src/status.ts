@@ -1,9 +1,11 @@
 import { type SessionOptions, SwapServerSession } from './client.js'
 import { missSilent, runningPrograms } from './control-socket.js'
+import { EXIT } from './exit-status.js'
 import { describeImpairment, type Impairment } from './last-resort.js'
 import type { control } from './protocol.js'
 import { formatSize } from './size.js'
 import { formatDuration, formatTable, right } from './table.js'
+import { unreached } from './unreached.js'
 import { printStatus } from './watch.js'
 
 /** What a swap-server tells of itself. */
@@ -30,7 +32,14 @@ export function printServerStatus(options: StatusOptions): Promise<void> {
     json: options.json,
     take: options.uris.length === 0 ? localServers : () => remoteServers(options),
     format: formatServers,
+    judge: exitStatusOfServers,
   })
+}
+
+/** As the help of `status` says. */
+function exitStatusOfServers(servers: readonly ServerStatus[]): number {
+  if (servers.length === 0) return EXIT.unavailable
+  return servers.some(({ impaired }) => impaired !== undefined) ? EXIT.degraded : EXIT.ok
 }
 
 async function localServers(): Promise<ServerStatus[]> {
@@ -44,6 +53,8 @@ function remoteServers({ uris, json: _json, watch: _watch, ...who }: StatusOptio
         client: `status, pid ${process.pid}`,
         largeAnswers: true,
         ...who,
+      }).catch((failure) => {
+        throw unreached(uri, failure)
       })
       try {
         return { ...(await session.query()), listeners: [uri] }

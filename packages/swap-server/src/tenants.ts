@@ -129,8 +129,10 @@ function readTenants(path: string): ReadonlyMap<string, Tenant> {
   } catch (failure) {
     // V8 quotes the text around the fault, which may be a secret: the place is enough.
     const at = /position (\d+)/.exec((failure as Error).message)?.[1]
-    const line = at === undefined ? undefined : text.slice(0, Number(at)).split('\n').length
-    throw wrong(`it is not JSON${line === undefined ? '' : `; the mistake is in line ${line}`}`)
+    // It names none where the text ends too early.
+    const lines = text.slice(0, at === undefined ? text.length : Number(at)).split('\n')
+    const place = `line ${lines.length}, column ${(lines.at(-1) ?? '').length + 1}`
+    throw wrong(`it is not JSON; the mistake is in ${place}`)
   }
   let tenants: Map<string, Tenant>
   try {

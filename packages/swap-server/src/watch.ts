@@ -16,6 +16,8 @@ export interface WatchOptions<Status> {
   readonly take: () => Promise<Status>
   /** @param before what was taken `seconds` ago; undefined the first time */
   readonly format: (now: Status, before: Status | undefined, seconds: number) => string
+  /** the exit status that says how it is; of a status that is watched nobody waits for one */
+  readonly judge: (status: Status) => number
 }
 
 /**
@@ -23,10 +25,12 @@ export interface WatchOptions<Status> {
  * JSON one line each time, when it is watched.
  */
 export async function printStatus<Status>(options: WatchOptions<Status>): Promise<void> {
-  const { seconds, json, take, format } = options
+  const { seconds, json, take, format, judge } = options
   if (seconds === undefined) {
     const status = await take()
     process.stdout.write(json ? `${JSON.stringify(status, null, 2)}\n` : format(status, undefined, 0))
+    // One that does not answer has said so.
+    process.exitCode ??= judge(status)
     return
   }
   const stop = new AbortController()

@@ -86,10 +86,10 @@ describe('a tenants file', () => {
 describe('a mistake in a tenants file is said in a sentence', () => {
   const oneKey = (key: unknown) => one({ keys: [key] })
   it.each<[unknown, string]>([
-    ['', 'it is not JSON'],
+    ['', 'it is not JSON; the mistake is in line 1, column 1'],
     [
       `{"tenants":[\n{"name":"a","keys":[{"id":"1","secret":"${SECRET}" oops}]}]}`,
-      'it is not JSON; the mistake is in line 2',
+      'it is not JSON; the mistake is in line 2, column 75',
     ],
     ['[]', 'the file is not an object'],
     [{}, '"tenants" is not a list of 1 to 4096 tenants'],

@@ -23,7 +23,7 @@ describe('a swap-server in a control group with a limit', () => {
         umount /sys/fs/cgroup
         mount -t cgroup2 cgroup2 /sys/fs/cgroup
         cat /proc/self/cgroup
-        exec ${server} --listen iwarp://127.0.0.1:0 --memory 1G --slab-size 8M'`,
+        exec ${server} --listen iwarp://127.0.0.1:0 --memory 1G --overcommit --slab-size 8M'`,
     )
     const [, address] = await running.waitForLine(/^listening (\S+)/, 60_000)
     uri = address as string

@@ -53,8 +53,9 @@ Napi::Object initialize(Napi::Object exports) {
   add("disconnectServer", disconnect_server);
   add("releaseServer", release_server);
   add("failServer", fail_server);
-  add("listenUnix", listen_unix);
-  add("listenTcp", listen_tcp);
+  add("bindUnix", bind_unix);
+  add("bindTcp", bind_tcp);
+  add("acceptClients", accept_clients);
   add("pinLane", pin_lane);
   add("attachSocketpair", attach_socketpair);
   add("attachSocket", attach_socket);

@@ -89,27 +89,29 @@ Napi::Value synchronize(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), static_cast<double>(to_engine(info[0]).synchronize()));
 }
 
-void listen_unix(const Napi::CallbackInfo& info) {
+void bind_unix(const Napi::CallbackInfo& info) {
   std::string why;
-  const int error = to_engine(info[0]).listen_unix(to_string(info[1], "path"), why);
+  const int error = to_engine(info[0]).bind_unix(to_string(info[1], "path"), why);
   check(info.Env(), error, "listen", why);
 }
 
-Napi::Value listen_tcp(const Napi::CallbackInfo& info) {
+Napi::Value bind_tcp(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   const uint32_t port = to_uint32(info[2], "port");
   if (port > UINT16_MAX) throw Napi::TypeError::New(env, "port must be an integer of 0 … 65535");
   std::string bound_host;
   uint16_t bound_port = 0;
   std::string why;
-  const int error = to_engine(info[0]).listen_tcp(to_string(info[1], "host"), static_cast<uint16_t>(port),
-                                                  bound_host, bound_port, why);
+  const int error = to_engine(info[0]).bind_tcp(to_string(info[1], "host"), static_cast<uint16_t>(port),
+                                                bound_host, bound_port, why);
   check(env, error, "listen", why);
   Napi::Object bound = Napi::Object::New(env);
   bound.Set("host", bound_host);
   bound.Set("port", static_cast<uint32_t>(bound_port));
   return bound;
 }
+
+void accept_clients(const Napi::CallbackInfo& info) { to_engine(info[0]).accept_clients(); }
 
 void pin_lane(const Napi::CallbackInfo& info) {
   // As many as the kernel is made for at most (CONFIG_NR_CPUS of x86).

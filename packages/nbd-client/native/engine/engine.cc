@@ -309,21 +309,44 @@ const Lane* Engine::refill_lane() {
   return refill_lane_.get();
 }
 
-int Engine::listen_unix(const std::string& path, std::string& why) {
+int Engine::bind_unix(const std::string& path, std::string& why) {
   Listener listener;
   if (const int error = listener.open_unix(path, why); error != 0) return error;
-  acceptor_->add(std::move(listener));
+  const std::lock_guard lock(control_);
+  if (closed_) return ESHUTDOWN;
+  bound_.push_back(std::move(listener));
   return 0;
 }
 
-int Engine::listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
-                       std::string& why) {
+int Engine::bind_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
+                     std::string& why) {
   Listener listener;
   if (const int error = listener.open_tcp(host, port, why); error != 0) return error;
   bound_host = listener.host();
   bound_port = listener.port();
-  acceptor_->add(std::move(listener));
+  const std::lock_guard lock(control_);
+  if (closed_) return ESHUTDOWN;
+  bound_.push_back(std::move(listener));
   return 0;
+}
+
+void Engine::accept_clients() {
+  const std::lock_guard lock(control_);
+  for (Listener& listener : bound_) acceptor_->add(std::move(listener));
+  bound_.clear();
+}
+
+int Engine::listen_unix(const std::string& path, std::string& why) {
+  const int error = bind_unix(path, why);
+  if (error == 0) accept_clients();
+  return error;
+}
+
+int Engine::listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
+                       std::string& why) {
+  const int error = bind_tcp(host, port, bound_host, bound_port, why);
+  if (error == 0) accept_clients();
+  return error;
 }
 
 int Engine::pin_lane(uint32_t lane, const std::vector<uint32_t>& processors) {
@@ -380,6 +403,7 @@ int Engine::close(uint64_t timeout_ns) {
   {
     const std::lock_guard lock(control_);
     if (std::exchange(closed_, true)) return stuck_ ? ETIMEDOUT : 0;
+    bound_.clear();
   }
   if (acceptor_ != nullptr) acceptor_->stop_accepting();
   const uint64_t deadline = now_ns() + timeout_ns;

@@ -97,6 +97,13 @@ class Engine final : private Acceptor::Host {
   // Lets a moment pass on all lanes: gives the epoch of the event `synchronized` (or a later one) after which
   // no operation uses a place that was replaced before this call, and every connect_server() is done.
   uint64_t synchronize();
+  // Takes an address, or says why not, before anything is allocated. Clients that connect wait for
+  // accept_clients().
+  int bind_unix(const std::string& path, std::string& why);
+  int bind_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
+               std::string& why);
+  void accept_clients();
+  // Both at once.
   int listen_unix(const std::string& path, std::string& why);
   int listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
                  std::string& why);
@@ -161,6 +168,7 @@ class Engine final : private Acceptor::Host {
   std::array<std::unique_ptr<Lane>, kMaxLanes> lanes_;
   std::atomic<uint32_t> lane_count_{0};
   std::unique_ptr<Acceptor> acceptor_;
+  std::vector<Listener> bound_;  // until accept_clients()
 
   std::mutex closing_;
   std::mutex control_;

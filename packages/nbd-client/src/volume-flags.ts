@@ -1,0 +1,209 @@
+import {
+  checkPlace,
+  ofOption,
+  openRuntimeDirectory,
+  type ProgramCommand,
+  parseAddress,
+  parsedBy,
+  parseSize,
+  parseSizeInUnits,
+  readKeyFile,
+  wholeFrom,
+} from '@rdmakit/swap-server'
+import { parseUri, UsageError } from '@rdmakit/verbs'
+import { Option } from 'commander'
+import type { BackupOptions } from './backup.js'
+import type { Compress } from './native.js'
+
+/** seconds */
+export const DAY = 86_400
+
+/** What serve and attach are told of their volume. */
+export interface VolumeFlags {
+  server: string[][]
+  size: string
+  connections: number
+  timeout: number
+  replicas: number
+  ack: 'all' | 'one' | 'backup'
+  refillRate: string
+  readAhead: string
+  checksum: boolean
+  compress: Compress
+  thin: boolean
+  tenant?: string
+  keyFile?: string
+  metrics?: string
+  backup?: string
+  backupQueue?: string
+  backupSparse: boolean
+  state?: string
+  linger: number
+  reconnect: number
+}
+
+/** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
+const serverOf = parsedBy((text: string): string[] =>
+  text.split(',').map((each) => {
+    const uri = each.trim()
+    parseUri(uri)
+    return uri
+  }),
+)
+
+/** The options of a volume, for serve and attach. */
+export function withVolume(command: ProgramCommand): ProgramCommand {
+  return command
+    .optionsGroup('The volume:')
+    .requiredOption(
+      '--server <uri[,uri…]>',
+      'a swap-server: rdma://host:port, iwarp://host:port or shm:///path; several addresses of one server with commas; repeat it for more servers',
+      (text: string, servers: string[][] = []) => [...servers, serverOf(text)],
+    )
+    .requiredOption('--size <size>', 'size of the volume, a multiple of 4096, e.g. 512M')
+    .option(
+      '--replicas <n>',
+      'copies of each page, on different servers, so that n - 1 of them may fail',
+      wholeFrom(1, 3),
+      1,
+    )
+    .option(
+      '--thin',
+      'take memory of the servers when it is first written and give it back when it is discarded; when they have none left, writes fail',
+      false,
+    )
+    .option('--tenant <name>', 'tenant to allocate memory as, of servers with tenants; default "default"')
+    .option(
+      '--key-file <file>',
+      'file that holds the tenant key, a line id:secret; a server without the key is refused',
+    )
+    .optionsGroup('When something fails:')
+    .option(
+      '--state <folder>',
+      'keep there (on tmpfs) what the next nbd-client needs to go on with the volume when this one ends',
+    )
+    .option(
+      '--linger <seconds>',
+      'with state: how long the servers keep the memory without an nbd-client',
+      wholeFrom(1, DAY),
+      300,
+    )
+    .option(
+      '--reconnect <seconds>',
+      'how long requests wait for a server that is gone and alone has their pages, before they fail; 0: not at all',
+      wholeFrom(0, 3_600),
+      60,
+    )
+    .option(
+      '--backup <file>',
+      'keep a copy in a file or on a block device here, and go on from it when no server has a page any more',
+    )
+    .option(
+      '--backup-queue <size>',
+      'pages that may wait for the backup; those that find no room are copied to it later; default 16M',
+    )
+    .option('--backup-sparse', 'reserve no room for the backup; a full disk ends it', false)
+    .optionsGroup('How pages move:')
+    .option(
+      '--timeout <seconds>',
+      'a remote operation slower than this fails its server',
+      wholeFrom(1, 600),
+      4,
+    )
+    .addOption(
+      new Option(
+        '--ack <when>',
+        'answer a write when all replicas have it, or one (which may lose it with that one), or all and the backup',
+      )
+        .choices(['all', 'one', 'backup'])
+        .default('all'),
+    )
+    .option(
+      '--refill-rate <size>',
+      'per second, at most, when a replica is filled after a failure; 0: no limit',
+      '64M',
+    )
+    .option(
+      '--read-ahead <size>',
+      'fetch so much ahead of a client that reads in order, a multiple of 64K up to 1M; 0: nothing',
+      '256K',
+    )
+    .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
+    .addOption(
+      new Option(
+        '--compress <how>',
+        'compress pages on the wire (lz4: where it pays; lz4-always: in any case); requests must be of whole pages',
+      )
+        .choices(['none', 'lz4', 'lz4-always'])
+        .default('none'),
+    )
+    .optionsGroup('What it tells:')
+    .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
+}
+
+/** Checks what can be checked before anything is opened. */
+export function volumeOf(options: VolumeFlags) {
+  if (options.compress !== 'none' && !options.checksum)
+    throw new UsageError('--compress needs checksums: leave out --no-checksum')
+  if (options.metrics !== undefined) parseAddress(options.metrics, '--metrics')
+  openRuntimeDirectory()
+  return {
+    access: accessOf(options),
+    metrics: options.metrics,
+    state: options.state,
+    linger: options.linger,
+    reconnect: options.reconnect,
+    servers: options.server,
+    size: parseSizeInUnits(options.size, '--size', 4096),
+    connections: options.connections,
+    operationTimeout: options.timeout,
+    replicas: options.replicas,
+    acknowledge: options.ack,
+    checksums: options.checksum,
+    compress: options.compress,
+    thin: options.thin,
+    backup: backupOf(options),
+    readAhead: readAheadOf(options.readAhead),
+    refillRate: options.refillRate === '0' ? 0 : parseSize(options.refillRate, '--refill-rate'),
+  }
+}
+
+function readAheadOf(text: string): number {
+  const bytes = text === '0' ? 0 : parseSizeInUnits(text, '--read-ahead', 65_536)
+  if (bytes > 1024 * 1024) throw new UsageError(`--read-ahead ${text} is more than 1M`)
+  return bytes
+}
+
+/** Read anew for each session, so that a key can be exchanged. @throws ConfigurationError now if it is wrong */
+function accessOf({ tenant, keyFile }: VolumeFlags) {
+  if (keyFile !== undefined) readKey(keyFile)
+  return {
+    ...(tenant === undefined ? {} : { tenant }),
+    ...(keyFile === undefined ? {} : { key: () => readKey(keyFile) }),
+  }
+}
+
+/** @throws ConfigurationError */
+function readKey(file: string) {
+  try {
+    return readKeyFile(file)
+  } catch (failure) {
+    throw ofOption('--key-file', failure)
+  }
+}
+
+function backupOf({ backup, backupQueue, backupSparse, ack, thin }: VolumeFlags): BackupOptions | undefined {
+  if (backup !== undefined && thin)
+    throw new UsageError('--thin and --backup do not go together: the file is as large as the volume')
+  if (backup !== undefined) {
+    checkPlace(backup, '--backup')
+    return {
+      file: backup,
+      sparse: backupSparse,
+      ...(backupQueue === undefined ? {} : { queue: parseSize(backupQueue, '--backup-queue') }),
+    }
+  }
+  if (backupQueue !== undefined || backupSparse || ack === 'backup')
+    throw new UsageError('--ack backup, --backup-queue and --backup-sparse need --backup <file>')
+  return undefined
+}

@@ -1,0 +1,19 @@
+import { VerbsError } from '@rdmakit/verbs'
+import { ofOption } from './operator-paths.js'
+
+/** What may be meant by a connection that was not made, of those of which the failure itself does not say it. */
+const LIKELY: Readonly<Record<string, string>> = {
+  EPROTO: 'what listens there is not a swap-server of this scheme, but most likely another service',
+  ETIMEDOUT: 'a firewall, or another service, may be what is there',
+  ECONNRESET: 'another service, or a server that just ended, may be what is there',
+}
+
+/**
+ * Has the failure to reach a server name the option, or the argument, that says where it is, and what is likely.
+ * @returns it
+ */
+export function unreached(option: string, failure: unknown): unknown {
+  if (failure instanceof VerbsError && LIKELY[failure.code] !== undefined)
+    failure.message += `; ${LIKELY[failure.code]}: check host, port and scheme`
+  return ofOption(option, failure)
+}
