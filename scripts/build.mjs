@@ -6,7 +6,7 @@ import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { bundle } from './bundle.mjs'
+import { bundle, stamp } from './bundle.mjs'
 import { generate } from './generate.mjs'
 
 const top = dirname(dirname(fileURLToPath(import.meta.url)))
@@ -43,7 +43,9 @@ generate()
 if (wanted('ts')) {
   run(bin('tsc'), ['-b'], top)
   await bundle(top, programs)
+  await stamp(top, [...programs, 'rdmakit'])
 } else {
   run(bin('tsc'), ['-b', ...only.map((name) => join('packages', name))], top)
   await bundle(top, programs.filter(wanted))
+  await stamp(top, [...programs, 'rdmakit'].filter(wanted))
 }

@@ -1,5 +1,5 @@
 // Each program as few files: dist/cli.js, which runs its command line, dist/command.js, which another program does that
-// with, and the commands that are loaded when they are asked for, in dist/cli/. dist/build.json says what of.
+// with, and the commands that are loaded when they are asked for, in dist/cli/.
 // Node opens, resolves and compiles nearly 500 modules otherwise, which is two thirds of what a start takes, and of
 // the pause of a device whose client comes back. The libraries stay modules; addons are loaded by name.
 import { execFileSync } from 'node:child_process'
@@ -12,7 +12,6 @@ const notices = 'third-party-licenses.txt'
 
 /** @param top the repository's folder; `packages` have a dist/main.js and a dist/program.js */
 export async function bundle(top, packages) {
-  const commit = commitOf(top)
   for (const name of packages) {
     const dist = join(top, 'packages', name, 'dist')
     const build = await rolldown({
@@ -25,7 +24,6 @@ export async function bundle(top, packages) {
     const { output } = await build.generate({ format: 'esm', chunkFileNames: 'cli/[name]-[hash].js' })
     await build.close()
     const files = new Map(output.map(({ fileName, code }) => [fileName, code]))
-    files.set('build.json', `${JSON.stringify({ commit })}\n`)
     files.set(join('cli', notices), licenses(output.flatMap(({ moduleIds }) => moduleIds)))
     await mkdir(join(dist, 'cli'), { recursive: true })
     for (const old of readdirSync(join(dist, 'cli')))
@@ -37,6 +35,13 @@ export async function bundle(top, packages) {
       if (before !== text) await writeFile(path, text, { mode: file === 'cli.js' ? 0o755 : 0o644 })
     }
   }
+}
+
+/** Writes dist/build.json, which says what a package was built from. */
+export async function stamp(top, packages) {
+  const build = { commit: commitOf(top) }
+  for (const name of packages)
+    await writeFile(join(top, 'packages', name, 'dist', 'build.json'), `${JSON.stringify(build)}\n`)
 }
 
 /** With a `+` where files differ from it; undefined outside of a clone. */

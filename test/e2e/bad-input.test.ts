@@ -127,12 +127,12 @@ const SWAP_SERVER_ROWS: readonly Row[] = [
   ['--listen shm://relative.sock --memory 64M', USAGE, /write shm:\/\/\/path/, '--listen'],
   [
     '--listen shm:///no/such/dir/a.sock --memory 64M',
-    TAKEN,
+    USAGE,
     /folder \/no\/such\/dir does not exist/,
     '--listen',
   ],
   ['--listen shm://{file} --memory 64M', TAKEN, /what is there is not a socket/, '--listen'],
-  ['--listen shm:///proc/a.sock --memory 64M', TAKEN, /no such file/, '--listen'],
+  ['--listen shm:///proc/a.sock --memory 64M', USAGE, /no such file/, '--listen'],
   ['--listen {open} --memory 64M', TAKEN, /EADDRINUSE/, '--listen'],
   ['--listen iwarp://192.0.2.1:0 --memory 64M', SYSTEM, /EADDRNOTAVAIL/, '--listen'],
   ['--listen iwarp://no.such.host.invalid:0 --memory 64M', UNAVAILABLE, /unknown host/, '--listen'],
@@ -162,7 +162,7 @@ const SWAP_SERVER_ROWS: readonly Row[] = [
   [`${LEND} --tenants {cut}`, FILE, /not JSON; the mistake is in line 1, column 15/, '--tenants'],
   [`${LEND} --tenants {field}`, FILE, /a field "qouta" that is not one of name/, '--tenants'],
   [`${LEND} --tenants {loose}`, FILE, /can be written by others; "chmod 600/, '--tenants'],
-  [`${LEND} --audit-log /no/such/dir/a`, TAKEN, /folder \/no\/such\/dir does not exist/, '--audit-log'],
+  [`${LEND} --audit-log /no/such/dir/a`, USAGE, /folder \/no\/such\/dir does not exist/, '--audit-log'],
   [`${LEND} --audit-log {folder}`, FILE, /it is a folder/, '--audit-log'],
   ['status udp://x:1', USAGE, /unknown URI scheme/, 'uri'],
   ['status iwarp://127.0.0.1:1', UNAVAILABLE, /nobody listens there/, 'iwarp://127.0.0.1:1'],
@@ -252,21 +252,21 @@ const NBD_CLIENT_ROWS: readonly Row[] = [
   [`${VOLUME} --reconnect -1`, USAGE, /from 0 to 3600/, '--reconnect'],
   [`${VOLUME} --state {file}`, TAKEN, /must be a folder/, '--state'],
   [`${VOLUME} --state {file}/state`, TAKEN, /must be a folder/, '--state'],
-  [`${VOLUME} --state /proc/nope`, TAKEN, /cannot be made/, '--state'],
+  [`${VOLUME} --state /proc/nope`, USAGE, /cannot be made/, '--state'],
   [`${VOLUME} --state {exposed}`, FILE, /mode 0700; run chmod 700/, '--state'],
   [`${VOLUME} --state {folder}/s --ack one`, USAGE, /needs --ack all/, '--state'],
-  [`${VOLUME} --backup /no/such/dir/b`, TAKEN, /folder \/no\/such\/dir does not exist/, '--backup'],
+  [`${VOLUME} --backup /no/such/dir/b`, USAGE, /folder \/no\/such\/dir does not exist/, '--backup'],
   [`${VOLUME} --backup {folder}`, USAGE, /neither a regular file nor a block device/, '--backup'],
-  [`${VOLUME} --backup /proc/nope`, TAKEN, /No such file/, '--backup'],
+  [`${VOLUME} --backup /proc/nope`, USAGE, /No such file/, '--backup'],
   [`${VOLUME} --backup-queue 1M`, USAGE, /need --backup/, '--backup-queue'],
   [`${VOLUME} --thin --backup {folder}/b`, USAGE, /do not go together/, '--thin'],
   [`${VOLUME} --metrics {port}`, TAKEN, /EADDRINUSE/, '--metrics'],
   [`${VOLUME} --metrics here`, USAGE, /is not host:port/, '--metrics'],
   [ELSEWHERE, USAGE, /give one of/, '--unix'],
   [`${VOLUME} --tcp 127.0.0.1:0`, USAGE, /give one of/, '--tcp'],
-  [`${ELSEWHERE} --unix /no/such/dir/x`, TAKEN, /folder \/no\/such\/dir does not exist/, '--unix'],
+  [`${ELSEWHERE} --unix /no/such/dir/x`, USAGE, /folder \/no\/such\/dir does not exist/, '--unix'],
   [`${ELSEWHERE} --unix {file}`, TAKEN, /not a socket/, '--unix'],
-  [`${ELSEWHERE} --unix {file}/x`, TAKEN, /is not a folder/, '--unix'],
+  [`${ELSEWHERE} --unix {file}/x`, USAGE, /is not a folder/, '--unix'],
   [`${ELSEWHERE} --unix {long}`, USAGE, /has \d+ bytes.* 1 to 107/, '--unix'],
   [`${ELSEWHERE} --tcp 10809`, USAGE, /is not host:port/, '--tcp'],
   [`${ELSEWHERE} --tcp 192.0.2.1:10809`, SYSTEM, /192\.0\.2\.1/, '--tcp'],
@@ -388,7 +388,7 @@ describe('what needs more than a command line', () => {
       [NBD_CLIENT, VOLUME],
     ] as const) {
       await using running = new Program(program, words.split(' ').map(fill), { RDMAKIT_RUN: '/proc/nope' })
-      expect(await running.ends()).toEqual({ status: TAKEN, signal: null })
+      expect(await running.ends()).toEqual({ status: USAGE, signal: null })
       expect(running.stderr).toMatch(/^[a-z-]+: .*RDMAKIT_RUN.* cannot be made: .*\n$/)
     }
   })

@@ -147,7 +147,7 @@ it.each([
     /^swap-server: --tenants: tenants file .* there is no such file$/m,
   ],
   [
-    73,
+    64,
     ['--audit-log', '/nonexistent/audit'],
     /^swap-server: --audit-log .*: the folder \/nonexistent does not exist/m,
   ],

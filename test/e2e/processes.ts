@@ -7,6 +7,8 @@ import { top } from '../lab/paths.js'
 
 export const SWAP_SERVER = join(top, 'packages/swap-server/dist/cli.js')
 export const NBD_CLIENT = join(top, 'packages/nbd-client/dist/cli.js')
+/** The program that has both, and what each of them is for others as commands. */
+export const RDMAKIT = join(top, 'packages/rdmakit/bin/rdmakit.js')
 
 /** Ends what hangs, with a message, before the test's own limit does. No slow machine takes as long. */
 export const PATIENCE_MS = 50_000

@@ -16,9 +16,9 @@ import { expect, it } from 'vitest'
 import { top } from '../lab/paths.js'
 import {
   endWithProcess,
-  NBD_CLIENT,
   PATIENCE_MS,
   Program,
+  RDMAKIT,
   run,
   SWAP_SERVER,
   temporaryFolder,
@@ -60,7 +60,7 @@ function commandLine(instance: Instance, folder: string): string[] {
     return found
   }
   const [program, ...words] = (settings(instance, 'ExecStart')[0] ?? '').split(' ')
-  expect(program).toBe(`/usr/local/bin/${instance === 'lend' ? 'swap-server' : 'nbd-client'}`)
+  expect(program).toBe('/usr/local/bin/rdmakit')
   return words
     .flatMap((word) =>
       /^\$\w+$/.test(word)
@@ -130,7 +130,7 @@ it('systemd has nothing to say about the units', () => {
   using folder = temporaryFolder()
   const bin = join(folder.path, 'bin')
   mkdirSync(bin)
-  for (const name of ['swap-server', 'nbd-client']) symlinkSync('/bin/true', join(bin, name))
+  symlinkSync('/bin/true', join(bin, 'rdmakit'))
   const units = (Object.keys(UNITS) as Instance[]).map((instance) => {
     const unit = join(folder.path, `${UNITS[instance]}@${instance}.service`)
     writeFileSync(unit, readUnit(instance).replaceAll('/usr/local/bin', bin))
@@ -153,7 +153,7 @@ function served(words: readonly string[], folder: string): string[] {
 it('lender and borrower start as in the example, tell systemd, agree on the key, and have what the alerts use', async () => {
   using folder = exampleFolder()
   using manager = await notifySocket(folder.path, 'lender')
-  await using server = new Program(SWAP_SERVER, commandLine('lend', folder.path), {
+  await using server = new Program(RDMAKIT, commandLine('lend', folder.path), {
     RDMAKIT_RUN: folder.path,
     NOTIFY_SOCKET: manager.path,
   })
@@ -165,11 +165,11 @@ it('lender and borrower start as in the example, tell systemd, agree on the key,
   expect(server.stdout).toMatch(/^listening .*\/iwarp$/m)
 
   const attach = commandLine('swap0', folder.path)
-  const help = run(process.execPath, [NBD_CLIENT, 'attach', '--help']).stdout
+  const help = run(process.execPath, [RDMAKIT, 'attach', '--help']).stdout
   for (const option of attach.filter((word) => word.startsWith('--')))
     expect(help).toMatch(new RegExp(`^  ${option} `, 'm'))
   using clientManager = await notifySocket(folder.path, 'borrower')
-  await using client = new Program(NBD_CLIENT, served(attach, folder.path), {
+  await using client = new Program(RDMAKIT, served(attach, folder.path), {
     RDMAKIT_RUN: folder.path,
     NOTIFY_SOCKET: clientManager.path,
   })
@@ -209,8 +209,8 @@ it('a service manager that cannot be told is a line in the log, and no end', asy
 it('the program accepts the command line with which systemd reloads a borrower', () => {
   using folder = temporaryFolder()
   const [program, ...words] = (settings('swap0', 'ExecReload')[0] ?? '').replace('$MAINPID', '1').split(' ')
-  expect(program).toBe('/usr/local/bin/nbd-client')
-  const reload = run('env', [`RDMAKIT_RUN=${folder.path}`, process.execPath, NBD_CLIENT, ...words])
+  expect(program).toBe('/usr/local/bin/rdmakit')
+  const reload = run('env', [`RDMAKIT_RUN=${folder.path}`, process.execPath, RDMAKIT, ...words])
   expect(reload).toEqual({ status: 1, stdout: '', stderr: 'nbd-client: process 1 has no device\n' })
 })
 

@@ -26,7 +26,7 @@ export function stopsUnderSwap(host: Guest, must: (holds: boolean, what: string)
       await systemctl('stop')
     },
     'upgrade by hand, stop': async () => {
-      await successor(host, `nbd-client upgrade ${device}`)
+      await successor(host, `rdmakit upgrade ${device}`)
       await systemctl('stop')
     },
     'reload, stop while it is under way': async () => {

@@ -109,7 +109,8 @@ export async function systemdTrial(
     // Another process of the unit has started the one that systemd has to watch now.
     await step('SIGKILL after the reload', () => kill(borrower))
     await step('restart of the borrower, now with a backup', () => successor(borrower, restartWithBackup))
-    const [{ statistics }] = JSON.parse(await run(borrower, 'nbd-client status --json'))
+    const { clients } = JSON.parse(await run(borrower, 'rdmakit status --json'))
+    const [{ statistics }] = clients
     must(statistics.backup?.working === true, `${swap0} has no backup`)
     must(!(await journal(borrower, swap0)).includes('swapoff'), `${device} was swapped off in between`)
     const { MainPID, ControlGroup } = await show(borrower, swap0)
@@ -211,13 +212,13 @@ const restartWithBackup = `
 
 /** As from an operator's shell, which is in a scope of its session: nbd-client moves itself into one of its own. */
 async function attachByHand(host: Shell, must: (holds: boolean, what: string) => void): Promise<void> {
-  const attach = 'nbd-client attach --server rdma://10.0.0.1:7471 --size 16M --device /dev/nbd1 --swap'
+  const attach = 'rdmakit attach --server rdma://10.0.0.1:7471 --size 16M --device /dev/nbd1 --swap'
   const client = host.start(
     `exec systemd-run --scope --quiet sh -c 'cat /proc/self/cgroup; exec ${attach} --tenant prod --key-file /etc/rdmakit/swap0.key'`,
   )
   await client.waitForLine(/^attached /, stepMs)
   const shell = /^0::(.*\.scope)$/m.exec(client.stdout)?.[1]
-  const clients = JSON.parse(await run(host, 'nbd-client status --json'))
+  const { clients } = JSON.parse(await run(host, 'rdmakit status --json'))
   const { pid } = clients.find(({ target }: { target: string }) => target === '/dev/nbd1')
   const group = /^0::(.*)$/m.exec(await run(host, `cat /proc/${pid}/cgroup`))?.[1]
   const limit = (await run(host, ['cat', `/sys/fs/cgroup${group}/memory.swap.max`])).trim()

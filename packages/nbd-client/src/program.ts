@@ -1,9 +1,11 @@
 import {
+  addHelp,
   EXIT,
   exitStatusOf,
   lineOf,
   outliveReaders,
   type ProgramCommand,
+  printStatus,
   programCommand,
   runCommandLine,
   tellWarnings,
@@ -25,6 +27,7 @@ export function commands(typed: string): ProgramCommand {
   addDetach(program, typed)
   addUpgrade(program, typed)
   addStatus(program, typed)
+  addHelp(program)
   return program.withNotes({
     notes: [EXIT_STATUSES],
     examples: [
@@ -36,7 +39,7 @@ export function commands(typed: string): ProgramCommand {
   })
 }
 
-const EXIT_STATUSES = `Exit status: ${EXIT.ok} after an orderly end, ${EXIT.usage} the command line is wrong, ${EXIT.unavailable} a server cannot be reached or has too little, ${EXIT.system} the kernel has not what is needed, ${EXIT.taken} an address, a device or a path is taken or cannot be made, ${EXIT.forbidden} something is not permitted, ${EXIT.configuration} a file is wrong, ${EXIT.fenced} another process has the volume, ${EXIT.failed} anything else.`
+const EXIT_STATUSES = `Exit status: ${EXIT.ok} after an orderly end, ${EXIT.usage} the command line is wrong, ${EXIT.unavailable} a server cannot be reached or has too little, ${EXIT.system} the kernel has not what is needed, ${EXIT.taken} an address, a device or a path is taken, ${EXIT.forbidden} something is not permitted, ${EXIT.configuration} a file is wrong, ${EXIT.fenced} another process has the volume, ${EXIT.failed} anything else.`
 
 function addDetach(program: ProgramCommand, typed: string): void {
   program
@@ -119,4 +122,21 @@ export async function main(words: readonly string[], typed = 'nbd-client'): Prom
   }
   // What the commands opened is closed by now; nothing else may keep the process.
   process.exit()
+}
+
+// For rdmakit, the program that has these commands among its own.
+export {
+  addHelp,
+  EXIT,
+  exitStatusOf,
+  lineOf,
+  outliveReaders,
+  printStatus,
+  programCommand,
+  runCommandLine,
+  watchSeconds,
+}
+
+export async function loadClients() {
+  return (await import('./status.js')).CLIENTS
 }

@@ -7,6 +7,7 @@ import {
   missSilent,
   printStatus,
   right,
+  type Shown,
 } from '@rdmakit/swap-server'
 import { describeBackup } from './backup.js'
 import { type Presence, presenceOf } from './device-identity.js'
@@ -27,13 +28,14 @@ export interface ClientStatusOptions {
 
 /** Prints the running nbd-clients of this user. */
 export function printClientStatus({ json, seconds }: ClientStatusOptions): Promise<void> {
-  return printStatus({
-    seconds,
-    json,
-    take: async () => (await runningClients(missSilent)).map(({ status }) => withDevice(status)),
-    format: formatClients,
-    judge: exitStatusOfClients,
-  })
+  return printStatus({ seconds, json, ...CLIENTS })
+}
+
+/** The clients of this user. */
+export const CLIENTS: Shown<readonly ShownStatus[]> = {
+  take: async () => (await runningClients(missSilent)).map(({ status }) => withDevice(status)),
+  format: formatClients,
+  judge: exitStatusOfClients,
 }
 
 /** As the help of `status` says. */

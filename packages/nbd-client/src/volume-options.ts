@@ -134,7 +134,7 @@ export function makeEngine(
     for (const [option, name] of Object.entries(named)) {
       if (name === undefined || !message.includes(name)) continue
       // Of its folder that was looked at before: this is a place where nothing can be made.
-      if (code === 'ENOENT') throw new ExitError(`${option}: ${message}`, EXIT.taken)
+      if (code === 'ENOENT') throw new ExitError(`${option}: ${message}`, EXIT.usage)
       throw ofOption(option, failure)
     }
     throw failure

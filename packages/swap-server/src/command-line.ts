@@ -29,8 +29,11 @@ class WrappedHelp extends Help {
   }
 
   override formatItem(name: string, nameWidth: number, text: string, helper: Help): string {
-    const longest = wrap(name, columnsOf(this) - INDENT.length).replaceAll('\n', `\n${INDENT}${INDENT}`)
-    if (name.length <= nameWidth || text === '') return super.formatItem(longest, nameWidth, text, helper)
+    if (name.length <= nameWidth || text === '') return super.formatItem(name, nameWidth, text, helper)
+    // It is broken where its optional parts begin.
+    const longest = fill(name.split(/(?= )|(?=\[,)/), columnsOf(this) - 2 * INDENT.length).join(
+      `\n${INDENT}${INDENT}`,
+    )
     const below = INDENT.repeat(2) + ' '.repeat(nameWidth)
     const wrapped = this.boxWrap(text, Math.max(this.minWidthToWrap, columnsOf(this) - below.length))
     return `${INDENT}${longest}\n${wrapped.replace(/^/gm, below)}`
@@ -104,32 +107,29 @@ function widthOf(command: Command, error: boolean): number {
 
 /** Words on lines of at most so many columns. */
 export function wrap(text: string, columns: number): string {
+  return fill(text.split(/(?=\s)/), columns).join('\n')
+}
+
+/** Pieces on lines, each without the blank that it begins with where it begins a line. */
+function fill(pieces: readonly string[], columns: number): string[] {
   const lines: string[] = []
   let line = ''
-  for (const word of text.split(/\s+/)) {
-    if (line !== '' && line.length + 1 + word.length > columns) {
+  for (const piece of pieces) {
+    if (line !== '' && line.length + piece.length > columns) {
       lines.push(line)
-      line = word
-    } else line = line === '' ? word : `${line} ${word}`
+      line = piece.trimStart()
+    } else line += piece
   }
-  return [...lines, line].join('\n')
+  return [...lines, line]
 }
 
 /** A command line that can be pasted: broken before an option, each line but the last with a backslash. */
 function wrapCommand(command: string, columns: number): string[] {
-  const room = columns - INDENT.length
-  const lines: string[] = []
-  let line = ''
-  for (const part of command.split(/ (?=-)/)) {
-    const indent = lines.length === 0 ? '' : '    '
-    if (line === '') line = part
-    else if (indent.length + line.length + 1 + part.length + 2 <= room) line += ` ${part}`
-    else {
-      lines.push(`${INDENT}${indent}${line} \\`)
-      line = part
-    }
-  }
-  return [...lines, `${INDENT}${lines.length === 0 ? '' : '    '}${line}`]
+  const lines = fill(command.split(/(?= -)/), columns - 4 * INDENT.length)
+  return lines.map((line, at) => {
+    const indent = INDENT.repeat(at === 0 ? 1 : 3)
+    return `${indent}${line}${at === lines.length - 1 ? '' : ' \\'}`
+  })
 }
 
 /**
@@ -138,8 +138,7 @@ function wrapCommand(command: string, columns: number): string[] {
  * @param typed how it is called where that is not by its name, e.g. `rdmakit swap-server`
  */
 export function programCommand(name: string, home: string, typed = name): ProgramCommand {
-  const program = new ProgramCommand(typed)
-  return program
+  return new ProgramCommand(typed)
     .option('-V, --version', 'print version, commit and Node-API ABI')
     .on('option:version', () => {
       // Not before it is asked for: a start has better to do than to look for it.
@@ -156,6 +155,18 @@ export function programCommand(name: string, home: string, typed = name): Progra
     })
     .exitOverride(({ exitCode }) => process.exit(exitCode === 0 ? EXIT.ok : EXIT.usage))
     .hook('preAction', (_, command) => refuseExcess(command))
+}
+
+/** Adds `help [command]`, behind all others. @returns it */
+export function addHelp(program: ProgramCommand): ProgramCommand {
+  // commander's own prints the whole program's help for a command that there is not.
+  const help = program.command('help [command]').description('print the help of a command')
+  help.action(async (name?: string) => {
+    const found = name === undefined ? program : program.commands.find((each) => each.name() === name)
+    if (found === undefined) await program.parseAsync([name as string], { from: 'user' })
+    else found.help()
+  })
+  return help
 }
 
 function columnsAt(stream: NodeJS.WriteStream): number {
@@ -227,13 +238,6 @@ export async function runCommandLine(
   words: readonly string[],
   command?: string,
 ): Promise<void> {
-  // commander's own prints the whole program's help for a command that there is not.
-  const help = program.command('help [command]').description('print the help of a command')
-  help.action(async (name?: string) => {
-    const found = name === undefined ? program : program.commands.find((each) => each.name() === name)
-    if (found === undefined) await program.parseAsync([name as string], { from: 'user' })
-    else found.help()
-  })
   const [first] = words
   if (command === undefined && first === undefined) {
     const names = program.commands.map((each) => each.name())

@@ -8,7 +8,7 @@ export const EXIT = {
   ok: 0,
   /** it ran and then could not go on, or something that is none of the others */
   failed: 1,
-  /** the command line is wrong */
+  /** the command line is wrong, or names a place where nothing can be made */
   usage: 64,
   /** a server cannot be reached, or has too little */
   unavailable: 69,
@@ -16,7 +16,7 @@ export const EXIT = {
   internal: 70,
   /** the kernel has not, or does not give, what is needed */
   system: 71,
-  /** what was to be made is there already, somebody else's, or cannot be there: an address, a device, a path */
+  /** what was to be made is there already, or somebody else's: an address, a device, a path */
   taken: 73,
   /** not root; a server refuses the key; a file may not be read */
   forbidden: 77,

@@ -7,6 +7,7 @@ export {
   SwapServerSession,
 } from './client.js'
 export {
+  addHelp,
   type HelpNotes,
   lineOf,
   ProgramCommand,
@@ -53,4 +54,4 @@ export {
 } from './take-over-number.js'
 export { type Tenant, type TenantLimits, Tenants, type TenantsChange } from './tenants.js'
 export { unreached } from './unreached.js'
-export { printStatus, type WatchOptions, watchSeconds } from './watch.js'
+export { printStatus, type Shown, type WatchOptions, watchSeconds } from './watch.js'

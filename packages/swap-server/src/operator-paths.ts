@@ -25,9 +25,11 @@ export function describeFileError(failure: unknown): string {
   return words === undefined ? message : `${words} (${code})`
 }
 
+/** A place where nothing can be is a mistake of the command line, which a new start does not mend. */
 function cannotBeMade(what: string, path: string, why: string, code?: string): ExitError {
-  const forbidden = code === 'EACCES' || code === 'EPERM'
-  return new ExitError(`${what} ${path}: ${why}`, forbidden ? EXIT.forbidden : EXIT.taken)
+  const status =
+    code === 'EACCES' || code === 'EPERM' ? EXIT.forbidden : code === 'EEXIST' ? EXIT.taken : EXIT.usage
+  return new ExitError(`${what} ${path}: ${why}`, status)
 }
 
 /**
@@ -74,7 +76,7 @@ export function checkSocketPlace(path: string, what: string): void {
   checkPlace(path, what)
   const there = statSync(path, { throwIfNoEntry: false })
   if (there !== undefined && !there.isSocket())
-    throw cannotBeMade(what, path, 'what is there is not a socket; name another path')
+    throw cannotBeMade(what, path, 'what is there is not a socket; name another path', 'EEXIST')
 }
 
 /**
@@ -93,7 +95,7 @@ export function makeFolder(path: string, what: string): void {
       code === 'EEXIST' || code === 'ENOTDIR'
         ? 'it must be a folder, and a file is there; name another'
         : `the folder cannot be made: ${describeFileError(failure)}; name another`,
-      code,
+      code === 'ENOTDIR' ? 'EEXIST' : code,
     )
   }
 }

@@ -2,6 +2,7 @@ import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 import { type Logger, pino } from 'pino'
 import {
+  addHelp,
   lineOf,
   type ProgramCommand,
   parsedBy,
@@ -27,7 +28,7 @@ import { notifyReady, notifyStatus, notifyStopping } from './service-manager.js'
 import { settleHeap } from './settle-heap.js'
 import { decideSignals } from './signals.js'
 import { formatSize, parseSize } from './size.js'
-import { printServerStatus } from './status.js'
+import { printServerStatus, SERVERS } from './status.js'
 import { stopServer } from './stop-command.js'
 import { Tenants } from './tenants.js'
 import { watchSeconds } from './watch.js'
@@ -67,6 +68,7 @@ export function commands(typed: string): ProgramCommand {
   addStatus(program, typed)
   addReclaim(program, typed)
   addStop(program, typed)
+  addHelp(program)
   return program.withNotes({
     notes: [
       `Without a command it serves: see "${typed} help serve" for the options.`,
@@ -144,7 +146,7 @@ function addServe(program: ProgramCommand, typed: string): ProgramCommand {
     .action(run)
 }
 
-const EXIT_STATUSES = `Exit status: ${EXIT.ok} after a signal to end, ${EXIT.usage} the command line is wrong, ${EXIT.system} the kernel has not what is needed, ${EXIT.taken} an address or a path is taken or cannot be made, ${EXIT.forbidden} something is not permitted, ${EXIT.configuration} a file is wrong, ${EXIT.failed} anything else.`
+const EXIT_STATUSES = `Exit status: ${EXIT.ok} after a signal to end, ${EXIT.usage} the command line is wrong, ${EXIT.system} the kernel has not what is needed, ${EXIT.taken} an address or a path is taken, ${EXIT.forbidden} something is not permitted, ${EXIT.configuration} a file is wrong, ${EXIT.failed} anything else.`
 
 /** Of this program's log, which nobody may wait for: heartbeats and sessions would. */
 function logTo(level: string): Logger {
@@ -271,7 +273,7 @@ async function listenAt(server: SwapServer, uri: string): Promise<string> {
   } catch (failure) {
     // Its folder was looked at before: it is one in which nothing can be made, as in /proc.
     if ((failure as { code?: unknown }).code === 'ENOENT')
-      throw new ExitError(`--listen ${uri}: ${lineOf(failure)}`, EXIT.taken)
+      throw new ExitError(`--listen ${uri}: ${lineOf(failure)}`, EXIT.usage)
     throw ofOption(`--listen ${uri}`, failure)
   }
 }
@@ -370,3 +372,5 @@ export async function main(words: readonly string[], typed = 'swap-server'): Pro
     process.exit(exitStatusOf(failure))
   }
 }
+
+export { SERVERS }

@@ -6,7 +6,7 @@ import type { control } from './protocol.js'
 import { formatSize } from './size.js'
 import { formatDuration, formatTable, right } from './table.js'
 import { unreached } from './unreached.js'
-import { printStatus } from './watch.js'
+import { printStatus, type Shown } from './watch.js'
 
 /** What a swap-server tells of itself. */
 export interface ServerStatus extends control.QueryReply.$Properties {
@@ -30,10 +30,16 @@ export function printServerStatus(options: StatusOptions): Promise<void> {
   return printStatus({
     seconds: options.watch,
     json: options.json,
-    take: options.uris.length === 0 ? localServers : () => remoteServers(options),
-    format: formatServers,
-    judge: exitStatusOfServers,
+    ...SERVERS,
+    ...(options.uris.length === 0 ? {} : { take: () => remoteServers(options) }),
   })
+}
+
+/** The servers of this machine. */
+export const SERVERS: Shown<readonly ServerStatus[]> = {
+  take: localServers,
+  format: formatServers,
+  judge: exitStatusOfServers,
 }
 
 /** As the help of `status` says. */

@@ -9,15 +9,19 @@ export function watchSeconds(text: string): number {
   return seconds
 }
 
-export interface WatchOptions<Status> {
-  /** undefined: once */
-  readonly seconds: number | undefined
-  readonly json: boolean
+/** A status that can be printed: how it is taken, shown and judged. */
+export interface Shown<Status> {
   readonly take: () => Promise<Status>
   /** @param before what was taken `seconds` ago; undefined the first time */
   readonly format: (now: Status, before: Status | undefined, seconds: number) => string
   /** the exit status that says how it is; of a status that is watched nobody waits for one */
   readonly judge: (status: Status) => number
+}
+
+export interface WatchOptions<Status> extends Shown<Status> {
+  /** undefined: once */
+  readonly seconds: number | undefined
+  readonly json: boolean
 }
 
 /**

@@ -1,0 +1,87 @@
+import { load } from './programs.js'
+
+const client = await load('nbd-client')
+const server = await load('swap-server')
+const { EXIT, lineOf, exitStatusOf, outliveReaders, programCommand, runCommandLine } = client
+type Command = ReturnType<typeof programCommand>
+
+/** Another program's command, under its name: for the help. What it does is done before this one is loaded. */
+function addCommand(program: Command, command: Command, name = command.name()): void {
+  const added = program.command(name).description(command.summary() || command.description())
+  added.usage(command.usage())
+  added.helpInformation = () => command.helpInformation()
+}
+
+function commands(): Command {
+  const program = programCommand('rdmakit', import.meta.url).description(
+    "Remote swap over RDMA: lend this machine's memory to others, or use theirs as a block device.",
+  )
+  program.commandsGroup('Use the memory of other machines (nbd-client):')
+  for (const command of client.commands('rdmakit').commands)
+    if (!['status', 'help'].includes(command.name())) addCommand(program, command as Command)
+  program.commandsGroup('Lend memory to them:')
+  addCommand(program, server.commands('rdmakit swap-server'), 'swap-server')
+  program.commandsGroup('See:')
+  addStatus(program)
+  client.addHelp(program)
+  return program.withNotes({
+    notes: [
+      'The programs are there under their own names, too: "swap-server" is "rdmakit swap-server", and "nbd-client attach" is "rdmakit attach".',
+    ],
+    examples: [
+      'rdmakit swap-server --listen rdma://10.0.0.1:7471 --memory 8G',
+      'rdmakit attach --server rdma://10.0.0.1:7471 --size 8G --swap',
+      'rdmakit status --watch',
+      'rdmakit help attach',
+    ],
+  })
+}
+
+function addStatus(program: Command): void {
+  program
+    .command('status')
+    .description('Show the running swap-servers and nbd-clients of this machine.')
+    .option('--json', 'as a JSON object of two arrays; with --watch one each line', false)
+    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', client.watchSeconds)
+    .withNotes({
+      notes: [
+        `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} neither a swap-server nor an nbd-client is running, or one does not answer, ${EXIT.degraded} one works in part only: see "rdmakit swap-server help status" and "nbd-client help status".`,
+      ],
+      examples: ['rdmakit status', 'rdmakit status --watch 5', 'rdmakit status --json'],
+    })
+    .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
+      const of = { servers: server.SERVERS, clients: await client.loadClients() }
+      await client.printStatus({
+        json,
+        seconds: watch === true ? 1 : watch,
+        take: async () => ({ servers: await of.servers.take(), clients: await of.clients.take() }),
+        format: ({ servers, clients }, before, seconds) => {
+          if (servers.length === 0 && clients.length === 0)
+            return 'neither a swap-server nor an nbd-client is running\n'
+          return [
+            ...(servers.length === 0 ? [] : [of.servers.format(servers, before?.servers, seconds)]),
+            ...(clients.length === 0 ? [] : [of.clients.format(clients, before?.clients, seconds)]),
+          ].join('\n')
+        },
+        judge: ({ servers, clients }) => {
+          if (servers.length === 0 && clients.length === 0) return EXIT.unavailable
+          return Math.max(
+            servers.length === 0 ? EXIT.ok : of.servers.judge(servers),
+            clients.length === 0 ? EXIT.ok : of.clients.judge(clients),
+          )
+        },
+      })
+    })
+}
+
+/** Runs what is no other program's command line. */
+export async function main(words: readonly string[]): Promise<void> {
+  outliveReaders()
+  try {
+    await runCommandLine(commands(), words)
+  } catch (failure) {
+    process.stderr.write(`rdmakit: ${lineOf(failure)}\n`)
+    process.exit(exitStatusOf(failure))
+  }
+  process.exit()
+}
