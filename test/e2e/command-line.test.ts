@@ -22,7 +22,7 @@ const PROGRAMS = { 'swap-server': SWAP_SERVER, 'nbd-client': NBD_CLIENT, rdmakit
 const COMMANDS = {
   'swap-server': ['serve', 'status', 'reclaim', 'stop', 'help'],
   'nbd-client': ['serve', 'attach', 'detach', 'upgrade', 'status', 'help'],
-  rdmakit: ['serve', 'attach', 'detach', 'upgrade', 'swap-server', 'status', 'help'],
+  rdmakit: ['serve', 'attach', 'detach', 'upgrade', 'swap-server', 'status', 'completion', 'help'],
 }
 const names = Object.keys(PROGRAMS) as (keyof typeof PROGRAMS)[]
 const all = names.flatMap((name) => COMMANDS[name].map((command) => [name, command] as const))

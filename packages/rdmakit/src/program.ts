@@ -1,3 +1,5 @@
+import { commandTree } from './command-tree.js'
+import { bashCompletion } from './completion.js'
 import { load } from './programs.js'
 
 const client = await load('nbd-client')
@@ -12,7 +14,7 @@ function addCommand(program: Command, command: Command, name = command.name()): 
   added.helpInformation = () => command.helpInformation()
 }
 
-function commands(): Command {
+export function commands(): Command {
   const program = programCommand('rdmakit', import.meta.url).description(
     "Remote swap over RDMA: lend this machine's memory to others, or use theirs as a block device.",
   )
@@ -23,6 +25,12 @@ function commands(): Command {
   addCommand(program, server.commands('rdmakit swap-server'), 'swap-server')
   program.commandsGroup('See:')
   addStatus(program)
+  program
+    .command('completion')
+    .description('Print what completes these words in a shell.')
+    .addArgument(program.createArgument('<shell>', 'bash; for zsh after "bashcompinit"').choices(['bash']))
+    .withNotes({ examples: ['source <(rdmakit completion bash)'] })
+    .action(async () => void process.stdout.write(bashCompletion(await commandTree(program))))
   client.addHelp(program)
   return program.withNotes({
     notes: [
