@@ -5,7 +5,8 @@ import { rdmakitSwap } from '../remote-swap.js'
 import type { RunningProcess } from '../shell.js'
 import { until } from '../until.js'
 
-const program = ['node', 'packages/nbd-client/dist/cli.js']
+/** What starts itself again in a group, and its successor, is started by its own command line: here not that of nbd-client. */
+const program = ['packages/rdmakit/bin/rdmakit.js']
 const groups = '/sys/fs/cgroup'
 const startMs = 120_000
 
@@ -13,7 +14,8 @@ const startMs = 120_000
 describe('an nbd-client that is started from a shell in the root control group', () => {
   const shell = new LocalShell()
   const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7480', '128M', '64M')
-  const kept = [...(attach as string[]), '--state', '/run/rdmakit/swap-free']
+  const words = (attach as string[]).slice((attach as string[]).indexOf('attach'))
+  const kept = [...program, ...words, '--state', '/run/rdmakit/swap-free']
   const clients: RunningProcess[] = []
   let server: RunningProcess
 
@@ -24,9 +26,10 @@ describe('an nbd-client that is started from a shell in the root control group',
     return client
   }
   const pid = async (): Promise<number> => {
-    const [status] = JSON.parse(await shell.run([...program, 'status', '--json']))
-    return status.pid
+    const { clients } = JSON.parse(await shell.run([...program, 'status', '--json']))
+    return clients[0].pid
   }
+  const commandOf = (process: number) => readFileSync(`/proc/${process}/cmdline`, 'utf8').split('\0')
   const groupOf = (process: number) =>
     /^0::(.*)$/m.exec(readFileSync(`/proc/${process}/cgroup`, 'utf8'))?.[1] as string
   const own = () => readdirSync(groups).filter((name) => name.startsWith('rdmakit-nbd-'))
@@ -52,6 +55,7 @@ describe('an nbd-client that is started from a shell in the root control group',
     const client = await start(kept)
     expect(client.stderr).not.toContain('warning')
     const first = await pid()
+    expect(commandOf(first).join(' ')).toMatch(/\/packages\/rdmakit\/bin\/rdmakit\.js attach --server /)
     expect(own()).toEqual([`rdmakit-nbd-${first}`])
     const group = groupOf(first)
     expect(group).toBe(`/rdmakit-nbd-${first}`)
@@ -65,10 +69,12 @@ describe('an nbd-client that is started from a shell in the root control group',
 
   test('leaves the group to its successor, and the one after a crash clears it away', async () => {
     const first = await pid()
+    const command = commandOf(first)
     await shell.run([...program, 'upgrade', '/dev/nbd0'], { deadlineMs: startMs })
     await clients[0]?.ended(60_000)
     const second = await pid()
     expect(second).not.toBe(first)
+    expect(commandOf(second)).toEqual(command)
     expect(groupOf(second)).toBe(`/rdmakit-nbd-${first}`)
     process.kill(second, 'SIGKILL')
     await until('the successor is gone', 60_000, () => !existsSync(`/proc/${second}`))
