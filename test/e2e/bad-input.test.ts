@@ -375,7 +375,7 @@ describe('what needs more than a command line', () => {
     using ours = temporaryFolder()
     chmodSync(ours.path, 0o755)
     const env = ['-u', 'RDMAKIT_RUN', `XDG_RUNTIME_DIR=${ours.path}`]
-    const { status, stderr } = asNobody(NBD_CLIENT, VOLUME, env)
+    const { status, stderr } = asNobody(NBD_CLIENT, `${ELSEWHERE} --tcp 127.0.0.1:0`, env)
     expect(stderr).toMatch(
       /^nbd-client: the folder for control sockets \(RDMAKIT_RUN\) .*permission denied.*\n$/,
     )
@@ -398,7 +398,11 @@ describe('what needs more than a command line', () => {
     chmodSync(ours.path, 0o755)
     const { RDMAKIT_RUN: _, ...env } = { ...process.env, XDG_RUNTIME_DIR: ours.path }
     const server = endWithProcess(
-      spawn(process.execPath, [SWAP_SERVER, ...LEND.split(' ')], { uid: 65534, gid: 65534, env }),
+      spawn(process.execPath, [SWAP_SERVER, ...LEND.split(' '), '--audit-log', '/dev/null'], {
+        uid: 65534,
+        gid: 65534,
+        env,
+      }),
     )
     const ended = once(server, 'exit')
     const [text] = await once(server.stderr, 'data')

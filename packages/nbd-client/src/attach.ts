@@ -1,7 +1,7 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import { EXIT, ExitError, formatSize, MetricsEndpoint } from '@rdmakit/swap-server'
+import { EXIT, ExitError, formatSize, MetricsEndpoint, openRuntimeDirectory } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { AttachedDevice, lockQueues, newLink, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'
@@ -213,7 +213,8 @@ async function attachNew(options: AttachOptions, folder: StateFolder | undefined
   const { front = 'nbd' } = options
   const chosen = chosenDevice(options)
   await checkKernel(front, chosen)
-  // It is opened with the device, and would be too late then to be refused without a trace.
+  // Both are opened with the device, and would be too late then to be refused without a trace.
+  openRuntimeDirectory()
   if (options.metrics !== undefined) await MetricsEndpoint.check(options.metrics)
   const kept = folder !== undefined
   const keeper = folder && new VolumeKeeper(folder, options)

@@ -1,4 +1,10 @@
-import { ConfigurationError, type ControlSocket, formatSize, notifyReady } from '@rdmakit/swap-server'
+import {
+  ConfigurationError,
+  type ControlSocket,
+  formatSize,
+  notifyReady,
+  openRuntimeDirectory,
+} from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
 import { type Boot, currentBoot, isOfBoot } from './boot.js'
@@ -53,6 +59,8 @@ export interface ServeOptions extends ExportPlaceOptions {
  * @returns the process's exit status
  */
 export async function serve(given: ServeOptions): Promise<number> {
+  // Its control socket is opened when the volume is there, and would be too late then to be refused without a trace.
+  openRuntimeDirectory()
   const place = await ExportPlace.open(given)
   try {
     return await serveAt({ ...given, place })

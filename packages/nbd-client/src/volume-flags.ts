@@ -1,7 +1,6 @@
 import {
   checkPlace,
   ofOption,
-  openRuntimeDirectory,
   type ProgramCommand,
   parseAddress,
   parsedBy,
@@ -146,7 +145,6 @@ export function volumeOf(options: VolumeFlags) {
   if (options.compress !== 'none' && !options.checksum)
     throw new UsageError('--compress needs checksums: leave out --no-checksum')
   if (options.metrics !== undefined) parseAddress(options.metrics, '--metrics')
-  openRuntimeDirectory()
   return {
     access: accessOf(options),
     metrics: options.metrics,

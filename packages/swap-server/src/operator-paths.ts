@@ -1,4 +1,4 @@
-import { accessSync, constants, mkdirSync, statSync } from 'node:fs'
+import { accessSync, constants, existsSync, mkdirSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
 import { EXIT, ExitError } from './exit-status.js'
 
@@ -33,12 +33,17 @@ function cannotBeMade(what: string, path: string, why: string, code?: string): E
 }
 
 /**
- * Checks that something can be made at `path`, before anything else is done: its folder is there, and this process may
- * write to it.
+ * Checks that there is a file at `path`, or that one can be made there, before anything else is done. Whether one that is
+ * there is fit is for whoever opens it to say.
  * @param what names the option
  * @throws ExitError
  */
 export function checkPlace(path: string, what: string): void {
+  if (!existsSync(path)) checkFolderOf(path, what)
+}
+
+/** That the folder of `path` is there, and this process may write to it. */
+function checkFolderOf(path: string, what: string): void {
   const folder = dirname(resolve(path))
   let isFolder: boolean
   try {
@@ -73,7 +78,7 @@ export function checkSocketPlace(path: string, what: string): void {
       `${what} "${path}" has ${bytes} bytes, and the path of a socket 1 to ${MAXIMUM_SOCKET_PATH}; choose a shorter one`,
       EXIT.usage,
     )
-  checkPlace(path, what)
+  checkFolderOf(path, what)
   const there = statSync(path, { throwIfNoEntry: false })
   if (there !== undefined && !there.isSocket())
     throw cannotBeMade(what, path, 'what is there is not a socket; name another path', 'EEXIST')

@@ -166,7 +166,6 @@ async function run(options: Options): Promise<void> {
     if (provider === 'shm') checkSocketPlace(host, `--listen ${uri}:`)
   }
   if (options.metrics !== undefined) parseAddress(options.metrics, '--metrics')
-  checkRuntimeDirectory()
   outrunReaders()
   const log = logTo(options.logLevel)
   tellWarnings((warning) => log.warn({ err: warning }, warning.message))
@@ -193,6 +192,7 @@ async function run(options: Options): Promise<void> {
   const say = (event: string, fields: Record<string, unknown>, text: string) =>
     process.stdout.write(`${options.json ? JSON.stringify({ event, ...fields }) : text}\n`)
   const listeners: string[] = []
+  checkRuntimeDirectory()
   const operation = await Operation.start(server, { metrics: options.metrics, listeners })
   const now = new AbortController()
   const end = async (signal: NodeJS.Signals) => {
