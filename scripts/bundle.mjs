@@ -1,5 +1,4 @@
-// Each program as few files: dist/cli.js, which runs its command line, dist/command.js, which another program does that
-// with, and the commands that are loaded when they are asked for, in dist/cli/.
+// Each program as few files: dist/cli.js and the commands that it loads when they are asked for, in dist/cli/.
 // Node opens, resolves and compiles nearly 500 modules otherwise, which is two thirds of what a start takes, and of
 // the pause of a device whose client comes back. The libraries stay modules; addons are loaded by name.
 import { execFileSync } from 'node:child_process'
@@ -10,13 +9,15 @@ import { rolldown } from 'rolldown'
 
 const notices = 'third-party-licenses.txt'
 
-/** @param top the repository's folder; `packages` have a dist/main.js and a dist/program.js */
+/** @param top the repository's folder; `packages` have a dist/main.js */
 export async function bundle(top, packages) {
   for (const name of packages) {
     const dist = join(top, 'packages', name, 'dist')
     const build = await rolldown({
-      input: { cli: join(dist, 'main.js'), command: join(dist, 'program.js') },
+      input: { cli: join(dist, 'main.js') },
       platform: 'node',
+      // What commands need of it stays in the program: one file less to open.
+      preserveEntrySignatures: 'allow-extension',
       // As ES modules, of which only what is used comes along; Node's own condition gives CommonJS.
       resolve: { alias: { rxjs: join(top, 'node_modules/rxjs/dist/esm/index.js') } },
       logLevel: 'warn',

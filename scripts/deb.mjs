@@ -16,8 +16,8 @@ const require = createRequire(join(top, 'packages/nbd-client/package.json'))
 /** Programs as few files, which load addons by name and nothing else of what their packages depend on. */
 const packages = {
   rdmakit: ['bin', 'dist'],
-  '@rdmakit/swap-server': ['bin', 'dist/cli.js', 'dist/command.js', 'dist/cli', 'dist/build.json'],
-  '@rdmakit/nbd-client': ['bin', 'dist/cli.js', 'dist/command.js', 'dist/cli', 'dist/build.json'],
+  '@rdmakit/swap-server': ['bin', 'dist/cli.js', 'dist/cli', 'dist/build.json'],
+  '@rdmakit/nbd-client': ['bin', 'dist/cli.js', 'dist/cli', 'dist/build.json'],
   '@rdmakit/ring-transport': [],
   '@rdmakit/verbs': [],
 }
