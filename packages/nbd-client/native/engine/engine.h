@@ -14,6 +14,7 @@
 #include "engine/acceptor.h"
 #include "engine/backup.h"
 #include "engine/lane.h"
+#include "engine/listener.h"
 #include "engine/volume.h"
 
 namespace rdmakit::nbd {
