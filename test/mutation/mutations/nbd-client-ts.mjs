@@ -416,4 +416,26 @@ export const mutations = [
     why: 'What was left in a state folder, a link, leads to what is overwritten.',
     tests: [unit('state-folder')],
   },
+  {
+    name: 'memory-before-its-address',
+    file: source('volume'),
+    find: `      options.prepare?.(made.engine)
+      options.keep?.(servers)
+      if (options.thin !== true) await made.#placeSlabs(slabSize)
+`,
+    replace: `      options.keep?.(servers)
+      if (options.thin !== true) await made.#placeSlabs(slabSize)
+      options.prepare?.(made.engine)
+`,
+    why: 'An address that is taken is told when all memory of the volume has been allocated.',
+    tests: ['unit test/e2e/bad-input.test.ts'],
+  },
+  {
+    name: 'quota-told-as-memory',
+    file: source('server-fit'),
+    find: 'if (quotas.length > 0)',
+    replace: 'if (quotas.length > servers.length)',
+    why: 'Who is over the quota of his tenant is told that the server needs more memory.',
+    tests: ['unit test/e2e/bad-input.test.ts'],
+  },
 ]

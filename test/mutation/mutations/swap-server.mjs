@@ -527,4 +527,12 @@ export const mutations = [
     why: 'Whoever decodes 64-bit fields in the process of a client loses their upper bits.',
     tests: ['unit packages/swap-server/test/own-protobuf.test.ts'],
   },
+  {
+    name: 'memory-beyond-the-machine',
+    file: source('program'),
+    find: 'if (bytes > total && !overcommit)',
+    replace: 'if (bytes > 2 * Number.MAX_SAFE_INTEGER && !overcommit)',
+    why: 'A server says that it lends memory that its machine never has.',
+    tests: ['unit test/e2e/bad-input.test.ts'],
+  },
 ]
