@@ -1,5 +1,5 @@
 // The passive end of rping: READs each ping out of the client's memory and WRITEs it back as the pong.
-import { type ConnectionId, deferred, Listener } from '@rdmakit/verbs'
+import { type ConnectionId, Listener } from '@rdmakit/verbs'
 import { DisconnectedError, Peer } from './peer.js'
 
 export interface PongOptions {
@@ -12,15 +12,19 @@ export interface PongOptions {
 }
 
 export async function pong(uri: string, options: PongOptions): Promise<void> {
-  const over = deferred<void>()
+  let resolve!: () => void
+  let reject!: (failure: unknown) => void
+  const over = new Promise<void>((...ends) => {
+    ;[resolve, reject] = ends
+  })
   let clients = 0
   const listener = await Listener.listen(uri, async ({ id }) => {
     if (++clients > 1 && !options.persistent) return id.reject(Buffer.from('one client at a time'))
     try {
       await answer(id, options)
-      if (!options.persistent) over.resolve()
+      if (!options.persistent) resolve()
     } catch (failure) {
-      if (!options.persistent) over.reject(failure)
+      if (!options.persistent) reject(failure)
       else if (!options.signal.aborted)
         console.error(`rping: ${id.description}: ${(failure as Error).message}`)
     } finally {
@@ -28,9 +32,9 @@ export async function pong(uri: string, options: PongOptions): Promise<void> {
     }
   })
   console.log(`listening ${listener.uri}`)
-  options.signal.addEventListener('abort', () => over.resolve())
+  options.signal.addEventListener('abort', () => resolve())
   try {
-    await over.promise
+    await over
   } finally {
     listener.close()
   }

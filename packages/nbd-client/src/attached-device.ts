@@ -6,7 +6,7 @@ import {
   notifyMainProcess,
   notifyReady,
 } from '@rdmakit/swap-server'
-import { deferred } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import type { AttachOptions } from './attach.js'
 import { type DeviceIdentity, presenceOf } from './device-identity.js'
 import { blockName, devicePath } from './device-name.js'

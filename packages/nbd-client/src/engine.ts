@@ -1,4 +1,4 @@
-import { CallbackScope } from '@rdmakit/verbs'
+import { CallbackScope } from '@rdmakit/verbs/internal'
 import {
   type Lane,
   type LaneRequirements,

@@ -355,17 +355,7 @@ export interface NativeBinding {
   ublkDelete(index: number): Promise<void>
 }
 
-function load(): NativeBinding {
-  const path = '@rdmakit/nbd-client/addon'
-  try {
-    return createRequire(import.meta.url)(path) as NativeBinding
-  } catch (cause) {
-    const detail = (cause as Error).message.split('\n')[0]
-    throw new Error(
-      `@rdmakit/nbd-client: its native addon could not be loaded (${detail}); run "npm run build"`,
-      { cause },
-    )
-  }
-}
+// By name, so that it is found also from a bundle that holds this file. A bundle of CommonJS has no import.meta.url.
+const require = createRequire(import.meta.url ?? __filename)
 
-export const native: NativeBinding = load()
+export const native = require('@rdmakit/nbd-client/addon') as NativeBinding

@@ -1,6 +1,6 @@
 // Memory of a server that a volume has given up: operations that began before may still write to it, so nobody else may
 // have it until all lanes have come past that point.
-import { deferred } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { BlockEngine } from '../src/engine.js'

@@ -1,13 +1,6 @@
 import { randomBytes } from 'node:crypto'
-import {
-  CallbackScope,
-  deferred,
-  onAbort,
-  UsageError,
-  VerbsError,
-  type WaitOptions,
-  within,
-} from '@rdmakit/verbs'
+import { UsageError, VerbsError, type WaitOptions } from '@rdmakit/verbs'
+import { CallbackScope, deferred, onAbort, within } from '@rdmakit/verbs/internal'
 import {
   BehaviorSubject,
   concatMap,

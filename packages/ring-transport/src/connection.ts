@@ -3,12 +3,12 @@ import {
   ConnectionId,
   type Context,
   type MemoryRegion,
-  onAbort,
   type ScatterGatherElement,
   UsageError,
   VerbsError,
   type WaitOptions,
 } from '@rdmakit/verbs'
+import { onAbort } from '@rdmakit/verbs/internal'
 import type { Observable, ObservableInput } from 'rxjs'
 import type { RingBatch } from './batch.js'
 import { RemoteError } from './errors.js'

@@ -1,4 +1,5 @@
-import { deferred, VerbsError, within } from '@rdmakit/verbs'
+import { VerbsError } from '@rdmakit/verbs'
+import { deferred, within } from '@rdmakit/verbs/internal'
 import { type Observable, ReplaySubject } from 'rxjs'
 import { requestAllowance } from './allowance.js'
 import { setImmediate } from './clock.js'

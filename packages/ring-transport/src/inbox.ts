@@ -1,4 +1,5 @@
-import { onAbort, UsageError } from '@rdmakit/verbs'
+import { UsageError } from '@rdmakit/verbs'
+import { onAbort } from '@rdmakit/verbs/internal'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
 import { RingBatch } from './batch.js'
 import { interruptible } from './interruptible.js'

@@ -1,15 +1,13 @@
 import {
-  CallbackScope,
   type ConnectionId,
   ConnectionRejectedError,
   type ConnectionRequest,
-  deferred,
   type Handle,
   type MemoryRegion,
   type ProtectionDomain,
   VerbsError,
-  within,
 } from '@rdmakit/verbs'
+import { CallbackScope, deferred, within } from '@rdmakit/verbs/internal'
 import {
   channelBinding,
   decodeHandshake,

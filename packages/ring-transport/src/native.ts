@@ -148,16 +148,7 @@ export const TYPE = {
   read: 0x103,
 } as const
 
-function load(): NativeRing {
-  const require = createRequire(import.meta.url)
-  try {
-    return require('@rdmakit/ring-transport/addon') as NativeRing
-  } catch (cause) {
-    throw new Error(
-      `@rdmakit/ring-transport: its native addon could not be loaded (${(cause as Error).message.split('\n')[0]}); run "npm run build"`,
-      { cause },
-    )
-  }
-}
+// By name, so that it is found also from a bundle that holds this file. A bundle of CommonJS has no import.meta.url.
+const require = createRequire(import.meta.url ?? __filename)
 
-export const native: NativeRing = load()
+export const native = require('@rdmakit/ring-transport/addon') as NativeRing

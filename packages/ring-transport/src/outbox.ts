@@ -1,5 +1,6 @@
 import { types } from 'node:util'
-import { type Deferred, deferred, onAbort, UsageError, VerbsError } from '@rdmakit/verbs'
+import { UsageError, VerbsError } from '@rdmakit/verbs'
+import { type Deferred, deferred, onAbort } from '@rdmakit/verbs/internal'
 import { isPromise } from './is-promise.js'
 import { HEADER, type Lane } from './lane.js'
 import type { Link } from './link.js'

@@ -1,6 +1,5 @@
 import { availableParallelism } from 'node:os'
 import {
-  type CallbackScope,
   type CompletionChannel,
   type CompletionQueue,
   type Context,
@@ -8,6 +7,7 @@ import {
   UsageError,
   VerbsError,
 } from '@rdmakit/verbs'
+import type { CallbackScope } from '@rdmakit/verbs/internal'
 import { queueMicrotask, setImmediate } from './clock.js'
 import { type NativeLayout, type NativePoller, native } from './native.js'
 import { whole } from './options.js'

@@ -1,5 +1,6 @@
 import type { RecordableHistogram } from 'node:perf_hooks'
-import { type Deferred, deferred, VerbsError } from '@rdmakit/verbs'
+import { VerbsError } from '@rdmakit/verbs'
+import { type Deferred, deferred } from '@rdmakit/verbs/internal'
 import { Allowance, requestCost, Turn } from './allowance.js'
 import { clearTimeout, performance, setImmediate, setTimeout } from './clock.js'
 

@@ -1,5 +1,6 @@
 import { types } from 'node:util'
-import { type CallbackScope, VerbsError } from '@rdmakit/verbs'
+import { VerbsError } from '@rdmakit/verbs'
+import type { CallbackScope } from '@rdmakit/verbs/internal'
 import { Allowance, requestCost, Turn } from './allowance.js'
 import { Chain, ChainLink } from './chain.js'
 import type { RingConnection } from './connection.js'

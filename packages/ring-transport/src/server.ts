@@ -1,12 +1,5 @@
-import {
-  type ConnectionRequest,
-  deferred,
-  Listener,
-  onAbort,
-  UsageError,
-  VerbsError,
-  within,
-} from '@rdmakit/verbs'
+import { type ConnectionRequest, Listener, UsageError, VerbsError } from '@rdmakit/verbs'
+import { deferred, onAbort, within } from '@rdmakit/verbs/internal'
 import { acceptRing, refuse } from './accept.js'
 import { performance } from './clock.js'
 import type { RingConnection } from './connection.js'

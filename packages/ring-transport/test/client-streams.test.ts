@@ -1,5 +1,5 @@
 // What a RingClient takes and sends over one connection after another, and what its errors say.
-import { deferred } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { firstValueFrom, lastValueFrom, toArray } from 'rxjs'
 import { expect, it, onTestFinished } from 'vitest'
 import {

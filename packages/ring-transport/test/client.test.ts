@@ -1,4 +1,5 @@
-import { deferred, UsageError } from '@rdmakit/verbs'
+import { UsageError } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { firstValueFrom, map, take, toArray } from 'rxjs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'

@@ -1,5 +1,6 @@
 import { AsyncLocalStorage } from 'node:async_hooks'
-import { type Context, deferred } from '@rdmakit/verbs'
+import type { Context } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import {

@@ -1,5 +1,5 @@
 // What a handler gets beside the request, and how long it may read it.
-import { deferred } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { expect, it } from 'vitest'
 import type { RequestContext, RingConnection, RingMessage } from '../src/index.js'
 import { pairOfTest } from './helpers/pair.js'

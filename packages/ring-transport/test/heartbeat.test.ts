@@ -1,7 +1,7 @@
 // Peers that are stopped, or whose JavaScript is, and connections that rest: real processes, real time. The cases wait
 // side by side.
 import { setTimeout as sleep } from 'node:timers/promises'
-import { deferred } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { afterAll, describe, expect, it, onTestFinished, type TestContext, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { standStill } from '../../../test/stand-still.js'

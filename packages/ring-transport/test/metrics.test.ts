@@ -2,14 +2,8 @@
 import { UsageError } from '@rdmakit/verbs'
 import { Registry } from 'prom-client'
 import { afterEach, describe, expect, it } from 'vitest'
-import {
-  collectRingMetrics,
-  Poller,
-  RingClient,
-  RingConnection,
-  type RingMessage,
-  RingServer,
-} from '../src/index.js'
+import { Poller, RingClient, RingConnection, type RingMessage, RingServer } from '../src/index.js'
+import { collectRingMetrics } from '../src/metrics.js'
 import { type Pair, PROVIDERS, pair } from './helpers/pair.js'
 import { READ_FROM } from './helpers/transfers.js'
 

@@ -1,5 +1,5 @@
 // onConnection and admit that are async, throw, take their time or are not there.
-import { deferred } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { expect, it, onTestFinished } from 'vitest'
 import { RingConnection, RingServer, type RingServerOptions } from '../src/index.js'
 import { HANG_MS } from './helpers/processes.js'

@@ -1,5 +1,6 @@
 import { setImmediate as turn } from 'node:timers/promises'
-import { ConnectionId, deferred, UsageError } from '@rdmakit/verbs'
+import { ConnectionId, UsageError } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { afterEach, describe, expect, it } from 'vitest'
 import { encodeHandshake } from '../src/handshake.js'
 import { RingConnection, RingServer, type RingServerOptions } from '../src/index.js'

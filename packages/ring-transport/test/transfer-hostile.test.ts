@@ -1,5 +1,6 @@
 // Peers that break the rules of large messages: each loses its own connection with EPROTO, or gets nothing.
-import { ConnectionId, deferred, type MemoryRegion, VerbsError } from '@rdmakit/verbs'
+import { ConnectionId, type MemoryRegion, VerbsError } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import { afterEach, expect, it } from 'vitest'
 import { type CloseReason, RingConnection, type RingMessage, RingServer } from '../src/index.js'
 import { Link } from '../src/link.js'

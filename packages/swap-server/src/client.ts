@@ -2,11 +2,11 @@ import { type ConnectOptions, RingConnection } from '@rdmakit/ring-transport'
 import {
   ConnectionId,
   type Context,
-  deferred,
   type ProtectionDomain,
   type QueuePair,
   type QueuePairOptions,
 } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
 import {
   countOf,
   helloReplyOf,

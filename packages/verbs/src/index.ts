@@ -1,8 +1,5 @@
-export { onAbort } from './abort.js'
 export { AddressHandle, type AddressVector } from './address-vector.js'
 export type { AsyncEvent, AsyncEventType } from './async-event.js'
-export { registrable } from './bytes.js'
-export { CallbackScope } from './callback-scope.js'
 export { CompletionArray } from './completion-array.js'
 export { CompletionChannel } from './completion-channel.js'
 export { CompletionQueue, type CompletionQueueOptions } from './completion-queue.js'
@@ -13,7 +10,6 @@ export {
   type WaitOptions,
 } from './connection-id.js'
 export { type Capabilities, Context, type Gid } from './context.js'
-export { type Deferred, deferred, within } from './deferred.js'
 export { type DeviceInfo, listDevices, openDevice, providerProblem } from './device.js'
 export { ConnectionRejectedError, UsageError, VerbsError } from './errors.js'
 export { type ConnectionRequest, Listener, type ListenOptions } from './listener.js'

@@ -244,18 +244,7 @@ export interface NativeVerbs {
   destroyed(handle: Handle): boolean
 }
 
-function load(): NativeVerbs {
-  const require = createRequire(import.meta.url)
-  const path = '@rdmakit/verbs/addon'
-  try {
-    return require(path) as NativeVerbs
-  } catch (cause) {
-    const { code, message } = cause as NodeJS.ErrnoException
-    const what = '@rdmakit/verbs: its native addon could not be loaded'
-    // It is there, and says itself what to do.
-    if (code === 'EOPNOTSUPP') throw Object.assign(new Error(`${what}: ${message}`, { cause }), { code })
-    throw new Error(`${what} (${message.split('\n')[0]}); run "npm run build"`, { cause })
-  }
-}
+// By name, so that it is found also from a bundle that holds this file. A bundle of CommonJS has no import.meta.url.
+const require = createRequire(import.meta.url ?? __filename)
 
-export const native: NativeVerbs = load()
+export const native = require('@rdmakit/verbs/addon') as NativeVerbs

@@ -3,11 +3,11 @@ import { describe, expect, it } from 'vitest'
 import {
   ConnectionId,
   type ConnectionRequest,
-  deferred,
   Listener,
   type ProtectionDomain,
   UsageError,
 } from '../src/index.js'
+import { deferred } from '../src/internal.js'
 
 const realm = createContext({})
 /** What JavaScript of another realm (vm, jest) makes: an instance of nothing here. */

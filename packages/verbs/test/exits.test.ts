@@ -3,7 +3,8 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { text } from 'node:stream/consumers'
 import { describe, expect, it } from 'vitest'
-import { type ConnectionId, deferred, Listener } from '../src/index.js'
+import { type ConnectionId, Listener } from '../src/index.js'
+import { deferred } from '../src/internal.js'
 
 const DEADLINE_MS = 50_000
 

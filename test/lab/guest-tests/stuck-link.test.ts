@@ -1,4 +1,5 @@
-import { ConnectionId, type Context, Listener, openDevice, type QueuePair, within } from '@rdmakit/verbs'
+import { ConnectionId, type Context, Listener, openDevice, type QueuePair } from '@rdmakit/verbs'
+import { within } from '@rdmakit/verbs/internal'
 import { afterAll, beforeAll, describe, expect, test } from 'vitest'
 import { LocalShell } from '../local-shell.js'
 import { until } from '../until.js'

@@ -1,4 +1,5 @@
-import { deferred, type MemoryRegion, onAbort } from '@rdmakit/verbs'
+import type { MemoryRegion } from '@rdmakit/verbs'
+import { deferred, onAbort } from '@rdmakit/verbs/internal'
 import type { TransferHost } from './host.js'
 
 /** Registered memory that is somebody's until it is released. */

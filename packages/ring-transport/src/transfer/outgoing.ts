@@ -1,5 +1,6 @@
 import { types } from 'node:util'
-import { type Deferred, deferred, type ScatterGatherElement, VerbsError, within } from '@rdmakit/verbs'
+import { type ScatterGatherElement, VerbsError } from '@rdmakit/verbs'
+import { type Deferred, deferred, within } from '@rdmakit/verbs/internal'
 import { decodeError } from '../errors.js'
 import type { RingMessage } from '../message.js'
 import { TYPE } from '../native.js'

@@ -1,4 +1,5 @@
-import { type Deferred, deferred, type MemoryRegion, VerbsError } from '@rdmakit/verbs'
+import { type MemoryRegion, VerbsError } from '@rdmakit/verbs'
+import { type Deferred, deferred } from '@rdmakit/verbs/internal'
 import { clearTimeout, setTimeout } from '../clock.js'
 import { READS, SEND } from '../native.js'
 import type { TransferHost } from './host.js'

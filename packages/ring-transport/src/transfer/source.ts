@@ -2,10 +2,10 @@ import { types } from 'node:util'
 import {
   type MemoryRegion,
   type ProtectionDomain,
-  registrable,
   type ScatterGatherElement,
   UsageError,
 } from '@rdmakit/verbs'
+import { registrable } from '@rdmakit/verbs/internal'
 import { encodeOffer } from './format.js'
 import { memoryOf } from './region.js'
 

@@ -6,8 +6,8 @@ import {
   type ConnectionRequest,
   Listener,
   VerbsError,
-  within,
 } from '../../src/index.js'
+import { within } from '../../src/internal.js'
 import {
   completions,
   connectedPair,

@@ -9,7 +9,8 @@ import { describe, expect, it } from 'vitest'
 import { effort } from '../../../../test/effort.js'
 import { eventually } from '../../../../test/eventually.js'
 import { growth } from '../../../../test/growth.js'
-import { ConnectionId, deferred, Listener } from '../../src/index.js'
+import { ConnectionId, Listener } from '../../src/index.js'
+import { deferred } from '../../src/internal.js'
 import {
   completions,
   connectedPair,
