@@ -1,0 +1,86 @@
+#!/usr/bin/env node
+// rdmakit-build-addons: builds the native addons of the @rdmakit packages that are installed beside this one, from the
+// source in them, for platforms without a package of prebuilt addons. Says what the machine lacks. What it makes comes
+// before a prebuilt addon.
+import { spawnSync } from 'node:child_process'
+import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { basename, dirname, join } from 'node:path'
+import { fileURLToPath } from 'node:url'
+
+const usage = `usage: rdmakit-build-addons
+
+Builds the native addons of the @rdmakit packages installed beside @rdmakit/verbs, with cmake-js and node-addon-api
+from npm. Needs a compiler of C++20, CMake, make or ninja, and headers; says which of them are not there.`
+
+/** What the source includes, for whom, and the package of Debian that has it. */
+const HEADERS = [
+  { header: 'infiniband/verbs.h', debian: 'libibverbs-dev' },
+  { header: 'rdma/rdma_cma.h', debian: 'librdmacm-dev' },
+  { header: 'gnutls/gnutls.h', debian: 'libgnutls28-dev', only: 'nbd-client' },
+  { header: 'liburing.h', debian: 'liburing-dev', only: 'nbd-client' },
+]
+const TOOLS = [
+  { programs: ['c++', 'g++', 'clang++'], debian: 'g++' },
+  { programs: ['cmake'], debian: 'cmake' },
+  { programs: ['ninja', 'make'], debian: 'ninja-build' },
+]
+
+const runs = (program, words, input) =>
+  spawnSync(program, words, { input, stdio: ['pipe', 'ignore', 'ignore'] }).status === 0
+
+/** @returns what is not on this machine: what it is, and the package of Debian that has it */
+function lacking(names) {
+  const found = TOOLS.map(({ programs }) => programs.find((program) => runs(program, ['--version'])))
+  const tools = TOOLS.filter((_, index) => found[index] === undefined)
+  const missing = tools.map(({ programs, debian }) => ({ what: programs.join(' or '), debian }))
+  const [compiler] = found
+  if (compiler === undefined) return missing
+  for (const { header, debian, only } of HEADERS)
+    if (only === undefined || names.includes(only))
+      if (!runs(compiler, ['-x', 'c++', '-E', '-'], `#include <${header}>\n`))
+        missing.push({ what: header, debian })
+  return missing
+}
+
+function run(program, words, options) {
+  const { status, error } = spawnSync(program, words, { stdio: 'inherit', ...options })
+  if (status === 0) return
+  console.error(
+    `rdmakit-build-addons: ${[program, ...words].join(' ')} failed${error ? `: ${error.message}` : ''}`,
+  )
+  process.exit(1)
+}
+
+if (process.argv.length > 2) {
+  const asked = process.argv[2] === '--help' || process.argv[2] === '-h'
+  console[asked ? 'log' : 'error'](usage)
+  process.exit(asked ? 0 : 64)
+}
+
+const here = dirname(fileURLToPath(import.meta.url))
+const homes = ['verbs', 'ring-transport', 'nbd-client']
+  .map((name) => join(dirname(here), name))
+  .filter((home) => existsSync(join(home, 'CMakeLists.txt')))
+const missing = lacking(homes.map((home) => basename(home)))
+if (missing.length > 0) {
+  for (const { what, debian } of missing)
+    console.error(`rdmakit-build-addons: there is no ${what} (Debian: ${debian})`)
+  console.error(
+    `rdmakit-build-addons: as root, on Debian: apt-get install ${missing.map(({ debian }) => debian).join(' ')}`,
+  )
+  process.exit(1)
+}
+
+const tools = mkdtempSync(join(tmpdir(), 'rdmakit-build-'))
+process.once('exit', () => rmSync(tools, { recursive: true }))
+const words = ['install', '--no-save', '--no-audit', '--no-fund', '--loglevel=error', '--prefix', tools]
+run('npm', [...words, 'cmake-js@8', 'node-addon-api@8'])
+const modules = join(tools, 'node_modules')
+for (const home of homes) {
+  console.log(`rdmakit-build-addons: ${home}`)
+  run(join(modules, '.bin', 'cmake-js'), ['rebuild', '--log-level', 'warn'], {
+    cwd: home,
+    env: { ...process.env, NODE_PATH: modules },
+  })
+}

@@ -1,0 +1,166 @@
+// npm run pack [-- --platform linux-x64 …] [--no-build]: what npm publishes, as tarballs in build/pack: the packages, and one
+// package of prebuilt addons for each platform. Prints each tarball's path, files and sizes.
+//
+// A package is packed from a copy, so that the checkout's package.json names neither what only a release knows (the
+// packages of addons, which are no workspaces) nor what only a checkout needs.
+import { execFileSync, spawnSync } from 'node:child_process'
+import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { dirname, join, relative } from 'node:path'
+import { fileURLToPath } from 'node:url'
+import { parseArgs } from 'node:util'
+
+const top = dirname(dirname(fileURLToPath(import.meta.url)))
+const HOST = `${process.platform}-${process.arch}`
+
+/** What is packed beside the packages: their addons, and where a build for the platform leaves them. */
+const ADDONS = {
+  'verbs.node': 'verbs',
+  'ring_transport.node': 'ring-transport',
+  'nbd_client.node': 'nbd-client',
+}
+const PLATFORMS = {
+  'linux-x64': { os: ['linux'], cpu: ['x64'], libc: ['glibc'], strip: 'strip' },
+}
+
+const readJson = (path) => JSON.parse(readFileSync(path, 'utf8'))
+const root = readJson(join(top, 'package.json'))
+
+/** Those of `packages`, what others rest on first. */
+function workspaces() {
+  return root.workspaces.map((folder) => ({ folder, manifest: readJson(join(top, folder, 'package.json')) }))
+}
+
+/** Fields that come from the root, or that a consumer has no use for. */
+function published({ devDependencies, scripts, ...manifest }, folder) {
+  const homepage = root.repository.url.replace(/^git\+|\.git$/g, '')
+  return {
+    ...manifest,
+    repository: { ...root.repository, directory: folder },
+    homepage: `${homepage}/tree/main/${folder}#readme`,
+    bugs: { url: `${homepage}/issues` },
+    publishConfig: { access: 'public' },
+  }
+}
+
+/** Whether a compiled file has a source yet: tsc leaves those of sources that are gone. */
+function isCurrent(folder, file) {
+  const [, name] = /^dist\/(.*?)\.(?:d\.)?c?[jt]s(?:\.map)?$/.exec(file) ?? []
+  if (name === undefined || name === 'cli' || name.startsWith('cli/')) return true
+  return ['.ts', '.cts'].some((suffix) => existsSync(join(folder, 'src', name + suffix)))
+}
+
+function stage(folder, manifest, files, place) {
+  mkdirSync(place, { recursive: true })
+  for (const file of files)
+    cpSync(join(folder, file), join(place, file), {
+      recursive: true,
+      filter: (path) => isCurrent(folder, relative(folder, path)),
+    })
+  cpSync(join(top, 'LICENSE'), join(place, 'LICENSE'))
+  writeFileSync(join(place, 'package.json'), `${JSON.stringify(manifest, undefined, 2)}\n`)
+}
+
+/** @returns what npm says of it, with the path of the tarball */
+function tarball(place, out) {
+  const text = execFileSync('npm', ['pack', '--json', '--loglevel=error', '--pack-destination', out], {
+    cwd: place,
+    encoding: 'utf8',
+  })
+  const told = JSON.parse(text)
+  // npm 12 names them; before, it is a list.
+  const [made] = Array.isArray(told) ? told : Object.values(told)
+  return { ...made, path: join(out, made.filename.replace('@', '').replace('/', '-')) }
+}
+
+const addonsOf = (platform) => `@rdmakit/addons-${platform}`
+
+/** The licences of what is linked into the addons. What they load at run time is the system's. */
+function notices() {
+  const licence = readFileSync(join(top, 'node_modules/node-addon-api/LICENSE.md'), 'utf8')
+  const { version } = readJson(join(top, 'node_modules/node-addon-api/package.json'))
+  const liburing = readFileSync(join(top, 'scripts/notices/liburing.txt'), 'utf8')
+  return `node-addon-api ${version}, in all addons\n\n${licence}\n${'-'.repeat(80)}\n\n${liburing}`
+}
+
+function stageAddons(platform, place) {
+  const { os, cpu, libc, strip } = PLATFORMS[platform]
+  mkdirSync(place, { recursive: true })
+  for (const [file, name] of Object.entries(ADDONS)) {
+    const built = join(top, 'packages', name, 'build', 'Release', file)
+    if (!existsSync(built)) throw new Error(`there is no ${relative(top, built)}; run npm run build`)
+    execFileSync(strip, ['-o', join(place, file), built])
+  }
+  const [system, processor] = platform.split('-')
+  const manifest = published(
+    {
+      name: addonsOf(platform),
+      version: root.version,
+      description: `The native addons of the @rdmakit packages for ${system} on ${processor}`,
+      license: root.license,
+      os,
+      cpu,
+      libc,
+      engines: root.engines,
+      files: ['*.node', 'third-party-notices.txt'],
+    },
+    'packages',
+  )
+  writeFileSync(join(place, 'third-party-notices.txt'), notices())
+  writeFileSync(
+    join(place, 'README.md'),
+    `# ${manifest.name}\n\n${manifest.description}. npm installs it with \`@rdmakit/verbs\`; nothing in it is for use by name.\n`,
+  )
+  stage(place, manifest, [], place)
+}
+
+/**
+ * @param platforms whose addons are packed, and named as optional dependencies
+ * @returns {{ name: string, path: string, size: number, unpackedSize: number, files: { path: string, size: number }[] }[]}
+ */
+export function pack(platforms, out = join(top, 'build', 'pack')) {
+  rmSync(out, { recursive: true, force: true })
+  mkdirSync(out, { recursive: true })
+  const stages = join(out, 'stages')
+  const made = []
+  for (const platform of platforms) {
+    const place = join(stages, `addons-${platform}`)
+    stageAddons(platform, place)
+    made.push(tarball(place, out))
+  }
+  for (const { folder, manifest } of workspaces()) {
+    if (manifest.private) continue
+    const from = join(top, folder)
+    const place = join(stages, manifest.name.replace('@rdmakit/', ''))
+    const given = published(manifest, folder)
+    if (manifest.name === '@rdmakit/verbs')
+      given.optionalDependencies = Object.fromEntries(platforms.map((name) => [addonsOf(name), root.version]))
+    const files = readdirSync(from).filter(
+      (file) => !['build', 'node_modules', 'src', 'test', 'package.json'].includes(file),
+    )
+    stage(from, given, files, place)
+    made.push(tarball(place, out))
+  }
+  rmSync(stages, { recursive: true })
+  return made
+}
+
+if (process.argv[1] === fileURLToPath(import.meta.url)) {
+  const { values: options } = parseArgs({
+    options: {
+      platform: { type: 'string', multiple: true, default: [HOST] },
+      'no-build': { type: 'boolean' },
+    },
+  })
+  for (const name of options.platform)
+    if (!(name in PLATFORMS)) {
+      console.error(`pack: no platform is called "${name}"; known: ${Object.keys(PLATFORMS).join(', ')}`)
+      process.exit(2)
+    }
+  if (!options['no-build']) {
+    const { status } = spawnSync('npm', ['run', '--silent', 'build'], { cwd: top, stdio: 'inherit' })
+    if (status !== 0) process.exit(status ?? 1)
+  }
+  const kib = (bytes) => `${Math.ceil(bytes / 1024)} KiB`
+  for (const { path, size, unpackedSize, files } of pack(options.platform))
+    console.log(`${relative(top, path)}  ${kib(size)}, ${kib(unpackedSize)} unpacked, ${files.length} files`)
+}
