@@ -79,8 +79,12 @@ run('npm', [...words, 'cmake-js@8', 'node-addon-api@8'])
 const modules = join(tools, 'node_modules')
 for (const home of homes) {
   console.log(`rdmakit-build-addons: ${home}`)
-  run(join(modules, '.bin', 'cmake-js'), ['rebuild', '--log-level', 'warn'], {
-    cwd: home,
-    env: { ...process.env, NODE_PATH: modules },
-  })
+  run(
+    join(modules, '.bin', 'cmake-js'),
+    ['rebuild', '--log-level', 'warn', '--CDRDMAKIT_OLDER_SYSTEMS=OFF'],
+    {
+      cwd: home,
+      env: { ...process.env, NODE_PATH: modules },
+    },
+  )
 }

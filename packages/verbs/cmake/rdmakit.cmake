@@ -16,11 +16,30 @@ if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
 endif()
 
+# What compiles here with other warnings than elsewhere is still right.
+set(werror OFF)
+if(DEFINED ENV{CI})
+  set(werror ON)
+endif()
+option(RDMAKIT_WERROR "warnings are errors" ${werror})
+
+# Everywhere, so that what is tested is what is published.
+execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libc.so.6 OUTPUT_VARIABLE libc)
+set(older OFF)
+if(libc MATCHES / AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|aarch64)$")
+  set(older ON)
+endif()
+option(RDMAKIT_OLDER_SYSTEMS "addons run with glibc 2.28 and the C++ library of gcc 8, whatever they are built with"
+       ${older})
+
 set(RDMAKIT_SANITIZE "" CACHE STRING "address,undefined or thread: build everything with it")
 
 # Flags of a target that holds rdmakit's own code.
 function(rdmakit_target target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Werror -fno-strict-aliasing)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -fno-strict-aliasing)
+  if(RDMAKIT_WERROR)
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
   target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
   target_link_libraries(${target} PUBLIC Threads::Threads ${CMAKE_DL_LIBS})
   if(RDMAKIT_SANITIZE)
@@ -54,6 +73,24 @@ function(rdmakit_units target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
 endfunction()
 
+# Links an addon for older systems: Node.js itself runs with glibc 2.28 and the C++ library of gcc 8.
+set(RDMAKIT_CMAKE ${CMAKE_CURRENT_LIST_DIR})
+function(rdmakit_older_systems name)
+  set(versions_libc.so.6 "GLIBC_2.28")
+  set(versions_libstdc++.so.6 "GLIBCXX_3.4.25 CXXABI_1.3.11")
+  foreach(library libc.so.6 libstdc++.so.6)
+    set(older ${CMAKE_CURRENT_BINARY_DIR}/older-${library})
+    add_custom_command(OUTPUT ${older}
+      COMMAND node ${RDMAKIT_CMAKE}/older-library.mjs ${older} ${library} "${versions_${library}}" ${CMAKE_CXX_COMPILER}
+      DEPENDS ${RDMAKIT_CMAKE}/older-library.mjs VERBATIM)
+    list(APPEND libraries ${older})
+    target_link_libraries(${name} PRIVATE -Wl,${older})
+  endforeach()
+  add_custom_target(${name}_older DEPENDS ${libraries})
+  add_dependencies(${name} ${name}_older)
+  target_sources(${name} PRIVATE ${RDMAKIT_CMAKE}/older_glibc.cc)
+endfunction()
+
 # A Node-API addon NAME.node from binding sources and the libraries it rests on. Nothing is made without
 # Node's headers, whose folder cmake-js says.
 function(rdmakit_addon name)
@@ -76,7 +113,11 @@ function(rdmakit_addon name)
   target_include_directories(${name} SYSTEM PRIVATE ${CMAKE_JS_INC} ${node_addon_api})
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} ${CMAKE_JS_LIB})
   # Node unloads an addon with the last worker that used it; our threads still run in its code.
-  target_link_options(${name} PRIVATE -Wl,-z,nodelete)
+  # It shows Node.js two functions, and nothing that another addon could be linked with instead of its own (liburing's).
+  target_link_options(${name} PRIVATE -Wl,-z,nodelete -Wl,--version-script,${RDMAKIT_CMAKE}/addon.map)
+  if(RDMAKIT_OLDER_SYSTEMS AND NOT RDMAKIT_SANITIZE)
+    rdmakit_older_systems(${name})
+  endif()
 endfunction()
 
 # rdmakit_verbs, rdmakit_ring and rdmakit_nbd for programs outside of the packages (tests, fuzz targets). Compiled

@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstring>
 
+#include "rdmakit/errno_name.h"
+
 namespace rdmakit::nbd::binding {
 
 namespace {
@@ -11,7 +13,7 @@ constexpr napi_type_tag kHandleTag{kHandleTagLower, kHandleTagUpper};
 
 void check(Napi::Env env, int error, const char* syscall, const std::string& why) {
   if (error == 0) return;
-  const char* name = strerrorname_np(error);
+  const char* name = errno_name(error);
   const std::string code = name == nullptr ? "EIO" : name;
   const std::string& detail = why.empty() ? std::string(strerror(error)) : why;
   Napi::Error failure = Napi::Error::New(env, std::string(syscall) + ": " + detail + " (" + code + ")");

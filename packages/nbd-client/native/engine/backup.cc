@@ -136,7 +136,7 @@ void Backup::fail(const char* reason) {
 
 void Backup::fail_with(const char* what, int error) {
   char reason[100];
-  snprintf(reason, sizeof reason, "%s: %s", what, strerrordesc_np(error));
+  snprintf(reason, sizeof reason, "%s: %s", what, strerror(error));
   fail(reason);
 }
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <string>
 
+#include "rdmakit/errno_name.h"
 #include "rdmakit/handle.h"
 
 namespace rdmakit::ring::binding {
@@ -15,7 +16,7 @@ namespace rdmakit::ring::binding {
 inline constexpr napi_type_tag kHandleTag{kHandleTagLower, kHandleTagUpper};
 
 inline Napi::Error failure(Napi::Env env, int error, const char* verb, const std::string& detail) {
-  const char* name = strerrorname_np(error);
+  const char* name = errno_name(error);
   const std::string code = name == nullptr ? "EIO" : name;
   Napi::Error made = Napi::Error::New(env, std::string(verb) + ": " + detail + " (" + code + ")");
   made.Set("code", code);

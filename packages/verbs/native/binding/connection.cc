@@ -168,7 +168,8 @@ Napi::Value address_object(Napi::Env env, const sockaddr_storage& address) {
 Napi::Value create_id(const Napi::CallbackInfo& info) {
   Provider& provider = provider_named(info[0]);
   std::string why;
-  if (int error = provider.available(why); error != 0) throw failure(info.Env(), error, "dlopen", why);
+  if (int error = provider.available(why); error != 0)
+    throw failure(info.Env(), error, error == EOPNOTSUPP ? "rdma_create_id" : "dlopen", why);
   std::shared_ptr<ConnectionId> id = provider.create_id();
   if (id == nullptr) {
     const int error = errno;

@@ -59,6 +59,9 @@ Napi::Value list_devices(const Napi::CallbackInfo& info) {
 
 Napi::Value open_device(const Napi::CallbackInfo& info) {
   Provider& provider = provider_named(info[0]);
+  std::string why;
+  if (int error = provider.available(why); error != 0)
+    throw failure(info.Env(), error, "ibv_open_device", why);
   ibv_context* context = provider.open_device(info[1].As<Napi::String>());
   if (context == nullptr) {
     const int error = errno;

@@ -8,13 +8,14 @@
 #include <cstring>
 #include <string>
 
+#include "rdmakit/errno_name.h"
 #include "rdmakit/thread.h"
 
 namespace rdmakit::binding {
 
 // Verbs return errno values, but some drivers of libibverbs (siw's, as a post's result) negative ones.
 inline const char* errno_name(int error) {
-  const char* name = strerrorname_np(std::abs(error));
+  const char* name = rdmakit::errno_name(std::abs(error));
   return name == nullptr ? "EIO" : name;
 }
 

@@ -12,6 +12,7 @@
 #include "shm/protection_domain.h"
 #include "shm/queue_pair.h"
 #include "shm/segment.h"
+#include "shm/shared_mapping.h"
 #include "shm/shared_receive_queue.h"
 #include "software/device.h"
 #include "teardown.h"
@@ -49,7 +50,7 @@ void destroy(Object* object) {
 class ShmProvider final : public Provider {
  public:
   const char* name() const override { return "shm"; }
-  int available(std::string&) override { return 0; }
+  int available(std::string& why) override { return SharedMapping::available(why); }
 
   int list_devices(std::vector<DeviceInfo>& devices) override {
     devices.push_back({kDeviceName, "shm", "shared memory", 0});

@@ -42,6 +42,18 @@ std::shared_ptr<SharedMapping> SharedMapping::map(int fd, size_t size, uint64_t 
   return made;
 }
 
+int SharedMapping::available(std::string& why) {
+  static const bool missing = [] {
+    const UniqueFd probe(memfd_create("rdmakit-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    // Whatever else is wrong is told by what needs the file.
+    return probe && fcntl(probe.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0 && errno == EINVAL;
+  }();
+  if (!missing) return 0;
+  // Without it, who may read a table of ours could write to it.
+  why = "shm:// needs Linux 5.1, for memory that others may read only (F_SEAL_FUTURE_WRITE); use iwarp://";
+  return EOPNOTSUPP;
+}
+
 std::shared_ptr<SharedMapping> SharedMapping::create(const char* name, size_t length, Sharing sharing,
                                                      UniqueFd& fd) {
   UniqueFd made(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));

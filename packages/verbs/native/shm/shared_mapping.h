@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "unique_fd.h"
 
@@ -22,6 +23,8 @@ class SharedMapping {
   // A peer's file, which must be sealed against shrinking (or a read past its new end would be our
   // SIGBUS) and have at least `least` bytes. Null and errno on failure; EPROTO: not such a file.
   static std::shared_ptr<SharedMapping> open(int fd, size_t least, Sharing sharing);
+  // 0, or an errno value with `why` saying what this kernel lacks.
+  static int available(std::string& why);
   ~SharedMapping();
   SharedMapping(const SharedMapping&) = delete;
 
