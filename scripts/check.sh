@@ -20,6 +20,8 @@ style() {
   echo "check: every public symbol of verbs is documented (typedoc)"
   npx typedoc --options packages/verbs/typedoc.json --tsconfig packages/verbs/tsconfig.json \
     --entryPoints packages/verbs/src/index.ts --emit none --logLevel Warn
+  echo "check: what the packages export is as docs/api-report says"
+  node scripts/api-report.mjs
   echo "check: C++ (clang-format)"
   git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
   echo "check: verbs and ring ask V8 what a value is: of another realm (vm, jest) it is an instance of nothing here"
