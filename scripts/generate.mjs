@@ -1,7 +1,7 @@
 // npm run generate: classes of protobuf messages and services from their .proto files, where those are
 // newer, or this file is. Part of npm run build.
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync, statSync } from 'node:fs'
+import { existsSync, mkdirSync, readFileSync, statSync, writeFileSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
@@ -42,6 +42,9 @@ export function generate() {
     const form = ['-t', 'static-module', '-w', 'es6', '--force-number', '--no-convert', '--no-delimited']
     run('pbjs', [...form, ...options, '-r', to, '-o', `${to}.js`, from])
     run('pbts', ['-o', `${to}.d.ts`, `${to}.js`])
+    // pbts names the type of 64-bit integers, which are numbers here: a package that nobody has to have installed.
+    const declarations = readFileSync(types, 'utf8')
+    writeFileSync(types, declarations.replace(/^import Long = require\("long"\);\n/m, ''))
   }
 }
 
