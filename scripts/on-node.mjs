@@ -4,14 +4,13 @@
 // differs between versions: contexts, realms, streams, workers, how processes exit, the heap. Status: 0 all tests of all
 // versions passed.
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdirSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { installNode } from './node-versions.mjs'
 
 const top = dirname(dirname(fileURLToPath(import.meta.url)))
-/** What `newest` means: pinned, so that a run can be repeated. */
-const NEWEST = '26'
 const QUICK = [
   'packages/verbs/test/(bytes|exits|handles|names|resources|worker)',
   'packages/verbs/test/conformance/(completion-queue|data|memory|memory-after-close)',
@@ -28,18 +27,6 @@ if (positionals.length === 0) {
   process.exit(2)
 }
 
-/** @returns where its program is */
-function install(version) {
-  const folder = join(top, 'build', `node-${version}`)
-  const program = join(folder, 'node_modules', '.bin', 'node')
-  if (existsSync(program)) return program
-  mkdirSync(folder, { recursive: true })
-  const words = ['install', '--no-save', '--no-audit', '--no-fund', '--prefix', folder, `node@${version}`]
-  const { status } = spawnSync('npm', words, { stdio: 'inherit' })
-  if (status !== 0) throw new Error(`npm does not install node@${version}`)
-  return program
-}
-
 /** The test files that `folder/(name|name)` stands for. */
 function named(pattern) {
   const [, folder, names] = /^(.*)\/\((.*)\)$/.exec(pattern)
@@ -52,7 +39,7 @@ function named(pattern) {
 
 let failed = false
 for (const word of positionals) {
-  const program = install(word === 'newest' ? NEWEST : word)
+  const program = installNode(word)
   console.log(`on-node: ${spawnSync(program, ['--version'], { encoding: 'utf8' }).stdout.trim()}`)
   const vitest = join(top, 'node_modules', 'vitest', 'vitest.mjs')
   const files = options.quick

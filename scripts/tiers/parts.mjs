@@ -28,6 +28,14 @@ const otherNodes = {
 }
 
 /** @type {Part} */
+const packages = {
+  name: 'packages: from tarballs, on empty machines',
+  command: ['node', 'scripts/packages/gate.mjs'],
+  budget: 60,
+  cases: numberIn('packages.count'),
+}
+
+/** @type {Part} */
 const drivers = {
   name: 'lab: each driver once',
   command: ['bash', 'scripts/lab.sh', 'drivers'],
@@ -83,5 +91,5 @@ const lab = [
 
 export const tiers = {
   test: { parts: [setUp, host, drivers], budget: 600 },
-  ci: { parts: [setUp, ...checks, ...lab, host, otherNodes, drivers], budget: 1480 },
+  ci: { parts: [setUp, ...checks, ...lab, host, otherNodes, packages, drivers], budget: 1540 },
 }

@@ -100,6 +100,16 @@ function round(number, seed, minutes) {
       env,
       budget: 200 * effort,
     })
+    const systems = ['bullseye', 'bookworm', 'trixie']
+    parts.push({
+      name: 'packages: from tarballs, on Debian 11, 12 and 13',
+      command: [
+        ...['node', 'scripts/packages/gate.mjs', '--no-lint'],
+        ...nodes.flatMap((version) => ['--node', version]),
+        ...systems.flatMap((suite) => ['--system', suite]),
+      ],
+      budget: 400,
+    })
     parts.push({ name: 'native, each file by itself', command: script('native', 'files'), budget: 400 })
   }
   return parts.map((part) => ({ ...part, seed, hang: 3 * part.budget }))
@@ -186,7 +196,8 @@ if (list) {
   process.exit(0)
 }
 
-const setUp = spawnSync('bash', ['scripts/setup.sh', 'build', 'test', 'lab'], { cwd: top, stdio: 'inherit' })
+const groups = ['build', 'test', 'lab', 'packages']
+const setUp = spawnSync('bash', ['scripts/setup.sh', ...groups], { cwd: top, stdio: 'inherit' })
 if (setUp.status !== 0) process.exit(1)
 const soak = soakToDo({ seed, minutes, fresh })
 keep(soak)

@@ -9,7 +9,7 @@ import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 
-const top = dirname(dirname(fileURLToPath(import.meta.url)))
+const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const HOST = `${process.platform}-${process.arch}`
 
 /** What is packed beside the packages: their addons, and where a build for the platform leaves them. */
@@ -78,7 +78,7 @@ const addonsOf = (platform) => `@rdmakit/addons-${platform}`
 function notices() {
   const licence = readFileSync(join(top, 'node_modules/node-addon-api/LICENSE.md'), 'utf8')
   const { version } = readJson(join(top, 'node_modules/node-addon-api/package.json'))
-  const liburing = readFileSync(join(top, 'scripts/notices/liburing.txt'), 'utf8')
+  const liburing = readFileSync(join(top, 'scripts/packages/notices/liburing.txt'), 'utf8')
   return `node-addon-api ${version}, in all addons\n\n${licence}\n${'-'.repeat(80)}\n\n${liburing}`
 }
 
@@ -97,6 +97,7 @@ function stageAddons(platform, place) {
       version: root.version,
       description: `The native addons of the @rdmakit packages for ${system} on ${processor}`,
       license: root.license,
+      type: 'commonjs',
       os,
       cpu,
       libc,

@@ -1,0 +1,181 @@
+// Tries the packages as a stranger's machine has them: node try.mjs. It runs on that machine, in the folder of the program
+// that uses them: installs the tarballs, without a network, then runs every case and prints one line for each. Leaves the
+// number of cases in cases.count, and ends with status 1 when one has failed. Ten seconds.
+import assert from 'node:assert/strict'
+import { spawn, spawnSync } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { on } from 'node:events'
+import { existsSync, readdirSync, readFileSync, watch, writeFileSync } from 'node:fs'
+import { basename, dirname, join } from 'node:path'
+import { throughVolume } from './nbd.mjs'
+
+/** Ends what hangs. No slow machine takes as long. */
+const PATIENCE_MS = 60_000
+const NPM = '/npm/bin/npm-cli.js'
+const MODULES = 'node_modules'
+
+/** A program that runs while a case does, with what it has printed so far. */
+class Program {
+  stdout = ''
+  stderr = ''
+  constructor(words) {
+    const [program, ...rest] = words
+    this.name = words.join(' ')
+    this.process = spawn(program, rest, { stdio: ['ignore', 'pipe', 'pipe'] })
+    for (const stream of ['stdout', 'stderr'])
+      this.process[stream].setEncoding('utf8').on('data', (text) => {
+        this[stream] += text
+      })
+    this.ended = new Promise((resolve, reject) => {
+      this.process.once('error', reject)
+      this.process.once('close', (status, signal) => resolve(status ?? signal))
+    })
+    this.ended.catch(() => {})
+    this.timer = setTimeout(() => this.process.kill('SIGKILL'), PATIENCE_MS)
+    this.ended.finally(() => clearTimeout(this.timer)).catch(() => {})
+  }
+
+  /** Its exit status must be 0. @returns what it printed */
+  async succeeds() {
+    const status = await this.ended
+    assert.equal(status, 0, `${this.name} has ended with ${status}:\n${this.stdout}${this.stderr}`)
+    return this.stdout
+  }
+
+  /** Waits until it has printed that. @returns the match */
+  async prints(pattern) {
+    let over = false
+    const end = this.ended.finally(() => {
+      over = true
+    })
+    for (;;) {
+      const match = pattern.exec(this.stdout)
+      if (match !== null) return match
+      assert(!over, `${this.name} has ended without printing ${pattern}:\n${this.stdout}${this.stderr}`)
+      await Promise.race([end, new Promise((resolve) => this.process.stdout.once('data', resolve))])
+    }
+  }
+
+  /** Rejects when it ends. */
+  async fails() {
+    const status = await this.ended
+    assert.fail(`${this.name} has ended with ${status}:\n${this.stdout}${this.stderr}`)
+  }
+
+  /** Ends it as a service manager does. */
+  async stop() {
+    this.process.kill('SIGTERM')
+    await this.succeeds()
+  }
+}
+
+/** Waits until there is such a file. */
+async function appears(path) {
+  const changes = watch(dirname(path))
+  const seen = on(changes, 'change')
+  while (!existsSync(path)) await seen.next()
+  changes.close()
+}
+
+const node = (...words) => new Program([process.execPath, ...words])
+const program = (name, ...words) => new Program([join(MODULES, '.bin', name), ...words])
+
+const cases = []
+const test = (name, body) => cases.push({ name, body })
+
+const URIS = { iwarp: 'iwarp://127.0.0.1:0', shm: 'shm:///tmp/try.sock' }
+
+test('this machine has no compiler, and no library of RDMA', async () => {
+  for (const path of process.env.PATH.split(':'))
+    for (const name of ['cc', 'c++', 'gcc', 'g++', 'clang', 'make', 'cmake', 'ninja'])
+      assert(!existsSync(join(path, name)), `there is ${join(path, name)}`)
+  const [problem, providers] = (await node('without-rdma.mjs').succeeds()).trim().split('\n')
+  assert.match(problem, /^libibverbs\.so\.1 cannot be loaded; /)
+  assert.equal(providers, 'iwarp,shm')
+})
+
+for (const [provider, uri] of Object.entries(URIS)) {
+  for (const file of ['ring.mjs', 'ring.cjs', 'worker.mjs', 'bundled/ring.mjs', 'bundled/ring.cjs'])
+    test(`${file} over ${provider}`, async () => {
+      const said = (await node(file, uri).succeeds()).trim().split('\n')
+      assert.deepEqual(said, Array(file === 'worker.mjs' ? 4 : 1).fill('you said hello'))
+    })
+  test(`a volume over ${provider}, by both programs`, async () => {
+    const server = program('swap-server', '--listen', uri, '--memory', '64M', '--slab-size', '16M')
+    const [, listening] = await server.prints(/^listening (\S+)$/m)
+    const socket = `/tmp/volume-${provider}.sock`
+    const client = program('nbd-client', 'serve', '--server', listening, '--size', '32M', '--unix', socket)
+    await client.prints(/^ready /m)
+    const block = randomBytes(65536)
+    assert(block.equals(await throughVolume(socket, 20 * 2 ** 20, block)), 'other bytes came back')
+    await client.stop()
+    await server.stop()
+  })
+}
+
+for (const name of ['swap-server', 'nbd-client'])
+  test(`${name} --help`, async () => {
+    assert.match(await program(name, '--help').succeeds(), new RegExp(`^Usage: ${name} `))
+  })
+
+test('the first example of verbs', async () => {
+  const target = node('readme/target.mjs')
+  await target.prints(/^listening /m)
+  assert.match(await node('readme/verbs.mjs').succeeds(), /^success$/m)
+  assert.match(await target.succeeds(), /^the peer wrote: hello$/m)
+})
+test('the first example of ring-transport', async () => {
+  assert.match(await node('readme/ring-transport.mjs').succeeds(), /^you said hello$/m)
+})
+test('the first example of swap-server', async () => {
+  assert.match(await node('readme/swap-server.mjs').succeeds(), /^15$/m)
+})
+test('the first example of nbd-client', async () => {
+  const server = program('swap-server', '--listen', 'iwarp://127.0.0.1:7471', '--memory', '1G')
+  await server.prints(/^listening /m)
+  const client = node('readme/nbd-client.mjs')
+  // The example need not print anything when it is ready: its socket is there then.
+  await Promise.race([appears('/tmp/memory.sock'), client.fails()])
+  const block = randomBytes(4096)
+  const once = () => throughVolume('/tmp/memory.sock', 0, block)
+  // Between bind(2) and listen(2) nobody listens, and nothing tells when that is over.
+  const patiently = () =>
+    once().catch((failure) => (failure.code === 'ECONNREFUSED' ? patiently() : assert.fail(failure)))
+  assert(block.equals(await patiently()), 'other bytes came back')
+  await client.stop()
+  await server.stop()
+})
+
+function install() {
+  const tarballs = readdirSync('/tarballs').map((name) => join('/tarballs', name))
+  const words = ['install', '--offline', '--cache', '/cache', '--no-audit', '--no-fund', '--loglevel=error']
+  const { status } = spawnSync(process.execPath, [NPM, ...words, ...tarballs], { stdio: 'inherit' })
+  assert.equal(status, 0, 'npm install has failed')
+  for (const tarball of tarballs) {
+    const name = basename(tarball).replace(/^rdmakit-(.*)-[0-9.]+\.tgz$/, '@rdmakit/$1')
+    assert(existsSync(join(MODULES, name, 'package.json')), `${name} was not installed`)
+  }
+}
+
+const seconds = (since) => `${((performance.now() - since) / 1000).toFixed(1)} s`
+const system = existsSync('/etc/os-release')
+  ? /^PRETTY_NAME="?(.*?)"?$/m.exec(readFileSync('/etc/os-release', 'utf8'))?.[1]
+  : 'Node.js alone'
+console.log(`try: Node.js ${process.version} ${process.arch} on ${system}`)
+const begin = performance.now()
+install()
+console.log(`installed, ${seconds(begin)}`)
+let failed = 0
+for (const { name, body } of cases) {
+  const start = performance.now()
+  try {
+    await body()
+    console.log(`ok: ${name}, ${seconds(start)}`)
+  } catch (failure) {
+    failed++
+    console.log(`FAILED: ${name}\n${failure.stack}`)
+  }
+}
+console.log(`try: ${cases.length - failed} of ${cases.length} cases`)
+writeFileSync('cases.count', `${cases.length}`)
+process.exit(failed === 0 ? 0 : 1)

@@ -1,0 +1,5 @@
+// What the package says of a machine without rdma-core.
+import { listDevices, providerProblem } from '@rdmakit/verbs'
+
+console.log(providerProblem('ibverbs'))
+console.log([...new Set(listDevices().map(({ provider }) => provider))].sort().join())
