@@ -27,7 +27,7 @@ declare -A packages=(
   [lab]="qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers ibverbs-utils
          rdmacm-utils perftest qperf nbdkit nbd-client libnbd-bin fio util-linux mount libelf1 e2fsprogs"
   [bench]="ucx-utils util-linux"
-  [packages]="debootstrap"
+  [packages]="debootstrap g++-aarch64-linux-gnu qemu-user-static"
 )
 
 missing=()

@@ -8,9 +8,13 @@ import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { build, transform } from 'esbuild'
 import { installNode, LOWEST } from '../node-versions.mjs'
+import { emulated, emulatedNode } from './cross.mjs'
 import { compiles, importsAndDependencies, publint, sourceMaps, typesWrong } from './lint.mjs'
-import { emptyMachine, runOn } from './machine.mjs'
-import { pack } from './pack.mjs'
+import { emptyMachine, emulatedMachine, runOn } from './machine.mjs'
+import { buildAddons, pack } from './pack.mjs'
+
+/** A version of Node.js whose program npm has for 64-bit ARM. */
+const EMULATED = '20.19.6'
 
 const usage = `usage: npm run test:packages [-- OPTION…]
 
@@ -18,6 +22,7 @@ const usage = `usage: npm run test:packages [-- OPTION…]
                    (default: ${LOWEST} and newest)
   --system SUITE   try on this suite of Debian (bookworm, trixie, bullseye) instead of a machine with Node.js alone; may be
                    repeated. Needs debootstrap
+  --emulate        the addons for Linux on 64-bit ARM, on a machine that qemu-user emulates, with Node.js ${EMULATED} alone
   --no-lint        only install and run`
 
 const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
@@ -25,7 +30,7 @@ const place = join(top, 'build', 'packages')
 const bin = (name) => join(top, 'node_modules', '.bin', name)
 const readJson = (path) => JSON.parse(readFileSync(path, 'utf8'))
 /** What hangs is ended: installing and all cases, some times over. */
-const LIMIT_MS = 300_000
+const LIMIT_MS = 900_000
 
 /** The first example of a package's README, as Node.js 20 runs it. */
 async function firstExample(name) {
@@ -111,6 +116,7 @@ const { values: options } = parseArgs({
   options: {
     node: { type: 'string', multiple: true, default: [LOWEST, 'newest'] },
     system: { type: 'string', multiple: true, default: [] },
+    emulate: { type: 'boolean' },
     lint: { type: 'boolean', default: true },
     help: { type: 'boolean' },
   },
@@ -134,22 +140,36 @@ await bundle(host)
 const npm = join(execFileSync('npm', ['root', '--global'], { encoding: 'utf8' }).trim(), 'npm')
 const cache = execFileSync('npm', ['config', 'get', 'cache'], { encoding: 'utf8' }).trim()
 let cases = 0
-for (const word of options.node) {
-  const node = installNode(word)
-  for (const system of options.system.length === 0 ? ['empty'] : options.system) {
-    const folder = join(place, `${system}-${word}`)
-    await makeConsumer(folder)
-    cpSync(join(host, 'bundled'), join(folder, 'bundled'), { recursive: true })
-    const root = system === 'empty' ? join(place, `root-${word}`) : debian(system)
-    if (system === 'empty') emptyMachine(root, node)
-    const mounts = { '/app': folder, '/tarballs': join(place, 'tarballs'), '/npm': npm, '/cache': cache }
-    const status = await runOn({ root, node, mounts, folder: '/app' }, ['try.mjs'], LIMIT_MS)
-    if (status !== 0) console.error(`gate: Node.js ${word} on ${system}: ${status}`)
-    held &&= status === 0
-    const counted = join(folder, 'cases.count')
-    if (existsSync(counted)) cases += Number(readFileSync(counted, 'utf8'))
-  }
+
+/** Installs on a machine, and runs all cases. */
+async function tryOn(name, machine, given) {
+  const folder = join(place, name)
+  await makeConsumer(folder)
+  cpSync(join(host, 'bundled'), join(folder, 'bundled'), { recursive: true })
+  const mounts = { '/app': folder, '/tarballs': given, '/npm': npm, '/cache': cache }
+  const status = await runOn({ ...machine, mounts, folder: '/app' }, ['try.mjs'], LIMIT_MS)
+  if (status !== 0) console.error(`gate: ${name}: ${status}`)
+  held &&= status === 0
+  const counted = join(folder, 'cases.count')
+  if (existsSync(counted)) cases += Number(readFileSync(counted, 'utf8'))
 }
+
+if (options.emulate) {
+  buildAddons(['linux-arm64'])
+  const given = join(place, 'tarballs-arm64')
+  pack(['linux-arm64'], given)
+  const root = join(place, 'root-arm64')
+  emulatedMachine(root, emulated)
+  await tryOn('arm64', { root, node: emulatedNode(EMULATED), emulate: true }, given)
+} else
+  for (const word of options.node) {
+    const node = installNode(word)
+    for (const system of options.system.length === 0 ? ['empty'] : options.system) {
+      const root = system === 'empty' ? join(place, `root-${word}`) : debian(system)
+      if (system === 'empty') emptyMachine(root, node)
+      await tryOn(`${system}-${word}`, { root, node }, join(place, 'tarballs'))
+    }
+  }
 const results = join(top, 'test-results')
 mkdirSync(results, { recursive: true })
 writeFileSync(join(results, 'packages.count'), `${cases}`)

@@ -3,7 +3,7 @@
 // distribution's, as debootstrap(8) makes it.
 import { execFileSync, spawn } from 'node:child_process'
 import { copyFileSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs'
-import { dirname, join } from 'node:path'
+import { basename, dirname, join } from 'node:path'
 
 const NODE = '/usr/local/bin/node'
 const ENV = '/usr/bin/env'
@@ -17,12 +17,26 @@ function librariesOf(program) {
 /** Makes an empty machine for `node` in `root`. */
 export function emptyMachine(root, node) {
   rmSync(root, { recursive: true, force: true })
-  for (const path of [ENV, ...librariesOf(node), ...librariesOf(ENV)]) {
-    const place = join(root, path)
-    mkdirSync(dirname(place), { recursive: true })
-    copyFileSync(path, place)
-  }
+  for (const path of [ENV, ...librariesOf(node), ...librariesOf(ENV)]) copy(path, join(root, path))
 }
+
+/** The same of a machine of another kind. */
+export function emulatedMachine(root, { env, libraries }) {
+  rmSync(root, { recursive: true, force: true })
+  copy(env, join(root, ENV))
+  for (const path of libraries) copy(path, join(root, 'lib', basename(path)))
+}
+
+function copy(path, place) {
+  mkdirSync(dirname(place), { recursive: true })
+  copyFileSync(path, place)
+}
+
+/** Has qemu-user run programs for 64-bit ARM, in these namespaces alone (binfmt_misc is theirs since Linux 6.7). */
+const EMULATION = [
+  'mount -t binfmt_misc binfmt_misc /proc/sys/fs/binfmt_misc',
+  'cat /usr/lib/binfmt.d/qemu-aarch64.conf >/proc/sys/fs/binfmt_misc/register',
+]
 
 /**
  * Runs a program of Node.js on a machine, with addresses of its own (loopback alone), processes of its own, and /proc, /dev
@@ -32,12 +46,13 @@ export function emptyMachine(root, node) {
  * @param {string} options.node the program, which is there as `node`
  * @param {Record<string, string>} options.mounts what of this machine is there, under which path; it can be written to
  * @param {string} options.folder where it starts
+ * @param {boolean} [options.emulate] its programs are for 64-bit ARM
  * @param {string[]} words Node's arguments
  * @param {number} timeoutMs
  * @returns {Promise<number | string>} its exit status, or what ended it
  */
-export function runOn({ root, node, mounts, folder }, words, timeoutMs) {
-  const lines = ['set -e', 'ip link set lo up']
+export function runOn({ root, node, mounts, folder, emulate = false }, words, timeoutMs) {
+  const lines = ['set -e', 'ip link set lo up', ...(emulate ? EMULATION : [])]
   const mount = (what, path) => {
     const at = join(root, path)
     if (!existsSync(at)) {
@@ -57,7 +72,7 @@ export function runOn({ root, node, mounts, folder }, words, timeoutMs) {
   const environment = ['-i', '-C', folder, `PATH=${dirname(NODE)}`, 'HOME=/root', 'CI=true']
   lines.push(`exec chroot '${root}' ${ENV} ${environment.join(' ')} ${NODE} "$@"`)
   const spaces = ['--mount', '--net', '--pid', '--fork', '--kill-child']
-  if (process.getuid() !== 0) spaces.push('--map-root-user')
+  if (emulate || process.getuid() !== 0) spaces.push('--map-root-user')
   return new Promise((resolve, reject) => {
     const child = spawn('unshare', [...spaces, '--', 'sh', '-c', lines.join('\n'), 'sh', ...words], {
       stdio: ['ignore', 'inherit', 'inherit'],

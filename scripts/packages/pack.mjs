@@ -8,6 +8,7 @@ import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, write
 import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
+import { crossBuild, crossBuilt } from './cross.mjs'
 
 const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const HOST = `${process.platform}-${process.arch}`
@@ -19,7 +20,17 @@ const ADDONS = {
   'nbd_client.node': 'nbd-client',
 }
 const PLATFORMS = {
-  'linux-x64': { os: ['linux'], cpu: ['x64'], libc: ['glibc'], strip: 'strip' },
+  'linux-x64': {
+    cpu: 'x64',
+    strip: 'strip',
+    built: (name, file) => join(top, 'packages', name, 'build', 'Release', file),
+  },
+  'linux-arm64': { cpu: 'arm64', strip: 'aarch64-linux-gnu-strip', built: crossBuilt },
+}
+
+/** Builds what npm run build does not: for the platforms that are not this machine's. */
+export function buildAddons(platforms) {
+  if (platforms.includes('linux-arm64')) crossBuild(Object.values(ADDONS))
 }
 
 const readJson = (path) => JSON.parse(readFileSync(path, 'utf8'))
@@ -83,12 +94,12 @@ function notices() {
 }
 
 function stageAddons(platform, place) {
-  const { os, cpu, libc, strip } = PLATFORMS[platform]
+  const { cpu, strip, built } = PLATFORMS[platform]
   mkdirSync(place, { recursive: true })
   for (const [file, name] of Object.entries(ADDONS)) {
-    const built = join(top, 'packages', name, 'build', 'Release', file)
-    if (!existsSync(built)) throw new Error(`there is no ${relative(top, built)}; run npm run build`)
-    execFileSync(strip, ['-o', join(place, file), built])
+    const path = built(name, file)
+    if (!existsSync(path)) throw new Error(`there is no ${relative(top, path)}; run npm run build`)
+    execFileSync(strip, ['-o', join(place, file), path])
   }
   const [system, processor] = platform.split('-')
   const manifest = published(
@@ -98,9 +109,9 @@ function stageAddons(platform, place) {
       description: `The native addons of the @rdmakit packages for ${system} on ${processor}`,
       license: root.license,
       type: 'commonjs',
-      os,
-      cpu,
-      libc,
+      os: ['linux'],
+      cpu: [cpu],
+      libc: ['glibc'],
       engines: root.engines,
       files: ['*.node', 'third-party-notices.txt'],
     },
@@ -160,6 +171,7 @@ if (process.argv[1] === fileURLToPath(import.meta.url)) {
   if (!options['no-build']) {
     const { status } = spawnSync('npm', ['run', '--silent', 'build'], { cwd: top, stdio: 'inherit' })
     if (status !== 0) process.exit(status ?? 1)
+    buildAddons(options.platform)
   }
   const kib = (bytes) => `${Math.ceil(bytes / 1024)} KiB`
   for (const { path, size, unpackedSize, files } of pack(options.platform))

@@ -110,6 +110,11 @@ function round(number, seed, minutes) {
       ],
       budget: 400,
     })
+    parts.push({
+      name: 'packages: for 64-bit ARM, emulated',
+      command: ['node', 'scripts/packages/gate.mjs', '--no-lint', '--emulate'],
+      budget: 400,
+    })
     parts.push({ name: 'native, each file by itself', command: script('native', 'files'), budget: 400 })
   }
   return parts.map((part) => ({ ...part, seed, hang: 3 * part.budget }))

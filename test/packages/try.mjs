@@ -5,7 +5,7 @@ import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { on } from 'node:events'
-import { existsSync, readdirSync, readFileSync, watch, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, statSync, watch, writeFileSync } from 'node:fs'
 import { basename, dirname, join } from 'node:path'
 import { throughVolume } from './nbd.mjs'
 
@@ -157,6 +157,25 @@ function install() {
   }
 }
 
+/** As du --apparent-size: of all, and of what is more than a twentieth. */
+function sizes() {
+  const bytesIn = (folder) =>
+    readdirSync(folder, { recursive: true, withFileTypes: true })
+      .filter((entry) => entry.isFile())
+      .reduce((sum, entry) => sum + statSync(join(entry.parentPath, entry.name)).size, 0)
+  const mebibytes = (bytes) => `${(bytes / 2 ** 20).toFixed(1)} MiB`
+  const all = bytesIn(MODULES)
+  const large = readdirSync(MODULES)
+    .filter((name) => !name.startsWith('.'))
+    .flatMap((name) =>
+      name.startsWith('@') ? readdirSync(join(MODULES, name)).map((part) => `${name}/${part}`) : [name],
+    )
+    .map((name) => ({ name, bytes: bytesIn(join(MODULES, name)) }))
+    .filter(({ bytes }) => bytes > all / 20)
+    .sort((a, b) => b.bytes - a.bytes)
+  return `${mebibytes(all)} (${large.map(({ name, bytes }) => `${name} ${mebibytes(bytes)}`).join(', ')})`
+}
+
 const seconds = (since) => `${((performance.now() - since) / 1000).toFixed(1)} s`
 const system = existsSync('/etc/os-release')
   ? /^PRETTY_NAME="?(.*?)"?$/m.exec(readFileSync('/etc/os-release', 'utf8'))?.[1]
@@ -164,7 +183,7 @@ const system = existsSync('/etc/os-release')
 console.log(`try: Node.js ${process.version} ${process.arch} on ${system}`)
 const begin = performance.now()
 install()
-console.log(`installed, ${seconds(begin)}`)
+console.log(`installed, ${seconds(begin)}: ${sizes()}`)
 let failed = 0
 for (const { name, body } of cases) {
   const start = performance.now()
