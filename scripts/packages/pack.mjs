@@ -19,7 +19,7 @@ const ADDONS = {
   'ring_transport.node': 'ring-transport',
   'nbd_client.node': 'nbd-client',
 }
-const PLATFORMS = {
+export const PLATFORMS = {
   'linux-x64': {
     cpu: 'x64',
     strip: 'strip',
@@ -42,10 +42,19 @@ function workspaces() {
 }
 
 /** Fields that come from the root, or that a consumer has no use for. */
-function published({ devDependencies, scripts, ...manifest }, folder) {
+function published({ devDependencies, scripts, ...manifest }, folder, version) {
   const homepage = root.repository.url.replace(/^git\+|\.git$/g, '')
+  const own = (dependencies = {}) =>
+    Object.fromEntries(
+      Object.entries(dependencies).map(([name, range]) => [
+        name,
+        name.startsWith('@rdmakit/') ? version : range,
+      ]),
+    )
   return {
     ...manifest,
+    version,
+    ...(manifest.dependencies && { dependencies: own(manifest.dependencies) }),
     repository: { ...root.repository, directory: folder },
     homepage: `${homepage}/tree/main/${folder}#readme`,
     bugs: { url: `${homepage}/issues` },
@@ -93,7 +102,7 @@ function notices() {
   return `node-addon-api ${version}, in all addons\n\n${licence}\n${'-'.repeat(80)}\n\n${liburing}`
 }
 
-function stageAddons(platform, place) {
+function stageAddons(platform, place, version) {
   const { cpu, strip, built } = PLATFORMS[platform]
   mkdirSync(place, { recursive: true })
   for (const [file, name] of Object.entries(ADDONS)) {
@@ -105,7 +114,6 @@ function stageAddons(platform, place) {
   const manifest = published(
     {
       name: addonsOf(platform),
-      version: root.version,
       description: `The native addons of the @rdmakit packages for ${system} on ${processor}`,
       license: root.license,
       type: 'commonjs',
@@ -116,6 +124,7 @@ function stageAddons(platform, place) {
       files: ['*.node', 'third-party-notices.txt'],
     },
     'packages',
+    version,
   )
   writeFileSync(join(place, 'third-party-notices.txt'), notices())
   writeFileSync(
@@ -127,25 +136,26 @@ function stageAddons(platform, place) {
 
 /**
  * @param platforms whose addons are packed, and named as optional dependencies
+ * @param version of all of them
  * @returns {{ name: string, path: string, size: number, unpackedSize: number, files: { path: string, size: number }[] }[]}
  */
-export function pack(platforms, out = join(top, 'build', 'pack')) {
+export function pack(platforms, out = join(top, 'build', 'pack'), version = root.version) {
   rmSync(out, { recursive: true, force: true })
   mkdirSync(out, { recursive: true })
   const stages = join(out, 'stages')
   const made = []
   for (const platform of platforms) {
     const place = join(stages, `addons-${platform}`)
-    stageAddons(platform, place)
+    stageAddons(platform, place, version)
     made.push(tarball(place, out))
   }
   for (const { folder, manifest } of workspaces()) {
     if (manifest.private) continue
     const from = join(top, folder)
     const place = join(stages, manifest.name.replace('@rdmakit/', ''))
-    const given = published(manifest, folder)
+    const given = published(manifest, folder, version)
     if (manifest.name === '@rdmakit/verbs')
-      given.optionalDependencies = Object.fromEntries(platforms.map((name) => [addonsOf(name), root.version]))
+      given.optionalDependencies = Object.fromEntries(platforms.map((name) => [addonsOf(name), version]))
     const files = readdirSync(from).filter(
       (file) => !['build', 'node_modules', 'src', 'test', 'package.json'].includes(file),
     )
