@@ -79,7 +79,9 @@ function npmInstall(folder, words) {
 async function lint(folder, tarballs) {
   const homes = tarballs.map(({ name }) => join(folder, 'node_modules', name))
   const packages = homes.filter((home) => !home.includes('/addons-'))
-  const typed = tarballs.filter(({ name }) => !name.includes('/addons-'))
+  const typed = tarballs.filter(
+    ({ name }) => readJson(join(folder, 'node_modules', name, 'package.json')).exports?.['.'],
+  )
   const found = await Promise.all([
     packages.flatMap(importsAndDependencies),
     packages.flatMap(sourceMaps),

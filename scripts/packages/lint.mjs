@@ -3,8 +3,9 @@
 import { execFile } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { isBuiltin } from 'node:module'
-import { dirname, join, relative } from 'node:path'
+import { join, relative } from 'node:path'
 import { promisify } from 'node:util'
+import { importsOf, leadsTo, resolved } from './imports.mjs'
 
 const execute = promisify(execFile)
 
@@ -14,19 +15,10 @@ function filesOf(folder) {
     .map((entry) => join(entry.parentPath, entry.name))
 }
 
-const IMPORTS = [
-  /^\s*(?:import|export)\b[^'"`;]*?\bfrom\s*['"]([^'"\n]+)['"]/gm,
-  /^\s*import\s*['"]([^'"\n]+)['"]/gm,
-  /\b(?:import|require)\(\s*['"]([^'"\n]+)['"]\s*\)/g,
-]
-
-/** What code imports, and declarations name; comments do not count. */
-function importsOf(file) {
-  const code = readFileSync(file, 'utf8').replace(/^\s*(\/\/|\/?\*).*$/gm, '')
-  return IMPORTS.flatMap((pattern) => [...code.matchAll(pattern)].map(([, name]) => name))
-}
-
 const packageOf = (name) => /^(@[^/]+\/[^/]+|[^/]+)/.exec(name)[1]
+
+/** They go together, and one may load another by a name that it makes. */
+const isOurs = (name) => name.startsWith('@rdmakit/')
 
 /**
  * @param folder of an installed package
@@ -40,24 +32,23 @@ export function importsAndDependencies(folder) {
   const used = new Set([manifest.name])
   for (const file of filesOf(folder)) {
     const name = relative(folder, file)
-    if (!/^(dist|generated|proto)\/.*\.[cm]?[jt]s$/.test(name)) continue
+    if (!/^(bin|dist|generated|proto)\/.*\.[cm]?[jt]s$/.test(name)) continue
     for (const wanted of importsOf(file)) {
       if (isBuiltin(wanted)) continue
       if (!wanted.startsWith('.')) used.add(packageOf(wanted))
       // A program is a bundle: what is in it needs nobody, but for addons, which are loaded by name.
       const owner = packageOf(wanted)
       if (wanted.startsWith('.')) {
-        const path = join(dirname(file), wanted)
-        const place = /\.d\.c?ts$/.test(name) ? path.replace(/\.(c?)js$/, '.d.$1ts') : path
-        if (!existsSync(place))
+        if (!existsSync(resolved(file, wanted)))
           problems.push(`${manifest.name}: ${name} imports ${wanted}, which is not packed`)
       } else if (owner !== manifest.name && !(owner in declared))
         problems.push(`${manifest.name}: ${name} imports ${wanted}, and ${owner} is no dependency`)
     }
   }
   for (const name of Object.keys({ ...dependencies, ...peerDependencies }))
-    if (!used.has(name)) problems.push(`${manifest.name}: nothing in it imports ${name}, a dependency`)
-  for (const path of pathsIn(manifest))
+    if (!used.has(name) && !isOurs(name))
+      problems.push(`${manifest.name}: nothing in it imports ${name}, a dependency`)
+  for (const path of leadsTo(manifest))
     if (!existsSync(join(folder, path)))
       problems.push(`${manifest.name}: package.json names ${path}, which is not packed`)
   for (const path of ['LICENSE', 'README.md'])
@@ -65,12 +56,6 @@ export function importsAndDependencies(folder) {
   for (const field of ['repository', 'bugs', 'engines', 'os', 'license', 'description'])
     if (manifest[field] === undefined) problems.push(`${manifest.name}: package.json has no ${field}`)
   return problems
-}
-
-/** The files that `exports` and `bin` lead to. */
-function pathsIn({ exports = {}, bin = {} }) {
-  const leaves = (value) => (typeof value === 'string' ? [value] : Object.values(value).flatMap(leaves))
-  return leaves([exports, bin]).filter((path) => path.startsWith('./'))
 }
 
 /** Source maps without their sources are of no use: those are not packed. @returns what is wrong, in lines */

@@ -9,6 +9,7 @@ import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { crossBuild, crossBuilt } from './cross.mjs'
+import { reachedFrom } from './imports.mjs'
 
 const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const HOST = `${process.platform}-${process.arch}`
@@ -55,6 +56,8 @@ function published({ devDependencies, scripts, ...manifest }, folder, version) {
     ...manifest,
     version,
     ...(manifest.dependencies && { dependencies: own(manifest.dependencies) }),
+    os: ['linux'],
+    engines: root.engines,
     repository: { ...root.repository, directory: folder },
     homepage: `${homepage}/tree/main/${folder}#readme`,
     bugs: { url: `${homepage}/issues` },
@@ -62,20 +65,19 @@ function published({ devDependencies, scripts, ...manifest }, folder, version) {
   }
 }
 
-/** Whether a compiled file has a source yet: tsc leaves those of sources that are gone. */
-function isCurrent(folder, file) {
-  const [, name] = /^dist\/(.*?)\.(?:d\.)?c?[jt]s(?:\.map)?$/.exec(file) ?? []
-  if (name === undefined || name === 'cli' || name.startsWith('cli/')) return true
-  return ['.ts', '.cts'].some((suffix) => existsSync(join(folder, 'src', name + suffix)))
+/** Code that is there for what package.json leads to. Not: what tsc left of sources that are gone, or what a bundle holds. */
+function isPacked(folder, reached) {
+  return (path) => {
+    const file = relative(folder, path)
+    if (!/^(dist|generated)\//.test(file) || !/\.[cm]?[jt]s(\.map)?$/.test(file)) return true
+    return reached.has(path.replace(/\.map$/, '')) && !/\.d\.c?ts\.map$/.test(file)
+  }
 }
 
 function stage(folder, manifest, files, place) {
   mkdirSync(place, { recursive: true })
-  for (const file of files)
-    cpSync(join(folder, file), join(place, file), {
-      recursive: true,
-      filter: (path) => isCurrent(folder, relative(folder, path)),
-    })
+  const filter = isPacked(folder, reachedFrom(folder, manifest))
+  for (const file of files) cpSync(join(folder, file), join(place, file), { recursive: true, filter })
   cpSync(join(top, 'LICENSE'), join(place, 'LICENSE'))
   writeFileSync(join(place, 'package.json'), `${JSON.stringify(manifest, undefined, 2)}\n`)
 }
@@ -117,10 +119,8 @@ function stageAddons(platform, place, version) {
       description: `The native addons of the @rdmakit packages for ${system} on ${processor}`,
       license: root.license,
       type: 'commonjs',
-      os: ['linux'],
       cpu: [cpu],
       libc: ['glibc'],
-      engines: root.engines,
       files: ['*.node', 'third-party-notices.txt'],
     },
     'packages',

@@ -113,9 +113,9 @@ for (const [provider, uri] of Object.entries(URIS)) {
   })
 }
 
-for (const name of ['swap-server', 'nbd-client'])
+for (const name of ['swap-server', 'nbd-client', 'rdmakit-build-addons'])
   test(`${name} --help`, async () => {
-    assert.match(await program(name, '--help').succeeds(), new RegExp(`^Usage: ${name} `))
+    assert.match(await program(name, '--help').succeeds(), new RegExp(`^usage: ${name}\\b`, 'i'))
   })
 
 test('the first example of verbs', async () => {
@@ -152,7 +152,8 @@ function install() {
   const { status } = spawnSync(process.execPath, [NPM, ...words, ...tarballs], { stdio: 'inherit' })
   assert.equal(status, 0, 'npm install has failed')
   for (const tarball of tarballs) {
-    const name = basename(tarball).replace(/^rdmakit-(.*)-[0-9.]+\.tgz$/, '@rdmakit/$1')
+    const [, part] = /^rdmakit-(?:(.*)-)?[0-9.]+\.tgz$/.exec(basename(tarball))
+    const name = part === undefined ? 'rdmakit' : `@rdmakit/${part}`
     assert(existsSync(join(MODULES, name, 'package.json')), `${name} was not installed`)
   }
 }
