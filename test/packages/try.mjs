@@ -100,23 +100,21 @@ for (const [provider, uri] of Object.entries(URIS)) {
       const said = (await node(file, uri).succeeds()).trim().split('\n')
       assert.deepEqual(said, Array(file === 'worker.mjs' ? 4 : 1).fill('you said hello'))
     })
-  test(`a volume over ${provider}, by both programs`, async () => {
-    const server = program('swap-server', '--listen', uri, '--memory', '64M', '--slab-size', '16M')
-    const [, listening] = await server.prints(/^listening (\S+)$/m)
-    const socket = `/tmp/volume-${provider}.sock`
-    const client = program('nbd-client', 'serve', '--server', listening, '--size', '32M', '--unix', socket)
-    await client.prints(/^ready /m)
-    const block = randomBytes(65536)
-    assert(block.equals(await throughVolume(socket, 20 * 2 ** 20, block)), 'other bytes came back')
-    await client.stop()
-    await server.stop()
-  })
+  test(`a volume over ${provider}, by both programs`, () => aVolume(uri, ['swap-server'], ['nbd-client']))
 }
 
-for (const name of ['swap-server', 'nbd-client', 'rdmakit-build-addons'])
-  test(`${name} --help`, async () => {
-    assert.match(await program(name, '--help').succeeds(), new RegExp(`^usage: ${name}\\b`, 'i'))
-  })
+/** Lends memory and borrows it, by these programs, and puts a block through it. */
+async function aVolume(uri, [lend, ...lends], [borrow, ...borrows]) {
+  const server = program(lend, ...lends, '--listen', uri, '--memory', '64M', '--slab-size', '16M')
+  const [, listening] = await server.prints(/^listening (\S+)$/m)
+  const volume = ['--server', listening, '--size', '32M', '--unix', '/tmp/volume.sock']
+  const client = program(borrow, ...borrows, 'serve', ...volume)
+  await client.prints(/^ready /m)
+  const block = randomBytes(65536)
+  assert(block.equals(await throughVolume('/tmp/volume.sock', 20 * 2 ** 20, block)), 'other bytes came back')
+  await client.stop()
+  await server.stop()
+}
 
 test('the first example of verbs', async () => {
   const target = node('readme/target.mjs')
@@ -145,6 +143,22 @@ test('the first example of nbd-client', async () => {
   await client.stop()
   await server.stop()
 })
+
+/** Cases for the programs that our packages bring. */
+function testPrograms() {
+  const homes = readdirSync(join(MODULES, '@rdmakit')).map((name) => join(MODULES, '@rdmakit', name))
+  const manifests = [...homes, join(MODULES, 'rdmakit')]
+    .map((home) => join(home, 'package.json'))
+    .filter((path) => existsSync(path))
+    .map((path) => JSON.parse(readFileSync(path, 'utf8')))
+  for (const name of manifests.flatMap(({ bin = {} }) => Object.keys(bin)))
+    test(`${name} --help`, async () => {
+      assert.match(await program(name, '--help').succeeds(), new RegExp(`^usage: ${name}\\b`, 'i'))
+    })
+  if (manifests.some(({ name }) => name === 'rdmakit'))
+    test('a volume over iwarp, by rdmakit', () =>
+      aVolume(URIS.iwarp, ['rdmakit', 'swap-server'], ['rdmakit']))
+}
 
 function install() {
   const tarballs = readdirSync('/tarballs').map((name) => join('/tarballs', name))
@@ -185,6 +199,7 @@ console.log(`try: Node.js ${process.version} ${process.arch} on ${system}`)
 const begin = performance.now()
 install()
 console.log(`installed, ${seconds(begin)}: ${sizes()}`)
+testPrograms()
 let failed = 0
 for (const { name, body } of cases) {
   const start = performance.now()
