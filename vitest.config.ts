@@ -30,7 +30,12 @@ export default defineConfig({
         extends: true,
         test: {
           name: 'tests',
-          include: ['packages/*/test/**/*.test.ts', 'test/e2e/**/*.test.ts', 'bench/test/**/*.test.ts'],
+          include: [
+            'packages/*/test/**/*.test.ts',
+            'test/e2e/**/*.test.ts',
+            'test/docs/**/*.test.ts',
+            'bench/test/**/*.test.ts',
+          ],
           exclude: [conformance, ...(process.env.RDMAKIT_TIER === 'soak' ? [] : [soak])],
         },
       },

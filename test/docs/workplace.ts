@@ -1,0 +1,97 @@
+// A folder like that of somebody who has installed the packages, on a host of its own: a network namespace, so that the
+// lines of a block are executed with the addresses and ports that they have.
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { delimiter, join } from 'node:path'
+import { createInterface } from 'node:readline'
+import { endWithProcess } from '../e2e/processes.js'
+import { top } from '../lab/paths.js'
+
+/** What the examples import besides the packages; a user installs it, too. */
+const OTHERS = ['@types/node', 'prom-client', 'rxjs']
+/** What the examples use of the repository, and what pbjs and pbts make of greeter.proto. */
+const LINKS = { examples: 'examples', test: 'test', generated: 'examples/service/generated' }
+/** Of the hosts that the examples name. */
+const ADDRESSES = ['10.0.0.1', '10.0.0.2', '10.0.0.3']
+/** Where the examples have their files. */
+const FOLDERS = ['/tmp/', '/etc/rdmakit/', '/run/rdmakit/', '/var/lib/rdmakit/']
+
+interface Manifest {
+  name: string
+  bin?: Record<string, string>
+  workspaces?: string[]
+}
+
+const manifestOf = (folder: string) =>
+  JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Manifest
+
+/** Links as `npm install` makes them: the packages, and their programs in `.bin`. */
+function installPackages(folder: string): void {
+  const modules = join(folder, 'node_modules')
+  for (const scope of ['@rdmakit', '@types', '.bin']) mkdirSync(join(modules, scope), { recursive: true })
+  for (const workspace of manifestOf(top).workspaces ?? []) {
+    const home = join(top, workspace)
+    const { name, bin = {} } = manifestOf(home)
+    symlinkSync(home, join(modules, name))
+    for (const [program, script] of Object.entries(bin))
+      symlinkSync(join(home, script), join(modules, '.bin', program))
+  }
+  for (const name of OTHERS) symlinkSync(join(top, 'node_modules', name), join(modules, name))
+  for (const [name, path] of Object.entries(LINKS)) symlinkSync(join(top, path), join(folder, name))
+}
+
+/** A network namespace that has the examples' addresses, for as long as its process runs. */
+async function startHost() {
+  const addresses = ADDRESSES.map((address) => `ip address add ${address}/32 dev lo`)
+  const script = ['ip link set lo up', ...addresses, 'echo up', 'exec cat'].join(' && ')
+  const namespaces = process.getuid?.() === 0 ? ['--net'] : ['--net', '--map-root-user']
+  const host = endWithProcess(
+    spawn('unshare', [...namespaces, 'sh', '-c', script], { stdio: ['pipe', 'pipe', 'inherit'] }),
+  )
+  const [line] = await once(createInterface({ input: host.stdout }), 'line', {
+    signal: AbortSignal.timeout(30_000),
+  })
+  if (line !== 'up') throw new Error(`the network namespace says ${line}`)
+  const enter = [
+    '--target',
+    `${host.pid}`,
+    ...namespaces.map((name) => name.replace('map-root-user', 'user')),
+  ]
+  return { enter, end: () => void host.kill('SIGKILL') }
+}
+
+export class Workplace implements Disposable {
+  readonly folder = mkdtempSync(join(tmpdir(), 'rdmakit-example-'))
+  readonly env: NodeJS.ProcessEnv
+  #host: Awaited<ReturnType<typeof startHost>> | undefined
+
+  constructor() {
+    installPackages(this.folder)
+    this.env = {
+      ...process.env,
+      PATH: [join(this.folder, 'node_modules', '.bin'), process.env.PATH].join(delimiter),
+      RDMAKIT_RUN: this.folder,
+    }
+  }
+
+  /** The words that execute a shell's line on this workplace's host. */
+  async launch(line: string): Promise<readonly string[]> {
+    this.#host ??= await startHost()
+    return ['nsenter', ...this.#host.enter, 'bash', '-ec', line]
+  }
+
+  /** A line as it is executed here: over iWARP where it names an RDMA device, files in this folder. */
+  here(line: string): string {
+    return FOLDERS.reduce(
+      (text, folder) => text.replaceAll(folder, `${this.folder}/`),
+      line.replaceAll('rdma://', 'iwarp://'),
+    )
+  }
+
+  [Symbol.dispose](): void {
+    this.#host?.end()
+    rmSync(this.folder, { recursive: true, force: true })
+  }
+}
