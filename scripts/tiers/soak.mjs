@@ -115,6 +115,7 @@ function round(number, seed, minutes) {
       command: ['node', 'scripts/packages/gate.mjs', '--no-lint', '--emulate'],
       budget: 400,
     })
+    parts.push({ name: 'the README in a fresh clone', command: script('readme'), budget: 900 })
     parts.push({ name: 'native, each file by itself', command: script('native', 'files'), budget: 400 })
   }
   return parts.map((part) => ({ ...part, seed, hang: 3 * part.budget }))

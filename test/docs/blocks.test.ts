@@ -5,10 +5,16 @@ import { compile } from './compile.js'
 import { execute } from './execute.js'
 import { asShown, shownOutput } from './output.js'
 import { missingScripts, paragraphsOf, syntaxErrors } from './shell.js'
+import { Workplace } from './workplace.js'
 
 const fence = (language: string, code: string) => `\`\`\`${language}\n${code}\n\`\`\`\n`
 const blockOf = (comment: string, language: string, code: string) =>
   blocksIn('a.md', `# A\n\n${comment}\n${fence(language, code)}`)[0] as Block
+
+async function executed(language: string, code: string, context = '') {
+  using workplace = new Workplace()
+  return await execute(blockOf(`<!-- example: run${context} -->`, language, code), workplace)
+}
 
 it('reads a class, its context and its output, with their lines', () => {
   const text = `<!-- example: compile\ndeclare const a: number\n-->\n${fence('ts', 'a')}\n${fence('', '1\n2')}`
@@ -59,13 +65,9 @@ it('does not compile with a field that is not there, and says where', () => {
 })
 
 it('fails with a command that fails, one before it, and what Node.js cannot read', async () => {
-  await expect(execute(blockOf('<!-- example: run -->', 'sh', 'echo a; exit 3\ntrue'))).rejects.toThrow(
-    /exit 3\nended with 3\na\n/,
-  )
-  await expect(execute(blockOf('<!-- example: run\nfalse\n-->', 'sh', 'true'))).rejects.toThrow(
-    'ended with 1',
-  )
-  await expect(execute(blockOf('<!-- example: run -->', 'js', 'const = 1'))).rejects.toThrow('SyntaxError')
+  await expect(executed('sh', 'echo a; exit 3\ntrue')).rejects.toThrow(/exit 3\nended with 3\na\n/)
+  await expect(executed('sh', 'true', '\nfalse\n')).rejects.toThrow('ended with 1')
+  await expect(executed('js', 'const = 1')).rejects.toThrow('SyntaxError')
 })
 
 it('runs a line while the one before it waits, and ends that before the next paragraph', async () => {
@@ -74,9 +76,7 @@ node -e "net.connect(7471, '127.0.0.1').on('connect', () => { console.log('there
 
 node -e "net.createServer().listen(7471, () => console.log('listening '))"
 echo rdma://10.0.0.1 # over iWARP`
-  expect(await execute(blockOf('<!-- example: run -->', 'sh', code))).toBe(
-    'listening \nthere\nlistening \niwarp://10.0.0.1\n',
-  )
+  expect(await executed('sh', code)).toBe('listening \nthere\nlistening \niwarp://10.0.0.1\n')
 })
 
 it('splits a shell block into lines and paragraphs', () => {

@@ -1,8 +1,9 @@
 // The code blocks of the Markdown files, each with what the comment in front of it says of it. The comment does not show
 // when the file is rendered. Its first line has the block's class, what follows is the context:
 //
-//   <!-- example: run            the block is executed. Context: shell lines that are executed first
-//   <!-- example: compile        the block is type-checked. Context: TypeScript that declares what it uses
+//   <!-- example: run            executed by npm test. Context: shell lines that are executed first
+//   <!-- example: compile        type-checked by npm test. Context: TypeScript that declares what it uses
+//   <!-- example: clone          executed in a fresh clone by scripts/readme.sh, which npm run soak does
 //   <!-- example: not run: WHY   the reason is required
 //
 // A block without a language is a drawing or output, and needs no class.
@@ -11,7 +12,8 @@ import { join } from 'node:path'
 import MarkdownIt from 'markdown-it'
 import { top } from '../lab/paths.js'
 
-export type Kind = 'run' | 'compile' | 'not run'
+const KINDS = ['run', 'compile', 'clone', 'not run'] as const
+export type Kind = (typeof KINDS)[number]
 
 export interface Block {
   /** relative to the top folder */
@@ -74,6 +76,7 @@ export function blocksIn(file: string, text: string): Block[] {
 function classOf(comment: string): Pick<Block, 'kind' | 'reason' | 'context'> {
   const [, first, context = ''] = /^<!-- example: (.*?)(?:\n(.*?))?\s*-->\s*$/s.exec(comment) ?? []
   const [word, reason = ''] = (first ?? '').trim().split(/: (.*)/s)
-  const known = word === 'run' || word === 'compile' ? reason === '' : word === 'not run' && reason !== ''
-  return { kind: known ? (word as Kind) : undefined, reason, context }
+  const kind = KINDS.find((each) => each === word)
+  const complete = (kind === 'not run') === (reason !== '')
+  return { kind: complete ? kind : undefined, reason, context }
 }

@@ -6,6 +6,7 @@ import { compile, languages } from './compile.js'
 import { execute } from './execute.js'
 import { asShown, shownOutput } from './output.js'
 import { isShell, missingScripts, syntaxErrors } from './shell.js'
+import { Workplace } from './workplace.js'
 
 const blocks = markdownFiles().flatMap(blocksOf)
 const compiled = compile(
@@ -26,7 +27,8 @@ for (const block of blocks)
       expect(missingScripts(block)).toEqual([])
     }
     if (kind === 'run') {
-      const [printed, shown] = [await execute(block), shownOutput(block)]
+      using workplace = new Workplace()
+      const [printed, shown] = [await execute(block, workplace), shownOutput(block)]
       if (shown.length > 0) expect(asShown(printed, shown)).toEqual(shown)
     }
   })

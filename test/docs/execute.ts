@@ -8,12 +8,11 @@ import ts from 'typescript'
 import { endWithProcess } from '../e2e/processes.js'
 import type { Block } from './blocks.js'
 import { isShell, paragraphsOf } from './shell.js'
-import { Workplace } from './workplace.js'
+import type { Place } from './workplace.js'
 
-/** Only ends what hangs. */
-const PATIENCE_MS = 50_000
-/** What the programs print when the next line may come. */
+/** What the programs print when the next line may come; in a clone each line is to end. */
 const READY = /^(listening|ready|attached) |^\{"event":"listening"/m
+const NEVER = /(?!)/
 /** Prints until it is ended: is ready with its first line. */
 const ENDLESS = / --watch\b/
 
@@ -22,13 +21,16 @@ class Command {
   readonly #ready: RegExp
   readonly #process: ChildProcess
   readonly #over: Promise<unknown>
+  readonly #patienceMs: number
   #stopped = false
   stdout = ''
   stderr = ''
 
-  constructor(line: string, words: readonly string[], { folder, env }: Workplace) {
+  constructor(line: string, words: readonly string[], ready: RegExp, place: Place) {
+    const { folder, env, patienceMs, echo } = place
     this.#line = line
-    this.#ready = ENDLESS.test(line) ? /\n/ : READY
+    this.#patienceMs = patienceMs
+    this.#ready = ENDLESS.test(line) ? /\n/ : ready
     // A group of its own, which ends as a whole.
     this.#process = endWithProcess(
       spawn(words[0] as string, words.slice(1), {
@@ -41,6 +43,7 @@ class Command {
     for (const stream of ['stdout', 'stderr'] as const)
       this.#process[stream]?.setEncoding('utf8').on('data', (text: string) => {
         this[stream] += text
+        if (echo) process[stream].write(text)
       })
     this.#over = once(this.#process, 'close')
   }
@@ -51,7 +54,7 @@ class Command {
 
   /** Waits until it is ready, or has ended well. */
   async settles(): Promise<void> {
-    const signal = AbortSignal.timeout(PATIENCE_MS)
+    const signal = AbortSignal.timeout(this.#patienceMs)
     while (this.running && !this.#ready.test(this.stdout) && !signal.aborted)
       await Promise.race([
         this.#over,
@@ -69,7 +72,7 @@ class Command {
   }
 
   async ends(): Promise<void> {
-    const late = setTimeout(() => this.#signal('SIGKILL'), PATIENCE_MS)
+    const late = setTimeout(() => this.#signal('SIGKILL'), this.#patienceMs)
     await this.#over
     clearTimeout(late)
     const { exitCode, signalCode } = this.#process
@@ -95,12 +98,12 @@ class Command {
 }
 
 /** Runs a block. @returns what its lines printed, in their order @throws where one fails */
-export async function execute(block: Block): Promise<string> {
-  using workplace = new Workplace()
+export async function execute(block: Block, place: Place): Promise<string> {
+  const ready = block.kind === 'clone' ? NEVER : READY
   const commands: Command[] = []
   const start = async (text: string) => {
-    const line = workplace.here(text)
-    const command = new Command(line, await workplace.launch(line), workplace)
+    const line = place.here(text)
+    const command = new Command(line, await place.launch(line), ready, place)
     commands.push(command)
     await command.settles()
     return command
@@ -112,7 +115,7 @@ export async function execute(block: Block): Promise<string> {
     for (const line of paragraphsOf(block.context).flat()) await start(line)
     const before = commands.length
     const ran: Command[] = []
-    for (const lines of paragraphsOf(shellOf(block, workplace))) {
+    for (const lines of paragraphsOf(shellOf(block, place))) {
       for (const line of lines) ran.push(await start(line))
       await stopFrom(before)
     }
@@ -124,15 +127,15 @@ export async function execute(block: Block): Promise<string> {
 }
 
 /** A program's types are taken away, and nothing else: what Node.js cannot read must fail here. */
-function shellOf(block: Block, workplace: Workplace): string {
+function shellOf(block: Block, place: Place): string {
   if (isShell(block)) return block.code
-  const { outputText } = ts.transpileModule(workplace.here(block.code), {
+  const { outputText } = ts.transpileModule(place.here(block.code), {
     compilerOptions: {
       target: ts.ScriptTarget.ESNext,
       module: ts.ModuleKind.ESNext,
       verbatimModuleSyntax: true,
     },
   })
-  writeFileSync(join(workplace.folder, 'example.mjs'), outputText)
+  writeFileSync(join(place.folder, 'example.mjs'), outputText)
   return 'node example.mjs'
 }

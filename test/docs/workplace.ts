@@ -54,15 +54,29 @@ async function startHost() {
     signal: AbortSignal.timeout(30_000),
   })
   if (line !== 'up') throw new Error(`the network namespace says ${line}`)
-  const enter = [
-    '--target',
-    `${host.pid}`,
-    ...namespaces.map((name) => name.replace('map-root-user', 'user')),
-  ]
+  const user = namespaces.length > 1 ? ['--user', '--preserve-credentials'] : []
+  const enter = ['--target', `${host.pid}`, '--net', ...user]
   return { enter, end: () => void host.kill('SIGKILL') }
 }
 
-export class Workplace implements Disposable {
+/** Where a block is executed. */
+export interface Place {
+  /** in which its lines are executed */
+  readonly folder: string
+  readonly env: NodeJS.ProcessEnv
+  /** milliseconds that a line may take: only ends what hangs */
+  readonly patienceMs: number
+  /** what the lines print is shown as it comes */
+  readonly echo: boolean
+  /** A line, or a program, as it is executed here. */
+  here(text: string): string
+  /** The words that execute a shell's line here. */
+  launch(line: string): Promise<readonly string[]>
+}
+
+export class Workplace implements Place, Disposable {
+  readonly patienceMs = 50_000
+  readonly echo = false
   readonly folder = mkdtempSync(join(tmpdir(), 'rdmakit-example-'))
   readonly env: NodeJS.ProcessEnv
   #host: Awaited<ReturnType<typeof startHost>> | undefined
@@ -76,17 +90,17 @@ export class Workplace implements Disposable {
     }
   }
 
-  /** The words that execute a shell's line on this workplace's host. */
+  /** On this workplace's host. */
   async launch(line: string): Promise<readonly string[]> {
     this.#host ??= await startHost()
     return ['nsenter', ...this.#host.enter, 'bash', '-ec', line]
   }
 
-  /** A line as it is executed here: over iWARP where it names an RDMA device, files in this folder. */
-  here(line: string): string {
+  /** Over iWARP where it names an RDMA device, and with its files in this folder. */
+  here(text: string): string {
     return FOLDERS.reduce(
-      (text, folder) => text.replaceAll(folder, `${this.folder}/`),
-      line.replaceAll('rdma://', 'iwarp://'),
+      (changed, folder) => changed.replaceAll(folder, `${this.folder}/`),
+      text.replaceAll('rdma://', 'iwarp://'),
     )
   }
 
