@@ -3,6 +3,7 @@
 //
 //   <!-- example: run            executed by npm test. Context: shell lines that are executed first
 //   <!-- example: compile        type-checked by npm test. Context: TypeScript that declares what it uses
+//   <!-- example: lab            executed in the lab's guest. Context as of `run`
 //   <!-- example: clone          executed in a fresh clone by scripts/readme.sh, which npm run soak does
 //   <!-- example: not run: WHY   the reason is required
 //
@@ -12,7 +13,7 @@ import { join } from 'node:path'
 import MarkdownIt from 'markdown-it'
 import { top } from '../lab/paths.js'
 
-const KINDS = ['run', 'compile', 'clone', 'not run'] as const
+const KINDS = ['run', 'compile', 'lab', 'clone', 'not run'] as const
 export type Kind = (typeof KINDS)[number]
 
 export interface Block {

@@ -4,7 +4,6 @@ import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import ts from 'typescript'
 import { endWithProcess } from '../e2e/processes.js'
 import type { Block } from './blocks.js'
 import { isShell, paragraphsOf } from './shell.js'
@@ -115,7 +114,7 @@ export async function execute(block: Block, place: Place): Promise<string> {
     for (const line of paragraphsOf(block.context).flat()) await start(line)
     const before = commands.length
     const ran: Command[] = []
-    for (const lines of paragraphsOf(shellOf(block, place))) {
+    for (const lines of paragraphsOf(await shellOf(block, place))) {
       for (const line of lines) ran.push(await start(line))
       await stopFrom(before)
     }
@@ -127,8 +126,10 @@ export async function execute(block: Block, place: Place): Promise<string> {
 }
 
 /** A program's types are taken away, and nothing else: what Node.js cannot read must fail here. */
-function shellOf(block: Block, place: Place): string {
+async function shellOf(block: Block, place: Place): Promise<string> {
   if (isShell(block)) return block.code
+  // Takes a second to load, in a guest ten.
+  const { default: ts } = await import('typescript')
   const { outputText } = ts.transpileModule(place.here(block.code), {
     compilerOptions: {
       target: ts.ScriptTarget.ESNext,

@@ -14,7 +14,7 @@ const OTHERS = ['@types/node', 'prom-client', 'rxjs']
 /** What the examples use of the repository, and what pbjs and pbts make of greeter.proto. */
 const LINKS = { examples: 'examples', test: 'test', generated: 'examples/service/generated' }
 /** Of the hosts that the examples name. */
-const ADDRESSES = ['10.0.0.1', '10.0.0.2', '10.0.0.3']
+export const ADDRESSES = ['10.0.0.1', '10.0.0.2', '10.0.0.3']
 /** Where the examples have their files. */
 const FOLDERS = ['/tmp/', '/etc/rdmakit/', '/run/rdmakit/', '/var/lib/rdmakit/']
 
@@ -28,7 +28,7 @@ const manifestOf = (folder: string) =>
   JSON.parse(readFileSync(join(folder, 'package.json'), 'utf8')) as Manifest
 
 /** Links as `npm install` makes them: the packages, and their programs in `.bin`. */
-function installPackages(folder: string): void {
+export function installPackages(folder: string): void {
   const modules = join(folder, 'node_modules')
   for (const scope of ['@rdmakit', '@types', '.bin']) mkdirSync(join(modules, scope), { recursive: true })
   for (const workspace of manifestOf(top).workspaces ?? []) {
