@@ -37,13 +37,13 @@ export interface Block {
 
 const SKIPPED = ['node_modules', 'build', 'dist', 'test-results']
 
-/** Every Markdown file of the repository, relative to its top folder. */
+/** Every Markdown file of the repository that is no report of a program, relative to its top folder. */
 export function markdownFiles(folder = ''): string[] {
   return readdirSync(join(top, folder), { withFileTypes: true }).flatMap((entry) => {
     const path = join(folder, entry.name)
     if (entry.isDirectory())
       return entry.name.startsWith('.') || SKIPPED.includes(entry.name) ? [] : markdownFiles(path)
-    return entry.name.endsWith('.md') ? [path] : []
+    return entry.name.endsWith('.md') && !entry.name.endsWith('.api.md') ? [path] : []
   })
 }
 

@@ -96,11 +96,11 @@ export class Workplace implements Place, Disposable {
     return ['nsenter', ...this.#host.enter, 'bash', '-ec', line]
   }
 
-  /** Over iWARP where it names an RDMA device, and with its files in this folder. */
+  /** Over iWARP where it names an RDMA device, with no more than a gibibyte, and with its files in this folder. */
   here(text: string): string {
     return FOLDERS.reduce(
       (changed, folder) => changed.replaceAll(folder, `${this.folder}/`),
-      text.replaceAll('rdma://', 'iwarp://'),
+      text.replaceAll('rdma://', 'iwarp://').replaceAll(/\b\d+G\b/g, '1G'),
     )
   }
 
