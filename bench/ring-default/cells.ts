@@ -23,12 +23,9 @@ export interface Cell {
   readonly placement: Placement
 }
 
-/** A request must fit the ring, and half of one that nobody has enlarged is less than 1 MiB. */
-const LARGEST = { messages: 2 ** 20, requests: 2 ** 18 } as const
-
 export const cells = (quick: boolean): readonly Cell[] =>
   (['messages', 'requests'] as const).flatMap((kind) =>
-    SIZES.filter((size) => size <= LARGEST[kind] && (!quick || QUICK_SIZES.includes(size))).flatMap((size) =>
+    SIZES.filter((size) => !quick || QUICK_SIZES.includes(size)).flatMap((size) =>
       PLACEMENTS.map((placement) => ({ kind, size, placement })),
     ),
   )
