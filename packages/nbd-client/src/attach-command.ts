@@ -1,4 +1,4 @@
-import { outrunReaders, type ProgramCommand, settleHeap, wholeFrom } from '@rdmakit/swap-server'
+import { outrunReaders, type ProgramCommand, settleHeap, wholeFrom } from '@rdmakit/swap-server/internal'
 import { Option } from 'commander'
 import type { Front } from './device-name.js'
 import { installLastResort } from './last-resort.js'

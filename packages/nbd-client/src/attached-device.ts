@@ -5,7 +5,7 @@ import {
   type MetricsEndpoint,
   notifyMainProcess,
   notifyReady,
-} from '@rdmakit/swap-server'
+} from '@rdmakit/swap-server/internal'
 import { deferred } from '@rdmakit/verbs/internal'
 import type { AttachOptions } from './attach.js'
 import { type DeviceIdentity, presenceOf } from './device-identity.js'

@@ -1,4 +1,4 @@
-import { MetricsEndpoint, ofOption } from '@rdmakit/swap-server'
+import { MetricsEndpoint, ofOption } from '@rdmakit/swap-server/internal'
 import { Registry } from 'prom-client'
 import type { BlockEngine } from './engine.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'

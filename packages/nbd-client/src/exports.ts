@@ -1,4 +1,4 @@
-import { parseSizeInUnits } from '@rdmakit/swap-server'
+import { parseSizeInUnits } from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import type { ExportOptions } from './export-options.js'
 

@@ -1,4 +1,5 @@
-import { EXIT, ExitError, meaningOfRefusal, SwapServerError } from '@rdmakit/swap-server'
+import { meaningOfRefusal, SwapServerError } from '@rdmakit/swap-server'
+import { EXIT, ExitError } from '@rdmakit/swap-server/internal'
 
 /** Another process has taken the volume over (docs/page-service/fencing.md): this one stops, and ends nothing of it. */
 export class FencedError extends ExitError {

@@ -1,4 +1,4 @@
-import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/swap-server'
+import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/swap-server/internal'
 import { collectDefaultMetrics, Registry } from 'prom-client'
 import type { EngineStatistics } from './engine.js'
 import { impairment } from './last-resort.js'

@@ -11,7 +11,7 @@ import {
   tellWarnings,
   watchSeconds,
   wholeFrom,
-} from '@rdmakit/swap-server'
+} from '@rdmakit/swap-server/internal'
 import { addAttach } from './attach-command.js'
 import { addServe } from './serve-command.js'
 import { say } from './session-log.js'

@@ -1,6 +1,5 @@
 import {
   ConfigurationError,
-  formatSize,
   meaningOfRefusal,
   type RemoteSlab,
   type SessionIdentity,
@@ -8,6 +7,7 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
+import { formatSize } from '@rdmakit/swap-server/internal'
 import { ConnectionRejectedError, parseUri, VerbsError } from '@rdmakit/verbs'
 import { FencedError, fencedOr } from './fenced.js'
 

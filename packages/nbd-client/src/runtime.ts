@@ -4,7 +4,7 @@ import {
   type Impairment,
   runningPrograms,
   type SilentProgram,
-} from '@rdmakit/swap-server'
+} from '@rdmakit/swap-server/internal'
 import type { EngineStatistics } from './engine.js'
 import type { SlabState } from './slab-table.js'
 

@@ -1,7 +1,7 @@
 import { accessSync, constants } from 'node:fs'
 import { join } from 'node:path'
+import { ConfigurationError } from '@rdmakit/swap-server'
 import {
-  ConfigurationError,
   checkSocketPlace,
   describeFileError,
   EXIT,
@@ -9,7 +9,7 @@ import {
   type ProgramCommand,
   settleHeap,
   wholeFrom,
-} from '@rdmakit/swap-server'
+} from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 import type { TlsOptions } from './export-options.js'

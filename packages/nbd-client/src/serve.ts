@@ -1,10 +1,10 @@
+import { ConfigurationError } from '@rdmakit/swap-server'
 import {
-  ConfigurationError,
   type ControlSocket,
   formatSize,
   notifyReady,
   openRuntimeDirectory,
-} from '@rdmakit/swap-server'
+} from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
 import { type Boot, currentBoot, isOfBoot } from './boot.js'

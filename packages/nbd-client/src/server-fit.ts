@@ -1,10 +1,5 @@
-import {
-  formatSize,
-  type SessionOptions,
-  SwapServerError,
-  SwapServerSession,
-  unreached,
-} from '@rdmakit/swap-server'
+import { type SessionOptions, SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
+import { formatSize, unreached } from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import { fits } from './placement.js'
 import type { VolumeServer } from './volume-server.js'

@@ -8,7 +8,7 @@ import {
   printStatus,
   right,
   type Shown,
-} from '@rdmakit/swap-server'
+} from '@rdmakit/swap-server/internal'
 import { describeBackup } from './backup.js'
 import { type Presence, presenceOf } from './device-identity.js'
 import { parseDevice } from './device-name.js'

@@ -1,4 +1,4 @@
-import { decideSignals, EXIT, ExitError } from '@rdmakit/swap-server'
+import { decideSignals, EXIT, ExitError } from '@rdmakit/swap-server/internal'
 import { say } from './session-log.js'
 
 /** Aborts at the first signal that is to end this process: SIGHUP too, of a terminal that was closed. */

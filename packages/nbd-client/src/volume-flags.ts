@@ -1,3 +1,4 @@
+import { readKeyFile } from '@rdmakit/swap-server'
 import {
   checkPlace,
   ofOption,
@@ -6,9 +7,8 @@ import {
   parsedBy,
   parseSize,
   parseSizeInUnits,
-  readKeyFile,
   wholeFrom,
-} from '@rdmakit/swap-server'
+} from '@rdmakit/swap-server/internal'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 import type { BackupOptions } from './backup.js'

@@ -1,11 +1,5 @@
-import {
-  EXIT,
-  ExitError,
-  NO_TAKE_OVER,
-  ofOption,
-  type SessionOptions,
-  type TakeOver,
-} from '@rdmakit/swap-server'
+import { NO_TAKE_OVER, type SessionOptions, type TakeOver } from '@rdmakit/swap-server'
+import { EXIT, ExitError, ofOption } from '@rdmakit/swap-server/internal'
 import { type BackupOptions, pagesOfLane } from './backup.js'
 import { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'

@@ -1,4 +1,5 @@
-import { formatSize, type RemoteSlab, type SwapServerSession } from '@rdmakit/swap-server'
+import type { RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
+import { formatSize } from '@rdmakit/swap-server/internal'
 import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { Lane } from './engine-lane.js'

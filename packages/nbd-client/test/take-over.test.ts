@@ -1,6 +1,7 @@
 // What a process that takes a volume over believes of the slab map, on records that a process leaves only when it dies
 // at one moment.
-import { EXIT, SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
+import { SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
+import { EXIT } from '@rdmakit/swap-server/internal'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { BlockEngine } from '../src/engine.js'
 import type { KeptServer } from '../src/kept-volume.js'
