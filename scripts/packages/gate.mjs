@@ -32,6 +32,20 @@ const readJson = (path) => JSON.parse(readFileSync(path, 'utf8'))
 /** What hangs is ended: installing and all cases, some times over. */
 const LIMIT_MS = 900_000
 
+/** As scripts/results-reporter.mjs writes them, for scripts/count-tests.mjs. */
+const testResults = []
+
+function report(project, cases) {
+  const assertionResults = cases.map(({ name, failure }) => ({
+    status: failure === undefined ? 'passed' : 'failed',
+    fullName: name,
+    meta: { project },
+    failureMessages: failure === undefined ? [] : [failure],
+  }))
+  const failed = assertionResults.some(({ status }) => status === 'failed')
+  testResults.push({ name: 'test/packages/try.mjs', status: failed ? 'failed' : 'passed', assertionResults })
+}
+
 /** The first example of a package's README, as Node.js 20 runs it. */
 async function firstExample(name) {
   const text = readFileSync(join(top, 'packages', name, 'README.md'), 'utf8')
@@ -92,6 +106,9 @@ async function lint(folder, tarballs) {
   ])
   const problems = found.flat()
   for (const problem of problems) console.error(`gate: ${problem}`)
+  report('lint', [
+    { name: 'nothing is wrong', failure: problems.length > 0 ? problems.join('\n') : undefined },
+  ])
   console.log(
     `gate: imports, publint, types: ${problems.length === 0 ? 'nothing wrong' : `${problems.length} wrong`}`,
   )
@@ -141,7 +158,6 @@ await bundle(host)
 
 const npm = join(execFileSync('npm', ['root', '--global'], { encoding: 'utf8' }).trim(), 'npm')
 const cache = execFileSync('npm', ['config', 'get', 'cache'], { encoding: 'utf8' }).trim()
-let cases = 0
 
 /** Installs on a machine, and runs all cases. */
 async function tryOn(name, machine, given) {
@@ -152,8 +168,8 @@ async function tryOn(name, machine, given) {
   const status = await runOn({ ...machine, mounts, folder: '/app' }, ['try.mjs'], LIMIT_MS)
   if (status !== 0) console.error(`gate: ${name}: ${status}`)
   held &&= status === 0
-  const counted = join(folder, 'cases.count')
-  if (existsSync(counted)) cases += Number(readFileSync(counted, 'utf8'))
+  const told = join(folder, 'cases.json')
+  report(name, existsSync(told) ? readJson(told) : [{ name: 'to its end', failure: `${status}` }])
 }
 
 if (options.emulate) {
@@ -174,5 +190,6 @@ if (options.emulate) {
   }
 const results = join(top, 'test-results')
 mkdirSync(results, { recursive: true })
-writeFileSync(join(results, 'packages.count'), `${cases}`)
+const numTotalTests = testResults.reduce((sum, { assertionResults }) => sum + assertionResults.length, 0)
+writeFileSync(join(results, 'packages.json'), JSON.stringify({ numTotalTests, testResults }))
 process.exitCode = held ? 0 : 1

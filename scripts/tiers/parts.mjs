@@ -32,7 +32,7 @@ const packages = {
   name: 'packages: from tarballs, on empty machines',
   command: ['node', 'scripts/packages/gate.mjs'],
   budget: 60,
-  cases: numberIn('packages.count'),
+  cases: vitestCases('packages.json'),
 }
 
 /** @type {Part} */

@@ -1,6 +1,6 @@
 // Tries the packages as a stranger's machine has them: node try.mjs. It runs on that machine, in the folder of the program
-// that uses them: installs the tarballs, without a network, then runs every case and prints one line for each. Leaves the
-// number of cases in cases.count, and ends with status 1 when one has failed. Ten seconds.
+// that uses them: installs the tarballs, without a network, then runs every case and prints one line for each. Leaves
+// what came of each in cases.json, and ends with status 1 when one has failed. Ten seconds.
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -200,17 +200,19 @@ const begin = performance.now()
 install()
 console.log(`installed, ${seconds(begin)}: ${sizes()}`)
 testPrograms()
-let failed = 0
+const results = []
 for (const { name, body } of cases) {
   const start = performance.now()
   try {
     await body()
+    results.push({ name })
     console.log(`ok: ${name}, ${seconds(start)}`)
   } catch (failure) {
-    failed++
+    results.push({ name, failure: failure.stack })
     console.log(`FAILED: ${name}\n${failure.stack}`)
   }
 }
+const failed = results.filter(({ failure }) => failure !== undefined).length
 console.log(`try: ${cases.length - failed} of ${cases.length} cases`)
-writeFileSync('cases.count', `${cases.length}`)
+writeFileSync('cases.json', JSON.stringify(results))
 process.exit(failed === 0 ? 0 : 1)
