@@ -2,8 +2,7 @@
 // names that Debian's nbd-client has not: the program rdmakit, its pages, its completion, its units. Prints the file's path.
 import { execFileSync } from 'node:child_process'
 import { cpSync, mkdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
-import { dirname, join, relative } from 'node:path'
+import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { gzipSync } from 'node:zlib'
 
@@ -11,17 +10,15 @@ const top = dirname(dirname(fileURLToPath(import.meta.url)))
 const out = join(top, 'build', 'deb')
 const root = join(out, 'root')
 const home = 'usr/lib/rdmakit'
-const require = createRequire(join(top, 'packages/nbd-client/package.json'))
 
 /** Programs as few files, which load addons by name and nothing else of what their packages depend on. */
 const packages = {
   rdmakit: ['bin', 'dist'],
   '@rdmakit/swap-server': ['bin', 'dist/cli.js', 'dist/cli', 'dist/build.json'],
-  '@rdmakit/nbd-client': ['bin', 'dist/cli.js', 'dist/cli', 'dist/build.json'],
-  '@rdmakit/ring-transport': [],
-  '@rdmakit/verbs': [],
+  '@rdmakit/nbd-client': ['bin', 'dist/cli.js', 'dist/cli', 'dist/build.json', 'dist/addon.cjs'],
+  '@rdmakit/ring-transport': ['dist/addon.cjs'],
+  '@rdmakit/verbs': ['dist/addon.cjs', 'dist/load-addon.cjs'],
 }
-const withAddons = ['@rdmakit/verbs', '@rdmakit/ring-transport', '@rdmakit/nbd-client']
 
 const run = (command, ...words) => execFileSync(command, words, { encoding: 'utf8' }).trim()
 const sourceOf = (name) => join(top, 'packages', name.split('/').at(-1))
@@ -45,11 +42,10 @@ mkdirSync(root, { recursive: true, mode: 0o755 })
 for (const [name, files] of Object.entries(packages)) {
   const place = join(home, 'node_modules', name)
   for (const file of ['package.json', ...files]) copy(join(sourceOf(name), file), join(place, file))
-  if (!withAddons.includes(name)) continue
-  const addon = require.resolve(`${name}/addon`)
-  const path = join(place, relative(sourceOf(name), addon))
-  copy(addon, path)
-  run('strip', '--strip-unneeded', join(root, path))
+  if (!files.includes('dist/addon.cjs')) continue
+  const addon = `build/Release/${name.split('/').at(-1).replace('-', '_')}.node`
+  copy(join(sourceOf(name), addon), join(place, addon))
+  run('strip', '--strip-unneeded', join(root, place, addon))
 }
 mkdirSync(join(root, 'usr/bin'), { recursive: true, mode: 0o755 })
 symlinkSync(`../lib/rdmakit/node_modules/rdmakit/bin/rdmakit.js`, join(root, 'usr/bin/rdmakit'))
