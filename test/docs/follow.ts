@@ -16,15 +16,10 @@ const PATIENCE_MS = 3_600_000
 
 const home = mkdtempSync(join(tmpdir(), 'rdmakit-readme-'))
 const folder = join(home, 'rdmakit')
-const prefix = join(home, 'global')
 const place: Place = {
   folder,
-  // Where npm installs what is global.
-  env: {
-    ...process.env,
-    PATH: [join(prefix, 'bin'), process.env.PATH].join(delimiter),
-    npm_config_prefix: prefix,
-  },
+  // What `npm install --global rdmakit` puts on PATH, from the clone.
+  env: { ...process.env, PATH: [join(folder, 'node_modules/.bin'), process.env.PATH].join(delimiter) },
   patienceMs: PATIENCE_MS,
   echo: true,
   here: (text) => text,
