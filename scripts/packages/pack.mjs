@@ -44,7 +44,6 @@ function workspaces() {
 
 /** Fields that come from the root, or that a consumer has no use for. */
 function published({ devDependencies, scripts, ...manifest }, folder, version) {
-  const homepage = root.repository.url.replace(/^git\+|\.git$/g, '')
   const own = (dependencies = {}) =>
     Object.fromEntries(
       Object.entries(dependencies).map(([name, range]) => [
@@ -58,10 +57,18 @@ function published({ devDependencies, scripts, ...manifest }, folder, version) {
     ...(manifest.dependencies && { dependencies: own(manifest.dependencies) }),
     os: ['linux'],
     engines: root.engines,
-    repository: { ...root.repository, directory: folder },
+    ...(root.repository && home(root.repository, folder)),
+    publishConfig: { access: 'public' },
+  }
+}
+
+/** Where it comes from, and where faults are told. @param repository of the root's package.json */
+function home(repository, folder) {
+  const homepage = repository.url.replace(/^git\+|\.git$/g, '')
+  return {
+    repository: { ...repository, directory: folder },
     homepage: `${homepage}/tree/main/${folder}#readme`,
     bugs: { url: `${homepage}/issues` },
-    publishConfig: { access: 'public' },
   }
 }
 

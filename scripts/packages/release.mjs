@@ -46,6 +46,8 @@ function obstacles(version) {
   if (git('status', '--porcelain') !== '') found.push('the checkout has changes that are not committed')
   if (git('tag', '--list', `v${version}`) !== '') found.push(`there is a tag v${version}`)
   const root = readJson(join(top, 'package.json'))
+  if (root.repository === undefined)
+    found.push('package.json names no repository: npm links it, and its provenance is checked against it')
   for (const folder of root.workspaces) {
     const { name, version: own } = readJson(join(top, folder, 'package.json'))
     if (own !== root.version) found.push(`${name} is ${own}, and package.json ${root.version}`)

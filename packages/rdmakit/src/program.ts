@@ -34,7 +34,7 @@ export function commands(): Command {
   client.addHelp(program)
   return program.withNotes({
     notes: [
-      'The programs are there under their own names, too: "swap-server" is "rdmakit swap-server", and "nbd-client attach" is "rdmakit attach".',
+      'Where their own packages are installed "swap-server" is "rdmakit swap-server", and "nbd-client attach" is "rdmakit attach".',
     ],
     examples: [
       'rdmakit swap-server --listen rdma://10.0.0.1:7471 --memory 8G',
