@@ -5,7 +5,7 @@ import { describe, expect, it } from 'vitest'
 import { LENGTH, READS, type SlowIo, WRITES } from '../../../test/slow-io.js'
 import type { RingMessage } from '../src/index.js'
 import { type Pair, PROVIDERS, pair, pairOfTest } from './helpers/pair.js'
-import { next } from './helpers/transfers.js'
+import { next, READ_FROM } from './helpers/transfers.js'
 
 /** Half of a ring, less what a frame takes; more than I/O takes at once. */
 const CLAIM = LENGTH - 64
@@ -54,7 +54,7 @@ describe.each(PROVIDERS)('over %s, what was', (_, uri) => {
   describe.each(MEMORY)('%s', (_, given) => {
     /** A connection ends under I/O and others come. @returns what the I/O took, and what is in others' memory then */
     async function endsUnder(begin: SlowIo): Promise<{ taken: Uint8Array; others: Uint8Array[] }> {
-      const ends = await pair(uri())
+      const ends = await pair(uri(), {}, READ_FROM)
       const memory = await given(ends)
       memory.fill(1)
       const goOn = await begin(memory)
