@@ -110,7 +110,7 @@ async function memory() {
   await calls('none')
   delete process.env.RDMAKIT_MALLOC_LIMIT
   await calls('enough')
-  const nothing = { hugePages: 0, numaNode: -1, locked: false, shared: false }
+  const nothing = { hugePages: 0, numaNode: -1, locked: false, shared: false, populated: true }
   await attempt('more memory than any process may have', () => raw.allocMr(domain, 2 ** 52, 1, nothing))
 }
 

@@ -17,6 +17,8 @@ const listener = await Listener.listen('iwarp://0.0.0.0:0', async ({ id }) => {
   await id.accept({ privateData: told })
 })
 const ring = await RingServer.listen('iwarp://0.0.0.0:0', {
+  // What is transmitted is to be read.
+  rendezvousThreshold: 0,
   onConnection(connection) {
     connection.handle(() => new Promise(() => {}))
     connection.transmit(new Uint8Array(2 ** 20)).catch(() => {})
