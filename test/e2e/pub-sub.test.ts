@@ -42,12 +42,12 @@ const heard = ({ stdout }: Program, topic: string) =>
 const numbers = (listener: Program) => heard(listener, 'cats').map((line) => Number.parseInt(line, 10))
 
 /**
- * Publishes 3 MB to a fast listener and to one that is slow, as nobody reads what it prints: it is not done with a
- * message before that is printed. That is more than pipe, ring and queue hold of it, but never more at a time than the
- * ring before the fast one has read it.
+ * Publishes 4 MB to a fast listener and to one that is slow, as nobody reads what it prints: it is not done with a
+ * message before that is printed. That is more than pipe, ring and queue hold of it, but never more at a time than half
+ * the ring before the fast one has read it: of that, no credit need be on its way when it has printed the last.
  */
 async function publishInRounds(uri: string, fast: Program, slow: Program): Promise<number[]> {
-  const [rounds, each, text] = [6, 50, 'x'.repeat(12_000)]
+  const [rounds, each, text] = [8, 40, 'x'.repeat(12_000)]
   const publisher = await RingConnection.connect(uri, {
     timeout: PATIENCE_MS,
     applicationData: Buffer.from('ann'),
