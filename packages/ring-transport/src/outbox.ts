@@ -13,6 +13,8 @@ interface Waiting {
   readonly immediate: number
   /** those that have not been laid out yet; undefined: those behind it wait for them, too */
   bytes: Uint8Array | undefined
+  /** how many it had when it began to wait: they may be lent, and taken away */
+  readonly length: number | undefined
   /** bytes of the whole message of which parts have been laid out, else 0 */
   begun: number
   /** why it will never have any */
@@ -232,7 +234,11 @@ export class Outbox {
   ): { readonly frame: Waiting; readonly promise: Promise<void> } {
     if (this.#waiting.length >= this.#pruneAt) this.#prune()
     const { promise, resolve, reject } = deferred<void>()
-    const frame: Waiting = { type, correlation, immediate, bytes, begun: 0, wanted, onSent, resolve, reject }
+    const length = bytes?.length
+    const frame: Waiting = {
+      ...{ type, correlation, immediate, bytes, length, begun: 0 },
+      ...{ wanted, onSent, resolve, reject },
+    }
     this.#waiting.push(frame)
     if (bytes !== undefined && this.#waiting.length === 1 && this.claimed < 0 && !this.isFrame(bytes))
       this.#resume()
@@ -350,6 +356,7 @@ export class Outbox {
           if (frame.failure !== undefined) throw frame.failure
           if (wanted()) {
             if (bytes === undefined) return false
+            if (frame.begun === 0 && bytes.length !== (frame.length ?? bytes.length)) throw takenAway()
             if (
               !(frame.begun > 0 || !this.isFrame(bytes)
                 ? this.#layParts(frame, bytes)
@@ -385,7 +392,7 @@ export class Outbox {
       frame.begun = bytes.length
     } else if (bytes.length === 0) {
       if (!this.#giveUp()) return false
-      throw new UsageError('the bytes of a message were taken away before all of them were sent')
+      throw takenAway()
     }
     let rest = bytes
     for (; rest.length > this.#part; rest = rest.subarray(this.#part)) {
@@ -424,6 +431,10 @@ export class Outbox {
       )
     return this.#failed()
   }
+}
+
+function takenAway(): UsageError {
+  return new UsageError('the bytes of a message were taken away before all of them were sent')
 }
 
 function requireBytes(bytes: Uint8Array): void {

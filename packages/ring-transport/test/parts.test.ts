@@ -140,6 +140,20 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     await expect.poll(() => at).toEqual({ order: [1, 3], wrong: [] })
   })
 
+  it('in one frame, whose bytes are taken away while they wait for room, do not come as nothing', async () => {
+    const { a, b } = await pairOfTest(uri(), { capacity: 4096 })
+    while (a.send(new Uint8Array(2000).fill(7), 7)) a.flush()
+    const bytes = pattern(1500, 2)
+    const sent = a.transmit(bytes, { immediate: 2, timeout })
+    const refused = expect(sent).rejects.toThrow(UsageError)
+    structuredClone(bytes.buffer, { transfer: [bytes.buffer as ArrayBuffer] })
+    const immediates: number[] = []
+    b.messages.subscribe(({ immediate }) => immediates.push(immediate))
+    await refused
+    await a.transmit(pattern(100, 3), { immediate: 3, timeout })
+    await expect.poll(() => immediates.filter((one) => one !== 7)).toEqual([3])
+  })
+
   it('that are on their way when their end closes arrive', async () => {
     const { a, b } = await pairOfTest(uri(), { capacity: 16_384 }, PARTS)
     const at = collected(b)
