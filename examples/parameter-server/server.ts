@@ -2,7 +2,8 @@
 // node examples/dist/parameter-server/server.js [uri] [workers]
 import { part, SLICES, sliceOf } from './model.js'
 import { Trainer } from './training.js'
-import { type ToWorker, transportOf } from './transport.js'
+import type { ToWorker } from './transport.js'
+import { transportOf } from './transports.js'
 
 const [uri = 'shm:///tmp/rdmakit-parameters.sock', count = '2'] = process.argv.slice(2)
 const trainer = new Trainer(Number(count))

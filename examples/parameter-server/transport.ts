@@ -1,7 +1,3 @@
-import { net } from './net.js'
-import { ring } from './ring.js'
-import { zeromq } from './zeromq.js'
-
 /** What a worker has of the server. */
 export interface ToServer {
   /**
@@ -40,11 +36,4 @@ export interface Transport {
     pulled: (slice: number) => void,
     lost: (reason: Error) => void,
   ): Promise<ToServer>
-}
-
-/** By the scheme of a URI: `zeromq+tcp:`, `zeromq+ipc:`, `tcp:` and `unix:` (Node net), else the ring. */
-export function transportOf(uri: string): Transport {
-  if (uri.startsWith('zeromq+')) return zeromq
-  if (uri.startsWith('tcp:') || uri.startsWith('unix:')) return net
-  return ring
 }

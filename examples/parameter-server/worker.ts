@@ -4,7 +4,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { PARAMETERS, SLICES } from './model.js'
 import { check, fillGradient } from './training.js'
-import { transportOf } from './transport.js'
+import { transportOf } from './transports.js'
 
 const [uri = 'shm:///tmp/rdmakit-parameters.sock', workersText = '2', iterationsText = '10', own = '0'] =
   process.argv.slice(2)

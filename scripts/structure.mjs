@@ -1,0 +1,195 @@
+#!/usr/bin/env node
+// Holds the structure that docs/architecture.md draws: who may import whom, in TypeScript and in C++; no circle of imports or
+// includes; folders and files small enough to be read; no .cc that belongs to no target.
+// Usage: scripts/structure.mjs [--siblings]   (--siblings: besides, the modules that take from most of their siblings)
+import { execFileSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import { basename, dirname, join, matchesGlob, normalize } from 'node:path'
+
+const FILES_A_FOLDER = 20
+const LINES_A_FILE = 400
+
+/** Each package and those below it that it may import. A test or an example may import all. */
+const PACKAGES = {
+  'operator-kit': [],
+  verbs: [],
+  'ring-transport': ['verbs'],
+  'swap-server': ['operator-kit', 'ring-transport', 'verbs'],
+  'remote-volume': ['operator-kit', 'swap-server', 'ring-transport', 'verbs'],
+  'nbd-client': ['operator-kit', 'remote-volume', 'swap-server', 'ring-transport', 'verbs'],
+  rdmakit: ['operator-kit', 'nbd-client', 'remote-volume', 'swap-server', 'ring-transport', 'verbs'],
+}
+
+/** Each native folder and the others that it may include: all else is private to who owns it. */
+const NATIVE = {
+  'verbs/include': [],
+  'verbs/base': ['verbs/include'],
+  'verbs/software': ['verbs/base', 'verbs/include'],
+  'verbs/iwarp': ['verbs/software', 'verbs/base', 'verbs/include'],
+  'verbs/shm': ['verbs/software', 'verbs/base', 'verbs/include'],
+  'verbs/ibverbs': ['verbs/base', 'verbs/include'],
+  'verbs/binding': ['verbs/ibverbs', 'verbs/base', 'verbs/include'],
+}
+
+/** Circles that stay, each with its reason. */
+const CIRCLES = []
+
+const tracked = execFileSync('git', ['ls-files', '-z', 'packages', 'test', 'bench', 'examples'], {
+  encoding: 'utf8',
+})
+  .split('\0')
+  .filter((path) => path && !/\/(generated|corpus|corpora|fixtures)\//.test(path))
+const text = new Map()
+for (const path of tracked) {
+  if (!/\.(ts|mjs|cts|cc|h)$/.test(path)) continue
+  try {
+    text.set(path, readFileSync(path, 'utf8'))
+  } catch (error) {
+    if (error.code !== 'ENOENT') throw error // deleted, and not yet committed
+  }
+}
+const faults = []
+
+/** Specifiers of all that a TypeScript module imports or re-exports, types too. */
+function specifiers(source) {
+  const found = source.matchAll(
+    /(?:^|\n)\s*(?:import|export)\s(?:[^'";]*?\sfrom\s)?'([^']+)'|\bimport\('([^']+)'\)/g,
+  )
+  return [...found].map((match) => match[1] ?? match[2])
+}
+
+/** The file that `#include "name"` in `path` means, where it is one of ours. */
+function included(path, name) {
+  const beside = normalize(join(dirname(path), name))
+  if (text.has(beside)) return beside
+  const owner = path.match(/^packages\/[^/]+/)?.[0] ?? ''
+  const ends = headers.filter((header) => header.endsWith(`/${name}`))
+  return ends.find((header) => owner && header.startsWith(`${owner}/`)) ?? ends[0]
+}
+const headers = [...text.keys()].filter((path) => path.endsWith('.h'))
+
+const packageOf = (path) => path.match(/^packages\/([^/]+)\/src\//)?.[1]
+const nativeOf = (path) => {
+  const match = path.match(/^packages\/([^/]+)\/native\/(?:([^/]+)\/)?/)
+  return match ? `${match[1]}/${match[2] ?? ''}` : undefined
+}
+
+/** path → the files that it imports or includes. */
+const imports = new Map()
+for (const [path, source] of text) {
+  const taken = new Set()
+  imports.set(path, taken)
+  if (/\.(cc|h)$/.test(path)) {
+    for (const [, name] of source.matchAll(/^#include "([^"]+)"/gm)) {
+      const file = included(path, name)
+      if (!file) continue
+      taken.add(file)
+      const from = nativeOf(path)
+      const to = nativeOf(file)
+      if (!from || !to || from === to) continue
+      const [fromPackage, toPackage] = [from, to].map((folder) => folder.split('/')[0])
+      if (
+        NATIVE[from] ? !NATIVE[from].includes(to) : fromPackage !== toPackage && !PUBLIC_NATIVE().includes(to)
+      )
+        faults.push(`${path} includes ${file}: ${from} may not include ${to}`)
+      if (fromPackage !== toPackage && !PACKAGES[fromPackage].includes(toPackage))
+        faults.push(`${path} includes ${file}: ${fromPackage} does not rest on ${toPackage}`)
+    }
+    continue
+  }
+  for (const name of specifiers(source)) {
+    if (name.startsWith('.')) {
+      const target = normalize(join(dirname(path), name))
+      const file = [target, target.replace(/\.js$/, '.ts'), target.replace(/\.cjs$/, '.cts')].find((each) =>
+        text.has(each),
+      )
+      if (file) taken.add(file)
+    }
+    const from = packageOf(path)
+    const to = name.match(/^@rdmakit\/([^/]+)/)?.[1]
+    if (from && to && to !== from && !PACKAGES[from]?.includes(to))
+      faults.push(`${path} imports ${name}: ${from} does not rest on ${to}`)
+  }
+}
+
+/** Folders whose headers the native code of other packages may include. */
+function PUBLIC_NATIVE() {
+  return [
+    'verbs/include',
+    'verbs/base',
+    ...Object.keys(NATIVE).filter((folder) => folder.startsWith('remote-volume/')),
+  ]
+}
+
+/** Circles of a graph: Tarjan's strongly connected components of more than one (SIAM J. Comput. 1(2), 1972). */
+function circles(graph) {
+  const found = []
+  const index = new Map()
+  const low = new Map()
+  const stack = []
+  const visit = (node) => {
+    index.set(node, index.size)
+    low.set(node, index.get(node))
+    stack.push(node)
+    for (const next of graph.get(node) ?? []) {
+      if (!index.has(next)) visit(next)
+      if (stack.includes(next)) low.set(node, Math.min(low.get(node), low.get(next)))
+    }
+    if (low.get(node) !== index.get(node)) return
+    const circle = stack.splice(stack.indexOf(node))
+    if (circle.length > 1) found.push(circle.sort())
+  }
+  for (const node of graph.keys()) if (!index.has(node)) visit(node)
+  return found
+}
+for (const circle of circles(imports)) {
+  if (!CIRCLES.some((known) => known.files.join() === circle.join()))
+    faults.push(`a circle of imports: ${circle.join(' ')}`)
+}
+
+const folders = new Map()
+for (const path of tracked)
+  if (/^(packages|test)\//.test(path)) folders.set(dirname(path), (folders.get(dirname(path)) ?? 0) + 1)
+for (const [folder, count] of folders) {
+  if (count > FILES_A_FOLDER) faults.push(`${folder} holds ${count} files: ${FILES_A_FOLDER} at most`)
+}
+for (const [path, source] of text) {
+  const lines = source.split('\n').length - 1
+  if (lines > LINES_A_FILE && /^(packages|test)\//.test(path))
+    faults.push(`${path} has ${lines} lines: ${LINES_A_FILE} at most`)
+}
+
+/** What the CMake lists compile: names and patterns of .cc files, each from its list's folder. */
+const lists = execFileSync('git', ['ls-files', '*CMakeLists.txt', '*.cmake'], { encoding: 'utf8' })
+  .split('\n')
+  .filter(Boolean)
+const named = [...text]
+  .filter(([path]) => path.startsWith('test/lab/'))
+  .map(([, source]) => source)
+  .join('\n')
+const patterns = lists.flatMap((list) =>
+  [...readFileSync(list, 'utf8').matchAll(/[^\s()";]+\.cc\b/g)].map(([name]) => {
+    const own = name
+      .replace(/^\$\{(CMAKE_CURRENT_(SOURCE|LIST)_DIR|RDMAKIT_CMAKE)\}\//, '')
+      .replace(/^\$\{packages\}/, 'packages')
+    return own === name && /^(packages|test|bench)\//.test(name)
+      ? name
+      : normalize(join(dirname(list), own)).replace(/\$\{[^}]+\}/g, '*')
+  }),
+)
+for (const path of text.keys()) {
+  if (path.endsWith('.cc') && !patterns.some((pattern) => path === pattern || matchesGlob(path, pattern)))
+    if (!named.includes(`'${basename(path)}'`))
+      // The guests' own programs are one file each, compiled by the lab that names them.
+      faults.push(`${path} belongs to no target of a CMake list`)
+}
+
+if (process.argv.includes('--siblings')) {
+  const most = [...imports]
+    .filter(([path]) => packageOf(path))
+    .map(([path, taken]) => [[...taken].filter((file) => packageOf(file) === packageOf(path)).length, path])
+    .sort(([a], [b]) => b - a)
+  for (const [count, path] of most.slice(0, 20)) console.log(`${String(count).padStart(4)}  ${path}`)
+}
+for (const fault of faults) console.error(`structure: ${fault}`)
+if (faults.length) process.exit(1)
