@@ -130,12 +130,14 @@ describe('an idle connection', () => {
 describe('liveness options', () => {
   it('have their defaults', () => {
     expect(livenessSettings({})).toEqual({
-      heartbeat: 1000,
-      deadAfter: 5000,
+      heartbeat: 1250,
+      deadAfter: 4375,
       idleTimeout: 0,
       closeWhenIdle: false,
     })
-    expect(livenessSettings({ heartbeat: 20 }).deadAfter).toBe(100)
+    expect(livenessSettings({ heartbeat: 20 }).deadAfter).toBe(70)
+    const { heartbeat, deadAfter } = livenessSettings({})
+    expect(deadAfter + heartbeat / 2, 'when a dead peer is found at the latest').toBeLessThanOrEqual(5000)
   })
 
   it.each([
