@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "fuzz_check.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/ddp.h"
 #include "iwarp/markers.h"
 #include "iwarp/mpa.h"

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <vector>
 
+#include "base/crc32c.h"
 #include "fuzz_check.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/ddp.h"
 #include "iwarp/markers.h"
 #include "iwarp/mpa.h"

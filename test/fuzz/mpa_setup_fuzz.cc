@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "fuzz_check.h"
 #include "iwarp/mpa.h"
 #include "provider.h"
-#include "unique_fd.h"
 
 using namespace rdmakit;
 using namespace rdmakit::iwarp;

@@ -120,7 +120,7 @@ class Script {
     reader_ = std::make_unique<fixture::ReplyReader>(terms.structured);
     int pair[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
-    client_ = Descriptor(pair[0]);
+    client_ = UniqueFd(pair[0]);
     world.open(pair[1], terms);
   }
 
@@ -231,7 +231,7 @@ class Script {
 
   World& world_;
   fuzz::Input& input_;
-  Descriptor client_;
+  UniqueFd client_;
   std::unique_ptr<fixture::ReplyReader> reader_;
   uint64_t size_ = 0;
   uint64_t cookies_ = 0;

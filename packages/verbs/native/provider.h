@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "mapped_memory.h"
+#include "base/mapped_memory.h"
 #include "rdmakit/handle.h"
 
 namespace rdmakit {

@@ -10,7 +10,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace rdmakit {
 namespace {

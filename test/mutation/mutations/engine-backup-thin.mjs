@@ -52,7 +52,7 @@ export const mutations = [
   {
     name: 'damaged-header-believed',
     file: source('backup_header.cc'),
-    find: 'header.checksum == iwarp::crc32c(page, kChecked) && header.stamp.file != 0;',
+    find: 'header.checksum == crc32c(page, kChecked) && header.stamp.file != 0;',
     replace: 'header.stamp.file != 0;',
     why: 'The header of a backup is believed whatever its checksum says.',
     tests: ['native asan engine_backup'],

@@ -56,7 +56,7 @@ Outcome map(const std::string& path) {
 }
 
 Outcome lock(const std::string& path) {
-  Descriptor file;
+  UniqueFd file;
   int fd = -1;
   const int error = lock_file(path, fd);
   file.reset(fd);

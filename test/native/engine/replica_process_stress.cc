@@ -139,7 +139,7 @@ class ServerProcess {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
     lifeline_.reset(ends[0]);
-    const Descriptor theirs(ends[1]);
+    const UniqueFd theirs(ends[1]);
     pid_ = fork();
     CHECK(pid_ >= 0);
     if (pid_ == 0) {
@@ -167,7 +167,7 @@ class ServerProcess {
 
  private:
   std::string where_;
-  Descriptor lifeline_;
+  UniqueFd lifeline_;
   pid_t pid_ = 0;
 };
 

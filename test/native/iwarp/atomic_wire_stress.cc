@@ -2,8 +2,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/crc32c.h"
 #include "iwarp/byte_order.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/ddp.h"
 #include "iwarp/mpa.h"
 #include "traffic.h"

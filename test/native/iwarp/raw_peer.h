@@ -5,9 +5,9 @@
 
 #include <functional>
 
+#include "base/crc32c.h"
 #include "fixture.h"
 #include "iwarp/byte_order.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/ddp.h"
 #include "iwarp/markers.h"
 #include "iwarp/mpa.h"

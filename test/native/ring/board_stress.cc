@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "../stress.h"
+#include "base/unique_fd.h"
 #include "ring/board.h"
-#include "unique_fd.h"
 
 namespace ring_board_stress {
 

@@ -9,8 +9,8 @@
 #include <deque>
 #include <mutex>
 
+#include "base/unique_fd.h"
 #include "fixture.h"
-#include "unique_fd.h"
 
 namespace ring_test {
 

@@ -5,10 +5,10 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "base/unique_fd.h"
 #include "gate.h"
 #include "shm/sleep_lock.h"
 #include "traffic.h"
-#include "unique_fd.h"
 
 namespace shm_lock_stress {
 

@@ -6,8 +6,8 @@
 #include <cerrno>
 
 #include "../stress.h"
+#include "base/unique_fd.h"
 #include "channel_watcher.h"
-#include "unique_fd.h"
 
 namespace software_channel_watcher_stress {
 

@@ -1,8 +1,8 @@
 // Life of an engine: create, events, close.
 #include "binding/engine_object.h"
 
+#include "base/clock.h"
 #include "binding/convert.h"
-#include "engine/clock.h"
 
 namespace rdmakit::nbd::binding {
 

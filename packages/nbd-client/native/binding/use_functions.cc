@@ -1,7 +1,7 @@
 // How servers and slabs are used, and how fast servers may be.
+#include "base/clock.h"
 #include "binding/convert.h"
 #include "binding/engine_object.h"
-#include "engine/clock.h"
 
 namespace rdmakit::nbd::binding {
 

@@ -12,8 +12,8 @@
 #include <climits>
 #include <cstring>
 
+#include "base/clock.h"
 #include "engine/acceptor_session.h"
-#include "engine/clock.h"
 #include "rdmakit/tcp_keepalive.h"
 
 namespace rdmakit::nbd {
@@ -178,7 +178,7 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
       snprintf(failure.subject.data(), failure.subject.size(), "%s", listener.address().c_str());
       return host_.report(failure);
     }
-    Descriptor socket(fd);
+    UniqueFd socket(fd);
     const std::string peer = name_of(address, length);
     if (!make_room(now)) {
       refuse(peer, "too many handshakes at once");

@@ -92,8 +92,8 @@ class Acceptor {
   Offer offer_;  // its withheld flags follow withheld_flags()
   const AcceptorOptions options_;
   const std::unique_ptr<const TlsCredentials> credentials_;
-  Descriptor wake_;
-  Descriptor epoll_;
+  UniqueFd wake_;
+  UniqueFd epoll_;
   std::vector<std::unique_ptr<Listener>> listeners_;
   std::vector<std::unique_ptr<Session>> sessions_;  // oldest first
   std::vector<std::unique_ptr<TlsPump>> pumps_;     // of connections that lanes serve

@@ -116,8 +116,8 @@ void Acceptor::hand_over(Session& session) {
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
     return refuse(session.peer, "TLS: no descriptors left");
-  Descriptor ours(pair[0]);
-  Descriptor theirs(pair[1]);
+  UniqueFd ours(pair[0]);
+  UniqueFd theirs(pair[1]);
   auto pump = std::make_unique<TlsPump>(std::move(session.tls), std::move(session.socket), std::move(ours));
   if (pump->start() != 0) return refuse(session.peer, "TLS: no thread can be started (ulimit -u, TasksMax=)");
   pumps_.push_back(std::move(pump));

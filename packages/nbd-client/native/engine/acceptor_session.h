@@ -10,7 +10,7 @@ namespace rdmakit::nbd {
 
 struct Acceptor::Session {
   Session(int fd, const Offer& offer) : socket(fd), handshake(offer) {}
-  Descriptor socket;
+  UniqueFd socket;
   std::unique_ptr<TlsSession> tls;  // speaks over the socket, so it goes first
   bool encrypted = false;           // TLS has shaken hands
   Handshake handshake;

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine/mapped_file.h"
 #include "engine/refuse.h"
 #include "kernel/swap_safety.h"

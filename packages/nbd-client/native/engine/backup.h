@@ -120,7 +120,7 @@ class Backup {
   std::vector<std::unique_ptr<BackupPort>> ports_;  // kMaxLanes + 1
   std::vector<void*> memories_;
   std::atomic<uint32_t> port_count_{0};
-  Descriptor bell_;
+  UniqueFd bell_;
   std::atomic<bool> asleep_{false};
   std::atomic<bool> stamp_wanted_{false};
   std::atomic<uint64_t> stamp_random_{0};

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/clock.h"
 #include "engine/backup.h"
-#include "engine/clock.h"
 
 namespace rdmakit::nbd {
 

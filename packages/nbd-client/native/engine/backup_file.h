@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "engine/backup_header.h"
 #include "engine/backup_map.h"
-#include "engine/descriptor.h"
 
 namespace rdmakit::nbd {
 
@@ -42,7 +42,7 @@ class BackupFile {
   int open_regular(const std::string& path, uint64_t present, bool sparse, std::vector<std::string>& warnings,
                    std::string& why);
 
-  Descriptor fd_;
+  UniqueFd fd_;
   BackupIdentity identity_;
   BackupStamp stamp_;
   uint64_t size_ = 0;  // of the volume

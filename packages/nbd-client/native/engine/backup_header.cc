@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "iwarp/crc32c.h"
+#include "base/crc32c.h"
 
 namespace rdmakit::nbd {
 
@@ -32,7 +32,7 @@ void write_header(uint8_t* page, uint64_t pages, const BackupStamp& stamp) {
   BackupHeader header{kBackupHeaderMagic, pages, stamp, 0};
   std::memset(page, 0, kPage);
   std::memcpy(page, &header, kChecked);
-  header.checksum = iwarp::crc32c(page, kChecked);
+  header.checksum = crc32c(page, kChecked);
   std::memcpy(page + kChecked, &header.checksum, sizeof header.checksum);
 }
 
@@ -40,7 +40,7 @@ BackupStamp read_header(const uint8_t* page, uint64_t pages) {
   BackupHeader header;
   std::memcpy(&header, page, sizeof header);
   const bool right = header.magic == kBackupHeaderMagic && header.pages == pages &&
-                     header.checksum == iwarp::crc32c(page, kChecked) && header.stamp.file != 0;
+                     header.checksum == crc32c(page, kChecked) && header.stamp.file != 0;
   return right ? header.stamp : BackupStamp{};
 }
 

@@ -14,10 +14,10 @@
 #include <functional>
 #include <vector>
 
+#include "base/spsc_ring.h"
 #include "engine/backup_map.h"
 #include "engine/index_stack.h"
 #include "engine/operation.h"
-#include "engine/spsc_ring.h"
 #include "engine/statistics.h"
 
 namespace rdmakit::nbd {

@@ -1,19 +1,11 @@
-// Time, in nanoseconds of CLOCK_MONOTONIC.
+// A lane's clock, in nanoseconds of CLOCK_MONOTONIC.
 #pragma once
 
 #include <cstdint>
-#include <ctime>
+
+#include "base/clock.h"
 
 namespace rdmakit::nbd {
-
-inline constexpr uint64_t kMillisecond = 1'000'000;
-inline constexpr uint64_t kSecond = 1'000 * kMillisecond;
-
-inline uint64_t now_ns(clockid_t clock = CLOCK_MONOTONIC) {
-  timespec time;
-  clock_gettime(clock, &time);
-  return static_cast<uint64_t>(time.tv_sec) * kSecond + static_cast<uint64_t>(time.tv_nsec);
-}
 
 // The clock of one lane: never a system call, nearly. Where the kernel does not trust the time stamp
 // counter (emulation, some clouds), clock_gettime is a system call that reads a slow device, and a lane

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {

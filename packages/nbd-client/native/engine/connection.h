@@ -17,8 +17,8 @@
 #include <memory>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "engine/arena.h"
-#include "engine/descriptor.h"
 #include "engine/device_queue.h"
 #include "engine/index_stack.h"
 #include "engine/input_stream.h"
@@ -183,7 +183,7 @@ class Connection {
   const Arena& arena_;
   RdmaQueue& rdma_;
   LaneStatistics& statistics_;
-  Descriptor socket_;
+  UniqueFd socket_;
   bool open_ = false;
   Terms terms_;
   InputStream input_;

@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 
 namespace rdmakit::nbd {
 
@@ -22,7 +22,7 @@ constexpr off_t table_offset(uint16_t queue) {
 
 }  // namespace
 
-std::unique_ptr<DeviceQueue> DeviceQueue::open(Descriptor device, uint16_t queue, int& error,
+std::unique_ptr<DeviceQueue> DeviceQueue::open(UniqueFd device, uint16_t queue, int& error,
                                                std::string& why) {
   std::unique_ptr<DeviceQueue> self(new DeviceQueue(std::move(device), queue));
   // A command of ublk has 80 bytes. Nobody interrupts the lane: it enters the kernel often enough.

@@ -15,7 +15,7 @@
 #include <memory>
 #include <string>
 
-#include "engine/descriptor.h"
+#include "base/unique_fd.h"
 #include "engine/limits.h"
 #include "kernel/ring.h"
 
@@ -25,7 +25,7 @@ class DeviceQueue {
  public:
   // `device`: /dev/ublkcN, which the queue closes. nullptr with `error` (errno value) and `why`. Nothing is
   // asked of the driver yet.
-  static std::unique_ptr<DeviceQueue> open(Descriptor device, uint16_t queue, int& error, std::string& why);
+  static std::unique_ptr<DeviceQueue> open(UniqueFd device, uint16_t queue, int& error, std::string& why);
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
   DeviceQueue& operator=(const DeviceQueue&) = delete;
@@ -53,10 +53,10 @@ class DeviceQueue {
   const ublksrv_io_desc& request(uint16_t tag) const { return requests_[tag]; }
 
  private:
-  DeviceQueue(Descriptor device, uint16_t queue) : device_(std::move(device)), queue_(queue) {}
+  DeviceQueue(UniqueFd device, uint16_t queue) : device_(std::move(device)), queue_(queue) {}
   void add(uint32_t operation, uint16_t tag, int32_t result, uint8_t* memory);
 
-  const Descriptor device_;
+  const UniqueFd device_;
   const uint16_t queue_;
   Ring ring_;
   const ublksrv_io_desc* requests_ = nullptr;

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine/refuse.h"
 
 namespace rdmakit::nbd {
@@ -27,7 +27,7 @@ constexpr int kRequestRoom = 208 << 10;
 constexpr uint64_t kJoinSlack = 1'500 * kMillisecond;
 
 // Root may pass the system's limit; others get what it allows.
-void set_send_buffer(const Descriptor& socket, int bytes) {
+void set_send_buffer(const UniqueFd& socket, int bytes) {
   if (setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUFFORCE, &bytes, sizeof bytes) != 0)
     setsockopt(socket.get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
 }
@@ -362,8 +362,8 @@ int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
   if (closed_) return ESHUTDOWN;
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) return errno;
-  Descriptor ours(pair[0]);
-  Descriptor theirs(pair[1]);
+  UniqueFd ours(pair[0]);
+  UniqueFd theirs(pair[1]);
   set_send_buffer(ours, kAnswerRoom);
   set_send_buffer(theirs, kRequestRoom);
   if (!lanes_[lane]->reserve()) return EBUSY;
@@ -381,7 +381,7 @@ int Engine::attach_device(std::span<const uint32_t> lanes, int device, std::stri
   std::vector<std::unique_ptr<DeviceQueue>> queues;
   for (const uint32_t lane : lanes) {
     if (lane >= lane_count()) return EINVAL;
-    Descriptor own(fcntl(device, F_DUPFD_CLOEXEC, 0));
+    UniqueFd own(fcntl(device, F_DUPFD_CLOEXEC, 0));
     if (!own) return errno;
     int error = 0;
     queues.push_back(DeviceQueue::open(std::move(own), static_cast<uint16_t>(queues.size()), error, why));

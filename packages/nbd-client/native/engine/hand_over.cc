@@ -23,7 +23,7 @@ int Engine::attach_socket(uint32_t lane, int descriptor, std::string& why) {
   if (lane >= lane_count()) return EINVAL;
   if (closed_) return ESHUTDOWN;
   if (!lanes_[lane]->reserve()) return refuse(why, EBUSY, "the lane serves another connection");
-  Descriptor own(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  UniqueFd own(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (!own) {
     lanes_[lane]->give_up();
     return errno;

@@ -10,7 +10,7 @@
 #include <memory>
 #include <utility>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine/processors.h"
 #include "kernel/swap_safety.h"
 #include "rdmakit/invariant.h"

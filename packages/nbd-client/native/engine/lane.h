@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/spsc_ring.h"
 #include "engine/arena.h"
 #include "engine/backup_catch_up.h"
 #include "engine/clock.h"
@@ -24,7 +25,6 @@
 #include "engine/rdma_queue.h"
 #include "engine/refill.h"
 #include "engine/request_waiter.h"
-#include "engine/spsc_ring.h"
 #include "engine/statistics.h"
 #include "engine/volume.h"
 #include "engine/waiter.h"
@@ -185,7 +185,7 @@ class Lane final : private OperationListener {
   uint32_t processors_ = 0;            // on which the thread might run when it started
   std::atomic<uint32_t> spinners_{0};  // with so many connections at most there are cores to spin on
 
-  Descriptor wake_;
+  UniqueFd wake_;
   LaneClock clock_;
   uint64_t now_ = 0;
   bool yielding_ = false;

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "engine/lane.h"
 
 namespace rdmakit::nbd {

@@ -43,7 +43,7 @@ int Listener::open_unix(const std::string& path, std::string& why) {
   struct stat status;
   if (lstat(path.c_str(), &status) == 0) {
     if (!S_ISSOCK(status.st_mode)) return refuse(why, EEXIST, path + " exists and is not a socket");
-    const Descriptor probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!probe) return refuse(why, errno, "socket");
     const int answer = connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
     // EAGAIN: its backlog is full, so somebody is there.

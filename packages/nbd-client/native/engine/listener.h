@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/descriptor.h"
+#include "base/unique_fd.h"
 
 namespace rdmakit::nbd {
 
@@ -33,7 +33,7 @@ class Listener {
  private:
   int bind_unix(const std::string& path);
 
-  Descriptor fd_;
+  UniqueFd fd_;
   std::string address_;
   std::string host_;
   uint16_t port_ = 0;

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "engine/descriptor.h"
+#include "base/unique_fd.h"
 
 namespace rdmakit::nbd {
 
@@ -26,7 +26,7 @@ class MappedFile {
   size_t bytes() const { return bytes_; }
 
  private:
-  Descriptor file_;
+  UniqueFd file_;
   void* memory_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -1,6 +1,6 @@
 #include "engine/page_checksums.h"
 
-#include "iwarp/crc32c.h"
+#include "base/crc32c.h"
 
 namespace rdmakit::nbd {
 
@@ -20,7 +20,7 @@ int PageChecksums::open(uint64_t pages, const std::string& file, bool sparse, bo
 // ---- hot path begins: no system call, no lock, no allocation ----
 
 uint32_t PageChecksums::entry_of(const uint8_t* page) {
-  const uint32_t sum = iwarp::crc32c(page, kPage);
+  const uint32_t sum = crc32c(page, kPage);
   return sum == kUnknown ? 1 : sum;
 }
 

@@ -35,7 +35,7 @@ int belongs_to_another(const std::string& path, const struct stat& status, std::
 
 }  // namespace
 
-int open_private(const std::string& path, int flags, Descriptor& file) {
+int open_private(const std::string& path, int flags, UniqueFd& file) {
   file.reset(::open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, 0600));
   return file ? 0 : errno;
 }

@@ -4,13 +4,13 @@
 
 #include <string>
 
-#include "engine/descriptor.h"
+#include "base/unique_fd.h"
 
 namespace rdmakit::nbd {
 
 // Opens `path` with the flags of open(2), mode 0600 when it is made, and never what a symbolic link leads to.
 // 0 or an errno value: ELOOP it is a link.
-int open_private(const std::string& path, int flags, Descriptor& file);
+int open_private(const std::string& path, int flags, UniqueFd& file);
 
 // Whether only root and the user of this process have access to the file. 0, or EPERM with `why`: what is
 // wrong with `path`, and the command that mends it. A block device may be open to its group, as udev makes

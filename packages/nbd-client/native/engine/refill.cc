@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 #include "rdmakit/invariant.h"
 
 namespace rdmakit::nbd {

@@ -2,23 +2,12 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 
+#include "base/counter.h"
+
 namespace rdmakit::nbd {
-
-// One writer, so a load and a store do instead of a locked addition. Whoever sees what was counted sees what
-// was done before it.
-class Counter {
- public:
-  void add(uint64_t amount = 1) { set(value_.load(std::memory_order_relaxed) + amount); }
-  void set(uint64_t value) { value_.store(value, std::memory_order_release); }
-  uint64_t get() const { return value_.load(std::memory_order_acquire); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
 
 // Latencies, four buckets to each power of two: a percentile read from it is off by an eighth at most. Bucket
 // n counts those from lower(n) up to lower(n + 1) ns, the last one also all above (9 minutes).

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/clock.h"
 #include "engine/backup.h"
-#include "engine/clock.h"
 #include "engine/mapped_file.h"
 #include "engine/refuse.h"
 

@@ -6,8 +6,9 @@
 // machine the spinning core is the very one that would do the work, hence the bound.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+
+#include "base/adaptive_spin.h"
 
 namespace rdmakit::nbd {
 
@@ -15,7 +16,9 @@ enum class WaitMode { poll, event, adaptive };
 
 class Waiter {
  public:
-  Waiter(WaitMode mode, uint64_t max_spin_ns) : mode_(mode), max_spin_(max_spin_ns) {}
+  Waiter(WaitMode mode, uint64_t max_spin_ns)
+      : mode_(mode),
+        spin_({.bound = max_spin_ns, .longest = kLongest, .initial = kInitial, .least = kShortest}) {}
 
   // Nothing moved: true to look again at once, false to sleep.
   bool spin(uint64_t now) {
@@ -31,8 +34,7 @@ class Waiter {
   // Something moved. True: a wait has just ended.
   bool moved(uint64_t now) {
     if (since_ == 0) return false;
-    const uint64_t waited = std::min<uint64_t>(now - since_, kLongest);
-    average_ += (static_cast<int64_t>(waited) - average_) / 8;
+    spin_.observe(now - since_);
     since_ = 0;
     return true;
   }
@@ -40,22 +42,20 @@ class Waiter {
   uint64_t limit() const {
     if (mode_ == WaitMode::event) return 0;
     // A wait that sleeps looks longer than it need be, so try anew now and then.
-    if (waits_ % kProbe == 0) return max_spin_;
-    const auto average = static_cast<uint64_t>(average_);
-    return average > max_spin_ ? 0 : std::min(2 * average + kShortest, max_spin_);
+    return waits_ % kProbe == 0 ? spin_.bound() : spin_.budget();
   }
 
  private:
   static constexpr uint64_t kLongest = 200'000;  // an idle minute must not be remembered for long
+  static constexpr uint64_t kInitial = 20'000;
   static constexpr uint64_t kShortest = 2'000;
   static constexpr uint64_t kProbe = 64;
 
   const WaitMode mode_;
-  const uint64_t max_spin_;
+  AdaptiveSpin spin_;
   uint64_t since_ = 0;
   bool slept_ = false;
   uint64_t waits_ = 0;
-  int64_t average_ = 20'000;
 };
 
 }  // namespace rdmakit::nbd

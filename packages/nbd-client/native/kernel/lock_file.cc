@@ -10,7 +10,7 @@
 namespace rdmakit::nbd {
 
 int lock_file(const std::string& path, int& descriptor) {
-  Descriptor file;
+  UniqueFd file;
   if (const int error = open_private(path, O_RDWR | O_CREAT, file); error != 0) return error;
   std::string why;
   if (const int error = check_private(file.get(), path, why); error != 0) return error;

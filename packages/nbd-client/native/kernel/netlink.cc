@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "engine/descriptor.h"
+#include "base/unique_fd.h"
 #include "engine/refuse.h"
 #include "kernel/netlink_answer.h"
 #include "kernel/netlink_message.h"
@@ -52,7 +52,7 @@ class GenericNetlink {
   }
 
  private:
-  Descriptor socket_;
+  UniqueFd socket_;
 };
 
 int explain(const NetlinkAnswer& answer, std::string& why) {

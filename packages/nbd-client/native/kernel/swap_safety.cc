@@ -9,7 +9,7 @@
 #include <cstring>
 #include <fstream>
 
-#include "engine/descriptor.h"
+#include "base/unique_fd.h"
 
 namespace rdmakit::nbd {
 
@@ -52,7 +52,7 @@ Safety lock_memory() {
 }
 
 Safety spare_from_oom_killer() {
-  const Descriptor file(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
+  const UniqueFd file(open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC));
   const char score[] = "-1000";
   const bool written = file && write(file.get(), score, sizeof score - 1) == sizeof score - 1;
   return outcome("oom_score_adj -1000", written ? 0 : errno, "needs CAP_SYS_RESOURCE");

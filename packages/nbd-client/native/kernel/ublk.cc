@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/clock.h"
-#include "engine/descriptor.h"
+#include "base/clock.h"
+#include "base/unique_fd.h"
 #include "engine/limits.h"
 #include "engine/refuse.h"
 #include "kernel/ring.h"
@@ -31,7 +31,7 @@ constexpr uint32_t kLargestDiscard = 1 << 21;
 // One command of the control device, which is asked by io_uring only. Those without a buffer of ours may be
 // given up after `limit` (ns): ETIMEDOUT.
 int command(uint32_t operation, ublksrv_ctrl_cmd body, std::string& why, uint64_t limit = 0) {
-  const Descriptor control(::open(kControl, O_RDWR | O_CLOEXEC));
+  const UniqueFd control(::open(kControl, O_RDWR | O_CLOEXEC));
   if (!control) return refuse(why, errno, std::string(kControl) + ": " + strerror(errno));
   Ring ring;
   if (const int error = ring.open(4, IORING_SETUP_SQE128); error != 0)

@@ -26,7 +26,7 @@ bool readable(const std::string& file, std::string& why) {
 
 // Of a file that is a secret: and by nobody else.
 bool kept_secret(const std::string& file, std::string& why) {
-  const Descriptor opened(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd opened(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!opened) {
     why = file + ": " + strerror(errno);
     return false;

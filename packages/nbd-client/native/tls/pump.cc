@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "engine/clock.h"
+#include "base/clock.h"
 
 namespace rdmakit::nbd {
 
@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kParting = 2 * kSecond;
 }  // namespace
 
-TlsPump::TlsPump(std::unique_ptr<TlsSession> session, Descriptor outer, Descriptor inner)
+TlsPump::TlsPump(std::unique_ptr<TlsSession> session, UniqueFd outer, UniqueFd inner)
     : outer_(std::move(outer)),
       inner_(std::move(inner)),
       session_(std::move(session)),

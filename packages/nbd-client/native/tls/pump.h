@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "engine/descriptor.h"
+#include "base/unique_fd.h"
 #include "rdmakit/thread.h"
 #include "tls/session.h"
 
@@ -23,7 +23,7 @@ class TlsPump {
   static constexpr size_t kBuffer = 64 << 10;
 
   // Both sockets without blocking. `session` speaks over `outer`; the lane has the other end of `inner`.
-  TlsPump(std::unique_ptr<TlsSession> session, Descriptor outer, Descriptor inner);
+  TlsPump(std::unique_ptr<TlsSession> session, UniqueFd outer, UniqueFd inner);
   // Ends the connection if it still is there.
   ~TlsPump();
   // 0 or an errno value.
@@ -57,10 +57,10 @@ class TlsPump {
   Move move_outwards();
   void wait();
 
-  Descriptor outer_;
-  Descriptor inner_;
+  UniqueFd outer_;
+  UniqueFd inner_;
   std::unique_ptr<TlsSession> session_;  // over outer_
-  Descriptor wake_;
+  UniqueFd wake_;
   Flow inwards_;
   Flow outwards_;
   bool tls_blocked_ = false;  // a send() waits

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/descriptor.h"
+#include "base/unique_fd.h"
 #include "engine/private_file.h"
 #include "engine/refuse.h"
 
@@ -58,7 +58,7 @@ std::string_view first_key(std::string_view text, Wanted wanted) {
 
 int read_shared_keys(const std::string& path, std::string& text, std::string& why) {
   // Not waiting for a writer, should it be a pipe.
-  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status;
   if (!file || fstat(file.get(), &status) != 0) return refuse(why, errno, path + ": " + strerror(errno));
   if (!S_ISREG(status.st_mode)) return refuse(why, EINVAL, path + " is not a regular file");

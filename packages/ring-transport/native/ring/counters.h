@@ -2,22 +2,9 @@
 // any; the names are for JavaScript, in the order of the members.
 #pragma once
 
-#include <atomic>
-#include <cstdint>
+#include "base/counter.h"
 
 namespace rdmakit::ring {
-
-class Counter {
- public:
-  // By its one writer.
-  void add(uint64_t n) {
-    value_.store(value_.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
-  }
-  uint64_t get() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
 
 // Work requests of one thread.
 struct PostCounters {

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "base/clock.h"
+
 namespace rdmakit::ring {
 
 Poller::Poller(CqRef cq, ChannelRef channel, const PollerOptions& options, std::function<void()> doorbell)
@@ -13,7 +15,7 @@ Poller::Poller(CqRef cq, ChannelRef channel, const PollerOptions& options, std::
       doorbell_(std::move(doorbell)),
       slots_(options.max_connections),
       attention_((options.max_connections + 63) / 64),
-      spin_(options.spin_ns) {}
+      spin_({.bound = options.spin_ns, .longest = options.spin_ns * 4, .initial = options.spin_ns / 2}) {}
 
 Poller::~Poller() {
   stop();

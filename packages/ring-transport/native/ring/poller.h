@@ -14,6 +14,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/adaptive_spin.h"
 #include "rdmakit/handle.h"
 #include "rdmakit/thread.h"
 #include "ring/board.h"

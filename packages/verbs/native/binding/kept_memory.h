@@ -7,7 +7,7 @@
 
 #include <memory>
 
-#include "mapped_memory.h"
+#include "base/mapped_memory.h"
 #include "provider.h"
 
 namespace rdmakit::binding {

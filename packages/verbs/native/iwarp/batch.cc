@@ -4,8 +4,8 @@
 #include <cstring>
 #include <span>
 
+#include "base/crc32c.h"
 #include "iwarp/byte_order.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/markers.h"
 
 namespace rdmakit::iwarp {

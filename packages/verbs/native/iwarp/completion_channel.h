@@ -6,8 +6,8 @@
 
 #include <mutex>
 
+#include "base/unique_fd.h"
 #include "iwarp/poll_set.h"
-#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

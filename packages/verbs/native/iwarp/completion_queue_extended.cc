@@ -1,10 +1,9 @@
 // ibv_cq_ex: one completion after another, read field by field, and when it was added.
-#include <time.h>
-
 #include <cerrno>
 #include <cstddef>
 #include <new>
 
+#include "base/clock.h"
 #include "iwarp/completion_channel.h"
 #include "iwarp/completion_queue.h"
 
@@ -19,12 +18,6 @@ static_assert(offsetof(ibv_cq_ex, cqe) == offsetof(ibv_cq, cqe));
 static_assert(offsetof(ibv_cq_ex, comp_events_completed) == offsetof(ibv_cq, comp_events_completed));
 
 CompletionQueue* self(ibv_cq_ex* cq) { return static_cast<CompletionQueue*>(cq); }
-
-uint64_t now_ns(clockid_t clock) {
-  timespec now;
-  clock_gettime(clock, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 }  // namespace
 
@@ -63,7 +56,7 @@ void CompletionQueue::extend(const ibv_cq_init_attr_ex& attributes) {
 
 // Hot path of who reads extended completions.
 void CompletionQueue::stamp(Stamp& stamp) const {
-  if (monotonic_wanted_) stamp.monotonic_ns = now_ns(CLOCK_MONOTONIC);
+  if (monotonic_wanted_) stamp.monotonic_ns = now_ns();
   if (wallclock_wanted_) stamp.wallclock_ns = now_ns(CLOCK_REALTIME);
 }
 

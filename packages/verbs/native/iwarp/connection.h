@@ -13,12 +13,12 @@
 #include <mutex>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "iwarp/engine.h"
 #include "iwarp/mpa.h"
 #include "iwarp/queue_pair.h"
 #include "provider.h"
 #include "software/arrivals.h"
-#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

@@ -8,10 +8,10 @@
 #include <memory>
 #include <mutex>
 
+#include "base/unique_fd.h"
 #include "iwarp/engine.h"
 #include "provider.h"
 #include "software/async_events.h"
-#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "iwarp/byte_order.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/markers.h"
 
 namespace rdmakit::iwarp {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "software/fair_mutex.h"
-#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

@@ -16,6 +16,7 @@
 #include <span>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "iwarp/batch.h"
 #include "iwarp/ddp.h"
 #include "iwarp/device_events.h"
@@ -24,7 +25,6 @@
 #include "iwarp/poll_set.h"
 #include "iwarp/receive_work.h"
 #include "software/fair_mutex.h"
-#include "unique_fd.h"
 
 namespace rdmakit::iwarp {
 

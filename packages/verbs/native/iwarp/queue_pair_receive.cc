@@ -12,8 +12,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/crc32c.h"
 #include "iwarp/byte_order.h"
-#include "iwarp/crc32c.h"
 #include "iwarp/markers.h"
 #include "iwarp/queue_pair.h"
 

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <vector>
 
-#include "unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace rdmakit::shm {
 

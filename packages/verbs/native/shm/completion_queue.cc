@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <new>
 
+#include "base/clock.h"
 #include "shm/completion_channel.h"
 #include "shm/device.h"
 #include "shm/layout.h"
@@ -138,7 +139,7 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic
     } else {
       ring_[tail & mask_] = {completion, polled, position};
       if (stamped_) [[unlikely]]
-        times_[tail & mask_] = monotonic_now();
+        times_[tail & mask_] = now_ns();
       tail_.store(tail + 1, std::memory_order_release);
     }
     notify = armed_ == kArmedAny || (armed_ == kArmedSolicited && solicited);

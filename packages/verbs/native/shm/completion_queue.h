@@ -5,7 +5,6 @@
 #pragma once
 
 #include <infiniband/verbs.h>
-#include <time.h>
 
 #include <array>
 #include <atomic>
@@ -117,12 +116,5 @@ class CompletionQueue final : public ibv_cq_ex {
   ibv_wc current_{};
   uint64_t current_time_ = 0;
 };
-
-// CLOCK_MONOTONIC in nanoseconds.
-inline uint64_t monotonic_now() {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-}
 
 }  // namespace rdmakit::shm

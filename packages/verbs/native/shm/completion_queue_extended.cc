@@ -3,6 +3,7 @@
 // the same clock, and never later than now.
 #include <cerrno>
 
+#include "base/clock.h"
 #include "shm/completion_queue.h"
 
 namespace rdmakit::shm {
@@ -52,11 +53,7 @@ void CompletionQueue::fill_extended(uint64_t flags) {
   }
   if (flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
     read_completion_wallclock_ns = [](Self self) {
-      timespec now;
-      clock_gettime(CLOCK_REALTIME, &now);
-      const uint64_t wall =
-          static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
-      return wall - (monotonic_now() - static_cast<CompletionQueue*>(self)->current_time_);
+      return now_ns(CLOCK_REALTIME) - (now_ns() - static_cast<CompletionQueue*>(self)->current_time_);
     };
   }
 }

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <utility>
 
+#include "base/unique_fd.h"
 #include "software/engine.h"
-#include "unique_fd.h"
 
 namespace rdmakit::shm {
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 
+#include "base/clock.h"
 #include "shm/completion_queue.h"
 #include "shm/copy.h"
 #include "shm/protection_domain.h"
@@ -287,7 +288,7 @@ QueuePair::Outcome QueuePair::place(const Request& request, const ReceiveEntry& 
 void QueuePair::publish(Slot& slot, SlotKind kind, const Request& request) {
   const bool solicited = request.solicited || kind >= SlotKind::length_error;
   if (peer_stamped_) [[unlikely]]
-    peer_->stamp(position_).store(monotonic_now(), std::memory_order_relaxed);
+    peer_->stamp(position_).store(now_ns(), std::memory_order_relaxed);
   slot.length = static_cast<uint32_t>(request.length);
   slot.immediate = request.immediate;
   slot.kind = kind;

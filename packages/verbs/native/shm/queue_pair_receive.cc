@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.h"
 #include "shm/completion_queue.h"
 #include "shm/connection.h"
 #include "shm/protection_domain.h"
@@ -113,7 +114,7 @@ bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* s
   const uint8_t flags = read_once(slot.flags);
   const uint32_t length = read_once(slot.length);
   if (shape_.stamped) [[unlikely]]
-    arrival_time_ = std::min(read_once(stamps_[receive_head_ & receive_mask_]), monotonic_now());
+    arrival_time_ = std::min(read_once(stamps_[receive_head_ & receive_mask_]), now_ns());
   completion = {};
   completion.wr_id = work.wr_id;
   completion.status = IBV_WC_SUCCESS;

@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include "mapped_memory.h"
+#include "base/mapped_memory.h"
 #include "shm/shared_mapping.h"
 
 namespace rdmakit::shm {

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-#include "unique_fd.h"
+#include "base/unique_fd.h"
 
 namespace rdmakit::shm {
 

@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "rdmakit/thread.h"
-#include "unique_fd.h"
 
 namespace rdmakit::software {
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstddef>
 
-namespace rdmakit::nbd {
+namespace rdmakit {
 
 template <typename Item, size_t kCapacity>
 class SpscRing {
@@ -36,4 +36,4 @@ class SpscRing {
   std::array<Item, kCapacity> items_{};
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit

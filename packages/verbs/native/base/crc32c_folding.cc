@@ -6,14 +6,14 @@
 // A·(x^n mod P) is added to B. Four accumulators of 64 bytes run side by side, each n = 2048 bits a step,
 // because a multiplication takes several cycles and one can start each cycle. They are then folded into the
 // last of them, that into its last 16 bytes, and the crc32 instruction turns those into the register.
-#include "iwarp/crc32c.h"
+#include "base/crc32c.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <cstring>
 
-namespace rdmakit::iwarp {
+namespace rdmakit {
 namespace {
 
 constexpr size_t kLane = 16;   // what one multiplication takes from each operand: a half of it at a time
@@ -126,5 +126,5 @@ RDMAKIT_FOLDING uint32_t crc32c_extend_folding(uint32_t state, const void* data,
 }
 // End of hot path.
 
-}  // namespace rdmakit::iwarp
+}  // namespace rdmakit
 #endif

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace rdmakit::iwarp {
+namespace rdmakit {
 
 inline constexpr uint32_t kCrcPolynomial = 0x82f63b78;  // 0x1edc6f41 with its bits reversed
 
@@ -36,4 +36,4 @@ bool crc32c_folding_supported();
 uint32_t crc32c_extend_folding(uint32_t state, const void* data, size_t length);
 #endif
 
-}  // namespace rdmakit::iwarp
+}  // namespace rdmakit

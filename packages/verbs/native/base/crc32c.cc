@@ -1,4 +1,4 @@
-#include "iwarp/crc32c.h"
+#include "base/crc32c.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include <nmmintrin.h>
 #endif
 
-namespace rdmakit::iwarp {
+namespace rdmakit {
 namespace {
 
 using Table = std::array<uint32_t, 256>;
@@ -176,4 +176,4 @@ std::span<const Crc32cImplementation> crc32c_implementations() {
 }
 #endif
 
-}  // namespace rdmakit::iwarp
+}  // namespace rdmakit

@@ -13,9 +13,9 @@
 #include <cstring>
 #include <utility>
 
-#include "iwarp/crc32c.h"
+#include "base/crc32c.h"
 
-namespace rdmakit::iwarp {
+namespace rdmakit {
 namespace {
 
 // How far behind, in bits.
@@ -100,4 +100,4 @@ RDMAKIT_UNROLLED void take_away(uint64_t (&sums)[kWords], const uint8_t* block, 
 }
 // End of hot path.
 
-}  // namespace rdmakit::iwarp
+}  // namespace rdmakit
