@@ -36,11 +36,11 @@ export const mutations = [
   },
   {
     name: 'earlier-deadline-not-noticed',
-    file: software('engine.cc'),
+    file: software('progress_thread.cc'),
     find: 'deadlines_.empty() || when < deadlines_.begin()->first;',
     replace: 'deadlines_.empty() || when > deadlines_.begin()->first;',
     why: 'A deadline before all others is met as late as those.',
-    tests: ['native asan software_engine'],
+    tests: ['native asan software_progress_thread'],
   },
   {
     name: 'handle-of-another-kind',
@@ -149,7 +149,7 @@ export const mutations = [
   {
     name: 'second-address-not-tried',
     file: 'packages/verbs/native/iwarp/handshake_initiator.cc',
-    find: 'if (alternatives_.empty() || answer_by_ <= Engine::Clock::now()) return fail(status, events);',
+    find: 'if (alternatives_.empty() || answer_by_ <= ProgressThread::Clock::now()) return fail(status, events);',
     replace: 'return fail(status, events);',
     why: 'Nobody reaches a server on IPv4 by a name whose first address is of IPv6.',
     tests: ['unit packages/verbs/test/names.test.ts'],
@@ -164,7 +164,7 @@ export const mutations = [
   },
   {
     name: 'no-thread-is-no-error',
-    file: software('engine.cc'),
+    file: software('progress_thread.cc'),
     find: '  return thread_.start(name_,',
     replace: '  return 0 * thread_.start(name_,',
     why: 'A provider whose thread could not be started hands out devices, and what they begin never ends.',

@@ -15,7 +15,7 @@ using namespace rdmakit::iwarp;
 
 using Bytes = std::vector<uint8_t>;
 
-// A raw initiator, connected and established with a real queue pair that the engine moves.
+// A raw initiator, connected and established with a real queue pair that the progress thread moves.
 struct RawInitiator {
   Listener listener;
   int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

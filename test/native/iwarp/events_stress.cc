@@ -85,7 +85,8 @@ void overrun(Progress progress) {
   CHECK(provider().destroy_cq(small) == 0);
 }
 
-// Threads overrun queues and destroy everything while the engine still tells of it, and watchers come and go.
+// Threads overrun queues and destroy everything while the progress thread still tells of it, and watchers
+// come and go.
 void overrun_and_destroy() {
   std::atomic<bool> stop{false};
   std::atomic<int> heard{0};

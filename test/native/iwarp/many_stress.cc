@@ -1,7 +1,7 @@
 // Many at once over iwarp: connections, queue pairs of one queue, threads, and regions that come and go.
 #include <fcntl.h>
 
-#include "iwarp/engine.h"
+#include "iwarp/progress_thread.h"
 #include "traffic.h"
 
 namespace iwarp_many_stress {
@@ -60,7 +60,7 @@ void shared_queue(Progress progress, bool channel) {
       near[i]->fill(i);
     }
     // Those of connecting are over; each end has one for its next look at its peer's host.
-    CHECK(rdmakit::iwarp::Engine::instance().deadlines() == 2 * kPairs);
+    CHECK(rdmakit::iwarp::ProgressThread::instance().deadlines() == 2 * kPairs);
     for (int round = 0; round < 20; round++) {
       for (size_t i = 0; i < kPairs; i++) {
         post_receive(*pairs[i]->server, i, far[i]->sge(0, 20'000));

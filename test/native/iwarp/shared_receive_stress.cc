@@ -224,8 +224,8 @@ void failures(Progress progress) {
   }
 }
 
-// Many queue pairs, each served by its own thread or by the engine, take from one queue while two threads
-// post to it.
+// Many queue pairs, each served by its own thread or by the progress thread, take from one queue while two
+// threads post to it.
 void many(Progress progress) {
   constexpr size_t kPairs = 6;
   const uint64_t kEach = effort(500);

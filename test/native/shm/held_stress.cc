@@ -60,8 +60,8 @@ void an_end_waits_for_nobody() {
   CHECK(held.server->id.events->expect(CmEvent::Type::disconnected).status == 0);
 }
 
-// The engine, which has ended such a connection, sets up others meanwhile.
-void the_engine_goes_on() {
+// The progress thread, which has ended such a connection, sets up others meanwhile.
+void the_progress_thread_goes_on() {
   Held held;
   Memory memory(held.server->pd, 4096);
   post_receive(*held.server, 1, memory.sge(0, 16));
@@ -169,7 +169,7 @@ void a_named_slot_rests() {
 
 STRESS(shm_held) {
   timed("an end waits for nobody", an_end_waits_for_nobody);
-  timed("the engine goes on", the_engine_goes_on);
+  timed("the progress thread goes on", the_progress_thread_goes_on);
   timed("segments go at once", segments_go_at_once);
   timed("a named slot rests", a_named_slot_rests);
   timed("plain memory is waited for once", plain_memory_is_waited_for_once);

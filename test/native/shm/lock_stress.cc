@@ -102,7 +102,7 @@ void a_post_sleeps_beside_a_copy() {
   Gate gate;
   ibv_mr* mr = provider().reg_mr(pair.client->pd, gate.data, Gate::kSize, IBV_ACCESS_LOCAL_WRITE);
   CHECK(mr != nullptr);
-  // When this is over the peer's region is known here, and no engine has to do what is posted.
+  // When this is over the peer's region is known here, and no progress thread has to do what is posted.
   post(*pair.client, write_to(remote(far), 0, 0), {near.sge(0, 64)});
   pair.client->expect(0);
   gate.close();

@@ -1,7 +1,7 @@
 // The shm provider: many connections, queue pairs and threads at once, and nothing left of them.
 #include <sys/resource.h>
 
-#include "shm/engine.h"
+#include "shm/progress_thread.h"
 #include "traffic.h"
 
 namespace shm_many_stress {
@@ -173,7 +173,7 @@ void thousand_idle(uint32_t depth, [[maybe_unused]] size_t most_bytes) {
       received += static_cast<size_t>(count);
     }
     const size_t each = (resident_bytes() - before) / (2 * kPairs);
-    // The least of a few times: an engine that spins does so in each of them.
+    // The least of a few times: a progress thread that spins does so in each of them.
     std::chrono::nanoseconds idle = std::chrono::nanoseconds::max();
     for (int i = 0; i < 5 && idle >= std::chrono::milliseconds(10); i++) {
       const auto used = processor_time();
@@ -183,7 +183,7 @@ void thousand_idle(uint32_t depth, [[maybe_unused]] size_t most_bytes) {
     std::printf("  depth %u: %zu bytes a queue pair; idle, %.3f%% of a core\n", depth, each,
                 100.0 * static_cast<double>(idle.count()) / 1e9);
     CHECK(idle < std::chrono::milliseconds(10));
-    CHECK(rdmakit::shm::Engine::instance().deadlines() == 0);  // those of connecting are over
+    CHECK(rdmakit::shm::ProgressThread::instance().deadlines() == 0);  // those of connecting are over
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     CHECK(each < most_bytes);
 #endif

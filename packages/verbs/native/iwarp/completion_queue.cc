@@ -221,7 +221,7 @@ void CompletionQueue::progress() {
   } else if (progress_ == Progress::manual) {
     set->progress();
   }
-  // With automatic progress and many queue pairs the engine knows better where data is.
+  // With automatic progress and many queue pairs the progress thread knows better where data is.
 }
 // End of hot path.
 

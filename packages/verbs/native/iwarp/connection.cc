@@ -12,17 +12,17 @@
 namespace rdmakit::iwarp {
 std::shared_ptr<Connection> Connection::create() {
   const std::shared_ptr<Connection> connection(std::unique_ptr<Connection>(new Connection).release());
-  connection->number_ = Engine::instance().enroll(
-      std::weak_ptr<Engine::Client>(std::static_pointer_cast<Engine::Client>(connection)));
+  connection->number_ = ProgressThread::instance().enroll(
+      std::weak_ptr<ProgressThread::Client>(std::static_pointer_cast<ProgressThread::Client>(connection)));
   return connection;
 }
 
 Connection::~Connection() {
   close();
-  Engine::instance().forget(number_);
+  ProgressThread::instance().forget(number_);
 }
 
-// --- Events. emit and deliver_pending run on the engine's thread only, without mutex_.
+// --- Events. emit and deliver_pending run on the progress thread only, without mutex_.
 
 void Connection::emit(Events&& events) {
   if (events.empty()) return;
@@ -55,7 +55,7 @@ void Connection::set_sink(Sink sink) {
     if (state_ == State::closed) return;
     sink_ = std::make_shared<Sink>(std::move(sink));
   }
-  Engine::instance().post([weak = weak_from_this()] {
+  ProgressThread::instance().post([weak = weak_from_this()] {
     if (const auto self = std::static_pointer_cast<Connection>(weak.lock())) self->deliver_pending();
   });
 }
@@ -80,7 +80,7 @@ void Connection::close() {
     silent = arrivals_.end();
     sink.swap(sink_);
   }
-  if (!Engine::instance().on_this_thread()) delivered_.wait(lock, [&] { return !delivering_; });
+  if (!ProgressThread::instance().on_this_thread()) delivered_.wait(lock, [&] { return !delivering_; });
   lock.unlock();
   for (const auto& id : silent) id->close();
 }
@@ -104,7 +104,7 @@ int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_m
     timeout_ms_ = timeout_ms;
     enter(State::resolved);
   }
-  Engine::instance().post([weak = weak_from_this()] {
+  ProgressThread::instance().post([weak = weak_from_this()] {
     const auto self = std::static_pointer_cast<Connection>(weak.lock());
     if (self == nullptr) return;
     Events events;
@@ -145,7 +145,7 @@ void Connection::forget_qp(QueuePair* queue_pair) {
 
 void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
   if (id.expired()) return;
-  Engine::instance().post([id = std::move(id), status] {
+  ProgressThread::instance().post([id = std::move(id), status] {
     const auto self = id.lock();
     if (self == nullptr) return;
     Events events;
@@ -160,7 +160,7 @@ void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
 }
 
 void Connection::later(void (Connection::*step)(Events&)) {
-  Engine::instance().post([weak = weak_from_this(), step] {
+  ProgressThread::instance().post([weak = weak_from_this(), step] {
     const auto self = std::static_pointer_cast<Connection>(weak.lock());
     if (self == nullptr) return;
     Events events;
@@ -233,7 +233,7 @@ int Connection::take_parameters(const ConnectParameters& parameters) {
   return 0;
 }
 
-// --- The engine's calls.
+// --- The progress thread's calls.
 
 void Connection::on_ready() {
   Events events;
@@ -280,10 +280,10 @@ void Connection::on_deadline() {
     const std::lock_guard lock(mutex_);
     if (paused_ && state_ == State::listening) {
       paused_ = false;
-      Engine::instance().change(number_, socket_.get(), EPOLLIN);
+      ProgressThread::instance().change(number_, socket_.get(), EPOLLIN);
       return;
     }
-    if (deadline_ > Engine::Clock::now()) return;
+    if (deadline_ > ProgressThread::Clock::now()) return;
     switch (state_) {
       case State::connecting:
         address_failed(ETIMEDOUT, events);
@@ -326,14 +326,14 @@ void Connection::enter(State state) {
 
 void Connection::set_deadline(std::chrono::milliseconds timeout) {
   clear_deadline();
-  deadline_ = Engine::Clock::now() + timeout;
-  Engine::instance().call_at(number_, deadline_);
+  deadline_ = ProgressThread::Clock::now() + timeout;
+  ProgressThread::instance().call_at(number_, deadline_);
 }
 
 void Connection::clear_deadline() {
-  if (deadline_ == Engine::Clock::time_point::max()) return;
-  Engine::instance().call_off(number_, deadline_);
-  deadline_ = Engine::Clock::time_point::max();
+  if (deadline_ == ProgressThread::Clock::time_point::max()) return;
+  ProgressThread::instance().call_off(number_, deadline_);
+  deadline_ = ProgressThread::Clock::time_point::max();
 }
 
 }  // namespace rdmakit::iwarp

@@ -3,7 +3,7 @@
 //   resolve ──► resolved ──connect──► connecting ──TCP──► await_reply ──► established
 //   listener ─accept(2)─► await_request ──► requested ──accept──► (await_rtr) ──► established
 //
-// All of setup happens on the engine's thread; calls from elsewhere check, note what is wanted, and
+// All of setup happens on the progress thread; calls from elsewhere check, note what is wanted, and
 // leave the rest to it. The socket becomes the queue pair's when the connection is established.
 #pragma once
 
@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "iwarp/engine.h"
 #include "iwarp/mpa.h"
+#include "iwarp/progress_thread.h"
 #include "iwarp/queue_pair.h"
 #include "provider.h"
 #include "software/arrivals.h"
 
 namespace rdmakit::iwarp {
 
-class Connection final : public ConnectionId, public Engine::Client {
+class Connection final : public ConnectionId, public ProgressThread::Client {
  public:
   static std::shared_ptr<Connection> create();
   ~Connection() override;
@@ -51,7 +51,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   // the queue pair's locks.
   static void queue_pair_ended(std::weak_ptr<Connection> id, int status);
 
-  // Its listener's (software/arrivals.h), on the engine's thread.
+  // Its listener's (software/arrivals.h), on the progress thread.
   bool arriving() const;
   void give_way();
 
@@ -80,10 +80,10 @@ class Connection final : public ConnectionId, public Engine::Client {
   void set_deadline(std::chrono::milliseconds timeout);
   void clear_deadline();
   int take_parameters(const ConnectParameters& parameters);
-  // Runs `step` on the engine's thread under mutex_, then emits what it leaves in its argument.
+  // Runs `step` on the progress thread under mutex_, then emits what it leaves in its argument.
   void later(void (Connection::*step)(Events&));
 
-  // handshake.cc: what both sides do; like the next two under mutex_ on the engine's thread
+  // handshake.cc: what both sides do; like the next two under mutex_ on the progress thread
   void fail(int status, Events& events);
   bool read_frame(MpaFrame& frame, int& error);
   bool send_all(const std::vector<uint8_t>& bytes);
@@ -120,8 +120,8 @@ class Connection final : public ConnectionId, public Engine::Client {
   int timeout_ms_ = 0;
   // Addresses that were not tried yet, and until when one of all must have answered.
   std::deque<std::pair<sockaddr_storage, socklen_t>> alternatives_;
-  Engine::Clock::time_point answer_by_ = Engine::Clock::time_point::max();
-  Engine::Clock::time_point deadline_ = Engine::Clock::time_point::max();
+  ProgressThread::Clock::time_point answer_by_ = ProgressThread::Clock::time_point::max();
+  ProgressThread::Clock::time_point deadline_ = ProgressThread::Clock::time_point::max();
   QueuePair* queue_pair_ = nullptr;
 
   // What this side asks for; then what both agreed on.

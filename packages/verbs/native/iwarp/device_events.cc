@@ -8,13 +8,13 @@ namespace rdmakit::iwarp {
 DeviceEvents::DeviceEvents() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 DeviceEvents& DeviceEvents::instance() {
-  // Never destroyed: the engine's thread may run until the process is gone.
+  // Never destroyed: the progress thread may run until the process is gone.
   static DeviceEvents* const events = [] {
     static const std::shared_ptr<DeviceEvents>& made =
         *std::make_unique<std::shared_ptr<DeviceEvents>>(std::unique_ptr<DeviceEvents>(new DeviceEvents))
              .release();
-    const uint64_t number = Engine::instance().enroll(made);
-    Engine::instance().watch(number, made->wake_fd_.get(), EPOLLIN);
+    const uint64_t number = ProgressThread::instance().enroll(made);
+    ProgressThread::instance().watch(number, made->wake_fd_.get(), EPOLLIN);
     return made.get();
   }();
   return *events;
@@ -34,7 +34,7 @@ DeviceEvent::~DeviceEvent() {
     if (events.last_ == this) events.last_ = before;
   }
   // From a sink it is this very event perhaps.
-  if (Engine::instance().on_this_thread()) return;
+  if (ProgressThread::instance().on_this_thread()) return;
   events.acted_.wait(lock, [&] { return events.acting_ != this; });
 }
 

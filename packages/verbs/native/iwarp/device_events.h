@@ -1,7 +1,8 @@
 // Asynchronous events, from the data path to the watchers.
 //
 // Who finds that something has happened, under whatever locks, puts a node of the object concerned on a list
-// and wakes the engine: no allocation, no sink. The engine's thread takes the node off and calls the sinks.
+// and wakes the progress thread: no allocation, no sink. The progress thread takes the node off and calls the
+// sinks.
 #pragma once
 
 #include <condition_variable>
@@ -9,7 +10,7 @@
 #include <mutex>
 
 #include "base/unique_fd.h"
-#include "iwarp/engine.h"
+#include "iwarp/progress_thread.h"
 #include "provider.h"
 #include "software/async_events.h"
 
@@ -18,10 +19,10 @@ namespace rdmakit::iwarp {
 // A member of the object that the events are about. One event of it waits at a time.
 class DeviceEvent {
  public:
-  // `act`: what the engine's thread does with the object before it calls the sinks.
+  // `act`: what the progress thread does with the object before it calls the sinks.
   explicit DeviceEvent(void* object, void (*act)(void*) = nullptr);
   DeviceEvent(const DeviceEvent&) = delete;
-  // Not told any more; waits for `act` and the sinks if they are running, but on the engine's thread.
+  // Not told any more; waits for `act` and the sinks if they are running, but on the progress thread.
   ~DeviceEvent();
   // Any thread, under any lock but the list's own.
   void raise(ibv_event_type type);
@@ -35,7 +36,7 @@ class DeviceEvent {
   bool waiting_ = false;
 };
 
-class DeviceEvents final : public Engine::Client {
+class DeviceEvents final : public ProgressThread::Client {
  public:
   static DeviceEvents& instance();
   software::AsyncEvents& watchers() { return watchers_; }

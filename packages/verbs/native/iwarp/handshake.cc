@@ -96,7 +96,7 @@ bool Connection::send_all(const std::vector<uint8_t>& bytes) {
 void Connection::establish(QueuePair::StartParameters&& parameters, std::vector<uint8_t>&& private_data,
                            Events& events) {
   if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
-  Engine::instance().unwatch(socket_.get());
+  ProgressThread::instance().unwatch(socket_.get());
   parameters.receive_markers = markers_wanted();
   parameters.max_ulpdu = ulpdu_limit(socket_.get(), parameters.send_markers);
   parameters.inbound_reads = inbound_reads_;

@@ -1,5 +1,5 @@
 // The connecting side: TCP, MPA request, MPA reply, and the Ready-To-Receive message that lets the
-// responder send before it has been sent anything (RFC 6581). On the engine's thread, under mutex_.
+// responder send before it has been sent anything (RFC 6581). On the progress thread, under mutex_.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -48,15 +48,15 @@ std::vector<uint8_t> terminate_message(TerminateCode code) {
 
 void Connection::start_connect(Events& events) {
   if (state_ != State::connecting) return;
-  answer_by_ =
-      Engine::Clock::now() + std::chrono::milliseconds(timeout_ms_ > 0 ? timeout_ms_ : kConnectTimeoutMs);
+  answer_by_ = ProgressThread::Clock::now() +
+               std::chrono::milliseconds(timeout_ms_ > 0 ? timeout_ms_ : kConnectTimeoutMs);
   try_address(events);
 }
 
 // One address at a time, and all but the last for a while only: a name may have several of which some lead
 // nowhere.
 void Connection::try_address(Events& events) {
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(answer_by_ - Engine::Clock::now());
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(answer_by_ - ProgressThread::Clock::now());
   const auto all = std::max(left, std::chrono::milliseconds(1));
   set_deadline(alternatives_.empty() ? all : std::min(all, std::chrono::milliseconds(kAddressTimeoutMs)));
   connect_tcp(events);
@@ -64,7 +64,7 @@ void Connection::try_address(Events& events) {
 
 // Nobody answers at this address.
 void Connection::address_failed(int status, Events& events) {
-  if (alternatives_.empty() || answer_by_ <= Engine::Clock::now()) return fail(status, events);
+  if (alternatives_.empty() || answer_by_ <= ProgressThread::Clock::now()) return fail(status, events);
   std::tie(peer_, peer_length_) = alternatives_.front();
   alternatives_.pop_front();
   try_address(events);
@@ -78,7 +78,7 @@ void Connection::connect_tcp(Events& events) {
       errno != EINPROGRESS) {
     return address_failed(errno, events);
   }
-  const int error = Engine::instance().watch(number_, socket_.get(), EPOLLOUT);
+  const int error = ProgressThread::instance().watch(number_, socket_.get(), EPOLLOUT);
   if (error != 0) fail(error, events);
 }
 
@@ -108,7 +108,7 @@ void Connection::tcp_connected(Events& events) {
   enter(State::await_reply);
   // The second try has what is left of the first one's.
   if (request.enhanced) set_deadline(std::chrono::milliseconds(kReplyTimeoutMs));
-  error = Engine::instance().change(number_, socket_.get(), EPOLLIN);
+  error = ProgressThread::instance().change(number_, socket_.get(), EPOLLIN);
   if (error != 0) fail(error, events);
 }
 

@@ -1,5 +1,5 @@
 // The accepting side: MPA request, the application's answer, MPA reply, and the initiator's first FPDU.
-// On the engine's thread, under mutex_.
+// On the progress thread, under mutex_.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ void Connection::read_request() {
   peer_frame_ = std::move(request);
   enter(State::requested);
   // From here on readability means that the initiator gave up.
-  Engine::instance().change(number_, socket_.get(), EPOLLIN | EPOLLRDHUP);
+  ProgressThread::instance().change(number_, socket_.get(), EPOLLIN | EPOLLRDHUP);
 }
 
 void Connection::finish_accept(Events& events) {
@@ -81,7 +81,7 @@ void Connection::send_rejection(const std::vector<uint8_t>& private_data) {
   send_all(build_mpa(reply));
 }
 
-// The engine reads the Ready-To-Receive message itself: with manual progress nobody polls before the
+// The progress thread reads the Ready-To-Receive message itself: with manual progress nobody polls before the
 // application has been told `established`. The bytes are then the queue pair's first.
 void Connection::read_first_fpdu(Events& events) {
   constexpr size_t kLongest = 64;  // more than either Ready-To-Receive message has

@@ -30,7 +30,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
   if (::listen(socket.get(), std::max(backlog, 1)) != 0) return errno;
   socklen_t local_length = sizeof local_;
   getsockname(socket.get(), reinterpret_cast<sockaddr*>(&local_), &local_length);
-  const int error = Engine::instance().watch(number_, socket.get(), EPOLLIN);
+  const int error = ProgressThread::instance().watch(number_, socket.get(), EPOLLIN);
   if (error != 0) return error;
   arrivals_ = Arrivals(software::arrivals_for(software::descriptor_limit()));
   socket_ = std::move(socket);
@@ -51,8 +51,9 @@ void Connection::accept_sockets() {
         if (arrivals_.make_room()) continue;
         // The connection stays readable: without a pause this would spin.
         paused_ = true;
-        Engine::instance().change(number_, socket_.get(), 0);
-        Engine::instance().call_at(number_, Engine::Clock::now() + std::chrono::milliseconds(kPauseMs));
+        ProgressThread::instance().change(number_, socket_.get(), 0);
+        ProgressThread::instance().call_at(
+            number_, ProgressThread::Clock::now() + std::chrono::milliseconds(kPauseMs));
       }
       return;
     }
@@ -65,7 +66,7 @@ void Connection::accept_sockets() {
     id->socket_ = std::move(accepted);
     id->enter(State::await_request);
     id->listener_ = std::static_pointer_cast<Connection>(shared_from_this());
-    if (Engine::instance().watch(id->number_, id->socket_.get(), EPOLLIN) != 0) continue;
+    if (ProgressThread::instance().watch(id->number_, id->socket_.get(), EPOLLIN) != 0) continue;
     id->set_deadline(std::chrono::milliseconds(kHandshakeTimeoutMs));
     arrivals_.enter(id);
   }

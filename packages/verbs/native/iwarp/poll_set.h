@@ -1,4 +1,4 @@
-// An epoll set of queue pairs' sockets: the engine has one for automatic progress, each completion
+// An epoll set of queue pairs' sockets: the progress thread has one for automatic progress, each completion
 // channel has one for manual progress.
 #pragma once
 

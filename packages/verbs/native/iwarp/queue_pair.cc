@@ -9,7 +9,7 @@
 
 #include "iwarp/completion_queue.h"
 #include "iwarp/connection.h"
-#include "iwarp/engine.h"
+#include "iwarp/progress_thread.h"
 #include "iwarp/protection_domain.h"
 #include "iwarp/shared_receive_queue.h"
 
@@ -236,7 +236,7 @@ int QueuePair::start(StartParameters&& parameters) {
     state_.store(State::connected);
   }
   if (send_queue()->progress_mode() == Progress::automatic) {
-    PollSet& set = Engine::instance().poll_set();
+    PollSet& set = ProgressThread::instance().poll_set();
     const uint64_t token = set.add(this, socket_fd_, EPOLLIN);
     if (token == 0) return ENOMEM;  // the caller fails this queue pair
     watch_with(&set, token);

@@ -41,7 +41,7 @@ CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_con
 }
 
 CompletionQueue::~CompletionQueue() {
-  Engine::instance().cancel(overrun_errand_);
+  ProgressThread::instance().cancel(overrun_errand_);
   if (channel_ != nullptr) {
     channel_->detach(this);
     wait_for_acknowledgements();
@@ -135,7 +135,8 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic
     const std::lock_guard lock(ring_lock_);
     const uint32_t tail = tail_.load(std::memory_order_relaxed);
     if (tail - head_.load(std::memory_order_relaxed) > mask_) [[unlikely]] {
-      if (!overrun_.exchange(true, std::memory_order_relaxed)) Engine::instance().call(overrun_errand_);
+      if (!overrun_.exchange(true, std::memory_order_relaxed))
+        ProgressThread::instance().call(overrun_errand_);
     } else {
       ring_[tail & mask_] = {completion, polled, position};
       if (stamped_) [[unlikely]]

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <vector>
 
-#include "shm/engine.h"
+#include "shm/progress_thread.h"
 #include "shm/sleep_lock.h"
 
 namespace rdmakit::shm {
@@ -102,7 +102,7 @@ class CompletionQueue final : public ibv_cq_ex {
   std::atomic<uint32_t> tail_{0};
   uint32_t armed_;  // kArmed…
   std::atomic<bool> overrun_{false};
-  Engine::Errand overrun_errand_{[this] { tell_overrun(); }};
+  ProgressThread::Errand overrun_errand_{[this] { tell_overrun(); }};
 
   SleepLock members_lock_;
   std::vector<QueuePair*> members_;

@@ -12,17 +12,17 @@ namespace rdmakit::shm {
 
 std::shared_ptr<Connection> Connection::create() {
   const std::shared_ptr<Connection> connection(std::unique_ptr<Connection>(new Connection).release());
-  connection->number_ = Engine::instance().enroll(
-      std::weak_ptr<Engine::Client>(std::static_pointer_cast<Engine::Client>(connection)));
+  connection->number_ = ProgressThread::instance().enroll(
+      std::weak_ptr<ProgressThread::Client>(std::static_pointer_cast<ProgressThread::Client>(connection)));
   return connection;
 }
 
 Connection::~Connection() {
   close();
-  Engine::instance().forget(number_);
+  ProgressThread::instance().forget(number_);
 }
 
-// --- Events. emit and deliver_pending run on the engine's thread only, without mutex_.
+// --- Events. emit and deliver_pending run on the progress thread only, without mutex_.
 
 void Connection::emit(Events&& events) {
   if (events.empty()) return;
@@ -55,7 +55,7 @@ void Connection::set_sink(Sink sink) {
     if (state_ == State::closed) return;
     sink_ = std::make_shared<Sink>(std::move(sink));
   }
-  Engine::instance().post([weak = weak_from_this()] {
+  ProgressThread::instance().post([weak = weak_from_this()] {
     if (const auto self = std::static_pointer_cast<Connection>(weak.lock())) self->deliver_pending();
   });
 }
@@ -82,13 +82,13 @@ void Connection::close() {
     silent = arrivals_.end();
     sink.swap(sink_);
   }
-  if (!Engine::instance().on_this_thread()) delivered_.wait(lock, [&] { return !delivering_; });
+  if (!ProgressThread::instance().on_this_thread()) delivered_.wait(lock, [&] { return !delivering_; });
   lock.unlock();
   for (const auto& id : silent) id->close();
 }
 
 void Connection::stop_watching() {
-  if (socket() >= 0) Engine::instance().unwatch(socket());
+  if (socket() >= 0) ProgressThread::instance().unwatch(socket());
 }
 
 // --- The calls of an application.
@@ -113,7 +113,7 @@ int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_m
     timeout_ms_ = timeout_ms;
     enter(State::resolved);
   }
-  Engine::instance().post([weak = weak_from_this()] {
+  ProgressThread::instance().post([weak = weak_from_this()] {
     const auto self = std::static_pointer_cast<Connection>(weak.lock());
     if (self == nullptr) return;
     Events events;
@@ -153,7 +153,7 @@ bool Connection::settled() {
 }
 
 void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
-  Engine::instance().post([id = std::move(id), status] {
+  ProgressThread::instance().post([id = std::move(id), status] {
     const auto self = id.lock();
     if (self == nullptr) return;
     Events events;
@@ -173,7 +173,7 @@ void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
 }
 
 void Connection::later(void (Connection::*step)(Events&)) {
-  Engine::instance().post([weak = weak_from_this(), step] {
+  ProgressThread::instance().post([weak = weak_from_this(), step] {
     const auto self = std::static_pointer_cast<Connection>(weak.lock());
     if (self == nullptr) return;
     Events events;
@@ -243,7 +243,7 @@ int Connection::take_parameters(const ConnectParameters& parameters) {
   return 0;
 }
 
-// --- The engine's calls.
+// --- The progress thread's calls.
 
 void Connection::on_ready() {
   Events events;
@@ -293,13 +293,13 @@ void Connection::on_deadline() {
     if (queue_pair_ != nullptr) queue_pair_->progress();
     if (paused_ && state_ == State::listening) {
       paused_ = false;
-      Engine::instance().watch(number_, socket_.get());
+      ProgressThread::instance().watch(number_, socket_.get());
       return;
     }
-    if (deadline_ > Engine::Clock::now()) return;
+    if (deadline_ > ProgressThread::Clock::now()) return;
     switch (state_) {
       case State::connecting:
-        deadline_ = Engine::Clock::time_point::max();
+        deadline_ = ProgressThread::Clock::time_point::max();
         start_connect(events);
         break;
       case State::await_reply:
@@ -336,14 +336,14 @@ void Connection::enter(State state) {
 
 void Connection::set_deadline(int timeout_ms) {
   clear_deadline();
-  deadline_ = Engine::Clock::now() + std::chrono::milliseconds(timeout_ms);
-  Engine::instance().call_at(number_, deadline_);
+  deadline_ = ProgressThread::Clock::now() + std::chrono::milliseconds(timeout_ms);
+  ProgressThread::instance().call_at(number_, deadline_);
 }
 
 void Connection::clear_deadline() {
-  if (deadline_ == Engine::Clock::time_point::max()) return;
-  Engine::instance().call_off(number_, deadline_);
-  deadline_ = Engine::Clock::time_point::max();
+  if (deadline_ == ProgressThread::Clock::time_point::max()) return;
+  ProgressThread::instance().call_off(number_, deadline_);
+  deadline_ = ProgressThread::Clock::time_point::max();
 }
 
 }  // namespace rdmakit::shm

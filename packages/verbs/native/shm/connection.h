@@ -3,7 +3,7 @@
 //   resolve ──► resolved ──connect──► await_reply ──accept──► await_segments ──► established
 //   listener ─accept(2)─► await_request ──► requested ──accept──► await_segments ──► established
 //
-// All of setup happens on the engine's thread; calls from elsewhere check, note what is wanted, and
+// All of setup happens on the progress thread; calls from elsewhere check, note what is wanted, and
 // leave the rest to it.
 #pragma once
 
@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "provider.h"
-#include "shm/engine.h"
 #include "shm/frame.h"
 #include "shm/link.h"
+#include "shm/progress_thread.h"
 #include "shm/queue_pair.h"
 #include "software/arrivals.h"
 
 namespace rdmakit::shm {
 
-class Connection final : public ConnectionId, public Engine::Client {
+class Connection final : public ConnectionId, public ProgressThread::Client {
  public:
   static std::shared_ptr<Connection> create();
   ~Connection() override;
@@ -45,14 +45,14 @@ class Connection final : public ConnectionId, public Engine::Client {
   void on_ready() override;
   void on_deadline() override;
 
-  // For the engine.
+  // For the progress thread.
   uint64_t number() const { return number_; }
   // Called by destroy_qp.
   void forget_qp(QueuePair* queue_pair);
   // The established connection of this id is over. Takes no lock and no reference.
   static void queue_pair_ended(std::weak_ptr<Connection> id, int status);
 
-  // Its listener's (software/arrivals.h), on the engine's thread.
+  // Its listener's (software/arrivals.h), on the progress thread.
   bool arriving() const;
   void give_way();
 
@@ -85,7 +85,7 @@ class Connection final : public ConnectionId, public Engine::Client {
   int socket() const { return link_ == nullptr ? socket_.get() : link_->socket(); }
   void stop_watching();
 
-  // handshake.cc; under mutex_ on the engine's thread
+  // handshake.cc; under mutex_ on the progress thread
   void fail(int status, Events& events);
   void start_connect(Events& events);
   void read_reply(Events& events);
@@ -111,8 +111,8 @@ class Connection final : public ConnectionId, public Engine::Client {
   sockaddr_storage peer_{};
   socklen_t peer_length_ = 0;
   int timeout_ms_ = 0;
-  Engine::Clock::time_point deadline_ = Engine::Clock::time_point::max();
-  Engine::Clock::time_point retry_until_ = Engine::Clock::time_point::max();
+  ProgressThread::Clock::time_point deadline_ = ProgressThread::Clock::time_point::max();
+  ProgressThread::Clock::time_point retry_until_ = ProgressThread::Clock::time_point::max();
   QueuePair* queue_pair_ = nullptr;
   std::shared_ptr<Hazard> hazard_;          // of a queue pair that is gone
   std::vector<uint8_t> private_data_;       // to the peer

@@ -1,4 +1,4 @@
-// Connection setup and the frames of an established connection. Under mutex_ on the engine's thread.
+// Connection setup and the frames of an established connection. Under mutex_ on the progress thread.
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -40,8 +40,8 @@ void Connection::start_connect(Events& events) {
     return fail(errno, events);
   }
   if (::connect(made.get(), reinterpret_cast<const sockaddr*>(&peer_), peer_length_) != 0) {
-    const auto now = Engine::Clock::now();
-    if (retry_until_ == Engine::Clock::time_point::max()) {
+    const auto now = ProgressThread::Clock::now();
+    if (retry_until_ == ProgressThread::Clock::time_point::max()) {
       retry_until_ = now + std::chrono::milliseconds(timeout_ms_ > 0 ? timeout_ms_ : kConnectTimeoutMs);
     }
     if (errno != EAGAIN) return fail(errno == ENOENT ? ECONNREFUSED : errno, events);
@@ -53,7 +53,7 @@ void Connection::start_connect(Events& events) {
   getsockname(socket_.get(), reinterpret_cast<sockaddr*>(&local_), &length);
   if (queue_pair_ == nullptr) return fail(ECONNABORTED, events);
   int error = send_greeting(FrameType::request, 0);
-  if (error == 0) error = Engine::instance().watch(number_, socket_.get());
+  if (error == 0) error = ProgressThread::instance().watch(number_, socket_.get());
   if (error != 0) return fail(error, events);
   enter(State::await_reply);
   set_deadline(kReplyTimeoutMs);

@@ -4,7 +4,7 @@
 
 #include <cerrno>
 
-#include "shm/engine.h"
+#include "shm/progress_thread.h"
 
 namespace rdmakit::shm {
 namespace {
@@ -54,7 +54,7 @@ int Link::send(const Waiting& frame) {
 }
 
 void Link::wake_soon() {
-  Engine::instance().call_at(number_, Engine::Clock::now() + std::chrono::milliseconds(1));
+  ProgressThread::instance().call_at(number_, ProgressThread::Clock::now() + std::chrono::milliseconds(1));
 }
 
 void Link::flush() {

@@ -16,7 +16,7 @@ namespace rdmakit::shm {
 
 class Link {
  public:
-  // `number`: of the engine's client that watches the socket.
+  // `number`: of the progress thread's client that watches the socket.
   Link(UniqueFd socket, uint64_t number) : socket_(std::move(socket)), number_(number) {}
 
   int socket() const { return socket_.get(); }
@@ -31,9 +31,9 @@ class Link {
   void tell_limit() { put(PlainFrame{header_of(FrameType::limit), 0, Blame::nothing, {}}, nullptr); }
   // The last frame. What is still waiting to be sent is not sent any more.
   void end(int status, Blame blame);
-  // The engine calls the connection in a moment.
+  // The progress thread calls the connection in a moment.
   void wake_soon();
-  // Sends what is waiting. Called by the engine at the time that this link asked for.
+  // Sends what is waiting. Called by the progress thread at the time that this link asked for.
   void flush();
 
   // The peer is dead, or has said that it touches nothing any more.

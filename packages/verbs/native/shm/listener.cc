@@ -73,7 +73,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
   struct stat status {};
   if (lstat(path.c_str(), &status) != 0) return errno;
   if (::listen(socket.get(), std::max(backlog, 1)) != 0 ||
-      Engine::instance().watch(number_, socket.get()) != 0) {
+      ProgressThread::instance().watch(number_, socket.get()) != 0) {
     const int error = errno;
     ::unlink(path.c_str());
     return error;
@@ -109,7 +109,8 @@ void Connection::accept_sockets() {
         // The socket stays readable: without a pause this would spin.
         paused_ = true;
         stop_watching();
-        Engine::instance().call_at(number_, Engine::Clock::now() + std::chrono::milliseconds(kPauseMs));
+        ProgressThread::instance().call_at(
+            number_, ProgressThread::Clock::now() + std::chrono::milliseconds(kPauseMs));
       }
       return;
     }
@@ -121,7 +122,7 @@ void Connection::accept_sockets() {
     id->socket_ = std::move(accepted);
     id->enter(State::await_request);
     id->listener_ = std::static_pointer_cast<Connection>(shared_from_this());
-    if (Engine::instance().watch(id->number_, id->socket_.get()) != 0) continue;
+    if (ProgressThread::instance().watch(id->number_, id->socket_.get()) != 0) continue;
     id->set_deadline(kRequestTimeoutMs);
     arrivals_.enter(id);
   }

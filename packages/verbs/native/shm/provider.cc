@@ -57,7 +57,7 @@ class ShmProvider final : public Provider {
     return 0;
   }
   ibv_context* open_device(const std::string& name) override {
-    errno = name == kDeviceName ? Engine::instance().start() : ENODEV;
+    errno = name == kDeviceName ? ProgressThread::instance().start() : ENODEV;
     return errno == 0 ? device_context() : nullptr;
   }
   int close_device(ibv_context*) override { return 0; }
@@ -130,7 +130,7 @@ class ShmProvider final : public Provider {
   }
 
   std::shared_ptr<ConnectionId> create_id() override {
-    errno = Engine::instance().start();
+    errno = ProgressThread::instance().start();
     return errno == 0 ? Connection::create() : nullptr;
   }
   const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }

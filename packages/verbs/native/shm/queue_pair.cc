@@ -265,7 +265,7 @@ bool QueuePair::finish_end() {
       ending_.event | (shared_ != nullptr ? Failure::kLastReceive : Failure::kNothing);
   if (new_events != Failure::kNothing) {
     events_.fetch_or(new_events);
-    Engine::instance().call(errand_);
+    ProgressThread::instance().call(errand_);
   }
   const std::shared_ptr<Link> link = this->link();
   if (link == nullptr) return true;
@@ -274,11 +274,11 @@ bool QueuePair::finish_end() {
   return true;
 }
 
-// The engine looks at the end again, the later the longer the peer takes. Under ending_mutex_.
+// The progress thread looks at the end again, the later the longer the peer takes. Under ending_mutex_.
 void QueuePair::look_soon() {
   const auto waited = Hazard::Clock::now() - ending_since_;
-  Engine::instance().call_at(connection_number_,
-                             Hazard::Clock::now() + std::chrono::milliseconds(1) + waited / 8);
+  ProgressThread::instance().call_at(connection_number_,
+                                     Hazard::Clock::now() + std::chrono::milliseconds(1) + waited / 8);
 }
 
 void QueuePair::fail_later(const Failure& failure) {
@@ -288,7 +288,7 @@ void QueuePair::fail_later(const Failure& failure) {
     fails_later_ = true;
     later_ = failure;
   }
-  Engine::instance().call(errand_);
+  ProgressThread::instance().call(errand_);
 }
 
 void QueuePair::run_errand() {
@@ -329,7 +329,7 @@ bool QueuePair::retire() {
   }
   receive_queue()->detach(this);
   send_queue()->detach(this);
-  Engine::instance().cancel(errand_);  // now that no completion queue asks for it any more
+  ProgressThread::instance().cancel(errand_);  // now that no completion queue asks for it any more
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
   return !hazard_->holds_anything();

@@ -19,11 +19,11 @@
 #include <memory>
 #include <mutex>
 
-#include "shm/engine.h"
 #include "shm/hazard.h"
 #include "shm/layout.h"
 #include "shm/link.h"
 #include "shm/peer.h"
+#include "shm/progress_thread.h"
 #include "shm/shared_receive_queue.h"
 #include "shm/sleep_lock.h"
 
@@ -93,7 +93,7 @@ class QueuePair final : public ibv_qp {
   // when the peer is in the middle of a copy, receives are flushed and the connection's end is told when it
   // has let go, or after kPeerPatience. The status of the failure that came first.
   int fail(const Failure& failure);
-  // The same, by the engine: for callers that hold a lock which fail() takes. Allocates nothing.
+  // The same, by the progress thread: for callers that hold a lock which fail() takes. Allocates nothing.
   void fail_later(const Failure& failure);
   // Ends the connection and makes sure that no thread works for this queue pair any more. Waits for the peer
   // as fail() does not. False: the peer may go on with a copy all the same.
@@ -116,13 +116,13 @@ class QueuePair final : public ibv_qp {
 
   // Sends what waited, if it need not wait any more; ends what waited for the peer to let go.
   void progress();
-  void progress_from_poll();  // the same under a members_lock: a failure is left to the engine
+  void progress_from_poll();  // the same under a members_lock: a failure is left to the progress thread
 
   // The peer may not copy memory of this process that is not shared. False: it was given some already.
   bool out_of_reach();
   // Some is registered for peers.
   bool gives_unshared();
-  // Segments of the peer; on the engine's thread. 0 or an errno value.
+  // Segments of the peer; on the progress thread. 0 or an errno value.
   int add_segment(uint32_t number, uint32_t generation, int fd);
   void remove_segment(uint32_t number, uint32_t generation);
   // Segments of this process.
@@ -231,7 +231,7 @@ class QueuePair final : public ibv_qp {
   std::unique_ptr<Peer> peer_;
   std::shared_ptr<Link> link_;
   std::chrono::steady_clock::time_point revoking_until_;
-  std::atomic<bool> ticks_{false};  // the engine is to look at the waiting sends soon
+  std::atomic<bool> ticks_{false};  // the progress thread is to look at the waiting sends soon
   Failure end_;                     // for the request that ended the connection
   SendWork* send_works_ = nullptr;
   ibv_sge* send_sges_ = nullptr;
@@ -253,7 +253,7 @@ class QueuePair final : public ibv_qp {
   uint64_t floor_ = UINT32_MAX;
   std::atomic<uint32_t> receive_tail_{0};
 
-  Engine::Errand errand_{[this] { run_errand(); }};
+  ProgressThread::Errand errand_{[this] { run_errand(); }};
   SleepLock later_lock_;
   bool fails_later_ = false;
   Failure later_;
@@ -265,7 +265,7 @@ class QueuePair final : public ibv_qp {
   Failure ending_;
   Hazard::Clock::time_point ending_since_;
   std::weak_ptr<Connection> connection_;
-  uint64_t connection_number_ = 0;  // at the engine
+  uint64_t connection_number_ = 0;  // at the progress thread
 };
 
 }  // namespace rdmakit::shm

@@ -130,7 +130,7 @@ bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* s
         return true;
       }
       // A peer that has ended a window and uses it all the same: it is not waited for here, but by the
-      // engine.
+      // progress thread.
       if (hazard_->names(completion.invalidated_rkey)) {
         fail_later(Failure::misuse());
         return false;

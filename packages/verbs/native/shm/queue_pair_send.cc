@@ -222,7 +222,7 @@ void QueuePair::set_waiting(bool waiting) {
 // For what nobody tells of when it is over.
 void QueuePair::tick_soon() {
   ticks_.store(true);
-  Engine::instance().call(errand_);
+  ProgressThread::instance().call(errand_);
 }
 
 void QueuePair::progress() {

@@ -59,7 +59,7 @@ SharedReceiveQueue::SharedReceiveQueue(ibv_pd* pd, void* context, SharedShape sh
 }
 
 SharedReceiveQueue::~SharedReceiveQueue() {
-  Engine::instance().cancel(limit_errand_);
+  ProgressThread::instance().cancel(limit_errand_);
   pthread_cond_destroy(&cond);
   pthread_mutex_destroy(&mutex);
   static_cast<ProtectionDomain*>(pd)->users--;
@@ -216,7 +216,7 @@ void SharedReceiveQueue::query(ibv_srq_attr& attributes) const {
 }
 
 void SharedReceiveQueue::look_at_limit() {
-  if (board_->limit.load() != 0) Engine::instance().call(limit_errand_);
+  if (board_->limit.load() != 0) ProgressThread::instance().call(limit_errand_);
 }
 
 void SharedReceiveQueue::tell_limit() {

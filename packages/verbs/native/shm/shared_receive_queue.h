@@ -12,7 +12,7 @@
 #include <mutex>
 #include <vector>
 
-#include "shm/engine.h"
+#include "shm/progress_thread.h"
 #include "shm/shared_mapping.h"
 #include "shm/shared_receive_layout.h"
 #include "shm/sleep_lock.h"
@@ -90,7 +90,7 @@ class SharedReceiveQueue final : public ibv_srq {
   std::mutex members_mutex_;
   std::vector<QueuePair*> members_;
   size_t first_woken_ = 0;
-  Engine::Errand limit_errand_{[this] { tell_limit(); }};
+  ProgressThread::Errand limit_errand_{[this] { tell_limit(); }};
 };
 
 }  // namespace rdmakit::shm

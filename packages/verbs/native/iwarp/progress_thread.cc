@@ -1,27 +1,29 @@
-#include "iwarp/engine.h"
+#include "iwarp/progress_thread.h"
 
 #include <array>
 
 namespace rdmakit::iwarp {
 
-Engine& Engine::instance() {
+ProgressThread& ProgressThread::instance() {
   // Never destroyed: its thread may run until the process is gone.
-  static Engine* engine = std::make_unique<Engine>().release();
-  return *engine;
+  static ProgressThread* thread = std::make_unique<ProgressThread>().release();
+  return *thread;
 }
 
-Engine::Engine() : software::Engine("rdmakit-iwarp") { poll_set_.add_foreign(kWake, wake_fd(), EPOLLIN); }
+ProgressThread::ProgressThread() : software::ProgressThread("rdmakit-iwarp") {
+  poll_set_.add_foreign(kWake, wake_fd(), EPOLLIN);
+}
 
-int Engine::watch(uint64_t number, int fd, uint32_t events) {
+int ProgressThread::watch(uint64_t number, int fd, uint32_t events) {
   return poll_set_.add_foreign(number, fd, events);
 }
 
-int Engine::change(uint64_t number, int fd, uint32_t events) {
+int ProgressThread::change(uint64_t number, int fd, uint32_t events) {
   return poll_set_.change_foreign(number, fd, events);
 }
 
 // Hot path as far as queue pairs are ready: wait, dispatch.
-void Engine::run() {
+void ProgressThread::run() {
   std::array<epoll_event, 64> events;
   while (true) {
     const int count = poll_set_.wait(events.data(), static_cast<int>(events.size()), timeout_ms());

@@ -5,15 +5,15 @@
 #include <cstdint>
 
 #include "iwarp/poll_set.h"
-#include "software/engine.h"
+#include "software/progress_thread.h"
 
 namespace rdmakit::iwarp {
 
-class Engine final : public software::Engine {
+class ProgressThread final : public software::ProgressThread {
  public:
-  static Engine& instance();
+  static ProgressThread& instance();
 
-  Engine();
+  ProgressThread();
 
   // Queue pairs with automatic progress.
   PollSet& poll_set() { return poll_set_; }

@@ -1,4 +1,4 @@
-#include "shm/engine.h"
+#include "shm/progress_thread.h"
 
 #include <sys/epoll.h>
 
@@ -7,17 +7,18 @@
 
 namespace rdmakit::shm {
 
-Engine& Engine::instance() {
+ProgressThread& ProgressThread::instance() {
   // Never destroyed: its thread may run until the process is gone.
-  static Engine* engine = std::make_unique<Engine>().release();
-  return *engine;
+  static ProgressThread* thread = std::make_unique<ProgressThread>().release();
+  return *thread;
 }
 
-Engine::Engine() : software::Engine("rdmakit-shm"), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+ProgressThread::ProgressThread()
+    : software::ProgressThread("rdmakit-shm"), epoll_(epoll_create1(EPOLL_CLOEXEC)) {
   watch(kWake, wake_fd());
 }
 
-void Engine::call(Errand& errand) {
+void ProgressThread::call(Errand& errand) {
   {
     const std::lock_guard lock(errands_mutex_);
     if (errand.queued_) return;
@@ -29,7 +30,7 @@ void Engine::call(Errand& errand) {
   ring();
 }
 
-void Engine::cancel(Errand& errand) {
+void ProgressThread::cancel(Errand& errand) {
   std::unique_lock lock(errands_mutex_);
   if (errand.queued_) {
     Errand* before = nullptr;
@@ -41,7 +42,7 @@ void Engine::cancel(Errand& errand) {
   if (!on_this_thread()) errand_over_.wait(lock, [&] { return running_ != &errand; });
 }
 
-void Engine::run_errands() {
+void ProgressThread::run_errands() {
   std::unique_lock lock(errands_mutex_);
   while (first_errand_ != nullptr) {
     running_ = first_errand_;
@@ -56,16 +57,16 @@ void Engine::run_errands() {
   }
 }
 
-int Engine::watch(uint64_t number, int fd) {
+int ProgressThread::watch(uint64_t number, int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.u64 = number;
   return epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : errno;
 }
 
-void Engine::unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void ProgressThread::unwatch(int fd) { epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
 
-void Engine::run() {
+void ProgressThread::run() {
   std::array<epoll_event, 64> events;
   while (true) {
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms());

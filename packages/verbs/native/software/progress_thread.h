@@ -16,11 +16,11 @@
 
 namespace rdmakit::software {
 
-class Engine {
+class ProgressThread {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Something with a socket or a deadline that is not a queue pair's. Called on the engine's thread.
+  // Something with a socket or a deadline that is not a queue pair's. Called on the progress thread.
   class Client {
    public:
     virtual ~Client() = default;
@@ -28,14 +28,14 @@ class Engine {
     virtual void on_deadline() = 0;
   };
 
-  Engine(const Engine&) = delete;
+  ProgressThread(const ProgressThread&) = delete;
 
   // Before anything else is asked of it. 0, also when it runs already, or an errno value (Thread::start):
   // then the next one who asks tries again.
   int start();
   bool on_this_thread() const { return thread_.is_this(); }
 
-  // Runs `task` on the engine's thread, in order.
+  // Runs `task` on the progress thread, in order.
   void post(std::function<void()> task);
 
   // A client gets a number, by which its events find it as long as it lives.
@@ -50,8 +50,8 @@ class Engine {
  protected:
   static constexpr uint64_t kWake = 0;  // the number of the wake-up descriptor; clients start at 1
 
-  explicit Engine(const char* name);  // of the thread
-  virtual ~Engine() = default;
+  explicit ProgressThread(const char* name);  // of the thread
+  virtual ~ProgressThread() = default;
 
   // Waits for timeout_ms() or what wake_fd() and the sockets bring, passes it on, and over again.
   virtual void run() = 0;

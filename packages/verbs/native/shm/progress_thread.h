@@ -9,15 +9,15 @@
 #include <utility>
 
 #include "base/unique_fd.h"
-#include "software/engine.h"
+#include "software/progress_thread.h"
 
 namespace rdmakit::shm {
 
-class Engine final : public software::Engine {
+class ProgressThread final : public software::ProgressThread {
  public:
-  static Engine& instance();
+  static ProgressThread& instance();
 
-  Engine();
+  ProgressThread();
 
   // A task that a data path can ask for: asking allocates nothing. It runs once for any number of calls
   // that come before it does.
@@ -27,13 +27,13 @@ class Engine final : public software::Engine {
     Errand(const Errand&) = delete;
 
    private:
-    friend class Engine;
+    friend class ProgressThread;
     const std::function<void()> run_;
     Errand* next_ = nullptr;
     bool queued_ = false;
   };
   void call(Errand& errand);
-  // It neither runs nor will when this returns. From a task of the engine it may be running still.
+  // It neither runs nor will when this returns. From a task of the progress thread it may be running still.
   void cancel(Errand& errand);
 
   // 0 or an errno value. A descriptor is watched until it is closed or unwatched.

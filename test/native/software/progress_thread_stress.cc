@@ -5,16 +5,16 @@
 #include <vector>
 
 #include "../stress.h"
-#include "software/engine.h"
+#include "software/progress_thread.h"
 
-namespace software_engine_stress {
+namespace software_progress_thread_stress {
 
 using namespace std::chrono_literals;
-using Clock = rdmakit::software::Engine::Clock;
+using Clock = rdmakit::software::ProgressThread::Clock;
 
-class Engine : public rdmakit::software::Engine {
+class ProgressThread : public rdmakit::software::ProgressThread {
  public:
-  Engine() : rdmakit::software::Engine("test") {}
+  ProgressThread() : rdmakit::software::ProgressThread("test") {}
   // Somebody wants the thread to look again.
   bool woken() const {
     pollfd state{wake_fd(), POLLIN, 0};
@@ -32,7 +32,7 @@ class Engine : public rdmakit::software::Engine {
   void run() override {}
 };
 
-class Client : public rdmakit::software::Engine::Client {
+class Client : public rdmakit::software::ProgressThread::Client {
  public:
   Client(std::vector<int>& called, int name) : called_(called), name_(name) {}
   void on_ready() override {}
@@ -45,73 +45,73 @@ class Client : public rdmakit::software::Engine::Client {
 
 // Who sleeps until one deadline is woken for one before it, and for no other.
 void deadline_before_another() {
-  Engine engine;
+  ProgressThread thread;
   std::vector<int> called;
   const auto client = std::make_shared<Client>(called, 1);
-  const uint64_t number = engine.enroll(client);
+  const uint64_t number = thread.enroll(client);
   const Clock::time_point now = Clock::now();
-  CHECK(engine.sleeps() == -1);
-  engine.call_at(number, now + 3h);
-  CHECK(engine.woken());
-  engine.turn();
-  CHECK(!engine.woken() && engine.sleeps() > 0);
-  engine.call_at(number, now + 6h);
-  CHECK(!engine.woken());
-  engine.call_at(number, now + 1h);
-  CHECK(engine.woken());
-  engine.turn();
-  CHECK(called.empty() && engine.deadlines() == 3);
+  CHECK(thread.sleeps() == -1);
+  thread.call_at(number, now + 3h);
+  CHECK(thread.woken());
+  thread.turn();
+  CHECK(!thread.woken() && thread.sleeps() > 0);
+  thread.call_at(number, now + 6h);
+  CHECK(!thread.woken());
+  thread.call_at(number, now + 1h);
+  CHECK(thread.woken());
+  thread.turn();
+  CHECK(called.empty() && thread.deadlines() == 3);
 }
 
 // In their order, each once; none that was called off, and none of who is gone.
 void deadlines_that_are_due() {
-  Engine engine;
+  ProgressThread thread;
   std::vector<int> called;
   std::vector<std::shared_ptr<Client>> clients;
   std::vector<uint64_t> numbers;
   for (int name = 0; name < 4; name++) {
     clients.push_back(std::make_shared<Client>(called, name));
-    numbers.push_back(engine.enroll(clients.back()));
+    numbers.push_back(thread.enroll(clients.back()));
   }
   const Clock::time_point past = Clock::now() - 1s;
-  engine.call_at(numbers[0], past + 3ms);
-  engine.call_at(numbers[1], past + 1ms);
-  engine.call_at(numbers[2], past + 1ms);
-  engine.call_at(numbers[3], past + 2ms);
-  engine.call_at(numbers[0], past + 3h);
-  engine.call_off(numbers[1], past + 1ms);
-  engine.call_off(numbers[1], past + 2ms);  // which is not its own
+  thread.call_at(numbers[0], past + 3ms);
+  thread.call_at(numbers[1], past + 1ms);
+  thread.call_at(numbers[2], past + 1ms);
+  thread.call_at(numbers[3], past + 2ms);
+  thread.call_at(numbers[0], past + 3h);
+  thread.call_off(numbers[1], past + 1ms);
+  thread.call_off(numbers[1], past + 2ms);  // which is not its own
   clients[3].reset();
-  CHECK(engine.sleeps() == 0);
-  engine.turn();
+  CHECK(thread.sleeps() == 0);
+  thread.turn();
   CHECK((called == std::vector{2, 0}));
-  engine.turn();
-  CHECK(called.size() == 2 && engine.deadlines() == 1);
+  thread.turn();
+  CHECK(called.size() == 2 && thread.deadlines() == 1);
 }
 
 // All of them, in order, also those that a task asks for: the thread does not sleep over these.
 void tasks_of_tasks() {
-  Engine engine;
+  ProgressThread thread;
   std::vector<int> done;
-  engine.post([&] {
+  thread.post([&] {
     done.push_back(1);
-    engine.post([&] { done.push_back(3); });
+    thread.post([&] { done.push_back(3); });
   });
-  CHECK(engine.woken() && engine.sleeps() == 0);
-  engine.post([&] { done.push_back(2); });
-  engine.turn();
+  CHECK(thread.woken() && thread.sleeps() == 0);
+  thread.post([&] { done.push_back(2); });
+  thread.turn();
   CHECK((done == std::vector{1, 2}));
-  CHECK(engine.woken() && engine.sleeps() == 0);
-  engine.turn();
+  CHECK(thread.woken() && thread.sleeps() == 0);
+  thread.turn();
   CHECK((done == std::vector{1, 2, 3}));
-  CHECK(!engine.woken() && engine.sleeps() == -1);
+  CHECK(!thread.woken() && thread.sleeps() == -1);
 }
 
-STRESS(software_engine) {
+STRESS(software_progress_thread) {
   deadline_before_another();
   deadlines_that_are_due();
   tasks_of_tasks();
   return 0;
 }
 
-}  // namespace software_engine_stress
+}  // namespace software_progress_thread_stress
