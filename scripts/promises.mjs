@@ -2,20 +2,27 @@
 // tier that runs it, and no page of the page service is left out of the first. Reads, and runs nothing.
 // Usage: node scripts/promises.mjs
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { dirname, join, relative, resolve } from 'node:path'
+import { basename, dirname, join, relative, resolve } from 'node:path'
 
 const top = resolve(import.meta.dirname, '..')
 const folder = join(top, 'docs/page-service')
 const promises = join(folder, 'promises.md')
 const tables = [promises, join(top, 'SECURITY.md')]
 
+/** The test of that name, in whatever folder below. */
+const below = (folder, name) => {
+  const file = `${name}.test.ts`
+  const found = readdirSync(join(top, folder), { recursive: true }).find((each) => basename(each) === file)
+  return join(folder, found ?? file)
+}
+
 /** Where a test of each kind is, and the tier that runs it. */
 const KINDS = {
-  client: (name) => [`packages/nbd-client/test/${name}.test.ts`, 'npm test'],
-  server: (name) => [`packages/swap-server/test/${name}.test.ts`, 'npm test'],
-  ring: (name) => [`packages/ring-transport/test/${name}.test.ts`, 'npm test'],
-  verbs: (name) => [`packages/verbs/test/${name}.test.ts`, 'npm test'],
-  e2e: (name) => [`test/e2e/${name}.test.ts`, 'npm test'],
+  client: (name) => [below('packages/nbd-client/test', name), 'npm test'],
+  server: (name) => [below('packages/swap-server/test', name), 'npm test'],
+  ring: (name) => [below('packages/ring-transport/test', name), 'npm test'],
+  verbs: (name) => [below('packages/verbs/test', name), 'npm test'],
+  e2e: (name) => [below('test/e2e', name), 'npm test'],
   guest: (name) => [
     `test/lab/guest-tests/${name}.test.ts`,
     name.startsWith('drivers/') ? 'npm test' : '.ci/run',

@@ -1,7 +1,7 @@
 import { createHash, randomFillSync } from 'node:crypto'
 import { createReadStream, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { must, startServe, startServer, temporaryFolder } from '../e2e/processes.js'
+import { must, startServe, startServer, temporaryFolder } from '../e2e/helpers/processes.js'
 
 const MIB = 2 ** 20
 const FILE_MIB = 256

@@ -6,7 +6,7 @@ import { mkdirSync, mkdtempSync, readFileSync, rmSync, symlinkSync } from 'node:
 import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { endWithProcess } from '../e2e/processes.js'
+import { endWithProcess } from '../e2e/helpers/processes.js'
 import { top } from '../lab/paths.js'
 
 /** What the examples import besides the packages; a user installs it, too. */

@@ -7,7 +7,7 @@ export const mutations = [
     find: 'if (acknowledge_ != Acknowledge::backup || !backup_->keep_offered(operation)) return;',
     replace: 'if (acknowledge_ != Acknowledge::backup || backup_->keep_offered(operation)) return;',
     why: 'With --ack backup a WRITE is answered before it is in the file.',
-    tests: ['native asan engine_backup', 'unit test/e2e/backup.test.ts'],
+    tests: ['native asan engine_backup', 'unit test/e2e/restart/backup.test.ts'],
   },
   {
     name: 'backup-error-counts-as-kept',

@@ -120,7 +120,7 @@ export const mutations = [
     find: "if (signal === 'SIGHUP' && hangup === 'kept') process.on(signal, () => {})",
     replace: "if (signal === 'SIGHUP' && hangup !== undefined) continue",
     why: 'Who closes the terminal of an nbd-client loses what is swapped out to it.',
-    tests: ['unit test/e2e/signals.test.ts'],
+    tests: ['unit test/e2e/programs/signals.test.ts'],
   },
   {
     name: 'stray-signal-kills',
@@ -128,6 +128,6 @@ export const mutations = [
     find: "'SIGUSR1', 'SIGUSR2', ",
     replace: '',
     why: 'A SIGUSR2 that was meant for another process ends one that has pages; SIGUSR1 opens a debugger there.',
-    tests: ['unit test/e2e/signals.test.ts'],
+    tests: ['unit test/e2e/programs/signals.test.ts'],
   },
 ]

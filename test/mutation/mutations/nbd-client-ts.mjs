@@ -57,7 +57,7 @@ export const mutations = [
     find: 'SHOWN_FIELD.test(other) ? `',
     replace: 'SHOWN_FIELD.test(other) || other.length < 64 ? `',
     why: 'The message about a damaged state folder has the token that opens the volume.',
-    tests: ['unit test/e2e/secrets.test.ts'],
+    tests: ['unit test/e2e/programs/secrets.test.ts'],
   },
   {
     name: 'export-of-another-boot-served',
@@ -65,7 +65,7 @@ export const mutations = [
     find: 'if (kept?.served === true) checkBoot(',
     replace: 'if (kept?.served === false) checkBoot(',
     why: 'After a loss of power an export is served by what its disk had: flushed pages read as zeros.',
-    tests: ['unit test/e2e/serve-restart.test.ts'],
+    tests: ['unit test/e2e/restart/serve-restart.test.ts'],
   },
   {
     name: 'boot-of-the-future',
@@ -97,7 +97,7 @@ export const mutations = [
     find: '[ $$? -eq 75 ]',
     replace: '[ $$? -eq 76 ]',
     why: 'After a reload systemd kills the process that has the device before swapoff.',
-    tests: ['unit test/e2e/two-hosts.test.ts'],
+    tests: ['unit test/e2e/programs/two-hosts.test.ts'],
   },
   {
     name: 'stop-asks-the-first-process-only',
@@ -105,7 +105,7 @@ export const mutations = [
     find: 'main=$$(systemctl show -p MainPID --value "%n")',
     replace: 'true',
     why: 'A stop that comes just after a reload is told to the process that is gone.',
-    tests: ['unit test/e2e/two-hosts.test.ts'],
+    tests: ['unit test/e2e/programs/two-hosts.test.ts'],
   },
   {
     name: 'restarted-beside-the-old-one',
@@ -113,7 +113,7 @@ export const mutations = [
     find: '[ $$main -eq 0 ] ||',
     replace: '[ $$main -ge 0 ] ||',
     why: 'After a reload a restart begins while the old process still has files of the device, and fails.',
-    tests: ['unit test/e2e/two-hosts.test.ts'],
+    tests: ['unit test/e2e/programs/two-hosts.test.ts'],
   },
   {
     name: 'lock-of-another-folder',
@@ -211,7 +211,11 @@ export const mutations = [
     find: 'failed.indexOf(replica.server) <= last)',
     replace: 'failed.indexOf(replica.server) >= last)',
     why: 'Of servers that failed one after the other the first is waited for, which missed what the last one has.',
-    tests: [unit('reconnect'), 'unit test/e2e/reconnect.test.ts', 'unit test/e2e/replicas.test.ts'],
+    tests: [
+      unit('reconnect'),
+      'unit test/e2e/failures/reconnect.test.ts',
+      'unit test/e2e/failures/replicas.test.ts',
+    ],
   },
   {
     name: 'take-over-said-before-it-is-kept',
@@ -318,7 +322,7 @@ export const mutations = [
     find: ' && !server.session.gone\n',
     replace: '\n',
     why: 'Requests wait for a server that has said itself that its memory is gone.',
-    tests: [unit('reconnect'), 'unit test/e2e/failure.test.ts'],
+    tests: [unit('reconnect'), 'unit test/e2e/failures/failure.test.ts'],
   },
   {
     name: 'unproven-end-keeps-server-out',
@@ -390,7 +394,7 @@ export const mutations = [
     find: "const ends = holder !== 'process'",
     replace: 'const ends = true',
     why: 'One exception in control code ends the only process that has the pages.',
-    tests: ['unit test/e2e/control-fault.test.ts'],
+    tests: ['unit test/e2e/failures/control-fault.test.ts'],
   },
   {
     name: 'failure-with-state-goes-on',
@@ -398,7 +402,7 @@ export const mutations = [
     find: "const ends = holder !== 'process'",
     replace: "const ends = holder === 'nobody'",
     why: 'A process whose control code has failed goes on, though the next one could take everything over.',
-    tests: ['unit test/e2e/control-fault.test.ts'],
+    tests: ['unit test/e2e/failures/control-fault.test.ts'],
   },
   {
     name: 'no-memory-while-servers-are-away',
@@ -428,7 +432,7 @@ export const mutations = [
       options.prepare?.(made.engine)
 `,
     why: 'An address that is taken is told when all memory of the volume has been allocated.',
-    tests: ['unit test/e2e/bad-input.test.ts'],
+    tests: ['unit test/e2e/programs/bad-input.test.ts'],
   },
   {
     name: 'quota-told-as-memory',
@@ -436,6 +440,6 @@ export const mutations = [
     find: 'if (quotas.length > 0)',
     replace: 'if (quotas.length > servers.length)',
     why: 'Who is over the quota of his tenant is told that the server needs more memory.',
-    tests: ['unit test/e2e/bad-input.test.ts'],
+    tests: ['unit test/e2e/programs/bad-input.test.ts'],
   },
 ]

@@ -1,7 +1,7 @@
 const protocol = (name) => `packages/nbd-client/native/protocol/${name}`
 const engine = (name) => `packages/nbd-client/native/engine/${name}`
 const tls = (name) => `packages/nbd-client/native/tls/${name}`
-const e2e = (name) => `unit test/e2e/${name}.test.ts`
+const e2e = (name) => `unit test/e2e/nbd/${name}.test.ts`
 
 export const mutations = [
   {

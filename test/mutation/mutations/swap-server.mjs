@@ -56,7 +56,7 @@ export const mutations = [
     find: 'throw wrong(`it is not JSON',
     replace: 'throw wrong(`it is not JSON, $' + '{(failure as Error).message}',
     why: 'The message about a mistake in the tenants file has the key that stands there.',
-    tests: ['unit test/e2e/secrets.test.ts', unit('tenants')],
+    tests: ['unit test/e2e/programs/secrets.test.ts', unit('tenants')],
   },
   {
     name: 'token-in-the-log',
@@ -64,7 +64,7 @@ export const mutations = [
     find: 'this.#host.log.info({ client: this.#client, lingerMs',
     replace: 'this.#host.log.info({ client: this.#client, token: this.token, lingerMs',
     why: 'Who can read the log can take a session up, and with it the pages of a client.',
-    tests: ['unit test/e2e/secrets.test.ts'],
+    tests: ['unit test/e2e/programs/secrets.test.ts'],
   },
   {
     name: 'challenge-is-always-the-same',
@@ -325,7 +325,7 @@ export const mutations = [
     find: 'else if (this.#asking && this.#since >= timeout && !late)',
     replace: 'else if (this.#asking && this.#since >= timeout && (!late || interval > 0))',
     why: 'A client that stood still gives its server up before it has read the answer that lies there.',
-    tests: [unit('heartbeat'), 'unit test/e2e/operation.test.ts'],
+    tests: [unit('heartbeat'), 'unit test/e2e/programs/operation.test.ts'],
   },
   {
     name: 'production-below-its-share',
@@ -341,7 +341,7 @@ export const mutations = [
     find: "await once(socket, 'connect')\n    return true",
     replace: "await once(socket, 'connect')\n    return false",
     why: 'A process of another PID namespace with the same number loses its control socket, and is not found any more.',
-    tests: ['unit test/e2e/shared-run-folder.test.ts'],
+    tests: ['unit test/e2e/programs/shared-run-folder.test.ts'],
   },
   {
     name: 'key-file-open-to-group',
@@ -381,7 +381,7 @@ export const mutations = [
     find: '    lastResort.install()\n',
     replace: '',
     why: 'One exception in a timer of a page server frees the memory of all its clients.',
-    tests: ['unit test/e2e/control-fault.test.ts'],
+    tests: ['unit test/e2e/failures/control-fault.test.ts'],
   },
   {
     name: 'impaired-server-opens-sessions',
@@ -389,7 +389,7 @@ export const mutations = [
     find: '    if (impairment !== undefined)\n',
     replace: '    if (impairment === null)\n',
     why: 'A server whose control code has failed takes the memory of ever more clients.',
-    tests: ['unit test/e2e/control-fault.test.ts'],
+    tests: ['unit test/e2e/failures/control-fault.test.ts'],
   },
   {
     name: 'server-ends-without-a-word',
@@ -397,7 +397,7 @@ export const mutations = [
     find: 'if (lent > 0 && patience > 0',
     replace: 'if (lent < 0 && patience > 0',
     why: 'A server that is stopped takes the only copies with it, which its clients could have moved.',
-    tests: ['unit test/e2e/ending.test.ts'],
+    tests: ['unit test/e2e/failures/ending.test.ts'],
   },
   {
     name: 'server-ends-while-clients-move',
@@ -405,7 +405,7 @@ export const mutations = [
     find: 'this.#round === undefined && this.#moving.size === 0 &&',
     replace: 'this.#round === undefined &&',
     why: 'A server that is stopped ends while its clients are moving what they have there.',
-    tests: ['unit test/e2e/ending.test.ts'],
+    tests: ['unit test/e2e/failures/ending.test.ts'],
   },
   {
     name: 'second-signal-waits-too',
@@ -413,7 +413,7 @@ export const mutations = [
     find: 'if (ending !== undefined) now.abort()',
     replace: 'if (ending === undefined) now.abort()',
     why: 'Who stops a server a second time waits for its clients all the same, and the first time they are not asked.',
-    tests: ['unit test/e2e/ending.test.ts'],
+    tests: ['unit test/e2e/failures/ending.test.ts'],
   },
   {
     name: 'limit-of-a-container-unseen',
@@ -509,7 +509,7 @@ export const mutations = [
     find: '    inspector.close()\n',
     replace: '',
     why: 'A SIGUSR1 while a program starts opens a debugger for good.',
-    tests: ['unit test/e2e/signals.test.ts'],
+    tests: ['unit test/e2e/programs/signals.test.ts'],
   },
   {
     name: 'terminal-is-waited-for',
@@ -517,7 +517,7 @@ export const mutations = [
     find: 'if (terminal !== undefined) Object.defineProperty',
     replace: 'if (terminal !== undefined && name.length === 0) Object.defineProperty',
     why: 'Who stops the terminal of a page server stops the server, and all its clients with it.',
-    tests: ['unit test/e2e/readers-asleep.test.ts'],
+    tests: ['unit test/e2e/programs/readers-asleep.test.ts'],
   },
   {
     name: 'long-of-everybody-removed',
@@ -533,6 +533,6 @@ export const mutations = [
     find: 'if (bytes > total && !overcommit)',
     replace: 'if (bytes > 2 * Number.MAX_SAFE_INTEGER && !overcommit)',
     why: 'A server says that it lends memory that its machine never has.',
-    tests: ['unit test/e2e/bad-input.test.ts'],
+    tests: ['unit test/e2e/programs/bad-input.test.ts'],
   },
 ]

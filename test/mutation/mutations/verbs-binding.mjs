@@ -160,7 +160,7 @@ export const mutations = [
     find: '  } catch (const std::bad_alloc&) {\n',
     replace: '  } catch (const std::bad_exception&) {\n',
     why: 'Memory that cannot be had is thrown as an error without a code, or ends the process.',
-    tests: ['unit test/e2e/limits.test.ts'],
+    tests: ['unit test/e2e/load/limits.test.ts'],
   },
   {
     name: 'no-thread-is-no-error',
@@ -168,7 +168,7 @@ export const mutations = [
     find: '  return thread_.start(name_,',
     replace: '  return 0 * thread_.start(name_,',
     why: 'A provider whose thread could not be started hands out devices, and what they begin never ends.',
-    tests: ['unit test/e2e/limits.test.ts'],
+    tests: ['unit test/e2e/load/limits.test.ts'],
   },
   {
     name: 'channel-without-a-thread-is-watched',
@@ -176,7 +176,7 @@ export const mutations = [
     find: '    if (errno != 0) return 0;\n',
     replace: '',
     why: 'Who waits on a completion channel that no thread looks at waits for ever.',
-    tests: ['unit test/e2e/limits.test.ts'],
+    tests: ['unit test/e2e/load/limits.test.ts'],
   },
   {
     name: 'slots-by-the-gigabyte',
@@ -200,7 +200,7 @@ export const mutations = [
     find: '"BARRIER=1", write.get()',
     replace: '"BARRIER=1", -1',
     why: 'A process that ends at once leaves systemd with a message of nobody.',
-    tests: ['unit test/e2e/two-hosts.test.ts'],
+    tests: ['unit test/e2e/programs/two-hosts.test.ts'],
   },
   {
     name: 'handler-fails-in-silence',

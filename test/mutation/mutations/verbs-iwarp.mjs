@@ -245,7 +245,7 @@ export const mutations = [
     find: '        if (queue_pair_ == nullptr || !queue_pair_->look_at_host()) return;\n',
     replace: '        if (queue_pair_ == nullptr) return;\n',
     why: 'A host that is gone with a request outstanding is noticed after a quarter of an hour.',
-    tests: ['unit test/e2e/vanished-host.test.ts'],
+    tests: ['unit test/e2e/failures/vanished-host.test.ts'],
   },
   {
     name: 'late-look-counts-as-silence',

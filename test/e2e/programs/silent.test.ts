@@ -1,0 +1,32 @@
+// A program that hangs is not left out of what its status command prints without a word.
+import { expect, it } from 'vitest'
+import { stopProcess } from '../../stop-process.js'
+import {
+  NBD_CLIENT,
+  run,
+  SWAP_SERVER,
+  startServe,
+  startServer,
+  temporaryFolder,
+} from '../helpers/processes.js'
+
+const UNAVAILABLE = 69
+
+it.each(['swap-server', 'nbd-client'])('%s status names a process that does not answer', async (name) => {
+  using folder = temporaryFolder()
+  const { program: server, uri } = await startServer(['--memory', '64M'], undefined, folder.path)
+  await using _server = server
+  const { program: client } = await startServe(uri, '8M', folder.path)
+  await using _client = client
+  const [program, hung] = name === 'swap-server' ? [SWAP_SERVER, server] : [NBD_CLIENT, client]
+  const status = () =>
+    run('env', [`RDMAKIT_RUN=${folder.path}`, process.execPath, program, 'status', '--json'])
+  expect(JSON.parse(status().stdout)).toHaveLength(1)
+  await stopProcess(hung.process)
+  const { status: code, stdout, stderr } = status()
+  expect(JSON.parse(stdout)).toEqual([])
+  expect(stderr).toContain(`${name}: process ${hung.process.pid} does not answer and is left out: `)
+  expect(code).toBe(UNAVAILABLE)
+  hung.process.kill('SIGCONT')
+  expect(status().status).toBe(0)
+})
