@@ -2,7 +2,7 @@
 // tier that runs it, and no page of the page service is left out of the first. Reads, and runs nothing.
 // Usage: node scripts/promises.mjs
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { basename, dirname, join, relative, resolve } from 'node:path'
+import { dirname, join, relative, resolve } from 'node:path'
 
 const top = resolve(import.meta.dirname, '..')
 const folder = join(top, 'docs/page-service')
@@ -12,7 +12,9 @@ const tables = [promises, join(top, 'SECURITY.md')]
 /** The test of that name, in whatever folder below. */
 const below = (folder, name) => {
   const file = `${name}.test.ts`
-  const found = readdirSync(join(top, folder), { recursive: true }).find((each) => basename(each) === file)
+  const found = readdirSync(join(top, folder), { recursive: true }).find((each) =>
+    `/${each}`.endsWith(`/${file}`),
+  )
   return join(folder, found ?? file)
 }
 
@@ -23,17 +25,17 @@ const KINDS = {
   ring: (name) => [below('packages/ring-transport/test', name), 'npm test'],
   verbs: (name) => [below('packages/verbs/test', name), 'npm test'],
   e2e: (name) => [below('test/e2e', name), 'npm test'],
-  guest: (name) => [
-    `test/lab/guest-tests/${name}.test.ts`,
-    name.startsWith('drivers/') ? 'npm test' : '.ci/run',
-  ],
+  guest: (name) => {
+    const file = below('test/lab/guest-tests', name)
+    return [file, file.includes('/drivers/') ? 'npm test' : '.ci/run']
+  },
   native: (name) => [`test/native/${name.replace('_', '/')}_stress.cc`, '.ci/run'],
   fuzz: (name) => [
     ['cc', 'ts'].map((end) => `test/fuzz/${name}_fuzz.${end}`).find((file) => existsSync(join(top, file))) ??
       `test/fuzz/${name}_fuzz.cc`,
     '.ci/run',
   ],
-  trial: (name) => [`test/lab/${name.split(' ')[0]}.ts`, undefined],
+  trial: (name) => [`test/lab/trials/${name.split(' ')[0]}.ts`, undefined],
 }
 
 const wrong = []

@@ -1,5 +1,5 @@
 import { join } from 'node:path'
-import { top } from './lab/paths.js'
+import { top } from './lab/base/paths.js'
 
 /** `growth`: the heap is nearly full, `heap`: it is full, and V8 ends the process. */
 export type ControlFault = 'timer' | 'rejection' | 'growth' | 'heap'

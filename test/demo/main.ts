@@ -1,6 +1,7 @@
 // npm run demo. With --user-space the guests are not tried.
+
+import { NoGuestError } from '../lab/base/errors.js'
 import { guestDemo } from '../lab/demo.js'
-import { NoGuestError } from '../lab/errors.js'
 import { userSpaceDemo } from './user-space.js'
 
 async function demo(): Promise<void> {

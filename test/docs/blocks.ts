@@ -11,7 +11,7 @@
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import MarkdownIt from 'markdown-it'
-import { top } from '../lab/paths.js'
+import { top } from '../lab/base/paths.js'
 
 const KINDS = ['run', 'compile', 'lab', 'clone', 'not run'] as const
 export type Kind = (typeof KINDS)[number]

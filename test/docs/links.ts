@@ -2,7 +2,7 @@
 import { existsSync, statSync } from 'node:fs'
 import { dirname, join, relative } from 'node:path'
 import GithubSlugger from 'github-slugger'
-import { top } from '../lab/paths.js'
+import { top } from '../lab/base/paths.js'
 import { tokensOf } from './blocks.js'
 
 /** As GitHub names the headings of a file. */

@@ -2,7 +2,7 @@
 import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { top } from '../lab/paths.js'
+import { top } from '../lab/base/paths.js'
 import type { Block } from './blocks.js'
 
 export const isShell = ({ language }: Block) => language === 'sh'

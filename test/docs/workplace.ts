@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import { delimiter, join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { endWithProcess } from '../e2e/helpers/processes.js'
-import { top } from '../lab/paths.js'
+import { top } from '../lab/base/paths.js'
 
 /** What the examples import besides the packages; a user installs it, too. */
 const OTHERS = ['@types/node', 'prom-client', 'rxjs']

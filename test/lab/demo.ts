@@ -1,9 +1,9 @@
-import { GuestDiedError, NoGuestError } from './errors.js'
-import { type LabParts, prepareLab } from './lab-parts.js'
-import { GuestPair } from './pair.js'
-import { RemoteSwap, rdmakitSwap, type SwapService } from './remote-swap.js'
-import type { Shell } from './shell.js'
-import { type Walk, walkArray, withSwapOn } from './swap.js'
+import { GuestDiedError, NoGuestError } from './base/errors.js'
+import type { Shell } from './base/shell.js'
+import { type LabParts, prepareLab } from './machine/lab-parts.js'
+import { GuestPair } from './machine/pair.js'
+import { RemoteSwap, rdmakitSwap, type SwapService } from './swap/remote-swap.js'
+import { type Walk, walkArray, withSwapOn } from './swap/swap.js'
 
 const mebibyte = 1024 * 1024
 const bytes = 256 * mebibyte

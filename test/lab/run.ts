@@ -1,15 +1,16 @@
 // The lab's command line; scripts/lab.sh builds what is missing and starts it.
-import { benchCommand } from './bench.js'
+
+import { exitNoGuest, NoGuestError, UsageError } from './base/errors.js'
+import { numbersOf } from './base/numbers.js'
+import { benchCommand } from './bench/bench.js'
 import { guestDemo } from './demo.js'
-import { exitNoGuest, NoGuestError, UsageError } from './errors.js'
-import { killAnythingCommand, shortTrialsCommand } from './kill-anything.js'
-import { type LabParts, prepareLab } from './lab-parts.js'
-import { memoryStormCommand } from './memory-storm.js'
-import { numbersOf } from './numbers.js'
-import { restartStormCommand } from './restart-storm.js'
-import { systemdCommand } from './systemd.js'
-import { TestGuest } from './test-guest.js'
+import { type LabParts, prepareLab } from './machine/lab-parts.js'
+import { TestGuest } from './machine/test-guest.js'
 import { count, live, type Project, testHarness, testInGuest } from './tests.js'
+import { killAnythingCommand, shortTrialsCommand } from './trials/kill-anything.js'
+import { memoryStormCommand } from './trials/memory-storm.js'
+import { restartStormCommand } from './trials/restart-storm.js'
+import { systemdCommand } from './trials/systemd.js'
 
 const usage = `usage: npm run lab -- COMMAND
 

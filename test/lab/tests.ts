@@ -1,12 +1,12 @@
 // The tests of the lab: inside one guest, and on the host those of the harness itself.
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import type { LabParts } from './lab-parts.js'
-import { LocalShell } from './local-shell.js'
-import { buildDeviceTest, buildSanitizedDeviceTests } from './native.js'
-import { top } from './paths.js'
-import type { Command, ExecOptions, Shell } from './shell.js'
-import { TestGuest } from './test-guest.js'
+import { LocalShell } from './base/local-shell.js'
+import { top } from './base/paths.js'
+import type { Command, ExecOptions, Shell } from './base/shell.js'
+import type { LabParts } from './machine/lab-parts.js'
+import { buildDeviceTest, buildSanitizedDeviceTests } from './machine/native.js'
+import { TestGuest } from './machine/test-guest.js'
 
 // Without the tiers of WebAssembly: under QEMU 7.2's emulation the count-down to the next tier, in the module lexer, now and
 // then went on in the middle of an instruction, and vitest ended by SIGSEGV (9 of 20 boots; none of 10 since).

@@ -1,7 +1,7 @@
 import { existsSync } from 'node:fs'
 import { join } from 'node:path'
 import { defineConfig } from 'vitest/config'
-import { top } from './paths.js'
+import { top } from './base/paths.js'
 
 if (!existsSync('/run/rdmakit-lab')) throw new Error('these tests run inside a guest: npm run test:lab')
 
@@ -42,7 +42,12 @@ export default defineConfig({
       },
       {
         extends: true,
-        test: { ...together, name: 'kernel', include: ['test/lab/guest-tests/*.test.ts'], exclude: soak },
+        test: {
+          ...together,
+          name: 'kernel',
+          include: ['test/lab/guest-tests/{device,network,swap}/*.test.ts'],
+          exclude: soak,
+        },
       },
       onDevice('rxe', 'rdma://10.77.0.1:0'),
       onDevice('siw', 'rdma://10.78.0.1:0'),

@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { effort } from '../../effort.js'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { PATIENCE_MS, Program, temporaryFolder } from '../helpers/processes.js'
 
 const SERVER = join(top, 'examples/dist/parameter-server/server.js')

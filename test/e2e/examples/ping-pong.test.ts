@@ -2,7 +2,7 @@
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
 import { effort } from '../../effort.js'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { Program, run, temporaryFolder } from '../helpers/processes.js'
 
 const SERVER = join(top, 'examples/dist/ping-pong/server.js')

@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { describe, expect, it } from 'vitest'
 import { encode } from '../../../examples/pub-sub/publication.js'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { PATIENCE_MS, Program, temporaryFolder } from '../helpers/processes.js'
 
 const HUB = join(top, 'examples/dist/pub-sub/hub.js')

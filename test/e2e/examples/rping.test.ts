@@ -1,7 +1,7 @@
 // examples/rping with itself; the lab has it talk to librdmacm's.
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { PATIENCE_MS, Program, run, temporaryFolder } from '../helpers/processes.js'
 
 const RPING = join(top, 'examples/dist/rping/main.js')

@@ -1,7 +1,7 @@
 // examples/service: a protobuf service, its server and its client in processes of their own.
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { PATIENCE_MS, Program, run, temporaryFolder } from '../helpers/processes.js'
 
 const SERVER = join(top, 'examples/dist/service/server.js')

@@ -3,7 +3,7 @@ import { spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { Wire } from '../../wire.js'
 import {
   complete,

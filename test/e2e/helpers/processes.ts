@@ -3,7 +3,7 @@ import { mkdtempSync, readdirSync, rmSync, writeFileSync } from 'node:fs'
 import { request } from 'node:http'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 
 export const SWAP_SERVER = join(top, 'packages/swap-server/dist/cli.js')
 export const NBD_CLIENT = join(top, 'packages/nbd-client/dist/cli.js')

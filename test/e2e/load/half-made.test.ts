@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { RingConnection, RingServer } from '../../../packages/ring-transport/src/index.js'
 import { SwapServerSession } from '../../../packages/swap-server/src/index.js'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import {
   complete,
   endWithProcess,

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { expect, it } from 'vitest'
 import { effort } from '../../effort.js'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { VerifyingFio } from '../helpers/fio.js'
 import {
   endWithProcess,

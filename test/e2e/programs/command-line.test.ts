@@ -4,7 +4,7 @@ import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import {
   NBD_CLIENT,
   Program,

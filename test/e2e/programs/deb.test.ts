@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { gunzipSync } from 'node:zlib'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { must, Program, RDMAKIT, run, startServer, temporaryFolder } from '../helpers/processes.js'
 
 const folder = temporaryFolder()

@@ -13,7 +13,7 @@ import {
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { expect, it } from 'vitest'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import {
   endWithProcess,
   PATIENCE_MS,

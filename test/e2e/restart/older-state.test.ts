@@ -4,7 +4,7 @@
 import { readFileSync, statSync, utimesSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { expect, it } from 'vitest'
-import { top } from '../../lab/paths.js'
+import { top } from '../../lab/base/paths.js'
 import { complete, must, NBD_CLIENT, Program, temporaryFolder, until } from '../helpers/processes.js'
 
 const MIB = 2 ** 20

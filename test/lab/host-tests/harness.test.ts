@@ -3,10 +3,10 @@ import { once } from 'node:events'
 import { existsSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { afterAll, beforeAll, expect, test, vi } from 'vitest'
-import { DeadlineError, GuestDiedError } from '../errors.js'
-import { Guest } from '../guest.js'
-import { type LabParts, prepareLab } from '../lab-parts.js'
-import { top } from '../paths.js'
+import { DeadlineError, GuestDiedError } from '../base/errors.js'
+import { top } from '../base/paths.js'
+import { Guest } from '../machine/guest.js'
+import { type LabParts, prepareLab } from '../machine/lab-parts.js'
 
 let parts: LabParts
 let guest: Guest

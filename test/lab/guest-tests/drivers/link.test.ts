@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import { LocalShell } from '../../local-shell.js'
-import { peerAddress } from '../../test-guest.js'
+import { LocalShell } from '../../base/local-shell.js'
+import { peerAddress } from '../../machine/test-guest.js'
 
 test('rping connects this guest to the other one over Soft-RoCE, and every byte comes back', async () => {
   const pings = ['rping', '-c', '-v', '-V', '-C', '5', '-a', peerAddress]

@@ -1,7 +1,7 @@
 import { expect, test } from 'vitest'
-import { LocalShell } from '../../local-shell.js'
-import { rping } from '../../rping.js'
-import { until } from '../../until.js'
+import { LocalShell } from '../../base/local-shell.js'
+import { rping } from '../../base/rping.js'
+import { until } from '../../base/until.js'
 
 const shell = new LocalShell()
 /** A port where a socket listens, as /proc/net/tcp has it. */

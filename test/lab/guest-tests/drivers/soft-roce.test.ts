@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest'
-import { LocalShell } from '../../local-shell.js'
-import { rping } from '../../rping.js'
+import { LocalShell } from '../../base/local-shell.js'
+import { rping } from '../../base/rping.js'
 
 const shell = new LocalShell()
 

@@ -1,9 +1,9 @@
 import { beforeAll, expect, test } from 'vitest'
-import { LocalShell } from '../../local-shell.js'
-import { ensureArrayWalk } from '../../native.js'
-import { rdmakitSwap } from '../../remote-swap.js'
-import { walkArray } from '../../swap.js'
-import { peerServer } from '../../test-guest.js'
+import { LocalShell } from '../../base/local-shell.js'
+import { ensureArrayWalk } from '../../machine/native.js'
+import { peerServer } from '../../machine/test-guest.js'
+import { rdmakitSwap } from '../../swap/remote-swap.js'
+import { walkArray } from '../../swap/swap.js'
 
 const mebibyte = 1024 * 1024
 const shell = new LocalShell()

@@ -1,6 +1,6 @@
 import { beforeAll, describe, expect, test } from 'vitest'
-import { LocalShell } from '../../local-shell.js'
-import { deviceTest } from '../../native.js'
+import { LocalShell } from '../../base/local-shell.js'
+import { deviceTest } from '../../machine/native.js'
 
 // The ibverbs provider's verbs on Soft-RoCE, without a connection manager. The program says "ok NAME" of
 // each check that held, "no NAME: why" where the device says that it cannot, and ends at the first failure.

@@ -1,0 +1,52 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { LocalShell } from '../../base/local-shell.js'
+import type { RunningProcess } from '../../base/shell.js'
+import { ensureArrayWalk } from '../../machine/native.js'
+import { rdmakitSwap } from '../../swap/remote-swap.js'
+import { pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
+
+const mebibyte = 1024 * 1024
+
+// The kernel's swap is in the memory of two swap-servers, each with all of it, and one of them is killed.
+describe('remote swap with two replicas over rxe', () => {
+  const shell = new LocalShell()
+  const uris = ['rdma://10.77.0.1:7475', 'rdma://10.77.0.1:7476']
+  const servers: RunningProcess[] = []
+  let client: RunningProcess
+  let program: string
+
+  beforeAll(async () => {
+    program = await ensureArrayWalk()
+    for (const uri of uris) {
+      const { serve, listening } = rdmakitSwap(uri, '256M', '256M')
+      const server = shell.start(serve)
+      servers.push(server)
+      await server.waitForLine(listening, 60_000)
+    }
+    const { attach, attached } = rdmakitSwap(uris[0] as string, '256M', '256M')
+    client = shell.start([...(attach as string[]), '--server', uris[1] as string, '--replicas', '2'])
+    await client.waitForLine(attached, 120_000)
+  }, 300_000)
+
+  afterAll(async () => {
+    await client?.stop(120_000)
+    await servers[0]?.stop()
+  }, 180_000)
+
+  test('a program that swaps ends with every byte right when one server is killed under it', async () => {
+    const before = pagesOut()
+    const kill = async () => {
+      await untilPagesOut(before + 3_000)
+      await servers[1]?.stop(15_000, 'SIGKILL')
+    }
+    const [walk] = await Promise.all([
+      walkArray(shell, { program, bytes: 64 * mebibyte, throttleBytes: 32 * mebibyte }),
+      kill(),
+    ])
+    console.log(`remote swap with two replicas, one killed: ${JSON.stringify(walk)}`)
+    expect(walk.wrongPages).toBe(0)
+    expect(walk.pagesOut).toBeGreaterThan(6_000)
+    expect(walk.pagesIn).toBeGreaterThan(6_000)
+    expect(client.stderr).toMatch(/lost rdma:\/\/10\.77\.0\.1:7476: .*nothing of the volume is lost/)
+  }, 300_000)
+})

@@ -1,0 +1,80 @@
+import { afterAll, beforeAll, describe, expect, test } from 'vitest'
+import { controlFault } from '../../../control-fault.js'
+import { LocalShell } from '../../base/local-shell.js'
+import type { RunningProcess } from '../../base/shell.js'
+import { ensureArrayWalk } from '../../machine/native.js'
+import { rdmakitSwap } from '../../swap/remote-swap.js'
+import { pagesOut, untilPagesOut, walkArray } from '../../swap/swap.js'
+
+const mebibyte = 1024 * 1024
+
+// The process that holds the kernel's swap is killed in the middle of it and started again, by the front page's command.
+describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is killed', (device) => {
+  const shell = new LocalShell()
+  const { serve, listening, attach, attached } = rdmakitSwap('rdma://10.77.0.1:7477', '256M', '256M', device)
+  const command = attach as string[]
+  const env = controlFault('timer')
+  let server: RunningProcess
+  let client: RunningProcess
+  let program: string
+
+  beforeAll(async () => {
+    program = await ensureArrayWalk()
+    server = shell.start(serve)
+    await server.waitForLine(listening, 60_000)
+    client = shell.start(command, { env })
+    await client.waitForLine(attached, 120_000)
+  }, 300_000)
+
+  afterAll(async () => {
+    await client?.stop(120_000)
+    await server?.stop()
+  }, 180_000)
+
+  test.each([
+    ['killed', 'SIGKILL', null],
+    ['ended by its last resort', 'SIGUSR2', 70],
+  ] as const)(
+    'a program that swaps ends with every byte right when it is %s',
+    async (_, signal, status) => {
+      const before = pagesOut()
+      const restart = async () => {
+        await untilPagesOut(before + 3_000)
+        expect(await client.stop(15_000, signal)).toMatchObject({ status })
+        const ended = Date.now()
+        client = shell.start(command, { env })
+        await client.waitForLine(attached, 120_000)
+        return Date.now() - ended
+      }
+      const [walk, away] = await Promise.all([
+        walkArray(shell, { program, bytes: 64 * mebibyte, throttleBytes: 32 * mebibyte }),
+        restart(),
+      ])
+      console.log(
+        `remote swap, its client gone by ${signal} and back after ${away} ms: ${JSON.stringify(walk)}`,
+      )
+      expect(client.stderr).toContain(`taking over ${device}`)
+      expect(walk.wrongPages).toBe(0)
+      expect(walk.pagesOut).toBeGreaterThan(6_000)
+      expect(walk.pagesIn).toBeGreaterThan(6_000)
+    },
+    300_000,
+  )
+
+  test('a successor that is stopped before it has the device takes it over, and ends it in order', async () => {
+    await client.stop(15_000, 'SIGKILL')
+    // It gives no session back until it goes on.
+    server.signal('SIGSTOP')
+    client = shell.start(command)
+    try {
+      await client.waitForLine(/taking over/, 60_000)
+      client.signal('SIGTERM')
+    } finally {
+      server.signal('SIGCONT')
+    }
+    expect(await client.ended(120_000)).toMatchObject({ status: 0 })
+    await shell.run(
+      'test ! -e /sys/block/nbd0/pid && test ! -e /dev/ublkc0 && test -z "$(ls /run/rdmakit/state)"',
+    )
+  }, 180_000)
+})
