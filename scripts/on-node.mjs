@@ -4,7 +4,7 @@
 // differs between versions: contexts, realms, streams, workers, how processes exit, the heap. Status: 0 all tests of all
 // versions passed.
 import { spawnSync } from 'node:child_process'
-import { existsSync } from 'node:fs'
+import { readdirSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
@@ -27,13 +27,14 @@ if (positionals.length === 0) {
   process.exit(2)
 }
 
-/** The test files that `folder/(name|name)` stands for. */
+/** The test files that `folder/(name|name)` stands for, each in whatever folder below. */
 function named(pattern) {
   const [, folder, names] = /^(.*)\/\((.*)\)$/.exec(pattern)
+  const files = readdirSync(join(top, folder), { recursive: true })
   return names.split('|').map((name) => {
-    const file = `${folder}/${name}.test.ts`
-    if (!existsSync(join(top, file))) throw new Error(`there is no ${file}`)
-    return file
+    const file = files.find((each) => `/${each}`.endsWith(`/${name}.test.ts`))
+    if (file === undefined) throw new Error(`there is no ${name}.test.ts below ${folder}`)
+    return `${folder}/${file}`
   })
 }
 

@@ -10,7 +10,7 @@ export const mutations = [
     replace: `if (units > posted_.load(std::memory_order_acquire) ||
       more_notifications`,
     why: 'A peer gives credit for what it was never sent, and is written over what it has not read.',
-    tests: ['native asan ring_hostile', unit('bad-peer')],
+    tests: ['native asan ring_hostile', unit('receiving/bad-peer')],
   },
   {
     name: 'ring-full-send-queue-is-not-told',
@@ -19,7 +19,7 @@ export const mutations = [
     replace:
       '    wished_other_.store(false, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
     why: 'Who waits for a place in the send queue is not told when there is one.',
-    tests: ['native asan ring_traffic', unit('connection')],
+    tests: ['native asan ring_traffic', unit('connection/connection')],
   },
   {
     name: 'ring-signals-by-requests-only',
@@ -27,7 +27,7 @@ export const mutations = [
     find: 'if (signal_ || unsignaled_requests_ >= options_.signal_every || unsignaled_units_ >= capacity_ / 4) {',
     replace: 'if (signal_ || unsignaled_requests_ >= options_.signal_every) {',
     why: 'A few large frames fill the staging region, and nothing tells that they have left it.',
-    tests: [unit('connection'), 'native asan ring_traffic', unit('properties')],
+    tests: [unit('connection/connection'), 'native asan ring_traffic', unit('connection/properties')],
   },
   {
     name: 'ring-frame-beyond-published',
@@ -35,7 +35,7 @@ export const mutations = [
     find: 'units > capacity_ / 2 || units > there || units > to_end',
     replace: 'units > capacity_ / 2 || there == 0 || units > to_end',
     why: 'A frame is read that the peer has not published yet.',
-    tests: ['native asan ring_hostile', unit('bad-peer')],
+    tests: ['native asan ring_hostile', unit('receiving/bad-peer')],
   },
   {
     name: 'ring-pad-that-ends-anywhere',
@@ -43,7 +43,7 @@ export const mutations = [
     find: '  if (pad && units != to_end) return Violation::pad;\n',
     replace: '',
     why: 'A pad need not end at the end of the ring.',
-    tests: [unit('bad-peer'), 'native asan ring_hostile'],
+    tests: [unit('receiving/bad-peer'), 'native asan ring_hostile'],
   },
   {
     name: 'ring-publishes-more-than-it-holds',
@@ -51,7 +51,7 @@ export const mutations = [
     find: 'if (units == 0 || units > capacity_ - (published_ - reported_)) return Violation::published;',
     replace: 'if (units == 0 || units > capacity_) return Violation::published;',
     why: 'A peer publishes over what has not been read.',
-    tests: ['native asan ring_hostile', unit('bad-peer')],
+    tests: ['native asan ring_hostile', unit('receiving/bad-peer')],
   },
   {
     name: 'ring-credit-for-bytes-only',
@@ -91,7 +91,7 @@ export const mutations = [
     find: '  if (int error = repost(); error != 0) return error;  // claim 2 of wire.h\n',
     replace: '',
     why: 'Credit is given for notifications whose receives are not posted again.',
-    tests: ['native asan ring_traffic', unit('connection')],
+    tests: ['native asan ring_traffic', unit('connection/connection')],
   },
   {
     name: 'ring-read-beyond-region',
@@ -99,7 +99,7 @@ export const mutations = [
     find: 'if (length == 0 || length > kMaxRead || offset > region->length || length > region->length - offset)',
     replace: 'if (length == 0 || length > kMaxRead || offset > region->length)',
     why: 'A READ may end behind the memory that it is for.',
-    tests: ['native asan ring_read', unit('transfer-memory')],
+    tests: ['native asan ring_read', unit('transfer/transfer-memory')],
   },
   {
     name: 'ring-left-while-it-reads',

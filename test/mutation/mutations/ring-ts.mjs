@@ -8,7 +8,7 @@ export const mutations = [
     find: 'this.#limit = Math.min(this.#max, this.#limit * this.#factor)',
     replace: 'this.#limit = Math.min(this.#max, this.#limit) * this.#factor',
     why: 'Waits between attempts to connect grow beyond their limit.',
-    tests: [unit('backoff')],
+    tests: [unit('client/backoff')],
   },
   {
     name: 'binding-of-one-end',
@@ -16,7 +16,7 @@ export const mutations = [
     find: 'for (const bytes of [connect, accept])',
     replace: 'for (const bytes of [connect])',
     why: 'A relay that shows a server the handshake of its client passes for that client.',
-    tests: [unit('handshake')],
+    tests: [unit('setup/handshake')],
   },
   {
     name: 'binding-of-padding',
@@ -24,7 +24,7 @@ export const mutations = [
     find: 'hash.update(bytes.subarray(0, HEADER + view(bytes).getUint8(7)))',
     replace: 'hash.update(bytes)',
     why: 'On RoCE, which pads with zeros what a connect carries, no client with a key gets a session.',
-    tests: [unit('handshake')],
+    tests: [unit('setup/handshake')],
   },
   {
     name: 'text-of-the-ring-itself',
@@ -36,7 +36,7 @@ export const mutations = [
   text(): string {
     return DECODER.decode(this.data)`,
     why: 'A peer that writes while its message is decoded makes the decoder write beyond its end.',
-    tests: [unit('rewritten')],
+    tests: [unit('receiving/rewritten')],
   },
   {
     name: 'text-of-a-view-itself',
@@ -48,7 +48,7 @@ export const mutations = [
   text(): string {
     return DECODER.decode(this.data)`,
     why: 'The same, of the view that a program gets which polls.',
-    tests: [unit('rewritten')],
+    tests: [unit('receiving/rewritten')],
   },
   {
     name: 'error-of-the-ring-itself',
@@ -56,7 +56,7 @@ export const mutations = [
     find: 'new TextDecoder().decode(frame.copy().subarray(0, MAX_BYTES))',
     replace: 'new TextDecoder().decode(frame.data.subarray(0, MAX_BYTES))',
     why: 'A peer that writes while its error is decoded makes the decoder write beyond its end.',
-    tests: [unit('rewritten')],
+    tests: [unit('receiving/rewritten')],
   },
   {
     name: 'own-standstill-is-silence',
@@ -64,7 +64,7 @@ export const mutations = [
     find: 'const passed = Math.min(now - this.#lookedAt, 2 * this.every)',
     replace: 'const passed = now - this.#lookedAt',
     why: 'Time in which this process stood still counts as silence of its peers.',
-    tests: [unit('liveness'), unit('heartbeat')],
+    tests: [unit('connection/liveness'), unit('connection/heartbeat')],
   },
   {
     name: 'dead-without-being-asked',
@@ -72,7 +72,7 @@ export const mutations = [
     find: 'if (this.#silent >= this.#settings.deadAfter && this.#pinged) {',
     replace: 'if (this.#silent >= this.#settings.deadAfter && (this.#pinged || late > 0)) {',
     why: 'A peer is given up that was never asked for a sign of life.',
-    tests: [unit('liveness')],
+    tests: [unit('connection/liveness')],
   },
   {
     name: 'credit-beyond-held-frame',
@@ -80,7 +80,7 @@ export const mutations = [
     find: 'if (!frame.isReleased) break',
     replace: 'if (!frame.isReleased && this.#first === from) break',
     why: 'Ring memory is given back to the peer behind a frame that somebody still reads.',
-    tests: [unit('held'), unit('receiving')],
+    tests: [unit('receiving/held'), unit('receiving/receiving')],
   },
   {
     name: 'small-overtakes-large',
@@ -88,7 +88,7 @@ export const mutations = [
     find: 'if (this.waiting === 0 && this.#observed) {',
     replace: 'if (this.#observed) {',
     why: 'A message is handed out before a large one that was sent first and is under way.',
-    tests: [unit('transfer'), unit('receiving')],
+    tests: [unit('transfer/transfer'), unit('receiving/receiving')],
   },
   {
     name: 'new-frame-overtakes-waiting',
@@ -96,7 +96,7 @@ export const mutations = [
     find: 'if (this.#waiting.length > 0 || this.claimed >= 0) {',
     replace: 'if (this.claimed >= 0) {',
     why: 'A frame goes before those that wait for room.',
-    tests: [unit('outbox')],
+    tests: [unit('sending/outbox')],
   },
   {
     name: 'answer-of-another-session',
@@ -104,7 +104,7 @@ export const mutations = [
     find: 'if (peer.session?.id !== chosen.session?.id || peer.session?.epoch !== chosen.session?.epoch)',
     replace: 'if (peer.session === undefined && chosen.session !== undefined)',
     why: 'A client takes a connection for one of its session that the server has opened for another one.',
-    tests: [unit('wrong-answer')],
+    tests: [unit('setup/wrong-answer')],
   },
   {
     name: 'ring-of-any-size',
@@ -114,7 +114,7 @@ export const mutations = [
     replace: `    if (peer.log2Capacity < 0)
 `,
     why: 'A server with a large ring makes its client allocate as much.',
-    tests: [unit('wrong-answer')],
+    tests: [unit('setup/wrong-answer')],
   },
   {
     name: 'epoch-twice',
@@ -122,7 +122,7 @@ export const mutations = [
     find: 'return latest === undefined || epoch > latest.epoch',
     replace: 'return latest === undefined || epoch >= latest.epoch',
     why: 'Two connections of one epoch of a session are served, and both deliver.',
-    tests: [unit('sessions')],
+    tests: [unit('server/sessions')],
   },
   {
     name: 'offers-without-limit',
@@ -130,7 +130,7 @@ export const mutations = [
     find: 'if (this.#outstanding.size === MAX_OFFERS)',
     replace: 'if (this.#outstanding.size === 4 * MAX_OFFERS)',
     why: 'A peer may have more offers outstanding than this end has agreed to keep.',
-    tests: [unit('transfer-hostile')],
+    tests: [unit('transfer/transfer-hostile')],
   },
   {
     name: 'read-given-up-under-way',
@@ -138,7 +138,7 @@ export const mutations = [
     find: 'if (job.underWay > 0 || !(job.failed || job.read === job.from.length)) return',
     replace: 'if (!(job.failed || job.read === job.from.length)) return',
     why: 'Who gives a transfer up gets its memory back while READs still fill it.',
-    tests: [unit('reads')],
+    tests: [unit('transfer/reads')],
   },
   {
     name: 'number-of-abandoned-request',
@@ -146,7 +146,7 @@ export const mutations = [
     find: '(this.#abandoned.size > 0 && this.#abandoned.has(this.last))',
     replace: '(this.#abandoned.size < 0 && this.#abandoned.has(this.last))',
     why: 'A request gets the number of one that timed out, and takes its late answer for its own.',
-    tests: [unit('requests')],
+    tests: [unit('requests/requests')],
   },
   {
     name: 'handshake-of-any-length',
@@ -154,7 +154,7 @@ export const mutations = [
     find: 'if (length > MAX_APPLICATION_DATA || HEADER + length > bytes.length)',
     replace: 'if (length > MAX_APPLICATION_DATA)',
     why: 'A handshake whose application data end before they should is taken.',
-    tests: [unit('handshake')],
+    tests: [unit('setup/handshake')],
   },
   {
     name: 'nobody-on-the-way-makes-room',
@@ -162,7 +162,7 @@ export const mutations = [
     find: 'if (this.#places(session) < 1 && !this.#makeRoom())',
     replace: 'if (this.#places(session) < 1 && (this.#closing || true || !this.#makeRoom()))',
     why: 'Connections that are never finished keep all others out.',
-    tests: [unit('server')],
+    tests: [unit('server/server')],
   },
   {
     name: 'frames-in-the-context-of-the-poller',
@@ -170,7 +170,7 @@ export const mutations = [
     find: 'else sink.scope.runInAsyncScope(this.#dispatchRun)',
     replace: 'else this.#dispatchRun()',
     why: 'Callbacks of a connection run in the context of whoever used the device first.',
-    tests: [unit('contexts')],
+    tests: [unit('process/contexts')],
   },
   {
     name: 'run-of-frames-crosses-connections',
@@ -178,7 +178,7 @@ export const mutations = [
     find: 'this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) === sink)',
     replace: 'this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) !== undefined)',
     why: 'Frames of one connection are told to another that had some just before.',
-    tests: [unit('contexts')],
+    tests: [unit('process/contexts')],
   },
   {
     name: 'end-in-the-context-of-the-closer',
@@ -186,7 +186,7 @@ export const mutations = [
     find: 'this.link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))',
     replace: 'this.#shutdown(limit, this.#peerClosed.promise)',
     why: 'States of a connection are told in the context of whoever closes it.',
-    tests: [unit('contexts')],
+    tests: [unit('process/contexts')],
   },
   {
     name: 'error-of-another-realm-is-none',
@@ -195,7 +195,7 @@ export const mutations = [
     replace:
       "const text = failure instanceof Error && typeof message === 'string' ? message : 'the handler failed'",
     why: 'A peer is not told what went wrong in a handler that runs in vm or jest.',
-    tests: [unit('other-realms')],
+    tests: [unit('process/other-realms')],
   },
   {
     name: 'shared-memory-transmitted-while-short',
@@ -203,7 +203,7 @@ export const mutations = [
     find: 'registrable(what as Uint8Array<ArrayBuffer>).byteLength',
     replace: '(registrable.length > 0 ? what.length : 0)',
     why: 'Whether shared memory can be transmitted depends on its length and on the ring of the peer.',
-    tests: [unit('other-realms')],
+    tests: [unit('process/other-realms')],
   },
   {
     name: 'request-holds-the-ring',
@@ -211,7 +211,7 @@ export const mutations = [
     find: 'const given = this.#views ? request : request.moved()',
     replace: 'const given = this.#views ? request : request.retain()',
     why: 'One slow call stops all that comes behind it, and calls that call back stop each other.',
-    tests: [unit('outstanding'), unit('handlers')],
+    tests: [unit('requests/outstanding'), unit('requests/handlers')],
   },
   {
     name: 'requests-of-any-number',
@@ -219,7 +219,7 @@ export const mutations = [
     find: 'return this.#used === 0 || this.#used + cost <= this.limit',
     replace: 'return this.#used === 0 || cost <= this.limit',
     why: 'A peer makes this end copy as many requests as it likes.',
-    tests: [unit('allowance'), unit('bad-peer'), unit('outstanding')],
+    tests: [unit('requests/allowance'), unit('receiving/bad-peer'), unit('requests/outstanding')],
   },
   {
     name: 'abandoned-request-costs-nothing',
@@ -227,7 +227,7 @@ export const mutations = [
     find: 'if (request.sent) this.#abandoned',
     replace: 'if (request.sent && this.#allowance.leave(request) === undefined) this.#abandoned',
     why: 'Who gives requests up sends more than its peer has memory for, and they fill the ring.',
-    tests: [unit('requests')],
+    tests: [unit('requests/requests')],
   },
   {
     name: 'waiting-frame-changes',
@@ -235,7 +235,7 @@ export const mutations = [
     find: 'else frame.bytes = frame.bytes?.slice()',
     replace: '',
     why: 'A request that waits for room is sent with what its caller has put into the buffer since.',
-    tests: [unit('outbox')],
+    tests: [unit('sending/outbox')],
   },
   {
     name: 'answer-to-what-was-not-sent',
@@ -243,7 +243,7 @@ export const mutations = [
     find: 'if (pending !== undefined && !pending.sent) return undefined',
     replace: "if (pending !== undefined && pending.state === 'over') return undefined",
     why: 'A peer answers requests that it has not got yet.',
-    tests: [unit('requests')],
+    tests: [unit('requests/requests')],
   },
   {
     name: 'handler-is-not-told-of-the-end',
@@ -251,7 +251,7 @@ export const mutations = [
     find: 'for (const running of this.#running.all()) {',
     replace: 'for (const running of this.#running.all().slice(1e9)) {',
     why: 'A handler works on for a connection that has ended.',
-    tests: [unit('handlers'), unit('bad-peer')],
+    tests: [unit('requests/handlers'), unit('receiving/bad-peer')],
   },
   {
     name: 'messages-are-views',
@@ -259,7 +259,7 @@ export const mutations = [
     find: 'if (this.#copies.observed) this.#copies.next(message.moved())',
     replace: 'if (this.#copies.observed) this.#copies.next(message)',
     why: 'Who keeps a message reads what the next one wrote.',
-    tests: [unit('receiving')],
+    tests: [unit('receiving/receiving')],
   },
   {
     name: 'batches-are-views',
@@ -267,7 +267,7 @@ export const mutations = [
     find: "return form === 'copies' ? message.moved() : message",
     replace: "return form === 'copies' && message.isReleased ? message.moved() : message",
     why: 'Messages of batches and consume are taken back while somebody has them.',
-    tests: [unit('receiving')],
+    tests: [unit('receiving/receiving')],
   },
   {
     name: 'generator-is-left-when-something-comes',
@@ -276,7 +276,7 @@ export const mutations = [
       return await inner.return()`,
     replace: '      return await inner.return()',
     why: 'Who leaves batches or chunks waits for a message that may never come.',
-    tests: [unit('receiving'), unit('transfer-offers')],
+    tests: [unit('receiving/receiving'), unit('transfer/transfer-offers')],
   },
   {
     name: 'verdict-outlives-the-server',
@@ -284,7 +284,7 @@ export const mutations = [
     find: "return refusal ?? (this.#closing ? 'the server is closed' : this.#outdated(session))",
     replace: "return refusal ?? (this.#accepted < 0 ? 'the server is closed' : this.#outdated(session))",
     why: 'A connection is taken by a server that has closed while admit decided.',
-    tests: [unit('server-callbacks')],
+    tests: [unit('server/server-callbacks')],
   },
   {
     name: 'rejected-owner-goes-unnoticed',
@@ -292,7 +292,7 @@ export const mutations = [
     find: 'void owner.then(undefined, failed)',
     replace: 'void owner.then(undefined, () => {})',
     why: 'A connection whose onConnection has failed stays, and nobody serves it.',
-    tests: [unit('server-callbacks')],
+    tests: [unit('server/server-callbacks')],
   },
   {
     name: 'immediate-of-any-kind',
@@ -301,7 +301,7 @@ export const mutations = [
     return this.#exchange.outbox.send(`,
     replace: '    return this.#exchange.outbox.send(',
     why: 'A message comes with another immediate than it was sent with.',
-    tests: [unit('limits')],
+    tests: [unit('setup/limits')],
   },
   {
     name: 'no-handler-while-one-is-made',
@@ -309,7 +309,7 @@ export const mutations = [
     find: 'return !(this.#handler === undefined && this.#expected) && this.#waiting <= MOST_BEGUN_BYTES',
     replace: 'return (!this.#expected || this.#waiting >= 0) && this.#waiting <= MOST_BEGUN_BYTES',
     why: 'Requests fail that come before an async onConnection has set a handler.',
-    tests: [unit('server-callbacks')],
+    tests: [unit('server/server-callbacks')],
   },
   {
     name: 'deadlines-by-the-global-clock',
@@ -318,7 +318,7 @@ export const mutations = [
 `,
     replace: '',
     why: 'A request never times out in a program whose tests have put a false clock in the place of the real one.',
-    tests: [unit('false-clock')],
+    tests: [unit('process/false-clock')],
   },
   {
     name: 'older-peer-not-asked-again',
@@ -326,7 +326,7 @@ export const mutations = [
     find: 'if (older === undefined || !isRefusalOf(older, failure)) throw failure',
     replace: 'if (older === undefined || isRefusalOf(older, failure)) throw failure',
     why: 'Who is brought up to date no longer connects to a server that was not.',
-    tests: [unit('versions')],
+    tests: [unit('setup/versions')],
   },
   {
     name: 'late-before-a-look',
@@ -334,7 +334,7 @@ export const mutations = [
     find: 'void setImmediate(() => this.#expire())',
     replace: 'void [setImmediate, this.#expire()]',
     why: 'A request is rejected beside its answer, where the thread stood still.',
-    tests: [unit('processes')],
+    tests: [unit('process/processes')],
   },
   {
     name: 'a-listener-for-each',
@@ -342,7 +342,7 @@ export const mutations = [
     find: 'waiting.get(signal) ?? listen(signal)',
     replace: 'listen(signal)',
     why: 'Node warns of a leak when eleven calls have the same signal.',
-    tests: [unit('waiting')],
+    tests: [unit('connection/waiting')],
   },
   {
     name: 'error-of-the-timer',
@@ -350,7 +350,7 @@ export const mutations = [
     find: '    Error.captureStackTrace(failure)',
     replace: '    void failure.stack',
     why: 'A request that fails does not say where in the program it was made.',
-    tests: [unit('waiting')],
+    tests: [unit('connection/waiting')],
   },
   {
     name: 'handlers-begin-whoever-takes-answers',
@@ -358,7 +358,7 @@ export const mutations = [
     find: '&& this.#waiting <= MOST_BEGUN_BYTES\n',
     replace: '&& MOST_BEGUN_BYTES > 0\n',
     why: 'A peer that asks for many large answers at once loses its connection.',
-    tests: [unit('faults')],
+    tests: [unit('process/faults')],
   },
   {
     name: 'part-of-any-length',
@@ -366,7 +366,7 @@ export const mutations = [
     find: 'if (length > this.#longest)',
     replace: 'if (length > 2 ** 32)',
     why: 'A peer makes this end allocate as much as a message in parts says of itself.',
-    tests: [unit('transfer-hostile')],
+    tests: [unit('transfer/transfer-hostile')],
   },
   {
     name: 'message-within-a-message',
@@ -374,7 +374,7 @@ export const mutations = [
     find: 'return this.#coming === undefined ||',
     replace: 'return true ||',
     why: 'A peer sends something within a message in parts, and nobody minds.',
-    tests: [unit('transfer-hostile')],
+    tests: [unit('transfer/transfer-hostile')],
   },
   {
     name: 'end-too-early',
@@ -382,7 +382,7 @@ export const mutations = [
     find: 'if (coming.arrived + frame.length === coming.length) {',
     replace: 'if (coming.arrived + frame.length <= coming.length) {',
     why: 'A message in parts ends early, and its rest is what was in memory before.',
-    tests: [unit('transfer-hostile')],
+    tests: [unit('transfer/transfer-hostile')],
   },
   {
     name: 'parts-need-no-memory',
@@ -390,7 +390,7 @@ export const mutations = [
     find: 'this.#giveBack = this.#host.reserve(this.length, () => this.begin())',
     replace: 'this.begin()',
     why: 'Messages in parts that nobody takes fill the memory of the process.',
-    tests: [unit('transfer-hostile')],
+    tests: [unit('transfer/transfer-hostile')],
   },
   {
     name: 'requests-in-parts-without-limit',
@@ -398,7 +398,7 @@ export const mutations = [
     find: 'if (request.isLasting && !this.#allowance.fits(running.turn.cost)) {',
     replace: 'if (request.isLasting && this.#allowance.limit < 0) {',
     why: 'Requests in parts that are not answered fill the memory of the process.',
-    tests: [unit('transfer-hostile')],
+    tests: [unit('transfer/transfer-hostile')],
   },
   {
     name: 'given-up-in-silence',
@@ -406,7 +406,7 @@ export const mutations = [
     find: '} else if (frame.begun > 0 && !this.#giveUp()) return false',
     replace: '}',
     why: 'A message in parts is given up, and what comes behind it is taken for the rest.',
-    tests: [unit('parts')],
+    tests: [unit('transfer/parts')],
   },
   {
     name: 'bytes-taken-away-count-as-sent',
@@ -414,7 +414,7 @@ export const mutations = [
     find: '} else if (bytes.length === 0) {',
     replace: '} else if (bytes.length < 0) {',
     why: 'Bytes are transferred to a Worker while they are sent, and the caller hears that the peer has them.',
-    tests: [unit('parts')],
+    tests: [unit('transfer/parts')],
   },
   {
     name: 'memory-counts-beyond-its-message',
@@ -423,6 +423,6 @@ export const mutations = [
       if (message !== null)`,
     replace: '      if (message !== null)',
     why: 'Messages in parts come no more once as many have come as there is memory for.',
-    tests: [unit('parts')],
+    tests: [unit('transfer/parts')],
   },
 ]

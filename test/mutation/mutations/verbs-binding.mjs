@@ -88,7 +88,7 @@ export const mutations = [
     find: '  if (!reach_->given) {',
     replace: '  if (reach_->given) {',
     why: 'What the program was given of a region is unmapped with it, also under I/O that writes there.',
-    tests: ['unit packages/ring-transport/test/memory-after-end.test.ts'],
+    tests: ['unit packages/ring-transport/test/connection/memory-after-end.test.ts'],
   },
   {
     name: 'failure-of-another-realm-is-none',
@@ -96,7 +96,7 @@ export const mutations = [
     find: "typeof value === 'object' && value !== null && 'verb' in value",
     replace: "value instanceof Error && 'verb' in value",
     why: 'In jest a failed verb is an error without the object that it failed on.',
-    tests: ['unit packages/ring-transport/test/other-realms.test.ts'],
+    tests: ['unit packages/ring-transport/test/process/other-realms.test.ts'],
   },
   {
     name: 'private-data-is-not-looked-at',

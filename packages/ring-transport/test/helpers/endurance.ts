@@ -12,7 +12,7 @@ export interface Run {
 }
 
 const start = (role: string, runs: readonly Run[]) =>
-  fork(fileURLToPath(new URL('endurance.mjs', import.meta.url)), [role, JSON.stringify(runs)], {
+  fork(fileURLToPath(new URL('programs/endurance.mjs', import.meta.url)), [role, JSON.stringify(runs)], {
     execArgv: [],
   })
 

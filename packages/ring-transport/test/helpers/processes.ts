@@ -16,8 +16,12 @@ export interface Peer {
 /** Ends what hangs, before the limit of the test does, which would not say what it waited for. */
 export const HANG_MS = 50_000
 
-/** Starts a helper, default helpers/peer.mjs, in a process of its own. */
-export async function startPeer(role: string, options: object = {}, helper = './peer.mjs'): Promise<Peer> {
+/** Starts a helper, default programs/peer.mjs, in a process of its own. */
+export async function startPeer(
+  role: string,
+  options: object = {},
+  helper = './programs/peer.mjs',
+): Promise<Peer> {
   const child = fork(fileURLToPath(new URL(helper, import.meta.url)), [role, JSON.stringify(options)], {
     execArgv: [],
     stdio: ['pipe', 'inherit', 'inherit', 'ipc'],

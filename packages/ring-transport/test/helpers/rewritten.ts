@@ -20,7 +20,7 @@ const DEADLINE_MS = 50_000
  */
 export async function rewrite(uri: string, reader: Reader, torn: number): Promise<Record<string, number>> {
   const options = { uri, length: LENGTH, torn, deadlineMs: DEADLINE_MS }
-  const victim = await startPeer(reader, options, './rewritten.mjs')
+  const victim = await startPeer(reader, options, './programs/rewritten.mjs')
   const id = await ConnectionId.resolve(victim.uri)
   const pd = id.context.allocateProtectionDomain()
   try {

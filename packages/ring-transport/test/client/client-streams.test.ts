@@ -1,0 +1,260 @@
+// What a RingClient takes and sends over one connection after another, and what its errors say.
+import { deferred } from '@rdmakit/verbs/internal'
+import { firstValueFrom, lastValueFrom, toArray } from 'rxjs'
+import { expect, it, onTestFinished } from 'vitest'
+import {
+  type ConnectOptions,
+  type PollerOptions,
+  type RequestContext,
+  RingClient,
+  type RingClientOptions,
+  type RingConnection,
+  RingServer,
+  type RingServerOptions,
+  type TransmitOptions,
+} from '../../src/index.js'
+import { HANG_MS, pattern } from '../helpers/processes.js'
+import { until } from '../helpers/states.js'
+import { LARGE, next, READ_FROM } from '../helpers/transfers.js'
+import { listenUri } from '../helpers/uris.js'
+
+const timeout = HANG_MS
+const QUICK = { reconnect: { min: 1, max: 5 } }
+const text = (data: Uint8Array) => Buffer.from(data).toString()
+
+/** A server whose connections say who they are, and are broken when they get a message. */
+async function listen(options: Partial<RingServerOptions> = {}): Promise<RingServer> {
+  let number = 0
+  const server = await RingServer.listen(listenUri('shm'), {
+    ...READ_FROM,
+    timeout,
+    onConnection(connection) {
+      number++
+      for (const which of ['first', 'second']) connection.send(Buffer.from(`${which} of ${number}`))
+      connection.messages.subscribe(() => connection.close())
+    },
+    ...options,
+  })
+  onTestFinished(() => server.close({ drain: false }))
+  return server
+}
+
+function client(uri: string, options: RingClientOptions = {}): RingClient {
+  const made = new RingClient(uri, { ...QUICK, ...READ_FROM, timeout, ...options })
+  onTestFinished(() => made.close({ drain: false }))
+  return made
+}
+
+const EXPECTED = ['first of 1', 'second of 1', 'first of 2', 'second of 2', 'first of 3', 'second of 3']
+
+/** Has the server end the connection after each second message, so that six come of three connections. */
+function told(one: RingClient, got: string[], message: string): boolean {
+  got.push(message)
+  if (got.length % 2 === 0) one.send(new Uint8Array())
+  return got.length === EXPECTED.length
+}
+
+it.each(['batches', 'viewBatches'] as const)(
+  '%s go on with the next connection, and end with the client',
+  async (way) => {
+    const one = client((await listen()).uri)
+    const got: string[] = []
+    for await (const batch of one[way]({ limit: 1 }))
+      for (const message of batch) if (told(one, got, message.text())) void one.close()
+    expect(got).toEqual(EXPECTED)
+  },
+)
+
+it.each(['consume', 'consumeViews'] as const)(
+  '%s goes on with the next connection, and completes with the client',
+  async (way) => {
+    const one = client((await listen()).uri)
+    const got: string[] = []
+    const all = lastValueFrom(
+      one[way](async (message) => {
+        await new Promise((later) => setImmediate(later))
+        if (told(one, got, message.text())) void one.close()
+        return got.length
+      }).pipe(toArray()),
+    )
+    expect(await all).toEqual([1, 2, 3, 4, 5, 6])
+    expect(got).toEqual(EXPECTED)
+  },
+)
+
+it('views are released, and messages are not', async () => {
+  const one = client((await listen()).uri)
+  expect((await firstValueFrom(one.views)).isReleased).toBe(true)
+  expect(text((await firstValueFrom(one.messages)).data)).toBe('second of 1')
+})
+
+it('batches that are left while there is no connection end at once, and with their signal', async () => {
+  const one = client(listenUri('shm'))
+  const batches = one.batches()
+  const waiting = batches.next()
+  expect(await batches.return()).toEqual({ done: true, value: undefined })
+  expect(await waiting).toEqual({ done: true, value: undefined })
+  const stop = new AbortController()
+  const stopped = one.batches({ signal: stop.signal }).next()
+  stop.abort(new Error('enough'))
+  await expect(stopped).rejects.toThrow('enough')
+})
+
+it('large messages go both ways', async () => {
+  const got = deferred<Uint8Array>()
+  const accepted = deferred<RingConnection>()
+  const server = await listen({
+    onConnection(connection) {
+      connection.messages.subscribe(({ data }) => got.resolve(data))
+      accepted.resolve(connection)
+    },
+  })
+  const one = client(server.uri)
+  const offered = next(one.offers)
+  await one.transmit(pattern(LARGE, 1), { timeout, immediate: 3 })
+  expect(Buffer.compare(await got.promise, pattern(LARGE, 1))).toBe(0)
+  const sent = (await accepted.promise).transmit(pattern(LARGE, 2), { timeout })
+  const message = await (await offered).accept()
+  expect(Buffer.compare(message.data, pattern(LARGE, 2))).toBe(0)
+  message.release()
+  await sent
+})
+
+it('a transmit whose connection is lost says so', async () => {
+  const server = await listen({
+    onConnection: (connection) => connection.offers.subscribe(() => connection.close({ drain: false })),
+  })
+  const sent = client(server.uri).transmit(pattern(LARGE, 1), { timeout })
+  await expect(sent).rejects.toMatchObject({ code: 'ECONNRESET', cause: { name: 'VerbsError' } })
+})
+
+it('a handler has the connection that asks, and what it sends later goes there or nowhere', async () => {
+  const heard: string[] = []
+  const server = await listen({
+    onConnection(connection) {
+      const { epoch } = connection.session as { epoch: number }
+      connection.messages.subscribe((message) => heard.push(`${message.text()} on ${epoch}`))
+      void connection.request(new Uint8Array(), { timeout }).catch(() => {})
+    },
+  })
+  const one = client(server.uri)
+  const contexts: RequestContext[] = []
+  one.handleViews((_, context) => {
+    contexts.push(context)
+    return new Promise(() => {})
+  })
+  await expect.poll(() => contexts.length).toBe(1)
+  const [first] = contexts as [RequestContext]
+  for (const connection of server.connections) await connection.close({ drain: false })
+  await expect.poll(() => contexts.length).toBe(2)
+  expect(first.signal.aborted).toBe(true)
+  expect(() => first.connection.send(Buffer.from('late'))).toThrow(
+    expect.objectContaining({ code: 'ESHUTDOWN' }),
+  )
+  contexts[1]?.connection.send(Buffer.from('in time'))
+  await expect.poll(() => heard).toEqual(['in time on 2'])
+})
+
+it('that there is no connection is said with why: the last attempt, or how the last one ended', async () => {
+  const nobody = client(listenUri('shm'))
+  await until(nobody.states, 'waiting')
+  await expect(nobody.request(new Uint8Array(), { timeout: 20 })).rejects.toMatchObject({
+    code: 'ETIMEDOUT',
+    message: /no open connection: .*ECONNREFUSED|ENOENT/,
+    cause: { name: 'VerbsError' },
+  })
+  const server = await listen({ onConnection: () => {} })
+  const left = client(server.uri, { reconnect: { min: 60_000, max: 60_000 } })
+  await left.opened({ timeout })
+  await server.close()
+  await until(left.states, 'waiting')
+  await expect(left.opened({ timeout: 20 })).rejects.toMatchObject({
+    code: 'ETIMEDOUT',
+    message: /no open connection: .*the peer closed it/,
+  })
+})
+
+it('that the client is closed is said with why: close, its signal, or that it gave up', async () => {
+  const closed = client(listenUri('shm'))
+  await closed.close()
+  expect(() => closed.send(new Uint8Array())).toThrow(/the client is closed \(ESHUTDOWN\)/)
+  const stop = new AbortController()
+  const stopped = client(listenUri('shm'), { signal: stop.signal })
+  stop.abort(new Error('time to go'))
+  await stopped.closed
+  await expect(stopped.request(new Uint8Array())).rejects.toMatchObject({
+    code: 'ESHUTDOWN',
+    message: /closed: time to go/,
+    cause: stop.signal.reason,
+  })
+  const gaveUp = client(listenUri('shm'), { reconnect: { min: 1, maxAttempts: 1 } })
+  await gaveUp.closed
+  await expect(gaveUp.writable()).rejects.toMatchObject({ code: 'ESHUTDOWN', cause: { name: 'VerbsError' } })
+})
+
+it('a request whose connection is lost says so, with the cause', async () => {
+  const server = await listen({
+    onConnection: (connection) => connection.handle(() => connection.close({ drain: false }) as never),
+  })
+  const asked = client(server.uri).request(new Uint8Array(), { timeout })
+  await expect(asked).rejects.toMatchObject({ code: 'ECONNRESET', cause: { code: 'ECONNRESET' } })
+})
+
+it('every option may be undefined', async () => {
+  const nothing: RingServerOptions = {
+    onConnection: () => {},
+    admit: undefined,
+    onError: undefined,
+    signal: undefined,
+    maxConnections: undefined,
+    poller: undefined,
+    timeout: undefined,
+  }
+  const connect: ConnectOptions = {
+    poller: undefined,
+    capacity: undefined,
+    receiveDepth: undefined,
+    sendDepth: undefined,
+    batchFrames: undefined,
+    batchBytes: undefined,
+    signalEvery: undefined,
+    maxInlineData: undefined,
+    notification: undefined,
+    applicationData: undefined,
+    maxPeerCapacity: undefined,
+    rendezvousThreshold: undefined,
+    maxTransferMemory: undefined,
+    maxMessageSize: undefined,
+    debug: undefined,
+    heartbeat: undefined,
+    deadAfter: undefined,
+    idleTimeout: undefined,
+    closeWhenIdle: undefined,
+    session: undefined,
+    timeout: undefined,
+    signal: undefined,
+  }
+  const transmit: TransmitOptions = {
+    immediate: undefined,
+    signal: undefined,
+    timeout: undefined,
+    onProgress: undefined,
+  }
+  const poller: PollerOptions = { mode: undefined, cpu: undefined }
+  const { session: _, closeWhenIdle: __, ...rest } = connect
+  const server = await listen({ ...nothing, ...rest, onConnection: (one) => one.handle(({ data }) => data) })
+  const one = client(server.uri, {
+    ...rest,
+    reconnect: { min: undefined, max: undefined, factor: undefined, maxAttempts: undefined },
+  })
+  const asked = one.request(new Uint8Array([1]), {
+    timeout: undefined,
+    signal: undefined,
+    immediate: undefined,
+    idempotent: undefined,
+  })
+  expect(await asked).toEqual(new Uint8Array([1]))
+  await one.transmit(new Uint8Array(1), transmit)
+  expect(one.batches({ limit: undefined, signal: undefined })).toBeDefined()
+  expect(poller.mode).toBeUndefined()
+})

@@ -1,0 +1,29 @@
+import fc from 'fast-check'
+import { expect, it } from 'vitest'
+import { HeldFrames } from '../../src/held.js'
+
+it('gives the ring back up to the oldest frame that is held, whatever the order of release', () => {
+  fc.assert(
+    fc.property(fc.array(fc.nat(3), { minLength: 1, maxLength: 3000 }), (steps) => {
+      const held = new HeldFrames()
+      const frames: { end: number; isReleased: boolean }[] = []
+      let end = 0
+      for (const step of steps) {
+        if (step < 2) {
+          frames.push({ end: ++end, isReleased: false })
+          held.add(frames.at(-1) as { end: number; isReleased: boolean })
+        } else {
+          const open = frames.filter(({ isReleased }) => !isReleased)
+          const one = open[(end * 7) % Math.max(1, open.length)]
+          if (one !== undefined) one.isReleased = true
+          held.advance()
+          const first = frames.find(({ isReleased }) => !isReleased)
+          expect(held.released).toBe(first === undefined ? end : first.end - 1)
+        }
+      }
+      for (const frame of frames) frame.isReleased = true
+      held.advance()
+      expect(held).toMatchObject({ released: end, count: 0 })
+    }),
+  )
+})
