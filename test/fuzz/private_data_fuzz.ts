@@ -2,7 +2,7 @@
 // connect, accept and reject (on iWARP of MPA frames), of ring and data connections, offers, progress and errors. What is
 // taken is within its limits and is what an honest peer would have written; the rest is refused, and says why.
 import { ConnectionRejectedError, VerbsError } from '@rdmakit/verbs'
-import { decodeError, encodeError } from '../../packages/ring-transport/dist/errors.js'
+import { decodeError, encodeError } from '../../packages/ring-transport/dist/requests/remote-error.js'
 import {
   applicationData,
   channelBinding,
@@ -20,7 +20,7 @@ import {
   MIN_LOG2_CAPACITY,
   MIN_RECEIVE_DEPTH,
   VERSIONS,
-} from '../../packages/ring-transport/dist/handshake.js'
+} from '../../packages/ring-transport/dist/setup/handshake.js'
 import {
   decodeOffer,
   decodeProgress,

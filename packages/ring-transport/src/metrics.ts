@@ -1,12 +1,18 @@
 import type { Histogram } from 'node:perf_hooks'
 import { UsageError } from '@rdmakit/verbs'
 import { Counter, Gauge, type Registry, Summary, type SummaryConfiguration } from 'prom-client'
-import type { RingClient } from './client.js'
-import { queueMicrotask } from './clock.js'
-import type { RingConnection } from './connection.js'
-import type { Poller } from './poller.js'
-import type { RingServer } from './server.js'
-import { latencyHistogram, type PollerStatistics, type RingStatistics, sum, Totals } from './statistics.js'
+import { queueMicrotask } from './base/clock.js'
+import type { RingClient } from './client/client.js'
+import type { RingConnection } from './connection/connection.js'
+import {
+  latencyHistogram,
+  type PollerStatistics,
+  type RingStatistics,
+  sum,
+  Totals,
+} from './connection/statistics.js'
+import type { Poller } from './polling/poller.js'
+import type { RingServer } from './server/server.js'
 
 /** What {@link collectRingMetrics} reports on, all together. At least one of them. */
 export interface RingMetricsSources {

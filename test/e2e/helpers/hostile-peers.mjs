@@ -19,7 +19,7 @@ function mpa(data, { enhanced }) {
   return Buffer.concat([head, depths, data])
 }
 
-/** A ring handshake (packages/ring-transport/src/handshake.ts), whose ring is nowhere. */
+/** A ring handshake (packages/ring-transport/src/setup/handshake.ts), whose ring is nowhere. */
 function ring(log2Capacity, ticket = Buffer.alloc(0)) {
   const bytes = Buffer.alloc(36)
   bytes.writeUInt32BE(0x72646b52, 0)

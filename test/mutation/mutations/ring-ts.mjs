@@ -4,7 +4,7 @@ const unit = (name) => `unit packages/ring-transport/test/${name}.test.ts`
 export const mutations = [
   {
     name: 'backoff-without-end',
-    file: source('backoff'),
+    file: source('client/backoff'),
     find: 'this.#limit = Math.min(this.#max, this.#limit * this.#factor)',
     replace: 'this.#limit = Math.min(this.#max, this.#limit) * this.#factor',
     why: 'Waits between attempts to connect grow beyond their limit.',
@@ -12,7 +12,7 @@ export const mutations = [
   },
   {
     name: 'binding-of-one-end',
-    file: source('handshake'),
+    file: source('setup/handshake'),
     find: 'for (const bytes of [connect, accept])',
     replace: 'for (const bytes of [connect])',
     why: 'A relay that shows a server the handshake of its client passes for that client.',
@@ -20,7 +20,7 @@ export const mutations = [
   },
   {
     name: 'binding-of-padding',
-    file: source('handshake'),
+    file: source('setup/handshake'),
     find: 'hash.update(bytes.subarray(0, HEADER + view(bytes).getUint8(7)))',
     replace: 'hash.update(bytes)',
     why: 'On RoCE, which pads with zeros what a connect carries, no client with a key gets a session.',
@@ -28,7 +28,7 @@ export const mutations = [
   },
   {
     name: 'text-of-the-ring-itself',
-    file: source('message'),
+    file: source('receiving/message'),
     find: `The payload, copied, then read as UTF-8. @throws UsageError after the release */
   text(): string {
     return DECODER.decode(this.owned())`,
@@ -40,7 +40,7 @@ export const mutations = [
   },
   {
     name: 'text-of-a-view-itself',
-    file: source('message'),
+    file: source('receiving/message'),
     find: `The payload, copied, then read as UTF-8. */
   text(): string {
     return DECODER.decode(this.copy())`,
@@ -52,7 +52,7 @@ export const mutations = [
   },
   {
     name: 'error-of-the-ring-itself',
-    file: source('errors'),
+    file: source('requests/remote-error'),
     find: 'new TextDecoder().decode(frame.copy().subarray(0, MAX_BYTES))',
     replace: 'new TextDecoder().decode(frame.data.subarray(0, MAX_BYTES))',
     why: 'A peer that writes while its error is decoded makes the decoder write beyond its end.',
@@ -60,7 +60,7 @@ export const mutations = [
   },
   {
     name: 'own-standstill-is-silence',
-    file: source('liveness'),
+    file: source('connection/liveness'),
     find: 'const passed = Math.min(now - this.#lookedAt, 2 * this.every)',
     replace: 'const passed = now - this.#lookedAt',
     why: 'Time in which this process stood still counts as silence of its peers.',
@@ -68,7 +68,7 @@ export const mutations = [
   },
   {
     name: 'dead-without-being-asked',
-    file: source('liveness'),
+    file: source('connection/liveness'),
     find: 'if (this.#silent >= this.#settings.deadAfter && this.#pinged) {',
     replace: 'if (this.#silent >= this.#settings.deadAfter && (this.#pinged || late > 0)) {',
     why: 'A peer is given up that was never asked for a sign of life.',
@@ -76,7 +76,7 @@ export const mutations = [
   },
   {
     name: 'credit-beyond-held-frame',
-    file: source('held'),
+    file: source('receiving/unreleased-frames'),
     find: 'if (!frame.isReleased) break',
     replace: 'if (!frame.isReleased && this.#first === from) break',
     why: 'Ring memory is given back to the peer behind a frame that somebody still reads.',
@@ -84,7 +84,7 @@ export const mutations = [
   },
   {
     name: 'small-overtakes-large',
-    file: source('inbox'),
+    file: source('receiving/inbox'),
     find: 'if (this.waiting === 0 && this.#observed) {',
     replace: 'if (this.#observed) {',
     why: 'A message is handed out before a large one that was sent first and is under way.',
@@ -92,7 +92,7 @@ export const mutations = [
   },
   {
     name: 'new-frame-overtakes-waiting',
-    file: source('outbox'),
+    file: source('sending/outbox'),
     find: 'if (this.#waiting.length > 0 || this.claimed >= 0) {',
     replace: 'if (this.claimed >= 0) {',
     why: 'A frame goes before those that wait for room.',
@@ -100,7 +100,7 @@ export const mutations = [
   },
   {
     name: 'answer-of-another-session',
-    file: source('link'),
+    file: source('setup/link'),
     find: 'if (peer.session?.id !== chosen.session?.id || peer.session?.epoch !== chosen.session?.epoch)',
     replace: 'if (peer.session === undefined && chosen.session !== undefined)',
     why: 'A client takes a connection for one of its session that the server has opened for another one.',
@@ -108,7 +108,7 @@ export const mutations = [
   },
   {
     name: 'ring-of-any-size',
-    file: source('link'),
+    file: source('setup/link'),
     find: `    if (2 ** peer.log2Capacity > this.#settings.maxPeerCapacity)
 `,
     replace: `    if (peer.log2Capacity < 0)
@@ -118,7 +118,7 @@ export const mutations = [
   },
   {
     name: 'epoch-twice',
-    file: source('sessions'),
+    file: source('server/sessions'),
     find: 'return latest === undefined || epoch > latest.epoch',
     replace: 'return latest === undefined || epoch >= latest.epoch',
     why: 'Two connections of one epoch of a session are served, and both deliver.',
@@ -142,7 +142,7 @@ export const mutations = [
   },
   {
     name: 'number-of-abandoned-request',
-    file: source('requests'),
+    file: source('requests/pending-requests'),
     find: '(this.#abandoned.size > 0 && this.#abandoned.has(this.last))',
     replace: '(this.#abandoned.size < 0 && this.#abandoned.has(this.last))',
     why: 'A request gets the number of one that timed out, and takes its late answer for its own.',
@@ -150,7 +150,7 @@ export const mutations = [
   },
   {
     name: 'handshake-of-any-length',
-    file: source('handshake'),
+    file: source('setup/handshake'),
     find: 'if (length > MAX_APPLICATION_DATA || HEADER + length > bytes.length)',
     replace: 'if (length > MAX_APPLICATION_DATA)',
     why: 'A handshake whose application data end before they should is taken.',
@@ -158,7 +158,7 @@ export const mutations = [
   },
   {
     name: 'nobody-on-the-way-makes-room',
-    file: source('server'),
+    file: source('server/server'),
     find: 'if (this.#places(session) < 1 && !this.#makeRoom())',
     replace: 'if (this.#places(session) < 1 && (this.#closing || true || !this.#makeRoom()))',
     why: 'Connections that are never finished keep all others out.',
@@ -166,7 +166,7 @@ export const mutations = [
   },
   {
     name: 'frames-in-the-context-of-the-poller',
-    file: source('poller'),
+    file: source('polling/poller'),
     find: 'else sink.scope.runInAsyncScope(this.#dispatchRun)',
     replace: 'else this.#dispatchRun()',
     why: 'Callbacks of a connection run in the context of whoever used the device first.',
@@ -174,7 +174,7 @@ export const mutations = [
   },
   {
     name: 'run-of-frames-crosses-connections',
-    file: source('poller'),
+    file: source('polling/poller'),
     find: 'this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) === sink)',
     replace: 'this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) !== undefined)',
     why: 'Frames of one connection are told to another that had some just before.',
@@ -182,7 +182,7 @@ export const mutations = [
   },
   {
     name: 'end-in-the-context-of-the-closer',
-    file: source('exchange'),
+    file: source('connection/exchange'),
     find: 'this.link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))',
     replace: 'this.#shutdown(limit, this.#peerClosed.promise)',
     why: 'States of a connection are told in the context of whoever closes it.',
@@ -190,7 +190,7 @@ export const mutations = [
   },
   {
     name: 'error-of-another-realm-is-none',
-    file: source('errors'),
+    file: source('requests/remote-error'),
     find: "const text = typeof message === 'string' ? message : 'the handler failed'",
     replace:
       "const text = failure instanceof Error && typeof message === 'string' ? message : 'the handler failed'",
@@ -207,7 +207,7 @@ export const mutations = [
   },
   {
     name: 'request-holds-the-ring',
-    file: source('responder'),
+    file: source('requests/responder'),
     find: 'const given = this.#views ? request : request.moved()',
     replace: 'const given = this.#views ? request : request.retain()',
     why: 'One slow call stops all that comes behind it, and calls that call back stop each other.',
@@ -215,7 +215,7 @@ export const mutations = [
   },
   {
     name: 'requests-of-any-number',
-    file: source('allowance'),
+    file: source('requests/allowance'),
     find: 'return this.#used === 0 || this.#used + cost <= this.limit',
     replace: 'return this.#used === 0 || cost <= this.limit',
     why: 'A peer makes this end copy as many requests as it likes.',
@@ -223,7 +223,7 @@ export const mutations = [
   },
   {
     name: 'abandoned-request-costs-nothing',
-    file: source('requests'),
+    file: source('requests/pending-requests'),
     find: 'if (request.sent) this.#abandoned',
     replace: 'if (request.sent && this.#allowance.leave(request) === undefined) this.#abandoned',
     why: 'Who gives requests up sends more than its peer has memory for, and they fill the ring.',
@@ -231,7 +231,7 @@ export const mutations = [
   },
   {
     name: 'waiting-frame-changes',
-    file: source('outbox'),
+    file: source('sending/outbox'),
     find: 'else frame.bytes = frame.bytes?.slice()',
     replace: '',
     why: 'A request that waits for room is sent with what its caller has put into the buffer since.',
@@ -239,7 +239,7 @@ export const mutations = [
   },
   {
     name: 'answer-to-what-was-not-sent',
-    file: source('requests'),
+    file: source('requests/pending-requests'),
     find: 'if (pending !== undefined && !pending.sent) return undefined',
     replace: "if (pending !== undefined && pending.state === 'over') return undefined",
     why: 'A peer answers requests that it has not got yet.',
@@ -247,7 +247,7 @@ export const mutations = [
   },
   {
     name: 'handler-is-not-told-of-the-end',
-    file: source('responder'),
+    file: source('requests/responder'),
     find: 'for (const running of this.#running.all()) {',
     replace: 'for (const running of this.#running.all().slice(1e9)) {',
     why: 'A handler works on for a connection that has ended.',
@@ -255,7 +255,7 @@ export const mutations = [
   },
   {
     name: 'messages-are-views',
-    file: source('inbox'),
+    file: source('receiving/inbox'),
     find: 'if (this.#copies.observed) this.#copies.next(message.moved())',
     replace: 'if (this.#copies.observed) this.#copies.next(message)',
     why: 'Who keeps a message reads what the next one wrote.',
@@ -263,7 +263,7 @@ export const mutations = [
   },
   {
     name: 'batches-are-views',
-    file: source('inbox'),
+    file: source('receiving/inbox'),
     find: "return form === 'copies' ? message.moved() : message",
     replace: "return form === 'copies' && message.isReleased ? message.moved() : message",
     why: 'Messages of batches and consume are taken back while somebody has them.',
@@ -271,7 +271,7 @@ export const mutations = [
   },
   {
     name: 'generator-is-left-when-something-comes',
-    file: source('interruptible'),
+    file: source('base/interruptible'),
     find: `      leave.abort()
       return await inner.return()`,
     replace: '      return await inner.return()',
@@ -280,7 +280,7 @@ export const mutations = [
   },
   {
     name: 'verdict-outlives-the-server',
-    file: source('server'),
+    file: source('server/server'),
     find: "return refusal ?? (this.#closing ? 'the server is closed' : this.#outdated(session))",
     replace: "return refusal ?? (this.#accepted < 0 ? 'the server is closed' : this.#outdated(session))",
     why: 'A connection is taken by a server that has closed while admit decided.',
@@ -288,7 +288,7 @@ export const mutations = [
   },
   {
     name: 'rejected-owner-goes-unnoticed',
-    file: source('server'),
+    file: source('server/server'),
     find: 'void owner.then(undefined, failed)',
     replace: 'void owner.then(undefined, () => {})',
     why: 'A connection whose onConnection has failed stays, and nobody serves it.',
@@ -296,7 +296,7 @@ export const mutations = [
   },
   {
     name: 'immediate-of-any-kind',
-    file: source('connection'),
+    file: source('connection/connection'),
     find: `    if (immediate !== immediate >>> 0) whole('immediate', immediate, 0, 0xffff_ffff)
     return this.#exchange.outbox.send(`,
     replace: '    return this.#exchange.outbox.send(',
@@ -305,7 +305,7 @@ export const mutations = [
   },
   {
     name: 'no-handler-while-one-is-made',
-    file: source('responder'),
+    file: source('requests/responder'),
     find: 'return !(this.#handler === undefined && this.#expected) && this.#waiting <= MOST_BEGUN_BYTES',
     replace: 'return (!this.#expected || this.#waiting >= 0) && this.#waiting <= MOST_BEGUN_BYTES',
     why: 'Requests fail that come before an async onConnection has set a handler.',
@@ -313,8 +313,8 @@ export const mutations = [
   },
   {
     name: 'deadlines-by-the-global-clock',
-    file: source('requests'),
-    find: `import { clearTimeout, performance, setImmediate, setTimeout } from './clock.js'
+    file: source('requests/pending-requests'),
+    find: `import { clearTimeout, performance, setImmediate, setTimeout } from '../base/clock.js'
 `,
     replace: '',
     why: 'A request never times out in a program whose tests have put a false clock in the place of the real one.',
@@ -322,7 +322,7 @@ export const mutations = [
   },
   {
     name: 'older-peer-not-asked-again',
-    file: source('connection'),
+    file: source('connection/connection'),
     find: 'if (older === undefined || !isRefusalOf(older, failure)) throw failure',
     replace: 'if (older === undefined || isRefusalOf(older, failure)) throw failure',
     why: 'Who is brought up to date no longer connects to a server that was not.',
@@ -330,7 +330,7 @@ export const mutations = [
   },
   {
     name: 'late-before-a-look',
-    file: source('requests'),
+    file: source('requests/pending-requests'),
     find: 'void setImmediate(() => this.#expire())',
     replace: 'void [setImmediate, this.#expire()]',
     why: 'A request is rejected beside its answer, where the thread stood still.',
@@ -346,7 +346,7 @@ export const mutations = [
   },
   {
     name: 'error-of-the-timer',
-    file: source('connection'),
+    file: source('connection/connection'),
     find: '    Error.captureStackTrace(failure)',
     replace: '    void failure.stack',
     why: 'A request that fails does not say where in the program it was made.',
@@ -354,7 +354,7 @@ export const mutations = [
   },
   {
     name: 'handlers-begin-whoever-takes-answers',
-    file: source('responder'),
+    file: source('requests/responder'),
     find: '&& this.#waiting <= MOST_BEGUN_BYTES\n',
     replace: '&& MOST_BEGUN_BYTES > 0\n',
     why: 'A peer that asks for many large answers at once loses its connection.',
@@ -362,7 +362,7 @@ export const mutations = [
   },
   {
     name: 'part-of-any-length',
-    file: source('parts'),
+    file: source('receiving/assembly'),
     find: 'if (length > this.#longest)',
     replace: 'if (length > 2 ** 32)',
     why: 'A peer makes this end allocate as much as a message in parts says of itself.',
@@ -370,7 +370,7 @@ export const mutations = [
   },
   {
     name: 'message-within-a-message',
-    file: source('parts'),
+    file: source('receiving/assembly'),
     find: 'return this.#coming === undefined ||',
     replace: 'return true ||',
     why: 'A peer sends something within a message in parts, and nobody minds.',
@@ -378,7 +378,7 @@ export const mutations = [
   },
   {
     name: 'end-too-early',
-    file: source('parts'),
+    file: source('receiving/assembly'),
     find: 'if (coming.arrived + frame.length === coming.length) {',
     replace: 'if (coming.arrived + frame.length <= coming.length) {',
     why: 'A message in parts ends early, and its rest is what was in memory before.',
@@ -386,7 +386,7 @@ export const mutations = [
   },
   {
     name: 'parts-need-no-memory',
-    file: source('parts'),
+    file: source('receiving/assembly'),
     find: 'this.#giveBack = this.#host.reserve(this.length, () => this.begin())',
     replace: 'this.begin()',
     why: 'Messages in parts that nobody takes fill the memory of the process.',
@@ -394,7 +394,7 @@ export const mutations = [
   },
   {
     name: 'requests-in-parts-without-limit',
-    file: source('responder'),
+    file: source('requests/responder'),
     find: 'if (request.isLasting && !this.#allowance.fits(running.turn.cost)) {',
     replace: 'if (request.isLasting && this.#allowance.limit < 0) {',
     why: 'Requests in parts that are not answered fill the memory of the process.',
@@ -402,7 +402,7 @@ export const mutations = [
   },
   {
     name: 'given-up-in-silence',
-    file: source('outbox'),
+    file: source('sending/outbox'),
     find: '} else if (frame.begun > 0 && !this.#giveUp()) return false',
     replace: '}',
     why: 'A message in parts is given up, and what comes behind it is taken for the rest.',
@@ -410,7 +410,7 @@ export const mutations = [
   },
   {
     name: 'bytes-taken-away-count-as-sent',
-    file: source('outbox'),
+    file: source('sending/outbox'),
     find: '} else if (bytes.length === 0) {',
     replace: '} else if (bytes.length < 0) {',
     why: 'Bytes are transferred to a Worker while they are sent, and the caller hears that the peer has them.',
@@ -418,7 +418,7 @@ export const mutations = [
   },
   {
     name: 'memory-counts-beyond-its-message',
-    file: source('inbox'),
+    file: source('receiving/inbox'),
     find: `      if (isPlace(entry)) entry.gone()
       if (message !== null)`,
     replace: '      if (message !== null)',

@@ -57,7 +57,7 @@ void exchange(uint32_t places, uint32_t count) {
   while (tail < count) {
     const uint32_t head = board.word(Board::kHead).load(std::memory_order_seq_cst);
     if (head == tail) {
-      // As src/poller.ts does: says that it sleeps, and looks once more.
+      // As src/polling/poller.ts does: says that it sleeps, and looks once more.
       board.word(Board::kIdle).store(1, std::memory_order_seq_cst);
       if (board.word(Board::kHead).load(std::memory_order_seq_cst) != tail) {
         if (board.word(Board::kIdle).exchange(0, std::memory_order_seq_cst) != 0) continue;

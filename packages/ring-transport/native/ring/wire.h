@@ -56,7 +56,7 @@ enum class FrameType : uint32_t {
   // Of a large message, which the receiver reads from the sender's memory.
   offer = 7,    // where it is
   settled = 8,  // the offer of that correlation has been read, or why not
-  // Of a message that is longer than a frame, from version 3 on; src/parts.ts has the rules.
+  // Of a message that is longer than a frame, from version 3 on; src/receiving/assembly.ts has the rules.
   part = 9,   // all but the end; the correlation is the bytes of the whole, the immediate its type
   last = 10,  // its end, with what a frame of that type carries; empty when it was given up
 };
@@ -76,7 +76,7 @@ constexpr uint32_t encode_credit(uint64_t grains, uint64_t notifications) {
 // What more than 2^22 units can never be.
 inline constexpr uint32_t kPing = 1u << 30;
 
-// What a peer can do wrong. The order is known to src/link.ts.
+// What a peer can do wrong. The order is known to src/setup/link-errors.ts.
 enum class Violation : uint32_t {
   published = 0,
   credit,

@@ -1,5 +1,5 @@
 import type { Service } from 'protobufjs'
-import { milliseconds } from '../timeout.js'
+import { milliseconds } from '../base/timeout.js'
 import { decode, encode, type Method, methodsOf } from './method.js'
 import type { CallOptions, Client, ReflectedClient, StaticService } from './types.js'
 

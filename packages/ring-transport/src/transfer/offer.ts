@@ -1,6 +1,6 @@
 import { type MemoryRegion, UsageError, VerbsError } from '@rdmakit/verbs'
-import { interruptible } from '../interruptible.js'
-import { RingMessage } from '../message.js'
+import { interruptible } from '../base/interruptible.js'
+import { RingMessage } from '../receiving/message.js'
 import type { OfferFields } from './format.js'
 import type { TransferHost } from './host.js'
 import type { TransferMemory } from './memory.js'

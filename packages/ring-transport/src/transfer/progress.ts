@@ -1,5 +1,5 @@
 import { AsyncResource } from 'node:async_hooks'
-import { queueMicrotask } from '../clock.js'
+import { queueMicrotask } from '../base/clock.js'
 
 /** Told how far a transfer is: bytes, which only grow, of how many. */
 export type OnProgress = (transferred: number, length: number) => void

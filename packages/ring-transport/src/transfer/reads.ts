@@ -1,6 +1,6 @@
 import { type MemoryRegion, VerbsError } from '@rdmakit/verbs'
 import { type Deferred, deferred } from '@rdmakit/verbs/internal'
-import { clearTimeout, setTimeout } from '../clock.js'
+import { clearTimeout, setTimeout } from '../base/clock.js'
 import { READS, SEND } from '../native.js'
 import type { TransferHost } from './host.js'
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { Backoff } from '../../src/backoff.js'
+import { Backoff } from '../../src/client/backoff.js'
 
 describe('a backoff', () => {
   it('waits at most min, then factor times more, up to max', () => {

@@ -1,7 +1,7 @@
 // When a connection pings, gives up and rests, on a clock of the test's own.
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
-import { Liveness, type LivenessOptions, livenessSettings } from '../../src/liveness.js'
+import { Liveness, type LivenessOptions, livenessSettings } from '../../src/connection/liveness.js'
 
 /** A connection whose clock and counters the test moves. */
 function watched(options: LivenessOptions) {

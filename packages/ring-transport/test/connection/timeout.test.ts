@@ -1,6 +1,6 @@
 import { UsageError } from '@rdmakit/verbs'
 import { expect, it } from 'vitest'
-import { LONGEST_MS, left, milliseconds } from '../../src/timeout.js'
+import { LONGEST_MS, left, milliseconds } from '../../src/base/timeout.js'
 
 it.each([0.5, 1, 5_000, LONGEST_MS])('%d ms can be waited for', (value) => {
   expect(milliseconds('timeout', value)).toBe(value)

@@ -1,5 +1,5 @@
 import type { ConnectionId, MemoryRegion } from '@rdmakit/verbs'
-import { decodeHandshake, encodeHandshake, type Handshake, type Version } from '../../src/handshake.js'
+import { decodeHandshake, encodeHandshake, type Handshake, type Version } from '../../src/setup/handshake.js'
 
 /** Connects `id`, with its queue pair, as a ring end of 4 KiB at the start of `region`. @returns the ring of the other end */
 export async function connectBare(

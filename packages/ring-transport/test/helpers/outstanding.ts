@@ -1,7 +1,7 @@
 // Requests both ways, all outstanding at once, some of them with calls back and some that are never answered in time.
 import { expect } from 'vitest'
-import { requestAllowance, requestCost } from '../../src/allowance.js'
 import type { RingConnection } from '../../src/index.js'
+import { requestAllowance, requestCost } from '../../src/requests/allowance.js'
 import { HANG_MS } from './processes.js'
 
 const LENGTH = 16

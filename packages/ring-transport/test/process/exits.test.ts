@@ -6,7 +6,7 @@ import { RingServer } from '../../src/index.js'
 import { listenUri, PROVIDERS } from '../helpers/uris.js'
 
 const DEADLINE_MS = 50_000
-const index = new URL('../dist/index.js', import.meta.url).href
+const index = new URL('../../dist/index.js', import.meta.url).href
 
 /** Runs a program that knows the address of a server of this process. */
 async function run(program: string, uri: string) {

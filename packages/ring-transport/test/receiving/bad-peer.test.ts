@@ -2,9 +2,9 @@
 import { ConnectionId, type SendWorkRequest } from '@rdmakit/verbs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
-import { requestAllowance, requestCost } from '../../src/allowance.js'
-import { VERSIONS, type Version } from '../../src/handshake.js'
 import { type CloseReason, RingConnection, RingServer } from '../../src/index.js'
+import { requestAllowance, requestCost } from '../../src/requests/allowance.js'
+import { VERSIONS, type Version } from '../../src/setup/handshake.js'
 import { connectBare } from '../helpers/bare-end.js'
 
 const CAPACITY = 4096

@@ -4,7 +4,7 @@ import { promisify } from 'node:util'
 import { expect, it } from 'vitest'
 
 const run = promisify(execFile)
-const MODULE = new URL('../dist/index.js', import.meta.url).href
+const MODULE = new URL('../../dist/index.js', import.meta.url).href
 const [WARM_UP, COUNTED] = [400, 400]
 const LENGTH = 262_144
 

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { HeldFrames } from '../../src/held.js'
+import { HeldFrames } from '../../src/receiving/unreleased-frames.js'
 
 it('gives the ring back up to the oldest frame that is held, whatever the order of release', () => {
   fc.assert(

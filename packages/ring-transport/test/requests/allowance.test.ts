@@ -1,5 +1,5 @@
 import { expect, it } from 'vitest'
-import { Allowance, requestAllowance, requestCost, Turn } from '../../src/allowance.js'
+import { Allowance, requestAllowance, requestCost, Turn } from '../../src/requests/allowance.js'
 
 class Called extends Turn {
   readonly #call: (turn: Turn) => void

@@ -1,6 +1,6 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { Chain, ChainLink } from '../../src/chain.js'
+import { Chain, ChainLink } from '../../src/base/chain.js'
 
 class Member extends ChainLink<Member> {
   readonly name: number

@@ -1,8 +1,8 @@
 // Requests do not hold the ring: however many are outstanding and however slow, what comes behind them passes.
 import { describe, expect, it, onTestFinished } from 'vitest'
 import { effort } from '../../../../test/effort.js'
-import { requestAllowance, requestCost } from '../../src/allowance.js'
 import { RingConnection } from '../../src/index.js'
+import { requestAllowance, requestCost } from '../../src/requests/allowance.js'
 import { outstanding } from '../helpers/outstanding.js'
 import { PROVIDERS, pairOfTest } from '../helpers/pair.js'
 import { differing, HANG_MS, pattern, sendAll, startPeer } from '../helpers/processes.js'

@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { type PendingRequest, PendingRequests } from '../../src/requests.js'
+import { type PendingRequest, PendingRequests } from '../../src/requests/pending-requests.js'
 
 const ANSWER = new Uint8Array([1])
 const EMPTY = new Uint8Array()

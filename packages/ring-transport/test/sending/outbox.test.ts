@@ -1,9 +1,9 @@
 // Frames that wait for room and those that come meanwhile: room can be there before anybody is told of it.
 import { describe, expect, it } from 'vitest'
-import { Lane } from '../../src/lane.js'
-import type { Link } from '../../src/link.js'
 import { SEND, TYPE } from '../../src/native.js'
-import { Outbox } from '../../src/outbox.js'
+import { Outbox } from '../../src/sending/outbox.js'
+import { Lane } from '../../src/sending/staging-writer.js'
+import type { Link } from '../../src/setup/link.js'
 
 const UNIT = 16
 

@@ -3,7 +3,6 @@ import { connect } from 'node:net'
 import { ConnectionId, type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { afterEach, describe, expect, it } from 'vitest'
 import { effort } from '../../../../test/effort.js'
-import { encodeHandshake } from '../../src/handshake.js'
 import {
   acceptRing,
   applicationData,
@@ -13,7 +12,8 @@ import {
   RingServer,
   type RingServerOptions,
 } from '../../src/index.js'
-import { POLLER_MODES } from '../../src/poller.js'
+import { POLLER_MODES } from '../../src/polling/poller.js'
+import { encodeHandshake } from '../../src/setup/handshake.js'
 import { deviceOf, sendAll } from '../helpers/processes.js'
 
 const servers: { close(options?: object): unknown }[] = []

@@ -1,6 +1,6 @@
 import { afterEach, describe, expect, it } from 'vitest'
 import { RingConnection, RingServer, type RingServerOptions } from '../../src/index.js'
-import { Sessions } from '../../src/sessions.js'
+import { Sessions } from '../../src/server/sessions.js'
 import { follow } from '../helpers/states.js'
 import { listenUri, PROVIDERS } from '../helpers/uris.js'
 

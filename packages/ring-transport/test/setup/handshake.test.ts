@@ -11,7 +11,7 @@ import {
   isRingRequest,
   refusedBy,
   VERSIONS,
-} from '../../src/handshake.js'
+} from '../../src/setup/handshake.js'
 
 const GOOD: Handshake = {
   version: 3,

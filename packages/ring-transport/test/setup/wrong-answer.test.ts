@@ -1,8 +1,8 @@
 // A server that answers something else than it was asked, played with bare verbs: its client does not go on with it.
 import { type ConnectionRequest, Listener } from '@rdmakit/verbs'
 import { expect, it, onTestFinished } from 'vitest'
-import { decodeHandshake, encodeHandshake, type Handshake } from '../../src/handshake.js'
 import { RingConnection } from '../../src/index.js'
+import { decodeHandshake, encodeHandshake, type Handshake } from '../../src/setup/handshake.js'
 
 const LOG2_CAPACITY = 12
 const SESSION = { id: '00000000000000a1', epoch: 7 }

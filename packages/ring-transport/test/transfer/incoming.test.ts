@@ -1,9 +1,9 @@
 // Offers on a connection that ends or fails at the worst moment, which no real one can be made to do at will.
 import type { ProtectionDomain } from '@rdmakit/verbs'
 import { afterAll, beforeAll, expect, it } from 'vitest'
-import type { RingMessage } from '../../src/message.js'
 import { SEND } from '../../src/native.js'
-import { Place } from '../../src/place.js'
+import type { RingMessage } from '../../src/receiving/message.js'
+import { Place } from '../../src/receiving/place.js'
 import { encodeOffer } from '../../src/transfer/format.js'
 import type { TransferHost } from '../../src/transfer/host.js'
 import { Incoming } from '../../src/transfer/incoming.js'

@@ -1,10 +1,10 @@
 // Numbers of offers and tags of READs where their top bit changes, and where they begin anew.
 import { ConnectionId } from '@rdmakit/verbs'
 import { expect, it } from 'vitest'
-import { Exchange } from '../../src/exchange.js'
+import { Exchange } from '../../src/connection/exchange.js'
 import { type RingConnection, RingServer } from '../../src/index.js'
-import { Link } from '../../src/link.js'
-import { settings } from '../../src/options.js'
+import { Link } from '../../src/setup/link.js'
+import { settings } from '../../src/setup/options.js'
 import { PROVIDERS } from '../helpers/pair.js'
 import { HANG_MS, pattern } from '../helpers/processes.js'
 

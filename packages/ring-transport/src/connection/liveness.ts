@@ -1,5 +1,5 @@
 import { UsageError } from '@rdmakit/verbs'
-import { clearTimeout, performance, setTimeout } from './clock.js'
+import { clearTimeout, performance, setTimeout } from '../base/clock.js'
 
 /** When a silent peer is asked for a sign of life and when it counts as dead, and what counts as idle. */
 export interface LivenessOptions {

@@ -1,4 +1,4 @@
-import type { RingMessage } from './message.js'
+import type { RingMessage } from '../receiving/message.js'
 
 /** The peer's handler failed. `code` and the message are what the peer said, shortened to 1 KiB. */
 export class RemoteError extends Error {

@@ -1,5 +1,5 @@
 import { type ConnectionRequest, VerbsError } from '@rdmakit/verbs'
-import { RingConnection } from './connection.js'
+import { RingConnection } from '../connection/connection.js'
 import { encodeRefusal, isRingRequest, VERSIONS, type Version } from './handshake.js'
 import { Link } from './link.js'
 import { type AcceptOptions, settings } from './options.js'

@@ -8,10 +8,10 @@ import {
   VerbsError,
 } from '@rdmakit/verbs'
 import type { CallbackScope } from '@rdmakit/verbs/internal'
-import { queueMicrotask, setImmediate } from './clock.js'
-import { type NativeLayout, type NativePoller, native } from './native.js'
-import { whole } from './options.js'
-import { named, type PollerStatistics } from './statistics.js'
+import { queueMicrotask, setImmediate } from '../base/clock.js'
+import { named, type PollerStatistics } from '../connection/statistics.js'
+import { type NativeLayout, type NativePoller, native } from '../native.js'
+import { whole } from '../setup/options.js'
 
 /**
  * Who takes completions, and how they are waited for. `caller`: {@link Poller.drain} on the thread that calls it, and

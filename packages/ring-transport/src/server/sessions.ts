@@ -1,5 +1,5 @@
-import type { RingConnection } from './connection.js'
-import type { Session } from './handshake.js'
+import type { RingConnection } from '../connection/connection.js'
+import type { Session } from '../setup/handshake.js'
 
 interface Latest {
   epoch: number

@@ -11,20 +11,20 @@ import {
   ReplaySubject,
   switchMap,
 } from 'rxjs'
+import { clearTimeout, performance, setTimeout } from '../base/clock.js'
+import { interruptible } from '../base/interruptible.js'
+import { DEFAULT_TIMEOUT_MS, left, milliseconds } from '../base/timeout.js'
+import { type BatchOptions, type RequestOptions, RingConnection } from '../connection/connection.js'
+import type { CloseOptions, CloseReason } from '../connection/exchange.js'
+import { type RingStatistics, Totals } from '../connection/statistics.js'
+import type { RingBatch } from '../receiving/batch.js'
+import type { RingMessage } from '../receiving/message.js'
+import type { RequestHandler } from '../requests/responder.js'
+import { MAX_EPOCH, type Session } from '../setup/handshake.js'
+import { type ConnectOptions, settings } from '../setup/options.js'
+import type { RingOffer } from '../transfer/offer.js'
+import { TRANSMIT_TIMEOUT_MS, type TransmitOptions } from '../transfer/outgoing.js'
 import { Backoff, type ReconnectOptions } from './backoff.js'
-import type { RingBatch } from './batch.js'
-import { clearTimeout, performance, setTimeout } from './clock.js'
-import { type BatchOptions, type RequestOptions, RingConnection } from './connection.js'
-import type { CloseOptions, CloseReason } from './exchange.js'
-import { MAX_EPOCH, type Session } from './handshake.js'
-import { interruptible } from './interruptible.js'
-import type { RingMessage } from './message.js'
-import { type ConnectOptions, settings } from './options.js'
-import type { RequestHandler } from './responder.js'
-import { type RingStatistics, Totals } from './statistics.js'
-import { DEFAULT_TIMEOUT_MS, left, milliseconds } from './timeout.js'
-import type { RingOffer } from './transfer/offer.js'
-import { TRANSMIT_TIMEOUT_MS, type TransmitOptions } from './transfer/outgoing.js'
 
 /** What a {@link RingClient} is doing. `epoch` is the connection's number in the client's session. */
 export type ClientState =

@@ -1,6 +1,6 @@
 import { Buffer } from 'node:buffer'
+import { TYPE } from '../native.js'
 import { OwnMemory, RingMessage } from './message.js'
-import { TYPE } from './native.js'
 import type { Place } from './place.js'
 
 // A message that is longer than a frame goes in parts: frames of type `part`, each with the bytes of the whole as its

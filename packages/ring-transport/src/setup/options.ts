@@ -1,4 +1,8 @@
 import { UsageError, type WaitOptions } from '@rdmakit/verbs'
+import { milliseconds } from '../base/timeout.js'
+import { type LivenessOptions, type LivenessSettings, livenessSettings } from '../connection/liveness.js'
+import type { PollerChoice } from '../polling/poller-group.js'
+import type { TransferLimits } from '../transfer/transfers.js'
 import {
   MAX_APPLICATION_DATA,
   MAX_EPOCH,
@@ -10,10 +14,6 @@ import {
   VERSIONS,
   type Version,
 } from './handshake.js'
-import { type LivenessOptions, type LivenessSettings, livenessSettings } from './liveness.js'
-import type { PollerChoice } from './poller-group.js'
-import { milliseconds } from './timeout.js'
-import type { TransferLimits } from './transfer/transfers.js'
 
 /** What both ends of a ring connection can choose for their side. */
 export interface RingOptions extends LivenessOptions {

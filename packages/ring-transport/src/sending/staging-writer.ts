@@ -1,5 +1,5 @@
-import type { Version } from './handshake.js'
-import { SEND, TYPE } from './native.js'
+import { SEND, TYPE } from '../native.js'
+import type { Version } from '../setup/handshake.js'
 
 /** What a lane asks of native code. */
 export interface LanePort {

@@ -8,6 +8,16 @@ import {
   VerbsError,
 } from '@rdmakit/verbs'
 import { CallbackScope, deferred, within } from '@rdmakit/verbs/internal'
+import { DEFAULT_TIMEOUT_MS } from '../base/timeout.js'
+import type { LivenessSettings } from '../connection/liveness.js'
+import { named } from '../connection/statistics.js'
+import { GRANT_ROOM, native, READS, TYPE } from '../native.js'
+import type { FrameSink, Poller } from '../polling/poller.js'
+import { pollerFor } from '../polling/poller-group.js'
+import { type MessageSource, RingMessage, RingView } from '../receiving/message.js'
+import { HeldFrames } from '../receiving/unreleased-frames.js'
+import { HEADER, Lane, unitLog2 } from '../sending/staging-writer.js'
+import type { TransferSettings } from '../transfer/transfers.js'
 import {
   channelBinding,
   decodeHandshake,
@@ -18,18 +28,8 @@ import {
   type Session,
   type Version,
 } from './handshake.js'
-import { HeldFrames } from './held.js'
-import { HEADER, Lane, unitLog2 } from './lane.js'
 import { brokenReason, refused, tooLarge } from './link-errors.js'
-import type { LivenessSettings } from './liveness.js'
-import { type MessageSource, RingMessage, RingView } from './message.js'
-import { GRANT_ROOM, native, READS, TYPE } from './native.js'
 import type { Settings } from './options.js'
-import type { FrameSink, Poller } from './poller.js'
-import { pollerFor } from './poller-group.js'
-import { named } from './statistics.js'
-import { DEFAULT_TIMEOUT_MS } from './timeout.js'
-import type { TransferSettings } from './transfer/transfers.js'
 
 /** What a link tells the connection above it. */
 export interface LinkSink {

@@ -1,8 +1,8 @@
 import type { RecordableHistogram } from 'node:perf_hooks'
 import { VerbsError } from '@rdmakit/verbs'
 import { type Deferred, deferred } from '@rdmakit/verbs/internal'
+import { clearTimeout, performance, setImmediate, setTimeout } from '../base/clock.js'
 import { Allowance, requestCost, Turn } from './allowance.js'
-import { clearTimeout, performance, setImmediate, setTimeout } from './clock.js'
 
 /** A request that waits for its response. */
 export class PendingRequest extends Turn {

@@ -1,5 +1,5 @@
 import { UsageError } from '@rdmakit/verbs'
-import { native } from './native.js'
+import { native } from '../native.js'
 
 /** @internal where a message's bytes are */
 export interface MessageSource {

@@ -1,10 +1,10 @@
 import { types } from 'node:util'
 import { UsageError, VerbsError } from '@rdmakit/verbs'
 import { type Deferred, deferred, onAbort } from '@rdmakit/verbs/internal'
-import { isPromise } from './is-promise.js'
-import { HEADER, type Lane } from './lane.js'
-import type { Link } from './link.js'
-import { SEND, TYPE } from './native.js'
+import { isPromise } from '../base/is-promise.js'
+import { SEND, TYPE } from '../native.js'
+import type { Link } from '../setup/link.js'
+import { HEADER, type Lane } from './staging-writer.js'
 
 /** A frame that waits for room, or for its bytes. */
 interface Waiting {
@@ -385,7 +385,7 @@ export class Outbox {
     return true
   }
 
-  /** The parts that there is room for; see parts.ts. False when the last is not among them. */
+  /** The parts that there is room for; see receiving/assembly.ts. False when the last is not among them. */
   #layParts(frame: Waiting, bytes: Uint8Array): boolean {
     if (frame.begun === 0) {
       this.requireFits(bytes)

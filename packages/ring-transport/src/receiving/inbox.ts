@@ -1,10 +1,10 @@
 import { UsageError } from '@rdmakit/verbs'
 import { onAbort } from '@rdmakit/verbs/internal'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
+import { interruptible } from '../base/interruptible.js'
+import { isPromise } from '../base/is-promise.js'
+import type { Link } from '../setup/link.js'
 import { RingBatch } from './batch.js'
-import { interruptible } from './interruptible.js'
-import { isPromise } from './is-promise.js'
-import type { Link } from './link.js'
 import { type RingMessage, RingView } from './message.js'
 import { Place } from './place.js'
 

@@ -1,4 +1,4 @@
-import { Chain, ChainLink } from './chain.js'
+import { Chain, ChainLink } from '../base/chain.js'
 
 /**
  * What the requests of one end may take of the other's memory, while they are not answered: 64 times the ring of the

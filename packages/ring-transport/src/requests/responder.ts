@@ -1,12 +1,12 @@
 import { types } from 'node:util'
 import { VerbsError } from '@rdmakit/verbs'
 import type { CallbackScope } from '@rdmakit/verbs/internal'
+import { Chain, ChainLink } from '../base/chain.js'
+import type { RingConnection } from '../connection/connection.js'
+import { TYPE } from '../native.js'
+import type { RingMessage } from '../receiving/message.js'
 import { Allowance, requestCost, Turn } from './allowance.js'
-import { Chain, ChainLink } from './chain.js'
-import type { RingConnection } from './connection.js'
-import { encodeError } from './errors.js'
-import type { RingMessage } from './message.js'
-import { TYPE } from './native.js'
+import { encodeError } from './remote-error.js'
 
 /** What a handler is told beside the request. */
 export interface RequestContext {
