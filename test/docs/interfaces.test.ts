@@ -5,8 +5,15 @@ import { join } from 'node:path'
 import { collectRingMetrics } from '@rdmakit/ring-transport/metrics'
 import { Registry } from 'prom-client'
 import { beforeAll, expect, it } from 'vitest'
-import { Program, RDMAKIT, SWAP_SERVER, startServe, startServer, temporaryFolder } from '../e2e/processes.js'
-import { top } from '../lab/paths.js'
+import {
+  Program,
+  RDMAKIT,
+  SWAP_SERVER,
+  startServe,
+  startServer,
+  temporaryFolder,
+} from '../e2e/helpers/processes.js'
+import { top } from '../lab/base/paths.js'
 
 /** The list below a heading of docs/interfaces.md, a name a line; `?` behind one that is not always there. */
 function listed(heading: string): { name: string; optional: boolean }[] {
