@@ -9,7 +9,7 @@
 
 #include "../native/engine/memory_device.h"
 #include "../native/nbd/reply_reader.h"
-#include "engine/connection.h"
+#include "front/connection.h"
 #include "fuzz_check.h"
 
 using namespace rdmakit;

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
-#include "engine/backup_header.h"
-#include "engine/backup_map.h"
-#include "engine/page_checksums.h"
-#include "engine/page_lengths.h"
-#include "engine/page_map.h"
-#include "engine/slab_map.h"
+#include "backup/backup_header.h"
+#include "backup/backup_map.h"
 #include "fuzz_check.h"
+#include "pages/page_checksums.h"
+#include "pages/page_lengths.h"
+#include "pages/page_map.h"
+#include "volume/slab_map.h"
 
 using namespace rdmakit::nbd;
 

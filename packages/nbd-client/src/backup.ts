@@ -1,7 +1,7 @@
 import type { EngineStatistics } from './engine.js'
 
 const PAGE = 4096
-/** What native/engine/backup_port.h allows for one lane. */
+/** What packages/remote-volume/native/backup/backup_port.h allows for one lane. */
 const MIN_PAGES = 128
 const MAX_PAGES = 4096
 

@@ -257,7 +257,7 @@ export class KernelLink implements DeviceLink {
 
 /** seconds that the last call to a server that was waited for may take */
 const LAST_CALL_S = 10
-/** seconds that the file of a backup may take for one system call (native/engine/backup.h) */
+/** seconds that the file of a backup may take for one system call (packages/remote-volume/native/backup/backup.h) */
 const BACKUP_TIMEOUT_S = 10
 
 /**

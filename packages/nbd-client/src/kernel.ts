@@ -4,7 +4,7 @@ export type Safety = NativeSafety
 
 /**
  * Prepares this process to serve swap: locks the memory that lanes use (all but V8's own heap, see
- * native/kernel/swap_safety.h) and asks the OOM killer to spare it. Says of each protection whether it
+ * packages/remote-volume/native/system/swap_safety.h) and asks the OOM killer to spare it. Says of each protection whether it
  * was granted, and why not. Call it after the lanes are made, and again after more were added.
  */
 export function protectProcess(): readonly Safety[] {

@@ -32,7 +32,7 @@ const SIZE = SLABS * MIB
 const LINGER_MS = 3_600_000
 /** Of the backup, as small as may be: it is memory that each volume takes anew. */
 const QUEUE = 512 * 1024
-/** Bytes of a record of the slab map (native/engine/slab_record.h). */
+/** Bytes of a record of the slab map (packages/remote-volume/native/volume/slab_record.h). */
 const RECORD = 128
 
 /** In every slab, with pages between them that were never written. */

@@ -1,9 +1,7 @@
-const source = (name) => `packages/nbd-client/native/engine/${name}`
-
 export const mutations = [
   {
     name: 'backup-is-not-waited-for',
-    file: source('rdma_queue_backup.cc'),
+    file: 'packages/remote-volume/native/rdma/rdma_queue_backup.cc',
     find: 'if (acknowledge_ != Acknowledge::backup || !backup_->keep_offered(operation)) return;',
     replace: 'if (acknowledge_ != Acknowledge::backup || backup_->keep_offered(operation)) return;',
     why: 'With --ack backup a WRITE is answered before it is in the file.',
@@ -11,7 +9,7 @@ export const mutations = [
   },
   {
     name: 'backup-error-counts-as-kept',
-    file: source('backup_port.cc'),
+    file: 'packages/remote-volume/native/backup/backup_port.cc',
     find: '    ticket.good &= done.succeeded;\n',
     replace: '',
     why: 'A WRITE counts as kept in the backup although the file could not be written.',
@@ -19,7 +17,7 @@ export const mutations = [
   },
   {
     name: 'overtaken-page-counts-as-held',
-    file: source('backup_map.cc'),
+    file: 'packages/remote-volume/native/backup/backup_map.cc',
     find: 'return kept && state == BackupState::queued ? BackupState::held : BackupState::stale;',
     replace: 'return kept && state != BackupState::stale ? BackupState::held : BackupState::stale;',
     why: 'The backup is believed to have a page of which a newer version did not fit into its queue.',
@@ -27,7 +25,7 @@ export const mutations = [
   },
   {
     name: 'map-of-another-backup',
-    file: source('backup_map.cc'),
+    file: 'packages/remote-volume/native/backup/backup_map.cc',
     find: '!empty && header->about == about;',
     replace: '!empty;',
     why: 'What one file has is believed to be in another one.',
@@ -35,7 +33,7 @@ export const mutations = [
   },
   {
     name: 'backup-of-another-generation',
-    file: source('backup_map.cc'),
+    file: 'packages/remote-volume/native/backup/backup_map.cc',
     find: 'if (!same || !left) {',
     replace: 'if (!same) {',
     why: 'An older copy of a backup, or what another volume has put into it, is taken for what the map knows.',
@@ -43,7 +41,7 @@ export const mutations = [
   },
   {
     name: 'next-stamp-not-known',
-    file: source('backup_map.cc'),
+    file: 'packages/remote-volume/native/backup/backup_map.cc',
     find: 'stamp == header->current || (header->next.file != 0 && stamp == header->next);',
     replace: 'stamp == header->current;',
     why: 'A process that is killed while it writes the header costs the volume its backup.',
@@ -51,7 +49,7 @@ export const mutations = [
   },
   {
     name: 'damaged-header-believed',
-    file: source('backup_header.cc'),
+    file: 'packages/remote-volume/native/backup/backup_header.cc',
     find: 'header.checksum == crc32c(page, kChecked) && header.stamp.file != 0;',
     replace: 'header.stamp.file != 0;',
     why: 'The header of a backup is believed whatever its checksum says.',
@@ -59,7 +57,7 @@ export const mutations = [
   },
   {
     name: 'backup-stamped-at-the-start',
-    file: source('backup_file.cc'),
+    file: 'packages/remote-volume/native/backup/backup_file.cc',
     find: 'has_room_ = present != size_;',
     replace: 'has_room_ = true;',
     why: 'The file of an older version gets longer before the volume is served, and that version cannot go back.',
@@ -67,7 +65,7 @@ export const mutations = [
   },
   {
     name: 'backup-sleeps-without-a-look',
-    file: source('backup.cc'),
+    file: 'packages/remote-volume/native/backup/backup.cc',
     find: '  if (nothing_to_do()) {\n    pollfd',
     replace: '  if (stop_at_.load() == 0) {\n    pollfd',
     why: 'What was queued just before the thread of the backup said that it sleeps waits for the next.',
@@ -75,7 +73,7 @@ export const mutations = [
   },
   {
     name: 'backup-short-write',
-    file: source('backup_file.cc'),
+    file: 'packages/remote-volume/native/backup/backup_file.cc',
     find: '    offset += whole;\n    for (',
     replace: '    for (',
     why: 'After a write that stopped short the rest goes over what it has written.',
@@ -83,7 +81,7 @@ export const mutations = [
   },
   {
     name: 'catch-up-passes-over-a-claimed-page',
-    file: source('backup_catch_up.cc'),
+    file: 'packages/remote-volume/native/backup/backup_catch_up.cc',
     find: '    again_ |= map_.missing(word_, volume_.pages(), PageState::claimed) != 0;\n',
     replace: '',
     why: 'A page that a WRITE holds while the catch-up passes over it is never brought to the backup.',
@@ -91,7 +89,7 @@ export const mutations = [
   },
   {
     name: 'vacated-under-a-claim',
-    file: source('volume_thin.cc'),
+    file: 'packages/remote-volume/native/volume/volume_thin.cc',
     find: `  if (!pages_.all_unset(first, count)) {
     record.reopen();
     return EBUSY;
@@ -103,7 +101,7 @@ export const mutations = [
   },
   {
     name: 'claim-does-not-hold-the-slab',
-    file: source('volume.h'),
+    file: 'packages/remote-volume/native/volume/volume.h',
     find: 'return !thin_ || phase(offset) == SlabPhase::mapped || keep(offset); }',
     replace: 'return !thin_ || phase(offset) != SlabPhase::mapping || keep(offset); }',
     why: 'A WRITE goes to a slab whose place is being taken.',
@@ -111,7 +109,7 @@ export const mutations = [
   },
   {
     name: 'spare-place-of-failed-server',
-    file: source('spare_places.h'),
+    file: 'packages/remote-volume/native/volume/place_pool.h',
     find: 'good = good && !failed(slot.place_.replicas[i].server);',
     replace: 'good = good && (i > 0 || !failed(slot.place_.replicas[i].server));',
     why: 'A slab is placed at a server that has failed, and has a replica less from the start.',
@@ -119,7 +117,7 @@ export const mutations = [
   },
   {
     name: 'backup-open-to-others',
-    file: source('backup_file.cc'),
+    file: 'packages/remote-volume/native/backup/backup_file.cc',
     find: 'int error = check_private(fd_.get(), path, why);',
     replace: 'int error = 0;',
     why: 'A backup is used that others may have written to.',
@@ -127,7 +125,7 @@ export const mutations = [
   },
   {
     name: 'backup-through-a-link',
-    file: source('backup_file.cc'),
+    file: 'packages/remote-volume/native/backup/backup_file.cc',
     find: 'O_CREAT | O_NOFOLLOW',
     replace: 'O_CREAT',
     why: 'Who puts a link in the place of a backup has what it leads to overwritten.',
@@ -135,7 +133,7 @@ export const mutations = [
   },
   {
     name: 'backup-in-the-folder-of-others',
-    file: source('private_file.cc'),
+    file: 'packages/remote-volume/native/system/private_file.cc',
     find: '(status.st_mode & 0022u) == 0 ||',
     replace: '(status.st_mode & 0000u) == 0 ||',
     why: 'Others put another file in the place of a backup.',
@@ -143,7 +141,7 @@ export const mutations = [
   },
   {
     name: 'state-file-open-to-others',
-    file: source('mapped_file.cc'),
+    file: 'packages/remote-volume/native/system/mapped_file.cc',
     find: 'if (const int error = check_private(file_.get(), file, why); error != 0) return error;\n',
     replace: '',
     why: 'A map of pages is believed that others may have written to.',
@@ -159,7 +157,7 @@ export const mutations = [
   },
   {
     name: 'pages-beyond-the-end',
-    file: source('page_map.cc'),
+    file: 'packages/remote-volume/native/pages/page_map.cc',
     find: '  if (pages % kPerWord != 0) words_[words - 1].fetch_and(mask_of(0, pages % kPerWord));\n',
     replace: '',
     why: 'A damaged map has pages behind the last one, and the refill copies them.',
@@ -167,7 +165,7 @@ export const mutations = [
   },
   {
     name: 'record-of-two-copies-at-one-server',
-    file: source('slab_map.cc'),
+    file: 'packages/remote-volume/native/volume/slab_map.cc',
     find: ' || place.find(replica.server) != &replica) return EINVAL;',
     replace: ') return EINVAL;',
     why: 'A damaged record is taken, and ends the process when it is published again.',
@@ -175,7 +173,7 @@ export const mutations = [
   },
   {
     name: 'record-live-and-leaving',
-    file: source('slab_map.cc'),
+    file: 'packages/remote-volume/native/volume/slab_map.cc',
     find: '      if (replica.live && replica.leaving) return EINVAL;\n',
     replace: '',
     why: 'A damaged record is taken, and ends the process when it is published again.',

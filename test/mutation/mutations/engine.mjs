@@ -1,9 +1,7 @@
-const source = (name) => `packages/nbd-client/native/engine/${name}`
-
 export const mutations = [
   {
     name: 'write-answered-before-its-fence',
-    file: source('rdma_queue.cc'),
+    file: 'packages/remote-volume/native/rdma/rdma_queue.cc',
     find: '} else if (operation.fence != kNone) {\n    operation.completed = true;',
     replace: '} else if (operation.fence != kNone && !succeeded) {\n    operation.completed = true;',
     why: 'On iWARP a WRITE is answered when it has left, and not when it is in the memory of the server.',
@@ -11,7 +9,7 @@ export const mutations = [
   },
   {
     name: 'no-fence-on-iwarp',
-    file: source('rdma_queue.cc'),
+    file: 'packages/remote-volume/native/rdma/rdma_queue.cc',
     find: 'link.fenced = qp->context->device->transport_type == IBV_TRANSPORT_IWARP;',
     replace: 'link.fenced = qp->context->device->transport_type == IBV_TRANSPORT_UNKNOWN;',
     why: 'No READ follows the WRITEs of an iWARP device, so nothing tells that they are in memory.',
@@ -19,7 +17,7 @@ export const mutations = [
   },
   {
     name: 'failed-server-is-read',
-    file: source('rdma_queue.h'),
+    file: 'packages/remote-volume/native/rdma/rdma_queue.h',
     find: 'return links_[server].usable && !volume_.failed(server);',
     replace: 'return links_[server].usable;',
     why: 'A lane reads from a server that another one has declared failed, and that has missed a WRITE since.',
@@ -27,7 +25,7 @@ export const mutations = [
   },
   {
     name: 'failure-told-after-the-answer',
-    file: source('rdma_queue.cc'),
+    file: 'packages/remote-volume/native/rdma/rdma_queue.cc',
     find: '    listener_.server_failed(part.server, "an operation failed");\n',
     replace: '',
     why: 'A WRITE is answered before the server that missed it is in its place among those that failed.',
@@ -35,7 +33,7 @@ export const mutations = [
   },
   {
     name: 'kept-by-one-that-has-failed',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '  if (failed(keeper.server)) return false;\n',
     replace: '',
     why: 'A WRITE counts as kept by a replica whose server has failed since.',
@@ -43,7 +41,7 @@ export const mutations = [
   },
   {
     name: 'counts-as-when-it-was-chained',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '         (replica->live || (replica->leaving && keeper.live));',
     replace: '         keeper.live;',
     why: 'Whether a replica counts is what it was when the WRITE began, and not what the record says.',
@@ -51,7 +49,7 @@ export const mutations = [
   },
   {
     name: 'leaving-one-counts-for-later-writes',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '(replica->leaving && keeper.live)',
     replace: 'replica->leaving',
     why: 'A WRITE that began after a replica was retired is answered because that has it, and it is dropped.',
@@ -59,7 +57,7 @@ export const mutations = [
   },
   {
     name: 'last-one-is-dropped',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: 'if (found->leaving && last) {',
     replace: 'if (found->leaving && last && failed(server)) {',
     why: 'A slab moves to a server that has failed meanwhile, and the only copy is given back.',
@@ -67,7 +65,7 @@ export const mutations = [
   },
   {
     name: 'last-one-is-retired',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '  if (!another_usable(place, server)) return EBUSY;\n',
     replace: '',
     why: 'The last usable replica is on its way out although control does not know that the other one failed.',
@@ -75,7 +73,7 @@ export const mutations = [
   },
   {
     name: 'dropped-without-being-retired',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '    if (found->live) return EBUSY;\n',
     replace: '',
     why: 'A replica is dropped while WRITEs are under way that are answered because it has them.',
@@ -83,7 +81,7 @@ export const mutations = [
   },
   {
     name: 'stale-replica-comes-back',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '  if (!has_everything(place, from)) return ESTALE;\n',
     replace: '',
     why: 'A server comes back with what it had, which is not what others were written since.',
@@ -91,7 +89,7 @@ export const mutations = [
   },
   {
     name: 'excused-again-and-again',
-    file: source('rdma_queue.cc'),
+    file: 'packages/remote-volume/native/rdma/rdma_queue.cc',
     find: 'if (excused || now - operations_[oldest_].deadline < kLate) return false;',
     replace: 'if (excused && now - operations_[oldest_].deadline < kLate) return false;',
     why: 'A lane that looks late gives a server that hangs another 50 ms each time, for ever.',
@@ -99,7 +97,7 @@ export const mutations = [
   },
   {
     name: 'lists-of-lanes-grow-when-needed',
-    file: source('connection.cc'),
+    file: 'packages/nbd-client/native/front/connection.cc',
     find: '  waiting_.reserve(kOperations);\n  moving_',
     replace: '  moving_',
     why: 'The page path allocates memory, which under memory pressure waits for a page.',
@@ -107,7 +105,7 @@ export const mutations = [
   },
   {
     name: 'failed-write-leaves-page-written',
-    file: source('connection_end.cc'),
+    file: 'packages/nbd-client/native/front/connection_end.cc',
     find: ': operation.acknowledged ? PageState::lost\n                                                : operation.claimed_from;',
     replace:
       ': operation.acknowledged ? PageState::lost\n                                                : PageState::written;',
@@ -116,7 +114,7 @@ export const mutations = [
   },
   {
     name: 'acknowledged-write-forgotten',
-    file: source('connection_end.cc'),
+    file: 'packages/nbd-client/native/front/connection_end.cc',
     find: ': operation.acknowledged ? PageState::lost\n',
     replace: ': operation.doomed ? PageState::lost\n',
     why: 'With --ack one a page whose only copy is lost reads as what it was before, without an error.',
@@ -124,7 +122,7 @@ export const mutations = [
   },
   {
     name: 'checksum-of-failed-write-stays',
-    file: source('connection_end.cc'),
+    file: 'packages/nbd-client/native/front/connection_end.cc',
     find: '  if (!succeeded) rdma_.codec().forget(operation);\n',
     replace: '',
     why: 'A page that kept its old bytes is wrong by the checksum of the WRITE that failed, and lost.',
@@ -132,7 +130,7 @@ export const mutations = [
   },
   {
     name: 'operation-ends-twice',
-    file: source('connection_end.cc'),
+    file: 'packages/nbd-client/native/front/connection_end.cc',
     find: 'slots_[index].used && slots_[index].outstanding > 0',
     replace: 'index < kRequests',
     why: 'An operation that ends twice ends another one of its request, which is answered before that is done.',
@@ -140,7 +138,7 @@ export const mutations = [
   },
   {
     name: 'rest-without-a-look',
-    file: source('connection.cc'),
+    file: 'packages/nbd-client/native/front/connection.cc',
     find: 'rdma_.available() == kOperations && free_chunks_.size() == chunks',
     replace: 'rdma_.available() <= kOperations && free_chunks_.size() <= chunks',
     why: 'A connection that has lost an operation or a chunk leaves its lane with one less, until none is left.',
@@ -148,7 +146,7 @@ export const mutations = [
   },
   {
     name: 'length-of-failed-write-stays',
-    file: source('page_codec.cc'),
+    file: 'packages/remote-volume/native/compression/page_codec.cc',
     find: '      volume_.lengths().set(page, 1, length);\n',
     replace: '',
     why: 'A page that kept its old bytes is unpacked as the WRITE that failed was packed, and lost.',
@@ -156,7 +154,7 @@ export const mutations = [
   },
   {
     name: 'claimed-page-is-read',
-    file: source('connection_read.cc'),
+    file: 'packages/nbd-client/native/front/connection_read.cc',
     find: 'if (state == PageState::claimed || held == 0) {',
     replace: 'if (held == 0) {',
     why: 'A READ does not wait for the WRITE that has its page, and gets half of it.',
@@ -169,7 +167,7 @@ export const mutations = [
   },
   {
     name: 'rest-of-new-page-not-zeroed',
-    file: source('connection_write.cc'),
+    file: 'packages/nbd-client/native/front/connection_write.cc',
     find: '    if (state == PageState::unset && part_of_page) {',
     replace:
       '    if (state == PageState::unset && part_of_page && operation.kind == Operation::Kind::zero_edge) {',
@@ -178,7 +176,7 @@ export const mutations = [
   },
   {
     name: 'replica-that-came-before-the-claim',
-    file: source('connection_write.cc'),
+    file: 'packages/nbd-client/native/front/connection_write.cc',
     find: 'place = volume_.place(operation.offset);  // once more: a replica may have come before the claim',
     replace: 'if (!place.mapped()) place = volume_.place(operation.offset);',
     why: 'A replica that is being filled misses a WRITE that looked for replicas before it claimed its pages.',
@@ -186,7 +184,7 @@ export const mutations = [
   },
   {
     name: 'payload-shared-without-a-pin',
-    file: source('connection_write.cc'),
+    file: 'packages/nbd-client/native/front/connection_write.cc',
     find: '      if (operation.chunk != kNone) pin_again(operation.chunk);\n',
     replace: '',
     why: 'The memory of a WRITE that was split is used again when its first half is over.',
@@ -194,7 +192,7 @@ export const mutations = [
   },
   {
     name: 'write-does-not-spoil-read-ahead',
-    file: source('connection_write.cc'),
+    file: 'packages/nbd-client/native/front/connection_write.cc',
     find: '    volume_.write_marks().add(page, run);\n',
     replace: '',
     why: 'A READ gets what was read ahead before the page was written.',
@@ -202,7 +200,7 @@ export const mutations = [
   },
   {
     name: 'half-a-zero-page',
-    file: source('zero_pages.h'),
+    file: 'packages/remote-volume/native/pages/zero_pages.h',
     find: 'std::memcmp(page, page + sizeof first, kPage - sizeof first) == 0;',
     replace: 'std::memcmp(page, page + sizeof first, kPage / 2) == 0;',
     why: 'A page counts as zeros whose second half has data.',
@@ -210,7 +208,7 @@ export const mutations = [
   },
   {
     name: 'refill-leaves-claimed-pages-out',
-    file: source('refill.cc'),
+    file: 'packages/remote-volume/native/refill/refill.cc',
     find: `    waits_for_page_ = true;
     return false;
   }
@@ -224,7 +222,7 @@ export const mutations = [
   },
   {
     name: 'live-before-it-is-filled',
-    file: source('refill.cc'),
+    file: 'packages/remote-volume/native/refill/refill.cc',
     find: 'if (free_chunks_.size() == kChunks && (failure_ != nullptr || cursor_ == end_)) {',
     replace: 'if (free_chunks_.size() > 0 && failure_ == nullptr && cursor_ == end_) {',
     why: 'A replica is read from while the last of its pages are on their way.',
@@ -232,7 +230,7 @@ export const mutations = [
   },
   {
     name: 'failed-server-becomes-live',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: `  if (place.find(server) == nullptr) return ENOENT;
   if (failed(server)) return EHOSTDOWN;
 `,
@@ -243,7 +241,7 @@ export const mutations = [
   },
   {
     name: 'write-to-replaced-slab-counts',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: 'if (to != PageState::written || this->generation(page * kPage) == generation) return true;',
     replace: 'if (to != PageState::written || this->generation(page * kPage) >= generation) return true;',
     why: 'A WRITE that went to the old place of a slab is answered, and its page reads as what is at the new one.',
@@ -256,7 +254,7 @@ export const mutations = [
   },
   {
     name: 'left-claimed-is-forgotten',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '      left_claimed_.push_back(page);',
     replace: '      checksums_.forget(page, 1);',
     why: 'Pages of WRITEs that a process did not live to answer stay different on their replicas.',
@@ -264,7 +262,7 @@ export const mutations = [
   },
   {
     name: 'map-of-another-size',
-    file: source('page_map.cc'),
+    file: 'packages/remote-volume/native/pages/page_map.cc',
     find: 'return header->magic == kPageMapMagic && header->pages == pages_ ? 0 : EINVAL;',
     replace: 'return header->magic == kPageMapMagic ? 0 : EINVAL;',
     why: 'The page map of a volume of another size is taken.',
@@ -275,7 +273,7 @@ export const mutations = [
   },
   {
     name: 'wrong-copy-stays-wrong',
-    file: source('page_repair.cc'),
+    file: 'packages/remote-volume/native/refill/page_repair.cc',
     find: 'while (mended_ < wrong_count_ && (held_ || given_claims_)) {',
     replace: 'while (mended_ < wrong_count_ && given_claims_) {',
     why: 'A page that was wrong on one replica is read from another and not put right.',
@@ -283,7 +281,7 @@ export const mutations = [
   },
   {
     name: 'only-first-page-checked',
-    file: source('page_checksums.cc'),
+    file: 'packages/remote-volume/native/pages/page_checksums.cc',
     find: '    if (!right((offset + at) / kPage, memory + at)) return false;\n  }\n  return true;',
     replace: '    return right((offset + at) / kPage, memory + at);\n  }\n  return true;',
     why: 'Of a READ of several pages only the first is checked.',
@@ -291,7 +289,7 @@ export const mutations = [
   },
   {
     name: 'short-unpacked-page',
-    file: source('page_codec.cc'),
+    file: 'packages/remote-volume/native/compression/page_codec.cc',
     find: 'bytes, kPage) == static_cast<int>(kPage);',
     replace: 'bytes, kPage) >= 0;',
     why: 'A compressed page that unpacks to less than a page counts as one.',
@@ -299,7 +297,7 @@ export const mutations = [
   },
   {
     name: 'packed-length-of-file-believed',
-    file: source('page_lengths.h'),
+    file: 'packages/remote-volume/native/pages/page_lengths.h',
     find: 'return length <= kMaxPacked ? length : kRaw;',
     replace: 'return length;',
     why: 'A damaged file of page lengths makes the engine copy more than a page.',
@@ -307,7 +305,7 @@ export const mutations = [
   },
   {
     name: 'armed-without-a-look',
-    file: source('lane_sleep.cc'),
+    file: 'packages/nbd-client/native/lane/lane_sleep.cc',
     find: `    if (rdma_.poll() > 0) {
       look_ |= held_off_;
       if (connection_.is_open()) connection_.send(now);
@@ -322,7 +320,7 @@ export const mutations = [
   },
   {
     name: 'sleeps-over-a-deadline',
-    file: source('lane_sleep.cc'),
+    file: 'packages/nbd-client/native/lane/lane_sleep.cc',
     find: '  consider(rdma_.next_deadline());\n',
     replace: '',
     why: 'A lane that sleeps does not notice that a server hangs.',
@@ -330,7 +328,7 @@ export const mutations = [
   },
   {
     name: 'index-of-named-server',
-    file: source('release.cc'),
+    file: 'packages/nbd-client/native/export/release.cc',
     find: '  if (volume_.names(server)) return refuse(why, EBUSY, "a slab or a spare place names it");\n',
     replace: '',
     why: 'The index of a server is given to another one although slabs are on record there.',
@@ -338,7 +336,7 @@ export const mutations = [
   },
   {
     name: 'index-without-an-epoch',
-    file: source('release.cc'),
+    file: 'packages/nbd-client/native/export/release.cc',
     find: ' || lane.acknowledged_epoch() <= released_epoch_;',
     replace: ';',
     why: 'The index of a server is given to another one while a lane still has its queue pair.',
@@ -346,7 +344,7 @@ export const mutations = [
   },
   {
     name: 'epoch-before-the-queue-pair-is-gone',
-    file: source('rdma_queue.h'),
+    file: 'packages/remote-volume/native/rdma/rdma_queue.h',
     find: 'in_flight_[1 - epoch_] == 0 && leaving_ == 0;',
     replace: 'in_flight_[1 - epoch_] == 0;',
     why: 'A lane says that it has let go of a server while work requests of it are outstanding.',
@@ -354,7 +352,7 @@ export const mutations = [
   },
   {
     name: 'rank-of-the-last-to-say-so',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '  if (none == 0)\n    rank.compare_exchange',
     replace: '  if (none < UINT64_MAX)\n    rank.compare_exchange',
     why: 'Who hears late that a server failed makes it one that failed later, and so one that has everything.',
@@ -362,7 +360,7 @@ export const mutations = [
   },
   {
     name: 'outlived-replica-comes-back',
-    file: source('volume.cc'),
+    file: 'packages/remote-volume/native/volume/volume.cc',
     find: '  if (dropped.was_live && failed(server)) forget_outlived',
     replace: '  if (dropped.was_live && !failed(server)) forget_outlived',
     why: 'A replica that missed WRITEs comes back once the one that had them was dropped.',
@@ -370,7 +368,7 @@ export const mutations = [
   },
   {
     name: 'unused-time-is-saved-up',
-    file: source('pace.h'),
+    file: 'packages/remote-volume/native/volume/rate_limiter.h',
     find: 'std::max(seen, now) + cost',
     replace: 'std::max(seen, now / 2) + cost',
     why: 'Who has used nothing for a while may use as much at once later, whatever the limit.',

@@ -1,5 +1,4 @@
 const protocol = (name) => `packages/nbd-client/native/protocol/${name}`
-const engine = (name) => `packages/nbd-client/native/engine/${name}`
 const tls = (name) => `packages/nbd-client/native/tls/${name}`
 const e2e = (name) => `unit test/e2e/nbd/${name}.test.ts`
 
@@ -84,7 +83,7 @@ export const mutations = [
   },
   {
     name: 'payload-drained-without-limit',
-    file: engine('connection.cc'),
+    file: 'packages/nbd-client/native/front/connection.cc',
     find: 'if (request.length > kMaxDrainedPayload) {',
     replace: 'if (request.length == UINT32_MAX) {',
     why: 'A WRITE far beyond the limit keeps its lane busy with payload that is thrown away.',
@@ -92,7 +91,7 @@ export const mutations = [
   },
   {
     name: 'half-a-request-for-ever',
-    file: engine('connection.cc'),
+    file: 'packages/nbd-client/native/front/connection.cc',
     find: '  } else if (now_ >= input_deadline_) {\n',
     replace: '  } else if (now_ >= input_deadline_ && payload_left_ > 0) {\n',
     why: 'A client that sends a part of a header and no more keeps its lane.',
@@ -100,7 +99,7 @@ export const mutations = [
   },
   {
     name: 'yields-and-reads-on',
-    file: engine('connection.cc'),
+    file: 'packages/nbd-client/native/front/connection.cc',
     find: 'return request > unread ? request - unread : 0;',
     replace: 'return request > unread ? SIZE_MAX : 0;',
     why: 'A lane that gives its connection away takes bytes of requests that are the successor’s.',
@@ -111,7 +110,7 @@ export const mutations = [
   },
   {
     name: 'failed-read-looks-well',
-    file: engine('connection_reply.cc'),
+    file: 'packages/nbd-client/native/front/connection_reply.cc',
     find: 'if (slot.replied && !slot.fragments) return drop_later("a READ failed after its reply had begun");',
     replace: 'if (slot.replied && !slot.fragments) return;',
     why: 'The rest of a READ that failed after its reply had begun is whatever was in the memory.',
@@ -119,7 +118,7 @@ export const mutations = [
   },
   {
     name: 'input-memory-used-again',
-    file: engine('input_stream.cc'),
+    file: 'packages/nbd-client/native/front/input_stream.cc',
     find: 'if (begin_ == end_ && pins_[chunk_] == 0) {',
     replace: 'if (begin_ == end_) {',
     why: 'The payload of a WRITE that is under way is overwritten by the next request.',
@@ -127,7 +126,7 @@ export const mutations = [
   },
   {
     name: 'reserved-lane-is-lost',
-    file: engine('acceptor.cc'),
+    file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: '    if (session->lane != nullptr) session->lane->give_up();\n',
     replace: '',
     why: 'A client that leaves between lane and transmission keeps the lane for ever.',
@@ -135,7 +134,7 @@ export const mutations = [
   },
   {
     name: 'handshakes-without-limit',
-    file: engine('acceptor.cc'),
+    file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: 'if (under_way < options_.max_handshakes) return true;',
     replace: 'if (under_way < 4 * options_.max_handshakes) return true;',
     why: 'Clients that say nothing take more places than there are for handshakes.',
@@ -159,7 +158,7 @@ export const mutations = [
   },
   {
     name: 'silent-ones-oust-the-negotiated',
-    file: 'packages/nbd-client/native/engine/acceptor.cc',
+    file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: 'if (!session->handshake.has_negotiated()) return session.get();',
     replace: 'return session.get();',
     why: 'Who only connects, often enough, ends the negotiation of others.',
@@ -175,7 +174,7 @@ export const mutations = [
   },
   {
     name: 'negotiated-and-silent-stay',
-    file: engine('acceptor.cc'),
+    file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: 'now - session->heard < options_.idle_ns',
     replace: 'now - session->heard < options_.handshake_timeout_ns',
     why: 'Who negotiates often enough and then says nothing keeps everybody else out.',
@@ -183,7 +182,7 @@ export const mutations = [
   },
   {
     name: 'proved-ones-make-room',
-    file: engine('acceptor.cc'),
+    file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: 'session->encrypted && credentials_->prove_clients()',
     replace: 'session->encrypted && !credentials_->prove_clients()',
     why: 'Who has proved to have a key loses its place to somebody who only connects.',
@@ -191,7 +190,7 @@ export const mutations = [
   },
   {
     name: 'no-descriptor-locks-out',
-    file: 'packages/nbd-client/native/engine/acceptor.cc',
+    file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: '      if (evict(now)) return;\n',
     replace: '',
     why: 'Silent clients that have taken every descriptor keep all others out until their time is up.',

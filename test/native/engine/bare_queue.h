@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "engine/arena.h"
 #include "fixture.h"
+#include "rdma/arena.h"
 
 namespace fixture {
 

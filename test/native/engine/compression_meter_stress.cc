@@ -1,7 +1,7 @@
 // Whether a lane compresses what it writes: where it pays, and for as long.
 #include "compressed_pages.h"
+#include "compression/compression_meter.h"
 #include "damage.h"
-#include "engine/compression_meter.h"
 
 namespace engine_compression_meter_stress {
 

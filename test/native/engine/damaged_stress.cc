@@ -2,9 +2,9 @@
 // reads. What else may be in them is the fuzz target state_files.
 #include <fcntl.h>
 
-#include "engine/page_map.h"
-#include "engine/slab_map.h"
 #include "fixture.h"
+#include "pages/page_map.h"
+#include "volume/slab_map.h"
 
 namespace engine_damaged_stress {
 

@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "../stress.h"
-#include "engine/engine.h"
+#include "export/engine.h"
 #include "memory_device.h"
 
 namespace fixture {

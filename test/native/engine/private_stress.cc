@@ -3,10 +3,10 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "engine/backup_file.h"
-#include "engine/mapped_file.h"
+#include "backup/backup_file.h"
 #include "fixture.h"
 #include "kernel/lock_file.h"
+#include "system/mapped_file.h"
 
 namespace engine_private_stress {
 

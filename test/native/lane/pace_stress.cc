@@ -1,7 +1,7 @@
 // Limits of servers, which all lanes of an engine share without a lock, and when slabs were used last.
 #include "../engine/damage.h"
 #include "../engine/workers.h"
-#include "engine/pace.h"
+#include "volume/rate_limiter.h"
 
 namespace lane_pace_stress {
 

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "../engine/fixture.h"
-#include "engine/request_waiter.h"
+#include "lane/request_waiter.h"
 
 namespace lane_request_waiter_stress {
 

@@ -5,7 +5,7 @@
 #include "binding/engine_object.h"
 #include "binding/kernel_functions.h"
 #include "binding/ublk_functions.h"
-#include "engine/arena.h"
+#include "rdma/arena.h"
 
 namespace rdmakit::nbd::binding {
 

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "engine/engine.h"
+#include "export/engine.h"
 
 namespace rdmakit::nbd::binding {
 

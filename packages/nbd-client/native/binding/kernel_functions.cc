@@ -7,7 +7,7 @@
 #include "kernel/lock_file.h"
 #include "kernel/netlink.h"
 #include "kernel/replace_process.h"
-#include "kernel/swap_safety.h"
+#include "system/swap_safety.h"
 
 namespace rdmakit::nbd::binding {
 

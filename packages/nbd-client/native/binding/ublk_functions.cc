@@ -4,8 +4,8 @@
 #include <string>
 
 #include "binding/convert.h"
-#include "engine/limits.h"
 #include "kernel/ublk.h"
+#include "volume/limits.h"
 
 namespace rdmakit::nbd::binding {
 

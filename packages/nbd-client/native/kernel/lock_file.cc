@@ -5,7 +5,7 @@
 
 #include <cerrno>
 
-#include "engine/private_file.h"
+#include "system/private_file.h"
 
 namespace rdmakit::nbd {
 

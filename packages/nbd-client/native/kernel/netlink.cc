@@ -7,9 +7,9 @@
 #include <cerrno>
 
 #include "base/unique_fd.h"
-#include "engine/refuse.h"
 #include "kernel/netlink_answer.h"
 #include "kernel/netlink_message.h"
+#include "system/error_reason.h"
 
 namespace rdmakit::nbd {
 

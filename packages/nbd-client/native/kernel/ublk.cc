@@ -12,9 +12,9 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "engine/limits.h"
-#include "engine/refuse.h"
 #include "kernel/ring.h"
+#include "system/error_reason.h"
+#include "volume/limits.h"
 
 namespace rdmakit::nbd {
 

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "engine/private_file.h"
+#include "system/private_file.h"
 #include "tls/shared_keys.h"
 
 namespace rdmakit::nbd {

@@ -1,6 +1,6 @@
 #include "tls/library.h"
 
-#include "engine/loaded_library.h"
+#include "system/loaded_library.h"
 
 namespace rdmakit::nbd {
 

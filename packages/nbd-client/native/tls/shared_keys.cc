@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "base/unique_fd.h"
-#include "engine/private_file.h"
-#include "engine/refuse.h"
+#include "system/error_reason.h"
+#include "system/private_file.h"
 
 namespace rdmakit::nbd {
 

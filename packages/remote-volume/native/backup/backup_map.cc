@@ -1,0 +1,142 @@
+#include "backup/backup_map.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "pages/page_map.h"
+
+namespace rdmakit::nbd {
+
+namespace {
+
+constexpr uint64_t kBackupMapMagic = 0x7061'6d70'756b'6362;  // "bckupmap"
+
+// First page of the file.
+struct BackupMapHeader {
+  uint64_t magic;
+  uint64_t pages;  // of the volume
+  BackupIdentity about;
+  // Zeros of a version that knew none.
+  BackupStamp current;  // that the file has
+  BackupStamp next;     // or has by now; none: no other
+};
+
+}  // namespace
+
+BackupMap::~BackupMap() {
+  if (mapping_ != nullptr) munmap(mapping_, mapped_);
+}
+
+int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentity& about,
+                    const BackupStamp& stamp, bool empty, bool prefault) {
+  pages_ = pages;
+  const uint64_t words = (pages + kPerWord - 1) / kPerWord;
+  const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
+  if (file.empty()) {
+    void* mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | (prefault ? MAP_POPULATE : 0), -1, 0);
+    if (mapping == MAP_FAILED) return errno;
+    mapping_ = mapping;
+    mapped_ = bytes;
+    words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
+    return 0;
+  }
+  if (const int error = open_file(file, bytes, about, stamp, empty); error != 0) return error;
+  uint8_t* const words_there = static_cast<uint8_t*>(file_.memory()) + kPage;
+  if (prefault) madvise(words_there, bytes, MADV_POPULATE_WRITE);
+  words_ = reinterpret_cast<std::atomic<uint64_t>*>(words_there);
+  for (uint64_t i = 0; i < words; i++) {
+    const uint64_t word = words_[i].load(std::memory_order_relaxed);
+    const uint64_t queued = word >> 1 & kLow;
+    if (queued != 0) words_[i].store(word & ~(queued * 3), std::memory_order_relaxed);
+  }
+  return 0;
+}
+
+int BackupMap::open_file(const std::string& file, size_t bytes, const BackupIdentity& about,
+                         const BackupStamp& stamp, bool empty) {
+  bool fresh = false;
+  if (const int error = file_.open(file, kPage + bytes, false, fresh); error != 0) return error;
+  auto* header = static_cast<BackupMapHeader*>(file_.memory());
+  if (!fresh && (header->magic != kBackupMapMagic || header->pages != pages_)) return EINVAL;
+  const bool same = !fresh && !empty && header->about == about;
+  const bool left = stamp == header->current || (header->next.file != 0 && stamp == header->next);
+  outdated_ = same && !left;
+  if (!same || !left) {
+    std::memset(static_cast<uint8_t*>(file_.memory()) + kPage, 0, bytes);
+    *header = {kBackupMapMagic, pages_, about, {}, {}};
+  } else if (stamp != header->current) {
+    header->current = stamp;
+  }
+  current_ = &header->current;
+  next_ = &header->next;
+  return 0;
+}
+
+// ---- hot path begins: no system call, no lock, no allocation ----
+
+uint64_t BackupMap::run(uint64_t first, uint64_t limit, BackupState state) const {
+  uint64_t found = 0;
+  while (found < limit && get(first + found) == state) found++;
+  return found;
+}
+
+template <typename Next>
+void BackupMap::change(uint64_t page, Next next) {
+  std::atomic<uint64_t>& word = words_[page / kPerWord];
+  const uint64_t shift = 2 * (page % kPerWord);
+  uint64_t old = word.load();
+  uint64_t wanted;
+  do {
+    wanted = (old & ~(uint64_t{3} << shift)) | static_cast<uint64_t>(next(in_word(old, page))) << shift;
+    if (wanted == old) return;
+  } while (!word.compare_exchange_weak(old, wanted));
+}
+
+void BackupMap::queue(uint64_t page) {
+  change(page, [](BackupState) { return BackupState::queued; });
+}
+
+void BackupMap::mark(uint64_t page) {
+  change(page, [](BackupState state) {
+    const bool queued = state == BackupState::queued || state == BackupState::queued_stale;
+    return queued ? BackupState::queued_stale : BackupState::stale;
+  });
+}
+
+void BackupMap::finish(uint64_t page, bool kept) {
+  change(page, [kept](BackupState state) {
+    return kept && state == BackupState::queued ? BackupState::held : BackupState::stale;
+  });
+}
+
+uint64_t BackupMap::stale(uint64_t word, const PageMap& pages) const {
+  const uint64_t bits = words_[word].load();
+  return ~(bits | bits >> 1) & pages.in_state(word, PageState::written);
+}
+
+uint64_t BackupMap::missing(uint64_t word, const PageMap& pages, PageState state) const {
+  const uint64_t bits = words_[word].load();
+  return ~(bits ^ bits >> 1) & pages.in_state(word, state);
+}
+
+// ---- hot path ends ----
+
+uint64_t BackupMap::count_missing(const PageMap& pages, uint64_t first, uint64_t count) const {
+  uint64_t total = 0;
+  for (const uint64_t end = first + count; first < end;) {
+    const uint64_t position = first % kPerWord;
+    const uint64_t here = std::min(end - first, kPerWord - position);
+    const uint64_t ones = here == kPerWord ? ~uint64_t{0} : (uint64_t{1} << (2 * here)) - 1;
+    const uint64_t missing = this->missing(first / kPerWord, pages, PageState::written);
+    total += static_cast<uint64_t>(std::popcount(missing & ones << (2 * position)));
+    first += here;
+  }
+  return total;
+}
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,113 @@
+// What a backup file has of each page of a volume: 2 bits, beside the page map.
+//
+//   stale         it does not have the page
+//   held          it has the page
+//   queued        the page is in a queue on its way there
+//   queued_stale  an older version is, and the page was written again since
+//
+//     stale, held ------ queue -----> queued ------- finish -----> held (stale when it failed)
+//     held ------------- mark ------> stale
+//     queued ----------- mark ------> queued_stale - finish -----> stale
+//
+// Only whoever has claimed the page (PageMap) calls queue() and mark(), and does so before the page is
+// written anywhere. Only the backup's thread calls finish(). So a page is queued at most once, and never
+// counts as held while something newer exists.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "backup/backup_header.h"
+#include "system/mapped_file.h"
+
+namespace rdmakit::nbd {
+
+class PageMap;
+enum class PageState : uint64_t;
+
+enum class BackupState : uint64_t { stale = 0, held = 1, queued = 2, queued_stale = 3 };
+
+// Of the file that a map is about. An inode's number is given to a new file when the old one is removed, its
+// time of birth is not (0 where the file system keeps none).
+struct BackupIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+  uint64_t born = 0;  // ns
+  bool operator==(const BackupIdentity&) const = default;
+};
+
+class BackupMap {
+ public:
+  static constexpr uint64_t kPerWord = 32;
+
+  BackupMap() = default;
+  BackupMap(const BackupMap&) = delete;
+  BackupMap& operator=(const BackupMap&) = delete;
+  ~BackupMap();
+
+  // 0 or an errno value. `file` empty: private memory, all stale. Else a file that outlives the process (see
+  // MappedFile), EINVAL also when it is not of a volume of this size; one about another backup file starts
+  // anew, as does one about an `empty` file or one that is not as it was left (`stamp`, of the file). What
+  // was queued when its last user ended is stale.
+  int open(uint64_t pages, const std::string& file, const BackupIdentity& about, const BackupStamp& stamp,
+           bool empty, bool prefault);
+  // The file was there and is not as it was left.
+  bool outdated() const { return outdated_; }
+
+  // The backup thread's. Gives the file the stamp that follows by `put`, which returns an errno value.
+  // Whenever the process is killed, the map knows the stamp that the file has.
+  template <typename Put>
+  int stamp(uint64_t random, Put put) {
+    next() = next_stamp(current(), random);
+    const int error = put(next());
+    if (error == 0) current() = next();
+    return error;
+  }
+
+  void unlock() { file_.unlock(); }
+
+  BackupState get(uint64_t page) const { return in_word(words_[page / kPerWord].load(), page); }
+  // How many pages from `first` on, at most `limit`, are in `state`.
+  uint64_t run(uint64_t first, uint64_t limit, BackupState state) const;
+
+  // The claimant's. `queue` only for a page that is neither queued nor queued_stale.
+  void queue(uint64_t page);
+  void mark(uint64_t page);
+  // The backup thread's: what was queued is in the file, or could not be brought there.
+  void finish(uint64_t page, bool kept);
+
+  // Of the pages of a word (32 from word * 32 on): the low bit of each two that are `written` in the page map
+  // and stale, and of each that is in `state` there and that the file neither has nor gets.
+  uint64_t stale(uint64_t word, const PageMap& pages) const;
+  uint64_t missing(uint64_t word, const PageMap& pages, PageState state) const;
+  // Pages that are written and neither held nor queued.
+  uint64_t count_missing(const PageMap& pages, uint64_t first, uint64_t count) const;
+
+ private:
+  static constexpr uint64_t kLow = 0x5555'5555'5555'5555;
+
+  static BackupState in_word(uint64_t word, uint64_t page) {
+    return static_cast<BackupState>(word >> (2 * (page % kPerWord)) & 3);
+  }
+  int open_file(const std::string& file, size_t bytes, const BackupIdentity& about, const BackupStamp& stamp,
+                bool empty);
+  // In the map's file, when there is one.
+  BackupStamp& current() { return *current_; }
+  BackupStamp& next() { return *next_; }
+  template <typename Next>
+  void change(uint64_t page, Next next);
+
+  std::atomic<uint64_t>* words_ = nullptr;
+  uint64_t pages_ = 0;
+  void* mapping_ = nullptr;  // without a file
+  size_t mapped_ = 0;
+  MappedFile file_;
+  BackupStamp private_current_;
+  BackupStamp private_next_;
+  BackupStamp* current_ = &private_current_;
+  BackupStamp* next_ = &private_next_;
+  bool outdated_ = false;
+};
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,232 @@
+#include "backup/backup_port.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "backup/backup.h"
+#include "rdmakit/invariant.h"
+
+namespace rdmakit::nbd {
+
+namespace {
+
+// The part of a WRITE that lies in one page.
+struct Piece {
+  uint64_t page;
+  uint32_t begin;  // in the page
+  uint32_t length;
+  bool whole() const { return length == kPage; }
+};
+
+Piece piece_at(uint64_t offset, uint64_t end) {
+  const auto begin = static_cast<uint32_t>(offset % kPage);
+  return {offset / kPage, begin, static_cast<uint32_t>(std::min<uint64_t>(end - offset, kPage - begin))};
+}
+
+bool in_queue(BackupState state) {
+  return state == BackupState::queued || state == BackupState::queued_stale;
+}
+
+}  // namespace
+
+BackupPort::BackupPort(Backup& backup, uint8_t* memory, uint32_t buffers)
+    : backup_(backup), memory_(memory), tickets_(kOperations) {
+  free_.reserve(buffers);
+  for (uint32_t i = buffers; i > 0; i--) free_.push_back(static_cast<uint16_t>(i - 1));
+  waiting_.reserve(kOperations);
+}
+
+// ---- hot path begins: no allocation, no log, no lock, no system call but to wake a sleeping thread ----
+
+bool BackupPort::working() const { return backup_.working(); }
+const BackupMap& BackupPort::map() const { return backup_.map(); }
+
+BackupPort::Admission BackupPort::admit(uint64_t offset, uint64_t bytes) const {
+  for (const uint64_t end = offset + bytes; offset < end;) {
+    const Piece piece = piece_at(offset, end);
+    const BackupState state = backup_.map().get(piece.page);
+    if (in_queue(state)) return Admission::wait;
+    if (!piece.whole() && state == BackupState::stale) return Admission::refused;
+    offset += piece.length;
+  }
+  return Admission::yes;
+}
+
+bool BackupPort::room(uint64_t pages) {
+  if (crowded_) return false;
+  crowded_ = free_.size() < pages;
+  return !crowded_;
+}
+
+void BackupPort::begin(const Operation& operation) {
+  const uint32_t serial = tickets_[operation.index].serial;
+  tickets_[operation.index] = {};
+  tickets_[operation.index].serial = serial + 1;
+}
+
+void BackupPort::offer(const Operation& operation) {
+  tickets_[operation.index].offered = true;
+  put(operation);
+}
+
+// Queues each page that can be. What cannot be is marked, so that what the file has of it is not read.
+void BackupPort::put(const Operation& operation) {
+  Ticket& ticket = tickets_[operation.index];
+  BackupMap& map = backup_.map();
+  const uint64_t end = operation.offset + operation.length;
+  const bool working = this->working();
+  ticket.complete = true;
+  for (uint64_t offset = operation.offset; offset < end;) {
+    const Piece piece = piece_at(offset, end);
+    const BackupState state = map.get(piece.page);
+    const bool fits = state == BackupState::held || (state == BackupState::stale && piece.whole());
+    if (working && fits && !free_.empty()) {
+      const uint16_t index = free_.back();
+      free_.pop_back();
+      std::memcpy(buffer(index) + piece.begin, operation.memory + (offset - operation.offset), piece.length);
+      map.queue(piece.page);
+      const bool queued =
+          items_.push({piece.page, ticket.serial, operation.index, index, static_cast<uint16_t>(piece.begin),
+                       static_cast<uint16_t>(piece.length)});
+      RDMAKIT_INVARIANT(queued, "page %llu has a buffer and no place",
+                        static_cast<unsigned long long>(piece.page));
+      ticket.left++;
+      put_.add();
+      pushed_ = true;
+    } else {
+      map.mark(piece.page);
+      ticket.complete = false;
+      statistics_.missed.add();
+    }
+    offset += piece.length;
+  }
+}
+
+bool BackupPort::keep_offered(const Operation& operation) {
+  Ticket& ticket = tickets_[operation.index];
+  if (ticket.left == 0) return false;
+  ticket.kept = true;
+  outstanding_++;
+  return true;
+}
+
+BackupPort::Kept BackupPort::keep(const Operation& operation) {
+  Ticket& ticket = tickets_[operation.index];
+  if (!ticket.offered || ticket.asked || !working()) return Kept::no;
+  ticket.asked = true;
+  if (ticket.complete && ticket.left == 0) return ticket.good ? Kept::now : Kept::no;
+  if (!ticket.complete) {
+    waiting_.push_back(operation.index);
+  } else {
+    ticket.kept = true;
+  }
+  outstanding_++;
+  return Kept::later;
+}
+
+void BackupPort::read(const Operation& operation) {
+  tickets_[operation.index].reading = true;
+  const bool queued = reads_.push({operation.offset, operation.memory, operation.length, operation.index});
+  RDMAKIT_INVARIANT(queued, "operation %u: %u are outstanding", operation.index, outstanding_);
+  outstanding_++;
+  pushed_ = true;
+}
+
+void BackupPort::end(uint16_t operation, bool succeeded, BackupListener& listener) {
+  Ticket& ticket = tickets_[operation];
+  ticket.kept = ticket.reading = false;
+  outstanding_--;
+  listener.backup_over(operation, succeeded);
+}
+
+int BackupPort::poll(BackupListener& listener, const Operation* operations) {
+  int moved = 0;
+  for (Done done; done_.pop(done); moved++) {
+    Ticket& ticket = tickets_[done.operation];
+    if (done.buffer == kNone) {
+      end(done.operation, done.succeeded && !ticket.doomed, listener);
+      continue;
+    }
+    free_.push_back(done.buffer);
+    if (ticket.serial != done.ticket) continue;
+    ticket.left--;
+    ticket.good &= done.succeeded;
+    if (ticket.left == 0 && ticket.kept) end(done.operation, ticket.good && ticket.complete, listener);
+  }
+  if (!waiting_.empty()) moved += put_waiting(listener, operations);
+  if (outstanding_ > 0 && backup_.hangs()) give_up(listener);
+  flush();
+  return moved;
+}
+
+int BackupPort::put_waiting(BackupListener& listener, const Operation* operations) {
+  int moved = 0;
+  size_t kept = 0;
+  for (size_t i = 0; i < waiting_.size(); i++) {
+    const Operation& operation = operations[waiting_[i]];
+    const Admission admission = working() ? admit(operation.offset, operation.length) : Admission::refused;
+    if (admission == Admission::wait ||
+        (admission == Admission::yes && free_.size() < operation.page_count())) {
+      waiting_[kept++] = waiting_[i];
+      continue;
+    }
+    moved++;
+    // What was queued of it before counts no more.
+    Ticket& ticket = tickets_[operation.index];
+    ticket.serial++;
+    ticket.left = 0;
+    ticket.good = true;
+    if (admission == Admission::yes) put(operation);
+    ticket.kept = admission == Admission::yes && ticket.left > 0;
+    if (!ticket.kept) end(operation.index, false, listener);
+  }
+  waiting_.resize(kept);
+  return moved;
+}
+
+// The thread does not come back from its system call. What waits in a buffer of ours need not wait; a READ's
+// memory may still be written to.
+void BackupPort::give_up(BackupListener& listener) {
+  backup_.fail("the file did not answer in time");
+  for (uint16_t i = 0; i < kOperations; i++) {
+    Ticket& ticket = tickets_[i];
+    if (ticket.kept) {
+      ticket.serial++;
+      end(i, false, listener);
+    } else if (ticket.reading && !ticket.doomed) {
+      ticket.doomed = true;
+      listener.backup_doomed(i);
+    }
+  }
+}
+
+void BackupPort::flush() {
+  if (!pushed_) return;
+  pushed_ = false;
+  backup_.wake();
+}
+
+void BackupPort::arm() {
+  if (outstanding_ > 0 || crowded_) wants_wake_.exchange(true);
+}
+
+// ---- by the backup's thread ----
+
+void BackupPort::finish(const BackupItem& item, bool succeeded) {
+  finished_.add();
+  const bool told = done_.push({item.ticket, item.operation, item.buffer, succeeded});
+  RDMAKIT_INVARIANT(told, "operation %u, buffer %u", item.operation, item.buffer);
+}
+
+void BackupPort::finish(const BackupRead& read, bool succeeded) {
+  const bool told = done_.push({0, read.operation, kNone, succeeded});
+  RDMAKIT_INVARIANT(told, "operation %u", read.operation);
+}
+
+void BackupPort::wake_lane() {
+  if (wants_wake_.exchange(false)) wake_();
+}
+
+// ---- hot path ends ----
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,167 @@
+// A lane's end of the local backup: rings to and from the backup's thread, and the buffers in which pages
+// wait for it. Neither side ever waits for the other.
+//
+//   offer   marks the pages of a WRITE under its claim, and queues what can be queued
+//   keep    the outcome of a WRITE is to hang on the file: nobody else has it, or --ack backup
+//   read    from the file into the lane's memory
+//
+// A WRITE that is kept has each of its pages in the queue, or waits until it has: for a buffer, or for an
+// older version of a page to leave the queue.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "backup/backup_map.h"
+#include "base/spsc_ring.h"
+#include "rdma/index_stack.h"
+#include "rdma/operation.h"
+#include "rdma/statistics.h"
+
+namespace rdmakit::nbd {
+
+class Backup;
+
+// Pages that wait in a port at most. A WRITE that is kept needs a buffer for each page of a whole input
+// chunk.
+inline constexpr uint32_t kMaxBackupBuffers = 4096;
+inline constexpr uint32_t kMinBackupBuffers = 2 * (kInputChunk / kPage);
+
+// A page, or a part of one, on its way to the file.
+struct BackupItem {
+  uint64_t page;
+  uint32_t ticket;  // serial number
+  uint16_t operation;
+  uint16_t buffer;
+  uint16_t begin;  // in the page
+  uint16_t length;
+};
+
+struct BackupRead {
+  uint64_t offset;
+  uint8_t* memory;
+  uint32_t length;
+  uint16_t operation;
+};
+
+// Who keeps operations waiting for the backup; called on the lane's thread.
+class BackupListener {
+ public:
+  // A WRITE that was kept, or a READ, has its outcome, and its memory is free.
+  virtual void backup_over(uint16_t operation, bool succeeded) = 0;
+  // The READ will not succeed, but its memory is not free yet: backup_over follows.
+  virtual void backup_doomed(uint16_t operation) = 0;
+
+ protected:
+  ~BackupListener() = default;
+};
+
+// Written by the lane's thread alone.
+struct BackupPortStatistics {
+  Counter missed;  // pages of WRITEs that were not queued
+};
+
+class BackupPort {
+ public:
+  enum class Admission { yes, wait, refused };
+  enum class Kept { no, later, now };
+
+  // `buffers` pages of `memory`, page-aligned.
+  BackupPort(Backup& backup, uint8_t* memory, uint32_t buffers);
+
+  // ---- control, before the lane starts ----
+  void on_wake(std::function<void()> wake) { wake_ = std::move(wake); }
+
+  // ---- hot path: on the lane's thread ----
+  bool working() const;
+  const BackupMap& map() const;
+  const Backup& backup() const { return backup_; }
+  // Whether a WRITE may be kept: under its claim. `refused`: a part of a page that the file does not have.
+  Admission admit(uint64_t offset, uint64_t bytes) const;
+  // Buffers for `pages` pages. Once it was false it stays so until next_round(): first come, first served.
+  bool room(uint64_t pages);
+  void next_round() { crowded_ = false; }
+  // An operation starts anew; before any of the following.
+  void begin(const Operation& operation);
+  // Before the WRITE is posted anywhere.
+  void offer(const Operation& operation);
+  // After offer(): the outcome hangs on what was queued of it. False: nothing was.
+  bool keep_offered(const Operation& operation);
+  // Nobody else has the WRITE. `now`: the file has it already. `no`: the file cannot have it.
+  Kept keep(const Operation& operation);
+  void read(const Operation& operation);
+  // READs, and WRITEs that are kept.
+  uint32_t outstanding() const { return outstanding_; }
+  // Tells of what is over, puts into the queue what had to wait. How much moved.
+  int poll(BackupListener& listener, const Operation* operations);
+  // Wakes the backup's thread if there is something for it.
+  void flush();
+  // Before the lane sleeps: from now on it is woken. Poll once more after it.
+  void arm();
+  // Must be looked at again soon: a page that it waits for wakes nobody.
+  bool waits() const { return !waiting_.empty(); }
+  const BackupPortStatistics& statistics() const { return statistics_; }
+
+  // ---- the backup's thread ----
+  bool pop(BackupItem& item) { return items_.pop(item); }
+  bool pop(BackupRead& read) { return reads_.pop(read); }
+  bool empty() const { return items_.empty() && reads_.empty(); }
+  uint8_t* buffer(uint16_t index) const { return memory_ + size_t{index} * kPage; }
+  void finish(const BackupItem& item, bool succeeded);
+  void finish(const BackupRead& read, bool succeeded);
+  void wake_lane();
+
+  // Any thread.
+  uint64_t queued() const {
+    const uint64_t finished = finished_.get();
+    const uint64_t put = put_.get();
+    return put > finished ? put - finished : 0;
+  }
+
+ private:
+  // What an operation has with the backup.
+  struct Ticket {
+    uint32_t serial = 0;
+    uint16_t left = 0;      // pages in the queue
+    bool offered = false;   // it is a WRITE of the volume
+    bool complete = false;  // every page was queued
+    bool good = true;       // none failed
+    bool kept = false;      // its outcome hangs on it
+    bool asked = false;     // keep() was called
+    bool reading = false;
+    bool doomed = false;
+  };
+  struct Done {
+    uint32_t ticket;
+    uint16_t operation;
+    uint16_t buffer;  // kNone: a READ
+    bool succeeded;
+  };
+
+  void put(const Operation& operation);
+  int put_waiting(BackupListener& listener, const Operation* operations);
+  void end(uint16_t operation, bool succeeded, BackupListener& listener);
+  void give_up(BackupListener& listener);
+
+  Backup& backup_;
+  uint8_t* const memory_;
+  std::function<void()> wake_;
+  std::vector<uint16_t> free_;     // buffers; reserved up front
+  std::vector<Ticket> tickets_;    // by operation
+  std::vector<uint16_t> waiting_;  // operations that are kept and not yet queued; reserved up front
+  uint32_t outstanding_ = 0;
+  bool crowded_ = false;
+  bool pushed_ = false;
+  BackupPortStatistics statistics_;
+  Counter put_;       // pages, by the lane
+  Counter finished_;  // of them, by the backup's thread
+
+  std::atomic<bool> wants_wake_{false};
+  SpscRing<BackupItem, kMaxBackupBuffers> items_;
+  SpscRing<BackupRead, kOperations> reads_;
+  SpscRing<Done, 2 * kMaxBackupBuffers> done_;
+};
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,46 @@
+// What each page of a volume must read as: its CRC32C, 4 bytes a page, changed by whoever holds the claim of
+// the page. A page whose sum is not known (its last WRITE was of a part of it) is not checked.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "pages/page_table.h"
+
+namespace rdmakit::nbd {
+
+class PageChecksums {
+ public:
+  // Nothing known. 0 or an errno value. Without open() every page is right. `file` empty: private memory,
+  // which costs nothing until it is touched. Else a file that outlives the process (see MappedFile), EINVAL
+  // also when it is not of a volume of this size. `prefault` touches it all now.
+  int open(uint64_t pages, const std::string& file, bool sparse, bool prefault);
+  void unlock() { table_.unlock(); }
+  bool kept() const { return table_.is_open(); }
+
+  // ---- hot path ----
+  // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown.
+  void note(uint64_t offset, uint32_t length, const uint8_t* memory);
+  void forget(uint64_t first, uint64_t count);
+  // What note() would change of a page, and that again.
+  uint32_t noted(uint64_t page) const { return kept() ? table_.get(page) : kUnknown; }
+  void restore(uint64_t page, uint32_t noted) {
+    if (kept()) table_.set(page, noted);
+  }
+  bool right(uint64_t page, const uint8_t* bytes) const {
+    if (!kept()) return true;
+    const uint32_t entry = table_.get(page);
+    return entry == kUnknown || entry == entry_of(bytes);
+  }
+  // Of all whole pages in the range.
+  bool right(uint64_t offset, uint32_t length, const uint8_t* memory) const;
+
+ private:
+  static constexpr uint32_t kUnknown = 0;
+  // A sum of 0 is kept as 1, so that a page needs no bit beside it and changes by one store.
+  static uint32_t entry_of(const uint8_t* page);
+
+  PageTable<uint32_t> table_;
+};
+
+}  // namespace rdmakit::nbd

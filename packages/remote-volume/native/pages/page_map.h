@@ -1,0 +1,106 @@
+// What is known of each 4 KiB page of a volume: 2 bits, changed by any lane with atomic operations.
+//
+//   unset    never written, or trimmed: reads as zeros, whatever the slab holds
+//   written  the slab holds it
+//   claimed  one WRITE, or the refill of a replica, has it for itself; others wait
+//   lost     it was written, and its server is gone: reads as EIO
+//
+//              claim                settle
+//     unset --------->            ---------> unset     a first WRITE that failed
+//     written ------->  claimed   ---------> written
+//     lost ---------->            ---------> lost
+//
+//     written --- lose ---> lost         written, lost --- clear_until_claimed ---> unset
+//
+// Why it is safe with several lanes. Call a request open from its arrival until its answer. NBD gives
+// no order to open requests that overlap, so every interleaving of theirs is right as long as each
+// page ends as some order of them would leave it, and what is answered stays.
+//  1. A page is `written` only when its whole 4 KiB are in the slab: the write under its first claim covers
+//     all of it, and settle() comes after that write's completion (and fence, see RdmaQueue). So no reader
+//     ever sees stale remote bytes.
+//  2. Every WRITE claims its pages, so that all replicas get overlapping WRITEs in one order, a replica can
+//     be filled while WRITEs go on, and what is known of a page (its checksum) belongs to one WRITE.
+//  3. Only the claimant leaves `claimed`. Whoever else meets it waits: a second writer, full page or not, for
+//     its bytes could otherwise be buried on one replica and not on the other; WRITE_ZEROES and TRIM, for the
+//     claimant may be the refill, which knows nothing of them; a reader, for half of the bytes may be new.
+//  4. Each RDMA WRITE claims ascending pages and posts at once; nothing is held while waiting, so waiters
+//     cannot form a circle. A claim ends within the operation timeout.
+//  5. A failed claim goes back to what it was: nobody was told that the page changed.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "system/mapped_file.h"
+#include "volume/limits.h"
+
+namespace rdmakit::nbd {
+
+enum class PageState : uint64_t { unset = 0, written = 1, claimed = 2, lost = 3 };
+
+class PageMap {
+ public:
+  PageMap() = default;
+  PageMap(const PageMap&) = delete;
+  PageMap& operator=(const PageMap&) = delete;
+  ~PageMap();
+
+  // 0 or an errno value. `file` empty: private memory. Else a file, best on tmpfs, that outlives the
+  // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. Pages that its
+  // last user left `claimed` become `written`: either a WRITE was open, which was never answered and whose
+  // sender must repeat it, so that until then any contents are right; or a refill was copying them, and then
+  // the live replicas hold them. `left_claimed` hears of each of them: whatever else is known of such a page
+  // is not to be trusted. `prefault` touches it all now instead of on first use.
+  int open(uint64_t pages, const std::string& file, bool prefault,
+           const std::function<void(uint64_t page)>& left_claimed);
+
+  // Sequentially consistent, as run(): see Volume::place.
+  PageState get(uint64_t page) const {
+    const uint64_t word = words_[page / kPerWord].load();
+    return static_cast<PageState>(word >> (2 * (page % kPerWord)) & 3);
+  }
+  // How many pages from `first` on, at most `limit`, are in `state`.
+  uint64_t run(uint64_t first, uint64_t limit, PageState state) const;
+  // How many from `first` on, at most `limit`, are in any other.
+  uint64_t run_of_others(uint64_t first, uint64_t limit, PageState state) const;
+  // Of the 32 pages from word * 32 on: the low bit of each two that is in `state`. Pages beyond the end of
+  // the volume are unset.
+  uint64_t in_state(uint64_t word, PageState state) const {
+    const uint64_t different =
+        words_[word].load(std::memory_order_acquire) ^ (static_cast<uint64_t>(state) * kLow);
+    return ~(different | different >> 1) & kLow;
+  }
+  // Claims pages from `first` on that are in state `from` (not claimed), at most `limit`: how many.
+  uint64_t claim(uint64_t first, uint64_t limit, PageState from);
+  // The claimant's only: claimed -> to.
+  void settle(uint64_t first, uint64_t count, PageState to);
+  // written, lost -> unset, for pages from `first` on up to the first claimed one, at most `limit`: how many.
+  uint64_t clear_until_claimed(uint64_t first, uint64_t limit);
+  // written -> lost. How many of the pages are claimed (and so may become written any time).
+  uint64_t lose(uint64_t first, uint64_t count);
+  uint64_t count(uint64_t first, uint64_t count, PageState state) const;
+  uint64_t count(PageState state) const { return count(0, pages_, state); }
+  // Also those that a lane claims just before it looks at what the caller has changed (see Volume::vacate).
+  bool all_unset(uint64_t first, uint64_t count) const;
+  void unlock() { file_.unlock(); }
+
+ private:
+  static constexpr uint64_t kPerWord = 32;
+  static constexpr uint64_t kLow = 0x5555'5555'5555'5555;  // the low bit of each page
+
+  int open_file(const std::string& file, size_t bytes);
+  template <typename Chosen>
+  uint64_t run_while(uint64_t first, uint64_t limit, Chosen chosen) const;
+  template <typename Change>
+  void for_each_word(uint64_t first, uint64_t count, Change change);
+
+  std::atomic<uint64_t>* words_ = nullptr;
+  uint64_t pages_ = 0;
+  void* mapping_ = nullptr;  // without a file
+  size_t mapped_ = 0;
+  MappedFile file_;
+};
+
+}  // namespace rdmakit::nbd

@@ -1,0 +1,40 @@
+// How many WRITEs have begun in each 64 KiB of a volume, so that whoever keeps a copy of its pages can tell
+// that the copy is old. Spans far from each other share a counter, which at worst spoils a good copy.
+//
+//   writer   claims pages, add(), posts the WRITE, settles, answers
+//   keeper   mark = of(), finds the pages `written`, reads them
+//            later: finds the pages `written`, and of() == mark: no WRITE was answered since
+//
+// A WRITE that the keeper's first look at the pages missed claims them after it, so it counts after `mark`.
+// One that was answered before somebody asks for the copy has counted by then. What is not a WRITE (TRIM,
+// zeros, a lost server) leaves pages that are not `written`, until a WRITE comes.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "volume/limits.h"
+
+namespace rdmakit::nbd {
+
+class WriteMarks {
+ public:
+  static constexpr uint64_t kSpan = kChunkPages;
+
+  // ---- hot path ----
+  // Between the claim of the pages and their WRITE.
+  void add(uint64_t first, uint64_t count) {
+    for (uint64_t span = first / kSpan; span <= (first + count - 1) / kSpan; span++)
+      marks_[span % kMarks].fetch_add(1, std::memory_order_release);
+  }
+  // Before the state of the page is looked at.
+  uint64_t of(uint64_t page) const { return marks_[page / kSpan % kMarks].load(std::memory_order_acquire); }
+
+ private:
+  static constexpr size_t kMarks = 4096;
+
+  std::array<std::atomic<uint64_t>, kMarks> marks_{};
+};
+
+}  // namespace rdmakit::nbd

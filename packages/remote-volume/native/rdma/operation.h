@@ -1,0 +1,110 @@
+// One RDMA work request of a lane, with what must be known when it completes.
+//
+// A WRITE to several replicas is one operation, the primary, which belongs to the request and holds the
+// claim and the memory, and a copy for each further replica. Primary and copies are the parts of it.
+#pragma once
+
+#include <infiniband/verbs.h>
+
+#include <array>
+#include <cstdint>
+
+#include "pages/page_map.h"
+#include "volume/limits.h"
+
+namespace rdmakit::nbd {
+
+inline constexpr uint16_t kNone = 0xffff;
+
+// In the place of a server's index: the local backup.
+inline constexpr uint32_t kBackupServer = UINT32_MAX;
+
+// What was found out about a page that did not match its checksum.
+struct WrongPage {
+  uint64_t page;
+  uint32_t server;  // had other bytes
+  bool repaired;    // else nobody has the right ones
+};
+
+// A replica that has a WRITE.
+struct Keeper {
+  uint64_t address;  // of the slab there
+  uint16_t server;
+  bool live;  // when the WRITE was chained
+};
+
+struct Operation {
+  enum class Kind : uint8_t {
+    read,        // slab -> output buffer
+    write,       // payload -> slab
+    zero_edge,   // zeros -> part of a page of the slab (WRITE_ZEROES)
+    zero_fill,   // zeros -> a whole claimed page, before a part of it is written; belongs to no request
+    inspect,     // page of the slab, or of the backup -> the memory of a READ that found it wrong (see
+                 // PageRepair)
+    mend,        // its right bytes -> a replica that has others
+    zero_pages,  // whole pages become unset ; no work request, but it may wait for claims
+    ahead,       // slab -> a window of ReadAhead; belongs to no request
+    fence,       // confirms the writes before it (see RdmaQueue)
+  };
+  enum class Stage : uint8_t { free, waiting, chained, posted, over };
+
+  uint16_t index = 0;  // wr_id; constant
+  Kind kind = Kind::read;
+  Stage stage = Stage::free;
+  uint16_t request = kNone;  // slot
+  uint16_t part = 0;         // of a READ: place in its window; of Kind::ahead: which window it is for
+  uint16_t chunk = kNone;    // input chunk that it holds
+
+  uint64_t offset = 0;  // in the volume
+  uint32_t length = 0;
+  uint8_t* memory = nullptr;
+  // What is sent of the one page that it is for, in bytes; 0: all of it, as it is (see PageCodec).
+  uint16_t packed = 0;
+
+  // A WRITE holds a claim over the pages that offset and length touch.
+  PageState claimed_from = PageState::unset;
+  uint32_t generation = 0;      // of the slab's place
+  uint64_t place_deadline = 0;  // of a WRITE that waits for its slab to get a place; 0: it does not
+  uint32_t place_refusals = 0;  // when it began to
+  bool again = false;           // nobody has this WRITE; it starts anew when its memory is free
+
+  // Of a part.
+  uint16_t primary = kNone;  // the operation that it is a part of; of a primary: itself
+  uint16_t server = 0;
+  bool live = false;      // its replica was when the part was chained
+  bool doomed = false;    // given up: what counts is decided, its memory is not free yet
+  bool flushing = false;  // a READ whose server failed: it moves to another one when its flush arrives
+  uint8_t epoch = 0;      // parity of the volume's epoch
+  uint64_t deadline = 0;
+  uint16_t older = kNone;  // neighbours in the order of deadlines, while posted and not given up
+  uint16_t newer = kNone;
+  bool timed = false;
+
+  // Of a primary.
+  uint8_t parts = 0;    // not over
+  uint8_t awaited = 0;  // neither over nor doomed
+  bool aimed = false;   // at one replica, whatever it is for others
+  bool kept = false;    // a replica that counts has it, or the backup
+  bool backed = false;  // the backup has it
+  uint8_t keepers =
+      0;  // replicas that have it; which of them count, the slab's record says when it is decided:
+  std::array<Keeper, kMaxReplicas> keeper{};
+  bool acknowledged = false;  // the listener was told so before all was decided
+
+  // A write completes for its request when its fence does.
+  uint16_t fence = kNone;
+  uint16_t next_fenced = kNone;  // of a fence: the first; of a write: the next under the same fence
+  bool completed = false;
+  bool succeeded = false;
+
+  uint32_t wire_length() const { return packed != 0 ? packed : length; }
+  bool reads() const { return kind == Kind::read || kind == Kind::inspect || kind == Kind::ahead; }
+  // Pages that the claim covers.
+  uint64_t first_page() const { return offset / kPage; }
+  uint64_t page_count() const { return (offset % kPage + length + kPage - 1) / kPage; }
+
+  ibv_send_wr wr{};
+  ibv_sge sge{};
+};
+
+}  // namespace rdmakit::nbd

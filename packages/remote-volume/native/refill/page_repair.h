@@ -1,0 +1,100 @@
+// READs whose bytes do not match their checksum. Under the claim of each such page, so that no WRITE is in
+// between:
+//
+//   inspect: READ it from one live replica after the other, and then from the local backup, until one is
+//   right mend:    WRITE the right bytes to those that were wrong none is right: the page is lost, EIO from
+//   now on, and reported once
+//
+// Most often nothing was wrong at all: a WRITE overtook the READ, and the first replica is right.
+// Whole slots are read and written, so that nothing is packed here; see PageCodec.
+// One READ at a time; the memory is the READ's own.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "rdma/rdma_queue.h"
+#include "rdma/statistics.h"
+#include "volume/volume.h"
+
+namespace rdmakit::nbd {
+
+class PageRepair {
+ public:
+  PageRepair(Volume& volume, RdmaQueue& rdma, LaneStatistics& statistics, OperationListener& listener)
+      : volume_(volume), rdma_(rdma), statistics_(statistics), listener_(listener) {}
+
+  bool busy() const { return operation_ != nullptr; }
+  bool owns(const Operation& operation) const { return operation_ == &operation; }
+  // Takes over a READ that is over. `claimed`: whoever gives it holds the claim of its pages, and ends it,
+  // and its memory holds slots (see PageCodec) before and after. Only when not busy.
+  void begin(Operation& read, bool claimed);
+  // Nobody wants the data any more: it ends when nothing of it is under way, and chains nothing.
+  void cancel() { cancelled_ = true; }
+  // Of the READ that ended last: operation_decided() gave it up.
+  bool given_up() const { return given_up_; }
+  // True: something moved.
+  bool step(uint64_t now);
+  // The READ, once, when it is at its end.
+  Operation* ended();
+  // Of the READ that ended last: it was cancelled, or a page of it is lost.
+  bool failed() const { return failed_; }
+  // Bit i: its i-th page is lost. Of a READ of at most 32 pages.
+  uint32_t lost() const { return lost_; }
+  bool waits_for_page() const { return waits_for_page_; }
+
+  // See OperationListener. decided(): true when the READ is given up: its claims are free and it is described
+  // by its operation again, but its memory is not free yet.
+  bool operation_decided(Operation& operation, bool succeeded);
+  void operation_over(Operation& operation);
+
+ private:
+  enum class Stage : uint8_t { search, claim, inspect, mend, ended };
+
+  bool advance(uint64_t now);
+  bool claim();
+  bool inspect(uint64_t now);
+  bool inspect_backup();
+  bool right();
+  void mend(uint64_t now);
+  void aim(Operation::Kind kind);
+  void give_page_up();
+  void next_page(PageState to);
+  void release(PageState to);
+  void end();
+  uint8_t* memory_of(uint64_t page) const { return memory_ + (page * kPage - offset_); }
+
+  Volume& volume_;
+  RdmaQueue& rdma_;
+  LaneStatistics& statistics_;
+  OperationListener& listener_;
+
+  Operation* operation_ = nullptr;
+  uint64_t offset_ = 0;  // of the READ, as the next two
+  uint32_t length_ = 0;
+  uint8_t* memory_ = nullptr;
+  bool given_claims_ = false;
+  bool cancelled_ = false;
+  bool given_up_ = false;
+  bool failed_ = false;
+  uint32_t lost_ = 0;
+
+  Stage stage_ = Stage::search;
+  bool under_way_ = false;
+  bool waits_for_page_ = false;
+  uint64_t page_ = 0;
+  uint64_t end_ = 0;
+  bool held_ = false;        // the claim of the page
+  uint16_t packed_ = 0;      // bytes of it in its slot
+  uint32_t generation_ = 0;  // of its slab's place
+  // Servers, not places in the record: that may change meanwhile.
+  std::array<uint16_t, kMaxReplicas> inspected_{};
+  std::array<uint16_t, kMaxReplicas> wrong_{};
+  uint32_t inspected_count_ = 0;
+  uint32_t wrong_count_ = 0;
+  uint32_t mended_ = 0;
+  bool from_backup_ = false;   // what is inspected is the backup's copy, the last there is,
+  bool backup_wrong_ = false;  // and it is wrong too
+};
+
+}  // namespace rdmakit::nbd
