@@ -9,11 +9,13 @@
 
 #include "../native/engine/memory_device.h"
 #include "../native/nbd/reply_reader.h"
+#include "export/whole_export.h"
 #include "front/connection.h"
 #include "fuzz_check.h"
 
 using namespace rdmakit;
 using namespace rdmakit::nbd;
+using namespace rdmakit::volume;
 
 namespace {
 
@@ -59,7 +61,7 @@ class World final : private OperationListener {
   void kill_server() { server_.set_mode(memory_device::Server::Mode::dead); }
   bool damaged() const { return server_.mode() != memory_device::Server::Mode::healthy || volume_.failed(0); }
   void pass(uint64_t time) { now_ += time; }
-  const Export& exported() const { return volume_.exported(); }
+  Export exported() const { return whole_export(volume_); }
   Connection& connection() { return *connection_; }
   void end() {
     connection_->drop("end of the script");

@@ -18,7 +18,7 @@
 #include "pages/page_map.h"
 #include "volume/slab_map.h"
 
-using namespace rdmakit::nbd;
+using namespace rdmakit::volume;
 
 namespace {
 

@@ -6,8 +6,6 @@ if(NOT TARGET rdmakit_volume)
   list(FILTER volume_sources EXCLUDE REGEX "/binding/")
   add_library(rdmakit_volume STATIC ${volume_sources})
   target_include_directories(rdmakit_volume PUBLIC ${RDMAKIT_VOLUME_NATIVE})
-  # limits.h knows the protocol until the front is an interface.
-  target_include_directories(rdmakit_volume PRIVATE ${RDMAKIT_VOLUME_NATIVE}/../../nbd-client/native)
   target_link_libraries(rdmakit_volume PUBLIC rdmakit_base)
   rdmakit_target(rdmakit_volume)
   rdmakit_units(rdmakit_volume)

@@ -157,8 +157,7 @@ void files() {
   CHECK(client.write(0, data.data(), 1 << 20) == kOk);
   CHECK(bytes_of(volume, &ServerStatistics::bytes_written) == 1 << 20);
   all_right(client, data);
-  CHECK(sum(volume, &LaneStatistics::pages_packed) == 0 &&
-        volume.engine->volume().exported().minimum_block == 4096);
+  CHECK(sum(volume, &LaneStatistics::pages_packed) == 0 && volume.engine->volume().minimum_block() == 4096);
   // Not without what tells a torn page from a whole one, nor with a file of something else.
   int error = 0;
   std::string why;

@@ -25,6 +25,7 @@ namespace fixture {
 
 using namespace rdmakit;
 using namespace rdmakit::nbd;
+using namespace rdmakit::volume;
 using memory_device::Behaviour;
 using memory_device::Server;
 

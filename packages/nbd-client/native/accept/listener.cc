@@ -13,6 +13,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 namespace {
 
 // The system's limit cuts it down. A burst that overflows it would keep good clients waiting for a second.

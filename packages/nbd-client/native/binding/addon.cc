@@ -9,10 +9,12 @@
 
 namespace rdmakit::nbd::binding {
 
+using namespace volume;
+
 namespace {
 
 Napi::Value lane_requirements(const Napi::CallbackInfo& info) {
-  const LaneRequirements needs = nbd::lane_requirements();
+  const LaneRequirements needs = volume::lane_requirements();
   Napi::Object object = Napi::Object::New(info.Env());
   object.Set("arenaBytes", static_cast<double>(needs.arena_bytes));
   object.Set("sendQueueDepth", needs.send_queue_depth);

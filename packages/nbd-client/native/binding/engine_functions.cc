@@ -1,11 +1,12 @@
 // What JavaScript asks of an engine while it lives.
 #include "binding/convert.h"
 #include "binding/engine_object.h"
+#include "export/whole_export.h"
 
 namespace rdmakit::nbd::binding {
 
 Napi::Value export_flags(const Napi::CallbackInfo& info) {
-  return Napi::Number::New(info.Env(), to_engine(info[0]).volume().exported().flags);
+  return Napi::Number::New(info.Env(), whole_export(to_engine(info[0]).volume()).flags);
 }
 
 namespace {

@@ -11,6 +11,8 @@
 
 namespace rdmakit::nbd::binding {
 
+using namespace volume;
+
 namespace {
 
 std::vector<int> to_descriptors(const Napi::Value& value, const std::string& what) {
@@ -51,7 +53,7 @@ KernelDevice to_device(const Napi::Value& value) {
 Napi::Value protect_process(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
   Napi::Array result = Napi::Array::New(env);
-  for (const Safety& safety : nbd::protect_process()) {
+  for (const Safety& safety : volume::protect_process()) {
     Napi::Object each = Napi::Object::New(env);
     each.Set("name", safety.name);
     each.Set("granted", safety.granted);

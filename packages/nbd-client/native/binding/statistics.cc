@@ -146,8 +146,7 @@ Napi::Value describe_backup(Napi::Env env, Engine& engine) {
   to.Set("bytesWritten", number(from.bytes_written.get()));
   to.Set("bytesRead", number(from.bytes_read.get()));
   to.Set("queuedPages", number(backup->queued()));
-  to.Set("stalePages",
-         number(backup->map().count_missing(volume.pages(), 0, volume.exported().size / kPage)));
+  to.Set("stalePages", number(backup->map().count_missing(volume.pages(), 0, volume.size() / kPage)));
   to.Set("missedPages", number(backup->missed()));
   to.Set("caughtUpPages",
          number(lane == nullptr || lane->catch_up() == nullptr ? 0 : lane->catch_up()->pages().get()));

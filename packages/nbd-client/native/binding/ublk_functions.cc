@@ -9,6 +9,8 @@
 
 namespace rdmakit::nbd::binding {
 
+using namespace volume;
+
 namespace {
 
 // One command of the driver, off the JavaScript thread: it waits for lanes, which need nobody of JavaScript.

@@ -10,9 +10,12 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "export/whole_export.h"
 #include "system/error_reason.h"
 
 namespace rdmakit::nbd {
+
+using namespace volume;
 
 namespace {
 
@@ -23,6 +26,8 @@ constexpr int kAnswerRoom = 4 << 20;
 // pages as fast as it evicts them, in more and smaller requests, as those that wait in its queue are what it
 // merges.
 constexpr int kRequestRoom = 208 << 10;
+// nbdcopy opens 4 connections to an export that says CAN_MULTI_CONN and fails when one is refused.
+constexpr uint32_t kMultiConnectionLanes = 4;
 // join() gives lanes this much more than stop(): for the flushes.
 constexpr uint64_t kJoinSlack = 1'500 * kMillisecond;
 
@@ -81,7 +86,7 @@ int Engine::open_backup(std::string& why) {
   const auto failed = [this] {
     if (acceptor_ != nullptr) acceptor_->wake();
   };
-  const int error = backup_->open(volume_.exported().size, failed, backup_warnings_, why);
+  const int error = backup_->open(volume_.size(), failed, backup_warnings_, why);
   if (error == 0) volume_.set_backup(backup_.get());
   return error;
 }
@@ -95,7 +100,7 @@ void Engine::stamp_backup() {
 }
 
 int Engine::make_offer(Offer& offer, std::string& why) const {
-  const Export& whole = volume_.exported();
+  const Export whole = whole_export(volume_);
   if (options_.exports.empty()) return refuse(why, EINVAL, "at least one export is needed");
   if (options_.read_ahead % kOutputChunk != 0 || options_.read_ahead > ReadAhead::kWindows * kOutputChunk)
     return refuse(why, EINVAL, "a read-ahead is a multiple of 64 KiB of at most 1 MiB");
@@ -368,7 +373,7 @@ int Engine::attach_socketpair(uint32_t lane, int& descriptor) {
   set_send_buffer(theirs, kRequestRoom);
   if (!lanes_[lane]->reserve()) return EBUSY;
   Terms terms;
-  terms.exported = volume_.exported();
+  terms.exported = whole_export(volume_);
   lanes_[lane]->attach(ours.release(), terms);
   descriptor = theirs.release();
   return 0;
@@ -393,7 +398,7 @@ int Engine::attach_device(std::span<const uint32_t> lanes, int device, std::stri
     return refuse(why, EBUSY, "a lane serves another connection");
   }
   Terms terms;
-  terms.exported = volume_.exported();
+  terms.exported = whole_export(volume_);
   for (size_t i = 0; i < lanes.size(); i++) lanes_[lanes[i]]->attach(std::move(queues[i]), terms);
   return 0;
 }

@@ -19,6 +19,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 // A part of the volume under a name.
 struct ExportOptions {
   std::string name = {};         // at most 4096 bytes

@@ -10,9 +10,12 @@
 #include <cerrno>
 
 #include "export/engine.h"
+#include "export/whole_export.h"
 #include "system/error_reason.h"
 
 namespace rdmakit::nbd {
+
+using namespace volume;
 
 int Engine::attach_socket(uint32_t lane, int descriptor, std::string& why) {
   int type = 0;
@@ -29,7 +32,7 @@ int Engine::attach_socket(uint32_t lane, int descriptor, std::string& why) {
     return errno;
   }
   Terms terms;
-  terms.exported = volume_.exported();
+  terms.exported = whole_export(volume_);
   lanes_[lane]->attach(own.release(), terms);
   return 0;
 }

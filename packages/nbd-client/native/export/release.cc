@@ -15,6 +15,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 // Under control_.
 int Engine::releasable(uint32_t server, std::string& why) {
   if (server >= kMaxServers) return refuse(why, EINVAL, "no such server");

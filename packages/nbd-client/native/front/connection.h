@@ -32,6 +32,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 class Connection {
  public:
   // So long (ns) a wait for the next request may last in which nothing else is heard.

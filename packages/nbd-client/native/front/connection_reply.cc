@@ -9,6 +9,15 @@ namespace rdmakit::nbd {
 
 namespace {
 
+static_assert(kPage == kGranularity && kMaxUnfragmented == kWindow * kOutputChunk);
+// Extents that one BLOCK_STATUS tells of: as many as fit the page of its request.
+constexpr uint32_t kExtents = kPage / sizeof(StatusDescriptor);
+
+uint32_t state_flags(Allocation allocation) {
+  if (allocation == Allocation::data) return 0;
+  return allocation == Allocation::zeroes ? kStateZero : kStateZero | kStateHole;
+}
+
 ChunkHeader last_chunk(const RequestSlot& slot, ChunkType type, size_t length) {
   ChunkHeader header;
   header.magic = kStructuredReplyMagic;
@@ -32,7 +41,7 @@ void Connection::report_status(uint16_t index) {
   for (uint64_t at = slot.request.offset; at < end;) {
     const uint64_t page = at / kPage;
     uint64_t run = 0;
-    const uint32_t flags = volume_.allocation(page, (end + kPage - 1) / kPage - page, run);
+    const uint32_t flags = state_flags(volume_.allocation(page, (end + kPage - 1) / kPage - page, run));
     const uint64_t until = std::min(end, (page + run) * kPage);
     const auto length = static_cast<uint32_t>(until - at);
     if (count > 0 && extents[count - 1].flags == flags) {

@@ -6,6 +6,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
 
 void Connection::start(Operation& operation) {

@@ -21,6 +21,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 class DeviceQueue {
  public:
   // `device`: /dev/ublkcN, which the queue closes. nullptr with `error` (errno value) and `why`. Nothing is

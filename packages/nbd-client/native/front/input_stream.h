@@ -18,6 +18,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 class InputStream {
  public:
   enum class Status { received, empty, full, ended, failed };

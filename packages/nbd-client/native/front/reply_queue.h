@@ -19,6 +19,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 class ReplyQueue {
  public:
   enum class Status { idle, blocked, failed };

@@ -9,6 +9,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 struct RequestSlot {
   // The longest head of a reply: an error with its text and its place.
   static constexpr size_t kHead = 128;

@@ -9,6 +9,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 int lock_file(const std::string& path, int& descriptor) {
   UniqueFd file;
   if (const int error = open_private(path, O_RDWR | O_CREAT, file); error != 0) return error;

@@ -13,6 +13,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 namespace {
 
 constexpr timeval kAnswerTime{10, 0};

@@ -18,6 +18,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 namespace {
 
 // For lanes to fetch, which takes them no time, and for what the kernel does itself meanwhile (udev,

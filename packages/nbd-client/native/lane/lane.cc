@@ -17,6 +17,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 namespace {
 // After the queue pairs were moved to error, flushes have this long to arrive.
 constexpr uint64_t kFlushTime = kSecond;

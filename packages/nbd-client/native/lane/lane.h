@@ -32,6 +32,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 struct LaneOptions {
   CqRef cq;
   ChannelRef channel;  // may be empty in WaitMode::poll

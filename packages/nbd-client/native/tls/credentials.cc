@@ -11,6 +11,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 namespace {
 
 // "MUST support TLS version 1.2, SHOULD support any later"; nothing older.

@@ -4,6 +4,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 const GnuTls* load_gnutls(std::string& why) {
   static const LoadedLibrary<GnuTls> library(
       "libgnutls.so.30", "TLS needs GnuTLS (Debian: apt install libgnutls30)", [](GnuTls& tls, auto find) {

@@ -13,6 +13,8 @@
 
 namespace rdmakit::nbd {
 
+using namespace volume;
+
 namespace {
 
 int hex_value(char digit) {

@@ -15,7 +15,7 @@
 #include "system/mapped_file.h"
 #include "system/swap_safety.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 Backup::~Backup() {
   if (thread_.joinable()) stop(now_ns() + options_.timeout_ns);
@@ -287,4 +287,4 @@ int Backup::patch(const Taken& taken) {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -20,7 +20,7 @@
 #include "backup/backup_port.h"
 #include "rdmakit/thread.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 struct BackupOptions {
   std::string path;         // empty: no backup
@@ -144,4 +144,4 @@ class Backup {
   Thread thread_;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -6,7 +6,7 @@
 #include "backup/backup.h"
 #include "base/clock.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 // From one pass to the next, and between two looks for something to do.
@@ -58,7 +58,7 @@ bool BackupCatchUp::step(uint64_t now) {
     if (!start_chunk(page, now)) break;
     moved = true;
   }
-  if (active_ && word_ * BackupMap::kPerWord >= volume_.exported().size / kPage) {
+  if (active_ && word_ * BackupMap::kPerWord >= volume_.size() / kPage) {
     active_ = false;
     next_ = now + kCatchUpPause;
   }
@@ -66,7 +66,7 @@ bool BackupCatchUp::step(uint64_t now) {
 }
 
 bool BackupCatchUp::find_stale(uint64_t& page) {
-  const uint64_t pages = volume_.exported().size / kPage;
+  const uint64_t pages = volume_.size() / kPage;
   const uint64_t words = (pages + BackupMap::kPerWord - 1) / BackupMap::kPerWord;
   for (const uint64_t end = std::min(words, word_ + kWordsOfAStep); word_ < end; word_++) {
     // A WRITE holds them: they are looked at when it has ended. First, so that what is settled just now
@@ -91,7 +91,7 @@ bool BackupCatchUp::start_chunk(uint64_t page, uint64_t now) {
     return true;
   }
   const uint64_t left = volume_.left_in_slab(page * kPage) / kPage;
-  const uint64_t limit = std::min({kChunkPages, left, volume_.exported().size / kPage - page});
+  const uint64_t limit = std::min({kChunkPages, left, volume_.size() / kPage - page});
   const uint64_t run = map_.run(page, limit, BackupState::stale);
   const uint64_t claimed = run == 0 ? 0 : volume_.pages().claim(page, run, PageState::written);
   if (claimed == 0) {
@@ -178,4 +178,4 @@ void BackupCatchUp::give_back(Operation& operation) {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -15,7 +15,7 @@
 #include "refill/refill.h"
 #include "volume/volume.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class BackupCatchUp {
  public:
@@ -64,4 +64,4 @@ class BackupCatchUp {
   uint64_t allowed_at_ = 0;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -13,7 +13,7 @@
 #include "system/private_file.h"
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 
@@ -162,4 +162,4 @@ int BackupFile::write(iovec* segments, int count, uint64_t offset) const {
   return 0;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -11,7 +11,7 @@
 #include "backup/backup_map.h"
 #include "base/unique_fd.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class BackupFile {
  public:
@@ -51,4 +51,4 @@ class BackupFile {
   bool has_room_ = false;  // for a header
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

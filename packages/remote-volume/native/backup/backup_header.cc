@@ -5,7 +5,7 @@
 
 #include "base/crc32c.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 
@@ -51,4 +51,4 @@ bool may_be_header(const uint8_t* page) {
          std::all_of(page, page + kPage, [](uint8_t byte) { return byte == 0; });
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -17,7 +17,7 @@
 
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 struct BackupStamp {
   uint64_t file = 0;  // 0: none
@@ -36,4 +36,4 @@ BackupStamp read_header(const uint8_t* page, uint64_t pages);
 // that was never written.
 bool may_be_header(const uint8_t* page);
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

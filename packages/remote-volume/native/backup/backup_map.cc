@@ -9,7 +9,7 @@
 
 #include "pages/page_map.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 
@@ -139,4 +139,4 @@ uint64_t BackupMap::count_missing(const PageMap& pages, uint64_t first, uint64_t
   return total;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

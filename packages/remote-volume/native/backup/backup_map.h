@@ -21,7 +21,7 @@
 #include "backup/backup_header.h"
 #include "system/mapped_file.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class PageMap;
 enum class PageState : uint64_t;
@@ -110,4 +110,4 @@ class BackupMap {
   bool outdated_ = false;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -6,7 +6,7 @@
 #include "backup/backup.h"
 #include "rdmakit/invariant.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 
@@ -229,4 +229,4 @@ void BackupPort::wake_lane() {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

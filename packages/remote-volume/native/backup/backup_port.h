@@ -20,7 +20,7 @@
 #include "rdma/operation.h"
 #include "rdma/statistics.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class Backup;
 
@@ -164,4 +164,4 @@ class BackupPort {
   SpscRing<Done, 2 * kMaxBackupBuffers> done_;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -4,7 +4,7 @@
 
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // ---- hot path begins: no system call, no lock, no allocation ----
 
@@ -65,4 +65,4 @@ void CompressionMeter::rest(uint32_t pages) {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

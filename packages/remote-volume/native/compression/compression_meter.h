@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 enum class Compression : uint8_t { off, measured, always };
 
@@ -65,4 +65,4 @@ class CompressionMeter {
   bool measuring_ = false;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

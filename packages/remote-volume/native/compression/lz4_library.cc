@@ -2,7 +2,7 @@
 
 #include "system/loaded_library.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 const Lz4* load_lz4(std::string& why) {
   static const LoadedLibrary<Lz4> library(
@@ -14,4 +14,4 @@ const Lz4* load_lz4(std::string& why) {
   return library.functions(why);
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 struct Lz4 {
   // Bytes of the state that the next one needs, aligned to 8.
@@ -20,4 +20,4 @@ struct Lz4 {
 // The same for every caller. nullptr with `why`, which says what to install.
 const Lz4* load_lz4(std::string& why);
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 constexpr int kAcceleration = 1;
@@ -109,4 +109,4 @@ void PageCodec::unpack_slots(const Operation& read) {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

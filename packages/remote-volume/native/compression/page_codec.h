@@ -15,7 +15,7 @@
 #include "rdma/statistics.h"
 #include "volume/volume.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class PageCodec {
  public:
@@ -77,4 +77,4 @@ class PageCodec {
   std::unique_ptr<Before[]> before_;    // kMostPages of each operation
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

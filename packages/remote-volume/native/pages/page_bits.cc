@@ -8,7 +8,7 @@
 
 #include "system/lazy_array.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 PageBits::~PageBits() {
   if (mapping_ != nullptr) munmap(mapping_, mapped_);
@@ -55,4 +55,4 @@ uint64_t PageBits::run(uint64_t first, uint64_t limit, bool value) const {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

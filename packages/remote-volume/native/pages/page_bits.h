@@ -4,7 +4,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class PageBits {
  public:
@@ -28,4 +28,4 @@ class PageBits {
   size_t mapped_ = 0;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

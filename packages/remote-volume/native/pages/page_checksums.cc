@@ -2,7 +2,7 @@
 
 #include "base/crc32c.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 constexpr uint64_t kPageChecksumsMagic = 0x6372636567617072;  // "rpagecrc"
@@ -52,4 +52,4 @@ bool PageChecksums::right(uint64_t offset, uint32_t length, const uint8_t* memor
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -7,7 +7,7 @@
 
 #include "pages/page_table.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class PageChecksums {
  public:
@@ -43,4 +43,4 @@ class PageChecksums {
   PageTable<uint32_t> table_;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -7,7 +7,7 @@
 
 #include "pages/page_table.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // The page is in its slot as it is.
 inline constexpr uint16_t kRaw = 0;
@@ -52,4 +52,4 @@ class PageLengths {
   PageTable<uint16_t> table_;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

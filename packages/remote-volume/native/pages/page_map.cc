@@ -10,7 +10,7 @@
 #include "rdmakit/invariant.h"
 #include "system/lazy_array.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 
@@ -207,4 +207,4 @@ bool PageMap::all_unset(uint64_t first, uint64_t count) const {
   return true;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -12,9 +12,9 @@
 //
 //     written --- lose ---> lost         written, lost --- clear_until_claimed ---> unset
 //
-// Why it is safe with several lanes. Call a request open from its arrival until its answer. NBD gives
-// no order to open requests that overlap, so every interleaving of theirs is right as long as each
-// page ends as some order of them would leave it, and what is answered stays.
+// Why it is safe with several lanes. Call a request open from its arrival until its answer. A block device
+// gives no order to open requests that overlap, so every interleaving of theirs is right as long as each page
+// ends as some order of them would leave it, and what is answered stays.
 //  1. A page is `written` only when its whole 4 KiB are in the slab: the write under its first claim covers
 //     all of it, and settle() comes after that write's completion (and fence, see RdmaQueue). So no reader
 //     ever sees stale remote bytes.
@@ -36,7 +36,7 @@
 #include "system/mapped_file.h"
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 enum class PageState : uint64_t { unset = 0, written = 1, claimed = 2, lost = 3 };
 
@@ -103,4 +103,4 @@ class PageMap {
   MappedFile file_;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

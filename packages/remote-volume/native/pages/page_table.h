@@ -13,7 +13,7 @@
 #include "system/mapped_file.h"
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 template <typename Entry>
 class PageTable {
@@ -65,4 +65,4 @@ class PageTable {
   MappedFile file_;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

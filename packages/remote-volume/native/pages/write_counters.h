@@ -16,7 +16,7 @@
 
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class WriteMarks {
  public:
@@ -37,4 +37,4 @@ class WriteMarks {
   std::array<std::atomic<uint64_t>, kMarks> marks_{};
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -6,7 +6,7 @@
 
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // ---- hot path ----
 
@@ -35,4 +35,4 @@ inline uint64_t leading_zero_pages(const uint8_t* payload, uint64_t length) {
   return pages;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

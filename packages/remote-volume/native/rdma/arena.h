@@ -6,7 +6,7 @@
 
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 struct LaneRequirements {
   size_t arena_bytes;
@@ -52,4 +52,4 @@ constexpr LaneRequirements lane_requirements() {
   return {Arena::kBytes, 2 * kOperations, 2 * kOperations * kMaxReplicas, 0};
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

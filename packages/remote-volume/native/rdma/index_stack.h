@@ -7,7 +7,7 @@
 
 #include "rdmakit/invariant.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 template <size_t kCapacity>
 class IndexStack {
@@ -66,4 +66,4 @@ class IndexQueue {
   size_t tail_ = 0;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

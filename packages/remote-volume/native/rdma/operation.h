@@ -12,7 +12,7 @@
 #include "pages/page_map.h"
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 inline constexpr uint16_t kNone = 0xffff;
 
@@ -107,4 +107,4 @@ struct Operation {
   ibv_sge sge{};
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

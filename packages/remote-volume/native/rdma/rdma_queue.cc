@@ -5,7 +5,7 @@
 
 #include "rdmakit/invariant.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 constexpr uint16_t kFirstCopy = kOperations;
@@ -504,4 +504,4 @@ void RdmaQueue::fail_chain(uint16_t first) {
   }
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

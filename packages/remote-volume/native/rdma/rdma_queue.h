@@ -42,7 +42,7 @@
 #include "rdmakit/handle.h"
 #include "volume/volume.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // Who uses the queue. Called on the lane's thread, from poll(), flush() and fail(). It must not chain
 // operations from inside a call.
@@ -224,4 +224,4 @@ class RdmaQueue final : private BackupListener {
   std::vector<ServerStatistics> server_statistics_;  // kMaxServers
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

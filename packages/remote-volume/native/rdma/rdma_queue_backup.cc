@@ -2,7 +2,7 @@
 // outcome hangs on it, and the only part of a READ that no replica can serve.
 #include "rdma/rdma_queue.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
 
@@ -94,4 +94,4 @@ void RdmaQueue::backup_doomed(uint16_t index) {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -7,7 +7,7 @@
 
 #include "base/counter.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // Latencies, four buckets to each power of two: a percentile read from it is off by an eighth at most. Bucket
 // n counts those from lower(n) up to lower(n + 1) ns, the last one also all above (9 minutes).
@@ -72,4 +72,4 @@ struct alignas(64) LaneStatistics {
   Histogram read_latency, write_latency;  // from the header's arrival to the queued reply
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

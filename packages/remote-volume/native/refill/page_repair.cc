@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // ---- hot path begins: claims hold up the lanes, so the rules are theirs ----
 
@@ -239,4 +239,4 @@ void PageRepair::operation_over(Operation& operation) {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -17,7 +17,7 @@
 #include "rdma/statistics.h"
 #include "volume/volume.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class PageRepair {
  public:
@@ -97,4 +97,4 @@ class PageRepair {
   bool backup_wrong_ = false;  // and it is wrong too
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "rdmakit/invariant.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 Refill::Refill(Volume& volume, const Arena& arena, RdmaQueue& rdma, uint64_t bytes_per_second,
                LaneStatistics& statistics, OperationListener& listener)
@@ -221,4 +221,4 @@ void Refill::finish() {
   ended_ = true;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

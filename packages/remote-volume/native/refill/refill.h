@@ -17,7 +17,7 @@
 #include "refill/page_repair.h"
 #include "volume/volume.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // Written by the refill's thread alone.
 struct RefillStatistics {
@@ -96,4 +96,4 @@ class Refill {
   uint64_t allowed_at_ = 0;  // ns
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

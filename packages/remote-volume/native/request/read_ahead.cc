@@ -4,7 +4,7 @@
 
 #include "rdmakit/invariant.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
 
@@ -36,7 +36,7 @@ void ReadAhead::advance(uint64_t now) {
   stream.ahead = std::max(stream.ahead, stream.next / kPage * kPage);
   // Half of it at a time, so that windows share a doorbell.
   if (stream.ahead > stream.next && stream.ahead - stream.next > depth / 2) return;
-  const uint64_t end = std::min(stream.next + depth, volume_.exported().size);
+  const uint64_t end = std::min(stream.next + depth, volume_.size());
   while (stream.ahead < end && fetch(stream, now)) {
   }
 }
@@ -44,7 +44,7 @@ void ReadAhead::advance(uint64_t now) {
 // One window more, or the stream passes over what cannot be read ahead. False: not now.
 bool ReadAhead::fetch(Stream& stream, uint64_t now) {
   const uint64_t begin = stream.ahead;
-  const uint64_t end = std::min((begin / kOutputChunk + 1) * kOutputChunk, volume_.exported().size);
+  const uint64_t end = std::min((begin / kOutputChunk + 1) * kOutputChunk, volume_.size());
   if (const Window* const window = find(begin); window != nullptr) {
     stream.ahead = window->begin + window->length;
     return true;
@@ -176,4 +176,4 @@ void ReadAhead::drop(Window& window) {
 
 // ---- hot path ends ----
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -25,7 +25,7 @@
 #include "rdma/statistics.h"
 #include "volume/volume.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class ReadAhead {
  public:
@@ -147,4 +147,4 @@ class ReadAhead {
   uint64_t tick_ = 0;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

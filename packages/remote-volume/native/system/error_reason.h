@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // Returns `error`, with `text` for people in `why`.
 inline int refuse(std::string& why, int error, std::string_view text) {
@@ -12,4 +12,4 @@ inline int refuse(std::string& why, int error, std::string_view text) {
   return error;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

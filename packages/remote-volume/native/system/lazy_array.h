@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <type_traits>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // Zeros that become memory page by page as they are touched; nullptr with errno. Without huge pages: of a
 // large volume little may be used, and one entry would cost 2 MiB. `prefault` makes it all memory now.
@@ -43,4 +43,4 @@ class LazyArray {
   size_t bytes_ = 0;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

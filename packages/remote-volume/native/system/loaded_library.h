@@ -7,7 +7,7 @@
 #include <string>
 #include <type_traits>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // `Functions` has a pointer for each that is called.
 template <typename Functions>
@@ -39,4 +39,4 @@ class LoadedLibrary {
   std::string why_;  // empty: all are there
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

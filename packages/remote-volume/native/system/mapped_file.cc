@@ -11,7 +11,7 @@
 
 #include "system/private_file.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 MappedFile::~MappedFile() {
   if (memory_ != nullptr) munmap(memory_, bytes_);
@@ -60,4 +60,4 @@ std::string mapping_failure(const char* what, const std::string& file, int error
   return named + ": " + strerror(error);
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -6,7 +6,7 @@
 
 #include "base/unique_fd.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class MappedFile {
  public:
@@ -34,4 +34,4 @@ class MappedFile {
 // For people: why `what`, in `file` when that is not empty, could not be opened.
 std::string mapping_failure(const char* what, const std::string& file, int error);
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -9,7 +9,7 @@
 
 #include "system/error_reason.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 
@@ -60,4 +60,4 @@ int check_folder(const std::string& path, std::string& why) {
                     octal(status.st_mode) + "); run chmod go-w " + folder);
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -6,7 +6,7 @@
 
 #include "base/unique_fd.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // Opens `path` with the flags of open(2), mode 0600 when it is made, and never what a symbolic link leads to.
 // 0 or an errno value: ELOOP it is a link.
@@ -21,4 +21,4 @@ int check_private(int file, const std::string& path, std::string& why);
 // is.
 int check_folder(const std::string& path, std::string& why);
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <memory>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 struct FreeProcessors {
   void operator()(cpu_set_t* set) const { CPU_FREE(set); }
@@ -30,4 +30,4 @@ inline size_t usable_processors(pthread_t thread) {
   return 1;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -11,7 +11,7 @@
 
 #include "base/unique_fd.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 
@@ -77,4 +77,4 @@ void touch_stack() {
   asm volatile("" : : "r"(stack) : "memory");  // or the compiler would leave it out
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 struct Safety {
   std::string name;
@@ -34,4 +34,4 @@ std::vector<Safety> protect_process();
 // Touches the part of the calling thread's stack that it will use, so that no fault comes later.
 void touch_stack();
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

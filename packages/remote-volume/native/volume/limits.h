@@ -4,11 +4,10 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "protocol/request.h"
+namespace rdmakit::volume {
 
-namespace rdmakit::nbd {
-
-inline constexpr uint32_t kPage = kGranularity;
+// What a volume keeps track of, and what of it is zeroed without the network.
+inline constexpr uint32_t kPage = 4096;
 
 // One recv(2) fills at most a chunk. 256 KiB holds 60 page writes, more than a kernel queue sends at
 // once; 16 of them hold the payload of every operation that can be outstanding at qd 128.
@@ -23,9 +22,6 @@ inline constexpr uint64_t kChunkPages = kOutputChunk / kPage;
 // Chunks that one READ holds at most: up to kWindow × kOutputChunk = 1 MiB is read whole before its
 // reply starts; what is longer is streamed through the same chunks.
 inline constexpr uint32_t kWindow = 16;
-static_assert(kMaxUnfragmented == kWindow * kOutputChunk);
-// Extents that one BLOCK_STATUS tells of: as many as fit the page of its request.
-inline constexpr uint32_t kExtents = kPage / sizeof(StatusDescriptor);
 
 // A ublk device has so many requests under way on each queue, of at most kDeviceRequest bytes. Each has a
 // buffer, and what is answered while somebody still reads its buffer goes on with a spare one.
@@ -33,7 +29,7 @@ inline constexpr uint16_t kDeviceDepth = 32;
 inline constexpr uint32_t kDeviceRequest = kInputChunk;
 inline constexpr uint16_t kDeviceBuffers = kDeviceDepth + 8;
 
-// Outstanding requests of a connection. The kernel's NBD queue is 128 deep.
+// Outstanding requests of a lane: as many as the kernel's deepest queue of a block device asks at once.
 inline constexpr uint32_t kRequests = 128;
 
 // RDMA operations of a lane, waiting ones included.
@@ -54,7 +50,5 @@ inline constexpr uint32_t kRefillLane = kMaxLanes + 1;
 // Indexes, not servers alive: each incarnation of a server takes a new one.
 inline constexpr uint32_t kMaxServers = 1024;
 inline constexpr uint64_t kMinSlab = 1 << 20;
-// nbdcopy opens 4 connections to an export that says CAN_MULTI_CONN and fails when one is refused.
-inline constexpr uint32_t kMultiConnectionLanes = 4;
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

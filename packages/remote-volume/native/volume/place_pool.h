@@ -13,7 +13,7 @@
 
 #include "volume/slab_record.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class SparePlaces {
  private:
@@ -111,4 +111,4 @@ class SparePlaces {
   std::atomic<uint32_t> full_{0};
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

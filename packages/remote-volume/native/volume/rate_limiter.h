@@ -10,7 +10,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class alignas(64) Pace {
  public:
@@ -63,4 +63,4 @@ class alignas(64) Pace {
   std::atomic<uint64_t> operations_until_{0};
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

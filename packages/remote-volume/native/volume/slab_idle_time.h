@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class SlabUse {
  public:
@@ -35,4 +35,4 @@ class SlabUse {
   std::unique_ptr<std::atomic<uint32_t>[]> steps_;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <type_traits>
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 namespace {
 
@@ -76,4 +76,4 @@ int SlabMap::check(uint32_t slabs) const {
   return 0;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -14,7 +14,7 @@
 #include "volume/limits.h"
 #include "volume/slab_record.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class SlabMap {
  public:
@@ -55,4 +55,4 @@ class SlabMap {
   std::atomic<uint64_t>* failed_ = nullptr;  // a bit for each server index
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

@@ -9,7 +9,7 @@
 #include "rdmakit/invariant.h"
 #include "volume/limits.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // One copy of a slab.
 struct Replica {
@@ -144,4 +144,4 @@ class SlabRecord {
   std::array<Copy, 2> copies_;
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

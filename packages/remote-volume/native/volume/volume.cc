@@ -11,7 +11,7 @@
 #include "system/error_reason.h"
 #include "system/mapped_file.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 int Volume::open(const VolumeOptions& options, std::string& why) {
   if (options.size == 0 || options.size % kPage != 0 || options.size > uint64_t{1} << 62)
@@ -24,10 +24,8 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
   slab_count_ = static_cast<uint32_t>(count);
   thin_ = options.thin;
   use_ = SlabUse(slab_count_, now_ns());
-  exported_.size = options.size;
-  exported_.flags = kFlagHasFlags | kFlagSendFlush | kFlagSendFua | kFlagSendTrim | kFlagSendWriteZeroes |
-                    kFlagCanMultiConn | kFlagSendCache | kFlagSendFastZero;
-  if (options.read_only) exported_.flags |= kFlagReadOnly;
+  size_ = options.size;
+  read_only_ = options.read_only;
   int error = slabs_.open(slab_count_, options.slab_map_file);
   if (error == 0) error = placed_.open(slab_count_, options.prefault);
   if (error == 0 && thin_) error = cleared_.open(slab_count_, options.prefault);
@@ -63,7 +61,6 @@ int Volume::open_lengths(const VolumeOptions& options, std::string& why) {
   if (!options.checksums) return refuse(why, EINVAL, "pages can be compressed only with checksums");
   lz4_ = load_lz4(why);
   if (lz4_ == nullptr) return ENOPKG;
-  exported_.minimum_block = kPage;
   const int error = lengths_.open(options.size / kPage, options.length_file, thin_, options.prefault);
   if (error != 0) why = mapping_failure("page lengths", options.length_file, error);
   return error;
@@ -98,29 +95,29 @@ uint64_t Volume::clear_until_claimed(uint64_t page, uint64_t limit, bool provisi
   return clear_until_claimed(page, limit);
 }
 
-uint32_t Volume::allocation(uint64_t page, uint64_t limit, uint64_t& run) const {
+Allocation Volume::allocation(uint64_t page, uint64_t limit, uint64_t& run) const {
   for (int look = 0; look < 3; look++) {
     if (pages_.get(page) != PageState::unset) {
       run = pages_.run_of_others(page, limit, PageState::unset);
-      if (run > 0) return 0;
+      if (run > 0) return Allocation::data;
     } else {
       run = pages_.run(page, limit, PageState::unset);
       if (run > 0) {
         const bool kept = provisioned_.get(page);
         run = std::max<uint64_t>(provisioned_.run(page, run, kept), 1);
-        return kept ? kStateZero : kStateZero | kStateHole;
+        return kept ? Allocation::zeroes : Allocation::hole;
       }
     }
     // Changed between the two looks.
   }
   run = 1;
-  return 0;  // "always safe": nothing is known
+  return Allocation::data;  // always safe: nothing is known
 }
 
 // ---- hot path ends ----
 
 uint64_t Volume::pages_of(uint32_t slab) const {
-  return std::min(slab_size(), exported_.size - (uint64_t{slab} << slab_shift_)) / kPage;
+  return std::min(slab_size(), size_ - (uint64_t{slab} << slab_shift_)) / kPage;
 }
 
 int Volume::make_place(std::span<const Replica> replicas, SlabPlace& place) {
@@ -381,4 +378,4 @@ int Volume::release(uint32_t server) {
   return 0;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

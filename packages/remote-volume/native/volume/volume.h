@@ -18,7 +18,6 @@
 #include "pages/page_lengths.h"
 #include "pages/page_map.h"
 #include "pages/write_counters.h"
-#include "protocol/request.h"
 #include "rdma/operation.h"
 #include "system/lazy_array.h"
 #include "volume/limits.h"
@@ -28,9 +27,16 @@
 #include "volume/slab_map.h"
 #include "volume/slab_record.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 class Backup;
+
+// What a page holds for who asks before reading it.
+enum class Allocation : uint8_t {
+  data,
+  zeroes,  // whoever cleared it wanted it to keep its place
+  hole,    // zeros, and no place of its own
+};
 
 struct VolumeOptions {
   uint64_t size = 0;
@@ -51,7 +57,10 @@ class Volume {
   // 0 or an errno value with `why`.
   int open(const VolumeOptions& options, std::string& why);
 
-  const Export& exported() const { return exported_; }
+  uint64_t size() const { return size_; }
+  bool read_only() const { return read_only_; }
+  // What offset and length of a request must be multiples of: whole pages where they are compressed.
+  uint32_t minimum_block() const { return lz4_ == nullptr ? 1 : kPage; }
   uint64_t slab_size() const { return uint64_t{1} << slab_shift_; }
   uint32_t slabs() const { return slab_count_; }
   PageMap& pages() { return pages_; }
@@ -70,9 +79,8 @@ class Volume {
   // there (WRITE_ZEROES with NO_HOLE).
   uint64_t clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned);
   uint64_t clear_until_claimed(uint64_t page, uint64_t limit);
-  // What BLOCK_STATUS tells of the pages from `page` on: kState… flags, and of how many pages they hold, at
-  // least 1 and at most `limit`.
-  uint32_t allocation(uint64_t page, uint64_t limit, uint64_t& run) const;
+  // What the pages from `page` on hold, and how many of them, at least 1 and at most `limit`.
+  Allocation allocation(uint64_t page, uint64_t limit, uint64_t& run) const;
   // A WRITE that claims its pages looks at the place after the claim. Whoever fills a replica looks at
   // the pages after the record that names it was published. All four are sequentially consistent, so one of
   // the two sees the other's change.
@@ -242,7 +250,8 @@ class Volume {
   bool keep(uint64_t offset);
   void note_cleared(uint64_t slab);
 
-  Export exported_;
+  uint64_t size_ = 0;
+  bool read_only_ = false;
   unsigned slab_shift_ = 0;
   uint32_t slab_count_ = 0;
   SlabMap slabs_;
@@ -281,4 +290,4 @@ class Volume {
   std::atomic<uint64_t> epoch_{0};
 };
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume

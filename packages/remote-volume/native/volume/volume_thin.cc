@@ -4,7 +4,7 @@
 
 #include "volume/volume.h"
 
-namespace rdmakit::nbd {
+namespace rdmakit::volume {
 
 // ---- hot path begins: no lock, no allocation, no system call ----
 
@@ -139,4 +139,4 @@ uint64_t Volume::count_pages(PageState state) const {
   return total;
 }
 
-}  // namespace rdmakit::nbd
+}  // namespace rdmakit::volume
