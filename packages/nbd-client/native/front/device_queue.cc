@@ -6,17 +6,17 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/mapped_memory.h"
 
 namespace rdmakit::nbd {
 
 namespace {
 
-constexpr size_t table_bytes(uint32_t depth) {
-  return (depth * sizeof(ublksrv_io_desc) + kPage - 1) / kPage * kPage;
-}
+// In pages of the system, not of the volume (ublk_drv: ublk_queue_cmd_buf_size).
+size_t table_bytes(uint32_t depth) { return round_up_to_page(depth * sizeof(ublksrv_io_desc)); }
 
 // Where a queue's requests are told (UBLKSRV_CMD_BUF_OFFSET): each has room for the deepest there is.
-constexpr off_t table_offset(uint16_t queue) {
+off_t table_offset(uint16_t queue) {
   return static_cast<off_t>(UBLKSRV_CMD_BUF_OFFSET + queue * table_bytes(UBLK_MAX_QUEUE_DEPTH));
 }
 

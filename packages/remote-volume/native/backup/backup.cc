@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "system/error_reason.h"
+#include "system/lazy_array.h"
 #include "system/mapped_file.h"
 #include "system/swap_safety.h"
 
@@ -52,9 +53,8 @@ int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::s
 }
 
 int Backup::allocate(void*& memory, size_t bytes, std::vector<std::string>* warnings) const {
-  void* mapping =
-      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (mapping == MAP_FAILED) return errno;
+  void* const mapping = map_lazily(bytes, true);
+  if (mapping == nullptr) return errno;
   memory = mapping;
   if (!options_.swap_safe) return 0;
   const Safety safety = lock_range(memory, bytes);

@@ -7,7 +7,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/mapped_memory.h"
 #include "pages/page_map.h"
+#include "system/lazy_array.h"
 
 namespace rdmakit::volume {
 
@@ -37,17 +39,16 @@ int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentit
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
   const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
   if (file.empty()) {
-    void* mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | (prefault ? MAP_POPULATE : 0), -1, 0);
-    if (mapping == MAP_FAILED) return errno;
-    mapping_ = mapping;
+    mapping_ = map_lazily(bytes, prefault);
+    if (mapping_ == nullptr) return errno;
     mapped_ = bytes;
     words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
     return 0;
   }
   if (const int error = open_file(file, bytes, about, stamp, empty); error != 0) return error;
   uint8_t* const words_there = static_cast<uint8_t*>(file_.memory()) + kPage;
-  if (prefault) madvise(words_there, bytes, MADV_POPULATE_WRITE);
+  if (prefault)
+    if (const int error = populate(words_there, bytes); error != 0) return error;
   words_ = reinterpret_cast<std::atomic<uint64_t>*>(words_there);
   for (uint64_t i = 0; i < words; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/mapped_memory.h"
 #include "rdmakit/invariant.h"
 #include "system/lazy_array.h"
 
@@ -60,7 +61,8 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
     return 0;
   }
   if (const int error = open_file(file, bytes); error != 0) return error;
-  if (prefault) madvise(file_.memory(), file_.bytes(), MADV_POPULATE_WRITE);
+  if (prefault)
+    if (const int error = populate(file_.memory(), file_.bytes()); error != 0) return error;
   words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(file_.memory()) + kPage);
   // Only a damaged file has pages beyond the end, and nobody expects any.
   if (pages % kPerWord != 0) words_[words - 1].fetch_and(mask_of(0, pages % kPerWord));

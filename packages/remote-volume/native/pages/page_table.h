@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/mapped_memory.h"
 #include "system/lazy_array.h"
 #include "system/mapped_file.h"
 #include "volume/limits.h"
@@ -43,7 +44,8 @@ class PageTable {
       if (header->magic != magic || header->pages != pages) return EINVAL;
       entries = static_cast<uint8_t*>(file_.memory()) + kPage;
     }
-    if (prefault) madvise(entries, bytes, MADV_POPULATE_WRITE);
+    if (prefault && !file.empty())
+      if (const int error = populate(entries, bytes); error != 0) return error;
     entries_ = reinterpret_cast<std::atomic<Entry>*>(entries);
     return 0;
   }

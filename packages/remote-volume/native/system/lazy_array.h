@@ -7,15 +7,23 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "base/mapped_memory.h"
+
 namespace rdmakit::volume {
 
 // Zeros that become memory page by page as they are touched; nullptr with errno. Without huge pages: of a
 // large volume little may be used, and one entry would cost 2 MiB. `prefault` makes it all memory now.
 inline void* map_lazily(size_t bytes, bool prefault) {
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (prefault ? MAP_POPULATE : 0);
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   void* const mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (mapping == MAP_FAILED) return nullptr;
-  if (!prefault) madvise(mapping, bytes, MADV_NOHUGEPAGE);
+  if (!prefault) {
+    madvise(mapping, bytes, MADV_NOHUGEPAGE);
+  } else if (const int error = populate(mapping, bytes); error != 0) {
+    munmap(mapping, bytes);
+    errno = error;
+    return nullptr;
+  }
   return mapping;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -25,9 +26,10 @@ struct MemoryOptions {
 
 inline size_t round_up_to(size_t length, size_t page) { return (length + page - 1) / page * page; }
 
-inline size_t round_up_to_page(size_t length) {
-  return round_up_to(length, static_cast<size_t>(sysconf(_SC_PAGESIZE)));
-}
+// Of memory mappings: 4096 bytes on x86, up to 65536 on others (sysconf(3)).
+inline size_t system_page() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
+
+inline size_t round_up_to_page(size_t length) { return round_up_to(length, system_page()); }
 
 inline size_t mapped_length(size_t length, const MemoryOptions& options) {
   if (options.huge_pages == HugePages::size_2m) return round_up_to(length, size_t{2} << 20);
@@ -37,7 +39,21 @@ inline size_t mapped_length(size_t length, const MemoryOptions& options) {
 
 // Where the kernel overcommits without limit, touching this much would end in its OOM killer.
 inline bool more_than_machine_has(size_t length) {
-  return length / static_cast<size_t>(sysconf(_SC_PAGESIZE)) >= static_cast<size_t>(sysconf(_SC_PHYS_PAGES));
+  return length / system_page() >= static_cast<size_t>(sysconf(_SC_PHYS_PAGES));
+}
+
+// Has the pages of a mapping now, with what they hold, so that no fault asks for memory later: madvise(2)
+// MADV_POPULATE_WRITE. `address` need not begin a page. 0 or an errno value; ENOMEM: a page is not to be had.
+inline int populate(void* address, size_t length) {
+  const size_t page = system_page();
+  const size_t before = reinterpret_cast<uintptr_t>(address) % page;
+  char* const first = static_cast<char*>(address) - before;
+  if (madvise(first, length + before, MADV_POPULATE_WRITE) == 0) return 0;
+  // EFAULT: a page that is not there, of hugetlbfs's pool, or of a file whose file system is full.
+  if (errno != EINVAL) return errno == EFAULT ? ENOMEM : errno;
+  // Kernels before 5.14 have no such advice: touch by hand.
+  for (size_t at = 0; at < length + before; at += page) std::atomic_ref(first[at]).fetch_or(0);
+  return 0;
 }
 
 // 0 or an errno value.
@@ -46,14 +62,7 @@ inline int touch_memory(void* address, size_t length, HugePages huge_pages = Hug
   constexpr size_t kHugePage = size_t{2} << 20;
   if (length >= kHugePage && huge_pages == HugePages::transparent) madvise(address, length, MADV_HUGEPAGE);
   if (huge_pages == HugePages::none) madvise(address, length, MADV_NOHUGEPAGE);
-  if (!populated) return 0;
-  if (madvise(address, length, MADV_POPULATE_WRITE) == 0) return 0;
-  // EFAULT: a page that is not there, of hugetlbfs's pool most likely.
-  if (errno != EINVAL) return errno == EFAULT ? ENOMEM : errno;
-  // Kernels before 5.14 have no such advice: touch by hand.
-  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  for (size_t at = 0; at < length; at += page) static_cast<volatile char*>(address)[at] = 0;
-  return 0;
+  return populated ? populate(address, length) : 0;
 }
 
 // Binds untouched memory to a node: mbind(2) with MPOL_BIND. 0 or an errno value.
