@@ -1,4 +1,5 @@
 // Whatever stands behind --export: one sentence says what is wrong, or it is a part of the volume that an engine takes.
+import { EXIT, exitStatusOf } from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'
@@ -15,7 +16,7 @@ function parsed(text: string): ExportOptions | undefined {
   try {
     return parseExport(text)
   } catch (failure) {
-    expect(failure).toBeInstanceOf(UsageError)
+    expect(exitStatusOf(failure)).toBe(EXIT.usage)
     expect((failure as Error).message).toMatch(/--export "/)
     return undefined
   }

@@ -1,8 +1,8 @@
 // The HMAC challenge, both ends of it: docs/page-service/trust.md.
 import { createHash, createHmac, randomBytes, timingSafeEqual } from 'node:crypto'
+import type { Key } from './key-file.js'
 import { control, PROTOCOL_VERSION, UNBOUND_VERSION } from './protocol.js'
 import { Refusal } from './refusal.js'
-import type { Key } from './secret-file.js'
 import type { Tenant, Tenants } from './tenants.js'
 
 export const NONCE_BYTES = 32

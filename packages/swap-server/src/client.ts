@@ -22,6 +22,7 @@ import {
 import { Proving } from './authentication.js'
 import type { ControlConnection } from './control-connection.js'
 import { Heartbeat } from './heartbeat.js'
+import type { Key } from './key-file.js'
 import {
   control,
   dataConnectionData,
@@ -30,7 +31,6 @@ import {
   UNBOUND_VERSION,
 } from './protocol.js'
 import { meaningOfRefusal } from './refusal.js'
-import type { Key } from './secret-file.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 import { NO_TAKE_OVER, type TakeOver } from './take-over-number.js'
 import { ticketOf } from './ticket.js'

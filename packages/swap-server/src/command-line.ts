@@ -1,7 +1,6 @@
 import { stripVTControlCharacters } from 'node:util'
-import { UsageError } from '@rdmakit/verbs'
 import { Command, type ErrorOptions, Help, InvalidArgumentError, type Option } from 'commander'
-import { EXIT } from './exit-status.js'
+import { EXIT, exitStatusOf } from './exit-status.js'
 import { versionOf } from './version.js'
 
 /** columns of a text that nobody sees on a terminal */
@@ -195,13 +194,14 @@ export function lineOf(failure: unknown): string {
   return (failure instanceof Error ? failure.message : String(failure)).trim().replaceAll(/\s*\n\s*/g, ' ')
 }
 
-/** A parser of options and arguments; what it refuses is told with the option's name. */
+/** A parser of options and arguments; what it refuses (as wrong usage, whatever its class) is told with the option's name. */
 export function parsedBy<Value>(parse: (text: string) => Value) {
   return (text: string): Value => {
     try {
       return parse(text)
     } catch (failure) {
-      if (failure instanceof UsageError) throw new InvalidArgumentError(`${failure.message}.`)
+      if (exitStatusOf(failure) === EXIT.usage)
+        throw new InvalidArgumentError(`${(failure as Error).message}.`)
       throw failure
     }
   }

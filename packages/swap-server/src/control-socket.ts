@@ -4,9 +4,9 @@ import { createServer, type IncomingMessage, request, type Server, type ServerRe
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { UsageError } from '@rdmakit/verbs'
 import { EXIT } from './exit-status.js'
 import { exposureOfPlace } from './folder-exposure.js'
+import { InvalidInputError } from './invalid-input-error.js'
 import { checkPlace, makeFolder } from './operator-paths.js'
 import { listenPrivately } from './private-socket.js'
 
@@ -28,7 +28,7 @@ export function runtimeDirectory(): string {
   return join(process.env.XDG_RUNTIME_DIR ?? join(tmpdir(), `rdmakit-${process.getuid?.()}`), 'rdmakit')
 }
 
-/** Makes it if it is missing. @returns its path @throws UsageError when it is, or may become, somebody else's */
+/** Makes it if it is missing. @returns its path @throws InvalidInputError when it is, or may become, somebody else's */
 export function openRuntimeDirectory(): string {
   const directory = runtimeDirectory()
   makeFolder(directory, RUN_FOLDER)
@@ -40,7 +40,7 @@ export function openRuntimeDirectory(): string {
 /**
  * Checks what `$RDMAKIT_RUN` says, before anything else is done. Where it says nothing, whoever needs the folder has to say
  * what lacks without it.
- * @throws UsageError, ExitError
+ * @throws InvalidInputError, ExitError
  */
 export function checkRuntimeDirectory(): void {
   if (process.env.RDMAKIT_RUN) openRuntimeDirectory()
@@ -58,7 +58,7 @@ export class ControlSocket {
 
   /**
    * @param program the name that {@link runningPrograms} looks for
-   * @throws UsageError when the folder is somebody else's
+   * @throws InvalidInputError when the folder is somebody else's
    */
   static async open(program: string, routes: ControlRoutes): Promise<ControlSocket> {
     // What is there was left by one that has ended.
@@ -113,19 +113,21 @@ async function isServed(path: string): Promise<boolean> {
 function checkDirectory(directory: string): void {
   const status = statSync(directory)
   if (!status.isDirectory())
-    throw new UsageError(`${directory}, for control sockets, is not a folder; set RDMAKIT_RUN to another`)
+    throw new InvalidInputError(
+      `${directory}, for control sockets, is not a folder; set RDMAKIT_RUN to another`,
+    )
   const { uid, mode } = status
   if (uid !== process.geteuid?.() && uid !== 0)
-    throw new UsageError(
+    throw new InvalidInputError(
       `${directory}, for control sockets, belongs to user ${uid}; set RDMAKIT_RUN to another`,
     )
   if ((mode & 0o022) !== 0)
-    throw new UsageError(
+    throw new InvalidInputError(
       `${directory}, for control sockets, can be written by others; "chmod 700 ${directory}"`,
     )
   const exposure = exposureOfPlace(directory)
   if (exposure !== undefined)
-    throw new UsageError(
+    throw new InvalidInputError(
       `${directory}, for control sockets, is not safe: ${exposure}, or set RDMAKIT_RUN to another`,
     )
 }
@@ -150,7 +152,7 @@ async function bodyOf(message: IncomingMessage): Promise<unknown> {
   let length = 0
   for await (const piece of message as AsyncIterable<Buffer>) {
     length += piece.length
-    if (length > MAXIMUM_BODY) throw new UsageError(`a request has at most ${MAXIMUM_BODY} bytes`)
+    if (length > MAXIMUM_BODY) throw new InvalidInputError(`a request has at most ${MAXIMUM_BODY} bytes`)
     pieces.push(piece)
   }
   const text = Buffer.concat(pieces).toString()

@@ -1,5 +1,3 @@
-import { ConfigurationError } from './secret-file.js'
-
 /**
  * How swap-server and nbd-client end, after sysexits.h, so that a service manager knows what a new start may mend: their
  * READMEs have the tables.
@@ -64,9 +62,18 @@ export class ExitError extends Error {
   }
 }
 
+/** An error of another package that says how a program should end for it. */
+export interface KnowsExitStatus {
+  readonly exitStatus: number
+}
+
+/**
+ * How a program should end for a failure: as it says itself ({@link ExitError}, {@link KnowsExitStatus}), else by its `code`,
+ * an errno name. A class that is wrong usage of an API, or of a command line, has `EINVAL`.
+ */
 export function exitStatusOf(failure: unknown): number {
   if (failure instanceof ExitError) return failure.status
-  if (failure instanceof ConfigurationError) return EXIT.configuration
-  const { code } = failure as { code?: unknown }
+  const { exitStatus, code } = failure as { exitStatus?: unknown; code?: unknown }
+  if (typeof exitStatus === 'number') return exitStatus
   return (typeof code === 'string' ? BY_CODE[code] : undefined) ?? EXIT.failed
 }

@@ -6,9 +6,10 @@ export {
   type SessionUse,
   SwapServerSession,
 } from './client.js'
+export { ConfigurationError } from './configuration-error.js'
+export { type Key, readKeyFile } from './key-file.js'
 export type { Holding, HoldOutcome, LendingOptions } from './lending.js'
 export { meaningOfRefusal, type RefusedResume } from './refusal.js'
-export { ConfigurationError, type Key, readKeyFile } from './secret-file.js'
 export { SwapServer, type SwapServerOptions } from './server.js'
 export { MOVES_NOTHING, type ServerRequestHandler } from './server-requests.js'
 export {

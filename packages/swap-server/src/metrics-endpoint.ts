@@ -1,17 +1,19 @@
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import { UsageError } from '@rdmakit/verbs'
 import { Registry } from 'prom-client'
+import { InvalidInputError } from './invalid-input-error.js'
 import { ofOption } from './operator-paths.js'
 
 const HEADERS_TIMEOUT_MS = 5_000
 const MAXIMUM_CONNECTIONS = 32
 
-/** `host:port`, `[v6]:port`, or a port on loopback. @throws UsageError */
+/** `host:port`, `[v6]:port`, or a port on loopback. @throws InvalidInputError */
 export function parseAddress(text: string, what: string): { host: string; port: number } {
   const [, bracketed, plain, port] = /^(?:(?:\[([0-9a-fA-F:.]+)\]|([^:[\]]*)):)?(\d{1,5})$/.exec(text) ?? []
   if (port === undefined || Number(port) > 65_535)
-    throw new UsageError(`${what} "${text}" is not host:port, or a port on loopback; port 0 takes a free one`)
+    throw new InvalidInputError(
+      `${what} "${text}" is not host:port, or a port on loopback; port 0 takes a free one`,
+    )
   return { host: bracketed ?? (plain || '127.0.0.1'), port: Number(port) }
 }
 
@@ -28,7 +30,7 @@ export class MetricsEndpoint {
 
   /**
    * @param address as {@link parseAddress} reads it
-   * @throws UsageError; EADDRINUSE and others of listen
+   * @throws InvalidInputError; EADDRINUSE and others of listen
    */
   static async open(registry: Registry, address: string): Promise<MetricsEndpoint> {
     const { host, port } = parseAddress(address, '--metrics')

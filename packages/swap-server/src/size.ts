@@ -1,4 +1,4 @@
-import { UsageError } from '@rdmakit/verbs'
+import { InvalidInputError } from './invalid-input-error.js'
 import { printable } from './printable.js'
 
 const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, T: 2 ** 40 }
@@ -7,16 +7,18 @@ const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20,
  * Reads a size as operators write it: `4096`, `64M`, `1.5G`, `2GiB`. Units are powers of 1024.
  * @param what names the option in the error
  * @returns bytes, a whole number from 1
- * @throws UsageError that says what is wrong with it
+ * @throws InvalidInputError that says what is wrong with it
  */
 export function parseSize(text: string, what: string): number {
   const [, number, unit] = /^(\d+(?:\.\d+)?)\s*([KMGT]?)(?:iB|B)?$/i.exec(text.trim()) ?? []
   if (number === undefined || unit === undefined)
-    throw new UsageError(`${what} "${shown(text)}" is not a size; write bytes or a number with K, M, G or T`)
+    throw new InvalidInputError(
+      `${what} "${shown(text)}" is not a size; write bytes or a number with K, M, G or T`,
+    )
   const bytes = Number(number) * (UNITS[unit.toUpperCase()] ?? Number.NaN)
   if (!Number.isSafeInteger(bytes))
-    throw new UsageError(`${what} "${shown(text)}" is not a whole number of bytes below 8 PiB`)
-  if (bytes === 0) throw new UsageError(`${what} must be above 0`)
+    throw new InvalidInputError(`${what} "${shown(text)}" is not a whole number of bytes below 8 PiB`)
+  if (bytes === 0) throw new InvalidInputError(`${what} must be above 0`)
   return bytes
 }
 
@@ -29,7 +31,7 @@ function shown(text: string): string {
 export function parseSizeInUnits(text: string, what: string, unit: number): number {
   const bytes = parseSize(text, what)
   if (bytes % unit !== 0)
-    throw new UsageError(
+    throw new InvalidInputError(
       `${what} "${text}" is ${bytes} bytes, which is not a multiple of ${unit}; the next one up is ${Math.ceil(bytes / unit) * unit}`,
     )
   return bytes

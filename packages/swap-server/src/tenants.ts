@@ -1,4 +1,5 @@
-import { ConfigurationError, checkName, type Key, parseSecret, readOperatorFile } from './secret-file.js'
+import { ConfigurationError, readConfigurationFile } from './configuration-error.js'
+import { checkName, type Key, parseSecret } from './key-file.js'
 import { parseSize } from './size.js'
 
 /** What all sessions of a tenant may use together; 0: no limit. */
@@ -121,7 +122,7 @@ function needKeys(tenants: ReadonlyMap<string, Tenant>): boolean {
 
 /** @throws ConfigurationError */
 function readTenants(path: string): ReadonlyMap<string, Tenant> {
-  const { text, exposed } = readOperatorFile(path, 'tenants file')
+  const { text, exposed } = readConfigurationFile(path, 'tenants file')
   const wrong = (what: string) => new ConfigurationError(`tenants file ${path}: ${what}`)
   let document: unknown
   try {

@@ -12,7 +12,6 @@ import { Server } from 'node:net'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { Worker } from 'node:worker_threads'
-import { UsageError } from '@rdmakit/verbs'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import {
   ControlSocket,
@@ -20,6 +19,7 @@ import {
   openRuntimeDirectory,
   runningPrograms,
 } from '../src/control-socket.js'
+import { InvalidInputError } from '../src/invalid-input-error.js'
 
 const MODULE = new URL('../dist/control-socket.js', import.meta.url).href
 
@@ -94,7 +94,7 @@ it('takes no folder in which, or in the place of which, others could put somethi
   chmodSync(folder, 0o700)
   for (const mode of [0o777, 0o702]) {
     chmodSync(top, mode)
-    expect(openRuntimeDirectory).toThrow(UsageError)
+    expect(openRuntimeDirectory).toThrow(InvalidInputError)
     expect(openRuntimeDirectory).toThrow(/is not safe: .* can be written by others; "chmod go-w /)
   }
   chmodSync(top, 0o1777)

@@ -345,7 +345,7 @@ export const mutations = [
   },
   {
     name: 'key-file-open-to-group',
-    file: source('secret-file'),
+    file: source('operator-file'),
     find: '(mode & 0o077) === 0',
     replace: '(mode & 0o007) === 0',
     why: 'A file with keys that a group can read counts as safe.',
@@ -457,7 +457,7 @@ export const mutations = [
   },
   {
     name: 'operator-file-in-the-folder-of-others',
-    file: source('secret-file'),
+    file: source('operator-file'),
     find: 'if (place !== undefined)',
     replace: 'if (place === null)',
     why: 'Others put their own tenants file in the place of the operator’s.',
@@ -465,7 +465,7 @@ export const mutations = [
   },
   {
     name: 'tenants-of-another-user',
-    file: source('secret-file'),
+    file: source('operator-file'),
     find: 'if (uid !== me && uid !== 0)',
     replace: 'if (uid !== me && uid !== 0 && (mode & 0o777) === 0)',
     why: 'Another user says who has memory of the server.',

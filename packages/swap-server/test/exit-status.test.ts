@@ -1,0 +1,66 @@
+// How a program ends, for each class of error and for each status. Nothing but the class tells wrong usage (a server that
+// stays out for good) from what may be mended while a program runs (a key file), so there is one class of each.
+import { readdirSync, readFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { ConnectionRejectedError, UsageError, VerbsError } from '@rdmakit/verbs'
+import { describe, expect, it } from 'vitest'
+import { SwapServerError } from '../src/answers.js'
+import { ConfigurationError } from '../src/configuration-error.js'
+import { EXIT, ExitError, exitStatusOf } from '../src/exit-status.js'
+import { InvalidInputError } from '../src/invalid-input-error.js'
+import { Refusal } from '../src/refusal.js'
+
+describe('the exit status of a failure', () => {
+  it.each<[string, unknown, number]>([
+    ['UsageError', new UsageError('a bad option'), 64],
+    ['InvalidInputError', new InvalidInputError('a bad size'), 64],
+    ['ConfigurationError', new ConfigurationError('a bad file'), 78],
+    ['ExitError', new ExitError('another process has the volume', EXIT.fenced), 79],
+    ['VerbsError', new VerbsError('ETIMEDOUT', 'rdma_connect', 'iwarp://a:1', 'no answer'), 69],
+    ['ConnectionRejectedError', new ConnectionRejectedError('iwarp://a:1', new Uint8Array()), 69],
+    ['SwapServerError', new SwapServerError('EACCES', 'the key is wrong'), 77],
+    ['Refusal', new Refusal('ENOSPC', 'too little'), 69],
+    ['Error', new Error('anything'), 1],
+    ['TypeError', new TypeError('a mistake in the program'), 1],
+    ['a code that is a number', Object.assign(new Error('odd'), { code: 22 }), 1],
+    ['a code that is not known', Object.assign(new Error('odd'), { code: 'EDOM' }), 1],
+    ['what is no error', 'a text', 1],
+  ])('of %s', (_, failure, status) => expect(exitStatusOf(failure)).toBe(status))
+
+  it.each(Object.entries(EXIT))('is %s (%d) where the failure says so', (_, status) => {
+    expect(exitStatusOf(new ExitError('said', status))).toBe(status)
+    expect(exitStatusOf(Object.assign(new Error('said'), { exitStatus: status }))).toBe(status)
+  })
+
+  it.each<[number, string[]]>([
+    [64, ['EINVAL']],
+    [69, ['ECONNREFUSED', 'ECONNRESET', 'ETIMEDOUT', 'EHOSTUNREACH', 'ENOTFOUND', 'ENETUNREACH']],
+    [69, ['ENOSPC', 'EUSERS', 'EPROTO']],
+    [71, ['ENODEV', 'EADDRNOTAVAIL', 'ENOMEM', 'EMFILE', 'ENOPKG']],
+    [73, ['EBUSY', 'EADDRINUSE', 'EEXIST']],
+    [77, ['EPERM', 'EACCES']],
+    [78, ['ENOKEY']],
+  ])('is %d for %j', (status, codes) => {
+    for (const code of codes) expect([code, exitStatusOf({ code })]).toEqual([code, status])
+  })
+})
+
+describe('wrong usage', () => {
+  it('is of one class, and a wrong file is of it too', () => {
+    expect(new ConfigurationError('a bad file')).toBeInstanceOf(UsageError)
+    // What a program reads from its command line is no misuse of an API: nobody stays out for it.
+    for (const other of [new InvalidInputError(''), new ExitError('', EXIT.usage), new Refusal('EINVAL', '')])
+      expect(other).not.toBeInstanceOf(UsageError)
+  })
+
+  it.each(['swap-server', 'nbd-client'])('is of one class in the bundle of %s', (name) => {
+    const dist = join(import.meta.dirname, '../../', name, 'dist')
+    const files = ['cli.js', ...readdirSync(join(dist, 'cli')).map((file) => join('cli', file))]
+    const text = files.map((file) => readFileSync(join(dist, file), 'utf8')).join('\n')
+    for (const of of ['UsageError', 'ConfigurationError', 'ExitError'])
+      expect([
+        of,
+        text.match(new RegExp(`class ${of}\\b|\\b${of}(\\$\\d+)? = class\\b`, 'g'))?.length,
+      ]).toEqual([of, 1])
+  })
+})
