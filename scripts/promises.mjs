@@ -22,6 +22,7 @@ const below = (folder, name) => {
 const KINDS = {
   client: (name) => [below('packages/nbd-client/test', name), 'npm test'],
   server: (name) => [below('packages/swap-server/test', name), 'npm test'],
+  kit: (name) => [below('packages/operator-kit/test', name), 'npm test'],
   ring: (name) => [below('packages/ring-transport/test', name), 'npm test'],
   verbs: (name) => [below('packages/verbs/test', name), 'npm test'],
   e2e: (name) => [below('test/e2e', name), 'npm test'],

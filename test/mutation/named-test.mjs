@@ -1,7 +1,7 @@
 // A test as a mutation names it: what runs it, what has to be built before, and which tier runs it anyway.
 //
 //   native asan iwarp_wire                        test/native/iwarp/wire_stress.cc, in one configuration
-//   unit packages/swap-server/test/size.test.ts   vitest, project `tests`
+//   unit packages/operator-kit/test/size.test.ts   vitest, project `tests`
 //   iwarp packages/verbs/test/conformance/…       vitest, the conformance suite on a provider; or shm
 //   fuzz nbd_handshake                            the seeds of test/fuzz/corpus, and ten seconds
 //   lab drivers                                   an argument of npm run lab

@@ -125,6 +125,9 @@ test('the first example of verbs', async () => {
 test('the first example of ring-transport', async () => {
   assert.match(await node('readme/ring-transport.mjs').succeeds(), /^you said hello$/m)
 })
+test('the first example of operator-kit', async () => {
+  assert.match(await node('readme/operator-kit.mjs').succeeds(), /^ *\d+ +\{"memory":67108864\}$/m)
+})
 test('the first example of swap-server', async () => {
   assert.match(await node('readme/swap-server.mjs').succeeds(), /^15$/m)
 })

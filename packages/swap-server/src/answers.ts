@@ -1,5 +1,5 @@
 // What a server says, checked by the client before it is used: a server may be broken, or hostile.
-import { printable } from './printable.js'
+import { printable } from '@rdmakit/operator-kit'
 import { control, PROTOCOL_VERSION, TOKEN_BYTES, UNBOUND_VERSION } from './protocol.js'
 
 /** A slab of a server's memory, as one-sided operations name it. */

@@ -1,6 +1,6 @@
 import { lstatSync, statSync } from 'node:fs'
+import { exposureOfPlace } from '@rdmakit/operator-kit'
 import { type Logger, pino } from 'pino'
-import { exposureOfPlace } from './folder-exposure.js'
 
 /** Who did it, as far as it is known by then. */
 export interface Actor {

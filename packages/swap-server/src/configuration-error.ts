@@ -1,6 +1,5 @@
+import { EXIT, type ReadFile, readOperatorFile } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
-import { EXIT } from './exit-status.js'
-import { type ReadFile, readOperatorFile } from './operator-file.js'
 
 /** A file that the operator wrote says something that cannot be. */
 export class ConfigurationError extends UsageError {

@@ -1,5 +1,5 @@
+import { formatSize } from '@rdmakit/operator-kit'
 import type { SwapServer } from './server.js'
-import { formatSize } from './size.js'
 
 /** Something that is told of a server's end, as JSON or as text. */
 export type Say = (event: string, fields: Record<string, unknown>, text: string) => void

@@ -1,6 +1,6 @@
+import { parseSize } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import type { HostMemory } from './host-memory.js'
-import { parseSize } from './size.js'
 
 /** Percent of time stalled from which on more is kept free: the kernel is at work for memory already. */
 const STALLED_PERCENT = 10

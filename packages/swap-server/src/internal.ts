@@ -6,37 +6,57 @@
  */
 export {
   addHelp,
-  type HelpNotes,
-  lineOf,
-  ProgramCommand,
-  parsedBy,
-  programCommand,
-  runCommandLine,
-  secondsFrom,
-  wholeFrom,
-} from './command-line.js'
-export {
+  type Column,
   type ControlRoutes,
   ControlSocket,
   callControlSocket,
+  checkPlace,
   checkRuntimeDirectory,
+  checkSocketPlace,
+  decideSignals,
+  describeFileError,
+  describeImpairment,
+  END_SIGNALS,
+  EXIT,
+  ExitError,
+  exitStatusOf,
+  formatDuration,
+  formatSize,
+  formatTable,
+  type HelpNotes,
+  type Impairment,
+  LastResort,
+  LossyLines,
+  lineOf,
+  MetricsEndpoint,
+  makeFolder,
   missSilent,
+  ofOption,
   openRuntimeDirectory,
+  outliveReaders,
+  outrunReaders,
+  ProgramCommand,
+  parseAddress,
+  parsedBy,
+  parseSize,
+  parseSizeInUnits,
+  printStatus,
+  programCommand,
   type RunningProgram,
+  right,
+  runCommandLine,
   runningPrograms,
   runtimeDirectory,
+  type Shown,
+  type SignalOptions,
   type SilentProgram,
-} from './control-socket.js'
-export { EXIT, ExitError, exitStatusOf } from './exit-status.js'
-export { describeImpairment, type Impairment, LastResort } from './last-resort.js'
-export { MetricsEndpoint, parseAddress } from './metrics-endpoint.js'
-export { checkPlace, checkSocketPlace, describeFileError, makeFolder, ofOption } from './operator-paths.js'
-export { LossyLines, outliveReaders, outrunReaders, tellWarnings } from './readers.js'
-export { scrapedMetrics } from './scraped-metrics.js'
+  scrapedMetrics,
+  secondsFrom,
+  settleHeap,
+  tellWarnings,
+  type WatchOptions,
+  watchSeconds,
+  wholeFrom,
+} from '@rdmakit/operator-kit'
 export { notifyMainProcess, notifyReady } from './service-manager.js'
-export { settleHeap } from './settle-heap.js'
-export { decideSignals, END_SIGNALS, type SignalOptions } from './signals.js'
-export { formatSize, parseSize, parseSizeInUnits } from './size.js'
-export { type Column, formatDuration, formatTable, right } from './table.js'
 export { unreached } from './unreached.js'
-export { printStatus, type Shown, type WatchOptions, watchSeconds } from './watch.js'

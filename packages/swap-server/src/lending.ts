@@ -1,9 +1,9 @@
+import { formatSize } from '@rdmakit/operator-kit'
 import type { Logger } from 'pino'
 import { Headroom } from './headroom.js'
 import { type HostFiles, type HostMemory, HostMemorySource } from './host-memory.js'
 import type { control } from './protocol.js'
 import { Reclaim, type SlabOwner } from './reclaim.js'
-import { formatSize } from './size.js'
 import { OutOfSlabsError, type Slab, type SlabStore } from './slab-store.js'
 
 /** Whom slabs are lent to, as far as how many goes. */

@@ -1,5 +1,5 @@
+import { scrapedMetrics } from '@rdmakit/operator-kit'
 import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client'
-import { scrapedMetrics } from './scraped-metrics.js'
 import type { SwapServer } from './server.js'
 
 const PREFIX = 'rdmakit_swap_server_'

@@ -1,16 +1,19 @@
+import {
+  ControlSocket,
+  checkPlace,
+  describeFileError,
+  formatSize,
+  lineOf,
+  MetricsEndpoint,
+} from '@rdmakit/operator-kit'
 import type { Logger } from 'pino'
 import { AuditLog } from './audit.js'
-import { lineOf } from './command-line.js'
 import { ConfigurationError } from './configuration-error.js'
-import { ControlSocket } from './control-socket.js'
 import type { Holding } from './lending.js'
 import { collectServerMetrics } from './metrics.js'
-import { MetricsEndpoint } from './metrics-endpoint.js'
-import { checkPlace, describeFileError } from './operator-paths.js'
 import { parseHolding } from './reclaim-command.js'
 import { Refusal } from './refusal.js'
 import type { SwapServer } from './server.js'
-import { formatSize } from './size.js'
 import type { ServerStatus } from './status.js'
 
 /** slabs are of whole MiB */

@@ -1,37 +1,44 @@
-import { parseUri, UsageError } from '@rdmakit/verbs'
-import { Option } from 'commander'
-import { type Logger, pino } from 'pino'
 import {
   addHelp,
+  checkRuntimeDirectory,
+  checkSocketPlace,
+  decideSignals,
+  EXIT,
+  ExitError,
+  exitStatusOf,
+  formatSize,
+  LastResort,
+  LossyLines,
   lineOf,
+  ofOption,
+  outliveReaders,
+  outrunReaders,
   type ProgramCommand,
+  parseAddress,
   parsedBy,
+  parseSize,
   programCommand,
   runCommandLine,
   secondsFrom,
+  settleHeap,
+  tellWarnings,
+  watchSeconds,
   wholeFrom,
-} from './command-line.js'
-import { checkRuntimeDirectory } from './control-socket.js'
+} from '@rdmakit/operator-kit'
+import { parseUri, UsageError } from '@rdmakit/verbs'
+import { Option } from 'commander'
+import { type Logger, pino } from 'pino'
 import { endServer } from './ending.js'
-import { EXIT, ExitError, exitStatusOf } from './exit-status.js'
 import { parseHeadroom } from './headroom.js'
 import { HostMemorySource } from './host-memory.js'
 import { type Key, readKeyFile } from './key-file.js'
-import { LastResort } from './last-resort.js'
-import { parseAddress } from './metrics-endpoint.js'
 import { auditLog, Operation } from './operation.js'
-import { checkSocketPlace, ofOption } from './operator-paths.js'
-import { LossyLines, outliveReaders, outrunReaders, tellWarnings } from './readers.js'
 import { reclaimMemory } from './reclaim-command.js'
 import { SwapServer } from './server.js'
 import { notifyReady, notifyStatus, notifyStopping } from './service-manager.js'
-import { settleHeap } from './settle-heap.js'
-import { decideSignals } from './signals.js'
-import { formatSize, parseSize } from './size.js'
 import { printServerStatus, SERVERS } from './status.js'
 import { stopServer } from './stop-command.js'
 import { Tenants } from './tenants.js'
-import { watchSeconds } from './watch.js'
 
 interface Options {
   listen: string[]

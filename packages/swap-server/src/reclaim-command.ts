@@ -1,8 +1,13 @@
+import {
+  EXIT,
+  ExitError,
+  formatSize,
+  parseSize,
+  type RunningProgram,
+  runningPrograms,
+} from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
-import { type RunningProgram, runningPrograms } from './control-socket.js'
-import { EXIT, ExitError } from './exit-status.js'
 import type { Holding, HoldOutcome } from './lending.js'
-import { formatSize, parseSize } from './size.js'
 
 const MAX_SECONDS = 86_400
 

@@ -1,4 +1,4 @@
-import { printable } from './printable.js'
+import { printable } from '@rdmakit/operator-kit'
 import { control } from './protocol.js'
 
 /** Slabs that one Activity may ask for. */

@@ -1,12 +1,19 @@
+import {
+  describeImpairment,
+  EXIT,
+  formatDuration,
+  formatSize,
+  formatTable,
+  type Impairment,
+  missSilent,
+  printStatus,
+  right,
+  runningPrograms,
+  type Shown,
+} from '@rdmakit/operator-kit'
 import { type SessionOptions, SwapServerSession } from './client.js'
-import { missSilent, runningPrograms } from './control-socket.js'
-import { EXIT } from './exit-status.js'
-import { describeImpairment, type Impairment } from './last-resort.js'
 import type { control } from './protocol.js'
-import { formatSize } from './size.js'
-import { formatDuration, formatTable, right } from './table.js'
 import { unreached } from './unreached.js'
-import { printStatus, type Shown } from './watch.js'
 
 /** What a swap-server tells of itself. */
 export interface ServerStatus extends control.QueryReply.$Properties {

@@ -1,6 +1,6 @@
+import { parseSize } from '@rdmakit/operator-kit'
 import { ConfigurationError, readConfigurationFile } from './configuration-error.js'
 import { checkName, type Key, parseSecret } from './key-file.js'
-import { parseSize } from './size.js'
 
 /** What all sessions of a tenant may use together; 0: no limit. */
 export interface TenantLimits {

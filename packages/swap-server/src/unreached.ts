@@ -1,5 +1,5 @@
+import { ofOption } from '@rdmakit/operator-kit'
 import { VerbsError } from '@rdmakit/verbs'
-import { ofOption } from './operator-paths.js'
 
 /** What may be meant by a connection that was not made, of those of which the failure itself does not say it. */
 const LIKELY: Readonly<Record<string, string>> = {

@@ -2,12 +2,11 @@
 // stays out for good) from what may be mended while a program runs (a key file), so there is one class of each.
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { EXIT, ExitError, exitStatusOf, InvalidInputError } from '@rdmakit/operator-kit'
 import { ConnectionRejectedError, UsageError, VerbsError } from '@rdmakit/verbs'
 import { describe, expect, it } from 'vitest'
 import { SwapServerError } from '../src/answers.js'
 import { ConfigurationError } from '../src/configuration-error.js'
-import { EXIT, ExitError, exitStatusOf } from '../src/exit-status.js'
-import { InvalidInputError } from '../src/invalid-input-error.js'
 import { Refusal } from '../src/refusal.js'
 
 describe('the exit status of a failure', () => {
@@ -26,23 +25,6 @@ describe('the exit status of a failure', () => {
     ['a code that is not known', Object.assign(new Error('odd'), { code: 'EDOM' }), 1],
     ['what is no error', 'a text', 1],
   ])('of %s', (_, failure, status) => expect(exitStatusOf(failure)).toBe(status))
-
-  it.each(Object.entries(EXIT))('is %s (%d) where the failure says so', (_, status) => {
-    expect(exitStatusOf(new ExitError('said', status))).toBe(status)
-    expect(exitStatusOf(Object.assign(new Error('said'), { exitStatus: status }))).toBe(status)
-  })
-
-  it.each<[number, string[]]>([
-    [64, ['EINVAL']],
-    [69, ['ECONNREFUSED', 'ECONNRESET', 'ETIMEDOUT', 'EHOSTUNREACH', 'ENOTFOUND', 'ENETUNREACH']],
-    [69, ['ENOSPC', 'EUSERS', 'EPROTO']],
-    [71, ['ENODEV', 'EADDRNOTAVAIL', 'ENOMEM', 'EMFILE', 'ENOPKG']],
-    [73, ['EBUSY', 'EADDRINUSE', 'EEXIST']],
-    [77, ['EPERM', 'EACCES']],
-    [78, ['ENOKEY']],
-  ])('is %d for %j', (status, codes) => {
-    for (const code of codes) expect([code, exitStatusOf({ code })]).toEqual([code, status])
-  })
 })
 
 describe('wrong usage', () => {

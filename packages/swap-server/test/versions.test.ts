@@ -1,9 +1,9 @@
 // Clients and servers of different versions of the control protocol: docs/page-service/trust.md.
 import { randomBytes } from 'node:crypto'
+import { exitStatusOf } from '@rdmakit/operator-kit'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { afterEach, expect, it } from 'vitest'
 import { boundTo, macOf, type Transcript } from '../src/authentication.js'
-import { exitStatusOf } from '../src/exit-status.js'
 import { type Key, SwapServer, SwapServerSession, Tenants } from '../src/index.js'
 import { control, PROTOCOL_VERSION, UNBOUND_VERSION } from '../src/protocol.js'
 import { meaningOfRefusal } from '../src/refusal.js'

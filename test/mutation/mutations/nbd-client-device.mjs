@@ -116,7 +116,7 @@ export const mutations = [
   },
   {
     name: 'closed-terminal-kills',
-    file: 'packages/swap-server/src/signals.ts',
+    file: 'packages/operator-kit/src/process/signals.ts',
     find: "if (signal === 'SIGHUP' && hangup === 'kept') process.on(signal, () => {})",
     replace: "if (signal === 'SIGHUP' && hangup !== undefined) continue",
     why: 'Who closes the terminal of an nbd-client loses what is swapped out to it.',
@@ -124,7 +124,7 @@ export const mutations = [
   },
   {
     name: 'stray-signal-kills',
-    file: 'packages/swap-server/src/signals.ts',
+    file: 'packages/operator-kit/src/process/signals.ts',
     find: "'SIGUSR1', 'SIGUSR2', ",
     replace: '',
     why: 'A SIGUSR2 that was meant for another process ends one that has pages; SIGUSR1 opens a debugger there.',

@@ -1,5 +1,7 @@
 const source = (name) => `packages/swap-server/src/${name}.ts`
 const unit = (name) => `unit packages/swap-server/test/${name}.test.ts`
+const kit = (name) => `packages/operator-kit/src/${name}.ts`
+const kitUnit = (name) => `unit packages/operator-kit/test/${name}.test.ts`
 
 export const mutations = [
   {
@@ -337,7 +339,7 @@ export const mutations = [
   },
   {
     name: 'control-socket-of-another-removed',
-    file: source('control-socket'),
+    file: kit('service/control-socket'),
     find: "await once(socket, 'connect')\n    return true",
     replace: "await once(socket, 'connect')\n    return false",
     why: 'A process of another PID namespace with the same number loses its control socket, and is not found any more.',
@@ -345,7 +347,7 @@ export const mutations = [
   },
   {
     name: 'key-file-open-to-group',
-    file: source('operator-file'),
+    file: kit('files/operator-file'),
     find: '(mode & 0o077) === 0',
     replace: '(mode & 0o007) === 0',
     why: 'A file with keys that a group can read counts as safe.',
@@ -457,7 +459,7 @@ export const mutations = [
   },
   {
     name: 'operator-file-in-the-folder-of-others',
-    file: source('operator-file'),
+    file: kit('files/operator-file'),
     find: 'if (place !== undefined)',
     replace: 'if (place === null)',
     why: 'Others put their own tenants file in the place of the operator’s.',
@@ -465,7 +467,7 @@ export const mutations = [
   },
   {
     name: 'tenants-of-another-user',
-    file: source('operator-file'),
+    file: kit('files/operator-file'),
     find: 'if (uid !== me && uid !== 0)',
     replace: 'if (uid !== me && uid !== 0 && (mode & 0o777) === 0)',
     why: 'Another user says who has memory of the server.',
@@ -473,27 +475,27 @@ export const mutations = [
   },
   {
     name: 'sticky-does-not-count',
-    file: source('folder-exposure'),
+    file: kit('files/folder-exposure'),
     find: '(mode & 0o022) !== 0 && (mode & 0o1000) === 0',
     replace: '(mode & 0o022) !== 0 && (mode & 0o1000) !== 0',
     why: 'What is in a folder that all can write to counts as safe.',
-    tests: [unit('tenants'), unit('control-socket')],
+    tests: [unit('tenants'), kitUnit('control-socket')],
   },
   {
     name: 'control-socket-in-the-folder-of-others',
-    file: source('control-socket'),
+    file: kit('service/control-socket'),
     find: 'if (exposure !== undefined)',
     replace: 'if (exposure === null)',
     why: 'Others put another folder of control sockets in the place of ours.',
-    tests: [unit('control-socket')],
+    tests: [kitUnit('control-socket')],
   },
   {
     name: 'control-socket-open-to-others',
-    file: source('private-socket'),
+    file: kit('service/private-socket'),
     find: 'chmodSync(socket, 0o600)',
     replace: 'chmodSync(socket, 0o666)',
     why: 'A control socket that others can use, where the folder lets them in.',
-    tests: [unit('control-socket')],
+    tests: [kitUnit('control-socket')],
   },
   {
     name: 'audit-log-of-others',
@@ -505,7 +507,7 @@ export const mutations = [
   },
   {
     name: 'debugger-of-the-start-stays',
-    file: source('debugger'),
+    file: kit('process/debugger'),
     find: '    inspector.close()\n',
     replace: '',
     why: 'A SIGUSR1 while a program starts opens a debugger for good.',
@@ -513,7 +515,7 @@ export const mutations = [
   },
   {
     name: 'terminal-is-waited-for',
-    file: 'packages/swap-server/src/readers.ts',
+    file: 'packages/operator-kit/src/output/readers.ts',
     find: 'if (terminal !== undefined) Object.defineProperty',
     replace: 'if (terminal !== undefined && name.length === 0) Object.defineProperty',
     why: 'Who stops the terminal of a page server stops the server, and all its clients with it.',

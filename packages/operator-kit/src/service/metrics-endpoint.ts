@@ -1,8 +1,8 @@
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { Registry } from 'prom-client'
-import { InvalidInputError } from './invalid-input-error.js'
-import { ofOption } from './operator-paths.js'
+import { InvalidInputError } from '../command-line/invalid-input-error.js'
+import { ofOption } from '../files/operator-paths.js'
 
 const HEADERS_TIMEOUT_MS = 5_000
 const MAXIMUM_CONNECTIONS = 32

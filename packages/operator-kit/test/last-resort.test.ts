@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { describeImpairment, LastResort, nearlyFull } from '../src/last-resort.js'
+import { describeImpairment, LastResort, nearlyFull } from '../src/process/last-resort.js'
 
 describe('failures that nothing has caught', () => {
   it('are counted, the first is kept, and a timer that fails at each tick does not fill the log', () => {

@@ -13,15 +13,15 @@ import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
+import { InvalidInputError } from '../src/command-line/invalid-input-error.js'
 import {
   ControlSocket,
   callControlSocket,
   openRuntimeDirectory,
   runningPrograms,
-} from '../src/control-socket.js'
-import { InvalidInputError } from '../src/invalid-input-error.js'
+} from '../src/service/control-socket.js'
 
-const MODULE = new URL('../dist/control-socket.js', import.meta.url).href
+const MODULE = new URL('../dist/service/control-socket.js', import.meta.url).href
 
 let top: string
 let folder: string

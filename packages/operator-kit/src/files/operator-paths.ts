@@ -1,6 +1,6 @@
 import { accessSync, constants, existsSync, mkdirSync, statSync } from 'node:fs'
 import { dirname, resolve } from 'node:path'
-import { EXIT, ExitError } from './exit-status.js'
+import { EXIT, ExitError } from '../command-line/exit-status.js'
 
 /** Bytes of a Unix socket's path (unix(7): sun_path, with a zero at its end). */
 const MAXIMUM_SOCKET_PATH = 107

@@ -4,10 +4,10 @@ import { createServer, type IncomingMessage, request, type Server, type ServerRe
 import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { EXIT } from './exit-status.js'
-import { exposureOfPlace } from './folder-exposure.js'
-import { InvalidInputError } from './invalid-input-error.js'
-import { checkPlace, makeFolder } from './operator-paths.js'
+import { EXIT } from '../command-line/exit-status.js'
+import { InvalidInputError } from '../command-line/invalid-input-error.js'
+import { exposureOfPlace } from '../files/folder-exposure.js'
+import { checkPlace, makeFolder } from '../files/operator-paths.js'
 import { listenPrivately } from './private-socket.js'
 
 /**

@@ -1,5 +1,5 @@
+import { printable } from '../output/printable.js'
 import { InvalidInputError } from './invalid-input-error.js'
-import { printable } from './printable.js'
 
 const UNITS: Readonly<Record<string, number>> = { '': 1, K: 2 ** 10, M: 2 ** 20, G: 2 ** 30, T: 2 ** 40 }
 

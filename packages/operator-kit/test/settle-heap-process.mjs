@@ -2,7 +2,7 @@
 // of collections were made until the first of all of the heap (perf_hooks, PerformanceNodeEntry).
 import { constants, PerformanceObserver } from 'node:perf_hooks'
 import { setImmediate } from 'node:timers/promises'
-import { settleHeap } from '../dist/settle-heap.js'
+import { settleHeap } from '../dist/process/settle-heap.js'
 
 const MOST_BYTES = 512 * 1024 * 1024
 

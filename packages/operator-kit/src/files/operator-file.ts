@@ -1,5 +1,5 @@
 import { closeSync, constants, fstatSync, openSync, readFileSync } from 'node:fs'
-import { EXIT, ExitError } from './exit-status.js'
+import { EXIT, ExitError } from '../command-line/exit-status.js'
 import { exposureOfPlace } from './folder-exposure.js'
 
 /** Bytes of a file: enough for thousands of tenants. */
