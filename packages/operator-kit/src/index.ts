@@ -4,49 +4,40 @@
  *
  * @packageDocumentation
  */
+export { argumentParser, integerInRange, secondsInRange } from './command-line/argument-parsers.js'
+export { EXIT, ExitError, exitStatusOf, type KnowsExitStatus } from './command-line/exit-status.js'
+export { InvalidInputError } from './command-line/invalid-input-error.js'
 export {
   addHelp,
   type HelpNotes,
-  lineOf,
   ProgramCommand,
-  parsedBy,
   programCommand,
   runCommandLine,
-  secondsFrom,
-  wholeFrom,
-} from './command-line/command-line.js'
-export { EXIT, ExitError, exitStatusOf, type KnowsExitStatus } from './command-line/exit-status.js'
-export { InvalidInputError } from './command-line/invalid-input-error.js'
+} from './command-line/program-command.js'
 export { formatSize, parseSize, parseSizeInUnits } from './command-line/size.js'
-export { printStatus, type Shown, type WatchOptions, watchSeconds } from './command-line/watch.js'
-export { exposureOfFolder, exposureOfPlace } from './files/folder-exposure.js'
+export { parseWatchInterval, printStatus, type StatusView, type WatchOptions } from './command-line/watch.js'
+export { exposureOfFile, exposureOfFolder } from './files/folder-exposure.js'
 export { type ReadFile, readOperatorFile } from './files/operator-file.js'
-export {
-  checkPlace,
-  checkSocketPlace,
-  describeFileError,
-  makeFolder,
-  ofOption,
-} from './files/operator-paths.js'
+export { checkFilePath, checkSocketPath, describeFileError, makeFolder, nameOption } from './files/paths.js'
+export { formatDuration } from './output/duration.js'
+export { LossyLines } from './output/lossy-lines.js'
+export { oneLineMessage } from './output/one-line-message.js'
 export { printable } from './output/printable.js'
-export { LossyLines, outliveReaders, outrunReaders, tellWarnings } from './output/readers.js'
-export { type Column, formatDuration, formatTable, right } from './output/table.js'
+export { ignoreBrokenPipe, makeStdioNonBlocking, redirectWarnings } from './output/stdio.js'
+export { type Column, formatTable, rightAligned } from './output/text-table.js'
+export { disableIdleGc } from './process/idle-gc.js'
 export { describeImpairment, type Impairment, LastResort } from './process/last-resort.js'
-export { settleHeap } from './process/settle-heap.js'
-export { decideSignals, END_SIGNALS, type SignalOptions } from './process/signals.js'
-export {
-  type ControlRoutes,
-  ControlSocket,
-  callControlSocket,
-  checkRuntimeDirectory,
-  missSilent,
-  openRuntimeDirectory,
-  type RunningProgram,
-  runningPrograms,
-  runtimeDirectory,
-  type SilentProgram,
-} from './service/control-socket.js'
+export { handleSignals, type SignalOptions, TERMINATION_SIGNALS } from './process/signals.js'
+export { type ControlRoutes, ControlSocket } from './service/control-socket.js'
 export { MetricsEndpoint, parseAddress } from './service/metrics-endpoint.js'
+export {
+  callControlSocket,
+  type RunningProgram,
+  reportSilentAsUnavailable,
+  runningPrograms,
+  type SilentProgram,
+} from './service/running-programs.js'
+export { checkRuntimeDirectory, openRuntimeDirectory, runtimeDirectory } from './service/runtime-directory.js'
 export { type AddScraped, type Labelled, scrapedMetrics } from './service/scraped-metrics.js'
 export {
   type SendNotification,

@@ -14,12 +14,9 @@ import { dirname, join } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
 import { InvalidInputError } from '../src/command-line/invalid-input-error.js'
-import {
-  ControlSocket,
-  callControlSocket,
-  openRuntimeDirectory,
-  runningPrograms,
-} from '../src/service/control-socket.js'
+import { ControlSocket } from '../src/service/control-socket.js'
+import { callControlSocket, runningPrograms } from '../src/service/running-programs.js'
+import { openRuntimeDirectory } from '../src/service/runtime-directory.js'
 
 const MODULE = new URL('../dist/service/control-socket.js', import.meta.url).href
 

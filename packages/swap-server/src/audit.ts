@@ -1,5 +1,5 @@
 import { lstatSync, statSync } from 'node:fs'
-import { exposureOfPlace } from '@rdmakit/operator-kit'
+import { exposureOfFile } from '@rdmakit/operator-kit'
 import { type Logger, pino } from 'pino'
 
 /** Who did it, as far as it is known by then. */
@@ -137,6 +137,6 @@ function refuseUnfit(path: string): void {
       throw new Error(`${path} belongs to user ${each.uid}`)
   if (there !== undefined && (there.mode & 0o022) !== 0)
     throw new Error(`${path} can be written by others; "chmod go-w ${path}"`)
-  const place = exposureOfPlace(path)
+  const place = exposureOfFile(path)
   if (place !== undefined) throw new Error(`${path} can be replaced by others: ${place}`)
 }

@@ -1,10 +1,10 @@
 import {
   ControlSocket,
-  checkPlace,
+  checkFilePath,
   describeFileError,
   formatSize,
-  lineOf,
   MetricsEndpoint,
+  oneLineMessage,
 } from '@rdmakit/operator-kit'
 import type { Logger } from 'pino'
 import { AuditLog } from './audit.js'
@@ -28,7 +28,7 @@ export interface OperationOptions {
 
 /** @throws ConfigurationError */
 export function auditLog(log: Logger, path: string | undefined): AuditLog {
-  if (path !== undefined) checkPlace(path, '--audit-log')
+  if (path !== undefined) checkFilePath(path, '--audit-log')
   try {
     return new AuditLog(log, path)
   } catch (failure) {
@@ -77,7 +77,7 @@ export class Operation {
     const routes = { 'GET /status': status, 'POST /reclaim': reclaim }
     const control = await ControlSocket.open('swap-server', routes).catch((failure: Error) => {
       log.warn(
-        `no control socket, so "status", "stop" and "reclaim" do not find this server: ${lineOf(failure)}`,
+        `no control socket, so "status", "stop" and "reclaim" do not find this server: ${oneLineMessage(failure)}`,
       )
       return undefined
     })

@@ -1,29 +1,29 @@
 import {
   addHelp,
+  argumentParser,
   checkRuntimeDirectory,
-  checkSocketPlace,
-  decideSignals,
+  checkSocketPath,
+  disableIdleGc,
   EXIT,
   ExitError,
   exitStatusOf,
   formatSize,
+  handleSignals,
+  ignoreBrokenPipe,
+  integerInRange,
   LastResort,
   LossyLines,
-  lineOf,
-  ofOption,
-  outliveReaders,
-  outrunReaders,
+  makeStdioNonBlocking,
+  nameOption,
+  oneLineMessage,
   type ProgramCommand,
   parseAddress,
-  parsedBy,
   parseSize,
+  parseWatchInterval,
   programCommand,
+  redirectWarnings,
   runCommandLine,
-  secondsFrom,
-  settleHeap,
-  tellWarnings,
-  watchSeconds,
-  wholeFrom,
+  secondsInRange,
 } from '@rdmakit/operator-kit'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
@@ -59,9 +59,9 @@ interface Options {
 
 const DAY = 86_400
 const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'silent']
-const PID = wholeFrom(1, 2 ** 22)
+const PID = integerInRange(1, 2 ** 22)
 
-const uriOf = parsedBy((uri) => {
+const uriOf = argumentParser((uri) => {
   parseUri(uri)
   return uri
 })
@@ -117,19 +117,19 @@ function addServe(program: ProgramCommand, typed: string): ProgramCommand {
     .option(
       '--session-timeout <seconds>',
       'a client silent for longer is dead and its memory freed',
-      secondsFrom(1, DAY),
+      secondsInRange(1, DAY),
       15,
     )
     .option(
       '--max-linger <seconds>',
       'how long a client that asks for it may be gone and find its memory again; 0: not at all',
-      secondsFrom(0, DAY),
+      secondsInRange(0, DAY),
       600,
     )
     .option(
       '--drain <seconds>',
       'how long clients may take to move what they have here to other servers when this one is stopped; 0: not at all',
-      wholeFrom(0, DAY),
+      integerInRange(0, DAY),
       60,
     )
     .optionsGroup('What it tells:')
@@ -170,12 +170,12 @@ async function run(options: Options): Promise<void> {
   const memory = memoryOf(options)
   for (const uri of options.listen) {
     const { provider, host } = parseUri(uri)
-    if (provider === 'shm') checkSocketPlace(host, `--listen ${uri}:`)
+    if (provider === 'shm') checkSocketPath(host, `--listen ${uri}:`)
   }
   if (options.metrics !== undefined) parseAddress(options.metrics, '--metrics')
-  outrunReaders()
+  makeStdioNonBlocking()
   const log = logTo(options.logLevel)
-  tellWarnings((warning) => log.warn({ err: warning }, warning.message))
+  redirectWarnings((warning) => log.warn({ err: warning }, warning.message))
   const lastResort = new LastResort((failure, told) => {
     if (told)
       log.error({ err: failure }, 'control code has failed: sessions go on, and no new ones are opened')
@@ -216,8 +216,8 @@ async function run(options: Options): Promise<void> {
     if (ending !== undefined) now.abort()
     ending ??= end(signal)
   }
-  decideSignals({ end: stop, hangup: 'kept', say: (line) => log.warn(line) })
-  collect = settleHeap()
+  handleSignals({ end: stop, hangup: 'kept', say: (line) => log.warn(line) })
+  collect = disableIdleGc()
   try {
     for (const uri of options.listen) {
       const listening = await listenAt(server, uri)
@@ -262,7 +262,7 @@ function tenantsOf({ tenants }: Options): Tenants {
   try {
     return Tenants.load(tenants)
   } catch (failure) {
-    throw ofOption('--tenants', failure)
+    throw nameOption('--tenants', failure)
   }
 }
 
@@ -270,7 +270,7 @@ function keyOf(file: string): Key {
   try {
     return readKeyFile(file)
   } catch (failure) {
-    throw ofOption('--key-file', failure)
+    throw nameOption('--key-file', failure)
   }
 }
 
@@ -280,8 +280,8 @@ async function listenAt(server: SwapServer, uri: string): Promise<string> {
   } catch (failure) {
     // Its folder was looked at before: it is one in which nothing can be made, as in /proc.
     if ((failure as { code?: unknown }).code === 'ENOENT')
-      throw new ExitError(`--listen ${uri}: ${lineOf(failure)}`, EXIT.usage)
-    throw ofOption(`--listen ${uri}`, failure)
+      throw new ExitError(`--listen ${uri}: ${oneLineMessage(failure)}`, EXIT.usage)
+    throw nameOption(`--listen ${uri}`, failure)
   }
 }
 
@@ -293,7 +293,7 @@ function addStatus(program: ProgramCommand, typed: string): void {
     .option('--tenant <name>', 'who asks; an operator is told of all tenants')
     .option('--key-file <file>', 'its key, a line id:secret')
     .option('--json', 'as a JSON array; with --watch one each line', false)
-    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', watchSeconds)
+    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', parseWatchInterval)
     .withNotes({
       notes: [
         `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} no server is running, or one does not answer, ${EXIT.degraded} one has failed in part: it is impaired, and opens no new sessions.`,
@@ -329,8 +329,8 @@ function addReclaim(program: ProgramCommand, typed: string): void {
     )
     .argument('<size>', 'e.g. 2G; 0: lend again what there is')
     .option('--pid <pid>', 'of the swap-server, when several run here', PID)
-    .option('--hold <seconds>', 'for which it lends no more than that', wholeFrom(0, DAY), 60)
-    .option('--wait <seconds>', 'for the memory to come back', wholeFrom(0, DAY), 60)
+    .option('--hold <seconds>', 'for which it lends no more than that', integerInRange(0, DAY), 60)
+    .option('--wait <seconds>', 'for the memory to come back', integerInRange(0, DAY), 60)
     .option('--json', 'as JSON', false)
     .withNotes({
       notes: [
@@ -358,7 +358,7 @@ function addStop(program: ProgramCommand, typed: string): void {
     )
     .option('--pid <pid>', 'of the swap-server, when several run here', PID)
     .option('--now', 'without that: what only this server has is lost', false)
-    .option('--wait <seconds>', 'for its end, longer than its --drain', wholeFrom(0, DAY), 300)
+    .option('--wait <seconds>', 'for its end, longer than its --drain', integerInRange(0, DAY), 300)
     .withNotes({ examples: [`${typed} stop`, `${typed} stop --pid 4711 --wait 600`] })
     .action(async ({ pid, now, wait }: { pid?: number; now: boolean; wait: number }) => {
       await stopServer({ pid, now, wait })
@@ -371,11 +371,11 @@ function addStop(program: ProgramCommand, typed: string): void {
  * @param words behind the program's name
  */
 export async function main(words: readonly string[], typed = 'swap-server'): Promise<void> {
-  outliveReaders()
+  ignoreBrokenPipe()
   try {
     await runCommandLine(commands(typed), words, 'serve')
   } catch (failure) {
-    process.stderr.write(`swap-server: ${lineOf(failure)}\n`)
+    process.stderr.write(`swap-server: ${oneLineMessage(failure)}\n`)
     process.exit(exitStatusOf(failure))
   }
 }

@@ -5,11 +5,11 @@ import {
   formatSize,
   formatTable,
   type Impairment,
-  missSilent,
   printStatus,
-  right,
+  reportSilentAsUnavailable,
+  rightAligned,
   runningPrograms,
-  type Shown,
+  type StatusView,
 } from '@rdmakit/operator-kit'
 import { type SessionOptions, SwapServerSession } from './client.js'
 import type { control } from './protocol.js'
@@ -43,7 +43,7 @@ export function printServerStatus(options: StatusOptions): Promise<void> {
 }
 
 /** The servers of this machine. */
-export const SERVERS: Shown<readonly ServerStatus[]> = {
+export const SERVERS: StatusView<readonly ServerStatus[]> = {
   take: localServers,
   format: formatServers,
   judge: exitStatusOfServers,
@@ -56,7 +56,9 @@ function exitStatusOfServers(servers: readonly ServerStatus[]): number {
 }
 
 async function localServers(): Promise<ServerStatus[]> {
-  return (await runningPrograms('swap-server', missSilent)).map(({ status }) => status as ServerStatus)
+  return (await runningPrograms('swap-server', reportSilentAsUnavailable)).map(
+    ({ status }) => status as ServerStatus,
+  )
 }
 
 function remoteServers({ uris, json: _json, watch: _watch, ...who }: StatusOptions): Promise<ServerStatus[]> {
@@ -94,12 +96,12 @@ function formatServers(
     formatTable(
       [
         'SERVER',
-        right('PID'),
-        right('LENDS'),
-        right('FREE'),
-        right('SESSIONS'),
-        right('CPU'),
-        right('UP'),
+        rightAligned('PID'),
+        rightAligned('LENDS'),
+        rightAligned('FREE'),
+        rightAligned('SESSIONS'),
+        rightAligned('CPU'),
+        rightAligned('UP'),
         'HOST',
       ],
       servers.map((server) => [
@@ -121,11 +123,11 @@ function formatServers(
       [
         'TENANT',
         'CLASS',
-        right('WEIGHT'),
-        right('HOLDS'),
-        right('SESSIONS'),
-        right('TRAFFIC'),
-        right('OPERATIONS'),
+        rightAligned('WEIGHT'),
+        rightAligned('HOLDS'),
+        rightAligned('SESSIONS'),
+        rightAligned('TRAFFIC'),
+        rightAligned('OPERATIONS'),
       ],
       servers.flatMap((server) =>
         (server.tenants ?? []).map((tenant) => [
@@ -142,7 +144,7 @@ function formatServers(
       ),
     ),
     formatTable(
-      ['CLIENT', 'TENANT', 'FROM', right('HOLDS'), right('DATA'), right('FOR'), 'STATE'],
+      ['CLIENT', 'TENANT', 'FROM', rightAligned('HOLDS'), rightAligned('DATA'), rightAligned('FOR'), 'STATE'],
       servers.flatMap((server) =>
         (server.sessionList ?? []).map((session) => [
           name(server) + (session.client ?? ''),

@@ -1,4 +1,4 @@
-import { ofOption } from '@rdmakit/operator-kit'
+import { nameOption } from '@rdmakit/operator-kit'
 import { VerbsError } from '@rdmakit/verbs'
 
 /** What may be meant by a connection that was not made, of those of which the failure itself does not say it. */
@@ -15,5 +15,5 @@ const LIKELY: Readonly<Record<string, string>> = {
 export function unreached(option: string, failure: unknown): unknown {
   if (failure instanceof VerbsError && LIKELY[failure.code] !== undefined)
     failure.message += `; ${LIKELY[failure.code]}: check host, port and scheme`
-  return ofOption(option, failure)
+  return nameOption(option, failure)
 }

@@ -483,7 +483,7 @@ export const mutations = [
   },
   {
     name: 'control-socket-in-the-folder-of-others',
-    file: kit('service/control-socket'),
+    file: kit('service/runtime-directory'),
     find: 'if (exposure !== undefined)',
     replace: 'if (exposure === null)',
     why: 'Others put another folder of control sockets in the place of ours.',
@@ -507,7 +507,7 @@ export const mutations = [
   },
   {
     name: 'debugger-of-the-start-stays',
-    file: kit('process/debugger'),
+    file: kit('process/stray-debugger'),
     find: '    inspector.close()\n',
     replace: '',
     why: 'A SIGUSR1 while a program starts opens a debugger for good.',
@@ -515,7 +515,7 @@ export const mutations = [
   },
   {
     name: 'terminal-is-waited-for',
-    file: 'packages/operator-kit/src/output/readers.ts',
+    file: 'packages/operator-kit/src/output/stdio.ts',
     find: 'if (terminal !== undefined) Object.defineProperty',
     replace: 'if (terminal !== undefined && name.length === 0) Object.defineProperty',
     why: 'Who stops the terminal of a page server stops the server, and all its clients with it.',

@@ -2,7 +2,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { InvalidArgumentError } from 'commander'
 
 /** Of `--watch [seconds]`. @throws InvalidArgumentError */
-export function watchSeconds(text: string): number {
+export function parseWatchInterval(text: string): number {
   const seconds = Number(text)
   if (!(seconds >= 0.1 && seconds <= 3600))
     throw new InvalidArgumentError('It is a number of seconds from 0.1 to 3600.')
@@ -10,7 +10,7 @@ export function watchSeconds(text: string): number {
 }
 
 /** A status that can be printed: how it is taken, shown and judged. */
-export interface Shown<Status> {
+export interface StatusView<Status> {
   readonly take: () => Promise<Status>
   /** @param before what was taken `seconds` ago; undefined the first time */
   readonly format: (now: Status, before: Status | undefined, seconds: number) => string
@@ -18,7 +18,7 @@ export interface Shown<Status> {
   readonly judge: (status: Status) => number
 }
 
-export interface WatchOptions<Status> extends Shown<Status> {
+export interface WatchOptions<Status> extends StatusView<Status> {
   /** undefined: once */
   readonly seconds: number | undefined
   readonly json: boolean

@@ -15,6 +15,6 @@ export function exposureOfFolder(folder: string): string | undefined {
 }
 
 /** The same of the folder that the file `path` is in. */
-export function exposureOfPlace(path: string): string | undefined {
+export function exposureOfFile(path: string): string | undefined {
   return exposureOfFolder(dirname(path))
 }

@@ -1,6 +1,6 @@
 import { closeSync, constants, fstatSync, openSync, readFileSync } from 'node:fs'
 import { EXIT, ExitError } from '../command-line/exit-status.js'
-import { exposureOfPlace } from './folder-exposure.js'
+import { exposureOfFile } from './folder-exposure.js'
 
 /** Bytes of a file: enough for thousands of tenants. */
 const MAXIMUM_FILE = 16 * 2 ** 20
@@ -31,7 +31,7 @@ export function readOperatorFile(path: string, what: string): ReadFile {
     if ((mode & 0o022) !== 0) throw unfit(`${what} ${path} can be written by others; "chmod 600 ${path}"`)
     const me = process.geteuid?.() ?? 0
     if (uid !== me && uid !== 0) throw unfit(`${what} ${path} belongs to user ${uid}; "chown ${me} ${path}"`)
-    const place = exposureOfPlace(path)
+    const place = exposureOfFile(path)
     if (place !== undefined) throw unfit(`${what} ${path} can be replaced by others: ${place}`)
     const exposed =
       (mode & 0o077) === 0

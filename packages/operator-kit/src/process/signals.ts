@@ -1,9 +1,9 @@
-import { closeStrayDebugger } from './debugger.js'
+import { closeStrayDebugger } from './stray-debugger.js'
 
 /*
  * What the programs do at each signal that ends a process by default (signal(7)), for others have their memory there:
  *
- *   SIGTERM, SIGINT, SIGQUIT, SIGXCPU   an orderly end; SIGHUP, of a terminal that was closed: see decideSignals
+ *   SIGTERM, SIGINT, SIGQUIT, SIGXCPU   an orderly end; SIGHUP, of a terminal that was closed: see handleSignals
  *   SIGALRM, SIGUSR1, SIGUSR2,          nothing, and a line that says so: they mean nothing here. SIGUSR1 would have Node.js
  *   SIGVTALRM, SIGPROF, SIGIO,          open a debugger's port; of one that comes before the program can handle it the port
  *   SIGPWR, SIGSTKFLT                   is closed. SIGPWR comes when the power fails, and the end of the host with it, of
@@ -15,7 +15,7 @@ import { closeStrayDebugger } from './debugger.js'
  */
 
 /** What ends a program that has a device in good order. */
-export const END_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT', 'SIGXCPU'] as const
+export const TERMINATION_SIGNALS = ['SIGTERM', 'SIGINT', 'SIGHUP', 'SIGQUIT', 'SIGXCPU'] as const
 
 const MEANINGLESS = [
   ...(['SIGALRM', 'SIGUSR1', 'SIGUSR2', 'SIGVTALRM'] as const),
@@ -31,8 +31,8 @@ export interface SignalOptions {
 }
 
 /** Decides on every signal that would end this process without a word. For good. */
-export function decideSignals({ end, hangup, say }: SignalOptions): void {
-  for (const signal of END_SIGNALS)
+export function handleSignals({ end, hangup, say }: SignalOptions): void {
+  for (const signal of TERMINATION_SIGNALS)
     if (signal === 'SIGHUP' && hangup === 'kept') process.on(signal, () => {})
     else process.on(signal, () => end(signal))
   for (const signal of MEANINGLESS)

@@ -2,7 +2,7 @@ import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { Registry } from 'prom-client'
 import { InvalidInputError } from '../command-line/invalid-input-error.js'
-import { ofOption } from '../files/operator-paths.js'
+import { nameOption } from '../files/paths.js'
 
 const HEADERS_TIMEOUT_MS = 5_000
 const MAXIMUM_CONNECTIONS = 32
@@ -54,7 +54,7 @@ export class MetricsEndpoint {
     )
     server.maxConnections = MAXIMUM_CONNECTIONS
     await new Promise<void>((resolve, reject) => {
-      server.once('error', (failure) => reject(ofOption(`--metrics ${address}`, failure)))
+      server.once('error', (failure) => reject(nameOption(`--metrics ${address}`, failure)))
       server.listen(port, host, resolve)
     })
     server.unref()

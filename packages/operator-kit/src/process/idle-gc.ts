@@ -7,7 +7,7 @@
  * grown is collected at once, for it is small, and never in small steps while nothing happens.
  * @returns what collects it
  */
-export function settleHeap(): () => void {
+export function disableIdleGc(): () => void {
   const collect = globalThis.gc ?? (() => {})
   collect()
   return () => void collect()

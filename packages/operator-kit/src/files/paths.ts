@@ -38,7 +38,7 @@ function cannotBeMade(what: string, path: string, why: string, code?: string): E
  * @param what names the option
  * @throws ExitError
  */
-export function checkPlace(path: string, what: string): void {
+export function checkFilePath(path: string, what: string): void {
   if (!existsSync(path)) checkFolderOf(path, what)
 }
 
@@ -71,7 +71,7 @@ function checkFolderOf(path: string, what: string): void {
 }
 
 /** The same of a Unix socket. What is there already may be a socket, which somebody has left. @throws ExitError */
-export function checkSocketPlace(path: string, what: string): void {
+export function checkSocketPath(path: string, what: string): void {
   const bytes = Buffer.byteLength(path)
   if (bytes === 0 || bytes > MAXIMUM_SOCKET_PATH)
     throw new ExitError(
@@ -122,7 +122,7 @@ function makeWithParents(path: string): void {
 }
 
 /** Has a failure name the option that it comes from, once. What it is stays: its class, its code. @returns it */
-export function ofOption(option: string, failure: unknown): unknown {
+export function nameOption(option: string, failure: unknown): unknown {
   if (failure instanceof Error && !failure.message.includes(option.split(' ')[0] as string))
     failure.message = `${option}: ${failure.message}`
   return failure

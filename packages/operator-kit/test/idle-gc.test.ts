@@ -4,7 +4,7 @@ import { join } from 'node:path'
 import { promisify } from 'node:util'
 import { describe, expect, it } from 'vitest'
 
-const program = join(import.meta.dirname, 'settle-heap-process.mjs')
+const program = join(import.meta.dirname, 'idle-gc-process.mjs')
 const DEADLINE_MS = 50_000
 const top = join(import.meta.dirname, '../../..')
 

@@ -1,8 +1,8 @@
-// A process whose heap grows: settle-heap-process.mjs [settled]. Prints what it has when it has started, and which kinds
+// A process whose heap grows: idle-gc-process.mjs [settled]. Prints what it has when it has started, and which kinds
 // of collections were made until the first of all of the heap (perf_hooks, PerformanceNodeEntry).
 import { constants, PerformanceObserver } from 'node:perf_hooks'
 import { setImmediate } from 'node:timers/promises'
-import { settleHeap } from '../dist/process/settle-heap.js'
+import { disableIdleGc } from '../dist/process/idle-gc.js'
 
 const MOST_BYTES = 512 * 1024 * 1024
 
@@ -10,7 +10,7 @@ const MOST_BYTES = 512 * 1024 * 1024
 const garbage = () => Array.from({ length: 300_000 }, (_, i) => ({ i, text: `object ${i}` })).length
 garbage()
 const before = process.memoryUsage().heapUsed
-if (process.argv[2] === 'settled') settleHeap()
+if (process.argv[2] === 'settled') disableIdleGc()
 const after = process.memoryUsage().heapUsed
 
 const kinds = new Set()

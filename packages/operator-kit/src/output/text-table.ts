@@ -22,7 +22,7 @@ const NO_BORDER = {
 export type Column = string | { readonly name: string; readonly align: 'right' }
 
 /** A column of numbers. */
-export const right = (name: string): Column => ({ name, align: 'right' })
+export const rightAligned = (name: string): Column => ({ name, align: 'right' })
 
 /** Columns of text, for people and for awk; '' without rows. */
 export function formatTable(columns: readonly Column[], rows: readonly (readonly string[])[]): string {
@@ -40,13 +40,4 @@ export function formatTable(columns: readonly Column[], rows: readonly (readonly
     .split('\n')
     .map((line) => line.trimEnd())
     .join('\n')}\n`
-}
-
-/** `3 s`, `2 min`, `5 h`, `12 days`. */
-export function formatDuration(milliseconds: number): string {
-  const seconds = milliseconds / 1000
-  if (seconds < 120) return `${Math.floor(seconds)} s`
-  if (seconds < 7200) return `${Math.floor(seconds / 60)} min`
-  if (seconds < 172_800) return `${Math.floor(seconds / 3600)} h`
-  return `${Math.floor(seconds / 86_400)} days`
 }

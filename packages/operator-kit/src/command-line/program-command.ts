@@ -1,47 +1,8 @@
 import { stripVTControlCharacters } from 'node:util'
-import { Command, type ErrorOptions, Help, InvalidArgumentError, type Option } from 'commander'
-import { EXIT, exitStatusOf } from './exit-status.js'
+import { Command, type ErrorOptions, type Help } from 'commander'
+import { EXIT } from './exit-status.js'
 import { versionOf } from './version.js'
-
-/** columns of a text that nobody sees on a terminal */
-const PAGE_COLUMNS = 80
-/** columns that the names of options and commands may take; a longer one has a line for itself */
-const NAME_COLUMNS = 26
-const INDENT = '  '
-
-/** Help that fits the terminal: every line is wrapped, and a name that is long has its text below. */
-class WrappedHelp extends Help {
-  override minWidthToWrap = 20
-
-  override padWidth(command: Command, helper: Help): number {
-    return Math.min(NAME_COLUMNS, super.padWidth(command, helper))
-  }
-
-  /** With what it may be and what it is by default: neither false nor nothing is worth a word. */
-  override optionDescription({ description, argChoices, defaultValue }: Option): string {
-    const silent = [undefined, true, false].includes(defaultValue) || defaultValue.length === 0
-    const more = [
-      ...(argChoices === undefined ? [] : [`one of ${argChoices.join(', ')}`]),
-      ...(silent ? [] : [`default ${defaultValue}`]),
-    ]
-    return more.length === 0 ? description : `${description} (${more.join('; ')})`
-  }
-
-  override formatItem(name: string, nameWidth: number, text: string, helper: Help): string {
-    if (name.length <= nameWidth || text === '') return super.formatItem(name, nameWidth, text, helper)
-    // It is broken where its optional parts begin.
-    const longest = fill(name.split(/(?= )|(?=\[,)/), columnsOf(this) - 2 * INDENT.length).join(
-      `\n${INDENT}${INDENT}`,
-    )
-    const below = INDENT.repeat(2) + ' '.repeat(nameWidth)
-    const wrapped = this.boxWrap(text, Math.max(this.minWidthToWrap, columnsOf(this) - below.length))
-    return `${INDENT}${longest}\n${wrapped.replace(/^/gm, below)}`
-  }
-}
-
-function columnsOf({ helpWidth }: Help): number {
-  return helpWidth ?? PAGE_COLUMNS
-}
+import { PAGE_COLUMNS, WrappedHelp, wrap, wrapCommand } from './wrapped-help.js'
 
 /** What follows the options: paragraphs, then examples, which always come last. */
 export interface HelpNotes {
@@ -104,33 +65,6 @@ function widthOf(command: Command, error: boolean): number {
   return (error ? getErrHelpWidth?.() : getOutHelpWidth?.()) ?? PAGE_COLUMNS
 }
 
-/** Words on lines of at most so many columns. */
-export function wrap(text: string, columns: number): string {
-  return fill(text.split(/(?=\s)/), columns).join('\n')
-}
-
-/** Pieces on lines, each without the blank that it begins with where it begins a line. */
-function fill(pieces: readonly string[], columns: number): string[] {
-  const lines: string[] = []
-  let line = ''
-  for (const piece of pieces) {
-    if (line !== '' && line.length + piece.length > columns) {
-      lines.push(line)
-      line = piece.trimStart()
-    } else line += piece
-  }
-  return [...lines, line]
-}
-
-/** A command line that can be pasted: broken before an option, each line but the last with a backslash. */
-function wrapCommand(command: string, columns: number): string[] {
-  const lines = fill(command.split(/(?= -)/), columns - 4 * INDENT.length)
-  return lines.map((line, at) => {
-    const indent = INDENT.repeat(at === 0 ? 1 : 3)
-    return `${indent}${line}${at === lines.length - 1 ? '' : ' \\'}`
-  })
-}
-
 /**
  * A program of this name.
  * @param home a file of its package, `import.meta.url`: where its version is written
@@ -187,44 +121,6 @@ function refuseExcess(command: Command): void {
   if (registeredArguments.at(-1)?.variadic === true) return
   const [excess] = args.slice(registeredArguments.length)
   if (excess !== undefined) command.error(`unexpected argument '${excess}'`)
-}
-
-/** What a program says of the failure that ends it: one line, whatever it is. */
-export function lineOf(failure: unknown): string {
-  return (failure instanceof Error ? failure.message : String(failure)).trim().replaceAll(/\s*\n\s*/g, ' ')
-}
-
-/** A parser of options and arguments; what it refuses (as wrong usage, whatever its class) is told with the option's name. */
-export function parsedBy<Value>(parse: (text: string) => Value) {
-  return (text: string): Value => {
-    try {
-      return parse(text)
-    } catch (failure) {
-      if (exitStatusOf(failure) === EXIT.usage)
-        throw new InvalidArgumentError(`${(failure as Error).message}.`)
-      throw failure
-    }
-  }
-}
-
-/** Options and arguments that are whole numbers in a range. @throws InvalidArgumentError, which names the option */
-export function wholeFrom(minimum: number, maximum: number) {
-  return (text: string): number => {
-    const value = Number(text)
-    if (!/^\d+$/.test(text) || value < minimum || value > maximum)
-      throw new InvalidArgumentError(`It is a whole number from ${minimum} to ${maximum}.`)
-    return value
-  }
-}
-
-/** The same of seconds, which may have a fraction. */
-export function secondsFrom(minimum: number, maximum: number) {
-  return (text: string): number => {
-    const value = Number(text)
-    if (!/^\d+(\.\d+)?$/.test(text) || value < minimum || value > maximum)
-      throw new InvalidArgumentError(`It is a number of seconds from ${minimum} to ${maximum}.`)
-    return value
-  }
 }
 
 /**

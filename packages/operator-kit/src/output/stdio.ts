@@ -5,7 +5,7 @@ import { Writable } from 'node:stream'
  * Lets this process outlive whoever reads what it prints, tee(1) say: what is printed then is lost, and nothing else,
  * be it pages that other machines lend or borrow.
  */
-export function outliveReaders(): void {
+export function ignoreBrokenPipe(): void {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
 }
 
@@ -13,7 +13,7 @@ export function outliveReaders(): void {
  * Lets nothing that is printed wait for its reader, a terminal that was stopped say: Node.js waits for terminals, and for
  * no pipe or socket. For programs that others wait for; one that prints and ends would lose what it prints.
  */
-export function outrunReaders(): void {
+export function makeStdioNonBlocking(): void {
   for (const name of ['stdout', 'stderr'] as const) {
     const { isTTY, fd } = process[name]
     const terminal = isTTY ? Terminal.of(fd) : undefined
@@ -25,7 +25,7 @@ export function outrunReaders(): void {
  * Has the warnings of Node.js told as all else that a program tells: by itself Node.js prints lines of its own, and what
  * reads a log line by line fails on the first of them.
  */
-export function tellWarnings(tell: (warning: Error) => void): void {
+export function redirectWarnings(tell: (warning: Error) => void): void {
   process.removeAllListeners('warning')
   process.on('warning', tell)
 }
@@ -66,46 +66,5 @@ class Terminal extends Writable {
       if ((failure as NodeJS.ErrnoException).code !== 'EAGAIN') done(failure as Error)
       else setTimeout(() => this._write(rest, encoding, done), RETRY_MS).unref()
     }
-  }
-}
-
-/** Bytes that wait for a reader. */
-const MOST_WAITING = 65_536
-
-/**
- * Lines for whoever reads them in time. Once too many wait the next ones are lost, until all that wait are read; then a
- * line says how many.
- */
-export class LossyLines {
-  readonly #find: () => Writable
-  #stream: Writable | undefined
-  readonly #lost: (count: number) => string
-  #count = 0
-
-  /**
-   * @param stream where they go, asked for when there is the first: {@link outrunReaders} may take its place before
-   * @param lost that line, with its end, as the others have it
-   */
-  constructor(stream: () => Writable, lost: (count: number) => string) {
-    this.#find = stream
-    this.#lost = lost
-  }
-
-  /** @param line with its end */
-  write(line: string): void {
-    this.#stream ??= this.#open()
-    // A stream that has so much to write says when it is empty.
-    if (this.#count > 0 || this.#stream.writableLength >= MOST_WAITING) this.#count++
-    else this.#stream.write(line)
-  }
-
-  #open(): Writable {
-    return this.#find().on('drain', () => this.#tell())
-  }
-
-  #tell(): void {
-    if (this.#count === 0) return
-    this.#stream?.write(this.#lost(this.#count))
-    this.#count = 0
   }
 }

@@ -1,0 +1,105 @@
+import { existsSync, readdirSync, rmSync } from 'node:fs'
+import { request } from 'node:http'
+import { join } from 'node:path'
+import { EXIT } from '../command-line/exit-status.js'
+import { checkDirectory, runtimeDirectory } from './runtime-directory.js'
+
+/** Also of a request to a control socket, until it is there. */
+export const CALL_TIMEOUT_MS = 3_000
+
+/** A running program, as found by its control socket. */
+export interface RunningProgram {
+  readonly pid: number
+  readonly status: unknown
+  /** @throws Error with what it refused, or that it does not answer */
+  call(method: 'GET' | 'POST', path: string, body?: unknown, timeoutMs?: number): Promise<unknown>
+}
+
+/** A program that has its control socket and does not answer there: it hangs, or is stopped. */
+export interface SilentProgram {
+  readonly program: string
+  readonly pid: number
+  readonly reason: string
+}
+
+/** Says so on stderr. */
+export function reportSilent({ program, pid, reason }: SilentProgram): void {
+  process.stderr.write(`${program}: process ${pid} does not answer and is left out: ${reason}\n`)
+}
+
+/** Says so, and lets a command that lists what is running end with the status of what is unavailable. */
+export function reportSilentAsUnavailable(silent: SilentProgram): void {
+  reportSilent(silent)
+  process.exitCode = EXIT.unavailable
+}
+
+/**
+ * All running programs of that name of this user. Sockets of which nobody is the owner are removed.
+ *
+ * @param silent told of each that does not answer
+ */
+export async function runningPrograms(
+  program: string,
+  silent: (program: SilentProgram) => void = reportSilent,
+): Promise<RunningProgram[]> {
+  const directory = runtimeDirectory()
+  if (!existsSync(directory)) return []
+  checkDirectory(directory)
+  const running: RunningProgram[] = []
+  for (const name of readdirSync(directory)) {
+    const pid = name.startsWith(`${program}-`)
+      ? /^-(\d+)(?:\.\d+)?\.sock$/.exec(name.slice(program.length))?.[1]
+      : undefined
+    if (pid === undefined) continue
+    const path = join(directory, name)
+    try {
+      const status = await callControlSocket(path, 'GET', '/status')
+      running.push({
+        pid: Number(pid),
+        status,
+        call: (method, url, body, timeoutMs) => callControlSocket(path, method, url, body, timeoutMs),
+      })
+    } catch (failure) {
+      const { code, message } = failure as NodeJS.ErrnoException
+      if (code === 'ECONNREFUSED') rmSync(path, { force: true })
+      // It ended after its name was read.
+      else if (code !== 'ENOENT') silent({ program, pid: Number(pid), reason: message })
+    }
+  }
+  return running.sort((a, b) => a.pid - b.pid)
+}
+
+/** @returns what the program answers, undefined for nothing */
+export function callControlSocket(
+  socketPath: string,
+  method: 'GET' | 'POST',
+  path: string,
+  body?: unknown,
+  timeoutMs = CALL_TIMEOUT_MS,
+): Promise<unknown> {
+  return new Promise((resolve, reject) => {
+    const message = request({ socketPath, method, path, timeout: timeoutMs }, (reply) => {
+      let text = ''
+      reply.setEncoding('utf8')
+      reply.on('data', (piece: string) => {
+        text += piece
+      })
+      reply.on('error', reject)
+      reply.on('end', () => {
+        try {
+          const result: unknown = text === '' ? undefined : JSON.parse(text)
+          if ((reply.statusCode ?? 500) < 300) return resolve(result)
+          const { code, message: reason } = (result ?? {}) as { code?: string; message?: string }
+          reject(
+            Object.assign(new Error(reason ?? `${method} ${path}: status ${reply.statusCode}`), { code }),
+          )
+        } catch (failure) {
+          reject(failure)
+        }
+      })
+    })
+    message.on('timeout', () => message.destroy(new Error(`${socketPath} does not answer`)))
+    message.on('error', reject)
+    message.end(body === undefined ? undefined : JSON.stringify(body))
+  })
+}
