@@ -1,5 +1,5 @@
+import { EXIT, ExitError, exitStatusOf } from '@rdmakit/operator-kit'
 import type { SessionOptions, SwapServerError } from '@rdmakit/swap-server'
-import { EXIT, ExitError, exitStatusOf } from '@rdmakit/swap-server/internal'
 import { FencedError } from './fenced.js'
 import type { KeptServer } from './kept-volume.js'
 import { resumeSession } from './resume-session.js'

@@ -1,4 +1,9 @@
-import { outrunReaders, type ProgramCommand, settleHeap, wholeFrom } from '@rdmakit/swap-server/internal'
+import {
+  disableIdleGc,
+  integerInRange,
+  makeStdioNonBlocking,
+  type ProgramCommand,
+} from '@rdmakit/operator-kit'
 import { Option } from 'commander'
 import type { Front } from './device-name.js'
 import { installLastResort } from './last-resort.js'
@@ -29,7 +34,7 @@ export function addAttach(program: ProgramCommand, typed: string): void {
         'make it swap: locks memory, runs mkswap and swapon, keeps state; SIGTERM runs swapoff first',
         false,
       )
-      .option('--swap-priority <n>', 'priority of the swap, higher is used first', wholeFrom(0, 32767))
+      .option('--swap-priority <n>', 'priority of the swap, higher is used first', integerInRange(0, 32767))
       .addOption(
         new Option(
           '--front <driver>',
@@ -39,7 +44,7 @@ export function addAttach(program: ProgramCommand, typed: string): void {
           .default('nbd'),
       )
       .option('--device <device>', 'which device; default the first free one')
-      .option('--connections <n>', 'sockets between kernel and client, or queues', wholeFrom(1, 64), 2)
+      .option('--connections <n>', 'sockets between kernel and client, or queues', integerInRange(1, 64), 2)
       .option(
         '--no-pin',
         'let the threads that serve the kernel run on any processor, not only where it sends them requests',
@@ -61,14 +66,14 @@ export function addAttach(program: ProgramCommand, typed: string): void {
     })
     .action(async ({ state, ...options }: Omit<VolumeFlags, 'state'> & AttachFlags) => {
       const volume = { ...volumeOf(options), state }
-      outrunReaders()
+      makeStdioNonBlocking()
       installLastResort()
       const { attach, chosenDevice } = await import('./attach.js')
       chosenDevice(options)
       const { startSwapFree } = await import('./start-swap-free.js')
       // Without --swap, too: somebody may make the device swap.
       const swapFree = await startSwapFree()
-      settleHeap()
+      disableIdleGc()
       const { front, device, pin, swap, swapPriority } = options
       process.exitCode = await attach({
         ...volume,

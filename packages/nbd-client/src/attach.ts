@@ -1,13 +1,7 @@
 import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { promisify } from 'node:util'
-import {
-  EXIT,
-  ExitError,
-  formatSize,
-  MetricsEndpoint,
-  openRuntimeDirectory,
-} from '@rdmakit/swap-server/internal'
+import { EXIT, ExitError, formatSize, MetricsEndpoint, openRuntimeDirectory } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import { AttachedDevice, lockQueues, newLink, type Succession } from './attached-device.js'
 import type { BackupOptions } from './backup.js'

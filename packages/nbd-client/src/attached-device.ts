@@ -1,11 +1,10 @@
 import {
   type ControlSocket,
-  END_SIGNALS,
   ExitError,
   type MetricsEndpoint,
-  notifyMainProcess,
-  notifyReady,
-} from '@rdmakit/swap-server/internal'
+  TERMINATION_SIGNALS,
+} from '@rdmakit/operator-kit'
+import { notifyMainProcess, notifyReady } from '@rdmakit/swap-server/internal'
 import { deferred } from '@rdmakit/verbs/internal'
 import type { AttachOptions } from './attach.js'
 import { type DeviceIdentity, presenceOf } from './device-identity.js'
@@ -119,7 +118,7 @@ export class AttachedDevice {
     holdsPages(this.#succession !== undefined)
     let released: Release = 'free'
     const stir = () => this.#stir()
-    for (const name of END_SIGNALS) process.on(name, stir)
+    for (const name of TERMINATION_SIGNALS) process.on(name, stir)
     try {
       // Before the swap: what may fail, and is not needed, must not end it.
       await this.#openMetrics()
@@ -147,7 +146,7 @@ export class AttachedDevice {
       } else if (released === 'free') await settleUdev()
       return this.#volume.fenced?.status ?? end.status
     } finally {
-      for (const name of END_SIGNALS) process.off(name, stir)
+      for (const name of TERMINATION_SIGNALS) process.off(name, stir)
       this.#control?.close()
       this.#metrics?.close()
       this.#link?.end()

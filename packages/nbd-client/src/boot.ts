@@ -1,5 +1,5 @@
 import { readFileSync } from 'node:fs'
-import { EXIT, ExitError } from '@rdmakit/swap-server/internal'
+import { EXIT, ExitError } from '@rdmakit/operator-kit'
 
 /** One run of this machine's kernel, from its start to the next. */
 export interface Boot {

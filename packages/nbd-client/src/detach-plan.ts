@@ -1,4 +1,4 @@
-import { EXIT, ExitError } from '@rdmakit/swap-server/internal'
+import { EXIT, ExitError } from '@rdmakit/operator-kit'
 import { describeUses, type Use } from './device-uses.js'
 
 /** All that it hangs on how a device is detached. */

@@ -1,6 +1,6 @@
 import { existsSync, readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
-import { EXIT, ExitError, type SilentProgram } from '@rdmakit/swap-server/internal'
+import { EXIT, ExitError, type SilentProgram } from '@rdmakit/operator-kit'
 import { type DetachPlan, planDetach } from './detach-plan.js'
 import {
   type DeviceIdentity,

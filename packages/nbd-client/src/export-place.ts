@@ -1,4 +1,4 @@
-import { MetricsEndpoint, ofOption } from '@rdmakit/swap-server/internal'
+import { MetricsEndpoint, nameOption } from '@rdmakit/operator-kit'
 import { Registry } from 'prom-client'
 import type { BlockEngine } from './engine.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'
@@ -74,6 +74,6 @@ function naming<Result>(option: string, call: () => Result): Result {
   try {
     return call()
   } catch (failure) {
-    throw ofOption(option, failure)
+    throw nameOption(option, failure)
   }
 }

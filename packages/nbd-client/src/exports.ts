@@ -1,4 +1,4 @@
-import { parseSizeInUnits } from '@rdmakit/swap-server/internal'
+import { parseSizeInUnits } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import type { ExportOptions } from './export-options.js'
 

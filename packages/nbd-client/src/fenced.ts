@@ -1,5 +1,5 @@
+import { EXIT, ExitError } from '@rdmakit/operator-kit'
 import { meaningOfRefusal, SwapServerError } from '@rdmakit/swap-server'
-import { EXIT, ExitError } from '@rdmakit/swap-server/internal'
 
 /** Another process has taken the volume over (docs/page-service/fencing.md): this one stops, and ends nothing of it. */
 export class FencedError extends ExitError {

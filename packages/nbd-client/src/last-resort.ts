@@ -1,4 +1,4 @@
-import { EXIT, type Impairment, LastResort } from '@rdmakit/swap-server/internal'
+import { EXIT, type Impairment, LastResort } from '@rdmakit/operator-kit'
 
 /** Who has the pages of this process's volume when it ends now: nobody yet, the state folder, or the process alone. */
 type Holder = 'nobody' | 'state' | 'process'

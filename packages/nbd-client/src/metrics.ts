@@ -1,4 +1,4 @@
-import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/swap-server/internal'
+import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/operator-kit'
 import { collectDefaultMetrics, Registry } from 'prom-client'
 import type { EngineStatistics } from './engine.js'
 import { impairment } from './last-resort.js'

@@ -1,6 +1,6 @@
 import { createHash } from 'node:crypto'
 import { dirname, join } from 'node:path'
-import { runtimeDirectory } from '@rdmakit/swap-server/internal'
+import { runtimeDirectory } from '@rdmakit/operator-kit'
 import type { AttachOptions } from './attach.js'
 import { parseDevice } from './device-name.js'
 

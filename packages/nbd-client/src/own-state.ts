@@ -1,6 +1,6 @@
 import { existsSync, readdirSync } from 'node:fs'
 import { basename, join } from 'node:path'
-import { EXIT, ExitError, openRuntimeDirectory } from '@rdmakit/swap-server/internal'
+import { EXIT, ExitError, openRuntimeDirectory } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import { presenceOf } from './device-identity.js'
 import type { KeptDevice } from './kept-volume.js'

@@ -2,16 +2,16 @@ import {
   addHelp,
   EXIT,
   exitStatusOf,
-  lineOf,
-  outliveReaders,
+  ignoreBrokenPipe,
+  integerInRange,
+  oneLineMessage,
   type ProgramCommand,
+  parseWatchInterval,
   printStatus,
   programCommand,
+  redirectWarnings,
   runCommandLine,
-  tellWarnings,
-  watchSeconds,
-  wholeFrom,
-} from '@rdmakit/swap-server/internal'
+} from '@rdmakit/operator-kit'
 import { addAttach } from './attach-command.js'
 import { addServe } from './serve-command.js'
 import { say } from './session-log.js'
@@ -46,7 +46,7 @@ function addDetach(program: ProgramCommand, typed: string): void {
     .command('detach')
     .argument('<device>', 'e.g. /dev/nbd0')
     .description('Detach a device: swapoff if it is swap, then the end of its nbd-client.')
-    .option('--timeout <seconds>', 'how long that may take', wholeFrom(1, DAY), 300)
+    .option('--timeout <seconds>', 'how long that may take', integerInRange(1, DAY), 300)
     .option('--force', 'end it also when it is in use, holds pages that are lost then, or is not ours', false)
     .withNotes({
       notes: [
@@ -65,7 +65,7 @@ function addUpgrade(program: ProgramCommand, typed: string): void {
     .command('upgrade')
     .argument('[device]', 'e.g. /dev/nbd0; default the one that is attached')
     .argument('[command...]', `after --: the new command line, ${typed} attach …; default the old one`)
-    .option('--pid <pid>', 'instead of a device: the process that has it', wholeFrom(1, 2 ** 22))
+    .option('--pid <pid>', 'instead of a device: the process that has it', integerInRange(1, 2 ** 22))
     .description(
       'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
     )
@@ -91,7 +91,7 @@ function addStatus(program: ProgramCommand, typed: string): void {
     .command('status')
     .description('Show the running nbd-clients of this machine.')
     .option('--json', 'as a JSON array; with --watch one each line', false)
-    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', watchSeconds)
+    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', parseWatchInterval)
     .withNotes({
       notes: [
         `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} no nbd-client is running, or one does not answer, ${EXIT.degraded} one works in part only: a server is gone, slabs lack a replica, pages are lost, the backup or its control code has failed, or its device is not its own any more.`,
@@ -112,12 +112,12 @@ export async function main(words: readonly string[], typed = 'nbd-client'): Prom
   // A command is over when it says so. Node.js would end it when nothing of its own is open any more, and a volume
   // that has no server left, only its backup, lives in the engine alone.
   setInterval(() => {}, 2 ** 30)
-  outliveReaders()
-  tellWarnings(({ name, message }) => say(`${name}: ${message}`))
+  ignoreBrokenPipe()
+  redirectWarnings(({ name, message }) => say(`${name}: ${message}`))
   try {
     await runCommandLine(commands(typed), words)
   } catch (failure) {
-    process.stderr.write(`nbd-client: ${lineOf(failure)}\n`)
+    process.stderr.write(`nbd-client: ${oneLineMessage(failure)}\n`)
     process.exit(exitStatusOf(failure))
   }
   // What the commands opened is closed by now; nothing else may keep the process.
@@ -129,12 +129,12 @@ export {
   addHelp,
   EXIT,
   exitStatusOf,
-  lineOf,
-  outliveReaders,
+  ignoreBrokenPipe,
+  oneLineMessage,
+  parseWatchInterval,
   printStatus,
   programCommand,
   runCommandLine,
-  watchSeconds,
 }
 
 export async function loadClients() {

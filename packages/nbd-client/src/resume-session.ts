@@ -1,3 +1,4 @@
+import { formatSize } from '@rdmakit/operator-kit'
 import {
   ConfigurationError,
   meaningOfRefusal,
@@ -7,7 +8,6 @@ import {
   SwapServerError,
   SwapServerSession,
 } from '@rdmakit/swap-server'
-import { formatSize } from '@rdmakit/swap-server/internal'
 import { ConnectionRejectedError, parseUri, VerbsError } from '@rdmakit/verbs'
 import { FencedError, fencedOr } from './fenced.js'
 

@@ -4,7 +4,7 @@ import {
   type Impairment,
   runningPrograms,
   type SilentProgram,
-} from '@rdmakit/swap-server/internal'
+} from '@rdmakit/operator-kit'
 import type { EngineStatistics } from './engine.js'
 import type { SlabState } from './slab-table.js'
 

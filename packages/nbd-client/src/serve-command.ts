@@ -1,15 +1,15 @@
 import { accessSync, constants } from 'node:fs'
 import { join } from 'node:path'
-import { ConfigurationError } from '@rdmakit/swap-server'
 import {
-  checkSocketPlace,
+  checkSocketPath,
   describeFileError,
+  disableIdleGc,
   EXIT,
-  outrunReaders,
+  integerInRange,
+  makeStdioNonBlocking,
   type ProgramCommand,
-  settleHeap,
-  wholeFrom,
-} from '@rdmakit/swap-server/internal'
+} from '@rdmakit/operator-kit'
+import { ConfigurationError } from '@rdmakit/swap-server'
 import { UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 import type { TlsOptions } from './export-options.js'
@@ -43,7 +43,7 @@ export function addServe(program: ProgramCommand, typed: string): void {
       .optionsGroup('Where, and what of it:')
       .option('--unix <path>', 'listen on a Unix socket (mode 0600)')
       .option('--tcp <host:port>', 'listen on TCP; anyone who can connect can read and write')
-      .option('--connections <n>', 'NBD connections served at once', wholeFrom(1, 64), 8)
+      .option('--connections <n>', 'NBD connections served at once', integerInRange(1, 64), 8)
       .option(
         '--export <name[,offset=size][,size=size][,read-only][,description=text]>',
         'a part of the volume under a name; repeat it for more; the first is the default one',
@@ -58,7 +58,7 @@ export function addServe(program: ProgramCommand, typed: string): void {
       .option(
         '--minimum-block <bytes>',
         'refuse requests that are no multiple of it; a power of two, at most 4096',
-        wholeFrom(1, 4096),
+        integerInRange(1, 4096),
         1,
       )
       .optionsGroup('TLS:')
@@ -95,17 +95,17 @@ export function addServe(program: ProgramCommand, typed: string): void {
       if ((minimumBlockSize & (minimumBlockSize - 1)) !== 0)
         throw new UsageError(`--minimum-block ${minimumBlockSize} is not a power of two`)
       const tls = tlsOf(options)
-      outrunReaders()
+      makeStdioNonBlocking()
       installLastResort()
       const { serve } = await import('./serve.js')
-      settleHeap()
+      disableIdleGc()
       const signal = stopSignal()
       process.exitCode = await serve({ ...volume, address, exports, minimumBlockSize, tls, signal })
     })
 }
 
 function unixAddress(path: string): { unix: string } {
-  checkSocketPlace(path, '--unix')
+  checkSocketPath(path, '--unix')
   return { unix: path }
 }
 

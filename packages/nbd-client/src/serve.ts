@@ -1,10 +1,6 @@
+import { type ControlSocket, formatSize, openRuntimeDirectory } from '@rdmakit/operator-kit'
 import { ConfigurationError } from '@rdmakit/swap-server'
-import {
-  type ControlSocket,
-  formatSize,
-  notifyReady,
-  openRuntimeDirectory,
-} from '@rdmakit/swap-server/internal'
+import { notifyReady } from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
 import { type Boot, currentBoot, isOfBoot } from './boot.js'

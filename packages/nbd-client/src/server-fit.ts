@@ -1,5 +1,6 @@
+import { formatSize } from '@rdmakit/operator-kit'
 import { type SessionOptions, SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
-import { formatSize, unreached } from '@rdmakit/swap-server/internal'
+import { unreached } from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import { fits } from './placement.js'
 import type { VolumeServer } from './volume-server.js'

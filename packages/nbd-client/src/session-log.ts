@@ -1,4 +1,4 @@
-import { formatSize, LossyLines } from '@rdmakit/swap-server/internal'
+import { formatSize, LossyLines } from '@rdmakit/operator-kit'
 import type { EngineStatistics } from './engine.js'
 import { impairment } from './last-resort.js'
 import type { ClientStatus } from './runtime.js'

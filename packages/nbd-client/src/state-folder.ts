@@ -11,8 +11,8 @@ import {
   writeFileSync,
 } from 'node:fs'
 import { join } from 'node:path'
+import { EXIT, ExitError, makeFolder } from '@rdmakit/operator-kit'
 import { ConfigurationError } from '@rdmakit/swap-server'
-import { EXIT, ExitError, makeFolder } from '@rdmakit/swap-server/internal'
 import { formatVolume, type KeptVolume, parseVolume } from './kept-volume.js'
 import { closeDescriptor, lockFile } from './kernel.js'
 import { isOwnState } from './own-state-names.js'

@@ -4,11 +4,11 @@ import {
   formatDuration,
   formatSize,
   formatTable,
-  missSilent,
   printStatus,
-  right,
-  type Shown,
-} from '@rdmakit/swap-server/internal'
+  reportSilentAsUnavailable,
+  rightAligned,
+  type StatusView,
+} from '@rdmakit/operator-kit'
 import { describeBackup } from './backup.js'
 import { type Presence, presenceOf } from './device-identity.js'
 import { parseDevice } from './device-name.js'
@@ -32,8 +32,8 @@ export function printClientStatus({ json, seconds }: ClientStatusOptions): Promi
 }
 
 /** The clients of this user. */
-export const CLIENTS: Shown<readonly ShownStatus[]> = {
-  take: async () => (await runningClients(missSilent)).map(({ status }) => withDevice(status)),
+export const CLIENTS: StatusView<readonly ShownStatus[]> = {
+  take: async () => (await runningClients(reportSilentAsUnavailable)).map(({ status }) => withDevice(status)),
   format: formatClients,
   judge: exitStatusOfClients,
 }
@@ -90,14 +90,14 @@ function formatClients(
     formatTable(
       [
         'TARGET',
-        right('PID'),
+        rightAligned('PID'),
         'MODE',
-        right('SIZE'),
-        right('HOLDS'),
-        right('LOST'),
-        right('ERRORS'),
-        right('IN FLIGHT'),
-        right('UP'),
+        rightAligned('SIZE'),
+        rightAligned('HOLDS'),
+        rightAligned('LOST'),
+        rightAligned('ERRORS'),
+        rightAligned('IN FLIGHT'),
+        rightAligned('UP'),
         'BACKUP',
         'LZ4',
         'SLABS',
@@ -105,11 +105,25 @@ function formatClients(
       clients.map(volumeRow),
     ),
     formatTable(
-      ['REQUESTS', right('COUNT'), right('DATA'), right('MEDIAN'), right('99%'), right('99.9%')],
+      [
+        'REQUESTS',
+        rightAligned('COUNT'),
+        rightAligned('DATA'),
+        rightAligned('MEDIAN'),
+        rightAligned('99%'),
+        rightAligned('99.9%'),
+      ],
       clients.flatMap((client) => requestRows(client, name(client), earlier)),
     ),
     formatTable(
-      ['SERVER', right('SLABS'), right('SPARES'), right('READ'), right('WRITTEN'), 'STATE'],
+      [
+        'SERVER',
+        rightAligned('SLABS'),
+        rightAligned('SPARES'),
+        rightAligned('READ'),
+        rightAligned('WRITTEN'),
+        'STATE',
+      ],
       clients.flatMap((client) => serverRows(client, name(client), earlier)),
     ),
     clients.map(warning).join(''),

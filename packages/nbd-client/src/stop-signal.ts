@@ -1,10 +1,10 @@
-import { decideSignals, EXIT, ExitError } from '@rdmakit/swap-server/internal'
+import { EXIT, ExitError, handleSignals } from '@rdmakit/operator-kit'
 import { say } from './session-log.js'
 
 /** Aborts at the first signal that is to end this process: SIGHUP too, of a terminal that was closed. */
 export function stopSignal(): AbortSignal {
   const stop = new AbortController()
-  decideSignals({
+  handleSignals({
     end: (name) => stop.abort(new ExitError(`ended by ${name}`, EXIT.ok)),
     hangup: 'end',
     say,

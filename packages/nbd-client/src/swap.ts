@@ -2,7 +2,7 @@ import { type ExecFileException, execFile } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
 import { setTimeout as setTimer } from 'node:timers/promises'
-import { EXIT, ExitError } from '@rdmakit/swap-server/internal'
+import { EXIT, ExitError } from '@rdmakit/operator-kit'
 
 const SWAPS = '/proc/swaps'
 /** after the path of a node that was made anew */

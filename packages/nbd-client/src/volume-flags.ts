@@ -1,14 +1,14 @@
-import { readKeyFile } from '@rdmakit/swap-server'
 import {
-  checkPlace,
-  ofOption,
+  argumentParser,
+  checkFilePath,
+  integerInRange,
+  nameOption,
   type ProgramCommand,
   parseAddress,
-  parsedBy,
   parseSize,
   parseSizeInUnits,
-  wholeFrom,
-} from '@rdmakit/swap-server/internal'
+} from '@rdmakit/operator-kit'
+import { readKeyFile } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 import type { BackupOptions } from './backup.js'
@@ -42,7 +42,7 @@ export interface VolumeFlags {
 }
 
 /** `rdma://a,iwarp://a` are the addresses of one server; each --server is another one. */
-const serverOf = parsedBy((text: string): string[] =>
+const serverOf = argumentParser((text: string): string[] =>
   text.split(',').map((each) => {
     const uri = each.trim()
     parseUri(uri)
@@ -63,7 +63,7 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     .option(
       '--replicas <n>',
       'copies of each page, on different servers, so that n - 1 of them may fail',
-      wholeFrom(1, 3),
+      integerInRange(1, 3),
       1,
     )
     .option(
@@ -84,13 +84,13 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     .option(
       '--linger <seconds>',
       'with state: how long the servers keep the memory without an nbd-client',
-      wholeFrom(1, DAY),
+      integerInRange(1, DAY),
       300,
     )
     .option(
       '--reconnect <seconds>',
       'how long requests wait for a server that is gone and alone has their pages, before they fail; 0: not at all',
-      wholeFrom(0, 3_600),
+      integerInRange(0, 3_600),
       60,
     )
     .option(
@@ -106,7 +106,7 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     .option(
       '--timeout <seconds>',
       'a remote operation slower than this fails its server',
-      wholeFrom(1, 600),
+      integerInRange(1, 600),
       4,
     )
     .addOption(
@@ -186,7 +186,7 @@ function readKey(file: string) {
   try {
     return readKeyFile(file)
   } catch (failure) {
-    throw ofOption('--key-file', failure)
+    throw nameOption('--key-file', failure)
   }
 }
 
@@ -194,7 +194,7 @@ function backupOf({ backup, backupQueue, backupSparse, ack, thin }: VolumeFlags)
   if (backup !== undefined && thin)
     throw new UsageError('--thin and --backup do not go together: the file is as large as the volume')
   if (backup !== undefined) {
-    checkPlace(backup, '--backup')
+    checkFilePath(backup, '--backup')
     return {
       file: backup,
       sparse: backupSparse,

@@ -1,5 +1,5 @@
+import { EXIT, ExitError, nameOption } from '@rdmakit/operator-kit'
 import { NO_TAKE_OVER, type SessionOptions, type TakeOver } from '@rdmakit/swap-server'
-import { EXIT, ExitError, ofOption } from '@rdmakit/swap-server/internal'
 import { type BackupOptions, pagesOfLane } from './backup.js'
 import { BlockEngine } from './engine.js'
 import type { BlockEngineOptions } from './engine-options.js'
@@ -129,7 +129,7 @@ export function makeEngine(
       if (name === undefined || !message.includes(name)) continue
       // Of its folder that was looked at before: this is a place where nothing can be made.
       if (code === 'ENOENT') throw new ExitError(`${option}: ${message}`, EXIT.usage)
-      throw ofOption(option, failure)
+      throw nameOption(option, failure)
     }
     throw failure
   }

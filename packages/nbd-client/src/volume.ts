@@ -1,5 +1,5 @@
+import { formatSize } from '@rdmakit/operator-kit'
 import type { RemoteSlab, SwapServerSession } from '@rdmakit/swap-server'
-import { formatSize } from '@rdmakit/swap-server/internal'
 import { type Context, type ProtectionDomain, type QueuePair, UsageError } from '@rdmakit/verbs'
 import type { BlockEngine } from './engine.js'
 import type { Lane } from './engine-lane.js'

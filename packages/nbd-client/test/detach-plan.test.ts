@@ -1,4 +1,4 @@
-import { EXIT } from '@rdmakit/swap-server/internal'
+import { EXIT } from '@rdmakit/operator-kit'
 import { describe, expect, it } from 'vitest'
 import { type DetachFacts, planDetach } from '../src/detach-plan.js'
 

@@ -1,5 +1,5 @@
 // Whatever stands behind --export: one sentence says what is wrong, or it is a part of the volume that an engine takes.
-import { EXIT, exitStatusOf } from '@rdmakit/swap-server/internal'
+import { EXIT, exitStatusOf } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import fc from 'fast-check'
 import { describe, expect, it } from 'vitest'

@@ -2,8 +2,8 @@
 // it. docs/page-service/fencing.md
 import { cpSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { EXIT } from '@rdmakit/operator-kit'
 import { nextTakeOver, type SwapServer, SwapServerSession, type TakeOver } from '@rdmakit/swap-server'
-import { EXIT } from '@rdmakit/swap-server/internal'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
 import { control } from '../../swap-server/src/protocol.js'

@@ -1,7 +1,8 @@
 // What a process that takes a volume over believes of the slab map, on records that a process leaves only when it dies
 // at one moment.
+
+import { EXIT } from '@rdmakit/operator-kit'
 import { SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
-import { EXIT } from '@rdmakit/swap-server/internal'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { BlockEngine } from '../src/engine.js'
 import type { KeptServer } from '../src/kept-volume.js'

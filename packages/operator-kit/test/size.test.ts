@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { formatSize, parseSize, parseSizeInUnits } from '../../swap-server/src/internal.js'
+import { formatSize, parseSize, parseSizeInUnits } from '../src/command-line/size.js'
 
 describe('sizes', () => {
   it.each([

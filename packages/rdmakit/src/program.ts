@@ -4,7 +4,7 @@ import { load } from './programs.js'
 
 const client = await load('nbd-client')
 const server = await load('swap-server')
-const { EXIT, lineOf, exitStatusOf, outliveReaders, programCommand, runCommandLine } = client
+const { EXIT, oneLineMessage, exitStatusOf, ignoreBrokenPipe, programCommand, runCommandLine } = client
 type Command = ReturnType<typeof programCommand>
 
 /** Another program's command, under its name: for the help. What it does is done before this one is loaded. */
@@ -50,7 +50,11 @@ function addStatus(program: Command): void {
     .command('status')
     .description('Show the running swap-servers and nbd-clients of this machine.')
     .option('--json', 'as a JSON object of two arrays; with --watch one each line', false)
-    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', client.watchSeconds)
+    .option(
+      '--watch [seconds]',
+      'refresh every so many seconds, 1 if it is not said',
+      client.parseWatchInterval,
+    )
     .withNotes({
       notes: [
         `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} neither a swap-server nor an nbd-client is running, or one does not answer, ${EXIT.degraded} one works in part only: see "rdmakit swap-server help status" and "nbd-client help status".`,
@@ -84,11 +88,11 @@ function addStatus(program: Command): void {
 
 /** Runs what is no other program's command line. */
 export async function main(words: readonly string[]): Promise<void> {
-  outliveReaders()
+  ignoreBrokenPipe()
   try {
     await runCommandLine(commands(), words)
   } catch (failure) {
-    process.stderr.write(`rdmakit: ${lineOf(failure)}\n`)
+    process.stderr.write(`rdmakit: ${oneLineMessage(failure)}\n`)
     process.exit(exitStatusOf(failure))
   }
   process.exit()

@@ -1,62 +1,7 @@
 /**
- * What the programs of rdmakit share (command lines, exit statuses, control sockets, logs that nobody reads) and nobody else
- * may rely on: it changes without notice.
+ * What nbd-client needs of a page server and nobody else may rely on: it changes without notice.
  *
  * @internal
  */
-export {
-  addHelp,
-  argumentParser as parsedBy,
-  type Column,
-  type ControlRoutes,
-  ControlSocket,
-  callControlSocket,
-  checkFilePath as checkPlace,
-  checkRuntimeDirectory,
-  checkSocketPath as checkSocketPlace,
-  describeFileError,
-  describeImpairment,
-  disableIdleGc as settleHeap,
-  EXIT,
-  ExitError,
-  exitStatusOf,
-  formatDuration,
-  formatSize,
-  formatTable,
-  type HelpNotes,
-  handleSignals as decideSignals,
-  type Impairment,
-  ignoreBrokenPipe as outliveReaders,
-  integerInRange as wholeFrom,
-  LastResort,
-  LossyLines,
-  MetricsEndpoint,
-  makeFolder,
-  makeStdioNonBlocking as outrunReaders,
-  nameOption as ofOption,
-  oneLineMessage as lineOf,
-  openRuntimeDirectory,
-  ProgramCommand,
-  parseAddress,
-  parseSize,
-  parseSizeInUnits,
-  parseWatchInterval as watchSeconds,
-  printStatus,
-  programCommand,
-  type RunningProgram,
-  redirectWarnings as tellWarnings,
-  reportSilentAsUnavailable as missSilent,
-  rightAligned as right,
-  runCommandLine,
-  runningPrograms,
-  runtimeDirectory,
-  type SignalOptions,
-  type SilentProgram,
-  type StatusView as Shown,
-  scrapedMetrics,
-  secondsInRange as secondsFrom,
-  TERMINATION_SIGNALS as END_SIGNALS,
-  type WatchOptions,
-} from '@rdmakit/operator-kit'
 export { notifyMainProcess, notifyReady } from './service-manager.js'
 export { unreached } from './unreached.js'
