@@ -177,9 +177,9 @@ export const mutations = [
   },
   {
     name: 'iwarp-completions-overwritten',
-    file: source('completion_queue.cc'),
-    find: 'if (tail - head_.load(std::memory_order_relaxed) > mask_ || overrun_',
-    replace: 'if (tail - head_.load(std::memory_order_relaxed) > mask_ + 1 || overrun_',
+    file: 'packages/verbs/native/software/completion_ring.h',
+    find: 'head_.load(std::memory_order_relaxed) > mask_;',
+    replace: 'head_.load(std::memory_order_relaxed) > mask_ + 1;',
     why: 'A completion queue that is full loses its oldest completion without a word.',
     tests: ['native asan iwarp_events'],
   },
@@ -194,7 +194,7 @@ export const mutations = [
   {
     name: 'iwarp-second-event-silent',
     file: source('completion_channel.cc'),
-    find: 'set_readable(first_ != nullptr);',
+    find: 'set_readable(!events_.empty());',
     replace: 'set_readable(false);',
     why: 'Of two queues with events on one channel the second is not told of.',
     tests: ['native asan iwarp_many', 'native asan iwarp_events', 'native asan iwarp_operations'],
@@ -209,8 +209,8 @@ export const mutations = [
   },
   {
     name: 'iwarp-silent-initiator-stays',
-    file: source('listener.cc'),
-    find: '    id->set_deadline(std::chrono::milliseconds(kHandshakeTimeoutMs));\n',
+    file: 'packages/verbs/native/software/connection.cc',
+    find: '  id->set_deadline(timeout);\n',
     replace: '',
     why: 'Whoever connects and says nothing keeps its place for ever.',
     tests: ['native asan iwarp_handshake', 'native asan iwarp_hostile'],
@@ -242,8 +242,8 @@ export const mutations = [
   {
     name: 'dead-host-is-waited-for',
     file: source('connection.cc'),
-    find: '        if (queue_pair_ == nullptr || !queue_pair_->look_at_host()) return;\n',
-    replace: '        if (queue_pair_ == nullptr) return;\n',
+    find: 'queue_pair_ != nullptr && queue_pair()->look_at_host()) {',
+    replace: 'queue_pair_ != nullptr) {',
     why: 'A host that is gone with a request outstanding is noticed after a quarter of an hour.',
     tests: ['unit test/e2e/failures/vanished-host.test.ts'],
   },

@@ -126,7 +126,7 @@ export const mutations = [
   {
     name: 'shm-second-event-silent',
     file: source('completion_channel.cc'),
-    find: '  if (first_ != nullptr) ring();\n',
+    find: '  if (!events_.empty()) ring();\n',
     replace: '',
     why: 'Of two queues with events on one channel the second is not told of.',
     tests: ['native asan shm_many', 'native asan shm_waiting'],
@@ -254,8 +254,8 @@ export const mutations = [
   {
     name: 'refusal-after-established',
     file: 'packages/verbs/native/shm/handshake.cc',
-    find: 'responder && queue_pair_->gives_unshared();',
-    replace: 'responder && !queue_pair_->gives_unshared();',
+    find: 'responder && queue_pair()->gives_unshared();',
+    replace: 'responder && !queue_pair()->gives_unshared();',
     why: 'A peer that is refused takes itself for connected, and then loses the connection.',
     tests: ['unit packages/verbs/test/shm-reach.test.ts'],
   },

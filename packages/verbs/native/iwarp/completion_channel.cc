@@ -29,14 +29,7 @@ bool CompletionChannel::in_use() {
 void CompletionChannel::detach(CompletionQueue* queue) {
   const std::lock_guard lock(mutex_);
   refcnt--;
-  CompletionQueue* before = nullptr;
-  for (CompletionQueue* at = first_; at != nullptr; before = at, at = at->next_with_events) {
-    if (at != queue) continue;
-    (before == nullptr ? first_ : before->next_with_events) = queue->next_with_events;
-    if (last_ == queue) last_ = before;
-    break;
-  }
-  queue->events = 0;
+  events_.remove(queue);
 }
 
 // Hot path.
@@ -50,37 +43,22 @@ void CompletionChannel::set_readable(bool readable) {
 
 void CompletionChannel::post(CompletionQueue* queue) {
   const std::lock_guard lock(mutex_);
-  if (queue->events++ == 0) {
-    queue->next_with_events = nullptr;
-    (last_ == nullptr ? first_ : last_->next_with_events) = queue;
-    last_ = queue;
-  }
+  events_.add(queue);
   // A thread that is moving data inside take() finds the event without a system call.
   if (takers_ == 0) set_readable(true);
 }
 
 int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
   std::unique_lock lock(mutex_);
-  if (first_ == nullptr) {
+  if (events_.empty()) {
     takers_++;
     lock.unlock();
     poll_set_.progress();
     lock.lock();
     takers_--;
   }
-  CompletionQueue* taken = first_;
-  if (taken != nullptr) {
-    taken->events--;
-    taken->events_taken++;
-    first_ = taken->next_with_events;
-    if (first_ == nullptr) last_ = nullptr;
-    if (taken->events > 0) {  // to the end: queues take turns
-      taken->next_with_events = nullptr;
-      (last_ == nullptr ? first_ : last_->next_with_events) = taken;
-      last_ = taken;
-    }
-  }
-  set_readable(first_ != nullptr);
+  software::CompletionQueueBase* taken = events_.take();
+  set_readable(!events_.empty());
   if (taken == nullptr) return EAGAIN;
   *queue = taken->as_cq();
   *queue_context = taken->cq_context;

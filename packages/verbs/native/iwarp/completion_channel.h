@@ -8,6 +8,7 @@
 
 #include "base/unique_fd.h"
 #include "iwarp/poll_set.h"
+#include "software/completion_queue.h"
 
 namespace rdmakit::iwarp {
 
@@ -35,8 +36,7 @@ class CompletionChannel : public ibv_comp_channel {
   PollSet poll_set_;
   UniqueFd event_fd_;
   std::mutex mutex_;
-  CompletionQueue* first_ = nullptr;  // queues with events, oldest first
-  CompletionQueue* last_ = nullptr;
+  software::EventList events_;
   bool readable_ = false;  // the eventfd is
   int takers_ = 0;         // threads in take() that are moving data: they will look at the list again
 };

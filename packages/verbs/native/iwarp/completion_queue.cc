@@ -1,8 +1,8 @@
 #include "iwarp/completion_queue.h"
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
+#include <new>
 
 #include "iwarp/completion_channel.h"
 #include "iwarp/queue_pair.h"
@@ -25,40 +25,21 @@ Failure overrun_failure() {
 }  // namespace
 
 CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_context,
-                                 CompletionChannel* channel, Progress progress)
-    : ibv_cq_ex{}, progress_(progress), channel_(channel) {
-  this->context = context;
-  this->channel = channel;
-  this->cq_context = cq_context;
-  const uint32_t capacity = std::bit_ceil(static_cast<uint32_t>(std::max(entries, 1)));
-  cqe = static_cast<int>(capacity);
-  mask_ = capacity - 1;
-  ring_ = std::make_unique_for_overwrite<Entry[]>(capacity);
-  pthread_mutex_init(&mutex, nullptr);
-  pthread_cond_init(&cond, nullptr);
+                                 CompletionChannel* channel, Progress progress, uint64_t stamps)
+    : CompletionQueueBase(context, cq_context, channel),
+      progress_(progress),
+      channel_(channel),
+      ring_(entries, stamps != 0),
+      monotonic_wanted_(stamps & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP),
+      wallclock_wanted_(stamps & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+  cqe = ring_.capacity();
   if (channel_ != nullptr) channel_->attach();
 }
 
 CompletionQueue::~CompletionQueue() {
-  if (channel_ != nullptr) {
-    channel_->detach(this);
-    wait_for_acknowledgements();
-  }
-  pthread_cond_destroy(&cond);
-  pthread_mutex_destroy(&mutex);
-}
-
-void CompletionQueue::wait_for_acknowledgements() {
-  pthread_mutex_lock(&mutex);
-  while (comp_events_completed != events_taken) pthread_cond_wait(&cond, &mutex);
-  pthread_mutex_unlock(&mutex);
-}
-
-void CompletionQueue::acknowledge(unsigned count) {
-  pthread_mutex_lock(&mutex);
-  comp_events_completed += count;
-  pthread_cond_signal(&cond);
-  pthread_mutex_unlock(&mutex);
+  if (channel_ == nullptr) return;
+  channel_->detach(this);
+  wait_for_acknowledgements();
 }
 
 void CompletionQueue::attach(QueuePair* queue_pair, int socket) {
@@ -107,22 +88,11 @@ void CompletionQueue::fail_members() {
 
 int CompletionQueue::resize(int entries) {
   if (entries < 1 || entries > kMaxCompletions) return EINVAL;
-  const uint32_t capacity = std::bit_ceil(static_cast<uint32_t>(entries));
   try {
-    auto ring = std::make_unique_for_overwrite<Entry[]>(capacity);
-    auto stamps = stamps_ == nullptr ? nullptr : std::make_unique_for_overwrite<Stamp[]>(capacity);
+    software::CompletionRing<Stamp> ring(entries, ring_.stamped());
     const std::lock_guard lock(ring_mutex_);
-    const uint32_t head = head_.load(std::memory_order_relaxed);
-    const uint32_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail - head > static_cast<uint32_t>(entries)) return EINVAL;
-    for (uint32_t i = head; i != tail; i++) {
-      ring[i & (capacity - 1)] = ring_[i & mask_];
-      if (stamps != nullptr) stamps[i & (capacity - 1)] = stamps_[i & mask_];
-    }
-    ring_ = std::move(ring);
-    stamps_ = std::move(stamps);
-    mask_ = capacity - 1;
-    cqe = static_cast<int>(capacity);
+    if (!ring_.move_to(ring, static_cast<uint32_t>(entries))) return EINVAL;
+    cqe = ring_.capacity();
     return 0;
   } catch (const std::bad_alloc&) {
     return ENOMEM;
@@ -131,15 +101,7 @@ int CompletionQueue::resize(int entries) {
 
 void CompletionQueue::forget(const std::atomic<uint32_t>* polled) {
   const std::lock_guard lock(ring_mutex_);
-  const uint32_t end = tail_.load(std::memory_order_relaxed);
-  uint32_t kept = head_.load(std::memory_order_relaxed);
-  for (uint32_t i = kept; i != end; i++) {
-    if (ring_[i & mask_].polled == polled) continue;
-    ring_[kept & mask_] = ring_[i & mask_];
-    if (stamps_ != nullptr) stamps_[kept & mask_] = stamps_[i & mask_];
-    kept++;
-  }
-  tail_.store(kept, std::memory_order_release);
+  ring_.forget(polled);
 }
 
 void CompletionQueue::request_notification(bool solicited_only) {
@@ -160,15 +122,12 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic
   bool notify = false;
   {
     const std::lock_guard lock(ring_mutex_);
-    const uint32_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail - head_.load(std::memory_order_relaxed) > mask_ || overrun_.load(std::memory_order_relaxed))
-        [[unlikely]] {
+    if (ring_.full() || overrun_.load(std::memory_order_relaxed)) [[unlikely]] {
       if (!overrun_.exchange(true, std::memory_order_relaxed)) error_event_.raise(IBV_EVENT_CQ_ERR);
     } else {
-      ring_[tail & mask_] = {completion, polled, position};
-      if (stamps_ != nullptr) [[unlikely]]
-        stamp(stamps_[tail & mask_]);
-      tail_.store(tail + 1, std::memory_order_release);
+      if (Stamp* next = ring_.next_stamp(); next != nullptr) [[unlikely]]
+        stamp(*next);
+      ring_.add(completion, polled, position);
     }
     notify = armed_ == Armed::any || (armed_ == Armed::solicited && solicited);
     if (notify) armed_ = Armed::no;
@@ -177,22 +136,9 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic
 }
 
 int CompletionQueue::pop(int capacity, ibv_wc* completions, Stamp* stamps) {
-  if (head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire)) {
-    return overrun_.load(std::memory_order_relaxed) ? -1 : 0;
-  }
+  if (ring_.empty()) return overrun_.load(std::memory_order_relaxed) ? -1 : 0;
   const std::lock_guard lock(ring_mutex_);
-  const uint32_t head = head_.load(std::memory_order_relaxed);
-  const uint32_t ready = tail_.load(std::memory_order_relaxed) - head;
-  const uint32_t count = std::min(ready, static_cast<uint32_t>(capacity));
-  for (uint32_t i = 0; i < count; i++) {
-    const Entry& entry = ring_[(head + i) & mask_];
-    completions[i] = entry.completion;
-    if (stamps != nullptr) [[unlikely]]
-      stamps[i] = stamps_ != nullptr ? stamps_[(head + i) & mask_] : Stamp{};
-    entry.polled->store(entry.position, std::memory_order_release);
-  }
-  head_.store(head + count, std::memory_order_release);
-  return static_cast<int>(count);
+  return ring_.take(capacity, completions, stamps);
 }
 
 int CompletionQueue::poll(int capacity, ibv_wc* completions, Stamp* stamps) {

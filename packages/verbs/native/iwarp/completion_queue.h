@@ -1,6 +1,5 @@
 // ibv_cq and ibv_cq_ex: a ring of work completions, and the queue pairs that a poller of the ring moves
-// forward. The structs begin alike, as ibv_cq_ex_to_cq() wants it, so every queue has room for the extended
-// one's verbs; they are filled in when it was made by create_cq_ex.
+// forward. The extended one's verbs are filled in when it was made by create_cq_ex.
 #pragma once
 
 #include <infiniband/verbs.h>
@@ -14,6 +13,8 @@
 #include "iwarp/device_events.h"
 #include "iwarp/poll_set.h"
 #include "provider.h"
+#include "software/completion_queue.h"
+#include "software/completion_ring.h"
 #include "software/fair_mutex.h"
 
 namespace rdmakit::iwarp {
@@ -21,9 +22,9 @@ namespace rdmakit::iwarp {
 class CompletionChannel;
 class QueuePair;
 
-inline constexpr int kMaxCompletions = 1 << 20;
+using software::kMaxCompletions;
 
-class CompletionQueue : public ibv_cq_ex {
+class CompletionQueue : public software::CompletionQueueBase {
  public:
   // When a completion was added.
   struct Stamp {
@@ -33,8 +34,9 @@ class CompletionQueue : public ibv_cq_ex {
   static constexpr uint64_t kStampFlags =
       IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
+  // `stamps`: those of kStampFlags that are wanted.
   CompletionQueue(ibv_context* context, int entries, void* cq_context, CompletionChannel* channel,
-                  Progress progress);
+                  Progress progress, uint64_t stamps = 0);
   ~CompletionQueue();
   // Null and errno. Reads as `attributes->wc_flags` say.
   static std::unique_ptr<CompletionQueue> create_extended(ibv_context* context,
@@ -44,13 +46,11 @@ class CompletionQueue : public ibv_cq_ex {
   static CompletionQueue* of(ibv_cq* cq) {
     return static_cast<CompletionQueue*>(reinterpret_cast<ibv_cq_ex*>(cq));
   }
-  ibv_cq* as_cq() { return ibv_cq_ex_to_cq(this); }
 
   Progress progress_mode() const { return progress_; }
 
-  // Adds a completion. `solicited`: it also wakes who asked for solicited events only. When it is
-  // polled, `polled` becomes `position`: a work queue entry is free again only then, so that a
-  // completion queue as large as the work queues that feed it cannot overflow.
+  // Adds a completion. `solicited`: it also wakes who asked for solicited events only. `polled`, `position`:
+  // CompletionRing::add.
   void push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled, uint32_t position);
   // Drops the completions that would tell `polled`: its queue pair is going away.
   void forget(const std::atomic<uint32_t>* polled);
@@ -68,18 +68,6 @@ class CompletionQueue : public ibv_cq_ex {
   void attach(QueuePair* queue_pair, int socket);
   void detach(QueuePair* queue_pair);
 
-  // Queue pairs made on this queue, connected or not.
-  std::atomic<int> users{0};
-
-  // Blocks until all events that were taken have been acknowledged, as ibv_destroy_cq(3) does.
-  void wait_for_acknowledgements();
-  void acknowledge(unsigned count);
-
-  // Of the channel, under its lock.
-  CompletionQueue* next_with_events = nullptr;
-  unsigned events = 0;
-  unsigned events_taken = 0;
-
  private:
   enum class Armed : uint8_t { no, solicited, any };
   int pop(int capacity, ibv_wc* completions, Stamp* stamps);
@@ -88,26 +76,16 @@ class CompletionQueue : public ibv_cq_ex {
   void fail_members();
 
   // completion_queue_extended.cc
-  void extend(const ibv_cq_init_attr_ex& attributes);
+  void extend(uint64_t flags);
   int read_one();
-  void set_readers(uint64_t flags);
 
   const Progress progress_;
   CompletionChannel* const channel_;
 
   std::mutex ring_mutex_;
-  struct Entry {
-    ibv_wc completion;
-    std::atomic<uint32_t>* polled;
-    uint32_t position;
-  };
-  std::unique_ptr<Entry[]> ring_;
-  std::unique_ptr<Stamp[]> stamps_;  // like ring_; null when nobody asked for them
-  bool monotonic_wanted_ = false;
-  bool wallclock_wanted_ = false;
-  uint32_t mask_ = 0;
-  std::atomic<uint32_t> head_{0};
-  std::atomic<uint32_t> tail_{0};
+  software::CompletionRing<Stamp> ring_;
+  const bool monotonic_wanted_;
+  const bool wallclock_wanted_;
   Armed armed_ = Armed::no;
   std::atomic<bool> newly_armed_{false};  // and not polled since
   std::atomic<bool> overrun_{false};
@@ -124,10 +102,7 @@ class CompletionQueue : public ibv_cq_ex {
   std::vector<Member> members_;
   std::unique_ptr<PollSet> own_set_;
 
-  // From start_poll to end_poll.
-  std::mutex reader_mutex_;
-  ibv_wc current_{};
-  Stamp current_stamp_{};
+  Stamp current_stamp_{};  // of current_
 
   DeviceEvent error_event_{static_cast<ibv_cq_ex*>(this),
                            [](void* object) { of(static_cast<ibv_cq*>(object))->fail_members(); }};

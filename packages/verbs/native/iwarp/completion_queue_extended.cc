@@ -1,6 +1,5 @@
 // ibv_cq_ex: one completion after another, read field by field, and when it was added.
 #include <cerrno>
-#include <cstddef>
 #include <new>
 
 #include "base/clock.h"
@@ -9,13 +8,6 @@
 
 namespace rdmakit::iwarp {
 namespace {
-
-// What ibv_cq_ex_to_cq() rests on.
-static_assert(offsetof(ibv_cq_ex, context) == offsetof(ibv_cq, context));
-static_assert(offsetof(ibv_cq_ex, channel) == offsetof(ibv_cq, channel));
-static_assert(offsetof(ibv_cq_ex, cq_context) == offsetof(ibv_cq, cq_context));
-static_assert(offsetof(ibv_cq_ex, cqe) == offsetof(ibv_cq, cqe));
-static_assert(offsetof(ibv_cq_ex, comp_events_completed) == offsetof(ibv_cq, comp_events_completed));
 
 CompletionQueue* self(ibv_cq_ex* cq) { return static_cast<CompletionQueue*>(cq); }
 
@@ -36,22 +28,15 @@ std::unique_ptr<CompletionQueue> CompletionQueue::create_extended(ibv_context* c
     return nullptr;
   }
   try {
-    auto queue =
-        std::make_unique<CompletionQueue>(context, static_cast<int>(attributes.cqe), attributes.cq_context,
-                                          static_cast<CompletionChannel*>(attributes.channel), progress);
-    queue->extend(attributes);
+    auto queue = std::make_unique<CompletionQueue>(
+        context, static_cast<int>(attributes.cqe), attributes.cq_context,
+        static_cast<CompletionChannel*>(attributes.channel), progress, attributes.wc_flags & kStampFlags);
+    queue->extend(attributes.wc_flags);
     return queue;
   } catch (const std::bad_alloc&) {
     errno = ENOMEM;
     return nullptr;
   }
-}
-
-void CompletionQueue::extend(const ibv_cq_init_attr_ex& attributes) {
-  monotonic_wanted_ = attributes.wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP;
-  wallclock_wanted_ = attributes.wc_flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
-  if (monotonic_wanted_ || wallclock_wanted_) stamps_ = std::make_unique<Stamp[]>(size_t{mask_} + 1);
-  set_readers(attributes.wc_flags);
 }
 
 // Hot path of who reads extended completions.
@@ -69,8 +54,8 @@ int CompletionQueue::read_one() {
   return 0;
 }
 
-// Readers exist for what was asked for, as ibv_create_cq_ex(3) says.
-void CompletionQueue::set_readers(uint64_t flags) {
+void CompletionQueue::extend(uint64_t flags) {
+  set_readers(flags);
   start_poll = [](ibv_cq_ex* cq, ibv_poll_cq_attr* attributes) {
     if (attributes != nullptr && attributes->comp_mask != 0) return EINVAL;
     CompletionQueue* own = self(cq);
@@ -81,18 +66,6 @@ void CompletionQueue::set_readers(uint64_t flags) {
   };
   next_poll = [](ibv_cq_ex* cq) { return self(cq)->read_one(); };
   end_poll = [](ibv_cq_ex* cq) { self(cq)->reader_mutex_.unlock(); };
-  read_opcode = [](ibv_cq_ex* cq) { return self(cq)->current_.opcode; };
-  read_vendor_err = [](ibv_cq_ex* cq) { return self(cq)->current_.vendor_err; };
-  read_wc_flags = [](ibv_cq_ex* cq) { return self(cq)->current_.wc_flags; };
-  if (flags & IBV_WC_EX_WITH_BYTE_LEN)
-    read_byte_len = [](ibv_cq_ex* cq) { return self(cq)->current_.byte_len; };
-  if (flags & IBV_WC_EX_WITH_IMM) read_imm_data = [](ibv_cq_ex* cq) { return self(cq)->current_.imm_data; };
-  if (flags & IBV_WC_EX_WITH_QP_NUM) read_qp_num = [](ibv_cq_ex* cq) { return self(cq)->current_.qp_num; };
-  if (flags & IBV_WC_EX_WITH_SRC_QP) read_src_qp = [](ibv_cq_ex* cq) { return self(cq)->current_.src_qp; };
-  // Of InfiniBand's addressing; 0 here.
-  if (flags & IBV_WC_EX_WITH_SLID) read_slid = [](ibv_cq_ex*) { return uint32_t{0}; };
-  if (flags & IBV_WC_EX_WITH_SL) read_sl = [](ibv_cq_ex*) { return uint8_t{0}; };
-  if (flags & IBV_WC_EX_WITH_DLID_PATH_BITS) read_dlid_path_bits = [](ibv_cq_ex*) { return uint8_t{0}; };
   if (flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP)
     read_completion_ts = [](ibv_cq_ex* cq) { return self(cq)->current_stamp_.monotonic_ns; };
   if (flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)

@@ -60,7 +60,7 @@ void prepare_socket(int socket) {
 void Connection::fail(int status, Events& events) {
   socket_.reset();
   enter(State::ended);
-  if (queue_pair_ != nullptr) queue_pair_->fail(Failure{});
+  if (queue_pair_ != nullptr) queue_pair()->fail(Failure{});
   events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
 }
 
@@ -104,9 +104,9 @@ void Connection::establish(QueuePair::StartParameters&& parameters, std::vector<
   parameters.socket = std::move(socket_);
   // Before start(): the first bytes may already end the connection.
   enter(State::established);
-  const int error = queue_pair_->start(std::move(parameters));
+  const int error = queue_pair()->start(std::move(parameters));
   if (error != 0) return fail(error, events);
-  set_deadline(queue_pair_->look_interval());
+  set_deadline(queue_pair()->look_interval());
   events.push_back({CmEvent::Type::established, 0, std::move(private_data), nullptr});
 }
 

@@ -57,7 +57,7 @@ void Connection::finish_accept(Events& events) {
   }
   if (!send_all(build_mpa(reply))) return fail(ECONNRESET, events);
   if (reply.peer_to_peer) {
-    enter(State::await_rtr);
+    enter(State::completing);
     set_deadline(std::chrono::milliseconds(kHandshakeTimeoutMs));
     return;
   }

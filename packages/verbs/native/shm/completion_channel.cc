@@ -30,14 +30,7 @@ void CompletionChannel::detach(CompletionQueue* queue) {
   const std::lock_guard queues_lock(queues_mutex_);
   std::erase(queues_, queue);
   const std::lock_guard lock(mutex_);
-  CompletionQueue* before = nullptr;
-  for (CompletionQueue* at = first_; at != nullptr; before = at, at = at->next_with_events) {
-    if (at != queue) continue;
-    (before == nullptr ? first_ : before->next_with_events) = queue->next_with_events;
-    if (last_ == queue) last_ = before;
-    break;
-  }
-  queue->events = 0;
+  events_.remove(queue);
 }
 
 void CompletionChannel::ring() {
@@ -52,27 +45,13 @@ void CompletionChannel::post(CompletionQueue* queue) {
 
 void CompletionChannel::add(CompletionQueue* queue) {
   const std::lock_guard lock(mutex_);
-  if (queue->events++ == 0) {
-    queue->next_with_events = nullptr;
-    (last_ == nullptr ? first_ : last_->next_with_events) = queue;
-    last_ = queue;
-  }
+  events_.add(queue);
 }
 
-CompletionQueue* CompletionChannel::next_event() {
+software::CompletionQueueBase* CompletionChannel::next_event() {
   const std::lock_guard lock(mutex_);
-  CompletionQueue* taken = first_;
-  if (taken == nullptr) return nullptr;
-  taken->events--;
-  taken->events_taken++;
-  first_ = taken->next_with_events;
-  if (first_ == nullptr) last_ = nullptr;
-  if (taken->events > 0) {  // to the end: queues take turns
-    taken->next_with_events = nullptr;
-    (last_ == nullptr ? first_ : last_->next_with_events) = taken;
-    last_ = taken;
-  }
-  if (first_ != nullptr) ring();
+  software::CompletionQueueBase* taken = events_.take();
+  if (!events_.empty()) ring();
   return taken;
 }
 
@@ -88,9 +67,9 @@ int CompletionChannel::take(ibv_cq** queue, void** queue_context) {
     for (CompletionQueue* each : queues_)
       if (each->look_for_arrivals()) add(each);
   }
-  CompletionQueue* taken = next_event();
+  software::CompletionQueueBase* taken = next_event();
   if (taken == nullptr) return EAGAIN;
-  *queue = taken->verbs();
+  *queue = taken->as_cq();
   *queue_context = taken->cq_context;
   return 0;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "software/completion_queue.h"
 
 namespace rdmakit::shm {
 
@@ -30,15 +31,14 @@ class CompletionChannel : public ibv_comp_channel {
  private:
   void add(CompletionQueue* queue);
   void ring();
-  CompletionQueue* next_event();
+  software::CompletionQueueBase* next_event();
 
   UniqueFd event_fd_;
   // Held while the queues are looked at: that makes detach() final. Before mutex_.
   std::mutex queues_mutex_;
   std::vector<CompletionQueue*> queues_;
   std::mutex mutex_;
-  CompletionQueue* first_ = nullptr;  // queues with events, oldest first
-  CompletionQueue* last_ = nullptr;
+  software::EventList events_;
 };
 
 }  // namespace rdmakit::shm

@@ -1,7 +1,6 @@
 #include "shm/completion_queue.h"
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <new>
 
@@ -22,46 +21,21 @@ constexpr size_t kLookedAt = 32;
 
 CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_context,
                                  CompletionChannel* channel, uint64_t flags)
-    : ibv_cq_ex{},
+    : CompletionQueueBase(context, cq_context, channel),
       channel_(channel),
       stamped_(flags & (IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)),
+      ring_(entries, stamped_),
       armed_(kArmedNot) {
-  this->context = context;
-  this->channel = channel;
-  this->cq_context = cq_context;
-  const uint32_t capacity = std::bit_ceil(static_cast<uint32_t>(std::max(entries, 1)));
-  cqe = static_cast<int>(capacity);
-  mask_ = capacity - 1;
-  ring_ = std::make_unique_for_overwrite<Entry[]>(capacity);
-  if (stamped_) times_ = std::make_unique_for_overwrite<uint64_t[]>(capacity);
+  cqe = ring_.capacity();
   fill_extended(flags);
-  pthread_mutex_init(&mutex, nullptr);
-  pthread_cond_init(&cond, nullptr);
   if (channel_ != nullptr) channel_->attach(this);
 }
 
 CompletionQueue::~CompletionQueue() {
   ProgressThread::instance().cancel(overrun_errand_);
-  if (channel_ != nullptr) {
-    channel_->detach(this);
-    wait_for_acknowledgements();
-  }
-  pthread_cond_destroy(&cond);
-  pthread_mutex_destroy(&mutex);
-}
-
-// Blocks until all events that were taken have been acknowledged, as ibv_destroy_cq(3) does.
-void CompletionQueue::wait_for_acknowledgements() {
-  pthread_mutex_lock(&mutex);
-  while (comp_events_completed != events_taken) pthread_cond_wait(&cond, &mutex);
-  pthread_mutex_unlock(&mutex);
-}
-
-void CompletionQueue::acknowledge(unsigned count) {
-  pthread_mutex_lock(&mutex);
-  comp_events_completed += count;
-  pthread_cond_signal(&cond);
-  pthread_mutex_unlock(&mutex);
+  if (channel_ == nullptr) return;
+  channel_->detach(this);
+  wait_for_acknowledgements();
 }
 
 void CompletionQueue::attach(QueuePair* queue_pair) {
@@ -69,7 +43,7 @@ void CompletionQueue::attach(QueuePair* queue_pair) {
     const std::lock_guard lock(members_lock_);
     members_.push_back(queue_pair);
     const std::lock_guard ring_lock(ring_lock_);
-    if (queue_pair->recv_cq == verbs() && armed_ != kArmedNot) queue_pair->arm(armed_);
+    if (queue_pair->recv_cq == as_cq() && armed_ != kArmedNot) queue_pair->arm(armed_);
   }
   if (overrun_.load()) queue_pair->fail_later(Failure::fatal(EOVERFLOW));
   // A message may have come before the arming.
@@ -84,14 +58,7 @@ void CompletionQueue::detach(QueuePair* queue_pair) {
 
 void CompletionQueue::forget(const std::atomic<uint32_t>* polled) {
   const std::lock_guard lock(ring_lock_);
-  const uint32_t end = tail_.load(std::memory_order_relaxed);
-  uint32_t kept = head_.load(std::memory_order_relaxed);
-  for (uint32_t i = kept; i != end; i++) {
-    if (ring_[i & mask_].polled == polled) continue;
-    if (stamped_) times_[kept & mask_] = times_[i & mask_];
-    ring_[kept++ & mask_] = ring_[i & mask_];
-  }
-  tail_.store(kept, std::memory_order_release);
+  ring_.forget(polled);
 }
 
 void CompletionQueue::request_notification(bool solicited_only) {
@@ -106,7 +73,7 @@ void CompletionQueue::request_notification(bool solicited_only) {
   look_at_all_ = true;
   if (channel_ == nullptr) return;
   for (QueuePair* member : members_) {
-    if (member->recv_cq == verbs()) member->arm(armed);
+    if (member->recv_cq == as_cq()) member->arm(armed);
   }
 }
 
@@ -118,7 +85,7 @@ bool CompletionQueue::look_for_arrivals() {
   for (const QueuePair* member : members_) {
     // A peer that disarmed us brought something after the arming. It raises its event even if a poll
     // has taken it meanwhile (ibv_req_notify_cq(3)); without one nobody would arm again.
-    if (member->recv_cq == verbs() &&
+    if (member->recv_cq == as_cq() &&
         (member->was_disarmed() || member->has_arrival(armed_ == kArmedSolicited))) {
       armed_ = kArmedNot;
       return true;
@@ -133,15 +100,13 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic
   bool notify = false;
   {
     const std::lock_guard lock(ring_lock_);
-    const uint32_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail - head_.load(std::memory_order_relaxed) > mask_) [[unlikely]] {
+    if (ring_.full()) [[unlikely]] {
       if (!overrun_.exchange(true, std::memory_order_relaxed))
         ProgressThread::instance().call(overrun_errand_);
     } else {
-      ring_[tail & mask_] = {completion, polled, position};
-      if (stamped_) [[unlikely]]
-        times_[tail & mask_] = now_ns();
-      tail_.store(tail + 1, std::memory_order_release);
+      if (uint64_t* time = ring_.next_stamp(); time != nullptr) [[unlikely]]
+        *time = now_ns();
+      ring_.add(completion, polled, position);
     }
     notify = armed_ == kArmedAny || (armed_ == kArmedSolicited && solicited);
     if (notify) armed_ = kArmedNot;
@@ -150,20 +115,9 @@ void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic
 }
 
 int CompletionQueue::pop(int capacity, ibv_wc* completions, uint64_t* time) {
-  if (head_.load(std::memory_order_relaxed) == tail_.load(std::memory_order_acquire)) return 0;
+  if (ring_.empty()) return 0;
   const std::lock_guard lock(ring_lock_);
-  const uint32_t head = head_.load(std::memory_order_relaxed);
-  const uint32_t ready = tail_.load(std::memory_order_relaxed) - head;
-  const uint32_t count = std::min(ready, static_cast<uint32_t>(capacity));
-  for (uint32_t i = 0; i < count; i++) {
-    const Entry& entry = ring_[(head + i) & mask_];
-    completions[i] = entry.completion;
-    entry.polled->store(entry.position, std::memory_order_release);
-  }
-  if (time != nullptr && count > 0) [[unlikely]]
-    *time = times_[head & mask_];
-  head_.store(head + count, std::memory_order_release);
-  return static_cast<int>(count);
+  return ring_.take(capacity, completions, time);
 }
 
 int CompletionQueue::poll(int capacity, ibv_wc* completions, uint64_t* time) {
@@ -195,7 +149,7 @@ int CompletionQueue::scan(int capacity, ibv_wc* completions, uint64_t* time) {
     if (count == capacity) return count;
     if (next_ >= size) next_ = 0;
     QueuePair* member = members_[next_++];
-    if (member->recv_cq != verbs()) continue;
+    if (member->recv_cq != as_cq()) continue;
     const int taken = member->consume(capacity - count, completions + count);
     count += taken;
     if (taken == 0) continue;
@@ -211,7 +165,7 @@ int CompletionQueue::scan(int capacity, ibv_wc* completions, uint64_t* time) {
 
 // The queue is broken: completions are missing from it. Whoever feeds it cannot go on either.
 void CompletionQueue::tell_overrun() {
-  async_events().emit({IBV_EVENT_CQ_ERR, reinterpret_cast<uint64_t>(verbs())});
+  async_events().emit({IBV_EVENT_CQ_ERR, reinterpret_cast<uint64_t>(as_cq())});
   {
     const std::lock_guard lock(members_lock_);
     for (QueuePair* member : members_) member->fail_later(Failure::fatal(EOVERFLOW));
@@ -220,28 +174,21 @@ void CompletionQueue::tell_overrun() {
 }
 
 int CompletionQueue::resize(int entries) {
-  const uint32_t capacity = std::bit_ceil(static_cast<uint32_t>(entries));
-  std::unique_ptr<Entry[]> ring(new (std::nothrow) Entry[capacity]);
-  std::unique_ptr<uint64_t[]> times(stamped_ ? new (std::nothrow) uint64_t[capacity] : nullptr);
-  if (ring == nullptr || (stamped_ && times == nullptr)) return ENOMEM;
-  const std::lock_guard lock(ring_lock_);
-  const uint32_t head = head_.load(std::memory_order_relaxed);
-  const uint32_t tail = tail_.load(std::memory_order_relaxed);
-  if (overrun_.load(std::memory_order_relaxed) || tail - head > static_cast<uint32_t>(entries)) return EINVAL;
-  for (uint32_t i = head; i != tail; i++) {
-    ring[i & (capacity - 1)] = ring_[i & mask_];
-    if (stamped_) times[i & (capacity - 1)] = times_[i & mask_];
+  try {
+    software::CompletionRing<uint64_t> ring(entries, stamped_);
+    const std::lock_guard lock(ring_lock_);
+    if (overrun_.load(std::memory_order_relaxed)) return EINVAL;
+    if (!ring_.move_to(ring, static_cast<uint32_t>(entries))) return EINVAL;
+    cqe = ring_.capacity();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
   }
-  ring_.swap(ring);
-  times_.swap(times);
-  mask_ = capacity - 1;
-  cqe = static_cast<int>(capacity);
-  return 0;
 }
 
 void CompletionQueue::try_waiting() {
   for (QueuePair* member : members_) {
-    if (member->send_cq == verbs()) member->progress_from_poll();
+    if (member->send_cq == as_cq()) member->progress_from_poll();
   }
 }
 

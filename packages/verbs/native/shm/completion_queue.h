@@ -9,20 +9,19 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <memory>
-#include <mutex>
 #include <vector>
 
 #include "shm/progress_thread.h"
 #include "shm/sleep_lock.h"
+#include "software/completion_queue.h"
+#include "software/completion_ring.h"
 
 namespace rdmakit::shm {
 
 class CompletionChannel;
 class QueuePair;
 
-// An ibv_cq_ex begins like an ibv_cq (ibv_cq_ex_to_cq), so every queue is an extended one.
-class CompletionQueue final : public ibv_cq_ex {
+class CompletionQueue final : public software::CompletionQueueBase {
  public:
   // `flags`: IBV_WC_EX_…, of which the timestamps matter.
   CompletionQueue(ibv_context* context, int entries, void* cq_context, CompletionChannel* channel,
@@ -32,11 +31,9 @@ class CompletionQueue final : public ibv_cq_ex {
   static CompletionQueue* of(ibv_cq* queue) {
     return static_cast<CompletionQueue*>(reinterpret_cast<ibv_cq_ex*>(queue));
   }
-  ibv_cq* verbs() { return ibv_cq_ex_to_cq(this); }
 
-  // Adds a completion. `solicited`: it also wakes who asked for solicited events only. When it is
-  // polled, `polled` becomes `position`: a work queue entry is free again only then, so that a
-  // completion queue as large as the work queues that feed it cannot overflow.
+  // Adds a completion. `solicited`: it also wakes who asked for solicited events only. `polled`, `position`:
+  // CompletionRing::add.
   void push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled, uint32_t position);
   // Drops the completions that would tell `polled`: its queue pair is going away.
   void forget(const std::atomic<uint32_t>* polled);
@@ -62,23 +59,13 @@ class CompletionQueue final : public ibv_cq_ex {
   // Completions of this queue carry the time.
   bool stamped() const { return stamped_; }
 
-  // Queue pairs made on this queue, connected or not.
-  std::atomic<int> users{0};
   // Queue pairs whose sends wait for something; a poller tries them.
   std::atomic<int> waiting{0};
-
-  void acknowledge(unsigned count);
-
-  // Of the channel, under its lock.
-  CompletionQueue* next_with_events = nullptr;
-  unsigned events = 0;
-  unsigned events_taken = 0;
 
  private:
   int pop(int capacity, ibv_wc* completions, uint64_t* time);
   int scan(int capacity, ibv_wc* completions, uint64_t* time);
   void try_waiting();
-  void wait_for_acknowledgements();
   void tell_overrun();
 
   // completion_queue_extended.cc
@@ -89,18 +76,9 @@ class CompletionQueue final : public ibv_cq_ex {
   CompletionChannel* const channel_;
   const bool stamped_;
 
-  struct Entry {
-    ibv_wc completion;
-    std::atomic<uint32_t>* polled;
-    uint32_t position;
-  };
   SleepLock ring_lock_;
-  std::unique_ptr<Entry[]> ring_;
-  std::unique_ptr<uint64_t[]> times_;  // of the entries, when they are stamped; CLOCK_MONOTONIC
-  uint32_t mask_ = 0;
-  std::atomic<uint32_t> head_{0};
-  std::atomic<uint32_t> tail_{0};
-  uint32_t armed_;  // kArmed…
+  software::CompletionRing<uint64_t> ring_;  // stamped with CLOCK_MONOTONIC
+  uint32_t armed_;                           // kArmed…
   std::atomic<bool> overrun_{false};
   ProgressThread::Errand overrun_errand_{[this] { tell_overrun(); }};
 
@@ -111,10 +89,7 @@ class CompletionQueue final : public ibv_cq_ex {
   std::array<QueuePair*, 8> recent_{};  // the ones that had arrivals lately, when there are many
   size_t next_recent_ = 0;
 
-  // Between ibv_start_poll and ibv_end_poll.
-  std::mutex extended_lock_;  // for as long as the application likes
-  ibv_wc current_{};
-  uint64_t current_time_ = 0;
+  uint64_t current_time_ = 0;  // of current_
 };
 
 }  // namespace rdmakit::shm

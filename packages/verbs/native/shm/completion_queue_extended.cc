@@ -19,35 +19,20 @@ int CompletionQueue::take_next() {
 
 // Other threads wait between ibv_start_poll and ibv_end_poll of one.
 int CompletionQueue::begin_poll() {
-  extended_lock_.lock();
+  reader_mutex_.lock();
   const int error = take_next();
-  if (error != 0) extended_lock_.unlock();
+  if (error != 0) reader_mutex_.unlock();
   return error;
 }
 
 void CompletionQueue::fill_extended(uint64_t flags) {
   using Self = ibv_cq_ex*;
-  static constexpr auto current = [](Self self) -> const ibv_wc& {
-    return static_cast<CompletionQueue*>(self)->current_;
-  };
+  set_readers(flags);
   start_poll = [](Self self, ibv_poll_cq_attr* attributes) {
     return attributes->comp_mask != 0 ? EINVAL : static_cast<CompletionQueue*>(self)->begin_poll();
   };
   next_poll = [](Self self) { return static_cast<CompletionQueue*>(self)->take_next(); };
-  end_poll = [](Self self) { static_cast<CompletionQueue*>(self)->extended_lock_.unlock(); };
-  read_opcode = [](Self self) { return current(self).opcode; };
-  read_vendor_err = [](Self self) { return current(self).vendor_err; };
-  read_wc_flags = [](Self self) { return current(self).wc_flags; };
-  // What was not asked for stays null, as in libibverbs.
-  if (flags & IBV_WC_EX_WITH_BYTE_LEN) read_byte_len = [](Self self) { return current(self).byte_len; };
-  if (flags & IBV_WC_EX_WITH_IMM) read_imm_data = [](Self self) { return current(self).imm_data; };
-  if (flags & IBV_WC_EX_WITH_QP_NUM) read_qp_num = [](Self self) { return current(self).qp_num; };
-  if (flags & IBV_WC_EX_WITH_SRC_QP) read_src_qp = [](Self self) { return current(self).src_qp; };
-  if (flags & IBV_WC_EX_WITH_SLID) read_slid = [](Self self) { return uint32_t{current(self).slid}; };
-  if (flags & IBV_WC_EX_WITH_SL) read_sl = [](Self self) { return current(self).sl; };
-  if (flags & IBV_WC_EX_WITH_DLID_PATH_BITS) {
-    read_dlid_path_bits = [](Self self) { return current(self).dlid_path_bits; };
-  }
+  end_poll = [](Self self) { static_cast<CompletionQueue*>(self)->reader_mutex_.unlock(); };
   if (flags & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP) {
     read_completion_ts = [](Self self) { return static_cast<CompletionQueue*>(self)->current_time_; };
   }

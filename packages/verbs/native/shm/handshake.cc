@@ -14,9 +14,9 @@ namespace rdmakit::shm {
 namespace {
 
 constexpr int kConnectTimeoutMs = 5'000;  // a full backlog, when resolve() named no other time
-constexpr int kConnectRetryMs = 5;
-constexpr int kReplyTimeoutMs = 30'000;  // the peer's application decides
-constexpr int kSegmentsTimeoutMs = 30'000;
+constexpr std::chrono::milliseconds kConnectRetry{5};
+constexpr std::chrono::milliseconds kReplyTimeout{30'000};  // the peer's application decides
+constexpr std::chrono::milliseconds kSegmentsTimeout{30'000};
 constexpr int kFramesAtOnce = 64;  // then others have their turn
 
 bool same_user_or_root(const Frame& frame) { return frame.uid == geteuid() || frame.uid == 0; }
@@ -27,7 +27,7 @@ void Connection::fail(int status, Events& events) {
   stop_watching();
   socket_.reset();
   enter(State::ended);
-  if (queue_pair_ != nullptr) queue_pair_->fail({.status = status, .peer_status = status});
+  if (queue_pair_ != nullptr) queue_pair()->fail({.status = status, .peer_status = status});
   link_.reset();
   events.push_back({CmEvent::Type::connect_failed, status, {}, nullptr});
 }
@@ -46,7 +46,7 @@ void Connection::start_connect(Events& events) {
     }
     if (errno != EAGAIN) return fail(errno == ENOENT ? ECONNREFUSED : errno, events);
     if (now > retry_until_) return fail(ETIMEDOUT, events);
-    return set_deadline(kConnectRetryMs);  // the listener's backlog is full
+    return set_deadline(kConnectRetry);  // the listener's backlog is full
   }
   socket_ = std::move(made);
   socklen_t length = sizeof local_;
@@ -56,7 +56,12 @@ void Connection::start_connect(Events& events) {
   if (error == 0) error = ProgressThread::instance().watch(number_, socket_.get());
   if (error != 0) return fail(error, events);
   enter(State::await_reply);
-  set_deadline(kReplyTimeoutMs);
+  set_deadline(kReplyTimeout);
+}
+
+void Connection::send_rejection(const std::vector<uint8_t>& private_data) {
+  private_data_ = private_data;
+  send_greeting(FrameType::reject, 0);
 }
 
 int Connection::send_greeting(FrameType type, int status) {
@@ -68,17 +73,17 @@ int Connection::send_greeting(FrameType type, int status) {
   int fds[kMaxDescriptors];
   size_t count = 0;
   if (type != FrameType::reject) {
-    greeting.receive_entries = queue_pair_->shape().entries;
-    greeting.receive_sges = queue_pair_->shape().sges;
-    greeting.queue_pair = queue_pair_->qp_num;
-    fds[count++] = queue_pair_->area_fd();
-    fds[count++] = queue_pair_->table_fd();
-    if (queue_pair_->shape().stamped) greeting.flags |= kGreetingStamps;
-    if (queue_pair_->event_fd() >= 0) {
+    greeting.receive_entries = queue_pair()->shape().entries;
+    greeting.receive_sges = queue_pair()->shape().sges;
+    greeting.queue_pair = queue_pair()->qp_num;
+    fds[count++] = queue_pair()->area_fd();
+    fds[count++] = queue_pair()->table_fd();
+    if (queue_pair()->shape().stamped) greeting.flags |= kGreetingStamps;
+    if (queue_pair()->event_fd() >= 0) {
       greeting.flags |= kGreetingEventFd;
-      fds[count++] = queue_pair_->event_fd();
+      fds[count++] = queue_pair()->event_fd();
     }
-    if (const SharedReceiveQueue* shared = queue_pair_->shared_receives()) {
+    if (const SharedReceiveQueue* shared = queue_pair()->shared_receives()) {
       greeting.flags |= kGreetingShared;
       greeting.shared_entries = shared->shape().entries;
       greeting.shared_sges = shared->shape().sges;
@@ -151,14 +156,14 @@ void Connection::begin(const GreetingFrame& greeting, Frame& frame, Events& even
   const int error = responder ? send_greeting(FrameType::accept, reach) : 0;
   if (error != 0) return fail(error == EPIPE ? ECONNRESET : error, events);
   link_ = std::make_shared<Link>(std::move(socket_), number_);
-  enter(State::await_segments);
-  set_deadline(kSegmentsTimeoutMs);
-  if (queue_pair_->start(std::move(peer), link_) != 0) return fail(ECONNABORTED, events);
+  enter(State::completing);
+  set_deadline(kSegmentsTimeout);
+  if (queue_pair()->start(std::move(peer), link_) != 0) return fail(ECONNABORTED, events);
   // A responder with memory that the initiator may not reach hears of that first: a refusal comes before
   // `established` at both ends.
-  owes_synchronized_ = responder && queue_pair_->gives_unshared();
+  owes_synchronized_ = responder && queue_pair()->gives_unshared();
   if (owes_synchronized_) return;
-  if (!responder && greeting.status != 0 && !queue_pair_->out_of_reach()) return fail(EPERM, events);
+  if (!responder && greeting.status != 0 && !queue_pair()->out_of_reach()) return fail(EPERM, events);
   link_->synchronized(responder ? 0 : reach);
 }
 
@@ -171,13 +176,13 @@ void Connection::read_frames(Events& events) {
     if (error == 0) error = take_frame(frame, events);
     if (error != 0) {
       if (queue_pair_ != nullptr)
-        queue_pair_->fail(error == EPROTO ? Failure::violation() : Failure::fatal(error));
+        queue_pair()->fail(error == EPROTO ? Failure::violation() : Failure::fatal(error));
       return;
     }
-    if (state_ != State::await_segments && state_ != State::established) return;
+    if (state_ != State::completing && state_ != State::established) return;
   }
   // Whatever came, it may be what a send has been waiting for.
-  if (queue_pair_ != nullptr) queue_pair_->progress();
+  if (queue_pair_ != nullptr) queue_pair()->progress();
 }
 
 // 0 or an errno value, with which the connection ends.
@@ -186,13 +191,14 @@ int Connection::take_frame(Frame& frame, Events& events) {
     case FrameType::announce:
       if (!frame.fds[0]) return EPROTO;
       if (queue_pair_ == nullptr) return 0;
-      return queue_pair_->add_segment(frame.segment.number, frame.segment.generation, frame.fds[0].get());
+      return queue_pair()->add_segment(frame.segment.number, frame.segment.generation, frame.fds[0].get());
     case FrameType::withdraw:
-      if (queue_pair_ != nullptr) queue_pair_->remove_segment(frame.segment.number, frame.segment.generation);
+      if (queue_pair_ != nullptr)
+        queue_pair()->remove_segment(frame.segment.number, frame.segment.generation);
       return 0;
     case FrameType::synchronized:
-      if (state_ != State::await_segments) return EPROTO;
-      if (frame.plain.status != 0 && queue_pair_ != nullptr && !queue_pair_->out_of_reach()) {
+      if (state_ != State::completing) return EPROTO;
+      if (frame.plain.status != 0 && queue_pair_ != nullptr && !queue_pair()->out_of_reach()) {
         fail(EPERM, events);
         return 0;
       }
@@ -204,8 +210,8 @@ int Connection::take_frame(Frame& frame, Events& events) {
       return 0;
     case FrameType::limit:
       if (queue_pair_ == nullptr) return 0;
-      if (queue_pair_->shared_receives() == nullptr) return EPROTO;
-      queue_pair_->shared_receives()->look_at_limit();
+      if (queue_pair()->shared_receives() == nullptr) return EPROTO;
+      queue_pair()->shared_receives()->look_at_limit();
       return 0;
     case FrameType::end: {
       Failure failure{.status = frame.plain.status};
@@ -226,7 +232,7 @@ void Connection::lost(const Failure& failure, Events& events) {
   const State before = state_;
   enter(State::ended);
   // When this side had failed by itself before, that is the reason.
-  const int status = queue_pair_ != nullptr ? queue_pair_->fail(failure) : failure.status;
+  const int status = queue_pair_ != nullptr ? queue_pair()->fail(failure) : failure.status;
   const bool established = before == State::established;
   events.push_back({established ? CmEvent::Type::disconnected : CmEvent::Type::connect_failed,
                     established || status != 0 ? status : ECONNRESET,

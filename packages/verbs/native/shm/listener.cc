@@ -18,9 +18,7 @@
 namespace rdmakit::shm {
 namespace {
 
-constexpr int kAcceptedAtOnce = 64;  // then others have their turn
-constexpr int kPauseMs = 100;
-constexpr int kRequestTimeoutMs = 5'000;
+constexpr std::chrono::milliseconds kRequestTimeout{5'000};
 
 // Keeps two listeners from replacing the same stale socket, one removing what the other has just made.
 // A lock on the folder leaves no file behind; who cannot have it within a second goes on without.
@@ -78,7 +76,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
     ::unlink(path.c_str());
     return error;
   }
-  arrivals_ = Arrivals(software::arrivals_for(software::descriptor_limit()));
+  arrivals_ = software::Arrivals<ConnectionBase>(software::arrivals_for(software::descriptor_limit()));
   file_device_ = status.st_dev;
   file_inode_ = status.st_ino;
   std::memcpy(&local_, &place, sizeof place);
@@ -107,10 +105,8 @@ void Connection::accept_sockets() {
       if (errno != EAGAIN) {
         if (arrivals_.make_room()) continue;
         // The socket stays readable: without a pause this would spin.
-        paused_ = true;
         stop_watching();
-        ProgressThread::instance().call_at(
-            number_, ProgressThread::Clock::now() + std::chrono::milliseconds(kPauseMs));
+        pause_accepting();
       }
       return;
     }
@@ -120,47 +116,11 @@ void Connection::accept_sockets() {
     socklen_t length = sizeof id->peer_;
     getpeername(accepted.get(), reinterpret_cast<sockaddr*>(&id->peer_), &length);
     id->socket_ = std::move(accepted);
-    id->enter(State::await_request);
-    id->listener_ = std::static_pointer_cast<Connection>(shared_from_this());
     if (ProgressThread::instance().watch(id->number_, id->socket_.get()) != 0) continue;
-    id->set_deadline(kRequestTimeoutMs);
-    arrivals_.enter(id);
+    await_request_of(id, kRequestTimeout);
   }
 }
 
-// `id` has shown a whole request, or has failed to.
-void Connection::handshake_over(Connection& id, bool whole) {
-  Events events;
-  std::shared_ptr<Connection> kept;
-  {
-    const std::lock_guard lock(mutex_);
-    kept = whole ? arrivals_.shown(id) : arrivals_.leave(id);
-    if (kept == nullptr) return;
-    if (whole) {
-      std::vector<uint8_t> private_data;
-      {
-        const std::lock_guard id_lock(kept->mutex_);
-        private_data = std::move(kept->peer_private_data_);
-        kept->peer_private_data_.clear();
-      }
-      events.push_back({CmEvent::Type::connect_request, 0, std::move(private_data), kept});
-    }
-  }
-  emit(std::move(events));
-}
-
-bool Connection::arriving() const {
-  const std::lock_guard lock(mutex_);
-  return state_ == State::await_request || (state_ == State::requested && !answered_ && socket_);
-}
-
-// A request that the application has not answered is then one whose peer has gone.
-void Connection::give_way() {
-  const std::lock_guard lock(mutex_);
-  stop_watching();
-  socket_.reset();
-  request_.reset();
-  if (state_ == State::await_request) enter(State::ended);
-}
+void Connection::resume_accepting() { ProgressThread::instance().watch(number_, socket_.get()); }
 
 }  // namespace rdmakit::shm

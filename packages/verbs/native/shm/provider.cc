@@ -143,7 +143,7 @@ class ShmProvider final : public Provider {
   Teardown teardown_{std::chrono::milliseconds(20), 256};
 };
 
-constexpr int kMaxCompletions = 1 << 20;
+using software::kMaxCompletions;
 
 int ShmProvider::query_device(ibv_context*, ibv_device_attr* attributes) {
   *attributes = ibv_device_attr{};
@@ -305,7 +305,7 @@ ibv_cq* ShmProvider::create_cq(ibv_context* context, int entries, void* cq_conte
   }
   CompletionQueue* made = make<CompletionQueue>(context, entries, cq_context,
                                                 static_cast<CompletionChannel*>(channel), uint64_t{0});
-  return made == nullptr ? nullptr : made->verbs();
+  return made == nullptr ? nullptr : made->as_cq();
 }
 
 ibv_cq_ex* ShmProvider::create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress) {
