@@ -88,9 +88,7 @@ for (const [path, source] of text) {
       const to = nativeOf(file)
       if (!from || !to || from === to) continue
       const [fromPackage, toPackage] = [from, to].map((folder) => folder.split('/')[0])
-      if (
-        NATIVE[from] ? !NATIVE[from].includes(to) : fromPackage !== toPackage && !PUBLIC_NATIVE().includes(to)
-      )
+      if (NATIVE[from] ? !NATIVE[from].includes(to) : fromPackage !== toPackage && !isPublic(to))
         faults.push(`${path} includes ${file}: ${from} may not include ${to}`)
       if (fromPackage !== toPackage && !PACKAGES[fromPackage].includes(toPackage))
         faults.push(`${path} includes ${file}: ${fromPackage} does not rest on ${toPackage}`)
@@ -112,13 +110,9 @@ for (const [path, source] of text) {
   }
 }
 
-/** Folders whose headers the native code of other packages may include. */
-function PUBLIC_NATIVE() {
-  return [
-    'verbs/include',
-    'verbs/base',
-    ...Object.keys(NATIVE).filter((folder) => folder.startsWith('remote-volume/')),
-  ]
+/** Whether the native code of other packages may include the headers of a folder: remote-volume is compiled into them. */
+function isPublic(folder) {
+  return folder === 'verbs/include' || folder === 'verbs/base' || folder.startsWith('remote-volume/')
 }
 
 /** Circles of a graph: Tarjan's strongly connected components of more than one (SIAM J. Comput. 1(2), 1972). */
@@ -171,6 +165,7 @@ const patterns = lists.flatMap((list) =>
   [...readFileSync(list, 'utf8').matchAll(/[^\s()";]+\.cc\b/g)].map(([name]) => {
     const own = name
       .replace(/^\$\{(CMAKE_CURRENT_(SOURCE|LIST)_DIR|RDMAKIT_CMAKE)\}\//, '')
+      .replace(/^\$\{RDMAKIT_\w+_NATIVE\}/, '../native')
       .replace(/^\$\{packages\}/, 'packages')
     return own === name && /^(packages|test|bench)\//.test(name)
       ? name
