@@ -3,20 +3,20 @@
 // one that can be worked with or a refusal that says why; slabs are memory that a server can have, each another.
 import { VerbsError } from '@rdmakit/verbs'
 import {
-  boundTo,
-  macOf,
-  NONCE_BYTES,
-  type Transcript,
-} from '../../packages/swap-server/dist/authentication.js'
-import type { ControlConnection } from '../../packages/swap-server/dist/control-connection.js'
-import {
   type RemoteSlab,
   type SessionIdentity,
   type SessionLimits,
   type SessionOptions,
   SwapServerSession,
 } from '../../packages/swap-server/dist/index.js'
-import { control } from '../../packages/swap-server/dist/protocol.js'
+import {
+  boundTo,
+  macOf,
+  NONCE_BYTES,
+  type Transcript,
+} from '../../packages/swap-server/dist/protocol/authentication.js'
+import type { ControlConnection } from '../../packages/swap-server/dist/protocol/control-connection.js'
+import { control } from '../../packages/swap-server/dist/protocol/messages.js'
 import { Clock, check, context, Input, settle } from './control_world.js'
 
 const MAX_STEPS = 64

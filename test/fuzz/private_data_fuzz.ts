@@ -31,7 +31,7 @@ import {
   dataConnectionData,
   parseDataConnection,
   TOKEN_BYTES,
-} from '../../packages/swap-server/dist/protocol.js'
+} from '../../packages/swap-server/dist/protocol/messages.js'
 import { check, Input } from './control_world.js'
 
 const isWhole = (value: number) => Number.isSafeInteger(value) && value >= 0

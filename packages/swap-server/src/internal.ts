@@ -3,5 +3,6 @@
  *
  * @internal
  */
-export { notifyMainProcess, notifyReady } from './service-manager.js'
-export { unreached } from './unreached.js'
+
+export { unreached } from './client/unreachable.js'
+export { notifyMainProcess, notifyReady } from './commands/service-manager.js'

@@ -1,7 +1,7 @@
 #!/usr/bin/env -S node --expose-gc --no-incremental-marking
-import { main } from './program.js'
+import { main } from './commands/program.js'
 
-export * from './program.js'
+export * from './commands/program.js'
 
 // rdmakit says itself what to run. Not awaited: what a command loads then waits for this module, where it has its code from.
 if (!Reflect.has(globalThis, Symbol.for('rdmakit'))) void main(process.argv.slice(2))

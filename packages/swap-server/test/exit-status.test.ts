@@ -5,9 +5,9 @@ import { join } from 'node:path'
 import { EXIT, ExitError, exitStatusOf, InvalidInputError } from '@rdmakit/operator-kit'
 import { ConnectionRejectedError, UsageError, VerbsError } from '@rdmakit/verbs'
 import { describe, expect, it } from 'vitest'
-import { SwapServerError } from '../src/answers.js'
-import { ConfigurationError } from '../src/configuration-error.js'
-import { Refusal } from '../src/refusal.js'
+import { SwapServerError } from '../src/client/server-replies.js'
+import { ConfigurationError } from '../src/protocol/configuration-error.js'
+import { Refusal } from '../src/protocol/refusal.js'
 
 describe('the exit status of a failure', () => {
   it.each<[string, unknown, number]>([

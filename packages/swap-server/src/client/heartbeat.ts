@@ -1,0 +1,70 @@
+import { LookClock } from '../protocol/stall-aware-clock.js'
+
+export interface HeartbeatOptions {
+  /** milliseconds from an answer to the next question */
+  readonly interval: number
+  /** milliseconds of silence after a question that mean that the peer is dead */
+  readonly timeout: number
+  /** Asks the peer, and settles with its answer; a rejection is the end. */
+  readonly ask: (timeout: number) => Promise<void>
+  /** The last call. */
+  readonly dead: (reason: string) => void
+}
+
+/** How often a standstill is looked for in an interval. */
+const LOOKS = 2
+/** The question outlives the silence that counts, so that an answer behind a standstill is still one. */
+const PATIENCE = 20
+
+/**
+ * Asks a peer for a sign of life, again and again, by a {@link LookClock}: under the pressure that makes a machine
+ * swap its event loop may stand still for seconds, and the answer then lies there unread.
+ */
+export class Heartbeat {
+  readonly #options: HeartbeatOptions
+  readonly #clock: LookClock
+  readonly #timer: NodeJS.Timeout
+  #asking = false
+  /** milliseconds since the last answer, or since the question that has none yet */
+  #since = 0
+
+  constructor(options: HeartbeatOptions) {
+    this.#options = options
+    const every = Math.max(1, Math.min(options.interval, options.timeout) / LOOKS)
+    this.#clock = new LookClock(every)
+    this.#timer = setInterval(() => this.#look(), every)
+    this.#timer.unref()
+  }
+
+  /** Idempotent. */
+  stop(): void {
+    clearInterval(this.#timer)
+  }
+
+  #look(): void {
+    const { interval, timeout } = this.#options
+    const { counted, late } = this.#clock.look()
+    this.#since += counted
+    if (!this.#asking && this.#since >= interval) void this.#beat()
+    else if (this.#asking && this.#since >= timeout && !late)
+      this.#end(`the server did not answer for ${Math.round(this.#since)} ms`)
+  }
+
+  async #beat(): Promise<void> {
+    this.#asking = true
+    this.#since = 0
+    try {
+      await this.#options.ask(PATIENCE * this.#options.timeout)
+    } catch (failure) {
+      this.#end((failure as Error).message)
+    } finally {
+      this.#asking = false
+      this.#since = 0
+    }
+  }
+
+  #end(reason: string): void {
+    this.stop()
+    this.#options.dead(reason)
+  }
+}

@@ -1,0 +1,530 @@
+import { type ConnectOptions, RingConnection } from '@rdmakit/ring-transport'
+import {
+  ConnectionId,
+  type Context,
+  type ProtectionDomain,
+  type QueuePair,
+  type QueuePairOptions,
+} from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
+import { Proving } from '../protocol/authentication.js'
+import type { ControlConnection } from '../protocol/control-connection.js'
+import type { Key } from '../protocol/key-file.js'
+import {
+  control,
+  dataConnectionData,
+  MAX_LISTED_SLABS,
+  MAX_SLABS_PER_REQUEST,
+  UNBOUND_VERSION,
+} from '../protocol/messages.js'
+import { meaningOfRefusal } from '../protocol/refusal.js'
+import { ticketOf } from '../protocol/resume-ticket.js'
+import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from '../protocol/server-requests.js'
+import { NO_TAKE_OVER, type TakeOver } from '../protocol/take-over-number.js'
+import { Heartbeat } from './heartbeat.js'
+import {
+  countOf,
+  helloReplyOf,
+  limitsOf,
+  type RemoteSlab,
+  responseOf,
+  type SessionLimits,
+  SwapServerError,
+  slabOf,
+  type Welcome,
+  welcomeOf,
+} from './server-replies.js'
+
+export interface SessionOptions {
+  /** who we are, for the server's log */
+  readonly client?: string
+  /** whose memory we take, default `default` */
+  readonly tenant?: string
+  /**
+   * What proves it. A server that does not prove to have it too is refused. A function is asked for each
+   * session, so that a key can be exchanged while the program runs. Default: none.
+   */
+  readonly key?: Key | (() => Key)
+  /** milliseconds between heartbeats, default 1000, and at least three in the server's session timeout */
+  readonly heartbeatInterval?: number
+  /** milliseconds without an answer after which the server counts as lost, default 3000 */
+  readonly heartbeatTimeout?: number
+  /**
+   * milliseconds that the session, with its slabs, should outlive this process or the connection, so that
+   * {@link SwapServerSession.resume} finds it; the server may grant less; default 0
+   */
+  readonly linger?: number
+  /**
+   * which take-over of its volume this process is: a server gives no session to one that comes before the one that
+   * had it last; default {@link NO_TAKE_OVER}
+   */
+  readonly takeOver?: TakeOver
+  /** of {@link SwapServerSession.resume}: only if no other client has the session, else EBUSY; default false */
+  readonly unattended?: boolean
+  /** room for an answer to {@link SwapServerSession.query} of a server with thousands of sessions; default false */
+  readonly largeAnswers?: boolean
+  readonly signal?: AbortSignal
+}
+
+/** What this end has moved to and from a server since the session was opened; it never falls. */
+export interface SessionUse {
+  readonly bytes: number
+  readonly operations: number
+}
+
+/** What names a session to {@link SwapServerSession.resume}. Keep it as secret as the slabs' contents. */
+export interface SessionIdentity {
+  /** of the server: another one has other, empty memory */
+  readonly epoch: string
+  readonly session: number
+  readonly token: Uint8Array
+}
+
+/** A server asks little of a client, and gets 64 KiB to answer in. */
+const CONTROL_CONNECTION = {
+  capacity: 2 ** 16,
+  receiveDepth: 16,
+  sendDepth: 16,
+  maxTransferMemory: 0,
+} as const satisfies ConnectOptions
+
+/** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
+const ALLOCATE_TIMEOUT_MS = 60_000
+const REQUEST_TIMEOUT_MS = 5_000
+const GOODBYE_TIMEOUT_MS = 2_000
+const HEARTBEAT_MS = 1_000
+
+/** A client's session with a swap-server: allocate slabs, open data connections, hear of its loss. */
+export class SwapServerSession {
+  readonly uri: string
+  readonly epoch: string
+  /** bytes */
+  readonly slabSize: number
+  readonly totalSlabs: number
+  /** milliseconds that the session outlives the connection, as the server granted */
+  readonly linger: number
+  /** the server refuses its sessions to processes that others have taken a volume over from */
+  readonly fences: boolean
+  /** settles once with the reason why the session ended; never rejects */
+  readonly lost: Promise<string>
+  /** The server has said that it ends the session with its memory: there is nothing to come back to. */
+  get gone(): boolean {
+    return this.#gone
+  }
+
+  /** why it ended, undefined while it has not: what {@link lost} tells, at once */
+  get over(): string | undefined {
+    return this.#over
+  }
+  readonly #control: ControlConnection
+  readonly #session: number
+  readonly #token: Uint8Array
+  /** with which its data connections are made */
+  readonly #takeOver: TakeOver
+  readonly #lost = deferred<string>()
+  readonly #data = new Set<ConnectionId>()
+  #heartbeat: Heartbeat | undefined
+  #closed = false
+  #isLost = false
+  #gone = false
+  #over: string | undefined
+  #freeSlabs: number
+  /** requests that change it, and that the server may have counted already or not */
+  #changing = 0
+  #limits: SessionLimits
+  #use: () => SessionUse = () => ({ bytes: 0, operations: 0 })
+  #obey: (limits: SessionLimits) => void = () => {}
+  /** of the slabs that it has; a server that lends one twice would have two pages in one place */
+  #ids = new Set<number>()
+  /** slabs that the server wants back: what is given back there cannot be had again */
+  readonly #wanted = new Set<number>()
+
+  private constructor(uri: string, connection: ControlConnection, welcome: Welcome, takeOver: TakeOver) {
+    this.uri = uri
+    this.#control = connection
+    this.epoch = welcome.epoch
+    this.slabSize = welcome.slabSize
+    this.totalSlabs = welcome.totalSlabs
+    this.#freeSlabs = welcome.freeSlabs
+    this.#limits = welcome.limits
+    this.linger = welcome.linger
+    this.#session = welcome.session
+    this.#token = welcome.token
+    this.fences = welcome.fences
+    // A server that knows none would not know what it is said here.
+    this.#takeOver = welcome.fences ? takeOver : NO_TAKE_OVER
+    this.lost = this.#lost.promise
+    this.onServerRequest(MOVES_NOTHING)
+    void connection.closed.then((reason) => this.#lose(reason?.message ?? 'the server closed the session'))
+  }
+
+  /**
+   * Opens a session with the first of `uris` that answers: the addresses of one server.
+   * @throws the last address's VerbsError when none does
+   */
+  static open(uris: readonly string[], options: SessionOptions = {}): Promise<SwapServerSession> {
+    return SwapServerSession.#openAny(uris, undefined, options)
+  }
+
+  /**
+   * Takes up a session that lingers, or that another process still has: it has the same slabs, with the same
+   * keys. The old process's data connections are gone when this resolves, and what it had posted has landed
+   * or never will.
+   * @throws SwapServerError ENOENT: the session has ended, or the server was restarted (its memory is empty then);
+   *   ESTALE: another process has taken the volume over (`takeOver`); EBUSY: a client has it (`unattended`); VerbsError
+   *   when no address answers
+   */
+  static resume(
+    uris: readonly string[],
+    identity: SessionIdentity,
+    options: SessionOptions = {},
+  ): Promise<SwapServerSession> {
+    return SwapServerSession.#openAny(uris, identity, options)
+  }
+
+  static async #openAny(
+    uris: readonly string[],
+    identity: SessionIdentity | undefined,
+    options: SessionOptions,
+  ): Promise<SwapServerSession> {
+    let failure: unknown
+    for (const uri of uris) {
+      try {
+        return await SwapServerSession.#openOne(uri, identity, options)
+      } catch (reason) {
+        options.signal?.throwIfAborted()
+        // Another address is no other session.
+        if (reason instanceof SwapServerError && reason.code === 'ESTALE') throw reason
+        failure = reason
+      }
+    }
+    throw failure
+  }
+
+  static async #openOne(
+    uri: string,
+    identity: SessionIdentity | undefined,
+    options: SessionOptions,
+  ): Promise<SwapServerSession> {
+    const connection = await RingConnection.connect(uri, {
+      ...CONTROL_CONNECTION,
+      ...(options.largeAnswers === true ? { capacity: 2 ** 20 } : {}),
+      ...(identity === undefined
+        ? {}
+        : { applicationData: ticketOf({ id: identity.session, token: identity.token }) }),
+      ...(options.signal === undefined ? {} : { signal: options.signal }),
+    })
+    return SwapServerSession.over(uri, connection, identity, options)
+  }
+
+  /** @internal a session over a connection to a server at `uri`; the connection ends with it, or without it */
+  static async over(
+    uri: string,
+    connection: ControlConnection,
+    identity: SessionIdentity | undefined,
+    options: SessionOptions,
+  ): Promise<SwapServerSession> {
+    try {
+      const hello = await greet(connection, identity, options)
+      if (identity !== undefined && (hello.resumed !== true || hello.epoch !== identity.epoch))
+        throw new SwapServerError('ENOENT', 'the server was restarted and its memory is empty')
+      const welcome = welcomeOf(hello)
+      const session = new SwapServerSession(uri, connection, welcome, options.takeOver ?? NO_TAKE_OVER)
+      const often = heartbeatInterval(welcome.sessionTimeout)
+      session.#startHeartbeat(options.heartbeatInterval ?? often, options.heartbeatTimeout ?? 3_000)
+      return session
+    } catch (failure) {
+      void connection.close()
+      throw failure
+    }
+  }
+
+  /** For {@link resume}, by this process or the next. */
+  get identity(): SessionIdentity {
+    return { epoch: this.epoch, session: this.#session, token: this.#token }
+  }
+
+  /** slabs that the server can still lend, as it said last: with hello and each heartbeat */
+  get freeSlabs(): number {
+    return this.#freeSlabs
+  }
+
+  /** The device that the session runs on; data connections use the same. */
+  get context(): Context {
+    return this.#control.context
+  }
+
+  /**
+   * Allocates all of `count` zeroed slabs, or none.
+   * @throws SwapServerError ENOSPC when the server has fewer
+   */
+  async allocate(count: number): Promise<RemoteSlab[]> {
+    const slabs: RemoteSlab[] = []
+    try {
+      while (slabs.length < count) slabs.push(...(await this.#allocateSome(count - slabs.length)))
+    } catch (failure) {
+      await this.free(slabs).catch(() => {})
+      throw failure
+    }
+    return slabs
+  }
+
+  async #allocateSome(count: number): Promise<RemoteSlab[]> {
+    const wanted = Math.min(count, MAX_SLABS_PER_REQUEST)
+    const { allocate } = await this.#change({ allocate: { count: wanted } }, ALLOCATE_TIMEOUT_MS)
+    const slabs = (allocate?.slabs ?? []).map((slab) => slabOf(slab, this.slabSize))
+    if (slabs.length !== wanted)
+      throw new SwapServerError('EPROTO', `the server gave ${slabs.length} slabs instead of ${wanted}`)
+    if (new Set(slabs.map(({ id }) => id)).size < wanted || slabs.some(({ id }) => this.#ids.has(id)))
+      throw new SwapServerError('EPROTO', 'the server lends the same slab twice')
+    for (const { id } of slabs) this.#ids.add(id)
+    this.#freeSlabs = Math.max(0, this.#freeSlabs - wanted)
+    return slabs
+  }
+
+  /** Gives slabs back. Nothing may be in flight to them. */
+  async free(slabs: readonly RemoteSlab[]): Promise<void> {
+    if (slabs.length === 0) return
+    await this.#change({ free: { ids: slabs.map(({ id }) => id) } })
+    for (const { id } of slabs) {
+      this.#ids.delete(id)
+      if (!this.#wanted.delete(id)) this.#freeSlabs++
+    }
+  }
+
+  /**
+   * The server does not see one-sided traffic: it is told with each heartbeat how much there was, and says how much
+   * there may be.
+   * @param obey called at once, and whenever the limits change
+   */
+  meter(use: () => SessionUse, obey: (limits: SessionLimits) => void): void {
+    this.#use = use
+    this.#obey = obey
+    obey(this.#limits)
+  }
+
+  /** Who answers what the server asks; before the first call nothing can be moved. */
+  onServerRequest(handler: ServerRequestHandler): void {
+    const marking: ServerRequestHandler = {
+      activity: (ids) => handler.activity(ids),
+      reclaim: (ids) => {
+        // It lends nothing while it wants memory back; the next heartbeat says what is true then.
+        this.#freeSlabs = 0
+        const accepted = handler.reclaim(ids)
+        for (const id of accepted) this.#wanted.add(id)
+        return accepted
+      },
+      ending: (reason) => {
+        this.#gone = true
+        this.#lose(`the server has given its memory up: ${reason}`)
+      },
+    }
+    this.#control.handle((request) => answerServer(request.data, marking))
+  }
+
+  /** The session's slabs, ascending by id: what a client that has resumed it finds there. */
+  async list(): Promise<RemoteSlab[]> {
+    const slabs: RemoteSlab[] = []
+    for (;;) {
+      const { list } = await this.#ask({ list: { after: slabs.at(-1)?.id ?? 0 } })
+      const page = (list?.slabs ?? []).map((slab) => slabOf(slab, this.slabSize))
+      for (const slab of page) {
+        if (slab.id <= (slabs.at(-1)?.id ?? 0))
+          throw new SwapServerError('EPROTO', 'the server listed slabs out of order')
+        slabs.push(slab)
+      }
+      if (slabs.length > this.totalSlabs)
+        throw new SwapServerError('EPROTO', `the server listed more than its ${this.totalSlabs} slabs`)
+      if (page.length >= MAX_LISTED_SLABS) continue
+      this.#ids = new Set(slabs.map(({ id }) => id))
+      return slabs
+    }
+  }
+
+  async query(): Promise<control.QueryReply.$Properties> {
+    const { query } = await this.#ask({ query: {} })
+    if (!query) throw new SwapServerError('EPROTO', 'the server did not answer the query')
+    return query
+  }
+
+  /** Opens a queue pair on which this session's slabs can be read and written. */
+  async connectData(protectionDomain: ProtectionDomain, options: QueuePairOptions): Promise<QueuePair> {
+    const id = await ConnectionId.resolve(this.uri)
+    try {
+      const queuePair = id.createQueuePair(protectionDomain, options)
+      await id.connect({ privateData: dataConnectionData(this.#token, this.#takeOver) })
+      this.#data.add(id)
+      void id.disconnected.then((reason) => {
+        this.#data.delete(id)
+        id.close()
+        if (!this.#closed) this.#lose(reason?.message ?? 'the server closed a data connection')
+      })
+      return queuePair
+    } catch (failure) {
+      id.close()
+      throw failure
+    }
+  }
+
+  /**
+   * Ends the session; the server frees its slabs, at once if it can be told, else when it has lingered.
+   * Idempotent.
+   */
+  async close(): Promise<void> {
+    if (this.#closed) return
+    this.#heartbeat?.stop()
+    this.#closed = true
+    if (this.linger > 0 && !this.#isLost) {
+      // A server that does not answer frees them later.
+      await this.#ask({ goodbye: {} }, GOODBYE_TIMEOUT_MS).catch(() => {})
+    }
+    await this.#disconnect('the session was closed')
+  }
+
+  /** Ends the connections and leaves the session, with its slabs, to linger for {@link resume}. Idempotent. */
+  async leave(): Promise<void> {
+    if (this.#closed) return
+    this.#closed = true
+    this.#heartbeat?.stop()
+    await this.#disconnect('the session was left')
+  }
+
+  async #disconnect(reason: string): Promise<void> {
+    for (const id of [...this.#data]) {
+      id.disconnect()
+      id.close()
+    }
+    await this.#control.close()
+    this.#end(reason)
+  }
+
+  #ask(request: control.Request.$Properties, timeout = REQUEST_TIMEOUT_MS): Promise<control.Response> {
+    return ask(this.#control, request, timeout)
+  }
+
+  /** What is counted here when it is answered, and by no heartbeat before. */
+  async #change(request: control.Request.$Properties, timeout?: number): Promise<control.Response> {
+    this.#changing++
+    try {
+      return await this.#ask(request, timeout)
+    } finally {
+      this.#changing--
+    }
+  }
+
+  #limit(limits: SessionLimits): void {
+    const { bytes, operations } = this.#limits
+    if (this.#closed || (limits.bytes === bytes && limits.operations === operations)) return
+    this.#limits = limits
+    this.#obey(limits)
+  }
+
+  #lose(reason: string): void {
+    this.#isLost = true
+    this.#heartbeat?.stop()
+    this.#end(reason)
+  }
+
+  #end(reason: string): void {
+    this.#over ??= reason
+    this.#lost.resolve(reason)
+  }
+
+  #startHeartbeat(interval: number, timeout: number): void {
+    this.#heartbeat = new Heartbeat({
+      interval,
+      timeout,
+      ask: async (patience) => {
+        const { heartbeat } = await this.#ask({ heartbeat: this.#use() }, patience)
+        if (this.#changing === 0) this.#freeSlabs = countOf(heartbeat?.freeSlabs) ?? this.#freeSlabs
+        this.#limit(limitsOf(heartbeat?.limits))
+        if (heartbeat?.epoch === this.epoch) return
+        this.#gone = true
+        this.#lose('the server was restarted and its memory is empty')
+      },
+      dead: (reason) => {
+        if (!this.#closed) this.#lose(`no heartbeat: ${reason}`)
+      },
+    })
+  }
+}
+
+/** A beat may come half an interval late, as a timer on a busy machine, before the server loses patience. */
+function heartbeatInterval(sessionTimeout: number): number {
+  return sessionTimeout === 0 ? HEARTBEAT_MS : Math.min(HEARTBEAT_MS, Math.max(50, sessionTimeout / 3))
+}
+
+/**
+ * Hello, and with a key Challenge and Proof.
+ * @throws SwapServerError EACCES: one of the two ends does not have the other's key; EBADMSG: it says that a session is
+ *   over, and does not prove to have the key
+ */
+async function greet(
+  connection: ControlConnection,
+  identity: SessionIdentity | undefined,
+  options: SessionOptions,
+): Promise<control.HelloReply.$Properties> {
+  const { tenant = '', key } = options
+  if (key === undefined) return await introduce(connection, identity, options, undefined)
+  const proving = new Proving(tenant, typeof key === 'function' ? key() : key, connection.channelBinding)
+  try {
+    return await introduce(connection, identity, options, proving)
+  } catch (failure) {
+    throw believed(failure, proving, identity)
+  }
+}
+
+/** What nobody is believed who has not the key: by this a client gives its memory up, or its volume. */
+function believed(failure: unknown, proving: Proving, identity: SessionIdentity | undefined): unknown {
+  if (!(failure instanceof SwapServerError) || identity === undefined) return failure
+  const { code, message, mac } = failure
+  const isVerdict = ['ended', 'fenced'].includes(meaningOfRefusal(code))
+  if (!isVerdict || proving.acceptsRefusal(code, mac, identity.session)) return failure
+  return new SwapServerError(
+    'EBADMSG',
+    `${message}; but who says so does not prove to have the key: it is another server, or an older one`,
+  )
+}
+
+async function introduce(
+  connection: ControlConnection,
+  identity: SessionIdentity | undefined,
+  { client, linger = 0, takeOver = NO_TAKE_OVER, unattended = false, tenant = '' }: SessionOptions,
+  proving: Proving | undefined,
+): Promise<control.HelloReply.$Properties> {
+  const hello = {
+    version: UNBOUND_VERSION,
+    client: client ?? `pid ${process.pid}`,
+    tenant,
+    lingerMs: linger,
+    takeOver,
+    ...(identity && { resume: { session: identity.session, token: identity.token, unattended } }),
+    ...proving?.introduction,
+  }
+  const request = control.Request.encode({ hello }).finish()
+  let response = responseOf(await connection.request(request, { timeout: REQUEST_TIMEOUT_MS }))
+  if (response.challenge) {
+    const proof = proving?.answer(response.challenge, request, identity?.session ?? 0)
+    if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a challenge that is none')
+    response = await ask(connection, { proof }, REQUEST_TIMEOUT_MS)
+  }
+  const { hello: unproven, provenHello } = response
+  if (proving === undefined && unproven) return unproven
+  if (proving === undefined || (!unproven && !provenHello))
+    throw new SwapServerError('EPROTO', 'the server did not answer hello')
+  // Also one that proves it as version 1 did: somebody may have passed that on.
+  if (!provenHello || !proving.accepts(provenHello))
+    throw new SwapServerError(
+      'EACCES',
+      'the server does not prove to have the key of --key-file on this connection: it is another server, or has no --tenants with keys',
+    )
+  return helloReplyOf(provenHello.reply)
+}
+
+async function ask(
+  connection: ControlConnection,
+  request: control.Request.$Properties,
+  timeout: number,
+): Promise<control.Response> {
+  return responseOf(await connection.request(control.Request.encode(request).finish(), { timeout }))
+}

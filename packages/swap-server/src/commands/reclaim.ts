@@ -1,0 +1,78 @@
+import {
+  EXIT,
+  ExitError,
+  formatSize,
+  parseSize,
+  type RunningProgram,
+  runningPrograms,
+} from '@rdmakit/operator-kit'
+import { UsageError } from '@rdmakit/verbs'
+import type { Holding, HoldOutcome } from '../server/memory/lending.js'
+
+const MAX_SECONDS = 86_400
+
+/** What `POST /reclaim` takes. @throws UsageError */
+export function parseHolding(body: unknown): Holding {
+  const { bytes, duration, patience } = (body ?? {}) as Partial<Record<keyof Holding, unknown>>
+  const whole = (value: unknown, what: string, maximum: number): number => {
+    if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 0 || value > maximum)
+      throw new UsageError(`"${what}" is not a whole number from 0 to ${maximum}`)
+    return value
+  }
+  return {
+    bytes: whole(bytes, 'bytes', Number.MAX_SAFE_INTEGER),
+    duration: whole(duration, 'duration', MAX_SECONDS * 1000),
+    patience: whole(patience, 'patience', MAX_SECONDS * 1000),
+  }
+}
+
+export interface ReclaimCommand {
+  /** as written by the operator */
+  readonly size: string
+  /** undefined: the only one there is */
+  readonly pid: number | undefined
+  /** seconds */
+  readonly hold: number
+  /** seconds */
+  readonly wait: number
+}
+
+/** @param pid undefined: the only one there is @throws ExitError: no such server; UsageError: several */
+export async function serverOf(pid: number | undefined): Promise<RunningProgram> {
+  const servers = await runningPrograms('swap-server')
+  const [server, another] = servers.filter((each) => pid === undefined || each.pid === pid)
+  if (server === undefined)
+    throw new ExitError(
+      pid === undefined ? 'no swap-server is running' : `--pid ${pid}: no swap-server has this process id`,
+      EXIT.unavailable,
+    )
+  if (another !== undefined)
+    throw new UsageError(
+      `several swap-servers are running; name one with --pid: ${servers.map((each) => each.pid).join(', ')}`,
+    )
+  return server
+}
+
+/**
+ * Asks a swap-server of this machine to give memory back.
+ * @returns one line for people, and whether all of it came
+ * @throws UsageError: no such server, or several; what the server refuses
+ */
+export async function reclaimMemory({ size, pid, hold, wait }: ReclaimCommand) {
+  const bytes = size === '0' ? 0 : parseSize(size, '<size>')
+  const server = await serverOf(pid)
+  const holding: Holding = { bytes, duration: hold * 1000, patience: wait * 1000 }
+  const outcome = (await server.call('POST', '/reclaim', holding, wait * 1000 + 5_000)) as HoldOutcome
+  const { asked, freed, moving, slabSize } = outcome
+  if (bytes === 0) return { text: 'all memory is lent again', complete: true, outcome }
+  const missing = asked - freed
+  const rest =
+    missing === 0
+      ? ''
+      : `; ${formatSize(missing * slabSize)} are still out, of which ${formatSize(moving * slabSize)} are being moved`
+  return {
+    text: `${formatSize(freed * slabSize)} of ${formatSize(asked * slabSize)} are back${rest}`,
+    complete: missing === 0,
+    outcome,
+  }
+}

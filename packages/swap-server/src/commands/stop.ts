@@ -1,0 +1,33 @@
+import { existsSync } from 'node:fs'
+import { serverOf } from './reclaim.js'
+
+const POLL_MS = 50
+
+/**
+ * Ends a swap-server of this machine as SIGTERM does, `now` without a chance for its clients, and waits for its end.
+ * @param options.wait seconds: longer than its --drain; one that hangs is not waited for without end
+ * @throws UsageError: no such server, or several; Error: it has not ended in time
+ */
+export async function stopServer({
+  pid: given,
+  now,
+  wait,
+}: {
+  pid: number | undefined
+  now: boolean
+  wait: number
+}): Promise<void> {
+  const { pid } = await serverOf(given)
+  // The second one ends what the first one began, and they are told apart by their order: one is both if they merge.
+  process.kill(pid, 'SIGTERM')
+  if (now) process.kill(pid, 'SIGINT')
+  // What a process was is gone with it, also while nobody has waited for it.
+  const deadline = performance.now() + 1000 * wait
+  while (existsSync(`/proc/${pid}/exe`)) {
+    if (performance.now() > deadline)
+      throw new Error(
+        `swap-server ${pid} has not ended within ${wait} s; it may be moving what clients have there (--wait), or hang: "kill -9 ${pid}" ends it, with all that only it has`,
+      )
+    await new Promise((resolve) => setTimeout(resolve, POLL_MS))
+  }
+}

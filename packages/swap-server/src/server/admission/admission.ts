@@ -1,0 +1,145 @@
+// Connection requests for a control connection, up to the moment that somebody is greeted: docs/page-service/admission.md.
+import {
+  type AcceptOptions,
+  acceptRing,
+  isRingRequest,
+  type RingConnection,
+  refuseRing,
+  ringRequest,
+} from '@rdmakit/ring-transport'
+import type { ConnectionRequest } from '@rdmakit/verbs'
+import type { Logger } from 'pino'
+import { sessionOfTicket } from '../../protocol/resume-ticket.js'
+import type { Actor, AuditEvent } from '../audit-log.js'
+import type { Budget } from './connection-budget.js'
+import { Arrival } from './pending-session.js'
+import { Doorstep } from './pending-sessions.js'
+import { Litter } from './stranger-garbage.js'
+
+/**
+ * What the server keeps of memory for a control connection: 16 KiB that the client writes requests into, 64 times that
+ * at most for requests that are not answered, and a place of the size of the client's ring for the answers. Nothing is
+ * read from a client.
+ */
+const CONTROL_CONNECTION = {
+  capacity: 2 ** 14,
+  receiveDepth: 16,
+  sendDepth: 16,
+  maxPeerCapacity: 2 ** 20,
+  maxTransferMemory: 0,
+} as const satisfies AcceptOptions
+
+/** Up to there a ring is one of many; larger ones, of older clients and of `status`, have a part of the places. */
+const SMALL_RING = 2 ** 16
+const SMALL_PER_LARGE = 8
+
+/** So long a client has at least, once it is being greeted, however many others come. */
+const GRACE_MS = 250
+
+const REFUSALS = {
+  EPROTO: 'its request is malformed',
+  EMSGSIZE: 'its ring is too large for a control connection',
+  EUSERS: 'too many connections that have not said who they are',
+} as const
+
+export interface EntranceOptions {
+  /** milliseconds for a client to show who it is */
+  readonly greetingTimeout: number
+  /** what there are places for now */
+  readonly budget: () => Budget
+  readonly sessions: Iterable<{ readonly id: number; readonly token: Uint8Array }>
+  /** collects the heap */
+  readonly collect: () => void
+  readonly log: Logger
+  readonly record: (who: Actor, event: AuditEvent) => void
+}
+
+/** Who comes to a server and has not shown yet who it is. */
+export class Entrance {
+  readonly #options: EntranceOptions
+  readonly #small: Doorstep
+  readonly #large: Doorstep
+  readonly #litter: Litter
+
+  constructor(options: EntranceOptions) {
+    const { budget, greetingTimeout: deadline } = options
+    const doorstep = (places: () => number) =>
+      new Doorstep({ places, line: () => budget().line, deadline, grace: GRACE_MS })
+    this.#options = options
+    this.#small = doorstep(() => budget().greetings)
+    this.#large = doorstep(() => Math.ceil(budget().greetings / SMALL_PER_LARGE))
+    this.#litter = new Litter(options.collect)
+  }
+
+  /** A place for one that is accepted already. */
+  enter(): Arrival {
+    const arrival = new Arrival()
+    this.#small.enter(arrival)
+    return arrival
+  }
+
+  /** It has shown who it is, or it is gone. Idempotent. */
+  leave(arrival: Arrival): void {
+    this.#small.leave(arrival)
+    this.#large.leave(arrival)
+  }
+
+  close(reason: string): void {
+    for (const doorstep of [this.#small, this.#large]) doorstep.close(reason)
+  }
+
+  /**
+   * A request for a control connection: whoever it is waits before it is given anything, unless it shows to belong to a
+   * session.
+   * @param greet gets the connection, at a place of the doorstep
+   */
+  async admit(
+    request: ConnectionRequest,
+    greet: (connection: RingConnection, arrival: Arrival) => void,
+  ): Promise<void> {
+    const shown = ringRequest(request.privateData)
+    if (shown === undefined) return this.turnAway(request, 'EPROTO', REFUSALS.EPROTO)
+    if (shown.capacity > CONTROL_CONNECTION.maxPeerCapacity)
+      return this.turnAway(request, 'EMSGSIZE', REFUSALS.EMSGSIZE)
+    const known = sessionOfTicket(this.#options.sessions, shown.applicationData)
+    const doorstep = shown.capacity > SMALL_RING ? this.#large : this.#small
+    if (known === undefined) {
+      if (!(await doorstep.turn())) return this.#refuse(request, 'EUSERS', REFUSALS.EUSERS)
+      this.#litter.stranger()
+    }
+    const arrival = new Arrival()
+    doorstep.enter(arrival, known && String(known.id))
+    try {
+      greet(await acceptRing(request, { ...CONTROL_CONNECTION, signal: arrival.signal }), arrival)
+    } catch (failure) {
+      doorstep.leave(arrival)
+      // Whoever may only connect must not fill the log.
+      this.#options.log.debug({ err: failure }, 'a session could not be opened')
+      this.#count(request, (failure as { code?: string }).code ?? 'EIO', 'no session could be opened')
+      throw failure
+    }
+  }
+
+  /** Refuses a request when its turn comes, as everybody's of whom nothing is known. */
+  async turnAway(request: ConnectionRequest, code: string, reason: string, what?: string): Promise<void> {
+    await this.#small.turn(false)
+    this.#refuse(request, code, reason, what)
+  }
+
+  #refuse(request: ConnectionRequest, code: string, reason: string, what?: string): void {
+    this.#litter.stranger()
+    if (isRingRequest(request.privateData)) refuseRing(request, code)
+    else request.reject()
+    this.#count(request, code, reason, what)
+  }
+
+  #count(request: ConnectionRequest, code: string, reason: string, what = 'connection'): void {
+    const who = {
+      // It is asked for only where it is written down.
+      get peer() {
+        return request.peerUri
+      },
+    }
+    this.#options.record(who, { event: 'refused', request: what, code, reason })
+  }
+}

@@ -1,0 +1,159 @@
+import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import { Doorstep } from '../../src/server/admission/pending-sessions.js'
+import { Litter } from '../../src/server/admission/stranger-garbage.js'
+
+const DEADLINE = 5_000
+const GRACE = 250
+
+let doorstep: Doorstep
+const made = (places = 2, line = 3) =>
+  new Doorstep({ places: () => places, line: () => line, deadline: DEADLINE, grace: GRACE })
+
+beforeEach(() => {
+  vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] })
+  doorstep = made()
+})
+
+afterEach(() => {
+  doorstep.close('the test is over')
+  vi.useRealTimers()
+})
+
+/** One that enters, and why it was ended. */
+function visitor(name?: string) {
+  const one = {
+    ended: '',
+    close(reason: string) {
+      one.ended = reason
+    },
+  }
+  doorstep.enter(one, name)
+  return one
+}
+
+/** One that waits: undefined until its turn comes, or never will. */
+function waits(needsPlace = true) {
+  const one: { turn: boolean | undefined } = { turn: undefined }
+  void doorstep.turn(needsPlace).then((turn) => {
+    one.turn = turn
+  })
+  return one
+}
+
+const pass = (milliseconds: number) => vi.advanceTimersByTimeAsync(milliseconds)
+
+describe('the doorstep', () => {
+  it('has a place for the newest: the oldest makes room', () => {
+    const [first, second, third] = [visitor(), visitor(), visitor()]
+    expect([first.ended, second.ended, third.ended]).toEqual([expect.stringContaining('too many'), '', ''])
+    doorstep.leave(third)
+    visitor()
+    expect(second.ended).toBe('')
+  })
+
+  it('ends whoever has not shown who it is in time, and nobody who has', async () => {
+    const [silent, proved] = [visitor(), visitor()]
+    doorstep.leave(proved)
+    await pass(DEADLINE)
+    expect(silent.ended).toContain('has not said who it is')
+    expect(proved.ended).toBe('')
+  })
+
+  it('lets nobody in before the oldest has had its time', async () => {
+    visitor()
+    await pass(100)
+    visitor()
+    const next = waits()
+    await pass(GRACE - 101)
+    expect(next.turn).toBeUndefined()
+    await pass(1)
+    expect(next.turn).toBe(true)
+  })
+
+  it('lets the next in when one has gone', async () => {
+    const [first] = [visitor(), visitor()]
+    const next = waits()
+    await pass(10)
+    expect(next.turn).toBeUndefined()
+    doorstep.leave(first)
+    await pass(GRACE)
+    expect(next.turn).toBe(true)
+  })
+
+  it('serves a line in its order, and of a full one the first goes', async () => {
+    visitor()
+    visitor()
+    const [first, second, third, fourth] = [waits(), waits(), waits(), waits()]
+    await pass(0)
+    expect([first.turn, second.turn, doorstep.waiting]).toEqual([false, undefined, 3])
+    await pass(GRACE)
+    expect([second.turn, third.turn]).toEqual([true, undefined])
+    visitor()
+    await pass(5)
+    expect([third.turn, fourth.turn]).toEqual([true, undefined])
+  })
+
+  it('serves those who are refused anyhow in their turn, and gives them no place', async () => {
+    visitor()
+    visitor()
+    const [refused, next] = [waits(false), waits(false)]
+    await pass(0)
+    expect([refused.turn, next.turn]).toEqual([true, undefined])
+    await pass(10)
+    expect([next.turn, doorstep.size]).toEqual([true, 2])
+  })
+
+  it('keeps nobody in line for longer than its deadline', async () => {
+    doorstep.close('it is replaced')
+    doorstep = made(1)
+    visitor()
+    const late = waits()
+    for (let i = 0; i < 3; i++) waits()
+    await pass(DEADLINE)
+    expect([late.turn, doorstep.waiting]).toEqual([false, 0])
+  })
+
+  it('has a place for who has shown to belong to a session, beside any crowd', async () => {
+    const known = visitor('7')
+    for (let i = 0; i < 10; i++) visitor()
+    expect([known.ended, doorstep.size]).toEqual(['', 3])
+    const other = visitor('8')
+    const again = visitor('7')
+    expect([known.ended, other.ended, again.ended]).toEqual([
+      expect.stringContaining('of its session'),
+      '',
+      '',
+    ])
+    doorstep.leave(known)
+    visitor('9')
+    expect(again.ended).toBe('')
+  })
+
+  it('has nobody left when it is closed, and takes nobody', async () => {
+    const [inside, waiting] = [visitor(), visitor(), waits()].slice(1) as [
+      ReturnType<typeof visitor>,
+      { turn?: boolean },
+    ]
+    doorstep.close('the server ends')
+    await pass(0)
+    expect([inside.ended, waiting.turn, doorstep.size, await doorstep.turn()]).toEqual([
+      'the server ends',
+      false,
+      0,
+      false,
+    ])
+  })
+})
+
+it('litter is collected after many strangers, and not all the time', () => {
+  let collected = 0
+  const litter = new Litter(() => collected++)
+  for (let i = 0; i < 63; i++) litter.stranger(0)
+  expect(collected).toBe(0)
+  litter.stranger(0)
+  expect(collected).toBe(1)
+  for (let i = 0; i < 1_000; i++) litter.stranger(199)
+  expect(collected).toBe(1)
+  litter.stranger(200)
+  expect(collected).toBe(2)
+})

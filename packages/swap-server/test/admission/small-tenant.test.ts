@@ -1,0 +1,145 @@
+// What a tenant with next to nothing takes from another: no place that is the other's.
+import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { eventually } from '../../../../test/eventually.js'
+import { Wire } from '../../../../test/wire.js'
+import { type Key, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../../src/index.js'
+import { dataPath, MIB } from '../fixture.js'
+import { OperatorFile } from '../tenants/tenants-fixture.js'
+
+const MAX_SESSIONS = 16
+/** Half of them are divided among two. */
+const KEPT = 4
+const keys: Readonly<Record<string, Key>> = {
+  small: { id: '1', secret: Buffer.alloc(32, 1) },
+  prod: { id: '1', secret: Buffer.alloc(32, 2) },
+  tiny: { id: '1', secret: Buffer.alloc(32, 3) },
+}
+
+let server: SwapServer
+let uri: string
+let file: OperatorFile
+const open: SwapServerSession[] = []
+
+const tenant = (name: string, more: object = {}) => ({
+  name,
+  keys: [{ id: '1', secret: Buffer.from((keys[name] as Key).secret).toString('hex') }],
+  ...more,
+})
+
+async function serve(tenants: object[], descriptors = { limit: 4096, open: 40 }) {
+  file = new OperatorFile({ tenants })
+  server = new SwapServer({
+    memory: 8 * MIB,
+    slabSize: MIB,
+    maxSessions: MAX_SESSIONS,
+    tenants: Tenants.load(file.path),
+    descriptors,
+  })
+  uri = await server.listen('iwarp://127.0.0.1:0')
+}
+
+beforeEach(() => serve([tenant('prod'), tenant('small', { quota: '1M' })]))
+
+afterEach(async () => {
+  await Promise.all(open.splice(0).map((session) => session.close()))
+  await server.close()
+  file[Symbol.dispose]()
+})
+
+async function session(name: string, options: SessionOptions = {}, at = uri): Promise<SwapServerSession> {
+  const made = await SwapServerSession.open([at], { tenant: name, key: keys[name] as Key, ...options })
+  open.push(made)
+  return made
+}
+
+/** What `take` gives until it is refused. @returns how often it was not, and how it was */
+async function untilRefused(take: () => Promise<unknown>): Promise<{ count: number; failure: unknown }> {
+  for (let count = 0; count < 1_000; count++)
+    try {
+      await take()
+    } catch (failure) {
+      return { count, failure }
+    }
+  throw new Error('it is never refused')
+}
+
+describe('a small tenant that takes what it can', () => {
+  it('leaves sessions to others', async () => {
+    const { count, failure } = await untilRefused(() => session('small'))
+    expect(count).toBe(MAX_SESSIONS - KEPT)
+    expect(failure).toMatchObject({
+      code: 'EUSERS',
+      message: expect.stringContaining('kept for other tenants'),
+    })
+    for (let i = 0; i < KEPT; i++) await session('prod')
+    await expect(session('prod')).rejects.toThrow(/more sessions than 16/)
+  })
+
+  it('leaves a place to linger to one whose link breaks', async () => {
+    const wire = await Wire.to(Number(new URL(uri).port))
+    try {
+      const mine = await session('prod', { linger: 60_000 }, `iwarp://127.0.0.1:${wire.port}`)
+      await mine.allocate(1)
+      // Each of them lingers until the small one has no place for another that does.
+      const lingering = () => server.lingeringSessions
+      for (let i = 0; i < 2 * MAX_SESSIONS; i++) {
+        const before = server.sessions
+        await (await session('small', { linger: 60_000 })).leave()
+        await eventually(() => server.sessions === before || lingering() === before)
+      }
+      expect(lingering()).toBe(MAX_SESSIONS - KEPT)
+      wire.break()
+      await mine.lost
+      await eventually(() => lingering() === MAX_SESSIONS - KEPT + 1)
+      const again = await SwapServerSession.resume([uri], mine.identity, {
+        tenant: 'prod',
+        key: keys.prod as Key,
+      })
+      open.push(again)
+      expect(await again.list()).toHaveLength(1)
+    } finally {
+      wire.close()
+    }
+  })
+
+  it('leaves data connections to others, and to one that comes back as many as it had', async () => {
+    await server.close()
+    file[Symbol.dispose]()
+    await serve([tenant('prod'), tenant('small')], { limit: 300, open: 40 })
+    const { dataConnections } = server.budget
+    // More than are kept for it.
+    const kept = Math.floor(dataConnections / 4)
+    const had = kept + 2
+    const mine = await session('prod', { linger: 60_000 })
+    for (let i = 0; i < had; i++) await dataPath(mine)
+    const small = await session('small')
+    const { count } = await untilRefused(() => dataPath(small))
+    expect(count).toBeGreaterThan(0)
+    expect(count).toBe(dataConnections - had)
+    await mine.leave()
+    await eventually(() => server.lingeringSessions === 1)
+    const again = await SwapServerSession.resume([uri], mine.identity, {
+      tenant: 'prod',
+      key: keys.prod as Key,
+    })
+    open.push(again)
+    for (let i = 0; i < had; i++) await dataPath(again)
+    await expect(dataPath(again)).rejects.toThrow()
+  })
+
+  it('has no more than its file says', async () => {
+    await server.close()
+    file[Symbol.dispose]()
+    await serve([tenant('prod'), tenant('tiny', { sessions: 2, dataConnections: 3 })])
+    const { count, failure } = await untilRefused(() => session('tiny'))
+    expect(count).toBe(2)
+    expect(failure).toMatchObject({
+      code: 'EUSERS',
+      message: expect.stringContaining('all of its 2 sessions'),
+    })
+    const [one, other] = open as [SwapServerSession, SwapServerSession]
+    await dataPath(one)
+    await dataPath(other)
+    expect((await untilRefused(() => dataPath(one))).count).toBe(1)
+  })
+})
