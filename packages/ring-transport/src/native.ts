@@ -14,10 +14,10 @@ export interface NativeLayout {
   /** in a slot: units credited to the peer, written by the thread */
   readonly reported: number
   /**
-   * in a slot: three words that a call about its lane writes, in units modulo 2^32: where the next frame
+   * in a slot: three words that a call about its staging region writes, in units modulo 2^32: where the next frame
    * goes, how far frames may reach (the window), and how far they have been posted
    */
-  readonly lanes: number
+  readonly staging: number
   readonly descriptors: number
   readonly descriptorStride: number
   readonly descriptorCount: number
@@ -53,10 +53,10 @@ export interface NativePoller {
     writeWithImmediate: boolean,
   ): void
   /**
-   * The lane: JavaScript lays frames out in the staging region itself, from the lane's `next` up to its
+   * JavaScript lays frames out in the staging region itself, from `next` up to its
    * window, and says how far it got by `next`. `reserve` makes room for a frame of `bytes`, its header and payload, in
    * one piece, behind a pad when it does not fit before the ring's end, and posts what is laid out when there is
-   * no room otherwise. {@link SEND}.done: the lane says where; full: a writable event with
+   * no room otherwise. {@link SEND}.done: the words say where; full: a writable event with
    * {@link GRANT_ROOM} follows; tooLong, closed, failed (also for a `next` beyond the window).
    */
   reserve(connection: number, next: number, bytes: number): number

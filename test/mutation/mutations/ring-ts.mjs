@@ -80,7 +80,7 @@ export const mutations = [
     find: 'if (!frame.isReleased) break',
     replace: 'if (!frame.isReleased && this.#first === from) break',
     why: 'Ring memory is given back to the peer behind a frame that somebody still reads.',
-    tests: [unit('receiving/held'), unit('receiving/receiving')],
+    tests: [unit('receiving/unreleased-frames'), unit('receiving/receiving')],
   },
   {
     name: 'small-overtakes-large',
@@ -93,14 +93,14 @@ export const mutations = [
   {
     name: 'new-frame-overtakes-waiting',
     file: source('sending/outbox'),
-    find: 'if (this.#waiting.length > 0 || this.claimed >= 0) {',
+    find: 'if (this.#waiting.count > 0 || this.claimed >= 0) {',
     replace: 'if (this.claimed >= 0) {',
     why: 'A frame goes before those that wait for room.',
     tests: [unit('sending/outbox')],
   },
   {
     name: 'answer-of-another-session',
-    file: source('setup/link'),
+    file: source('setup/establish'),
     find: 'if (peer.session?.id !== chosen.session?.id || peer.session?.epoch !== chosen.session?.epoch)',
     replace: 'if (peer.session === undefined && chosen.session !== undefined)',
     why: 'A client takes a connection for one of its session that the server has opened for another one.',
@@ -108,10 +108,10 @@ export const mutations = [
   },
   {
     name: 'ring-of-any-size',
-    file: source('setup/link'),
-    find: `    if (2 ** peer.log2Capacity > this.#settings.maxPeerCapacity)
+    file: source('setup/establish'),
+    find: `  if (2 ** log2Capacity > chosen.maxPeerCapacity)
 `,
-    replace: `    if (peer.log2Capacity < 0)
+    replace: `  if (log2Capacity < 0)
 `,
     why: 'A server with a large ring makes its client allocate as much.',
     tests: [unit('setup/wrong-answer')],
@@ -182,8 +182,8 @@ export const mutations = [
   },
   {
     name: 'end-in-the-context-of-the-closer',
-    file: source('connection/exchange'),
-    find: 'this.link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))',
+    file: source('connection/lifecycle'),
+    find: 'this.#link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))',
     replace: 'this.#shutdown(limit, this.#peerClosed.promise)',
     why: 'States of a connection are told in the context of whoever closes it.',
     tests: [unit('process/contexts')],
@@ -231,7 +231,7 @@ export const mutations = [
   },
   {
     name: 'waiting-frame-changes',
-    file: source('sending/outbox'),
+    file: source('sending/waiting-frames'),
     find: 'else frame.bytes = frame.bytes?.slice()',
     replace: '',
     why: 'A request that waits for room is sent with what its caller has put into the buffer since.',
@@ -297,7 +297,7 @@ export const mutations = [
   {
     name: 'immediate-of-any-kind',
     file: source('connection/connection'),
-    find: `    if (immediate !== immediate >>> 0) whole('immediate', immediate, 0, 0xffff_ffff)
+    find: `    if (immediate !== immediate >>> 0) integerInRange('immediate', immediate, 0, 0xffff_ffff)
     return this.#exchange.outbox.send(`,
     replace: '    return this.#exchange.outbox.send(',
     why: 'A message comes with another immediate than it was sent with.',
@@ -322,7 +322,7 @@ export const mutations = [
   },
   {
     name: 'older-peer-not-asked-again',
-    file: source('connection/connection'),
+    file: source('setup/connect'),
     find: 'if (older === undefined || !isRefusalOf(older, failure)) throw failure',
     replace: 'if (older === undefined || isRefusalOf(older, failure)) throw failure',
     why: 'Who is brought up to date no longer connects to a server that was not.',
@@ -346,7 +346,7 @@ export const mutations = [
   },
   {
     name: 'error-of-the-timer',
-    file: source('connection/connection'),
+    file: source('requests/requests'),
     find: '    Error.captureStackTrace(failure)',
     replace: '    void failure.stack',
     why: 'A request that fails does not say where in the program it was made.',
@@ -402,15 +402,15 @@ export const mutations = [
   },
   {
     name: 'given-up-in-silence',
-    file: source('sending/outbox'),
-    find: '} else if (frame.begun > 0 && !this.#giveUp()) return false',
-    replace: '}',
+    file: source('sending/waiting-frames'),
+    find: 'if (!frame.wanted()) return frame.begun === 0 || this.#giveUp()',
+    replace: 'if (!frame.wanted()) return true',
     why: 'A message in parts is given up, and what comes behind it is taken for the rest.',
     tests: [unit('transfer/parts')],
   },
   {
     name: 'bytes-taken-away-count-as-sent',
-    file: source('sending/outbox'),
+    file: source('sending/waiting-frames'),
     find: '} else if (bytes.length === 0) {',
     replace: '} else if (bytes.length < 0) {',
     why: 'Bytes are transferred to a Worker while they are sent, and the caller hears that the peer has them.',

@@ -153,7 +153,7 @@ Napi::Value PollerObject::layout(const Napi::CallbackInfo& info) {
   out.Set("slotStride", Board::kSlotStride);
   out.Set("released", Board::kReleased);
   out.Set("reported", Board::kReported);
-  out.Set("lanes", Board::kLane);
+  out.Set("staging", Board::kLane);
   out.Set("descriptors", board.descriptors_at());
   out.Set("descriptorStride", static_cast<uint32_t>(sizeof(Descriptor) / 4));
   out.Set("descriptorCount", board.descriptor_count());

@@ -1,45 +1,37 @@
 import type { Histogram, RecordableHistogram } from 'node:perf_hooks'
-import {
-  ConnectionId,
-  type Context,
-  type MemoryRegion,
-  type ScatterGatherElement,
-  UsageError,
-  VerbsError,
-  type WaitOptions,
-} from '@rdmakit/verbs'
-import { onAbort } from '@rdmakit/verbs/internal'
+import type { Context, MemoryRegion, ScatterGatherElement } from '@rdmakit/verbs'
 import type { Observable, ObservableInput } from 'rxjs'
-import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
+import { integerInRange } from '../base/integer-in-range.js'
+import type { RingLink } from '../link/ring-link.js'
 import { TYPE } from '../native.js'
-import type { RingBatch } from '../receiving/batch.js'
-import type { Form } from '../receiving/inbox.js'
-import type { RingMessage, RingView } from '../receiving/message.js'
-import { RemoteError } from '../requests/remote-error.js'
-import type { RequestHandler } from '../requests/responder.js'
+import type { BatchOptions, RingBatch, RingMessage, RingView } from '../receiving/index.js'
+import type { RequestOptions } from '../requests/requests.js'
+import { connectFirst } from '../setup/connect.js'
 import type { Session } from '../setup/handshake.js'
-import { Link } from '../setup/link.js'
-import { isRefusalOf } from '../setup/link-errors.js'
-import { type ConnectOptions, type Settings, settings, whole } from '../setup/options.js'
-import type { RingOffer } from '../transfer/offer.js'
-import type { TransmitOptions } from '../transfer/outgoing.js'
+import type { ConnectOptions } from '../setup/options.js'
+import type { RingOffer, TransmitOptions } from '../transfer/index.js'
 import { inCallersContext } from '../transfer/progress.js'
-import { type CloseOptions, type CloseReason, Exchange } from './exchange.js'
+import { Exchange } from './exchange.js'
+import type { CloseOptions, CloseReason } from './lifecycle.js'
 import type { ConnectionState } from './states.js'
-import { latencyHistogram, type NativeCounter, type RingStatistics, share } from './statistics.js'
+import type { RingStatistics } from './statistics.js'
 
-/** How a request is made. */
-export interface RequestOptions extends WaitOptions {
-  /** 32 bits for the peer's handler, which sees them as {@link RingMessage.immediate}; default 0 */
-  readonly immediate?: number | undefined
+/** What a handler is told beside the request. */
+export interface RequestContext {
+  /** the connection that the request came by; what is to go to the peer that asked goes there */
+  readonly connection: RingConnection
+  /**
+   * aborts, with the reason, when the connection ends before the request is answered: nobody waits for the answer.
+   * That the caller gave up a request is not told: it may have been handled, and its answer is dropped.
+   */
+  readonly signal: AbortSignal
 }
 
-export interface BatchOptions {
-  /** messages in a batch at most, 1 … 65536, default 256 */
-  readonly limit?: number | undefined
-  /** ends the iteration with its reason */
-  readonly signal?: AbortSignal | undefined
-}
+/** Answers requests: with bytes, or a promise of them, which are copied when the answer leaves. */
+export type RequestHandler = (
+  request: RingMessage,
+  context: RequestContext,
+) => Uint8Array | Promise<Uint8Array>
 
 /**
  * A connection that carries messages both ways through rings of registered memory, in order, each
@@ -76,17 +68,17 @@ export class RingConnection {
   readonly closed: Promise<CloseReason>
   /** What the connection is doing, from the current state on. Completes after `closed` or `lost`. */
   readonly states: Observable<ConnectionState>
-  readonly #exchange: Exchange
+  readonly #exchange: Exchange<RingConnection>
 
   /** @internal */
-  constructor(link: Link) {
-    const exchange = new Exchange(link, this)
+  constructor(link: RingLink) {
+    const exchange = new Exchange<RingConnection>(link, this)
     this.#exchange = exchange
     this.messages = link.scope.observe(exchange.inbox.observe('copies'))
     this.views = link.scope.observe(exchange.inbox.observe('views'))
     this.offers = exchange.transfers.offers
-    this.closed = exchange.closed
-    this.states = exchange.states
+    this.closed = exchange.lifecycle.closed
+    this.states = exchange.lifecycle.states
   }
 
   /**
@@ -98,35 +90,7 @@ export class RingConnection {
     uri: string | readonly string[],
     options: ConnectOptions = {},
   ): Promise<RingConnection> {
-    const chosen = settings(options)
-    const uris = typeof uri === 'string' ? [uri] : uri
-    if (uris.length === 0) throw new UsageError('connect needs an address')
-    const failures: unknown[] = []
-    for (const one of uris) {
-      options.signal?.throwIfAborted()
-      try {
-        return await RingConnection.#connectOne(one, chosen)
-      } catch (failure) {
-        failures.push(failure)
-      }
-    }
-    throw failures.length === 1
-      ? failures[0]
-      : new AggregateError(failures, `none of ${uris.join(', ')} connects`)
-  }
-
-  /** A peer that knows none of the newer versions refuses them, and is asked again in the words that it knows. */
-  static async #connectOne(uri: string, chosen: Settings): Promise<RingConnection> {
-    for (const [at, version] of chosen.wireVersions.entries()) {
-      const id = await ConnectionId.resolve(uri, chosen.wait)
-      try {
-        return new RingConnection(await Link.connect(id, version, chosen))
-      } catch (failure) {
-        const older = chosen.wireVersions[at + 1]
-        if (older === undefined || !isRefusalOf(older, failure)) throw failure
-      }
-    }
-    throw new UsageError('wireVersions is empty')
+    return new RingConnection(await connectFirst(uri, options))
   }
 
   /** The device that the connection runs on. */
@@ -188,7 +152,7 @@ export class RingConnection {
    */
   send(bytes: Uint8Array, immediate = 0): boolean {
     if (!this.#exchange.isOpen) throw this.#exchange.shut()
-    if (immediate !== immediate >>> 0) whole('immediate', immediate, 0, 0xffff_ffff)
+    if (immediate !== immediate >>> 0) integerInRange('immediate', immediate, 0, 0xffff_ffff)
     return this.#exchange.outbox.send(TYPE.data, 0, immediate, bytes)
   }
 
@@ -245,7 +209,7 @@ export class RingConnection {
    */
   commit(immediate = 0, length = this.#exchange.outbox.claimed): void {
     this.#exchange.requireOpen()
-    if (immediate !== immediate >>> 0) whole('immediate', immediate, 0, 0xffff_ffff)
+    if (immediate !== immediate >>> 0) integerInRange('immediate', immediate, 0, 0xffff_ffff)
     this.#exchange.outbox.commit(length, immediate)
   }
 
@@ -274,12 +238,12 @@ export class RingConnection {
    * @throws UsageError when messages are taken in another way already; the signal's reason
    */
   batches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
-    return this.#exchange.inbox.batches('copies', whole('limit', limit, 1, 65_536), signal)
+    return this.#exchange.inbox.batches('copies', integerInRange('limit', limit, 1, 65_536), signal)
   }
 
   /** {@link batches} without the copies: messages are views of the ring, readable until the next batch is asked for. */
   viewBatches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
-    return this.#exchange.inbox.batches('views', whole('limit', limit, 1, 65_536), signal)
+    return this.#exchange.inbox.batches('views', integerInRange('limit', limit, 1, 65_536), signal)
   }
 
   /**
@@ -289,7 +253,7 @@ export class RingConnection {
    * completes when the connection ends and errors when `project` fails.
    */
   consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
-    return this.#consume('copies', project, concurrency)
+    return this.#exchange.consume('copies', project, concurrency)
   }
 
   /**
@@ -297,18 +261,7 @@ export class RingConnection {
    * completed; only then is its part of the ring given back.
    */
   consumeViews<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
-    return this.#consume('views', project, concurrency)
-  }
-
-  #consume<T>(
-    form: Form,
-    project: (message: RingMessage) => ObservableInput<T>,
-    concurrency: number,
-  ): Observable<T> {
-    const { inbox, link } = this.#exchange
-    return link.scope.observe(
-      inbox.consume(form, link.scope.wrap(project), whole('concurrency', concurrency, 1, 65_536)),
-    )
+    return this.#exchange.consume('views', project, concurrency)
   }
 
   /** Posts what was sent in this turn now. */
@@ -345,7 +298,7 @@ export class RingConnection {
    */
   async transmit(message: Uint8Array | ScatterGatherElement, options: TransmitOptions = {}): Promise<void> {
     this.#exchange.requireOpen()
-    whole('immediate', options.immediate ?? 0, 0, 0xffff_ffff)
+    integerInRange('immediate', options.immediate ?? 0, 0, 0xffff_ffff)
     await this.#exchange.transfers.transmit(message, inCallersContext(options))
   }
 
@@ -370,25 +323,8 @@ export class RingConnection {
    * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, ECONNRESET when the
    *   connection breaks, EMSGSIZE, ESHUTDOWN; the signal's reason
    */
-  request(
-    bytes: Uint8Array,
-    { signal, timeout = DEFAULT_TIMEOUT_MS, immediate = 0 }: RequestOptions = {},
-  ): Promise<Uint8Array> {
-    let limit: number
-    try {
-      signal?.throwIfAborted()
-      this.#exchange.requireOpen()
-      whole('immediate', immediate, 0, 0xffff_ffff)
-      limit = milliseconds('timeout', timeout)
-      this.#exchange.outbox.requireFits(bytes)
-    } catch (failure) {
-      return Promise.reject(failure)
-    }
-    const { requests } = this.#exchange
-    const request = requests.ask(bytes, { timeout: limit, immediate })
-    const response = request.response.then(undefined, byCaller)
-    if (signal === undefined) return response
-    return response.finally(onAbort(signal, () => requests.giveUp(request, signal.reason)))
+  request(bytes: Uint8Array, options: RequestOptions = {}): Promise<Uint8Array> {
+    return this.#exchange.request(bytes, options)
   }
 
   /**
@@ -400,7 +336,7 @@ export class RingConnection {
    * counts for its bytes and 1536; beyond that the peer keeps its requests to itself until others are answered.
    */
   handle(handler: RequestHandler | undefined): void {
-    this.#exchange.responder.handle(handler, false)
+    this.#exchange.requests.responder.handle(handler, false)
   }
 
   /**
@@ -408,29 +344,17 @@ export class RingConnection {
    * until the handler returns, not until its promise settles. One that is retained longer stops the ring behind it.
    */
   handleViews(handler: RequestHandler | undefined): void {
-    this.#exchange.responder.handle(handler, true)
+    this.#exchange.requests.responder.handle(handler, true)
   }
 
   /** @internal requests wait for a handler until `owner` has settled */
   expectHandler(owner: PromiseLike<unknown>): void {
-    this.#exchange.responder.expect(owner)
+    this.#exchange.requests.responder.expect(owner)
   }
 
   /** What the connection has done and is doing; after its end, what it had done. */
   statistics(): RingStatistics {
-    const counters = this.#exchange.link.counters() as Record<NativeCounter, number>
-    return {
-      ...counters,
-      framesSent: this.#exchange.outbox.frames,
-      bytesSent: this.#exchange.outbox.bytes,
-      inlineShare: share(counters.inlineRequests, counters.workRequests),
-      requestsInFlight: this.#exchange.requests.count,
-      requestsRunning: this.#exchange.responder.running,
-      requestMemory: this.#exchange.responder.memory,
-      messagesWaiting: this.#exchange.inbox.waiting,
-      transfersInFlight: this.#exchange.transfers.count,
-      transferMemory: this.#exchange.transfers.memory,
-    }
+    return this.#exchange.statistics()
   }
 
   /**
@@ -444,8 +368,7 @@ export class RingConnection {
 
   /** @internal {@link requestLatency} to add to others */
   measure(): RecordableHistogram {
-    this.#exchange.requests.latency ??= latencyHistogram()
-    return this.#exchange.requests.latency
+    return this.#exchange.requests.measure()
   }
 
   /** Keeps the event loop alive until the connection has ended, which is so unless {@link unref} was called. */
@@ -462,22 +385,15 @@ export class RingConnection {
 
   /** Ends the connection. Idempotent; resolves when its resources are free. @throws UsageError for a bad timeout only */
   close(options: CloseOptions = {}): Promise<void> {
-    return this.#exchange.close(options)
+    return this.#exchange.lifecycle.close(options)
   }
 
   [Symbol.asyncDispose](): Promise<void> {
     return this.close()
   }
 
-  /** @internal @see Exchange.abandon */
+  /** @internal @see Lifecycle.abandon */
   abandon(epoch: number): Promise<void> {
-    return this.#exchange.abandon(epoch)
+    return this.#exchange.lifecycle.abandon(epoch)
   }
-}
-
-/** What a request fails with is made where it came in; its stack is to say who has asked. */
-function byCaller(failure: unknown): never {
-  if (failure instanceof RemoteError || (failure instanceof VerbsError && failure.code === 'ETIMEDOUT'))
-    Error.captureStackTrace(failure)
-  throw failure
 }

@@ -1,6 +1,7 @@
 import { availableParallelism } from 'node:os'
 import { type Context, UsageError } from '@rdmakit/verbs'
-import { Poller, type PollerMode, type PollerOptions } from './poller.js'
+import { Poller } from './poller.js'
+import type { PollerMode, PollerOptions } from './poller-options.js'
 
 /** What a {@link PollerGroup} is made of: its pollers are alike but for their CPU. */
 export interface PollerGroupOptions extends Omit<PollerOptions, 'cpu' | 'mode'> {

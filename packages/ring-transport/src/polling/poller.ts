@@ -1,4 +1,3 @@
-import { availableParallelism } from 'node:os'
 import {
   type CompletionChannel,
   type CompletionQueue,
@@ -7,66 +6,11 @@ import {
   UsageError,
   VerbsError,
 } from '@rdmakit/verbs'
-import type { CallbackScope } from '@rdmakit/verbs/internal'
 import { queueMicrotask, setImmediate } from '../base/clock.js'
 import { named, type PollerStatistics } from '../connection/statistics.js'
 import { type NativeLayout, type NativePoller, native } from '../native.js'
-import { whole } from '../setup/options.js'
-
-/**
- * Who takes completions, and how they are waited for. `caller`: {@link Poller.drain} on the thread that calls it, and
- * while nobody does, the event loop, which watches the completion channel; there is no thread. `guarded`: the same, and
- * a thread takes over 5 to 10 ms after JavaScript began to compute, until it is back. In the others a thread always
- * does. `poll`: it spins, a core is its own. `event`: it sleeps on a completion channel. `adaptive`: it spins as long as
- * completions have lately taken to come, if that is short, then sleeps.
- */
-export type PollerMode = (typeof POLLER_MODES)[number]
-/** @internal In the order of `Mode` in native/ring/waiting.h. */
-export const POLLER_MODES = ['poll', 'event', 'adaptive', 'caller', 'guarded'] as const
-
-export interface PollerOptions {
-  /** default `guarded` */
-  readonly mode?: PollerMode | undefined
-  /** CPU to pin the thread to; default none */
-  readonly cpu?: number | undefined
-  /** longest spin of `adaptive` before it sleeps, microseconds, 0 … 10000, default 50 */
-  readonly spinMicroseconds?: number | undefined
-  /** connections at a time, 1 … 16384, default 4096 */
-  readonly maxConnections?: number | undefined
-  /**
-   * Entries of the completion queue. The depths of all connections must fit; a connection of the default depths takes
-   * 272. By default 69632, for 256 of them, and more as they are needed, where the device can resize the queue
-   * (ibv_resize_cq(3)): as many as it allows.
-   */
-  readonly completionQueueEntries?: number | undefined
-  /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */
-  readonly descriptors?: number | undefined
-}
-
-/** @internal what a poller tells of one connection; `type` is one of {@link TYPE} */
-export interface FrameSink {
-  /** what its frames are told in */
-  readonly scope: CallbackScope
-  /** data is taken by who drains, and told in the context of that call */
-  readonly isDrained: boolean
-  frame(
-    type: number,
-    offset: number,
-    length: number,
-    end: number,
-    correlation: number,
-    immediate: number,
-  ): void
-}
-
-/** @internal what posts at the end of a drain or a turn */
-export interface Flushable {
-  isListed: boolean
-  flush(): void
-}
-
-/** enough for the 256 connections that a server takes by default; more are made of them as they are needed */
-const DEFAULT_ENTRIES = 69_632
+import type { Flushable, FrameSink } from './poller-client.js'
+import { checked, POLLER_MODES, type PollerMode, type PollerOptions } from './poller-options.js'
 
 /** Messages taken before the tail is shown to the thread and outgoing batches are posted. */
 const DRAIN_BATCH = 256
@@ -113,21 +57,9 @@ export class Poller {
    * @throws UsageError for an option out of range; VerbsError when the device has not the resources
    */
   constructor(context: Context, options: PollerOptions = {}) {
-    const { mode = 'guarded', cpu, spinMicroseconds = 50 } = options
-    const { maxConnections = 4096, descriptors = 4096 } = options
-    if (!POLLER_MODES.includes(mode))
-      throw new UsageError(`mode is ${POLLER_MODES.join(', ')}, not "${mode}"`)
-    whole('spinMicroseconds', spinMicroseconds, 0, 10_000)
-    whole('maxConnections', maxConnections, 1, 16_384)
-    whole('descriptors', descriptors, 64, 65_536)
-    if ((descriptors & (descriptors - 1)) !== 0)
-      throw new UsageError(`descriptors must be a power of two, not ${descriptors}`)
-    if (cpu !== undefined) whole('cpu', cpu, 0, 1023)
-    const allowed = Number(context.queryDevice().max_cqe)
-    const grows = options.completionQueueEntries === undefined && context.capabilities.resize
-    this.#entries = options.completionQueueEntries ?? Math.min(DEFAULT_ENTRIES, allowed)
-    this.#mostEntries = grows ? allowed : this.#entries
-    whole('completionQueueEntries', this.#entries, 64, allowed)
+    const { mode, cpu, spinMicroseconds, maxConnections, descriptors, ...queue } = checked(context, options)
+    this.#entries = queue.entries
+    this.#mostEntries = queue.mostEntries
     this.context = context
     this.mode = mode
     this.#callers = mode === 'caller' || mode === 'guarded'
@@ -137,14 +69,12 @@ export class Poller {
       channel: this.#channel,
       progress: 'manual',
     })
-    // With one CPU nothing completes while this thread spins.
-    const spin = availableParallelism() === 1 ? 0 : spinMicroseconds
     this.#native = new native.Poller(
       this.queue.handle,
       this.#channel.handle,
       POLLER_MODES.indexOf(mode),
-      cpu ?? -1,
-      spin,
+      cpu,
+      spinMicroseconds,
       maxConnections,
       descriptors,
       () => this.#drain(),
@@ -219,8 +149,8 @@ export class Poller {
   }
 
   /** @internal the words in which native code tells a connection where it may lay out frames */
-  laneWords(connection: number): Int32Array {
-    const at = this.#layout.slots + (connection & 0xffff) * this.#layout.slotStride + this.#layout.lanes
+  stagingWords(connection: number): Int32Array {
+    const at = this.#layout.slots + (connection & 0xffff) * this.#layout.slotStride + this.#layout.staging
     return this.#words.subarray(at, at + 3)
   }
 

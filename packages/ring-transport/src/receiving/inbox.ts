@@ -3,7 +3,6 @@ import { onAbort } from '@rdmakit/verbs/internal'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
 import { interruptible } from '../base/interruptible.js'
 import { isPromise } from '../base/is-promise.js'
-import type { Link } from '../setup/link.js'
 import { RingBatch } from './batch.js'
 import { type RingMessage, RingView } from './message.js'
 import { Place } from './place.js'
@@ -12,6 +11,20 @@ type Entry = RingMessage | Place
 
 /** What a message is for who takes it: a copy, theirs for good, or a view of the ring, to be released. */
 export type Form = 'copies' | 'views'
+
+export interface BatchOptions {
+  /** messages in a batch at most, 1 … 65536, default 256 */
+  readonly limit?: number | undefined
+  /** ends the iteration with its reason */
+  readonly signal?: AbortSignal | undefined
+}
+
+/** What draining asks of the connection's link. */
+export interface DrainedLink {
+  /** gets data that comes while the poller is drained */
+  drainer: ((view: RingView) => void) | undefined
+  readonly poller: { drain(limit: number): number }
+}
 
 /** Who takes messages. One kind at a time: two that take turns would each see half of them. */
 type Taker = () => void
@@ -32,7 +45,7 @@ export class Inbox {
   readonly #view = new RingView()
   #callback: (view: RingView) => void = () => {}
   #drained = 0
-  #draining: Link | undefined
+  #draining: DrainedLink | undefined
   readonly #count = (view: RingView) => {
     this.#drained++
     this.#callback(view)
@@ -224,7 +237,7 @@ export class Inbox {
   }
 
   /** @see RingConnection.drain */
-  drain(callback: (view: RingView) => void, limit: number, link: Link): number {
+  drain(callback: (view: RingView) => void, limit: number, link: DrainedLink): number {
     this.#claimTurn(NOBODY)
     this.#drained = 0
     this.#callback = callback

@@ -1,5 +1,5 @@
 /** A frame in the ring, in order of arrival. */
-export interface Held {
+export interface RingFrame {
   /** position of its end, in units modulo 2^32 */
   readonly end: number
   readonly isReleased: boolean
@@ -9,9 +9,9 @@ export interface Held {
  * Frames that JavaScript has seen and whose bytes it may still read. They are released in any order,
  * the ring is given back in the order of arrival: up to the oldest that is still held.
  */
-export class HeldFrames {
+export class UnreleasedFrames {
   /** those from the first to before the end; places are used again, as an array that shrinks is made anew */
-  #frames: (Held | undefined)[] = []
+  #frames: (RingFrame | undefined)[] = []
   #first = 0
   #end = 0
   /** end of the newest frame before which nothing is held */
@@ -21,7 +21,7 @@ export class HeldFrames {
     return this.#end - this.#first
   }
 
-  add(frame: Held): void {
+  add(frame: RingFrame): void {
     this.#frames[this.#end++] = frame
   }
 
@@ -39,7 +39,7 @@ export class HeldFrames {
   advance(): boolean {
     const from = this.#first
     while (this.#first < this.#end) {
-      const frame = this.#frames[this.#first] as Held
+      const frame = this.#frames[this.#first] as RingFrame
       if (!frame.isReleased) break
       this.released = frame.end
       this.#frames[this.#first++] = undefined

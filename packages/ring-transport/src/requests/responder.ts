@@ -2,27 +2,21 @@ import { types } from 'node:util'
 import { VerbsError } from '@rdmakit/verbs'
 import type { CallbackScope } from '@rdmakit/verbs/internal'
 import { Chain, ChainLink } from '../base/chain.js'
-import type { RingConnection } from '../connection/connection.js'
 import { TYPE } from '../native.js'
 import type { RingMessage } from '../receiving/message.js'
 import { Allowance, requestCost, Turn } from './allowance.js'
 import { encodeError } from './remote-error.js'
 
-/** What a handler is told beside the request. */
-export interface RequestContext {
-  /** the connection that the request came by; what is to go to the peer that asked goes there */
-  readonly connection: RingConnection
-  /**
-   * aborts, with the reason, when the connection ends before the request is answered: nobody waits for the answer.
-   * That the caller gave up a request is not told: it may have been handled, and its answer is dropped.
-   */
+/** What a handler is told beside the request: see RequestContext. */
+export interface HandlerContext<Connection> {
+  readonly connection: Connection
   readonly signal: AbortSignal
 }
 
-/** Answers requests: with bytes, or a promise of them, which are copied when the answer leaves. */
-export type RequestHandler = (
+/** Answers requests: see RequestHandler. */
+export type Handler<Connection> = (
   request: RingMessage,
-  context: RequestContext,
+  context: HandlerContext<Connection>,
 ) => Uint8Array | Promise<Uint8Array>
 
 /** Sends a frame; a promise when that has to wait. `onSent`: it is on its way. */
@@ -32,6 +26,16 @@ export type Post = (
   bytes: Uint8Array,
   onSent: () => void,
 ) => Promise<void> | undefined
+
+/** What answering needs of its connection. */
+export interface ResponderHost<Connection> {
+  readonly connection: Connection
+  /** where handlers run */
+  readonly scope: CallbackScope
+  readonly post: Post
+  /** called when the peer asks on and on and takes no answers */
+  overflow(): void
+}
 
 /** Responses that wait for a peer to take them: beyond this the connection is broken. */
 const MOST_WAITING_BYTES = 2 ** 26
@@ -43,44 +47,34 @@ const ENTRY_BYTES = 512
  * Runs the handler on the peer's requests and sends what it returns. A request gives its part of the ring back before
  * the handler has answered, so that none stops what comes behind it; what it takes of memory is counted until then.
  */
-export class Responder {
-  readonly #connection: RingConnection
+export class Responder<Connection> {
+  readonly #connection: Connection
   readonly #scope: CallbackScope
   readonly #post: Post
   readonly #overflow: () => void
   readonly #allowance: Allowance
-  readonly #running = new Chain<Running>()
-  #handler: RequestHandler | undefined
+  readonly #running = new Chain<Running<Connection>>()
+  #handler: Handler<Connection> | undefined
   /** whether there will be a handler, perhaps */
   #expected = false
   /** requests that have left the ring and whose handler is yet to begin, in order */
-  readonly #early = new Set<Running>()
+  readonly #early = new Set<Running<Connection>>()
   #views = false
   /** bytes of responses that wait for room at the peer, each with what remembering it takes */
   #waiting = 0
   #idle: (() => void) | undefined
 
-  /**
-   * @param scope where handlers run
-   * @param allowance bytes that requests may take; a peer that keeps to the rules (allowance.ts) never wants more
-   * @param overflow called when the peer asks on and on and takes no answers
-   */
-  constructor(
-    connection: RingConnection,
-    scope: CallbackScope,
-    allowance: number,
-    post: Post,
-    overflow: () => void,
-  ) {
-    this.#connection = connection
-    this.#scope = scope
+  /** @param allowance bytes that requests may take; a peer that keeps to the rules (allowance.ts) never wants more */
+  constructor(host: ResponderHost<Connection>, allowance: number) {
+    this.#connection = host.connection
+    this.#scope = host.scope
     this.#allowance = new Allowance(allowance)
-    this.#post = post
-    this.#overflow = overflow
+    this.#post = host.post
+    this.#overflow = host.overflow
   }
 
   /** @param views the handler reads requests in the ring, until it returns, instead of copies */
-  handle(handler: RequestHandler | undefined, views: boolean): void {
+  handle(handler: Handler<Connection> | undefined, views: boolean): void {
     this.#handler = handler
     this.#views = views
     this.#goOn()
@@ -155,7 +149,7 @@ export class Responder {
   }
 
   /** The allowance has room for it. */
-  readonly #begin = (running: Running): void => {
+  readonly #begin = (running: Running<Connection>): void => {
     if (running.waiting === undefined) return // the connection has ended
     if (this.#ready && this.#early.size === 0) this.#run(running)
     else {
@@ -164,7 +158,7 @@ export class Responder {
     }
   }
 
-  #run(running: Running): void {
+  #run(running: Running<Connection>): void {
     const request = running.waiting
     running.waiting = undefined
     if (request === undefined) return // the connection has ended
@@ -187,7 +181,7 @@ export class Responder {
     }
   }
 
-  #respond(running: Running, type: number, bytes: Uint8Array): void {
+  #respond(running: Running<Connection>, type: number, bytes: Uint8Array): void {
     const { correlation } = running
     // The peer counts on the memory as soon as it has the answer.
     const sent = () => this.#finish(running)
@@ -213,7 +207,7 @@ export class Responder {
       })
   }
 
-  #finish(running: Running): void {
+  #finish(running: Running<Connection>): void {
     if (!this.#running.delete(running)) return
     const { turn } = running
     // Those that begin now have nothing to do with the one that has ended, either.
@@ -226,8 +220,8 @@ export class Responder {
 }
 
 /** A request that is being answered, as its handler sees it. */
-class Running extends ChainLink<Running> implements RequestContext {
-  readonly connection: RingConnection
+class Running<Connection> extends ChainLink<Running<Connection>> implements HandlerContext<Connection> {
+  readonly connection: Connection
   readonly correlation: number
   /** in the ring, until its turn comes */
   waiting: RingMessage | undefined
@@ -237,7 +231,7 @@ class Running extends ChainLink<Running> implements RequestContext {
   #reason: unknown
 
   /** @param begin called when the allowance has room for it */
-  constructor(connection: RingConnection, request: RingMessage, begin: (running: Running) => void) {
+  constructor(connection: Connection, request: RingMessage, begin: (running: Running<Connection>) => void) {
     super()
     this.turn = new RunningTurn(requestCost(request.length), this, begin)
     this.connection = connection
@@ -259,11 +253,11 @@ class Running extends ChainLink<Running> implements RequestContext {
   }
 }
 
-class RunningTurn extends Turn {
-  readonly #running: Running
-  readonly #begin: (running: Running) => void
+class RunningTurn<Connection> extends Turn {
+  readonly #running: Running<Connection>
+  readonly #begin: (running: Running<Connection>) => void
 
-  constructor(cost: number, running: Running, begin: (running: Running) => void) {
+  constructor(cost: number, running: Running<Connection>, begin: (running: Running<Connection>) => void) {
     super(cost)
     this.#running = running
     this.#begin = begin

@@ -3,63 +3,45 @@ import { UsageError, VerbsError } from '@rdmakit/verbs'
 import { type Deferred, deferred, onAbort } from '@rdmakit/verbs/internal'
 import { isPromise } from '../base/is-promise.js'
 import { SEND, TYPE } from '../native.js'
-import type { Link } from '../setup/link.js'
-import { HEADER, type Lane } from './staging-writer.js'
+import type { Flushable } from '../polling/poller-client.js'
+import { HEADER, type StagingWriter } from './staging-writer.js'
+import { type FrameFields, WaitingFrames } from './waiting-frames.js'
 
-/** A frame that waits for room, or for its bytes. */
-interface Waiting {
-  readonly type: number
-  readonly correlation: number
-  readonly immediate: number
-  /** those that have not been laid out yet; undefined: those behind it wait for them, too */
-  bytes: Uint8Array | undefined
-  /** how many it had when it began to wait: they may be lent, and taken away */
-  readonly length: number | undefined
-  /** bytes of the whole message of which parts have been laid out, else 0 */
-  begun: number
-  /** why it will never have any */
-  failure?: unknown
-  /** whether it is still to be sent when its turn comes */
-  readonly wanted: () => boolean
-  readonly onSent: () => void
-  readonly resolve: () => void
-  readonly reject: (reason: unknown) => void
+/** What an outbox needs of its link. */
+export interface SendingLink {
+  readonly id: { readonly description: string }
+  readonly stagingWriter: StagingWriter
+  /** bytes of the longest frame */
+  readonly maxMessageLength: number
+  /** bytes of the longest message, in parts where it is more */
+  readonly longestMessage: number
+  readonly poller: { scheduleFlush(outbox: Flushable): void }
+  /** Whether all that was sent has completed; if not, a writable event follows. */
+  drained(): boolean
 }
 
 /** Bytes of a part: one is laid out while the one before it travels, and the one before that is taken. */
 const PART = 131_072 - HEADER
-
-/** Waiting frames from which on it is looked whether they are still wanted. */
-const LEAST_PRUNED = 64
-
-/** What a frame carries beside its bytes. */
-export interface FrameFields {
-  readonly type: number
-  readonly correlation?: number
-  readonly immediate?: number
-}
 
 /**
  * The outgoing frames of a connection: batches them by turns of the event loop, and keeps those that
  * must go but find no room, in order.
  */
 export class Outbox {
-  readonly #link: Link
-  readonly #lane: Lane
+  readonly #link: SendingLink
+  readonly #writer: StagingWriter
   /** bytes of the longest frame */
   readonly #most: number
   /** … of the longest message, in parts where it is more */
   readonly #longest: number
-  readonly #part: number
   readonly #failed: () => VerbsError
-  #waiting: Waiting[] = []
+  readonly #waiting: WaitingFrames
   /** those who wait for room */
   readonly #writers = new Set<Deferred<void>>()
   #progress: (() => void) | undefined
   /** bytes that the application has claimed, while it fills them, else −1 */
   claimed = -1
   #full = false
-  #pruneAt = LEAST_PRUNED
   #flushScheduled = false
   /** @internal in the poller's list of those to flush */
   isListed = false
@@ -71,13 +53,23 @@ export class Outbox {
   refused = 0
 
   /** @param failed called when the queue pair takes no more; what it returns is thrown */
-  constructor(link: Link, failed: () => VerbsError) {
+  constructor(link: SendingLink, failed: () => VerbsError) {
     this.#link = link
-    this.#lane = link.lane
+    this.#writer = link.stagingWriter
     this.#most = link.maxMessageLength
     this.#longest = link.longestMessage
-    this.#part = Math.min(PART, this.#most)
     this.#failed = failed
+    this.#waiting = new WaitingFrames(
+      {
+        part: Math.min(PART, this.#most),
+        isFrame: (bytes) => this.isFrame(bytes),
+        requireFits: (bytes) => this.requireFits(bytes),
+        lay: (type, correlation, immediate, bytes) => this.#lay(type, correlation, immediate, bytes),
+      },
+      () => {
+        if (this.#reason === undefined && this.claimed < 0) this.#resume()
+      },
+    )
   }
 
   // --- hot path: nothing is allocated, and no call leaves JavaScript but for each batch ---
@@ -87,7 +79,7 @@ export class Outbox {
     requireBytes(bytes)
     const length = bytes.length
     if (!this.#place(type, length)) return false
-    this.#lane.bytes.set(bytes, this.#at)
+    this.#writer.bytes.set(bytes, this.#at)
     this.#commit(type, length, correlation, immediate)
     return true
   }
@@ -103,7 +95,7 @@ export class Outbox {
     return bytes.length <= this.#most
   }
 
-  /** Room for a message of `length` bytes: its offset in the lane, −1 when there is none. */
+  /** Room for a message of `length` bytes: its offset in the staging region, −1 when there is none. */
   claim(length: number): number {
     if (length !== length >>> 0 && !(length > 0xffff_ffff))
       throw new UsageError(`a message is of a whole number of bytes from 0, not ${length}`)
@@ -120,16 +112,16 @@ export class Outbox {
     if (length > claimed || length < 0 || length !== length >>> 0)
       throw new UsageError(`${claimed} bytes are claimed, ${length} cannot be sent of them`)
     this.claimed = -1
-    if (length < claimed) this.#lane.shorten(TYPE.data, length)
+    if (length < claimed) this.#writer.shorten(TYPE.data, length)
     this.#commit(TYPE.data, length, 0, immediate)
-    if (this.#waiting.length > 0 || this.#full) this.#afterClaim()
+    if (this.#waiting.count > 0 || this.#full) this.#afterClaim()
   }
 
   #at = 0
 
   #place(type: number, length: number): boolean {
     // What waits goes first; its turn ends with a writable event of its own, or with the claim.
-    if (this.#waiting.length > 0 || this.claimed >= 0) {
+    if (this.#waiting.count > 0 || this.claimed >= 0) {
       this.#refuse()
       return false
     }
@@ -138,7 +130,7 @@ export class Outbox {
 
   #tryPlace(type: number, length: number): boolean {
     if (length > this.#most) throw this.#refusal(SEND.tooLong, length)
-    const at = this.#lane.place(type, length)
+    const at = this.#writer.place(type, length)
     if (at > 0) {
       this.#at = at
       return true
@@ -151,7 +143,7 @@ export class Outbox {
   }
 
   #commit(type: number, length: number, correlation: number, immediate: number): void {
-    const result = this.#lane.commit(type, length, correlation, immediate)
+    const result = this.#writer.commit(type, length, correlation, immediate)
     this.frames++
     this.bytes += length
     if (result !== SEND.done && result !== SEND.full) throw this.#failed()
@@ -166,7 +158,7 @@ export class Outbox {
   abort(): void {
     if (this.claimed < 0) throw new UsageError('nothing is claimed')
     this.claimed = -1
-    if (this.#waiting.length > 0 || this.#full) this.#afterClaim()
+    if (this.#waiting.count > 0 || this.#full) this.#afterClaim()
   }
 
   /**
@@ -202,7 +194,7 @@ export class Outbox {
     } catch (failure) {
       return Promise.reject(failure)
     }
-    return this.#enter(fields, bytes, wanted, () => {}).promise
+    return this.#waiting.lend(fields, bytes, wanted)
   }
 
   #sendsWhole(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
@@ -217,58 +209,12 @@ export class Outbox {
     wanted: () => boolean,
     onSent: () => void,
   ): Promise<void> {
-    const late = isPromise(bytes)
-    const { frame, promise } = this.#enter(fields, late ? undefined : bytes, wanted, onSent)
-    if (late) void this.#complete(frame, bytes)
-    // The parts that are on their way by now need no copy.
-    else frame.bytes = frame.bytes?.slice()
-    return promise
-  }
-
-  /** Gives a frame its place behind those that wait. One that is longer than a frame may find room for parts now. */
-  #enter(
-    { type, correlation = 0, immediate = 0 }: FrameFields,
-    bytes: Uint8Array | undefined,
-    wanted: () => boolean,
-    onSent: () => void,
-  ): { readonly frame: Waiting; readonly promise: Promise<void> } {
-    if (this.#waiting.length >= this.#pruneAt) this.#prune()
-    const { promise, resolve, reject } = deferred<void>()
-    const length = bytes?.length
-    const frame: Waiting = {
-      ...{ type, correlation, immediate, bytes, length, begun: 0 },
-      ...{ wanted, onSent, resolve, reject },
-    }
-    this.#waiting.push(frame)
-    if (bytes !== undefined && this.#waiting.length === 1 && this.claimed < 0 && !this.isFrame(bytes))
-      this.#resume()
-    return { frame, promise }
-  }
-
-  /** Fills in bytes that were not known when their frame got its place. */
-  async #complete(frame: Waiting, bytes: Promise<Uint8Array>): Promise<void> {
-    try {
-      frame.bytes = await bytes
-    } catch (failure) {
-      frame.failure = failure
-    }
-    if (this.#reason === undefined && this.claimed < 0) this.#resume()
-  }
-
-  /** Lets go of frames that nobody wants sent any more, such as requests that timed out meanwhile. */
-  #prune(): void {
-    const kept: Waiting[] = []
-    for (const frame of this.#waiting) {
-      if (frame.begun > 0 || frame.wanted()) kept.push(frame)
-      else frame.resolve()
-    }
-    this.#waiting = kept
-    this.#pruneAt = Math.max(LEAST_PRUNED, 2 * kept.length)
+    return this.#waiting.wait(fields, bytes, wanted, onSent)
   }
 
   /** Sends the last frame: from it on, all tells when it has left, for {@link drained}. */
   postLast(type: number, bytes: Uint8Array): Promise<void> | undefined {
-    this.#lane.signalAll()
+    this.#writer.signalAll()
     return this.post({ type }, bytes)
   }
 
@@ -297,7 +243,7 @@ export class Outbox {
   flush(): void {
     this.#flushScheduled = false
     // When the queue is full, a writable event follows.
-    if (this.#reason === undefined && this.#lane.flush() === SEND.failed) this.#failed()
+    if (this.#reason === undefined && this.#writer.flush() === SEND.failed) this.#failed()
   }
 
   /** Posts what waits for the end of the turn. */
@@ -325,7 +271,7 @@ export class Outbox {
   /** The connection has ended. */
   end(reason: VerbsError): void {
     this.#reason = reason
-    for (const { reject } of this.#waiting.splice(0)) reject(reason)
+    this.#waiting.end(reason)
     for (const writer of this.#writers) writer.reject(reason)
     this.#progress?.()
   }
@@ -341,76 +287,16 @@ export class Outbox {
   }
 
   #resume(): void {
-    if (!this.#sendWaiting()) return
+    if (!this.#waiting.send()) return
     this.#full = false
     for (const { resolve } of this.#writers) resolve()
   }
 
-  /** False when the first of them found no room again, or has no bytes yet. */
-  #sendWaiting(): boolean {
-    let done = 0
-    try {
-      for (const frame of this.#waiting) {
-        const { bytes, wanted, onSent, resolve, reject } = frame
-        try {
-          if (frame.failure !== undefined) throw frame.failure
-          if (wanted()) {
-            if (bytes === undefined) return false
-            if (frame.begun === 0 && bytes.length !== (frame.length ?? bytes.length)) throw takenAway()
-            if (
-              !(frame.begun > 0 || !this.isFrame(bytes)
-                ? this.#layParts(frame, bytes)
-                : this.#lay(frame, bytes))
-            )
-              return false
-            onSent()
-          } else if (frame.begun > 0 && !this.#giveUp()) return false
-          resolve()
-        } catch (failure) {
-          reject(failure)
-        }
-        done++
-      }
-      return true
-    } finally {
-      this.#waiting.splice(0, done)
-    }
-  }
-
   /** False when there is no room. */
-  #lay({ type, correlation = 0, immediate = 0 }: FrameFields, bytes: Uint8Array): boolean {
+  #lay(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean {
     if (!this.#tryPlace(type, bytes.length)) return false
-    this.#lane.bytes.set(bytes, this.#at)
+    this.#writer.bytes.set(bytes, this.#at)
     this.#commit(type, bytes.length, correlation, immediate)
-    return true
-  }
-
-  /** The parts that there is room for; see receiving/assembly.ts. False when the last is not among them. */
-  #layParts(frame: Waiting, bytes: Uint8Array): boolean {
-    if (frame.begun === 0) {
-      this.requireFits(bytes)
-      frame.begun = bytes.length
-    } else if (bytes.length === 0) {
-      if (!this.#giveUp()) return false
-      throw takenAway()
-    }
-    let rest = bytes
-    for (; rest.length > this.#part; rest = rest.subarray(this.#part)) {
-      frame.bytes = rest
-      if (!this.#tryPlace(TYPE.part, this.#part)) return false
-      this.#lane.bytes.set(rest.subarray(0, this.#part), this.#at)
-      this.#commit(TYPE.part, this.#part, frame.begun, frame.type)
-    }
-    frame.bytes = rest
-    if (!this.#lay({ ...frame, type: TYPE.last }, rest)) return false
-    frame.bytes = undefined
-    return true
-  }
-
-  /** Tells the peer that the rest of a message does not come. False when there is no room. */
-  #giveUp(): boolean {
-    if (!this.#tryPlace(TYPE.last, 0)) return false
-    this.#commit(TYPE.last, 0, 0, 0)
     return true
   }
 
@@ -431,10 +317,6 @@ export class Outbox {
       )
     return this.#failed()
   }
-}
-
-function takenAway(): UsageError {
-  return new UsageError('the bytes of a message were taken away before all of them were sent')
 }
 
 function requireBytes(bytes: Uint8Array): void {

@@ -1,8 +1,8 @@
 import { SEND, TYPE } from '../native.js'
-import type { Version } from '../setup/handshake.js'
+import { unitLog2, type Version } from '../setup/handshake.js'
 
-/** What a lane asks of native code. */
-export interface LanePort {
+/** What a staging writer asks of native code. */
+export interface StagingPort {
   /**
    * Asks for room for a frame of so many bytes behind `next`; then the words hold where to go on and up to where. One
    * of {@link SEND}.
@@ -25,21 +25,16 @@ const SHORT_HEADER = 8
 /** where the type is in the first word of version 3, behind the length */
 const TYPE_SHIFT = 28
 
-/** Units of a version's frames, bytes as a power of two: see native/ring/frame_format.h. */
-export function unitLog2(version: Version): number {
-  return version === 2 ? 6 : 4
-}
-
 /**
  * The staging region as JavaScript fills it: frames are laid out here, in the places where they will be
  * in the peer's ring, and leave in batches. Native code is asked only when the room that it gave last is
  * used up. Positions count units modulo 2^32, as integers with a sign, whose differences are right.
  */
-export class Lane {
+export class StagingWriter {
   /** the region that frames are laid out in */
   readonly bytes: Uint8Array
   readonly #frames: Int32Array
-  readonly #port: LanePort
+  readonly #port: StagingPort
   /** next, window, posted: see NativePoller.reserve */
   readonly #words: Int32Array
   readonly #compact: boolean
@@ -65,7 +60,7 @@ export class Lane {
     staging: ArrayBuffer,
     log2Capacity: number,
     words: Int32Array,
-    port: LanePort,
+    port: StagingPort,
     limits: BatchLimits,
   ) {
     this.bytes = new Uint8Array(staging, 0, 2 ** log2Capacity)

@@ -1,14 +1,15 @@
 import { type ConnectionRequest, Listener, UsageError, VerbsError } from '@rdmakit/verbs'
 import { deferred, onAbort, within } from '@rdmakit/verbs/internal'
 import { performance } from '../base/clock.js'
+import { integerInRange } from '../base/integer-in-range.js'
 import { isPromise } from '../base/is-promise.js'
 import { DEFAULT_TIMEOUT_MS, left, milliseconds } from '../base/timeout.js'
 import type { RingConnection } from '../connection/connection.js'
-import type { CloseOptions } from '../connection/exchange.js'
+import type { CloseOptions } from '../connection/lifecycle.js'
 import { type RingStatistics, Totals } from '../connection/statistics.js'
 import { acceptRing, refuse } from '../setup/accept.js'
 import { decodeHandshake, type Handshake, isRingRequest, type Session } from '../setup/handshake.js'
-import { type AcceptOptions, settings, whole } from '../setup/options.js'
+import { type AcceptOptions, settings } from '../setup/options.js'
 import { Sessions } from './sessions.js'
 
 export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
@@ -111,7 +112,7 @@ export class RingServer {
     if (typeof options.onConnection !== 'function')
       throw new UsageError('onConnection must be a function: it gets each connection, which nobody else sees')
     const server = new RingServer(options, maxConnections)
-    const listening = { backlog: whole('backlog', backlog, 1, 65_535), ...(signal && { signal }) }
+    const listening = { backlog: integerInRange('backlog', backlog, 1, 65_535), ...(signal && { signal }) }
     signal?.throwIfAborted()
     server.#forget = onAbort(signal, () => void server.close())
     try {

@@ -1,6 +1,6 @@
 import { UsageError, VerbsError } from '@rdmakit/verbs'
 import type { Service } from 'protobufjs'
-import type { RequestContext, RequestHandler } from '../requests/responder.js'
+import type { RequestContext, RequestHandler } from '../connection/connection.js'
 import { collision, decode, encode, type Method, methodsOf } from './method.js'
 import type { Implementation, ReflectedImplementation, StaticService } from './types.js'
 

@@ -1,5 +1,5 @@
 import type { RPCImpl } from 'protobufjs'
-import type { RequestContext } from '../requests/responder.js'
+import type { RequestContext } from '../connection/connection.js'
 
 /**
  * A service class as `pbjs -t static-module` generates it (protobufjs-cli 2.7 or later). `S` is what

@@ -1,7 +1,7 @@
 import { type ConnectionRequest, VerbsError } from '@rdmakit/verbs'
 import { RingConnection } from '../connection/connection.js'
+import { acceptLink } from './establish.js'
 import { encodeRefusal, isRingRequest, VERSIONS, type Version } from './handshake.js'
-import { Link } from './link.js'
 import { type AcceptOptions, settings } from './options.js'
 
 /**
@@ -18,7 +18,7 @@ export async function acceptRing(
 ): Promise<RingConnection> {
   const chosen = settings(options)
   try {
-    return new RingConnection(await Link.accept(request, chosen))
+    return new RingConnection(await acceptLink(request, chosen))
   } catch (failure) {
     const reason = () => reasonOf(failure, chosen.maxPeerCapacity)
     refuse(request, isRingRequest(request.privateData) ? reason() : 'not a ring request', chosen.wireVersions)

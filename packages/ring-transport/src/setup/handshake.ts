@@ -49,6 +49,12 @@ const MAGIC = 0x72646b52
 /** What this end speaks, the version that it offers first. What is older is served for one release. */
 export const VERSIONS = [3, 2] as const
 export type Version = (typeof VERSIONS)[number]
+
+/** Units of a version's frames, bytes as a power of two: see native/ring/frame_format.h. */
+export function unitLog2(version: Version): number {
+  return version === 2 ? 6 : 4
+}
+
 const HEADER = 36
 /** what tells a ring request and its version, whatever that is */
 const PREFIX = 5

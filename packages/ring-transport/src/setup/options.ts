@@ -1,8 +1,9 @@
 import { UsageError, type WaitOptions } from '@rdmakit/verbs'
+import { integerInRange } from '../base/integer-in-range.js'
 import { milliseconds } from '../base/timeout.js'
 import { type LivenessOptions, type LivenessSettings, livenessSettings } from '../connection/liveness.js'
 import type { PollerChoice } from '../polling/poller-group.js'
-import type { TransferLimits } from '../transfer/transfers.js'
+import type { TransferLimits } from '../transfer/limits.js'
 import {
   MAX_APPLICATION_DATA,
   MAX_EPOCH,
@@ -132,25 +133,30 @@ export function settings(options: ConnectOptions): Settings {
     )
   if (notification !== 'immediate' && notification !== 'send')
     throw new UsageError(`notification is "immediate" or "send", not "${notification}"`)
-  const sendDepth = whole('sendDepth', options.sendDepth ?? 128, 16, 4096)
+  const sendDepth = integerInRange('sendDepth', options.sendDepth ?? 128, 16, 4096)
   return {
     poller: options.poller,
     log2Capacity,
-    receiveDepth: whole('receiveDepth', options.receiveDepth ?? 128, MIN_RECEIVE_DEPTH, MAX_RECEIVE_DEPTH),
+    receiveDepth: integerInRange(
+      'receiveDepth',
+      options.receiveDepth ?? 128,
+      MIN_RECEIVE_DEPTH,
+      MAX_RECEIVE_DEPTH,
+    ),
     sendDepth,
-    batchFrames: whole('batchFrames', options.batchFrames ?? 128, 1, 1024),
-    batchBytes: whole('batchBytes', options.batchBytes ?? 32 * 1024, 64, 2 ** 26),
-    signalEvery: whole(
+    batchFrames: integerInRange('batchFrames', options.batchFrames ?? 128, 1, 1024),
+    batchBytes: integerInRange('batchBytes', options.batchBytes ?? 32 * 1024, 64, 2 ** 26),
+    signalEvery: integerInRange(
       'signalEvery',
       options.signalEvery ?? Math.floor(sendDepth / 4),
       1,
       Math.floor(sendDepth / 4),
     ),
-    maxInlineData: whole('maxInlineData', options.maxInlineData ?? 256, 0, 4096),
+    maxInlineData: integerInRange('maxInlineData', options.maxInlineData ?? 256, 0, 4096),
     immediate: notification === 'immediate',
     applicationData,
-    maxPeerCapacity: whole('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
-    transfers: transferSettings(options),
+    maxPeerCapacity: integerInRange('maxPeerCapacity', options.maxPeerCapacity ?? 2 ** 24, 4096, 2 ** 26),
+    transfers: transferLimits(options),
     debug: options.debug ?? process.env.RDMAKIT_RING_DEBUG === '1',
     wireVersions: options.wireVersions ?? VERSIONS,
     session: checked(options.session),
@@ -162,25 +168,18 @@ export function settings(options: ConnectOptions): Settings {
   }
 }
 
-/** @internal `value`, if it is a whole number in the range */
-export function whole(name: string, value: number, least: number, most: number): number {
-  if (!Number.isInteger(value) || value < least || value > most)
-    throw new UsageError(`${name} must be a whole number from ${least} to ${most}, not ${value}`)
-  return value
-}
-
-function transferSettings(options: RingOptions): TransferLimits {
+function transferLimits(options: RingOptions): TransferLimits {
   const { rendezvousThreshold, maxTransferMemory = 2 ** 26 } = options
-  if (maxTransferMemory !== 0) whole('maxTransferMemory', maxTransferMemory, 65_536, 2 ** 40)
+  if (maxTransferMemory !== 0) integerInRange('maxTransferMemory', maxTransferMemory, 65_536, 2 ** 40)
   const { maxMessageSize = maxTransferMemory } = options
   const least = Math.min(1, maxTransferMemory)
   return {
     rendezvousThreshold:
       rendezvousThreshold === undefined
         ? undefined
-        : whole('rendezvousThreshold', rendezvousThreshold, 0, 2 ** 26),
+        : integerInRange('rendezvousThreshold', rendezvousThreshold, 0, 2 ** 26),
     maxTransferMemory,
-    maxMessageSize: whole('maxMessageSize', maxMessageSize, least, maxTransferMemory),
+    maxMessageSize: integerInRange('maxMessageSize', maxMessageSize, least, maxTransferMemory),
   }
 }
 
@@ -188,5 +187,5 @@ function checked(session: Session | undefined): Session | undefined {
   if (session === undefined) return undefined
   if (!/^[0-9a-f]{16}$/.test(session.id) || /^0+$/.test(session.id))
     throw new UsageError(`session.id must be 16 hexadecimal digits, not all zero, not "${session.id}"`)
-  return { id: session.id, epoch: whole('session.epoch', session.epoch, 1, MAX_EPOCH) }
+  return { id: session.id, epoch: integerInRange('session.epoch', session.epoch, 1, MAX_EPOCH) }
 }

@@ -1,7 +1,7 @@
 import type { Handle, ProtectionDomain, VerbsError } from '@rdmakit/verbs'
 import type { RingMessage } from '../receiving/message.js'
 import type { Place } from '../receiving/place.js'
-import type { FrameFields } from '../sending/outbox.js'
+import type { FrameFields } from '../sending/waiting-frames.js'
 
 /** What transfers need of their connection. */
 export interface TransferHost {

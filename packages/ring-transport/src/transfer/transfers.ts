@@ -5,27 +5,9 @@ import { Assembly, type PartsHost } from '../receiving/assembly.js'
 import type { RingMessage } from '../receiving/message.js'
 import type { TransferHost } from './host.js'
 import { Incoming } from './incoming.js'
+import type { TransferSettings } from './limits.js'
 import type { RingOffer } from './offer.js'
 import { Outgoing, type TransmitOptions } from './outgoing.js'
-
-/** What a connection's options say of large messages. */
-export interface TransferLimits {
-  /** bytes of the largest message that `transmit` sends through the ring; undefined: what is faster */
-  readonly rendezvousThreshold: number | undefined
-  /** bytes of memory for messages that are read from the peer */
-  readonly maxTransferMemory: number
-  /** bytes of the largest message that is read without being asked for */
-  readonly maxMessageSize: number
-}
-
-/** The same, now that the peer is known. */
-export interface TransferSettings extends TransferLimits {
-  readonly rendezvousThreshold: number
-  /** the same of a slice of a region, which needs no registration to be read from */
-  readonly regionThreshold: number
-  /** bytes of the longest message that the peer may send in parts */
-  readonly longest: number
-}
 
 /** The large messages of a connection, both ways: docs/ring-transport.md has the protocol. */
 export class Transfers {

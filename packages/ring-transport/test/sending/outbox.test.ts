@@ -2,8 +2,7 @@
 import { describe, expect, it } from 'vitest'
 import { SEND, TYPE } from '../../src/native.js'
 import { Outbox } from '../../src/sending/outbox.js'
-import { Lane } from '../../src/sending/staging-writer.js'
-import type { Link } from '../../src/setup/link.js'
+import { StagingWriter } from '../../src/sending/staging-writer.js'
 
 const UNIT = 16
 
@@ -23,12 +22,15 @@ function outbox() {
       return SEND.done
     },
   }
-  const lane = new Lane(3, new ArrayBuffer(4096), 12, words, port, { frames: 128, bytes: 4096 })
-  const link = { lane, maxMessageLength: 2032, longestMessage: 2032, poller: { scheduleFlush() {} } }
-  const made = new Outbox(link as unknown as Link, () => {
+  const stagingWriter = new StagingWriter(3, new ArrayBuffer(4096), 12, words, port, {
+    frames: 128,
+    bytes: 4096,
+  })
+  const link = { stagingWriter, maxMessageLength: 2032, longestMessage: 2032, poller: { scheduleFlush() {} } }
+  const made = new Outbox({ id: { description: 'link' }, drained: () => true, ...link }, () => {
     throw new Error('the queue pair takes no more')
   })
-  const fields = new DataView(lane.bytes.buffer)
+  const fields = new DataView(stagingWriter.bytes.buffer)
   return {
     outbox: made,
     credit: (frames: number) => {

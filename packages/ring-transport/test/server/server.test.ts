@@ -12,7 +12,7 @@ import {
   RingServer,
   type RingServerOptions,
 } from '../../src/index.js'
-import { POLLER_MODES } from '../../src/polling/poller.js'
+import { POLLER_MODES } from '../../src/polling/poller-options.js'
 import { encodeHandshake } from '../../src/setup/handshake.js'
 import { deviceOf, sendAll } from '../helpers/processes.js'
 

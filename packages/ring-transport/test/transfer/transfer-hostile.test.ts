@@ -4,7 +4,7 @@ import { deferred } from '@rdmakit/verbs/internal'
 import { afterEach, expect, it } from 'vitest'
 import { type CloseReason, RingConnection, type RingMessage, RingServer } from '../../src/index.js'
 import { SEND, TYPE } from '../../src/native.js'
-import { Link } from '../../src/setup/link.js'
+import { connectLink } from '../../src/setup/establish.js'
 import { settings } from '../../src/setup/options.js'
 import { encodeOffer, encodeProgress, PROGRESS, WITHDRAWAL } from '../../src/transfer/format.js'
 import { READ_FROM } from '../helpers/transfers.js'
@@ -37,7 +37,7 @@ async function hostile(prepare: (victim: RingConnection) => void = (victim) => v
   ends.push(() => server.close({ drain: false }))
   const good = await RingConnection.connect(server.uri)
   const chosen = settings({})
-  const link = await Link.connect(await ConnectionId.resolve(server.uri, chosen.wait), 3, chosen)
+  const link = await connectLink(await ConnectionId.resolve(server.uri, chosen.wait), 3, chosen)
   ends.push(() => link.destroy())
   const frames: Frame[] = []
   const reads: number[] = []
@@ -55,11 +55,11 @@ async function hostile(prepare: (victim: RingConnection) => void = (victim) => v
   const victim = victims[1] as RingConnection
 
   function say(type: number, correlation: number, bytes: Uint8Array, immediate = 0): void {
-    const at = link.lane.place(type, bytes.length)
+    const at = link.stagingWriter.place(type, bytes.length)
     expect(at).toBeGreaterThan(0)
-    link.lane.bytes.set(bytes, at)
-    expect(link.lane.commit(type, bytes.length, correlation, immediate)).toBe(SEND.done)
-    expect(link.lane.flush()).toBe(SEND.done)
+    link.stagingWriter.bytes.set(bytes, at)
+    expect(link.stagingWriter.commit(type, bytes.length, correlation, immediate)).toBe(SEND.done)
+    expect(link.stagingWriter.flush()).toBe(SEND.done)
   }
   /** It was thrown out, and the good connection was not. */
   async function thrownOut(saying: RegExp, code = /^EPROTO$/) {
@@ -130,7 +130,7 @@ it('requests in parts beyond what it may ask', async () => {
   // 64 MiB, less what remembering them takes.
   for (let i = 0; i < 16; i++) {
     for (let at = 0; at < LIMIT; at += 2 ** 18) {
-      await expect.poll(() => link.lane.place(TYPE.part, 2 ** 18)).toBeGreaterThan(0)
+      await expect.poll(() => link.stagingWriter.place(TYPE.part, 2 ** 18)).toBeGreaterThan(0)
       if (at + 2 ** 18 === LIMIT) say(TYPE.last, i, new Uint8Array(2 ** 18))
       else say(TYPE.part, LIMIT, new Uint8Array(2 ** 18), TYPE.request)
     }

@@ -3,7 +3,7 @@ import { ConnectionId } from '@rdmakit/verbs'
 import { expect, it } from 'vitest'
 import { Exchange } from '../../src/connection/exchange.js'
 import { type RingConnection, RingServer } from '../../src/index.js'
-import { Link } from '../../src/setup/link.js'
+import { connectLink } from '../../src/setup/establish.js'
 import { settings } from '../../src/setup/options.js'
 import { PROVIDERS } from '../helpers/pair.js'
 import { HANG_MS, pattern } from '../helpers/processes.js'
@@ -23,7 +23,7 @@ it.each(
   const server = await RingServer.listen(uri(), { onConnection: accepted })
   try {
     const chosen = settings({})
-    const link = await Link.connect(await ConnectionId.resolve(server.uri, chosen.wait), 3, chosen)
+    const link = await connectLink(await ConnectionId.resolve(server.uri, chosen.wait), 3, chosen)
     const exchange = new Exchange(link, {} as RingConnection)
     exchange.transfers.startAt(start)
     const peer = await arrived
@@ -49,7 +49,7 @@ it.each(
     await expect(given).rejects.toThrow('enough')
     await expect.poll(() => signal.aborted).toBe(true)
     await expect.poll(() => exchange.transfers.count).toBe(0)
-    await exchange.close()
+    await exchange.lifecycle.close()
     expect(await peer.closed).toBeUndefined()
   } finally {
     await server.close({ drain: false })

@@ -1,11 +1,11 @@
 import fc from 'fast-check'
 import { expect, it } from 'vitest'
-import { HeldFrames } from '../../src/receiving/unreleased-frames.js'
+import { UnreleasedFrames } from '../../src/receiving/unreleased-frames.js'
 
 it('gives the ring back up to the oldest frame that is held, whatever the order of release', () => {
   fc.assert(
     fc.property(fc.array(fc.nat(3), { minLength: 1, maxLength: 3000 }), (steps) => {
-      const held = new HeldFrames()
+      const held = new UnreleasedFrames()
       const frames: { end: number; isReleased: boolean }[] = []
       let end = 0
       for (const step of steps) {

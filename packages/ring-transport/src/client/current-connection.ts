@@ -1,0 +1,103 @@
+import { VerbsError } from '@rdmakit/verbs'
+import { deferred, within } from '@rdmakit/verbs/internal'
+import { performance } from '../base/clock.js'
+import { left, milliseconds } from '../base/timeout.js'
+import type { RingConnection } from '../connection/connection.js'
+
+/** The connection that a client has at the moment, and those who wait for one. */
+export class CurrentConnection {
+  /** open or draining; undefined while there is none */
+  connection: RingConnection | undefined
+  /** the client connects no more */
+  isClosing = false
+  /** why the client has closed, or closes */
+  reason: unknown
+  /** why there is no open connection: how the last one ended, or why the last attempt failed */
+  failure: unknown
+  /** what errors call the client */
+  readonly description: string
+  /** those who wait for a connection to open, or for the client to close */
+  readonly #waiting = new Set<() => void>()
+
+  constructor(description: string) {
+    this.description = description
+  }
+
+  /** Those who wait for a connection look again. */
+  changed(): void {
+    for (const wake of this.#waiting) wake()
+  }
+
+  /** @throws VerbsError ETIMEDOUT, ESHUTDOWN when the client closes; the signal's reason */
+  async whenOpen(deadline: number, signal: AbortSignal | undefined): Promise<RingConnection> {
+    const expired = () =>
+      this.#because('ETIMEDOUT', 'connection', 'there is no open connection', this.failure)
+    for (;;) {
+      signal?.throwIfAborted()
+      if (this.isClosing) throw this.shutdown()
+      const { connection } = this
+      if (connection?.isOpen) return connection
+      await this.#turn(deadline, expired, signal)
+    }
+  }
+
+  /** The next connection after `last`; undefined when the client closes. @throws the signal's reason */
+  async another(last: RingConnection | undefined, signal: AbortSignal): Promise<RingConnection | undefined> {
+    for (;;) {
+      signal.throwIfAborted()
+      const { connection } = this
+      if (connection !== undefined && connection !== last) return connection
+      if (this.isClosing) return undefined
+      await this.#turn(Number.POSITIVE_INFINITY, () => undefined, signal)
+    }
+  }
+
+  /** Works on an open connection; on the next one when the one before was lost meanwhile and `again` says so. */
+  async whileOpen<T>(
+    verb: string,
+    timeout: number,
+    signal: AbortSignal | undefined,
+    again: boolean,
+    work: (connection: RingConnection, left: number) => Promise<T>,
+  ): Promise<T> {
+    const deadline = performance.now() + milliseconds('timeout', timeout)
+    for (;;) {
+      const connection = await this.whenOpen(deadline, signal)
+      try {
+        return await work(connection, left(deadline))
+      } catch (failure) {
+        if (connection.isOpen || signal?.aborted || !(failure instanceof VerbsError)) throw failure
+        // It began to close before anything was sent, so nobody has it yet.
+        if (failure.code === 'ESHUTDOWN') continue
+        if (failure.code === 'EMSGSIZE' || performance.now() >= deadline) throw failure
+        if (!again) throw this.#because('ECONNRESET', verb, 'the connection was lost before the end', failure)
+      }
+    }
+  }
+
+  /** Why nothing can be sent any more. */
+  shutdown(): VerbsError {
+    return this.#because('ESHUTDOWN', 'send', 'the client is closed', this.reason)
+  }
+
+  /** Waits until something has become of the connection. */
+  async #turn(deadline: number, expired: () => unknown, signal: AbortSignal | undefined): Promise<void> {
+    // Each has a promise of its own: one that all share would keep all who ever waited for it.
+    const { promise, resolve } = deferred<void>()
+    this.#waiting.add(resolve)
+    try {
+      await within(promise, left(deadline), expired, signal)
+    } finally {
+      this.#waiting.delete(resolve)
+    }
+  }
+
+  /** An error that says what it comes from, if anything. */
+  #because(code: string, verb: string, detail: string, cause: unknown): VerbsError {
+    if (cause === undefined) return new VerbsError(code, verb, this.description, detail)
+    const why = (cause as { message?: unknown } | null)?.message ?? cause
+    const failure = new VerbsError(code, verb, this.description, `${detail}: ${why}`)
+    failure.cause = cause
+    return failure
+  }
+}

@@ -1,0 +1,223 @@
+import { VerbsError } from '@rdmakit/verbs'
+import { deferred, within } from '@rdmakit/verbs/internal'
+import { type Observable, ReplaySubject } from 'rxjs'
+import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
+import type { RingLink } from '../link/ring-link.js'
+import { SEND } from '../native.js'
+import { Liveness } from './liveness.js'
+import type { ConnectionState } from './states.js'
+
+/** Why a connection ended: `undefined` when one of the ends closed it in good order. */
+export type CloseReason = VerbsError | undefined
+
+export interface CloseOptions {
+  /**
+   * Let what is under way finish (default): requests, handlers, messages on their way, and the peer's
+   * too. False breaks the connection at once.
+   */
+  readonly drain?: boolean | undefined
+  /** how long draining may take, milliseconds, default 5000; then the connection is broken */
+  readonly timeout?: number | undefined
+}
+
+/** What goes on over the connection, for whoever ends it. */
+export interface Activity {
+  /** Whether something is under way that the next message depends on. */
+  isBusy(): boolean
+  /** Nothing new is begun from now on. */
+  stop(): void
+  /** Resolves when all that is under way has come to its end and this end's CLOSE is behind it. */
+  finish(): Promise<void>
+  /** Resolves when all that was sent has left. */
+  drained(): Promise<void>
+  /** What is still under way, in words. */
+  underWay(): string
+  /** Lets go of what has come and waits: all of it, or what nobody takes. */
+  discard(what: 'all' | 'untaken'): void
+  /** The connection has ended, and its queue pair does nothing any more. */
+  end(reason: VerbsError): Promise<void>
+}
+
+/** From open to its end, in good order or not, which comes once: what a connection's states are, and who changes them. */
+export class Lifecycle {
+  /** @see RingConnection.closed */
+  readonly closed: Promise<CloseReason>
+  /** @see RingConnection.states */
+  readonly states: Observable<ConnectionState>
+  readonly #link: RingLink
+  readonly #activity: Activity
+  readonly #closed = deferred<CloseReason>()
+  readonly #peerClosed = deferred<void>()
+  readonly #states = new ReplaySubject<ConnectionState>(1)
+  readonly #liveness: Liveness
+  #state: 'open' | 'closing' | 'ended' = 'open'
+  /** this end's CLOSE is behind all that was accepted */
+  #hasClosed = false
+  /** the peer's CLOSE has come */
+  #peerHasClosed = false
+  #ending: Promise<void> | undefined
+  #failure: VerbsError | undefined
+
+  constructor(link: RingLink, activity: Activity) {
+    this.#link = link
+    this.#activity = activity
+    this.closed = this.#closed.promise
+    this.states = link.scope.observe(this.#states)
+    this.#states.next({ state: 'open', epoch: this.#epoch })
+    this.#liveness = new Liveness(link.liveness, {
+      heard: () => link.heard(),
+      activity: () => link.activity(),
+      busy: () => activity.isBusy(),
+      ping: () => link.ping() === SEND.failed && this.failed(),
+      dead: (silence) => this.lost(this.#silent(silence)),
+      idle: (isIdle) => link.scope.run(() => this.#rest(isIdle)),
+    })
+    this.#liveness.start()
+    void link.id.disconnected.then((reason) => this.lost(this.#vanished(reason)))
+  }
+
+  get isOpen(): boolean {
+    return this.#state === 'open'
+  }
+
+  get peerHasClosed(): boolean {
+    return this.#peerHasClosed
+  }
+
+  /** @see RingConnection.close */
+  async close({ drain = true, timeout = DEFAULT_TIMEOUT_MS }: CloseOptions = {}): Promise<void> {
+    const limit = milliseconds('timeout', timeout)
+    // What was accepted from the peer counts as delivered there.
+    const discard = () => this.#activity.discard(drain ? 'untaken' : 'all')
+    discard()
+    const late = () => this.#undrained()
+    if (!drain) await this.end(undefined)
+    else if (this.#state === 'open')
+      await this.#link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))
+    // Somebody else has begun already, and may have more patience.
+    else await within(this.closed, limit, late).catch((failure: VerbsError) => this.end(failure))
+    await this.closed
+    discard()
+  }
+
+  /** The peer's CLOSE has come: nothing of the peer's is behind it. */
+  closedByPeer(): void {
+    this.#peerHasClosed = true
+    this.#peerClosed.resolve()
+    if (this.#state === 'open') void this.#shutdown(DEFAULT_TIMEOUT_MS, this.#link.id.disconnected)
+  }
+
+  /**
+   * Breaks the connection because a later one of its session has come. When this resolves, nothing
+   * of it is delivered any more, not even what had arrived.
+   */
+  async abandon(epoch: number): Promise<void> {
+    const detail = `epoch ${epoch} of its session has come`
+    this.#activity.discard('all')
+    this.lost(new VerbsError('ESTALE', 'connection', this.#link.id.description, detail))
+    await this.closed
+    this.#activity.discard('all')
+  }
+
+  /** The queue pair takes no more. @returns what it ends with */
+  failed(): VerbsError {
+    const reason = this.#reset('the queue pair takes no more')
+    this.lost(reason)
+    return reason
+  }
+
+  /** The queue pair or the connection failed. A failure is reported by several sources in any order; EPROTO is the most specific. */
+  lost(reason: VerbsError): void {
+    if (this.#failure === undefined || reason.code === 'EPROTO') this.#failure = reason
+    void this.end(reason)
+  }
+
+  end(reason: CloseReason): Promise<void> {
+    this.#ending ??= this.#link.scope.run(() => this.#finish(reason))
+    return this.#ending
+  }
+
+  /**
+   * Both ends do the same: finish what is under way, send CLOSE, wait for the end of the other. Who
+   * began waits for the peer's CLOSE and disconnects; the other waits for that, so that its own CLOSE
+   * is not lost with the queue pair.
+   */
+  async #shutdown(timeout: number, other: Promise<unknown>): Promise<void> {
+    this.#state = 'closing'
+    this.#activity.stop()
+    this.#states.next({ state: 'draining', epoch: this.#epoch })
+    const drain = async () => {
+      await this.#activity.finish()
+      this.#hasClosed = true
+      await this.#activity.drained()
+      await other
+    }
+    try {
+      // What it waits for may never come once somebody has broken the connection meanwhile.
+      const drained = Promise.race([drain(), this.closed])
+      await within(drained, timeout, () => this.#undrained())
+      await this.end(undefined)
+    } catch (failure) {
+      await this.end(failure instanceof VerbsError ? failure : undefined)
+    }
+  }
+
+  async #finish(reason: CloseReason): Promise<void> {
+    this.#state = 'ended'
+    this.#liveness.stop()
+    const lost = this.#failure !== undefined
+    try {
+      this.#link.id.disconnect()
+    } catch {
+      // It is disconnected already, which is what was wanted.
+    }
+    await this.#link.destroy()
+    // All that had arrived has been received by now: the peer's CLOSE perhaps, after which a lost
+    // connection is the end in good order, or what it did wrong.
+    const latest = lost ? this.#failure : reason
+    const final =
+      lost && this.#peerHasClosed && this.#hasClosed && latest?.code === 'ECONNRESET' ? undefined : latest
+    const description = this.#link.id.description
+    const failure = final ?? new VerbsError('ECANCELED', 'request', description, 'it was closed')
+    const epoch = this.#epoch
+    this.#states.next(
+      final === undefined ? { state: 'closed', epoch } : { state: 'lost', epoch, reason: final },
+    )
+    this.#states.complete()
+    const ended = this.#activity.end(failure)
+    this.#peerClosed.resolve()
+    await ended
+    this.#closed.resolve(final)
+  }
+
+  /** The connection has become idle, or is so no longer. */
+  #rest(isIdle: boolean): void {
+    if (this.#state !== 'open') return
+    this.#states.next({ state: isIdle ? 'idle' : 'open', epoch: this.#epoch })
+    if (isIdle && this.#link.liveness.closeWhenIdle) void this.close()
+  }
+
+  get #epoch(): number {
+    return this.#link.peer.session?.epoch ?? 0
+  }
+
+  /** What draining waited for says whose fault it is: a handler that awaits close() waits for itself. */
+  #undrained(): VerbsError {
+    return this.#reset(`draining takes too long: ${this.#activity.underWay() || 'the peer does not close'}`)
+  }
+
+  #silent(milliseconds: number): VerbsError {
+    const detail = `nothing was heard of the peer for ${Math.round(milliseconds)} ms`
+    return new VerbsError('ETIMEDOUT', 'heartbeat', this.#link.id.description, detail)
+  }
+
+  /** What a device calls ECONNABORTED, a queue pair that failed at the peer, is a peer that broke the connection. */
+  #vanished(reason: VerbsError | undefined): VerbsError {
+    if (reason === undefined) return this.#reset('the peer vanished')
+    return reason.code === 'ECONNABORTED' ? this.#reset('the queue pair of the peer failed') : reason
+  }
+
+  #reset(detail: string): VerbsError {
+    return new VerbsError('ECONNRESET', 'connection', this.#link.id.description, detail)
+  }
+}

@@ -1,0 +1,48 @@
+import { named } from '../connection/statistics.js'
+import { type NativePoller, native } from '../native.js'
+
+/** a connection's counters, one after another */
+const COUNTS = new Float64Array(native.connectionCounters.length)
+const counter = (name: string) => native.connectionCounters.indexOf(name)
+const HEARD = ['notifications_received', 'credits_received', 'pings_received'].map(counter)
+const ACTIVITY = ['frames_received', 'notifications_sent'].map(counter)
+
+/** What native code counts of one connection. */
+export class LinkCounters {
+  readonly #native: NativePoller
+  readonly #connection: number
+  #last: Float64Array | undefined
+
+  /** @param connection its number at the poller */
+  constructor(poller: NativePoller, connection: number) {
+    this.#native = poller
+    this.#connection = connection
+  }
+
+  /** Notifications, credits, pings and pongs of the peer so far. */
+  heard(): number {
+    return this.#sum(HEARD)
+  }
+
+  /** Frames received and batches sent so far. */
+  activity(): number {
+    return this.#sum(ACTIVITY)
+  }
+
+  /** All counters by their names; after {@link keep} as they were then. */
+  all(): Record<string, number> {
+    if (this.#last === undefined) this.#native.counters(this.#connection, COUNTS)
+    return named(native.connectionCounters, this.#last ?? COUNTS)
+  }
+
+  /** The connection is about to be released: what it counted stays as it is. */
+  keep(): void {
+    this.#last = new Float64Array(COUNTS.length)
+    this.#native.counters(this.#connection, this.#last)
+  }
+
+  #sum(counters: readonly number[]): number {
+    this.#native.counters(this.#connection, COUNTS)
+    return counters.reduce((sum, at) => sum + (COUNTS[at] as number), 0)
+  }
+}

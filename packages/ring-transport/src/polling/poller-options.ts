@@ -1,0 +1,76 @@
+import { availableParallelism } from 'node:os'
+import { type Context, UsageError } from '@rdmakit/verbs'
+import { integerInRange } from '../base/integer-in-range.js'
+
+/**
+ * Who takes completions, and how they are waited for. `caller`: {@link Poller.drain} on the thread that calls it, and
+ * while nobody does, the event loop, which watches the completion channel; there is no thread. `guarded`: the same, and
+ * a thread takes over 5 to 10 ms after JavaScript began to compute, until it is back. In the others a thread always
+ * does. `poll`: it spins, a core is its own. `event`: it sleeps on a completion channel. `adaptive`: it spins as long as
+ * completions have lately taken to come, if that is short, then sleeps.
+ */
+export type PollerMode = (typeof POLLER_MODES)[number]
+/** @internal In the order of `Mode` in native/ring/waiting.h. */
+export const POLLER_MODES = ['poll', 'event', 'adaptive', 'caller', 'guarded'] as const
+
+export interface PollerOptions {
+  /** default `guarded` */
+  readonly mode?: PollerMode | undefined
+  /** CPU to pin the thread to; default none */
+  readonly cpu?: number | undefined
+  /** longest spin of `adaptive` before it sleeps, microseconds, 0 … 10000, default 50 */
+  readonly spinMicroseconds?: number | undefined
+  /** connections at a time, 1 … 16384, default 4096 */
+  readonly maxConnections?: number | undefined
+  /**
+   * Entries of the completion queue. The depths of all connections must fit; a connection of the default depths takes
+   * 272. By default 69632, for 256 of them, and more as they are needed, where the device can resize the queue
+   * (ibv_resize_cq(3)): as many as it allows.
+   */
+  readonly completionQueueEntries?: number | undefined
+  /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */
+  readonly descriptors?: number | undefined
+}
+
+/** enough for the 256 connections that a server takes by default; more are made of them as they are needed */
+const DEFAULT_ENTRIES = 69_632
+
+/** @internal Options with their defaults, checked. */
+export interface PollerSettings {
+  readonly mode: PollerMode
+  /** -1 for none */
+  readonly cpu: number
+  readonly spinMicroseconds: number
+  readonly maxConnections: number
+  readonly descriptors: number
+  /** of the completion queue, and as many as it may have */
+  readonly entries: number
+  readonly mostEntries: number
+}
+
+/** @internal @throws UsageError naming the option that is out of range */
+export function checked(context: Context, options: PollerOptions): PollerSettings {
+  const { mode = 'guarded', cpu, spinMicroseconds = 50 } = options
+  const { maxConnections = 4096, descriptors = 4096 } = options
+  if (!POLLER_MODES.includes(mode)) throw new UsageError(`mode is ${POLLER_MODES.join(', ')}, not "${mode}"`)
+  integerInRange('spinMicroseconds', spinMicroseconds, 0, 10_000)
+  integerInRange('maxConnections', maxConnections, 1, 16_384)
+  integerInRange('descriptors', descriptors, 64, 65_536)
+  if ((descriptors & (descriptors - 1)) !== 0)
+    throw new UsageError(`descriptors must be a power of two, not ${descriptors}`)
+  if (cpu !== undefined) integerInRange('cpu', cpu, 0, 1023)
+  const allowed = Number(context.queryDevice().max_cqe)
+  const grows = options.completionQueueEntries === undefined && context.capabilities.resize
+  const entries = options.completionQueueEntries ?? Math.min(DEFAULT_ENTRIES, allowed)
+  integerInRange('completionQueueEntries', entries, 64, allowed)
+  return {
+    mode,
+    cpu: cpu ?? -1,
+    // With one CPU nothing completes while this thread spins.
+    spinMicroseconds: availableParallelism() === 1 ? 0 : spinMicroseconds,
+    maxConnections,
+    descriptors,
+    entries,
+    mostEntries: grows ? allowed : entries,
+  }
+}

@@ -1,0 +1,182 @@
+import type { ConnectionId, MemoryRegion, VerbsError } from '@rdmakit/verbs'
+import { CallbackScope, deferred } from '@rdmakit/verbs/internal'
+import { setImmediate } from '../base/clock.js'
+import { GRANT_ROOM, TYPE } from '../native.js'
+import type { Poller } from '../polling/poller.js'
+import type { FrameSink } from '../polling/poller-client.js'
+import { brokenReason } from '../setup/link-errors.js'
+import { type MessageSource, RingMessage, RingView } from './message.js'
+import { UnreleasedFrames } from './unreleased-frames.js'
+
+/** What a link tells the connection above it. */
+export interface LinkSink {
+  message(type: number, message: RingMessage): void
+  /** `room`: the frame that was refused fits now; else something was posted, credited or completed */
+  writable(room: boolean): void
+  /** the RDMA READ of that tag has completed, with an ibv_wc_status */
+  read(tag: number, status: number): void
+  broken(reason: VerbsError): void
+}
+
+/**
+ * Takes what the poller tells of one connection: makes messages of frames in the ring, passes them on, and gives the ring
+ * back to the peer as they are released.
+ */
+export class FrameReceiver implements FrameSink, MessageSource {
+  readonly memory: Uint8Array
+  readonly debug: boolean
+  /** what callbacks of the connection run in: where it was made */
+  readonly scope = new CallbackScope('RingConnection')
+  readonly unreleased = new UnreleasedFrames()
+  /** @internal its number at the poller, once it has one */
+  connection = -1
+  /** @internal called in place of giving credit, once the connection has ended: fewer frames are held */
+  onReleased: (() => void) | undefined
+  readonly #detached = deferred<void>()
+  readonly #id: ConnectionId
+  readonly #poller: Poller
+  readonly #ring: MemoryRegion
+  readonly #halfRing: number
+  readonly #view = new RingView()
+  #drainer: ((view: RingView) => void) | undefined
+  #sink: LinkSink | undefined
+  #early: (() => void)[] = []
+
+  /** @param halfRing units */
+  constructor(id: ConnectionId, poller: Poller, ring: MemoryRegion, halfRing: number, debug: boolean) {
+    this.#id = id
+    this.#poller = poller
+    this.#ring = ring
+    this.#halfRing = halfRing
+    this.debug = debug
+    this.memory = new Uint8Array(ring.ownBuffer)
+  }
+
+  /** Settles when the poller is done with the connection. */
+  get detached(): Promise<void> {
+    return this.#detached.promise
+  }
+
+  /** Starts what has come meanwhile, then passes everything on as it comes. */
+  start(sink: LinkSink): void {
+    this.#sink = sink
+    const early = this.#early
+    this.#early = []
+    for (const event of early) event()
+  }
+
+  /**
+   * {@link start}, a turn from now: the connection's owner first gets a turn to subscribe and to set a handler.
+   * @returns starts now, if it has not yet
+   */
+  startSoon(sink: LinkSink): () => void {
+    let begun = false
+    const begin = () => {
+      if (begun) return
+      begun = true
+      this.scope.run(() => this.start(sink))
+    }
+    setImmediate(begin)
+    return begin
+  }
+
+  /**
+   * Data that comes while the poller is drained goes straight to `drainer`, as a view that is used again.
+   * Undefined: to the sink, as messages.
+   */
+  set drainer(drainer: ((view: RingView) => void) | undefined) {
+    if (drainer !== undefined) this.give()
+    this.#drainer = drainer
+  }
+
+  get isDrained(): boolean {
+    return this.#drainer !== undefined
+  }
+
+  /** @see MessageSource.give */
+  give(): void {
+    this.#ring.give()
+  }
+
+  // Hot path for data with a drainer: nothing is allocated.
+  frame(
+    type: number,
+    offset: number,
+    length: number,
+    end: number,
+    correlation: number,
+    immediate: number,
+  ): void {
+    if (type === TYPE.data && this.#drainer !== undefined) {
+      const view = this.#view
+      view.set(this.memory, offset, length, immediate, this.debug)
+      try {
+        this.#drainer(view)
+      } finally {
+        view.clear()
+        if (this.unreleased.pass(end)) this.#credit()
+      }
+      return
+    }
+    if (type === TYPE.pad) {
+      if (this.unreleased.pass(end)) this.#credit()
+      return
+    }
+    if (this.#drainer === undefined) this.#take(type, offset, length, end, correlation, immediate)
+    // Who drains gets data in a context of his own; all else is the connection's.
+    else this.scope.run(() => this.#take(type, offset, length, end, correlation, immediate))
+  }
+
+  #take(
+    type: number,
+    offset: number,
+    length: number,
+    end: number,
+    correlation: number,
+    immediate: number,
+  ): void {
+    switch (type) {
+      case TYPE.detached:
+        this.#detached.resolve()
+        break
+      case TYPE.writable:
+        this.#pass((sink) => sink.writable((offset & GRANT_ROOM) !== 0))
+        break
+      case TYPE.read:
+        this.#pass((sink) => sink.read(correlation >>> 0, offset))
+        break
+      case TYPE.broken: {
+        const reason = brokenReason(this.#id, offset, length)
+        this.#pass((sink) => sink.broken(reason))
+        break
+      }
+      default: {
+        const message = new RingMessage(this, offset, length, end, correlation, immediate)
+        this.unreleased.add(message)
+        if (this.#sink !== undefined) this.#sink.message(type, message)
+        else this.#pass((sink) => sink.message(type, message))
+      }
+    }
+  }
+
+  /** @see MessageSource.released */
+  released(): void {
+    if (!this.unreleased.advance()) return
+    if (this.onReleased !== undefined) this.onReleased()
+    else this.#credit()
+  }
+
+  #credit(): void {
+    // Half a ring at a time: the rule that native/ring/wire.h proves free of deadlock. What is credited
+    // may be read late, which asks once more than needed and never once less.
+    const { released } = this.unreleased
+    const credited = this.#poller.credited(this.connection)
+    if ((released - credited) >>> 0 >= this.#halfRing) this.#poller.returnCredit(this.connection, released)
+  }
+
+  #pass(event: (sink: LinkSink) => void): void {
+    const sink = this.#sink
+    if (sink !== undefined) event(sink)
+    else this.#early.push(() => this.#sink !== undefined && event(this.#sink))
+  }
+}

@@ -1,0 +1,3 @@
+export { RingBatch } from './batch.js'
+export type { BatchOptions } from './inbox.js'
+export { RingMessage, type RingView } from './message.js'

@@ -1,0 +1,166 @@
+import type { RecordableHistogram } from 'node:perf_hooks'
+import { VerbsError, type WaitOptions } from '@rdmakit/verbs'
+import { onAbort } from '@rdmakit/verbs/internal'
+import { integerInRange } from '../base/integer-in-range.js'
+import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
+import { latencyHistogram } from '../connection/statistics.js'
+import { TYPE } from '../native.js'
+import type { RingMessage } from '../receiving/message.js'
+import type { Outbox } from '../sending/outbox.js'
+import { requestAllowance } from './allowance.js'
+import { PendingRequest, PendingRequests } from './pending-requests.js'
+import { decodeError, RemoteError } from './remote-error.js'
+import { type Handler, Responder, type ResponderHost } from './responder.js'
+
+/** How a request is made. */
+export interface RequestOptions extends WaitOptions {
+  /** 32 bits for the peer's handler, which sees them as {@link RingMessage.immediate}; default 0 */
+  readonly immediate?: number | undefined
+}
+
+/** What requests need of their connection. */
+export interface RequestsHost<Connection> extends Omit<ResponderHost<Connection>, 'post'> {
+  /** what errors call the connection */
+  readonly object: string
+  readonly outbox: Outbox
+  /** bytes of the ring of this end, and of the peer's */
+  readonly capacity: number
+  readonly peerCapacity: number
+}
+
+/** The requests and responses of a connection, both ways. */
+export class Requests<Connection> {
+  readonly pending: PendingRequests
+  readonly responder: Responder<Connection>
+  readonly #outbox: Outbox
+
+  constructor(host: RequestsHost<Connection>) {
+    const { outbox } = host
+    this.#outbox = outbox
+    this.pending = new PendingRequests(host.object, requestAllowance(host.peerCapacity), (request, bytes) =>
+      this.#ask(request, bytes),
+    )
+    this.responder = new Responder(
+      {
+        connection: host.connection,
+        scope: host.scope,
+        post: (type, correlation, bytes, onSent) =>
+          outbox.post({ type, correlation }, bytes, undefined, onSent),
+        overflow: host.overflow,
+      },
+      requestAllowance(host.capacity),
+    )
+  }
+
+  /** @see RingConnection.request @param connection throws when it is not open */
+  request(
+    bytes: Uint8Array,
+    { signal, timeout = DEFAULT_TIMEOUT_MS, immediate = 0 }: RequestOptions,
+    connection: { requireOpen(): void },
+  ): Promise<Uint8Array> {
+    const { pending } = this
+    let limit: number
+    try {
+      signal?.throwIfAborted()
+      connection.requireOpen()
+      integerInRange('immediate', immediate, 0, 0xffff_ffff)
+      limit = milliseconds('timeout', timeout)
+      this.#outbox.requireFits(bytes)
+    } catch (failure) {
+      return Promise.reject(failure)
+    }
+    const request = pending.ask(bytes, { timeout: limit, immediate })
+    const response = request.response.then(undefined, byCaller)
+    if (signal === undefined) return response
+    return response.finally(onAbort(signal, () => pending.giveUp(request, signal.reason)))
+  }
+
+  /** requests, both ways, that are under way */
+  get count(): number {
+    return this.pending.count + this.responder.running
+  }
+
+  /** The latency of this end's requests, measured from the first call on. */
+  measure(): RecordableHistogram {
+    this.pending.latency ??= latencyHistogram()
+    return this.pending.latency
+  }
+
+  /**
+   * Answers the peer's requests.
+   * @param views the handler reads requests in the ring, until it returns, instead of copies
+   */
+  handle(handler: Handler<Connection> | undefined, views: boolean): void {
+    this.responder.handle(handler, views)
+  }
+
+  /**
+   * A frame of type request, response or error.
+   * @returns what the peer did wrong, if anything
+   */
+  receive(type: number, message: RingMessage): string | undefined {
+    if (type === TYPE.request) {
+      this.responder.answer(message)
+      return undefined
+    }
+    const request = this.pending.take(message.correlation)
+    if (request instanceof PendingRequest) {
+      if (type === TYPE.response) request.resolve(message.owned())
+      else request.reject(decodeError(message))
+    }
+    message.release()
+    return request === undefined ? 'the peer answered what nobody asked' : undefined
+  }
+
+  /** Resolves when all are answered, and every response is on its way. */
+  async idle(): Promise<void> {
+    await this.pending.idle()
+    await this.responder.idle()
+  }
+
+  /** What is waited for, in words; undefined where nothing is. */
+  get underWay(): (string | undefined)[] {
+    return [
+      several(this.pending.count, 'request(s) that the peer has not answered'),
+      several(
+        this.responder.running,
+        'request(s) that a handler has not answered (one that awaits close() cannot)',
+      ),
+    ]
+  }
+
+  #ask(request: PendingRequest, bytes: Uint8Array): void {
+    const { pending } = this
+    const outbox = this.#outbox
+    if (outbox.hasEnded) return
+    const { correlation, immediate } = request
+    try {
+      if (outbox.isFrame(bytes) && outbox.send(TYPE.request, correlation, immediate, bytes)) {
+        request.sent = true
+        return
+      }
+    } catch (failure) {
+      pending.giveUp(request, failure)
+      return
+    }
+    const wanted = () => pending.has(request)
+    const sent = () => {
+      request.sent = true
+    }
+    outbox
+      .wait({ type: TYPE.request, correlation, immediate }, bytes, wanted, sent)
+      .catch((failure) => pending.giveUp(request, failure))
+  }
+}
+
+/** @internal so many of something, in words; undefined for none */
+export function several(count: number, what: string): string | undefined {
+  return count === 0 ? undefined : `${count} ${what}`
+}
+
+/** What a request fails with is made where it came in; its stack is to say who has asked. */
+function byCaller(failure: unknown): never {
+  if (failure instanceof RemoteError || (failure instanceof VerbsError && failure.code === 'ETIMEDOUT'))
+    Error.captureStackTrace(failure)
+  throw failure
+}

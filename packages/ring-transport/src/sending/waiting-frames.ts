@@ -1,0 +1,197 @@
+import { UsageError } from '@rdmakit/verbs'
+import { deferred } from '@rdmakit/verbs/internal'
+import { isPromise } from '../base/is-promise.js'
+import { TYPE } from '../native.js'
+
+/** What a frame carries beside its bytes. */
+export interface FrameFields {
+  readonly type: number
+  readonly correlation?: number
+  readonly immediate?: number
+}
+
+/** How waiting frames are laid out once there is room. */
+export interface FrameLayout {
+  /** bytes of a part */
+  readonly part: number
+  /** Whether they fit into one frame. */
+  isFrame(bytes: Uint8Array): boolean
+  /** @throws VerbsError EMSGSIZE: it could never be sent */
+  requireFits(bytes: Uint8Array): void
+  /** False when there is no room. @throws VerbsError */
+  lay(type: number, correlation: number, immediate: number, bytes: Uint8Array): boolean
+}
+
+/** A frame that waits for room, or for its bytes. */
+interface Waiting {
+  readonly type: number
+  readonly correlation: number
+  readonly immediate: number
+  /** those that have not been laid out yet; undefined: those behind it wait for them, too */
+  bytes: Uint8Array | undefined
+  /** how many it had when it began to wait: they may be lent, and taken away */
+  readonly length: number | undefined
+  /** bytes of the whole message of which parts have been laid out, else 0 */
+  begun: number
+  /** why it will never have any */
+  failure?: unknown
+  /** whether it is still to be sent when its turn comes */
+  readonly wanted: () => boolean
+  readonly onSent: () => void
+  readonly resolve: () => void
+  readonly reject: (reason: unknown) => void
+}
+
+/** Waiting frames from which on it is looked whether they are still wanted. */
+const LEAST_PRUNED = 64
+const NONE = new Uint8Array()
+
+/** Frames that must go but find no room, in order. What is longer than a frame goes in parts, as there is room. */
+export class WaitingFrames {
+  readonly #layout: FrameLayout
+  readonly #ready: () => void
+  #frames: Waiting[] = []
+  #pruneAt = LEAST_PRUNED
+
+  /** @param ready called when {@link send} may find more to do, though there is no more room than before */
+  constructor(layout: FrameLayout, ready: () => void) {
+    this.#layout = layout
+    this.#ready = ready
+  }
+
+  get count(): number {
+    return this.#frames.length
+  }
+
+  /**
+   * Gives a frame its place behind those that wait.
+   * @param bytes are copied, so that they may change once this returns, or a promise of them
+   */
+  wait(
+    fields: FrameFields,
+    bytes: Uint8Array | Promise<Uint8Array>,
+    wanted: () => boolean,
+    onSent: () => void,
+  ): Promise<void> {
+    const late = isPromise(bytes)
+    const { frame, promise } = this.#enter(fields, late ? undefined : bytes, wanted, onSent)
+    if (late) void this.#complete(frame, bytes)
+    // The parts that are on their way by now need no copy.
+    else frame.bytes = frame.bytes?.slice()
+    return promise
+  }
+
+  /** {@link wait} of bytes that stay as they are as long as they are wanted: they are not copied. */
+  lend(fields: FrameFields, bytes: Uint8Array, wanted: () => boolean): Promise<void> {
+    return this.#enter(fields, bytes, wanted, () => {}).promise
+  }
+
+  /** Sends what there is room for. False when the first of them found no room again, or has no bytes yet. */
+  send(): boolean {
+    let done = 0
+    try {
+      for (const frame of this.#frames) {
+        try {
+          if (!this.#sendOne(frame)) return false
+          frame.resolve()
+        } catch (failure) {
+          frame.reject(failure)
+        }
+        done++
+      }
+      return true
+    } finally {
+      this.#frames.splice(0, done)
+    }
+  }
+
+  /** The connection has ended. */
+  end(reason: unknown): void {
+    for (const { reject } of this.#frames.splice(0)) reject(reason)
+  }
+
+  /** False when it must wait on. */
+  #sendOne(frame: Waiting): boolean {
+    const { bytes } = frame
+    if (frame.failure !== undefined) throw frame.failure
+    if (!frame.wanted()) return frame.begun === 0 || this.#giveUp()
+    if (bytes === undefined) return false
+    if (frame.begun === 0 && bytes.length !== (frame.length ?? bytes.length)) throw takenAway()
+    const laid =
+      frame.begun > 0 || !this.#layout.isFrame(bytes)
+        ? this.#layParts(frame, bytes)
+        : this.#layout.lay(frame.type, frame.correlation, frame.immediate, bytes)
+    if (laid) frame.onSent()
+    return laid
+  }
+
+  /** The parts that there is room for; see receiving/assembly.ts. False when the last is not among them. */
+  #layParts(frame: Waiting, bytes: Uint8Array): boolean {
+    const { part } = this.#layout
+    if (frame.begun === 0) {
+      this.#layout.requireFits(bytes)
+      frame.begun = bytes.length
+    } else if (bytes.length === 0) {
+      if (!this.#giveUp()) return false
+      throw takenAway()
+    }
+    let rest = bytes
+    for (; rest.length > part; rest = rest.subarray(part)) {
+      frame.bytes = rest
+      if (!this.#layout.lay(TYPE.part, frame.begun, frame.type, rest.subarray(0, part))) return false
+    }
+    frame.bytes = rest
+    if (!this.#layout.lay(TYPE.last, frame.correlation, frame.immediate, rest)) return false
+    frame.bytes = undefined
+    return true
+  }
+
+  /** Tells the peer that the rest of a message does not come. False when there is no room. */
+  #giveUp(): boolean {
+    return this.#layout.lay(TYPE.last, 0, 0, NONE)
+  }
+
+  /** One that is longer than a frame may find room for parts now. */
+  #enter(
+    { type, correlation = 0, immediate = 0 }: FrameFields,
+    bytes: Uint8Array | undefined,
+    wanted: () => boolean,
+    onSent: () => void,
+  ): { readonly frame: Waiting; readonly promise: Promise<void> } {
+    if (this.#frames.length >= this.#pruneAt) this.#prune()
+    const { promise, resolve, reject } = deferred<void>()
+    const length = bytes?.length
+    const frame: Waiting = {
+      ...{ type, correlation, immediate, bytes, length, begun: 0 },
+      ...{ wanted, onSent, resolve, reject },
+    }
+    this.#frames.push(frame)
+    if (bytes !== undefined && this.#frames.length === 1 && !this.#layout.isFrame(bytes)) this.#ready()
+    return { frame, promise }
+  }
+
+  /** Fills in bytes that were not known when their frame got its place. */
+  async #complete(frame: Waiting, bytes: Promise<Uint8Array>): Promise<void> {
+    try {
+      frame.bytes = await bytes
+    } catch (failure) {
+      frame.failure = failure
+    }
+    this.#ready()
+  }
+
+  /** Lets go of frames that nobody wants sent any more, such as requests that timed out meanwhile. */
+  #prune(): void {
+    const kept: Waiting[] = []
+    for (const frame of this.#frames) {
+      if (frame.begun > 0 || frame.wanted()) kept.push(frame)
+      else frame.resolve()
+    }
+    this.#frames = kept
+    this.#pruneAt = Math.max(LEAST_PRUNED, 2 * kept.length)
+  }
+}
+
+function takenAway(): UsageError {
+  return new UsageError('the bytes of a message were taken away before all of them were sent')
+}

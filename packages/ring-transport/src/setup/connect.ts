@@ -1,0 +1,41 @@
+import { ConnectionId, UsageError } from '@rdmakit/verbs'
+import type { RingLink } from '../link/ring-link.js'
+import { connectLink } from './establish.js'
+import { isRefusalOf } from './link-errors.js'
+import { type ConnectOptions, type Settings, settings } from './options.js'
+
+/** @see RingConnection.connect */
+export async function connectFirst(
+  uri: string | readonly string[],
+  options: ConnectOptions,
+): Promise<RingLink> {
+  const chosen = settings(options)
+  const uris = typeof uri === 'string' ? [uri] : uri
+  if (uris.length === 0) throw new UsageError('connect needs an address')
+  const failures: unknown[] = []
+  for (const one of uris) {
+    options.signal?.throwIfAborted()
+    try {
+      return await connectOne(one, chosen)
+    } catch (failure) {
+      failures.push(failure)
+    }
+  }
+  throw failures.length === 1
+    ? failures[0]
+    : new AggregateError(failures, `none of ${uris.join(', ')} connects`)
+}
+
+/** A peer that knows none of the newer versions refuses them, and is asked again in the words that it knows. */
+async function connectOne(uri: string, chosen: Settings): Promise<RingLink> {
+  for (const [at, version] of chosen.wireVersions.entries()) {
+    const id = await ConnectionId.resolve(uri, chosen.wait)
+    try {
+      return await connectLink(id, version, chosen)
+    } catch (failure) {
+      const older = chosen.wireVersions[at + 1]
+      if (older === undefined || !isRefusalOf(older, failure)) throw failure
+    }
+  }
+  throw new UsageError('wireVersions is empty')
+}
