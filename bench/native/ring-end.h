@@ -4,7 +4,7 @@
 
 #include <semaphore>
 
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 #include "verbs-endpoint.h"
 
 namespace bench {

@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "fuzz_check.h"
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 namespace fuzz {
 

@@ -4,7 +4,7 @@ const unit = (name) => `unit packages/ring-transport/test/${name}.test.ts`
 export const mutations = [
   {
     name: 'ring-credit-for-more-than-was-sent',
-    file: source('sender.cc'),
+    file: source('sending/sender.cc'),
     find: `if (more_units > posted_.load(std::memory_order_acquire) - units ||
       more_notifications`,
     replace: `if (units > posted_.load(std::memory_order_acquire) ||
@@ -14,7 +14,7 @@ export const mutations = [
   },
   {
     name: 'ring-full-send-queue-is-not-told',
-    file: source('sender.cc'),
+    file: source('sending/sender.cc'),
     find: '    wished_other_.store(true, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
     replace:
       '    wished_other_.store(false, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
@@ -23,7 +23,7 @@ export const mutations = [
   },
   {
     name: 'ring-signals-by-requests-only',
-    file: source('sender.cc'),
+    file: source('sending/sender.cc'),
     find: 'if (signal_ || unsignaled_requests_ >= options_.signal_every || unsignaled_units_ >= capacity_ / 4) {',
     replace: 'if (signal_ || unsignaled_requests_ >= options_.signal_every) {',
     why: 'A few large frames fill the staging region, and nothing tells that they have left it.',
@@ -31,7 +31,7 @@ export const mutations = [
   },
   {
     name: 'ring-frame-beyond-published',
-    file: source('receiver.cc'),
+    file: source('receiving/receiver.cc'),
     find: 'units > capacity_ / 2 || units > there || units > to_end',
     replace: 'units > capacity_ / 2 || there == 0 || units > to_end',
     why: 'A frame is read that the peer has not published yet.',
@@ -39,7 +39,7 @@ export const mutations = [
   },
   {
     name: 'ring-pad-that-ends-anywhere',
-    file: source('receiver.cc'),
+    file: source('receiving/receiver.cc'),
     find: '  if (pad && units != to_end) return Violation::pad;\n',
     replace: '',
     why: 'A pad need not end at the end of the ring.',
@@ -47,7 +47,7 @@ export const mutations = [
   },
   {
     name: 'ring-publishes-more-than-it-holds',
-    file: source('receiver.cc'),
+    file: source('receiving/receiver.cc'),
     find: 'if (units == 0 || units > capacity_ - (published_ - reported_)) return Violation::published;',
     replace: 'if (units == 0 || units > capacity_) return Violation::published;',
     why: 'A peer publishes over what has not been read.',
@@ -55,7 +55,7 @@ export const mutations = [
   },
   {
     name: 'ring-credit-for-bytes-only',
-    file: source('receiver.cc'),
+    file: source('receiving/receiver.cc'),
     find: 'whole - reported_ >= capacity_ / 2 || notifications_ - reported_notifications_ >= depth_ / 2;',
     replace: 'whole - reported_ >= capacity_ / 2 || notifications_ - reported_notifications_ > depth_;',
     why: 'Many small messages use up the notifications, and no credit gives them back.',
@@ -63,7 +63,7 @@ export const mutations = [
   },
   {
     name: 'guardian-rings-nobody',
-    file: source('guardian.cc'),
+    file: source('polling/guardian.cc'),
     find: 'if (rings) doorbell_();',
     replace: 'if (rings && stopping_.load()) doorbell_();',
     why: 'A program that was slow to wake up sleeps on, with its messages on the board.',
@@ -71,7 +71,7 @@ export const mutations = [
   },
   {
     name: 'guardian-goes-by-the-queue-alone',
-    file: source('guardian.cc'),
+    file: source('polling/guardian.cc'),
     find: '  return await_event(true, 0) ? Waits::event : Waits::nothing;',
     replace: '  return Waits::nothing;',
     why: 'Who computes with an armed queue answers no ping.',
@@ -79,7 +79,7 @@ export const mutations = [
   },
   {
     name: 'guardian-deaf-to-wishes',
-    file: source('guardian.cc'),
+    file: source('polling/guardian.cc'),
     find: '    sleeping_.store(true, std::memory_order_seq_cst);\n',
     replace: '',
     why: 'A connection that is closed in a computation is not gone before its end.',
@@ -87,7 +87,7 @@ export const mutations = [
   },
   {
     name: 'ring-credit-before-its-receives',
-    file: source('receiver.cc'),
+    file: source('receiving/receiver.cc'),
     find: '  if (int error = repost(); error != 0) return error;  // claim 2 of wire.h\n',
     replace: '',
     why: 'Credit is given for notifications whose receives are not posted again.',
@@ -95,7 +95,7 @@ export const mutations = [
   },
   {
     name: 'ring-read-beyond-region',
-    file: source('reader.cc'),
+    file: source('receiving/reader.cc'),
     find: 'if (length == 0 || length > kMaxRead || offset > region->length || length > region->length - offset)',
     replace: 'if (length == 0 || length > kMaxRead || offset > region->length)',
     why: 'A READ may end behind the memory that it is for.',
@@ -103,7 +103,7 @@ export const mutations = [
   },
   {
     name: 'ring-left-while-it-reads',
-    file: source('poller.cc'),
+    file: source('polling/poller.cc'),
     find: 'connection->receiver.outstanding() == 0 && !connection->reader.outstanding() && !more_completions_;',
     replace: 'connection->receiver.outstanding() == 0 && !more_completions_;',
     why: 'A connection counts as gone while a READ still fills memory.',
@@ -111,7 +111,7 @@ export const mutations = [
   },
   {
     name: 'ring-completion-of-another-generation',
-    file: source('poller.cc'),
+    file: source('polling/poller.cc'),
     find: 'if (connection == nullptr || connection->generation != id.generation) return;',
     replace: 'if (connection == nullptr) return;',
     why: 'A late completion counts for the connection that has the same place now.',
@@ -119,7 +119,7 @@ export const mutations = [
   },
   {
     name: 'ring-sleeps-over-completions',
-    file: source('poller_thread.cc'),
+    file: source('polling/poller_thread.cc'),
     find: 'if (poll_completions() || (channel_lost_ && wants_turn()) ||',
     replace: 'if ((channel_lost_ && wants_turn()) ||',
     why: 'What completes just before the queue is armed wakes nobody.',
@@ -127,7 +127,7 @@ export const mutations = [
   },
   {
     name: 'ring-credit-beyond-what-was-read',
-    file: source('receiver.cc'),
+    file: source('receiving/receiver.cc'),
     find: 'reported_ <= released_ && released_ <= parsed_',
     replace: 'reported_ <= released_',
     why: 'A consumer that is wrong about itself has the peer write over what nobody has read.',
@@ -135,7 +135,7 @@ export const mutations = [
   },
   {
     name: 'ring-completed-beyond-what-was-posted',
-    file: source('sender.cc'),
+    file: source('sending/sender.cc'),
     find: 'reached <= posted_.load(std::memory_order_acquire)',
     replace: 'reached >= units',
     why: 'Frames are laid out over what the device may still read, on the word of a completion that cannot be.',
@@ -143,7 +143,7 @@ export const mutations = [
   },
   {
     name: 'ring-drained-beyond-what-was-pushed',
-    file: source('board.h'),
+    file: source('event_ring.h'),
     find: 'RDMAKIT_INVARIANT(head_ - tail_ <= descriptor_count(),',
     replace: 'RDMAKIT_INVARIANT(head_ - tail_ <= UINT32_MAX,',
     why: 'A consumer that has taken what was never shown makes the poller wait for ever.',
@@ -151,21 +151,21 @@ export const mutations = [
   },
   {
     name: 'ring-board-drained-meanwhile',
-    file: source('board.h'),
+    file: source('event_ring.h'),
     find: `        look(std::memory_order_seq_cst);
         if (head_ - tail_ > mask_) return nullptr;`,
     replace: '        return nullptr;',
     why: 'A consumer that has drained the board just before it was told to call is waited for.',
-    tests: ['native asan ring_board', 'native tsan ring_board'],
+    tests: ['native asan ring_event_ring', 'native tsan ring_event_ring'],
   },
   {
     name: 'ring-shown-after-the-look',
-    file: source('board.h'),
+    file: source('event_ring.h'),
     find: `    shown_ = head_;
     word(kHead).store(head_, std::memory_order_seq_cst);`,
     replace: `    shown_ = head_;
     word(kHead).store(head_, std::memory_order_release);`,
     why: 'A consumer goes to sleep just before the poller shows something, and the doorbell does not ring.',
-    tests: ['native asan ring_board', 'native tsan ring_board'],
+    tests: ['native asan ring_event_ring', 'native tsan ring_event_ring'],
   },
 ]

@@ -23,7 +23,7 @@
 
 #include "../stress.h"
 #include "provider.h"
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 namespace ring_test {
 

@@ -24,7 +24,7 @@
 #include <memory>
 #include <vector>
 
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 namespace rdmakit::ring::binding {
 

@@ -1,7 +1,7 @@
 #include "binding/poller_object.h"
 
+#include "binding/bound_function.h"
 #include "binding/handles.h"
-#include "binding/hot_call.h"
 
 namespace rdmakit::ring::binding {
 namespace {

@@ -9,7 +9,7 @@
 #include "binding/doorbell.h"
 #include "binding/loop_watch.h"
 #include "rdmakit/binding_call.h"
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 namespace rdmakit::ring::binding {
 

@@ -9,7 +9,7 @@ import { unitLog2, type Version } from '../setup/handshake.js'
 import type { Settings } from '../setup/options.js'
 import { LinkCounters } from './link-counters.js'
 
-/** Work requests and receives for control alone, which so never waits for data (native/ring/wire.h). */
+/** Work requests and receives for control alone, which so never waits for data (native/ring/wire/wire.h). */
 const RESERVED = 6
 /** Behind the ring and behind the staging region: 8 bytes for each notification and credit under way. */
 const WORD = 8

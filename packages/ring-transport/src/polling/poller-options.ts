@@ -10,7 +10,7 @@ import { integerInRange } from '../base/integer-in-range.js'
  * completions have lately taken to come, if that is short, then sleeps.
  */
 export type PollerMode = (typeof POLLER_MODES)[number]
-/** @internal In the order of `Mode` in native/ring/waiting.h. */
+/** @internal In the order of `Mode` in native/ring/polling/waiting.h. */
 export const POLLER_MODES = ['poll', 'event', 'adaptive', 'caller', 'guarded'] as const
 
 export interface PollerOptions {

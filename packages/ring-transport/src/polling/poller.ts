@@ -315,7 +315,7 @@ export class Poller {
     return (this.#tail - from) | 0
   }
 
-  /** Where the words of the next descriptor begin, of `Descriptor` in native/ring/board.h. */
+  /** Where the words of the next descriptor begin, of `Descriptor` in native/ring/event_ring.h. */
   #descriptor(): number {
     const { descriptors, descriptorStride, descriptorCount } = this.#layout
     return descriptors + (this.#tail & (descriptorCount - 1)) * descriptorStride

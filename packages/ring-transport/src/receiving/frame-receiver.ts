@@ -167,7 +167,7 @@ export class FrameReceiver implements FrameSink, MessageSource {
   }
 
   #credit(): void {
-    // Half a ring at a time: the rule that native/ring/wire.h proves free of deadlock. What is credited
+    // Half a ring at a time: the rule that native/ring/wire/wire.h proves free of deadlock. What is credited
     // may be read late, which asks once more than needed and never once less.
     const { released } = this.unreleased
     const credited = this.#poller.credited(this.connection)

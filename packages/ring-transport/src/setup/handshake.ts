@@ -17,7 +17,7 @@ export interface Session {
  *
  * ```
  *  0  u32  magic 'rdkR'
- *  4  u8   version of the frames: 2, or 3, whose are shorter (native/ring/frame_format.h); the acceptor repeats it
+ *  4  u8   version of the frames: 2, or 3, whose are shorter (native/ring/wire/frame_format.h); the acceptor repeats it
  *  5  u8   flags: 1 = this end can send and receive RDMA WRITE WITH IMMEDIATE
  *  6  u8   log2 of the ring's capacity in bytes
  *  7  u8   length of the application's data, 0 … 20
@@ -50,7 +50,7 @@ const MAGIC = 0x72646b52
 export const VERSIONS = [3, 2] as const
 export type Version = (typeof VERSIONS)[number]
 
-/** Units of a version's frames, bytes as a power of two: see native/ring/frame_format.h. */
+/** Units of a version's frames, bytes as a power of two: see native/ring/wire/frame_format.h. */
 export function unitLog2(version: Version): number {
   return version === 2 ? 6 : 4
 }
@@ -69,7 +69,7 @@ export const MAX_LONGEST = 2 ** 26
 
 export const MAX_APPLICATION_DATA = 20
 export const MAX_EPOCH = 0xffff_ffff
-/** 4 KiB … 64 MiB: a credit names 20 bits of grains of 64 bytes (see native/ring/wire.h) */
+/** 4 KiB … 64 MiB: a credit names 20 bits of grains of 64 bytes (see native/ring/wire/wire.h) */
 export const MIN_LOG2_CAPACITY = 12
 export const MAX_LOG2_CAPACITY = 26
 /** a credit names 10 bits of notifications, and half of them must tell before from after */

@@ -30,7 +30,7 @@ export function brokenReason(id: ConnectionId, kind: number, detail: number): Ve
     : new VerbsError('EPROTO', 'receive', id.description, `the peer sent ${VIOLATIONS[detail] ?? 'nonsense'}`)
 }
 
-/** In the order of `Violation` in native/ring/wire.h. */
+/** In the order of `Violation` in native/ring/wire/wire.h. */
 const VIOLATIONS = [
   'a notification of nothing, or of more than the ring holds',
   'a credit for more than it was sent',

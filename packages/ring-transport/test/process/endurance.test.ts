@@ -4,7 +4,7 @@ import { endure, flawless } from '../helpers/endurance.js'
 import { PROVIDERS } from '../helpers/pair.js'
 
 const DEADLINE_MS = 600_000
-/** Each message is one unit of 64 bytes. A credit counts them modulo 2^21 (native/ring/wire.h), over any provider. */
+/** Each message is one unit of 64 bytes. A credit counts them modulo 2^21 (native/ring/wire/wire.h), over any provider. */
 const UNTIL_CREDITS_WRAP = 2_200_000
 
 // One pair of processes for all runs; the cases look at what they counted.

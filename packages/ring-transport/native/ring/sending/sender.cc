@@ -1,4 +1,4 @@
-#include "ring/sender.h"
+#include "ring/sending/sender.h"
 
 #include <arpa/inet.h>
 

@@ -1,5 +1,5 @@
 // Describing on the board what has arrived and what has happened.
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 namespace rdmakit::ring {
 

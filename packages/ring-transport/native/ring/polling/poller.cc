@@ -1,4 +1,4 @@
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 #include <unistd.h>
 

@@ -9,10 +9,10 @@
 
 #include "rdmakit/handle.h"
 #include "rdmakit/invariant.h"
-#include "ring/board.h"
-#include "ring/frame_format.h"
-#include "ring/peer_ring.h"
-#include "ring/wire.h"
+#include "ring/event_ring.h"
+#include "ring/sending/peer_ring.h"
+#include "ring/wire/frame_format.h"
+#include "ring/wire/wire.h"
 #include "ring/work_id.h"
 
 namespace rdmakit::ring {

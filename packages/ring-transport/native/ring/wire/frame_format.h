@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "ring/wire.h"
+#include "ring/wire/wire.h"
 
 namespace rdmakit::ring {
 

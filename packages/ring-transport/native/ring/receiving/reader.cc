@@ -1,4 +1,4 @@
-#include "ring/reader.h"
+#include "ring/receiving/reader.h"
 
 namespace rdmakit::ring {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 namespace rdmakit::ring {
 

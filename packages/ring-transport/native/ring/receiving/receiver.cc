@@ -1,4 +1,4 @@
-#include "ring/receiver.h"
+#include "ring/receiving/receiver.h"
 
 #include <arpa/inet.h>
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "rdmakit/handle.h"
-#include "ring/reader.h"
-#include "ring/receiver.h"
-#include "ring/sender.h"
+#include "ring/receiving/reader.h"
+#include "ring/receiving/receiver.h"
+#include "ring/sending/sender.h"
 
 namespace rdmakit::ring {
 

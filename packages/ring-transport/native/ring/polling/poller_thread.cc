@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 namespace rdmakit::ring {
 

@@ -24,7 +24,7 @@
 //    the guardian if 2 lets it. A guardian that finds that the application has looked goes back to watching.
 #include <utility>
 
-#include "ring/poller.h"
+#include "ring/polling/poller.h"
 
 namespace rdmakit::ring {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "../stress.h"
 #include "base/unique_fd.h"
-#include "ring/board.h"
+#include "ring/event_ring.h"
 
 namespace ring_board_stress {
 
@@ -172,7 +172,7 @@ void asleep_or_shown(uint32_t rounds) {
       });
 }
 
-STRESS(ring_board) {
+STRESS(ring_event_ring) {
   const auto descriptors = static_cast<uint32_t>(fixture::effort(60'000));
   for (const uint32_t places : {1u, 2u, 16u, 256u}) {
     fixture::timed("exchange", [=] { exchange(places, descriptors); });

@@ -10,10 +10,10 @@
 #include <cstdint>
 
 #include "rdmakit/handle.h"
-#include "ring/board.h"
 #include "ring/counters.h"
-#include "ring/sender.h"
-#include "ring/wire.h"
+#include "ring/event_ring.h"
+#include "ring/sending/sender.h"
+#include "ring/wire/wire.h"
 #include "ring/work_id.h"
 
 namespace rdmakit::ring {

@@ -17,9 +17,9 @@
 #include "base/adaptive_spin.h"
 #include "rdmakit/handle.h"
 #include "rdmakit/thread.h"
-#include "ring/board.h"
-#include "ring/connection.h"
-#include "ring/waiting.h"
+#include "ring/event_ring.h"
+#include "ring/polling/polled_connection.h"
+#include "ring/polling/waiting.h"
 
 namespace rdmakit::ring {
 

@@ -12,9 +12,9 @@
 
 #include "rdmakit/handle.h"
 #include "ring/counters.h"
-#include "ring/frame_format.h"
-#include "ring/peer_ring.h"
-#include "ring/wire.h"
+#include "ring/sending/peer_ring.h"
+#include "ring/wire/frame_format.h"
+#include "ring/wire/wire.h"
 #include "ring/work_id.h"
 
 namespace rdmakit::ring {
