@@ -27,6 +27,8 @@ style() {
   echo "check: verbs and ring ask V8 what a value is: of another realm (vm, jest) it is an instance of nothing here"
   if git grep -nE 'instanceof (Error|Promise|Buffer|DataView|[A-Za-z0-9]*Array(Buffer)?|Map|Set)\b' -- packages/{verbs,ring-transport}/src
   then exit 1; fi
+  echo "check: what the software providers have in common is written once"
+  node scripts/shared-runs.mjs --limit 14
   echo "check: no file names a package registry"
   # npm writes the addresses of its tarballs into the lock file unless .npmrc tells it not to.
   ! git grep -nE '"resolved": *"https?:|registry\.(npmjs|yarnpkg)\.' -- ':!scripts/check.sh'

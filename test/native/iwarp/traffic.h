@@ -7,24 +7,6 @@
 
 namespace fixture {
 
-// Polls both ends until each has given its number of completions, so that manual progress on one side
-// never waits for the other.
-struct Completions {
-  std::vector<ibv_wc> client, server;
-};
-inline Completions pump(End& client, size_t from_client, End& server, size_t from_server) {
-  Completions done;
-  const auto deadline = Clock::now() + kHang;
-  while (done.client.size() < from_client || done.server.size() < from_server) {
-    ibv_wc wc;
-    if (ibv_poll_cq(client.cq, 1, &wc) == 1) done.client.push_back(wc);
-    if (ibv_poll_cq(server.cq, 1, &wc) == 1) done.server.push_back(wc);
-    CHECK(Clock::now() < deadline);
-  }
-  CHECK(done.client.size() == from_client && done.server.size() == from_server);
-  return done;
-}
-
 inline Send write_to(const Memory& memory, size_t offset, uint64_t wr_id, int flags = IBV_SEND_SIGNALED) {
   return {.wr_id = wr_id,
           .opcode = IBV_WR_RDMA_WRITE,

@@ -109,18 +109,8 @@ void many_posters() {
       }
     });
   }
-  for (int t = 0; t < 2; t++) {
-    threads.emplace_back([&] {
-      ibv_wc wc[8];
-      while (completed < kPosters * kEach) {
-        const int count = ibv_poll_cq(pair.client->cq, 8, wc);
-        CHECK(count >= 0);
-        for (int i = 0; i < count; i++) CHECK(wc[i].status == IBV_WC_SUCCESS);
-        completed += static_cast<uint64_t>(count);
-        if (count == 0) std::this_thread::yield();
-      }
-    });
-  }
+  for (int t = 0; t < 2; t++)
+    threads.emplace_back([&] { take_completions(pair.client->cq, completed, kPosters * kEach); });
   for (std::thread& thread : threads) thread.join();
 }
 

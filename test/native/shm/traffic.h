@@ -7,23 +7,6 @@
 
 namespace fixture {
 
-// Polls both ends until each has given its number of completions.
-struct Completions {
-  std::vector<ibv_wc> client, server;
-};
-inline Completions pump(End& client, size_t from_client, End& server, size_t from_server) {
-  Completions done;
-  const auto deadline = Clock::now() + kHang;
-  while (done.client.size() < from_client || done.server.size() < from_server) {
-    ibv_wc wc;
-    if (ibv_poll_cq(client.cq, 1, &wc) == 1) done.client.push_back(wc);
-    if (ibv_poll_cq(server.cq, 1, &wc) == 1) done.server.push_back(wc);
-    CHECK(Clock::now() < deadline);
-  }
-  CHECK(done.client.size() == from_client && done.server.size() == from_server);
-  return done;
-}
-
 // Where a region is, to whoever was told.
 struct Remote {
   uint64_t address;

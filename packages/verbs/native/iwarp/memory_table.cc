@@ -1,7 +1,8 @@
 #include "iwarp/memory_table.h"
 
-#include <sys/random.h>
-#include <time.h>
+#include <ctime>
+
+#include "software/random_key.h"
 
 namespace rdmakit::iwarp {
 namespace {
@@ -10,15 +11,7 @@ namespace {
 // verbs consumers may change the low 8 bits of a memory window's key). Of the index 16 bits are the
 // slot; the other 8 are random like the key, so a peer that guesses is wrong 65535 times of 65536
 // and loses its connection each time.
-uint32_t make_stag(uint32_t slot) {
-  uint16_t random = 0;
-  if (getrandom(&random, sizeof random, 0) != sizeof random) {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    random = static_cast<uint16_t>(now.tv_nsec ^ now.tv_nsec >> 16);
-  }
-  return static_cast<uint32_t>(random >> 8) << 24 | slot << 8 | (random & 0xff);
-}
+uint32_t make_stag(uint32_t slot) { return software::random_key(slot); }
 
 }  // namespace
 

@@ -12,39 +12,18 @@
 #include "iwarp/protection_domain.h"
 #include "iwarp/queue_pair.h"
 #include "iwarp/shared_receive_queue.h"
-#include "teardown.h"
+#include "software/provider_base.h"
 
 namespace rdmakit {
 namespace {
 
 using namespace iwarp;
+using software::destroy;
+using software::make;
 
-int get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
-  return static_cast<CompletionChannel*>(channel)->take(cq, cq_context);
-}
-void ack_cq_events(ibv_cq* cq, unsigned int count) { CompletionQueue::of(cq)->acknowledge(count); }
-int move_to_error(ibv_qp* qp) {
-  static_cast<QueuePair*>(qp)->fail(Failure{});
-  return 0;
-}
-constexpr DataPathVerbs kDataPathVerbs{get_cq_event, ack_cq_events, move_to_error};
+using Base = software::ProviderBase<CompletionChannel, CompletionQueue, SharedReceiveQueue, QueuePair>;
 
-template <typename Object, typename... Arguments>
-Object* make(Arguments&&... arguments) {
-  try {
-    return std::make_unique<Object>(std::forward<Arguments>(arguments)...).release();
-  } catch (const std::bad_alloc&) {
-    errno = ENOMEM;
-    return nullptr;
-  }
-}
-
-template <typename Object>
-void destroy(Object* object) {
-  std::unique_ptr<Object>(object).reset();
-}
-
-class IwarpProvider final : public Provider {
+class IwarpProvider final : public Base {
  public:
   const char* name() const override { return "iwarp"; }
   int available(std::string&) override { return 0; }
@@ -57,7 +36,6 @@ class IwarpProvider final : public Provider {
     errno = name == kDeviceName ? ProgressThread::instance().start() : ENODEV;
     return errno == 0 ? device_context() : nullptr;
   }
-  int close_device(ibv_context*) override { return 0; }
   int query_device(ibv_context*, ibv_device_attr* attributes) override {
     return describe_device(*attributes);
   }
@@ -88,49 +66,19 @@ class IwarpProvider final : public Provider {
   ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) override;
   int dealloc_mw(ibv_mw* mw) override;
 
-  ibv_comp_channel* create_comp_channel(ibv_context* context) override;
-  int destroy_comp_channel(ibv_comp_channel* channel) override;
   ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
                     Progress progress) override;
   ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress progress) override {
     return CompletionQueue::create_extended(context, *attributes, progress).release();
   }
   int resize_cq(ibv_cq* cq, int entries) override { return CompletionQueue::of(cq)->resize(entries); }
-  int destroy_cq(ibv_cq* cq) override;
 
-  ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
-    return SharedReceiveQueue::create(pd, attributes).release();
-  }
-  int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
-    return static_cast<SharedReceiveQueue*>(srq)->modify(*attributes, mask);
-  }
-  int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
-    static_cast<SharedReceiveQueue*>(srq)->query(attributes);
-    return 0;
-  }
-  int destroy_srq(ibv_srq* srq) override;
-
-  ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
-    return QueuePair::create(pd, attributes).release();
-  }
-  int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) override {
-    return static_cast<QueuePair*>(qp)->modify(attributes, mask);
-  }
-  int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) override {
-    static_cast<QueuePair*>(qp)->query(attributes, init);
-    return 0;
-  }
   int destroy_qp(ibv_qp* qp) override;
 
   std::shared_ptr<ConnectionId> create_id() override {
     errno = ProgressThread::instance().start();
     return errno == 0 ? Connection::create() : nullptr;
   }
-  const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
-  void tear_down(std::function<void()> work, bool wait) override { teardown_.run(std::move(work), wait); }
-
- private:
-  Teardown teardown_;
 };
 
 ibv_pd* IwarpProvider::alloc_pd(ibv_context* context) {
@@ -241,21 +189,6 @@ int IwarpProvider::dealloc_mw(ibv_mw* mw) {
   return 0;
 }
 
-ibv_comp_channel* IwarpProvider::create_comp_channel(ibv_context* context) {
-  CompletionChannel* channel = make<CompletionChannel>(context);
-  if (channel == nullptr || channel->ok()) return channel;
-  destroy(channel);
-  errno = EMFILE;
-  return nullptr;
-}
-
-int IwarpProvider::destroy_comp_channel(ibv_comp_channel* channel) {
-  CompletionChannel* own = static_cast<CompletionChannel*>(channel);
-  if (own->in_use()) return EBUSY;
-  destroy(own);
-  return 0;
-}
-
 ibv_cq* IwarpProvider::create_cq(ibv_context* context, int entries, void* cq_context,
                                  ibv_comp_channel* channel, Progress progress) {
   if (entries < 1 || entries > kMaxCompletions) {
@@ -265,20 +198,6 @@ ibv_cq* IwarpProvider::create_cq(ibv_context* context, int entries, void* cq_con
   CompletionQueue* cq =
       make<CompletionQueue>(context, entries, cq_context, static_cast<CompletionChannel*>(channel), progress);
   return cq == nullptr ? nullptr : cq->as_cq();
-}
-
-int IwarpProvider::destroy_cq(ibv_cq* cq) {
-  CompletionQueue* own = CompletionQueue::of(cq);
-  if (own->users != 0) return EBUSY;
-  destroy(own);
-  return 0;
-}
-
-int IwarpProvider::destroy_srq(ibv_srq* srq) {
-  SharedReceiveQueue* own = static_cast<SharedReceiveQueue*>(srq);
-  if (own->users != 0) return EBUSY;
-  destroy(own);
-  return 0;
 }
 
 int IwarpProvider::destroy_qp(ibv_qp* qp) {

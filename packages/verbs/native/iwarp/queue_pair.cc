@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <cstring>
 
@@ -17,8 +16,6 @@ namespace rdmakit::iwarp {
 namespace {
 
 std::atomic<uint32_t> next_queue_pair_number{1};
-
-uint32_t ring_size(uint32_t entries) { return std::bit_ceil(std::max(entries, 1u)); }
 
 }  // namespace
 
@@ -47,19 +44,12 @@ Failure Failure::lost(int error) {
 }
 
 std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attributes) {
-  const ibv_qp_cap& cap = attributes->cap;
-  if (attributes->qp_type != IBV_QPT_RC) {
-    errno = EOPNOTSUPP;
-    return nullptr;
-  }
-  if (attributes->send_cq == nullptr || attributes->recv_cq == nullptr ||
-      cap.max_send_wr > kMaxWorkRequests || cap.max_recv_wr > kMaxWorkRequests ||
-      cap.max_send_sge > kMaxSge || cap.max_recv_sge > kMaxSge || cap.max_inline_data > kMaxInline ||
-      CompletionQueue::of(attributes->send_cq)->progress_mode() !=
-          CompletionQueue::of(attributes->recv_cq)->progress_mode()) {
+  errno = check_attributes(*attributes);
+  if (errno == 0 && CompletionQueue::of(attributes->send_cq)->progress_mode() !=
+                        CompletionQueue::of(attributes->recv_cq)->progress_mode()) {
     errno = EINVAL;
-    return nullptr;
   }
+  if (errno != 0) return nullptr;
   try {
     std::unique_ptr<QueuePair> queue_pair(new QueuePair(pd, *attributes));
     attributes->cap = queue_pair->cap_;
@@ -71,22 +61,10 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
 }
 
 QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes)
-    : ibv_qp{}, cap_(attributes.cap), signal_all_(attributes.sq_sig_all != 0) {
-  context = pd->context;
-  qp_context = attributes.qp_context;
-  this->pd = pd;
-  send_cq = attributes.send_cq;
-  recv_cq = attributes.recv_cq;
-  qp_type = attributes.qp_type;
-  ibv_qp::state = IBV_QPS_RESET;
-  qp_num = next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff;
-  srq = attributes.srq;
+    : QueuePairBase(pd, attributes, granted(attributes),
+                    next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) & 0xffffff) {
   shared_ = static_cast<SharedReceiveQueue*>(srq);
   receive_pd_ = shared_ == nullptr ? pd : shared_->pd;
-  cap_.max_send_wr = ring_size(cap_.max_send_wr);
-  cap_.max_recv_wr = shared_ == nullptr ? ring_size(cap_.max_recv_wr) : 0;
-  cap_.max_send_sge = std::max(cap_.max_send_sge, 1u);
-  cap_.max_recv_sge = shared_ == nullptr ? std::max(cap_.max_recv_sge, 1u) : 0;
   send_mask_ = cap_.max_send_wr - 1;
   receive_mask_ = cap_.max_recv_wr - 1;
   // Left untouched: an idle queue pair costs address space, not memory.
@@ -138,8 +116,7 @@ int QueuePair::change_state(ibv_qp_state wanted) {
       const std::lock_guard lock(send_mutex_);
       const State state = state_.load();
       if (state != State::reset && state != State::init) return EINVAL;
-      ibv_qp::state = IBV_QPS_INIT;
-      state_.store(State::init);
+      enter(State::init, IBV_QPS_INIT);
       return 0;
     }
     case IBV_QPS_RESET:
@@ -163,43 +140,16 @@ int QueuePair::reset() {
   receive_head_.store(tail);
   receive_polled_.store(tail);
   remote_access_.store(kRemoteAccess);
-  ibv_qp::state = IBV_QPS_RESET;
-  state_.store(State::reset);
+  enter(State::reset, IBV_QPS_RESET);
   return 0;
 }
 
 void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
-  *attributes = ibv_qp_attr{};
-  switch (state_.load()) {
-    case State::reset:
-      attributes->qp_state = IBV_QPS_RESET;
-      break;
-    case State::init:
-      attributes->qp_state = IBV_QPS_INIT;
-      break;
-    case State::connected:
-      attributes->qp_state = IBV_QPS_RTS;
-      attributes->max_rd_atomic = static_cast<uint8_t>(outbound_reads_);
-      attributes->max_dest_rd_atomic = static_cast<uint8_t>(inbound_reads_);
-      break;
-    case State::error:
-      attributes->qp_state = IBV_QPS_ERR;
-      break;
-  }
-  attributes->cur_qp_state = attributes->qp_state;
-  attributes->path_mtu = IBV_MTU_4096;
-  attributes->port_num = 1;
+  const State state = query_base(attributes, init);
   attributes->qp_access_flags = static_cast<unsigned>(remote_access_.load());
-  attributes->cap = cap_;
-  if (init == nullptr) return;
-  *init = ibv_qp_init_attr{};
-  init->qp_context = qp_context;
-  init->send_cq = send_cq;
-  init->recv_cq = recv_cq;
-  init->srq = srq;
-  init->cap = cap_;
-  init->qp_type = qp_type;
-  init->sq_sig_all = signal_all_;
+  if (state != State::connected) return;
+  attributes->max_rd_atomic = static_cast<uint8_t>(outbound_reads_);
+  attributes->max_dest_rd_atomic = static_cast<uint8_t>(inbound_reads_);
 }
 
 int QueuePair::start(StartParameters&& parameters) {
@@ -232,8 +182,7 @@ int QueuePair::start(StartParameters&& parameters) {
       rtr_response_wanted_ = true;
       read_request_sequence_ = 2;
     }
-    ibv_qp::state = IBV_QPS_RTS;
-    state_.store(State::connected);
+    enter(State::connected, IBV_QPS_RTS);
   }
   if (send_queue()->progress_mode() == Progress::automatic) {
     PollSet& set = ProgressThread::instance().poll_set();
@@ -288,8 +237,7 @@ void QueuePair::fail_locked(const Failure& failure) {
     ::shutdown(socket_fd_, SHUT_WR);
     for (uint32_t i = 0; i < watch_count_; i++) watches_[i].set->mute(socket_fd_);
   }
-  ibv_qp::state = IBV_QPS_ERR;
-  state_.store(State::error);
+  enter(State::error, IBV_QPS_ERR);
   batch_.clear();
   flush_sends(failure);
   flush_receives(failure);
@@ -351,8 +299,7 @@ void QueuePair::retire() {
     ::shutdown(socket_fd_, SHUT_WR);
     Connection::queue_pair_ended(connection_, 0);
   }
-  ibv_qp::state = IBV_QPS_ERR;
-  state_.store(State::error);
+  enter(State::error, IBV_QPS_ERR);
   batch_.clear();
   socket_.reset();
   if (bound_windows_) MemoryTable::instance().invalidate_all(this);

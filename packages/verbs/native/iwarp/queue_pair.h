@@ -25,6 +25,7 @@
 #include "iwarp/poll_set.h"
 #include "iwarp/receive_work.h"
 #include "software/fair_mutex.h"
+#include "software/queue_pair.h"
 
 namespace rdmakit::iwarp {
 
@@ -32,14 +33,12 @@ class CompletionQueue;
 class Connection;
 class SharedReceiveQueue;
 
-// Device limits, in query_device too.
-inline constexpr uint32_t kMaxWorkRequests = 16384;
-inline constexpr uint32_t kMaxSge = 32;
-inline constexpr uint32_t kMaxInline = 1024;
-inline constexpr uint32_t kMaxReadDepth = 64;  // IRD and ORD
+using software::kMaxMessage;
+using software::kMaxSge;
+using software::kMaxWorkRequests;
+inline constexpr uint32_t kMaxReadDepth = 64;  // IRD and ORD; in query_device too
 inline constexpr int kRemoteAccess =
     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-inline constexpr uint32_t kMaxMessage = 1u << 30;
 
 // A queue pair's receive buffer: headers, small FPDUs, and the start of large ones; the rest of a large
 // one goes straight from the socket to its place.
@@ -70,9 +69,8 @@ struct Failure {
 
 TerminateCode rdmap_fault(MemoryTable::Fault fault);
 
-class QueuePair : public ibv_qp {
+class QueuePair : public software::QueuePairBase {
  public:
-  enum class State : uint8_t { reset, init, connected, error };
   enum class Contention { wait, give_up };
 
   struct StartParameters {
@@ -279,9 +277,6 @@ class QueuePair : public ibv_qp {
     return &receive_sges_[size_t{index & receive_mask_} * cap_.max_recv_sge];
   }
 
-  ibv_qp_cap cap_{};
-  bool signal_all_ = false;
-  std::atomic<State> state_{State::reset};
   std::atomic<int> remote_access_{kRemoteAccess};  // what the peer may do at all (IBV_QP_ACCESS_FLAGS)
   int socket_fd_ = -1;                             // set once by start(), before the state
   uint32_t max_ulpdu_ = 128;

@@ -13,30 +13,6 @@ namespace {
 // pair's data: a caller must not be kept for as long as the peer takes to read a gigabyte.
 constexpr int kSendsWhilePosting = 4;
 
-ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
-  switch (opcode) {
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-      return IBV_WC_RDMA_WRITE;
-    case IBV_WR_RDMA_READ:
-      return IBV_WC_RDMA_READ;
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-      return IBV_WC_COMP_SWAP;
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      return IBV_WC_FETCH_ADD;
-    case IBV_WR_BIND_MW:
-      return IBV_WC_BIND_MW;
-    case IBV_WR_LOCAL_INV:
-      return IBV_WC_LOCAL_INV;
-    default:
-      return IBV_WC_SEND;
-  }
-}
-
-bool is_atomic(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
-
 }  // namespace
 
 // Hot path: no allocation; one lock; the system calls are sends.
@@ -76,33 +52,10 @@ int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
 }
 
 int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
-  switch (request.opcode) {
-    case IBV_WR_SEND:
-    case IBV_WR_SEND_WITH_IMM:
-    case IBV_WR_SEND_WITH_INV:
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-      break;
-    case IBV_WR_BIND_MW:
-    case IBV_WR_LOCAL_INV: {
-      const int error = check_local(request);
-      if (error != 0) return error;
-      break;
-    }
-    case IBV_WR_RDMA_READ:
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      if (request.send_flags & IBV_SEND_INLINE) return EINVAL;
-      break;
-    default:
-      return EOPNOTSUPP;
+  if (int error = check_transfer(request, length); error != 0) [[unlikely]] {
+    if (error == EOPNOTSUPP) error = check_local(request);
+    if (error != 0) return error;
   }
-  if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > cap_.max_send_sge) return EINVAL;
-  length = 0;
-  for (int i = 0; i < request.num_sge; i++) length += request.sg_list[i].length;
-  if (length > kMaxMessage) return EINVAL;
-  if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
-  if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
   // An entry is in use until its completion has been polled, an unsignaled one until a later completion has
   // been: as on a card, which tells nobody else what is done (ibv_post_send(3)).
   return send_tail_ - send_polled_.load(std::memory_order_acquire) > send_mask_ ? ENOMEM : 0;

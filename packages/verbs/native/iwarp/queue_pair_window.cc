@@ -15,6 +15,7 @@ constexpr uint32_t kConsumerKey = 0xff;  // the bits of a window's key that are 
 int QueuePair::check_local(const ibv_send_wr& request) const {
   constexpr unsigned kWindowAccess =
       IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+  if (request.opcode != IBV_WR_BIND_MW && request.opcode != IBV_WR_LOCAL_INV) return EOPNOTSUPP;
   if (request.num_sge != 0 || (request.send_flags & IBV_SEND_INLINE)) return EINVAL;
   if (request.opcode == IBV_WR_LOCAL_INV) return 0;
   const ibv_mw* mw = request.bind_mw.mw;

@@ -101,9 +101,9 @@ int SharedReceiveQueue::modify(const ibv_srq_attr& attributes, int mask) {
   return 0;
 }
 
-void SharedReceiveQueue::query(ibv_srq_attr* attributes) {
+void SharedReceiveQueue::query(ibv_srq_attr& attributes) {
   const std::lock_guard lock(mutex_);
-  *attributes = {capacity_, max_sge_, limit_};
+  attributes = {capacity_, max_sge_, limit_};
 }
 
 }  // namespace rdmakit::iwarp

@@ -29,8 +29,9 @@ class SharedReceiveQueue : public ibv_srq {
   const ibv_sge* sges(const ReceiveWork* work) const { return &sges_[index_of(work) * max_sge_]; }
 
   int modify(const ibv_srq_attr& attributes, int mask);
-  void query(ibv_srq_attr* attributes);
+  void query(ibv_srq_attr& attributes);
 
+  bool in_use() const { return users != 0; }
   std::atomic<int> users{0};  // queue pairs
 
  private:

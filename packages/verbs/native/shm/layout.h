@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "software/limits.h"
+
 namespace rdmakit::shm {
 
 // One load, whatever the other side does meanwhile.
@@ -16,11 +18,9 @@ Value read_once(const Value& shared) {
   return *static_cast<const volatile Value*>(&shared);
 }
 
-// Device limits, in query_device too.
-inline constexpr uint32_t kMaxWorkRequests = 16384;
-inline constexpr uint32_t kMaxSge = 32;
-inline constexpr uint32_t kMaxInline = 1024;
-inline constexpr uint64_t kMaxMessage = uint64_t{1} << 30;
+using software::kMaxMessage;
+using software::kMaxSge;
+using software::kMaxWorkRequests;
 inline constexpr uint32_t kMaxRegions = 64 * 1024;  // of a process; also the size of every region table
 
 // Two cache lines: the adjacent-line prefetcher of x86 moves them together, so what one side writes is

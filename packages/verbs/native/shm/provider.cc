@@ -15,40 +15,22 @@
 #include "shm/shared_mapping.h"
 #include "shm/shared_receive_queue.h"
 #include "software/device.h"
-#include "teardown.h"
+#include "software/provider_base.h"
 
 namespace rdmakit {
 namespace {
 
 using namespace shm;
+using software::destroy;
+using software::make;
 
-int get_cq_event(ibv_comp_channel* channel, ibv_cq** cq, void** cq_context) {
-  return static_cast<CompletionChannel*>(channel)->take(cq, cq_context);
-}
-void ack_cq_events(ibv_cq* cq, unsigned int count) { CompletionQueue::of(cq)->acknowledge(count); }
-int move_to_error(ibv_qp* qp) {
-  static_cast<QueuePair*>(qp)->fail(Failure{});
-  return 0;
-}
-constexpr DataPathVerbs kDataPathVerbs{get_cq_event, ack_cq_events, move_to_error};
+using Base = software::ProviderBase<CompletionChannel, CompletionQueue, SharedReceiveQueue, QueuePair>;
 
-template <typename Object, typename... Arguments>
-Object* make(Arguments&&... arguments) {
-  try {
-    return std::make_unique<Object>(std::forward<Arguments>(arguments)...).release();
-  } catch (const std::bad_alloc&) {
-    errno = ENOMEM;
-    return nullptr;
-  }
-}
-
-template <typename Object>
-void destroy(Object* object) {
-  std::unique_ptr<Object>(object).reset();
-}
-
-class ShmProvider final : public Provider {
+class ShmProvider final : public Base {
  public:
+  // As many may be late as may have a peer each that is stopped in the middle of a copy.
+  ShmProvider() : Base(std::chrono::milliseconds(20), 256) {}
+
   const char* name() const override { return "shm"; }
   int available(std::string& why) override { return SharedMapping::available(why); }
 
@@ -60,7 +42,6 @@ class ShmProvider final : public Provider {
     errno = name == kDeviceName ? ProgressThread::instance().start() : ENODEV;
     return errno == 0 ? device_context() : nullptr;
   }
-  int close_device(ibv_context*) override { return 0; }
   int query_device(ibv_context* context, ibv_device_attr* attributes) override;
   int query_port(ibv_context* context, uint8_t port, ibv_port_attr* attributes) override;
   uint32_t capabilities(ibv_context*) override {
@@ -89,36 +70,11 @@ class ShmProvider final : public Provider {
   ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) override;
   int dealloc_mw(ibv_mw* mw) override;
 
-  ibv_comp_channel* create_comp_channel(ibv_context* context) override;
-  int destroy_comp_channel(ibv_comp_channel* channel) override;
   ibv_cq* create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
                     Progress progress) override;
   ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* attributes, Progress) override;
   int resize_cq(ibv_cq* cq, int entries) override;
-  int destroy_cq(ibv_cq* cq) override;
 
-  ibv_srq* create_srq(ibv_pd* pd, ibv_srq_init_attr* attributes) override {
-    return SharedReceiveQueue::create(pd, attributes).release();
-  }
-  int modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) override {
-    return static_cast<SharedReceiveQueue*>(srq)->modify(*attributes, mask);
-  }
-  int query_srq(ibv_srq* srq, ibv_srq_attr* attributes) override {
-    static_cast<SharedReceiveQueue*>(srq)->query(*attributes);
-    return 0;
-  }
-  int destroy_srq(ibv_srq* srq) override;
-
-  ibv_qp* create_qp(ibv_pd* pd, ibv_qp_init_attr* attributes) override {
-    return QueuePair::create(pd, attributes).release();
-  }
-  int modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) override {
-    return static_cast<QueuePair*>(qp)->modify(attributes, mask);
-  }
-  int query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int, ibv_qp_init_attr* init) override {
-    static_cast<QueuePair*>(qp)->query(attributes, init);
-    return 0;
-  }
   int destroy_qp(ibv_qp* qp) override;
 
   bool peers_map_memory() const override { return true; }
@@ -133,14 +89,9 @@ class ShmProvider final : public Provider {
     errno = ProgressThread::instance().start();
     return errno == 0 ? Connection::create() : nullptr;
   }
-  const DataPathVerbs* data_path_verbs() const override { return &kDataPathVerbs; }
-  void tear_down(std::function<void()> work, bool wait) override { teardown_.run(std::move(work), wait); }
 
  private:
   int deregister(ibv_mr* mr, PeerCopies copies);
-
-  // As many as may have a peer each that is stopped in the middle of a copy.
-  Teardown teardown_{std::chrono::milliseconds(20), 256};
 };
 
 using software::kMaxCompletions;
@@ -281,21 +232,6 @@ int ShmProvider::dealloc_mw(ibv_mw* mw) {
   return static_cast<ProtectionDomain*>(mw->pd)->remove_window(static_cast<MemoryWindow*>(mw));
 }
 
-ibv_comp_channel* ShmProvider::create_comp_channel(ibv_context* context) {
-  CompletionChannel* channel = make<CompletionChannel>(context);
-  if (channel == nullptr || channel->ok()) return channel;
-  destroy(channel);
-  errno = EMFILE;
-  return nullptr;
-}
-
-int ShmProvider::destroy_comp_channel(ibv_comp_channel* channel) {
-  CompletionChannel* own = static_cast<CompletionChannel*>(channel);
-  if (own->in_use()) return EBUSY;
-  destroy(own);
-  return 0;
-}
-
 // Both kinds of progress are one here: whoever posts moves the data.
 ibv_cq* ShmProvider::create_cq(ibv_context* context, int entries, void* cq_context, ibv_comp_channel* channel,
                                Progress) {
@@ -328,20 +264,6 @@ ibv_cq_ex* ShmProvider::create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* 
 int ShmProvider::resize_cq(ibv_cq* cq, int entries) {
   if (entries < 1 || entries > kMaxCompletions) return EINVAL;
   return CompletionQueue::of(cq)->resize(entries);
-}
-
-int ShmProvider::destroy_cq(ibv_cq* cq) {
-  CompletionQueue* own = CompletionQueue::of(cq);
-  if (own->users != 0) return EBUSY;
-  destroy(own);
-  return 0;
-}
-
-int ShmProvider::destroy_srq(ibv_srq* srq) {
-  auto* own = static_cast<SharedReceiveQueue*>(srq);
-  if (own->in_use()) return EBUSY;
-  destroy(own);
-  return 0;
 }
 
 int ShmProvider::destroy_qp(ibv_qp* qp) {

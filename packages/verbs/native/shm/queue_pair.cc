@@ -3,7 +3,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <chrono>
 
@@ -18,29 +17,15 @@ namespace {
 
 std::atomic<uint32_t> next_queue_pair_number{0};
 
-uint32_t ring_size(uint32_t entries) { return std::bit_ceil(std::max(entries, 1u)); }
-
 }  // namespace
 
 std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attributes) {
-  ibv_qp_cap& cap = attributes->cap;
   auto* shared = static_cast<SharedReceiveQueue*>(attributes->srq);
-  if (attributes->qp_type != IBV_QPT_RC) {
-    errno = EOPNOTSUPP;
-    return nullptr;
-  }
-  if (attributes->send_cq == nullptr || attributes->recv_cq == nullptr ||
-      (shared != nullptr && shared->pd != pd) || cap.max_send_wr > kMaxWorkRequests ||
-      cap.max_recv_wr > kMaxWorkRequests || cap.max_send_sge > kMaxSge || cap.max_recv_sge > kMaxSge ||
-      cap.max_inline_data > kMaxInline) {
-    errno = EINVAL;
-    return nullptr;
-  }
-  cap.max_send_wr = ring_size(cap.max_send_wr);
+  errno = check_attributes(*attributes);
+  if (errno == 0 && shared != nullptr && shared->pd != pd) errno = EINVAL;
+  if (errno != 0) return nullptr;
+  const ibv_qp_cap& cap = attributes->cap = granted(*attributes);
   // The slots of a queue pair that shares its receives are enough for all of them to come here.
-  cap.max_recv_wr = shared == nullptr ? ring_size(cap.max_recv_wr) : 0;
-  cap.max_send_sge = std::max(cap.max_send_sge, 1u);
-  cap.max_recv_sge = shared == nullptr ? std::max(cap.max_recv_sge, 1u) : 0;
   const AreaShape shape{shared == nullptr ? cap.max_recv_wr : shared->shape().entries,
                         std::max(cap.max_recv_sge, 1u), CompletionQueue::of(attributes->recv_cq)->stamped()};
   UniqueFd fd;
@@ -60,20 +45,11 @@ std::unique_ptr<QueuePair> QueuePair::create(ibv_pd* pd, ibv_qp_init_attr* attri
 }
 
 QueuePair::QueuePair(ibv_pd* pd, const ibv_qp_init_attr& attributes, AreaShape shape)
-    : ibv_qp{},
-      cap_(attributes.cap),
-      signal_all_(attributes.sq_sig_all != 0),
+    : QueuePairBase(
+          pd, attributes, attributes.cap,
+          next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) % 0xffffff + 1),  // never 0
       shape_(shape),
       shared_(static_cast<SharedReceiveQueue*>(attributes.srq)) {
-  context = pd->context;
-  qp_context = attributes.qp_context;
-  this->pd = pd;
-  send_cq = attributes.send_cq;
-  recv_cq = attributes.recv_cq;
-  srq = attributes.srq;
-  qp_type = attributes.qp_type;
-  ibv_qp::state = IBV_QPS_RESET;
-  qp_num = next_queue_pair_number.fetch_add(1, std::memory_order_relaxed) % 0xffffff + 1;  // never 0
   send_mask_ = cap_.max_send_wr - 1;
   receive_mask_ = shape_.entries - 1;
   // One piece, and left untouched: an idle queue pair costs address space, not memory.
@@ -131,8 +107,7 @@ int QueuePair::modify(ibv_qp_attr* attributes, int mask) {
     case IBV_QPS_INIT: {
       const std::lock_guard lock(send_lock_);
       if (state_.load() != State::reset) return EINVAL;
-      ibv_qp::state = IBV_QPS_INIT;
-      state_.store(State::init);
+      enter(State::init, IBV_QPS_INIT);
       return 0;
     }
     case IBV_QPS_RESET:
@@ -150,8 +125,7 @@ int QueuePair::reset() {
   const std::lock_guard lock(send_lock_);
   const std::lock_guard receive_lock(receive_lock_);
   if (link_ != nullptr || !connection_.expired()) return EOPNOTSUPP;
-  ibv_qp::state = IBV_QPS_RESET;
-  state_.store(State::reset);
+  enter(State::reset, IBV_QPS_RESET);
   // What was posted is dropped, and so are its completions: they would count as those of new work.
   send_queue()->forget(&send_polled_);
   receive_queue()->forget(&receive_polled_);
@@ -167,36 +141,9 @@ int QueuePair::reset() {
 }
 
 void QueuePair::query(ibv_qp_attr* attributes, ibv_qp_init_attr* init) const {
-  *attributes = ibv_qp_attr{};
-  switch (state_.load()) {
-    case State::reset:
-      attributes->qp_state = IBV_QPS_RESET;
-      break;
-    case State::init:
-      attributes->qp_state = IBV_QPS_INIT;
-      break;
-    case State::connected:
-      attributes->qp_state = IBV_QPS_RTS;
-      attributes->dest_qp_num = peer_->queue_pair();
-      attributes->rnr_retry = 7;
-      break;
-    case State::error:
-      attributes->qp_state = IBV_QPS_ERR;
-      break;
-  }
-  attributes->cur_qp_state = attributes->qp_state;
-  attributes->path_mtu = IBV_MTU_4096;
-  attributes->port_num = 1;
-  attributes->cap = cap_;
-  if (init == nullptr) return;
-  *init = ibv_qp_init_attr{};
-  init->qp_context = qp_context;
-  init->send_cq = send_cq;
-  init->recv_cq = recv_cq;
-  init->srq = srq;
-  init->cap = cap_;
-  init->qp_type = qp_type;
-  init->sq_sig_all = signal_all_;
+  if (query_base(attributes, init) != State::connected) return;
+  attributes->dest_qp_num = peer_->queue_pair();
+  attributes->rnr_retry = 7;
 }
 
 int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
@@ -208,8 +155,7 @@ int QueuePair::start(std::unique_ptr<Peer> peer, std::shared_ptr<Link> link) {
     link_ = std::move(link);
     hazard_->connected(link_);
     area_fd_.reset();  // the peer has it
-    ibv_qp::state = IBV_QPS_RTS;
-    state_.store(State::connected);
+    enter(State::connected, IBV_QPS_RTS);
   }
   domain()->announce_all(*this);
   receive_queue()->attach(this);
@@ -228,8 +174,7 @@ int QueuePair::fail(const Failure& failure) {
   ending_since_ = Hazard::Clock::now();
   {
     const std::lock_guard lock(send_lock_);
-    ibv_qp::state = IBV_QPS_ERR;
-    state_.store(State::error, std::memory_order_seq_cst);
+    enter(State::error, IBV_QPS_ERR);
     flush_sends(failure.oldest_send);
   }
   // Close, then look who is at it; the peer says that it is at it, then looks whether this is closed.

@@ -26,6 +26,7 @@
 #include "shm/progress_thread.h"
 #include "shm/shared_receive_queue.h"
 #include "shm/sleep_lock.h"
+#include "software/queue_pair.h"
 
 namespace rdmakit::shm {
 
@@ -66,10 +67,8 @@ struct Failure {
   static Failure misuse() { return {.status = EPROTO, .peer_status = ECONNABORTED, .event = kFatal}; }
 };
 
-class QueuePair final : public ibv_qp {
+class QueuePair final : public software::QueuePairBase {
  public:
-  enum class State : uint8_t { reset, init, connected, error };
-
   // Null and errno when the attributes ask for too much. Grants go back into `attributes->cap`.
   static std::unique_ptr<QueuePair> create(ibv_pd* pd, ibv_qp_init_attr* attributes);
   ~QueuePair();
@@ -165,6 +164,7 @@ class QueuePair final : public ibv_qp {
 
   // queue_pair_send.cc, under send_lock_
   int check(const ibv_send_wr& request, uint64_t& length) const;
+  static int check_local(const ibv_send_wr& request);
   bool has_room() const;
   void enqueue(const ibv_send_wr& request, uint32_t length);
   bool drain();  // false: it failed
@@ -206,8 +206,6 @@ class QueuePair final : public ibv_qp {
   void flush_receives();
   void flush_shared();
 
-  const ibv_qp_cap cap_;
-  const bool signal_all_;
   const AreaShape shape_;
   UniqueFd area_fd_;  // until the peer has it
   std::shared_ptr<SharedMapping> area_;
@@ -216,7 +214,6 @@ class QueuePair final : public ibv_qp {
 
   // The send side.
   alignas(kApart) SleepLock send_lock_;
-  std::atomic<State> state_{State::reset};
   std::atomic<bool> waiting_{false};  // the oldest send cannot be done yet
   uint32_t revoking_ = 0;             // the window whose end the oldest send waits for
   uint32_t held_ = 0;                 // the hazard as the peer sees it

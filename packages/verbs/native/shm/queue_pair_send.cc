@@ -10,34 +10,6 @@
 #include "shm/queue_pair_request.h"
 
 namespace rdmakit::shm {
-namespace {
-
-ibv_wc_opcode completion_opcode(ibv_wr_opcode opcode) {
-  switch (opcode) {
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-      return IBV_WC_RDMA_WRITE;
-    case IBV_WR_RDMA_READ:
-      return IBV_WC_RDMA_READ;
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-      return IBV_WC_COMP_SWAP;
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      return IBV_WC_FETCH_ADD;
-    case IBV_WR_BIND_MW:
-      return IBV_WC_BIND_MW;
-    case IBV_WR_LOCAL_INV:
-      return IBV_WC_LOCAL_INV;
-    default:
-      return IBV_WC_SEND;
-  }
-}
-
-bool is_atomic(ibv_wr_opcode opcode) {
-  return opcode == IBV_WR_ATOMIC_CMP_AND_SWP || opcode == IBV_WR_ATOMIC_FETCH_AND_ADD;
-}
-
-}  // namespace
-
 // Hot path: no allocation, no system call unless the peer sleeps, one uncontended lock.
 int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
   int error = 0;
@@ -84,38 +56,19 @@ int QueuePair::post_send(ibv_send_wr* request, ibv_send_wr** bad) {
 }
 
 int QueuePair::check(const ibv_send_wr& request, uint64_t& length) const {
-  switch (request.opcode) {
-    case IBV_WR_SEND:
-    case IBV_WR_SEND_WITH_IMM:
-    case IBV_WR_RDMA_WRITE:
-    case IBV_WR_RDMA_WRITE_WITH_IMM:
-    case IBV_WR_SEND_WITH_INV:
-      break;
-    case IBV_WR_RDMA_READ:
-    case IBV_WR_ATOMIC_CMP_AND_SWP:
-    case IBV_WR_ATOMIC_FETCH_AND_ADD:
-      if (request.send_flags & IBV_SEND_INLINE) return EINVAL;
-      break;
-    case IBV_WR_BIND_MW:
-      if (request.bind_mw.mw == nullptr || request.bind_mw.mw->type != IBV_MW_TYPE_2 ||
-          request.bind_mw.bind_info.mr == nullptr) {
-        return EINVAL;
-      }
-      length = 0;
-      return has_room() ? 0 : ENOMEM;
-    case IBV_WR_LOCAL_INV:
-      length = 0;
-      return has_room() ? 0 : ENOMEM;
-    default:
-      return EOPNOTSUPP;
+  if (int error = check_transfer(request, length); error != 0) [[unlikely]] {
+    if (error == EOPNOTSUPP) error = check_local(request);
+    if (error != 0) return error;
+    length = 0;
   }
-  if (request.num_sge < 0 || static_cast<uint32_t>(request.num_sge) > cap_.max_send_sge) return EINVAL;
-  length = 0;
-  for (int i = 0; i < request.num_sge; i++) length += request.sg_list[i].length;
-  if (length > kMaxMessage) return EINVAL;
-  if ((request.send_flags & IBV_SEND_INLINE) && length > cap_.max_inline_data) return EINVAL;
-  if (is_atomic(request.opcode) && length != sizeof(uint64_t)) return EINVAL;
   return has_room() ? 0 : ENOMEM;
+}
+
+int QueuePair::check_local(const ibv_send_wr& request) {
+  if (request.opcode == IBV_WR_LOCAL_INV) return 0;
+  if (request.opcode != IBV_WR_BIND_MW) return EOPNOTSUPP;
+  const ibv_mw* mw = request.bind_mw.mw;
+  return mw == nullptr || mw->type != IBV_MW_TYPE_2 || request.bind_mw.bind_info.mr == nullptr ? EINVAL : 0;
 }
 
 // An entry is in use until its completion has been polled, an unsignaled one until a later completion has
@@ -138,8 +91,7 @@ bool QueuePair::settle(const Outcome& outcome, uint64_t wr_id, ibv_wr_opcode opc
   } else {
     end_ = Failure::own(outcome.blame);
   }
-  ibv_qp::state = IBV_QPS_ERR;
-  state_.store(State::error, std::memory_order_seq_cst);
+  enter(State::error, IBV_QPS_ERR);
   return false;
 }
 

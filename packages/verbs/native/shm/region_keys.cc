@@ -1,13 +1,11 @@
 #include "shm/region_keys.h"
 
-#include <sys/random.h>
-#include <time.h>
-
 #include <memory>
 #include <mutex>
 #include <vector>
 
 #include "shm/layout.h"
+#include "software/random_key.h"
 
 namespace rdmakit::shm {
 namespace {
@@ -38,13 +36,7 @@ uint32_t make_key() {
       return 0;
     }
   }
-  uint16_t random = 0;
-  if (getrandom(&random, sizeof random, 0) != sizeof random) {
-    timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    random = static_cast<uint16_t>(now.tv_nsec ^ now.tv_nsec >> 16);
-  }
-  return static_cast<uint32_t>(random >> 8) << 24 | slot << 8 | (random & 0xff);
+  return software::random_key(slot);
 }
 
 void free_key(uint32_t key) {

@@ -9,9 +9,9 @@
 #include <cstdint>
 #include <mutex>
 
-namespace rdmakit::software {
+#include "software/limits.h"
 
-inline constexpr int kMaxCompletions = 1 << 20;  // a device limit, in query_device too
+namespace rdmakit::software {
 
 class CompletionQueueBase : public ibv_cq_ex {
  public:
