@@ -4,9 +4,7 @@ import { join } from 'node:path'
 import { LocalShell } from '../base/local-shell.js'
 import { cache } from '../base/paths.js'
 import type { Kernel } from './kernel.js'
-import { qemuArguments } from './qemu.js'
-
-export type Accelerator = 'kvm' | 'tcg'
+import { type Accelerator, qemuArguments } from './qemu.js'
 
 const probeLimitMs = 6_000
 

@@ -1,5 +1,7 @@
-import type { Accelerator } from './accelerator.js'
 import type { Kernel } from './kernel.js'
+
+/** What a guest's processor is: the host's, or emulated. */
+export type Accelerator = 'kvm' | 'tcg'
 
 export interface Machine {
   accelerator: Accelerator
