@@ -1,9 +1,10 @@
-import { type Accelerator, chooseAccelerator } from './accelerator.js'
+import { chooseAccelerator } from './accelerator.js'
 import { ensureInitramfs } from './initramfs.js'
 import { ensureKernel, type Kernel } from './kernel.js'
 import { ensureModules, type Modules } from './modules.js'
 import { ensureAgent, ensureArrayWalk } from './native.js'
 import { ensurePackages } from './packages.js'
+import type { Accelerator } from './qemu.js'
 
 /** What guests are made of, found in the cache or made there. */
 export interface LabParts {
