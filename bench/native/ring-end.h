@@ -1,5 +1,5 @@
 // One end of a ring connection for a native benchmark: the verbs objects, the poller, and a walk over its
-// board, as JavaScript has them.
+// event ring, as JavaScript has them.
 #pragma once
 
 #include <semaphore>
@@ -98,15 +98,15 @@ class RingEnd {
 
   // Takes what has arrived: the messages, whose bytes are gone when this returns.
   uint32_t take() {
-    ring::Board& board = poller_.board();
+    ring::EventRing& events = poller_.event_ring();
     const uint32_t head = poller_.turned_by_application()
                               ? poller_.turn()
-                              : board.word(ring::Board::kHead).load(std::memory_order_acquire);
+                              : events.word(ring::EventRing::kHead).load(std::memory_order_acquire);
     if (head == tail_) return 0;
     uint32_t messages = 0;
-    uint32_t released = board.slot_word(slot(), ring::Board::kReleased).load(std::memory_order_relaxed);
+    uint32_t released = events.slot_word(slot(), ring::EventRing::kReleased).load(std::memory_order_relaxed);
     for (; tail_ != head; ++tail_) {
-      const ring::Descriptor& descriptor = *board.at(tail_);
+      const ring::Descriptor& descriptor = *events.at(tail_);
       switch (descriptor.type) {
         case static_cast<uint32_t>(ring::FrameType::data):
           ++messages;
@@ -124,12 +124,13 @@ class RingEnd {
       released = descriptor.end;
     }
     // Who turns the poller itself has nobody to order its words against.
-    board.word(ring::Board::kTail)
+    events.word(ring::EventRing::kTail)
         .store(tail_,
                poller_.turned_by_application() ? std::memory_order_relaxed : std::memory_order_seq_cst);
-    if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) poller_.wake();
-    board.slot_word(slot(), ring::Board::kReleased).store(released, std::memory_order_release);
-    const uint32_t reported = board.slot_word(slot(), ring::Board::kReported).load(std::memory_order_relaxed);
+    if (events.word(ring::EventRing::kFull).load(std::memory_order_seq_cst) != 0) poller_.wake();
+    events.slot_word(slot(), ring::EventRing::kReleased).store(released, std::memory_order_release);
+    const uint32_t reported =
+        events.slot_word(slot(), ring::EventRing::kReported).load(std::memory_order_relaxed);
     if (released - reported >= 1u << (shape_.log2_capacity - kFormat.unit_log2() - 1))
       poller_.return_credit(number_);
     return messages;
@@ -139,10 +140,10 @@ class RingEnd {
   void wait() {
     if (poller_.turned_by_application()) return;
     if (shape_.mode == ring::Mode::poll) return ring::relax();
-    ring::Board& board = poller_.board();
-    board.word(ring::Board::kIdle).store(1, std::memory_order_seq_cst);
-    if (board.word(ring::Board::kHead).load(std::memory_order_seq_cst) != tail_ &&
-        board.word(ring::Board::kIdle).exchange(0, std::memory_order_seq_cst) != 0)
+    ring::EventRing& events = poller_.event_ring();
+    events.word(ring::EventRing::kIdle).store(1, std::memory_order_seq_cst);
+    if (events.word(ring::EventRing::kHead).load(std::memory_order_seq_cst) != tail_ &&
+        events.word(ring::EventRing::kIdle).exchange(0, std::memory_order_seq_cst) != 0)
       return;
     bell_.acquire();
   }

@@ -12,7 +12,7 @@ using namespace fuzz;
 
 namespace {
 
-constexpr uint32_t kDescriptors = 16;  // so that the board is full now and then
+constexpr uint32_t kDescriptors = 16;  // so that the event ring is full now and then
 
 class Script {
  public:
@@ -133,12 +133,12 @@ class Script {
     poller_->flush(number_);
   }
   void consume(uint32_t most) {
-    ring::Board& board = poller_->board();
-    const uint32_t head = board.head();
+    ring::EventRing& events = poller_->event_ring();
+    const uint32_t head = events.head();
     CHECK(head - tail_ <= kDescriptors);
-    for (; tail_ != head && most > 0; ++tail_, --most) take(*board.at(tail_));
-    board.word(ring::Board::kTail).store(tail_, std::memory_order_seq_cst);
-    if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) poller_->wake();
+    for (; tail_ != head && most > 0; ++tail_, --most) take(*events.at(tail_));
+    events.word(ring::EventRing::kTail).store(tail_, std::memory_order_seq_cst);
+    if (events.word(ring::EventRing::kFull).load(std::memory_order_seq_cst) != 0) poller_->wake();
   }
   void take(const ring::Descriptor& descriptor) {
     CHECK(descriptor.connection == number_ && !detached_);
@@ -178,10 +178,11 @@ class Script {
   // The oldest `count` frames are not needed any more.
   void release(uint32_t count) {
     for (; count > 0 && !ends_.empty(); --count, ends_.pop_front()) released_ = ends_.front();
-    ring::Board& board = poller_->board();
+    ring::EventRing& events = poller_->event_ring();
     const uint32_t slot = ring::slot_of(number_);
-    board.slot_word(slot, ring::Board::kReleased).store(released_, std::memory_order_release);
-    const uint32_t reported = board.slot_word(slot, ring::Board::kReported).load(std::memory_order_acquire);
+    events.slot_word(slot, ring::EventRing::kReleased).store(released_, std::memory_order_release);
+    const uint32_t reported =
+        events.slot_word(slot, ring::EventRing::kReported).load(std::memory_order_acquire);
     if (released_ - reported >= units_ / 2) poller_->return_credit(number_);
   }
 

@@ -86,7 +86,7 @@ export interface NativePoller {
   counters(connection: number, out: Float64Array): boolean
   /** Fills `out` in the order of `pollerCounters`. */
   pollerCounters(out: Float64Array): void
-  /** In modes `caller` and `guarded` only: takes completions and describes what they brought. Returns the board's head. */
+  /** In modes `caller` and `guarded` only: takes completions and describes what they brought. Returns the event ring's head. */
   turn(): number
   /** Whether everything sent has completed; if not, a writable event follows. */
   drained(connection: number): boolean
@@ -98,7 +98,7 @@ export interface NativePoller {
   release(connection: number): void
   /** Whether the thread's doorbell keeps the event loop alive. */
   setRef(on: boolean): void
-  /** Rouses the thread after descriptors were drained that it found full. */
+  /** Wakes the thread after descriptors were drained that it found full. */
   wake(): void
   /** Ends the thread and joins it. Idempotent. */
   stop(): void

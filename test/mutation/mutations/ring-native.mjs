@@ -15,9 +15,9 @@ export const mutations = [
   {
     name: 'ring-full-send-queue-is-not-told',
     file: source('sending/sender.cc'),
-    find: '    wished_other_.store(true, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
+    find: '    awaited_other_.store(true, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
     replace:
-      '    wished_other_.store(false, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
+      '    awaited_other_.store(false, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
     why: 'Who waits for a place in the send queue is not told when there is one.',
     tests: ['native asan ring_traffic', unit('connection/connection')],
   },
@@ -66,7 +66,7 @@ export const mutations = [
     file: source('polling/guardian.cc'),
     find: 'if (rings) doorbell_();',
     replace: 'if (rings && stopping_.load()) doorbell_();',
-    why: 'A program that was slow to wake up sleeps on, with its messages on the board.',
+    why: 'A program that was slow to wake up sleeps on, with its messages on the event ring.',
     tests: ['native asan ring_guardian'],
   },
   {
@@ -155,7 +155,7 @@ export const mutations = [
     find: `        look(std::memory_order_seq_cst);
         if (head_ - tail_ > mask_) return nullptr;`,
     replace: '        return nullptr;',
-    why: 'A consumer that has drained the board just before it was told to call is waited for.',
+    why: 'A consumer that has drained the event ring just before it was told to call is waited for.',
     tests: ['native asan ring_event_ring', 'native tsan ring_event_ring'],
   },
   {

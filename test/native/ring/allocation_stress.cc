@@ -79,8 +79,8 @@ class Lane {
 
  private:
   uint32_t word(uint32_t which) const {
-    return side_.poller->board()
-        .slot_word(ring::slot_of(end_.number), ring::Board::kLane + which)
+    return side_.poller->event_ring()
+        .slot_word(ring::slot_of(end_.number), ring::EventRing::kStaging + which)
         .load(std::memory_order_relaxed);
   }
   Side& side_;
@@ -90,7 +90,7 @@ class Lane {
 
 // Sends `total` messages and takes as many, releasing each at once.
 void exchange(Side& side, const Endpoint& end, Lane* lane, uint64_t total, uint32_t& tail) {
-  ring::Board& board = side.poller->board();
+  ring::EventRing& events = side.poller->event_ring();
   const uint32_t number = end.number;
   const uint32_t slot = ring::slot_of(number);
   const uint32_t half = side.ring_units / 2;
@@ -116,9 +116,9 @@ void exchange(Side& side, const Endpoint& end, Lane* lane, uint64_t total, uint3
       if (full || sent == total) side.wait_for_doorbell(tail);
       continue;
     }
-    uint32_t released = board.slot_word(slot, ring::Board::kReleased).load(std::memory_order_relaxed);
+    uint32_t released = events.slot_word(slot, ring::EventRing::kReleased).load(std::memory_order_relaxed);
     for (; tail != head; ++tail) {
-      const ring::Descriptor& descriptor = *board.at(tail);
+      const ring::Descriptor& descriptor = *events.at(tail);
       CHECK(descriptor.type != static_cast<uint32_t>(ring::Event::broken));
       if (descriptor.type == static_cast<uint32_t>(ring::Event::writable)) {
         full = false;
@@ -127,10 +127,11 @@ void exchange(Side& side, const Endpoint& end, Lane* lane, uint64_t total, uint3
       if (descriptor.type == static_cast<uint32_t>(ring::FrameType::data)) ++received;
       released = descriptor.end;
     }
-    board.word(ring::Board::kTail).store(tail, std::memory_order_seq_cst);
-    if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) side.poller->wake();
-    board.slot_word(slot, ring::Board::kReleased).store(released, std::memory_order_seq_cst);
-    const uint32_t reported = board.slot_word(slot, ring::Board::kReported).load(std::memory_order_relaxed);
+    events.word(ring::EventRing::kTail).store(tail, std::memory_order_seq_cst);
+    if (events.word(ring::EventRing::kFull).load(std::memory_order_seq_cst) != 0) side.poller->wake();
+    events.slot_word(slot, ring::EventRing::kReleased).store(released, std::memory_order_seq_cst);
+    const uint32_t reported =
+        events.slot_word(slot, ring::EventRing::kReported).load(std::memory_order_relaxed);
     if (released - reported >= half) side.poller->return_credit(number);
   }
 }

@@ -1,5 +1,5 @@
-// The board between a poller and its consumer, without the rest: neither of them waits for ever, however
-// small the board is and whoever is slow.
+// The event ring between a poller and its consumer, without the rest: neither of them waits for ever, however
+// small the event ring is and whoever is slow.
 #include <poll.h>
 #include <sched.h>
 #include <sys/eventfd.h>
@@ -11,11 +11,11 @@
 #include "base/unique_fd.h"
 #include "ring/event_ring.h"
 
-namespace ring_board_stress {
+namespace ring_event_ring_stress {
 
 using rdmakit::UniqueFd;
-using rdmakit::ring::Board;
 using rdmakit::ring::Descriptor;
+using rdmakit::ring::EventRing;
 
 // What wakes one thread, as the doorbell does the consumer and Poller::wake the poller.
 class Bell {
@@ -37,37 +37,37 @@ class Bell {
 
 // `count` descriptors, once and in order. A side that can do nothing sleeps until the other one rings for it.
 void exchange(uint32_t places, uint32_t count) {
-  Board board(1, places);
+  EventRing events(1, places);
   Bell consumer, poller;
   std::thread producer([&] {
     for (uint32_t made = 0; made < count; ++made) {
       Descriptor* descriptor;
-      while ((descriptor = board.claim()) == nullptr) {
-        if (board.publish()) consumer.ring();
+      while ((descriptor = events.claim()) == nullptr) {
+        if (events.publish()) consumer.ring();
         poller.wait("the poller");
       }
       *descriptor = {0, 0, 0, 0, made, 0, 0, 0};
-      board.push();
+      events.push();
       // Now and then some go together.
-      if (made % 3 == 0 && board.publish()) consumer.ring();
+      if (made % 3 == 0 && events.publish()) consumer.ring();
     }
-    if (board.publish()) consumer.ring();
+    if (events.publish()) consumer.ring();
   });
   uint32_t tail = 0;
   while (tail < count) {
-    const uint32_t head = board.word(Board::kHead).load(std::memory_order_seq_cst);
+    const uint32_t head = events.word(EventRing::kHead).load(std::memory_order_seq_cst);
     if (head == tail) {
       // As src/polling/poller.ts does: says that it sleeps, and looks once more.
-      board.word(Board::kIdle).store(1, std::memory_order_seq_cst);
-      if (board.word(Board::kHead).load(std::memory_order_seq_cst) != tail) {
-        if (board.word(Board::kIdle).exchange(0, std::memory_order_seq_cst) != 0) continue;
+      events.word(EventRing::kIdle).store(1, std::memory_order_seq_cst);
+      if (events.word(EventRing::kHead).load(std::memory_order_seq_cst) != tail) {
+        if (events.word(EventRing::kIdle).exchange(0, std::memory_order_seq_cst) != 0) continue;
       }
       consumer.wait("the consumer");
       continue;
     }
-    for (; tail != head; ++tail) CHECK(board.at(tail)->correlation == tail);
-    board.word(Board::kTail).store(tail, std::memory_order_seq_cst);
-    if (board.word(Board::kFull).load(std::memory_order_seq_cst) != 0) poller.ring();
+    for (; tail != head; ++tail) CHECK(events.at(tail)->correlation == tail);
+    events.word(EventRing::kTail).store(tail, std::memory_order_seq_cst);
+    if (events.word(EventRing::kFull).load(std::memory_order_seq_cst) != 0) poller.ring();
   }
   producer.join();
 }
@@ -127,48 +127,48 @@ void at_once(uint32_t rounds, First first, Second second, const std::function<vo
 // The poller finds no place just when the consumer makes one: it sees that, or the consumer sees that it is
 // waited for.
 void full_or_drained(uint32_t rounds) {
-  Board board(1, 1);
-  CHECK(board.claim() != nullptr);
-  board.push();
-  board.publish();
+  EventRing events(1, 1);
+  CHECK(events.claim() != nullptr);
+  events.push();
+  events.publish();
   Descriptor* claimed = nullptr;
   bool calls = false;
   at_once(
-      rounds, [&](uint32_t) { claimed = board.claim(); },
+      rounds, [&](uint32_t) { claimed = events.claim(); },
       [&](uint32_t round) {
-        board.word(Board::kTail).store(round, std::memory_order_seq_cst);
-        calls = board.word(Board::kFull).load(std::memory_order_seq_cst) != 0;
+        events.word(EventRing::kTail).store(round, std::memory_order_seq_cst);
+        calls = events.word(EventRing::kFull).load(std::memory_order_seq_cst) != 0;
       },
       [&](uint32_t round) {
         CHECK(claimed != nullptr || calls, "round %u: nobody goes on", round);
-        if (claimed == nullptr) claimed = board.claim();
+        if (claimed == nullptr) claimed = events.claim();
         CHECK(claimed != nullptr);
-        board.push();
-        board.publish();
+        events.push();
+        events.publish();
       });
 }
 
 // The consumer goes to sleep just when the poller shows something: it sees that, or the doorbell rings.
 void asleep_or_shown(uint32_t rounds) {
-  Board board(1, 1);
+  EventRing events(1, 1);
   bool rings = false, sees = false;
-  CHECK(board.claim() != nullptr);
-  board.word(Board::kIdle).store(0);
+  CHECK(events.claim() != nullptr);
+  events.word(EventRing::kIdle).store(0);
   at_once(
       rounds,
       [&](uint32_t) {
-        board.push();
-        rings = board.publish();
+        events.push();
+        rings = events.publish();
       },
       [&](uint32_t round) {
-        board.word(Board::kIdle).store(1, std::memory_order_seq_cst);
-        sees = board.word(Board::kHead).load(std::memory_order_seq_cst) == round;
+        events.word(EventRing::kIdle).store(1, std::memory_order_seq_cst);
+        sees = events.word(EventRing::kHead).load(std::memory_order_seq_cst) == round;
       },
       [&](uint32_t round) {
         CHECK(rings || sees, "round %u: nobody wakes the consumer", round);
-        board.word(Board::kTail).store(round);
-        CHECK(board.claim() != nullptr);
-        board.word(Board::kIdle).store(0);
+        events.word(EventRing::kTail).store(round);
+        CHECK(events.claim() != nullptr);
+        events.word(EventRing::kIdle).store(0);
       });
 }
 
@@ -182,4 +182,4 @@ STRESS(ring_event_ring) {
   return 0;
 }
 
-}  // namespace ring_board_stress
+}  // namespace ring_event_ring_stress

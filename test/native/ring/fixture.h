@@ -184,35 +184,36 @@ class Side {
     CHECK(poller->establish(end.number, end.staging, ring) == 0);
   }
 
-  // The board's head; without a thread, after a turn.
+  // The event ring's head; without a thread, after a turn.
   uint32_t head() {
     return poller->turned_by_application()
                ? poller->turn()
-               : poller->board().word(ring::Board::kHead).load(std::memory_order_seq_cst);
+               : poller->event_ring().word(ring::EventRing::kHead).load(std::memory_order_seq_cst);
   }
 
-  // Waits until the poller has put something on the board, or for a while.
+  // Waits until the poller has put something on the event ring, or for a while.
   void wait_for_doorbell(uint32_t tail) {
     if (poller->turned_by_application()) return static_cast<void>(sleep_on_channel(tail));
-    ring::Board& board = poller->board();
-    board.word(ring::Board::kIdle).store(1, std::memory_order_seq_cst);
-    if (board.word(ring::Board::kHead).load(std::memory_order_seq_cst) != tail) {
-      board.word(ring::Board::kIdle).store(0, std::memory_order_seq_cst);
+    ring::EventRing& events = poller->event_ring();
+    events.word(ring::EventRing::kIdle).store(1, std::memory_order_seq_cst);
+    if (events.word(ring::EventRing::kHead).load(std::memory_order_seq_cst) != tail) {
+      events.word(ring::EventRing::kIdle).store(0, std::memory_order_seq_cst);
       return;
     }
     std::unique_lock lock(mutex_);
     const auto is_rung = [&] { return rung_; };
     // Nothing may have come in that time. What has must be rung for, be it late.
     if (!bell_.wait_for(lock, std::chrono::seconds(10), is_rung))
-      CHECK(board.word(ring::Board::kHead).load() == tail || bell_.wait_for(lock, fixture::kHang, is_rung),
-            "a doorbell was lost");
+      CHECK(
+          events.word(ring::EventRing::kHead).load() == tail || bell_.wait_for(lock, fixture::kHang, is_rung),
+          "a doorbell was lost");
     rung_ = false;
   }
 
   // As an event loop does, whose JavaScript has taken all up to `tail`. True: it is called for more.
   bool sleep_on_channel(uint32_t tail) {
-    const auto idle = poller->board().word(ring::Board::kIdle);
-    const auto head = poller->board().word(ring::Board::kHead);
+    const auto idle = poller->event_ring().word(ring::EventRing::kIdle);
+    const auto head = poller->event_ring().word(ring::EventRing::kHead);
     idle.store(1, std::memory_order_seq_cst);
     if (head.load(std::memory_order_seq_cst) != tail && idle.exchange(0, std::memory_order_seq_cst) != 0)
       return true;

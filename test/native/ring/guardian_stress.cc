@@ -63,7 +63,7 @@ struct Ends {
   void sleep_until_told_of_nothing() {
     uint64_t rung;
     [[maybe_unused]] const ssize_t some = read(guarded.bell_fd(), &rung, sizeof rung);
-    guarded.poller->board().word(ring::Board::kIdle).store(1);
+    guarded.poller->event_ring().word(ring::EventRing::kIdle).store(1);
     await("it may not sleep", [&] {
       const ring::Poller::Look look = guarded.poller->look_before_sleep();
       return !look.again && !look.doorbell;
@@ -79,17 +79,17 @@ struct Ends {
           ring::SendResult::done);
     CHECK(peer.poller->flush(peers[0].number) == ring::SendResult::done);
   }
-  // Takes what the board shows: each message of `from` … `to` once.
+  // Takes what the event ring shows: each message of `from` … `to` once.
   void take(uint32_t from, uint32_t to) {
-    ring::Board& board = guarded.poller->board();
-    const uint32_t head = board.word(ring::Board::kHead).load();
+    ring::EventRing& events = guarded.poller->event_ring();
+    const uint32_t head = events.word(ring::EventRing::kHead).load();
     for (; tail != head; ++tail) {
-      const ring::Descriptor& descriptor = *board.at(tail);
+      const ring::Descriptor& descriptor = *events.at(tail);
       if (descriptor.type != static_cast<uint32_t>(ring::FrameType::data)) continue;
       CHECK(descriptor.immediate == from, "message %u, not %u", descriptor.immediate, from);
       ++from;
     }
-    board.word(ring::Board::kTail).store(tail);
+    events.word(ring::EventRing::kTail).store(tail);
     CHECK(from == to, "%u of %u came", from, to);
   }
   bool rung(int milliseconds) {
@@ -116,11 +116,12 @@ void computes(bool disarmed) {
   }
   CHECK(poller_counter(ends.guarded, "take_overs") >= 1);
   // JavaScript sleeps, for all that the guardian knows.
-  ends.guarded.poller->board().word(ring::Board::kIdle).store(1);
+  ends.guarded.poller->event_ring().word(ring::EventRing::kIdle).store(1);
   for (uint32_t each = 1; each <= 20; ++each) ends.send(each);
   CHECK(ends.rung(fixture::kHangMs), "the doorbell is not rung");
-  await("20 messages",
-        [&] { return ends.guarded.poller->board().word(ring::Board::kHead).load() - ends.tail >= 20; });
+  await("20 messages", [&] {
+    return ends.guarded.poller->event_ring().word(ring::EventRing::kHead).load() - ends.tail >= 20;
+  });
   ends.take(1, 21);
   // It is back, and what comes now is the application's again: the channel tells of it, once.
   ends.sleep_until_told_of_nothing();
@@ -145,10 +146,10 @@ void asks() {
   ends.ping();
   await("a pong", [&] { return credits(ends.peer, ends.peers[0]) >= 1; });
   ends.guarded.poller->detach(ends.guardeds[0].number);
-  const ring::Board& board = ends.guarded.poller->board();
+  const ring::EventRing& events = ends.guarded.poller->event_ring();
   await("detached", [&] {
-    const uint32_t head = board.word(ring::Board::kHead).load();
-    return head != 0 && board.at(head - 1)->type == static_cast<uint32_t>(ring::Event::detached);
+    const uint32_t head = events.word(ring::EventRing::kHead).load();
+    return head != 0 && events.at(head - 1)->type == static_cast<uint32_t>(ring::Event::detached);
   });
 }
 

@@ -11,7 +11,7 @@ using namespace ring_test;
 
 constexpr uint32_t kForged = 0xffff;  // a slot that no poller has: its completions are nobody's
 
-// The server's side of the connections, by slot, as its board tells of it.
+// The server's side of the connections, by slot, as its event ring tells of it.
 class Watched {
  public:
   explicit Watched(Side& side) : side_(side) {}
@@ -38,11 +38,11 @@ class Watched {
   };
 
   bool take() {
-    ring::Board& board = side_.poller->board();
+    ring::EventRing& events = side_.poller->event_ring();
     const uint32_t head = side_.head();
     if (head == tail_) return false;
     for (; tail_ != head; ++tail_) {
-      const ring::Descriptor& descriptor = *board.at(tail_);
+      const ring::Descriptor& descriptor = *events.at(tail_);
       State& state = state_[ring::slot_of(descriptor.connection)];
       if (descriptor.type == static_cast<uint32_t>(ring::Event::broken)) {
         state.broken = true;
@@ -51,8 +51,8 @@ class Watched {
       if (descriptor.type == static_cast<uint32_t>(ring::Event::detached)) state.detached = true;
       if (descriptor.type == static_cast<uint32_t>(ring::FrameType::data)) ++state.messages;
     }
-    board.word(ring::Board::kTail).store(tail_, std::memory_order_seq_cst);
-    if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) side_.poller->wake();
+    events.word(ring::EventRing::kTail).store(tail_, std::memory_order_seq_cst);
+    if (events.word(ring::EventRing::kFull).load(std::memory_order_seq_cst) != 0) side_.poller->wake();
     return true;
   }
 

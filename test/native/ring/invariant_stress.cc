@@ -61,17 +61,17 @@ void sender() {
 }
 
 void event_ring() {
-  ring::Board board(1, 4);
+  ring::EventRing events(1, 4);
   for (int i = 0; i < 4; ++i) {
-    CHECK(board.claim() != nullptr);
-    board.push();
+    CHECK(events.claim() != nullptr);
+    events.push();
   }
-  dies([&] { board.push(); }, "descriptor 4, 0 are taken, of 4 places");
-  CHECK(board.claim() == nullptr);
-  board.word(ring::Board::kTail).store(5);
-  dies([&] { board.claim(); }, "4 were pushed, 5 are taken, of 4 places");
-  board.word(ring::Board::kTail).store(4);
-  CHECK(board.claim() != nullptr);
+  dies([&] { events.push(); }, "descriptor 4, 0 are taken, of 4 places");
+  CHECK(events.claim() == nullptr);
+  events.word(ring::EventRing::kTail).store(5);
+  dies([&] { events.claim(); }, "4 were pushed, 5 are taken, of 4 places");
+  events.word(ring::EventRing::kTail).store(4);
+  CHECK(events.claim() != nullptr);
 }
 
 STRESS(ring_invariant) {

@@ -31,16 +31,16 @@ class Poller {
     CHECK(poller_.establish(number, device_.region(), peer) == 0);
     return number;
   }
-  // Everything that is on the board, of one type after the other.
+  // Everything that is on the event ring, of one type after the other.
   std::vector<ring::Descriptor> take() {
-    ring::Board& board = poller_.board();
-    const uint32_t head = board.word(ring::Board::kHead).load();
+    ring::EventRing& events = poller_.event_ring();
+    const uint32_t head = events.word(ring::EventRing::kHead).load();
     std::vector<ring::Descriptor> taken;
-    for (; tail_ != head; ++tail_) taken.push_back(*board.at(tail_));
-    board.word(ring::Board::kTail).store(tail_);
+    for (; tail_ != head; ++tail_) taken.push_back(*events.at(tail_));
+    events.word(ring::EventRing::kTail).store(tail_);
     return taken;
   }
-  // Mode `caller`: what some turns, with nothing else going on, put on the board.
+  // Mode `caller`: what some turns, with nothing else going on, put on the event ring.
   std::vector<ring::Descriptor> turns() {
     std::vector<ring::Descriptor> all;
     for (int i = 0; i < 4; ++i) {

@@ -117,12 +117,12 @@ void under_load(ring::Mode mode, uint64_t messages, uint32_t reads) {
 template <typename Take>
 void drain(Side& side, uint32_t& tail, Take take) {
   const auto deadline = std::chrono::steady_clock::now() + fixture::kHang;
-  ring::Board& board = side.poller->board();
+  ring::EventRing& events = side.poller->event_ring();
   for (bool done = false; !done;) {
     CHECK(std::chrono::steady_clock::now() < deadline, "nothing more comes");
-    const uint32_t head = board.word(ring::Board::kHead).load(std::memory_order_seq_cst);
-    for (; !done && tail != head; ++tail) done = take(*board.at(tail));
-    board.word(ring::Board::kTail).store(tail, std::memory_order_seq_cst);
+    const uint32_t head = events.word(ring::EventRing::kHead).load(std::memory_order_seq_cst);
+    for (; !done && tail != head; ++tail) done = take(*events.at(tail));
+    events.word(ring::EventRing::kTail).store(tail, std::memory_order_seq_cst);
     if (!done) side.wait_for_doorbell(tail);
   }
 }

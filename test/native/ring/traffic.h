@@ -177,8 +177,8 @@ class Traffic {
 
   ring::SendResult lay_out(Stream& stream, uint32_t length) {
     const auto lane = [&](uint32_t word) {
-      return side_.poller->board()
-          .slot_word(ring::slot_of(stream.end->number), ring::Board::kLane + word)
+      return side_.poller->event_ring()
+          .slot_word(ring::slot_of(stream.end->number), ring::EventRing::kStaging + word)
           .load(std::memory_order_relaxed);
     };
     const ring::FrameFormat& format = side_.format;
@@ -213,12 +213,12 @@ class Traffic {
   }
 
   bool drain(int most) {
-    ring::Board& board = side_.poller->board();
+    ring::EventRing& events = side_.poller->event_ring();
     const uint32_t head = side_.head();
     if (head == tail_) return false;
-    for (; most > 0 && tail_ != head; --most) take(*board.at(tail_++));
-    board.word(ring::Board::kTail).store(tail_, std::memory_order_seq_cst);
-    if (board.word(ring::Board::kFull).load(std::memory_order_seq_cst) != 0) side_.poller->wake();
+    for (; most > 0 && tail_ != head; --most) take(*events.at(tail_++));
+    events.word(ring::EventRing::kTail).store(tail_, std::memory_order_seq_cst);
+    if (events.word(ring::EventRing::kFull).load(std::memory_order_seq_cst) != 0) side_.poller->wake();
     if (load_.pause && random_() % 64 == 0) std::this_thread::sleep_for(std::chrono::microseconds(300));
     if (load_.compute && random_() % 256 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(13));
     return true;
@@ -287,12 +287,13 @@ class Traffic {
       }
     }
     if (stream.ending) return;
-    ring::Board& board = side_.poller->board();
+    ring::EventRing& events = side_.poller->event_ring();
     const uint32_t slot = ring::slot_of(stream.end->number);
-    const uint32_t reported = board.slot_word(slot, ring::Board::kReported).load(std::memory_order_relaxed);
+    const uint32_t reported =
+        events.slot_word(slot, ring::EventRing::kReported).load(std::memory_order_relaxed);
     const uint32_t half = side_.ring_units / 2;
     if (stream.released - reported < half) return;
-    board.slot_word(slot, ring::Board::kReleased).store(stream.released, std::memory_order_seq_cst);
+    events.slot_word(slot, ring::EventRing::kReleased).store(stream.released, std::memory_order_seq_cst);
     side_.poller->return_credit(stream.end->number);
   }
 

@@ -9,7 +9,7 @@
 namespace rdmakit::ring::binding {
 
 // A function bound to `object`, which JavaScript's `owner` keeps; the function keeps that.
-inline void define_hot(const Napi::Object& owner, const char* name, napi_callback call, void* object) {
+inline void define_bound(const Napi::Object& owner, const char* name, napi_callback call, void* object) {
   const Napi::Env env = owner.Env();
   napi_value function = nullptr;
   if (napi_create_function(env, name, NAPI_AUTO_LENGTH, call, object, &function) != napi_ok ||
@@ -20,9 +20,9 @@ inline void define_hot(const Napi::Object& owner, const char* name, napi_callbac
 
 // The `Count` whole numbers of a call (modulo 2^32, as JavaScript's positions are), and what it is bound to.
 template <size_t Count>
-class HotCall {
+class BoundCall {
  public:
-  HotCall(napi_env env, napi_callback_info info) {
+  BoundCall(napi_env env, napi_callback_info info) {
     size_t count = Count;
     napi_value values[Count + 1];
     napi_get_cb_info(env, info, &count, values, nullptr, &object_);

@@ -3,13 +3,13 @@
 //
 // Two moments of a loop's iteration matter:
 //  - The channel is readable: its events are taken, the poller turned, and JavaScript called when something
-//    is on the board that it does not know of.
+//    is on the event ring that it does not know of.
 //  - The loop is about to sleep (uv_prepare): what JavaScript asked for meanwhile is attended to. When no
 //    event is armed, one is, and the poller is turned once more, because what completed before the arming
 //    raises none (ibv_req_notify_cq(3)). It is the last moment on purpose: all that JavaScript sent in this
 //    iteration, from callbacks, promises and immediates, has completed without an event by then.
 // So nothing that JavaScript asks for needs to wake the loop: it asks on the loop's own thread. What a
-// guardian has put on the board while the loop slept does (wake).
+// guardian has put on the event ring while the loop slept does (wake).
 //
 // The end. The guardian is ended first, which wakes the loop. Handles may be closed at any time but are freed
 // by the loop later, so a watch owns itself: close() forgets the poller and closes the handles, the last

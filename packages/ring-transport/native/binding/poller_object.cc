@@ -25,25 +25,25 @@ double* numbers(const Napi::Value& value, size_t count) {
 
 // --- hot path: calls of each batch, or of each lap of a ring ---------------------------------------
 napi_value reserve(napi_env env, napi_callback_info info) {
-  const HotCall<3> call(env, info);
+  const BoundCall<3> call(env, info);
   if (!call.good()) return nullptr;
   return number_of(env, static_cast<int32_t>(call.object<Poller>().reserve(call[0], call[1], call[2])));
 }
 
 napi_value flush(napi_env env, napi_callback_info info) {
-  const HotCall<3> call(env, info);
+  const BoundCall<3> call(env, info);
   if (!call.good()) return nullptr;
   return number_of(env, static_cast<int32_t>(call.object<Poller>().flush(call[0], call[1], call[2] != 0)));
 }
 
 napi_value return_credit(napi_env env, napi_callback_info info) {
-  const HotCall<1> call(env, info);
+  const BoundCall<1> call(env, info);
   if (call.good()) call.object<Poller>().return_credit(call[0]);
   return nullptr;
 }
 
 napi_value turn(napi_env env, napi_callback_info info) {
-  const HotCall<0> call(env, info);
+  const BoundCall<0> call(env, info);
   return number_of(env, static_cast<int32_t>(call.object<Poller>().turn()));
 }
 // --- end of the hot path -------------------------------------------------------------------------
@@ -109,10 +109,10 @@ void PollerObject::open(const Napi::CallbackInfo& info) {
     throw failure(env, error, "pthread_create", why_no_thread(error));
   }
   const Napi::Object self = info.This().As<Napi::Object>();
-  define_hot(self, "reserve", reserve, poller_.get());
-  define_hot(self, "flush", flush, poller_.get());
-  define_hot(self, "returnCredit", return_credit, poller_.get());
-  if (turns) define_hot(self, "turn", turn, poller_.get());
+  define_bound(self, "reserve", reserve, poller_.get());
+  define_bound(self, "flush", flush, poller_.get());
+  define_bound(self, "returnCredit", return_credit, poller_.get());
+  if (turns) define_bound(self, "turn", turn, poller_.get());
 }
 
 PollerObject::~PollerObject() { end(); }
@@ -133,9 +133,9 @@ Napi::Value PollerObject::memory(const Napi::CallbackInfo& info) {
   // Always the same: V8 does not take two ArrayBuffers over one address.
   if (memory_.IsEmpty()) {
     auto* keep = new std::shared_ptr<Poller>(poller_);
-    Board& board = poller_->board();
+    EventRing& events = poller_->event_ring();
     Napi::ArrayBuffer made = Napi::ArrayBuffer::New(
-        info.Env(), board.memory(), board.bytes(),
+        info.Env(), events.memory(), events.bytes(),
         [](Napi::Env, void*, std::shared_ptr<Poller>* kept) { delete kept; }, keep);
     memory_ = Napi::Persistent(made);
   }
@@ -143,20 +143,20 @@ Napi::Value PollerObject::memory(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value PollerObject::layout(const Napi::CallbackInfo& info) {
-  const Board& board = poller_->board();
+  const EventRing& events = poller_->event_ring();
   Napi::Object out = Napi::Object::New(info.Env());
-  out.Set("head", Board::kHead);
-  out.Set("tail", Board::kTail);
-  out.Set("idle", Board::kIdle);
-  out.Set("full", Board::kFull);
-  out.Set("slots", Board::kSlots);
-  out.Set("slotStride", Board::kSlotStride);
-  out.Set("released", Board::kReleased);
-  out.Set("reported", Board::kReported);
-  out.Set("staging", Board::kLane);
-  out.Set("descriptors", board.descriptors_at());
+  out.Set("head", EventRing::kHead);
+  out.Set("tail", EventRing::kTail);
+  out.Set("idle", EventRing::kIdle);
+  out.Set("full", EventRing::kFull);
+  out.Set("slots", EventRing::kSlots);
+  out.Set("slotStride", EventRing::kSlotStride);
+  out.Set("released", EventRing::kReleased);
+  out.Set("reported", EventRing::kReported);
+  out.Set("staging", EventRing::kStaging);
+  out.Set("descriptors", events.descriptors_at());
   out.Set("descriptorStride", static_cast<uint32_t>(sizeof(Descriptor) / 4));
-  out.Set("descriptorCount", board.descriptor_count());
+  out.Set("descriptorCount", events.descriptor_count());
   return out;
 }
 

@@ -45,7 +45,7 @@ class PollerObject final : public Napi::ObjectWrap<PollerObject> {
   void end();
   static void at_exit(void* self);
 
-  // Shared with the ArrayBuffer over its board.
+  // Shared with the ArrayBuffer over its event ring.
   std::shared_ptr<Poller> poller_;
   // How JavaScript is told: by the poller's thread, or, in mode `caller`, by its own event loop.
   Doorbell doorbell_;

@@ -55,7 +55,7 @@ struct PollerCounters {
   Counter wakes;  // of those, by the application
   Counter completions;
   Counter doorbells;   // rung for the application
-  Counter board_full;  // turns that found no place for a frame on the board
+  Counter board_full;  // turns that found no place for a frame on the event ring
   Counter take_overs;  // by the guardian, as the application computed
 };
 

@@ -30,7 +30,7 @@ static_assert(sizeof(Descriptor) == 32);
 
 enum class Event : uint32_t { writable = 0x100, broken, detached, read };
 
-class Board {
+class EventRing {
  public:
   // Layout in 32-bit words. Each word that one side writes has a cache line of its own.
   static constexpr uint32_t kLine = 16;
@@ -41,12 +41,12 @@ class Board {
   static constexpr uint32_t kSlots = 4 * kLine;
   static constexpr uint32_t kSlotStride = 2 * kLine;
   static constexpr uint32_t kReleased = 0;  // by the consumer: units consumed, modulo 2^32
-  // By the sending thread: the lane in which it lays frames out. Units modulo 2^32: where the next frame
-  // goes, how far frames may reach, and how far they have been posted.
-  static constexpr uint32_t kLane = 1;
+  // By the sending thread: where it lays frames out. Units modulo 2^32: where the next frame goes, how far
+  // frames may reach, and how far they have been posted.
+  static constexpr uint32_t kStaging = 1;
   static constexpr uint32_t kReported = kLine;  // by the poller: units credited to the peer, modulo 2^32
 
-  Board(uint32_t slots, uint32_t descriptors)
+  EventRing(uint32_t slots, uint32_t descriptors)
       : descriptors_at_(kSlots + slots * kSlotStride),
         mask_(descriptors - 1),
         bytes_((size_t{descriptors_at_} * 4 + size_t{descriptors} * sizeof(Descriptor) + 4095) &

@@ -1,4 +1,4 @@
-// Describing on the board what has arrived and what has happened.
+// Describing on the event ring what has arrived and what has happened.
 #include "ring/polling/poller.h"
 
 namespace rdmakit::ring {
@@ -6,28 +6,28 @@ namespace rdmakit::ring {
 // --- hot path ------------------------------------------------------------------------------------
 // No allocation, no lock, no system call but the doorbell's.
 
-void Poller::to_backlog(Connection& connection) {
+void Poller::to_backlog(PolledConnection& connection) {
   if (connection.in_backlog) return;
   connection.in_backlog = true;
   backlog_.add(&connection);
 }
 
-// Describes what has arrived, a turn for each connection. When the board is full it stays in the
+// Describes what has arrived, a turn for each connection. When the event ring is full it stays in the
 // rings: completions and credit of everyone go on, only the frames wait.
 bool Poller::deliver_backlog() {
-  for (Connection* end = backlog_.last(); !backlog_.empty();) {
-    Connection* connection = backlog_.take();
+  for (PolledConnection* end = backlog_.last(); !backlog_.empty();) {
+    PolledConnection* connection = backlog_.take();
     connection->in_backlog = false;
     const bool last = connection == end;
     if (!deliver(*connection)) to_backlog(*connection);
     if (last) break;
   }
-  const bool some = board_.unpublished();
+  const bool some = event_ring_.unpublished();
   if (turned_by_guardian_) {
-    rings_ |= board_.reveal();
+    rings_ |= event_ring_.reveal();
   } else if (turned_by_application()) {
-    board_.show();
-  } else if (board_.publish()) {
+    event_ring_.show();
+  } else if (event_ring_.publish()) {
     counters_.doorbells.add(1);
     doorbell_();
   }
@@ -35,21 +35,21 @@ bool Poller::deliver_backlog() {
 }
 
 // True when nothing is left to tell of this connection. It may be gone then.
-bool Poller::deliver(Connection& connection) {
+bool Poller::deliver(PolledConnection& connection) {
   if (connection.tell_granted != 0) {
     if (!tell(connection, Event::writable, connection.tell_granted)) return false;
     connection.tell_granted = 0;
   }
   while (connection.reader.has_result()) {
-    Descriptor* descriptor = board_.claim();
+    Descriptor* descriptor = event_ring_.claim();
     if (descriptor == nullptr) return false;
     connection.reader.next(*descriptor);
     descriptor->connection = connection.number();
-    board_.push();
+    event_ring_.push();
   }
   for (int left = kFramesInTurn; !connection.violated && connection.receiver.has_frame(); --left) {
     if (left == 0) return false;
-    Descriptor* descriptor = board_.claim();
+    Descriptor* descriptor = event_ring_.claim();
     if (descriptor == nullptr) {
       counters_.board_full.add(1);
       return false;
@@ -61,7 +61,7 @@ bool Poller::deliver(Connection& connection) {
       break;
     }
     descriptor->connection = connection.number();
-    board_.push();
+    event_ring_.push();
   }
   if (connection.tell_broken) {
     if (!tell(connection, Event::broken, connection.broken_kind, connection.broken_detail)) return false;
@@ -70,22 +70,22 @@ bool Poller::deliver(Connection& connection) {
   if (connection.left) {
     if (connection.touched) return false;
     // From here on the application may destroy it.
-    std::atomic<Connection*>& current = slots_[connection.slot].current;
-    Descriptor* descriptor = board_.claim();
+    std::atomic<PolledConnection*>& current = slots_[connection.slot].current;
+    Descriptor* descriptor = event_ring_.claim();
     if (descriptor == nullptr) return false;
     *descriptor = {connection.number(), 0, 0, static_cast<uint32_t>(Event::detached), 0, 0, 0, 0};
     current.store(nullptr, std::memory_order_release);
-    board_.push();
+    event_ring_.push();
   }
   return true;
 }
 // --- end of the hot path -------------------------------------------------------------------------
 
-bool Poller::tell(Connection& connection, Event event, uint32_t kind, uint32_t detail) {
-  Descriptor* descriptor = board_.claim();
+bool Poller::tell(PolledConnection& connection, Event event, uint32_t kind, uint32_t detail) {
+  Descriptor* descriptor = event_ring_.claim();
   if (descriptor == nullptr) return false;
   *descriptor = {connection.number(), kind, detail, static_cast<uint32_t>(event), 0, 0, 0, 0};
-  board_.push();
+  event_ring_.push();
   return true;
 }
 

@@ -16,10 +16,10 @@
 //    look_before_sleep says "again" until it is armed, and the guardian arms in each hold.
 // 2. The guardian acts only while `passes_`, which the application changes in each of its holds, is as it was
 //    when something already waited. So what it does comes before the application's next look, which sees all
-//    of it: a disarmed queue, wishes, frames on the board that JavaScript was not told of.
+//    of it: a disarmed queue, requests, frames on the event ring that JavaScript was not told of.
 // 3. The application may have looked for the last time already: it sleeps, and was slow to wake up for the
-//    event that the guardian has now taken. Then the guardian rings for what it has put on the board. Of what
-//    concerns only native code the application need not know; the guardian stays until it looks again.
+//    event that the guardian has now taken. Then the guardian rings for what it has put on the event ring. Of
+//    what concerns only native code the application need not know; the guardian stays until it looks again.
 // 4. An event wakes both, if both sleep: the channel is readable until it is taken, by the application, or by
 //    the guardian if 2 lets it. A guardian that finds that the application has looked goes back to watching.
 #include <utility>
@@ -68,7 +68,7 @@ void Poller::take_over(uint32_t seen) {
   counters_.take_overs.add(1);
   for (bool event = false;;) {
     bool again, rings, timed, lost;
-    // Before the last look at what the application stores before it looks at this (rouse).
+    // Before the last look at what the application stores before it looks at this (wake_thread).
     sleeping_.store(true, std::memory_order_seq_cst);
     {
       const std::unique_lock hold(turns_, std::try_to_lock);
@@ -79,7 +79,7 @@ void Poller::take_over(uint32_t seen) {
       if (event) take_events();
       arm();
       again = step();
-      again |= wants_turn() || any_attention_.load(std::memory_order_seq_cst);
+      again |= wants_turn() || any_pending_.load(std::memory_order_seq_cst);
       turned_by_guardian_ = false;
       rings = std::exchange(rings_, false);
       timed = !leaving_.empty();

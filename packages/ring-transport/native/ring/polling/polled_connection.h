@@ -11,9 +11,9 @@
 
 namespace rdmakit::ring {
 
-struct Connection {
-  Connection(const QpRef& qp_ref, const MrRef& ring, uint32_t slot_index, uint32_t generation_count,
-             Version version, uint32_t log2_capacity, uint32_t receive_depth, const SenderOptions& send)
+struct PolledConnection {
+  PolledConnection(const QpRef& qp_ref, const MrRef& ring, uint32_t slot_index, uint32_t generation_count,
+                   Version version, uint32_t log2_capacity, uint32_t receive_depth, const SenderOptions& send)
       : slot(slot_index),
         generation(generation_count),
         qp(qp_ref),
@@ -58,9 +58,9 @@ struct Connection {
   Reader reader;
 
   // By the application's thread: what it asks of the poller, and that `sender` is established.
-  static constexpr uint32_t kWishCredit = 1;
-  static constexpr uint32_t kWishDetach = 2;
-  std::atomic<uint32_t> wishes{0};
+  static constexpr uint32_t kPendingCredit = 1;
+  static constexpr uint32_t kPendingDetach = 2;
+  std::atomic<uint32_t> pending{0};
   std::atomic<bool> established{false};
 
   // The rest is the poller's.
@@ -79,31 +79,31 @@ struct Connection {
   uint32_t broken_kind = 0;
   uint32_t broken_detail = 0;
   uint64_t leave_deadline = 0;
-  Connection* next_touched = nullptr;
-  Connection* next_backlog = nullptr;
-  Connection* next_leaving = nullptr;
+  PolledConnection* next_touched = nullptr;
+  PolledConnection* next_backlog = nullptr;
+  PolledConnection* next_leaving = nullptr;
 };
 
 // First in, first out, without memory of its own.
-template <Connection* Connection::*Next>
+template <PolledConnection* PolledConnection::*Next>
 class ConnectionList {
  public:
   bool empty() const { return first_ == nullptr; }
-  void add(Connection* connection) {
+  void add(PolledConnection* connection) {
     connection->*Next = nullptr;
     *(first_ == nullptr ? &first_ : &(last_->*Next)) = connection;
     last_ = connection;
   }
-  Connection* take() {
-    Connection* connection = first_;
+  PolledConnection* take() {
+    PolledConnection* connection = first_;
     if (connection != nullptr) first_ = connection->*Next;
     return connection;
   }
-  Connection* last() const { return first_ == nullptr ? nullptr : last_; }
+  PolledConnection* last() const { return first_ == nullptr ? nullptr : last_; }
 
  private:
-  Connection* first_ = nullptr;
-  Connection* last_ = nullptr;
+  PolledConnection* first_ = nullptr;
+  PolledConnection* last_ = nullptr;
 };
 
 }  // namespace rdmakit::ring

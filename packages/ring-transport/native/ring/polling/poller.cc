@@ -11,15 +11,15 @@ Poller::Poller(CqRef cq, ChannelRef channel, const PollerOptions& options, std::
       channel_(std::move(channel)),
       verbs_(cq_.handle()->verbs),
       options_(options),
-      board_(options.max_connections, options.descriptor_count),
+      event_ring_(options.max_connections, options.descriptor_count),
       doorbell_(std::move(doorbell)),
       slots_(options.max_connections),
-      attention_((options.max_connections + 63) / 64),
+      pending_slots_((options.max_connections + 63) / 64),
       spin_({.bound = options.spin_ns, .longest = options.spin_ns * 4, .initial = options.spin_ns / 2}) {}
 
 Poller::~Poller() {
   stop();
-  if (rouse_fd_ >= 0) close(rouse_fd_);
+  if (wake_fd_ >= 0) close(wake_fd_);
 }
 
 // --- hot path ------------------------------------------------------------------------------------
@@ -28,7 +28,7 @@ Poller::~Poller() {
 // What the thread does over and over, and turn() once. False when there was nothing to do.
 bool Poller::step() {
   bool worked = poll_completions();
-  if (any_attention_.load(std::memory_order_relaxed)) worked |= attend();
+  if (any_pending_.load(std::memory_order_relaxed)) worked |= process_requests();
   if (!leaving_.empty()) worked |= settle_leaving();
   if (!backlog_.empty()) worked |= deliver_backlog();
   counters_.turns.add(1);
@@ -40,18 +40,18 @@ uint32_t Poller::turn() {
   const Hold hold(*this);
   pass();
   if (running_) step();
-  return board_.head();
+  return event_ring_.head();
 }
 
 // Between what completed and what it means for the connections stands the application, or the doorbell:
-// a message is described in the step that finds it, and what is owed for it (credit, receives, wishes) is
+// a message is described in the step that finds it, and what is owed for it (credit, receives, requests) is
 // seen to in the next, while the answer is on its way. False when there was neither.
 bool Poller::poll_completions() {
   ibv_wc completions[kCompletions];
   const int count = ibv_poll_cq(cq_.get(), kCompletions, completions);
   more_completions_ = count == kCompletions;
   const bool settles = !touched_.empty();
-  while (Connection* connection = touched_.take()) settle(*connection);
+  while (PolledConnection* connection = touched_.take()) settle(*connection);
   if (count < 0) [[unlikely]]
     break_all();
   if (count <= 0) return settles;
@@ -63,7 +63,7 @@ bool Poller::poll_completions() {
 void Poller::handle(const ibv_wc& completion) {
   const WorkId id = WorkId::decode(completion.wr_id);
   if (id.slot >= slots_.size()) return;
-  Connection* connection = slots_[id.slot].current.load(std::memory_order_acquire);
+  PolledConnection* connection = slots_[id.slot].current.load(std::memory_order_acquire);
   if (connection == nullptr || connection->generation != id.generation) return;
   if (!connection->touched) {
     connection->touched = true;
@@ -109,7 +109,7 @@ void Poller::handle(const ibv_wc& completion) {
 
 // What a batch of completions meant for one connection. Receives are posted again only when something
 // depends on it (claim 2 of wire.h), so that it does not stand between a message and its reader.
-void Poller::settle(Connection& connection) {
+void Poller::settle(PolledConnection& connection) {
   connection.touched = false;
   if (connection.has_control) {
     if (!connection.broken && connection.receiver.repost() != 0)
@@ -123,21 +123,21 @@ void Poller::settle(Connection& connection) {
   if (connection.tell_granted != 0 || connection.reader.has_result()) to_backlog(connection);
 }
 
-void Poller::answer(Connection& connection) {
+void Poller::answer(PolledConnection& connection) {
   if (connection.broken || !connection.established.load(std::memory_order_acquire)) return;
   const uint32_t released =
-      board_.slot_word(connection.slot, Board::kReleased).load(std::memory_order_acquire);
+      event_ring_.slot_word(connection.slot, EventRing::kReleased).load(std::memory_order_acquire);
   if (connection.receiver.answer(released, connection.sender.peer()) != 0) {
     break_connection(connection, kKindCompletion, IBV_WC_GENERAL_ERR);
     return;
   }
-  board_.slot_word(connection.slot, Board::kReported)
+  event_ring_.slot_word(connection.slot, EventRing::kReported)
       .store(static_cast<uint32_t>(connection.receiver.reported()), std::memory_order_release);
 }
 
 // --- end of the hot path -------------------------------------------------------------------------
 
-void Poller::break_connection(Connection& connection, uint32_t kind, uint32_t detail) {
+void Poller::break_connection(PolledConnection& connection, uint32_t kind, uint32_t detail) {
   if (connection.broken) return;
   connection.broken = true;
   verbs_->move_to_error(connection.qp.get());
@@ -151,7 +151,7 @@ void Poller::break_connection(Connection& connection, uint32_t kind, uint32_t de
 // The completion queue is broken: nothing will be heard of any connection.
 void Poller::break_all() {
   for (Slot& slot : slots_)
-    if (Connection* connection = slot.current.load(std::memory_order_acquire); connection != nullptr)
+    if (PolledConnection* connection = slot.current.load(std::memory_order_acquire); connection != nullptr)
       break_connection(*connection, kKindCompletion, IBV_WC_FATAL_ERR);
 }
 
@@ -162,20 +162,20 @@ void Poller::lose_channel() {
   break_all();
 }
 
-// Wishes of the application.
-bool Poller::attend() {
+// Requests of the application.
+bool Poller::process_requests() {
   // Reads what it clears, so that the bits which were set before it are seen below.
-  any_attention_.exchange(false, std::memory_order_acq_rel);
-  for (size_t word = 0; word < attention_.size(); ++word) {
-    if (attention_[word].load(std::memory_order_relaxed) == 0) continue;
-    uint64_t bits = attention_[word].exchange(0, std::memory_order_seq_cst);
+  any_pending_.exchange(false, std::memory_order_acq_rel);
+  for (size_t word = 0; word < pending_slots_.size(); ++word) {
+    if (pending_slots_[word].load(std::memory_order_relaxed) == 0) continue;
+    uint64_t bits = pending_slots_[word].exchange(0, std::memory_order_seq_cst);
     for (; bits != 0; bits &= bits - 1) {
       const size_t slot = word * 64 + static_cast<size_t>(__builtin_ctzll(bits));
-      Connection* connection = slots_[slot].current.load(std::memory_order_acquire);
+      PolledConnection* connection = slots_[slot].current.load(std::memory_order_acquire);
       if (connection == nullptr) continue;
-      const uint32_t wishes = connection->wishes.exchange(0, std::memory_order_acquire);
-      if ((wishes & Connection::kWishCredit) != 0) answer(*connection);
-      if ((wishes & Connection::kWishDetach) != 0 && !connection->leaving) {
+      const uint32_t pending = connection->pending.exchange(0, std::memory_order_acquire);
+      if ((pending & PolledConnection::kPendingCredit) != 0) answer(*connection);
+      if ((pending & PolledConnection::kPendingDetach) != 0 && !connection->leaving) {
         connection->leaving = true;
         break_connection(*connection, kKindCompletion, 0);
         connection->leave_deadline = now_ns() + kLeaveNs;
@@ -190,8 +190,8 @@ bool Poller::attend() {
 // after that, so that its share of the queue is free; or after a time that no device needs.
 bool Poller::settle_leaving() {
   bool worked = false;
-  for (Connection* end = leaving_.last(); !leaving_.empty();) {
-    Connection* connection = leaving_.take();
+  for (PolledConnection* end = leaving_.last(); !leaving_.empty();) {
+    PolledConnection* connection = leaving_.take();
     const bool last = connection == end;
     const bool through =
         connection->receiver.outstanding() == 0 && !connection->reader.outstanding() && !more_completions_;

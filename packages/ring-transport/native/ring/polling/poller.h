@@ -1,5 +1,5 @@
 // Takes the completions of all its connections from one completion queue, posts receives and credit, and
-// describes arrived frames on the board. In all modes but `caller` a thread of its own does that:
+// describes arrived frames on the event ring. In all modes but `caller` a thread of its own does that:
 // applications send on their own thread, and the two never wait for each other. In mode `caller` the
 // application's thread does it, whenever it turns the poller or looks before it sleeps; in mode `guarded`
 // too, and a thread takes over while it does neither (guardian.cc).
@@ -42,7 +42,7 @@ struct ConnectionOptions {
 
 class Poller {
  public:
-  // `doorbell` is called on the polling thread when the board's consumer has set Board::kIdle.
+  // `doorbell` is called on the polling thread when the event ring's consumer has set EventRing::kIdle.
   Poller(CqRef cq, ChannelRef channel, const PollerOptions& options, std::function<void()> doorbell);
   ~Poller();
   Poller(const Poller&) = delete;
@@ -54,17 +54,17 @@ class Poller {
   void stop();
   // The part of it after which nothing rings the doorbell from another thread.
   void end_thread();
-  Board& board() { return board_; }
+  EventRing& event_ring() { return event_ring_; }
   Mode mode() const { return options_.mode; }
 
   // Modes `caller` and `guarded`, by the application.
   bool turned_by_application() const { return ring::turned_by_application(options_.mode); }
-  // Takes completions and describes what they brought: the board's head.
+  // Takes completions and describes what they brought: the event ring's head.
   uint32_t turn();
   struct Look {
-    bool doorbell;      // the consumer has not seen all that is on the board, and counts on being told, now
-    bool again;         // before the application sleeps it looks once more
-    bool time;          // or looks within kLeavePollMs, as something waits for time to pass
+    bool doorbell;  // the consumer has not seen all that is on the event ring, and counts on being told, now
+    bool again;     // before the application sleeps it looks once more
+    bool time;      // or looks within kLeavePollMs, as something waits for time to pass
     bool channel_lost;  // channel_fd() will never tell anything again
   };
   static constexpr int kLeavePollMs = 5;
@@ -77,7 +77,7 @@ class Poller {
   // By the application; a `number` that is not attached is an error that is returned, never followed.
   int attach(const ConnectionOptions& options, uint32_t& number);
   int establish(uint32_t number, const MrRef& staging, const PeerRing& peer);
-  // As Sender has them. Each shows the lane (Board::kLane) as it is then, for who lays frames out there.
+  // As Sender has them. Each shows where frames may be laid out (EventRing::kStaging), for who does so.
   SendResult reserve(uint32_t number, uint32_t next, uint32_t bytes);
   SendResult flush(uint32_t number, uint32_t next, bool signal);
   // The same for who does not.
@@ -95,7 +95,7 @@ class Poller {
   void detach(uint32_t number);
   // After Event::detached: destroys it, and with it its references to verbs objects.
   void release(uint32_t number);
-  // The consumer has drained a board whose Board::kFull is set.
+  // The consumer has drained an event ring whose EventRing::kFull is set.
   void wake();
   // In the order of kConnectionCounters and kPollerCounters. False: there is no such connection.
   bool counters(uint32_t number, double* out);
@@ -111,8 +111,8 @@ class Poller {
   static constexpr uint32_t kKindViolation = 1;
 
   struct Slot {
-    std::unique_ptr<Connection> owned;          // the application's
-    std::atomic<Connection*> current{nullptr};  // set by the application, cleared by the poller
+    std::unique_ptr<PolledConnection> owned;          // the application's
+    std::atomic<PolledConnection*> current{nullptr};  // set by the application, cleared by the poller
     uint32_t generation = 0;
   };
 
@@ -138,19 +138,19 @@ class Poller {
   bool step();
   bool poll_completions();
   void handle(const ibv_wc& completion);
-  void settle(Connection& connection);
-  void answer(Connection& connection);
+  void settle(PolledConnection& connection);
+  void answer(PolledConnection& connection);
   bool deliver_backlog();
-  bool deliver(Connection& connection);
-  bool tell(Connection& connection, Event event, uint32_t kind = 0, uint32_t detail = 0);
-  bool attend();
+  bool deliver(PolledConnection& connection);
+  bool tell(PolledConnection& connection, Event event, uint32_t kind = 0, uint32_t detail = 0);
+  bool process_requests();
   bool settle_leaving();
   void break_all();
   void lose_channel();
-  void break_connection(Connection& connection, uint32_t kind, uint32_t detail);
-  void to_backlog(Connection& connection);
-  // A turn is wanted without an event: the last one left completions, or frames that the board has places
-  // for, or the application has asked for something.
+  void break_connection(PolledConnection& connection, uint32_t kind, uint32_t detail);
+  void to_backlog(PolledConnection& connection);
+  // A turn is wanted without an event: the last one left completions, or frames that the event ring has
+  // places for, or the application has asked for something.
   bool wants_turn() const;
   void arm();
   // Or it need not be: the channel is lost.
@@ -163,27 +163,27 @@ class Poller {
   Waits what_waits();
   void take_over(uint32_t seen);
   void acknowledge_events();
-  void ask(uint32_t number, uint32_t wish);
-  void rouse();
-  void write_rouse();
-  Connection* find(uint32_t number);
-  void show_lane(const Connection& connection);
+  void request(uint32_t number, uint32_t what);
+  void wake_thread();
+  void write_wake();
+  PolledConnection* find(uint32_t number);
+  void show_staging(const PolledConnection& connection);
 
   CqRef cq_;
   ChannelRef channel_;
   const DataPathVerbs* verbs_;
   PollerOptions options_;
-  Board board_;
+  EventRing event_ring_;
   std::function<void()> doorbell_;
   std::vector<Slot> slots_;
   uint32_t next_slot_ = 0;
   Thread thread_;
   bool running_ = false;
-  int rouse_fd_ = -1;
+  int wake_fd_ = -1;
 
-  // Application to poller: which slots have wishes.
-  std::vector<std::atomic<uint64_t>> attention_;
-  alignas(64) std::atomic<bool> any_attention_{false};
+  // Application to poller: which slots have pending.
+  std::vector<std::atomic<uint64_t>> pending_slots_;
+  alignas(64) std::atomic<bool> any_pending_{false};
   std::atomic<bool> stopping_{false};
   alignas(64) std::atomic<bool> sleeping_{false};
 
@@ -196,9 +196,9 @@ class Poller {
   alignas(64) AdaptiveSpin spin_;
   bool turned_by_guardian_ = false;
   bool rings_ = false;  // the guardian is to ring the doorbell
-  ConnectionList<&Connection::next_touched> touched_;
-  ConnectionList<&Connection::next_backlog> backlog_;
-  ConnectionList<&Connection::next_leaving> leaving_;
+  ConnectionList<&PolledConnection::next_touched> touched_;
+  ConnectionList<&PolledConnection::next_backlog> backlog_;
+  ConnectionList<&PolledConnection::next_leaving> leaving_;
   bool armed_ = false;
   bool channel_lost_ = false;
   bool more_completions_ = false;  // the last poll may have left some

@@ -9,10 +9,10 @@
 
 namespace rdmakit::ring {
 
-Connection* Poller::find(uint32_t number) {
+PolledConnection* Poller::find(uint32_t number) {
   const uint32_t slot = slot_of(number);
   if (slot >= slots_.size()) return nullptr;
-  Connection* connection = slots_[slot].owned.get();
+  PolledConnection* connection = slots_[slot].owned.get();
   return connection != nullptr && connection->generation == generation_of(number) ? connection : nullptr;
 }
 
@@ -34,12 +34,12 @@ int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
     if (slot.owned != nullptr) continue;
     slot.generation = (slot.generation + 1) & 0xff;
     slot.owned =
-        std::make_unique<Connection>(options.qp, options.ring, index, slot.generation, options.version,
-                                     options.log2_capacity, options.receive_depth, options.send);
-    board_.slot_word(index, Board::kReleased).store(0, std::memory_order_relaxed);
-    board_.slot_word(index, Board::kReported).store(0, std::memory_order_relaxed);
+        std::make_unique<PolledConnection>(options.qp, options.ring, index, slot.generation, options.version,
+                                           options.log2_capacity, options.receive_depth, options.send);
+    event_ring_.slot_word(index, EventRing::kReleased).store(0, std::memory_order_relaxed);
+    event_ring_.slot_word(index, EventRing::kReported).store(0, std::memory_order_relaxed);
     for (uint32_t i = 0; i < 3; ++i)
-      board_.slot_word(index, Board::kLane + i).store(0, std::memory_order_relaxed);
+      event_ring_.slot_word(index, EventRing::kStaging + i).store(0, std::memory_order_relaxed);
     // The receives first: once the poller knows the connection, they are its business.
     if (int error = slot.owned->receiver.start(); error != 0) {
       slot.owned.reset();
@@ -53,27 +53,27 @@ int Poller::attach(const ConnectionOptions& options, uint32_t& number) {
 }
 
 int Poller::establish(uint32_t number, const MrRef& staging, const PeerRing& peer) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   if (connection == nullptr || connection->sender.established()) return EINVAL;
   if (peer.log2_capacity < kMinLog2Capacity || peer.log2_capacity > kMaxLog2Capacity ||
       peer.receive_depth < kMinReceiveDepth || peer.receive_depth > kMaxReceiveDepth ||
       staging->length < (uint64_t{1} << peer.log2_capacity) + uint64_t{connection->sender.depth()} * 8)
     return EINVAL;
   connection->sender.establish(staging, peer);
-  show_lane(*connection);
+  show_staging(*connection);
   connection->established.store(true, std::memory_order_release);
   // Credit may have become due before there was a way to send it.
-  ask(number, Connection::kWishCredit);
+  request(number, PolledConnection::kPendingCredit);
   return 0;
 }
 
 // --- hot path ------------------------------------------------------------------------------------
 // No allocation, no lock, no system call but the post itself.
 
-void Poller::show_lane(const Connection& connection) {
+void Poller::show_staging(const PolledConnection& connection) {
   const Sender& sender = connection.sender;
   const auto show = [&](uint32_t word, uint64_t position) {
-    board_.slot_word(connection.slot, Board::kLane + word)
+    event_ring_.slot_word(connection.slot, EventRing::kStaging + word)
         .store(static_cast<uint32_t>(position), std::memory_order_relaxed);
   };
   show(0, sender.next());
@@ -82,40 +82,40 @@ void Poller::show_lane(const Connection& connection) {
 }
 
 SendResult Poller::reserve(uint32_t number, uint32_t next, uint32_t bytes) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   if (connection == nullptr) return SendResult::closed;
   if (!connection->sender.advance(next)) return SendResult::failed;
   const SendResult result = connection->sender.reserve(bytes);
-  show_lane(*connection);
+  show_staging(*connection);
   return result;
 }
 
 SendResult Poller::flush(uint32_t number, uint32_t next, bool signal) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   if (connection == nullptr) return SendResult::closed;
   if (!connection->sender.advance(next)) return SendResult::failed;
   if (signal) connection->sender.signal();
   const SendResult result = connection->sender.flush();
-  show_lane(*connection);
+  show_staging(*connection);
   return result;
 }
 
 SendResult Poller::send(uint32_t number, FrameType type, uint32_t correlation, uint32_t immediate,
                         const void* data, uint32_t length) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   return connection == nullptr ? SendResult::closed
                                : connection->sender.queue(type, correlation, immediate, data, length);
 }
 
 SendResult Poller::flush(uint32_t number) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   return connection == nullptr ? SendResult::closed : connection->sender.flush();
 }
 
 void Poller::return_credit(uint32_t number) {
   if (!turned_by_application()) {
-    ask(number, Connection::kWishCredit);
-  } else if (Connection* connection = find(number); connection != nullptr) {
+    request(number, PolledConnection::kPendingCredit);
+  } else if (PolledConnection* connection = find(number); connection != nullptr) {
     const Hold hold(*this);
     answer(*connection);
   }
@@ -123,61 +123,62 @@ void Poller::return_credit(uint32_t number) {
 // --- end of the hot path -------------------------------------------------------------------------
 
 SendResult Poller::ping(uint32_t number) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   return connection == nullptr ? SendResult::closed : connection->sender.ping();
 }
 
 SendResult Poller::read(uint32_t number, const MrRef& region, uint64_t offset, uint64_t remote_address,
                         uint32_t remote_key, uint32_t length, uint32_t tag) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   if (connection == nullptr || !connection->sender.established()) return SendResult::closed;
   return connection->reader.read(region, offset, remote_address, remote_key, length, tag);
 }
 
 bool Poller::drained(uint32_t number) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   return connection == nullptr || connection->sender.drained();
 }
 
-void Poller::detach(uint32_t number) { ask(number, Connection::kWishDetach); }
+void Poller::detach(uint32_t number) { request(number, PolledConnection::kPendingDetach); }
 
 void Poller::release(uint32_t number) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   if (connection == nullptr) return;
   Slot& slot = slots_[connection->slot];
   if (slot.current.load(std::memory_order_acquire) != nullptr) return;
   slot.owned.reset();
 }
 
-void Poller::ask(uint32_t number, uint32_t wish) {
-  Connection* connection = find(number);
+void Poller::request(uint32_t number, uint32_t what) {
+  PolledConnection* connection = find(number);
   if (connection == nullptr) return;
-  connection->wishes.fetch_or(wish, std::memory_order_release);
-  attention_[connection->slot / 64].fetch_or(uint64_t{1} << connection->slot % 64, std::memory_order_seq_cst);
+  connection->pending.fetch_or(what, std::memory_order_release);
+  pending_slots_[connection->slot / 64].fetch_or(uint64_t{1} << connection->slot % 64,
+                                                 std::memory_order_seq_cst);
   wake();
 }
 
 void Poller::wake() {
-  any_attention_.store(true, std::memory_order_seq_cst);
+  any_pending_.store(true, std::memory_order_seq_cst);
   // Who watches for the application may have had its look already.
   if (turned_by_application()) doorbell_();
-  rouse();
+  wake_thread();
 }
 
-void Poller::rouse() {
+void Poller::wake_thread() {
   if (!sleeping_.load(std::memory_order_seq_cst) || !sleeping_.exchange(false, std::memory_order_seq_cst))
     return;
-  write_rouse();
+  write_wake();
 }
 
-void Poller::write_rouse() {
+void Poller::write_wake() {
   const uint64_t one = 1;
   // Can only fail when the counter is full, and then the thread is awake.
-  [[maybe_unused]] ssize_t written = write(rouse_fd_, &one, sizeof one);
+  [[maybe_unused]] ssize_t written = write(wake_fd_, &one, sizeof one);
 }
 
 bool Poller::counters(uint32_t number, double* out) {
-  Connection* connection = find(number);
+  PolledConnection* connection = find(number);
   if (connection == nullptr) return false;
   const ReceiveCounters& in = connection->receiver.counters;
   const SendCounters& sent = connection->sender.counters;

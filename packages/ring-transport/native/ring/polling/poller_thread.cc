@@ -17,8 +17,8 @@ int Poller::start() {
     running_ = true;
     return 0;
   }
-  rouse_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (rouse_fd_ < 0) return errno;
+  wake_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd_ < 0) return errno;
   const bool guarded = options_.mode == Mode::guarded;
   int error =
       thread_.start(guarded ? "ring-guardian" : "ring-poller", [=, this] { guarded ? guard() : run(); });
@@ -39,7 +39,7 @@ void Poller::stop() {
   running_ = false;
   end_thread();
   acknowledge_events();
-  // The board may live on, under an ArrayBuffer; the verbs objects go now.
+  // The event ring may live on, under an ArrayBuffer; the verbs objects go now.
   for (Slot& slot : slots_) slot.owned.reset();
   channel_ = {};
   cq_ = {};
@@ -48,7 +48,7 @@ void Poller::stop() {
 void Poller::end_thread() {
   if (!thread_.joinable()) return;
   stopping_.store(true, std::memory_order_seq_cst);
-  write_rouse();
+  write_wake();
   thread_.join();
 }
 
@@ -122,28 +122,28 @@ Poller::Look Poller::look_at_events() {
 }
 
 Poller::Look Poller::looked() {
-  const bool doorbell = board_.take_idle();
+  const bool doorbell = event_ring_.take_idle();
   if (doorbell) counters_.doorbells.add(1);
   return {doorbell, !armed() || wants_turn(), !leaving_.empty(), channel_lost_};
 }
 
 bool Poller::wants_turn() const {
-  // A full board is drained first, and then whoever drained it calls wake.
-  return more_completions_ || !touched_.empty() || any_attention_.load(std::memory_order_relaxed) ||
-         (!backlog_.empty() && board_.word(Board::kFull).load(std::memory_order_relaxed) == 0);
+  // A full event ring is drained first, and then whoever drained it calls wake.
+  return more_completions_ || !touched_.empty() || any_pending_.load(std::memory_order_relaxed) ||
+         (!backlog_.empty() && event_ring_.word(EventRing::kFull).load(std::memory_order_relaxed) == 0);
 }
 // --- end of the hot path -------------------------------------------------------------------------
 
 // Arms the completion queue, looks once more, and sleeps until the channel or the application wakes it.
 void Poller::sleep() {
-  // Before the last look at what the application stores before it looks at this (rouse).
+  // Before the last look at what the application stores before it looks at this (wake_thread).
   sleeping_.store(true, std::memory_order_seq_cst);
   arm();
   if (channel_lost_) [[unlikely]]
     break_all();  // what was attached since, too
   // What completed before the arming raises no event.
-  if (poll_completions() || (channel_lost_ && wants_turn()) ||
-      any_attention_.load(std::memory_order_seq_cst) || stopping_.load(std::memory_order_seq_cst)) {
+  if (poll_completions() || (channel_lost_ && wants_turn()) || any_pending_.load(std::memory_order_seq_cst) ||
+      stopping_.load(std::memory_order_seq_cst)) {
     sleeping_.store(false, std::memory_order_relaxed);
     return;
   }
@@ -153,16 +153,16 @@ void Poller::sleep() {
   if (event) take_events();
 }
 
-// Sleeps for at most so many milliseconds (-1: for ever), until it is roused or, if it is to hear of
+// Sleeps for at most so many milliseconds (-1: for ever), until it is woken or, if it is to hear of
 // `events`, the channel is readable: true.
 bool Poller::await_event(bool events, int milliseconds) {
   // A negative descriptor is none.
-  pollfd ready[2] = {{events ? channel_->fd : -1, POLLIN, 0}, {rouse_fd_, POLLIN, 0}};
+  pollfd ready[2] = {{events ? channel_->fd : -1, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
   poll(ready, 2, milliseconds);
   if (ready[1].revents != 0) {
     counters_.wakes.add(1);
     uint64_t ignored;
-    while (::read(rouse_fd_, &ignored, sizeof ignored) > 0) {
+    while (::read(wake_fd_, &ignored, sizeof ignored) > 0) {
     }
   }
   return ready[0].revents != 0;

@@ -50,11 +50,11 @@ SendResult Sender::reserve(uint32_t bytes) {
   if (capacity_ == 0) return SendResult::closed;
   if (bytes > 1u << (peer_.log2_capacity - 1)) return SendResult::too_long;
   const uint32_t units = format_.units(bytes);
-  for (uint64_t wished; !make_room(units, wished);) {
+  for (uint64_t awaited; !make_room(units, awaited);) {
     // What is laid out, a pad perhaps, must reach the peer for credit to come back.
     if (flush() == SendResult::failed) return SendResult::failed;
-    wished_limit_.store(wished, std::memory_order_seq_cst);
-    if (limit() < wished) {
+    awaited_limit_.store(awaited, std::memory_order_seq_cst);
+    if (limit() < awaited) {
       counters.stalls.add(1);
       return SendResult::full;
     }
@@ -79,21 +79,21 @@ SendResult Sender::queue(FrameType type, uint32_t correlation, uint32_t immediat
 }
 
 // Room for a frame of `units` at next_, behind a pad when it does not fit before the ring's end. The
-// pad is laid out even when the frame has to wait (claim 1 of wire.h). Without room, `wished` is where
+// pad is laid out even when the frame has to wait (claim 1 of wire.h). Without room, `awaited` is where
 // the limit must get to.
-bool Sender::make_room(uint32_t units, uint64_t& wished) {
+bool Sender::make_room(uint32_t units, uint64_t& awaited) {
   const uint32_t to_end = capacity_ - static_cast<uint32_t>(next_ & mask_);
   if (units > to_end) {
-    wished = next_ + to_end;
-    if (limit_ < wished && (limit_ = limit()) < wished) return false;
+    awaited = next_ + to_end;
+    if (limit_ < awaited && (limit_ = limit()) < awaited) return false;
     const uint32_t length = (to_end << format_.unit_log2()) - format_.header(FrameType::pad);
     format_.write(at(next_), {FrameType::pad, length});
     pad_ = next_;
     next_ += to_end;
     pad_end_ = next_;
   }
-  wished = next_ + units;
-  return limit_ >= wished || (limit_ = limit()) >= wished;
+  awaited = next_ + units;
+  return limit_ >= awaited || (limit_ = limit()) >= awaited;
 }
 
 // A place is free when the peer has consumed what it held, and the device no longer reads it here:
@@ -105,13 +105,13 @@ uint64_t Sender::limit() const {
 
 uint32_t Sender::granted() {
   uint32_t grants = 0;
-  const uint64_t wished = wished_limit_.load(std::memory_order_seq_cst);
-  if (wished != kNoWish && wished <= limit()) {
-    wished_limit_.store(kNoWish, std::memory_order_seq_cst);
+  const uint64_t awaited = awaited_limit_.load(std::memory_order_seq_cst);
+  if (awaited != kNothingAwaited && awaited <= limit()) {
+    awaited_limit_.store(kNothingAwaited, std::memory_order_seq_cst);
     grants |= kGrantRoom;
   }
-  if (wished_other_.load(std::memory_order_seq_cst) &&
-      wished_other_.exchange(false, std::memory_order_seq_cst))
+  if (awaited_other_.load(std::memory_order_seq_cst) &&
+      awaited_other_.exchange(false, std::memory_order_seq_cst))
     grants |= kGrantOther;
   return grants;
 }
@@ -128,7 +128,7 @@ SendResult Sender::flush() {
   if (failed_) return SendResult::failed;
   if (next_ == posted()) return SendResult::done;
   if (!can_post(kMostRequests)) {
-    wished_other_.store(true, std::memory_order_seq_cst);
+    awaited_other_.store(true, std::memory_order_seq_cst);
     if (!can_post(kMostRequests)) {
       counters.stalls.add(1);
       return SendResult::full;
@@ -231,7 +231,7 @@ bool Sender::drained() {
     return true;
   };
   if (capacity_ == 0 || failed_ || all()) return true;
-  wished_other_.store(true, std::memory_order_seq_cst);
+  awaited_other_.store(true, std::memory_order_seq_cst);
   return all();
 }
 

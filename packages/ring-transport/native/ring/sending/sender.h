@@ -72,7 +72,7 @@ class Sender {
   Violation pong();
   void complete(const WorkId& id);
   void ping_completed() { ping_.fetch_and(~kPingPosted, std::memory_order_release); }
-  // What the sending thread waits for and now has, of the two below; the wish is cleared.
+  // What the sending thread waits for and now has, of the two below; that is cleared.
   uint32_t granted();
   static constexpr uint32_t kGrantRoom = 1;   // the frame that was refused fits
   static constexpr uint32_t kGrantOther = 2;  // flush or drained may find more than it did
@@ -80,7 +80,7 @@ class Sender {
   SendCounters counters;
 
  private:
-  bool make_room(uint32_t units, uint64_t& wished);
+  bool make_room(uint32_t units, uint64_t& awaited);
   uint64_t limit() const;
   bool can_post(uint32_t requests);
   uint32_t bytes_between(uint64_t begin, uint64_t end) const;
@@ -124,11 +124,11 @@ class Sender {
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> completed_requests_{0};
 
-  // Wishes. The sending thread stores one, then looks once more at what the poller stores; the poller
-  // stores that, then looks at the wishes. Sequentially consistent, so that one sees the other.
-  static constexpr uint64_t kNoWish = UINT64_MAX;
-  alignas(64) std::atomic<uint64_t> wished_limit_{kNoWish};  // units that must be free to lay out
-  std::atomic<bool> wished_other_{false};
+  // What is awaited. The sending thread stores one, then looks once more at what the poller stores; the
+  // poller stores that, then looks at the pending. Sequentially consistent, so that one sees the other.
+  static constexpr uint64_t kNothingAwaited = UINT64_MAX;
+  alignas(64) std::atomic<uint64_t> awaited_limit_{kNothingAwaited};  // units that must be free to lay out
+  std::atomic<bool> awaited_other_{false};
   // Set by the sending thread when it pings, cleared by the poller.
   static constexpr uint32_t kPingUnanswered = 1;
   static constexpr uint32_t kPingPosted = 2;
