@@ -24,11 +24,12 @@ const PACKAGES = {
 const NATIVE = {
   'verbs/include': [],
   'verbs/base': ['verbs/include'],
-  'verbs/software': ['verbs/base', 'verbs/include'],
-  'verbs/iwarp': ['verbs/software', 'verbs/base', 'verbs/include'],
-  'verbs/shm': ['verbs/software', 'verbs/base', 'verbs/include'],
-  'verbs/ibverbs': ['verbs/base', 'verbs/include'],
-  'verbs/binding': ['verbs/ibverbs', 'verbs/base', 'verbs/include'],
+  'verbs/provider': ['verbs/base', 'verbs/include'],
+  'verbs/software': ['verbs/provider', 'verbs/base', 'verbs/include'],
+  'verbs/iwarp': ['verbs/software', 'verbs/provider', 'verbs/base', 'verbs/include'],
+  'verbs/shm': ['verbs/software', 'verbs/provider', 'verbs/base', 'verbs/include'],
+  'verbs/ibverbs': ['verbs/provider', 'verbs/base', 'verbs/include'],
+  'verbs/binding': ['verbs/provider', 'verbs/base', 'verbs/include'],
 }
 
 /** Circles that stay, each with its reason. */

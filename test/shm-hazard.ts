@@ -1,6 +1,6 @@
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs'
 
-/** of AreaHeader::hazard, in packages/verbs/native/shm/layout.h */
+/** of AreaHeader::hazard, in packages/verbs/native/shm/mapping/layout.h */
 const HAZARD_AT = 384
 
 /** A key that no region has: slot 0xffff is never taken in a test. */

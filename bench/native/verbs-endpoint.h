@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "provider.h"
+#include "provider/provider.h"
 
 namespace bench {
 

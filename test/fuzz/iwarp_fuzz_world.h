@@ -17,11 +17,11 @@
 
 #include "base/crc32c.h"
 #include "fuzz_check.h"
-#include "iwarp/ddp.h"
-#include "iwarp/markers.h"
-#include "iwarp/mpa.h"
-#include "iwarp/queue_pair.h"
-#include "provider.h"
+#include "iwarp/queue-pair/queue_pair.h"
+#include "iwarp/wire/ddp.h"
+#include "iwarp/wire/markers.h"
+#include "iwarp/wire/mpa.h"
+#include "provider/provider.h"
 
 namespace fuzz {
 

@@ -5,9 +5,9 @@
 
 #include "base/crc32c.h"
 #include "fuzz_check.h"
-#include "iwarp/ddp.h"
-#include "iwarp/markers.h"
-#include "iwarp/mpa.h"
+#include "iwarp/wire/ddp.h"
+#include "iwarp/wire/markers.h"
+#include "iwarp/wire/mpa.h"
 
 using namespace rdmakit::iwarp;
 
@@ -64,7 +64,7 @@ void markers(fuzz::Input& input) {
   Bytes marked = build_fpdu(ulpdu, true, true, position);
   const Bytes plain = build_fpdu(ulpdu, false);
   CHECK(marked.size() == marked_length(position, plain.size()));
-  CHECK(crc32c(marked.data(), marked.size() - 4) == load_crc(&marked[marked.size() - 4]));
+  CHECK(rdmakit::crc32c(marked.data(), marked.size() - 4) == load_crc(&marked[marked.size() - 4]));
   CHECK(remove_markers(marked.data(), marked.size(), position));
   CHECK(std::memcmp(marked.data(), plain.data(), plain.size() - kFpduCrcLength) == 0);
 }

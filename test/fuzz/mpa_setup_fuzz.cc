@@ -19,8 +19,8 @@
 
 #include "base/unique_fd.h"
 #include "fuzz_check.h"
-#include "iwarp/mpa.h"
-#include "provider.h"
+#include "iwarp/wire/mpa.h"
+#include "provider/provider.h"
 
 using namespace rdmakit;
 using namespace rdmakit::iwarp;

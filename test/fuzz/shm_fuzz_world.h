@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "fuzz_check.h"
-#include "provider.h"
-#include "shm/peer.h"
-#include "shm/queue_pair.h"
-#include "shm/shared_receive_layout.h"
+#include "provider/provider.h"
+#include "shm/mapping/shared_receive_layout.h"
+#include "shm/queue-pair/queue_pair.h"
+#include "shm/setup/peer.h"
 
 namespace fuzz {
 

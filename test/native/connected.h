@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "provider.h"
+#include "provider/provider.h"
 #include "stress.h"
 
 namespace fixture {

@@ -54,7 +54,8 @@ function(rdmakit_target target)
   endif()
 endfunction()
 
-# Compiles a target's files in units of eight from the same folder: most of a compiler's time goes into headers.
+# Compiles a target's files in units of eight from the same folder, and what is below native/FOLDER as one: most of a
+# compiler's time goes into headers.
 # Without RDMAKIT_UNITS each is compiled by itself, as the plain check does, so that none leans on what another
 # includes.
 option(RDMAKIT_UNITS "compile several files in one go" ON)
@@ -67,6 +68,7 @@ function(rdmakit_units target)
     get_filename_component(folder ${source} ABSOLUTE)
     get_filename_component(folder ${folder} DIRECTORY)
     file(RELATIVE_PATH folder ${CMAKE_CURRENT_SOURCE_DIR} ${folder})
+    string(REGEX REPLACE "(native/[^/]+)/.*" "\\1" folder "${folder}")
     string(MAKE_C_IDENTIFIER "${folder}" folder)
     math(EXPR unit "0${${folder}_files} / 8")
     math(EXPR ${folder}_files "0${${folder}_files} + 1")

@@ -12,7 +12,7 @@ export const mutations = [
   },
   {
     name: 'lost-channel-is-watched-on',
-    file: 'packages/verbs/native/channel_watcher.cc',
+    file: 'packages/verbs/native/provider/channel_watcher.cc',
     find: '    if (error == EAGAIN || error == EINTR) return;\n',
     replace: '    if (error != 0) return;\n',
     why: 'A channel whose device is gone keeps a processor busy, and nobody who waits on it is told.',
@@ -60,7 +60,7 @@ export const mutations = [
   },
   {
     name: 'slot-beyond-region',
-    file: binding('prepared_requests'),
+    file: binding('queue-pair/prepared_requests'),
     find: 'if (offset > mr->length || length > mr->length - offset) return false;',
     replace: 'if (offset > mr->length || length > mr->length) return false;',
     why: 'An inline send from a slot reads memory behind its region.',
@@ -68,7 +68,7 @@ export const mutations = [
   },
   {
     name: 'slots-beyond-their-end',
-    file: binding('prepared_requests'),
+    file: binding('queue-pair/prepared_requests'),
     find: 'if (first > size || count > size - first)',
     replace: 'if (first > size || count > size)',
     why: 'Requests are posted from memory behind the last slot.',
@@ -76,7 +76,7 @@ export const mutations = [
   },
   {
     name: 'registered-beyond-buffer',
-    file: binding('memory'),
+    file: binding('memory/memory'),
     find: 'if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength() - offset)',
     replace: 'if (length == 0 || offset > buffer.ByteLength() || length > buffer.ByteLength())',
     why: 'Memory behind an ArrayBuffer is registered, and a peer may write there.',
@@ -84,7 +84,7 @@ export const mutations = [
   },
   {
     name: 'unmapped-under-io',
-    file: binding('kept_memory'),
+    file: binding('memory/kept_memory'),
     find: '  if (!reach_->given) {',
     replace: '  if (reach_->given) {',
     why: 'What the program was given of a region is unmapped with it, also under I/O that writes there.',
@@ -140,7 +140,7 @@ export const mutations = [
   },
   {
     name: 'zone-of-an-address-dropped',
-    file: 'packages/verbs/native/binding/connection.cc',
+    file: 'packages/verbs/native/binding/device/connection.cc',
     find: 'v6->sin6_scope_id = zone_of(host.Env(), text);',
     replace: 'v6->sin6_scope_id = 0 * zone_of(host.Env(), text);',
     why: 'A link-local address leads nowhere without its interface.',
@@ -148,7 +148,7 @@ export const mutations = [
   },
   {
     name: 'second-address-not-tried',
-    file: 'packages/verbs/native/iwarp/handshake_initiator.cc',
+    file: 'packages/verbs/native/iwarp/setup/handshake_initiator.cc',
     find: 'if (alternatives_.empty() || answer_by_ <= ProgressThread::Clock::now()) return fail(status, events);',
     replace: 'return fail(status, events);',
     why: 'Nobody reaches a server on IPv4 by a name whose first address is of IPv6.',
@@ -172,7 +172,7 @@ export const mutations = [
   },
   {
     name: 'channel-without-a-thread-is-watched',
-    file: 'packages/verbs/native/channel_watcher.cc',
+    file: 'packages/verbs/native/provider/channel_watcher.cc',
     find: '    if (errno != 0) return 0;\n',
     replace: '',
     why: 'Who waits on a completion channel that no thread looks at waits for ever.',
@@ -196,7 +196,7 @@ export const mutations = [
   },
   {
     name: 'manager-is-not-waited-for',
-    file: 'packages/verbs/native/service_manager.cc',
+    file: 'packages/verbs/native/provider/service_manager.cc',
     find: '"BARRIER=1", write.get()',
     replace: '"BARRIER=1", -1',
     why: 'A process that ends at once leaves systemd with a message of nobody.',

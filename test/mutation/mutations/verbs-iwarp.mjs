@@ -3,7 +3,7 @@ const source = (name) => `packages/verbs/native/iwarp/${name}`
 export const mutations = [
   {
     name: 'iwarp-enhanced-data-cut-off',
-    file: source('mpa.cc'),
+    file: source('wire/mpa.cc'),
     find: 'if (frame.enhanced && private_length < kMpaEnhancedLength) return MpaParse::malformed;',
     replace: 'if (frame.enhanced && private_length == 0) return MpaParse::malformed;',
     why: 'An MPA frame with less than its enhanced data is read beyond its end.',
@@ -11,7 +11,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-longer-than-its-message',
-    file: source('ddp.cc'),
+    file: source('wire/ddp.cc'),
     find: 'if (exact_length != 0 && segment.payload_length != exact_length) {',
     replace: 'if (exact_length != 0 && segment.payload_length < exact_length) {',
     why: 'A Read Request with bytes behind it is taken, and they are passed over.',
@@ -19,7 +19,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-only-last-marker-checked',
-    file: source('markers.cc'),
+    file: source('wire/markers.cc'),
     find: 'agree = agree && (load_be16(from + 2) & ~3u) == pointer(position, length_field);',
     replace: 'agree = (load_be16(from + 2) & ~3u) == pointer(position, length_field);',
     why: 'A wrong marker is forgotten when the next one is right.',
@@ -27,7 +27,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-region-end-not-checked',
-    file: source('memory_table.cc'),
+    file: source('memory/memory_table.cc'),
     find: 'address - slot->address > slot->length - length) {',
     replace: 'address - slot->address > slot->length) {',
     why: 'An access that begins in a region may end behind it.',
@@ -35,7 +35,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-read-right-not-checked',
-    file: source('memory_table.cc'),
+    file: source('memory/memory_table.cc'),
     find: 'if ((slot->access & access) != access) {',
     replace: 'if (access != IBV_ACCESS_REMOTE_READ && (slot->access & access) != access) {',
     why: 'A peer may read a region that was registered without the right to.',
@@ -43,7 +43,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-region-of-another-domain',
-    file: source('memory_table.cc'),
+    file: source('memory/memory_table.cc'),
     find: 'if (slot->scope != pd && (queue_pair == nullptr || slot->scope != queue_pair)) {',
     replace: 'if (slot->scope != pd && queue_pair == nullptr) {',
     why: 'A peer reaches memory of other protection domains, and windows of other queue pairs.',
@@ -51,7 +51,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-deregistered-under-a-copy',
-    file: source('memory_table.cc'),
+    file: source('memory/memory_table.cc'),
     find: `  slot->stag.store(0, std::memory_order_seq_cst);
   wait_for_pins(*slot);
   const std::lock_guard lock(mutex_);`,
@@ -62,7 +62,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-window-ended-under-a-copy',
-    file: source('memory_window.cc'),
+    file: source('memory/memory_window.cc'),
     find: `  window.stag.store(0, std::memory_order_seq_cst);
   wait_for_pins(window);`,
     replace: '  window.stag.store(0, std::memory_order_seq_cst);',
@@ -71,7 +71,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-window-writes-read-only-region',
-    file: source('memory_window.cc'),
+    file: source('memory/memory_window.cc'),
     find: 'if ((binding.access & kRemoteChange) && !(region.access & IBV_ACCESS_LOCAL_WRITE)) return false;',
     replace: 'if ((binding.access & kRemoteChange) && region.access == 0) return false;',
     why: 'A window gives the right to write to a region that nobody may write to.',
@@ -79,7 +79,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-crc-of-small-fpdus-unchecked',
-    file: source('queue_pair_receive.cc'),
+    file: source('queue-pair/queue_pair_receive.cc'),
     find: '} else if (crc_ && load_crc(fpdu + length - kFpduCrcLength) != crc32c(fpdu, length - kFpduCrcLength)) {',
     replace: `} else if (crc_ && length > kBehindMessage &&
                load_crc(fpdu + length - kFpduCrcLength) != crc32c(fpdu, length - kFpduCrcLength)) {`,
@@ -88,7 +88,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-crc-of-large-fpdus-unchecked',
-    file: source('queue_pair_receive.cc'),
+    file: source('queue-pair/queue_pair_receive.cc'),
     find: 'if (crc != load_crc(trailer + stream_.pad)) return Failure::protocol(terminate::mpa_crc);',
     replace: `if (crc != load_crc(trailer + stream_.pad) && stream_.segment.payload_length == 0)
       return Failure::protocol(terminate::mpa_crc);`,
@@ -97,7 +97,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-cut-write-is-orderly',
-    file: source('queue_pair_receive.cc'),
+    file: source('queue-pair/queue_pair_receive.cc'),
     find: 'begin_ == end_ && !stream_.active && send_offset_ == 0 && !write_continues_;',
     replace: 'begin_ == end_ && !stream_.active && send_offset_ == 0;',
     why: 'A peer that goes away in the middle of a WRITE counts as one that has said goodbye.',
@@ -105,7 +105,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-send-beyond-receive',
-    file: source('queue_pair_message.cc'),
+    file: source('queue-pair/queue_pair_message.cc'),
     find: 'if (segment.payload_length > receive.work->length - send_offset_) {',
     replace: 'if (segment.payload_length > receive.work->length) {',
     why: 'Segments of a SEND that fit one by one may together be longer than the receive.',
@@ -113,7 +113,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-read-response-too-long',
-    file: source('queue_pair_message.cc'),
+    file: source('queue-pair/queue_pair_message.cc'),
     find: 'if (segment.offset != work.received || segment.payload_length > left ||',
     replace: 'if (segment.offset != work.received ||',
     why: 'A READ response may have more bytes than were asked for.',
@@ -121,7 +121,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-one-read-too-many',
-    file: source('queue_pair_message.cc'),
+    file: source('queue-pair/queue_pair_message.cc'),
     find: 'if (responses_tail_ - responses_head_ >= depth) return false;',
     replace: 'if (responses_tail_ - responses_head_ > depth) return false;',
     why: 'A peer may have one READ more under way than was agreed on.',
@@ -129,7 +129,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-terminate-blames-the-last-read',
-    file: source('queue_pair_message.cc'),
+    file: source('queue-pair/queue_pair_message.cc'),
     find: 'read_sequence == message.segment.sequence) failure.send_index = index;',
     replace: 'read_sequence >= message.segment.sequence) failure.send_index = index;',
     why: 'Of several READs under way another one is told to have failed than the peer has refused.',
@@ -137,7 +137,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-fence-lets-one-read-pass',
-    file: source('queue_pair_transmit.cc'),
+    file: source('queue-pair/queue_pair_transmit.cc'),
     find: 'if (work.fence && reading > 0) own = false;',
     replace: 'if (work.fence && reading > 1) own = false;',
     why: 'A request with a fence goes before the READ in front of it has been answered.',
@@ -145,7 +145,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-reads-beyond-ord',
-    file: source('queue_pair_transmit.cc'),
+    file: source('queue-pair/queue_pair_transmit.cc'),
     find: 'if (work.answered && reading >= std::max(outbound_reads_, 1u)) own = false;',
     replace: 'if (work.answered && reading > std::max(outbound_reads_, 1u)) own = false;',
     why: 'More READs are sent than the peer has said that it takes, which ends the connection.',
@@ -153,7 +153,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-room-in-socket-not-waited-for',
-    file: source('queue_pair_transmit.cc'),
+    file: source('queue-pair/queue_pair_transmit.cc'),
     find: 'backlog ? EPOLLIN | EPOLLOUT : EPOLLIN);',
     replace: 'EPOLLIN);',
     why: 'Nobody goes on sending when a full socket has room again: a lost wake-up.',
@@ -161,7 +161,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-receive-posted-after-the-end',
-    file: source('queue_pair_post.cc'),
+    file: source('queue-pair/queue_pair_post.cc'),
     find: 'if (state_.load(std::memory_order_seq_cst) == State::error) [[unlikely]] {',
     replace: 'if (state_.load(std::memory_order_seq_cst) == State::reset) [[unlikely]] {',
     why: 'A receive that is posted while the queue pair fails never completes.',
@@ -169,7 +169,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-send-queue-off-by-one',
-    file: source('queue_pair_post.cc'),
+    file: source('queue-pair/queue_pair_post.cc'),
     find: 'send_polled_.load(std::memory_order_acquire) > send_mask_ ? ENOMEM : 0;',
     replace: 'send_polled_.load(std::memory_order_acquire) > send_mask_ + 1 ? ENOMEM : 0;',
     why: 'One request more is taken than the send queue holds, over one whose completion was not polled.',
@@ -185,7 +185,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-asking-for-less-disarms',
-    file: source('completion_queue.cc'),
+    file: source('completion/completion_queue.cc'),
     find: '} else if (armed_ == Armed::no) {\n    armed_ = Armed::solicited;',
     replace: '} else {\n    armed_ = Armed::solicited;',
     why: 'Who asks for solicited events takes back what asked for all: a sleeper is not woken.',
@@ -193,7 +193,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-second-event-silent',
-    file: source('completion_channel.cc'),
+    file: source('completion/completion_channel.cc'),
     find: 'set_readable(!events_.empty());',
     replace: 'set_readable(false);',
     why: 'Of two queues with events on one channel the second is not told of.',
@@ -201,7 +201,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-responder-speaks-first',
-    file: source('handshake_responder.cc'),
+    file: source('setup/handshake_responder.cc'),
     find: 'parameters.hold_sends = true;',
     replace: 'parameters.hold_sends = false;',
     why: 'A responder without the peer-to-peer set-up sends before the initiator has (RFC 5044 §7.1.2).',
@@ -217,7 +217,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-atomic-unaligned',
-    file: source('queue_pair_atomic.cc'),
+    file: source('queue-pair/queue_pair_atomic.cc'),
     find: 'if (request.offset % sizeof(uint64_t) != 0)',
     replace: 'if (request.offset % sizeof(uint32_t) != 0)',
     why: 'An atomic on eight bytes that are not aligned is done, and is none.',
@@ -241,7 +241,7 @@ export const mutations = [
   },
   {
     name: 'dead-host-is-waited-for',
-    file: source('connection.cc'),
+    file: source('setup/connection.cc'),
     find: 'queue_pair_ != nullptr && queue_pair()->look_at_host()) {',
     replace: 'queue_pair_ != nullptr) {',
     why: 'A host that is gone with a request outstanding is noticed after a quarter of an hour.',
@@ -249,7 +249,7 @@ export const mutations = [
   },
   {
     name: 'late-look-counts-as-silence',
-    file: source('host_watch.h'),
+    file: source('setup/host_watch.h'),
     find: 'silent_ + interval() :',
     replace: 'silent_ + passed :',
     why: 'A process that was stopped takes its peers for gone when it goes on.',
@@ -257,7 +257,7 @@ export const mutations = [
   },
   {
     name: 'one-look-owes-for-ever',
-    file: source('host_watch.h'),
+    file: source('setup/host_watch.h'),
     find: 'owes && !heard ?',
     replace: 'owes && (owes || !heard) ?',
     why: 'A connection that always has something under way is ended although its peer answers.',
@@ -265,7 +265,7 @@ export const mutations = [
   },
   {
     name: 'closed-window-is-no-debt',
-    file: source('host_watch.h'),
+    file: source('setup/host_watch.h'),
     find: 'now.tcpi_unacked > 0 || now.tcpi_probes > 0',
     replace: 'now.tcpi_unacked > 0',
     why: 'A host that dies while its process does not read is never noticed.',
@@ -273,7 +273,7 @@ export const mutations = [
   },
   {
     name: 'iwarp-unsignaled-are-free-when-done',
-    file: source('queue_pair_post.cc'),
+    file: source('queue-pair/queue_pair_post.cc'),
     find: 'return send_tail_ - send_polled_.load(std::memory_order_acquire) > send_mask_ ?',
     replace: 'return send_tail_ - send_head_ > send_mask_ ?',
     why: 'A program that signals nothing works here, and stands still on a card.',

@@ -3,7 +3,7 @@ const source = (name) => `packages/verbs/native/shm/${name}`
 export const mutations = [
   {
     name: 'shm-region-end-not-checked',
-    file: source('peer.cc'),
+    file: source('setup/peer.cc'),
     find: 'length > size || address - start > size - length) {',
     replace: 'length > size || address - start > size) {',
     why: 'An access that begins in a region may end behind it.',
@@ -11,7 +11,7 @@ export const mutations = [
   },
   {
     name: 'shm-peer-table-believed',
-    file: source('peer.cc'),
+    file: source('setup/peer.cc'),
     find: 'if (offset > segment.size || length > segment.size - offset) [[unlikely]]',
     replace: 'if (offset > segment.size) [[unlikely]]',
     why: 'What a peer writes into its region table leads out of what was mapped.',
@@ -19,7 +19,7 @@ export const mutations = [
   },
   {
     name: 'shm-window-of-another-queue-pair',
-    file: source('peer.cc'),
+    file: source('setup/peer.cc'),
     find: 'const bool window = (granted & kRegion) == 0 && read_once(entry.queue_pair) == queue_pair_;',
     replace: 'const bool window = (granted & kRegion) == 0;',
     why: 'A window that was bound for one queue pair can be used through another.',
@@ -27,7 +27,7 @@ export const mutations = [
   },
   {
     name: 'shm-hazard-not-said-again',
-    file: source('queue_pair_execute.cc'),
+    file: source('queue-pair/queue_pair_execute.cc'),
     find: `  held_ = 0;
   peer_->header().hazard.store(0, std::memory_order_release);`,
     replace: '  peer_->header().hazard.store(0, std::memory_order_release);',
@@ -36,7 +36,7 @@ export const mutations = [
   },
   {
     name: 'shm-closed-area-written-to',
-    file: source('queue_pair_execute.cc'),
+    file: source('queue-pair/queue_pair_execute.cc'),
     find: 'return peer_->header().closed.load(std::memory_order_seq_cst) == 0;',
     replace: 'return peer_->header().closed.load(std::memory_order_seq_cst) <= 1;',
     why: 'A sender goes on writing to a peer that has closed the connection.',
@@ -44,7 +44,7 @@ export const mutations = [
   },
   {
     name: 'shm-receive-posted-meanwhile',
-    file: source('queue_pair_execute.cc'),
+    file: source('queue-pair/queue_pair_execute.cc'),
     find: `  posted_ = header.posted.load(std::memory_order_seq_cst);
   return position_ != posted_;`,
     replace: '  return false;',
@@ -53,7 +53,7 @@ export const mutations = [
   },
   {
     name: 'shm-solicited-sleeper-not-woken',
-    file: source('queue_pair_execute.cc'),
+    file: source('queue-pair/queue_pair_execute.cc'),
     find: 'if (armed == kArmedAny || (armed == kArmedSolicited && solicited)) [[unlikely]]',
     replace: 'if (armed == kArmedAny) [[unlikely]]',
     why: 'Who sleeps for solicited messages is not woken by one.',
@@ -61,7 +61,7 @@ export const mutations = [
   },
   {
     name: 'shm-published-too-early',
-    file: source('queue_pair_execute.cc'),
+    file: source('queue-pair/queue_pair_execute.cc'),
     find: 'slot.sequence.exchange(++position_, std::memory_order_seq_cst);',
     replace: 'slot.sequence.store(++position_, std::memory_order_relaxed);',
     why: 'The number of a slot may be seen before what is in it.',
@@ -69,7 +69,7 @@ export const mutations = [
   },
   {
     name: 'shm-peer-counts-pieces',
-    file: source('queue_pair_execute.cc'),
+    file: source('queue-pair/queue_pair_execute.cc'),
     find: `if (count > (peer_->shared() == nullptr ? peer_->sges() : peer_->shared()->sges())) [[unlikely]]`,
     replace: 'if (count > kMaxWorkRequests) [[unlikely]]',
     why: 'The number of pieces that a peer writes into its receive overflows an array.',
@@ -77,7 +77,7 @@ export const mutations = [
   },
   {
     name: 'shm-length-of-peer-believed',
-    file: source('queue_pair_receive.cc'),
+    file: source('queue-pair/queue_pair_receive.cc'),
     find: 'if (length > kSlotPayload) return false;',
     replace: 'if (length > kMaxMessage) return false;',
     why: 'A message in a slot may claim to be longer than the slot, and what is behind it is read.',
@@ -85,7 +85,7 @@ export const mutations = [
   },
   {
     name: 'shm-placed-length-believed',
-    file: source('queue_pair_receive.cc'),
+    file: source('queue-pair/queue_pair_receive.cc'),
     find: 'return length <= work.length;',
     replace: 'return length <= kMaxMessage;',
     why: 'A completion tells of more bytes than the receive has.',
@@ -93,7 +93,7 @@ export const mutations = [
   },
   {
     name: 'shm-shortest-receive-forgotten',
-    file: source('queue_pair_receive.cc'),
+    file: source('queue-pair/queue_pair_receive.cc'),
     find: 'if (work.length < floor_) [[unlikely]] {',
     replace: 'if (work.length > floor_) [[unlikely]] {',
     why: 'A short message to a receive that is shorter still counts as sent.',
@@ -101,7 +101,7 @@ export const mutations = [
   },
   {
     name: 'shm-region-gone-under-a-copy',
-    file: source('protection_domain.cc'),
+    file: source('memory/protection_domain.cc'),
     find: 'const bool gone = !waits || wait_for_peers(key);',
     replace: 'const bool gone = waits || true;',
     why: 'A region is given back while a peer that had found it copies to it.',
@@ -109,7 +109,7 @@ export const mutations = [
   },
   {
     name: 'shm-other-user-admitted',
-    file: source('handshake.cc'),
+    file: source('setup/handshake.cc'),
     find: '    if (same_user_or_root(*frame)) {',
     replace: '    if (same_user_or_root(*frame) || frame->pid != 0) {',
     why: 'A process of another user gets the memory of this one.',
@@ -117,7 +117,7 @@ export const mutations = [
   },
   {
     name: 'shm-peer-may-shrink-its-file',
-    file: source('shared_mapping.cc'),
+    file: source('mapping/shared_mapping.cc'),
     find: 'if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstatfs(fd, &system) != 0 ||',
     replace: 'if (seals < 0 || fstatfs(fd, &system) != 0 ||',
     why: 'A peer can make its file shorter under a mapping, whose next access is a SIGBUS.',
@@ -125,7 +125,7 @@ export const mutations = [
   },
   {
     name: 'shm-second-event-silent',
-    file: source('completion_channel.cc'),
+    file: source('completion/completion_channel.cc'),
     find: '  if (!events_.empty()) ring();\n',
     replace: '',
     why: 'Of two queues with events on one channel the second is not told of.',
@@ -133,7 +133,7 @@ export const mutations = [
   },
   {
     name: 'shm-shared-receives-wake-nobody',
-    file: source('shared_receive_queue.cc'),
+    file: source('queue-pair/shared_receive_queue.cc'),
     find: 'if (claims_->starved.load(std::memory_order_seq_cst) != 0) [[unlikely]]',
     replace: 'if (claims_->starved.load(std::memory_order_seq_cst) > 1) [[unlikely]]',
     why: 'Senders that wait for a shared receive are not woken when one is posted.',
@@ -141,7 +141,7 @@ export const mutations = [
   },
   {
     name: 'shm-ticket-of-peer-believed',
-    file: source('shared_receives.cc'),
+    file: source('queue-pair/shared_receives.cc'),
     find: 'if (ticket_of(word) != ticket || index > mask) continue;',
     replace: 'if (ticket_of(word) != ticket) continue;',
     why: 'A number that the owner of a shared receive queue writes leads out of its tables.',
@@ -149,7 +149,7 @@ export const mutations = [
   },
   {
     name: 'shm-event-wakes-twice',
-    file: 'packages/verbs/native/shm/completion_channel.cc',
+    file: 'packages/verbs/native/shm/completion/completion_channel.cc',
     find: 'if (each->look_for_arrivals()) add(each);',
     replace: 'if (each->look_for_arrivals()) post(each);',
     why: 'Each message that comes while the event loop sleeps costs it a second turn.',
@@ -157,7 +157,7 @@ export const mutations = [
   },
   {
     name: 'shm-end-waits-on-its-caller',
-    file: source('queue_pair.cc'),
+    file: source('queue-pair/queue_pair.cc'),
     find: '  if (!finish_end()) look_soon();\n  return ending_.status;',
     replace: '  while (!finish_end()) sched_yield();\n  return ending_.status;',
     why: "Whoever ends a connection, JavaScript's thread or the engine, stands still for a peer that holds memory.",
@@ -165,7 +165,7 @@ export const mutations = [
   },
   {
     name: 'shm-segment-waits-for-peers',
-    file: source('protection_domain.cc'),
+    file: source('memory/protection_domain.cc'),
     find: 'copies == PeerCopies::awaited || entry.segment == kNoSegment;',
     replace: 'copies == PeerCopies::awaited || entry.segment != kNoSegment;',
     why: 'Each slab of a session that ends waits for a peer that holds memory.',
@@ -173,7 +173,7 @@ export const mutations = [
   },
   {
     name: 'shm-given-up-is-not-failed',
-    file: source('protection_domain.cc'),
+    file: source('memory/protection_domain.cc'),
     find: 'if (queue_pair->hazard()->given_up()) queue_pair->fail_later(Failure::stopped());',
     replace: '(void)queue_pair;',
     why: 'A peer that has been given up keeps its connection.',
@@ -181,7 +181,7 @@ export const mutations = [
   },
   {
     name: 'shm-departed-peer-forgotten',
-    file: source('protection_domain.cc'),
+    file: source('memory/protection_domain.cc'),
     find: 'if (queue_pair->hazard()->holds_anything()) departed_.push_back(queue_pair->hazard());',
     replace: '',
     why: 'Memory that a stopped peer copies to is given back when its queue pair is gone.',
@@ -189,7 +189,7 @@ export const mutations = [
   },
   {
     name: 'shm-named-slot-used-again',
-    file: source('protection_domain.cc'),
+    file: source('memory/protection_domain.cc'),
     find: 'if (hazard->names_slot_of(key)) return false;',
     replace: '(void)hazard;',
     why: 'A peer that has seen the key of a region reads where another one is.',
@@ -197,7 +197,7 @@ export const mutations = [
   },
   {
     name: 'shm-held-connection-is-destroyed',
-    file: source('connection.cc'),
+    file: source('setup/connection.cc'),
     find: 'if (hazard_ != nullptr && !hazard_->holds_anything()) hazard_.reset();',
     replace: 'hazard_.reset();',
     why: 'A session is resumed while what its client was copying may still land.',
@@ -205,7 +205,7 @@ export const mutations = [
   },
   {
     name: 'shm-region-gone-under-a-receive',
-    file: source('queue_pair.cc'),
+    file: source('queue-pair/queue_pair.cc'),
     find: '{ const std::lock_guard receives(receive_queue()->members_lock()); }',
     replace: '',
     why: 'A region is given back while a poll of its own process copies a message into it.',
@@ -213,7 +213,7 @@ export const mutations = [
   },
   {
     name: 'shm-lock-wakes-nobody',
-    file: source('sleep_lock.h'),
+    file: source('mapping/sleep_lock.h'),
     find: 'while (state_.exchange(kAwaited, std::memory_order_acquire) != kFree)',
     replace: 'while (state_.exchange(kHeld, std::memory_order_acquire) != kFree)',
     why: 'Who waits for a long copy is not woken when it is over.',
@@ -221,7 +221,7 @@ export const mutations = [
   },
   {
     name: 'shm-lock-spins-for-ever',
-    file: source('sleep_lock.h'),
+    file: source('mapping/sleep_lock.h'),
     find: 'for (int i = 0; i < kSpins; i++) {',
     replace: 'for (int i = 0; i < kSpins; i %= kSpins) {',
     why: 'A thread of real-time priority that waits for a copy keeps the processor from whoever makes it.',
@@ -229,7 +229,7 @@ export const mutations = [
   },
   {
     name: 'shm-written-length-believed',
-    file: source('queue_pair_receive.cc'),
+    file: source('queue-pair/queue_pair_receive.cc'),
     find: 'return length <= kMaxMessage;',
     replace: 'return true;',
     why: 'A completion tells of more bytes than any message has.',
@@ -237,7 +237,7 @@ export const mutations = [
   },
   {
     name: 'out-of-reach-is-registered',
-    file: 'packages/verbs/native/shm/protection_domain.cc',
+    file: 'packages/verbs/native/shm/memory/protection_domain.cc',
     find: '    if (!out_of_reach_.empty()) {\n',
     replace: '    if (out_of_reach_.size() > kMaxRegions) {\n',
     why: 'Memory is registered that a peer in another container may not reach, and its first request fails.',
@@ -245,7 +245,7 @@ export const mutations = [
   },
   {
     name: 'out-of-reach-is-connected',
-    file: 'packages/verbs/native/shm/protection_domain.cc',
+    file: 'packages/verbs/native/shm/memory/protection_domain.cc',
     find: '  return unshared_ == 0;\n',
     replace: '  return true;\n',
     why: 'A peer is connected that may not reach the memory it is given.',
@@ -253,7 +253,7 @@ export const mutations = [
   },
   {
     name: 'refusal-after-established',
-    file: 'packages/verbs/native/shm/handshake.cc',
+    file: 'packages/verbs/native/shm/setup/handshake.cc',
     find: 'responder && queue_pair()->gives_unshared();',
     replace: 'responder && !queue_pair()->gives_unshared();',
     why: 'A peer that is refused takes itself for connected, and then loses the connection.',
@@ -261,7 +261,7 @@ export const mutations = [
   },
   {
     name: 'without-proc-no-connection',
-    file: 'packages/verbs/native/shm/peer.cc',
+    file: 'packages/verbs/native/shm/setup/peer.cc',
     find: 'errno == ENOENT && fstatfs(',
     replace: 'errno == EPERM && fstatfs(',
     why: 'In a container without /proc each connection ends with a violation of the protocol.',
@@ -269,7 +269,7 @@ export const mutations = [
   },
   {
     name: 'shm-unsignaled-are-free-when-done',
-    file: 'packages/verbs/native/shm/queue_pair_send.cc',
+    file: 'packages/verbs/native/shm/queue-pair/queue_pair_send.cc',
     find: 'return send_tail_ - send_polled_.load(std::memory_order_acquire) <= send_mask_;',
     replace: 'return send_tail_ - send_head_ <= send_mask_;',
     why: 'A program that signals nothing works here, and stands still on a card.',

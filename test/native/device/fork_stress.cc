@@ -4,7 +4,7 @@
 
 #include "../stress.h"
 #include "ibverbs/libraries.h"
-#include "provider.h"
+#include "provider/provider.h"
 
 namespace device_fork_stress {
 

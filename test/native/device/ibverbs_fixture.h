@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "../stress.h"
-#include "provider.h"
+#include "provider/provider.h"
 
 namespace fixture {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ibverbs_fixture.h"
-#include "teardown.h"
+#include "provider/teardown.h"
 
 namespace device_teardown_stress {
 

@@ -8,7 +8,7 @@
 
 #include <deque>
 
-#include "provider.h"
+#include "provider/provider.h"
 #include "workers.h"
 
 namespace engine_replica_process_stress {

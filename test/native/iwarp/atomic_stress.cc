@@ -1,5 +1,5 @@
 // Atomics over iwarp (RFC 7306 §5): results, order, contention, and what is refused.
-#include "iwarp/ddp.h"
+#include "iwarp/wire/ddp.h"
 #include "traffic.h"
 
 namespace iwarp_atomic_stress {

@@ -3,9 +3,9 @@
 #include <unistd.h>
 
 #include "base/crc32c.h"
-#include "iwarp/byte_order.h"
-#include "iwarp/ddp.h"
-#include "iwarp/mpa.h"
+#include "iwarp/wire/byte_order.h"
+#include "iwarp/wire/ddp.h"
+#include "iwarp/wire/mpa.h"
 #include "traffic.h"
 
 namespace iwarp_atomic_wire_stress {

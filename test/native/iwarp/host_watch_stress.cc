@@ -1,6 +1,6 @@
 // Whether a host is gone, from what TCP knows at each look: pure, so nothing here waits.
 #include "../stress.h"
-#include "iwarp/host_watch.h"
+#include "iwarp/setup/host_watch.h"
 
 namespace iwarp_host_watch_stress {
 

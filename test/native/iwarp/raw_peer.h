@@ -7,10 +7,10 @@
 
 #include "base/crc32c.h"
 #include "fixture.h"
-#include "iwarp/byte_order.h"
-#include "iwarp/ddp.h"
-#include "iwarp/markers.h"
-#include "iwarp/mpa.h"
+#include "iwarp/wire/byte_order.h"
+#include "iwarp/wire/ddp.h"
+#include "iwarp/wire/markers.h"
+#include "iwarp/wire/mpa.h"
 
 namespace fixture {
 

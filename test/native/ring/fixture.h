@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "../stress.h"
-#include "provider.h"
+#include "provider/provider.h"
 #include "ring/polling/poller.h"
 
 namespace ring_test {

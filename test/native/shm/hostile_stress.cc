@@ -11,9 +11,9 @@
 #include <random>
 
 #include "process.h"
-#include "shm/frame.h"
-#include "shm/layout.h"
-#include "shm/shared_receive_layout.h"
+#include "shm/mapping/layout.h"
+#include "shm/mapping/shared_receive_layout.h"
+#include "shm/setup/frame.h"
 
 namespace shm_hostile_stress {
 

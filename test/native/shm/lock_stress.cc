@@ -7,7 +7,7 @@
 
 #include "base/unique_fd.h"
 #include "gate.h"
-#include "shm/sleep_lock.h"
+#include "shm/mapping/sleep_lock.h"
 #include "traffic.h"
 
 namespace shm_lock_stress {

@@ -8,9 +8,9 @@
 #include <array>
 
 #include "fixture.h"
-#include "shm/frame.h"
-#include "shm/layout.h"
-#include "shm/shared_mapping.h"
+#include "shm/mapping/layout.h"
+#include "shm/mapping/shared_mapping.h"
+#include "shm/setup/frame.h"
 
 namespace fixture {
 

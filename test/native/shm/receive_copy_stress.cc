@@ -1,6 +1,6 @@
 // Memory that goes while this process itself copies a message into it, in a poll.
 #include "gate.h"
-#include "shm/protection_domain.h"
+#include "shm/memory/protection_domain.h"
 #include "traffic.h"
 
 namespace shm_receive_copy_stress {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "process.h"
-#include "shm/queue_pair.h"
+#include "shm/queue-pair/queue_pair.h"
 
 namespace shm_window_stress {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "../stress.h"
-#include "provider.h"
+#include "provider/provider.h"
 #include "software/async_events.h"
 
 namespace software_async_events_stress {

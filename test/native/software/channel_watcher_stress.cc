@@ -7,7 +7,7 @@
 
 #include "../stress.h"
 #include "base/unique_fd.h"
-#include "channel_watcher.h"
+#include "provider/channel_watcher.h"
 
 namespace software_channel_watcher_stress {
 

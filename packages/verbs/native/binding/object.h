@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "provider.h"
+#include "provider/provider.h"
 
 namespace rdmakit::binding {
 

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "binding/kept_memory.h"
+#include "binding/memory/kept_memory.h"
 #include "binding/object.h"
 #include "binding/releaser.h"
 #include "rdmakit/binding_call.h"

@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "ibverbs/libraries.h"
-#include "provider.h"
+#include "provider/provider.h"
 #include "rdmakit/thread.h"
 
 namespace rdmakit::ibverbs {

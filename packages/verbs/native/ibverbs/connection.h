@@ -7,7 +7,7 @@
 #include <mutex>
 
 #include "ibverbs/libraries.h"
-#include "provider.h"
+#include "provider/provider.h"
 
 namespace rdmakit::ibverbs {
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ibverbs/libraries.h"
-#include "provider.h"
+#include "provider/provider.h"
 
 namespace rdmakit::ibverbs {
 

@@ -1,5 +1,5 @@
 // Provider `ibverbs`: any device that libibverbs knows (mlx5, irdma, EFA, rxe, siw).
-#include "provider.h"
+#include "provider/provider.h"
 
 #include <arpa/inet.h>
 #include <endian.h>
@@ -19,7 +19,7 @@
 #include "ibverbs/reregister.h"
 #include "ibverbs/result.h"
 #include "ibverbs/shared_receive_queues.h"
-#include "teardown.h"
+#include "provider/teardown.h"
 
 namespace rdmakit {
 namespace ibverbs {

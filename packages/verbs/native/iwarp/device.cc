@@ -8,10 +8,10 @@
 #include <cstring>
 #include <memory>
 
-#include "iwarp/completion_queue.h"
-#include "iwarp/memory_table.h"
-#include "iwarp/queue_pair.h"
-#include "iwarp/shared_receive_queue.h"
+#include "iwarp/completion/completion_queue.h"
+#include "iwarp/memory/memory_table.h"
+#include "iwarp/queue-pair/queue_pair.h"
+#include "iwarp/queue-pair/shared_receive_queue.h"
 #include "software/device.h"
 
 namespace rdmakit::iwarp {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "provider.h"
+#include "provider/provider.h"
 
 namespace rdmakit::iwarp {
 

@@ -11,7 +11,7 @@
 
 #include "base/unique_fd.h"
 #include "iwarp/progress_thread.h"
-#include "provider.h"
+#include "provider/provider.h"
 #include "software/async_events.h"
 
 namespace rdmakit::iwarp {

@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "iwarp/queue_pair.h"
+#include "iwarp/queue-pair/queue_pair.h"
 
 namespace rdmakit::iwarp {
 namespace {

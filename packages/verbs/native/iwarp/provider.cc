@@ -1,17 +1,17 @@
 // The provider's face: each verb finds the object behind the ibv_* struct and lets it do the work.
-#include "provider.h"
+#include "provider/provider.h"
 
 #include <cerrno>
 
-#include "iwarp/completion_channel.h"
-#include "iwarp/completion_queue.h"
-#include "iwarp/connection.h"
+#include "iwarp/completion/completion_channel.h"
+#include "iwarp/completion/completion_queue.h"
 #include "iwarp/device.h"
 #include "iwarp/device_events.h"
-#include "iwarp/memory_table.h"
-#include "iwarp/protection_domain.h"
-#include "iwarp/queue_pair.h"
-#include "iwarp/shared_receive_queue.h"
+#include "iwarp/memory/memory_table.h"
+#include "iwarp/memory/protection_domain.h"
+#include "iwarp/queue-pair/queue_pair.h"
+#include "iwarp/queue-pair/shared_receive_queue.h"
+#include "iwarp/setup/connection.h"
 #include "software/provider_base.h"
 
 namespace rdmakit {

@@ -1,19 +1,19 @@
 // The provider's face: each verb finds the object behind the ibv_* struct and lets it do the work.
-#include "provider.h"
+#include "provider/provider.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 
-#include "shm/completion_channel.h"
-#include "shm/completion_queue.h"
-#include "shm/connection.h"
+#include "shm/completion/completion_channel.h"
+#include "shm/completion/completion_queue.h"
 #include "shm/device.h"
-#include "shm/protection_domain.h"
-#include "shm/queue_pair.h"
-#include "shm/segment.h"
-#include "shm/shared_mapping.h"
-#include "shm/shared_receive_queue.h"
+#include "shm/mapping/segment.h"
+#include "shm/mapping/shared_mapping.h"
+#include "shm/memory/protection_domain.h"
+#include "shm/queue-pair/queue_pair.h"
+#include "shm/queue-pair/shared_receive_queue.h"
+#include "shm/setup/connection.h"
 #include "software/device.h"
 #include "software/provider_base.h"
 

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "provider.h"
+#include "provider/provider.h"
 
 namespace rdmakit::software {
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "base/unique_fd.h"
-#include "provider.h"
+#include "provider/provider.h"
 #include "software/arrivals.h"
 #include "software/progress_thread.h"
 

@@ -8,8 +8,8 @@
 #include <new>
 #include <utility>
 
-#include "provider.h"
-#include "teardown.h"
+#include "provider/provider.h"
+#include "provider/teardown.h"
 
 namespace rdmakit::software {
 

@@ -1,0 +1,174 @@
+#include "iwarp/completion/completion_queue.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "iwarp/completion/completion_channel.h"
+#include "iwarp/queue-pair/queue_pair.h"
+
+namespace rdmakit::iwarp {
+namespace {
+
+// Up to this many sockets are tried one by one: a recv that finds nothing costs about as much as an
+// epoll_wait that finds nothing, and a recv that finds something is the one that was needed anyway.
+// Beyond, one epoll_wait says which sockets are worth a recv.
+constexpr size_t kMembersTriedDirectly = 4;
+
+// Of who feeds a queue that has lost completions.
+Failure overrun_failure() {
+  Failure failure = Failure::protocol(terminate::local_catastrophic);
+  failure.status = EOVERFLOW;
+  return failure;
+}
+
+}  // namespace
+
+CompletionQueue::CompletionQueue(ibv_context* context, int entries, void* cq_context,
+                                 CompletionChannel* channel, Progress progress, uint64_t stamps)
+    : CompletionQueueBase(context, cq_context, channel),
+      progress_(progress),
+      channel_(channel),
+      ring_(entries, stamps != 0),
+      monotonic_wanted_(stamps & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP),
+      wallclock_wanted_(stamps & IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK) {
+  cqe = ring_.capacity();
+  if (channel_ != nullptr) channel_->attach();
+}
+
+CompletionQueue::~CompletionQueue() {
+  if (channel_ == nullptr) return;
+  channel_->detach(this);
+  wait_for_acknowledgements();
+}
+
+void CompletionQueue::attach(QueuePair* queue_pair, int socket) {
+  {
+    const std::lock_guard lock(members_mutex_);
+    members_.push_back({queue_pair, socket, false});
+    if (progress_ == Progress::manual) watch_last();
+  }
+  // Whoever failed the members may have been through before.
+  if (overrun_.load()) queue_pair->fail(overrun_failure());
+}
+
+void CompletionQueue::watch_last() {
+  if (channel_ != nullptr) {
+    watch(members_.back(), channel_->poll_set());
+  } else if (members_.size() > kMembersTriedDirectly) {
+    if (own_set_ == nullptr) {
+      auto set = std::make_unique<PollSet>();
+      if (!set->ok()) return;  // out of descriptors: go on one by one
+      own_set_ = std::move(set);
+    }
+    for (Member& member : members_) {
+      if (!member.watched) watch(member, *own_set_);
+    }
+  }
+}
+
+void CompletionQueue::watch(Member& member, PollSet& set) {
+  const uint64_t token = set.add(member.queue_pair, member.socket, EPOLLIN);
+  // 0 also when both queues of the queue pair share the set and it is watched already.
+  if (token != 0) member.queue_pair->watch_with(&set, token);
+  member.watched = true;
+}
+
+void CompletionQueue::detach(QueuePair* queue_pair) {
+  const std::lock_guard lock(members_mutex_);
+  std::erase_if(members_, [&](const Member& member) { return member.queue_pair == queue_pair; });
+}
+
+// A thread of the provider's: it takes the queue pairs' locks.
+void CompletionQueue::fail_members() {
+  const Failure failure = overrun_failure();
+  const std::lock_guard lock(members_mutex_);
+  for (const Member& member : members_) member.queue_pair->fail(failure);
+}
+
+int CompletionQueue::resize(int entries) {
+  if (entries < 1 || entries > kMaxCompletions) return EINVAL;
+  try {
+    software::CompletionRing<Stamp> ring(entries, ring_.stamped());
+    const std::lock_guard lock(ring_mutex_);
+    if (!ring_.move_to(ring, static_cast<uint32_t>(entries))) return EINVAL;
+    cqe = ring_.capacity();
+    return 0;
+  } catch (const std::bad_alloc&) {
+    return ENOMEM;
+  }
+}
+
+void CompletionQueue::forget(const std::atomic<uint32_t>* polled) {
+  const std::lock_guard lock(ring_mutex_);
+  ring_.forget(polled);
+}
+
+void CompletionQueue::request_notification(bool solicited_only) {
+  const std::lock_guard lock(ring_mutex_);
+  if (armed_ == Armed::no && channel_ != nullptr && progress_ == Progress::manual)
+    newly_armed_.store(true, std::memory_order_relaxed);
+  // Asking for less than was asked before changes nothing.
+  if (!solicited_only) {
+    armed_ = Armed::any;
+  } else if (armed_ == Armed::no) {
+    armed_ = Armed::solicited;
+  }
+}
+
+// Hot path.
+void CompletionQueue::push(const ibv_wc& completion, bool solicited, std::atomic<uint32_t>* polled,
+                           uint32_t position) {
+  bool notify = false;
+  {
+    const std::lock_guard lock(ring_mutex_);
+    if (ring_.full() || overrun_.load(std::memory_order_relaxed)) [[unlikely]] {
+      if (!overrun_.exchange(true, std::memory_order_relaxed)) error_event_.raise(IBV_EVENT_CQ_ERR);
+    } else {
+      if (Stamp* next = ring_.next_stamp(); next != nullptr) [[unlikely]]
+        stamp(*next);
+      ring_.add(completion, polled, position);
+    }
+    notify = armed_ == Armed::any || (armed_ == Armed::solicited && solicited);
+    if (notify) armed_ = Armed::no;
+  }
+  if (notify && channel_ != nullptr) channel_->post(this);
+}
+
+int CompletionQueue::pop(int capacity, ibv_wc* completions, Stamp* stamps) {
+  if (ring_.empty()) return overrun_.load(std::memory_order_relaxed) ? -1 : 0;
+  const std::lock_guard lock(ring_mutex_);
+  return ring_.take(capacity, completions, stamps);
+}
+
+int CompletionQueue::poll(int capacity, ibv_wc* completions, Stamp* stamps) {
+  if (capacity <= 0) return 0;
+  const int count = pop(capacity, completions, stamps);
+  if (count != 0) return count;
+  // What a poller looks for after it has armed the queue is what completed before. What is in the sockets
+  // keeps the channel's descriptor readable, so one look less at them costs nothing, and a sleeper saves a
+  // system call. The next poll looks again.
+  if (newly_armed_.load(std::memory_order_relaxed)) {
+    newly_armed_.store(false, std::memory_order_relaxed);
+    return 0;
+  }
+  progress();
+  return pop(capacity, completions, stamps);
+}
+
+void CompletionQueue::progress() {
+  const std::unique_lock lock(members_mutex_, std::try_to_lock);
+  if (!lock) return;  // another thread is at it
+  PollSet* set = channel_ != nullptr ? &channel_->poll_set() : own_set_.get();
+  if (members_.size() <= kMembersTriedDirectly || (progress_ == Progress::manual && set == nullptr)) {
+    for (const Member& member : members_) {
+      member.queue_pair->progress(EPOLLIN, QueuePair::Contention::give_up);
+    }
+  } else if (progress_ == Progress::manual) {
+    set->progress();
+  }
+  // With automatic progress and many queue pairs the progress thread knows better where data is.
+}
+// End of hot path.
+
+}  // namespace rdmakit::iwarp

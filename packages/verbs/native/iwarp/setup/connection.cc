@@ -1,0 +1,98 @@
+#include "iwarp/setup/connection.h"
+
+#include <netinet/in.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "iwarp/device.h"
+#include "iwarp/queue-pair/queue_pair.h"
+
+namespace rdmakit::iwarp {
+
+std::shared_ptr<Connection> Connection::create() {
+  const std::shared_ptr<Connection> connection(std::unique_ptr<Connection>(new Connection).release());
+  connection->enroll();
+  return connection;
+}
+
+Connection::Connection()
+    : ConnectionBase(ProgressThread::instance(), device_context(), kMpaMaxPrivateData - kMpaEnhancedLength) {}
+
+Connection::~Connection() { close(); }
+
+void Connection::closing() {
+  // An initiator that is told nothing takes this for a responder of revision 1, and asks again.
+  if (state_ == State::requested && !answered_) send_rejection({});
+}
+
+void Connection::release() { socket_.reset(); }
+
+int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_ms) {
+  const bool ipv4 = length >= sizeof(sockaddr_in) && address->sa_family == AF_INET;
+  const bool ipv6 = length >= sizeof(sockaddr_in6) && address->sa_family == AF_INET6;
+  if (!ipv4 && !ipv6) return EAFNOSUPPORT;
+  return resolve_to(address, ipv4 ? sizeof(sockaddr_in) : sizeof(sockaddr_in6), timeout_ms);
+}
+
+void Connection::add_alternative(const sockaddr* address, socklen_t length) {
+  sockaddr_storage copy{};
+  if (length > sizeof copy) return;
+  std::memcpy(&copy, address, length);
+  const std::lock_guard lock(mutex_);
+  alternatives_.emplace_back(copy, length);
+}
+
+ibv_qp* Connection::make_queue_pair(ibv_pd* pd, ibv_qp_init_attr* attributes) {
+  std::unique_ptr<QueuePair> made = QueuePair::create(pd, attributes);
+  if (made == nullptr) return nullptr;
+  ibv_qp_attr init{};
+  init.qp_state = IBV_QPS_INIT;
+  made->modify(&init, IBV_QP_STATE);
+  made->set_connection(std::static_pointer_cast<Connection>(shared_from_this()));
+  return made.release();
+}
+
+void Connection::end_queue_pair() { queue_pair()->fail(Failure{}); }
+
+void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
+  tell_over(ProgressThread::instance(), std::move(id), status);
+}
+
+void Connection::queue_pair_over(int status, Events& events) {
+  if (state_ != State::established) return;
+  enter(State::ended);
+  events.push_back({CmEvent::Type::disconnected, status, {}, nullptr});
+}
+
+int Connection::take_parameters(const ConnectParameters& parameters) {
+  const auto depth = [](uint8_t wanted) {
+    return wanted == 0 ? kMaxReadDepth : std::min<uint32_t>(wanted, kMaxReadDepth);
+  };
+  if (const int error = ConnectionBase::take_parameters(parameters); error != 0) return error;
+  inbound_reads_ = depth(parameters.responder_resources);
+  outbound_reads_ = depth(parameters.initiator_depth);
+  return 0;
+}
+
+std::vector<uint8_t> Connection::take_private_data() { return std::move(peer_frame_.private_data); }
+
+void Connection::socket_ready(Events& events) {
+  if (state_ == State::connecting) {
+    tcp_connected(events);
+  } else if (state_ == State::completing) {
+    read_first_fpdu(events);
+  }
+}
+
+// An established connection has a deadline for the next look at its host.
+void Connection::deadline_over(Events& events) {
+  if (state_ == State::connecting) {
+    address_failed(ETIMEDOUT, events);
+  } else if (state_ == State::established && queue_pair_ != nullptr && queue_pair()->look_at_host()) {
+    set_deadline(queue_pair()->look_interval());
+  }
+}
+
+}  // namespace rdmakit::iwarp

@@ -1,0 +1,217 @@
+// The receive queue: receives that are posted, and messages that have arrived in the slots.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "shm/completion/completion_queue.h"
+#include "shm/memory/protection_domain.h"
+#include "shm/queue-pair/queue_pair.h"
+#include "shm/setup/connection.h"
+
+namespace rdmakit::shm {
+
+// Hot path: no allocation; a system call only when the peer has been waiting for a receive.
+int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
+  int error = 0;
+  {
+    const std::lock_guard lock(receive_lock_);
+    if (state_.load(std::memory_order_relaxed) == State::reset || shared_ != nullptr) [[unlikely]] {
+      *bad = request;
+      return EINVAL;
+    }
+    uint32_t tail = receive_tail_.load(std::memory_order_relaxed);
+    for (; request != nullptr; request = request->next) {
+      if (request->num_sge < 0 || static_cast<uint32_t>(request->num_sge) > cap_.max_recv_sge) {
+        error = EINVAL;
+      } else if (tail - receive_polled_.load(std::memory_order_acquire) > receive_mask_) {
+        error = ENOMEM;
+      }
+      if (error != 0) [[unlikely]] {
+        *bad = request;
+        break;
+      }
+      const uint32_t index = tail & receive_mask_;
+      // Ours to rely on, and a copy for the peer, who could write to it.
+      ReceiveWork& work = receive_works_[index];
+      ibv_sge* own = &receive_sges_[size_t{index} * cap_.max_recv_sge];
+      auto& entry = *reinterpret_cast<ReceiveEntry*>(area_->data() + shape_.entries_at() +
+                                                     index * shape_.entry_stride());
+      work.wr_id = request->wr_id;
+      work.length = 0;
+      work.sge_count = static_cast<uint32_t>(request->num_sge);
+      entry.sge_count = work.sge_count;
+      for (uint32_t i = 0; i < work.sge_count; i++) {
+        const ibv_sge& sge = own[i] = request->sg_list[i];
+        entry.sges[i] = {sge.addr, sge.length, sge.lkey};
+        work.length += sge.length;
+      }
+      if (work.length < floor_) [[unlikely]] {
+        floor_ = work.length;
+        header_->floor.store(static_cast<uint32_t>(floor_), std::memory_order_relaxed);
+      }
+      tail++;
+    }
+    receive_tail_.store(tail, std::memory_order_seq_cst);
+    header_->posted.exchange(tail, std::memory_order_seq_cst);
+  }
+  // Post, then look who waits; the peer says that it waits, then looks what is posted.
+  if (header_->starved.load(std::memory_order_seq_cst) != 0) [[unlikely]] {
+    const std::shared_ptr<Link> at = link();
+    if (at != nullptr && header_->starved.exchange(0, std::memory_order_relaxed) != 0) at->kick();
+  }
+  // fail() sets the state and then flushes, this publishes and then looks, all of it sequentially consistent:
+  // one sees the other.
+  if (state_.load(std::memory_order_seq_cst) == State::error) [[unlikely]] {
+    const std::lock_guard lock(receive_queue()->members_lock());
+    if (broken_) flush_receives();
+  }
+  return error;
+}
+
+int QueuePair::consume(int capacity, ibv_wc* completions) {
+  int count = 0;
+  while (count < capacity && !broken_) {
+    const Slot& slot = slots_[receive_head_ & receive_mask_];
+    if (slot.sequence.load(std::memory_order_seq_cst) != receive_head_ + 1) break;
+    const bool good =
+        shared_ == nullptr ? take_private(slot, completions[count]) : take_shared(slot, completions[count]);
+    if (good) {
+      receive_head_++;
+      receive_polled_.store(receive_head_, std::memory_order_release);
+      count++;
+    }
+    if (!good || completions[count - 1].status != IBV_WC_SUCCESS) [[unlikely]] {
+      broken_ = true;
+      fail_later(good ? Failure::receive() : Failure::violation());
+    }
+  }
+  return count;
+}
+
+// False: what the peer wrote makes no sense.
+bool QueuePair::take_private(const Slot& slot, ibv_wc& completion) {
+  if (receive_head_ == receive_tail_.load(std::memory_order_acquire)) return false;
+  const uint32_t index = receive_head_ & receive_mask_;
+  return take(slot, receive_works_[index], &receive_sges_[size_t{index} * cap_.max_recv_sge], completion);
+}
+
+bool QueuePair::take_shared(const Slot& slot, ibv_wc& completion) {
+  const uint32_t entry = read_once(slot.entry);
+  const ReceiveWork* work = shared_->claim(entry);
+  if (work == nullptr) return false;
+  const bool good = take(slot, *work, shared_->sges(entry), completion);
+  if (!good) {  // to flush_shared, as one that the peer had taken
+    shared_->unclaim(entry, qp_num);
+    return false;
+  }
+  shared_->release(entry);
+  return true;
+}
+
+bool QueuePair::take(const Slot& slot, const ReceiveWork& work, const ibv_sge* sge, ibv_wc& completion) {
+  const SlotKind kind = read_once(slot.kind);
+  const uint8_t flags = read_once(slot.flags);
+  const uint32_t length = read_once(slot.length);
+  if (shape_.stamped) [[unlikely]]
+    arrival_time_ = std::min(read_once(stamps_[receive_head_ & receive_mask_]), now_ns());
+  completion = {};
+  completion.wr_id = work.wr_id;
+  completion.status = IBV_WC_SUCCESS;
+  completion.opcode = IBV_WC_RECV;
+  completion.byte_len = length;
+  completion.qp_num = qp_num;
+  if (flags & (kSlotImmediate | kSlotInvalidate)) {
+    completion.wc_flags = flags & kSlotImmediate ? IBV_WC_WITH_IMM : IBV_WC_WITH_INV;
+    completion.imm_data = read_once(slot.immediate);
+    if ((flags & kSlotInvalidate) && kind != SlotKind::wrong_key) {
+      if (!domain()->invalidate(completion.invalidated_rkey, qp_num)) {
+        completion.status = IBV_WC_LOC_ACCESS_ERR;
+        return true;
+      }
+      // A peer that has ended a window and uses it all the same: it is not waited for here, but by the
+      // progress thread.
+      if (hazard_->names(completion.invalidated_rkey)) {
+        fail_later(Failure::misuse());
+        return false;
+      }
+    }
+  }
+  switch (kind) {
+    case SlotKind::payload: {
+      if (length > kSlotPayload) return false;
+      if (length > work.length) {
+        completion.status = IBV_WC_LOC_LEN_ERR;
+        return true;
+      }
+      for (uint32_t done = 0; done < length; sge++) {
+        const uint32_t piece = std::min(sge->length, length - done);
+        if (piece == 0) continue;
+        if (!domain()->allows(sge->lkey, sge->addr, piece, IBV_ACCESS_LOCAL_WRITE)) [[unlikely]] {
+          completion.status = IBV_WC_LOC_PROT_ERR;
+          return true;
+        }
+        std::memcpy(reinterpret_cast<void*>(sge->addr), slot.payload + done, piece);
+        done += piece;
+      }
+      return true;
+    }
+    case SlotKind::placed:
+      return length <= work.length;
+    case SlotKind::write:
+      completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
+      return length <= kMaxMessage;
+    case SlotKind::length_error:
+      completion.status = IBV_WC_LOC_LEN_ERR;
+      return true;
+    case SlotKind::wrong_key:
+      completion.status = IBV_WC_LOC_ACCESS_ERR;
+      return true;
+    case SlotKind::protection_error:
+      completion.status = IBV_WC_LOC_PROT_ERR;
+      return true;
+  }
+  return false;
+}
+// End of hot path.
+
+bool QueuePair::has_arrival(bool solicited_only) const {
+  if (broken_) return false;
+  for (uint32_t i = 0; i < shape_.entries; i++) {
+    const Slot& slot = slots_[(receive_head_ + i) & receive_mask_];
+    if (slot.sequence.load(std::memory_order_seq_cst) != receive_head_ + i + 1) return false;
+    if (!solicited_only || (read_once(slot.flags) & kSlotSolicited)) return true;
+  }
+  return false;
+}
+
+// Armed, then looked at the slots; the peer publishes, then looks whether we are armed.
+void QueuePair::arm(uint32_t armed) { header_->armed.exchange(armed, std::memory_order_seq_cst); }
+
+bool QueuePair::was_disarmed() const { return header_->armed.load(std::memory_order_seq_cst) == kArmedNot; }
+
+// What the peer had taken from the shared queue and not used; the rest stays there for others.
+void QueuePair::flush_shared() {
+  ibv_wc completion{};
+  completion.status = IBV_WC_WR_FLUSH_ERR;
+  completion.opcode = IBV_WC_RECV;
+  completion.qp_num = qp_num;
+  for (uint32_t at = 0; shared_->take_back(qp_num, at, completion.wr_id);) {
+    receive_queue()->push(completion, true, &receive_polled_, receive_head_);
+  }
+}
+
+void QueuePair::flush_receives() {
+  if (shared_ != nullptr) return flush_shared();
+  const uint32_t tail = receive_tail_.load(std::memory_order_seq_cst);
+  for (; receive_head_ != tail; receive_head_++) {
+    ibv_wc completion{};
+    completion.wr_id = receive_works_[receive_head_ & receive_mask_].wr_id;
+    completion.status = IBV_WC_WR_FLUSH_ERR;
+    completion.opcode = IBV_WC_RECV;
+    completion.qp_num = qp_num;
+    receive_queue()->push(completion, true, &receive_polled_, receive_head_ + 1);
+  }
+}
+
+}  // namespace rdmakit::shm

@@ -1,0 +1,110 @@
+#include "shm/setup/connection.h"
+
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <utility>
+
+#include "shm/device.h"
+
+namespace rdmakit::shm {
+
+std::shared_ptr<Connection> Connection::create() {
+  const std::shared_ptr<Connection> connection(std::unique_ptr<Connection>(new Connection).release());
+  connection->enroll();
+  return connection;
+}
+
+Connection::Connection() : ConnectionBase(ProgressThread::instance(), device_context(), kMaxPrivateData) {}
+
+Connection::~Connection() { close(); }
+
+void Connection::stop_watching() {
+  if (socket() >= 0) ProgressThread::instance().unwatch(socket());
+}
+
+void Connection::release() {
+  stop_watching();
+  socket_.reset();
+  link_.reset();
+  request_.reset();
+}
+
+int Connection::resolve(const sockaddr* address, socklen_t length, int timeout_ms) {
+  if (length < sizeof(sa_family_t) || address->sa_family != AF_UNIX) return EAFNOSUPPORT;
+  // Abstract names have no file, hence no permissions.
+  if (length <= offsetof(sockaddr_un, sun_path) || length > sizeof(sockaddr_un) ||
+      reinterpret_cast<const sockaddr_un*>(address)->sun_path[0] == 0) {
+    return EINVAL;
+  }
+  return resolve_to(address, length, timeout_ms);
+}
+
+ibv_qp* Connection::make_queue_pair(ibv_pd* pd, ibv_qp_init_attr* attributes) {
+  std::unique_ptr<QueuePair> made = QueuePair::create(pd, attributes);
+  if (made == nullptr) return nullptr;
+  ibv_qp_attr init{};
+  init.qp_state = IBV_QPS_INIT;
+  made->modify(&init, IBV_QP_STATE);
+  made->set_connection(std::static_pointer_cast<Connection>(shared_from_this()));
+  return made.release();
+}
+
+void Connection::end_queue_pair() { queue_pair()->fail(Failure{}); }
+
+void Connection::forget_qp(ibv_qp* queue_pair) {
+  const std::lock_guard lock(mutex_);
+  if (queue_pair_ != queue_pair) return;
+  hazard_ = this->queue_pair()->hazard();
+  queue_pair_ = nullptr;
+}
+
+bool Connection::settled() {
+  const std::lock_guard lock(mutex_);
+  if (hazard_ != nullptr && !hazard_->holds_anything()) hazard_.reset();
+  return hazard_ == nullptr;
+}
+
+void Connection::queue_pair_ended(std::weak_ptr<Connection> id, int status) {
+  tell_over(ProgressThread::instance(), std::move(id), status);
+}
+
+void Connection::queue_pair_over(int status, Events& events) {
+  const bool established = state_ == State::established;
+  if (!established && state_ != State::completing) return;
+  enter(State::ended);
+  stop_watching();
+  events.push_back({established ? CmEvent::Type::disconnected : CmEvent::Type::connect_failed,
+                    established || status != 0 ? status : ECONNABORTED,
+                    {},
+                    nullptr});
+}
+
+std::vector<uint8_t> Connection::take_private_data() { return std::exchange(peer_private_data_, {}); }
+
+void Connection::socket_ready(Events& events) {
+  if (state_ == State::completing || state_ == State::established) {
+    read_frames(events);
+  } else {
+    stop_watching();
+  }
+}
+
+void Connection::on_deadline() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (link_ != nullptr) link_->flush();
+    if (queue_pair_ != nullptr) queue_pair()->progress();
+  }
+  ConnectionBase::on_deadline();
+}
+
+// The listener's backlog was full.
+void Connection::deadline_over(Events& events) {
+  if (state_ != State::connecting) return;
+  deadline_ = ProgressThread::Clock::time_point::max();
+  start_connect(events);
+}
+
+}  // namespace rdmakit::shm
