@@ -9,14 +9,14 @@ import {
   type SessionOptions,
   SwapServerSession,
 } from '../../packages/swap-server/dist/index.js'
+import type { ControlConnection } from '../../packages/swap-server/dist/protocol/control-connection.js'
+import { control } from '../../packages/swap-server/dist/protocol/messages.js'
 import {
   boundTo,
   macOf,
   NONCE_BYTES,
   type Transcript,
-} from '../../packages/swap-server/dist/protocol/authentication.js'
-import type { ControlConnection } from '../../packages/swap-server/dist/protocol/control-connection.js'
-import { control } from '../../packages/swap-server/dist/protocol/messages.js'
+} from '../../packages/swap-server/dist/protocol/proof.js'
 import { Clock, check, context, Input, settle } from './control_world.js'
 
 const MAX_STEPS = 64

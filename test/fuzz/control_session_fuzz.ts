@@ -9,18 +9,18 @@ import { join } from 'node:path'
 import type { ProtectionDomain } from '@rdmakit/verbs'
 import { pino } from 'pino'
 import { SwapServer, Tenants } from '../../packages/swap-server/dist/index.js'
-import {
-  boundTo,
-  macOf,
-  NONCE_BYTES,
-  type Transcript,
-} from '../../packages/swap-server/dist/protocol/authentication.js'
 import type { ControlConnection } from '../../packages/swap-server/dist/protocol/control-connection.js'
 import {
   control,
   PROTOCOL_VERSION,
   UNBOUND_VERSION,
 } from '../../packages/swap-server/dist/protocol/messages.js'
+import {
+  boundTo,
+  macOf,
+  NONCE_BYTES,
+  type Transcript,
+} from '../../packages/swap-server/dist/protocol/proof.js'
 import { Clock, check, context, Input, settle } from './control_world.js'
 
 const MIB = 2 ** 20

@@ -1,6 +1,6 @@
 import { formatSize } from '@rdmakit/operator-kit'
 import { type SessionOptions, SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
-import { unreached } from '@rdmakit/swap-server/internal'
+import { explainUnreachable } from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import { fits } from './placement.js'
 import type { VolumeServer } from './volume-server.js'
@@ -13,7 +13,7 @@ export async function openSession(
   try {
     return await SwapServerSession.open(uris, options)
   } catch (failure) {
-    throw unreached(`--server ${uris.join(',')}`, failure)
+    throw explainUnreachable(`--server ${uris.join(',')}`, failure)
   }
 }
 

@@ -4,5 +4,5 @@
  * @internal
  */
 
-export { unreached } from './client/unreachable.js'
+export { explainUnreachable } from './client/unreachable.js'
 export { notifyMainProcess, notifyReady } from './commands/service-manager.js'

@@ -6,7 +6,7 @@ const kitUnit = (name) => `unit packages/operator-kit/test/${name}.test.ts`
 export const mutations = [
   {
     name: 'proof-without-session',
-    file: source('protocol/authentication'),
+    file: source('protocol/proof'),
     find: "typeof about === 'number' ? numbered(about) : sha256(about)",
     replace: "typeof about === 'number' ? Buffer.alloc(8) : sha256(about)",
     why: 'The proof of a key does not say which session it takes up, so it can be used to take up another one.',
@@ -14,7 +14,7 @@ export const mutations = [
   },
   {
     name: 'proof-of-no-connection',
-    file: source('protocol/authentication'),
+    file: source('protocol/proof'),
     find: 'return Buffer.concat([channelBinding, sha256(hello)])',
     replace: 'return Buffer.concat([channelBinding.subarray(0, 0), sha256(hello)])',
     why: 'Who stands between a client and a server passes their proofs on, and has a session with the pages of the client.',
@@ -22,7 +22,7 @@ export const mutations = [
   },
   {
     name: 'proof-without-hello',
-    file: source('protocol/authentication'),
+    file: source('protocol/proof'),
     find: 'return Buffer.concat([channelBinding, sha256(hello)])',
     replace: 'return Buffer.concat([channelBinding, hello.subarray(0, 0)])',
     why: 'What a client says beside its names is not part of its proof.',
@@ -30,7 +30,7 @@ export const mutations = [
   },
   {
     name: 'proof-without-reply',
-    file: source('protocol/authentication'),
+    file: source('protocol/proof'),
     find: "typeof about === 'number' ? numbered(about) : sha256(about)",
     replace: "typeof about === 'number' ? numbered(about) : sha256(about.subarray(0, 0))",
     why: 'The proof of a server does not cover what it says of the session: its token, its limits.',
@@ -38,7 +38,7 @@ export const mutations = [
   },
   {
     name: 'older-proof-of-newer-client',
-    file: source('protocol/authentication'),
+    file: source('server/admission/authentication'),
     find: 'const bound = version === UNBOUND_VERSION ? undefined',
     replace: 'const bound = version !== PROTOCOL_VERSION + 1 ? undefined',
     why: 'A server takes a proof that is good on any connection from a client that says that it can do better.',
@@ -46,7 +46,7 @@ export const mutations = [
   },
   {
     name: 'proof-names-run-together',
-    file: source('protocol/authentication'),
+    file: source('protocol/proof'),
     find: '    .update(counted(tenant))\n    .update(counted(keyId))',
     replace: '    .update(counted(tenant + keyId))',
     why: 'Names of tenant and key are hashed one behind the other without their lengths.',
@@ -70,7 +70,7 @@ export const mutations = [
   },
   {
     name: 'challenge-is-always-the-same',
-    file: source('protocol/authentication'),
+    file: source('server/admission/authentication'),
     find: '    const nonce = randomBytes(NONCE_BYTES)\n    this.#challenged',
     replace: '    const nonce = NOBODY\n    this.#challenged',
     why: 'The server asks each client the same question, so an answer that was overheard is good again.',
@@ -78,7 +78,7 @@ export const mutations = [
   },
   {
     name: 'server-need-not-prove',
-    file: source('protocol/authentication'),
+    file: source('client/authentication'),
     find: 'if (this.#transcript === undefined || mac?.length !== MAC_BYTES) return false',
     replace:
       'if (this.#transcript === undefined) return true\n    if (mac?.length !== MAC_BYTES) return false',
@@ -87,7 +87,7 @@ export const mutations = [
   },
   {
     name: 'hello-twice',
-    file: source('protocol/authentication'),
+    file: source('server/admission/authentication'),
     find: 'if (this.#over || this.#challenged !== undefined)',
     replace: 'if (this.#over)',
     why: 'A connection may say hello again while its first challenge is open.',
@@ -183,7 +183,7 @@ export const mutations = [
   },
   {
     name: 'slab-freed-twice',
-    file: source('server/client-session'),
+    file: source('server/session-slabs'),
     find: `    for (const id of ids) this.#slabs.delete(id)
     this.#release([...slabs])`,
     replace: '    this.#release([...slabs])',
@@ -192,7 +192,7 @@ export const mutations = [
   },
   {
     name: 'session-of-another-tenant',
-    file: source('server/client-session'),
+    file: source('server/session-handshake'),
     find: 'if (named.tenant !== step.tenant.name) throw new Refusal',
     replace: 'if (named.tenant === undefined) throw new Refusal',
     why: 'A tenant that knows id and token takes up the session of another one.',
@@ -200,7 +200,7 @@ export const mutations = [
   },
   {
     name: 'resumed-before-data-ended',
-    file: source('server/client-session'),
+    file: source('server/session-handshake'),
     find: '    return named.endData()?.then(goOn) ?? goOn()',
     replace: '    void named.endData()?.catch(() => {})\n    return goOn()',
     why: 'A session is taken up while WRITEs of the client before may still land.',
@@ -232,7 +232,7 @@ export const mutations = [
   },
   {
     name: 'refusal-of-another-code',
-    file: source('protocol/authentication'),
+    file: source('client/authentication'),
     find: `    return this.#isProof(\`server refuses \${code}\`, mac, resume)`,
     replace: "    void code\n    return this.#isProof('server refuses ENOENT', mac, resume)",
     why: 'The proof of one refusal counts for another one.',
@@ -264,7 +264,7 @@ export const mutations = [
   },
   {
     name: 'fenced-when-all-is-ended',
-    file: source('server/client-session'),
+    file: source('server/session-handshake'),
     find: '    claim()\n    const goOn = () => {',
     replace: '    const goOn = () => {',
     why: 'A process that is refused a session has ended the connections of the one that has it.',
@@ -307,7 +307,7 @@ export const mutations = [
   },
   {
     name: 'token-not-compared',
-    file: source('server/linger-timer'),
+    file: source('server/session-identity'),
     find: 'if (session.id === id && timingSafeEqual(session.token, token)) return session',
     replace: 'if (session.id === id || timingSafeEqual(session.token, token)) return session',
     why: 'The id alone, which is no secret, opens a session.',

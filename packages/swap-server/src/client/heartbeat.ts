@@ -1,4 +1,4 @@
-import { LookClock } from '../protocol/stall-aware-clock.js'
+import { StallAwareClock } from '../protocol/stall-aware-clock.js'
 
 export interface HeartbeatOptions {
   /** milliseconds from an answer to the next question */
@@ -17,12 +17,12 @@ const LOOKS = 2
 const PATIENCE = 20
 
 /**
- * Asks a peer for a sign of life, again and again, by a {@link LookClock}: under the pressure that makes a machine
+ * Asks a peer for a sign of life, again and again, by a {@link StallAwareClock}: under the pressure that makes a machine
  * swap its event loop may stand still for seconds, and the answer then lies there unread.
  */
 export class Heartbeat {
   readonly #options: HeartbeatOptions
-  readonly #clock: LookClock
+  readonly #clock: StallAwareClock
   readonly #timer: NodeJS.Timeout
   #asking = false
   /** milliseconds since the last answer, or since the question that has none yet */
@@ -31,7 +31,7 @@ export class Heartbeat {
   constructor(options: HeartbeatOptions) {
     this.#options = options
     const every = Math.max(1, Math.min(options.interval, options.timeout) / LOOKS)
-    this.#clock = new LookClock(every)
+    this.#clock = new StallAwareClock(every)
     this.#timer = setInterval(() => this.#look(), every)
     this.#timer.unref()
   }

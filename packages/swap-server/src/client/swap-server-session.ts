@@ -7,7 +7,6 @@ import {
   type QueuePairOptions,
 } from '@rdmakit/verbs'
 import { deferred } from '@rdmakit/verbs/internal'
-import { Proving } from '../protocol/authentication.js'
 import type { ControlConnection } from '../protocol/control-connection.js'
 import type { Key } from '../protocol/key-file.js'
 import {
@@ -21,6 +20,7 @@ import { meaningOfRefusal } from '../protocol/refusal.js'
 import { ticketOf } from '../protocol/resume-ticket.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from '../protocol/server-requests.js'
 import { NO_TAKE_OVER, type TakeOver } from '../protocol/take-over-number.js'
+import { ClientAuthentication } from './authentication.js'
 import { Heartbeat } from './heartbeat.js'
 import {
   countOf,
@@ -466,7 +466,11 @@ async function greet(
 ): Promise<control.HelloReply.$Properties> {
   const { tenant = '', key } = options
   if (key === undefined) return await introduce(connection, identity, options, undefined)
-  const proving = new Proving(tenant, typeof key === 'function' ? key() : key, connection.channelBinding)
+  const proving = new ClientAuthentication(
+    tenant,
+    typeof key === 'function' ? key() : key,
+    connection.channelBinding,
+  )
   try {
     return await introduce(connection, identity, options, proving)
   } catch (failure) {
@@ -475,7 +479,11 @@ async function greet(
 }
 
 /** What nobody is believed who has not the key: by this a client gives its memory up, or its volume. */
-function believed(failure: unknown, proving: Proving, identity: SessionIdentity | undefined): unknown {
+function believed(
+  failure: unknown,
+  proving: ClientAuthentication,
+  identity: SessionIdentity | undefined,
+): unknown {
   if (!(failure instanceof SwapServerError) || identity === undefined) return failure
   const { code, message, mac } = failure
   const isVerdict = ['ended', 'fenced'].includes(meaningOfRefusal(code))
@@ -490,7 +498,7 @@ async function introduce(
   connection: ControlConnection,
   identity: SessionIdentity | undefined,
   { client, linger = 0, takeOver = NO_TAKE_OVER, unattended = false, tenant = '' }: SessionOptions,
-  proving: Proving | undefined,
+  proving: ClientAuthentication | undefined,
 ): Promise<control.HelloReply.$Properties> {
   const hello = {
     version: UNBOUND_VERSION,

@@ -12,7 +12,7 @@ const LIKELY: Readonly<Record<string, string>> = {
  * Has the failure to reach a server name the option, or the argument, that says where it is, and what is likely.
  * @returns it
  */
-export function unreached(option: string, failure: unknown): unknown {
+export function explainUnreachable(option: string, failure: unknown): unknown {
   if (failure instanceof VerbsError && LIKELY[failure.code] !== undefined)
     failure.message += `; ${LIKELY[failure.code]}: check host, port and scheme`
   return nameOption(option, failure)

@@ -11,15 +11,15 @@ import { ConfigurationError } from '../protocol/configuration-error.js'
 import { Refusal } from '../protocol/refusal.js'
 import { AuditLog } from '../server/audit-log.js'
 import type { Holding } from '../server/memory/lending.js'
-import { collectServerMetrics } from '../server/metrics.js'
 import type { SwapServer } from '../server/server.js'
 import { parseHolding } from './reclaim.js'
+import { collectServerMetrics } from './server-metrics.js'
 import type { ServerStatus } from './status.js'
 
 /** slabs are of whole MiB */
 const MIB = 2 ** 20
 
-export interface OperationOptions {
+export interface OperatorInterfaceOptions {
   /** where to serve metrics */
   readonly metrics: string | undefined
   /** for the status; may grow */
@@ -47,7 +47,7 @@ function withinLent({ lending, store }: SwapServer, holding: Holding): Holding {
 }
 
 /** What an operator has of a running server: its control socket, its metrics, SIGHUP. */
-export class Operation {
+export class OperatorInterface {
   readonly metricsUri: string | undefined
   readonly #ends: readonly ({ close(): void } | undefined)[]
   readonly #hangup: () => void
@@ -64,7 +64,10 @@ export class Operation {
   }
 
   /** @throws UsageError, EADDRINUSE: of the metrics' address */
-  static async start(server: SwapServer, { metrics, listeners }: OperationOptions): Promise<Operation> {
+  static async start(
+    server: SwapServer,
+    { metrics, listeners }: OperatorInterfaceOptions,
+  ): Promise<OperatorInterface> {
     const { log } = server
     const endpoint =
       metrics === undefined ? undefined : await MetricsEndpoint.open(collectServerMetrics(server), metrics)
@@ -90,7 +93,7 @@ export class Operation {
         log.error({ err: failure }, 'the tenants stay as they were')
       }
     }
-    return new Operation(hangup, control, endpoint)
+    return new OperatorInterface(hangup, control, endpoint)
   }
 
   close(): void {

@@ -33,7 +33,7 @@ import { parseHeadroom } from '../server/memory/host-headroom.js'
 import { HostMemorySource } from '../server/memory/host-memory.js'
 import { SwapServer } from '../server/server.js'
 import { Tenants } from '../server/tenants/tenants.js'
-import { auditLog, Operation } from './operator-interface.js'
+import { auditLog, OperatorInterface } from './operator-interface.js'
 import { reclaimMemory } from './reclaim.js'
 import { notifyReady, notifyStatus, notifyStopping } from './service-manager.js'
 import { endServer } from './shutdown.js'
@@ -200,7 +200,7 @@ async function run(options: Options): Promise<void> {
     process.stdout.write(`${options.json ? JSON.stringify({ event, ...fields }) : text}\n`)
   const listeners: string[] = []
   checkRuntimeDirectory()
-  const operation = await Operation.start(server, { metrics: options.metrics, listeners })
+  const operation = await OperatorInterface.start(server, { metrics: options.metrics, listeners })
   const now = new AbortController()
   const end = async (signal: NodeJS.Signals) => {
     await notifyStopping(patience, (reason) => log.error(reason))

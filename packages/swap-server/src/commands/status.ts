@@ -12,7 +12,7 @@ import {
   type StatusView,
 } from '@rdmakit/operator-kit'
 import { type SessionOptions, SwapServerSession } from '../client/swap-server-session.js'
-import { unreached } from '../client/unreachable.js'
+import { explainUnreachable } from '../client/unreachable.js'
 import type { control } from '../protocol/messages.js'
 
 /** What a swap-server tells of itself. */
@@ -69,7 +69,7 @@ function remoteServers({ uris, json: _json, watch: _watch, ...who }: StatusOptio
         largeAnswers: true,
         ...who,
       }).catch((failure) => {
-        throw unreached(uri, failure)
+        throw explainUnreachable(uri, failure)
       })
       try {
         return { ...(await session.query()), listeners: [uri] }

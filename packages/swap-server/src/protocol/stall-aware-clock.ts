@@ -1,5 +1,5 @@
 /** Between two looks of a timer, in milliseconds. */
-export interface Look {
+export interface ClockReading {
   /** of the time that passed, what counts as silence of a peer */
   readonly counted: number
   /** the rest: this process did not run */
@@ -12,7 +12,7 @@ export interface Look {
  * Time as somebody who listens for others goes by it. That in which this process did not run (SIGSTOP, a machine
  * without a processor or memory to spare) is no silence of anybody else.
  */
-export class LookClock {
+export class StallAwareClock {
   readonly #every: number
   #lookedAt = performance.now()
 
@@ -21,7 +21,7 @@ export class LookClock {
     this.#every = every
   }
 
-  look(): Look {
+  look(): ClockReading {
     const passed = performance.now() - this.#lookedAt
     this.#lookedAt += passed
     const late = passed > 2 * this.#every

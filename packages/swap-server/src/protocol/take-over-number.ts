@@ -1,7 +1,7 @@
 // Which of several processes that have one state folder, or copies of it, has the volume's sessions
 // (docs/page-service/fencing.md). All servers decide by this alone, so they decide alike.
 import { randomBytes } from 'node:crypto'
-import type { control } from './messages.js'
+import type { rdmakit } from '../../generated/control.js'
 
 /** Bytes of {@link TakeOver.instance}. */
 export const INSTANCE_BYTES = 8
@@ -33,7 +33,9 @@ export function compareTakeOvers(one: TakeOver, other: TakeOver): number {
  * What a peer says; missing is {@link NO_TAKE_OVER}.
  * @returns undefined: it is none
  */
-export function takeOverOf(message: control.TakeOver.$Properties | null | undefined): TakeOver | undefined {
+export function takeOverOf(
+  message: rdmakit.swap.v1.TakeOver.$Properties | null | undefined,
+): TakeOver | undefined {
   if (message == null) return NO_TAKE_OVER
   const number = Number(message.number ?? 0)
   const instance = message.instance ?? new Uint8Array()

@@ -5,17 +5,17 @@ import { type Logger, pino } from 'pino'
 import type { ControlConnection } from '../protocol/control-connection.js'
 import { type control, parseDataConnection } from '../protocol/messages.js'
 import { Refusal } from '../protocol/refusal.js'
-import { LookClock } from '../protocol/stall-aware-clock.js'
-import { Entrance } from './admission/admission.js'
+import { StallAwareClock } from '../protocol/stall-aware-clock.js'
+import { ConnectionAdmission } from './admission/admission.js'
 import { type Budget, budgetOf, type Descriptors, refusalOfPlace } from './admission/connection-budget.js'
 import { DESCRIPTORS_EACH, ownDescriptors } from './admission/file-descriptors.js'
-import type { Arrival } from './admission/pending-session.js'
 import { type Actor, type AuditEvent, AuditLog } from './audit-log.js'
-import { Session } from './client-session.js'
-import { sessionNamed } from './linger-timer.js'
+import type { ClientSession } from './client-session.js'
 import { Lending, type LendingOptions } from './memory/lending.js'
 import { SlabStore } from './memory/slab-store.js'
-import { ServerCounters } from './metrics.js'
+import { ServerCounters } from './server-counters.js'
+import { SessionHandshake } from './session-handshake.js'
+import { findSession } from './session-identity.js'
 import { Bandwidth } from './tenants/bandwidth.js'
 import { type Tenant, Tenants } from './tenants/tenants.js'
 
@@ -72,17 +72,15 @@ export class SwapServer {
   readonly audit: AuditLog
   readonly impairment: () => Impairment | undefined
   readonly counters = new ServerCounters()
-  readonly #entrance: Entrance
+  readonly #admission: ConnectionAdmission
   readonly #descriptors: Descriptors
   #budget: Budget
   readonly #maxSessions: number
   readonly #started = Date.now()
   readonly #listeners: Listener[] = []
-  readonly #sessions = new Set<Session>()
-  /** how each of them came, as long as it is at the doorstep */
-  readonly #arrivals = new WeakMap<Session, Arrival>()
+  readonly #sessions = new Set<ClientSession>()
   readonly #reaper: NodeJS.Timeout
-  readonly #clock: LookClock
+  readonly #clock: StallAwareClock
   #requests = 0
   #closed = false
 
@@ -106,7 +104,7 @@ export class SwapServer {
     this.audit = options.audit ?? new AuditLog(this.log)
     this.#descriptors = options.descriptors ?? ownDescriptors()
     this.#budget = this.#divide()
-    this.#entrance = new Entrance({
+    this.#admission = new ConnectionAdmission({
       greetingTimeout: options.greetingTimeout ?? 5_000,
       budget: () => this.#budget,
       sessions: this.#sessions,
@@ -115,7 +113,7 @@ export class SwapServer {
       record: (who, event) => this.record(who, event),
     })
     const every = this.sessionTimeoutMs / LOOKS
-    this.#clock = new LookClock(every)
+    this.#clock = new StallAwareClock(every)
     this.#reaper = setInterval(() => this.#endSilentSessions(), every)
     this.#reaper.unref()
   }
@@ -176,8 +174,8 @@ export class SwapServer {
   /** What `asking` may know: an operator everything, others only their own sessions. */
   query(asking: Tenant | 'operator' | undefined): control.QueryReply.$Properties {
     const cpu = process.cpuUsage()
-    const mayKnow = ({ tenant }: Session) =>
-      asking === 'operator' || asking?.operator === true || (tenant !== undefined && tenant === asking?.name)
+    const mayKnow = ({ tenant }: ClientSession) =>
+      asking === 'operator' || asking?.operator === true || tenant === asking?.name
     return {
       epoch: this.epoch,
       slabSize: this.store.slabSize,
@@ -222,14 +220,8 @@ export class SwapServer {
     this.counters.request(request, seconds)
   }
 
-  /** A session's client has shown who it is, or is gone. */
-  proved(session: Session): void {
-    const arrival = this.#arrivals.get(session)
-    if (arrival !== undefined) this.#entrance.leave(arrival)
-  }
-
-  /** It takes a session's place. @throws Refusal */
-  greeted(session: Session, tenant: Tenant): void {
+  /** @internal whether a session of `tenant` may be opened @throws Refusal: there is no place for it */
+  requirePlace(tenant: Tenant): void {
     const impairment = this.impairment()
     if (impairment !== undefined)
       throw new Refusal('EUSERS', `the server opens no new sessions: ${describeImpairment(impairment)}`)
@@ -246,6 +238,10 @@ export class SwapServer {
           `what is left of the server's ${sessions} sessions is kept for other tenants`,
         )
     }
+  }
+
+  /** @internal it takes its place */
+  opened(session: ClientSession): void {
     this.#sessions.add(session)
   }
 
@@ -253,12 +249,12 @@ export class SwapServer {
     name: string,
     most: number | undefined,
     total: number,
-    sessions: readonly Session[],
-    places: (session: Session) => number,
+    sessions: readonly ClientSession[],
+    places: (session: ClientSession) => number,
   ): ReturnType<typeof refusalOfPlace> {
     const taken = new Map<string, number>()
     for (const session of sessions)
-      taken.set(session.tenant ?? '', (taken.get(session.tenant ?? '') ?? 0) + places(session))
+      taken.set(session.tenant, (taken.get(session.tenant) ?? 0) + places(session))
     return refusalOfPlace(name, most, { total, tenants: this.tenants.all.length, taken })
   }
 
@@ -271,16 +267,16 @@ export class SwapServer {
     const { added, removed } = this.tenants.reload()
     this.record({}, { event: 'tenants-reloaded', added, removed })
     for (const session of [...this.#sessions])
-      if (this.tenants.find(session.tenant ?? '') === undefined) session.close('its tenant was removed')
+      if (this.tenants.find(session.tenant) === undefined) session.close('its tenant was removed')
   }
 
   /** @internal */
-  named(id: number, token: Uint8Array): Session | undefined {
-    return sessionNamed(this.#sessions, id, token)
+  named(id: number, token: Uint8Array): ClientSession | undefined {
+    return findSession(this.#sessions, id, token)
   }
 
   /** @internal */
-  mayLinger({ tenant = '' }: Session): boolean {
+  mayLinger({ tenant }: ClientSession): boolean {
     const lingering = [...this.#sessions].filter((session) => session.lingering)
     return (
       !this.#closed && this.#refusal(tenant, undefined, this.#maxSessions, lingering, () => 1) === undefined
@@ -288,17 +284,16 @@ export class SwapServer {
   }
 
   /** @internal */
-  mayConnect({ tenant = '' }: Session): boolean {
+  mayConnect({ tenant }: ClientSession): boolean {
     const most = this.tenants.find(tenant)?.dataConnections
-    const places = (session: Session) => session.dataPlaces
+    const places = (session: ClientSession) => session.dataPlaces
     return (
       this.#refusal(tenant, most, this.#budget.dataConnections, [...this.#sessions], places) === undefined
     )
   }
 
   /** @internal */
-  ended(session: Session): void {
-    this.proved(session)
+  ended(session: ClientSession): void {
     this.#sessions.delete(session)
   }
 
@@ -310,24 +305,23 @@ export class SwapServer {
     this.lending.close()
     this.bandwidth.close()
     for (const listener of this.#listeners) listener.close()
-    this.#entrance.close('the server ends')
+    this.#admission.close('the server ends')
     await Promise.all([...this.#sessions].map((session) => session.endFor('the server ends')))
   }
 
   /** @internal a control connection, from whoever is at its other end */
-  admit(connection: ControlConnection, arrival = this.#entrance.enter()): void {
-    const session = new Session(this, connection)
-    this.#arrivals.set(session, arrival)
-    arrival.accepted(session)
+  admit(connection: ControlConnection, pending = this.#admission.enter()): void {
+    const handshake = new SessionHandshake(this, connection, () => this.#admission.leave(pending))
+    pending.accepted(handshake)
     // It may have begun to end while this one was being accepted.
-    if (this.#closed) session.close('the server ends')
+    if (this.#closed) handshake.close()
   }
 
   async #onRequest(request: ConnectionRequest): Promise<void> {
     const data = parseDataConnection(request.privateData)
     if (data !== undefined) return this.#onData(request, data)
     if (this.#closed) return request.reject()
-    return this.#entrance.admit(request, (connection, arrival) => this.admit(connection, arrival))
+    return this.#admission.admit(request, (connection, pending) => this.admit(connection, pending))
   }
 
   async #onData(
@@ -336,7 +330,7 @@ export class SwapServer {
   ): Promise<void> {
     for (const session of this.#sessions)
       if (timingSafeEqual(session.token, token)) return session.acceptData(request, takeOver)
-    return this.#entrance.turnAway(request, 'EACCES', 'it belongs to no session', 'data connection')
+    return this.#admission.turnAway(request, 'EACCES', 'it belongs to no session', 'data connection')
   }
 
   #endSilentSessions(): void {

@@ -3,9 +3,10 @@ import { randomBytes } from 'node:crypto'
 import { RingConnection } from '@rdmakit/ring-transport'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
+import { ClientAuthentication } from '../../src/client/authentication.js'
 import { type Key, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../../src/index.js'
-import { boundTo, macOf, NONCE_BYTES, Proving } from '../../src/protocol/authentication.js'
 import { control, PROTOCOL_VERSION } from '../../src/protocol/messages.js'
+import { boundTo, macOf, NONCE_BYTES } from '../../src/protocol/proof.js'
 import { OperatorFile } from '../tenants/tenants-fixture.js'
 import { impostor } from './impostor.js'
 
@@ -306,7 +307,7 @@ describe('a client with a key', () => {
     const nonce = randomBytes(NONCE_BYTES)
     const channel = randomBytes(32)
     const hello = randomBytes(100)
-    const proving = new Proving('prod', key, channel)
+    const proving = new ClientAuthentication('prod', key, channel)
     proving.answer({ nonce }, hello, 7)
     const transcript = {
       serverNonce: nonce,
@@ -325,7 +326,7 @@ describe('a client with a key', () => {
   it('answers no challenge that is too short, and not a second one', async () => {
     const short = await pretend(() => ({ challenge: { nonce: randomBytes(8) } }))
     await expect(session({ tenant: 'prod', key }, short)).rejects.toMatchObject({ code: 'EPROTO' })
-    const proving = new Proving('prod', key, randomBytes(32))
+    const proving = new ClientAuthentication('prod', key, randomBytes(32))
     const hello = randomBytes(100)
     expect(proving.answer({ nonce: randomBytes(32) }, hello, 0)).toBeDefined()
     expect(proving.answer({ nonce: randomBytes(32) }, hello, 0)).toBeUndefined()

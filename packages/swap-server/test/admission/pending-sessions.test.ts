@@ -1,21 +1,21 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
-import { Doorstep } from '../../src/server/admission/pending-sessions.js'
-import { Litter } from '../../src/server/admission/stranger-garbage.js'
+import { PendingSessions } from '../../src/server/admission/pending-sessions.js'
+import { StrangerGarbage } from '../../src/server/admission/stranger-garbage.js'
 
 const DEADLINE = 5_000
 const GRACE = 250
 
-let doorstep: Doorstep
+let pending: PendingSessions
 const made = (places = 2, line = 3) =>
-  new Doorstep({ places: () => places, line: () => line, deadline: DEADLINE, grace: GRACE })
+  new PendingSessions({ places: () => places, line: () => line, deadline: DEADLINE, grace: GRACE })
 
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] })
-  doorstep = made()
+  pending = made()
 })
 
 afterEach(() => {
-  doorstep.close('the test is over')
+  pending.close('the test is over')
   vi.useRealTimers()
 })
 
@@ -27,14 +27,14 @@ function visitor(name?: string) {
       one.ended = reason
     },
   }
-  doorstep.enter(one, name)
+  pending.enter(one, name)
   return one
 }
 
 /** One that waits: undefined until its turn comes, or never will. */
 function waits(needsPlace = true) {
   const one: { turn: boolean | undefined } = { turn: undefined }
-  void doorstep.turn(needsPlace).then((turn) => {
+  void pending.turn(needsPlace).then((turn) => {
     one.turn = turn
   })
   return one
@@ -42,18 +42,18 @@ function waits(needsPlace = true) {
 
 const pass = (milliseconds: number) => vi.advanceTimersByTimeAsync(milliseconds)
 
-describe('the doorstep', () => {
+describe('pending sessions', () => {
   it('has a place for the newest: the oldest makes room', () => {
     const [first, second, third] = [visitor(), visitor(), visitor()]
     expect([first.ended, second.ended, third.ended]).toEqual([expect.stringContaining('too many'), '', ''])
-    doorstep.leave(third)
+    pending.leave(third)
     visitor()
     expect(second.ended).toBe('')
   })
 
   it('ends whoever has not shown who it is in time, and nobody who has', async () => {
     const [silent, proved] = [visitor(), visitor()]
-    doorstep.leave(proved)
+    pending.leave(proved)
     await pass(DEADLINE)
     expect(silent.ended).toContain('has not said who it is')
     expect(proved.ended).toBe('')
@@ -75,7 +75,7 @@ describe('the doorstep', () => {
     const next = waits()
     await pass(10)
     expect(next.turn).toBeUndefined()
-    doorstep.leave(first)
+    pending.leave(first)
     await pass(GRACE)
     expect(next.turn).toBe(true)
   })
@@ -85,7 +85,7 @@ describe('the doorstep', () => {
     visitor()
     const [first, second, third, fourth] = [waits(), waits(), waits(), waits()]
     await pass(0)
-    expect([first.turn, second.turn, doorstep.waiting]).toEqual([false, undefined, 3])
+    expect([first.turn, second.turn, pending.waiting]).toEqual([false, undefined, 3])
     await pass(GRACE)
     expect([second.turn, third.turn]).toEqual([true, undefined])
     visitor()
@@ -100,23 +100,23 @@ describe('the doorstep', () => {
     await pass(0)
     expect([refused.turn, next.turn]).toEqual([true, undefined])
     await pass(10)
-    expect([next.turn, doorstep.size]).toEqual([true, 2])
+    expect([next.turn, pending.size]).toEqual([true, 2])
   })
 
   it('keeps nobody in line for longer than its deadline', async () => {
-    doorstep.close('it is replaced')
-    doorstep = made(1)
+    pending.close('it is replaced')
+    pending = made(1)
     visitor()
     const late = waits()
     for (let i = 0; i < 3; i++) waits()
     await pass(DEADLINE)
-    expect([late.turn, doorstep.waiting]).toEqual([false, 0])
+    expect([late.turn, pending.waiting]).toEqual([false, 0])
   })
 
   it('has a place for who has shown to belong to a session, beside any crowd', async () => {
     const known = visitor('7')
     for (let i = 0; i < 10; i++) visitor()
-    expect([known.ended, doorstep.size]).toEqual(['', 3])
+    expect([known.ended, pending.size]).toEqual(['', 3])
     const other = visitor('8')
     const again = visitor('7')
     expect([known.ended, other.ended, again.ended]).toEqual([
@@ -124,7 +124,7 @@ describe('the doorstep', () => {
       '',
       '',
     ])
-    doorstep.leave(known)
+    pending.leave(known)
     visitor('9')
     expect(again.ended).toBe('')
   })
@@ -134,9 +134,9 @@ describe('the doorstep', () => {
       ReturnType<typeof visitor>,
       { turn?: boolean },
     ]
-    doorstep.close('the server ends')
+    pending.close('the server ends')
     await pass(0)
-    expect([inside.ended, waiting.turn, doorstep.size, await doorstep.turn()]).toEqual([
+    expect([inside.ended, waiting.turn, pending.size, await pending.turn()]).toEqual([
       'the server ends',
       false,
       0,
@@ -145,15 +145,15 @@ describe('the doorstep', () => {
   })
 })
 
-it('litter is collected after many strangers, and not all the time', () => {
+it('garbage is collected after many strangers, and not all the time', () => {
   let collected = 0
-  const litter = new Litter(() => collected++)
-  for (let i = 0; i < 63; i++) litter.stranger(0)
+  const garbage = new StrangerGarbage(() => collected++)
+  for (let i = 0; i < 63; i++) garbage.stranger(0)
   expect(collected).toBe(0)
-  litter.stranger(0)
+  garbage.stranger(0)
   expect(collected).toBe(1)
-  for (let i = 0; i < 1_000; i++) litter.stranger(199)
+  for (let i = 0; i < 1_000; i++) garbage.stranger(199)
   expect(collected).toBe(1)
-  litter.stranger(200)
+  garbage.stranger(200)
   expect(collected).toBe(2)
 })

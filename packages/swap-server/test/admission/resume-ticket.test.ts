@@ -1,7 +1,7 @@
 import { randomBytes } from 'node:crypto'
 import { describe, expect, it } from 'vitest'
 import { sessionOfTicket, TICKET_BYTES, ticketOf } from '../../src/protocol/resume-ticket.js'
-import { drawSessionId } from '../../src/server/linger-timer.js'
+import { drawSessionId } from '../../src/server/session-identity.js'
 
 const sessions = [1, 2, 3].map(() => ({ id: drawSessionId(), token: randomBytes(16) }))
 const [mine, other] = sessions as [(typeof sessions)[0], (typeof sessions)[0]]

@@ -6,7 +6,7 @@ import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 
 import { eventually } from '../../../../test/eventually.js'
 import { parseHolding } from '../../src/commands/reclaim.js'
 import { type RemoteSlab, SwapServer, SwapServerSession, Tenants } from '../../src/index.js'
-import { Headroom, parseHeadroom } from '../../src/server/memory/host-headroom.js'
+import { HostHeadroom, parseHeadroom } from '../../src/server/memory/host-headroom.js'
 import { HostMemorySource } from '../../src/server/memory/host-memory.js'
 import { Lending, type LendingOptions } from '../../src/server/memory/lending.js'
 import { SlabStore } from '../../src/server/memory/slab-store.js'
@@ -210,7 +210,7 @@ describe('headroom', () => {
   )
 
   it('misses nothing above, and wants a quarter more once it was below', () => {
-    const headroom = new Headroom(100)
+    const headroom = new HostHeadroom(100)
     const missing = (available: number, stalled = 0) => {
       headroom.update({ available, stalled })
       return headroom.missing
@@ -223,7 +223,7 @@ describe('headroom', () => {
   })
 
   it('is double while the kernel stalls', () => {
-    const headroom = new Headroom(100)
+    const headroom = new HostHeadroom(100)
     headroom.update({ available: 150, stalled: 11 })
     expect([headroom.wanted, headroom.missing, headroom.spare]).toEqual([200, 100, 0])
     headroom.update({ available: 150, stalled: 10 })
@@ -231,7 +231,7 @@ describe('headroom', () => {
   })
 
   it('of 0 bytes looks at nothing', () => {
-    const headroom = new Headroom(0)
+    const headroom = new HostHeadroom(0)
     headroom.update({ available: 0, stalled: 100 })
     expect([headroom.missing, headroom.spare]).toEqual([0, Number.POSITIVE_INFINITY])
   })

@@ -12,9 +12,9 @@ import type { Logger } from 'pino'
 import { sessionOfTicket } from '../../protocol/resume-ticket.js'
 import type { Actor, AuditEvent } from '../audit-log.js'
 import type { Budget } from './connection-budget.js'
-import { Arrival } from './pending-session.js'
-import { Doorstep } from './pending-sessions.js'
-import { Litter } from './stranger-garbage.js'
+import { PendingSession } from './pending-session.js'
+import { PendingSessions } from './pending-sessions.js'
+import { StrangerGarbage } from './stranger-garbage.js'
 
 /**
  * What the server keeps of memory for a control connection: 16 KiB that the client writes requests into, 64 times that
@@ -42,7 +42,7 @@ const REFUSALS = {
   EUSERS: 'too many connections that have not said who they are',
 } as const
 
-export interface EntranceOptions {
+export interface ConnectionAdmissionOptions {
   /** milliseconds for a client to show who it is */
   readonly greetingTimeout: number
   /** what there are places for now */
@@ -55,64 +55,64 @@ export interface EntranceOptions {
 }
 
 /** Who comes to a server and has not shown yet who it is. */
-export class Entrance {
-  readonly #options: EntranceOptions
-  readonly #small: Doorstep
-  readonly #large: Doorstep
-  readonly #litter: Litter
+export class ConnectionAdmission {
+  readonly #options: ConnectionAdmissionOptions
+  readonly #small: PendingSessions
+  readonly #large: PendingSessions
+  readonly #garbage: StrangerGarbage
 
-  constructor(options: EntranceOptions) {
+  constructor(options: ConnectionAdmissionOptions) {
     const { budget, greetingTimeout: deadline } = options
-    const doorstep = (places: () => number) =>
-      new Doorstep({ places, line: () => budget().line, deadline, grace: GRACE_MS })
+    const pendingSessions = (places: () => number) =>
+      new PendingSessions({ places, line: () => budget().line, deadline, grace: GRACE_MS })
     this.#options = options
-    this.#small = doorstep(() => budget().greetings)
-    this.#large = doorstep(() => Math.ceil(budget().greetings / SMALL_PER_LARGE))
-    this.#litter = new Litter(options.collect)
+    this.#small = pendingSessions(() => budget().greetings)
+    this.#large = pendingSessions(() => Math.ceil(budget().greetings / SMALL_PER_LARGE))
+    this.#garbage = new StrangerGarbage(options.collect)
   }
 
   /** A place for one that is accepted already. */
-  enter(): Arrival {
-    const arrival = new Arrival()
-    this.#small.enter(arrival)
-    return arrival
+  enter(): PendingSession {
+    const pending = new PendingSession()
+    this.#small.enter(pending)
+    return pending
   }
 
   /** It has shown who it is, or it is gone. Idempotent. */
-  leave(arrival: Arrival): void {
-    this.#small.leave(arrival)
-    this.#large.leave(arrival)
+  leave(pending: PendingSession): void {
+    this.#small.leave(pending)
+    this.#large.leave(pending)
   }
 
   close(reason: string): void {
-    for (const doorstep of [this.#small, this.#large]) doorstep.close(reason)
+    for (const pending of [this.#small, this.#large]) pending.close(reason)
   }
 
   /**
    * A request for a control connection: whoever it is waits before it is given anything, unless it shows to belong to a
    * session.
-   * @param greet gets the connection, at a place of the doorstep
+   * @param greet gets the connection, and what it is while its client has not shown who it is
    */
   async admit(
     request: ConnectionRequest,
-    greet: (connection: RingConnection, arrival: Arrival) => void,
+    greet: (connection: RingConnection, pending: PendingSession) => void,
   ): Promise<void> {
     const shown = ringRequest(request.privateData)
     if (shown === undefined) return this.turnAway(request, 'EPROTO', REFUSALS.EPROTO)
     if (shown.capacity > CONTROL_CONNECTION.maxPeerCapacity)
       return this.turnAway(request, 'EMSGSIZE', REFUSALS.EMSGSIZE)
     const known = sessionOfTicket(this.#options.sessions, shown.applicationData)
-    const doorstep = shown.capacity > SMALL_RING ? this.#large : this.#small
+    const pendingSessions = shown.capacity > SMALL_RING ? this.#large : this.#small
     if (known === undefined) {
-      if (!(await doorstep.turn())) return this.#refuse(request, 'EUSERS', REFUSALS.EUSERS)
-      this.#litter.stranger()
+      if (!(await pendingSessions.turn())) return this.#refuse(request, 'EUSERS', REFUSALS.EUSERS)
+      this.#garbage.stranger()
     }
-    const arrival = new Arrival()
-    doorstep.enter(arrival, known && String(known.id))
+    const pending = new PendingSession()
+    pendingSessions.enter(pending, known && String(known.id))
     try {
-      greet(await acceptRing(request, { ...CONTROL_CONNECTION, signal: arrival.signal }), arrival)
+      greet(await acceptRing(request, { ...CONTROL_CONNECTION, signal: pending.signal }), pending)
     } catch (failure) {
-      doorstep.leave(arrival)
+      pendingSessions.leave(pending)
       // Whoever may only connect must not fill the log.
       this.#options.log.debug({ err: failure }, 'a session could not be opened')
       this.#count(request, (failure as { code?: string }).code ?? 'EIO', 'no session could be opened')
@@ -127,7 +127,7 @@ export class Entrance {
   }
 
   #refuse(request: ConnectionRequest, code: string, reason: string, what?: string): void {
-    this.#litter.stranger()
+    this.#garbage.stranger()
     if (isRingRequest(request.privateData)) refuseRing(request, code)
     else request.reject()
     this.#count(request, code, reason, what)

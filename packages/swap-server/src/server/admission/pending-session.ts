@@ -1,31 +1,31 @@
-import type { Visitor } from './pending-sessions.js'
+import type { PendingPeer } from './pending-sessions.js'
 
 /** What a request to connect becomes. */
-interface Greeted {
-  turnOut(reason: string): void
+interface Handshake {
+  abort(): void
 }
 
-/** Somebody at the doorstep: a request to connect that is being accepted, then a session that nobody has shown to have. */
-export class Arrival implements Visitor {
+/** A request to connect that is being accepted, then a connection whose client has not shown yet who it is. */
+export class PendingSession implements PendingPeer {
   readonly #accepting = new AbortController()
-  #greeting: Greeted | undefined
-  #ended: string | undefined
+  #handshake: Handshake | undefined
+  #ended = false
 
   /** Aborted when it ends before it is accepted. */
   get signal(): AbortSignal {
     return this.#accepting.signal
   }
 
-  /** It is accepted: from now on `greeting` ends with it, at once if it has ended meanwhile. */
-  accepted(greeting: Greeted): void {
-    this.#greeting = greeting
-    if (this.#ended !== undefined) greeting.turnOut(this.#ended)
+  /** It is accepted: from now on `handshake` ends with it, at once if it has ended meanwhile. */
+  accepted(handshake: Handshake): void {
+    this.#handshake = handshake
+    if (this.#ended) handshake.abort()
   }
 
   close(reason: string): void {
-    if (this.#ended !== undefined) return
-    this.#ended = reason
+    if (this.#ended) return
+    this.#ended = true
     this.#accepting.abort(new Error(reason))
-    this.#greeting?.turnOut(reason)
+    this.#handshake?.abort()
   }
 }

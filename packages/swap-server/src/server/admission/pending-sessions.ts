@@ -1,9 +1,9 @@
-/** What {@link Doorstep} ends. */
-export interface Visitor {
+/** What {@link PendingSessions} ends. */
+export interface PendingPeer {
   close(reason: string): void
 }
 
-export interface DoorstepOptions {
+export interface PendingSessionsOptions {
   /** places for those who are greeted and have shown nothing */
   readonly places: () => number
   /** of those who wait for such a place */
@@ -39,17 +39,17 @@ const STEP_MS = 4
  * keeps it out, and they take none of the places of sessions. Who has shown at the door to belong to a session
  * (ticket.ts) waits for nobody and has a place that no crowd takes; of those of one session the oldest makes room.
  */
-export class Doorstep {
-  readonly #options: DoorstepOptions
+export class PendingSessions {
+  readonly #options: PendingSessionsOptions
   /** the oldest first */
-  readonly #visitors = new Map<Visitor, Stay>()
-  readonly #named = new Map<string, Visitor>()
+  readonly #visitors = new Map<PendingPeer, Stay>()
+  readonly #named = new Map<string, PendingPeer>()
   /** the first to come first */
   readonly #line = new Set<Waiting>()
   #serving: NodeJS.Timeout | undefined
   #closed = false
 
-  constructor(options: DoorstepOptions) {
+  constructor(options: PendingSessionsOptions) {
     this.#options = options
   }
 
@@ -86,7 +86,7 @@ export class Doorstep {
    * Gives it a place, if need be the oldest's.
    * @param name of the session that it has shown to belong to
    */
-  enter(visitor: Visitor, name?: string): void {
+  enter(visitor: PendingPeer, name?: string): void {
     if (name !== undefined) this.#end(this.#named.get(name), 'another connection of its session has come')
     else if (this.#unknown >= this.#options.places())
       this.#end(this.#oldest()?.[0], 'too many connections that have not said who they are')
@@ -99,7 +99,7 @@ export class Doorstep {
   }
 
   /** It has shown who it is, or it is gone. Idempotent. */
-  leave(visitor: Visitor): void {
+  leave(visitor: PendingPeer): void {
     const stay = this.#visitors.get(visitor)
     if (stay === undefined) return
     clearTimeout(stay.timer)
@@ -120,7 +120,7 @@ export class Doorstep {
     return this.#visitors.size - this.#named.size
   }
 
-  #oldest(): readonly [Visitor, Stay] | undefined {
+  #oldest(): readonly [PendingPeer, Stay] | undefined {
     for (const visit of this.#visitors) if (visit[1].name === undefined) return visit
     return undefined
   }
@@ -158,7 +158,7 @@ export class Doorstep {
     waiting.settle(admitted)
   }
 
-  #end(visitor: Visitor | undefined, reason: string): void {
+  #end(visitor: PendingPeer | undefined, reason: string): void {
     if (visitor === undefined) return
     this.leave(visitor)
     visitor.close(reason)

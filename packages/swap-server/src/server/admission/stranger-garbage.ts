@@ -7,7 +7,7 @@ const EVERY_MS = 200
  * of the heap that goes with them. V8 lets the heap grow to four times what is in use before it collects that; a crowd
  * would have 100 MiB of it for as long as it comes. So the heap, which is small, is collected after so many.
  */
-export class Litter {
+export class StrangerGarbage {
   readonly #collect: () => void
   #strangers = 0
   #last = Number.NEGATIVE_INFINITY

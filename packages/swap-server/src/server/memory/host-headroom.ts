@@ -17,7 +17,7 @@ export function parseHeadroom(text: string, total: number): number {
 }
 
 /** Decides, from how the host is, what it lacks and what may still be lent. With hysteresis. */
-export class Headroom {
+export class HostHeadroom {
   /** bytes that the host keeps when it is well; 0: as much as there is is lent */
   readonly bytes: number
   #memory: Pick<HostMemory, 'available' | 'stalled'> = { available: Number.POSITIVE_INFINITY, stalled: 0 }

@@ -1,7 +1,7 @@
 import { formatSize } from '@rdmakit/operator-kit'
 import type { Logger } from 'pino'
 import type { control } from '../../protocol/messages.js'
-import { Headroom } from './host-headroom.js'
+import { HostHeadroom } from './host-headroom.js'
 import { type HostFiles, type HostMemory, HostMemorySource } from './host-memory.js'
 import { Reclaim, type SlabOwner } from './reclaim.js'
 import { OutOfSlabsError, type Slab, type SlabStore } from './slab-store.js'
@@ -56,7 +56,7 @@ const HOLD_POLL_MS = 20
 export class Lending {
   readonly reclaim: Reclaim
   readonly #options: LendingOptions
-  readonly #headroom: Headroom
+  readonly #headroom: HostHeadroom
   #source: HostMemorySource | undefined
   /** as it was last looked at; undefined: it was not */
   #host: HostMemory | undefined
@@ -71,7 +71,7 @@ export class Lending {
 
   constructor(options: LendingOptions) {
     this.#options = options
-    this.#headroom = new Headroom(options.headroom ?? 0)
+    this.#headroom = new HostHeadroom(options.headroom ?? 0)
     this.reclaim = new Reclaim({
       owners: options.owners,
       log: options.log,

@@ -1,63 +1,12 @@
 import { scrapedMetrics } from '@rdmakit/operator-kit'
-import { Counter, collectDefaultMetrics, Histogram, Registry } from 'prom-client'
-import type { SwapServer } from './server.js'
-
-const PREFIX = 'rdmakit_swap_server_'
-
-/** Seconds that a control request takes: pinning slabs is what takes long. */
-const REQUEST_BUCKETS = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30]
-
-/** What happens in a server and cannot be read from it later. */
-export class ServerCounters {
-  readonly registry = new Registry()
-  readonly #sessions: Counter<'end'>
-  readonly #refusals: Counter<'code'>
-  readonly #requests: Histogram<'request'>
-
-  constructor() {
-    const registers = [this.registry]
-    this.#sessions = new Counter({
-      name: `${PREFIX}sessions_total`,
-      help: 'Sessions opened, resumed and ended',
-      labelNames: ['end'],
-      registers,
-    })
-    this.#refusals = new Counter({
-      name: `${PREFIX}refusals_total`,
-      help: 'Requests and connections refused, by errno name',
-      labelNames: ['code'],
-      registers,
-    })
-    this.#requests = new Histogram({
-      name: `${PREFIX}request_duration_seconds`,
-      help: 'From a control request to its answer',
-      labelNames: ['request'],
-      buckets: REQUEST_BUCKETS,
-      registers,
-    })
-    // Prometheus sees no increase from nothing to 1.
-    for (const end of ['opened', 'resumed', 'ended']) this.#sessions.inc({ end }, 0)
-    for (const code of ['EACCES', 'ENOSPC']) this.#refusals.inc({ code }, 0)
-  }
-
-  session(end: 'opened' | 'resumed' | 'ended'): void {
-    this.#sessions.inc({ end })
-  }
-
-  refusal(code: string): void {
-    // Codes are this program's own words, so there are few.
-    this.#refusals.inc({ code })
-  }
-
-  request(request: string, seconds: number): void {
-    this.#requests.observe({ request }, seconds)
-  }
-}
+import { collectDefaultMetrics, type Registry } from 'prom-client'
+import type { SwapServer } from '../server/server.js'
+import { METRICS_PREFIX } from '../server/server-counters.js'
 
 /** Adds to the server's registry what is read when it is scraped, and what Node.js says of the process. */
 export function collectServerMetrics(server: SwapServer): Registry {
   const { registry } = server.counters
-  const { gauge, counter } = scrapedMetrics(registry, PREFIX)
+  const { gauge, counter } = scrapedMetrics(registry, METRICS_PREFIX)
   const status = () => server.query('operator')
   const { store } = server
   gauge('slab_bytes', 'Bytes of a slab', [], () => [[{}, store.slabSize]])
@@ -98,7 +47,7 @@ export function collectServerMetrics(server: SwapServer): Registry {
   tenant('sessions', 'Its sessions', (of) => of.sessions)
   tenant('bytes_per_second', 'As its clients report', (of) => of.usage?.bytesPerSecond)
   tenant('operations_per_second', 'As its clients report', (of) => of.usage?.operationsPerSecond)
-  collectDefaultMetrics({ register: registry, prefix: PREFIX })
+  collectDefaultMetrics({ register: registry, prefix: METRICS_PREFIX })
   return registry
 }
 

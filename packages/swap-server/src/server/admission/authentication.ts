@@ -1,0 +1,137 @@
+// The server's end of the HMAC challenge: docs/page-service/trust.md.
+import { randomBytes, timingSafeEqual } from 'node:crypto'
+import { control, PROTOCOL_VERSION, UNBOUND_VERSION } from '../../protocol/messages.js'
+import { boundTo, MAC_BYTES, macOf, NONCE_BYTES, sessionIdOf, type Transcript } from '../../protocol/proof.js'
+import { Refusal } from '../../protocol/refusal.js'
+import type { Tenant, Tenants } from '../tenants/tenants.js'
+
+/** Not exported: what is a {@link ProvenClient} was made here. */
+const PROVEN = Symbol('proven')
+
+/** Who a client is, once it has shown it: without one there is no session. */
+export interface ProvenClient {
+  readonly [PROVEN]: true
+  readonly hello: control.Hello.$Properties
+  readonly tenant: Tenant
+  /** the key that it proved to have; undefined: the tenant needs none */
+  readonly keyId: string | undefined
+  /** The answer that gives it `reply`, with a proof that this server has the key if there is one. */
+  answer(reply: control.HelloReply.$Properties): control.Response.$Properties
+  /** `mac` of the Failure with `code` in its place */
+  proveRefusal(code: string): Uint8Array | undefined
+}
+
+/** Nobody has it: what an unknown tenant's or key's proof is compared with. */
+const NOBODY = randomBytes(32)
+
+interface Challenged {
+  readonly hello: control.Hello.$Properties
+  readonly transcript: Transcript
+  readonly session: number
+}
+
+/**
+ * The server's end of one connection: Hello, and with keys Challenge and Proof. Each is taken once, whatever
+ * comes of it. Whoever calls it ends the connection after a refusal.
+ */
+export class ServerAuthentication {
+  readonly #tenants: Tenants
+  readonly #channelBinding: Uint8Array
+  #challenged: Challenged | undefined
+  #over = false
+
+  constructor(tenants: Tenants, channelBinding: Uint8Array) {
+    this.#tenants = tenants
+    this.#channelBinding = channelBinding
+  }
+
+  /**
+   * @param request the bytes that it came in
+   * @throws Refusal EPROTO, EACCES
+   */
+  hello(
+    hello: control.Hello.$Properties,
+    request: Uint8Array,
+  ): ProvenClient | { readonly challenge: control.Challenge.$Properties } {
+    if (this.#over || this.#challenged !== undefined)
+      throw new Refusal('EPROTO', 'a connection says hello once')
+    const { version } = hello
+    if (version !== PROTOCOL_VERSION && version !== UNBOUND_VERSION)
+      throw this.#refuse(
+        'EPROTO',
+        `the client speaks version ${version} of the control protocol, this server versions ${UNBOUND_VERSION} and ${PROTOCOL_VERSION}`,
+      )
+    const tenant = hello.tenant ?? ''
+    const keyId = hello.keyId ?? ''
+    if (Buffer.byteLength(tenant) > 64 || Buffer.byteLength(keyId) > 64)
+      throw this.#refuse('EPROTO', 'names of tenants and keys have at most 64 bytes')
+    if (!this.#tenants.needKeys) {
+      const found = this.#tenants.find(tenant)
+      if (found === undefined) throw this.#refuse('EACCES', 'this server has no such tenant')
+      this.#over = true
+      return {
+        [PROVEN]: true,
+        hello,
+        tenant: found,
+        keyId: undefined,
+        answer: (reply) => ({ hello: reply }),
+        proveRefusal: () => undefined,
+      }
+    }
+    if (keyId === '') throw this.#refuse('EACCES', 'this server wants a key: --tenant and --key-file')
+    if (hello.nonce?.length !== NONCE_BYTES)
+      throw this.#refuse('EPROTO', `the client's nonce has not ${NONCE_BYTES} bytes`)
+    // What an older client proves no newer one proves or believes, so nobody in between can bring two newer ones down to it.
+    const bound = version === UNBOUND_VERSION ? undefined : boundTo(this.#channelBinding, request)
+    const nonce = randomBytes(NONCE_BYTES)
+    this.#challenged = {
+      hello,
+      transcript: { serverNonce: nonce, clientNonce: hello.nonce, tenant, keyId, bound },
+      session: sessionIdOf(hello.resume?.session),
+    }
+    return { challenge: { nonce } }
+  }
+
+  /** @throws Refusal EPROTO, EACCES: in the same words for each thing that can be wrong */
+  proof({ mac }: control.Proof.$Properties): ProvenClient {
+    const challenged = this.#challenged
+    if (this.#over || challenged === undefined) throw new Refusal('EPROTO', 'there is no challenge to answer')
+    this.#over = true
+    const { hello, transcript, session } = challenged
+    const { tenant, keyId } = transcript
+    // The keys of now, not of the Hello: they may have been taken out in between.
+    const key = this.#tenants.findKey(tenant, keyId)
+    const expected = macOf(key?.secret ?? NOBODY, 'client', transcript, session)
+    const right = mac?.length === MAC_BYTES && timingSafeEqual(mac, expected)
+    const found = this.#tenants.find(tenant)
+    if (!right || key === undefined || found === undefined)
+      throw new Refusal('EACCES', 'the tenant, its key or the proof is wrong')
+    return {
+      [PROVEN]: true,
+      hello,
+      tenant: found,
+      keyId,
+      answer: (reply) => proven(reply, key.secret, transcript),
+      proveRefusal: (code) => macOf(key.secret, `server refuses ${code}`, transcript, session),
+    }
+  }
+
+  #refuse(code: string, message: string): Refusal {
+    this.#over = true
+    return new Refusal(code, message)
+  }
+}
+
+/** `reply` with the proof that this server has the key, as the client's version wants it. */
+function proven(
+  reply: control.HelloReply.$Properties,
+  secret: Uint8Array,
+  transcript: Transcript,
+): control.Response.$Properties {
+  if (transcript.bound === undefined) {
+    const mac = macOf(secret, 'server', transcript, sessionIdOf(reply.session))
+    return { hello: { ...reply, mac } }
+  }
+  const bytes = control.HelloReply.encode(reply).finish()
+  return { provenHello: { reply: bytes, mac: macOf(secret, 'server', transcript, bytes) } }
+}

@@ -1,0 +1,72 @@
+import type { Logger } from 'pino'
+import { control } from '../protocol/messages.js'
+import { Refusal } from '../protocol/refusal.js'
+import type { Actor, AuditEvent } from './audit-log.js'
+import { OutOfSlabsError } from './memory/slab-store.js'
+
+interface Host {
+  readonly log: Logger
+  record(who: Actor, event: AuditEvent): void
+  /** A request was answered. */
+  answered(request: string, seconds: number): void
+}
+
+interface Asking {
+  /** how the log names it */
+  readonly client: string
+  readonly actor: Actor
+  /** whom it says to be, until it has shown it */
+  readonly claims?: Actor | undefined
+  /** told of a request that has failed */
+  failed?(message: string): void
+}
+
+/** Has a request of a control connection answered: what `dispatch` throws is recorded, and told to the client. */
+export async function answerRequest(
+  host: Host,
+  asking: Asking,
+  bytes: Uint8Array,
+  dispatch: (request: control.Request) => Promise<control.Response.$Properties>,
+): Promise<Uint8Array> {
+  return control.Response.encode(await respond(host, asking, bytes, dispatch)).finish()
+}
+
+async function respond(
+  host: Host,
+  asking: Asking,
+  bytes: Uint8Array,
+  dispatch: (request: control.Request) => Promise<control.Response.$Properties>,
+): Promise<control.Response.$Properties> {
+  let kind = 'unknown'
+  const started = performance.now()
+  try {
+    const request = decode(bytes)
+    kind = request.body ?? kind
+    return await dispatch(request)
+  } catch (failure) {
+    const { code: given, message } = failure as { code?: unknown; message: string }
+    const code = typeof given === 'string' ? given : 'EIO'
+    if (failure instanceof Refusal || failure instanceof OutOfSlabsError)
+      host.record(asking.actor, {
+        event: 'refused',
+        request: kind,
+        code,
+        reason: message,
+        claims: asking.claims,
+      })
+    else host.log.error({ err: failure, client: asking.client }, 'control request failed')
+    asking.failed?.(message)
+    const mac = failure instanceof Refusal ? failure.mac : undefined
+    return { failure: { code, message, ...(mac === undefined ? {} : { mac }) } }
+  } finally {
+    host.answered(kind, (performance.now() - started) / 1000)
+  }
+}
+
+function decode(bytes: Uint8Array): control.Request {
+  try {
+    return control.Request.decode(bytes)
+  } catch {
+    throw new Refusal('EPROTO', 'the request cannot be decoded')
+  }
+}

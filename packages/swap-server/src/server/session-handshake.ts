@@ -1,0 +1,162 @@
+import { printable } from '@rdmakit/operator-kit'
+import type { ControlConnection } from '../protocol/control-connection.js'
+import type { control } from '../protocol/messages.js'
+import { Refusal } from '../protocol/refusal.js'
+import { takeOverOf } from '../protocol/take-over-number.js'
+import { type ProvenClient, ServerAuthentication } from './admission/authentication.js'
+import type { Actor } from './audit-log.js'
+import { ClientSession, type SessionHost } from './client-session.js'
+import { answerRequest } from './control-request.js'
+import type { Tenant } from './tenants/tenants.js'
+
+/** What a handshake needs of its server. */
+export interface HandshakeHost extends SessionHost {
+  /** A new session of `tenant` may be opened. @throws Refusal when there is no place for it */
+  requirePlace(tenant: Tenant): void
+  /** It is open, and has its place. */
+  opened(session: ClientSession): void
+  /** The session that Resume names, if its token is right. */
+  named(id: number, token: Uint8Array): ClientSession | undefined
+}
+
+type Answer = control.Response.$Properties | Promise<control.Response.$Properties>
+
+/**
+ * A control connection until its client has shown who it is: Hello, and with keys Challenge and Proof. Behind that a session
+ * has the connection, a new one or the one that the client comes back to. Until then there is no protection domain, and no
+ * memory but the connection's own.
+ */
+export class SessionHandshake {
+  readonly client = 'a client that has not said who it is'
+  readonly #host: HandshakeHost
+  readonly #connection: ControlConnection
+  readonly #leave: () => void
+  readonly #authentication: ServerAuthentication
+  readonly #peer: string
+  /** whom it says to be */
+  #claims: Actor | undefined
+  /** A session has the connection. */
+  #handedOver = false
+  #over = false
+
+  /** @param leave called when it is no crowd's any more: it has shown who it is, or its connection is gone */
+  constructor(host: HandshakeHost, connection: ControlConnection, leave: () => void) {
+    this.#host = host
+    this.#connection = connection
+    this.#leave = leave
+    this.#peer = connection.peerUri
+    this.#authentication = new ServerAuthentication(host.tenants, connection.channelBinding)
+    connection.handle(({ data }) =>
+      answerRequest(host, this, data, (request) => this.#dispatch(request, data)),
+    )
+    void connection.closed.then(() => {
+      if (!this.#over) this.abort()
+    })
+  }
+
+  get actor(): Actor {
+    return { tenant: undefined, keyId: undefined, client: this.client, peer: this.#peer }
+  }
+
+  get claims(): Actor | undefined {
+    return this.#claims
+  }
+
+  /** One try: it ends when the answer is on its way. */
+  failed(): void {
+    setImmediate(() => this.close())
+  }
+
+  /** Ends its connection, behind what is on its way there; it has its place until that is gone. Idempotent. */
+  close(): void {
+    if (this.#over) return
+    this.#over = true
+    void this.#connection.close().finally(this.#leave)
+  }
+
+  /** Breaks its connection, whatever is on its way. */
+  abort(): void {
+    if (this.#handedOver) return
+    this.#over = true
+    void this.#connection.close({ drain: false })
+    this.#leave()
+  }
+
+  async #dispatch(request: control.Request, bytes: Uint8Array): Promise<control.Response.$Properties> {
+    this.#requireOpen()
+    if (request.hello) return this.#greet(this.#hear(request.hello, bytes))
+    if (request.proof) return this.#greet(this.#authentication.proof(request.proof))
+    throw new Refusal('EPROTO', 'a session starts with hello')
+  }
+
+  #requireOpen(): void {
+    if (this.#over) throw new Refusal('ECANCELED', 'the session has ended')
+  }
+
+  #hear(hello: control.Hello.$Properties, request: Uint8Array): ReturnType<ServerAuthentication['hello']> {
+    this.#claims = {
+      tenant: printable(hello.tenant ?? '').slice(0, 64),
+      keyId: printable(hello.keyId ?? '').slice(0, 64),
+      client: printable(hello.client ?? '').slice(0, 256),
+    }
+    return this.#authentication.hello(hello, request)
+  }
+
+  /** At once where that is possible: what the client asks for behind it is answered behind it. */
+  #greet(step: ReturnType<ServerAuthentication['hello']>): Answer {
+    if ('challenge' in step) return { challenge: step.challenge }
+    // What waits for nothing is done now, and a refusal behind that is as one at once.
+    const refuse = (failure: unknown) => {
+      throw failure instanceof Refusal && step.hello.resume != null
+        ? new Refusal(failure.code, failure.message, step.proveRefusal(failure.code))
+        : failure
+    }
+    try {
+      const answer = this.#enter(step)
+      return answer instanceof Promise ? answer.catch(refuse) : answer
+    } catch (failure) {
+      return refuse(failure)
+    }
+  }
+
+  #enter(step: ProvenClient): Answer {
+    const { resume } = step.hello
+    this.#leave()
+    const takeOver = takeOverOf(step.hello.takeOver)
+    if (takeOver === undefined) throw new Refusal('EPROTO', 'the number of the take-over is none')
+    if (resume == null) {
+      this.#host.requirePlace(step.tenant)
+      const session = new ClientSession(this.#host, this.#connection, step, takeOver)
+      this.#handOver()
+      this.#host.opened(session)
+      return step.answer(session.welcome('session-opened'))
+    }
+    const named = this.#host.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
+    const gone = () =>
+      new Refusal('ENOENT', 'there is no such session: it ended, or the server was restarted')
+    if (named === undefined || named.closed) throw gone()
+    // Not ENOENT: a client with the wrong key file would take its memory for lost.
+    if (named.tenant !== step.tenant.name) throw new Refusal('EACCES', 'the session is of another tenant')
+    if (named.context !== this.#connection.context)
+      throw new Refusal(
+        'EXDEV',
+        `the session is on the device ${named.context.deviceName}; connect to that one`,
+      )
+    // Before anything of who has it is ended, and of those that want it at once the highest stays.
+    const claim = () => named.claim(takeOver, step.hello)
+    claim()
+    const goOn = () => {
+      this.#requireOpen()
+      if (named.closed) throw gone()
+      claim()
+      this.#handOver()
+      return step.answer(named.resume(this.#connection, step))
+    }
+    return named.endData()?.then(goOn) ?? goOn()
+  }
+
+  #handOver(): void {
+    this.#handedOver = true
+    this.#over = true
+  }
+}
