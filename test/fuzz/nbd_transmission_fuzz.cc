@@ -10,8 +10,9 @@
 #include "../native/engine/memory_device.h"
 #include "../native/nbd/reply_reader.h"
 #include "export/whole_export.h"
-#include "front/connection.h"
+#include "front/nbd_front.h"
 #include "fuzz_check.h"
+#include "lane/serve_requests.h"
 
 using namespace rdmakit;
 using namespace rdmakit::nbd;
@@ -36,25 +37,27 @@ class World final : private OperationListener {
                                         arena_.scratch(), nullptr);
     CHECK(rdma_->connect(0, device_.queue_pair(cq_, server_, {}), device_.region(memory(), Arena::kBytes)) ==
           0);
-    connection_ = std::make_unique<Connection>(volume_, arena_, *rdma_, statistics_, listener, 256 << 10);
+    LaneOptions options;
+    options.read_ahead = 256 << 10;
+    work_ = std::make_unique<ServeRequests<NbdFront>>(volume_, arena_, *rdma_, statistics_, listener, options);
   }
   ~World() {
-    connection_.reset();
+    work_.reset();
     rdma_.reset();
   }
 
   void open(int socket, const Terms& terms) {
     volume_.clear_until_claimed(0, kSize / kPage, false);
-    connection_->open(socket, terms);
+    work_->front().open({UniqueFd(socket), nullptr, terms});
   }
   // One turn of a lane's loop.
   bool turn() {
     now_ += 1000;
     bool moved = rdma_->poll() > 0;
-    if (connection_->is_open()) {
-      moved |= connection_->step(now_, true);
+    if (work_->is_open()) {
+      moved |= work_->start(now_, true);
       rdma_->flush(now_);
-      moved |= connection_->send(now_);
+      moved |= work_->finish(now_);
     }
     return moved;
   }
@@ -62,14 +65,14 @@ class World final : private OperationListener {
   bool damaged() const { return server_.mode() != memory_device::Server::Mode::healthy || volume_.failed(0); }
   void pass(uint64_t time) { now_ += time; }
   Export exported() const { return whole_export(volume_); }
-  Connection& connection() { return *connection_; }
+  NbdFront& front() { return work_->front(); }
   void end() {
-    connection_->drop("end of the script");
-    for (int i = 0; !connection_->idle(); i++) {
+    front().drop("end of the script");
+    for (int i = 0; !work_->idle(); i++) {
       CHECK(i < 100'000);
       turn();
     }
-    connection_->close_socket();
+    front().close();
   }
 
  private:
@@ -79,13 +82,13 @@ class World final : private OperationListener {
     return made;
   }
   void operation_acknowledged(Operation& operation) override {
-    connection_->operation_acknowledged(operation, now_);
+    work_->operation_acknowledged(operation, now_);
   }
   void operation_decided(Operation& operation, bool succeeded) override {
-    connection_->operation_decided(operation, succeeded, now_);
+    work_->operation_decided(operation, succeeded, now_);
   }
-  void operation_over(Operation& operation) override { connection_->operation_over(operation); }
-  bool may_move(const Operation& operation) override { return connection_->may_move(operation); }
+  void operation_over(Operation& operation) override { work_->operation_over(operation); }
+  bool may_move(const Operation& operation) override { return work_->may_move(operation); }
   void server_failed(uint32_t server, const char*) override { volume_.fail(server); }
   void page_wrong(const WrongPage&) override { CHECK(!"a page is wrong"); }
 
@@ -97,7 +100,7 @@ class World final : private OperationListener {
   Volume volume_;
   LaneStatistics statistics_;
   std::unique_ptr<RdmaQueue> rdma_;
-  std::unique_ptr<Connection> connection_;
+  std::unique_ptr<ServeRequests<NbdFront>> work_;
   uint64_t now_ = kSecond;
 };
 
@@ -127,7 +130,7 @@ class Script {
   }
 
   void run() {
-    for (int steps = 0; !input_.empty() && steps < 200 && world_.connection().is_open(); steps++) {
+    for (int steps = 0; !input_.empty() && steps < 200 && world_.front().is_open(); steps++) {
       switch (input_.byte() % 16) {
         case 0:
           garbage();
@@ -139,7 +142,7 @@ class Script {
           if (input_.byte() % 8 == 0) world_.kill_server();
           break;
         case 3:
-          if (input_.byte() % 8 == 0) world_.connection().refuse_new();
+          if (input_.byte() % 8 == 0) world_.front().refuse_new();
           break;
         case 4:
           if (input_.byte() % 8 == 0) world_.pass(60 * kSecond);
@@ -148,10 +151,10 @@ class Script {
           request();
       }
     }
-    const bool whole = trusted_ && world_.connection().is_open();
+    const bool whole = trusted_ && world_.front().is_open();
     work();
     // Whoever sent nothing but whole requests is answered each of them.
-    if (whole && world_.connection().is_open()) CHECK(reader_->quiet());
+    if (whole && world_.front().is_open()) CHECK(reader_->quiet());
     shutdown(client_.get(), SHUT_WR);
     work();
     world_.end();
@@ -159,7 +162,7 @@ class Script {
 
  private:
   void request() {
-    Request request;
+    NbdRequest request;
     const uint8_t command = input_.byte();
     request.command = command < 240 ? command % 8 : command;
     if (request.command == kCmdDisconnect && command != 2) request.command = kCmdRead;
@@ -201,7 +204,7 @@ class Script {
   }
   void send(const void* bytes, size_t length) {
     const auto* from = static_cast<const uint8_t*>(bytes);
-    for (int i = 0; length > 0 && world_.connection().is_open(); i++) {
+    for (int i = 0; length > 0 && world_.front().is_open(); i++) {
       CHECK(i < 1'000'000);
       const ssize_t sent = ::send(client_.get(), from, length, MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent > 0) {

@@ -97,7 +97,7 @@ export const mutations = [
   },
   {
     name: 'lists-of-lanes-grow-when-needed',
-    file: 'packages/nbd-client/native/front/connection.cc',
+    file: 'packages/remote-volume/native/request/request_executor.cc',
     find: '  waiting_.reserve(kOperations);\n  moving_',
     replace: '  moving_',
     why: 'The page path allocates memory, which under memory pressure waits for a page.',
@@ -105,7 +105,7 @@ export const mutations = [
   },
   {
     name: 'failed-write-leaves-page-written',
-    file: 'packages/nbd-client/native/front/connection_end.cc',
+    file: 'packages/remote-volume/native/request/completion.cc',
     find: ': operation.acknowledged ? PageState::lost\n                                                : operation.claimed_from;',
     replace:
       ': operation.acknowledged ? PageState::lost\n                                                : PageState::written;',
@@ -114,7 +114,7 @@ export const mutations = [
   },
   {
     name: 'acknowledged-write-forgotten',
-    file: 'packages/nbd-client/native/front/connection_end.cc',
+    file: 'packages/remote-volume/native/request/completion.cc',
     find: ': operation.acknowledged ? PageState::lost\n',
     replace: ': operation.doomed ? PageState::lost\n',
     why: 'With --ack one a page whose only copy is lost reads as what it was before, without an error.',
@@ -122,7 +122,7 @@ export const mutations = [
   },
   {
     name: 'checksum-of-failed-write-stays',
-    file: 'packages/nbd-client/native/front/connection_end.cc',
+    file: 'packages/remote-volume/native/request/completion.cc',
     find: '  if (!succeeded) rdma_.codec().forget(operation);\n',
     replace: '',
     why: 'A page that kept its old bytes is wrong by the checksum of the WRITE that failed, and lost.',
@@ -130,7 +130,7 @@ export const mutations = [
   },
   {
     name: 'operation-ends-twice',
-    file: 'packages/nbd-client/native/front/connection_end.cc',
+    file: 'packages/remote-volume/native/request/completion.cc',
     find: 'slots_[index].used && slots_[index].outstanding > 0',
     replace: 'index < kRequests',
     why: 'An operation that ends twice ends another one of its request, which is answered before that is done.',
@@ -138,7 +138,7 @@ export const mutations = [
   },
   {
     name: 'rest-without-a-look',
-    file: 'packages/nbd-client/native/front/connection.cc',
+    file: 'packages/remote-volume/native/request/request_executor.cc',
     find: 'rdma_.available() == kOperations && free_chunks_.size() == chunks',
     replace: 'rdma_.available() <= kOperations && free_chunks_.size() <= chunks',
     why: 'A connection that has lost an operation or a chunk leaves its lane with one less, until none is left.',
@@ -154,8 +154,8 @@ export const mutations = [
   },
   {
     name: 'claimed-page-is-read',
-    file: 'packages/nbd-client/native/front/connection_read.cc',
-    find: 'if (state == PageState::claimed || held == 0) {',
+    file: 'packages/remote-volume/native/request/read.cc',
+    find: 'if (step.state == PageState::claimed || held == 0) {',
     replace: 'if (held == 0) {',
     why: 'A READ does not wait for the WRITE that has its page, and gets half of it.',
     tests: [
@@ -167,33 +167,33 @@ export const mutations = [
   },
   {
     name: 'rest-of-new-page-not-zeroed',
-    file: 'packages/nbd-client/native/front/connection_write.cc',
-    find: '    if (state == PageState::unset && part_of_page) {',
+    file: 'packages/remote-volume/native/request/write.cc',
+    find: 'if (step.state == PageState::unset && step.part_of_page)',
     replace:
-      '    if (state == PageState::unset && part_of_page && operation.kind == Operation::Kind::zero_edge) {',
+      'if (step.state == PageState::unset && step.part_of_page && operation.kind == Operation::Kind::zero_edge)',
     why: 'What surrounds the first bytes of a page is what the server had there before.',
     tests: ['native asan engine_requests', 'native asan engine_zero_page'],
   },
   {
     name: 'replica-that-came-before-the-claim',
-    file: 'packages/nbd-client/native/front/connection_write.cc',
-    find: 'place = volume_.place(operation.offset);  // once more: a replica may have come before the claim',
-    replace: 'if (!place.mapped()) place = volume_.place(operation.offset);',
+    file: 'packages/remote-volume/native/request/write.cc',
+    find: 'before the claim.\n  const SlabPlace place = volume_.place(operation.offset);',
+    replace: 'before the claim.\n  const SlabPlace place = step.place;',
     why: 'A replica that is being filled misses a WRITE that looked for replicas before it claimed its pages.',
     tests: ['native asan engine_litmus'],
   },
   {
     name: 'payload-shared-without-a-pin',
-    file: 'packages/nbd-client/native/front/connection_write.cc',
-    find: '      if (operation.chunk != kNone) pin_again(operation.chunk);\n',
+    file: 'packages/remote-volume/native/request/write.cc',
+    find: '  if (operation.chunk != kNone) pins_.pin(operation.chunk);\n',
     replace: '',
     why: 'The memory of a WRITE that was split is used again when its first half is over.',
     tests: ['native asan engine_requests', 'native asan engine_zero_page'],
   },
   {
     name: 'write-does-not-spoil-read-ahead',
-    file: 'packages/nbd-client/native/front/connection_write.cc',
-    find: '    volume_.write_marks().add(page, run);\n',
+    file: 'packages/remote-volume/native/request/write.cc',
+    find: '  volume_.write_marks().add(step.page, run);\n',
     replace: '',
     why: 'A READ gets what was read ahead before the page was written.',
     tests: ['native asan engine_read_ahead'],
@@ -305,10 +305,10 @@ export const mutations = [
   },
   {
     name: 'armed-without-a-look',
-    file: 'packages/nbd-client/native/lane/lane_sleep.cc',
+    file: 'packages/remote-volume/native/lane/lane_sleep.h',
     find: `    if (rdma_.poll() > 0) {
       look_ |= held_off_;
-      if (connection_.is_open()) connection_.send(now);
+      if (is_open()) work_.finish(now);
       return;
     }
   }
@@ -320,7 +320,7 @@ export const mutations = [
   },
   {
     name: 'sleeps-over-a-deadline',
-    file: 'packages/nbd-client/native/lane/lane_sleep.cc',
+    file: 'packages/remote-volume/native/lane/lane_sleep.h',
     find: '  consider(rdma_.next_deadline());\n',
     replace: '',
     why: 'A lane that sleeps does not notice that a server hangs.',
@@ -328,7 +328,7 @@ export const mutations = [
   },
   {
     name: 'index-of-named-server',
-    file: 'packages/nbd-client/native/export/release.cc',
+    file: 'packages/remote-volume/native/engine/release_server.cc',
     find: '  if (volume_.names(server)) return refuse(why, EBUSY, "a slab or a spare place names it");\n',
     replace: '',
     why: 'The index of a server is given to another one although slabs are on record there.',
@@ -336,7 +336,7 @@ export const mutations = [
   },
   {
     name: 'index-without-an-epoch',
-    file: 'packages/nbd-client/native/export/release.cc',
+    file: 'packages/remote-volume/native/engine/release_server.cc',
     find: ' || lane.acknowledged_epoch() <= released_epoch_;',
     replace: ';',
     why: 'The index of a server is given to another one while a lane still has its queue pair.',

@@ -83,7 +83,7 @@ export const mutations = [
   },
   {
     name: 'payload-drained-without-limit',
-    file: 'packages/nbd-client/native/front/connection.cc',
+    file: 'packages/nbd-client/native/front/nbd-socket/receive.cc',
     find: 'if (request.length > kMaxDrainedPayload) {',
     replace: 'if (request.length == UINT32_MAX) {',
     why: 'A WRITE far beyond the limit keeps its lane busy with payload that is thrown away.',
@@ -91,7 +91,7 @@ export const mutations = [
   },
   {
     name: 'half-a-request-for-ever',
-    file: 'packages/nbd-client/native/front/connection.cc',
+    file: 'packages/nbd-client/native/front/nbd-socket/receive.cc',
     find: '  } else if (now_ >= input_deadline_) {\n',
     replace: '  } else if (now_ >= input_deadline_ && payload_left_ > 0) {\n',
     why: 'A client that sends a part of a header and no more keeps its lane.',
@@ -99,7 +99,7 @@ export const mutations = [
   },
   {
     name: 'yields-and-reads-on',
-    file: 'packages/nbd-client/native/front/connection.cc',
+    file: 'packages/nbd-client/native/front/nbd-socket/receive.cc',
     find: 'return request > unread ? request - unread : 0;',
     replace: 'return request > unread ? SIZE_MAX : 0;',
     why: 'A lane that gives its connection away takes bytes of requests that are the successor’s.',
@@ -110,16 +110,16 @@ export const mutations = [
   },
   {
     name: 'failed-read-looks-well',
-    file: 'packages/nbd-client/native/front/connection_reply.cc',
-    find: 'if (slot.replied && !slot.fragments) return drop_later("a READ failed after its reply had begun");',
-    replace: 'if (slot.replied && !slot.fragments) return;',
+    file: 'packages/nbd-client/native/front/nbd-socket/reply.cc',
+    find: 'if (!requests_.slot(index).request.fragments) return fail("a READ failed after its reply had begun");',
+    replace: 'if (!requests_.slot(index).request.fragments) continue;',
     why: 'The rest of a READ that failed after its reply had begun is whatever was in the memory.',
     tests: ['native asan nbd_leaving'],
   },
   {
     name: 'input-memory-used-again',
-    file: 'packages/nbd-client/native/front/input_stream.cc',
-    find: 'if (begin_ == end_ && pins_[chunk_] == 0) {',
+    file: 'packages/nbd-client/native/front/nbd-socket/input_stream.cc',
+    find: 'if (begin_ == end_ && pins_.count(chunk_) == 0) {',
     replace: 'if (begin_ == end_) {',
     why: 'The payload of a WRITE that is under way is overwritten by the next request.',
     tests: ['native asan engine_requests'],

@@ -80,7 +80,7 @@ void refill_waits_for_a_claim() {
   with.begin(0x22, 1, 8);
   with.add(1);
   with.refill(1);
-  const RefillStatistics& refill = with.volume.engine->refill_lane()->refill()->statistics();
+  const RefillStatistics& refill = with.volume.engine->refill_lane()->work().refill().statistics();
   await([&] { return refill.pages_done.get() >= 8; });
   with.set(0, Server::Mode::healthy);
   CHECK(with.end() == kOk);

@@ -133,7 +133,7 @@ void catches_up() {
     CHECK(volume.engine->backup()->missed() > 0);
   }
   caught_up(volume, shape.size / 4096);
-  CHECK(volume.engine->refill_lane()->catch_up()->pages().get() > 0);
+  CHECK(volume.engine->refill_lane()->work().catch_up()->pages().get() > 0);
   for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);
   std::vector<uint8_t> got(shape.size);
   for (uint64_t at = 0; at < shape.size; at += 2 << 20)

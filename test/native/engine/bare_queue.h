@@ -43,7 +43,7 @@ class BareQueue final : public OperationListener {
     Operation& write = queue->take(Operation::Kind::write);
     write.offset = page * kPage;
     write.length = kPage;
-    write.memory = arena.input_chunk(0);
+    write.memory = arena.front_memory();
     std::memset(write.memory, byte, kPage);
     queue->chain_write(write, volume.place(write.offset), 1);
     queue->flush(1);

@@ -6,10 +6,10 @@ namespace engine_invariant_stress {
 
 using namespace fixture;
 
-// A lane's connection without a lane. No request has come.
-struct BareConnection {
+// A lane's requests without a lane. None has come.
+struct BareRequests {
   BareQueue lane{1, 1};
-  Connection connection{lane.volume, lane.arena, *lane.queue, lane.statistics, lane, 0};
+  RequestExecutor requests{lane.volume, lane.arena, *lane.queue, lane.statistics, lane, 0};
 
   Operation& take(Operation::Kind kind, uint16_t request = kNone) {
     Operation& operation = lane.queue->take(kind);
@@ -19,34 +19,34 @@ struct BareConnection {
   }
 };
 
-void connection() {
-  BareConnection with;
+void requests() {
+  BareRequests with;
   // An operation is over once, and of a request that is open.
-  dies([&] { with.connection.operation_acknowledged(with.take(Operation::Kind::write, 3), 1); },
+  dies([&] { with.requests.operation_acknowledged(with.take(Operation::Kind::write, 3), 1); },
        "operation 0 of slot 3");
-  dies([&] { with.connection.operation_over(with.take(Operation::Kind::read, 3)); },
+  dies([&] { with.requests.operation_over(with.take(Operation::Kind::read, 3)); },
        "operation 0, part 0 of slot 3, of which 0 are outstanding");
-  dies([&] { with.connection.operation_over(with.take(Operation::Kind::ahead)); }, "window 0: 0 parts");
+  dies([&] { with.requests.operation_over(with.take(Operation::Kind::ahead)); }, "window 0: 0 parts");
   dies(
       [&] {
         Operation& write = with.take(Operation::Kind::write);
         write.chunk = 2;
-        with.connection.operation_over(write);
+        with.requests.operation_over(write);
       },
-      "chunk 2 is not pinned");
+      "buffer 2 is not pinned");
 }
 
-// At rest all that a connection had is free.
+// At rest all that requests had is free.
 void at_rest() {
-  BareConnection with;
-  with.connection.check_rest();
+  BareRequests with;
+  with.requests.check_rest();
   dies(
       [&] {
         with.take(Operation::Kind::write);
-        with.connection.check_rest();
+        with.requests.check_rest();
       },
       "255 operations and 128 of 128 chunks are free");
-  with.connection.check_rest();
+  with.requests.check_rest();
 }
 
 void parts() {
@@ -54,7 +54,7 @@ void parts() {
   free.pop();
   free.pop();
   dies([&] { free.pop(); }, "nothing is free of 2");
-  BareConnection with;
+  BareRequests with;
   dies([&] { with.lane.volume.settle(5, 1, 0, PageState::written); }, "of a claim are");
   SlabPlace twice = with.lane.volume.place(0);
   twice.replicas[twice.count++] = twice.replicas[0];
@@ -62,7 +62,7 @@ void parts() {
 }
 
 STRESS(engine_invariant) {
-  timed("connection", connection);
+  timed("requests", requests);
   timed("at rest", at_rest);
   timed("parts", parts);
   return 0;

@@ -119,7 +119,7 @@ void refill_under_load(uint64_t test, Behaviour behaviour, Acknowledge acknowled
     if (lossy)
       std::printf("  %llu requests met lost pages\n", static_cast<unsigned long long>(workers.errors));
   }
-  const RefillStatistics& refills = volume.engine->refill_lane()->refill()->statistics();
+  const RefillStatistics& refills = volume.engine->refill_lane()->work().refill().statistics();
   const uint64_t slabs = refills.slabs.get();
   CHECK(slabs >= 6 && refills.bytes.get() > 0 && refills.active.get() == 0);
   CHECK(volume.count(Event::Type::refill_failed) == 0);
@@ -140,7 +140,7 @@ void refill_fails(bool source) {
   std::string why;
   CHECK(volume.engine->refill(0, 2, why) == 0);
   CHECK(volume.engine->refill(0, 2, why) == EBUSY);
-  const RefillStatistics& progress = volume.engine->refill_lane()->refill()->statistics();
+  const RefillStatistics& progress = volume.engine->refill_lane()->work().refill().statistics();
   await([&] { return progress.pages_done.get() > 0; });
   CHECK(progress.active.get() == 1 && progress.slab.get() == 0 && progress.pages.get() == 256);
   volume.servers[source ? 0 : 2]->set_mode(Server::Mode::dead);

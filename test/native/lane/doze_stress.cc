@@ -49,7 +49,7 @@ void after_each_other() {
     // Never written, so that there are no completions to wait for.
     CHECK(client.read(i % 8192 * kPage, page.data(), kPage) == kOk);
     const uint64_t took = now_ns() - start;
-    (i > 0 && took + last < Connection::kDoze / 4 ? quick : late)++;
+    (i > 0 && took + last < NbdFront::kBlockTime / 4 ? quick : late)++;
     last = took;
   }
   const uint64_t slept = ppolls - before;

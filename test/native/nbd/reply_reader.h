@@ -26,7 +26,7 @@ using namespace rdmakit::nbd;
   } while (0)
 
 struct Answer {
-  Request request{};
+  NbdRequest request{};
   bool done = false;
   uint32_t error = kOk;
   std::string text;
@@ -42,7 +42,7 @@ class ReplyReader {
  public:
   explicit ReplyReader(bool structured) : structured_(structured) {}
 
-  void expect(const Request& request) {
+  void expect(const NbdRequest& request) {
     RULE(!pending_.contains(request.cookie));
     pending_[request.cookie].request = request;
   }
@@ -141,7 +141,7 @@ class ReplyReader {
   }
 
   size_t cover(Answer& answer, uint64_t offset, uint64_t length) {
-    const Request& request = answer.request;
+    const NbdRequest& request = answer.request;
     RULE(request.command == kCmdRead && answer.error == kOk && length > 0);
     RULE(offset >= request.offset && length <= request.length &&
          offset - request.offset <= request.length - length);
@@ -155,7 +155,7 @@ class ReplyReader {
   }
 
   void take_status(Answer& answer, Bytes payload) {
-    const Request& request = answer.request;
+    const NbdRequest& request = answer.request;
     RULE(request.command == kCmdBlockStatus && answer.extents.empty());
     RULE(payload.size() > 4 && (payload.size() - 4) % sizeof(StatusDescriptor) == 0);
     RULE(value<Be32>(payload) == kBaseAllocation);
@@ -198,7 +198,7 @@ class ReplyReader {
     Answer answer = std::move(find(cookie));
     pending_.erase(cookie);
     answer.done = true;
-    const Request& request = answer.request;
+    const NbdRequest& request = answer.request;
     if (answer.error == kOk && request.command == kCmdRead) {
       RULE(answer.covered.size() == request.length);
       RULE(std::memchr(answer.covered.data(), 0, answer.covered.size()) == nullptr);

@@ -18,8 +18,8 @@
 #include <vector>
 
 #include "accept/listener.h"
+#include "front/nbd_lane.h"
 #include "lane/event.h"
-#include "lane/lane.h"
 #include "protocol/handshake.h"
 #include "rdmakit/thread.h"
 #include "tls/pump.h"
@@ -39,7 +39,7 @@ class Acceptor {
   // What it needs of the engine; all called on its thread.
   class Host {
    public:
-    virtual Lane* reserve_lane() = 0;
+    virtual NbdLane* reserve_lane() = 0;
     // Transmission flags that do not hold just now.
     virtual uint16_t withheld_flags() = 0;
     virtual void report(const Event& event) = 0;

@@ -110,8 +110,8 @@ Terms Acceptor::terms_of(const Session& session) const {
 void Acceptor::hand_over(Session& session) {
   unwatch(session);
   if (!session.encrypted) {
-    Lane* lane = std::exchange(session.lane, nullptr);
-    return lane->attach(session.socket.release(), terms_of(session));
+    NbdLane* const lane = std::exchange(session.lane, nullptr);
+    return lane->attach(std::make_unique<NbdClient>(std::move(session.socket), nullptr, terms_of(session)));
   }
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
@@ -121,8 +121,8 @@ void Acceptor::hand_over(Session& session) {
   auto pump = std::make_unique<TlsPump>(std::move(session.tls), std::move(session.socket), std::move(ours));
   if (pump->start() != 0) return refuse(session.peer, "TLS: no thread can be started (ulimit -u, TasksMax=)");
   pumps_.push_back(std::move(pump));
-  Lane* lane = std::exchange(session.lane, nullptr);
-  lane->attach(theirs.release(), terms_of(session));
+  NbdLane* const lane = std::exchange(session.lane, nullptr);
+  lane->attach(std::make_unique<NbdClient>(std::move(theirs), nullptr, terms_of(session)));
 }
 
 }  // namespace rdmakit::nbd

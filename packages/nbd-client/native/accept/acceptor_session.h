@@ -18,7 +18,7 @@ struct Acceptor::Session {
   uint64_t deadline = 0;
   uint64_t heard = 0;          // when it last said something
   uint64_t lane_deadline = 0;  // 0: does not wait for a lane
-  Lane* lane = nullptr;        // reserved
+  NbdLane* lane = nullptr;     // reserved
   uint32_t watched = 0;
   bool over = false;
 };

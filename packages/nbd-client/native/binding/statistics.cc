@@ -94,7 +94,7 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
 
 // Sums of all lanes, for each server that any of them used.
 Napi::Array describe_servers(Napi::Env env, Engine& engine) {
-  const Lane* refills = engine.refill_lane();
+  const RefillLane* refills = engine.refill_lane();
   Napi::Array servers = Napi::Array::New(env);
   for (uint32_t server = 0; server < kMaxServers; server++) {
     std::array<uint64_t, 5> sums{};
@@ -119,9 +119,9 @@ Napi::Array describe_servers(Napi::Env env, Engine& engine) {
 }
 
 Napi::Value describe_refill(Napi::Env env, Engine& engine) {
-  const Lane* lane = engine.refill_lane();
+  const RefillLane* lane = engine.refill_lane();
   if (lane == nullptr) return env.Null();
-  const RefillStatistics& from = lane->refill()->statistics();
+  const RefillStatistics& from = lane->work().refill().statistics();
   Napi::Object to = Napi::Object::New(env);
   const auto set = [&to](const char* name, const Counter& counter) { to.Set(name, number(counter.get())); };
   to.Set("active", from.active.get() != 0);
@@ -138,7 +138,7 @@ Napi::Value describe_backup(Napi::Env env, Engine& engine) {
   const Backup* backup = engine.backup();
   if (backup == nullptr) return env.Null();
   const Volume& volume = engine.volume();
-  const Lane* lane = engine.refill_lane();
+  const RefillLane* lane = engine.refill_lane();
   const BackupStatistics& from = backup->statistics();
   Napi::Object to = Napi::Object::New(env);
   to.Set("file", backup->path());
@@ -148,8 +148,9 @@ Napi::Value describe_backup(Napi::Env env, Engine& engine) {
   to.Set("queuedPages", number(backup->queued()));
   to.Set("stalePages", number(backup->map().count_missing(volume.pages(), 0, volume.size() / kPage)));
   to.Set("missedPages", number(backup->missed()));
-  to.Set("caughtUpPages",
-         number(lane == nullptr || lane->catch_up() == nullptr ? 0 : lane->catch_up()->pages().get()));
+  to.Set("caughtUpPages", number(lane == nullptr || lane->work().catch_up() == nullptr
+                                     ? 0
+                                     : lane->work().catch_up()->pages().get()));
   return to;
 }
 

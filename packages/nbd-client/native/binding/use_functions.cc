@@ -25,7 +25,7 @@ Napi::Value usage(const Napi::CallbackInfo& info) {
     operations += from.reads.get() + from.writes.get();
   };
   for (uint32_t i = 0; i < engine.lane_count(); i++) add(engine.lane(i));
-  if (const Lane* refills = engine.refill_lane(); refills != nullptr) add(*refills);
+  if (const RefillLane* refills = engine.refill_lane(); refills != nullptr) add(*refills);
   Napi::Object result = Napi::Object::New(env);
   result.Set("bytes", static_cast<double>(bytes));
   result.Set("operations", static_cast<double>(operations));

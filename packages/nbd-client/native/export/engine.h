@@ -1,21 +1,21 @@
-// A volume served on lanes: the object that the binding holds. All functions may be called on any
-// thread, and none of them is on the page path.
+// A volume that NBD clients and the kernel use: the object that the binding holds. All functions may be
+// called on any thread, and none of them is on the page path.
+//
+// engine.cc         exports, listeners, life
+// attach_client.cc  what a lane is given to serve
 #pragma once
 
-#include <array>
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "accept/acceptor.h"
 #include "accept/listener.h"
-#include "backup/backup.h"
-#include "lane/lane.h"
-#include "volume/volume.h"
+#include "engine/volume_engine.h"
+#include "front/nbd_lane.h"
 
 namespace rdmakit::nbd {
 
@@ -30,76 +30,23 @@ struct ExportOptions {
   bool read_only = false;
 };
 
-struct EngineOptions {
-  VolumeOptions volume;
+struct EngineOptions : VolumeEngineOptions {
+  EngineOptions() { lane_name = "nbd-lane"; }
   std::vector<ExportOptions> exports = {{}};  // at least one; the first is the default one
   uint32_t minimum_block = 1;                 // power of two of at most 4096
   TlsOptions tls;
-  uint64_t operation_timeout_ns = 4'000'000'000;
-  WaitMode wait_mode = WaitMode::adaptive;
-  uint64_t max_spin_ns = 50'000;
-  bool swap_safe = false;
-  Acknowledge acknowledge = Acknowledge::all;
-  uint64_t refill_rate = 0;  // bytes per second; 0: no limit
-  uint64_t read_ahead =
-      256 << 10;  // bytes ahead of a client that reads in order, in units of 64 KiB; 0: none
-  BackupOptions backup;
   AcceptorOptions acceptor;
 };
 
-// The verbs objects of a lane (see laneRequirements in TypeScript, lane_requirements() here).
-struct LaneResources {
-  CqRef cq;
-  ChannelRef channel;
-  std::vector<QpRef> queue_pairs;     // by server index; empty where there is none
-  std::vector<MrRef> memory_regions;  // one for all, or one by server index over the same memory
-};
-
-class Engine final : private Acceptor::Host {
+class Engine final : public VolumeEngine, private Acceptor::Host {
  public:
-  // Called on a thread of the engine, one event at a time, not after close() returned.
-  using Sink = std::function<void(const Event&)>;
-
-  // Closes the engine and frees it, unless a lane is stuck: then its thread still uses the engine.
-  struct Closer {
-    void operator()(Engine* engine) const;
-  };
   using Owner = std::unique_ptr<Engine, Closer>;
 
   // nullptr with `error` (errno value) and `why`.
   static Owner open(const EngineOptions& options, Sink sink, int& error, std::string& why);
-  Volume& volume() { return volume_; }
   const Acceptor& acceptor() const { return *acceptor_; }
 
   // The functions below return 0 or an errno value, with `why` where there is more to say.
-  int add_lane(LaneResources&& resources, uint32_t& index, std::vector<std::string>& warnings,
-               std::string& why);
-  // The lane that fills replicas; one at most. It reaches the servers that its queue pairs lead to.
-  int add_refill_lane(LaneResources&& resources, std::vector<std::string>& warnings, std::string& why);
-  // `lane` may be kRefillLane.
-  int connect_server(uint32_t lane, uint32_t server, const QpRef& qp, const MrRef& mr, std::string& why);
-  int fail_server(uint32_t server, const std::string& reason);
-  // The index of a server that has failed is given to another one, in two steps with an epoch between them:
-  // after the first no lane has a queue pair of it when synchronize() is over, and after the second
-  // connect_server() takes another one under that index. One server at a time. EINVAL; ENOENT: it has not
-  // failed; EBUSY: a slab or a spare place names it, or it is being refilled, or control has not heard of its
-  // failure, or another server is between the two; EAGAIN: call again.
-  int disconnect_server(uint32_t server, std::string& why);
-  // As disconnect_server(), and EBUSY: some lane still has a queue pair of it.
-  int release_server(uint32_t server, std::string& why);
-  // How fast all lanes together may use a server, per second; 0: no limit. See Pace.
-  int set_limits(uint32_t server, uint64_t bytes, uint64_t operations);
-  // See Volume::add_spare; lanes that wait for one go on.
-  int add_spare(uint32_t id, std::span<const Replica> replicas);
-  // No memory is left at the servers: what waits for a spare place fails, until there is one.
-  void set_exhausted();
-  // Fills the replica of the slab at that server, which was added by Volume::add_replica, and makes it live.
-  // Ends with an event slab_refilled or refill_failed. EINVAL; ENOTCONN: there is no refill lane; EBUSY: one
-  // refill at a time.
-  int refill(uint32_t slab, uint32_t server, std::string& why);
-  // Lets a moment pass on all lanes: gives the epoch of the event `synchronized` (or a later one) after which
-  // no operation uses a place that was replaced before this call, and every connect_server() is done.
-  uint64_t synchronize();
   // Takes an address, or says why not, before anything is allocated. Clients that connect wait for
   // accept_clients().
   int bind_unix(const std::string& path, std::string& why);
@@ -110,84 +57,36 @@ class Engine final : private Acceptor::Host {
   int listen_unix(const std::string& path, std::string& why);
   int listen_tcp(const std::string& host, uint16_t port, std::string& bound_host, uint16_t& bound_port,
                  std::string& why);
-  // See Lane::pin.
-  int pin_lane(uint32_t lane, const std::vector<uint32_t>& processors);
   int attach_socketpair(uint32_t lane, int& descriptor);
   // Serves the queues of a ublk device, one by each lane, on duplicates of `device` (/dev/ublkcN). EBUSY. All
   // or none.
   int attach_device(std::span<const uint32_t> lanes, int device, std::string& why);
   // A duplicate of a socket in transmission phase, from where another process left it. EBUSY.
   int attach_socket(uint32_t lane, int descriptor, std::string& why);
-  // The lane finishes what it has read and gives its socket away: event lane_yielded. A queue of a device
-  // rests with its lane from then on. EAGAIN: call again.
-  int yield_lane(uint32_t lane);
-  // A lane that rests, or has not yielded yet, goes on. EAGAIN: call again.
-  int resume_lane(uint32_t lane);
-  // Blocks; a second caller waits for the first. ETIMEDOUT: a lane did not end, or its device kept work
-  // requests; see Closer.
-  int close(uint64_t timeout_ns);
-
-  uint32_t lane_count() const { return lane_count_.load(std::memory_order_acquire); }
-  const Lane& lane(uint32_t index) const { return *lanes_[index]; }
-  // nullptr: there is none.
-  const Lane* refill_lane();
-  // nullptr: there is none.
-  const Backup* backup() const { return backup_.get(); }
-  // See Backup::stamp(). Nothing without a backup.
-  void stamp_backup();
-  // What is to be said of the backup since it was opened, each a sentence.
-  const std::vector<std::string>& backup_warnings() const { return backup_warnings_; }
 
  private:
-  struct LaneControl {  // what control knows of a lane, under control_
-    std::vector<bool> connected;
-    MrRef shared_region;  // when one serves all servers
-    uint64_t arena = 0;
-  };
-
   Engine(const EngineOptions& options, Sink sink);
-  int open_backup(std::string& why);
+  ~Engine() override = default;
   int make_offer(Offer& offer, std::string& why) const;
-  ~Engine() = default;
-  int check_region(const MrRef& region, uint64_t arena, std::string& why) const;
-  int make_lane(uint32_t index, LaneResources&& resources, LaneControl& control, std::unique_ptr<Lane>& lane,
-                std::vector<std::string>& warnings, std::string& why);
-  bool acknowledged(uint64_t epoch) const;
-  void raise_epoch();
-  bool tell_failures(std::vector<Event>& events);
-  int releasable(uint32_t server, std::string& why);
-  void wake_lanes();
+  NbdLane& nbd_lane(uint32_t index) { return static_cast<NbdLane&>(*lanes_[index]); }
 
-  Lane* reserve_lane() override;
+  void wake() override {
+    if (acceptor_ != nullptr) acceptor_->wake();
+  }
+  std::unique_ptr<Lane> make_serving_lane(uint32_t index, LaneOptions&& options,
+                                          std::function<void()> wake_control) override;
+  void lane_added() override { acceptor_->wake(); }
+  void stop_clients() override;
+  void stop_events() override;
+
+  NbdLane* reserve_lane() override;
   uint16_t withheld_flags() override;
-  void report(const Event& event) override;
-  void woken() override;
+  void report(const Event& event) override { tell(event); }
+  void woken() override { handle_events(); }
 
   const EngineOptions options_;
-  const Sink sink_;
-  Volume volume_;
-  std::unique_ptr<Backup> backup_;  // outlives the lanes
-  std::vector<std::string> backup_warnings_;
-  std::array<std::unique_ptr<Lane>, kMaxLanes> lanes_;
-  std::atomic<uint32_t> lane_count_{0};
   std::unique_ptr<Acceptor> acceptor_;
   std::vector<Listener> bound_;  // until accept_clients()
-
-  std::mutex closing_;
-  std::mutex control_;
-  std::array<LaneControl, kMaxLanes> lane_controls_;
-  std::unique_ptr<Lane> refill_lane_;
-  LaneControl refill_control_;
-  bool refilling_ = false;
-  uint32_t refilled_server_ = 0;            // while refilling_
-  uint32_t released_server_ = kMaxServers;  // between disconnect_server() and release_server()
-  uint64_t released_epoch_ = 0;
-  uint64_t told_epoch_ = 0;   // of the last event `synchronized`
-  bool raise_again_ = false;  // somebody waits for the epoch after the present one
-  std::vector<bool> told_failures_ = std::vector<bool>(kMaxServers);
-  uint32_t told_failure_count_ = 0;
-  bool closed_ = false;
-  bool stuck_ = false;  // a lane did not end
 };
 
 }  // namespace rdmakit::nbd

@@ -7,6 +7,10 @@
 
 namespace rdmakit::nbd {
 
+// A device has so many requests under way on each queue, of at most so many bytes.
+inline constexpr uint16_t kDeviceDepth = 32;
+inline constexpr uint32_t kDeviceRequest = 256 << 10;
+
 struct UblkDevice {
   int index = -1;  // -1: the first free one
   uint64_t size = 0;

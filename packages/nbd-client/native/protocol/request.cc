@@ -4,7 +4,7 @@
 
 namespace rdmakit::nbd {
 
-bool decode_request(const uint8_t* bytes, Request& request) {
+bool decode_request(const uint8_t* bytes, NbdRequest& request) {
   RequestHeader header;
   std::memcpy(&header, bytes, sizeof header);
   if (header.magic != kRequestMagic) return false;
@@ -15,11 +15,11 @@ bool decode_request(const uint8_t* bytes, Request& request) {
 namespace {
 
 // Written so that no sum can wrap.
-bool within(const Request& request, uint64_t size) {
+bool within(const NbdRequest& request, uint64_t size) {
   return request.offset <= size && request.length <= size - request.offset;
 }
 
-ErrorCode validate_range(const Request& request, const Export& exported, ErrorCode past_the_end) {
+ErrorCode validate_range(const NbdRequest& request, const Export& exported, ErrorCode past_the_end) {
   // The specification leaves length 0 open; like nbdkit we call it the client's mistake.
   if (request.length == 0) return kEinval;
   if (!within(request, exported.size)) return past_the_end;
@@ -42,13 +42,13 @@ uint16_t flags_allowed(uint16_t command, const Terms& terms) {
 
 // Whole pages are zeroed in the page map. The rest of a page is a write like any other, and whether it can
 // be spared (the page may hold nothing) would have to be found out first.
-bool zeroes_fast(const Request& request) {
+bool zeroes_fast(const NbdRequest& request) {
   return request.offset % kGranularity == 0 && request.length % kGranularity == 0;
 }
 
 }  // namespace
 
-ErrorCode validate_request(const Request& request, const Terms& terms) {
+ErrorCode validate_request(const NbdRequest& request, const Terms& terms) {
   const Export& exported = terms.exported;
   if ((request.flags & ~flags_allowed(request.command, terms)) != 0) return kEinval;
   ErrorCode range;

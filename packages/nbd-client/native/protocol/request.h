@@ -14,7 +14,7 @@ inline constexpr uint32_t kMaxPayload = 32u << 20;
 // longer one ends the connection.
 inline constexpr uint32_t kMaxDrainedPayload = 64u << 20;
 
-struct Request {
+struct NbdRequest {
   uint16_t command;
   uint16_t flags;
   uint64_t cookie;
@@ -51,10 +51,10 @@ struct Terms {
 inline constexpr uint32_t kMaxUnfragmented = 1u << 20;
 
 // False: the bytes are no request (bad magic), and the stream cannot be trusted any further.
-bool decode_request(const uint8_t* bytes, Request& request);
+bool decode_request(const uint8_t* bytes, NbdRequest& request);
 
 // kOk, or the error to answer with. Pure: looks at nothing but its arguments.
-ErrorCode validate_request(const Request& request, const Terms& terms);
+ErrorCode validate_request(const NbdRequest& request, const Terms& terms);
 
 // What to tell people about an error of a request.
 std::string_view describe(ErrorCode error);

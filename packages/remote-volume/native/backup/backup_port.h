@@ -24,10 +24,10 @@ namespace rdmakit::volume {
 
 class Backup;
 
-// Pages that wait in a port at most. A WRITE that is kept needs a buffer for each page of a whole input
-// chunk.
+// Pages that wait in a port at most. A WRITE that is kept needs a buffer for each page of the
+// longest operation.
 inline constexpr uint32_t kMaxBackupBuffers = 4096;
-inline constexpr uint32_t kMinBackupBuffers = 2 * (kInputChunk / kPage);
+inline constexpr uint32_t kMinBackupBuffers = 2 * (kMaxWrite / kPage);
 
 // A page, or a part of one, on its way to the file.
 struct BackupItem {

@@ -62,7 +62,7 @@ class PageCodec {
     uint16_t length;
     uint32_t checksum;
   };
-  static constexpr uint64_t kMostPages = kInputChunk / kPage;  // of a WRITE
+  static constexpr uint64_t kMostPages = kMaxWrite / kPage;
 
   Before* before(const Operation& write) const { return &before_[write.index * kMostPages]; }
   Fold try_fold(const uint8_t* memory, uint64_t pages);

@@ -17,30 +17,25 @@ struct LaneRequirements {
 
 class Arena {
  public:
-  static constexpr size_t kInput = size_t{kInputChunk} * kInputChunks;
   static constexpr size_t kOutput = size_t{kOutputChunk} * kOutputChunks;
   static constexpr size_t kPages = size_t{kPage} * kRequests;
   static constexpr size_t kZeroes = kPage;
   static constexpr size_t kScratch = kPage;
   // One page more than is used, so that any start address can be rounded up.
-  static constexpr size_t kBytes = kInput + kOutput + kPages + kZeroes + kScratch + kPage;
+  static constexpr size_t kBytes = kFrontMemory + kOutput + kPages + kZeroes + kScratch + kPage;
 
   Arena() = default;
   explicit Arena(void* memory)
       : base_(reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(memory) + kPage - 1) / kPage * kPage)) {
   }
 
-  // Of a ublk device, whose requests need no input chunks and only the output chunks that READs are read
-  // ahead into: the memory of the others, which lies in one piece.
-  static constexpr size_t kDeviceOutputChunks =
-      (kInput + kOutput - size_t{kDeviceRequest} * kDeviceBuffers) / kOutputChunk;
-  uint8_t* device_buffer(size_t index) const { return base_ + index * kDeviceRequest; }
-  uint8_t* input_chunk(size_t index) const { return base_ + index * kInputChunk; }
-  uint8_t* output_chunk(size_t index) const { return base_ + kInput + index * kOutputChunk; }
+  // A front's own. The output chunks follow, of which it may have the first ones too (RequestExecutor::open).
+  uint8_t* front_memory() const { return base_; }
+  uint8_t* output_chunk(size_t index) const { return base_ + kFrontMemory + index * kOutputChunk; }
   // A READ of at most a page needs no chunk: each request slot has a page of its own.
-  uint8_t* request_page(size_t slot) const { return base_ + kInput + kOutput + slot * kPage; }
+  uint8_t* request_page(size_t slot) const { return base_ + kFrontMemory + kOutput + slot * kPage; }
   // Zeros, never written to.
-  uint8_t* zeroes() const { return base_ + kInput + kOutput + kPages; }
+  uint8_t* zeroes() const { return base_ + kFrontMemory + kOutput + kPages; }
   // Where fences read to; nobody looks at it.
   uint8_t* scratch() const { return zeroes() + kZeroes; }
 

@@ -14,8 +14,6 @@
 
 namespace rdmakit::volume {
 
-inline constexpr uint16_t kNone = 0xffff;
-
 // In the place of a server's index: the local backup.
 inline constexpr uint32_t kBackupServer = UINT32_MAX;
 

@@ -9,10 +9,13 @@ namespace rdmakit::volume {
 // What a volume keeps track of, and what of it is zeroed without the network.
 inline constexpr uint32_t kPage = 4096;
 
-// One recv(2) fills at most a chunk. 256 KiB holds 60 page writes, more than a kernel queue sends at
-// once; 16 of them hold the payload of every operation that can be outstanding at qd 128.
-inline constexpr uint32_t kInputChunk = 256 << 10;
-inline constexpr uint32_t kInputChunks = 16;
+// In the place of an index: none.
+inline constexpr uint16_t kNone = 0xffff;
+
+// The longest piece of a WRITE's payload that is one operation: 64 pages.
+inline constexpr uint32_t kMaxWrite = 256 << 10;
+// Of a lane's registered memory, what its front uses as it likes.
+inline constexpr uint32_t kFrontMemory = 4 << 20;
 
 // A READ above a page borrows output chunks. 64 KiB is where the cost of one more RDMA READ no longer
 // shows beside its data.
@@ -23,18 +26,12 @@ inline constexpr uint64_t kChunkPages = kOutputChunk / kPage;
 // reply starts; what is longer is streamed through the same chunks.
 inline constexpr uint32_t kWindow = 16;
 
-// A ublk device has so many requests under way on each queue, of at most kDeviceRequest bytes. Each has a
-// buffer, and what is answered while somebody still reads its buffer goes on with a spare one.
-inline constexpr uint16_t kDeviceDepth = 32;
-inline constexpr uint32_t kDeviceRequest = kInputChunk;
-inline constexpr uint16_t kDeviceBuffers = kDeviceDepth + 8;
-
 // Outstanding requests of a lane: as many as the kernel's deepest queue of a block device asks at once.
 inline constexpr uint32_t kRequests = 128;
 
 // RDMA operations of a lane, waiting ones included.
 inline constexpr uint32_t kOperations = 256;
-// Kept back for operations that others wait for (see Connection::advance), so that a lane full of
+// Kept back for operations that others wait for (see RequestExecutor::advance), so that a lane full of
 // waiting operations still moves.
 inline constexpr uint32_t kReservedOperations = 16;
 // Of a slab. Two survive one failure; three survive another one while the first is repaired.

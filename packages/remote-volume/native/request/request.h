@@ -1,0 +1,33 @@
+// What a front asks of a volume, checked by the front: it lies within the volume, and may be asked.
+#pragma once
+
+#include <cstdint>
+
+#include "volume/limits.h"
+
+namespace rdmakit::volume {
+
+enum class RequestKind : uint8_t {
+  read,
+  write,
+  write_zeroes,  // as a WRITE of zeros; whole pages cost no network
+  trim,          // whole pages become zeros; their edges stay as they are
+  flush,         // nothing to do: no WRITE is answered before it is where it must be
+  cache,         // nothing to do: what could be brought nearer would be a copy that other lanes must hear of
+  describe,      // the front says what is there (Volume::allocation)
+};
+
+struct Request {
+  RequestKind kind = RequestKind::flush;
+  uint64_t offset = 0;  // in the volume
+  uint32_t length = 0;
+  // Of a READ: where its data go, inside the lane's memory regions; nullptr: to chunks of the lane, see
+  // RequestSlot. A WRITE brings its payload by RequestExecutor::write().
+  uint8_t* memory = nullptr;
+  // The front's buffer that `memory` lies in, pinned until the answer is out (see BufferPins).
+  uint16_t buffer = kNone;
+  bool fragments = false;    // of a READ: it is told in runs of data and of holes, and nobody fills the holes
+  bool keeps_place = false;  // of WRITE_ZEROES: the pages are to be no holes
+};
+
+}  // namespace rdmakit::volume
