@@ -2,7 +2,7 @@
 # Fuzzes what reads bytes from a peer (test/fuzz, libFuzzer with ASan and UBSan; in Node.js for TypeScript).
 # Usage: scripts/fuzz.sh [SECONDS] [TARGET…]   each target for that long (60), all targets by default
 #        scripts/fuzz.sh merge [TARGET…]       puts what was found new into test/fuzz/corpus, minimised
-# A target is a test/fuzz/TARGET_fuzz.cc or .ts with seeds in test/fuzz/corpus/TARGET/; to add one, add those two.
+# A target is a TARGET_fuzz.cc or .ts in test/fuzz with seeds in test/fuzz/corpus/TARGET/; to add one, add those two.
 # What is found new stays in build/fuzz/corpus; an input that fails stays in build/fuzz/findings.
 # A failure is reproduced with build/fuzz/TARGET_fuzz INPUT.
 set -euo pipefail
@@ -19,7 +19,7 @@ elif [[ ${1:-} =~ ^[0-9]+$ ]]; then
 fi
 targets=("$@")
 if ((${#targets[@]} == 0)); then
-  for source in test/fuzz/*_fuzz.{cc,ts}; do
+  for source in test/fuzz/*_fuzz.{cc,ts} test/fuzz/*/*_fuzz.cc; do
     source=${source##*/}
     targets+=("${source%_fuzz.*}")
   done

@@ -57,7 +57,7 @@ run_tests() {
 
 case ${1:-} in
   list)
-    (cd test/native && echo ./*/*_stress.cc) | tr ' ' '\n' | sed 's|^\./||; s|/|_|; s|_stress\.cc$||'
+    (cd test/native && echo ./*/*_stress.cc ./*/*/*_stress.cc) | tr ' ' '\n' | sed -E 's#^\./([^/]+)/(.*/)?#\1_#; s#_stress\.cc$##' | sort
     exit
     ;;
   program)

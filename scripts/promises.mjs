@@ -10,8 +10,8 @@ const promises = join(folder, 'promises.md')
 const tables = [promises, join(top, 'SECURITY.md')]
 
 /** The test of that name, in whatever folder below. */
-const below = (folder, name) => {
-  const file = `${name}.test.ts`
+const below = (folder, name, end = '.test.ts') => {
+  const file = `${name}${end}`
   const found = readdirSync(join(top, folder), { recursive: true }).find((each) =>
     `/${each}`.endsWith(`/${file}`),
   )
@@ -30,12 +30,14 @@ const KINDS = {
     const file = below('test/lab/guest-tests', name)
     return [file, file.includes('/drivers/') ? 'npm test' : '.ci/run']
   },
-  native: (name) => [`test/native/${name.replace('_', '/')}_stress.cc`, '.ci/run'],
-  fuzz: (name) => [
-    ['cc', 'ts'].map((end) => `test/fuzz/${name}_fuzz.${end}`).find((file) => existsSync(join(top, file))) ??
-      `test/fuzz/${name}_fuzz.cc`,
-    '.ci/run',
-  ],
+  native: (name) => {
+    const [folder, ...rest] = name.split('_')
+    return [below(`test/native/${folder}`, rest.join('_'), '_stress.cc'), '.ci/run']
+  },
+  fuzz: (name) => {
+    const files = ['cc', 'ts'].map((end) => below('test/fuzz', name, `_fuzz.${end}`))
+    return [files.find((file) => existsSync(join(top, file))) ?? files[0], '.ci/run']
+  },
   trial: (name) => [`test/lab/trials/${name.split(' ')[0]}.ts`, undefined],
 }
 

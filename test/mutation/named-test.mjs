@@ -24,6 +24,13 @@ const CONFIGURATIONS = ['plain', 'asan', 'tsan']
 /** vitest's project, by the first word */
 const PROJECTS = { unit: 'tests', iwarp: 'iwarp', shm: 'shm' }
 
+/** The path of `file` in `folder`, or in a folder of it; undefined: it is in neither. */
+function below(top, folder, file) {
+  const folders = readdirSync(join(top, folder), { withFileTypes: true }).filter((each) => each.isDirectory())
+  const paths = [folder, ...folders.map((each) => join(folder, each.name))].map((each) => join(each, file))
+  return paths.find((path) => existsSync(join(top, path)))
+}
+
 /**
  * @param {string} name
  * @param {string} top the checkout
@@ -37,8 +44,8 @@ export function namedTest(name, top) {
     const [configuration, test] = rest
     if (!CONFIGURATIONS.includes(configuration) || test === undefined) throw missing()
     const [, folder, file] = /^([a-z]+)_(\w+)$/.exec(test) ?? []
-    const source = `test/native/${folder}/${file}_stress.cc`
-    if (!existsSync(join(top, source))) throw missing()
+    const source = below(top, `test/native/${folder}`, `${file}_stress.cc`)
+    if (source === undefined) throw missing()
     const headers = readdirSync(join(top, dirname(source))).filter((each) => each.endsWith('.h'))
     return {
       name,
@@ -49,12 +56,12 @@ export function namedTest(name, top) {
         ...(configuration === 'plain' ? [BUILD] : []),
         [...NATIVE, 'program', configuration, `build_${test}`],
       ],
-      files: [source, ...headers.map((each) => `test/native/${folder}/${each}`)],
+      files: [source, ...headers.map((each) => join(dirname(source), each))],
     }
   }
   if (kind === 'fuzz') {
-    const source = `test/fuzz/${rest[0]}_fuzz.cc`
-    if (!existsSync(join(top, source))) throw missing()
+    const source = below(top, 'test/fuzz', `${rest[0]}_fuzz.cc`)
+    if (source === undefined) throw missing()
     return {
       name,
       tier: '.ci/run',

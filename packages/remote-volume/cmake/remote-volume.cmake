@@ -2,7 +2,7 @@
 # addon links another.
 if(NOT TARGET rdmakit_volume)
   get_filename_component(RDMAKIT_VOLUME_NATIVE ${CMAKE_CURRENT_LIST_DIR}/../native ABSOLUTE)
-  file(GLOB_RECURSE volume_sources CONFIGURE_DEPENDS ${RDMAKIT_VOLUME_NATIVE}/*.cc)
+  file(GLOB volume_sources CONFIGURE_DEPENDS ${RDMAKIT_VOLUME_NATIVE}/*/*.cc)
   list(FILTER volume_sources EXCLUDE REGEX "/binding/")
   add_library(rdmakit_volume STATIC ${volume_sources})
   target_include_directories(rdmakit_volume PUBLIC ${RDMAKIT_VOLUME_NATIVE})

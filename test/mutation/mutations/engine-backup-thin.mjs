@@ -37,7 +37,7 @@ export const mutations = [
     find: 'if (!same || !left) {',
     replace: 'if (!same) {',
     why: 'An older copy of a backup, or what another volume has put into it, is taken for what the map knows.',
-    tests: ['native asan engine_backup'],
+    tests: ['native asan engine_backup_files'],
   },
   {
     name: 'next-stamp-not-known',
@@ -45,7 +45,7 @@ export const mutations = [
     find: 'stamp == header->current || (header->next.file != 0 && stamp == header->next);',
     replace: 'stamp == header->current;',
     why: 'A process that is killed while it writes the header costs the volume its backup.',
-    tests: ['native asan engine_backup'],
+    tests: ['native asan engine_backup_files'],
   },
   {
     name: 'damaged-header-believed',
@@ -53,7 +53,7 @@ export const mutations = [
     find: 'header.checksum == crc32c(page, kChecked) && header.stamp.file != 0;',
     replace: 'header.stamp.file != 0;',
     why: 'The header of a backup is believed whatever its checksum says.',
-    tests: ['native asan engine_backup'],
+    tests: ['native asan engine_backup_files'],
   },
   {
     name: 'backup-stamped-at-the-start',
@@ -61,7 +61,7 @@ export const mutations = [
     find: 'has_room_ = present != size_;',
     replace: 'has_room_ = true;',
     why: 'The file of an older version gets longer before the volume is served, and that version cannot go back.',
-    tests: ['native asan engine_backup'],
+    tests: ['native asan engine_backup_files'],
   },
   {
     name: 'backup-sleeps-without-a-look',

@@ -1,7 +1,7 @@
 export const mutations = [
   {
     name: 'write-answered-before-its-fence',
-    file: 'packages/remote-volume/native/rdma/rdma_queue.cc',
+    file: 'packages/remote-volume/native/rdma/completions.cc',
     find: '} else if (operation.fence != kNone) {\n    operation.completed = true;',
     replace: '} else if (operation.fence != kNone && !succeeded) {\n    operation.completed = true;',
     why: 'On iWARP a WRITE is answered when it has left, and not when it is in the memory of the server.',
@@ -25,7 +25,7 @@ export const mutations = [
   },
   {
     name: 'failure-told-after-the-answer',
-    file: 'packages/remote-volume/native/rdma/rdma_queue.cc',
+    file: 'packages/remote-volume/native/rdma/completions.cc',
     find: '    listener_.server_failed(part.server, "an operation failed");\n',
     replace: '',
     why: 'A WRITE is answered before the server that missed it is in its place among those that failed.',
@@ -89,11 +89,11 @@ export const mutations = [
   },
   {
     name: 'excused-again-and-again',
-    file: 'packages/remote-volume/native/rdma/rdma_queue.cc',
+    file: 'packages/remote-volume/native/rdma/completions.cc',
     find: 'if (excused || now - operations_[oldest_].deadline < kLate) return false;',
     replace: 'if (excused && now - operations_[oldest_].deadline < kLate) return false;',
     why: 'A lane that looks late gives a server that hangs another 50 ms each time, for ever.',
-    tests: ['native asan engine_requests', 'native asan engine_replica'],
+    tests: ['native asan engine_requests_failures', 'native asan engine_replica'],
   },
   {
     name: 'lists-of-lanes-grow-when-needed',
@@ -324,7 +324,7 @@ export const mutations = [
     find: '  consider(rdma_.next_deadline());\n',
     replace: '',
     why: 'A lane that sleeps does not notice that a server hangs.',
-    tests: ['native asan engine_requests', 'native asan engine_replica'],
+    tests: ['native asan engine_requests_failures', 'native asan engine_replica'],
   },
   {
     name: 'index-of-named-server',

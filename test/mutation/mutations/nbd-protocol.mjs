@@ -47,7 +47,7 @@ export const mutations = [
     find: 'if (++options_ > kMaxOptions) return close("too many options");',
     replace: 'if (++options_ > UINT16_MAX) return close("too many options");',
     why: 'A client negotiates for ever.',
-    tests: ['native asan nbd_handshake'],
+    tests: ['native asan nbd_handshake_limits'],
   },
   {
     name: 'info-without-tls',
@@ -55,7 +55,7 @@ export const mutations = [
     find: 'if (needs_tls() && option_ != kOptStartTls && option_ != kOptAbort) {',
     replace: 'if (needs_tls() && option_ != kOptStartTls && option_ != kOptAbort && option_ != kOptInfo) {',
     why: 'A server that requires TLS tells of its exports in plaintext.',
-    tests: ['native asan nbd_tls', 'native asan nbd_handshake'],
+    tests: ['native asan nbd_tls', 'native asan nbd_handshake_limits'],
   },
   {
     name: 'negotiated-before-tls',
@@ -63,7 +63,7 @@ export const mutations = [
     find: '  structured_ = false;\n  base_allocation_of_ = chosen_ = nullptr;',
     replace: '  base_allocation_of_ = chosen_ = nullptr;',
     why: 'What somebody in between has negotiated in plaintext counts after STARTTLS (CVE-2021-3716).',
-    tests: ['native asan nbd_tls', 'native asan nbd_handshake'],
+    tests: ['native asan nbd_tls', 'native asan nbd_handshake_limits'],
   },
   {
     name: 'context-of-another-export',
@@ -79,7 +79,7 @@ export const mutations = [
     find: 'if (!read(length) || length > left_.size()) return false;',
     replace: 'if (!read(length) || length > left_.size() + sizeof length) return false;',
     why: 'A name may reach four bytes behind the option that it is in.',
-    tests: ['native asan nbd_handshake', 'fuzz nbd_handshake'],
+    tests: ['native asan nbd_handshake_limits', 'fuzz nbd_handshake'],
   },
   {
     name: 'payload-drained-without-limit',

@@ -8,7 +8,7 @@
 #include <atomic>
 #include <random>
 
-#include "../engine/fixture.h"
+#include "../engine/fixture/fixture.h"
 #include "kernel/ublk.h"
 
 using namespace fixture;

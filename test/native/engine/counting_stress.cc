@@ -1,6 +1,6 @@
 // Which copies count (docs/page-service.md): a WRITE is under way to two replicas while control makes one
 // live, or gives the other up, and one of the servers fails. What was answered is there afterwards.
-#include "one_slab.h"
+#include "fixture/one_slab.h"
 
 namespace engine_counting_stress {
 

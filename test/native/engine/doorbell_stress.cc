@@ -1,7 +1,7 @@
 // What control must hear of is not lost because too much happens: a failed server, the end of a refill, a
 // lane that yields. While control hears nothing, the lanes' rings of events are filled.
-#include "damage.h"
-#include "one_slab.h"
+#include "fixture/damage.h"
+#include "fixture/one_slab.h"
 
 namespace engine_doorbell_stress {
 

@@ -1,6 +1,6 @@
 // What must hold of the block engine: who breaks it ends, with file, line and state.
 #include "../death.h"
-#include "bare_queue.h"
+#include "fixture/bare_queue.h"
 
 namespace engine_invariant_stress {
 

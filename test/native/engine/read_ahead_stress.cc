@@ -2,8 +2,8 @@
 // reads at random pays for it.
 #include <random>
 
-#include "damage.h"
-#include "workers.h"
+#include "fixture/damage.h"
+#include "fixture/workers.h"
 
 namespace engine_read_ahead_stress {
 

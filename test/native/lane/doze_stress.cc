@@ -5,7 +5,7 @@
 #include <atomic>
 #include <csignal>
 
-#include "../engine/fixture.h"
+#include "../engine/fixture/fixture.h"
 
 namespace {
 std::atomic<uint64_t> ppolls{0};

@@ -1,6 +1,6 @@
 // Limits of servers, which all lanes of an engine share without a lock, and when slabs were used last.
-#include "../engine/damage.h"
-#include "../engine/workers.h"
+#include "../engine/fixture/damage.h"
+#include "../engine/fixture/workers.h"
 #include "volume/rate_limiter.h"
 
 namespace lane_pace_stress {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "../engine/fixture.h"
+#include "../engine/fixture/fixture.h"
 #include "lane/request_waiter.h"
 
 namespace lane_request_waiter_stress {

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "../engine/fixture.h"
+#include "../engine/fixture/fixture.h"
 #include "protocol/handshake.h"
 
 namespace fixture {
@@ -113,5 +113,17 @@ class Session {
  private:
   size_t piece_;
 };
+
+inline Bytes meta_payload(std::string_view name, const std::vector<std::string_view>& queries) {
+  Bytes bytes;
+  append(bytes, Be32(static_cast<uint32_t>(name.size())));
+  append(bytes, name);
+  append(bytes, Be32(static_cast<uint32_t>(queries.size())));
+  for (const std::string_view query : queries) {
+    append(bytes, Be32(static_cast<uint32_t>(query.size())));
+    append(bytes, query);
+  }
+  return bytes;
+}
 
 }  // namespace fixture

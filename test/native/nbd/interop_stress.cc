@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "../engine/fixture.h"
+#include "../engine/fixture/fixture.h"
 
 namespace nbd_interop_stress {
 

@@ -143,9 +143,7 @@ void WorkingLane<Work>::obey(const Command& command) {
 }
 
 template <typename Work>
-void WorkingLane<Work>::end_client()
-  requires(Work::kServes)
-{
+void WorkingLane<Work>::end_client() requires(Work::kServes) {
   work_.front().close();
   volume_.connection_closed();
   emit(Event::Type::connection_closed, work_.front().reason());
@@ -154,9 +152,7 @@ void WorkingLane<Work>::end_client()
 
 // Called when there is nothing to wait for: the client is at the end of an answered request, or gone.
 template <typename Work>
-void WorkingLane<Work>::hand_over()
-  requires(Work::kServes)
-{
+void WorkingLane<Work>::hand_over() requires(Work::kServes) {
   yielding_ = false;
   const int descriptor = is_open() ? work_.front().part() : -1;
   if (descriptor >= 0) {

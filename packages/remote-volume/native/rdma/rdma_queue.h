@@ -1,5 +1,9 @@
 // The RDMA side of a lane: one completion queue, one queue pair per server, a fixed set of operations.
 //
+// rdma_queue.cc         connecting, failing, chaining, posting
+// completions.cc        what comes back, deadlines, outcomes
+// rdma_queue_backup.cc  the local backup as one more part of a WRITE, or the only one of a READ
+//
 // Posting: operations collect in a chain per server; flush() rings one doorbell per server.
 //
 // When is a WRITE done? On InfiniBand and RoCE its completion means that the responder has it, and a
@@ -173,6 +177,10 @@ class RdmaQueue final : private BackupListener {
     uint16_t last_write = kNone;  // in the chain
     uint16_t first_fenced = kNone;
   };
+
+  // Of operations_: first those of requests, then copies, then fences.
+  static constexpr uint16_t kFirstCopy = kOperations;
+  static constexpr uint16_t kFirstFence = kOperations + kCopies;
 
   void begin(Operation& operation);
   void back_up(Operation& operation, bool live);

@@ -1,0 +1,199 @@
+// What completions, flushes and deadlines mean for the operations of a lane: the parts of each, fences, and
+// who has failed.
+#include <cstdio>
+
+#include "rdma/rdma_queue.h"
+#include "rdmakit/invariant.h"
+
+namespace rdmakit::volume {
+
+namespace {
+constexpr int kPollBatch = 32;
+// After a deadline, a look is late; and so long late completions are waited for.
+constexpr uint64_t kLate = 50'000'000;
+}  // namespace
+
+// ---- hot path begins: no allocation, no log, no lock, no system call but the device's own ----
+
+int RdmaQueue::poll() {
+  if (outstanding_ == 0) return 0;
+  ibv_wc completions[kPollBatch];
+  const int count = ibv_poll_cq(cq_.get(), kPollBatch, completions);
+  for (int i = 0; i < count; i++) {
+    const ibv_wc& wc = completions[i];
+    if (wc.wr_id >= operations_.size()) continue;
+    Operation& operation = operations_[wc.wr_id];
+    if (operation.stage != Operation::Stage::posted || operation.completed) continue;
+    const uint16_t server = operation.server;
+    Link& link = links_[server];
+    RDMAKIT_INVARIANT(outstanding_ > 0 && link.outstanding > 0 && link.outstanding <= outstanding_,
+                      "operation %u: %u of server %u, %u of all", operation.index, link.outstanding, server,
+                      outstanding_);
+    outstanding_--;
+    link.outstanding--;
+    untime(operation);
+    if (wc.status != IBV_WC_SUCCESS && link.usable) {
+      // Over for this one already: fail() must not look at it again.
+      operation.completed = true;
+      operation.succeeded = false;
+      char reason[64];
+      snprintf(reason, sizeof reason, "work completion status %d, vendor error %u", wc.status, wc.vendor_err);
+      fail(server, reason);
+    }
+    // Once a server has failed nothing of it counts as done.
+    completed(operation, wc.status == IBV_WC_SUCCESS && usable(server));
+    server_statistics_[server].outstanding.set(link.outstanding);
+  }
+  if (count > 0) statistics_.outstanding_operations.set(outstanding_);
+  return count;
+}
+
+void RdmaQueue::completed(Operation& operation, bool succeeded) {
+  if (operation.kind == Operation::Kind::fence) {
+    finish_fenced(operation, succeeded);
+  } else if (operation.fence != kNone) {
+    operation.completed = true;
+    operation.succeeded = succeeded;
+  } else {
+    finish(operation, succeeded);
+  }
+}
+
+void RdmaQueue::finish_fenced(Operation& fence, bool succeeded) {
+  for (uint16_t i = fence.next_fenced; i != kNone;) {
+    Operation& operation = operations_[i];
+    i = operation.next_fenced;
+    operation.fence = operation.next_fenced = kNone;
+    // Completions of a queue pair are in order, so a write is over before its fence; should one not
+    // be, it ends with its own completion.
+    if (operation.completed) finish(operation, succeeded && operation.succeeded);
+  }
+  fence.stage = Operation::Stage::free;
+  fence.next_fenced = kNone;
+  free_fences_.push(static_cast<uint16_t>(fence.index - kFirstFence));
+}
+
+// A part is over.
+void RdmaQueue::finish(Operation& part, bool succeeded) {
+  Operation& operation = operations_[part.primary];
+  RDMAKIT_INVARIANT(in_flight_[part.epoch] > 0 && operation.parts > 0 && operation.awaited <= operation.parts,
+                    "operation %u of %u: %u in flight, %u parts, %u awaited", part.index, operation.index,
+                    in_flight_[part.epoch], operation.parts, operation.awaited);
+  part.stage = Operation::Stage::over;
+  in_flight_[part.epoch]--;
+  if (!part.doomed) decide(part, succeeded);
+  if (&part != &operation) {
+    part.stage = Operation::Stage::free;
+    free_copies_.push(static_cast<uint16_t>(part.index - kFirstCopy));
+  }
+  if (--operation.parts == 0) listener_.operation_over(operation);
+}
+
+// The server of a part has failed; what its completion will say does not count.
+void RdmaQueue::doom(Operation& part) {
+  if (part.doomed) return;
+  part.doomed = true;
+  decide(part, false);
+}
+
+void RdmaQueue::decide(Operation& part, bool succeeded) {
+  Operation& operation = operations_[part.primary];
+  RDMAKIT_INVARIANT(operation.awaited > 0 && operation.keepers < kMaxReplicas,
+                    "operation %u of %u: %u awaited, %u have it", part.index, operation.index,
+                    operation.awaited, operation.keepers);
+  operation.awaited--;
+  if (succeeded) {
+    const uint64_t slab = part.wr.wr.rdma.remote_addr - volume_.within_slab(part.offset);
+    operation.keeper[operation.keepers++] = {slab, part.server, part.live};
+  } else {
+    // In its place among those that failed, before anything that it missed is answered.
+    listener_.server_failed(part.server, "an operation failed");
+  }
+  if (operation.awaited == 0) {
+    operation.kept = still_kept(operation);
+    if (!operation.kept && keep(operation)) return;
+    listener_.operation_decided(operation, operation.kept);
+  } else if (acknowledge_ == Acknowledge::one && !operation.acknowledged && still_kept(operation)) {
+    operation.kept = operation.acknowledged = true;
+    listener_.operation_acknowledged(operation);
+  }
+}
+
+// Who had it first may have failed since, and be trusted less then than those that failed later; or the
+// record does not name it any more.
+bool RdmaQueue::still_kept(const Operation& operation) const {
+  if (operation.backed) return true;
+  if (operation.keepers == 0) return false;
+  if (operation.aimed) return !volume_.failed(operation.keeper[0].server);
+  const SlabPlace place = volume_.place(operation.offset);
+  for (uint32_t i = 0; i < operation.keepers; i++) {
+    if (volume_.counts(place, operation.generation, operation.keeper[i])) return true;
+  }
+  return false;
+}
+
+void RdmaQueue::time(Operation& operation) {
+  operation.timed = true;
+  operation.newer = kNone;
+  operation.older = newest_;
+  (newest_ == kNone ? oldest_ : operations_[newest_].newer) = operation.index;
+  newest_ = operation.index;
+}
+
+void RdmaQueue::untime(Operation& operation) {
+  if (!operation.timed) return;
+  operation.timed = false;
+  (operation.older == kNone ? oldest_ : operations_[operation.older].newer) = operation.newer;
+  (operation.newer == kNone ? newest_ : operations_[operation.newer].older) = operation.older;
+}
+
+void RdmaQueue::check_deadlines(uint64_t now) {
+  now_ = now;
+  if (overdue(now) && stood_still(now)) return;
+  while (overdue(now)) {
+    Operation& operation = operations_[oldest_];
+    if (operation.flushing) {
+      // Not even its flush came: the device is broken, and the request has waited for long enough.
+      untime(operation);
+      doom(operation);
+    } else {
+      fail(operation.server, "no completion within the operation timeout");
+    }
+  }
+}
+
+// Whoever looks long after a deadline stood still (a process that was stopped, a machine without a processor
+// to spare): completions lie there that came in time, in the queue or on their way to it.
+bool RdmaQueue::stood_still(uint64_t now) {
+  if (now < excused_until_) return true;
+  const bool excused = now - excused_until_ < timeout_;  // once, and not again for each look after it
+  if (excused || now - operations_[oldest_].deadline < kLate) return false;
+  excused_until_ = now + kLate;
+  return true;
+}
+
+// ---- hot path ends ----
+
+// Ends operations that never reached the device, from `first` along the chain.
+void RdmaQueue::fail_chain(uint16_t first) {
+  for (uint16_t index = first; index != kNone;) {
+    Operation& operation = operations_[index];
+    index = operation.wr.next == nullptr ? kNone : static_cast<uint16_t>(operation.wr.next->wr_id);
+    operation.stage = Operation::Stage::posted;
+    if (operation.kind == Operation::Kind::fence) {
+      finish_fenced(operation, false);
+    } else {
+      // Not under a fence any more: a fence of the same chain comes after it and is refused too, or
+      // was not made yet. It still is in that fence's list, so it is marked as over and ends there.
+      if (operation.fence != kNone) {
+        operation.completed = true;
+        operation.succeeded = false;
+      } else {
+        operation.next_fenced = kNone;
+        finish(operation, false);
+      }
+    }
+  }
+}
+
+}  // namespace rdmakit::volume

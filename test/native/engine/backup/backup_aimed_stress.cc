@@ -1,0 +1,219 @@
+// Orders of events of a local backup that chance seldom brings about, one by one. Each was found by a
+// mutation that nothing else caught (test/mutation/README.md).
+#include <sys/resource.h>
+
+#include <random>
+
+#include "../fixture/bare_queue.h"
+#include "backed_up.h"
+
+using namespace fixture;
+
+namespace {
+
+void all_die(TestVolume& volume) {
+  for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);
+}
+
+uint32_t write(Client& client, uint64_t page, uint8_t byte) {
+  const std::vector<uint8_t> bytes(4096, byte);
+  return client.write(page * 4096, bytes.data(), 4096);
+}
+
+// A file that takes nothing, while one exists. No other file may be written meanwhile.
+class FullFile {
+ public:
+  FullFile() {
+    CHECK(getrlimit(RLIMIT_FSIZE, &before_) == 0);
+    const rlimit none{0, before_.rlim_max};
+    CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
+  }
+  ~FullFile() { CHECK(setrlimit(RLIMIT_FSIZE, &before_) == 0); }
+
+ private:
+  rlimit before_{};
+};
+
+// A WRITE that only the file could have, and that it cannot take, failed.
+void fails_under_a_write() {
+  const Path file("under");
+  TestVolume volume(backed_up(file, Acknowledge::all, kPlain));
+  Client client(volume.attach(0));
+  CHECK(write(client, 0, 0x11) == kOk);
+  caught_up(volume, 1);
+  all_die(volume);
+  CHECK(write(client, 0, 0x22) == kOk);
+  {
+    const FullFile full;
+    CHECK(write(client, 0, 0x33) == kEio);
+  }
+  volume.wait_for(Event::Type::backup_failed);
+  CHECK(volume.engine->close(kCloseTime) == 0);
+}
+
+// A file goes on after a write that stopped short where that stopped.
+void stops_short() {
+  const Path file("short");
+  TestVolume volume(backed_up(file, Acknowledge::all, kPlain));
+  Client client(volume.attach(0));
+  std::vector<uint8_t> data(64 * 4096);
+  fill_noise(data.data(), data.size(), 1);
+  {
+    const StandingFile standing;
+    CHECK(write(client, 2000, 0x11) == kOk);
+    // It stands there with one page, and what comes now is written together.
+    await([&] { return volume.engine->backup()->statistics().writes.get() == 1; });
+    CHECK(client.write(0, data.data(), static_cast<uint32_t>(data.size())) == kOk);
+    file_takes = 3 * 4096;
+  }
+  caught_up(volume, 64);
+  CHECK(file_takes == 0);
+  all_die(volume);
+  std::vector<uint8_t> got(data.size());
+  CHECK(client.read(0, got.data(), static_cast<uint32_t>(got.size())) == kOk && got == data);
+  CHECK(volume.engine->close(kCloseTime) == 0);
+}
+
+// What a map says of one file is not so of another one, which is not empty either.
+void another_file() {
+  const Path one("one");
+  const Path other("other");
+  const Path map("map");
+  const Path pages("pages");
+  Shape shape = backed_up(one, Acknowledge::backup, kPlain);
+  shape.refill_lane = false;
+  const auto run = [&shape](const std::function<void(TestVolume&, Client&)>& work) {
+    TestVolume volume(shape);
+    Client client(volume.attach(0));
+    work(volume, client);
+    CHECK(volume.engine->close(kCloseTime) == 0);
+  };
+  shape.options.backup.path = other.name();
+  run([](TestVolume&, Client& client) { CHECK(write(client, 0, 0x11) == kOk); });
+  shape.options.backup.path = one.name();
+  shape.options.backup.map_file = map.name();
+  shape.options.volume.page_map_file = pages.name();
+  run([](TestVolume&, Client& client) { CHECK(write(client, 0, 0x22) == kOk); });
+  shape.options.backup.path = other.name();
+  run([](TestVolume& volume, Client& client) {
+    all_die(volume);
+    std::vector<uint8_t> got(4096);
+    CHECK(client.read(0, got.data(), 4096) == kEio);
+  });
+}
+
+// A backup without lanes, whose file is memory.
+class BareBackup {
+ public:
+  explicit BareBackup(const char* name) : path_(name, "/dev/shm"), backup(options(path_)) {
+    std::vector<std::string> warnings;
+    std::string why;
+    CHECK(backup.open(
+              BareQueue::kSlab, [] {}, warnings, why) == 0,
+          "%s", why.c_str());
+  }
+  ~BareBackup() { CHECK(backup.stop(memory_device::now() + kCloseTime)); }
+
+ private:
+  static BackupOptions options(const Path& path) {
+    BackupOptions options;
+    options.path = path.name();
+    options.buffers = kMinBackupBuffers;
+    return options;
+  }
+  const Path path_;
+
+ public:
+  Backup backup;
+};
+
+// A page that a WRITE holds while the catch-up passes over it is brought afterwards.
+void passed_over_a_claim() {
+  constexpr uint64_t kPage5 = 5 * 4096;
+  BareBackup with("claim");
+  BareQueue lane(1, 1, &with.backup);
+  BackupCatchUp catch_up(lane.volume, lane.arena, *lane.queue, 0, lane.statistics, lane);
+  lane.catch_up = &catch_up;
+  const BackupMap& map = with.backup.map();
+  // A part of a page that the file does not have misses it.
+  CHECK(lane.volume.pages().claim(5, 1, PageState::unset) == 1);
+  BackupPort* const writer = with.backup.open_port();
+  std::vector<uint8_t> bytes(512);
+  Operation write;
+  write.index = 0;
+  write.offset = kPage5;
+  write.length = 512;
+  write.memory = bytes.data();
+  writer->begin(write);
+  writer->offer(write);
+  CHECK(with.backup.missed() == 1 && map.get(5) == BackupState::stale);
+
+  uint64_t now = 1;
+  const auto pass = [&] {
+    now += 1'000'000'000;
+    catch_up.step(now);
+    lane.queue->flush(now);
+    lane.run_out();
+    lane.queue->poll_backup();
+  };
+  pass();
+  pass();
+  CHECK(map.get(5) == BackupState::stale && catch_up.pages().get() == 0);
+  CHECK(lane.volume.settle(5, 1, lane.volume.generation(kPage5), PageState::written));
+  pass();
+  CHECK(catch_up.pages().get() == 1);
+  await([&] { return map.get(5) == BackupState::held; });
+  lane.queue->poll_backup();
+  // Then it has nothing left to do.
+  pass();
+  pass();
+  CHECK(catch_up.pages().get() == 1 && !catch_up.busy());
+}
+
+// What is asked of the file just before its thread says that it sleeps is served. Other ports make the time
+// long that it takes from the look at one until then.
+void asked_before_it_sleeps() {
+  struct Listener final : BackupListener {
+    void backup_over(uint16_t, bool succeeded) override {
+      CHECK(succeeded);
+      over++;
+    }
+    void backup_doomed(uint16_t) override { CHECK(false); }
+    int over = 0;
+  };
+  BareBackup with("asleep");
+  BackupPort* const port = with.backup.open_port();
+  port->on_wake([] {});
+  for (uint32_t i = 0; i < kMaxLanes; i++) CHECK(with.backup.open_port() != nullptr);
+  alignas(4096) static std::array<uint8_t, 4096> page;
+  Operation read;
+  read.index = 0;
+  read.length = 4096;
+  read.memory = page.data();
+  Listener listener;
+  std::mt19937_64 random(1);
+  const int times = effort(40'000);
+  for (int i = 1; i <= times; i++) {
+    port->begin(read);
+    port->read(read);
+    port->flush();
+    for (const auto deadline = Clock::now() + kHang; listener.over < i;) {
+      port->poll(listener, &read);
+      CHECK(Clock::now() < deadline, "READ %d", i);
+    }
+    for (volatile uint64_t left = random() % 1024; left > 0;) left = left - 1;
+  }
+}
+
+}  // namespace
+
+int main() {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  timed("a file that fails under a WRITE", fails_under_a_write);
+  timed("a write that stops short", stops_short);
+  timed("another file", another_file);
+  timed("passed over a claim", passed_over_a_claim);
+  timed("asked before it sleeps", asked_before_it_sleeps);
+  std::printf("ok\n");
+  return 0;
+}

@@ -1,0 +1,80 @@
+// Files of a state folder that a damage has made impossible: refused, or without a trace where the engine
+// reads. What else may be in them is the fuzz target state_files.
+#include <fcntl.h>
+
+#include "../fixture/fixture.h"
+#include "pages/page_map.h"
+#include "volume/slab_map.h"
+
+namespace engine_damaged_stress {
+
+using namespace fixture;
+
+void overwrite(const std::string& path, uint64_t offset, uint64_t value) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  CHECK(pwrite(fd, &value, sizeof value, static_cast<off_t>(offset)) == sizeof value);
+  close(fd);
+}
+
+// Claimed and written pages behind the last one are nobody's.
+void pages_beyond_the_end() {
+  const std::string path = fresh_path("/dev/shm/nbd_damaged");
+  constexpr uint64_t kPages = 40;
+  const auto none = [](uint64_t) { CHECK(false); };
+  {
+    PageMap map;
+    CHECK(map.open(kPages, path, false, none) == 0);
+  }
+  overwrite(path, kPage + 8, 0xaaaa'5555'5555'0000);
+  PageMap map;
+  CHECK(map.open(kPages, path, false, none) == 0);
+  CHECK(map.in_state(1, PageState::written) == 0 && map.in_state(1, PageState::claimed) == 0);
+  unlink(path.c_str());
+}
+
+// Records that control could never have published, and that it could not publish again.
+void impossible_records() {
+  constexpr uint64_t kLive = 1 << 16;
+  constexpr uint64_t kLeaving = 1 << 17;
+  const auto outcome = [](uint64_t first, uint64_t second) {
+    const std::string path = fresh_path("/dev/shm/nbd_damaged");
+    SlabPlace place;
+    place.count = 2;
+    place.replicas[0] = {0x1000, 0x11, 1, true, false};
+    place.replicas[1] = {0x2000, 0x22, 2, true, false};
+    {
+      SlabMap map;
+      CHECK(map.open(1, path) == 0 && map[0].begin_mapping());
+      map[0].publish(place);
+      map[0].end_mapping(true);
+    }
+    // Where the key of the second replica is: in the copy of version 1.
+    std::vector<uint8_t> record(sizeof(SlabRecord));
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    CHECK(pread(fd, record.data(), record.size(), kPage) == static_cast<ssize_t>(record.size()));
+    close(fd);
+    const uint64_t there = uint64_t{0x22} << 32 | kLive | 2;
+    size_t at = 0;
+    while (at < record.size() && std::memcmp(record.data() + at, &there, sizeof there) != 0) at += 8;
+    CHECK(at >= 8 && at < record.size());
+    overwrite(path, kPage + at - 8, uint64_t{0x11} << 32 | first);
+    overwrite(path, kPage + at, uint64_t{0x22} << 32 | second);
+    SlabMap map;
+    const int error = map.open(1, path);
+    unlink(path.c_str());
+    return error;
+  };
+  CHECK(outcome(kLive | 1, kLive | 2) == 0 && outcome(kLive | 1, kLeaving | 2) == 0);
+  CHECK(outcome(kLive | 1, kLive | 1) == EINVAL);
+  CHECK(outcome(kLive | 1, kLive | kLeaving | 2) == EINVAL);
+  CHECK(outcome(kLive | 1, kLive | kMaxServers) == EINVAL);
+}
+
+STRESS(engine_damaged) {
+  pages_beyond_the_end();
+  impossible_records();
+  std::printf("ok\n");
+  return 0;
+}
+
+}  // namespace engine_damaged_stress

@@ -1,0 +1,55 @@
+// A device that goes away: its queue cannot be armed any more, or its channel not be read. What is under way
+// is answered, and the lane neither spins nor sleeps for ever.
+#include "../fixture/one_slab.h"
+
+namespace engine_device_lost_stress {
+
+using namespace fixture;
+
+Shape sleepy() {
+  Shape shape = one_slab(1);
+  shape.options.wait_mode = WaitMode::event;
+  shape.options.operation_timeout_ns = 100'000'000'000;  // only the device tells
+  return shape;
+}
+
+void told(OneSlab& with, const char* call) {
+  const Event event = with.volume.wait_for(Event::Type::server_failed);
+  CHECK(std::strstr(event.reason.data(), "its device is gone") != nullptr);
+  CHECK(std::strstr(event.reason.data(), call) != nullptr, "%s", event.reason.data());
+}
+
+void cannot_be_armed() {
+  OneSlab with(sleepy());
+  with.volume.queue(0).arm_error = ENODEV;
+  with.hang(0);
+  CHECK(with.write(0x22) == kEio);
+  told(with, "ibv_req_notify_cq");
+}
+
+void cannot_be_read() {
+  OneSlab with(sleepy());
+  memory_device::Channel& channel = with.volume.channel(0);
+  with.hang(0);
+  with.begin(0x22, 1);
+  const uint64_t before = channel.looks;
+  channel.event_error = EIO;
+  // Arming puts the timer back, which is the channel, so once is not enough.
+  await([&] {
+    const itimerspec now{{0, 0}, {0, 1}};
+    CHECK(timerfd_settime(channel.fd, 0, &now, nullptr) == 0);
+    return channel.looks > before;
+  });
+  CHECK(with.end() == kEio);
+  told(with, "ibv_get_cq_event");
+  // Readable it stays; nobody looks.
+  CHECK(with.write(0x33) == kEio);
+  CHECK(channel.looks == before + 1);
+}
+
+STRESS(engine_device_lost) {
+  side_by_side({{"cannot be armed", cannot_be_armed}, {"cannot be read", cannot_be_read}});
+  return 0;
+}
+
+}  // namespace engine_device_lost_stress
