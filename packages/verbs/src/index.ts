@@ -1,18 +1,21 @@
-export { AddressHandle, type AddressVector } from './address-vector.js'
-export type { AsyncEvent, AsyncEventType } from './async-event.js'
-export { CompletionArray } from './completion-array.js'
-export { CompletionChannel } from './completion-channel.js'
-export { CompletionQueue, type CompletionQueueOptions } from './completion-queue.js'
+export { ConnectionRejectedError, UsageError, VerbsError } from './base/errors.js'
+export { Resource } from './base/resource.js'
+export { CompletionArray } from './completion/completion-array.js'
+export { CompletionChannel } from './completion/completion-channel.js'
+export { CompletionQueue, type CompletionQueueOptions } from './completion/completion-queue.js'
+export type { CompletedOpcode, CompletionStatus, WorkCompletion } from './completion/work-completion.js'
 export {
   ConnectionId,
   type ConnectOptions,
   type DisconnectReason,
   type WaitOptions,
-} from './connection-id.js'
-export { type Capabilities, Context, type Gid } from './context.js'
-export { type DeviceInfo, listDevices, openDevice, providerProblem } from './device.js'
-export { ConnectionRejectedError, UsageError, VerbsError } from './errors.js'
-export { type ConnectionRequest, Listener, type ListenOptions } from './listener.js'
+} from './connection/connection-id.js'
+export { type ConnectionRequest, Listener, type ListenOptions } from './connection/listener.js'
+export { DEFAULT_PORT, type Endpoint, formatUri, parseUri } from './connection/uri.js'
+export type { AsyncEvent, AsyncEventType } from './device/async-event.js'
+export { type Capabilities, Context, type Gid } from './device/context.js'
+export { type DeviceInfo, listDevices, openDevice, providerProblem } from './device/device.js'
+export { ProtectionDomain } from './device/protection-domain.js'
 export {
   type Access,
   type KeptMemory,
@@ -20,21 +23,22 @@ export {
   type MemoryOptions,
   MemoryRegion,
   type ScatterGatherElement,
-} from './memory-region.js'
-export { MemoryWindow } from './memory-window.js'
+} from './memory/memory-region.js'
+export { MemoryWindow } from './memory/memory-window.js'
 export type { Handle, ProviderName } from './native.js'
-export { ProtectionDomain } from './protection-domain.js'
-export { QueuePair, type QueuePairOptions, type UnconnectedQueuePairOptions } from './queue-pair.js'
+export { AddressHandle, type AddressVector } from './queue-pair/address-vector.js'
+export {
+  QueuePair,
+  type QueuePairOptions,
+  type UnconnectedQueuePairOptions,
+} from './queue-pair/queue-pair.js'
 export type {
   QueuePairAttributes,
   QueuePairQuery,
   QueuePairState,
   QueuePairType,
-} from './queue-pair-state.js'
-export { Resource } from './resource.js'
-export { SharedReceiveQueue, type SharedReceiveQueueOptions } from './shared-receive-queue.js'
-export { DEFAULT_PORT, type Endpoint, formatUri, parseUri } from './uri.js'
-export type { CompletedOpcode, CompletionStatus, WorkCompletion } from './work-completion.js'
+} from './queue-pair/queue-pair-state.js'
+export { SharedReceiveQueue, type SharedReceiveQueueOptions } from './queue-pair/shared-receive-queue.js'
 export type {
   BindMemoryWindowRequest,
   CompareAndSwapRequest,
@@ -52,5 +56,5 @@ export type {
   SendWorkRequest,
   WriteRequest,
   WriteWithImmediateRequest,
-} from './work-request.js'
-export { ReceiveSlots, type SendSlot, SendSlots } from './work-request-slots.js'
+} from './queue-pair/work-request.js'
+export { ReceiveSlots, type SendSlot, SendSlots } from './queue-pair/work-request-slots.js'

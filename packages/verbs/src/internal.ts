@@ -4,7 +4,7 @@
  *
  * @internal
  */
-export { onAbort } from './abort.js'
-export { registrable } from './bytes.js'
-export { CallbackScope } from './callback-scope.js'
-export { type Deferred, deferred, within } from './deferred.js'
+export { onAbort } from './base/abort.js'
+export { registrable } from './base/bytes.js'
+export { CallbackScope } from './base/callback-scope.js'
+export { type Deferred, deferred, within } from './base/deferred.js'

@@ -4,7 +4,7 @@ import { setImmediate } from 'node:timers/promises'
 import { Worker } from 'node:worker_threads'
 import { expect, it } from 'vitest'
 import { standStill } from '../../../test/stand-still.js'
-import { within } from '../src/deferred.js'
+import { within } from '../src/base/deferred.js'
 
 it('what came in time counts, also where this thread looks too late', async () => {
   const source = `const { parentPort } = require('node:worker_threads'); parentPort.once('message', () => parentPort.postMessage('here'))`

@@ -338,7 +338,7 @@ export const mutations = [
   },
   {
     name: 'a-listener-for-each',
-    file: 'packages/verbs/src/abort.ts',
+    file: 'packages/verbs/src/base/abort.ts',
     find: 'waiting.get(signal) ?? listen(signal)',
     replace: 'listen(signal)',
     why: 'Node warns of a leak when eleven calls have the same signal.',

@@ -20,7 +20,7 @@ export const mutations = [
   },
   {
     name: 'lost-channel-rejects-no-waiter',
-    file: 'packages/verbs/src/completion-channel.ts',
+    file: 'packages/verbs/src/completion/completion-channel.ts',
     find: '    for (const wake of this.#waiters.values()) wake(this.#lost)\n',
     replace: '',
     why: 'Who waits for completions of a device that is gone waits for ever.',
@@ -92,7 +92,7 @@ export const mutations = [
   },
   {
     name: 'failure-of-another-realm-is-none',
-    file: 'packages/verbs/src/errors.ts',
+    file: 'packages/verbs/src/base/errors.ts',
     find: "typeof value === 'object' && value !== null && 'verb' in value",
     replace: "value instanceof Error && 'verb' in value",
     why: 'In jest a failed verb is an error without the object that it failed on.',
@@ -100,7 +100,7 @@ export const mutations = [
   },
   {
     name: 'private-data-is-not-looked-at',
-    file: 'packages/verbs/src/bytes.ts',
+    file: 'packages/verbs/src/base/bytes.ts',
     find: 'if (!types.isUint8Array(value)) throw',
     replace: 'if (value === undefined) throw',
     why: 'Native code reads as bytes what is none.',
@@ -108,23 +108,23 @@ export const mutations = [
   },
   {
     name: 'channel-holds-after-the-wait',
-    file: 'packages/verbs/src/completion-channel.ts',
+    file: 'packages/verbs/src/completion/completion-channel.ts',
     find: 'this.hold.waits = this.#waiting > 0',
     replace: 'this.hold.waits = true',
     why: 'A program that has once waited for a completion never exits.',
-    tests: ['unit packages/verbs/test/exits.test.ts'],
+    tests: ['unit packages/verbs/test/addon/exits.test.ts'],
   },
   {
     name: 'ended-connection-holds',
-    file: 'packages/verbs/src/connection-id.ts',
+    file: 'packages/verbs/src/connection/connection-id.ts',
     find: 'this.hold.waits = this.#step !== undefined',
     replace: '',
     why: 'A program whose peer has ended the connection never exits.',
-    tests: ['unit packages/verbs/test/exits.test.ts'],
+    tests: ['unit packages/verbs/test/addon/exits.test.ts'],
   },
   {
     name: 'lookup-outlives-its-deadline',
-    file: 'packages/verbs/src/addresses.ts',
+    file: 'packages/verbs/src/connection/addresses.ts',
     find: 'return inTurn(await within(found, timeout, late, signal))',
     replace: 'return inTurn(await within(found, timeout * 1_000, late, signal))',
     why: 'Who connects by name waits for whoever keeps the pool of libuv busy.',
@@ -132,7 +132,7 @@ export const mutations = [
   },
   {
     name: 'deadline-before-a-look',
-    file: 'packages/verbs/src/deferred.ts',
+    file: 'packages/verbs/src/base/deferred.ts',
     find: 'turn = setImmediate(() => end.resolve(LATE))',
     replace: 'void [setImmediate, end.resolve(LATE)]',
     why: 'A server that was stopped closes the connection that was made meanwhile.',
@@ -184,7 +184,7 @@ export const mutations = [
     find: 'given >= 1 && given <= most &&',
     replace: 'given >= 1 &&',
     why: 'A wrong number at the raw addon takes memory by the gigabyte.',
-    tests: ['unit packages/verbs/test/addon-junk.test.ts'],
+    tests: ['unit packages/verbs/test/addon/addon-junk.test.ts'],
   },
   {
     name: 'fork-is-not-prepared',
@@ -204,7 +204,7 @@ export const mutations = [
   },
   {
     name: 'handler-fails-in-silence',
-    file: 'packages/verbs/src/listener.ts',
+    file: 'packages/verbs/src/connection/listener.ts',
     find: '    queueMicrotask(() => onError(failure))\n',
     replace: '    if (failure === undefined) queueMicrotask(() => onError(failure))\n',
     why: 'A server whose handler has a fault refuses every peer, and nobody is told why.',
@@ -216,6 +216,6 @@ export const mutations = [
     find: '  rdmakit::require_external_buffers(env);\n',
     replace: '  static_cast<void>(env);\n',
     why: 'In Electron the first region that JavaScript looks at fails, in the middle of the work.',
-    tests: ['unit packages/verbs/test/embedder.test.ts'],
+    tests: ['unit packages/verbs/test/addon/embedder.test.ts'],
   },
 ]

@@ -241,7 +241,7 @@ export const mutations = [
     find: '    if (!out_of_reach_.empty()) {\n',
     replace: '    if (out_of_reach_.size() > kMaxRegions) {\n',
     why: 'Memory is registered that a peer in another container may not reach, and its first request fails.',
-    tests: ['unit packages/verbs/test/shm-reach.test.ts'],
+    tests: ['unit packages/verbs/test/shm/shm-reach.test.ts'],
   },
   {
     name: 'out-of-reach-is-connected',
@@ -249,7 +249,7 @@ export const mutations = [
     find: '  return unshared_ == 0;\n',
     replace: '  return true;\n',
     why: 'A peer is connected that may not reach the memory it is given.',
-    tests: ['unit packages/verbs/test/shm-reach.test.ts'],
+    tests: ['unit packages/verbs/test/shm/shm-reach.test.ts'],
   },
   {
     name: 'refusal-after-established',
@@ -257,7 +257,7 @@ export const mutations = [
     find: 'responder && queue_pair()->gives_unshared();',
     replace: 'responder && !queue_pair()->gives_unshared();',
     why: 'A peer that is refused takes itself for connected, and then loses the connection.',
-    tests: ['unit packages/verbs/test/shm-reach.test.ts'],
+    tests: ['unit packages/verbs/test/shm/shm-reach.test.ts'],
   },
   {
     name: 'without-proc-no-connection',
@@ -265,7 +265,7 @@ export const mutations = [
     find: 'errno == ENOENT && fstatfs(',
     replace: 'errno == EPERM && fstatfs(',
     why: 'In a container without /proc each connection ends with a violation of the protocol.',
-    tests: ['unit packages/verbs/test/shm-reach.test.ts'],
+    tests: ['unit packages/verbs/test/shm/shm-reach.test.ts'],
   },
   {
     name: 'shm-unsignaled-are-free-when-done',

@@ -85,7 +85,7 @@ void sleep_child(const std::string& path, Kind kind) {
 
 // Memory that is not shared, of a process that is closed to others after it was connected: the error says so,
 // and a peer of the same user gets no further. (Of one that was closed before:
-// packages/verbs/test/shm-reach.test.ts.)
+// packages/verbs/test/shm/shm-reach.test.ts.)
 void closed_child(const std::string& path) {
   if (geteuid() == 0) CHECK(setuid(65534) == 0);  // root may reach everything
   CHECK(prctl(PR_SET_DUMPABLE, 1) == 0);

@@ -1,0 +1,162 @@
+import { copyOfBytes } from '../base/bytes.js'
+import { CallbackScope } from '../base/callback-scope.js'
+import { calling, VerbsError } from '../base/errors.js'
+import { HoldingResource } from '../base/loop-hold.js'
+import { type Handle, type NativeAddress, native, type ProviderName } from '../native.js'
+import { addressesOf } from './addresses.js'
+import { ConnectionId, type WaitOptions } from './connection-id.js'
+import { formatUri, parseUri } from './uri.js'
+
+/**
+ * A peer that asks for a connection. Either go on with `id` (`createQueuePair`, `accept`) or {@link reject} it;
+ * one that is left alone is closed by its peer's timeout. Whoever asks may be anybody: a request that is rejected for
+ * its private data should cost no more than that, so the id is made when it is asked for.
+ */
+export class ConnectionRequest {
+  /** what the peer passed to connect, a copy; padded with zeros to 56 bytes by InfiniBand and RoCE */
+  readonly privateData: Uint8Array
+  readonly #handle: Handle
+  readonly #provider: ProviderName
+  readonly #peer: NativeAddress
+  #id: ConnectionId | undefined
+  #over = false
+
+  /** @internal */
+  constructor(handle: Handle, provider: ProviderName, privateData: Uint8Array) {
+    this.#handle = handle
+    this.#provider = provider
+    this.privateData = privateData
+    this.#peer = native.idPeerAddress(handle)
+  }
+
+  /** the acceptor's end @throws VerbsError ENODEV when the request is over by now */
+  get id(): ConnectionId {
+    this.#id ??= ConnectionId.incoming(this.#handle, this.#provider)
+    return this.#id
+  }
+
+  /** The other end: provider, address, port. Also of a request that is over. */
+  get peerUri(): string {
+    return formatUri({ provider: this.#provider, ...this.#peer })
+  }
+
+  /**
+   * Refuses the request (rdma_reject(3)) and closes its id. One that is over already is only closed.
+   * @param privateData for the peer, at most 148 bytes on InfiniBand and RoCE
+   */
+  reject(privateData: Uint8Array = new Uint8Array()): void {
+    if (this.#over || this.#id?.closed === true) return
+    const reason = copyOfBytes('privateData', privateData)
+    this.#over = true
+    try {
+      native.idReject(this.#handle, reason)
+    } catch {
+      // The peer has gone, or has been answered.
+    }
+    this.#close()
+  }
+
+  /** @internal what is made of it has failed */
+  abandon(): void {
+    if (!this.#over) this.#close()
+  }
+
+  #close(): void {
+    this.#over = true
+    if (this.#id === undefined) native.close(this.#handle)
+    else this.#id.close()
+  }
+}
+
+/** What {@link Listener.listen} takes. */
+export interface ListenOptions extends WaitOptions {
+  /** connections that the kernel keeps for a listener that is busy, default 1024 (listen(2)) */
+  readonly backlog?: number
+  /**
+   * Hears what `onRequest` has thrown, when the connection has been closed for it. Without it a {@link VerbsError} is
+   * passed over, for peers come and go while they are answered, and anything else is thrown where nobody catches it
+   * (`uncaughtException`): it is a fault of the program.
+   */
+  readonly onError?: (failure: unknown) => void
+}
+
+/** Takes connection requests at an address (rdma_listen(3)). It keeps the event loop alive until it is closed. */
+export class Listener extends HoldingResource {
+  /** where it listens, with the port resolved */
+  readonly uri: string
+  readonly description: string
+
+  private constructor(handle: Handle, uri: string) {
+    super(handle, [])
+    this.uri = uri
+    this.description = `listener ${uri}`
+    this.hold.waits = true
+  }
+
+  protected holdLoop(holds: boolean): void {
+    native.setIdRef(this.handle, holds)
+  }
+
+  /**
+   * Listens at `uri`, of a name at its first address; port 0 takes any free one.
+   * @param onRequest called for each request, in the context (AsyncLocalStorage) in which the listener was made; what it
+   *   throws closes that connection, and goes to `onError`
+   * @throws UsageError for a bad URI; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENOTFOUND and ETIMEDOUT of a name, or
+   *   ENODEV when this machine has no RDMA device for `rdma://`; the signal's reason
+   */
+  static async listen(
+    uri: string,
+    onRequest: (request: ConnectionRequest) => void | Promise<void>,
+    { backlog = 1024, onError = passOver, signal, timeout = 5_000 }: ListenOptions = {},
+  ): Promise<Listener> {
+    const endpoint = parseUri(uri)
+    const { provider } = endpoint
+    const description = `listener ${uri}`
+    const [host = endpoint.host] = await addressesOf(endpoint.host, description, { signal, timeout })
+    const handle = calling(description, () => native.createId(provider))
+    try {
+      const scope = new CallbackScope('Listener')
+      native.setIdSink(
+        handle,
+        scope.wrap((event) => {
+          if (event.type === 'connect_request' && event.request !== undefined)
+            void receive(event.request, provider, event.privateData, onRequest, onError)
+        }),
+      )
+      calling(description, () => native.idListen(handle, host, endpoint.port, backlog))
+      const { port } = native.idLocalAddress(handle)
+      return new Listener(handle, formatUri({ provider, host: endpoint.host, port }))
+    } catch (failure) {
+      native.close(handle)
+      if (failure instanceof VerbsError && failure.code === 'ENODEV')
+        throw new VerbsError(
+          'ENODEV',
+          failure.verb,
+          description,
+          'no RDMA device has this address; list devices with "rdma link", or use iwarp://',
+        )
+      throw failure
+    }
+  }
+}
+
+async function receive(
+  handle: Handle,
+  provider: ProviderName,
+  privateData: Uint8Array,
+  onRequest: (request: ConnectionRequest) => void | Promise<void>,
+  onError: (failure: unknown) => void,
+): Promise<void> {
+  const request = new ConnectionRequest(handle, provider, privateData)
+  try {
+    await onRequest(request)
+  } catch (failure) {
+    request.abandon()
+    // What it throws itself has nobody else to go to.
+    queueMicrotask(() => onError(failure))
+  }
+}
+
+function passOver(failure: unknown): void {
+  if (!(failure instanceof VerbsError)) throw failure
+}

@@ -1,0 +1,220 @@
+import { calling, UsageError } from '../base/errors.js'
+import { integerInRange } from '../base/integers.js'
+import { Resource } from '../base/resource.js'
+import type { ProtectionDomain } from '../device/protection-domain.js'
+import { type Handle, type NativeMemoryOptions, native } from '../native.js'
+
+const ACCESS = {
+  'local-write': 1,
+  'remote-write': 2,
+  'remote-read': 4,
+  'remote-atomic': 8,
+  'bind-memory-window': 16,
+} as const
+
+/**
+ * What may be done with memory (ibv_reg_mr(3)). `remote-write` and `remote-atomic` imply `local-write`;
+ * `bind-memory-window` lets a {@link MemoryWindow} be bound to it.
+ */
+export type Access = keyof typeof ACCESS
+
+/** @internal */
+export function accessBits(access: readonly Access[], { window = false } = {}): number {
+  let bits = 0
+  for (const one of access) {
+    if (!(one in ACCESS)) throw new UsageError(`unknown access "${one}"`)
+    bits |= ACCESS[one]
+    if (!window && (one === 'remote-write' || one === 'remote-atomic')) bits |= ACCESS['local-write']
+  }
+  return bits
+}
+
+const HUGE_PAGES = ['transparent', 'none', '2MiB', '1GiB'] as const
+
+/** How {@link ProtectionDomain.allocateMemoryRegion} maps memory. */
+export interface MemoryOptions {
+  /**
+   * `transparent` (default): when the kernel has some (madvise(2) MADV_HUGEPAGE). `none`: never. `2MiB` and
+   * `1GiB`: from the pool of hugetlbfs, ENOMEM when too few are reserved (`vm.nr_hugepages`); not over `shm`
+   * (EOPNOTSUPP), whose peers map the memory and must be sure that it is there.
+   */
+  readonly hugePages?: (typeof HUGE_PAGES)[number]
+  /** the NUMA node whose memory it must be (mbind(2), MPOL_BIND), from 0; default: the touching thread's */
+  readonly numaNode?: number
+  /** keep it in memory (mlock(2)); ENOMEM or EPERM beyond `ulimit -l`. Real devices pin it anyway */
+  readonly locked?: boolean
+  /** back it by a memfd, which another mapping can share; over `shm` it always is */
+  readonly memfd?: boolean
+  /**
+   * true (default): all pages are there from the start, so that nothing waits for one later, and ENOMEM is told here.
+   * false: each from when it is first used. Devices that pin memory have all of it all the same, and over `shm` what
+   * peers may reach is there from the start: they map it, and must be sure of it
+   */
+  readonly populated?: boolean
+}
+
+/** @internal */
+export function nativeMemoryOptions({
+  hugePages = 'transparent',
+  numaNode = -1,
+  locked = false,
+  memfd = false,
+  populated = true,
+}: MemoryOptions): NativeMemoryOptions {
+  const pages = HUGE_PAGES.indexOf(hugePages)
+  if (pages < 0) throw new UsageError(`huge pages are ${HUGE_PAGES.join(', ')}, not "${hugePages}"`)
+  if (numaNode !== -1) integerInRange('a NUMA node', numaNode)
+  return { hugePages: pages, numaNode, locked, shared: memfd, populated }
+}
+
+/** A slice of a memory region as work requests name it. */
+export interface ScatterGatherElement {
+  /** where the bytes are */
+  readonly region: MemoryRegion
+  /** bytes from the region's start, default 0 */
+  readonly offset?: number
+  /** bytes, default to the region's end */
+  readonly length?: number
+}
+
+/** Registered memory (ibv_mr) and the one ArrayBuffer over it. */
+export class MemoryRegion extends Resource {
+  /** bytes */
+  readonly length: number
+  /** virtual address, as remote peers name it */
+  readonly address: bigint
+  /** @internal memory of this process, which a DMA buffer is not */
+  readonly mapped: boolean
+  #protectionDomain: ProtectionDomain
+  #localKey: number
+  #remoteKey: number
+  #buffer: ArrayBuffer | undefined
+  #given = false
+
+  /** @internal made by {@link ProtectionDomain.allocateMemoryRegion} and its siblings */
+  constructor(protectionDomain: ProtectionDomain, handle: Handle) {
+    super(handle, [protectionDomain])
+    this.#protectionDomain = protectionDomain
+    const info = native.mrInfo(handle)
+    this.length = info.length
+    this.address = info.address
+    this.mapped = info.mapped
+    this.#localKey = info.localKey
+    this.#remoteKey = info.remoteKey
+  }
+
+  get description(): string {
+    return `memory region 0x${this.#remoteKey.toString(16)} (${this.length} bytes)`
+  }
+
+  /** The domain whose queue pairs may use the region. */
+  get protectionDomain(): ProtectionDomain {
+    return this.#protectionDomain
+  }
+
+  /** Names the region in work requests of this side (lkey). */
+  get localKey(): number {
+    return this.#localKey
+  }
+
+  /** Names the region to peers (rkey); whoever has it can do what the region's access says. */
+  get remoteKey(): number {
+    return this.#remoteKey
+  }
+
+  /**
+   * The memory itself; always the same ArrayBuffer. Of a caller's own view it is the whole ArrayBuffer beneath; offsets in
+   * work requests count from the view's first byte.
+   *
+   * It keeps its bytes after {@link close}: views may wait in a stream, and `fs.read` or `socket.write` may be at work on
+   * one. The memory is unmapped, and may become somebody else's, when nothing can reach the ArrayBuffer any more
+   * ({@link keptMemory}).
+   *
+   * Where a peer may write (`remote-write`, a receive that is posted) it may do so while you read. Decode, parse, check
+   * and compare a copy: TextDecoder and Buffer.toString measure first and write then, and overrun when bytes change in
+   * between, which ends the process or worse.
+   */
+  get buffer(): ArrayBuffer {
+    this.give()
+    return this.ownBuffer
+  }
+
+  /** @internal the program got a view of it, and may hand that to I/O; idempotent, and of a region that is closed nothing */
+  give(): void {
+    if (this.#given || this.closed) return
+    this.#buffer = calling(this.description, () => native.mrBuffer(this.handle, true))
+    this.#given = true
+  }
+
+  /** @internal the same, for code that gives no part of it away: it is detached, and unmapped, by {@link close} */
+  get ownBuffer(): ArrayBuffer {
+    if (this.#buffer === undefined)
+      this.#buffer = calling(this.description, () => native.mrBuffer(this.handle, false))
+    return this.#buffer
+  }
+
+  /**
+   * {@link close}, off the JavaScript thread: to take a gigabyte back from a device takes a while.
+   * @returns resolves when the device has let go; as with {@link destroyed} it may be late
+   */
+  async closeAsync(): Promise<void> {
+    await this.closeElsewhere()
+  }
+
+  /**
+   * Changes the region's rights, or moves it to another protection domain (ibv_rereg_mr(3)). Its keys may
+   * change, and the old ones are dead when this returns. Nothing that uses the region may be outstanding.
+   * @throws VerbsError EOPNOTSUPP: the device cannot (`capabilities.reregister`); EBUSY: a memory window is
+   *   bound to it
+   */
+  reregister(change: {
+    readonly access: readonly Access[]
+    readonly protectionDomain?: ProtectionDomain
+  }): void {
+    const { access, protectionDomain = this.#protectionDomain } = change
+    const moves = protectionDomain !== this.#protectionDomain
+    calling(this.description, () =>
+      native.reregMr(this.handle, moves ? protectionDomain.handle : undefined, accessBits(access)),
+    )
+    if (moves) {
+      this.adopt(this.#protectionDomain, protectionDomain)
+      this.#protectionDomain = protectionDomain
+    }
+    const info = native.mrInfo(this.handle)
+    this.#localKey = info.localKey
+    this.#remoteKey = info.remoteKey
+  }
+}
+
+/** Memory of regions that are closed. */
+export interface KeptMemory {
+  /** how many there are */
+  readonly regions: number
+  /** what they take */
+  readonly bytes: number
+}
+
+/**
+ * What this thread's closed regions keep of memory, because JavaScript may still reach their ArrayBuffers or has not
+ * collected them. At 256 MiB, and whenever it is twice what a collection left of it, V8 is made to collect.
+ * @returns how many regions, and their bytes
+ */
+export function keptMemory(): KeptMemory {
+  return native.keptMemory()
+}
+
+/** @internal the native form of scatter/gather elements, bounds checked */
+export function nativeSges(elements: readonly ScatterGatherElement[]) {
+  return elements.map(({ region, offset = 0, length = region.length - offset }) => {
+    if (!Number.isSafeInteger(offset) || !Number.isSafeInteger(length) || offset < 0 || length < 0)
+      throw new UsageError(
+        `offset and length must be whole numbers of bytes from 0, not ${offset} and ${length}`,
+      )
+    if (offset + length > region.length)
+      throw new UsageError(
+        `bytes ${offset}…${offset + length} are outside of a region of ${region.length} bytes`,
+      )
+    if (region.closed) throw new UsageError(`${region.description} is closed`)
+    return { address: region.address + BigInt(offset), length, localKey: region.localKey }
+  })
+}
