@@ -33,7 +33,27 @@ const NATIVE = {
 }
 
 /** Circles that stay, each with its reason. */
-const CIRCLES = []
+const CIRCLES = [
+  {
+    // A verbs object names what it was made from, by type alone: an import of a value goes from parent to child only.
+    files: [
+      'packages/verbs/src/completion/completion-array.ts',
+      'packages/verbs/src/completion/completion-channel.ts',
+      'packages/verbs/src/completion/completion-queue.ts',
+      'packages/verbs/src/connection/connection-id.ts',
+      'packages/verbs/src/device/context.ts',
+      'packages/verbs/src/device/protection-domain.ts',
+      'packages/verbs/src/memory/memory-region.ts',
+      'packages/verbs/src/memory/memory-window.ts',
+      'packages/verbs/src/queue-pair/address-vector.ts',
+      'packages/verbs/src/queue-pair/queue-pair-state.ts',
+      'packages/verbs/src/queue-pair/queue-pair.ts',
+      'packages/verbs/src/queue-pair/shared-receive-queue.ts',
+      'packages/verbs/src/queue-pair/work-request-slots.ts',
+      'packages/verbs/src/queue-pair/work-request.ts',
+    ],
+  },
+]
 
 const tracked = execFileSync('git', ['ls-files', '-z', 'packages', 'test', 'bench', 'examples'], {
   encoding: 'utf8',

@@ -8,8 +8,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <random>
 
+#include "../random_values.h"
 #include "process.h"
 #include "shm/mapping/layout.h"
 #include "shm/mapping/shared_receive_layout.h"
@@ -22,28 +22,6 @@ using rdmakit::UniqueFd;
 
 const size_t kConnections = static_cast<size_t>(effort(120));
 constexpr uint32_t kDepth = 16;
-
-class Random {
- public:
-  explicit Random(uint64_t seed) : engine_(seed) {}
-  uint64_t below(uint64_t end) { return engine_() % end; }
-  bool one_in(uint64_t many) { return below(many) == 0; }
-  uint32_t word() { return static_cast<uint32_t>(engine_()); }
-  // Mostly what could be meant, sometimes anything.
-  uint32_t near(uint32_t value) {
-    switch (below(6)) {
-      case 0:
-        return word();
-      case 1:
-        return UINT32_MAX - static_cast<uint32_t>(below(3));
-      default:
-        return value + static_cast<uint32_t>(below(5)) - 2;
-    }
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 // --- The hostile process.
 
