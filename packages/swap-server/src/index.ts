@@ -1,10 +1,6 @@
 export { type RemoteSlab, type SessionLimits, SwapServerError } from './client/server-replies.js'
-export {
-  type SessionIdentity,
-  type SessionOptions,
-  type SessionUse,
-  SwapServerSession,
-} from './client/swap-server-session.js'
+export type { SessionIdentity, SessionOptions, SessionUse } from './client/session-options.js'
+export { SwapServerSession } from './client/swap-server-session.js'
 export { ConfigurationError } from './protocol/configuration-error.js'
 export { type Key, readKeyFile } from './protocol/key-file.js'
 export { meaningOfRefusal, type RefusedResume } from './protocol/refusal.js'

@@ -99,7 +99,7 @@ export const mutations = [
     find: 'else if (this.#unknown >= this.#options.places())',
     replace: 'else if (this.#unknown > this.#options.places())',
     why: 'One more connection than the limit says may wait without saying who it is.',
-    tests: [unit('admission/authentication')],
+    tests: [unit('admission/silent-connections')],
   },
   {
     name: 'no-time-before-the-oldest-goes',
@@ -224,7 +224,7 @@ export const mutations = [
   },
   {
     name: 'anybody-ends-a-session',
-    file: source('client/swap-server-session'),
+    file: source('client/handshake'),
     find: 'if (!isVerdict || proving.acceptsRefusal(code, mac, identity.session)) return failure',
     replace: 'if (!isVerdict || mac === undefined || mac.length >= 0) return failure',
     why: 'A client with a key gives its memory up because somebody without it says that the session is over.',
@@ -379,7 +379,7 @@ export const mutations = [
   },
   {
     name: 'failure-ends-the-server',
-    file: source('commands/program'),
+    file: source('commands/serve'),
     find: '    lastResort.install()\n',
     replace: '',
     why: 'One exception in a timer of a page server frees the memory of all its clients.',
@@ -411,7 +411,7 @@ export const mutations = [
   },
   {
     name: 'second-signal-waits-too',
-    file: source('commands/program'),
+    file: source('commands/serve'),
     find: 'if (ending !== undefined) now.abort()',
     replace: 'if (ending === undefined) now.abort()',
     why: 'Who stops a server a second time waits for its clients all the same, and the first time they are not asked.',
@@ -531,7 +531,7 @@ export const mutations = [
   },
   {
     name: 'memory-beyond-the-machine',
-    file: source('commands/program'),
+    file: source('commands/serve'),
     find: 'if (bytes > total && !overcommit)',
     replace: 'if (bytes > 2 * Number.MAX_SAFE_INTEGER && !overcommit)',
     why: 'A server says that it lends memory that its machine never has.',

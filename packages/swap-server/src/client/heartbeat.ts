@@ -11,6 +11,8 @@ export interface HeartbeatOptions {
   readonly dead: (reason: string) => void
 }
 
+const HEARTBEAT_MS = 1_000
+
 /** How often a standstill is looked for in an interval. */
 const LOOKS = 2
 /** The question outlives the silence that counts, so that an answer behind a standstill is still one. */
@@ -67,4 +69,9 @@ export class Heartbeat {
     this.stop()
     this.#options.dead(reason)
   }
+}
+
+/** A beat may come half an interval late, as a timer on a busy machine, before the server loses patience. */
+export function heartbeatInterval(sessionTimeout: number): number {
+  return sessionTimeout === 0 ? HEARTBEAT_MS : Math.min(HEARTBEAT_MS, Math.max(50, sessionTimeout / 3))
 }

@@ -8,77 +8,28 @@ import {
 } from '@rdmakit/verbs'
 import { deferred } from '@rdmakit/verbs/internal'
 import type { ControlConnection } from '../protocol/control-connection.js'
-import type { Key } from '../protocol/key-file.js'
 import {
-  control,
+  type control,
   dataConnectionData,
   MAX_LISTED_SLABS,
   MAX_SLABS_PER_REQUEST,
-  UNBOUND_VERSION,
 } from '../protocol/messages.js'
-import { meaningOfRefusal } from '../protocol/refusal.js'
 import { ticketOf } from '../protocol/resume-ticket.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from '../protocol/server-requests.js'
 import { NO_TAKE_OVER, type TakeOver } from '../protocol/take-over-number.js'
-import { ClientAuthentication } from './authentication.js'
-import { Heartbeat } from './heartbeat.js'
+import { ask, greet, REQUEST_TIMEOUT_MS } from './handshake.js'
+import { Heartbeat, heartbeatInterval } from './heartbeat.js'
 import {
   countOf,
-  helloReplyOf,
   limitsOf,
   type RemoteSlab,
-  responseOf,
   type SessionLimits,
   SwapServerError,
   slabOf,
   type Welcome,
   welcomeOf,
 } from './server-replies.js'
-
-export interface SessionOptions {
-  /** who we are, for the server's log */
-  readonly client?: string
-  /** whose memory we take, default `default` */
-  readonly tenant?: string
-  /**
-   * What proves it. A server that does not prove to have it too is refused. A function is asked for each
-   * session, so that a key can be exchanged while the program runs. Default: none.
-   */
-  readonly key?: Key | (() => Key)
-  /** milliseconds between heartbeats, default 1000, and at least three in the server's session timeout */
-  readonly heartbeatInterval?: number
-  /** milliseconds without an answer after which the server counts as lost, default 3000 */
-  readonly heartbeatTimeout?: number
-  /**
-   * milliseconds that the session, with its slabs, should outlive this process or the connection, so that
-   * {@link SwapServerSession.resume} finds it; the server may grant less; default 0
-   */
-  readonly linger?: number
-  /**
-   * which take-over of its volume this process is: a server gives no session to one that comes before the one that
-   * had it last; default {@link NO_TAKE_OVER}
-   */
-  readonly takeOver?: TakeOver
-  /** of {@link SwapServerSession.resume}: only if no other client has the session, else EBUSY; default false */
-  readonly unattended?: boolean
-  /** room for an answer to {@link SwapServerSession.query} of a server with thousands of sessions; default false */
-  readonly largeAnswers?: boolean
-  readonly signal?: AbortSignal
-}
-
-/** What this end has moved to and from a server since the session was opened; it never falls. */
-export interface SessionUse {
-  readonly bytes: number
-  readonly operations: number
-}
-
-/** What names a session to {@link SwapServerSession.resume}. Keep it as secret as the slabs' contents. */
-export interface SessionIdentity {
-  /** of the server: another one has other, empty memory */
-  readonly epoch: string
-  readonly session: number
-  readonly token: Uint8Array
-}
+import type { SessionIdentity, SessionOptions, SessionUse } from './session-options.js'
 
 /** A server asks little of a client, and gets 64 KiB to answer in. */
 const CONTROL_CONNECTION = {
@@ -90,9 +41,7 @@ const CONTROL_CONNECTION = {
 
 /** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
 const ALLOCATE_TIMEOUT_MS = 60_000
-const REQUEST_TIMEOUT_MS = 5_000
 const GOODBYE_TIMEOUT_MS = 2_000
-const HEARTBEAT_MS = 1_000
 
 /** A client's session with a swap-server: allocate slabs, open data connections, hear of its loss. */
 export class SwapServerSession {
@@ -447,92 +396,4 @@ export class SwapServerSession {
       },
     })
   }
-}
-
-/** A beat may come half an interval late, as a timer on a busy machine, before the server loses patience. */
-function heartbeatInterval(sessionTimeout: number): number {
-  return sessionTimeout === 0 ? HEARTBEAT_MS : Math.min(HEARTBEAT_MS, Math.max(50, sessionTimeout / 3))
-}
-
-/**
- * Hello, and with a key Challenge and Proof.
- * @throws SwapServerError EACCES: one of the two ends does not have the other's key; EBADMSG: it says that a session is
- *   over, and does not prove to have the key
- */
-async function greet(
-  connection: ControlConnection,
-  identity: SessionIdentity | undefined,
-  options: SessionOptions,
-): Promise<control.HelloReply.$Properties> {
-  const { tenant = '', key } = options
-  if (key === undefined) return await introduce(connection, identity, options, undefined)
-  const proving = new ClientAuthentication(
-    tenant,
-    typeof key === 'function' ? key() : key,
-    connection.channelBinding,
-  )
-  try {
-    return await introduce(connection, identity, options, proving)
-  } catch (failure) {
-    throw believed(failure, proving, identity)
-  }
-}
-
-/** What nobody is believed who has not the key: by this a client gives its memory up, or its volume. */
-function believed(
-  failure: unknown,
-  proving: ClientAuthentication,
-  identity: SessionIdentity | undefined,
-): unknown {
-  if (!(failure instanceof SwapServerError) || identity === undefined) return failure
-  const { code, message, mac } = failure
-  const isVerdict = ['ended', 'fenced'].includes(meaningOfRefusal(code))
-  if (!isVerdict || proving.acceptsRefusal(code, mac, identity.session)) return failure
-  return new SwapServerError(
-    'EBADMSG',
-    `${message}; but who says so does not prove to have the key: it is another server, or an older one`,
-  )
-}
-
-async function introduce(
-  connection: ControlConnection,
-  identity: SessionIdentity | undefined,
-  { client, linger = 0, takeOver = NO_TAKE_OVER, unattended = false, tenant = '' }: SessionOptions,
-  proving: ClientAuthentication | undefined,
-): Promise<control.HelloReply.$Properties> {
-  const hello = {
-    version: UNBOUND_VERSION,
-    client: client ?? `pid ${process.pid}`,
-    tenant,
-    lingerMs: linger,
-    takeOver,
-    ...(identity && { resume: { session: identity.session, token: identity.token, unattended } }),
-    ...proving?.introduction,
-  }
-  const request = control.Request.encode({ hello }).finish()
-  let response = responseOf(await connection.request(request, { timeout: REQUEST_TIMEOUT_MS }))
-  if (response.challenge) {
-    const proof = proving?.answer(response.challenge, request, identity?.session ?? 0)
-    if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a challenge that is none')
-    response = await ask(connection, { proof }, REQUEST_TIMEOUT_MS)
-  }
-  const { hello: unproven, provenHello } = response
-  if (proving === undefined && unproven) return unproven
-  if (proving === undefined || (!unproven && !provenHello))
-    throw new SwapServerError('EPROTO', 'the server did not answer hello')
-  // Also one that proves it as version 1 did: somebody may have passed that on.
-  if (!provenHello || !proving.accepts(provenHello))
-    throw new SwapServerError(
-      'EACCES',
-      'the server does not prove to have the key of --key-file on this connection: it is another server, or has no --tenants with keys',
-    )
-  return helloReplyOf(provenHello.reply)
-}
-
-async function ask(
-  connection: ControlConnection,
-  request: control.Request.$Properties,
-  timeout: number,
-): Promise<control.Response> {
-  return responseOf(await connection.request(control.Request.encode(request).finish(), { timeout }))
 }

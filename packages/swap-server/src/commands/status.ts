@@ -11,7 +11,8 @@ import {
   runningPrograms,
   type StatusView,
 } from '@rdmakit/operator-kit'
-import { type SessionOptions, SwapServerSession } from '../client/swap-server-session.js'
+import type { SessionOptions } from '../client/session-options.js'
+import { SwapServerSession } from '../client/swap-server-session.js'
 import { explainUnreachable } from '../client/unreachable.js'
 import type { control } from '../protocol/messages.js'
 

@@ -1,93 +1,29 @@
 // Who gets a session of a server with keys, and what an attacker gets instead: docs/page-service/trust.md.
 import { randomBytes } from 'node:crypto'
-import { RingConnection } from '@rdmakit/ring-transport'
-import { afterEach, beforeEach, describe, expect, it } from 'vitest'
+import { describe, expect, it } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
 import { ClientAuthentication } from '../../src/client/authentication.js'
-import { type Key, type SessionOptions, SwapServer, SwapServerSession, Tenants } from '../../src/index.js'
-import { control, PROTOCOL_VERSION } from '../../src/protocol/messages.js'
+import { type Key, SwapServer, SwapServerSession, Tenants } from '../../src/index.js'
+import { control } from '../../src/protocol/messages.js'
 import { boundTo, macOf, NONCE_BYTES } from '../../src/protocol/proof.js'
 import { OperatorFile } from '../tenants/tenants-fixture.js'
 import { impostor } from './impostor.js'
 
-const MIB = 2 ** 20
-const key: Key = { id: '2026-11', secret: randomBytes(32) }
-const operatorKey: Key = { id: '1', secret: randomBytes(16) }
-const written = ({ id, secret }: Key) => ({ id, secret: secret.toString('hex') })
-const prod = (...keys: Key[]) => ({ name: 'prod', keys: keys.map(written) })
-const operator = { name: 'ops', keys: [written(operatorKey)], operator: true }
-
-let sockets = 0
-let file: OperatorFile
-let server: SwapServer
-let uri: string
-const ends: (() => unknown)[] = []
-
-/** What is called when the case is over, the last first. */
-type Finished = (end: () => Promise<void> | void) => unknown
-const finished: Finished = (end) => ends.push(end)
-
-/** Each case of the group has a server of its own, and a file of tenants. */
-function serveEach(): void {
-  beforeEach(async () => {
-    file = new OperatorFile({ tenants: [prod(key), operator] })
-    ends.push(() => file[Symbol.dispose]())
-    server = new SwapServer({
-      memory: 8 * MIB,
-      slabSize: MIB,
-      tenants: Tenants.load(file.path),
-      greetingTimeout: 60_000,
-    })
-    ends.push(() => server.close())
-    uri = await server.listen(address())
-  })
-
-  afterEach(async () => {
-    for (const end of ends.splice(0).reverse()) await end()
-  })
-}
-
-const address = () => `shm:///tmp/rdmakit-trust-${process.pid}-${++sockets}.sock`
-
-async function session(options: SessionOptions, at = uri, over = finished): Promise<SwapServerSession> {
-  const made = await SwapServerSession.open([at], options)
-  over(() => made.close())
-  return made
-}
-
-/** A client that says what it likes. */
-async function stranger(at = uri, over = finished) {
-  const connection = await RingConnection.connect(at, { capacity: 2 ** 16 })
-  over(() => connection.close())
-  let ended = false
-  void connection.closed.then(() => {
-    ended = true
-  })
-  const ask = async (request: control.Request.$Properties) =>
-    control.Response.decode(await connection.request(control.Request.encode(request).finish()))
-  return {
-    channelBinding: connection.channelBinding,
-    ask,
-    ends: () => eventually(() => ended),
-    ended: () => ended,
-  }
-}
-
-/** Hello of `tenant`, up to the server's challenge. */
-async function challenged(
-  tenant: string,
-  keyId: string,
-  nonce: Uint8Array = randomBytes(NONCE_BYTES),
-  at = uri,
-  over = finished,
-) {
-  const client = await stranger(at, over)
-  const request = { hello: { version: PROTOCOL_VERSION, tenant, keyId, nonce } }
-  const { challenge } = await client.ask(request)
-  const bound = boundTo(client.channelBinding, control.Request.encode(request).finish())
-  const serverNonce = challenge?.nonce ?? new Uint8Array()
-  return { ...client, transcript: { serverNonce, clientNonce: nonce, tenant, keyId, bound } }
-}
+import {
+  address,
+  challenged,
+  ends,
+  file,
+  key,
+  MIB,
+  operator,
+  operatorKey,
+  prod,
+  serveEach,
+  server,
+  session,
+  stranger,
+} from './keys-fixture.js'
 
 describe('a server with keys', () => {
   serveEach()
@@ -372,69 +308,5 @@ describe('a reload', () => {
     file.write('{"tenants": [')
     expect(() => server.reloadTenants()).toThrow(/not JSON/)
     await session({ tenant: 'prod', key })
-  })
-})
-
-describe('connections that do not say who they are', () => {
-  serveEach()
-
-  it('have so many places, and the oldest makes room', async () => {
-    const few = new SwapServer({
-      memory: MIB,
-      slabSize: MIB,
-      tenants: Tenants.load(file.path),
-      greetingTimeout: 60_000,
-      descriptors: { limit: 1024, open: 40 },
-    })
-    ends.push(() => few.close())
-    const at = await few.listen(address())
-    const { greetings } = few.budget
-    const silent = []
-    for (let i = 0; i < greetings; i++) silent.push(await stranger(at))
-    expect(silent.some(({ ended }) => ended())).toBe(false)
-    await session({ tenant: 'prod', key }, at)
-    await silent[0]?.ends()
-    expect(silent.filter(({ ended }) => ended())).toHaveLength(1)
-  })
-})
-
-// They wait for the deadline side by side.
-describe.concurrent('connections that do not say who they are', () => {
-  /** Time enough to say it, on any machine. */
-  const GREETING_MS = 1_500
-
-  async function hasty(over: Finished) {
-    const own = new OperatorFile({ tenants: [prod(key)] })
-    over(() => own[Symbol.dispose]())
-    const server = new SwapServer({
-      memory: MIB,
-      slabSize: MIB,
-      tenants: Tenants.load(own.path),
-      greetingTimeout: GREETING_MS,
-    })
-    over(() => server.close())
-    return { server, uri: await server.listen(address()) }
-  }
-
-  it.for([
-    ['are silent', (at: string, over: Finished) => stranger(at, over)],
-    [
-      'do not answer the challenge',
-      (at: string, over: Finished) => challenged('prod', key.id, undefined, at, over),
-    ],
-  ] as const)('that %s end at the deadline', async ([, connect], { onTestFinished: over }) => {
-    const { server, uri } = await hasty(over)
-    const client = await connect(uri, over)
-    expect(client.ended()).toBe(false)
-    await client.ends()
-    expect(server.sessions).toBe(0)
-  })
-
-  it('do not end with a session that was opened in time', async ({ onTestFinished: over }) => {
-    const { uri } = await hasty(over)
-    const client = await session({ tenant: 'prod', key }, uri, over)
-    // It came later, so the session's time is over, too.
-    await (await stranger(uri, over)).ends()
-    expect((await client.query()).sessions).toBe(1)
   })
 })

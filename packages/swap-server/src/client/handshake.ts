@@ -1,0 +1,95 @@
+// How a client begins a session: what it says, and what it wants to see before it trusts the server.
+import type { ControlConnection } from '../protocol/control-connection.js'
+import { control, UNBOUND_VERSION } from '../protocol/messages.js'
+import { meaningOfRefusal } from '../protocol/refusal.js'
+import { NO_TAKE_OVER } from '../protocol/take-over-number.js'
+import { ClientAuthentication } from './authentication.js'
+import { helloReplyOf, responseOf, SwapServerError } from './server-replies.js'
+import type { SessionIdentity, SessionOptions } from './session-options.js'
+
+/** milliseconds that a server has for an answer */
+export const REQUEST_TIMEOUT_MS = 5_000
+
+/**
+ * Hello, and with a key Challenge and Proof.
+ * @throws SwapServerError EACCES: one of the two ends does not have the other's key; EBADMSG: it says that a session is
+ *   over, and does not prove to have the key
+ */
+export async function greet(
+  connection: ControlConnection,
+  identity: SessionIdentity | undefined,
+  options: SessionOptions,
+): Promise<control.HelloReply.$Properties> {
+  const { tenant = '', key } = options
+  if (key === undefined) return await introduce(connection, identity, options, undefined)
+  const proving = new ClientAuthentication(
+    tenant,
+    typeof key === 'function' ? key() : key,
+    connection.channelBinding,
+  )
+  try {
+    return await introduce(connection, identity, options, proving)
+  } catch (failure) {
+    throw believed(failure, proving, identity)
+  }
+}
+
+/** What nobody is believed who has not the key: by this a client gives its memory up, or its volume. */
+function believed(
+  failure: unknown,
+  proving: ClientAuthentication,
+  identity: SessionIdentity | undefined,
+): unknown {
+  if (!(failure instanceof SwapServerError) || identity === undefined) return failure
+  const { code, message, mac } = failure
+  const isVerdict = ['ended', 'fenced'].includes(meaningOfRefusal(code))
+  if (!isVerdict || proving.acceptsRefusal(code, mac, identity.session)) return failure
+  return new SwapServerError(
+    'EBADMSG',
+    `${message}; but who says so does not prove to have the key: it is another server, or an older one`,
+  )
+}
+
+async function introduce(
+  connection: ControlConnection,
+  identity: SessionIdentity | undefined,
+  { client, linger = 0, takeOver = NO_TAKE_OVER, unattended = false, tenant = '' }: SessionOptions,
+  proving: ClientAuthentication | undefined,
+): Promise<control.HelloReply.$Properties> {
+  const hello = {
+    version: UNBOUND_VERSION,
+    client: client ?? `pid ${process.pid}`,
+    tenant,
+    lingerMs: linger,
+    takeOver,
+    ...(identity && { resume: { session: identity.session, token: identity.token, unattended } }),
+    ...proving?.introduction,
+  }
+  const request = control.Request.encode({ hello }).finish()
+  let response = responseOf(await connection.request(request, { timeout: REQUEST_TIMEOUT_MS }))
+  if (response.challenge) {
+    const proof = proving?.answer(response.challenge, request, identity?.session ?? 0)
+    if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a challenge that is none')
+    response = await ask(connection, { proof }, REQUEST_TIMEOUT_MS)
+  }
+  const { hello: unproven, provenHello } = response
+  if (proving === undefined && unproven) return unproven
+  if (proving === undefined || (!unproven && !provenHello))
+    throw new SwapServerError('EPROTO', 'the server did not answer hello')
+  // Also one that proves it as version 1 did: somebody may have passed that on.
+  if (!provenHello || !proving.accepts(provenHello))
+    throw new SwapServerError(
+      'EACCES',
+      'the server does not prove to have the key of --key-file on this connection: it is another server, or has no --tenants with keys',
+    )
+  return helloReplyOf(provenHello.reply)
+}
+
+/** Sends a request. @throws SwapServerError: it is refused; VerbsError: it is not answered */
+export async function ask(
+  connection: ControlConnection,
+  request: control.Request.$Properties,
+  timeout: number,
+): Promise<control.Response> {
+  return responseOf(await connection.request(control.Request.encode(request).finish(), { timeout }))
+}
