@@ -9,18 +9,14 @@ import { join } from 'node:path'
 import type { ProtectionDomain } from '@rdmakit/verbs'
 import { pino } from 'pino'
 import { SwapServer, Tenants } from '../../packages/swap-server/dist/index.js'
-import type { ControlConnection } from '../../packages/swap-server/dist/protocol/control-connection.js'
 import {
   control,
   PROTOCOL_VERSION,
   UNBOUND_VERSION,
 } from '../../packages/swap-server/dist/protocol/messages.js'
-import {
-  boundTo,
-  macOf,
-  NONCE_BYTES,
-  type Transcript,
-} from '../../packages/swap-server/dist/protocol/proof.js'
+import { macOf, NONCE_BYTES } from '../../packages/swap-server/dist/protocol/proof.js'
+import { Answers } from './control_answers.js'
+import { Connection, type Session } from './control_clients.js'
 import { Clock, check, context, Input, settle } from './control_world.js'
 
 const MIB = 2 ** 20
@@ -79,62 +75,6 @@ context.allocateProtectionDomain = () => {
   return domain
 }
 
-/** A session, as its clients know it. */
-interface Session {
-  readonly id: number
-  readonly token: Uint8Array
-  readonly tenant: string
-  connection: Connection
-  over: boolean
-}
-
-/** One connection, the server's end of it, and what its client knows. */
-class Connection implements ControlConnection {
-  readonly context = context
-  readonly peerUri = 'iwarp://192.0.2.1:7'
-  readonly channelBinding = Buffer.alloc(32, 3)
-  readonly closed: Promise<undefined>
-  /** what the client answers when the server asks */
-  readonly replies: Buffer[] = []
-  open = true
-  /** the Hello that got a challenge, and what both ends know since */
-  hello: control.Hello.$Properties | undefined
-  transcript: Transcript | undefined
-  /** It has sent the one proof that is right. */
-  proved = false
-  session: Session | undefined
-  #answer: ((request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>) | undefined
-  #end: (reason: undefined) => void = () => {}
-
-  constructor() {
-    this.closed = new Promise((resolve) => {
-      this.#end = resolve
-    })
-  }
-
-  handle(answer: (request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>): void {
-    this.#answer = answer
-  }
-
-  async request(bytes: Uint8Array): Promise<Uint8Array> {
-    const { body } = control.ServerRequest.decode(bytes)
-    check(body !== undefined, 'the server asks nothing')
-    const reply = this.replies.shift()
-    if (reply === undefined || !this.open) throw new Error('no answer')
-    return reply
-  }
-
-  async close(): Promise<void> {
-    this.open = false
-    this.#end(undefined)
-  }
-
-  ask(bytes: Uint8Array): Uint8Array | Promise<Uint8Array> {
-    check(this.#answer !== undefined, 'a session answers its connection')
-    return this.#answer({ data: bytes })
-  }
-}
-
 /** One input: a server and its clients. */
 class World {
   readonly #keys: boolean
@@ -142,16 +82,14 @@ class World {
   readonly #tenants: Tenants
   readonly #connections: Connection[] = []
   readonly #running = new Set<Promise<void>>()
-  /** slabs by id: where they begin, and who has them */
-  readonly #slabs = new Map<number, { address: number; of: Session }>()
-  readonly #freed = new Set<number>()
-  readonly #sessions: Session[] = []
+  readonly #answers: Answers
   #failure: unknown
 
   constructor(kind: number) {
     const { keys, tenants } = KINDS[kind % KINDS.length] as (typeof KINDS)[number]
     this.#keys = keys
     this.#tenants = tenants
+    this.#answers = new Answers({ keys, secret, tenants, slabSize: MIB, maxLingerMs: MAX_LINGER_MS })
     this.#server = new SwapServer({
       memory: SLABS * MIB,
       slabSize: MIB,
@@ -171,6 +109,7 @@ class World {
   }
 
   async play(input: Input): Promise<void> {
+    const { sessions } = this.#answers
     let current = this.connect()
     for (let step = 0; step < MAX_STEPS && !input.empty; step++) {
       const what = input.byte()
@@ -179,7 +118,7 @@ class World {
           this.#say(current, this.#hello(input))
           break
         case 13:
-          this.#say(current, this.#hello(input, this.#sessions[input.byte() % (this.#sessions.length || 1)]))
+          this.#say(current, this.#hello(input, sessions[input.byte() % (sessions.length || 1)]))
           break
         case 14:
           this.#say(current, { list: { after: input.byte() } })
@@ -283,127 +222,7 @@ class World {
     const response = control.Response.decode(answer)
     check(response.body !== undefined, 'an answer says something')
     check(request?.body !== undefined || response.failure, 'nonsense is refused')
-    const { session } = connection
-    if (response.failure) this.#refused(response.failure)
-    else if (response.challenge) this.#challenged(connection, request, bytes, response.challenge)
-    else if (response.hello) this.#greeted(connection, request, response.hello)
-    else if (response.provenHello) this.#provenTo(connection, request, response.provenHello)
-    else {
-      check(session !== undefined, 'nothing is granted before a client has shown who it is')
-      if (response.allocate) this.#allocated(session, response.allocate.slabs ?? [])
-      if (response.free) this.#gaveBack(session, (request?.free?.ids ?? []).map(Number))
-      if (response.list) this.#listed(session, Number(request?.list?.after), response.list.slabs ?? [])
-      if (response.query) this.#told(session, response.query)
-      if (response.goodbye) session.over = true
-    }
-  }
-
-  #refused({ code, message }: control.Failure.$Properties): void {
-    check(/^E[A-Z]+$/.test(code ?? ''), 'a refusal has the name of an errno')
-    check(code !== 'EIO', `a refusal is expected: ${message}`)
-    check(/^[\x20-\x7e]{1,300}$/.test(message ?? ''), 'a refusal has a sentence')
-  }
-
-  #challenged(
-    connection: Connection,
-    request: control.Request | undefined,
-    bytes: Uint8Array,
-    { nonce }: control.Challenge.$Properties,
-  ): void {
-    check(
-      this.#keys && connection.session === undefined,
-      'a challenge is for a client that must prove something',
-    )
-    check(nonce?.length === NONCE_BYTES, 'a challenge is one')
-    const hello = request?.hello ?? undefined
-    connection.hello = hello
-    connection.transcript = {
-      serverNonce: nonce,
-      clientNonce: hello?.nonce ?? Buffer.alloc(0),
-      tenant: hello?.tenant ?? '',
-      keyId: hello?.keyId ?? '',
-      bound: hello?.version === UNBOUND_VERSION ? undefined : boundTo(connection.channelBinding, bytes),
-    }
-  }
-
-  #provenTo(
-    connection: Connection,
-    request: control.Request | undefined,
-    { reply, mac }: control.ProvenHello.$Properties,
-  ): void {
-    const { transcript } = connection
-    check(reply != null && transcript?.bound !== undefined, 'who proves nothing gets no proof')
-    const right = macOf(secret, 'server', transcript, reply)
-    check(Buffer.compare(mac ?? Buffer.alloc(0), right) === 0, 'the server proves what it says')
-    const hello = control.HelloReply.decode(reply)
-    check(hello.version === PROTOCOL_VERSION && hello.mac.length === 0, 'and of its version')
-    this.#greeted(connection, request, { ...hello, mac: mac ?? null })
-  }
-
-  #greeted(
-    connection: Connection,
-    request: control.Request | undefined,
-    { session, token, mac, resumed, lingerMs }: control.HelloReply.$Properties,
-  ): void {
-    check(connection.session === undefined, 'a client is greeted once')
-    check(!this.#keys || connection.proved, 'nobody is greeted without a proof')
-    check(token?.length === 16, 'a session has a token')
-    check((mac?.length === 32) === this.#keys, 'the server proves itself')
-    const hello = this.#keys ? connection.hello : request?.hello
-    check((lingerMs ?? 0) <= Math.min(MAX_LINGER_MS, hello?.lingerMs ?? 0), 'no more than was asked for')
-    const id = Number(session)
-    const tenant = this.#tenants.find(hello?.tenant ?? '')?.name
-    check(tenant !== undefined, 'a tenant is known')
-    let known = this.#sessions.find((each) => each.id === id)
-    check((known !== undefined) === (resumed === true), 'a session that is not resumed is a new one')
-    if (known === undefined) {
-      known = { id, token, tenant, connection, over: false }
-      this.#sessions.push(known)
-    } else {
-      check(Number(hello?.resume?.session) === id, 'the session is the one that was named')
-      check(Buffer.compare(hello?.resume?.token ?? Buffer.alloc(0), token) === 0, 'its token was known')
-      check(known.tenant === tenant, "the session is the tenant's")
-      check(!known.over, 'what has ended is not resumed')
-      check(!known.connection.open, 'a session has one connection')
-      known.connection = connection
-    }
-    connection.session = known
-  }
-
-  #allocated(session: Session, slabs: readonly control.Slab.$Properties[]): void {
-    for (const { id, address, length } of slabs) {
-      const at = Number(address)
-      check(Number(length) === MIB && at > 0, 'a slab is memory')
-      check(!this.#slabs.has(Number(id)), 'an id is used once')
-      for (const { address: other, of } of this.#slabs.values())
-        check(of.over || !of.connection.open || Math.abs(other - at) >= MIB, 'memory is lent once')
-      if (!this.#freed.has(Number(id))) this.#slabs.set(Number(id), { address: at, of: session })
-    }
-  }
-
-  #gaveBack(session: Session, ids: readonly number[]): void {
-    for (const id of new Set(ids)) {
-      // Nothing is known yet of a slab whose Allocate is being answered.
-      check((this.#slabs.get(id)?.of ?? session) === session, 'a client frees its own')
-      this.#slabs.delete(id)
-      this.#freed.add(id)
-    }
-  }
-
-  #listed(session: Session, after: number, slabs: readonly control.Slab.$Properties[]): void {
-    let last = after
-    for (const { id } of slabs) {
-      check(Number(id) > last, 'a list ascends')
-      last = Number(id)
-      check((this.#slabs.get(last)?.of ?? session) === session, 'a client hears of its own slabs')
-    }
-  }
-
-  #told(session: Session, { tenants, sessionList }: control.QueryReply.$Properties): void {
-    if (this.#tenants.find(session.tenant)?.operator) return
-    for (const { name } of tenants ?? []) check(name === session.tenant, 'a tenant hears of itself')
-    for (const { tenant } of sessionList ?? [])
-      check(tenant === session.tenant, 'a tenant hears of its sessions')
+    this.#answers.take(connection, request, bytes, response)
   }
 
   async #finish(): Promise<void> {
