@@ -117,6 +117,7 @@ function round(number, seed, minutes) {
     })
     parts.push({ name: 'the README in a fresh clone', command: script('readme'), budget: 900 })
     parts.push({ name: 'native, each file by itself', command: script('native', 'files'), budget: 400 })
+    parts.push({ name: 'clang-tidy', command: script('tidy', 'all'), budget: 600 })
   }
   return parts.map((part) => ({ ...part, seed, hang: 3 * part.budget }))
 }
@@ -202,7 +203,7 @@ if (list) {
   process.exit(0)
 }
 
-const groups = ['build', 'test', 'lab', 'packages']
+const groups = ['build', 'test', 'lab', 'tidy', 'packages']
 const setUp = spawnSync('bash', ['scripts/setup.sh', ...groups], { cwd: top, stdio: 'inherit' })
 if (setUp.status !== 0) process.exit(1)
 const soak = soakToDo({ seed, minutes, fresh })
