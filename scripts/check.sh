@@ -12,23 +12,23 @@ style() {
   npx tsc -p tsconfig.tests.json
   npx tsc -p bench --noEmit
   echo "check: each test ends in a state that it asserts"
-  node scripts/expectations.mjs
+  node scripts/checks/expectations.mjs
   echo "check: mutations stand where they say"
   node scripts/mutate.mjs --check
   echo "check: the tests are there that hold what the page service promises, and SECURITY.md"
-  node scripts/promises.mjs
+  node scripts/checks/promises.mjs
   echo "check: every public symbol of verbs is documented (typedoc)"
   npx typedoc --options packages/verbs/typedoc.json --tsconfig packages/verbs/tsconfig.json \
     --entryPoints packages/verbs/src/index.ts --emit none --logLevel Warn
   echo "check: what the packages export is as docs/api-report says"
-  node scripts/api-report.mjs
+  node scripts/checks/api-report.mjs
   echo "check: C++ (clang-format)"
   git ls-files '*.cc' '*.h' | xargs clang-format --dry-run --Werror
   echo "check: verbs and ring ask V8 what a value is: of another realm (vm, jest) it is an instance of nothing here"
   if git grep -nE 'instanceof (Error|Promise|Buffer|DataView|[A-Za-z0-9]*Array(Buffer)?|Map|Set)\b' -- packages/{verbs,ring-transport}/src
   then exit 1; fi
   echo "check: what the software providers have in common is written once"
-  node scripts/shared-runs.mjs --limit 14
+  node scripts/checks/shared-runs.mjs --limit 14
   echo "check: no file names a package registry"
   # npm writes the addresses of its tarballs into the lock file unless .npmrc tells it not to.
   ! git grep -nE '"resolved": *"https?:|registry\.(npmjs|yarnpkg)\.' -- ':!scripts/check.sh'

@@ -21,6 +21,6 @@ done
 if $all; then
   mkdir -p test-results
   rm -f test-results/host.json
-  arguments=(--reporter=default --reporter=./scripts/results-reporter.mjs --outputFile.json=test-results/host.json)
+  arguments=(--reporter=default --reporter=./scripts/reports/results-reporter.mjs --outputFile.json=test-results/host.json)
 fi
 exec node node_modules/vitest/vitest.mjs run "${arguments[@]}"

@@ -7,7 +7,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { build, transform } from 'esbuild'
-import { installNode, LOWEST } from '../node-versions.mjs'
+import { installNode, LOWEST } from '../node/node-versions.mjs'
 import { emulated, emulatedNode } from './cross.mjs'
 import { compiles, importsAndDependencies, publint, sourceMaps, typesWrong } from './lint.mjs'
 import { emptyMachine, emulatedMachine, runOn } from './machine.mjs'
@@ -32,7 +32,7 @@ const readJson = (path) => JSON.parse(readFileSync(path, 'utf8'))
 /** What hangs is ended: installing and all cases, some times over. */
 const LIMIT_MS = 900_000
 
-/** As scripts/results-reporter.mjs writes them, for scripts/count-tests.mjs. */
+/** As scripts/reports/results-reporter.mjs writes them, for scripts/reports/count-tests.mjs. */
 const testResults = []
 
 function report(project, cases) {

@@ -44,7 +44,7 @@ if (parts.length === 0) usage(2)
 rmSync(results, { recursive: true, force: true })
 const status = await runParts(positionals[0], parts, tier)
 // "N passed, N failed" comes last.
-const counted = spawnSync(process.execPath, ['scripts/count-tests.mjs', 'test-results'], {
+const counted = spawnSync(process.execPath, ['scripts/reports/count-tests.mjs', 'test-results'], {
   cwd: top,
   stdio: 'inherit',
 })

@@ -23,7 +23,7 @@ const host = {
 /** @type {Part} */
 const otherNodes = {
   name: 'verbs and ring on Node 20.19 and the newest',
-  command: ['node', 'scripts/on-node.mjs', '--quick', '20.19', 'newest'],
+  command: ['node', 'scripts/node/on-node.mjs', '--quick', '20.19', 'newest'],
   budget: 40,
 }
 

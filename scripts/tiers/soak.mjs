@@ -96,7 +96,7 @@ function round(number, seed, minutes) {
     const nodes = ['20.19', '22', '24', 'newest']
     parts.push({
       name: 'verbs and ring on Node 20.19, 22, 24 and the newest',
-      command: ['node', 'scripts/on-node.mjs', ...nodes],
+      command: ['node', 'scripts/node/on-node.mjs', ...nodes],
       env,
       budget: 200 * effort,
     })

@@ -78,5 +78,5 @@ export async function testHarness(filter: readonly string[]): Promise<number> {
 /** Prints how many tests each project passed, and what each provider does not support. */
 export async function count(reports: readonly string[]): Promise<number> {
   const files = reports.map((report) => join('test-results', report))
-  return await live(new LocalShell(), [process.execPath, 'scripts/count-tests.mjs', ...files])
+  return await live(new LocalShell(), [process.execPath, 'scripts/reports/count-tests.mjs', ...files])
 }

@@ -55,7 +55,7 @@ export default defineConfig({
     // One line as each test ends: an emulated guest is slow, and a silent one looks dead.
     reporters: [
       'verbose',
-      [join(top, 'scripts/results-reporter.mjs'), { outputFile: '/run/rdmakit-lab-results.json' }],
+      [join(top, 'scripts/reports/results-reporter.mjs'), { outputFile: '/run/rdmakit-lab-results.json' }],
     ],
   },
 })

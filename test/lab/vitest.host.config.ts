@@ -11,7 +11,7 @@ export default defineConfig({
     hookTimeout: 120_000,
     reporters: [
       'verbose',
-      ['./scripts/results-reporter.mjs', { outputFile: 'test-results/lab-harness.json' }],
+      ['./scripts/reports/results-reporter.mjs', { outputFile: 'test-results/lab-harness.json' }],
     ],
   },
 })

@@ -1,4 +1,4 @@
-// Sums the reports of scripts/results-reporter.mjs and of ctest (JUnit), given as files or folders of them: a line for
+// Sums the reports of scripts/reports/results-reporter.mjs and of ctest (JUnit), given as files or folders of them: a line for
 // each project, and each conformance case whose verbs the project's provider does not have, by name; then each test that
 // failed, with why; then "N passed, N failed". A case without its verbs has passed: it saw them refused as documented.
 // A skipped test or a report that is missing counts as failed: CI must run everything.

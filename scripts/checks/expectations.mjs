@@ -1,4 +1,4 @@
-// Each test says what it expects: node scripts/expectations.mjs. A test that only awaits something fails by its time-out,
+// Each test says what it expects: node scripts/checks/expectations.mjs. A test that only awaits something fails by its time-out,
 // which tells nothing, and passes when it awaits too little. So the function of each `it`, or what it calls of the tests'
 // own, has an expect(). Status: 0 all have one.
 import { execFileSync } from 'node:child_process'
@@ -7,7 +7,7 @@ import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import ts from 'typescript'
 
-const top = dirname(dirname(fileURLToPath(import.meta.url)))
+const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 /** What makes a test: it, it.each(…), it.runIf(…), itRequires(…). */
 const TEST = /^it(\b|[A-Z])/
 

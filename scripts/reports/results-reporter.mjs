@@ -1,4 +1,4 @@
-// vitest's JSON report, with the project that each test ran in for scripts/count-tests.mjs.
+// vitest's JSON report, with the project that each test ran in for scripts/reports/count-tests.mjs.
 import { JsonReporter } from 'vitest/node'
 
 export default class ResultsReporter extends JsonReporter {

@@ -1,4 +1,4 @@
-// The tests of verbs, of the ring and of the block engine's binding on other versions of Node.js: node scripts/on-node.mjs [--quick] VERSION…
+// The tests of verbs, of the ring and of the block engine's binding on other versions of Node.js: node scripts/node/on-node.mjs [--quick] VERSION…
 // VERSION is one of npm's package `node` (20.19, 24), or `newest`. It is installed into build/node-VERSION, once. The addons
 // are as npm run build has made them: Node-API is the same in all. --quick runs a part, of which each file rests on what
 // differs between versions: contexts, realms, streams, workers, how processes exit, the heap. Status: 0 all tests of all
@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url'
 import { parseArgs } from 'node:util'
 import { installNode } from './node-versions.mjs'
 
-const top = dirname(dirname(fileURLToPath(import.meta.url)))
+const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const QUICK = [
   'packages/verbs/test/(bytes|exits|handles|names|resources|worker)',
   'packages/verbs/test/conformance/(completion-queue|data|memory|memory-after-close)',
@@ -23,7 +23,7 @@ const { values: options, positionals } = parseArgs({
   allowPositionals: true,
 })
 if (positionals.length === 0) {
-  console.error('usage: node scripts/on-node.mjs [--quick] VERSION…')
+  console.error('usage: node scripts/node/on-node.mjs [--quick] VERSION…')
   process.exit(2)
 }
 

@@ -1,4 +1,4 @@
-// node scripts/api-report.mjs [--update]: what the packages export, compared with docs/api-report/*.api.md, which are
+// node scripts/checks/api-report.mjs [--update]: what the packages export, compared with docs/api-report/*.api.md, which are
 // reviewed with the change that alters them; --update writes them. Of the compiled declarations: build first.
 import { mkdirSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -6,7 +6,7 @@ import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { Extractor, ExtractorConfig } from '@microsoft/api-extractor'
 
-const top = dirname(dirname(fileURLToPath(import.meta.url)))
+const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const reports = join(top, 'docs', 'api-report')
 const temporary = join(top, 'build', 'api-report')
 const update = process.argv.includes('--update')
@@ -64,7 +64,7 @@ for (const workspace of require('./package.json').workspaces) {
 }
 if (!held) {
   console.error(
-    'api-report: is the difference meant? node scripts/api-report.mjs --update, and say so in CHANGELOG.md',
+    'api-report: is the difference meant? node scripts/checks/api-report.mjs --update, and say so in CHANGELOG.md',
   )
   process.exitCode = 1
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env node
 // Holds the structure that docs/architecture.md draws: who may import whom, in TypeScript and in C++; no circle of imports or
 // includes; folders and files small enough to be read; no .cc that belongs to no target.
-// Usage: scripts/structure.mjs [--siblings]   (--siblings: besides, the modules that take from most of their siblings)
+// Usage: scripts/checks/structure.mjs [--siblings]   (--siblings: besides, the modules that take from most of their siblings)
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { basename, dirname, join, matchesGlob, normalize } from 'node:path'

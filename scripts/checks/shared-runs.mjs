@@ -1,4 +1,4 @@
-// node scripts/shared-runs.mjs [--list] [--limit N] [FOLDER FOLDER]: counts the runs of six lines that two folders have
+// node scripts/checks/shared-runs.mjs [--list] [--limit N] [FOLDER FOLDER]: counts the runs of six lines that two folders have
 // in common. White space is folded; comment lines, lone braces and empty lines do not count. Without folders: of what
 // the two software providers have in common, their native code and their native tests.
 //   --list     prints each run's two places and its first line
@@ -8,7 +8,7 @@ import { dirname, join, relative } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
 const kRun = 6
-const top = dirname(dirname(fileURLToPath(import.meta.url)))
+const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 const pairs = [
   ['packages/verbs/native/iwarp', 'packages/verbs/native/shm'],
   ['test/native/iwarp', 'test/native/shm'],

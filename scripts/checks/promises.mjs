@@ -1,10 +1,10 @@
 // docs/page-service/promises.md and SECURITY.md: each promise's section and each test that holds it are there, with the
 // tier that runs it, and no page of the page service is left out of the first. Reads, and runs nothing.
-// Usage: node scripts/promises.mjs
+// Usage: node scripts/checks/promises.mjs
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
 import { dirname, join, relative, resolve } from 'node:path'
 
-const top = resolve(import.meta.dirname, '..')
+const top = resolve(import.meta.dirname, '../..')
 const folder = join(top, 'docs/page-service')
 const promises = join(folder, 'promises.md')
 const tables = [promises, join(top, 'SECURITY.md')]

@@ -4,7 +4,7 @@ import { existsSync, mkdirSync, realpathSync } from 'node:fs'
 import { dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
 
-const top = dirname(dirname(fileURLToPath(import.meta.url)))
+const top = dirname(dirname(dirname(fileURLToPath(import.meta.url))))
 /** What `newest` means: pinned, so that a run can be repeated. */
 const NEWEST = '26'
 /** The oldest that package.json's `engines` allows. */
