@@ -19,7 +19,7 @@ elif [[ ${1:-} =~ ^[0-9]+$ ]]; then
 fi
 targets=("$@")
 if ((${#targets[@]} == 0)); then
-  for source in test/fuzz/*_fuzz.{cc,ts} test/fuzz/*/*_fuzz.cc; do
+  for source in test/fuzz/*/*_fuzz.cc test/fuzz/*_fuzz.ts; do
     source=${source##*/}
     targets+=("${source%_fuzz.*}")
   done
@@ -79,8 +79,8 @@ $(grep -E '^#[0-9]+\s+DONE|^stat::(number_of_executed_units|average_exec_per_sec
 }
 
 for target in "${targets[@]}"; do
-  if [[ ! -f test/fuzz/${target}_fuzz.cc && ! -f test/fuzz/${target}_fuzz.ts ]]; then
-    echo "fuzz: no such target: $target (no test/fuzz/${target}_fuzz.cc or .ts)" >&2
+  if ! compgen -G "test/fuzz/*/${target}_fuzz.cc" >/dev/null && [[ ! -f test/fuzz/${target}_fuzz.ts ]]; then
+    echo "fuzz: no such target: $target (no test/fuzz/*/${target}_fuzz.cc, no test/fuzz/${target}_fuzz.ts)" >&2
     exit 2
   fi
   mkdir -p "test/fuzz/corpus/$target" "$build/corpus/$target"

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <vector>
 
+#include "../fuzz_check.h"
 #include "base/crc32c.h"
-#include "fuzz_check.h"
 #include "iwarp/wire/ddp.h"
 #include "iwarp/wire/markers.h"
 #include "iwarp/wire/mpa.h"

@@ -11,7 +11,7 @@
 #include <memory>
 #include <utility>
 
-#include "fuzz_check.h"
+#include "../fuzz_check.h"
 #include "ring/polling/poller.h"
 
 namespace fuzz {

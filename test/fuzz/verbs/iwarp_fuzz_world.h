@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "../fuzz_check.h"
 #include "base/crc32c.h"
-#include "fuzz_check.h"
 #include "iwarp/queue-pair/queue_pair.h"
 #include "iwarp/wire/ddp.h"
 #include "iwarp/wire/markers.h"

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "fuzz_check.h"
+#include "../fuzz_check.h"
 #include "provider/provider.h"
 #include "shm/mapping/shared_receive_layout.h"
 #include "shm/queue-pair/queue_pair.h"

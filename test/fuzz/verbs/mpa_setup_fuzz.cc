@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "../fuzz_check.h"
 #include "base/unique_fd.h"
-#include "fuzz_check.h"
 #include "iwarp/wire/mpa.h"
 #include "provider/provider.h"
 
