@@ -116,7 +116,7 @@ export const mutations = [
     name: 'acknowledged-write-forgotten',
     file: 'packages/remote-volume/native/request/completion.cc',
     find: ': operation.acknowledged ? PageState::lost\n',
-    replace: ': operation.doomed ? PageState::lost\n',
+    replace: ': operation.abandoned ? PageState::lost\n',
     why: 'With --ack one a page whose only copy is lost reads as what it was before, without an error.',
     tests: ['native asan engine_aimed', 'native asan engine_replica', 'native asan engine_replica_process'],
   },
@@ -193,7 +193,7 @@ export const mutations = [
   {
     name: 'write-does-not-spoil-read-ahead',
     file: 'packages/remote-volume/native/request/write.cc',
-    find: '  volume_.write_marks().add(step.page, run);\n',
+    find: '  volume_.write_counters().add(step.page, run);\n',
     replace: '',
     why: 'A READ gets what was read ahead before the page was written.',
     tests: ['native asan engine_read_ahead'],
@@ -274,8 +274,8 @@ export const mutations = [
   {
     name: 'wrong-copy-stays-wrong',
     file: 'packages/remote-volume/native/refill/page_repair.cc',
-    find: 'while (mended_ < wrong_count_ && (held_ || given_claims_)) {',
-    replace: 'while (mended_ < wrong_count_ && given_claims_) {',
+    find: 'while (repairs_ < wrong_count_ && (held_ || given_claims_)) {',
+    replace: 'while (repairs_ < wrong_count_ && given_claims_) {',
     why: 'A page that was wrong on one replica is read from another and not put right.',
     tests: ['native asan engine_checksum'],
   },
@@ -329,7 +329,7 @@ export const mutations = [
   {
     name: 'index-of-named-server',
     file: 'packages/remote-volume/native/engine/release_server.cc',
-    find: '  if (volume_.names(server)) return refuse(why, EBUSY, "a slab or a spare place names it");\n',
+    find: '  if (volume_.names(server)) return with_reason(why, EBUSY, "a slab or a spare place names it");\n',
     replace: '',
     why: 'The index of a server is given to another one although slabs are on record there.',
     tests: ['native asan engine_reconnect'],

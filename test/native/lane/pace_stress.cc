@@ -14,7 +14,7 @@ constexpr uint64_t kMiB = 1 << 20;
 void rate_is_kept(uint64_t bytes_limit, uint64_t operations_limit, uint32_t length) {
   constexpr int kThreads = 4;
   constexpr uint64_t kStart = 1'000'000'000'000, kTime = 2'000'000'000;
-  Pace pace;
+  RateLimiter pace;
   pace.set(bytes_limit, operations_limit);
   std::atomic<uint64_t> clock{kStart};
   std::atomic<uint64_t> operations{0};
@@ -37,7 +37,7 @@ void rate_is_kept(uint64_t bytes_limit, uint64_t operations_limit, uint32_t leng
   for (auto& thread : threads) thread.join();
   const double allowed = std::min(operations_limit == 0 ? 1e18 : static_cast<double>(operations_limit),
                                   bytes_limit == 0 ? 1e18 : static_cast<double>(bytes_limit) / length);
-  const double expected = allowed * static_cast<double>(kTime + Pace::kBurst) * 1e-9;
+  const double expected = allowed * static_cast<double>(kTime + RateLimiter::kBurst) * 1e-9;
   const auto done = static_cast<double>(operations.load());
   std::printf("%.0f operations, %.0f expected\n", done, expected);
   CHECK(done >= 0.999 * expected - 1 && done <= 1.001 * expected + 2 * kThreads);
@@ -45,12 +45,12 @@ void rate_is_kept(uint64_t bytes_limit, uint64_t operations_limit, uint32_t leng
 
 // 2. No limits, limits that are too low, limits lifted.
 void edges() {
-  Pace pace;
+  RateLimiter pace;
   const uint64_t now = now_ns();
   pace.charge(1 << 30, now);
   CHECK(pace.turn(now) == 0);
   pace.set(1, 1);
-  pace.charge(Pace::kLeastBytes, now);
+  pace.charge(RateLimiter::kLeastBytes, now);
   const uint64_t turn = pace.turn(now);
   CHECK(turn > now + 900'000'000 && turn < now + 1'000'000'000);
   CHECK(pace.turn(turn) == 0);

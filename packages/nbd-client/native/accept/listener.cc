@@ -41,20 +41,20 @@ Listener::~Listener() {
 int Listener::open_unix(const std::string& path, std::string& why) {
   sockaddr_un address;
   if (!unix_address(path, address))
-    return refuse(why, EINVAL, path + ": path empty or too long for a socket");
+    return with_reason(why, EINVAL, path + ": path empty or too long for a socket");
   struct stat status;
   if (lstat(path.c_str(), &status) == 0) {
-    if (!S_ISSOCK(status.st_mode)) return refuse(why, EEXIST, path + " exists and is not a socket");
+    if (!S_ISSOCK(status.st_mode)) return with_reason(why, EEXIST, path + " exists and is not a socket");
     const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    if (!probe) return refuse(why, errno, "socket");
+    if (!probe) return with_reason(why, errno, "socket");
     const int answer = connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
     // EAGAIN: its backlog is full, so somebody is there.
     if (answer == 0 || errno != ECONNREFUSED)
-      return refuse(why, EADDRINUSE, "a server is listening on " + path);
+      return with_reason(why, EADDRINUSE, "a server is listening on " + path);
     unlink(path.c_str());
   }
   const int error = bind_unix(path);
-  if (error != 0) return refuse(why, error, path + ": " + strerror(error));
+  if (error != 0) return with_reason(why, error, path + ": " + strerror(error));
   address_ = path;
   return 0;
 }
@@ -83,7 +83,7 @@ int Listener::open_tcp(const std::string& host, uint16_t port, std::string& why)
   addrinfo* found = nullptr;
   const int failure =
       getaddrinfo(host.empty() ? nullptr : host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (failure != 0) return refuse(why, EINVAL, host + ": " + gai_strerror(failure));
+  if (failure != 0) return with_reason(why, EINVAL, host + ": " + gai_strerror(failure));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> addresses(found, freeaddrinfo);
   int error = EADDRNOTAVAIL;
   for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
@@ -96,7 +96,7 @@ int Listener::open_tcp(const std::string& host, uint16_t port, std::string& why)
     }
     error = errno;
   }
-  if (error != 0) return refuse(why, error, host + ":" + std::to_string(port) + ": " + strerror(error));
+  if (error != 0) return with_reason(why, error, host + ":" + std::to_string(port) + ": " + strerror(error));
   sockaddr_storage bound{};
   socklen_t length = sizeof bound;
   getsockname(fd_.get(), reinterpret_cast<sockaddr*>(&bound), &length);
@@ -104,7 +104,7 @@ int Listener::open_tcp(const std::string& host, uint16_t port, std::string& why)
   char service[NI_MAXSERV];
   if (getnameinfo(reinterpret_cast<sockaddr*>(&bound), length, name, sizeof name, service, sizeof service,
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-    return refuse(why, EINVAL, "getnameinfo");
+    return with_reason(why, EINVAL, "getnameinfo");
   host_ = name;
   port_ = static_cast<uint16_t>(std::stoi(service));
   address_ = host_ + ":" + service;

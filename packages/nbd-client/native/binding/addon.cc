@@ -1,75 +1,35 @@
-// The addon's face: the functions that src/native.ts declares.
+// The addon's face: the functions of a volume, and those of this package.
 #include <napi.h>
 
 #include "binding/convert.h"
-#include "binding/engine_object.h"
+#include "binding/engine_functions.h"
 #include "binding/kernel_functions.h"
 #include "binding/ublk_functions.h"
-#include "rdma/arena.h"
+#include "binding/volume_object.h"
+
+namespace rdmakit::volume::binding {
+
+const char* const kPackage = "@rdmakit/nbd-client";
+const napi_type_tag kEngineTag{0x6b1c0f7ad5e94213, 0x7264'6d61'6e62'6401};
+
+}  // namespace rdmakit::volume::binding
 
 namespace rdmakit::nbd::binding {
 
-using namespace volume;
-
 namespace {
 
-Napi::Value lane_requirements(const Napi::CallbackInfo& info) {
-  const LaneRequirements needs = volume::lane_requirements();
-  Napi::Object object = Napi::Object::New(info.Env());
-  object.Set("arenaBytes", static_cast<double>(needs.arena_bytes));
-  object.Set("sendQueueDepth", needs.send_queue_depth);
-  object.Set("completionQueueEntries", needs.completion_queue_entries);
-  object.Set("maxInlineData", needs.max_inline_data);
-  return object;
-}
-
 Napi::Object initialize(Napi::Object exports) {
+  volume::binding::add_volume_functions(exports);
   const auto add = [&](const char* name, auto function) { define(exports, name, function); };
-  add("laneRequirements", lane_requirements);
   add("createEngine", create_engine);
   add("exportFlags", export_flags);
-  add("leftClaimed", left_claimed);
-  add("lookUpSlab", look_up_slab);
-  add("mapSlab", map_slab);
-  add("replaceSlab", replace_slab);
-  add("addReplica", add_replica);
-  add("moveReplica", move_replica);
-  add("setWaits", set_waits);
-  add("stampBackup", stamp_backup);
-  add("failedServers", failed_servers);
-  add("retireReplica", retire_replica);
-  add("dropReplica", drop_replica);
-  add("refill", refill);
-  add("backupWarnings", backup_warnings);
-  add("missingInBackup", missing_in_backup);
-  add("addSpare", add_spare);
-  add("removeSpare", remove_spare);
-  add("collectSpares", collect_spares);
-  add("setExhausted", set_exhausted);
-  add("takeCleared", take_cleared);
-  add("vacateSlab", vacate_slab);
-  add("synchronize", synchronize);
-  add("addLane", add_lane);
-  add("addRefillLane", add_refill_lane);
-  add("connectServer", connect_server);
-  add("disconnectServer", disconnect_server);
-  add("releaseServer", release_server);
-  add("failServer", fail_server);
   add("bindUnix", bind_unix);
   add("bindTcp", bind_tcp);
   add("acceptClients", accept_clients);
-  add("pinLane", pin_lane);
   add("attachSocketpair", attach_socketpair);
   add("attachSocket", attach_socket);
   add("attachDevice", attach_device);
-  add("yieldLane", yield_lane);
-  add("resumeLane", resume_lane);
   add("lockFile", lock_file);
-  add("statistics", statistics);
-  add("setLimits", set_limits);
-  add("usage", usage);
-  add("idle", idle);
-  add("close", close_engine);
   add("protectProcess", protect_process);
   add("descriptorChannel", descriptor_channel);
   add("sendDescriptors", send_descriptors);

@@ -1,98 +1,93 @@
-// What JavaScript asks of an engine while it lives.
+// What JavaScript asks of an engine about its clients.
+#include "binding/engine_functions.h"
+
+#include "base/clock.h"
 #include "binding/convert.h"
-#include "binding/engine_object.h"
+#include "binding/volume_object.h"
+#include "export/engine.h"
 #include "export/whole_export.h"
+
+namespace rdmakit::volume::binding {
+
+void describe_front(Napi::Object& statistics, VolumeEngine& engine) {
+  const nbd::Acceptor& acceptor = static_cast<nbd::Engine&>(engine).acceptor();
+  statistics.Set("handshakes", static_cast<double>(acceptor.handshakes()));
+  statistics.Set("handshakesRefused", static_cast<double>(acceptor.refused()));
+}
+
+}  // namespace rdmakit::volume::binding
 
 namespace rdmakit::nbd::binding {
 
-Napi::Value export_flags(const Napi::CallbackInfo& info) {
-  return Napi::Number::New(info.Env(), whole_export(to_engine(info[0]).volume()).flags);
-}
+using namespace volume::binding;
 
 namespace {
 
-LaneResources to_resources(const Napi::CallbackInfo& info) {
-  if (!info[3].IsArray() || !info[4].IsArray())
-    throw Napi::TypeError::New(info.Env(), "queuePairs and memoryRegions must be arrays");
-  LaneResources resources;
-  resources.cq = to_reference<CqRef>(info[1], HandleKind::completion_queue, "completionQueue");
-  resources.channel = to_optional<ChannelRef>(info[2], HandleKind::completion_channel, "channel");
-  const auto queue_pairs = info[3].As<Napi::Array>();
-  for (uint32_t i = 0; i < queue_pairs.Length(); i++)
-    resources.queue_pairs.push_back(
-        to_optional<QpRef>(queue_pairs.Get(i), HandleKind::queue_pair, "queuePair"));
-  const auto regions = info[4].As<Napi::Array>();
-  for (uint32_t i = 0; i < regions.Length(); i++)
-    resources.memory_regions.push_back(
-        to_optional<MrRef>(regions.Get(i), HandleKind::memory_region, "memoryRegion"));
-  return resources;
+// Whatever has the tag of this addon is one of these.
+Engine& to_nbd_engine(const Napi::Value& value) { return static_cast<Engine&>(to_engine(value)); }
+
+std::vector<ExportOptions> to_exports(const Napi::Value& value) {
+  if (!value.IsArray()) throw Napi::TypeError::New(value.Env(), "exports must be an array");
+  const auto list = value.As<Napi::Array>();
+  std::vector<ExportOptions> exports;
+  for (uint32_t i = 0; i < list.Length(); i++) {
+    const auto from = list.Get(i).As<Napi::Object>();
+    exports.push_back({to_string(from.Get("name"), "name"), to_string(from.Get("description"), "description"),
+                       to_uint64(from.Get("offset"), "offset"), to_uint64(from.Get("size"), "size"),
+                       from.Get("readOnly").ToBoolean()});
+  }
+  return exports;
 }
 
-Napi::Value describe_lane(Napi::Env env, uint32_t index, const std::vector<std::string>& warnings) {
-  Napi::Object lane = Napi::Object::New(env);
-  lane.Set("index", index);
-  Napi::Array texts = Napi::Array::New(env, warnings.size());
-  for (size_t i = 0; i < warnings.size(); i++) texts.Set(static_cast<uint32_t>(i), warnings[i]);
-  lane.Set("warnings", texts);
-  return lane;
+TlsOptions to_tls(const Napi::Object& from) {
+  TlsOptions options;
+  const std::string mode = to_string(from.Get("mode"), "tls.mode");
+  if (mode == "on") {
+    options.mode = TlsMode::on;
+  } else if (mode == "required") {
+    options.mode = TlsMode::required;
+  } else if (mode != "off") {
+    throw Napi::TypeError::New(from.Env(), "tls.mode must be off, on or required");
+  }
+  options.certificates = to_string(from.Get("certificates"), "tls.certificates");
+  options.shared_keys = to_string(from.Get("sharedKeys"), "tls.sharedKeys");
+  options.verify_peer = from.Get("verifyPeer").ToBoolean();
+  return options;
+}
+
+EngineOptions to_options(const Napi::Object& from) {
+  EngineOptions options;
+  to_volume_options(from, options);
+  options.exports = to_exports(from.Get("exports"));
+  options.tls = to_tls(from.Get("tls").As<Napi::Object>());
+  options.minimum_block = to_uint32(from.Get("minimumBlockSize"), "minimumBlockSize");
+  options.acceptor.handshake_timeout_ns =
+      to_uint32(from.Get("handshakeTimeout"), "handshakeTimeout") * kMillisecond;
+  options.acceptor.stall_timeout_ns = to_uint32(from.Get("stallTimeout"), "stallTimeout") * kMillisecond;
+  options.acceptor.max_handshakes = to_uint32(from.Get("maxHandshakes"), "maxHandshakes");
+  options.acceptor.lane_wait_ns = to_uint32(from.Get("laneWait"), "laneWait") * kMillisecond;
+  return options;
 }
 
 }  // namespace
 
-Napi::Value add_lane(const Napi::CallbackInfo& info) {
-  const Napi::Env env = info.Env();
-  Engine& engine = to_engine(info[0]);
-  uint32_t index = 0;
-  std::vector<std::string> warnings;
-  std::string why;
-  check(env, engine.add_lane(to_resources(info), index, warnings, why), "addLane", why);
-  return describe_lane(env, index, warnings);
+Napi::Value create_engine(const Napi::CallbackInfo& info) {
+  if (!info[0].IsObject() || !info[1].IsFunction())
+    throw Napi::TypeError::New(info.Env(), "expected options and a function");
+  const EngineOptions options = to_options(info[0].As<Napi::Object>());
+  return make_engine(info, info[1].As<Napi::Function>(),
+                     [&options](VolumeEngine::Sink sink, int& error, std::string& why) {
+                       return EngineOwner(Engine::open(options, std::move(sink), error, why));
+                     });
 }
 
-Napi::Value add_refill_lane(const Napi::CallbackInfo& info) {
-  const Napi::Env env = info.Env();
-  Engine& engine = to_engine(info[0]);
-  std::vector<std::string> warnings;
-  std::string why;
-  check(env, engine.add_refill_lane(to_resources(info), warnings, why), "addRefillLane", why);
-  return describe_lane(env, kRefillLane, warnings);
-}
-
-void connect_server(const Napi::CallbackInfo& info) {
-  Engine& engine = to_engine(info[0]);
-  const auto qp = to_reference<QpRef>(info[3], HandleKind::queue_pair, "queuePair");
-  const auto mr = to_optional<MrRef>(info[4], HandleKind::memory_region, "memoryRegion");
-  std::string why;
-  const int error =
-      engine.connect_server(to_uint32(info[1], "lane"), to_uint32(info[2], "server"), qp, mr, why);
-  check(info.Env(), error, "connectServer", why);
-}
-
-void fail_server(const Napi::CallbackInfo& info) {
-  const int error =
-      to_engine(info[0]).fail_server(to_uint32(info[1], "server"), to_string(info[2], "reason"));
-  check(info.Env(), error, "failServer", "server out of range");
-}
-
-void disconnect_server(const Napi::CallbackInfo& info) {
-  std::string why;
-  const int error = to_engine(info[0]).disconnect_server(to_uint32(info[1], "server"), why);
-  check(info.Env(), error, "disconnectServer", why);
-}
-
-void release_server(const Napi::CallbackInfo& info) {
-  std::string why;
-  const int error = to_engine(info[0]).release_server(to_uint32(info[1], "server"), why);
-  check(info.Env(), error, "releaseServer", why);
-}
-
-Napi::Value synchronize(const Napi::CallbackInfo& info) {
-  return Napi::Number::New(info.Env(), static_cast<double>(to_engine(info[0]).synchronize()));
+Napi::Value export_flags(const Napi::CallbackInfo& info) {
+  return Napi::Number::New(info.Env(), whole_export(to_nbd_engine(info[0]).volume()).flags);
 }
 
 void bind_unix(const Napi::CallbackInfo& info) {
   std::string why;
-  const int error = to_engine(info[0]).bind_unix(to_string(info[1], "path"), why);
+  const int error = to_nbd_engine(info[0]).bind_unix(to_string(info[1], "path"), why);
   check(info.Env(), error, "listen", why);
 }
 
@@ -103,8 +98,8 @@ Napi::Value bind_tcp(const Napi::CallbackInfo& info) {
   std::string bound_host;
   uint16_t bound_port = 0;
   std::string why;
-  const int error = to_engine(info[0]).bind_tcp(to_string(info[1], "host"), static_cast<uint16_t>(port),
-                                                bound_host, bound_port, why);
+  const int error = to_nbd_engine(info[0]).bind_tcp(to_string(info[1], "host"), static_cast<uint16_t>(port),
+                                                    bound_host, bound_port, why);
   check(env, error, "listen", why);
   Napi::Object bound = Napi::Object::New(env);
   bound.Set("host", bound_host);
@@ -112,26 +107,12 @@ Napi::Value bind_tcp(const Napi::CallbackInfo& info) {
   return bound;
 }
 
-void accept_clients(const Napi::CallbackInfo& info) { to_engine(info[0]).accept_clients(); }
-
-void pin_lane(const Napi::CallbackInfo& info) {
-  // As many as the kernel is made for at most (CONFIG_NR_CPUS of x86).
-  constexpr uint32_t kProcessors = 8192;
-  if (!info[2].IsArray()) throw Napi::TypeError::New(info.Env(), "processors must be an array");
-  const auto list = info[2].As<Napi::Array>();
-  std::vector<uint32_t> processors;
-  for (uint32_t i = 0; i < list.Length(); i++) {
-    processors.push_back(to_uint32(list.Get(i), "processor"));
-    if (processors.back() >= kProcessors)
-      throw Napi::TypeError::New(info.Env(), "processor must be an integer of 0 … 8191");
-  }
-  check(info.Env(), to_engine(info[0]).pin_lane(to_uint32(info[1], "lane"), processors), "pinLane", "");
-}
+void accept_clients(const Napi::CallbackInfo& info) { to_nbd_engine(info[0]).accept_clients(); }
 
 void attach_socket(const Napi::CallbackInfo& info) {
   std::string why;
-  const int error = to_engine(info[0]).attach_socket(to_uint32(info[1], "lane"),
-                                                     static_cast<int>(to_uint32(info[2], "descriptor")), why);
+  const int error = to_nbd_engine(info[0]).attach_socket(
+      to_uint32(info[1], "lane"), static_cast<int>(to_uint32(info[2], "descriptor")), why);
   check(info.Env(), error, "attachSocket", why);
 }
 
@@ -142,21 +123,13 @@ void attach_device(const Napi::CallbackInfo& info) {
   for (uint32_t i = 0; i < list.Length(); i++) lanes.push_back(to_uint32(list.Get(i), "lane"));
   std::string why;
   const int error =
-      to_engine(info[0]).attach_device(lanes, static_cast<int>(to_uint32(info[2], "descriptor")), why);
+      to_nbd_engine(info[0]).attach_device(lanes, static_cast<int>(to_uint32(info[2], "descriptor")), why);
   check(info.Env(), error, "attachDevice", why);
-}
-
-void yield_lane(const Napi::CallbackInfo& info) {
-  check(info.Env(), to_engine(info[0]).yield_lane(to_uint32(info[1], "lane")), "yieldLane", "");
-}
-
-void resume_lane(const Napi::CallbackInfo& info) {
-  check(info.Env(), to_engine(info[0]).resume_lane(to_uint32(info[1], "lane")), "resumeLane", "");
 }
 
 Napi::Value attach_socketpair(const Napi::CallbackInfo& info) {
   int descriptor = -1;
-  const int error = to_engine(info[0]).attach_socketpair(to_uint32(info[1], "lane"), descriptor);
+  const int error = to_nbd_engine(info[0]).attach_socketpair(to_uint32(info[1], "lane"), descriptor);
   check(info.Env(), error, "attachSocketpair", error == EBUSY ? "the lane serves another connection" : "");
   return Napi::Number::New(info.Env(), descriptor);
 }

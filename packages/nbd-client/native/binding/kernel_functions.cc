@@ -12,6 +12,7 @@
 namespace rdmakit::nbd::binding {
 
 using namespace volume;
+using namespace volume::binding;
 
 namespace {
 

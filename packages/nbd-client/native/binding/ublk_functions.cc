@@ -10,6 +10,7 @@
 namespace rdmakit::nbd::binding {
 
 using namespace volume;
+using namespace volume::binding;
 
 namespace {
 

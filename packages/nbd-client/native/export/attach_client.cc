@@ -56,10 +56,10 @@ int Engine::attach_socket(uint32_t lane, int descriptor, std::string& why) {
   int type = 0;
   socklen_t length = sizeof type;
   if (getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &length) != 0 || type != SOCK_STREAM)
-    return refuse(why, EINVAL, "it is not a stream socket");
+    return with_reason(why, EINVAL, "it is not a stream socket");
   const std::lock_guard lock(control_);
   if (const int error = check_lane(lane); error != 0) return error;
-  if (!nbd_lane(lane).reserve()) return refuse(why, EBUSY, "the lane serves another connection");
+  if (!nbd_lane(lane).reserve()) return with_reason(why, EBUSY, "the lane serves another connection");
   auto client = client_of(volume());
   client->socket = UniqueFd(fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
   if (!client->socket) {
@@ -88,7 +88,7 @@ int Engine::attach_device(std::span<const uint32_t> lanes, int device, std::stri
   for (size_t i = 0; i < lanes.size(); i++) {
     if (nbd_lane(lanes[i]).reserve()) continue;
     while (i > 0) nbd_lane(lanes[--i]).give_up();
-    return refuse(why, EBUSY, "a lane serves another connection");
+    return with_reason(why, EBUSY, "a lane serves another connection");
   }
   for (size_t i = 0; i < lanes.size(); i++) nbd_lane(lanes[i]).attach(std::move(clients[i]));
   return 0;

@@ -47,19 +47,19 @@ Engine::Owner Engine::open(const EngineOptions& options, Sink sink, int& error, 
 
 int Engine::make_offer(Offer& offer, std::string& why) const {
   const Export whole = whole_export(volume());
-  if (options_.exports.empty()) return refuse(why, EINVAL, "at least one export is needed");
+  if (options_.exports.empty()) return with_reason(why, EINVAL, "at least one export is needed");
   if (!std::has_single_bit(options_.minimum_block) || options_.minimum_block > kPage)
-    return refuse(why, EINVAL, "the minimum block size is a power of two of at most 4096");
+    return with_reason(why, EINVAL, "the minimum block size is a power of two of at most 4096");
   for (const ExportOptions& each : options_.exports) {
     if (each.name.size() > kMaxString || each.description.size() > kMaxString)
-      return refuse(why, EINVAL, "export name and description have at most 4096 bytes");
+      return with_reason(why, EINVAL, "export name and description have at most 4096 bytes");
     if (std::any_of(offer.exports.begin(), offer.exports.end(),
                     [&each](const ExportDescription& other) { return other.name == each.name; }))
-      return refuse(why, EINVAL, "two exports have the same name");
+      return with_reason(why, EINVAL, "two exports have the same name");
     if (each.offset % kPage != 0 || each.size % kPage != 0)
-      return refuse(why, EINVAL, "offset and size of an export are multiples of 4096");
+      return with_reason(why, EINVAL, "offset and size of an export are multiples of 4096");
     if (each.offset >= whole.size || each.size > whole.size - each.offset)
-      return refuse(why, EINVAL, "an export reaches beyond the end of the volume");
+      return with_reason(why, EINVAL, "an export reaches beyond the end of the volume");
     ExportDescription description{each.name, each.description, whole, kPage};
     description.exported.offset = each.offset;
     description.exported.size = each.size == 0 ? whole.size - each.offset : each.size;

@@ -26,7 +26,7 @@ class GenericNetlink {
     sockaddr_nl address{};
     address.nl_family = AF_NETLINK;
     if (!socket_ || bind(socket_.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
-      return refuse(why, errno, std::string("generic netlink: ") + strerror(errno));
+      return with_reason(why, errno, std::string("generic netlink: ") + strerror(errno));
     const int on = 1;
     setsockopt(socket_.get(), SOL_NETLINK, NETLINK_EXT_ACK, &on, sizeof on);
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &kAnswerTime, sizeof kAnswerTime);
@@ -80,14 +80,14 @@ int open_family(GenericNetlink& netlink, uint16_t& family, std::string& why) {
   NetlinkMessage message(GENL_ID_CTRL, CTRL_CMD_GETFAMILY, 1);
   message.add(CTRL_ATTR_FAMILY_NAME, std::string(NBD_GENL_FAMILY_NAME));
   const NetlinkAnswer answer = netlink.ask(message);
-  if (answer.error == ENOENT) return refuse(why, ENOENT, "the kernel has no nbd driver: modprobe nbd");
+  if (answer.error == ENOENT) return with_reason(why, ENOENT, "the kernel has no nbd driver: modprobe nbd");
   if (answer.error != 0) return explain(answer, why);
   family = 0;
   for_each_attribute(answer.payload, [&family](int type, std::span<const uint8_t> content) {
     if (type == CTRL_ATTR_FAMILY_ID) attribute_value(content, family);
   });
   if (family != 0) return 0;
-  return refuse(why, EPROTO, "the kernel did not tell the nbd family's number");
+  return with_reason(why, EPROTO, "the kernel did not tell the nbd family's number");
 }
 
 void describe(const KernelDevice& device, NetlinkMessage& message) {

@@ -34,10 +34,10 @@ constexpr uint32_t kLargestDiscard = 1 << 21;
 // given up after `limit` (ns): ETIMEDOUT.
 int command(uint32_t operation, ublksrv_ctrl_cmd body, std::string& why, uint64_t limit = 0) {
   const UniqueFd control(::open(kControl, O_RDWR | O_CLOEXEC));
-  if (!control) return refuse(why, errno, std::string(kControl) + ": " + strerror(errno));
+  if (!control) return with_reason(why, errno, std::string(kControl) + ": " + strerror(errno));
   Ring ring;
   if (const int error = ring.open(4, IORING_SETUP_SQE128); error != 0)
-    return refuse(why, error, std::string("io_uring_setup(2): ") + strerror(error));
+    return with_reason(why, error, std::string("io_uring_setup(2): ") + strerror(error));
   io_uring_sqe* const entry = io_uring_get_sqe(ring.get());
   io_uring_prep_rw(IORING_OP_URING_CMD, entry, control.get(), nullptr, 0, operation);
   std::memcpy(entry->cmd, &body, sizeof body);
@@ -119,7 +119,7 @@ int ublk_add(const UblkDevice& device, uint32_t& index, uint16_t& queues, std::s
 int ublk_open(uint32_t index, int& descriptor, std::string& why) {
   const std::string path = "/dev/ublkc" + std::to_string(index);
   descriptor = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
-  return descriptor < 0 ? refuse(why, errno, path + ": " + strerror(errno)) : 0;
+  return descriptor < 0 ? with_reason(why, errno, path + ": " + strerror(errno)) : 0;
 }
 
 int ublk_start(uint32_t index, std::string& why) {
@@ -136,15 +136,15 @@ int ublk_recover(uint32_t index, std::string& why) {
 int ublk_nudge(int disk, uint64_t offset, std::string& why) {
   Ring ring;
   if (const int error = ring.open(1, 0); error != 0)
-    return refuse(why, error, std::string("io_uring_setup(2): ") + strerror(error));
+    return with_reason(why, error, std::string("io_uring_setup(2): ") + strerror(error));
   void* const page = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) return refuse(why, errno, std::string("mmap(2): ") + strerror(errno));
+  if (page == MAP_FAILED) return with_reason(why, errno, std::string("mmap(2): ") + strerror(errno));
   io_uring_sqe* const entry = io_uring_get_sqe(ring.get());
   io_uring_prep_read(entry, disk, page, kPage, offset);
   entry->rw_flags = RWF_NOWAIT;
   const int error = -io_uring_submit(ring.get());
   munmap(page, kPage);
-  return error > 0 ? refuse(why, error, std::string("io_uring_enter(2): ") + strerror(error)) : 0;
+  return error > 0 ? with_reason(why, error, std::string("io_uring_enter(2): ") + strerror(error)) : 0;
 }
 
 int ublk_resume(uint32_t index, std::string& why) {
@@ -173,7 +173,7 @@ int ublk_status(uint32_t index, UblkStatus& status, std::string& why) {
   const int error = command(UBLK_CMD_GET_DEV_INFO, with(index, &information, sizeof information), why);
   if (error != 0) return error;
   if (information.dev_id != index || information.nr_hw_queues == 0)
-    return refuse(why, EPROTO, std::string(kControl) + " is not the ublk driver's");
+    return with_reason(why, EPROTO, std::string(kControl) + " is not the ublk driver's");
   using State = UblkStatus::State;
   const State state =
       information.state > UBLK_S_DEV_QUIESCED ? State::other : static_cast<State>(information.state);

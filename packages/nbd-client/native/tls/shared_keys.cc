@@ -62,8 +62,8 @@ int read_shared_keys(const std::string& path, std::string& text, std::string& wh
   // Not waiting for a writer, should it be a pipe.
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status;
-  if (!file || fstat(file.get(), &status) != 0) return refuse(why, errno, path + ": " + strerror(errno));
-  if (!S_ISREG(status.st_mode)) return refuse(why, EINVAL, path + " is not a regular file");
+  if (!file || fstat(file.get(), &status) != 0) return with_reason(why, errno, path + ": " + strerror(errno));
+  if (!S_ISREG(status.st_mode)) return with_reason(why, EINVAL, path + " is not a regular file");
   if (const int error = check_private(file.get(), path, why); error != 0) return error;
   if (const int error = check_folder(path, why); error != 0) return error;
   text.assign(kMaxSharedKeyFile + 1, '\0');
@@ -71,11 +71,11 @@ int read_shared_keys(const std::string& path, std::string& text, std::string& wh
   while (have < text.size()) {
     const ssize_t bytes = read(file.get(), text.data() + have, text.size() - have);
     if (bytes < 0 && errno == EINTR) continue;
-    if (bytes < 0) return refuse(why, errno, path + ": " + strerror(errno));
+    if (bytes < 0) return with_reason(why, errno, path + ": " + strerror(errno));
     if (bytes == 0) break;
     have += static_cast<size_t>(bytes);
   }
-  if (have > kMaxSharedKeyFile) return refuse(why, EFBIG, path + " has more than 1 MiB");
+  if (have > kMaxSharedKeyFile) return with_reason(why, EFBIG, path + " has more than 1 MiB");
   text.resize(have);
   return 0;
 }

@@ -30,13 +30,13 @@ Backup::~Backup() {
 int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::string>& warnings,
                  std::string& why) {
   if (options_.buffers < kMinBackupBuffers || options_.buffers > kMaxBackupBuffers)
-    return refuse(why, EINVAL, "a lane's part of the backup's queue has 128 to 4096 pages");
+    return with_reason(why, EINVAL, "a lane's part of the backup's queue has 128 to 4096 pages");
   on_failure_ = std::move(failed);
   if (const int error = file_.open(options_.path, size, options_.sparse, warnings, why); error != 0)
     return error;
   int error = map_.open(size / kPage, options_.map_file, file_.identity(), file_.stamp(), file_.empty(),
                         options_.prefault);
-  if (error != 0) return refuse(why, error, mapping_failure("backup map", options_.map_file, error));
+  if (error != 0) return with_reason(why, error, mapping_failure("backup map", options_.map_file, error));
   if (map_.outdated())
     warnings.push_back(options_.path + ": something else has been written to it: nothing that it had counts");
   void* bounce = nullptr;
@@ -46,7 +46,7 @@ int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::s
   if (error == 0 && !bell_) error = errno;
   if (error == 0) {
     error = thread_.start("nbd-backup", [this] { run(); });
-    if (error != 0) return refuse(why, error, "backup: " + why_no_thread(error));
+    if (error != 0) return with_reason(why, error, "backup: " + why_no_thread(error));
   }
   if (error != 0) why = std::string("backup: ") + strerror(error);
   return error;

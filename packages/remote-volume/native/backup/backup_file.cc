@@ -34,7 +34,7 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
   struct stat status;
   const bool exists = stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode))
-    return refuse(why, EINVAL, path + " is neither a regular file nor a block device");
+    return with_reason(why, EINVAL, path + " is neither a regular file nor a block device");
   // Of a block device O_EXCL means: nobody has mounted it or swaps on it. Its name may be a link, as those in
   // /dev/disk are; where a file would be, a link is somebody else's choice of what is overwritten.
   const bool device = exists && S_ISBLK(status.st_mode);
@@ -48,13 +48,14 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
         "memory of its own");
   }
   if (!fd_ && errno == ELOOP)
-    return refuse(why, EPERM, "--backup " + path + " is a symbolic link; name the file that it leads to");
-  if (!fd_) return refuse(why, errno, path + ": " + strerror(errno));
+    return with_reason(why, EPERM,
+                       "--backup " + path + " is a symbolic link; name the file that it leads to");
+  if (!fd_) return with_reason(why, errno, path + ": " + strerror(errno));
   if (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0)
-    return refuse(why, EBUSY, path + " is in use by another process");
-  if (fstat(fd_.get(), &status) != 0) return refuse(why, errno, path + ": " + strerror(errno));
+    return with_reason(why, EBUSY, path + " is in use by another process");
+  if (fstat(fd_.get(), &status) != 0) return with_reason(why, errno, path + ": " + strerror(errno));
   if (device ? !S_ISBLK(status.st_mode) : !S_ISREG(status.st_mode))
-    return refuse(why, EINVAL, path + " was replaced while it was opened");
+    return with_reason(why, EINVAL, path + " was replaced while it was opened");
   identity_ = device ? BackupIdentity{status.st_rdev, 0, 0}
                      : BackupIdentity{status.st_dev, status.st_ino, born(fd_.get())};
   empty_ = !device && status.st_size == 0;
@@ -62,7 +63,8 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
   device_ = device;
   if (device) {
     if (const int error = check_safe(path, why); error != 0) return error;
-    if (const int error = open_device(size, why); error != 0) return refuse(why, error, path + ": " + why);
+    if (const int error = open_device(size, why); error != 0)
+      return with_reason(why, error, path + ": " + why);
     if (!has_room_)
       warnings.push_back(path + ": this device has no room for a header behind the volume (" +
                          std::to_string(kPage) + " bytes); what others write to it is not noticed");
@@ -75,17 +77,17 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
 int BackupFile::check_safe(const std::string& path, std::string& why) const {
   int error = check_private(fd_.get(), path, why);
   if (error == 0 && !device_) error = check_folder(path, why);
-  return error == 0 ? 0 : refuse(why, error, "--backup " + why);
+  return error == 0 ? 0 : with_reason(why, error, "--backup " + why);
 }
 
 int BackupFile::open_device(uint64_t size, std::string& why) {
   uint64_t bytes = 0;
-  if (ioctl(fd_.get(), BLKGETSIZE64, &bytes) != 0) return refuse(why, errno, strerror(errno));
-  if (bytes < size) return refuse(why, EINVAL, "the device is smaller than the volume");
+  if (ioctl(fd_.get(), BLKGETSIZE64, &bytes) != 0) return with_reason(why, errno, strerror(errno));
+  if (bytes < size) return with_reason(why, EINVAL, "the device is smaller than the volume");
   has_room_ = bytes - size >= kPage;
   alignas(kPage) uint8_t page[kPage];
   if (!has_room_) return 0;
-  if (const int error = read(page, kPage, size); error != 0) return refuse(why, error, strerror(error));
+  if (const int error = read(page, kPage, size); error != 0) return with_reason(why, error, strerror(error));
   stamp_ = read_header(page, size / kPage);
   return 0;
 }
@@ -97,21 +99,21 @@ int BackupFile::open_regular(const std::string& path, uint64_t present, bool spa
   if (present == size_ + kPage) {
     alignas(kPage) uint8_t page[kPage];
     if (const int error = read(page, kPage, size_); error != 0)
-      return refuse(why, error, path + ": " + strerror(error));
+      return with_reason(why, error, path + ": " + strerror(error));
     stamp_ = read_header(page, size_ / kPage);
     ours = may_be_header(page);
   }
   if (!ours)
-    return refuse(why, EINVAL,
-                  path + " exists and has " + std::to_string(present) + " bytes, the volume has " +
-                      std::to_string(size_) + "; if it is an old backup, remove it");
+    return with_reason(why, EINVAL,
+                       path + " exists and has " + std::to_string(present) + " bytes, the volume has " +
+                           std::to_string(size_) + "; if it is an old backup, remove it");
   if (const int error = check_safe(path, why); error != 0) return error;
   const uint64_t bytes = size_ + (has_room_ ? kPage : 0);
   if (ftruncate(fd_.get(), static_cast<off_t>(bytes)) != 0)
-    return refuse(why, errno, path + ": " + strerror(errno));
+    return with_reason(why, errno, path + ": " + strerror(errno));
   if (sparse || fallocate(fd_.get(), 0, 0, static_cast<off_t>(bytes)) == 0) return 0;
   if (errno != EOPNOTSUPP)
-    return refuse(why, errno, path + ": no room for the whole volume: " + strerror(errno));
+    return with_reason(why, errno, path + ": no room for the whole volume: " + strerror(errno));
   warnings.push_back(path + ": this file system reserves no room; a full disk will end the backup");
   return 0;
 }

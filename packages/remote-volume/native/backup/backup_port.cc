@@ -144,7 +144,7 @@ int BackupPort::poll(BackupListener& listener, const Operation* operations) {
   for (Done done; done_.pop(done); moved++) {
     Ticket& ticket = tickets_[done.operation];
     if (done.buffer == kNone) {
-      end(done.operation, done.succeeded && !ticket.doomed, listener);
+      end(done.operation, done.succeeded && !ticket.abandoned, listener);
       continue;
     }
     free_.push_back(done.buffer);
@@ -193,9 +193,9 @@ void BackupPort::give_up(BackupListener& listener) {
     if (ticket.kept) {
       ticket.serial++;
       end(i, false, listener);
-    } else if (ticket.reading && !ticket.doomed) {
-      ticket.doomed = true;
-      listener.backup_doomed(i);
+    } else if (ticket.reading && !ticket.abandoned) {
+      ticket.abandoned = true;
+      listener.backup_abandoned(i);
     }
   }
 }

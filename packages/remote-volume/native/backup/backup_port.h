@@ -52,7 +52,7 @@ class BackupListener {
   // A WRITE that was kept, or a READ, has its outcome, and its memory is free.
   virtual void backup_over(uint16_t operation, bool succeeded) = 0;
   // The READ will not succeed, but its memory is not free yet: backup_over follows.
-  virtual void backup_doomed(uint16_t operation) = 0;
+  virtual void backup_abandoned(uint16_t operation) = 0;
 
  protected:
   ~BackupListener() = default;
@@ -131,7 +131,7 @@ class BackupPort {
     bool kept = false;      // its outcome hangs on it
     bool asked = false;     // keep() was called
     bool reading = false;
-    bool doomed = false;
+    bool abandoned = false;
   };
   struct Done {
     uint32_t ticket;

@@ -11,19 +11,21 @@ int VolumeEngine::connect_server(uint32_t lane, uint32_t server, const QpRef& qp
   const std::lock_guard lock(control_);
   const bool refills = lane == kRefillLane && refill_lane_ != nullptr;
   if ((!refills && lane >= lane_count()) || server >= kMaxServers)
-    return refuse(why, EINVAL, "no such lane or server");
+    return with_reason(why, EINVAL, "no such lane or server");
   LaneControl& control = refills ? refill_control_ : lane_controls_[lane];
   Lane& target = refills ? *refill_lane_ : *lanes_[lane];
-  if (closed_) return refuse(why, ESHUTDOWN, "the engine is closed");
-  if (control.connected[server]) return refuse(why, EEXIST, "the lane has a queue pair for this server");
-  if (volume_.failed(server)) return refuse(why, EHOSTDOWN, "this server index has failed; use a new one");
+  if (closed_) return with_reason(why, ESHUTDOWN, "the engine is closed");
+  if (control.connected[server]) return with_reason(why, EEXIST, "the lane has a queue pair for this server");
+  if (volume_.failed(server))
+    return with_reason(why, EHOSTDOWN, "this server index has failed; use a new one");
   const MrRef& region = mr ? mr : control.shared_region;
-  if (!region) return refuse(why, EINVAL, "a memory region is needed");
+  if (!region) return with_reason(why, EINVAL, "a memory region is needed");
   if (const int error = check_region(region, control.arena, why); error != 0) return error;
   if (region->pd != qp->pd)
-    return refuse(why, EINVAL, "the queue pair and the memory region are of different protection domains");
+    return with_reason(why, EINVAL,
+                       "the queue pair and the memory region are of different protection domains");
   const int error = target.connect(server, qp, region);
-  if (error != 0) return refuse(why, error, "the lane does not keep up with its commands");
+  if (error != 0) return with_reason(why, error, "the lane does not keep up with its commands");
   control.connected[server] = true;
   return 0;
 }
@@ -40,17 +42,18 @@ int VolumeEngine::fail_server(uint32_t server, const std::string& reason) {
 int VolumeEngine::set_limits(uint32_t server, uint64_t bytes, uint64_t operations) {
   if (server >= kMaxServers) return EINVAL;
   const std::lock_guard lock(control_);
-  volume_.pace(server).set(bytes, operations);
+  volume_.limiter(server).set(bytes, operations);
   wake_lanes();  // one may sleep until a turn that comes sooner now
   return 0;
 }
 
 int VolumeEngine::refill(uint32_t slab, uint32_t server, std::string& why) {
   const std::lock_guard lock(control_);
-  if (slab >= volume_.slabs() || server >= kMaxServers) return refuse(why, EINVAL, "no such slab or server");
-  if (closed_) return refuse(why, ESHUTDOWN, "the engine is closed");
-  if (refill_lane_ == nullptr) return refuse(why, ENOTCONN, "there is no refill lane");
-  if (refilling_) return refuse(why, EBUSY, "another slab is being refilled");
+  if (slab >= volume_.slabs() || server >= kMaxServers)
+    return with_reason(why, EINVAL, "no such slab or server");
+  if (closed_) return with_reason(why, ESHUTDOWN, "the engine is closed");
+  if (refill_lane_ == nullptr) return with_reason(why, ENOTCONN, "there is no refill lane");
+  if (refilling_) return with_reason(why, EBUSY, "another slab is being refilled");
   const int error = refill_lane_->refill(slab, server);
   refilling_ = error == 0;
   refilled_server_ = server;

@@ -27,17 +27,17 @@ void VolumeEngine::Closer::operator()(VolumeEngine* engine) const {
 int VolumeEngine::open_volume(std::string& why) {
   if (const int error = volume_.open(options_.volume, why); error != 0) return error;
   if (options_.read_ahead % kOutputChunk != 0 || options_.read_ahead > ReadAhead::kWindows * kOutputChunk)
-    return refuse(why, EINVAL, "a read-ahead is a multiple of 64 KiB of at most 1 MiB");
+    return with_reason(why, EINVAL, "a read-ahead is a multiple of 64 KiB of at most 1 MiB");
   return open_backup(why);
 }
 
 int VolumeEngine::open_backup(std::string& why) {
   if (options_.backup.path.empty()) {
     if (options_.acknowledge == Acknowledge::backup)
-      return refuse(why, EINVAL, "to acknowledge by the backup there must be one");
+      return with_reason(why, EINVAL, "to acknowledge by the backup there must be one");
     return 0;
   }
-  if (options_.volume.thin) return refuse(why, EINVAL, "a thin volume has no backup");
+  if (options_.volume.thin) return with_reason(why, EINVAL, "a thin volume has no backup");
   backup_ = std::make_unique<Backup>(options_.backup);
   const auto failed = [this] { wake(); };
   const int error = backup_->open(volume_.size(), failed, backup_warnings_, why);
@@ -56,25 +56,26 @@ void VolumeEngine::stamp_backup() {
 int VolumeEngine::check_region(const MrRef& region, uint64_t arena, std::string& why) const {
   const auto address = reinterpret_cast<uint64_t>(region->addr);
   if (arena < address || arena + Arena::kBytes > address + region->length)
-    return refuse(why, EINVAL, "the memory region does not hold the lane's arena (see laneRequirements)");
+    return with_reason(why, EINVAL,
+                       "the memory region does not hold the lane's arena (see laneRequirements)");
   return 0;
 }
 
 int VolumeEngine::prepare_lane(LaneResources&& resources, LaneControl& control, LaneOptions& options,
                                std::string& why) {
-  if (closed_) return refuse(why, ESHUTDOWN, "the engine is closed");
+  if (closed_) return with_reason(why, ESHUTDOWN, "the engine is closed");
   auto& [cq, channel, queue_pairs, regions] = resources;
-  if (!cq) return refuse(why, EINVAL, "a lane needs a completion queue");
+  if (!cq) return with_reason(why, EINVAL, "a lane needs a completion queue");
   if (!channel && options_.wait_mode != WaitMode::poll)
-    return refuse(why, EINVAL, "a lane that sleeps needs a completion channel");
+    return with_reason(why, EINVAL, "a lane that sleeps needs a completion channel");
   if (channel && cq->channel != channel.get())
-    return refuse(why, EINVAL, "the completion queue belongs to another channel");
+    return with_reason(why, EINVAL, "the completion queue belongs to another channel");
   const LaneRequirements needs = lane_requirements();
   if (cq->cqe < static_cast<int>(needs.completion_queue_entries))
-    return refuse(why, EINVAL, "the completion queue is too small (see laneRequirements)");
-  if (queue_pairs.size() > kMaxServers) return refuse(why, EINVAL, "more than 1024 servers");
+    return with_reason(why, EINVAL, "the completion queue is too small (see laneRequirements)");
+  if (queue_pairs.size() > kMaxServers) return with_reason(why, EINVAL, "more than 1024 servers");
   if (regions.empty() || (regions.size() > 1 && regions.size() < queue_pairs.size()))
-    return refuse(why, EINVAL, "one memory region is needed, or one for each server");
+    return with_reason(why, EINVAL, "one memory region is needed, or one for each server");
 
   control.connected.resize(kMaxServers);
   control.arena = reinterpret_cast<uint64_t>(regions[0]->addr);
@@ -82,12 +83,13 @@ int VolumeEngine::prepare_lane(LaneResources&& resources, LaneControl& control, 
   for (size_t server = 0; server < queue_pairs.size(); server++) {
     if (!queue_pairs[server]) continue;
     MrRef& region = regions.size() == 1 ? regions[0] : regions[server];
-    if (!region) return refuse(why, EINVAL, "a server has a queue pair and no memory region");
+    if (!region) return with_reason(why, EINVAL, "a server has a queue pair and no memory region");
     if (const int error = check_region(region, control.arena, why); error != 0) return error;
     if (queue_pairs[server]->send_cq != cq.get())
-      return refuse(why, EINVAL, "a queue pair sends to another completion queue");
+      return with_reason(why, EINVAL, "a queue pair sends to another completion queue");
     if (region->pd != queue_pairs[server]->pd)
-      return refuse(why, EINVAL, "a queue pair and its memory region are of different protection domains");
+      return with_reason(why, EINVAL,
+                         "a queue pair and its memory region are of different protection domains");
     control.connected[server] = true;
     options.servers.push_back({static_cast<uint32_t>(server), std::move(queue_pairs[server]), region});
   }
@@ -102,7 +104,7 @@ int VolumeEngine::prepare_lane(LaneResources&& resources, LaneControl& control, 
   options.acknowledge = options_.acknowledge;
   if (backup_ != nullptr) {
     options.backup = backup_->open_port();
-    if (options.backup == nullptr) return refuse(why, ENOMEM, "no memory for the backup's queue");
+    if (options.backup == nullptr) return with_reason(why, ENOMEM, "no memory for the backup's queue");
   }
   options.refill_rate = options_.refill_rate;
   options.read_ahead = options_.read_ahead;
@@ -112,14 +114,14 @@ int VolumeEngine::prepare_lane(LaneResources&& resources, LaneControl& control, 
 
 int VolumeEngine::start_lane(Lane& lane, std::vector<std::string>& warnings, std::string& why) {
   const int error = lane.start(warnings);
-  return error == 0 ? 0 : refuse(why, error, "the lane could not be started: " + why_no_thread(error));
+  return error == 0 ? 0 : with_reason(why, error, "the lane could not be started: " + why_no_thread(error));
 }
 
 int VolumeEngine::add_lane(LaneResources&& resources, uint32_t& index, std::vector<std::string>& warnings,
                            std::string& why) {
   const std::lock_guard lock(control_);
   index = lane_count();
-  if (index == kMaxLanes) return refuse(why, ENOSPC, "64 lanes exist");
+  if (index == kMaxLanes) return with_reason(why, ENOSPC, "64 lanes exist");
   LaneControl control;
   LaneOptions options;
   if (const int error = prepare_lane(std::move(resources), control, options, why); error != 0) return error;
@@ -135,7 +137,7 @@ int VolumeEngine::add_lane(LaneResources&& resources, uint32_t& index, std::vect
 int VolumeEngine::add_refill_lane(LaneResources&& resources, std::vector<std::string>& warnings,
                                   std::string& why) {
   const std::lock_guard lock(control_);
-  if (refill_lane_ != nullptr) return refuse(why, EEXIST, "there is a refill lane");
+  if (refill_lane_ != nullptr) return with_reason(why, EEXIST, "there is a refill lane");
   LaneControl control;
   LaneOptions options;
   if (const int error = prepare_lane(std::move(resources), control, options, why); error != 0) return error;

@@ -18,7 +18,7 @@
 
 namespace rdmakit::volume {
 
-class WriteMarks {
+class WriteCounters {
  public:
   static constexpr uint64_t kSpan = kChunkPages;
 

@@ -81,7 +81,7 @@ void RdmaQueue::finish(Operation& part, bool succeeded) {
                     in_flight_[part.epoch], operation.parts, operation.awaited);
   part.stage = Operation::Stage::over;
   in_flight_[part.epoch]--;
-  if (!part.doomed) decide(part, succeeded);
+  if (!part.abandoned) decide(part, succeeded);
   if (&part != &operation) {
     part.stage = Operation::Stage::free;
     free_copies_.push(static_cast<uint16_t>(part.index - kFirstCopy));
@@ -90,9 +90,9 @@ void RdmaQueue::finish(Operation& part, bool succeeded) {
 }
 
 // The server of a part has failed; what its completion will say does not count.
-void RdmaQueue::doom(Operation& part) {
-  if (part.doomed) return;
-  part.doomed = true;
+void RdmaQueue::abandon_part(Operation& part) {
+  if (part.abandoned) return;
+  part.abandoned = true;
   decide(part, false);
 }
 
@@ -155,7 +155,7 @@ void RdmaQueue::check_deadlines(uint64_t now) {
     if (operation.flushing) {
       // Not even its flush came: the device is broken, and the request has waited for long enough.
       untime(operation);
-      doom(operation);
+      abandon_part(operation);
     } else {
       fail(operation.server, "no completion within the operation timeout");
     }

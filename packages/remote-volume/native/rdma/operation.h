@@ -33,16 +33,16 @@ struct Keeper {
 
 struct Operation {
   enum class Kind : uint8_t {
-    read,        // slab -> output buffer
-    write,       // payload -> slab
-    zero_edge,   // zeros -> part of a page of the slab (WRITE_ZEROES)
-    zero_fill,   // zeros -> a whole claimed page, before a part of it is written; belongs to no request
-    inspect,     // page of the slab, or of the backup -> the memory of a READ that found it wrong (see
-                 // PageRepair)
-    mend,        // its right bytes -> a replica that has others
-    zero_pages,  // whole pages become unset ; no work request, but it may wait for claims
-    ahead,       // slab -> a window of ReadAhead; belongs to no request
-    fence,       // confirms the writes before it (see RdmaQueue)
+    read,          // slab -> output buffer
+    write,         // payload -> slab
+    zero_edge,     // zeros -> part of a page of the slab (WRITE_ZEROES)
+    zero_fill,     // zeros -> a whole claimed page, before a part of it is written; belongs to no request
+    inspect,       // page of the slab, or of the backup -> the memory of a READ that found it wrong (see
+                   // PageRepair)
+    repair_write,  // its right bytes -> a replica that has others
+    zero_pages,    // whole pages become unset ; no work request, but it may wait for claims
+    ahead,         // slab -> a window of ReadAhead; belongs to no request
+    fence,         // confirms the writes before it (see RdmaQueue)
   };
   enum class Stage : uint8_t { free, waiting, chained, posted, over };
 
@@ -69,10 +69,10 @@ struct Operation {
   // Of a part.
   uint16_t primary = kNone;  // the operation that it is a part of; of a primary: itself
   uint16_t server = 0;
-  bool live = false;      // its replica was when the part was chained
-  bool doomed = false;    // given up: what counts is decided, its memory is not free yet
-  bool flushing = false;  // a READ whose server failed: it moves to another one when its flush arrives
-  uint8_t epoch = 0;      // parity of the volume's epoch
+  bool live = false;       // its replica was when the part was chained
+  bool abandoned = false;  // given up: what counts is decided, its memory is not free yet
+  bool flushing = false;   // a READ whose server failed: it moves to another one when its flush arrives
+  uint8_t epoch = 0;       // parity of the volume's epoch
   uint64_t deadline = 0;
   uint16_t older = kNone;  // neighbours in the order of deadlines, while posted and not given up
   uint16_t newer = kNone;
@@ -80,7 +80,7 @@ struct Operation {
 
   // Of a primary.
   uint8_t parts = 0;    // not over
-  uint8_t awaited = 0;  // neither over nor doomed
+  uint8_t awaited = 0;  // neither over nor abandoned
   bool aimed = false;   // at one replica, whatever it is for others
   bool kept = false;    // a replica that counts has it, or the backup
   bool backed = false;  // the backup has it

@@ -70,14 +70,14 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
       operation.deadline = now_ + timeout_;
       time(operation);
     } else {
-      doom(operation);
+      abandon_part(operation);
     }
   }
   // Writes that completed and wait for their fence left the order of deadlines before.
   for (Operation& operation : operations_) {
     if (operation.server == server && operation.stage == Operation::Stage::posted && operation.completed &&
         operation.kind != Operation::Kind::fence && !operation.reads())
-      doom(operation);
+      abandon_part(operation);
   }
   const uint16_t chain = link.chain_head;
   link.chain_head = link.chain_tail = link.last_write = link.first_fenced = kNone;
@@ -216,7 +216,7 @@ void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica&
   part.primary = operation.index;
   part.server = replica.server;
   part.live = replica.live;
-  part.doomed = part.flushing = part.completed = false;
+  part.abandoned = part.flushing = part.completed = false;
   part.fence = part.next_fenced = kNone;
   part.epoch = static_cast<uint8_t>(epoch_);
   in_flight_[epoch_]++;
@@ -230,7 +230,7 @@ void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica&
     dirty_.push_back(part.server);
   }
   append(link, part, now);
-  volume_.pace(replica.server).charge(length, now);
+  volume_.limiter(replica.server).charge(length, now);
   if (length < part.length) statistics_.bytes_spared.add(part.length - length);
   ServerStatistics& server = server_statistics_[replica.server];
   if (reads) {

@@ -187,7 +187,7 @@ class RdmaQueue final : private BackupListener {
   bool keep(Operation& operation);
   void end_stranded();
   void backup_over(uint16_t index, bool succeeded) override;
-  void backup_doomed(uint16_t index) override;
+  void backup_abandoned(uint16_t index) override;
   void chain_part(Operation& part, Operation& operation, const Replica& replica, uint64_t now);
   void append(Link& link, Operation& operation, uint64_t now);
   void add_fence(Link& link, uint64_t now);
@@ -198,7 +198,7 @@ class RdmaQueue final : private BackupListener {
   void completed(Operation& operation, bool succeeded);
   void finish_fenced(Operation& fence, bool succeeded);
   void finish(Operation& part, bool succeeded);
-  void doom(Operation& part);
+  void abandon_part(Operation& part);
   void decide(Operation& part, bool succeeded);
   bool still_kept(const Operation& operation) const;
   void fail_chain(uint16_t first);

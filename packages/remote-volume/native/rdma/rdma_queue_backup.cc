@@ -27,7 +27,7 @@ void RdmaQueue::back_up(Operation& operation, bool live) {
     // Else the replicas that are being filled have it first, and then decide() asks.
     operation.primary = operation.index;
     operation.server = kNone;
-    operation.doomed = operation.flushing = operation.completed = false;
+    operation.abandoned = operation.flushing = operation.completed = false;
     operation.packed = kRaw;  // nor will it be
     keep(operation);
   }
@@ -70,13 +70,13 @@ void RdmaQueue::read_backup(Operation& operation) {
   operation.parts = operation.awaited = 1;
   operation.primary = operation.index;
   operation.server = kNone;
-  operation.doomed = operation.flushing = operation.completed = false;
+  operation.abandoned = operation.flushing = operation.completed = false;
   backup_->read(operation);
 }
 
 void RdmaQueue::backup_over(uint16_t index, bool succeeded) {
   Operation& operation = operations_[index];
-  if (!operation.doomed || !operation.reads()) {
+  if (!operation.abandoned || !operation.reads()) {
     operation.awaited--;
     operation.backed |= succeeded;
     operation.kept = still_kept(operation);
@@ -85,9 +85,9 @@ void RdmaQueue::backup_over(uint16_t index, bool succeeded) {
   if (--operation.parts == 0) listener_.operation_over(operation);
 }
 
-void RdmaQueue::backup_doomed(uint16_t index) {
+void RdmaQueue::backup_abandoned(uint16_t index) {
   Operation& operation = operations_[index];
-  operation.doomed = true;
+  operation.abandoned = true;
   operation.awaited--;
   listener_.operation_decided(operation, false);
 }

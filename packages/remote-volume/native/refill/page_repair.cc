@@ -57,8 +57,8 @@ bool PageRepair::advance(uint64_t now) {
       return claim();
     case Stage::inspect:
       return inspect(now);
-    case Stage::mend:
-      mend(now);
+    case Stage::repair_write:
+      write_right_bytes(now);
       return true;
     case Stage::ended:
       break;
@@ -87,7 +87,7 @@ bool PageRepair::claim() {
   }
   generation_ = volume_.generation(page_ * kPage);
   packed_ = volume_.lengths().get(page_);
-  inspected_count_ = wrong_count_ = mended_ = 0;
+  inspected_count_ = wrong_count_ = repairs_ = 0;
   from_backup_ = backup_wrong_ = false;
   stage_ = Stage::inspect;
   return true;
@@ -150,16 +150,16 @@ bool PageRepair::right() {
   return true;
 }
 
-void PageRepair::mend(uint64_t now) {
+void PageRepair::write_right_bytes(uint64_t now) {
   const SlabPlace place = volume_.place(page_ * kPage);
-  while (mended_ < wrong_count_ && (held_ || given_claims_)) {
-    const Replica* const replica = place.find(wrong_[mended_]);
+  while (repairs_ < wrong_count_ && (held_ || given_claims_)) {
+    const Replica* const replica = place.find(wrong_[repairs_]);
     if (replica != nullptr && rdma_.usable(replica->server)) {
-      aim(Operation::Kind::mend);
+      aim(Operation::Kind::repair_write);
       rdma_.chain_write(*operation_, *replica, now);
       return;
     }
-    mended_++;
+    repairs_++;
   }
   if (!given_claims_) rdma_.codec().unpack(memory_of(page_), packed_);
   next_page(PageState::written);
@@ -205,7 +205,7 @@ void PageRepair::end() {
 }
 
 bool PageRepair::operation_decided(Operation& operation, bool succeeded) {
-  if (succeeded || !operation.doomed) return false;
+  if (succeeded || !operation.abandoned) return false;
   // It may be long until its memory is free; the page must not wait for that.
   release(PageState::written);
   if (stage_ != Stage::inspect) return false;
@@ -217,15 +217,15 @@ bool PageRepair::operation_decided(Operation& operation, bool succeeded) {
 
 void PageRepair::operation_over(Operation& operation) {
   under_way_ = false;
-  if (stage_ == Stage::mend) {
+  if (stage_ == Stage::repair_write) {
     if (operation.kept) {
       statistics_.pages_repaired.add();
-      listener_.page_wrong({page_, wrong_[mended_], true});
+      listener_.page_wrong({page_, wrong_[repairs_], true});
     }
-    mended_++;
+    repairs_++;
   } else if (operation.kept && !cancelled_) {
     if (right()) {
-      stage_ = Stage::mend;
+      stage_ = Stage::repair_write;
     } else {
       statistics_.pages_wrong.add();
       if (from_backup_) {

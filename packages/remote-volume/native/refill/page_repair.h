@@ -2,8 +2,8 @@
 // between:
 //
 //   inspect: READ it from one live replica after the other, and then from the local backup, until one is
-//   right mend:    WRITE the right bytes to those that were wrong none is right: the page is lost, EIO from
-//   now on, and reported once
+//   right repair_write: WRITE the right bytes to those that were wrong none is right: the page is lost, EIO
+//   from now on, and reported once
 //
 // Most often nothing was wrong at all: a WRITE overtook the READ, and the first replica is right.
 // Whole slots are read and written, so that nothing is packed here; see PageCodec.
@@ -49,14 +49,14 @@ class PageRepair {
   void operation_over(Operation& operation);
 
  private:
-  enum class Stage : uint8_t { search, claim, inspect, mend, ended };
+  enum class Stage : uint8_t { search, claim, inspect, repair_write, ended };
 
   bool advance(uint64_t now);
   bool claim();
   bool inspect(uint64_t now);
   bool inspect_backup();
   bool right();
-  void mend(uint64_t now);
+  void write_right_bytes(uint64_t now);
   void aim(Operation::Kind kind);
   void give_page_up();
   void next_page(PageState to);
@@ -92,7 +92,7 @@ class PageRepair {
   std::array<uint16_t, kMaxReplicas> wrong_{};
   uint32_t inspected_count_ = 0;
   uint32_t wrong_count_ = 0;
-  uint32_t mended_ = 0;
+  uint32_t repairs_ = 0;
   bool from_backup_ = false;   // what is inspected is the backup's copy, the last there is,
   bool backup_wrong_ = false;  // and it is wrong too
 };

@@ -33,7 +33,7 @@ void RequestExecutor::operation_decided(Operation& operation, bool succeeded, ui
     return;
   }
   if (operation.kind == Operation::Kind::read) {
-    if (succeeded || (!operation.doomed && may_move(operation))) return;
+    if (succeeded || (!operation.abandoned && may_move(operation))) return;
     fail_request(operation.request, EIO, operation.offset);
     answer_if_ready(operation.request);
     return;
@@ -62,7 +62,7 @@ void RequestExecutor::operation_over(Operation& operation) {
   } else if (operation.kind != Operation::Kind::read) {
     if (operation.chunk != kNone) pins_.unpin(operation.chunk);
     rdma_.give_back(operation);
-  } else if (!operation.kept && !operation.doomed && may_move(operation)) {
+  } else if (!operation.kept && !operation.abandoned && may_move(operation)) {
     moving_.push_back(&operation);
   } else if (operation.kept && open_ && !rdma_.codec().unpack(operation)) {
     wrong_.push_back(&operation);

@@ -50,7 +50,7 @@ bool ReadAhead::fetch(Stream& stream, uint64_t now) {
     return true;
   }
   const uint64_t page = begin / kPage;
-  const uint64_t mark = volume_.write_marks().of(page);
+  const uint64_t mark = volume_.write_counters().of(page);
   const SlabPlace place = volume_.place(begin);
   const uint64_t run = volume_.pages().run(page, (end - begin) / kPage, PageState::written);
   if (volume_.generation(begin) != place.generation) return false;
@@ -119,7 +119,7 @@ ReadAhead::Window* ReadAhead::find(uint64_t offset) {
 ReadAhead::Held ReadAhead::take(uint64_t offset, uint32_t& bytes, uint8_t* memory) {
   Window* const window = find(offset);
   if (window == nullptr) return Held::nothing;
-  if (volume_.write_marks().of(window->begin / kPage) != window->mark) {
+  if (volume_.write_counters().of(window->begin / kPage) != window->mark) {
     window->old = true;
     drop_old();
     return Held::nothing;

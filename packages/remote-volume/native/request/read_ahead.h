@@ -10,7 +10,7 @@
 //   the next READ  <-  copied from the window when it is filled; until then the READ waits for it
 //
 // A window is what was read once, not a cache that is kept up to date: any WRITE to its 64 KiB makes it
-// worthless (WriteMarks). Bytes are checked against their sums, and what fails in any way is dropped: the
+// worthless (WriteCounters). Bytes are checked against their sums, and what fails in any way is dropped: the
 // READ then goes the ordinary way, which knows about repairs, replicas and backups.
 // docs/page-service/read-ahead.md
 #pragma once

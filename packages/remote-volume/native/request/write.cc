@@ -140,7 +140,7 @@ inline RequestExecutor::Progress RequestExecutor::claim_and_post(Operation& oper
   Operation& posted = bytes < operation.length ? split(operation, bytes) : operation;
   posted.length = static_cast<uint32_t>(bytes);
   posted.claimed_from = step.state;
-  volume_.write_marks().add(step.page, run);
+  volume_.write_counters().add(step.page, run);
   rdma_.codec().note(posted, fold.packed);
   rdma_.chain_write(posted, place, now_);
   rdma_.codec().pack(posted);
@@ -197,7 +197,7 @@ bool RequestExecutor::fill_with_zeroes(uint64_t page) {
   fill.length = kPage;
   fill.memory = arena_.zeroes();
   fill.claimed_from = PageState::unset;
-  volume_.write_marks().add(page, 1);
+  volume_.write_counters().add(page, 1);
   rdma_.codec().note(fill, kRaw);
   rdma_.chain_write(fill, place, now_);
   return true;

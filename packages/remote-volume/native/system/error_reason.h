@@ -1,4 +1,4 @@
-// How a call that may fail says why: `return refuse(why, EINVAL, "…")`.
+// How a call that may fail says why: `return with_reason(why, EINVAL, "…")`.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 namespace rdmakit::volume {
 
 // Returns `error`, with `text` for people in `why`.
-inline int refuse(std::string& why, int error, std::string_view text) {
+inline int with_reason(std::string& why, int error, std::string_view text) {
   why = text;
   return error;
 }

@@ -28,9 +28,9 @@ std::string folder_of(const std::string& path) {
 }
 
 int belongs_to_another(const std::string& path, const struct stat& status, std::string& why) {
-  return refuse(why, EPERM,
-                path + " belongs to user " + std::to_string(status.st_uid) + "; run chown " +
-                    std::to_string(geteuid()) + " " + path);
+  return with_reason(why, EPERM,
+                     path + " belongs to user " + std::to_string(status.st_uid) + "; run chown " +
+                         std::to_string(geteuid()) + " " + path);
 }
 
 }  // namespace
@@ -42,22 +42,22 @@ int open_private(const std::string& path, int flags, UniqueFd& file) {
 
 int check_private(int file, const std::string& path, std::string& why) {
   struct stat status;
-  if (fstat(file, &status) != 0) return refuse(why, errno, path + ": " + strerror(errno));
+  if (fstat(file, &status) != 0) return with_reason(why, errno, path + ": " + strerror(errno));
   if (!is_ours(status)) return belongs_to_another(path, status, why);
   if ((status.st_mode & (S_ISBLK(status.st_mode) ? 0007u : 0077u)) == 0) return 0;
-  return refuse(why, EPERM,
-                path + " is open to others (mode " + octal(status.st_mode) + "); run chmod 600 " + path);
+  return with_reason(why, EPERM,
+                     path + " is open to others (mode " + octal(status.st_mode) + "); run chmod 600 " + path);
 }
 
 int check_folder(const std::string& path, std::string& why) {
   const std::string folder = folder_of(path);
   struct stat status;
-  if (stat(folder.c_str(), &status) != 0) return refuse(why, errno, folder + ": " + strerror(errno));
+  if (stat(folder.c_str(), &status) != 0) return with_reason(why, errno, folder + ": " + strerror(errno));
   if (!is_ours(status)) return belongs_to_another(folder, status, why);
   if ((status.st_mode & 0022u) == 0 || (status.st_mode & S_ISVTX) != 0) return 0;
-  return refuse(why, EPERM,
-                folder + ", the folder of " + path + ", can be written by others (mode " +
-                    octal(status.st_mode) + "); run chmod go-w " + folder);
+  return with_reason(why, EPERM,
+                     folder + ", the folder of " + path + ", can be written by others (mode " +
+                         octal(status.st_mode) + "); run chmod go-w " + folder);
 }
 
 }  // namespace rdmakit::volume

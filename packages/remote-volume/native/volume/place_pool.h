@@ -15,7 +15,7 @@
 
 namespace rdmakit::volume {
 
-class SparePlaces {
+class PlacePool {
  private:
   enum class State : uint32_t { empty, full, held, used };
 
@@ -26,7 +26,7 @@ class SparePlaces {
     const SlabPlace& place() const { return place_; }
 
    private:
-    friend class SparePlaces;
+    friend class PlacePool;
     std::atomic<State> state_{State::empty};
     uint32_t id_ = 0;
     uint32_t slab_ = 0;

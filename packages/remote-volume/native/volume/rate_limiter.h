@@ -12,7 +12,7 @@
 
 namespace rdmakit::volume {
 
-class alignas(64) Pace {
+class alignas(64) RateLimiter {
  public:
   // Ahead of the clock at most. Lanes sleep in milliseconds, so less would cost throughput.
   static constexpr uint64_t kBurst = 20'000'000;

@@ -7,10 +7,10 @@
 
 namespace rdmakit::volume {
 
-class SlabUse {
+class SlabIdleTimes {
  public:
-  SlabUse() = default;
-  SlabUse(uint32_t slabs, uint64_t now)
+  SlabIdleTimes() = default;
+  SlabIdleTimes(uint32_t slabs, uint64_t now)
       : opened_(now), steps_(std::make_unique<std::atomic<uint32_t>[]>(slabs)) {}
 
   // ---- hot path ----

@@ -15,21 +15,22 @@ namespace rdmakit::volume {
 
 int Volume::open(const VolumeOptions& options, std::string& why) {
   if (options.size == 0 || options.size % kPage != 0 || options.size > uint64_t{1} << 62)
-    return refuse(why, EINVAL, "the size must be a multiple of 4096 bytes, and not 0");
+    return with_reason(why, EINVAL, "the size must be a multiple of 4096 bytes, and not 0");
   if (!std::has_single_bit(options.slab_size) || options.slab_size < kMinSlab)
-    return refuse(why, EINVAL, "the slab size must be a power of two of at least 1 MiB");
+    return with_reason(why, EINVAL, "the slab size must be a power of two of at least 1 MiB");
   slab_shift_ = static_cast<unsigned>(std::countr_zero(options.slab_size));
   const uint64_t count = (options.size + options.slab_size - 1) >> slab_shift_;
-  if (count > 1u << 24) return refuse(why, EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
+  if (count > 1u << 24)
+    return with_reason(why, EINVAL, "more than 16,777,216 slabs: choose a larger slab size");
   slab_count_ = static_cast<uint32_t>(count);
   thin_ = options.thin;
-  use_ = SlabUse(slab_count_, now_ns());
+  use_ = SlabIdleTimes(slab_count_, now_ns());
   size_ = options.size;
   read_only_ = options.read_only;
   int error = slabs_.open(slab_count_, options.slab_map_file);
   if (error == 0) error = placed_.open(slab_count_, options.prefault);
   if (error == 0 && thin_) error = cleared_.open(slab_count_, options.prefault);
-  if (error != 0) return refuse(why, error, mapping_failure("slab map", options.slab_map_file, error));
+  if (error != 0) return with_reason(why, error, mapping_failure("slab map", options.slab_map_file, error));
   mapped_ = slabs_.settle(slab_count_, [this](uint32_t slab) { placed_.set(slab, 1, true); });
   for (uint32_t server = 0; server < kMaxServers; server++) {
     failed_[server] = slabs_.recorded_failure(server);
@@ -39,7 +40,7 @@ int Volume::open(const VolumeOptions& options, std::string& why) {
     // The file of a thin volume has the size of all its pages and the blocks of those written.
     error = checksums_.open(options.size / kPage, options.checksum_file, thin_, options.prefault);
     if (error != 0)
-      return refuse(why, error, mapping_failure("page checksums", options.checksum_file, error));
+      return with_reason(why, error, mapping_failure("page checksums", options.checksum_file, error));
   }
   if (error = open_lengths(options, why); error != 0) return error;
   error = pages_.open(options.size / kPage, options.page_map_file, options.prefault, [this](uint64_t page) {
@@ -58,7 +59,7 @@ int Volume::open_lengths(const VolumeOptions& options, std::string& why) {
   compression_ = options.compression;
   if (compression_ == Compression::off && options.length_file.empty()) return 0;
   // A READ that a WRITE overtakes would else show half of each.
-  if (!options.checksums) return refuse(why, EINVAL, "pages can be compressed only with checksums");
+  if (!options.checksums) return with_reason(why, EINVAL, "pages can be compressed only with checksums");
   lz4_ = load_lz4(why);
   if (lz4_ == nullptr) return ENOPKG;
   const int error = lengths_.open(options.size / kPage, options.length_file, thin_, options.prefault);
@@ -372,7 +373,7 @@ int Volume::release(uint32_t server) {
   if (named(server)) return EBUSY;
   noted_[server].store(false, std::memory_order_relaxed);
   failure_ranks_[server].store(0, std::memory_order_relaxed);
-  paces_[server].set(0, 0);
+  limiters_[server].set(0, 0);
   slabs_.forget_failure(server);
   failed_[server].store(false, std::memory_order_release);
   return 0;

@@ -66,7 +66,7 @@ class Volume {
   PageMap& pages() { return pages_; }
   const PageMap& pages() const { return pages_; }
   PageChecksums& checksums() { return checksums_; }
-  WriteMarks& write_marks() { return write_marks_; }
+  WriteCounters& write_counters() { return write_counters_; }
   PageLengths& lengths() { return lengths_; }
   Compression compression() const { return compression_; }
   // nullptr: no page is packed.
@@ -124,14 +124,14 @@ class Volume {
   // An operation starts there.
   void touch(uint64_t offset, uint64_t now) { use_.touch(static_cast<uint32_t>(offset >> slab_shift_), now); }
   // When an operation may start at that server, or at all of a place, in ns; 0: now.
-  uint64_t turn(uint32_t server, uint64_t now) const { return paces_[server].turn(now); }
+  uint64_t turn(uint32_t server, uint64_t now) const { return limiters_[server].turn(now); }
   uint64_t turn(const SlabPlace& place, uint64_t now) const {
     uint64_t turn = 0;
     for (uint32_t i = 0; i < place.count; i++)
-      turn = std::max(turn, paces_[place.replicas[i].server].turn(now));
+      turn = std::max(turn, limiters_[place.replicas[i].server].turn(now));
     return turn;
   }
-  Pace& pace(uint32_t server) { return paces_[server]; }
+  RateLimiter& limiter(uint32_t server) { return limiters_[server]; }
   bool failed(uint32_t server) const { return failed_[server].load(std::memory_order_acquire); }
   // Requests for a slab whose live replicas have all failed wait until control has brought one back or
   // dropped them (docs/page-service/reconnect.md); for one that has a leaving replica, until control has
@@ -191,7 +191,7 @@ class Volume {
   // False: it is taken, or just being looked at.
   bool remove_spare(uint32_t id);
   // Which spare places became the place of which slab since the last call.
-  void collect_spares(std::vector<SparePlaces::Used>& used);
+  void collect_spares(std::vector<PlacePool::Used>& used);
   // No memory is left at the servers: first WRITEs fail instead of waiting, until add_spare() or until pages
   // become unset. When some have since take_cleared(), this is one of refusals() and no more.
   void set_exhausted();
@@ -257,11 +257,11 @@ class Volume {
   SlabMap slabs_;
   const Backup* backup_ = nullptr;
   std::mutex control_;  // one writer of records at a time; lanes never take it
-  SlabUse use_;
+  SlabIdleTimes use_;
   PageMap pages_;
   std::vector<uint64_t> left_claimed_;
   PageChecksums checksums_;
-  WriteMarks write_marks_;
+  WriteCounters write_counters_;
   PageLengths lengths_;
   Compression compression_ = Compression::off;
   const Lz4* lz4_ = nullptr;
@@ -269,7 +269,7 @@ class Volume {
   // no hole is not told of one. Counts for unset pages only; forgotten with the process.
   PageBits provisioned_;
   bool thin_ = false;
-  SparePlaces spares_;
+  PlacePool spares_;
   PageBits placed_;                          // by slab: it has a place, or had one
   LazyArray<std::atomic<uint8_t>> cleared_;  // by slab, of thin volumes: 1 after pages became unset
   std::atomic<uint32_t> mapped_{0};
@@ -285,7 +285,7 @@ class Volume {
   std::array<Failure, kMaxServers> failure_notes_{};                // by who was first to see it,
   std::array<std::atomic<bool>, kMaxServers> noted_{};              // and whether it is there
   std::atomic<bool> waits_{false};
-  std::array<Pace, kMaxServers> paces_;
+  std::array<RateLimiter, kMaxServers> limiters_;
   std::atomic<uint32_t> failures_{0};
   std::atomic<uint64_t> epoch_{0};
 };

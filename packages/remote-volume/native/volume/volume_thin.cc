@@ -11,7 +11,7 @@ namespace rdmakit::volume {
 bool Volume::place_spare(uint64_t offset) {
   SlabRecord& record = slabs_[offset >> slab_shift_];
   if (!record.begin_mapping()) return record.phase() == SlabPhase::mapped;
-  SparePlaces::Slot* const slot = spares_.hold([this](uint32_t server) { return failed(server); });
+  PlacePool::Slot* const slot = spares_.hold([this](uint32_t server) { return failed(server); });
   if (slot == nullptr) {
     record.end_mapping(false);
     if (!starved_.exchange(true)) call_control();
@@ -76,7 +76,7 @@ bool Volume::remove_spare(uint32_t id) {
   return spares_.remove(id);
 }
 
-void Volume::collect_spares(std::vector<SparePlaces::Used>& used) {
+void Volume::collect_spares(std::vector<PlacePool::Used>& used) {
   const std::lock_guard lock(control_);
   spares_.collect(used);
 }

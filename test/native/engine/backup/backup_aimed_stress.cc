@@ -178,7 +178,7 @@ void asked_before_it_sleeps() {
       CHECK(succeeded);
       over++;
     }
-    void backup_doomed(uint16_t) override { CHECK(false); }
+    void backup_abandoned(uint16_t) override { CHECK(false); }
     int over = 0;
   };
   BareBackup with("asleep");

@@ -28,7 +28,7 @@ void vacated() {
   const Replica place{0x1000, 1, 0, true};
   const auto map = [&] {
     CHECK(volume.add_spare(1, {&place, 1}) == 0 && volume.place_spare(0));
-    std::vector<SparePlaces::Used> used;
+    std::vector<PlacePool::Used> used;
     volume.collect_spares(used);
   };
   map();

@@ -54,7 +54,7 @@ void by_and_by() {
   CHECK(write(client, 2 * kSlab - 4096, 7, 8192) == kOk);  // two slabs
   CHECK(slabs.mapped() == 2 && slabs.spares() == 1);
   volume.wait_for(Event::Type::slabs_changed);
-  std::vector<SparePlaces::Used> used;
+  std::vector<PlacePool::Used> used;
   slabs.collect_spares(used);
   CHECK(used.size() == 2 && used[0].slab != used[1].slab && used[0].slab + used[1].slab == 3);
   CHECK(value_at(client, 2 * kSlab - 4096, 8192) == 7 && value_at(client, kSlab, 4096) == 0);
@@ -180,7 +180,7 @@ class Control {
   }
   void step() {
     Volume& slabs = volume_.engine->volume();
-    std::vector<SparePlaces::Used> used;
+    std::vector<PlacePool::Used> used;
     slabs.collect_spares(used);
     for (const auto& each : used) CHECK(held_.emplace(each.slab, each.id).second);
     while (slabs.spares() < spares_ && !free_.empty()) {
@@ -336,7 +336,7 @@ void large() {
     const std::vector<uint8_t> page(4096, 1);
     volume.checksums().note(offset, 4096, page.data());
     CHECK(volume.settle(offset / 4096, 1, 0, PageState::written));
-    std::vector<SparePlaces::Used> used;
+    std::vector<PlacePool::Used> used;
     volume.collect_spares(used);
   }
   CHECK(volume.count_pages(PageState::written) == 64 && volume.mapped() == 64);

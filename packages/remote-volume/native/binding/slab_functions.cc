@@ -2,9 +2,9 @@
 #include <vector>
 
 #include "binding/convert.h"
-#include "binding/engine_object.h"
+#include "binding/volume_object.h"
 
-namespace rdmakit::nbd::binding {
+namespace rdmakit::volume::binding {
 
 namespace {
 
@@ -145,7 +145,7 @@ Napi::Value remove_spare(const Napi::CallbackInfo& info) {
 }
 
 Napi::Value collect_spares(const Napi::CallbackInfo& info) {
-  std::vector<SparePlaces::Used> used;
+  std::vector<PlacePool::Used> used;
   to_engine(info[0]).volume().collect_spares(used);
   Napi::Array result = Napi::Array::New(info.Env(), used.size());
   for (uint32_t i = 0; i < used.size(); i++) {
@@ -174,4 +174,4 @@ Napi::Value vacate_slab(const Napi::CallbackInfo& info) {
   return Napi::Boolean::New(info.Env(), error == 0);
 }
 
-}  // namespace rdmakit::nbd::binding
+}  // namespace rdmakit::volume::binding

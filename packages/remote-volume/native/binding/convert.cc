@@ -5,7 +5,7 @@
 
 #include "rdmakit/errno_name.h"
 
-namespace rdmakit::nbd::binding {
+namespace rdmakit::volume::binding {
 
 namespace {
 constexpr napi_type_tag kHandleTag{kHandleTagLower, kHandleTagUpper};
@@ -56,11 +56,11 @@ Handle* to_handle(const Napi::Value& value, HandleKind kind, const char* what) {
     throw Napi::TypeError::New(env, std::string(what) + " is no handle of @rdmakit/verbs");
   // Before anything else of it is read: another ABI may have another layout.
   if (handle->abi != kHandleAbi)
-    check(env, EPROTO, what, "@rdmakit/verbs and @rdmakit/nbd-client are of different versions");
+    check(env, EPROTO, what, std::string("@rdmakit/verbs and ") + kPackage + " are of different versions");
   if (handle->kind != kind)
     throw Napi::TypeError::New(env, std::string(what) + " is a handle of another kind");
   if (handle->object == nullptr) check(env, EINVAL, what, "it is closed");
   return handle;
 }
 
-}  // namespace rdmakit::nbd::binding
+}  // namespace rdmakit::volume::binding

@@ -8,7 +8,10 @@
 #include "rdmakit/binding_call.h"
 #include "rdmakit/handle.h"
 
-namespace rdmakit::nbd::binding {
+namespace rdmakit::volume::binding {
+
+// The package of the addon that this is compiled into: the addon says so.
+extern const char* const kPackage;
 
 // Throws an Error with `code` (errno name) and `syscall`.
 void check(Napi::Env env, int error, const char* syscall, const std::string& why);
@@ -31,4 +34,4 @@ Reference to_optional(const Napi::Value& value, HandleKind kind, const char* wha
   return Reference(to_handle(value, kind, what));
 }
 
-}  // namespace rdmakit::nbd::binding
+}  // namespace rdmakit::volume::binding

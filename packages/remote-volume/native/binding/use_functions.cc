@@ -1,9 +1,9 @@
 // How servers and slabs are used, and how fast servers may be.
 #include "base/clock.h"
 #include "binding/convert.h"
-#include "binding/engine_object.h"
+#include "binding/volume_object.h"
 
-namespace rdmakit::nbd::binding {
+namespace rdmakit::volume::binding {
 
 void set_limits(const Napi::CallbackInfo& info) {
   const int error = to_engine(info[0]).set_limits(to_uint32(info[1], "server"), to_uint64(info[2], "bytes"),
@@ -14,7 +14,7 @@ void set_limits(const Napi::CallbackInfo& info) {
 // Sums of all lanes, of refills too.
 Napi::Value usage(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  Engine& engine = to_engine(info[0]);
+  VolumeEngine& engine = to_engine(info[0]);
   const uint32_t server = to_uint32(info[1], "server");
   if (server >= kMaxServers) check(env, EINVAL, "usage", "server out of range");
   uint64_t bytes = 0;
@@ -40,4 +40,4 @@ Napi::Value idle(const Napi::CallbackInfo& info) {
   return Napi::Number::New(env, static_cast<double>(nanoseconds / 1'000'000));
 }
 
-}  // namespace rdmakit::nbd::binding
+}  // namespace rdmakit::volume::binding

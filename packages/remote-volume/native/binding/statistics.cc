@@ -1,8 +1,8 @@
 // Counters as plain JavaScript objects.
 #include "binding/convert.h"
-#include "binding/engine_object.h"
+#include "binding/volume_object.h"
 
-namespace rdmakit::nbd::binding {
+namespace rdmakit::volume::binding {
 
 namespace {
 
@@ -93,7 +93,7 @@ Napi::Object describe(Napi::Env env, const Lane& lane) {
 }
 
 // Sums of all lanes, for each server that any of them used.
-Napi::Array describe_servers(Napi::Env env, Engine& engine) {
+Napi::Array describe_servers(Napi::Env env, VolumeEngine& engine) {
   const RefillLane* refills = engine.refill_lane();
   Napi::Array servers = Napi::Array::New(env);
   for (uint32_t server = 0; server < kMaxServers; server++) {
@@ -118,7 +118,7 @@ Napi::Array describe_servers(Napi::Env env, Engine& engine) {
   return servers;
 }
 
-Napi::Value describe_refill(Napi::Env env, Engine& engine) {
+Napi::Value describe_refill(Napi::Env env, VolumeEngine& engine) {
   const RefillLane* lane = engine.refill_lane();
   if (lane == nullptr) return env.Null();
   const RefillStatistics& from = lane->work().refill().statistics();
@@ -134,7 +134,7 @@ Napi::Value describe_refill(Napi::Env env, Engine& engine) {
 }
 
 // Only of the written pages something can be missing.
-Napi::Value describe_backup(Napi::Env env, Engine& engine) {
+Napi::Value describe_backup(Napi::Env env, VolumeEngine& engine) {
   const Backup* backup = engine.backup();
   if (backup == nullptr) return env.Null();
   const Volume& volume = engine.volume();
@@ -158,7 +158,7 @@ Napi::Value describe_backup(Napi::Env env, Engine& engine) {
 
 // Of the written pages of a slab, those that the backup neither has nor is about to have.
 Napi::Value missing_in_backup(const Napi::CallbackInfo& info) {
-  Engine& engine = to_engine(info[0]);
+  VolumeEngine& engine = to_engine(info[0]);
   const uint32_t slab = to_uint32(info[1], "slab");
   const Volume& volume = engine.volume();
   const Backup* backup = engine.backup();
@@ -185,7 +185,7 @@ Napi::Value failed_servers(const Napi::CallbackInfo& info) {
 
 Napi::Value statistics(const Napi::CallbackInfo& info) {
   const Napi::Env env = info.Env();
-  Engine& engine = to_engine(info[0]);
+  VolumeEngine& engine = to_engine(info[0]);
   Napi::Array lanes = Napi::Array::New(env);
   for (uint32_t i = 0; i < engine.lane_count(); i++) lanes.Set(i, describe(env, engine.lane(i)));
   Napi::Object result = Napi::Object::New(env);
@@ -195,8 +195,7 @@ Napi::Value statistics(const Napi::CallbackInfo& info) {
   result.Set("compress", compression_name(engine.volume().compression()));
   result.Set("mappedSlabs", number(engine.volume().mapped()));
   result.Set("sparePlaces", number(engine.volume().spares()));
-  result.Set("handshakes", number(engine.acceptor().handshakes()));
-  result.Set("handshakesRefused", number(engine.acceptor().refused()));
+  describe_front(result, engine);
   result.Set("lanes", lanes);
   result.Set("servers", describe_servers(env, engine));
   result.Set("refill", describe_refill(env, engine));
@@ -204,4 +203,4 @@ Napi::Value statistics(const Napi::CallbackInfo& info) {
   return result;
 }
 
-}  // namespace rdmakit::nbd::binding
+}  // namespace rdmakit::volume::binding

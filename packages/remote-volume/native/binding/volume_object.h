@@ -3,17 +3,20 @@
 
 #include <napi.h>
 
+#include <functional>
 #include <memory>
 
-#include "export/engine.h"
+#include "engine/volume_engine.h"
 
-namespace rdmakit::nbd::binding {
+namespace rdmakit::volume::binding {
+
+using EngineOwner = std::unique_ptr<VolumeEngine, VolumeEngine::Closer>;
 
 struct EngineObject {
   // Unreferenced: an engine alone does not keep Node alive. Used a few times in an engine's life, never
   // per request.
   Napi::ThreadSafeFunction events;
-  Engine::Owner engine;
+  EngineOwner engine;
 
   ~EngineObject();
   // Before JavaScript's environment (a worker, the process) ends: none of our threads may call into it
@@ -25,11 +28,24 @@ struct EngineObject {
   bool events_released = false;
 };
 
-Engine& to_engine(const Napi::Value& value);
+// ---- what an addon brings ----
+// Of its engines: another addon's are none of its own.
+extern const napi_type_tag kEngineTag;
+// What its front adds to statistics().
+void describe_front(Napi::Object& statistics, VolumeEngine& engine);
 
-// The functions of src/native.ts.
-Napi::Value create_engine(const Napi::CallbackInfo& info);
-Napi::Value export_flags(const Napi::CallbackInfo& info);
+// The engine that `open` makes, with its events going to `listener`. nullptr with `error` and `why`.
+using Open = std::function<EngineOwner(VolumeEngine::Sink sink, int& error, std::string& why)>;
+Napi::Value make_engine(const Napi::CallbackInfo& info, const Napi::Function& listener, const Open& open);
+// What JavaScript says of the volume and its lanes.
+void to_volume_options(const Napi::Object& from, VolumeEngineOptions& options);
+
+VolumeEngine& to_engine(const Napi::Value& value);
+
+// Adds the functions below to an addon's exports, under the names that JavaScript knows.
+void add_volume_functions(Napi::Object& exports);
+
+Napi::Value lane_requirements(const Napi::CallbackInfo& info);
 Napi::Value left_claimed(const Napi::CallbackInfo& info);
 Napi::Value look_up_slab(const Napi::CallbackInfo& info);
 void map_slab(const Napi::CallbackInfo& info);
@@ -57,13 +73,7 @@ void connect_server(const Napi::CallbackInfo& info);
 void disconnect_server(const Napi::CallbackInfo& info);
 void release_server(const Napi::CallbackInfo& info);
 void fail_server(const Napi::CallbackInfo& info);
-void bind_unix(const Napi::CallbackInfo& info);
-Napi::Value bind_tcp(const Napi::CallbackInfo& info);
-void accept_clients(const Napi::CallbackInfo& info);
 void pin_lane(const Napi::CallbackInfo& info);
-Napi::Value attach_socketpair(const Napi::CallbackInfo& info);
-void attach_device(const Napi::CallbackInfo& info);
-void attach_socket(const Napi::CallbackInfo& info);
 void yield_lane(const Napi::CallbackInfo& info);
 void resume_lane(const Napi::CallbackInfo& info);
 Napi::Value close_engine(const Napi::CallbackInfo& info);
@@ -72,4 +82,4 @@ void set_limits(const Napi::CallbackInfo& info);
 Napi::Value usage(const Napi::CallbackInfo& info);
 Napi::Value idle(const Napi::CallbackInfo& info);
 
-}  // namespace rdmakit::nbd::binding
+}  // namespace rdmakit::volume::binding
