@@ -10,7 +10,7 @@ import { bundle, stamp } from './bundle.mjs'
 import { generate } from './generate.mjs'
 
 const top = dirname(dirname(fileURLToPath(import.meta.url)))
-const addons = ['verbs', 'ring-transport', 'nbd-client']
+const addons = ['verbs', 'ring-transport', 'remote-volume', 'nbd-client']
 const programs = ['swap-server', 'nbd-client']
 const packages = readdirSync(join(top, 'packages'))
 

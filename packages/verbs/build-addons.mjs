@@ -59,7 +59,7 @@ if (process.argv.length > 2) {
 }
 
 const here = dirname(fileURLToPath(import.meta.url))
-const homes = ['verbs', 'ring-transport', 'nbd-client']
+const homes = ['verbs', 'ring-transport', 'remote-volume', 'nbd-client']
   .map((name) => join(dirname(here), name))
   .filter((home) => existsSync(join(home, 'CMakeLists.txt')))
 const missing = lacking(homes.map((home) => basename(home)))
