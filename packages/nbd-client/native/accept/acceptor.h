@@ -78,7 +78,7 @@ class Acceptor {
   void drive(Session& session, uint64_t now);
   bool send_output(Session& session);
   bool converse(Session& session, uint64_t now);
-  Terms terms_of(const Session& session) const;
+  std::unique_ptr<NbdClient> client_of(UniqueFd socket, const Session& session) const;
   TlsSession::Step start_tls(Session& session);
   void hand_over(Session& session);
   void watch(Session& session, uint32_t events);

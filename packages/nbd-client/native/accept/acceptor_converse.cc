@@ -101,17 +101,19 @@ TlsSession::Step Acceptor::start_tls(Session& session) {
   return step;
 }
 
-Terms Acceptor::terms_of(const Session& session) const {
-  Terms terms = session.handshake.terms();
-  terms.stall = options_.stall_timeout_ns;
-  return terms;
+std::unique_ptr<NbdClient> Acceptor::client_of(UniqueFd socket, const Session& session) const {
+  auto client = std::make_unique<NbdClient>();
+  client->socket = std::move(socket);
+  client->terms = session.handshake.terms();
+  client->terms.stall = options_.stall_timeout_ns;
+  return client;
 }
 
 void Acceptor::hand_over(Session& session) {
   unwatch(session);
   if (!session.encrypted) {
     NbdLane* const lane = std::exchange(session.lane, nullptr);
-    return lane->attach(std::make_unique<NbdClient>(std::move(session.socket), nullptr, terms_of(session)));
+    return lane->attach(client_of(std::move(session.socket), session));
   }
   int pair[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0)
@@ -122,7 +124,7 @@ void Acceptor::hand_over(Session& session) {
   if (pump->start() != 0) return refuse(session.peer, "TLS: no thread can be started (ulimit -u, TasksMax=)");
   pumps_.push_back(std::move(pump));
   NbdLane* const lane = std::exchange(session.lane, nullptr);
-  lane->attach(std::make_unique<NbdClient>(std::move(theirs), nullptr, terms_of(session)));
+  lane->attach(client_of(std::move(theirs), session));
 }
 
 }  // namespace rdmakit::nbd

@@ -143,23 +143,27 @@ void WorkingLane<Work>::obey(const Command& command) {
 }
 
 template <typename Work>
-void WorkingLane<Work>::end_client() requires(Work::kServes) {
-  work_.front().close();
-  volume_.connection_closed();
-  emit(Event::Type::connection_closed, work_.front().reason());
-  state_.store(State::draining, std::memory_order_release);
+void WorkingLane<Work>::end_client() {
+  if constexpr (Work::kServes) {
+    work_.front().close();
+    volume_.connection_closed();
+    emit(Event::Type::connection_closed, work_.front().reason());
+    state_.store(State::draining, std::memory_order_release);
+  }
 }
 
 // Called when there is nothing to wait for: the client is at the end of an answered request, or gone.
 template <typename Work>
-void WorkingLane<Work>::hand_over() requires(Work::kServes) {
-  yielding_ = false;
-  const int descriptor = is_open() ? work_.front().part() : -1;
-  if (descriptor >= 0) {
-    volume_.connection_closed();
-    state_.store(State::draining, std::memory_order_release);
+void WorkingLane<Work>::hand_over() {
+  if constexpr (Work::kServes) {
+    yielding_ = false;
+    const int descriptor = is_open() ? work_.front().part() : -1;
+    if (descriptor >= 0) {
+      volume_.connection_closed();
+      state_.store(State::draining, std::memory_order_release);
+    }
+    tell_yielded(descriptor);
   }
-  tell_yielded(descriptor);
 }
 
 // True once: one more turn of the loop before anything ends, so that what has arrived is answered.

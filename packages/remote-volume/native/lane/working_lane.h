@@ -61,8 +61,8 @@ class WorkingLane final : public Lane {
   }
   bool take_requests(bool& moved);
   void end_clients();
-  void end_client() requires(Work::kServes);
-  void hand_over() requires(Work::kServes);
+  void end_client();
+  void hand_over();
   bool announce_stop();
   bool may_exit(uint64_t now);
   bool spins_for_request();
