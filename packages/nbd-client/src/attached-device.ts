@@ -7,6 +7,7 @@ import {
 import { notifyMainProcess, notifyReady } from '@rdmakit/swap-server/internal'
 import { deferred } from '@rdmakit/verbs/internal'
 import type { AttachOptions } from './attach.js'
+import type { Volume } from './block-volume.js'
 import { type DeviceIdentity, presenceOf } from './device-identity.js'
 import { blockName, devicePath } from './device-name.js'
 import { type Release, release } from './device-release.js'
@@ -28,7 +29,6 @@ import type { StateFolder } from './state-folder.js'
 import { ownCommand, Successor } from './successor.js'
 import { isSwap, swapOn } from './swap.js'
 import { ublkDevice } from './ublk-device.js'
-import type { Volume } from './volume.js'
 
 /** Above the engine's own deadlines: a READ may have to try each replica, and the backup's file. */
 const ANSWER_SLACK_MS = 6_000

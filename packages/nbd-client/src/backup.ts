@@ -1,4 +1,4 @@
-import type { EngineStatistics } from './engine.js'
+import type { VolumeStatistics } from './volume-engine.js'
 
 const PAGE = 4096
 /** What packages/remote-volume/native/backup/backup_port.h allows for one lane. */
@@ -26,7 +26,7 @@ export function pagesOfLane(queue: number, lanes: number): number {
 }
 
 /** For the status table: `-`, `complete`, `12 pages behind`, `failed`. */
-export function describeBackup({ backup }: EngineStatistics): string {
+export function describeBackup({ backup }: VolumeStatistics): string {
   if (backup === null) return '-'
   if (!backup.working) return 'failed'
   const behind = backup.stalePages + backup.queuedPages

@@ -1,4 +1,4 @@
-import type { NativeLaneRequirements, VerbsHandle } from './native.js'
+import type { NativeLaneRequirements, VerbsHandle } from './volume-addon.js'
 
 /** Any resource of `@rdmakit/verbs`: what matters is the external that it carries. */
 export interface VerbsResource {

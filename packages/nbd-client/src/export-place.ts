@@ -1,9 +1,9 @@
 import { MetricsEndpoint, nameOption } from '@rdmakit/operator-kit'
 import { Registry } from 'prom-client'
-import type { BlockEngine } from './engine.js'
+import type { BlockEngine } from './block-engine.js'
+import type { Volume } from './block-volume.js'
 import type { ExportOptions, TlsOptions } from './export-options.js'
 import { collectVolumeMetrics } from './metrics.js'
-import type { Volume } from './volume.js'
 
 export interface ExportPlaceOptions {
   readonly address: { readonly unix: string } | { readonly host: string; readonly port: number }

@@ -1,6 +1,6 @@
 import type { RemoteSlab } from '@rdmakit/swap-server'
-import type { BlockEngine } from './engine.js'
 import type { SlabReplica, SlabTable } from './slab-table.js'
+import type { VolumeEngine } from './volume-engine.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** Somewhere to put a slab. */
@@ -11,7 +11,7 @@ export interface Place {
 
 /** Adds a replica of `slab` and fills it. When that fails, its place is given back. */
 export async function fillReplica(
-  engine: BlockEngine,
+  engine: VolumeEngine,
   table: SlabTable,
   slab: number,
   place: Place,

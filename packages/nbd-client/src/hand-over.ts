@@ -1,8 +1,8 @@
-import type { BlockEngine } from './engine.js'
+import type { BlockEngine } from './block-engine.js'
+import type { Volume } from './block-volume.js'
 import { closeDescriptor } from './kernel.js'
 import type { StateFolder } from './state-folder.js'
 import type { Successor } from './successor.js'
-import type { Volume } from './volume.js'
 
 /** What connects the device and the lanes, as far as it wants to know how far a hand-over is. */
 export interface Parting {

@@ -4,11 +4,11 @@ export {
   BlockEngine,
   type EngineEvent,
   type EngineStatistics,
-  type SlabMapping,
-} from './engine.js'
+} from './block-engine.js'
+export { Volume, type VolumeOptions } from './block-volume.js'
 export type { Lane, LaneRequirements, LaneResources } from './engine-lane.js'
-export type { BlockEngineOptions, WaitMode } from './engine-options.js'
 export type { ExportOptions, TlsOptions } from './export-options.js'
+export type { BlockEngineOptions } from './front-options.js'
 export type { KeptDevice, KeptServer, KeptVolume } from './kept-volume.js'
 export { kernelDevice } from './kernel.js'
 export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'
@@ -16,7 +16,8 @@ export { type ServeOptions, serve } from './serve.js'
 export type { SlabState } from './slab-table.js'
 export { StateFolder } from './state-folder.js'
 export type { Adopted } from './take-over.js'
-export { Volume } from './volume.js'
+export type { SlabMapping } from './volume-engine.js'
+export type { WaitMode } from './volume-engine-options.js'
 export { VolumeKeeper } from './volume-keeper.js'
-export type { ServerFailure, VolumeOptions } from './volume-options.js'
+export type { ServerFailure } from './volume-options.js'
 export type { VolumeServer } from './volume-server.js'

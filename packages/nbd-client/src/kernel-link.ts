@@ -1,4 +1,5 @@
 import type { AttachOptions } from './attach.js'
+import type { Volume } from './block-volume.js'
 import { type DeviceIdentity, findDevice, type Presence, presenceOf } from './device-identity.js'
 import { devicePath } from './device-name.js'
 import type { Parting } from './hand-over.js'
@@ -6,7 +7,6 @@ import { closeDescriptor, kernelDevice } from './kernel.js'
 import type { NativeUblkDevice } from './native.js'
 import { say } from './session-log.js'
 import { ublkDevice } from './ublk-device.js'
-import type { Volume } from './volume.js'
 
 /** From one attempt to give the kernel a socket to the next. */
 const RETRY_MS = 500

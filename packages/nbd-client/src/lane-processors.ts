@@ -1,8 +1,8 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
+import type { Volume } from './block-volume.js'
 import { BLOCK_DEVICES } from './device-identity.js'
 import { say } from './session-log.js'
-import type { Volume } from './volume.js'
 
 /**
  * The processors whose requests the kernel sends through a device's connection, by their numbers

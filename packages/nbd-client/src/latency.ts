@@ -1,5 +1,5 @@
 import { Histogram as PrometheusHistogram, type Registry } from 'prom-client'
-import type { NativeHistogram } from './native.js'
+import type { NativeHistogram } from './volume-addon.js'
 
 /** All of them together. */
 export function addHistograms(histograms: readonly NativeHistogram[]): NativeHistogram {

@@ -1,10 +1,10 @@
 import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/operator-kit'
 import { collectDefaultMetrics, Registry } from 'prom-client'
-import type { EngineStatistics } from './engine.js'
+import type { EngineStatistics } from './block-engine.js'
+import type { Volume } from './block-volume.js'
 import { impairment } from './last-resort.js'
 import { addHistograms, LatencyMetric } from './latency.js'
 import { lastIncarnations, totals } from './session-log.js'
-import type { Volume } from './volume.js'
 
 const PREFIX = 'rdmakit_nbd_'
 

@@ -1,10 +1,10 @@
 import type { ServerRequestHandler } from '@rdmakit/swap-server'
-import type { BlockEngine } from './engine.js'
 import { fillReplica } from './fill-replica.js'
 import { chooseServer } from './placement.js'
+import type { SerialQueue } from './serial-queue.js'
 import { MAX_REPLICAS, type SlabReplica, type SlabTable } from './slab-table.js'
 import type { ThinSlabs } from './thin-slabs.js'
-import type { Turns } from './turns.js'
+import type { VolumeEngine } from './volume-engine.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** A slab that finds no room now is tried again after this long, */
@@ -15,10 +15,10 @@ const REQUEST_STANDS_MS = 60_000
 const NEVER_MS = 2 ** 40
 
 export interface MigrationOptions {
-  readonly engine: BlockEngine
+  readonly engine: VolumeEngine
   readonly table: SlabTable
   readonly servers: readonly VolumeServer[]
-  readonly turns: Turns
+  readonly queue: SerialQueue
   /** of a thin volume */
   readonly thin: ThinSlabs | undefined
   /** slabs have a replica less than they should */
@@ -155,7 +155,7 @@ export class Migration {
     for (const [name, wish] of this.#wishes) {
       if (this.#closed) return
       try {
-        const gone = await this.#options.turns.run(() => this.#move(wish))
+        const gone = await this.#options.queue.run(() => this.#move(wish))
         if (!gone) continue
         this.#done.set(wish.server, (this.#done.get(wish.server) ?? 0) + 1)
         this.#moved++

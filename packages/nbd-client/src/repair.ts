@@ -1,8 +1,8 @@
-import type { BlockEngine } from './engine.js'
 import { fillReplica, type Place } from './fill-replica.js'
 import { chooseServer } from './placement.js'
+import type { SerialQueue } from './serial-queue.js'
 import type { SlabTable } from './slab-table.js'
-import type { Turns } from './turns.js'
+import type { VolumeEngine } from './volume-engine.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** A slab that finds no server now is tried again after this long; memory comes back without a word. */
@@ -11,10 +11,10 @@ const RETRY_MS = 2_000
 const BUSY_RETRY_MS = 20
 
 export interface RepairOptions {
-  readonly engine: BlockEngine
+  readonly engine: VolumeEngine
   readonly table: SlabTable
   readonly servers: readonly VolumeServer[]
-  readonly turns: Turns
+  readonly queue: SerialQueue
   /** slabs to have allocated ahead of use on each server */
   readonly spares: number
   /** told when all slabs have all their replicas again, with how many were given one */
@@ -78,7 +78,7 @@ export class Repair {
   async #attempt(step: () => Promise<void>): Promise<void> {
     if (this.#closed) return
     try {
-      await this.#options.turns.run(step)
+      await this.#options.queue.run(step)
     } catch (failure) {
       if (!this.#closed) this.#options.failed((failure as Error).message)
     }

@@ -5,7 +5,7 @@ import {
   runningPrograms,
   type SilentProgram,
 } from '@rdmakit/operator-kit'
-import type { EngineStatistics } from './engine.js'
+import type { EngineStatistics } from './block-engine.js'
 import type { SlabState } from './slab-table.js'
 
 /** What a running nbd-client tells of itself. */

@@ -3,20 +3,22 @@ import { ConfigurationError } from '@rdmakit/swap-server'
 import { notifyReady } from '@rdmakit/swap-server/internal'
 import { UsageError } from '@rdmakit/verbs'
 import type { BackupOptions } from './backup.js'
+import type { VolumeOptions } from './block-volume.js'
+import { Volume } from './block-volume.js'
 import { type Boot, currentBoot, isOfBoot } from './boot.js'
 import { devicePath } from './device-name.js'
 import { ExportPlace, type ExportPlaceOptions } from './export-place.js'
 import type { KeptVolume } from './kept-volume.js'
 import { holdsNoPages, holdsPages } from './last-resort.js'
-import type { Compress } from './native.js'
+import { withPageSocket } from './page-socket.js'
+import { resyncReplicas } from './resync-replicas.js'
 import { openControlSocket } from './runtime.js'
 import { reportFailures, reportWrongPages, say, sayBackup, statusOf } from './session-log.js'
-import { settlePages } from './settle-pages.js'
 import { StateFolder } from './state-folder.js'
 import { endKept } from './take-over.js'
-import { Volume } from './volume.js'
+import type { Compress } from './volume-addon.js'
 import { type KeptFiles, VolumeKeeper } from './volume-keeper.js'
-import { NothingLeftError, type VolumeOptions } from './volume-options.js'
+import { NothingLeftError } from './volume-options.js'
 
 export interface ServeOptions extends ExportPlaceOptions {
   readonly servers: readonly (readonly string[])[]
@@ -171,7 +173,8 @@ async function takeUp(options: Serving, folder: StateFolder, kept: KeptVolume, b
   if (adopted.lost > 0) say(`${bytes(adopted.lost)} of the volume are lost and answer with I/O errors`)
   if (adopted.degraded > 0) say(`${bytes(adopted.degraded)} have a replica less until they are refilled`)
   try {
-    if (volume.replicas > 1 || options.backup !== undefined) await settlePages(volume.engine, 0)
+    if (volume.replicas > 1 || options.backup !== undefined)
+      await resyncReplicas(volume.engine, (work) => withPageSocket(volume.engine, 0, work))
     // Of an older version's folder. Not before all else has gone well, for that version cannot read it any more.
     if (kept.boot === undefined) keeper.served(boot.id)
   } catch (failure) {

@@ -1,11 +1,11 @@
 import type { SwapServerSession } from '@rdmakit/swap-server'
-import type { BlockEngine } from './engine.js'
-import type { RunningLane } from './lane-ends.js'
+import type { RunningLane } from './lane-connector.js'
 import type { SlabTable } from './slab-table.js'
+import type { VolumeEngine } from './volume-engine.js'
 import { freeIndex, VolumeServer } from './volume-server.js'
 
 export interface ServerIndexesOptions {
-  readonly engine: BlockEngine
+  readonly engine: VolumeEngine
   readonly table: SlabTable
   /** by index; it is changed here only, once the volume is open */
   readonly servers: VolumeServer[]

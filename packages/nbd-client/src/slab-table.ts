@@ -1,5 +1,5 @@
 import type { RemoteSlab } from '@rdmakit/swap-server'
-import type { BlockEngine, DroppedReplica } from './engine.js'
+import type { DroppedReplica, VolumeEngine } from './volume-engine.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** A copy of a slab, or one that becomes it. */
@@ -27,13 +27,13 @@ const UNMAPPED: SlabReplica[] = []
 /** Which server holds which slab: what the engine was told, so that control can decide what to tell it next. */
 export class SlabTable {
   readonly replicas: number
-  readonly #engine: BlockEngine
+  readonly #engine: VolumeEngine
   readonly #backedUp: () => boolean
   /** those that have a place, or have lost it; of a thin volume these may be few */
   readonly #slabs = new Map<number, SlabReplica[]>()
 
   /** @param backedUp whether there is a local backup that works */
-  constructor(engine: BlockEngine, replicas: number, backedUp: () => boolean = () => false) {
+  constructor(engine: VolumeEngine, replicas: number, backedUp: () => boolean = () => false) {
     this.replicas = replicas
     this.#backedUp = backedUp
     this.#engine = engine
@@ -127,7 +127,7 @@ export class SlabTable {
   }
 
   /**
-   * A live replica is to be dropped, see {@link BlockEngine.retireReplica}.
+   * A live replica is to be dropped, see {@link VolumeEngine.retireReplica}.
    * @returns false: it is gone, or it stays, for no other one is usable
    */
   retire(slab: number, replica: SlabReplica): boolean {

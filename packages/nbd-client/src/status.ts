@@ -10,13 +10,13 @@ import {
   type StatusView,
 } from '@rdmakit/operator-kit'
 import { describeBackup } from './backup.js'
+import type { EngineStatistics } from './block-engine.js'
 import { type Presence, presenceOf } from './device-identity.js'
 import { parseDevice } from './device-name.js'
-import type { EngineStatistics } from './engine.js'
 import { addHistograms, countOf, histogramSince, percentile } from './latency.js'
-import type { NativeHistogram } from './native.js'
 import { type ClientStatus, runningClients } from './runtime.js'
 import { totals } from './session-log.js'
+import type { NativeHistogram } from './volume-addon.js'
 
 const PAGE = 4096
 

@@ -10,12 +10,12 @@ import {
 } from '@rdmakit/swap-server'
 import { type Context, openDevice } from '@rdmakit/verbs'
 import { askAll, refusedBy } from './ask-sessions.js'
-import type { BlockEngine } from './engine.js'
-import type { BlockEngineOptions } from './engine-options.js'
 import { FencedError } from './fenced.js'
 import type { KeptServer, KeptVolume } from './kept-volume.js'
 import { endSession } from './resume-session.js'
 import { placeOf, type SlabReplica, type SlabTable } from './slab-table.js'
+import type { VolumeEngine } from './volume-engine.js'
+import type { VolumeEngineOptions } from './volume-engine-options.js'
 import { NothingLeftError, type VolumeOptions } from './volume-options.js'
 import { freeIndex, VolumeServer } from './volume-server.js'
 
@@ -47,11 +47,11 @@ export interface TakenSessions {
  * written would read as zeros by those.
  * @throws ConfigurationError: a map is not there, or not of this volume
  */
-export function onMaps(
-  { pageMap, slabMap }: Pick<BlockEngineOptions, 'pageMap' | 'slabMap'>,
-  make: () => BlockEngine,
-): BlockEngine {
-  for (const file of [pageMap, slabMap]) {
+export function onMaps<Engine>(
+  maps: Pick<VolumeEngineOptions, 'pageMap' | 'slabMap'> | undefined,
+  make: () => Engine,
+): Engine {
+  for (const file of [maps?.pageMap, maps?.slabMap]) {
     if (file === undefined) continue
     if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue
     throw new ConfigurationError(
@@ -76,7 +76,7 @@ export function onMaps(
  * @throws FencedError: another process has the volume; ExitError: a server refuses what is needed; ConfigurationError
  */
 export async function takeSessions(
-  engine: BlockEngine,
+  engine: VolumeEngine,
   kept: readonly KeptServer[],
   options: SessionOptions,
   backedUp: (slab: number) => boolean,
@@ -164,7 +164,7 @@ export async function endKept(
 /** Whether a slab can do without its servers: what was answered is in the file. */
 export function backedUp(
   { backup, engine: given }: VolumeOptions,
-  engine: BlockEngine,
+  engine: VolumeEngine,
 ): (slab: number) => boolean {
   if (backup === undefined) return () => false
   // What is missing then are WRITEs that were never answered, and that the kernel repeats.
@@ -186,7 +186,7 @@ const NONE: ReadonlySet<number> = new Set()
  * @param alone no other on record: who of several that failed has everything, only the process knew that saw it
  */
 function needed(
-  engine: BlockEngine,
+  engine: VolumeEngine,
   servers: readonly number[],
   live: ReadonlySet<number>,
   backedUp: (slab: number) => boolean,
@@ -206,7 +206,7 @@ function needed(
 }
 
 /** Servers that had failed take part under new indexes, as any that come back. @throws UsageError: there are none left */
-export function renumber(engine: BlockEngine, taken: TakenSessions): TakenSessions {
+export function renumber(engine: VolumeEngine, taken: TakenSessions): TakenSessions {
   const failed = new Set(engine.failedServers())
   const back = taken.resumed.filter(({ kept }) => failed.has(kept.index))
   if (back.length === 0) return taken
@@ -228,7 +228,7 @@ export function renumber(engine: BlockEngine, taken: TakenSessions): TakenSessio
  * Slabs of which the only replica is on record at a failed incarnation of a server that is back are at its new one. Once
  * volume.json names that one.
  */
-export function moveToIncarnations(engine: BlockEngine, { resumed, gone }: TakenSessions): void {
+export function moveToIncarnations(engine: VolumeEngine, { resumed, gone }: TakenSessions): void {
   for (const { kept } of resumed)
     for (const { kept: old } of gone) {
       if (old.away !== true || old.identity.session !== kept.identity.session) continue
@@ -282,7 +282,7 @@ export function serversOf({ resumed, gone }: TakenSessions, failed: readonly num
  * filled and what is at a server that is gone is dropped.
  */
 export function adoptSlabs(
-  engine: BlockEngine,
+  engine: VolumeEngine,
   table: SlabTable,
   servers: readonly VolumeServer[],
   taken: TakenSessions,

@@ -1,8 +1,8 @@
-import type { BlockEngine } from './engine.js'
 import type { Place } from './fill-replica.js'
 import { drawPlace } from './placement.js'
+import type { SerialQueue } from './serial-queue.js'
 import type { SlabTable } from './slab-table.js'
-import type { Turns } from './turns.js'
+import type { VolumeEngine } from './volume-engine.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** Places to have ahead of the first WRITEs to slabs: as many as a fast writer fills while one is allocated. */
@@ -15,10 +15,10 @@ const LOOK_MS = 200
 const PATIENCE_MS = 500
 
 export interface ThinSlabsOptions {
-  readonly engine: BlockEngine
+  readonly engine: VolumeEngine
   readonly table: SlabTable
   readonly servers: readonly VolumeServer[]
-  readonly turns: Turns
+  readonly queue: SerialQueue
   /** servers that are gone may come back with memory: nobody has said that there is none */
   readonly waits: () => boolean
   /** a slab may have less replicas than it should */
@@ -242,7 +242,7 @@ export class ThinSlabs {
 
   /** Joins one that is under way. */
   #vacateInTurn(): Promise<void> {
-    this.#vacating ??= this.#options.turns
+    this.#vacating ??= this.#options.queue
       .run(() => this.#vacate())
       .catch((failure: Error) => this.#tell(failure))
       .finally(() => {

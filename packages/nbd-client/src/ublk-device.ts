@@ -1,11 +1,11 @@
 import { constants, existsSync, readdirSync, readlinkSync } from 'node:fs'
 import { type FileHandle, open } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
+import type { Volume } from './block-volume.js'
 import { devicePath } from './device-name.js'
 import { closeDescriptor } from './kernel.js'
 import { type NativeUblkDevice, type NativeUblkStatus, native } from './native.js'
 import { say } from './session-log.js'
-import type { Volume } from './volume.js'
 
 const PAGE = 4096
 /** Where the driver's character devices are, ublkcN: one for each of its devices. */

@@ -12,7 +12,7 @@ import { readKeyFile } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
 import type { BackupOptions } from './backup.js'
-import type { Compress } from './native.js'
+import type { Compress } from './volume-addon.js'
 
 /** seconds */
 export const DAY = 86_400

@@ -1,16 +1,16 @@
 import { statSync } from 'node:fs'
 import { ConfigurationError, NO_TAKE_OVER, nextTakeOver, type TakeOver } from '@rdmakit/swap-server'
 import type { BackupOptions } from './backup.js'
-import type { BlockEngineOptions } from './engine-options.js'
+import type { VolumeOptions } from './block-volume.js'
 import type { KeptDevice, KeptServer, KeptVolume } from './kept-volume.js'
-import type { Compress } from './native.js'
 import type { StateFolder } from './state-folder.js'
-import type { VolumeOptions } from './volume-options.js'
+import type { Compress } from './volume-addon.js'
+import type { VolumeEngineOptions } from './volume-engine-options.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** What the engine keeps in the state folder. */
-export type KeptFiles = Required<Pick<BlockEngineOptions, 'pageMap' | 'pageChecksums' | 'slabMap'>> &
-  Pick<BlockEngineOptions, 'pageLengths'>
+export type KeptFiles = Required<Pick<VolumeEngineOptions, 'pageMap' | 'pageChecksums' | 'slabMap'>> &
+  Pick<VolumeEngineOptions, 'pageLengths'>
 
 /** Keeps volume.json up to date: what it says of a server or the device is there before either is used. */
 export class VolumeKeeper {

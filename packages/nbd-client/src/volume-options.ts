@@ -1,19 +1,19 @@
-import { EXIT, ExitError, nameOption } from '@rdmakit/operator-kit'
 import { NO_TAKE_OVER, type SessionOptions, type TakeOver } from '@rdmakit/swap-server'
 import { type BackupOptions, pagesOfLane } from './backup.js'
-import { BlockEngine } from './engine.js'
-import type { BlockEngineOptions } from './engine-options.js'
+import type { VolumeEngine } from './volume-engine.js'
+import type { VolumeEngineOptions } from './volume-engine-options.js'
 import type { VolumeServer } from './volume-server.js'
 
 /** bytes */
 const BACKUP_QUEUE = 16 * 2 ** 20
 
-export interface VolumeOptions {
+/** `Front`: what the engine's front is told beside, see {@link MakeEngine}. */
+export interface VolumeOptions<Engine extends VolumeEngine = VolumeEngine, Front extends object = object> {
   /** one entry for each server: its URIs, tried in order until one answers */
   readonly servers: readonly (readonly string[])[]
   /** bytes, a multiple of 4096 */
   readonly size: number
-  /** NBD connections that can be served at once, 1 … 64 */
+  /** requests' ways into the engine: connections that can be served at once, 1 … 64 */
   readonly lanes: number
   /** copies of each slab, on different servers: 1 (default) to 3 */
   readonly replicas?: number
@@ -26,10 +26,10 @@ export interface VolumeOptions {
   readonly thin?: boolean
   /** a copy on this machine, not of a thin volume; default: none */
   readonly backup?: BackupOptions
-  readonly engine?: Omit<BlockEngineOptions, 'size' | 'slabSize' | 'thin' | 'backup'>
+  readonly engine?: Omit<VolumeEngineOptions, 'size' | 'slabSize' | 'thin' | 'backup'> & Front
   /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
-  /** milliseconds that sessions outlive this process, for {@link Volume.takeOver} by the next; default 0 */
+  /** milliseconds that sessions outlive this process, for {@link takeOverVolume} by the next; default 0 */
   readonly linger?: number
   /**
    * milliseconds that requests wait for a server that is gone and has the only copy of their pages, before they fail;
@@ -51,7 +51,7 @@ export interface VolumeOptions {
   /** told when a server is waited for: its records are in order, and the next process may believe it too */
   readonly away?: (server: VolumeServer) => void
   /** called when the engine is there and nothing is allocated yet: to take what it needs, and may not get */
-  readonly prepare?: (engine: BlockEngine) => void
+  prepare?(engine: Engine): void
   readonly signal?: AbortSignal
   /** told of each step on the way, for people */
   readonly progress?: (step: string) => void
@@ -100,37 +100,35 @@ export function sessionOptions({
   }
 }
 
-/** @throws Error that names the option whose file it cannot use */
-export function makeEngine(
-  { backup, engine, lanes, size, thin = false }: VolumeOptions,
+/** Makes the engine of a volume, with its front. @throws Error */
+export type MakeEngine<Engine extends VolumeEngine, Front extends object> = (
+  settings: VolumeEngineOptions & Front,
+) => Engine
+
+/** What the engine is told. */
+export function settingsOf<Front extends object>(
+  { backup, engine, lanes, size, thin = false }: VolumeOptions<VolumeEngine, Front>,
   slabSize: number,
-): BlockEngine {
-  try {
-    return new BlockEngine({
-      ...engine,
-      ...(backup === undefined
-        ? {}
-        : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, lanes) } }),
-      size,
-      slabSize,
-      thin,
-    })
-  } catch (failure) {
-    // What the engine names: a file, or a library that it needs.
-    const named = {
-      '--backup': backup?.file,
-      '--tls-certificates': engine?.tls?.certificates,
-      '--tls-psk': engine?.tls?.sharedKeys,
-      '--tls': 'libgnutls',
-      '--compress': 'liblz4',
-    }
-    const { code, message } = failure as NodeJS.ErrnoException
-    for (const [option, name] of Object.entries(named)) {
-      if (name === undefined || !message.includes(name)) continue
-      // Of its folder that was looked at before: this is a place where nothing can be made.
-      if (code === 'ENOENT') throw new ExitError(`${option}: ${message}`, EXIT.usage)
-      throw nameOption(option, failure)
-    }
-    throw failure
+): VolumeEngineOptions & Front {
+  const settings: VolumeEngineOptions = {
+    ...engine,
+    ...(backup === undefined
+      ? {}
+      : { backup: { ...backup, pages: pagesOfLane(backup.queue ?? BACKUP_QUEUE, lanes) } }),
+    size,
+    slabSize,
+    thin,
   }
+  // What its front is told is in `engine`.
+  return settings as VolumeEngineOptions & Front
+}
+
+/** Says which servers would give the volume's memory to a second process. */
+export function sayUnfenced(servers: readonly VolumeServer[], { takeOver, progress }: RaisedOptions): void {
+  if (takeOver.number === 0) return
+  for (const { failure, session } of servers.filter(({ reached }) => reached))
+    if (failure === undefined && !session.fences)
+      progress?.(
+        `warning: ${session.uri} compares no take-over numbers: a second process with a copy of the state folder would get this volume's memory; upgrade swap-server there`,
+      )
 }

@@ -5,7 +5,7 @@ import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
-import { BlockEngine, type EngineEvent } from '../src/engine.js'
+import { BlockEngine, type EngineEvents } from '../src/block-engine.js'
 import { closeDescriptor, kernelDevice, protectProcess } from '../src/kernel.js'
 import { Client, DISCONNECT, FLUSH, MIB, READ, setup, socketPath, TRIM, WRITE } from './fixture.js'
 import { temporaryFolder } from './temporary-folder.js'
@@ -16,8 +16,8 @@ const EIO = 5
 
 const page = (byte: number) => Buffer.alloc(4096, byte)
 
-function nextEvent<Type extends EngineEvent['type']>(engine: BlockEngine, type: Type) {
-  return new Promise<Extract<EngineEvent, { type: Type }>>((resolve) => {
+function nextEvent<Type extends keyof EngineEvents>(engine: BlockEngine, type: Type) {
+  return new Promise<EngineEvents[Type]>((resolve) => {
     const stop = engine.on(type, (event) => {
       stop()
       resolve(event)
@@ -204,7 +204,7 @@ describe('a server that fails', () => {
       (lane) => new Client(engine.attachSocketpair(lane)),
     )
     for (const client of clients) await client.request(WRITE, 0, 4096, page(3))
-    const failures: EngineEvent[] = []
+    const failures: EngineEvents[keyof EngineEvents][] = []
     engine.on('serverFailed', (event) => failures.push(event))
     const failed = nextEvent(engine, 'serverFailed')
     made.dropServer()

@@ -6,13 +6,13 @@ import { EXIT } from '@rdmakit/operator-kit'
 import { nextTakeOver, type SwapServer, SwapServerSession, type TakeOver } from '@rdmakit/swap-server'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
-import { control } from '../../swap-server/src/protocol/messages.js'
+import { control } from '../../swap-server/src/protocol.js'
+import { Volume } from '../src/block-volume.js'
 import { FencedError } from '../src/fenced.js'
 import type { KeptServer, KeptVolume } from '../src/kept-volume.js'
-import { LaneEnds } from '../src/lane-ends.js'
+import { LaneConnector } from '../src/lane-connector.js'
 import { StateFolder } from '../src/state-folder.js'
 import { endKept } from '../src/take-over.js'
-import { Volume } from '../src/volume.js'
 import { VolumeKeeper } from '../src/volume-keeper.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
 import { ADDRESSES, serve } from './swap-servers.js'
@@ -160,11 +160,11 @@ describe.each(SHAPES)('of two that have a state folder, with %s,', (_, shape) =>
     await begun.leave()
     const second = first.copy()
     let winner: Volume | undefined
-    const { open } = LaneEnds
-    vi.spyOn(LaneEnds, 'open').mockImplementationOnce(async (...given) => {
+    const { open } = LaneConnector
+    vi.spyOn(LaneConnector, 'open').mockImplementationOnce(async (...given) => {
       // Of equal numbers either may win, and then its next one is higher.
       winner = await second.open().catch(() => second.open())
-      return await open.call(LaneEnds, ...given)
+      return await open.call(LaneConnector, ...given)
     })
     onTestFinished(() => void vi.restoreAllMocks())
     await expect(first.open()).rejects.toBeInstanceOf(FencedError)

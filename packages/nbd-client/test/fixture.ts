@@ -3,8 +3,8 @@ import { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { ConnectionId, type ConnectionRequest, Listener, type MemoryRegion } from '@rdmakit/verbs'
-import { BlockEngine } from '../src/engine.js'
-import type { BlockEngineOptions } from '../src/engine-options.js'
+import { BlockEngine } from '../src/block-engine.js'
+import type { BlockEngineOptions } from '../src/front-options.js'
 
 export const MIB = 1024 * 1024
 const SLABS = 4

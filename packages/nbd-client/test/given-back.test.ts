@@ -3,7 +3,7 @@
 import { deferred } from '@rdmakit/verbs/internal'
 import { expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
-import { BlockEngine } from '../src/engine.js'
+import { BlockEngine } from '../src/block-engine.js'
 import { VolumeServer } from '../src/volume-server.js'
 import { Client, MIB, TRIM, WRITE } from './fixture.js'
 import { openVolume, serve } from './swap-servers.js'

@@ -2,8 +2,8 @@ import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSyn
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
+import type { Volume } from '../src/block-volume.js'
 import { keepLanesNear, processorsOf, runningProcessors } from '../src/lane-processors.js'
-import type { Volume } from '../src/volume.js'
 import { setup } from './fixture.js'
 
 let devices: string

@@ -1,7 +1,7 @@
 import { setImmediate as turn } from 'node:timers/promises'
 import { expect, it } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
-import { BlockEngine } from '../src/engine.js'
+import { BlockEngine } from '../src/block-engine.js'
 import { ServerIndexes } from '../src/server-indexes.js'
 import { SlabTable } from '../src/slab-table.js'
 import { VolumeServer } from '../src/volume-server.js'

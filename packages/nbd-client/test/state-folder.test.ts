@@ -12,7 +12,7 @@ import {
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
-import { BlockEngine } from '../src/engine.js'
+import { BlockEngine } from '../src/block-engine.js'
 import { formatVolume, type KeptVolume, parseVolume } from '../src/kept-volume.js'
 import { StateFolder } from '../src/state-folder.js'
 import { MIB } from './fixture.js'

@@ -1,8 +1,8 @@
 import { SwapServer, type SwapServerOptions } from '@rdmakit/swap-server'
 import type { MemoryRegion } from '@rdmakit/verbs'
 import { onTestFinished } from 'vitest'
-import { Volume } from '../src/volume.js'
-import type { VolumeOptions } from '../src/volume-options.js'
+import type { VolumeOptions } from '../src/block-volume.js'
+import { Volume } from '../src/block-volume.js'
 import { MIB } from './fixture.js'
 
 let sockets = 0

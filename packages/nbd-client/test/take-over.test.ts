@@ -4,7 +4,7 @@
 import { EXIT } from '@rdmakit/operator-kit'
 import { SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
-import { BlockEngine } from '../src/engine.js'
+import { BlockEngine } from '../src/block-engine.js'
 import type { KeptServer } from '../src/kept-volume.js'
 import { SlabTable } from '../src/slab-table.js'
 import { adoptSlabs, incarnationsToResume, serversOf, takeSessions } from '../src/take-over.js'

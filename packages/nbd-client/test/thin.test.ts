@@ -1,8 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
-import type { Volume } from '../src/volume.js'
-import type { VolumeOptions } from '../src/volume-options.js'
+import type { Volume, VolumeOptions } from '../src/block-volume.js'
 import { Client, MIB, READ, TRIM, WRITE } from './fixture.js'
 import { openVolume, serve } from './swap-servers.js'
 

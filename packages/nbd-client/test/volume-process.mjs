@@ -3,12 +3,12 @@
 // successor, the next SIGHUP lets it hand over to that one; TEST_SUCCESSOR and TEST_PREDECESSOR say where these fail, and
 // TEST_PREDECESSOR=old makes the first one a program that knows no take-over numbers.
 import { writeSync } from 'node:fs'
+import { Volume } from '../dist/block-volume.js'
 import { handOver } from '../dist/hand-over.js'
 import { closeDescriptor } from '../dist/kernel.js'
 import { Predecessor } from '../dist/predecessor.js'
 import { StateFolder } from '../dist/state-folder.js'
 import { ownCommand, Successor } from '../dist/successor.js'
-import { Volume } from '../dist/volume.js'
 import { VolumeKeeper } from '../dist/volume-keeper.js'
 
 const { state, servers, size, lanes, replicas, thin, backup, compress } = JSON.parse(process.argv[2])

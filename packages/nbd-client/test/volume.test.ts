@@ -1,8 +1,8 @@
 import { describe, expect, it } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
-import { BlockEngine } from '../src/engine.js'
-import type { Volume } from '../src/volume.js'
-import type { ServerFailure, VolumeOptions } from '../src/volume-options.js'
+import { BlockEngine } from '../src/block-engine.js'
+import type { Volume, VolumeOptions } from '../src/block-volume.js'
+import type { ServerFailure } from '../src/volume-options.js'
 import { Client, MIB, READ, setup, WRITE } from './fixture.js'
 import { openVolume, serve, socketAddress } from './swap-servers.js'
 

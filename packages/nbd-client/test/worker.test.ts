@@ -4,7 +4,7 @@ import { Worker } from 'node:worker_threads'
 import { expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
 
-const engine = fileURLToPath(new URL('../dist/engine.js', import.meta.url))
+const engine = fileURLToPath(new URL('../dist/block-engine.js', import.meta.url))
 
 const BUSY = `
 const { parentPort } = require('node:worker_threads')

@@ -258,7 +258,7 @@ export const mutations = [
     find: '      left_claimed_.push_back(page);',
     replace: '      checksums_.forget(page, 1);',
     why: 'Pages of WRITEs that a process did not live to answer stay different on their replicas.',
-    tests: ['unit packages/nbd-client/test/settle-pages.test.ts'],
+    tests: ['unit packages/nbd-client/test/resync-replicas.test.ts'],
   },
   {
     name: 'map-of-another-size',

@@ -235,26 +235,26 @@ export const mutations = [
   },
   {
     name: 'fenced-process-calls-on',
-    file: source('recall'),
+    file: source('server-reconnector'),
     find: '        if (failure instanceof FencedError) return fenced(failure)\n',
     replace: '',
     why: 'A process whose volume another one has taken over calls the servers back for ever.',
-    tests: [unit('recall')],
+    tests: [unit('server-reconnector')],
   },
   {
     name: 'fenced-server-is-lost',
-    file: source('recall'),
+    file: source('server-reconnector'),
     find: '      if (!(failure instanceof FencedError)) return failed(failure, false)\n',
     replace:
       "      if (!(failure instanceof FencedError) || failure.message !== '') return failed(failure, false)\n",
     why: 'A process takes what another one has for lost, and ends the device.',
-    tests: [unit('recall')],
+    tests: [unit('server-reconnector')],
   },
   {
     name: 'fenced-process-says-goodbye',
-    file: source('volume'),
-    find: '    this.#fenced = failure\n    this.#leaving = true\n',
-    replace: '    this.#fenced = failure\n',
+    file: source('volume-parts'),
+    find: '    state.fenced = failure\n    state.leaving = true\n',
+    replace: '    state.fenced = failure\n',
     why: 'A process that another one is just taking a volume over from ends the sessions that it still has.',
     tests: [unit('fencing')],
   },
@@ -268,15 +268,15 @@ export const mutations = [
   },
   {
     name: 'session-of-another-is-ended',
-    file: source('recall'),
+    file: source('server-reconnector'),
     find: '      if (shared(gone)) return\n',
     replace: '',
     why: 'A server that failed while it was taken back is told goodbye, and with it the slabs that are waited for.',
-    tests: [unit('recall')],
+    tests: [unit('server-reconnector')],
   },
   {
     name: 'lost-session-takes-part',
-    file: source('volume'),
+    file: source('server-membership'),
     find: `        throw new Error(\`it failed while it joined\${over === undefined ? '' : \`: \${over}\`}\`)
     } catch (failure) {
       this.#indexes.giveUp(server, (failure as Error).message)
@@ -318,7 +318,7 @@ export const mutations = [
   },
   {
     name: 'memory-that-is-gone-is-waited-for',
-    file: source('volume'),
+    file: source('server-membership'),
     find: ' && !server.session.gone\n',
     replace: '\n',
     why: 'Requests wait for a server that has said itself that its memory is gone.',
@@ -326,11 +326,11 @@ export const mutations = [
   },
   {
     name: 'unproven-end-keeps-server-out',
-    file: source('recall'),
+    file: source('server-reconnector'),
     find: "['ENOENT', 'EBADMSG'].includes(failure.code)",
     replace: "['ENOENT'].includes(failure.code)",
     why: 'A restarted server of a version before proofs takes part never again.',
-    tests: [unit('recall')],
+    tests: [unit('server-reconnector')],
   },
   {
     name: 'refused-connection-is-a-verdict',
@@ -338,23 +338,23 @@ export const mutations = [
     find: "        parseUri(uri).provider === 'shm' &&\n",
     replace: '',
     why: 'Pages are lost while a tunnel or a firewall in front of their server refuses for some seconds.',
-    tests: [unit('recall'), unit('resume-session')],
+    tests: [unit('server-reconnector'), unit('resume-session')],
   },
   {
     name: 'server-given-up-too-soon',
-    file: source('recall'),
+    file: source('server-reconnector'),
     find: 'performance.now() - refusedSince >= REFUSED_MS',
     replace: 'performance.now() - refusedSince > -REFUSED_MS',
     why: 'A server is given up at the first connection that is refused.',
-    tests: [unit('recall')],
+    tests: [unit('server-reconnector')],
   },
   {
     name: 'left-claimed-not-settled',
-    file: source('settle-pages'),
-    find: 'if (found !== undefined) await request(socket, WRITE, page, found)',
-    replace: 'if (found !== undefined && pages.length > 1024) await request(socket, WRITE, page, found)',
+    file: source('resync-replicas'),
+    find: 'if (found !== undefined) await client.write(page, found)',
+    replace: 'if (found !== undefined && pages.length > 1024) await client.write(page, found)',
     why: 'Pages of a WRITE that nobody answered stay different on their replicas.',
-    tests: [unit('settle-pages')],
+    tests: [unit('resync-replicas')],
   },
   {
     name: 'vacated-while-written',
@@ -406,7 +406,7 @@ export const mutations = [
   },
   {
     name: 'no-memory-while-servers-are-away',
-    file: source('volume'),
+    file: source('server-membership'),
     find: 'if (this.#servers.some(({ away }) => away)) return true',
     replace: 'if (this.#servers.some(({ away }) => away)) return false',
     why: 'A first WRITE is told that there is no memory while those who could say so are waited for.',
@@ -422,14 +422,14 @@ export const mutations = [
   },
   {
     name: 'memory-before-its-address',
-    file: source('volume'),
-    find: `      options.prepare?.(made.engine)
-      options.keep?.(servers)
-      if (options.thin !== true) await made.#placeSlabs(slabSize)
+    file: source('open-volume'),
+    find: `    options.prepare?.(engine)
+    options.keep?.(servers)
+    if (options.thin !== true) await placeAll(parts, slabSize)
 `,
-    replace: `      options.keep?.(servers)
-      if (options.thin !== true) await made.#placeSlabs(slabSize)
-      options.prepare?.(made.engine)
+    replace: `    options.keep?.(servers)
+    if (options.thin !== true) await placeAll(parts, slabSize)
+    options.prepare?.(engine)
 `,
     why: 'An address that is taken is told when all memory of the volume has been allocated.',
     tests: ['unit test/e2e/programs/bad-input.test.ts'],

@@ -2,7 +2,7 @@
 import { SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
 import { UsageError, VerbsError } from '@rdmakit/verbs'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { Recall } from '../src/recall.js'
+import { ServerReconnector } from '../src/server-reconnector.js'
 import { VolumeServer } from '../src/volume-server.js'
 import { MIB } from './fixture.js'
 
@@ -14,7 +14,7 @@ const unproven = () => new SwapServerError('EBADMSG', 'there is no such session;
 const taken = () => new SwapServerError('ESTALE', 'another process has taken the volume over')
 const back = { slabSize: MIB, list: async () => [], leave: async () => {} } as unknown as SwapServerSession
 
-let recall: Recall
+let recall: ServerReconnector
 beforeEach(() => {
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout', 'performance'] })
 })
@@ -46,7 +46,7 @@ function call(...answers: (() => Error)[]) {
   const fenced = vi.fn()
   const join = vi.fn(async () => {})
   const progress = vi.fn()
-  recall = new Recall({
+  recall = new ServerReconnector({
     session: {},
     slabSize: MIB,
     reconnect: 10_000,

@@ -1,4 +1,5 @@
 import { CallbackScope } from '@rdmakit/verbs/internal'
+import { EngineEvents } from './engine-events.js'
 import {
   type Lane,
   type LaneRequirements,
@@ -6,16 +7,16 @@ import {
   laneHandles,
   type VerbsResource,
 } from './engine-lane.js'
-import { type BlockEngineOptions, nativeOptions } from './engine-options.js'
-import {
-  type NativeDropped,
-  type NativeEngine,
-  type NativeEvent,
-  type NativeLaneStatistics,
-  type NativeRecordedReplica,
-  type NativeStatistics,
-  native,
-} from './native.js'
+import type {
+  NativeDropped,
+  NativeEngine,
+  NativeEvent,
+  NativeLaneStatistics,
+  NativeRecordedReplica,
+  NativeStatistics,
+  VolumeAddon,
+} from './volume-addon.js'
+import { nativeOptions, type VolumeEngineOptions } from './volume-engine-options.js'
 
 /** Where a slab's bytes are. */
 export interface SlabMapping {
@@ -30,48 +31,51 @@ export interface SlabMapping {
 export type RecordedReplica = NativeRecordedReplica
 
 export type DroppedReplica = NativeDropped
-export type EngineEvent = NativeEvent
+export type VolumeEvent = NativeEvent
 export type LaneStatistics = NativeLaneStatistics
-export type EngineStatistics = NativeStatistics
+export type VolumeStatistics = NativeStatistics
 
-type Listener<Type extends EngineEvent['type']> = (event: Extract<EngineEvent, { type: Type }>) => void
+type RefillOutcome = Extract<VolumeEvent, { type: 'slabRefilled' | 'refillFailed' }>
+
+/** The events of a volume's engine by their types. */
+export type VolumeEvents = { [Type in VolumeEvent['type']]: Extract<VolumeEvent, { type: Type }> }
 
 /**
- * A volume of remote memory served as a block device. It moves pages between NBD connections and RDMA
- * queue pairs in native threads (lanes); JavaScript sets it up and hears of failures, never of pages.
+ * The native engine of a volume of remote memory. It moves pages between a front, which is where requests come from, and
+ * RDMA queue pairs in native threads (lanes); JavaScript sets it up and hears of failures, never of pages. The front
+ * belongs to the addon: a package that has one extends this class by how the front is set up.
  */
-export class BlockEngine {
+export class VolumeEngine {
   readonly size: bigint
   readonly slabSize: number
   readonly slabCount: number
-  /** NBD transmission flags of the export, as the kernel takes them in NBD_ATTR_SERVER_FLAGS */
-  readonly exportFlags: number
-  readonly #engine: NativeEngine
-  readonly #listeners = new Map<string, Set<(event: EngineEvent) => void>>()
-  /** what still waits for an event of the engine */
-  readonly #waiting = new Set<(failure?: Error) => void>()
+  /** what each lane must be given; the same for every engine of one build */
+  readonly laneRequirements: LaneRequirements
+  protected readonly events = new EngineEvents()
+  /** of the native engine */
+  protected readonly handle: NativeEngine
+  readonly #addon: VolumeAddon
   /** milliseconds; an operation is given up after one operation timeout, and its flush after another */
   readonly #patience: number
   #closing: Promise<void> | undefined
 
-  /** @throws EINVAL: an option out of range; ENOMEM or another errno: the page map cannot be had */
-  constructor(options: BlockEngineOptions) {
+  /**
+   * @param front what the addon's front wants to know beside
+   * @throws EINVAL: an option out of range; ENOMEM or another errno: the page map cannot be had
+   */
+  constructor(addon: VolumeAddon, options: VolumeEngineOptions, front: object = {}) {
+    this.#addon = addon
     this.size = BigInt(options.size)
     this.slabSize = options.slabSize ?? 64 * 1024 * 1024
     const given = nativeOptions(options, this.slabSize)
     this.#patience = 2 * given.operationTimeout + 30_000
-    const scope = new CallbackScope('BlockEngine')
-    this.#engine = native.createEngine(
-      given,
-      scope.wrap((event) => this.#emit(event)),
+    const scope = new CallbackScope('VolumeEngine')
+    this.handle = addon.createEngine(
+      { ...given, ...front },
+      scope.wrap((event) => this.events.emit(event)),
     )
     this.slabCount = Number((this.size + BigInt(this.slabSize) - 1n) / BigInt(this.slabSize))
-    this.exportFlags = native.exportFlags(this.#engine)
-  }
-
-  /** What to allocate for each lane. The same for every engine of this build. */
-  static laneRequirements(): LaneRequirements {
-    return native.laneRequirements()
+    this.laneRequirements = addon.laneRequirements()
   }
 
   /**
@@ -80,7 +84,7 @@ export class BlockEngine {
    * @throws EEXIST: it is mapped already; EINVAL: index or mapping out of range
    */
   mapSlab(index: number, ...replicas: SlabMapping[]): void {
-    native.mapSlab(this.#engine, index, replicas)
+    this.#addon.mapSlab(this.handle, index, replicas)
   }
 
   /**
@@ -88,12 +92,12 @@ export class BlockEngine {
    * may differ until somebody writes them.
    */
   get leftClaimed(): readonly number[] {
-    return native.leftClaimed(this.#engine)
+    return this.#addon.leftClaimed(this.handle)
   }
 
   /** The replicas of slab `index`, none when it is lost; undefined when it was never mapped. */
   lookUpSlab(index: number): readonly RecordedReplica[] | undefined {
-    return native.lookUpSlab(this.#engine, index) ?? undefined
+    return this.#addon.lookUpSlab(this.handle, index) ?? undefined
   }
 
   /**
@@ -104,7 +108,7 @@ export class BlockEngine {
    *   and answers EIO; call again in a moment.
    */
   replaceSlab(index: number, place: SlabMapping, contents: 'kept' | 'lost'): void {
-    native.replaceSlab(this.#engine, index, place, contents === 'lost')
+    this.#addon.replaceSlab(this.handle, index, place, contents === 'lost')
   }
 
   /**
@@ -114,7 +118,7 @@ export class BlockEngine {
    *   server has failed; ENODATA: neither a live replica nor a backup is left
    */
   addReplica(index: number, replica: SlabMapping): void {
-    native.addReplica(this.#engine, index, replica)
+    this.#addon.addReplica(this.handle, index, replica)
   }
 
   /**
@@ -124,12 +128,12 @@ export class BlockEngine {
    *   replica is usable, or failed later, and has what this one missed
    */
   moveReplica(index: number, from: number, to: SlabMapping): void {
-    native.moveReplica(this.#engine, index, from, to)
+    this.#addon.moveReplica(this.handle, index, from, to)
   }
 
   /** Indexes of servers that have failed, in the order in which they did. */
   failedServers(): readonly number[] {
-    return native.failedServers(this.#engine)
+    return this.#addon.failedServers(this.handle)
   }
 
   /**
@@ -138,7 +142,7 @@ export class BlockEngine {
    * {@link failedServers}, see docs/page-service/reconnect.md.
    */
   waitForServers(): void {
-    native.setWaits(this.#engine)
+    this.#addon.setWaits(this.handle)
   }
 
   /**
@@ -147,7 +151,7 @@ export class BlockEngine {
    * @throws ENOENT: no live one is there; EBUSY: no other usable one is
    */
   retireReplica(index: number, server: number): void {
-    native.retireReplica(this.#engine, index, server)
+    this.#addon.retireReplica(this.handle, index, server)
   }
 
   /**
@@ -159,7 +163,7 @@ export class BlockEngine {
    *   first), or it is the last usable one
    */
   dropReplica(index: number, server: number, absent = false): DroppedReplica {
-    return native.dropReplica(this.#engine, index, server, absent)
+    return this.#addon.dropReplica(this.handle, index, server, absent)
   }
 
   /**
@@ -167,17 +171,17 @@ export class BlockEngine {
    * @throws EINVAL: mapping out of range; ENOSPC: 64 are there
    */
   addSpare(id: number, ...replicas: SlabMapping[]): void {
-    native.addSpare(this.#engine, id, replicas)
+    this.#addon.addSpare(this.handle, id, replicas)
   }
 
   /** Takes a spare place back. @returns false when a lane has taken it, or is just looking at it */
   removeSpare(id: number): boolean {
-    return native.removeSpare(this.#engine, id)
+    return this.#addon.removeSpare(this.handle, id)
   }
 
   /** @returns which slabs took which spare places since the last call; {@link addSpare} has room for others then */
   collectSpares(): readonly { readonly id: number; readonly slab: number }[] {
-    return native.collectSpares(this.#engine)
+    return this.#addon.collectSpares(this.handle)
   }
 
   /**
@@ -185,12 +189,12 @@ export class BlockEngine {
    * pages become unset. When some have since {@link takeCleared}, only those that waited at the last call, too, are.
    */
   setExhausted(): void {
-    native.setExhausted(this.#engine)
+    this.#addon.setExhausted(this.handle)
   }
 
   /** @returns slabs of which pages became unset since the last call, and which may be empty now */
   takeCleared(): readonly number[] {
-    return native.takeCleared(this.#engine)
+    return this.#addon.takeCleared(this.handle)
   }
 
   /**
@@ -199,7 +203,7 @@ export class BlockEngine {
    * @returns false when it is not empty, or has no place, or a replica of it is being filled
    */
   vacateSlab(index: number): boolean {
-    return native.vacateSlab(this.#engine, index)
+    return this.#addon.vacateSlab(this.handle, index)
   }
 
   /**
@@ -208,8 +212,8 @@ export class BlockEngine {
    * @throws EBUSY: another refill is under way; ENOTCONN: there is no refill lane; EIO: it failed, and why
    */
   async refill(index: number, server: number): Promise<void> {
-    native.refill(this.#engine, index, server)
-    await this.#outcome(['slabRefilled', 'refillFailed'], (event) =>
+    this.#addon.refill(this.handle, index, server)
+    await this.events.outcome(['slabRefilled', 'refillFailed'], (event: RefillOutcome) =>
       event.type === 'refillFailed' ? Object.assign(new Error(event.reason), { code: 'EIO' }) : true,
     )
   }
@@ -222,14 +226,18 @@ export class BlockEngine {
    *   reused or given back may still be written to
    */
   async synchronize(): Promise<void> {
-    const epoch = native.synchronize(this.#engine)
-    await this.#outcome(['synchronized'], (event) => event.type === 'synchronized' && event.epoch >= epoch, {
-      milliseconds: this.#patience,
-      failure: () =>
-        Object.assign(new Error(`a lane has operations under way after ${this.#patience / 1000} s`), {
-          code: 'ETIMEDOUT',
-        }),
-    })
+    const epoch = this.#addon.synchronize(this.handle)
+    await this.events.outcome(
+      ['synchronized'],
+      (event: VolumeEvents['synchronized']) => event.epoch >= epoch,
+      {
+        milliseconds: this.#patience,
+        failure: () =>
+          Object.assign(new Error(`a lane has operations under way after ${this.#patience / 1000} s`), {
+            code: 'ETIMEDOUT',
+          }),
+      },
+    )
   }
 
   /**
@@ -237,7 +245,7 @@ export class BlockEngine {
    * @throws EINVAL: a handle of the wrong kind, an arena too small; ENOSPC: 64 lanes exist
    */
   addLane(resources: LaneResources): Lane {
-    return native.addLane(this.#engine, ...laneHandles(resources))
+    return this.#addon.addLane(this.handle, ...laneHandles(resources))
   }
 
   /**
@@ -245,7 +253,7 @@ export class BlockEngine {
    * @throws EEXIST: there is one; EINVAL as addLane
    */
   addRefillLane(resources: LaneResources): Lane {
-    return native.addRefillLane(this.#engine, ...laneHandles(resources))
+    return this.#addon.addRefillLane(this.handle, ...laneHandles(resources))
   }
 
   /**
@@ -254,12 +262,12 @@ export class BlockEngine {
    * @throws EEXIST: the lane has a queue pair for it; EHOSTDOWN: that index has failed
    */
   connectServer(lane: number, server: number, queuePair: VerbsResource, memoryRegion?: VerbsResource): void {
-    native.connectServer(this.#engine, lane, server, queuePair.handle, memoryRegion?.handle)
+    this.#addon.connectServer(this.handle, lane, server, queuePair.handle, memoryRegion?.handle)
   }
 
   /** The server is gone (heartbeat lost, disconnected): every lane answers EIO for its slabs. Idempotent. */
   failServer(server: number, reason = 'declared failed'): void {
-    native.failServer(this.#engine, server, reason)
+    this.#addon.failServer(this.handle, server, reason)
   }
 
   /**
@@ -269,41 +277,9 @@ export class BlockEngine {
    *   another server is being released; ETIMEDOUT as {@link synchronize}
    */
   async releaseServer(server: number): Promise<void> {
-    native.disconnectServer(this.#engine, server)
+    this.#addon.disconnectServer(this.handle, server)
     await this.synchronize()
-    native.releaseServer(this.#engine, server)
-  }
-
-  /**
-   * Takes the address of a Unix socket with mode 0600, a stale one's place too. Clients that connect wait for
-   * {@link acceptClients}.
-   * @throws EADDRINUSE: a live server listens there; EEXIST: the path is not a socket
-   */
-  bindUnix(path: string): void {
-    native.bindUnix(this.#engine, path)
-  }
-
-  /** The same of TCP. Port 0 takes a free one. @returns the bound address */
-  bindTcp(host: string, port: number): { host: string; port: number } {
-    return native.bindTcp(this.#engine, host, port)
-  }
-
-  /** Accepts the clients of all addresses that are bound. */
-  acceptClients(): void {
-    native.acceptClients(this.#engine)
-  }
-
-  /** Accepts NBD clients on a Unix socket. @throws as {@link bindUnix} */
-  listenUnix(path: string): void {
-    this.bindUnix(path)
-    this.acceptClients()
-  }
-
-  /** Accepts NBD clients on TCP. @returns the bound address */
-  listenTcp(host: string, port: number): { host: string; port: number } {
-    const bound = this.bindTcp(host, port)
-    this.acceptClients()
-    return bound
+    this.#addon.releaseServer(this.handle, server)
   }
 
   /**
@@ -311,16 +287,7 @@ export class BlockEngine {
    * @throws EINVAL: no such lane, or it may run on none of them
    */
   pinLane(lane: number, processors: readonly number[]): void {
-    native.pinLane(this.#engine, lane, processors)
-  }
-
-  /**
-   * Starts `lane` on one end of a socketpair, in transmission phase, and gives the other end's file
-   * descriptor for the kernel (or a client without handshake). The caller closes it.
-   * @throws EBUSY: the lane serves another connection
-   */
-  attachSocketpair(lane: number): number {
-    return native.attachSocketpair(this.#engine, lane)
+    this.#addon.pinLane(this.handle, lane, processors)
   }
 
   /**
@@ -328,59 +295,17 @@ export class BlockEngine {
    * turn. Limits below 1 MiB/s and 16 operations/s are raised to these. @throws EINVAL: no such server
    */
   setLimits(server: number, limits: { readonly bytes: number; readonly operations: number }): void {
-    native.setLimits(this.#engine, server, BigInt(limits.bytes), BigInt(limits.operations))
+    this.#addon.setLimits(this.handle, server, BigInt(limits.bytes), BigInt(limits.operations))
   }
 
   /** What the engine has moved to and from a server, refills too. Never falls. */
   usage(server: number): { readonly bytes: number; readonly operations: number } {
-    return native.usage(this.#engine, server)
+    return this.#addon.usage(this.handle, server)
   }
 
   /** Milliseconds since slab `index` was used last, within 134; if never: since the engine was made. */
   idle(index: number): number {
-    return native.idle(this.#engine, index)
-  }
-
-  /**
-   * Goes on with a connection in transmission phase that {@link yieldLane} ended elsewhere. The descriptor stays
-   * the caller's.
-   * @throws EBUSY: the lane serves another connection; EINVAL: it is no stream socket
-   */
-  attachSocket(lane: number, descriptor: number): void {
-    native.attachSocket(this.#engine, lane, descriptor)
-  }
-
-  /**
-   * Starts each of `lanes` on a queue of a ublk device, or none. `descriptor`: its character device, which stays the
-   * caller's. The kernel gets the disk once each of its queues has a lane.
-   * @throws EBUSY: a lane serves another connection
-   */
-  attachDevice(lanes: readonly number[], descriptor: number): void {
-    native.attachDevice(this.#engine, [...lanes], descriptor)
-  }
-
-  /**
-   * Lets a lane finish: it reads no further request, ends in the middle of none, and answers what it has. On a queue of
-   * a device it rests then: until {@link resumeLane}, or {@link close}, after which the kernel gives the queue to whoever
-   * recovers the device.
-   * @returns the socket's descriptor, now the caller's, for {@link attachSocket} here or in another process;
-   *   undefined when the lane served no connection, or a queue, or was told to resume
-   */
-  async yieldLane(lane: number): Promise<number | undefined> {
-    let descriptor = -1
-    const yielded = this.#outcome(['laneYielded'], (event) => {
-      if (event.type !== 'laneYielded' || event.lane !== lane) return false
-      descriptor = event.descriptor
-      return true
-    })
-    native.yieldLane(this.#engine, lane)
-    await yielded
-    return descriptor < 0 ? undefined : descriptor
-  }
-
-  /** After {@link yieldLane}: a lane goes on with its queue, or with what it has not given away yet. */
-  resumeLane(lane: number): void {
-    native.resumeLane(this.#engine, lane)
+    return this.#addon.idle(this.handle, index)
   }
 
   /**
@@ -388,31 +313,27 @@ export class BlockEngine {
    * older process of the volume would refuse is written to it. Nothing without a backup.
    */
   stampBackup(): void {
-    native.stampBackup(this.#engine)
+    this.#addon.stampBackup(this.handle)
   }
 
   /** What the system did not grant for the backup, each a sentence to print. */
   get backupWarnings(): readonly string[] {
-    return native.backupWarnings(this.#engine)
+    return this.#addon.backupWarnings(this.handle)
   }
 
   /** Written pages of slab `index` that the backup neither has nor is about to have; 0 without a backup. */
   missingInBackup(index: number): number {
-    return native.missingInBackup(this.#engine, index)
+    return this.#addon.missingInBackup(this.handle, index)
   }
 
   /** A snapshot; each counter is exact, the set of them is not taken at one instant. */
-  statistics(): EngineStatistics {
-    return native.statistics(this.#engine)
+  statistics(): VolumeStatistics {
+    return this.#addon.statistics(this.handle)
   }
 
   /** @returns a function that unsubscribes */
-  on<Type extends EngineEvent['type']>(type: Type, listener: Listener<Type>): () => void {
-    const listeners = this.#listeners.get(type) ?? new Set()
-    this.#listeners.set(type, listeners)
-    const untyped = listener as (event: EngineEvent) => void
-    listeners.add(untyped)
-    return () => listeners.delete(untyped)
+  on<Type extends keyof VolumeEvents>(type: Type, listener: (event: VolumeEvents[Type]) => void): () => void {
+    return this.events.on(type, listener)
   }
 
   /**
@@ -422,46 +343,14 @@ export class BlockEngine {
    *   flushed; its memory stays registered
    */
   close(timeout = 5000): Promise<void> {
-    this.#closing ??= native.close(this.#engine, timeout).finally(() => {
-      for (const end of [...this.#waiting]) end(closed())
-    })
+    if (this.#closing === undefined) {
+      this.#closing = this.#addon.close(this.handle, timeout).finally(() => this.events.end())
+      this.events.close()
+    }
     return this.#closing
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close()
   }
-
-  /** The end that the first of these events brings which `judge` does not call false, or that time brings. */
-  #outcome(
-    types: EngineEvent['type'][],
-    judge: (event: EngineEvent) => boolean | Error,
-    late?: { readonly milliseconds: number; readonly failure: () => Error },
-  ): Promise<void> {
-    return new Promise((resolve, reject) => {
-      const timer = late && setTimeout(() => end(late.failure()), late.milliseconds)
-      timer?.unref()
-      const end = (failure?: Error) => {
-        clearTimeout(timer)
-        for (const stop of stops) stop()
-        this.#waiting.delete(end)
-        if (failure === undefined) resolve()
-        else reject(failure)
-      }
-      const stops = types.map((type) =>
-        this.on(type, (event) => {
-          const verdict = judge(event)
-          if (verdict !== false) end(verdict === true ? undefined : verdict)
-        }),
-      )
-      this.#waiting.add(end)
-      if (this.#closing !== undefined) end(closed())
-    })
-  }
-
-  #emit(event: EngineEvent): void {
-    for (const listener of this.#listeners.get(event.type) ?? []) listener(event)
-  }
 }
-
-const closed = () => Object.assign(new Error('the engine was closed'), { code: 'ECANCELED' })

@@ -1,7 +1,6 @@
 import { availableParallelism } from 'node:os'
 import type { BackupOptions } from './backup.js'
-import type { ExportOptions, TlsOptions } from './export-options.js'
-import type { Compress, NativeEngineOptions } from './native.js'
+import type { Compress, NativeEngineOptions } from './volume-addon.js'
 
 /**
  * How a lane awaits completions, and requests. `poll` spins for ever (a core of its own), `event` sleeps at once,
@@ -10,7 +9,7 @@ import type { Compress, NativeEngineOptions } from './native.js'
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
 
-export interface BlockEngineOptions {
+export interface VolumeEngineOptions {
   /** bytes; a multiple of 4096 */
   readonly size: number | bigint
   /** bytes; a power of two ≥ 1 MiB; default 64 MiB. The last slab may be used in part. */
@@ -32,7 +31,7 @@ export interface BlockEngineOptions {
   readonly prefault?: boolean
   /**
    * For swap: the lanes are marked as part of the I/O path (PR_SET_IO_FLUSHER) and their arenas locked.
-   * What is not granted is a warning of {@link BlockEngine.addLane}. Default false.
+   * What is not granted is a warning of {@link VolumeEngine.addLane}. Default false.
    */
   readonly ioFlusher?: boolean
   /**
@@ -48,7 +47,7 @@ export interface BlockEngineOptions {
    * 0: none.
    */
   readonly readAhead?: number
-  /** bytes per second that {@link BlockEngine.refill} copies at most; default 0, no limit */
+  /** bytes per second that {@link VolumeEngine.refill} copies at most; default 0, no limit */
   readonly refillRate?: number
   /**
    * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
@@ -63,11 +62,11 @@ export interface BlockEngineOptions {
    */
   readonly checksums?: boolean
   /**
-   * Slabs that are not mapped take one of the places that {@link BlockEngine.addSpare} gave when they are first
+   * Slabs that are not mapped take one of the places that {@link VolumeEngine.addSpare} gave when they are first
    * written; without one the request waits, up to the operation timeout. Default false: such requests are EIO.
    */
   readonly thin?: boolean
-  /** as {@link BlockEngineOptions.pageMap}, for the checksums; used with `checksums` only */
+  /** as {@link VolumeEngineOptions.pageMap}, for the checksums; used with `checksums` only */
   readonly pageChecksums?: string
   /**
    * Compress pages on their way to the servers and back (docs/page-service/compression.md): `lz4` where it pays,
@@ -76,50 +75,19 @@ export interface BlockEngineOptions {
    */
   readonly compress?: Compress
   /**
-   * As {@link BlockEngineOptions.pageMap}, for the lengths of compressed pages. Given to a volume once, it belongs to
+   * As {@link VolumeEngineOptions.pageMap}, for the lengths of compressed pages. Given to a volume once, it belongs to
    * it for as long as its pages live, also when `compress` is `none` now.
    */
   readonly pageLengths?: string
   /**
    * File, beside `pageMap`, that keeps where the slabs are and which servers have failed (see
-   * {@link BlockEngine.lookUpSlab}). The same rules. Default: memory of this process.
+   * {@link VolumeEngine.lookUpSlab}). The same rules. Default: memory of this process.
    */
   readonly slabMap?: string
-  /**
-   * What NBD clients find here. The first one is also what they get who name none, unless another one has
-   * the empty name. Default: the whole volume under the empty name.
-   */
-  readonly exports?: readonly ExportOptions[]
-  /**
-   * Bytes, a power of two of at most 4096: requests that are no multiple of it are refused with EINVAL.
-   * Default 1: every request is served, at the price that a part of a page costs a network round trip more
-   * when the page was never written.
-   */
-  readonly minimumBlockSize?: number
-  /** default: no TLS; what is wrong with the files is thrown by the constructor (ENOKEY) */
-  readonly tls?: TlsOptions
-  /** milliseconds for a client's whole handshake; default 10000 */
-  readonly handshakeTimeout?: number
-  /**
-   * Handshakes under way at once; default 1024. When there are more, or no descriptor is left, the oldest is closed: a client that
-   * speaks the protocol is done within milliseconds, so no number of silent or slow ones keeps it out.
-   */
-  readonly maxHandshakes?: number
-  /**
-   * Milliseconds that a client on a socket may take for the rest of a request that it has begun (and a second
-   * more for each 256 KiB of payload), or for taking the next byte of its answers, before it is thrown out
-   * and its lane is free again; default 30000, 0: for ever. Between requests it may rest as long as it likes.
-   */
-  readonly stallTimeout?: number
-  /**
-   * Milliseconds that a client waits for a free lane before it is refused; default 2000. The export
-   * says CAN_MULTI_CONN from 4 lanes on, for nbdcopy opens 4 connections and fails when one is refused.
-   */
-  readonly laneWait?: number
 }
 
 /** With the defaults, as the addon takes it. */
-export function nativeOptions(options: BlockEngineOptions, slabSize: number): NativeEngineOptions {
+export function nativeOptions(options: VolumeEngineOptions, slabSize: number): NativeEngineOptions {
   return {
     size: BigInt(options.size),
     slabSize: BigInt(slabSize),
@@ -145,23 +113,5 @@ export function nativeOptions(options: BlockEngineOptions, slabSize: number): Na
     compress: options.compress ?? 'none',
     pageLengths: options.pageLengths ?? '',
     slabMap: options.slabMap ?? '',
-    exports: (options.exports ?? [{}]).map((each) => ({
-      name: each.name ?? '',
-      description: each.description ?? '',
-      offset: BigInt(each.offset ?? 0),
-      size: BigInt(each.size ?? 0),
-      readOnly: each.readOnly ?? false,
-    })),
-    tls: {
-      mode: options.tls?.mode ?? 'off',
-      certificates: options.tls?.certificates ?? '',
-      sharedKeys: options.tls?.sharedKeys ?? '',
-      verifyPeer: options.tls?.verifyPeer ?? false,
-    },
-    minimumBlockSize: options.minimumBlockSize ?? 1,
-    handshakeTimeout: options.handshakeTimeout ?? 10_000,
-    maxHandshakes: options.maxHandshakes ?? 1_024,
-    stallTimeout: options.stallTimeout ?? 30_000,
-    laneWait: options.laneWait ?? 2000,
   }
 }

@@ -3,9 +3,10 @@ import { join } from 'node:path'
 import type { SwapServer } from '@rdmakit/swap-server'
 import type { MemoryRegion } from '@rdmakit/verbs'
 import { beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
-import { settlePages } from '../src/settle-pages.js'
+import { Volume } from '../src/block-volume.js'
+import { withPageSocket } from '../src/page-socket.js'
+import { resyncReplicas } from '../src/resync-replicas.js'
 import { StateFolder } from '../src/state-folder.js'
-import { Volume } from '../src/volume.js'
 import { VolumeKeeper } from '../src/volume-keeper.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
 import { lentBy, serve } from './swap-servers.js'
@@ -94,6 +95,8 @@ function replicas({ engine }: Volume, page: number): Uint8Array[] {
   })
 }
 
+const resync = ({ engine }: Volume) => resyncReplicas(engine, (work) => withPageSocket(engine, 0, work))
+
 describe('pages whose WRITE was open when the process died', () => {
   it('are the same on all replicas before a client sees them', async () => {
     for (let i = 0; i < 3; i++) await lend()
@@ -104,7 +107,7 @@ describe('pages whose WRITE was open when the process died', () => {
     const [first, , last] = replicas(volume, 0)
     expect(last).not.toEqual(first)
     const warnings = vi.spyOn(process, 'emitWarning')
-    await settlePages(volume.engine, 0)
+    await resync(volume)
     expect(warnings).not.toHaveBeenCalled()
     warnings.mockRestore()
     for (const page of PAGES) {
@@ -126,7 +129,7 @@ describe('pages whose WRITE was open when the process died', () => {
     {
       await using volume = await takeOver(shape)
       for (const page of PAGES) halves.set(page, Buffer.from(replicas(volume, page)[0] as Uint8Array))
-      await settlePages(volume.engine, 0)
+      await resync(volume)
       for (let slab = 0; slab < volume.engine.slabCount; slab++)
         expect(volume.engine.missingInBackup(slab)).toBe(0)
       await volume.leave()
@@ -146,7 +149,7 @@ describe('pages whose WRITE was open when the process died', () => {
     await leftInTheMiddle(shape)
     await using volume = await takeOver(shape)
     volume.engine.dropReplica(0, 0, true)
-    await settlePages(volume.engine, 0)
+    await resync(volume)
     const client = new Client(volume.engine.attachSocketpair(0))
     for (const page of PAGES) {
       const lost = page * PAGE < MIB
@@ -162,7 +165,7 @@ describe('pages whose WRITE was open when the process died', () => {
     const volume = await takeOver(shape)
     // So slow that it cannot be over before the engine is.
     volume.engine.setLimits(0, { bytes: 0, operations: 2 })
-    const settled = settlePages(volume.engine, 0)
+    const settled = resync(volume)
     const outcome = expect(settled).rejects.toThrow(/the engine/)
     await volume.leave()
     await outcome

@@ -21,7 +21,7 @@ const LAST_CALL_MS = 2_000
 /** Nobody on this host listens there for so long: whoever had the memory has ended. */
 const REFUSED_MS = 1_000
 
-export interface RecallOptions {
+export interface ReconnectorOptions {
   readonly session: SessionOptions
   readonly slabSize: number
   /** milliseconds that a server is waited for that is away */
@@ -44,13 +44,13 @@ export interface RecallOptions {
 }
 
 /** Calls servers that have failed until they answer. */
-export class Recall {
-  readonly #options: RecallOptions
+export class ServerReconnector {
+  readonly #options: ReconnectorOptions
   readonly #ending = new AbortController()
   readonly #calls = new Set<Promise<void>>()
   #open = false
 
-  constructor(options: RecallOptions) {
+  constructor(options: ReconnectorOptions) {
     this.#options = options
   }
 

@@ -1,5 +1,5 @@
 /** Runs steps one after the other, in the order in which they were asked for: the engine refills one slab at a time. */
-export class Turns {
+export class SerialQueue {
   #last: Promise<unknown> = Promise.resolve()
 
   run<Result>(step: () => Promise<Result>): Promise<Result> {

@@ -7,36 +7,45 @@ import type {
   ProtectionDomain,
   QueuePair,
 } from '@rdmakit/verbs'
-import { BlockEngine } from './engine.js'
-import type { Lane, LaneResources } from './engine-lane.js'
+import type { Lane, LaneRequirements, LaneResources } from './engine-lane.js'
 
-/** The verbs objects of one lane, and the way to a server that joins later. */
-export class LaneEnds {
+/** The verbs objects of one lane, which connect it to the servers, also to one that joins later. */
+export class LaneConnector {
   readonly #protectionDomain: ProtectionDomain
   readonly #channel: CompletionChannel
   readonly #completionQueue: CompletionQueue
   readonly #arena: MemoryRegion
+  readonly #needs: LaneRequirements
 
-  private constructor(context: Context, protectionDomain: ProtectionDomain, arena: MemoryRegion) {
+  private constructor(
+    context: Context,
+    protectionDomain: ProtectionDomain,
+    needs: LaneRequirements,
+    arena: MemoryRegion,
+  ) {
+    this.#needs = needs
     this.#protectionDomain = protectionDomain
     this.#arena = arena
     this.#channel = context.createCompletionChannel()
     this.#completionQueue = context.createCompletionQueue({
-      entries: BlockEngine.laneRequirements().completionQueueEntries,
+      entries: needs.completionQueueEntries,
       channel: this.#channel,
       progress: 'manual',
     })
   }
 
-  static async open(context: Context, protectionDomain: ProtectionDomain): Promise<LaneEnds> {
-    const { arenaBytes } = BlockEngine.laneRequirements()
-    const arena = await protectionDomain.allocateMemoryRegion(arenaBytes, ['local-write'])
-    return new LaneEnds(context, protectionDomain, arena)
+  static async open(
+    context: Context,
+    protectionDomain: ProtectionDomain,
+    needs: LaneRequirements,
+  ): Promise<LaneConnector> {
+    const arena = await protectionDomain.allocateMemoryRegion(needs.arenaBytes, ['local-write'])
+    return new LaneConnector(context, protectionDomain, needs, arena)
   }
 
   /** A queue pair to `session`'s server. @throws VerbsError */
   connect(session: SwapServerSession): Promise<QueuePair> {
-    const needs = BlockEngine.laneRequirements()
+    const needs = this.#needs
     return session.connectData(this.#protectionDomain, {
       sendQueue: this.#completionQueue,
       maxSend: needs.sendQueueDepth,
@@ -56,10 +65,10 @@ export class LaneEnds {
   }
 }
 
-/** A lane that runs, with its ends. */
+/** A lane that runs, with what connects it. */
 export interface RunningLane {
   readonly lane: Lane
-  readonly ends: LaneEnds
+  readonly connector: LaneConnector
   /** by server index */
   readonly queuePairs: (QueuePair | null)[]
 }

@@ -1,5 +1,6 @@
 import { Socket } from 'node:net'
-import type { BlockEngine } from './engine.js'
+import type { BlockEngine } from './block-engine.js'
+import type { PageClient } from './resync-replicas.js'
 
 const PAGE = 4096
 const REQUEST_MAGIC = 0x25609513
@@ -9,13 +10,14 @@ const READ = 0
 const WRITE = 1
 
 /**
- * Gives all replicas of the pages whose WRITE the last process did not live to answer the bytes that one of them has:
- * the kernel repeats such a WRITE, but a client of an export need not, and would read now one and now the other.
+ * Lends a client of `lane`, in transmission phase; it is gone, and the lane free for the next one, when this resolves.
  * @throws Error: the engine ends
  */
-export async function settlePages(engine: BlockEngine, lane: number): Promise<void> {
-  const pages = engine.leftClaimed
-  if (pages.length === 0) return
+export async function withPageSocket(
+  engine: BlockEngine,
+  lane: number,
+  work: (client: PageClient) => Promise<void>,
+): Promise<void> {
   let forget = () => {}
   const idle = new Promise<void>((resolve) => {
     forget = engine.on('laneIdle', (event) => {
@@ -25,11 +27,10 @@ export async function settlePages(engine: BlockEngine, lane: number): Promise<vo
   const socket = new Socket({ fd: engine.attachSocketpair(lane), readable: true, writable: true })
   socket.on('error', () => {}) // "close" follows
   try {
-    for (const page of pages) {
-      const found = await request(socket, READ, page)
-      // None is left: that is what its reader is told, too.
-      if (found !== undefined) await request(socket, WRITE, page, found)
-    }
+    await work({
+      read: (page) => request(socket, READ, page),
+      write: async (page, bytes) => void (await request(socket, WRITE, page, bytes)),
+    })
     socket.destroy()
     // Before that the lane takes no client. An engine that has ended says nothing of its lanes.
     await idle
@@ -44,7 +45,7 @@ async function request(
   socket: Socket,
   command: number,
   page: number,
-  payload?: Buffer,
+  payload?: Uint8Array,
 ): Promise<Buffer | undefined> {
   const header = Buffer.alloc(28)
   header.writeUInt32BE(REQUEST_MAGIC, 0)

@@ -1,0 +1,87 @@
+import { askWhetherFenced } from './ask-fenced.js'
+import type { KeptVolume } from './kept-volume.js'
+import {
+  type Adopted,
+  adoptSlabs,
+  backedUp,
+  contextOf,
+  moveToIncarnations,
+  onMaps,
+  renumber,
+  serversOf,
+  takeSessions,
+} from './take-over.js'
+import { Volume } from './volume.js'
+import type { VolumeEngine } from './volume-engine.js'
+import {
+  type MakeEngine,
+  raised,
+  sayUnfenced,
+  sessionOptions,
+  settingsOf,
+  type VolumeOptions,
+} from './volume-options.js'
+import { VolumeParts } from './volume-parts.js'
+import { VolumeState } from './volume-state.js'
+
+/**
+ * Goes on with the volume of a process that has ended, or {@link Volume.leave left} it: its page map and slab map are in
+ * `options.engine`, its servers in `kept`. Servers that do not give their session back have failed. Repair
+ * waits for {@link Volume.start}.
+ * @param make the engine, with its front
+ * @throws FencedError: another process has the volume; Error when no server gives its session back and there is no backup;
+ *   EBUSY: another process has the maps; ConfigurationError: they are not there, of another volume, or damaged
+ */
+export async function takeOverVolume<Engine extends VolumeEngine, Front extends object>(
+  given: VolumeOptions<Engine, Front>,
+  kept: KeptVolume,
+  make: MakeEngine<Engine, Front>,
+): Promise<{ volume: Volume<Engine>; adopted: Adopted }> {
+  const { progress = () => {} } = given
+  const { size, replicas, thin = false } = kept
+  const engine = onMaps(given.engine, () => make(settingsOf({ ...given, size, thin }, kept.slabSize)))
+  let volume: Volume<Engine> | undefined
+  let state: VolumeState<Engine> | undefined
+  try {
+    given.prepare?.(engine)
+    const options = raised(given)
+    const found = await takeSessions(
+      engine,
+      kept.servers,
+      sessionOptions(options),
+      backedUp(options, engine),
+      progress,
+    )
+    const taken = renumber(engine, found)
+    const up = new Set(taken.resumed.flatMap(({ kept: { uris } }) => uris))
+    for (const { kept: server, reason } of taken.gone) {
+      engine.failServer(server.index, reason)
+      // An earlier incarnation of one that is back is nothing that anybody misses.
+      if (!server.uris.some((uri) => up.has(uri))) progress(`lost ${server.uris.join(' or ')}: ${reason}`)
+    }
+    const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
+    const servers = serversOf(taken, engine.failedServers())
+    sayUnfenced(servers, options)
+    state = new VolumeState(engine, servers, context, { ...options, size, replicas, thin })
+    const parts = new VolumeParts(state)
+    volume = new Volume(parts)
+    if (taken !== found) options.keep?.(servers)
+    moveToIncarnations(engine, taken)
+    const adopted = adoptSlabs(engine, parts.slabs.table, servers, taken, thin)
+    volume.thin?.lookAtAll()
+    for (const [server, orphans] of adopted.orphans)
+      if (thin) server.keep(orphans)
+      // A server that cannot do it now is about to fail, and its session to end.
+      else await server.session.free(orphans).catch(() => {})
+    await parts.openLanes()
+    return { volume, adopted }
+  } catch (failure) {
+    if (volume === undefined || state === undefined) {
+      await engine.close()
+      throw failure
+    }
+    await volume.leave()
+    // A process that comes behind this one takes its sessions, which looks like servers that are gone.
+    throw (await askWhetherFenced(state.servers, state.options)) ?? failure
+  }
+}
