@@ -1,9 +1,26 @@
 import { EXIT, ExitError, exitStatusOf } from '@rdmakit/operator-kit'
-import type { SessionOptions, SwapServerError } from '@rdmakit/swap-server'
+import type { RemoteSlab, SessionOptions, SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
 import { FencedError } from './fenced.js'
 import type { KeptServer } from './kept-volume.js'
 import { resumeSession } from './resume-session.js'
-import type { GoneServer, ResumedServer } from './take-over.js'
+
+/** A server whose session this process has taken up, with the slabs that it found there. */
+export interface ResumedServer {
+  readonly kept: KeptServer
+  readonly session: SwapServerSession
+  readonly slabs: readonly RemoteSlab[]
+}
+
+/** A server that takes part no more, and why. */
+export interface GoneServer {
+  readonly kept: KeptServer
+  readonly reason: string
+}
+
+export interface TakenSessions {
+  readonly resumed: readonly ResumedServer[]
+  readonly gone: readonly GoneServer[]
+}
 
 /** A server that does not let this process have its session, and would not later either. */
 type ForbiddingServer = GoneServer & { readonly forbidden: SwapServerError }

@@ -15,7 +15,6 @@ import { describeUses, partitionsOf, usesOf } from './device-uses.js'
 import { disconnect, pull } from './disconnect.js'
 import { FencedError } from './fenced.js'
 import { type HandOverOutcome, handOver } from './hand-over.js'
-import type { KeptDevice } from './kept-volume.js'
 import { protectProcess } from './kernel.js'
 import { type DeviceLink, deviceTimeouts, KernelLink, UblkLink } from './kernel-link.js'
 import { keepLanesNear } from './lane-processors.js'
@@ -29,6 +28,7 @@ import type { StateFolder } from './state-folder.js'
 import { ownCommand, Successor } from './successor.js'
 import { isSwap, swapOn } from './swap.js'
 import { ublkDevice } from './ublk-device.js'
+import type { KeptDevice } from './volume-json.js'
 
 /** Above the engine's own deadlines: a READ may have to try each replica, and the backup's file. */
 const ANSWER_SLACK_MS = 6_000

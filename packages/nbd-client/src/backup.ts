@@ -1,5 +1,3 @@
-import type { VolumeStatistics } from './volume-engine.js'
-
 const PAGE = 4096
 /** What packages/remote-volume/native/backup/backup_port.h allows for one lane. */
 const MIN_PAGES = 128
@@ -23,12 +21,4 @@ export interface BackupOptions {
 /** How many pages of the queue each of `lanes` lanes gets. */
 export function pagesOfLane(queue: number, lanes: number): number {
   return Math.min(MAX_PAGES, Math.max(MIN_PAGES, Math.floor(queue / PAGE / lanes)))
-}
-
-/** For the status table: `-`, `complete`, `12 pages behind`, `failed`. */
-export function describeBackup({ backup }: VolumeStatistics): string {
-  if (backup === null) return '-'
-  if (!backup.working) return 'failed'
-  const behind = backup.stalePages + backup.queuedPages
-  return behind === 0 ? 'complete' : `${behind} pages behind`
 }

@@ -3,9 +3,9 @@ import { basename, join } from 'node:path'
 import { EXIT, ExitError, openRuntimeDirectory } from '@rdmakit/operator-kit'
 import { UsageError } from '@rdmakit/verbs'
 import { presenceOf } from './device-identity.js'
-import type { KeptDevice } from './kept-volume.js'
 import { isOwnState, ownStateDirectory, ownStateName, type VolumeIdentity } from './own-state-names.js'
 import { StateFolder } from './state-folder.js'
+import type { KeptDevice } from './volume-json.js'
 
 /**
  * Opens the folder of an attach that was given none: with the state of a device that this command line has attached

@@ -13,9 +13,9 @@ import {
 import { join } from 'node:path'
 import { EXIT, ExitError, makeFolder } from '@rdmakit/operator-kit'
 import { ConfigurationError } from '@rdmakit/swap-server'
-import { formatVolume, type KeptVolume, parseVolume } from './kept-volume.js'
 import { closeDescriptor, lockFile } from './kernel.js'
 import { isOwnState } from './own-state-names.js'
+import { formatVolume, type KeptVolume, parseVolume } from './volume-json.js'
 
 /** Of a folder that others remove meanwhile; each of them does so once. */
 const OPENINGS = 100

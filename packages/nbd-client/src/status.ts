@@ -9,11 +9,10 @@ import {
   rightAligned,
   type StatusView,
 } from '@rdmakit/operator-kit'
-import { describeBackup } from './backup.js'
 import type { EngineStatistics } from './block-engine.js'
 import { type Presence, presenceOf } from './device-identity.js'
 import { parseDevice } from './device-name.js'
-import { addHistograms, countOf, histogramSince, percentile } from './latency.js'
+import { addHistograms, countOf, histogramSince, percentile } from './histogram.js'
 import { type ClientStatus, runningClients } from './runtime.js'
 import { totals } from './session-log.js'
 import type { NativeHistogram } from './volume-addon.js'
@@ -242,4 +241,12 @@ function formatLatency(nanoseconds: number | undefined): string {
   const [unit, factor] = nanoseconds < 1e6 ? ['µs', 1e3] : nanoseconds < 1e9 ? ['ms', 1e6] : ['s', 1e9]
   const value = nanoseconds / factor
   return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${unit}`
+}
+
+/** For the status table: `-`, `complete`, `12 pages behind`, `failed`. */
+function describeBackup({ backup }: EngineStatistics): string {
+  if (backup === null) return '-'
+  if (!backup.working) return 'failed'
+  const behind = backup.stalePages + backup.queuedPages
+  return behind === 0 ? 'complete' : `${behind} pages behind`
 }

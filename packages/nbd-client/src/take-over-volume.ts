@@ -1,20 +1,16 @@
+import { statSync } from 'node:fs'
+import { ConfigurationError } from '@rdmakit/swap-server'
+import { type Context, openDevice } from '@rdmakit/verbs'
+import { type Adopted, adoptSlabs, moveToIncarnations, renumber, serversOf } from './adopt-slabs.js'
 import { askWhetherFenced } from './ask-fenced.js'
 import type { KeptVolume } from './kept-volume.js'
-import {
-  type Adopted,
-  adoptSlabs,
-  backedUp,
-  contextOf,
-  moveToIncarnations,
-  onMaps,
-  renumber,
-  serversOf,
-  takeSessions,
-} from './take-over.js'
+import { takeSessions } from './take-sessions.js'
 import { Volume } from './volume.js'
 import type { VolumeEngine } from './volume-engine.js'
+import type { VolumeEngineOptions } from './volume-engine-options.js'
 import {
   type MakeEngine,
+  NothingLeftError,
   raised,
   sayUnfenced,
   sessionOptions,
@@ -84,4 +80,43 @@ export async function takeOverVolume<Engine extends VolumeEngine, Front extends 
     // A process that comes behind this one takes its sessions, which looks like servers that are gone.
     throw (await askWhetherFenced(state.servers, state.options)) ?? failure
   }
+}
+
+/**
+ * Makes the engine of a volume that is to be taken over. An engine makes maps that it does not find, and pages that were
+ * written would read as zeros by those.
+ * @throws ConfigurationError: a map is not there, or not of this volume
+ */
+function onMaps<Engine>(
+  maps: Pick<VolumeEngineOptions, 'pageMap' | 'slabMap'> | undefined,
+  make: () => Engine,
+): Engine {
+  for (const file of [maps?.pageMap, maps?.slabMap]) {
+    if (file === undefined) continue
+    if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue
+    throw new ConfigurationError(
+      `${file} is missing or empty: nobody knows what the volume's pages are; detach its device, if it has one, and remove the folder's files`,
+    )
+  }
+  try {
+    return make()
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code !== 'EINVAL') throw failure
+    throw new ConfigurationError((failure as Error).message)
+  }
+}
+
+/** The device of a volume of which only the backup is left: servers that come back are reached through it. */
+function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context {
+  if (backup === undefined || context === undefined)
+    throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
+  return openDevice(context.name, context.provider)
+}
+
+/** Whether a slab can do without its servers: what was answered is in the file. */
+function backedUp({ backup, engine: given }: VolumeOptions, engine: VolumeEngine): (slab: number) => boolean {
+  if (backup === undefined) return () => false
+  // What is missing then are WRITEs that were never answered, and that the kernel repeats.
+  if (given?.acknowledge === 'backup') return () => true
+  return (slab) => engine.missingInBackup(slab) === 0
 }

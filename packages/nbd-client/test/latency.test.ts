@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { addHistograms, countOf, histogramSince, percentile } from '../src/latency.js'
+import { addHistograms, countOf, histogramSince, percentile } from '../src/histogram.js'
 
 const first = {
   sum: 50,

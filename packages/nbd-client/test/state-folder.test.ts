@@ -13,12 +13,12 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { BlockEngine } from '../src/block-engine.js'
-import { formatVolume, type KeptVolume, parseVolume } from '../src/kept-volume.js'
 import { StateFolder } from '../src/state-folder.js'
+import { formatVolume, type KeptVolume, parseVolume } from '../src/volume-json.js'
 import { MIB } from './fixture.js'
 
 const STATE_FOLDER = new URL('../dist/state-folder.js', import.meta.url).href
-const KEPT_VOLUME = new URL('../dist/kept-volume.js', import.meta.url).href
+const KEPT_VOLUME = new URL('../dist/volume-json.js', import.meta.url).href
 
 const VOLUME: KeptVolume = {
   size: 64 * MIB,

@@ -4,10 +4,12 @@
 import { EXIT } from '@rdmakit/operator-kit'
 import { SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
+import { adoptSlabs, serversOf } from '../src/adopt-slabs.js'
 import { BlockEngine } from '../src/block-engine.js'
 import type { KeptServer } from '../src/kept-volume.js'
 import { SlabTable } from '../src/slab-table.js'
-import { adoptSlabs, incarnationsToResume, serversOf, takeSessions } from '../src/take-over.js'
+import { incarnationsToResume, takeSessions } from '../src/take-sessions.js'
+
 import { MIB } from './fixture.js'
 
 const SLABS = 4

@@ -28,7 +28,7 @@ export const mutations = [
   },
   {
     name: 'later-incarnation-by-index',
-    file: source('take-over'),
+    file: source('take-sessions'),
     find: '  for (const server of kept)\n    if (!failed.has(server.index) || (',
     replace:
       '  for (const server of kept.toSorted((a, b) => a.index - b.index))\n    if (!failed.has(server.index) || (',
@@ -53,7 +53,7 @@ export const mutations = [
   },
   {
     name: 'token-as-a-field-quoted',
-    file: source('kept-volume'),
+    file: source('json-fields'),
     find: 'SHOWN_FIELD.test(other) ? `',
     replace: 'SHOWN_FIELD.test(other) || other.length < 64 ? `',
     why: 'The message about a damaged state folder has the token that opens the volume.',
@@ -141,7 +141,7 @@ export const mutations = [
   },
   {
     name: 'unknown-field-in-volume-json',
-    file: source('kept-volume'),
+    file: source('json-fields'),
     find: 'if (other !== undefined)\n',
     replace: "if (other === '')\n",
     why: 'A field of volume.json whose name is damaged is passed over, and with it what it said.',
@@ -157,7 +157,7 @@ export const mutations = [
   },
   {
     name: 'missing-map-is-made',
-    file: source('take-over'),
+    file: source('take-over-volume'),
     find: 'if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue',
     replace: 'if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) >= 0) continue',
     why: 'A volume whose page map is gone is taken over all the same, and its pages read as zeros.',
@@ -165,7 +165,7 @@ export const mutations = [
   },
   {
     name: 'half-filled-replica-adopted',
-    file: source('take-over'),
+    file: source('adopt-slabs'),
     find: 'const complete = replica.live || (replica.leaving && adopted.length === 0)',
     replace: 'const complete = replica.live || adopted.length >= 0',
     why: 'A replica that was being filled when the process died counts as whole afterwards.',
@@ -173,7 +173,7 @@ export const mutations = [
   },
   {
     name: 'failed-server-believed',
-    file: source('take-over'),
+    file: source('take-sessions'),
     find: '(!alone || readable.length === 1) &&',
     replace: '(!alone || readable.length >= 1) &&',
     why: 'A server that failed while others went on is believed after a restart, though it missed writes.',
@@ -260,7 +260,7 @@ export const mutations = [
   },
   {
     name: 'given-back-though-used',
-    file: source('take-over'),
+    file: source('end-kept'),
     find: 'takeOver: nextTakeOver(takeOver), unattended: true }',
     replace: 'takeOver: nextTakeOver(takeOver) }',
     why: 'A copy of a state folder, started where there is no device, ends the volume of the process that serves it.',
@@ -310,7 +310,7 @@ export const mutations = [
   },
   {
     name: 'forbidden-server-is-lost',
-    file: source('take-over'),
+    file: source('take-sessions'),
     find: '      if (refusing !== undefined) throw refusedBy(refusing)\n',
     replace: "      if (refusing !== undefined) progress('it refuses')\n",
     why: 'A take-over with a wrong key file gives up what only that server has.',

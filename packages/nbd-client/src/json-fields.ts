@@ -1,0 +1,48 @@
+// What a file of JSON must hold, field by field. Each throws an Error that says what is wrong with it.
+
+export function record(value: unknown, what: string): Record<string, unknown> {
+  if (typeof value !== 'object' || value === null || Array.isArray(value))
+    throw new Error(`${what} is not an object`)
+  return value as Record<string, unknown>
+}
+
+/** A name with a typing error in it is worth showing; in a damaged file anything else may be a token. */
+const SHOWN_FIELD = /^[A-Za-z]{1,20}$/
+
+/** One field less is a volume that nobody has used, say: none may hide behind a name that is not known. */
+export function only(value: Record<string, unknown>, what: string, names: readonly string[]): void {
+  const other = Object.keys(value).find((name) => !names.includes(name))
+  if (other !== undefined)
+    throw new Error(`${what} has a field ${SHOWN_FIELD.test(other) ? `"${other}" ` : ''}that is unknown`)
+}
+
+export function list(value: unknown, what: string): unknown[] {
+  if (!Array.isArray(value) || value.length === 0) throw new Error(`${what} is not a list, or empty`)
+  return value
+}
+
+export function word(value: unknown, what: string): string {
+  if (typeof value !== 'string' || value === '') throw new Error(`${what} is missing`)
+  return value
+}
+
+export function flag(value: unknown, what: string): boolean {
+  if (value !== undefined && typeof value !== 'boolean') throw new Error(`${what} is neither true nor false`)
+  return value === true
+}
+
+export function multiple(value: number, unit: number, what: string): number {
+  if (value % unit !== 0) throw new Error(`${what} is not a multiple of ${unit}`)
+  return value
+}
+
+export function powerOfTwo(value: number, what: string): number {
+  if (!Number.isInteger(Math.log2(value))) throw new Error(`${what} is not a power of two`)
+  return value
+}
+
+export function integer(value: unknown, what: string, least: number, most = Number.MAX_SAFE_INTEGER): number {
+  if (!Number.isSafeInteger(value) || (value as number) < least || (value as number) > most)
+    throw new Error(`${what} is not a whole number from ${least} to ${most}`)
+  return value as number
+}
