@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # npm run test:unit -- [PART…] [VITEST OPTION…]: unit tests, conformance of verbs on shm and iwarp, and end-to-end tests,
-# on this machine. A PART is a package (verbs, ring-transport, swap-server, nbd-client), e2e, docs, bench, conformance, or
-# a part of a file's name. With none all run, and their report is test-results/host.json. RDMAKIT_EFFORT=N repeats N times
+# on this machine. A PART is a package (verbs, ring-transport, swap-server, remote-volume, nbd-client), e2e, docs, bench,
+# conformance, or a part of a file's name. With none all run, and their report is test-results/host.json. RDMAKIT_EFFORT=N repeats N times
 # as often what may be repeated; RDMAKIT_TIER=soak adds the tests of a soak (*.soak.test.ts).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ arguments=()
 all=true
 for word; do
   case $word in
-    verbs | ring-transport | swap-server | nbd-client) arguments+=("packages/$word/") && all=false ;;
+    verbs | ring-transport | swap-server | remote-volume | nbd-client) arguments+=("packages/$word/") && all=false ;;
     e2e) arguments+=(test/e2e/) && all=false ;;
     docs) arguments+=(test/docs/) && all=false ;;
     bench) arguments+=(bench/test/) && all=false ;;

@@ -17,6 +17,8 @@ const BUILT = [
 /** What is wrong with the folder that was given, and what to do about it, in one line. */
 export class CheckoutError extends Error {}
 
+const PACKAGES = ['verbs', 'ring-transport', 'swap-server', 'remote-volume', 'nbd-client']
+
 /**
  * @returns its absolute path
  * @throws CheckoutError when the folder is no checkout, or not built, or one whose packages are another's
@@ -30,7 +32,8 @@ export function builtCheckout(folder: string): string {
   if (missing.length > 0)
     throw new CheckoutError(`--against ${folder}: not built, ${missing.join(', ')} missing; ${remedy}`)
   // With a node_modules borrowed from another checkout, its scripts and its bundled programs hold that one's packages.
-  for (const name of ['verbs', 'ring-transport', 'swap-server', 'nbd-client']) {
+  // Not every checkout has each of them: an older one has fewer.
+  for (const name of PACKAGES.filter((each) => existsSync(join(root, 'packages', each)))) {
     const linked = join(root, 'node_modules/@rdmakit', name)
     if (!existsSync(linked) || realpathSync(linked) !== realpathSync(join(root, 'packages', name)))
       throw new CheckoutError(

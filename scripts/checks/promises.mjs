@@ -21,6 +21,7 @@ const below = (folder, name, end = '.test.ts') => {
 /** Where a test of each kind is, and the tier that runs it. */
 const KINDS = {
   client: (name) => [below('packages/nbd-client/test', name), 'npm test'],
+  volume: (name) => [below('packages/remote-volume/test', name), 'npm test'],
   server: (name) => [below('packages/swap-server/test', name), 'npm test'],
   kit: (name) => [below('packages/operator-kit/test', name), 'npm test'],
   ring: (name) => [below('packages/ring-transport/test', name), 'npm test'],

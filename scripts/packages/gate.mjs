@@ -60,7 +60,14 @@ async function makeConsumer(folder) {
   cpSync(join(top, 'test', 'packages'), folder, { recursive: true })
   writeFileSync(join(folder, 'package.json'), '{ "name": "consumer", "private": true, "type": "module" }\n')
   mkdirSync(join(folder, 'readme'))
-  for (const name of ['operator-kit', 'verbs', 'ring-transport', 'swap-server', 'nbd-client'])
+  for (const name of [
+    'operator-kit',
+    'verbs',
+    'ring-transport',
+    'swap-server',
+    'remote-volume',
+    'nbd-client',
+  ])
     writeFileSync(join(folder, 'readme', `${name}.mjs`), await firstExample(name))
   const target = readFileSync(join(top, 'examples', 'write', 'target.ts'), 'utf8')
   const { code } = await transform(target, { loader: 'ts', format: 'esm', target: 'node20' })

@@ -131,6 +131,9 @@ test('the first example of operator-kit', async () => {
 test('the first example of swap-server', async () => {
   assert.match(await node('readme/swap-server.mjs').succeeds(), /^15$/m)
 })
+test('the first example of remote-volume', async () => {
+  assert.match(await node('readme/remote-volume.mjs').succeeds(), /^4$/m)
+})
 test('the first example of nbd-client', async () => {
   const server = program('swap-server', '--listen', 'iwarp://127.0.0.1:7471', '--memory', '1G')
   await server.prints(/^listening /m)

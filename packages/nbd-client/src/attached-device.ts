@@ -4,6 +4,7 @@ import {
   type MetricsEndpoint,
   TERMINATION_SIGNALS,
 } from '@rdmakit/operator-kit'
+import { FencedError } from '@rdmakit/remote-volume'
 import { notifyMainProcess, notifyReady } from '@rdmakit/swap-server/internal'
 import { deferred } from '@rdmakit/verbs/internal'
 import type { AttachOptions } from './attach.js'
@@ -13,7 +14,6 @@ import { blockName, devicePath } from './device-name.js'
 import { type Release, release } from './device-release.js'
 import { describeUses, partitionsOf, usesOf } from './device-uses.js'
 import { disconnect, pull } from './disconnect.js'
-import { FencedError } from './fenced.js'
 import { type HandOverOutcome, handOver } from './hand-over.js'
 import { protectProcess } from './kernel.js'
 import { type DeviceLink, deviceTimeouts, KernelLink, UblkLink } from './kernel-link.js'

@@ -1,7 +1,12 @@
-import type { LaneRequirements } from './engine-lane.js'
+import {
+  type LaneRequirements,
+  VolumeEngine,
+  type VolumeEvent,
+  type VolumeEvents,
+  type VolumeStatistics,
+} from '@rdmakit/remote-volume'
 import { type BlockEngineOptions, frontOptions } from './front-options.js'
 import { type NativeFrontEvent, type NativeFrontStatistics, native } from './native.js'
-import { VolumeEngine, type VolumeEvent, type VolumeEvents, type VolumeStatistics } from './volume-engine.js'
 
 export type EngineEvent = VolumeEvent | NativeFrontEvent
 export type EngineStatistics = VolumeStatistics & NativeFrontStatistics

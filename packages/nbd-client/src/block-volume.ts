@@ -1,28 +1,27 @@
 import { EXIT, ExitError, nameOption } from '@rdmakit/operator-kit'
-import type { Adopted } from './adopt-slabs.js'
+import {
+  type Adopted,
+  type KeptVolume,
+  openVolume,
+  Volume as RemoteVolume,
+  type VolumeOptions as RemoteVolumeOptions,
+  takeOverVolume,
+} from '@rdmakit/remote-volume'
 import { BlockEngine } from './block-engine.js'
 import type { BlockEngineOptions, FrontOptions } from './front-options.js'
-import type { KeptVolume } from './kept-volume.js'
-import { openVolume } from './open-volume.js'
-import { takeOverVolume } from './take-over-volume.js'
-import { Volume as RemoteVolume } from './volume.js'
-import type { VolumeOptions as RemoteVolumeOptions } from './volume-options.js'
 
 export type VolumeOptions = RemoteVolumeOptions<BlockEngine, FrontOptions>
 
-/** A volume of `@rdmakit/remote-volume` that NBD clients, or the kernel's devices, use. */
-export type Volume = RemoteVolume<BlockEngine>
-
-/** Opens volumes with this package's addon. */
-export const Volume = {
+/** A volume of remote memory that NBD clients, or the kernel's devices, use. */
+export class Volume extends RemoteVolume<BlockEngine> {
   /**
    * Opens sessions, places every slab and makes the lanes: a page write never waits for JavaScript.
    * @throws VerbsError: a server cannot be reached; UsageError: servers that do not fit together;
    *   SwapServerError: a server refused, or ENOSPC: they hold too little
    */
-  open(options: VolumeOptions): Promise<Volume> {
-    return openVolume(options, makeEngine)
-  },
+  static open(options: VolumeOptions): Promise<Volume> {
+    return openVolume(options, makeEngine, Volume)
+  }
 
   /**
    * Goes on with the volume of a process that has ended, or left it: its page map and slab map are in `options.engine`, its
@@ -30,13 +29,9 @@ export const Volume = {
    * @throws FencedError: another process has the volume; Error when no server gives its session back and there is no
    *   backup; EBUSY: another process has the maps; ConfigurationError: they are not there, of another volume, or damaged
    */
-  takeOver(options: VolumeOptions, kept: KeptVolume): Promise<{ volume: Volume; adopted: Adopted }> {
-    return takeOverVolume(options, kept, makeEngine)
-  },
-
-  [Symbol.hasInstance](value: unknown): value is Volume {
-    return value instanceof RemoteVolume
-  },
+  static takeOver(options: VolumeOptions, kept: KeptVolume): Promise<{ volume: Volume; adopted: Adopted }> {
+    return takeOverVolume(options, kept, makeEngine, Volume)
+  }
 }
 
 /** @throws Error that names the option whose file it cannot use */

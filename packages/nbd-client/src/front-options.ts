@@ -1,6 +1,6 @@
+import type { VolumeEngineOptions } from '@rdmakit/remote-volume'
 import type { ExportOptions, TlsOptions } from './export-options.js'
 import type { NativeFrontOptions } from './native.js'
-import type { VolumeEngineOptions } from './volume-engine-options.js'
 
 /** Of a volume and of the NBD clients that it serves. */
 export interface BlockEngineOptions extends VolumeEngineOptions, FrontOptions {}

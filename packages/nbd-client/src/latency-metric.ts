@@ -1,6 +1,5 @@
+import { countOf, type NativeHistogram } from '@rdmakit/remote-volume/internal'
 import { Histogram as PrometheusHistogram, type Registry } from 'prom-client'
-import { countOf } from './histogram.js'
-import type { NativeHistogram } from './volume-addon.js'
 
 /** Powers of two from 1 µs to 17 s, in nanoseconds: at the edges of the native buckets. */
 const EDGES = Array.from({ length: 25 }, (_, i) => 2 ** (i + 10))

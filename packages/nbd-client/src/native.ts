@@ -1,5 +1,6 @@
 import { createRequire } from 'node:module'
-import type { NativeEngine, NativeEngineOptions, NativeStatistics, VolumeAddon } from './volume-addon.js'
+import type { NativeEngineOptions, VolumeAddon } from '@rdmakit/remote-volume'
+import type { NativeEngine, NativeStatistics } from '@rdmakit/remote-volume/internal'
 
 export interface NativeExport {
   name: string

@@ -1,6 +1,6 @@
 import { Socket } from 'node:net'
+import type { PageClient } from '@rdmakit/remote-volume'
 import type { BlockEngine } from './block-engine.js'
-import type { PageClient } from './resync-replicas.js'
 
 const PAGE = 4096
 const REQUEST_MAGIC = 0x25609513

@@ -5,8 +5,8 @@ import {
   runningPrograms,
   type SilentProgram,
 } from '@rdmakit/operator-kit'
+import type { SlabState } from '@rdmakit/remote-volume'
 import type { EngineStatistics } from './block-engine.js'
-import type { SlabState } from './slab-table.js'
 
 /** What a running nbd-client tells of itself. */
 export interface ClientStatus {

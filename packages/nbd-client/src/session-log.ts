@@ -1,10 +1,9 @@
 import { formatSize, LossyLines } from '@rdmakit/operator-kit'
-import type { Adopted } from './adopt-slabs.js'
+import type { Adopted, VolumeServer } from '@rdmakit/remote-volume'
 import type { EngineStatistics } from './block-engine.js'
 import type { Volume } from './block-volume.js'
 import { impairment } from './last-resort.js'
 import type { ClientStatus } from './runtime.js'
-import type { VolumeServer } from './volume-server.js'
 
 const PAGE = 4096
 

@@ -9,13 +9,18 @@ import {
   rightAligned,
   type StatusView,
 } from '@rdmakit/operator-kit'
+import {
+  addHistograms,
+  countOf,
+  histogramSince,
+  type NativeHistogram,
+  percentile,
+} from '@rdmakit/remote-volume/internal'
 import type { EngineStatistics } from './block-engine.js'
 import { type Presence, presenceOf } from './device-identity.js'
 import { parseDevice } from './device-name.js'
-import { addHistograms, countOf, histogramSince, percentile } from './histogram.js'
 import { type ClientStatus, runningClients } from './runtime.js'
 import { totals } from './session-log.js'
-import type { NativeHistogram } from './volume-addon.js'
 
 const PAGE = 4096
 

@@ -8,11 +8,10 @@ import {
   parseSize,
   parseSizeInUnits,
 } from '@rdmakit/operator-kit'
+import type { BackupOptions, Compress } from '@rdmakit/remote-volume'
 import { readKeyFile } from '@rdmakit/swap-server'
 import { parseUri, UsageError } from '@rdmakit/verbs'
 import { Option } from 'commander'
-import type { BackupOptions } from './backup.js'
-import type { Compress } from './volume-addon.js'
 
 /** seconds */
 export const DAY = 86_400

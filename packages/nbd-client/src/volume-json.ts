@@ -1,7 +1,16 @@
+import type { KeptVolume as RemoteKeptVolume } from '@rdmakit/remote-volume'
+import {
+  flag,
+  formatKept,
+  integer,
+  KEPT_FIELDS,
+  only,
+  parseKept,
+  record,
+  word,
+} from '@rdmakit/remote-volume/internal'
 import { BOOT_ID } from './boot.js'
 import type { DeviceName } from './device-name.js'
-import { flag, integer, only, record, word } from './json-fields.js'
-import { formatKept, KEPT_FIELDS, parseKept, type KeptVolume as RemoteKeptVolume } from './kept-volume.js'
 
 /** Of what is written. What knows only the first one would take compressed pages for wrong ones. */
 const VERSION = 1

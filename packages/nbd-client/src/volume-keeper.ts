@@ -1,13 +1,15 @@
 import { statSync } from 'node:fs'
+import type {
+  BackupOptions,
+  Compress,
+  KeptServer,
+  VolumeEngineOptions,
+  VolumeServer,
+} from '@rdmakit/remote-volume'
 import { ConfigurationError, NO_TAKE_OVER, nextTakeOver, type TakeOver } from '@rdmakit/swap-server'
-import type { BackupOptions } from './backup.js'
 import type { VolumeOptions } from './block-volume.js'
-import type { KeptServer } from './kept-volume.js'
 import type { StateFolder } from './state-folder.js'
-import type { Compress } from './volume-addon.js'
-import type { VolumeEngineOptions } from './volume-engine-options.js'
 import type { KeptDevice, KeptVolume } from './volume-json.js'
-import type { VolumeServer } from './volume-server.js'
 
 /** What the engine keeps in the state folder. */
 export type KeptFiles = Required<Pick<VolumeEngineOptions, 'pageMap' | 'pageChecksums' | 'slabMap'>> &

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { expect, it, onTestFinished } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { Wire } from '../../../test/wire.js'
-import { ADDRESSES, serve } from './swap-servers.js'
+import { ADDRESSES, serve } from '../../remote-volume/test/helpers/swap-servers.js'
 import { eventually, startVolume, temporaryFolder, Workload } from './volume-client.js'
 
 /** Indexes are 1,024. */

@@ -3,10 +3,12 @@ import { Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { ConnectionId, type ConnectionRequest, Listener, type MemoryRegion } from '@rdmakit/verbs'
+import { MIB } from '../../remote-volume/test/helpers/swap-servers.js'
 import { BlockEngine } from '../src/block-engine.js'
 import type { BlockEngineOptions } from '../src/front-options.js'
 
-export const MIB = 1024 * 1024
+export { MIB }
+
 const SLABS = 4
 
 /** An engine of 4 slabs of 1 MiB on one software RDMA server in this process. */

@@ -1,12 +1,14 @@
 // Memory of a server that a volume has given up: operations that began before may still write to it, so nobody else may
 // have it until all lanes have come past that point.
+
+import { VolumeServer } from '@rdmakit/remote-volume/internal'
 import { deferred } from '@rdmakit/verbs/internal'
 import { expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
+import { serve } from '../../remote-volume/test/helpers/swap-servers.js'
 import { BlockEngine } from '../src/block-engine.js'
-import { VolumeServer } from '../src/volume-server.js'
 import { Client, MIB, TRIM, WRITE } from './fixture.js'
-import { openVolume, serve } from './swap-servers.js'
+import { openVolume } from './volumes.js'
 
 /** Lanes that come past no point before `go` is called. */
 function lanesThatStand() {

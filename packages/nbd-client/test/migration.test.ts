@@ -4,9 +4,10 @@ import { join } from 'node:path'
 import { type SwapServer, type SwapServerOptions, Tenants } from '@rdmakit/swap-server'
 import { describe, expect, it } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
+import { serve } from '../../remote-volume/test/helpers/swap-servers.js'
 import type { Volume, VolumeOptions } from '../src/block-volume.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
-import { openVolume, serve } from './swap-servers.js'
+import { openVolume } from './volumes.js'
 
 const lend = (slabs: number, lending: SwapServerOptions['lending'] = {}) =>
   serve(slabs, 'iwarp://127.0.0.1:0', { lending: { interval: 50, ...lending } })

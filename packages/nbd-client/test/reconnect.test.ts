@@ -1,15 +1,15 @@
 import { join } from 'node:path'
+import type { ServerFailure, VolumeServer } from '@rdmakit/remote-volume'
 import { SwapServerSession } from '@rdmakit/swap-server'
 import { describe, expect, it, onTestFinished, vi } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
 import { Wire } from '../../../test/wire.js'
+import { ADDRESSES, serve } from '../../remote-volume/test/helpers/swap-servers.js'
 import { Volume } from '../src/block-volume.js'
-import type { ServerFailure } from '../src/volume-options.js'
-import type { VolumeServer } from '../src/volume-server.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
-import { ADDRESSES, openVolume, serve } from './swap-servers.js'
 import { temporaryFolder } from './temporary-folder.js'
+import { openVolume } from './volumes.js'
 
 const SIZE = 4 * MIB
 

@@ -2,8 +2,8 @@ import { existsSync, readFileSync, statSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeEach, describe, expect, it, onTestFinished } from 'vitest'
 import { effort } from '../../../test/effort.js'
+import { ADDRESSES, serve } from '../../remote-volume/test/helpers/swap-servers.js'
 import { MIB, READ, TRIM, WRITE } from './fixture.js'
-import { ADDRESSES, serve } from './swap-servers.js'
 import {
   eventually,
   PAGES,

@@ -1,15 +1,15 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { resyncReplicas } from '@rdmakit/remote-volume'
 import type { SwapServer } from '@rdmakit/swap-server'
 import type { MemoryRegion } from '@rdmakit/verbs'
 import { beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
+import { lentBy, serve } from '../../remote-volume/test/helpers/swap-servers.js'
 import { Volume } from '../src/block-volume.js'
 import { withPageSocket } from '../src/page-socket.js'
-import { resyncReplicas } from '../src/resync-replicas.js'
 import { StateFolder } from '../src/state-folder.js'
 import { VolumeKeeper } from '../src/volume-keeper.js'
 import { Client, MIB, READ, WRITE } from './fixture.js'
-import { lentBy, serve } from './swap-servers.js'
 import { temporaryFolder } from './temporary-folder.js'
 
 const PAGE = 4096

@@ -1,9 +1,10 @@
 import { describe, expect, it } from 'vitest'
 import { effort } from '../../../test/effort.js'
 import { eventually } from '../../../test/eventually.js'
+import { serve } from '../../remote-volume/test/helpers/swap-servers.js'
 import type { Volume, VolumeOptions } from '../src/block-volume.js'
 import { Client, MIB, READ, TRIM, WRITE } from './fixture.js'
-import { openVolume, serve } from './swap-servers.js'
+import { openVolume } from './volumes.js'
 
 const open = (uris: readonly string[], options: Partial<VolumeOptions> = {}) =>
   openVolume(uris, { size: 64 * MIB, thin: true, spares: 0, ...options })

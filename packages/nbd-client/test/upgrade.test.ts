@@ -3,8 +3,8 @@ import { mkdtempSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { beforeEach, describe, expect, it, vi } from 'vitest'
 import { effort } from '../../../test/effort.js'
+import { ADDRESSES, serve } from '../../remote-volume/test/helpers/swap-servers.js'
 import { Successor } from '../src/successor.js'
-import { ADDRESSES, serve } from './swap-servers.js'
 import {
   endWithTest,
   eventually,

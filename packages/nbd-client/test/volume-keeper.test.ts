@@ -1,11 +1,11 @@
 import { mkdirSync, renameSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
+import { VolumeServer } from '@rdmakit/remote-volume/internal'
 import { SwapServer, SwapServerSession } from '@rdmakit/swap-server'
 import { expect, it, onTestFinished } from 'vitest'
 import { findDevice } from '../src/device-identity.js'
 import { StateFolder } from '../src/state-folder.js'
 import { VolumeKeeper } from '../src/volume-keeper.js'
-import { VolumeServer } from '../src/volume-server.js'
 import { MIB } from './fixture.js'
 import { temporaryFolder } from './temporary-folder.js'
 

@@ -1,10 +1,11 @@
+import type { ServerFailure } from '@rdmakit/remote-volume'
 import { describe, expect, it } from 'vitest'
 import { eventually } from '../../../test/eventually.js'
+import { serve, socketAddress } from '../../remote-volume/test/helpers/swap-servers.js'
 import { BlockEngine } from '../src/block-engine.js'
 import type { Volume, VolumeOptions } from '../src/block-volume.js'
-import type { ServerFailure } from '../src/volume-options.js'
 import { Client, MIB, READ, setup, WRITE } from './fixture.js'
-import { openVolume, serve, socketAddress } from './swap-servers.js'
+import { openVolume } from './volumes.js'
 
 const open = (uris: readonly string[], options: Partial<VolumeOptions> = {}) =>
   openVolume(uris, { size: 4 * MIB, replicas: 2, ...options })

@@ -3,61 +3,12 @@ const unit = (name) => `unit packages/nbd-client/test/${name}.test.ts`
 
 export const mutations = [
   {
-    name: 'replica-beside-itself',
-    file: source('placement'),
-    find: '(room[server] ?? 0) > 0 && !excluded.has(server))',
-    replace: '(room[server] ?? 0) > 0 && excluded.size >= 0)',
-    why: 'Two replicas of a slab may be on one server, and are lost together.',
-    tests: [unit('placement')],
-  },
-  {
-    name: 'index-of-a-server-on-record',
-    file: source('server-indexes'),
-    find: 'return followed && table.heldBy(server).size === 0',
-    replace: 'return followed',
-    why: 'An incarnation that still has slabs is no server of the volume any more.',
-    tests: [unit('server-indexes')],
-  },
-  {
-    name: 'queue-pairs-stay',
-    file: source('server-indexes'),
-    find: '      queuePairs[index]?.close()\n',
-    replace: '',
-    why: 'Each break of a link leaves a queue pair of each lane, with its socket.',
-    tests: [unit('breaks')],
-  },
-  {
-    name: 'later-incarnation-by-index',
-    file: source('take-sessions'),
-    find: '  for (const server of kept)\n    if (!failed.has(server.index) || (',
-    replace:
-      '  for (const server of kept.toSorted((a, b) => a.index - b.index))\n    if (!failed.has(server.index) || (',
-    why: 'Of two incarnations of a server the one with the larger index counts, although indexes are used again.',
-    tests: [unit('take-over')],
-  },
-  {
-    name: 'placement-paints-itself-into-a-corner',
-    file: source('placement'),
-    find: 'if (place === undefined || !fits(without(left, place), toCome, replicas))',
-    replace: 'if (place === undefined || !fits(without(left, place), 0, replicas))',
-    why: 'Random places leave room on one server only, which the last replicas cannot use.',
-    tests: [unit('placement')],
-  },
-  {
     name: 'state-folder-open-to-group',
     file: source('state-folder'),
     find: 'if ((mode & 0o077) !== 0 || uid',
     replace: 'if ((mode & 0o007) !== 0 || uid',
     why: 'A state folder, with the tokens that open the volume, may be read by a group.',
     tests: [unit('state-folder-mode')],
-  },
-  {
-    name: 'token-as-a-field-quoted',
-    file: source('json-fields'),
-    find: 'SHOWN_FIELD.test(other) ? `',
-    replace: 'SHOWN_FIELD.test(other) || other.length < 64 ? `',
-    why: 'The message about a damaged state folder has the token that opens the volume.',
-    tests: ['unit test/e2e/programs/secrets.test.ts'],
   },
   {
     name: 'export-of-another-boot-served',
@@ -140,46 +91,6 @@ export const mutations = [
     tests: [unit('state-folder-sync')],
   },
   {
-    name: 'unknown-field-in-volume-json',
-    file: source('json-fields'),
-    find: 'if (other !== undefined)\n',
-    replace: "if (other === '')\n",
-    why: 'A field of volume.json whose name is damaged is passed over, and with it what it said.',
-    tests: [unit('state-folder'), unit('damaged-state')],
-  },
-  {
-    name: 'same-index-twice',
-    file: source('kept-volume'),
-    find: 'if (new Set(servers.map(({ index }) => index)).size < servers.length)',
-    replace: 'if (new Set(servers.map(({ index }) => index)).size === 0)',
-    why: 'Two servers in volume.json may have one index, and the pages of one are looked for at the other.',
-    tests: [unit('state-folder'), unit('damaged-state')],
-  },
-  {
-    name: 'missing-map-is-made',
-    file: source('take-over-volume'),
-    find: 'if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue',
-    replace: 'if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) >= 0) continue',
-    why: 'A volume whose page map is gone is taken over all the same, and its pages read as zeros.',
-    tests: [unit('restart'), unit('damaged-state')],
-  },
-  {
-    name: 'half-filled-replica-adopted',
-    file: source('adopt-slabs'),
-    find: 'const complete = replica.live || (replica.leaving && adopted.length === 0)',
-    replace: 'const complete = replica.live || adopted.length >= 0',
-    why: 'A replica that was being filled when the process died counts as whole afterwards.',
-    tests: [unit('take-over')],
-  },
-  {
-    name: 'failed-server-believed',
-    file: source('take-sessions'),
-    find: '(!alone || readable.length === 1) &&',
-    replace: '(!alone || readable.length >= 1) &&',
-    why: 'A server that failed while others went on is believed after a restart, though it missed writes.',
-    tests: [unit('take-over')],
-  },
-  {
     name: 'outdated-backup-believed',
     file: source('volume-keeper'),
     find: '    if (backup === undefined) this.#folder.forgetBackup()\n',
@@ -198,26 +109,6 @@ export const mutations = [
     tests: [unit('volume-keeper')],
   },
   {
-    name: 'given-back-while-written',
-    file: source('migration'),
-    find: '    await engine.synchronize()\n    await server.giveBack(remote)',
-    replace: '    void engine.synchronize()\n    await server.giveBack(remote)',
-    why: 'A slab that has moved is given back while WRITEs to its old place may be under way.',
-    tests: [unit('given-back')],
-  },
-  {
-    name: 'first-failed-keeps-slab',
-    file: source('slab-table'),
-    find: 'failed.indexOf(replica.server) <= last)',
-    replace: 'failed.indexOf(replica.server) >= last)',
-    why: 'Of servers that failed one after the other the first is waited for, which missed what the last one has.',
-    tests: [
-      unit('reconnect'),
-      'unit test/e2e/failures/reconnect.test.ts',
-      'unit test/e2e/failures/replicas.test.ts',
-    ],
-  },
-  {
     name: 'take-over-said-before-it-is-kept',
     file: source('volume-keeper'),
     find: 'else this.#write({ takeOver })',
@@ -232,137 +123,6 @@ export const mutations = [
     replace: '',
     why: 'A process of a version before numbers cannot go back to its volume when its successor fails.',
     tests: [unit('fencing'), unit('upgrade')],
-  },
-  {
-    name: 'fenced-process-calls-on',
-    file: source('server-reconnector'),
-    find: '        if (failure instanceof FencedError) return fenced(failure)\n',
-    replace: '',
-    why: 'A process whose volume another one has taken over calls the servers back for ever.',
-    tests: [unit('server-reconnector')],
-  },
-  {
-    name: 'fenced-server-is-lost',
-    file: source('server-reconnector'),
-    find: '      if (!(failure instanceof FencedError)) return failed(failure, false)\n',
-    replace:
-      "      if (!(failure instanceof FencedError) || failure.message !== '') return failed(failure, false)\n",
-    why: 'A process takes what another one has for lost, and ends the device.',
-    tests: [unit('server-reconnector')],
-  },
-  {
-    name: 'fenced-process-says-goodbye',
-    file: source('volume-parts'),
-    find: '    state.fenced = failure\n    state.leaving = true\n',
-    replace: '    state.fenced = failure\n',
-    why: 'A process that another one is just taking a volume over from ends the sessions that it still has.',
-    tests: [unit('fencing')],
-  },
-  {
-    name: 'given-back-though-used',
-    file: source('end-kept'),
-    find: 'takeOver: nextTakeOver(takeOver), unattended: true }',
-    replace: 'takeOver: nextTakeOver(takeOver) }',
-    why: 'A copy of a state folder, started where there is no device, ends the volume of the process that serves it.',
-    tests: [unit('fencing')],
-  },
-  {
-    name: 'session-of-another-is-ended',
-    file: source('server-reconnector'),
-    find: '      if (shared(gone)) return\n',
-    replace: '',
-    why: 'A server that failed while it was taken back is told goodbye, and with it the slabs that are waited for.',
-    tests: [unit('server-reconnector')],
-  },
-  {
-    name: 'lost-session-takes-part',
-    file: source('server-membership'),
-    find: `        throw new Error(\`it failed while it joined\${over === undefined ? '' : \`: \${over}\`}\`)
-    } catch (failure) {
-      this.#indexes.giveUp(server, (failure as Error).message)
-      throw failure
-    }
-    adopt(server)
-    server.joining = undefined
-    server.failure = undefined
-    this.#watch(server)
-`,
-    replace: `        void over
-    } catch (failure) {
-      this.#indexes.giveUp(server, (failure as Error).message)
-      throw failure
-    }
-    server.joining = undefined
-    server.failure = undefined
-    this.#watch(server)
-    void Promise.resolve().then(() => adopt(server))
-`,
-    why: 'The failure of a server that came back is handled before it has the slabs that it came back with.',
-    tests: [unit('reconnect')],
-  },
-  {
-    name: 'key-refused-is-for-ever',
-    file: source('resume-session'),
-    find: "ended ||= meaning === 'ended'",
-    replace: "ended ||= meaning === 'ended' || meaning === 'forbidden'",
-    why: 'A server that refuses a key once is given up with the pages that only it has.',
-    tests: [unit('resume-session')],
-  },
-  {
-    name: 'forbidden-server-is-lost',
-    file: source('take-sessions'),
-    find: '      if (refusing !== undefined) throw refusedBy(refusing)\n',
-    replace: "      if (refusing !== undefined) progress('it refuses')\n",
-    why: 'A take-over with a wrong key file gives up what only that server has.',
-    tests: [unit('take-over')],
-  },
-  {
-    name: 'memory-that-is-gone-is-waited-for',
-    file: source('server-membership'),
-    find: ' && !server.session.gone\n',
-    replace: '\n',
-    why: 'Requests wait for a server that has said itself that its memory is gone.',
-    tests: [unit('reconnect'), 'unit test/e2e/failures/failure.test.ts'],
-  },
-  {
-    name: 'unproven-end-keeps-server-out',
-    file: source('server-reconnector'),
-    find: "['ENOENT', 'EBADMSG'].includes(failure.code)",
-    replace: "['ENOENT'].includes(failure.code)",
-    why: 'A restarted server of a version before proofs takes part never again.',
-    tests: [unit('server-reconnector')],
-  },
-  {
-    name: 'refused-connection-is-a-verdict',
-    file: source('resume-session'),
-    find: "        parseUri(uri).provider === 'shm' &&\n",
-    replace: '',
-    why: 'Pages are lost while a tunnel or a firewall in front of their server refuses for some seconds.',
-    tests: [unit('server-reconnector'), unit('resume-session')],
-  },
-  {
-    name: 'server-given-up-too-soon',
-    file: source('server-reconnector'),
-    find: 'performance.now() - refusedSince >= REFUSED_MS',
-    replace: 'performance.now() - refusedSince > -REFUSED_MS',
-    why: 'A server is given up at the first connection that is refused.',
-    tests: [unit('server-reconnector')],
-  },
-  {
-    name: 'left-claimed-not-settled',
-    file: source('resync-replicas'),
-    find: 'if (found !== undefined) await client.write(page, found)',
-    replace: 'if (found !== undefined && pages.length > 1024) await client.write(page, found)',
-    why: 'Pages of a WRITE that nobody answered stay different on their replicas.',
-    tests: [unit('resync-replicas')],
-  },
-  {
-    name: 'vacated-while-written',
-    file: source('thin-slabs'),
-    find: '      await engine.synchronize()\n      const back',
-    replace: '      void engine.synchronize()\n      const back',
-    why: 'The memory of a slab that became empty goes back while operations may be under way there.',
-    tests: [unit('given-back')],
   },
   {
     name: 'own-state-of-another-tenant',
@@ -405,41 +165,11 @@ export const mutations = [
     tests: ['unit test/e2e/failures/control-fault.test.ts'],
   },
   {
-    name: 'no-memory-while-servers-are-away',
-    file: source('server-membership'),
-    find: 'if (this.#servers.some(({ away }) => away)) return true',
-    replace: 'if (this.#servers.some(({ away }) => away)) return false',
-    why: 'A first WRITE is told that there is no memory while those who could say so are waited for.',
-    tests: ['unit packages/nbd-client/test/reconnect.test.ts'],
-  },
-  {
     name: 'state-through-a-link',
     file: source('state-folder'),
     find: "    rmSync(temporary, { force: true })\n    const file = openSync(temporary, 'wx', 0o600)",
     replace: "    const file = openSync(temporary, 'w', 0o600)",
     why: 'What was left in a state folder, a link, leads to what is overwritten.',
     tests: [unit('state-folder')],
-  },
-  {
-    name: 'memory-before-its-address',
-    file: source('open-volume'),
-    find: `    options.prepare?.(engine)
-    options.keep?.(servers)
-    if (options.thin !== true) await placeAll(parts, slabSize)
-`,
-    replace: `    options.keep?.(servers)
-    if (options.thin !== true) await placeAll(parts, slabSize)
-    options.prepare?.(engine)
-`,
-    why: 'An address that is taken is told when all memory of the volume has been allocated.',
-    tests: ['unit test/e2e/programs/bad-input.test.ts'],
-  },
-  {
-    name: 'quota-told-as-memory',
-    file: source('server-fit'),
-    find: 'if (quotas.length > 0)',
-    replace: 'if (quotas.length > servers.length)',
-    why: 'Who is over the quota of his tenant is told that the server needs more memory.',
-    tests: ['unit test/e2e/programs/bad-input.test.ts'],
   },
 ]

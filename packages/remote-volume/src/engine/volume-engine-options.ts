@@ -1,0 +1,117 @@
+import { availableParallelism } from 'node:os'
+import type { BackupOptions } from './backup-options.js'
+import type { Compress, NativeEngineOptions } from './volume-addon.js'
+
+/**
+ * How a lane awaits completions, and requests. `poll` spins for ever (a core of its own), `event` sleeps at once,
+ * `adaptive` spins for about as long as completions have been taking and then sleeps; for requests, up to 50 µs where
+ * there are two processors for each connection and it has been worth it.
+ */
+export type WaitMode = 'poll' | 'event' | 'adaptive'
+
+export interface VolumeEngineOptions {
+  /** bytes; a multiple of 4096 */
+  readonly size: number | bigint
+  /** bytes; a power of two ≥ 1 MiB; default 64 MiB. The last slab may be used in part. */
+  readonly slabSize?: number
+  /** refuse WRITE, TRIM and WRITE_ZEROES with EPERM; default false */
+  readonly readOnly?: boolean
+  /** milliseconds that one RDMA operation may take before its server counts as failed; default 4000 */
+  readonly operationTimeout?: number
+  /** default `adaptive` */
+  readonly waitMode?: WaitMode
+  /**
+   * Microseconds that `adaptive` may spin at most for completions; it does not spin at all when they have been
+   * taking longer. Default 50, and 10 below 4 processors: there the core that spins is missed by whoever
+   * does the work (4 KiB reads over iwarp:// at depth 1 on 2 busy cores: 28,000/s with 50, 41,000/s
+   * asleep), unless the device answers within a few microseconds.
+   */
+  readonly maxSpin?: number
+  /** touch the whole page map at start (2 bits per 4 KiB of volume); default false */
+  readonly prefault?: boolean
+  /**
+   * For swap: the lanes are marked as part of the I/O path (PR_SET_IO_FLUSHER) and their arenas locked.
+   * What is not granted is a warning of {@link VolumeEngine.addLane}. Default false.
+   */
+  readonly ioFlusher?: boolean
+  /**
+   * When a write to several replicas is answered: `all` (default), when every live one has it; `one`, when
+   * the first has it, which may then be lost with that server (EIO, never old data); `backup`, when every live
+   * one and the backup have it.
+   */
+  readonly acknowledge?: 'all' | 'one' | 'backup'
+  /** a copy on this machine, not of a thin engine; `pages` of the queue are each lane's, 128 … 4096, default 1024; default: none */
+  readonly backup?: Omit<BackupOptions, 'queue'> & { readonly pages?: number }
+  /**
+   * Bytes, in units of 65536, at most 1 MiB, that are read ahead of a client that reads in order; default 256 KiB,
+   * 0: none.
+   */
+  readonly readAhead?: number
+  /** bytes per second that {@link VolumeEngine.refill} copies at most; default 0, no limit */
+  readonly refillRate?: number
+  /**
+   * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
+   * which pages were written. Created when missing, refused with EINVAL when it is of another size. Writes
+   * that were never answered when the process died must be repeated by whoever sent them, as the kernel does.
+   * Default: memory of this process; a successor would then read zeros.
+   */
+  readonly pageMap?: string
+  /**
+   * Keep the CRC32C of each page that was written as a whole, and check it when it is read: a wrong page is
+   * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
+   */
+  readonly checksums?: boolean
+  /**
+   * Slabs that are not mapped take one of the places that {@link VolumeEngine.addSpare} gave when they are first
+   * written; without one the request waits, up to the operation timeout. Default false: such requests are EIO.
+   */
+  readonly thin?: boolean
+  /** as {@link VolumeEngineOptions.pageMap}, for the checksums; used with `checksums` only */
+  readonly pageChecksums?: string
+  /**
+   * Compress pages on their way to the servers and back (docs/page-service/compression.md): `lz4` where it pays,
+   * `lz4-always` in any case. Needs `checksums`, and liblz4: ENOPKG without. Requests that are no multiple of 4096
+   * are refused then, whatever `minimumBlockSize` is. Default `none`.
+   */
+  readonly compress?: Compress
+  /**
+   * As {@link VolumeEngineOptions.pageMap}, for the lengths of compressed pages. Given to a volume once, it belongs to
+   * it for as long as its pages live, also when `compress` is `none` now.
+   */
+  readonly pageLengths?: string
+  /**
+   * File, beside `pageMap`, that keeps where the slabs are and which servers have failed (see
+   * {@link VolumeEngine.lookUpSlab}). The same rules. Default: memory of this process.
+   */
+  readonly slabMap?: string
+}
+
+/** With the defaults, as the addon takes it. */
+export function nativeOptions(options: VolumeEngineOptions, slabSize: number): NativeEngineOptions {
+  return {
+    size: BigInt(options.size),
+    slabSize: BigInt(slabSize),
+    readOnly: options.readOnly ?? false,
+    operationTimeout: options.operationTimeout ?? 4000,
+    waitMode: options.waitMode ?? 'adaptive',
+    maxSpin: options.maxSpin ?? (availableParallelism() < 4 ? 10 : 50),
+    prefault: options.prefault ?? false,
+    ioFlusher: options.ioFlusher ?? false,
+    acknowledge: options.acknowledge ?? 'all',
+    backup: {
+      file: options.backup?.file ?? '',
+      map: options.backup?.map ?? '',
+      pages: options.backup?.pages ?? 1024,
+      sparse: options.backup?.sparse ?? false,
+    },
+    readAhead: options.readAhead ?? 256 * 1024,
+    refillRate: BigInt(options.refillRate ?? 0),
+    pageMap: options.pageMap ?? '',
+    checksums: options.checksums ?? true,
+    thin: options.thin ?? false,
+    pageChecksums: options.pageChecksums ?? '',
+    compress: options.compress ?? 'none',
+    pageLengths: options.pageLengths ?? '',
+    slabMap: options.slabMap ?? '',
+  }
+}

@@ -1,0 +1,116 @@
+import { formatSize } from '@rdmakit/operator-kit'
+import {
+  ConfigurationError,
+  meaningOfRefusal,
+  type RemoteSlab,
+  type SessionIdentity,
+  type SessionOptions,
+  SwapServerError,
+  SwapServerSession,
+} from '@rdmakit/swap-server'
+import { ConnectionRejectedError, parseUri, VerbsError } from '@rdmakit/verbs'
+import { FencedError, fencedOr } from './fenced-error.js'
+
+/** A session that was taken up, and the slabs that were found there. */
+export interface Resumed {
+  readonly session: SwapServerSession
+  readonly slabs: readonly RemoteSlab[]
+}
+
+export interface NotResumed {
+  readonly reason: string
+  /** the server was there and does not have the session: its memory is empty */
+  readonly ended: boolean
+  /** the server was there and does not let this process have it, which waiting does not mend: its refusal */
+  readonly forbidden?: SwapServerError
+  /**
+   * Nobody listens on any of its addresses, all of which are this host's (`shm://`): who had the memory has ended. At any
+   * other address a tunnel, a proxy or a firewall may refuse for the server, which has what it had.
+   */
+  readonly refused: boolean
+}
+
+/** What an end of a session of a process that has just died waits for the server to hear of that. */
+const ATTENDED_MS = 2_000
+const ATTENDED_RETRY_MS = 100
+
+/**
+ * Takes up a session at whichever of the server's addresses answers.
+ * @throws ConfigurationError: a key that cannot be read, or slabs that are not of `slabSize` bytes; FencedError
+ */
+export async function resumeSession(
+  { uris, identity }: { readonly uris: readonly string[]; readonly identity: SessionIdentity },
+  slabSize: number,
+  options: SessionOptions,
+): Promise<Resumed | NotResumed> {
+  let reason = 'it has no address'
+  let ended = false
+  let forbidden: SwapServerError | undefined
+  let refused = true
+  for (const uri of uris) {
+    let session: SwapServerSession | undefined
+    try {
+      session = await SwapServerSession.resume([uri], identity, options)
+      if (session.slabSize !== slabSize)
+        throw new ConfigurationError(
+          `${session.uri} has slabs of ${formatSize(session.slabSize)}, and the volume ${formatSize(slabSize)}`,
+        )
+      return { session, slabs: await session.list() }
+    } catch (failure) {
+      await session?.leave()
+      const fenced = fencedOr(uri, failure)
+      if (fenced instanceof FencedError) throw fenced
+      // Nothing is given up for a key that cannot be read, or is not the right one yet.
+      if (failure instanceof ConfigurationError) throw failure
+      const meaning = failure instanceof SwapServerError ? meaningOfRefusal(failure.code) : undefined
+      // What another address has said of the session says more than that this one does not answer.
+      if (forbidden === undefined || meaning !== undefined) reason = (failure as Error).message
+      if (failure instanceof SwapServerError && meaning === 'forbidden') forbidden = failure
+      ended ||= meaning === 'ended'
+      refused &&=
+        parseUri(uri).provider === 'shm' &&
+        failure instanceof VerbsError &&
+        failure.code === 'ECONNREFUSED' &&
+        !(failure instanceof ConnectionRejectedError)
+      if (ended || options.signal?.aborted) break
+    }
+  }
+  return { reason, ended, refused, ...(forbidden === undefined || ended ? {} : { forbidden }) }
+}
+
+/** Ends a session that lingers: the server frees its slabs. @throws as SwapServerSession.resume; FencedError */
+export async function endSession(
+  uris: readonly string[],
+  identity: SessionIdentity,
+  options: SessionOptions,
+): Promise<void> {
+  const deadline = performance.now() + ATTENDED_MS
+  for (;;) {
+    try {
+      const session = await SwapServerSession.resume(uris, identity, { ...options, linger: 1 })
+      return await session.close()
+    } catch (failure) {
+      const attended = failure instanceof SwapServerError && failure.code === 'EBUSY'
+      if (!attended || performance.now() >= deadline) throw fencedOr(uris.join(' or '), failure)
+    }
+    await new Promise((resolve) => setTimeout(resolve, ATTENDED_RETRY_MS))
+  }
+}
+
+/**
+ * Asks a server that has failed whether another process has the session. It is left as it is.
+ * @returns undefined: it does not say so
+ */
+export async function askFenced(
+  uris: readonly string[],
+  identity: SessionIdentity,
+  options: SessionOptions,
+): Promise<FencedError | undefined> {
+  try {
+    await (await SwapServerSession.resume(uris, identity, options)).leave()
+  } catch (failure) {
+    const fenced = fencedOr(uris.join(' or '), failure)
+    if (fenced instanceof FencedError) return fenced
+  }
+  return undefined
+}

@@ -1,0 +1,193 @@
+import {
+  ConfigurationError,
+  type RemoteSlab,
+  type SessionOptions,
+  SwapServerError,
+  SwapServerSession,
+} from '@rdmakit/swap-server'
+import { UsageError, VerbsError } from '@rdmakit/verbs'
+import { FencedError } from './fenced-error.js'
+import { endSession, type NotResumed, resumeSession } from './resume-session.js'
+import type { VolumeServer } from './volume-server.js'
+
+/** Milliseconds from one call to a server that has failed to the next. */
+const RECALL_MS = 2_000
+/** While requests wait for it. */
+const URGENT_RECALL_MS = 500
+/** How long one such call may take: as long as there is time, */
+const CALL_MS = 5_000
+/** and the last one so long. */
+const LAST_CALL_MS = 2_000
+/** Nobody on this host listens there for so long: whoever had the memory has ended. */
+const REFUSED_MS = 1_000
+
+export interface ReconnectorOptions {
+  readonly session: SessionOptions
+  readonly slabSize: number
+  /** milliseconds that a server is waited for that is away */
+  readonly reconnect: number
+  /** Takes a server in that has answered. @throws UsageError: it can take no part, and is not called any more */
+  readonly join: (uris: readonly string[], session: SwapServerSession) => Promise<void>
+  /** Goes on with a server that has come back with what it had. @throws as `join` */
+  readonly rejoin: (
+    gone: VolumeServer,
+    session: SwapServerSession,
+    slabs: readonly RemoteSlab[],
+  ) => Promise<void>
+  /** Whether another incarnation of the server has its session, or may come back with it. */
+  readonly shared: (gone: VolumeServer) => boolean
+  /** Another process has the volume. No server is called any more. */
+  readonly fenced: (failure: FencedError) => void
+  /** What only that server had is lost. */
+  readonly lose: (gone: VolumeServer, reason: string) => void
+  readonly progress: (step: string) => void
+}
+
+/** Calls servers that have failed until they answer. */
+export class ServerReconnector {
+  readonly #options: ReconnectorOptions
+  readonly #ending = new AbortController()
+  readonly #calls = new Set<Promise<void>>()
+  #open = false
+
+  constructor(options: ReconnectorOptions) {
+    this.#options = options
+  }
+
+  /** Nobody joins before this. */
+  start(): void {
+    this.#open = true
+  }
+
+  /** Begins to call a server; it joins with what it had, if it is away, or with empty memory. */
+  call(server: VolumeServer): void {
+    const call = this.#callBack(server).finally(() => this.#calls.delete(call))
+    this.#calls.add(call)
+  }
+
+  /** Ends all calls. Resolves when nobody joins any more. */
+  async close(): Promise<void> {
+    this.#ending.abort(new Error('the volume was closed'))
+    await Promise.all(this.#calls)
+  }
+
+  async #callBack(gone: VolumeServer): Promise<void> {
+    const { fenced, join, progress, shared } = this.#options
+    const { signal } = this.#ending
+    const options = { ...this.#options.session, signal }
+    if (gone.away && (await this.#resume(gone))) return
+    // Never ends what something still refers to: who has the session is called, or lives.
+    if (gone.reached) void (shared(gone) ? gone.session.leave() : gone.session.close()).catch(() => {})
+    let told: string | undefined
+    while (await waited(RECALL_MS, signal)) {
+      if (!this.#open) continue
+      if (shared(gone)) return
+      let session: SwapServerSession | undefined
+      try {
+        await endLingering(gone, options)
+        session = await SwapServerSession.open(gone.uris, options)
+        return await join(gone.uris, session)
+      } catch (failure) {
+        await session?.close()
+        if (signal.aborted) return
+        if (failure instanceof FencedError) return fenced(failure)
+        const { message } = failure as Error
+        if (failure instanceof UsageError && !(failure instanceof ConfigurationError))
+          return progress(`${gone.uris.join(' or ')}: ${message}; it stays out`)
+        // Nobody answers, as is to be expected.
+        if (failure instanceof VerbsError || message === told) continue
+        // What may be mended while this runs: a key, a file system that is full. Said once.
+        told = message
+        progress(`${gone.uris.join(' or ')}: ${message}; it is called again`)
+      }
+    }
+  }
+
+  /** @returns whether it is back, or nobody waits for it any more; else what it had is lost */
+  async #resume(gone: VolumeServer): Promise<boolean> {
+    const { reconnect, lose, progress } = this.#options
+    const { signal } = this.#ending
+    const deadline = performance.now() + reconnect
+    // Its connections are in nobody's way; the session stays.
+    if (gone.reached) void gone.session.leave().catch(() => {})
+    let refusedSince: number | undefined
+    let told: string | undefined
+    do {
+      // Behind a standstill of this machine the last try is still to come.
+      const last = performance.now() >= deadline
+      const left = deadline - performance.now()
+      const outcome = await this.#resumeOnce(gone, Math.max(LAST_CALL_MS, Math.min(CALL_MS, left)))
+      if (outcome === undefined || signal.aborted) return true
+      // Somebody may mend it while there is time.
+      if (outcome.forbidden !== undefined && outcome.reason !== told)
+        progress(`${gone.uris.join(' or ')}: ${outcome.reason}; it is called again`)
+      told = outcome.reason
+      if (!outcome.refused) refusedSince = undefined
+      else refusedSince ??= performance.now()
+      const refused = refusedSince !== undefined && performance.now() - refusedSince >= REFUSED_MS
+      if (!outcome.ended && !refused && !last) continue
+      lose(
+        gone,
+        last ? `it did not come back within ${reconnect / 1000} s: ${outcome.reason}` : outcome.reason,
+      )
+      return false
+    } while (await waited(URGENT_RECALL_MS, signal))
+    return true
+  }
+
+  /** @returns undefined when it is back, or another process has it */
+  async #resumeOnce(gone: VolumeServer, limit: number): Promise<NotResumed | undefined> {
+    const { identity, uris } = gone
+    const failed = (failure: unknown, ended: boolean) => ({
+      reason: (failure as Error).message,
+      ended,
+      refused: false,
+    })
+    if (identity === undefined) return failed(new Error('it never took part'), true)
+    const { session, slabSize, rejoin } = this.#options
+    try {
+      const signal = AbortSignal.any([this.#ending.signal, AbortSignal.timeout(limit)])
+      const options = { ...session, signal }
+      const outcome = await resumeSession({ uris, identity }, slabSize, options)
+      if (!('session' in outcome)) return outcome
+      try {
+        await rejoin(gone, outcome.session, outcome.slabs)
+        return undefined
+      } catch (failure) {
+        await outcome.session.leave()
+        // It is there with what it had, whatever is wrong with the way to it just now.
+        return failed(failure, false)
+      }
+    } catch (failure) {
+      if (!(failure instanceof FencedError)) return failed(failure, false)
+      this.#options.fenced(failure)
+      return undefined
+    }
+  }
+}
+
+/** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */
+async function endLingering({ uris, identity }: VolumeServer, options: SessionOptions): Promise<void> {
+  if (identity === undefined) return
+  try {
+    await endSession(uris, identity, options)
+  } catch (failure) {
+    // ENOENT, as a rule: it has ended. EBADMSG: it may have, and a new session wants a proof anyway.
+    if (!(failure instanceof SwapServerError && ['ENOENT', 'EBADMSG'].includes(failure.code))) throw failure
+  }
+}
+
+/** @returns false when `signal` aborted */
+function waited(ms: number, signal: AbortSignal): Promise<boolean> {
+  if (signal.aborted) return Promise.resolve(false)
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer)
+      signal.removeEventListener('abort', end)
+      resolve(!signal.aborted)
+    }
+    const timer = setTimeout(end, ms)
+    timer.unref()
+    signal.addEventListener('abort', end)
+  })
+}

@@ -1,0 +1,74 @@
+import type { SwapServerSession } from '@rdmakit/swap-server'
+import type {
+  CompletionChannel,
+  CompletionQueue,
+  Context,
+  MemoryRegion,
+  ProtectionDomain,
+  QueuePair,
+} from '@rdmakit/verbs'
+import type { Lane, LaneRequirements, LaneResources } from '../engine/lane.js'
+
+/** The verbs objects of one lane, which connect it to the servers, also to one that joins later. */
+export class LaneConnector {
+  readonly #protectionDomain: ProtectionDomain
+  readonly #channel: CompletionChannel
+  readonly #completionQueue: CompletionQueue
+  readonly #arena: MemoryRegion
+  readonly #needs: LaneRequirements
+
+  private constructor(
+    context: Context,
+    protectionDomain: ProtectionDomain,
+    needs: LaneRequirements,
+    arena: MemoryRegion,
+  ) {
+    this.#needs = needs
+    this.#protectionDomain = protectionDomain
+    this.#arena = arena
+    this.#channel = context.createCompletionChannel()
+    this.#completionQueue = context.createCompletionQueue({
+      entries: needs.completionQueueEntries,
+      channel: this.#channel,
+      progress: 'manual',
+    })
+  }
+
+  static async open(
+    context: Context,
+    protectionDomain: ProtectionDomain,
+    needs: LaneRequirements,
+  ): Promise<LaneConnector> {
+    const arena = await protectionDomain.allocateMemoryRegion(needs.arenaBytes, ['local-write'])
+    return new LaneConnector(context, protectionDomain, needs, arena)
+  }
+
+  /** A queue pair to `session`'s server. @throws VerbsError */
+  connect(session: SwapServerSession): Promise<QueuePair> {
+    const needs = this.#needs
+    return session.connectData(this.#protectionDomain, {
+      sendQueue: this.#completionQueue,
+      maxSend: needs.sendQueueDepth,
+      maxReceive: 1,
+      maxInlineData: needs.maxInlineData,
+    })
+  }
+
+  /** What the engine takes. `queuePairs`: by server index */
+  resources(queuePairs: readonly (QueuePair | null)[]): LaneResources {
+    return {
+      completionQueue: this.#completionQueue,
+      channel: this.#channel,
+      queuePairs,
+      memoryRegions: [this.#arena],
+    }
+  }
+}
+
+/** A lane that runs, with what connects it. */
+export interface RunningLane {
+  readonly lane: Lane
+  readonly connector: LaneConnector
+  /** by server index */
+  readonly queuePairs: (QueuePair | null)[]
+}

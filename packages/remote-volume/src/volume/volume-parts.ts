@@ -1,0 +1,70 @@
+import type { VolumeEngine } from '../engine/volume-engine.js'
+import type { FencedError } from '../servers/fenced-error.js'
+import { ServerMembership } from './server-membership.js'
+import { SlabWork } from './slab-work.js'
+import { VolumeLanes } from './volume-lanes.js'
+import type { VolumeState } from './volume-state.js'
+
+/** What a volume is made of. */
+export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
+  readonly state: VolumeState<Engine>
+  readonly lanes: VolumeLanes
+  readonly slabs: SlabWork
+  readonly members: ServerMembership
+  #quiescing = false
+
+  constructor(state: VolumeState<Engine>) {
+    this.state = state
+    this.lanes = new VolumeLanes(state.engine, state.context)
+    this.slabs = new SlabWork(state, () => this.members.waitsForMemory())
+    this.members = new ServerMembership(state, this.slabs, this.lanes, (failure) => this.fence(failure))
+  }
+
+  async openLanes(): Promise<void> {
+    const { servers, options, backedUp } = this.state
+    await this.lanes.open(servers, options.lanes, servers.length > 1 || backedUp)
+  }
+
+  start(): void {
+    const { engine } = this.state
+    engine.on('backupFailed', ({ reason }) => this.#loseBackup(reason))
+    const { backup } = engine.statistics()
+    this.members.start()
+    if (backup?.working === false) this.#loseBackup('it failed at the start')
+    this.slabs.wake()
+  }
+
+  /** What the maps say from now on is what the other process has in its own. */
+  fence(failure: FencedError): void {
+    const { state } = this
+    if (state.over) return
+    state.fenced = failure
+    state.leaving = true
+    state.over = true
+    for (const end of [this.members.endCalls(), this.slabs.close(), this.members.endIndexes()])
+      void end.catch(() => {})
+    for (const listener of state.onFenced) listener(failure)
+  }
+
+  /** Nothing moves any more. */
+  async quiesce(timeout: number): Promise<void> {
+    const { engine, onFailure, onFenced, onBackupFailure } = this.state
+    for (const listeners of [onFailure, onFenced, onBackupFailure]) listeners.clear()
+    this.state.over = true
+    this.#quiescing = true
+    const called = this.members.endCalls()
+    try {
+      await engine.close(timeout)
+    } finally {
+      await Promise.all([this.slabs.close(), called])
+      await this.members.endIndexes()
+    }
+  }
+
+  #loseBackup(reason: string): void {
+    if (this.#quiescing) return
+    this.state.backedUp = false
+    for (const listener of this.state.onBackupFailure) listener(reason)
+    this.slabs.repair.wake()
+  }
+}

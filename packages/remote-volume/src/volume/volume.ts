@@ -1,0 +1,152 @@
+import type { Lane } from '../engine/lane.js'
+import type { VolumeEngine } from '../engine/volume-engine.js'
+import type { FencedError } from '../servers/fenced-error.js'
+import type { VolumeServer } from '../servers/volume-server.js'
+import type { SlabState } from '../slabs/slab-table.js'
+import { askWhetherFenced } from './ask-fenced.js'
+import type { ServerFailure } from './volume-options.js'
+import type { VolumeParts } from './volume-parts.js'
+
+/** A subclass of {@link Volume}, which a package may have for its own front. */
+export type VolumeClass<Engine extends VolumeEngine, Made extends Volume<Engine>> = new (
+  parts: VolumeParts<Engine>,
+) => Made
+
+/**
+ * Remote memory as a row of bytes: sessions with swap-servers, slabs placed on them, and the engine that moves pages
+ * there. Everything that it opened, {@link close} closes. {@link openVolume} and {@link takeOverVolume} make it.
+ */
+export class Volume<Engine extends VolumeEngine = VolumeEngine> {
+  readonly engine: Engine
+  readonly size: number
+  readonly replicas: number
+  readonly #parts: VolumeParts<Engine>
+  readonly #state: VolumeParts<Engine>['state']
+  #quiescing: Promise<void> | undefined
+  #closing: Promise<void> | undefined
+
+  /** @internal */
+  constructor(parts: VolumeParts<Engine>) {
+    const { state } = parts
+    this.#parts = parts
+    this.#state = state
+    this.engine = state.engine
+    this.size = state.options.size
+    this.replicas = state.replicas
+  }
+
+  /** After {@link takeOverVolume}, when the volume is in use again: repair begins, and servers that are gone are called. */
+  start(): void {
+    this.#parts.start()
+    this.#parts.members.callBack()
+  }
+
+  get migration(): VolumeParts['slabs']['migration'] {
+    return this.#parts.slabs.migration
+  }
+
+  /** undefined: not thin */
+  get thin(): VolumeParts['slabs']['thin'] {
+    return this.#parts.slabs.thin
+  }
+
+  /** Every incarnation of every server that something may name, by index; {@link VolumeServer.vacant} others. */
+  get servers(): readonly VolumeServer[] {
+    return this.#state.servers
+  }
+
+  /** Lanes that serve connections. */
+  get lanes(): readonly Lane[] {
+    return this.#parts.lanes.running.map(({ lane }) => lane).slice(0, this.#state.options.lanes)
+  }
+
+  /** How many slabs are in each state. */
+  get slabs(): Readonly<Record<SlabState, number>> {
+    return this.#parts.slabs.table.count()
+  }
+
+  /** slabs that have no place, for nothing was written to them */
+  get unmapped(): number {
+    return this.#parts.slabs.table.unmapped
+  }
+
+  /** True when neither a server nor the backup is left: every request for a written page fails. */
+  get lost(): boolean {
+    return (
+      !this.#state.backedUp &&
+      this.#state.servers.every(({ failure, away }) => failure !== undefined && !away)
+    )
+  }
+
+  /** Calls `listener` for each server that is lost, and for one that was waited for once more when it is given up. */
+  onServerFailure(listener: (failure: ServerFailure) => void): void {
+    this.#state.onFailure.add(listener)
+  }
+
+  /** Another process has taken the volume over, and this one must stop; undefined as far as it knows not. */
+  get fenced(): FencedError | undefined {
+    return this.#state.fenced
+  }
+
+  /**
+   * Calls `listener` when another process has taken the volume over, at once if it has. From then on nothing is called, repaired or written
+   * down any more, and {@link close} leaves the sessions.
+   */
+  onFenced(listener: (failure: FencedError) => void): void {
+    this.#state.onFenced.add(listener)
+    if (this.#state.fenced !== undefined) listener(this.#state.fenced)
+  }
+
+  /** Asks the servers that have failed whether another process has the volume: before anything of it is ended. */
+  async askFenced(): Promise<FencedError | undefined> {
+    if (this.#state.fenced === undefined) {
+      const { servers, options } = this.#state
+      const found = await askWhetherFenced(
+        servers.filter(({ failure }) => failure !== undefined),
+        options,
+      )
+      if (found !== undefined) this.#parts.fence(found)
+    }
+    return this.#state.fenced
+  }
+
+  /** Calls `listener` when the backup has failed; the volume goes on without it. */
+  onBackupFailure(listener: (reason: string) => void): void {
+    this.#state.onBackupFailure.add(listener)
+  }
+
+  /** Answers what is in flight, ends the engine, then the sessions; the servers free the slabs. Idempotent. */
+  close(timeout = 5_000): Promise<void> {
+    this.#closing ??= (async () => {
+      try {
+        await this.quiesce(timeout)
+      } finally {
+        const reached = this.#state.servers.filter((server) => server.reached)
+        await Promise.all(
+          reached.map(({ session }) => (this.#state.leaving ? session.leave() : session.close())),
+        )
+        this.#parts.lanes.close()
+      }
+    })()
+    return this.#closing
+  }
+
+  /**
+   * The first part of {@link close}: nothing moves any more, and another engine may have the maps. The sessions
+   * are still there, for whoever resumes them. Idempotent.
+   */
+  quiesce(timeout = 5_000): Promise<void> {
+    this.#quiescing ??= this.#parts.quiesce(timeout)
+    return this.#quiescing
+  }
+
+  /** Like {@link close}, but the sessions stay at the servers to linger, for {@link takeOverVolume}. */
+  leave(timeout?: number): Promise<void> {
+    this.#state.leaving = true
+    return this.close(timeout)
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close()
+  }
+}
