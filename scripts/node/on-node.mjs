@@ -15,7 +15,7 @@ const QUICK = [
   'packages/verbs/test/(bytes|exits|handles|names|resources|worker)',
   'packages/verbs/test/conformance/(completion-queue|data|memory|memory-after-close)',
   'packages/ring-transport/test/(busy-pool|connection|contexts|exits|other-realms|receiving|service|transfer)',
-  'packages/nbd-client/test/(engine)',
+  'packages/nbd-client/test/engine/(engine)',
 ]
 
 const { values: options, positionals } = parseArgs({

@@ -84,7 +84,7 @@ function round(number, seed, minutes) {
     },
     {
       name: 'breaks of a link',
-      command: script('unit', 'packages/nbd-client/test/breaks.test.ts'),
+      command: script('unit', 'packages/nbd-client/test/volume/breaks.test.ts'),
       env: { ...env, RDMAKIT_EFFORT: String(minutes >= 120 ? 48 : effort) },
       budget: 60 * (minutes >= 120 ? 48 : effort),
     },

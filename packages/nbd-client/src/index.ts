@@ -11,18 +11,18 @@ export type {
   VolumeServer,
   WaitMode,
 } from '@rdmakit/remote-volume'
-export { type AttachOptions, attach } from './attach.js'
+export { type AttachOptions, attach } from './device/attach.js'
 export {
   BlockEngine,
   type EngineEvent,
   type EngineStatistics,
-} from './block-engine.js'
-export { Volume, type VolumeOptions } from './block-volume.js'
-export type { ExportOptions, TlsOptions } from './export-options.js'
-export type { BlockEngineOptions } from './front-options.js'
-export { kernelDevice } from './kernel.js'
-export { type ClientStatus, type RunningClient, runningClients } from './runtime.js'
-export { type ServeOptions, serve } from './serve.js'
-export { StateFolder } from './state-folder.js'
-export type { KeptDevice, KeptVolume } from './volume-json.js'
-export { VolumeKeeper } from './volume-keeper.js'
+} from './engine/block-engine.js'
+export { Volume, type VolumeOptions } from './engine/block-volume.js'
+export type { ExportOptions, TlsOptions } from './engine/export-options.js'
+export type { BlockEngineOptions } from './engine/front-options.js'
+export { type ServeOptions, serve } from './export/serve.js'
+export { kernelDevice } from './kernel/kernel.js'
+export { type ClientStatus, type RunningClient, runningClients } from './report/control.js'
+export { StateFolder } from './upgrade/state-folder.js'
+export type { KeptDevice, KeptVolume } from './upgrade/volume-json.js'
+export { VolumeKeeper } from './upgrade/volume-keeper.js'

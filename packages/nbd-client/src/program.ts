@@ -12,10 +12,10 @@ import {
   redirectWarnings,
   runCommandLine,
 } from '@rdmakit/operator-kit'
-import { addAttach } from './attach-command.js'
-import { addServe } from './serve-command.js'
-import { say } from './session-log.js'
-import { DAY } from './volume-flags.js'
+import { addAttach } from './commands/attach-command.js'
+import { addServe } from './commands/serve-command.js'
+import { DAY } from './commands/volume-flags.js'
+import { say } from './report/session-log.js'
 
 /** The commands of nbd-client. @param typed how it is called, e.g. `rdmakit` */
 export function commands(typed: string): ProgramCommand {
@@ -55,7 +55,7 @@ function addDetach(program: ProgramCommand, typed: string): void {
       examples: [`${typed} detach /dev/nbd0`],
     })
     .action(async (device: string, options: { timeout: number; force: boolean }) => {
-      const { detach } = await import('./detach.js')
+      const { detach } = await import('./device/detach.js')
       await detach(device, options)
     })
 }
@@ -77,7 +77,7 @@ function addUpgrade(program: ProgramCommand, typed: string): void {
       ],
     })
     .action(async (device: string | undefined, command: string[], { pid }: { pid?: number }) => {
-      const { upgrade } = await import('./upgrade.js')
+      const { upgrade } = await import('./commands/upgrade-command.js')
       const which = { ...(device === undefined ? {} : { device }), ...(pid === undefined ? {} : { pid }) }
       const done = await upgrade(which, command.length === 0 ? undefined : command)
       process.stdout.write(
@@ -99,7 +99,7 @@ function addStatus(program: ProgramCommand, typed: string): void {
       examples: [`${typed} status`, `${typed} status --watch 5`, `${typed} status --json`],
     })
     .action(async ({ json, watch }: { json: boolean; watch?: number | true }) => {
-      const { printClientStatus } = await import('./status.js')
+      const { printClientStatus } = await import('./commands/status-command.js')
       await printClientStatus({ json, seconds: watch === true ? 1 : watch })
     })
 }
@@ -138,5 +138,5 @@ export {
 }
 
 export async function loadClients() {
-  return (await import('./status.js')).CLIENTS
+  return (await import('./commands/status-command.js')).CLIENTS
 }

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { Volume } from '@rdmakit/nbd-client'
 import { SwapServer } from '@rdmakit/swap-server'
 import { describe, expect, it } from 'vitest'
-import { Client, MIB, READ, TRIM, WRITE } from '../../../packages/nbd-client/test/fixture.js'
+import { Client, MIB, READ, TRIM, WRITE } from '../../../packages/nbd-client/test/helpers/fixture.js'
 import { effort } from '../../effort.js'
 import {
   must,

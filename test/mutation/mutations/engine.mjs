@@ -61,7 +61,7 @@ export const mutations = [
     find: 'if (found->leaving && last) {',
     replace: 'if (found->leaving && last && failed(server)) {',
     why: 'A slab moves to a server that has failed meanwhile, and the only copy is given back.',
-    tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume.test.ts'],
+    tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume/volume.test.ts'],
   },
   {
     name: 'last-one-is-retired',
@@ -69,7 +69,7 @@ export const mutations = [
     find: '  if (!another_usable(place, server)) return EBUSY;\n',
     replace: '',
     why: 'The last usable replica is on its way out although control does not know that the other one failed.',
-    tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume.test.ts'],
+    tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume/volume.test.ts'],
   },
   {
     name: 'dropped-without-being-retired',
@@ -77,7 +77,7 @@ export const mutations = [
     find: '    if (found->live) return EBUSY;\n',
     replace: '',
     why: 'A replica is dropped while WRITEs are under way that are answered because it has them.',
-    tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume.test.ts'],
+    tests: ['native asan engine_counting', 'unit packages/nbd-client/test/volume/volume.test.ts'],
   },
   {
     name: 'stale-replica-comes-back',
@@ -237,7 +237,7 @@ export const mutations = [
     replace: `  if (place.find(server) == nullptr) return ENOENT;
 `,
     why: 'A replica becomes live whose server has failed and missed a WRITE.',
-    tests: ['native asan engine_replica', 'unit packages/nbd-client/test/volume.test.ts'],
+    tests: ['native asan engine_replica', 'unit packages/nbd-client/test/volume/volume.test.ts'],
   },
   {
     name: 'write-to-replaced-slab-counts',
@@ -258,7 +258,7 @@ export const mutations = [
     find: '      left_claimed_.push_back(page);',
     replace: '      checksums_.forget(page, 1);',
     why: 'Pages of WRITEs that a process did not live to answer stay different on their replicas.',
-    tests: ['unit packages/nbd-client/test/resync-replicas.test.ts'],
+    tests: ['unit packages/nbd-client/test/volume/resync-replicas.test.ts'],
   },
   {
     name: 'map-of-another-size',
@@ -267,8 +267,8 @@ export const mutations = [
     replace: 'return header->magic == kPageMapMagic ? 0 : EINVAL;',
     why: 'The page map of a volume of another size is taken.',
     tests: [
-      'unit packages/nbd-client/test/engine.test.ts',
-      'unit packages/nbd-client/test/damaged-state.test.ts',
+      'unit packages/nbd-client/test/engine/engine.test.ts',
+      'unit packages/nbd-client/test/upgrade/damaged-state.test.ts',
     ],
   },
   {

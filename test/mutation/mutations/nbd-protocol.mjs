@@ -104,8 +104,8 @@ export const mutations = [
     replace: 'return request > unread ? SIZE_MAX : 0;',
     why: 'A lane that gives its connection away takes bytes of requests that are the successor’s.',
     tests: [
-      'unit packages/nbd-client/test/hand-over.test.ts',
-      'unit packages/nbd-client/test/upgrade.test.ts',
+      'unit packages/nbd-client/test/upgrade/hand-over.test.ts',
+      'unit packages/nbd-client/test/upgrade/upgrade.test.ts',
     ],
   },
   {

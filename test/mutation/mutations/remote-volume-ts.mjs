@@ -25,7 +25,7 @@ export const mutations = [
     find: '      queuePairs[index]?.close()\n',
     replace: '',
     why: 'Each break of a link leaves a queue pair of each lane, with its socket.',
-    tests: [client('breaks')],
+    tests: [client('volume/breaks')],
   },
   {
     name: 'later-incarnation-by-index',
@@ -58,7 +58,7 @@ export const mutations = [
     find: 'if (other !== undefined)\n',
     replace: "if (other === '')\n",
     why: 'A field of volume.json whose name is damaged is passed over, and with it what it said.',
-    tests: [client('state-folder'), client('damaged-state')],
+    tests: [client('upgrade/state-folder'), client('upgrade/damaged-state')],
   },
   {
     name: 'same-index-twice',
@@ -66,7 +66,7 @@ export const mutations = [
     find: 'if (new Set(servers.map(({ index }) => index)).size < servers.length)',
     replace: 'if (new Set(servers.map(({ index }) => index)).size === 0)',
     why: 'Two servers in volume.json may have one index, and the pages of one are looked for at the other.',
-    tests: [client('state-folder'), client('damaged-state')],
+    tests: [client('upgrade/state-folder'), client('upgrade/damaged-state')],
   },
   {
     name: 'missing-map-is-made',
@@ -74,7 +74,7 @@ export const mutations = [
     find: 'if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue',
     replace: 'if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) >= 0) continue',
     why: 'A volume whose page map is gone is taken over all the same, and its pages read as zeros.',
-    tests: [client('restart'), client('damaged-state')],
+    tests: [client('volume/restart'), client('upgrade/damaged-state')],
   },
   {
     name: 'half-filled-replica-adopted',
@@ -98,7 +98,7 @@ export const mutations = [
     find: '    await engine.synchronize()\n    await server.giveBack(remote)',
     replace: '    void engine.synchronize()\n    await server.giveBack(remote)',
     why: 'A slab that has moved is given back while WRITEs to its old place may be under way.',
-    tests: [client('given-back')],
+    tests: [client('volume/given-back')],
   },
   {
     name: 'first-failed-keeps-slab',
@@ -107,7 +107,7 @@ export const mutations = [
     replace: 'failed.indexOf(replica.server) >= last)',
     why: 'Of servers that failed one after the other the first is waited for, which missed what the last one has.',
     tests: [
-      client('reconnect'),
+      client('volume/reconnect'),
       'unit test/e2e/failures/reconnect.test.ts',
       'unit test/e2e/failures/replicas.test.ts',
     ],
@@ -135,7 +135,7 @@ export const mutations = [
     find: '    state.fenced = failure\n    state.leaving = true\n',
     replace: '    state.fenced = failure\n',
     why: 'A process that another one is just taking a volume over from ends the sessions that it still has.',
-    tests: [client('fencing')],
+    tests: [client('volume/fencing')],
   },
   {
     name: 'given-back-though-used',
@@ -143,7 +143,7 @@ export const mutations = [
     find: 'takeOver: nextTakeOver(takeOver), unattended: true }',
     replace: 'takeOver: nextTakeOver(takeOver) }',
     why: 'A copy of a state folder, started where there is no device, ends the volume of the process that serves it.',
-    tests: [client('fencing')],
+    tests: [client('volume/fencing')],
   },
   {
     name: 'session-of-another-is-ended',
@@ -177,7 +177,7 @@ export const mutations = [
     void Promise.resolve().then(() => adopt(server))
 `,
     why: 'The failure of a server that came back is handled before it has the slabs that it came back with.',
-    tests: [client('reconnect')],
+    tests: [client('volume/reconnect')],
   },
   {
     name: 'key-refused-is-for-ever',
@@ -201,7 +201,7 @@ export const mutations = [
     find: ' && !server.session.gone\n',
     replace: '\n',
     why: 'Requests wait for a server that has said itself that its memory is gone.',
-    tests: [client('reconnect'), 'unit test/e2e/failures/failure.test.ts'],
+    tests: [client('volume/reconnect'), 'unit test/e2e/failures/failure.test.ts'],
   },
   {
     name: 'unproven-end-keeps-server-out',
@@ -233,7 +233,7 @@ export const mutations = [
     find: 'if (found !== undefined) await client.write(page, found)',
     replace: 'if (found !== undefined && pages.length > 1024) await client.write(page, found)',
     why: 'Pages of a WRITE that nobody answered stay different on their replicas.',
-    tests: [client('resync-replicas')],
+    tests: [client('volume/resync-replicas')],
   },
   {
     name: 'vacated-while-written',
@@ -241,7 +241,7 @@ export const mutations = [
     find: '      await engine.synchronize()\n      const back',
     replace: '      void engine.synchronize()\n      const back',
     why: 'The memory of a slab that became empty goes back while operations may be under way there.',
-    tests: [client('given-back')],
+    tests: [client('volume/given-back')],
   },
   {
     name: 'no-memory-while-servers-are-away',
@@ -249,7 +249,7 @@ export const mutations = [
     find: 'if (this.#servers.some(({ away }) => away)) return true',
     replace: 'if (this.#servers.some(({ away }) => away)) return false',
     why: 'A first WRITE is told that there is no memory while those who could say so are waited for.',
-    tests: ['unit packages/nbd-client/test/reconnect.test.ts'],
+    tests: ['unit packages/nbd-client/test/volume/reconnect.test.ts'],
   },
   {
     name: 'memory-before-its-address',

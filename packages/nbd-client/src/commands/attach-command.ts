@@ -1,0 +1,89 @@
+import {
+  disableIdleGc,
+  integerInRange,
+  makeStdioNonBlocking,
+  type ProgramCommand,
+} from '@rdmakit/operator-kit'
+import { Option } from 'commander'
+import type { Front } from '../kernel/device-name.js'
+import { installLastResort } from '../report/last-resort.js'
+import { stopSignal } from './stop-signal.js'
+import { type VolumeFlags, volumeOf, withVolume } from './volume-flags.js'
+
+interface AttachFlags {
+  /** false: --no-state */
+  state?: string | false
+  front: Front
+  device?: string
+  pin: boolean
+  swap: boolean
+  swapPriority?: number
+}
+
+/** @param typed how the program is called */
+export function addAttach(program: ProgramCommand, typed: string): void {
+  withVolume(
+    program
+      .command('attach')
+      .description(
+        'Attach the volume as /dev/nbdN or /dev/ublkbN. Prints "attached /dev/nbdN" and stays; SIGTERM detaches.',
+      )
+      .optionsGroup('The device:')
+      .option(
+        '--swap',
+        'make it swap: locks memory, runs mkswap and swapon, keeps state; SIGTERM runs swapoff first',
+        false,
+      )
+      .option('--swap-priority <n>', 'priority of the swap, higher is used first', integerInRange(0, 32767))
+      .addOption(
+        new Option(
+          '--front <driver>',
+          "the kernel's driver that makes the device: ublk takes less of the processor for a page, nbd is on every system",
+        )
+          .choices(['nbd', 'ublk'])
+          .default('nbd'),
+      )
+      .option('--device <device>', 'which device; default the first free one')
+      .option('--connections <n>', 'sockets between kernel and client, or queues', integerInRange(1, 64), 2)
+      .option(
+        '--no-pin',
+        'let the threads that serve the kernel run on any processor, not only where it sends them requests',
+      ),
+  )
+    .optionsGroup('When something fails:')
+    .option('--no-state', 'with --swap: keep none; the swap is lost with the process')
+    .optionsGroup('Options:')
+    .withNotes({
+      notes: [
+        'With --swap or --state the device and its pages outlive a process that is killed or fails: the same command takes them over. Without --state the folder is one in the run directory, which goes with the device.',
+        'Needs root and the nbd kernel module, or with --front ublk, ublk_drv.',
+      ],
+      examples: [
+        `${typed} attach --server rdma://10.0.0.1:7471 --size 4G --swap`,
+        `${typed} attach --server rdma://10.0.0.1:7471,iwarp://10.0.0.1:7472 --size 4G --device /dev/nbd3`,
+        `${typed} attach --server rdma://10.0.0.1:7471 --size 4G --swap --state /run/rdmakit/swap0`,
+      ],
+    })
+    .action(async ({ state, ...options }: Omit<VolumeFlags, 'state'> & AttachFlags) => {
+      const volume = { ...volumeOf(options), state }
+      makeStdioNonBlocking()
+      installLastResort()
+      const { attach, chosenDevice } = await import('../device/attach.js')
+      chosenDevice(options)
+      const { startSwapFree } = await import('../device/start-swap-free.js')
+      // Without --swap, too: somebody may make the device swap.
+      const swapFree = await startSwapFree()
+      disableIdleGc()
+      const { front, device, pin, swap, swapPriority } = options
+      process.exitCode = await attach({
+        ...volume,
+        front,
+        device,
+        pin,
+        swap,
+        swapPriority,
+        swapFree,
+        signal: stopSignal(),
+      })
+    })
+}

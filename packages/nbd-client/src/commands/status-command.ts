@@ -1,0 +1,257 @@
+import {
+  describeImpairment,
+  EXIT,
+  formatDuration,
+  formatSize,
+  formatTable,
+  printStatus,
+  reportSilentAsUnavailable,
+  rightAligned,
+  type StatusView,
+} from '@rdmakit/operator-kit'
+import {
+  addHistograms,
+  countOf,
+  histogramSince,
+  type NativeHistogram,
+  percentile,
+} from '@rdmakit/remote-volume/internal'
+import type { EngineStatistics } from '../engine/block-engine.js'
+import { type Presence, presenceOf } from '../kernel/device-identity.js'
+import { parseDevice } from '../kernel/device-name.js'
+import { type ClientStatus, runningClients } from '../report/control.js'
+import { totals } from '../report/session-log.js'
+
+const PAGE = 4096
+
+export interface ClientStatusOptions {
+  readonly json: boolean
+  /** from one look to the next; undefined: once */
+  readonly seconds: number | undefined
+}
+
+/** Prints the running nbd-clients of this user. */
+export function printClientStatus({ json, seconds }: ClientStatusOptions): Promise<void> {
+  return printStatus({ seconds, json, ...CLIENTS })
+}
+
+/** The clients of this user. */
+export const CLIENTS: StatusView<readonly ShownStatus[]> = {
+  take: async () => (await runningClients(reportSilentAsUnavailable)).map(({ status }) => withDevice(status)),
+  format: formatClients,
+  judge: exitStatusOfClients,
+}
+
+/** As the help of `status` says. */
+export function exitStatusOfClients(clients: readonly ShownStatus[]): number {
+  if (clients.length === 0) return EXIT.unavailable
+  return clients.every(isWell) ? EXIT.ok : EXIT.degraded
+}
+
+function isWell({ impaired, slabs, servers, statistics, device = 'there' }: ShownStatus): boolean {
+  const lacking = slabs.degraded + slabs.refilling + slabs.away + slabs.backup + slabs.lost
+  return (
+    impaired === undefined &&
+    lacking === 0 &&
+    servers.every(({ state }) => state === 'up') &&
+    statistics.lostPages === 0 &&
+    statistics.backup?.working !== false &&
+    device === 'there'
+  )
+}
+
+/** What is shown of a client: of attach also whether the kernel has its device, or another one by that name. */
+export type ShownStatus = ClientStatus & { readonly device?: Presence }
+
+/** @param devices as /sys/block */
+export function withDevice(status: ClientStatus, devices?: string): ShownStatus {
+  const { mode, target, identifier } = status
+  if (mode !== 'attach' || identifier === undefined) return status
+  try {
+    return { ...status, device: presenceOf({ ...parseDevice(target), identifier }, devices) }
+  } catch {
+    // Of ublk only root may ask.
+    return status
+  }
+}
+
+/** An earlier look at the same clients, and how long ago it was. */
+interface Earlier {
+  readonly clients: readonly ShownStatus[]
+  readonly seconds: number
+}
+
+/** Three tables: volumes; their requests and servers, since the start or, when they are watched, a second. */
+function formatClients(
+  clients: readonly ShownStatus[],
+  before: readonly ShownStatus[] | undefined,
+  seconds: number,
+): string {
+  if (clients.length === 0) return 'no nbd-client is running\n'
+  const earlier = before === undefined ? undefined : { clients: before, seconds }
+  const name = ({ target }: ClientStatus) => (clients.length > 1 ? `${target}: ` : '')
+  return [
+    formatTable(
+      [
+        'TARGET',
+        rightAligned('PID'),
+        'MODE',
+        rightAligned('SIZE'),
+        rightAligned('HOLDS'),
+        rightAligned('LOST'),
+        rightAligned('ERRORS'),
+        rightAligned('IN FLIGHT'),
+        rightAligned('UP'),
+        'BACKUP',
+        'LZ4',
+        'SLABS',
+      ],
+      clients.map(volumeRow),
+    ),
+    formatTable(
+      [
+        'REQUESTS',
+        rightAligned('COUNT'),
+        rightAligned('DATA'),
+        rightAligned('MEDIAN'),
+        rightAligned('99%'),
+        rightAligned('99.9%'),
+      ],
+      clients.flatMap((client) => requestRows(client, name(client), earlier)),
+    ),
+    formatTable(
+      [
+        'SERVER',
+        rightAligned('SLABS'),
+        rightAligned('SPARES'),
+        rightAligned('READ'),
+        rightAligned('WRITTEN'),
+        'STATE',
+      ],
+      clients.flatMap((client) => serverRows(client, name(client), earlier)),
+    ),
+    clients.map(warning).join(''),
+  ]
+    .filter((table) => table !== '')
+    .join('\n')
+}
+
+function warning({ target, impaired }: ClientStatus): string {
+  if (impaired === undefined) return ''
+  return `${target}: ${describeImpairment(impaired)}; it serves pages still: bring them home (detach), and attach again\n`
+}
+
+const NOT_ITS = { there: '', gone: ' (gone)', another: " (another's)" } as const
+
+function volumeRow(client: ShownStatus): string[] {
+  const { statistics } = client
+  const { errors, inFlight } = totals(statistics)
+  return [
+    client.target + NOT_ITS[client.device ?? 'there'],
+    String(client.pid),
+    client.swap ? 'swap' : client.mode,
+    formatSize(client.size),
+    formatSize(statistics.writtenPages * PAGE),
+    formatSize(statistics.lostPages * PAGE),
+    String(errors),
+    String(inFlight),
+    formatDuration(client.uptimeSeconds * 1000),
+    describeBackup(client.statistics),
+    describeCompression(client.statistics),
+    slabsOf(client),
+  ]
+}
+
+/** `-`, `off`, `on, 512 MiB spared`, `1 of 2 lanes, 512 MiB spared`. */
+function describeCompression(statistics: EngineStatistics): string {
+  if (statistics.compress === 'none') return '-'
+  const { compressing, writing, bytesSpared } = totals(statistics)
+  const now =
+    compressing === writing ? 'on' : compressing === 0 ? 'off' : `${compressing} of ${writing} lanes`
+  return bytesSpared === 0 ? now : `${now}, ${formatSize(bytesSpared)} spared`
+}
+
+/** `16 mapped`, `13 mapped, 2 degraded, 1 refilling (43%)`, and what servers want back. */
+function slabsOf({ slabs, thin, migration, statistics: { refill } }: ClientStatus): string {
+  const states = { ...slabs, ...(thin && { unmapped: thin.unmapped, spare: thin.spares }) }
+  const parts = Object.entries(states)
+    .filter(([, count]) => count > 0)
+    .map(([state, count]) => `${count} ${state}`)
+  const progress = refill?.active ? ` (${Math.floor((100 * refill.pagesDone) / refill.pages)}%)` : ''
+  const moving = migration.waiting > 0 ? `; ${migration.waiting} asked back` : ''
+  return parts.join(', ') + progress + moving
+}
+
+function requestRows(client: ClientStatus, name: string, earlier: Earlier | undefined): string[][] {
+  const before = earlier?.clients.find(({ pid }) => pid === client.pid)
+  const row = (kind: 'read' | 'write') => {
+    const now = requestsOf(client, kind)
+    const was = before && requestsOf(before, kind)
+    const latency = was === undefined ? now.latency : histogramSince(now.latency, was.latency)
+    return [
+      `${name}${kind}`,
+      passed(countOf(now.latency), was && countOf(was.latency), earlier, String),
+      passed(now.bytes, was?.bytes, earlier, formatSize),
+      ...[0.5, 0.99, 0.999].map((share) => formatLatency(percentile(latency, share))),
+    ]
+  }
+  return [row('read'), row('write')]
+}
+
+function requestsOf(
+  { statistics }: ClientStatus,
+  kind: 'read' | 'write',
+): { bytes: number; latency: NativeHistogram } {
+  const { bytesRead, bytesWritten } = totals(statistics)
+  return {
+    bytes: kind === 'read' ? bytesRead : bytesWritten,
+    latency: addHistograms(statistics.lanes.map((lane) => lane[`${kind}Latency`])),
+  }
+}
+
+function serverRows(client: ClientStatus, name: string, earlier: Earlier | undefined): string[][] {
+  const before = earlier?.clients.find(({ pid }) => pid === client.pid)
+  return client.servers.map(({ index, uri, slabs, spares, state, reason }) => {
+    // A server that has not been used yet is not in the statistics.
+    const traffic = ({ statistics }: ClientStatus) =>
+      statistics.servers.find(({ server }) => server === index) ?? { bytesRead: 0, bytesWritten: 0 }
+    const now = traffic(client)
+    const was = before && traffic(before)
+    return [
+      name + uri,
+      String(slabs),
+      String(spares),
+      passed(now.bytesRead, was?.bytesRead, earlier, formatSize),
+      passed(now.bytesWritten, was?.bytesWritten, earlier, formatSize),
+      state === 'up' ? 'up' : `${state}: ${reason}`,
+    ]
+  })
+}
+
+/** A counter: its value at the first look, then what it grew by in a second; nothing of a client that was not there. */
+function passed(
+  now: number,
+  was: number | undefined,
+  earlier: Earlier | undefined,
+  format: (value: number) => string,
+): string {
+  if (earlier === undefined) return format(now)
+  if (was === undefined) return ''
+  return `${format(Math.round((now - was) / earlier.seconds))}/s`
+}
+
+/** `13 µs`, `1.6 ms`, `2.1 s`; the native buckets are a quarter wide, so more digits would say nothing. */
+function formatLatency(nanoseconds: number | undefined): string {
+  if (nanoseconds === undefined) return ''
+  const [unit, factor] = nanoseconds < 1e6 ? ['µs', 1e3] : nanoseconds < 1e9 ? ['ms', 1e6] : ['s', 1e9]
+  const value = nanoseconds / factor
+  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${unit}`
+}
+
+/** For the status table: `-`, `complete`, `12 pages behind`, `failed`. */
+function describeBackup({ backup }: EngineStatistics): string {
+  if (backup === null) return '-'
+  if (!backup.working) return 'failed'
+  const behind = backup.stalePages + backup.queuedPages
+  return behind === 0 ? 'complete' : `${behind} pages behind`
+}

@@ -1,0 +1,115 @@
+import { join } from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import type { DeviceIdentity } from '../kernel/device-identity.js'
+import { blockName, devicePath } from '../kernel/device-name.js'
+import {
+  describeUses,
+  KERNEL,
+  type KernelFolders,
+  lastingUses,
+  MOMENT_MS,
+  swapsOn,
+} from '../kernel/device-uses.js'
+import { swapOff } from '../kernel/swap.js'
+import { say } from '../report/session-log.js'
+
+/** From one look at who uses a device to the next. */
+const LOOK_MS = 2_000
+/** From a swapoff that failed to the next one: memory may be free by then. */
+const SWAPOFF_AGAIN_MS = 30_000
+
+/** `free`: nobody uses it; `gone`: it is not this process's any more; `pull`: somebody uses it, who is to lose it. */
+export type Release = 'free' | 'gone' | 'pull'
+
+/** What the process that has the device knows. */
+export interface Holder {
+  /** the kernel has the device, and this process serves it */
+  isOurs(): boolean
+  /** nothing is kept by staying: no page can be had any more */
+  isLost(): boolean
+  /** aborts when it is to end whoever uses it */
+  readonly forced: AbortSignal
+  /** resolves when something happened that may change what this waits for */
+  stirred(): Promise<void>
+}
+
+interface Obstacle {
+  readonly what: string
+  readonly remedy: string
+  /** milliseconds until it is looked at again by itself */
+  readonly again: number
+}
+
+/**
+ * Waits until a device may go: turns its swap off, and stays for as long as somebody uses it or the kernel cannot take the
+ * pages back, for they would be lost.
+ */
+export async function release(
+  device: DeviceIdentity,
+  holder: Holder,
+  folders: KernelFolders = KERNEL,
+): Promise<Release> {
+  const path = devicePath(device)
+  let told: string | undefined
+  for (;;) {
+    if (holder.forced.aborted) return 'pull'
+    const obstacle = await obstacleTo(device, holder, folders, told === undefined).catch(unknown)
+    if (obstacle === 'gone') return 'gone'
+    if (holder.forced.aborted) return 'pull'
+    if (obstacle === undefined) return 'free'
+    if (holder.isLost()) {
+      say(`${obstacle.what}; the pages on the lost servers are gone`)
+      return 'pull'
+    }
+    if (obstacle.what !== told) say(`${obstacle.what}; ${path} stays attached; ${obstacle.remedy}`)
+    told = obstacle.what
+    await Promise.race([holder.stirred(), delay(obstacle.again)])
+  }
+}
+
+/** What cannot be looked at is no reason to let go of a device. */
+function unknown(failure: Error): Obstacle {
+  return { what: failure.message, remedy: 'it is looked at again', again: LOOK_MS }
+}
+
+async function obstacleTo(
+  device: DeviceIdentity,
+  holder: Holder,
+  folders: KernelFolders,
+  first: boolean,
+): Promise<Obstacle | 'gone' | undefined> {
+  const name = blockName(device)
+  for (const { name: part } of swapsOn(name, folders)) {
+    if (!holder.isOurs()) return 'gone'
+    say(`swapoff /dev/${part}: bringing its pages back`)
+    const off = swapOff(`/dev/${part}`, undefined, join(folders.proc, 'swaps'))
+    const failure = await failureOf(Promise.race([off, aborted(holder.forced)]))
+    if (failure !== undefined)
+      return {
+        what: failure.message,
+        remedy: `free memory: it is tried again in ${SWAPOFF_AGAIN_MS / 1000} s, and at SIGTERM`,
+        again: SWAPOFF_AGAIN_MS,
+      }
+  }
+  if (!holder.isOurs()) return 'gone'
+  const { uses, unseen } = await lastingUses(name, [process.pid], first ? MOMENT_MS : 0, folders)
+  if (uses.length === 0) {
+    if (unseen > 0) say(`warning: what ${unseen} processes have open cannot be seen (CAP_SYS_PTRACE)`)
+    return undefined
+  }
+  return { what: describeUses(uses), remedy: 'it is detached when that has ended', again: LOOK_MS }
+}
+
+async function failureOf(work: Promise<void>): Promise<Error | undefined> {
+  return await work.then(
+    () => undefined,
+    (failure: Error) => failure,
+  )
+}
+
+function aborted(signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    if (signal.aborted) resolve()
+    else signal.addEventListener('abort', () => resolve(), { once: true })
+  })
+}

@@ -1,0 +1,128 @@
+import { MetricsEndpoint, scrapedMetrics } from '@rdmakit/operator-kit'
+import { addHistograms } from '@rdmakit/remote-volume/internal'
+import { collectDefaultMetrics, Registry } from 'prom-client'
+import type { EngineStatistics } from '../engine/block-engine.js'
+import type { Volume } from '../engine/block-volume.js'
+import { impairment } from './last-resort.js'
+import { LatencyMetric } from './latency-metric.js'
+import { lastIncarnations, totals } from './session-log.js'
+
+const PREFIX = 'rdmakit_nbd_'
+
+/** Metrics of a volume, read from the native counters when they are scraped: they cost the page path nothing. */
+export function collectVolumeMetrics(volume: Volume, registry = new Registry()): Registry {
+  const statistics = oncePerScrape(() => volume.engine.statistics())
+  const { gauge, counter } = scrapedMetrics(registry, PREFIX)
+  const lanes = () => totals(statistics())
+  gauge('size_bytes', 'Bytes of the volume', [], () => [[{}, volume.size]])
+  gauge('slabs', 'Slabs in each state', ['state'], () =>
+    Object.entries(volume.slabs).map(([state, count]) => [{ state }, count]),
+  )
+  if (volume.thin !== undefined) {
+    const { thin } = volume
+    gauge('unmapped_slabs', 'Slabs that have no memory, for nothing was written to them', [], () => [
+      [{}, volume.unmapped],
+    ])
+    gauge('spare_places', 'Places ready for slabs that are first written', [], () => [[{}, thin.spares]])
+    counter('given_back_slabs_total', 'Slabs whose memory was given back after a discard', [], () => [
+      [{}, thin.given],
+    ])
+  }
+  counter('control_failures_total', 'Failures of control code that nothing had caught', [], () => [
+    [{}, impairment()?.failures ?? 0],
+  ])
+  gauge('server_up', '1 while a server takes part', ['server'], () =>
+    lastIncarnations(volume).map(({ uri, failure }) => [{ server: uri }, failure === undefined ? 1 : 0]),
+  )
+  gauge('written_pages', 'Pages that hold something', [], () => [[{}, statistics().writtenPages]])
+  gauge('lost_pages', 'Pages of which no copy is left', [], () => [[{}, statistics().lostPages]])
+  gauge('requests_in_flight', 'NBD requests now', [], () => [[{}, lanes().inFlight]])
+  counter('requests_total', 'NBD requests answered with success', ['kind'], () => [
+    [{ kind: 'read' }, lanes().reads],
+    [{ kind: 'write' }, lanes().writes],
+  ])
+  counter('bytes_total', 'Bytes of them', ['kind'], () => [
+    [{ kind: 'read' }, lanes().bytesRead],
+    [{ kind: 'write' }, lanes().bytesWritten],
+  ])
+  counter('errors_total', 'NBD requests answered with an error', [], () => [[{}, lanes().errors]])
+  counter('read_ahead_bytes_total', 'Bytes fetched ahead of clients that read in order', [], () => [
+    [{}, lanes().pagesReadAhead * 4096],
+  ])
+  counter('read_ahead_used_bytes_total', 'Of them, what the clients then read', [], () => [
+    [{}, lanes().bytesFromReadAhead],
+  ])
+  counter('wrong_pages_total', 'Copies of pages that did not match their checksum', [], () => [
+    [{}, lanes().pagesWrong],
+  ])
+  counter('repaired_pages_total', 'Of them, written anew from another replica', [], () => [
+    [{}, lanes().pagesRepaired],
+  ])
+  if (statistics().compress !== 'none') {
+    gauge('compressing_lanes', 'Of the lanes that write, those that compress now', [], () => [
+      [{}, lanes().compressing],
+    ])
+    counter('compressed_pages_total', 'Pages that were written compressed', [], () => [
+      [{}, lanes().pagesCompressed],
+    ])
+    counter('spared_bytes_total', 'Bytes that compression kept off the wire, both ways', [], () => [
+      [{}, lanes().bytesSpared],
+    ])
+  }
+  gauge('moving_slabs', 'Slabs that servers want back and that are still there', [], () => [
+    [{}, volume.migration.waiting],
+  ])
+  counter('refilled_bytes_total', 'Bytes copied to new replicas', [], () => [
+    [{}, statistics().refill?.bytesCopied ?? 0],
+  ])
+  const backup = () => statistics().backup
+  if (backup() !== null) {
+    gauge('backup_up', '1 while the local backup works', [], () => [[{}, backup()?.working ? 1 : 0]])
+    gauge('backup_pages_behind', 'Written pages that the backup does not have yet', [], () => [
+      [{}, (backup()?.stalePages ?? 0) + (backup()?.queuedPages ?? 0)],
+    ])
+    counter('backup_missed_pages_total', 'Pages that found no room in its queue when written', [], () => [
+      [{}, backup()?.missedPages ?? 0],
+    ])
+    counter('backup_bytes_total', 'Bytes that went to the backup and came from it', ['kind'], () => [
+      [{ kind: 'read' }, backup()?.bytesRead ?? 0],
+      [{ kind: 'write' }, backup()?.bytesWritten ?? 0],
+    ])
+  }
+  new LatencyMetric(
+    `${PREFIX}request_duration_seconds`,
+    'From the arrival of an NBD request to its queued reply',
+    registry,
+    () => ({
+      read: addHistograms(statistics().lanes.map(({ readLatency }) => readLatency)),
+      write: addHistograms(statistics().lanes.map(({ writeLatency }) => writeLatency)),
+    }),
+  )
+  collectDefaultMetrics({ register: registry, prefix: PREFIX })
+  return registry
+}
+
+/** @param address undefined: none @throws UsageError, EADDRINUSE */
+export async function serveMetrics(
+  volume: Volume,
+  address: string | undefined,
+): Promise<MetricsEndpoint | undefined> {
+  if (address === undefined) return undefined
+  const endpoint = await MetricsEndpoint.open(collectVolumeMetrics(volume), address)
+  process.stdout.write(`metrics ${endpoint.uri}\n`)
+  return endpoint
+}
+
+/** All metrics of one scrape are of one moment. */
+function oncePerScrape(take: () => EngineStatistics): () => EngineStatistics {
+  let taken: EngineStatistics | undefined
+  return () => {
+    if (taken === undefined) {
+      taken = take()
+      setImmediate(() => {
+        taken = undefined
+      })
+    }
+    return taken
+  }
+}

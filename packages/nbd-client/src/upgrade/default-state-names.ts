@@ -1,0 +1,35 @@
+import { createHash } from 'node:crypto'
+import { dirname, join } from 'node:path'
+import { runtimeDirectory } from '@rdmakit/operator-kit'
+import type { AttachOptions } from '../device/attach.js'
+import { parseDevice } from '../kernel/device-name.js'
+
+/** What of a command line says which volume it is: what a later process may not change, and where it is. */
+export type VolumeIdentity = Pick<
+  AttachOptions,
+  'front' | 'device' | 'servers' | 'size' | 'replicas' | 'thin' | 'access'
+>
+
+/**
+ * The name of the state folder of an attach that was given none, without the number that follows it when the kernel
+ * chooses the device. The same command line has the same name, and another tenant, server or size another one.
+ */
+export function ownStateName(identity: VolumeIdentity): string {
+  const { front = 'nbd', device, servers, size, replicas, thin, access } = identity
+  if (device !== undefined) {
+    const { index } = parseDevice(device)
+    return `${front}-${index}`
+  }
+  const text = JSON.stringify([servers, size, replicas, thin, access.tenant ?? null])
+  return `${front}-${createHash('sha256').update(text).digest('hex').slice(0, 16)}`
+}
+
+/** The state folders that nobody named are here. */
+export function ownStateDirectory(): string {
+  return join(runtimeDirectory(), 'state')
+}
+
+/** It is one that nobody named, and goes with its device. */
+export function isOwnState(path: string): boolean {
+  return dirname(path) === ownStateDirectory()
+}

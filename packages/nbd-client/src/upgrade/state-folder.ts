@@ -1,0 +1,206 @@
+import {
+  closeSync,
+  fstatSync,
+  fsyncSync,
+  openSync,
+  readFileSync,
+  renameSync,
+  rmdirSync,
+  rmSync,
+  statSync,
+  writeFileSync,
+} from 'node:fs'
+import { join } from 'node:path'
+import { EXIT, ExitError, makeFolder } from '@rdmakit/operator-kit'
+import { ConfigurationError } from '@rdmakit/swap-server'
+import { closeDescriptor, lockFile } from '../kernel/kernel.js'
+import { isOwnState } from './default-state-names.js'
+import { formatVolume, type KeptVolume, parseVolume } from './volume-json.js'
+
+/** Of a folder that others remove meanwhile; each of them does so once. */
+const OPENINGS = 100
+const LOCK = 'lock'
+const VOLUME = 'volume.json'
+
+/** The folder that lets a successor of this process go on with its volume (docs/page-service/restart.md). */
+export class StateFolder {
+  readonly path: string
+  readonly #lock: number
+
+  private constructor(path: string, lock: number) {
+    this.path = path
+    this.#lock = lock
+  }
+
+  /**
+   * Makes the folder if it is missing, and locks it.
+   * @throws ExitError: another process has it; ConfigurationError: others may look into it
+   */
+  static open(path: string): StateFolder {
+    for (let time = 0; time < OPENINGS; time++) {
+      const folder = StateFolder.#open(path)
+      if (folder.#isInPlace()) return folder
+      // Whoever had it removed it, and its lock with it, before this process had that.
+      folder.close()
+    }
+    throw new ExitError(`${path} is made and removed again by others all the time`, EXIT.taken)
+  }
+
+  static #open(path: string): StateFolder {
+    makeFolder(path, '--state')
+    const { mode, uid } = statSync(path)
+    if ((mode & 0o077) !== 0 || uid !== process.geteuid?.())
+      throw new ConfigurationError(
+        `--state ${path} holds what opens the volume, and must be yours with mode 0700; run chmod 700 ${path}`,
+      )
+    try {
+      return new StateFolder(path, lockFile(join(path, LOCK)))
+    } catch (failure) {
+      if ((failure as NodeJS.ErrnoException).code !== 'EBUSY') throw failure
+      throw new ExitError(
+        `--state ${path} is in use by another nbd-client; give each volume its own folder`,
+        EXIT.taken,
+      )
+    }
+  }
+
+  /**
+   * One whose lock another process has handed over; it is closed with the folder.
+   * @throws ConfigurationError: it is the lock of another folder, and the lock is still the caller's
+   */
+  static inherit(path: string, lock: number): StateFolder {
+    const [given, wanted] = [fstatSync(lock), statSync(join(path, LOCK))]
+    if (given.dev !== wanted.dev || given.ino !== wanted.ino)
+      throw new ConfigurationError(`--state ${path} is not the folder of the process that hands over`)
+    return new StateFolder(path, lock)
+  }
+
+  /** What a folder that another process has locked holds now. @throws as {@link read} */
+  static look(path: string): KeptVolume | undefined {
+    return readVolume(join(path, VOLUME))
+  }
+
+  /** Of the lock: whoever has it open has the folder. */
+  get lock(): number {
+    return this.#lock
+  }
+
+  get pageMap(): string {
+    return join(this.path, 'pages.map')
+  }
+
+  get pageChecksums(): string {
+    return join(this.path, 'pages.crc')
+  }
+
+  get pageLengths(): string {
+    return join(this.path, 'pages.lz4')
+  }
+
+  get backupMap(): string {
+    return join(this.path, 'backup.map')
+  }
+
+  get slabMap(): string {
+    return join(this.path, 'slabs.map')
+  }
+
+  /** @returns undefined when nothing is kept @throws ConfigurationError that says what is wrong with volume.json */
+  read(): KeptVolume | undefined {
+    return readVolume(this.#volume)
+  }
+
+  /** @returns when volume.json was written, milliseconds since 1970 @throws ENOENT: nothing is kept */
+  get written(): number {
+    return statSync(this.#volume).mtimeMs
+  }
+
+  /**
+   * Replaces volume.json in one step: whoever reads it finds the old one or the new one.
+   * @throws Error of the file system: it is the old one still
+   */
+  write(volume: KeptVolume): void {
+    const temporary = `${this.#volume}.new`
+    // A file of that name was left behind; and what a link leads to is not written to.
+    rmSync(temporary, { force: true })
+    const file = openSync(temporary, 'wx', 0o600)
+    try {
+      // All of it: one write(2) puts what fits on a file system that is nearly full.
+      writeFileSync(file, formatVolume(volume))
+      fsyncSync(file)
+    } catch (failure) {
+      rmSync(temporary, { force: true })
+      throw failure
+    } finally {
+      closeSync(file)
+    }
+    renameSync(temporary, this.#volume)
+    const folder = openSync(this.path, 'r')
+    try {
+      fsyncSync(folder)
+    } finally {
+      closeSync(folder)
+    }
+  }
+
+  /** Nothing is kept any more: volume.json goes first, for without it the maps mean nothing. */
+  clear(): void {
+    const maps = [this.slabMap, this.pageChecksums, this.pageLengths, this.backupMap, this.pageMap]
+    for (const file of [this.#volume, `${this.#volume}.new`, ...maps]) rmSync(file, { force: true })
+  }
+
+  /** The device is gone: nothing is kept any more, and a folder that nobody named goes with it. It is still to be closed. */
+  forget(): void {
+    this.clear()
+    if (!isOwnState(this.path)) return
+    rmSync(join(this.path, LOCK), { force: true })
+    try {
+      rmdirSync(this.path)
+    } catch {
+      // Somebody has put something into it that is no state.
+    }
+  }
+
+  /** The next process finds no checksums: this one keeps none, and those that there are would be of old pages. */
+  forgetChecksums(): void {
+    rmSync(this.pageChecksums, { force: true })
+  }
+
+  /** The same of the backup: this process writes pages without it, so the next one must not believe the map. */
+  forgetBackup(): void {
+    rmSync(this.backupMap, { force: true })
+  }
+
+  /** Unlocks it. */
+  close(): void {
+    closeDescriptor(this.#lock)
+  }
+
+  /** The file that is locked is the one that whoever comes next will lock. */
+  #isInPlace(): boolean {
+    const there = statSync(join(this.path, LOCK), { throwIfNoEntry: false })
+    const { dev, ino } = fstatSync(this.#lock)
+    return there?.dev === dev && there.ino === ino
+  }
+
+  get #volume(): string {
+    return join(this.path, VOLUME)
+  }
+}
+
+function readVolume(file: string): KeptVolume | undefined {
+  let text: string
+  try {
+    text = readFileSync(file, 'utf8')
+  } catch (failure) {
+    if ((failure as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+    throw failure
+  }
+  try {
+    return parseVolume(text)
+  } catch (failure) {
+    throw new ConfigurationError(
+      `${file} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
+    )
+  }
+}

@@ -1,0 +1,62 @@
+// A link that breaks again and again, for longer than a volume has indexes for servers. Takes a minute, most of which it
+// waits; npm run soak breaks it more often.
+import { readdirSync, readFileSync } from 'node:fs'
+import { expect, it, onTestFinished } from 'vitest'
+import { effort } from '../../../../test/effort.js'
+import { Wire } from '../../../../test/wire.js'
+import { ADDRESSES, serve } from '../../../remote-volume/test/helpers/swap-servers.js'
+import { eventually, startVolume, temporaryFolder, Workload } from '../helpers/volume-client.js'
+
+/** Indexes are 1,024. */
+const BREAKS = effort(1_050)
+/** By then all that is allocated once is there. */
+const WARM = 150
+/** One queue pair that stays has twice as much; what the garbage collector has not looked at yet is less. */
+const LEAK_BYTES_A_BREAK = 100 * 1024
+/** More than are open at a time: what is answered after so many began after the break. */
+const ANSWERS = 32
+
+/** Of the process `pid`: what it has open, and bytes of its memory that no file backs. */
+function uses(pid: number): { descriptors: number; bytes: number } {
+  const [, kibibytes] = /^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8')) ?? []
+  return { descriptors: readdirSync(`/proc/${pid}/fd`).length, bytes: Number(kibibytes) * 1024 }
+}
+
+/** One volume, of which every WRITE is known. */
+async function live(thin: boolean): Promise<void> {
+  const { server, uri } = await serve(8, ADDRESSES.iwarp())
+  const wire = await Wire.to(Number(new URL(uri).port))
+  onTestFinished(() => wire.close())
+  const place = { state: temporaryFolder(), servers: [`iwarp://127.0.0.1:${wire.port}`], replicas: 1, thin }
+  const volume = startVolume(place)
+  await volume.ready()
+  const pid = volume.process.pid as number
+  const workload = new Workload()
+  const running = workload.run(volume)
+  const broken = async () => {
+    let warm = uses(pid)
+    for (let count = 1; count <= BREAKS; count++) {
+      const { written } = workload
+      wire.break()
+      await eventually(() => volume.closed || workload.written > written + ANSWERS)
+      const { exitCode, signalCode } = volume.process
+      expect(volume.closed, `after ${count} breaks: ${signalCode ?? exitCode} ${volume.output}`).toBe(false)
+      if (count === WARM) warm = uses(pid)
+    }
+    workload.stop()
+    return warm
+  }
+  const [warm] = await Promise.all([broken(), running])
+  expect(await workload.verify(volume)).toBe(0)
+  const last = uses(pid)
+  expect(last.descriptors - warm.descriptors).toBeLessThan(16)
+  expect((last.bytes - warm.bytes) / (BREAKS - WARM)).toBeLessThan(LEAK_BYTES_A_BREAK)
+  expect(server.sessions).toBe(1)
+  expect(await volume.end('SIGTERM')).toBe(0)
+}
+
+it(
+  `two volumes, one of them thin, live through ${BREAKS} breaks each while they are written`,
+  () => Promise.all([live(false), live(true)]),
+  effort(400_000),
+)
