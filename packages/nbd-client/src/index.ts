@@ -11,7 +11,8 @@ export type {
   VolumeServer,
   WaitMode,
 } from '@rdmakit/remote-volume'
-export { type AttachOptions, attach } from './device/attach.js'
+export { attach } from './attach/attach.js'
+export type { AttachOptions } from './attach/attach-options.js'
 export {
   BlockEngine,
   type EngineEvent,
@@ -20,7 +21,8 @@ export {
 export { Volume, type VolumeOptions } from './engine/block-volume.js'
 export type { ExportOptions, TlsOptions } from './engine/export-options.js'
 export type { BlockEngineOptions } from './engine/front-options.js'
-export { type ServeOptions, serve } from './export/serve.js'
+export { serve } from './export/serve.js'
+export type { ServeOptions } from './export/serve-options.js'
 export { kernelDevice } from './kernel/kernel.js'
 export { type ClientStatus, type RunningClient, runningClients } from './report/control.js'
 export { StateFolder } from './upgrade/state-folder.js'

@@ -15,7 +15,7 @@ import {
 import { addAttach } from './commands/attach-command.js'
 import { addServe } from './commands/serve-command.js'
 import { DAY } from './commands/volume-flags.js'
-import { say } from './report/session-log.js'
+import { say } from './report/log.js'
 
 /** The commands of nbd-client. @param typed how it is called, e.g. `rdmakit` */
 export function commands(typed: string): ProgramCommand {
@@ -55,7 +55,7 @@ function addDetach(program: ProgramCommand, typed: string): void {
       examples: [`${typed} detach /dev/nbd0`],
     })
     .action(async (device: string, options: { timeout: number; force: boolean }) => {
-      const { detach } = await import('./device/detach.js')
+      const { detach } = await import('./detach/detach.js')
       await detach(device, options)
     })
 }

@@ -76,7 +76,7 @@ export const mutations = [
   },
   {
     name: 'device-of-another-program-is-detached',
-    file: source('device/detach-plan'),
+    file: source('detach/detach-plan'),
     find: 'if (!facts.ours)',
     replace: 'if (!facts.ours && force)',
     why: 'detach ends a device of another program that was meant to be one of ours.',
@@ -84,7 +84,7 @@ export const mutations = [
   },
   {
     name: 'device-of-a-hung-process-is-ended',
-    file: source('device/detach-plan'),
+    file: source('detach/detach-plan'),
     find: 'if (silent.length > 0)\n',
     replace: 'if (silent.length > 1)\n',
     why: 'A device whose process stands still for a moment is ended under it, with all pages.',
@@ -92,7 +92,7 @@ export const mutations = [
   },
   {
     name: 'lost-pages-are-waited-for',
-    file: source('device/detach-plan'),
+    file: source('detach/detach-plan'),
     find: 'if ((swapped ?? 0) > 0)\n',
     replace: 'if ((swapped ?? 0) > 4)\n',
     why: 'detach of a device without a process hangs in swapoff, for pages that nobody brings.',

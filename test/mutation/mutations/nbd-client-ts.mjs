@@ -12,7 +12,7 @@ export const mutations = [
   },
   {
     name: 'export-of-another-boot-served',
-    file: source('export/serve'),
+    file: source('export/kept-export'),
     find: 'if (kept?.served === true) checkBoot(',
     replace: 'if (kept?.served === false) checkBoot(',
     why: 'After a loss of power an export is served by what its disk had: flushed pages read as zeros.',
@@ -29,14 +29,14 @@ export const mutations = [
   {
     name: 'stopped-before-its-successor',
     file: source('device/attached-device'),
-    find: 'if (this.#options.signal.aborted) await this.#successor?.stop()',
-    replace: 'if (this.#options.signal.aborted) void this.#successor?.stop()',
+    find: 'if (options.signal.aborted) await this.#handOver.successor?.stop()',
+    replace: 'if (options.signal.aborted) void this.#handOver.successor?.stop()',
     why: 'A service that is stopped during an upgrade ends with the old process, and the new one is killed under live swap.',
     tests: ['lab kernel'],
   },
   {
     name: 'stop-ends-a-take-over',
-    file: source('device/attach'),
+    file: source('attach/take-over-device'),
     find: 'from === undefined ? new AbortController().signal : options.signal',
     replace: 'options.signal',
     why: 'A process that is stopped while it takes a device over leaves swap that nobody serves.',

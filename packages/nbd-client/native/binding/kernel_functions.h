@@ -1,4 +1,4 @@
-// The kernel's device and the protections of a process that serves swap. See src/native.ts.
+// The kernel's device and the protections of a process that serves swap. See src/engine/native.ts.
 #pragma once
 
 #include <napi.h>

@@ -1,4 +1,4 @@
-// Devices of the ublk driver. See src/native.ts.
+// Devices of the ublk driver. See src/engine/native.ts.
 #pragma once
 
 #include <napi.h>

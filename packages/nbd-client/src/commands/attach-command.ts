@@ -5,6 +5,7 @@ import {
   type ProgramCommand,
 } from '@rdmakit/operator-kit'
 import { Option } from 'commander'
+import { chosenDevice } from '../attach/attach-options.js'
 import type { Front } from '../kernel/device-name.js'
 import { installLastResort } from '../report/last-resort.js'
 import { stopSignal } from './stop-signal.js'
@@ -68,9 +69,9 @@ export function addAttach(program: ProgramCommand, typed: string): void {
       const volume = { ...volumeOf(options), state }
       makeStdioNonBlocking()
       installLastResort()
-      const { attach, chosenDevice } = await import('../device/attach.js')
+      const { attach } = await import('../attach/attach.js')
       chosenDevice(options)
-      const { startSwapFree } = await import('../device/start-swap-free.js')
+      const { startSwapFree } = await import('../attach/start-swap-free.js')
       // Without --swap, too: somebody may make the device swap.
       const swapFree = await startSwapFree()
       disableIdleGc()

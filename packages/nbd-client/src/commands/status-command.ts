@@ -19,8 +19,8 @@ import {
 import type { EngineStatistics } from '../engine/block-engine.js'
 import { type Presence, presenceOf } from '../kernel/device-identity.js'
 import { parseDevice } from '../kernel/device-name.js'
+import { totals } from '../report/client-status.js'
 import { type ClientStatus, runningClients } from '../report/control.js'
-import { totals } from '../report/session-log.js'
 
 const PAGE = 4096
 

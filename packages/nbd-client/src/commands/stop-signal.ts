@@ -1,5 +1,5 @@
 import { EXIT, ExitError, handleSignals } from '@rdmakit/operator-kit'
-import { say } from '../report/session-log.js'
+import { say } from '../report/log.js'
 
 /** Aborts at the first signal that is to end this process: SIGHUP too, of a terminal that was closed. */
 export function stopSignal(): AbortSignal {

@@ -11,7 +11,7 @@ import {
   swapsOn,
 } from '../kernel/device-uses.js'
 import { swapOff } from '../kernel/swap.js'
-import { say } from '../report/session-log.js'
+import { say } from '../report/log.js'
 
 /** From one look at who uses a device to the next. */
 const LOOK_MS = 2_000

@@ -1,7 +1,7 @@
 import { readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Volume } from '../engine/block-volume.js'
-import { say } from '../report/session-log.js'
+import { say } from '../report/log.js'
 import { BLOCK_DEVICES } from './device-identity.js'
 
 /**

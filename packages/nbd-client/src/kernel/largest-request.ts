@@ -1,6 +1,6 @@
 import { readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { say } from '../report/session-log.js'
+import { say } from '../report/log.js'
 import { BLOCK_DEVICES } from './device-identity.js'
 
 /** KiB; what the nbd driver sets when it makes its devices (256 sectors, drivers/block/nbd.c) */

@@ -3,7 +3,7 @@ import { type FileHandle, open } from 'node:fs/promises'
 import { setTimeout } from 'node:timers/promises'
 import type { Volume } from '../engine/block-volume.js'
 import { type NativeUblkDevice, type NativeUblkStatus, native } from '../engine/native.js'
-import { say } from '../report/session-log.js'
+import { say } from '../report/log.js'
 import { devicePath } from './device-name.js'
 import { closeDescriptor } from './kernel.js'
 

@@ -3,9 +3,9 @@ import { addHistograms } from '@rdmakit/remote-volume/internal'
 import { collectDefaultMetrics, Registry } from 'prom-client'
 import type { EngineStatistics } from '../engine/block-engine.js'
 import type { Volume } from '../engine/block-volume.js'
+import { lastIncarnations, totals } from './client-status.js'
 import { impairment } from './last-resort.js'
 import { LatencyMetric } from './latency-metric.js'
-import { lastIncarnations, totals } from './session-log.js'
 
 const PREFIX = 'rdmakit_nbd_'
 

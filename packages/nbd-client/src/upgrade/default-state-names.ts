@@ -1,14 +1,14 @@
 import { createHash } from 'node:crypto'
 import { dirname, join } from 'node:path'
 import { runtimeDirectory } from '@rdmakit/operator-kit'
-import type { AttachOptions } from '../device/attach.js'
-import { parseDevice } from '../kernel/device-name.js'
+import type { VolumeSettings } from '../engine/volume-settings.js'
+import { type Front, parseDevice } from '../kernel/device-name.js'
 
 /** What of a command line says which volume it is: what a later process may not change, and where it is. */
-export type VolumeIdentity = Pick<
-  AttachOptions,
-  'front' | 'device' | 'servers' | 'size' | 'replicas' | 'thin' | 'access'
->
+export type VolumeIdentity = Pick<VolumeSettings, 'servers' | 'size' | 'replicas' | 'thin' | 'access'> & {
+  readonly front?: Front
+  readonly device: string | undefined
+}
 
 /**
  * The name of the state folder of an attach that was given none, without the number that follows it when the kernel

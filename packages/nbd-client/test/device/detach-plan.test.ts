@@ -1,6 +1,6 @@
 import { EXIT } from '@rdmakit/operator-kit'
 import { describe, expect, it } from 'vitest'
-import { type DetachFacts, planDetach } from '../../src/device/detach-plan.js'
+import { type DetachFacts, planDetach } from '../../src/detach/detach-plan.js'
 
 /** Of a device that nobody uses and no process has. */
 const plan = (facts: Partial<DetachFacts>) =>

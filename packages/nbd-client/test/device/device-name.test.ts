@@ -1,5 +1,5 @@
 import { describe, expect, it } from 'vitest'
-import { chosenDevice } from '../../src/device/attach.js'
+import { chosenDevice } from '../../src/attach/attach-options.js'
 import { blockName, devicePath, parseDevice } from '../../src/kernel/device-name.js'
 
 describe('the name of a device', () => {

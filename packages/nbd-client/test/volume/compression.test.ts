@@ -10,8 +10,8 @@ import { ADDRESSES, lentBy, serve } from '../../../remote-volume/test/helpers/sw
 import { BlockEngine } from '../../src/engine/block-engine.js'
 import type { VolumeOptions } from '../../src/engine/block-volume.js'
 import { Volume } from '../../src/engine/block-volume.js'
+import { totals } from '../../src/report/client-status.js'
 import { collectVolumeMetrics } from '../../src/report/metrics.js'
-import { totals } from '../../src/report/session-log.js'
 import { Client, MIB, READ, WRITE } from '../helpers/fixture.js'
 import {
   endWithTest,

@@ -2,7 +2,6 @@ import { statSync } from 'node:fs'
 import { ConfigurationError } from '@rdmakit/swap-server'
 import { type Context, openDevice } from '@rdmakit/verbs'
 import type { VolumeEngine } from '../engine/volume-engine.js'
-import type { VolumeEngineOptions } from '../engine/volume-engine-options.js'
 import { askWhetherFenced } from '../volume/ask-fenced.js'
 import { Volume, type VolumeClass } from '../volume/volume.js'
 import {
@@ -15,7 +14,6 @@ import {
   type VolumeOptions,
 } from '../volume/volume-options.js'
 import { VolumeParts } from '../volume/volume-parts.js'
-import { VolumeState } from '../volume/volume-state.js'
 import { type Adopted, adoptSlabs, moveToIncarnations, renumber, serversOf } from './adopt-slabs.js'
 import type { KeptVolume } from './kept-volume.js'
 import { takeSessions } from './take-sessions.js'
@@ -42,7 +40,7 @@ export async function takeOverVolume<
   const { size, replicas, thin = false } = kept
   const engine = onMaps(given.engine, () => make(settingsOf({ ...given, size, thin }, kept.slabSize)))
   let volume: Made | undefined
-  let state: VolumeState<Engine> | undefined
+  let parts: VolumeParts<Engine> | undefined
   try {
     given.prepare?.(engine)
     const options = raised(given)
@@ -63,8 +61,7 @@ export async function takeOverVolume<
     const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
     const servers = serversOf(taken, engine.failedServers())
     sayUnfenced(servers, options)
-    state = new VolumeState(engine, servers, context, { ...options, size, replicas, thin })
-    const parts = new VolumeParts(state)
+    parts = new VolumeParts(engine, servers, context, { ...options, size, replicas, thin })
     volume = new Kind(parts)
     if (taken !== found) options.keep?.(servers)
     moveToIncarnations(engine, taken)
@@ -77,13 +74,13 @@ export async function takeOverVolume<
     await parts.openLanes()
     return { volume, adopted }
   } catch (failure) {
-    if (volume === undefined || state === undefined) {
+    if (volume === undefined || parts === undefined) {
       await engine.close()
       throw failure
     }
     await volume.leave()
     // A process that comes behind this one takes its sessions, which looks like servers that are gone.
-    throw (await askWhetherFenced(state.servers, state.options)) ?? failure
+    throw (await askWhetherFenced(parts.state.servers, parts.state.options)) ?? failure
   }
 }
 
@@ -92,10 +89,7 @@ export async function takeOverVolume<
  * written would read as zeros by those.
  * @throws ConfigurationError: a map is not there, or not of this volume
  */
-function onMaps<Engine>(
-  maps: Pick<VolumeEngineOptions, 'pageMap' | 'slabMap'> | undefined,
-  make: () => Engine,
-): Engine {
+function onMaps<Engine>(maps: VolumeOptions['engine'], make: () => Engine): Engine {
   for (const file of [maps?.pageMap, maps?.slabMap]) {
     if (file === undefined) continue
     if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue

@@ -13,7 +13,6 @@ import {
   type VolumeOptions,
 } from './volume-options.js'
 import { VolumeParts } from './volume-parts.js'
-import { VolumeState } from './volume-state.js'
 
 /**
  * Opens sessions, places every slab and makes the lanes: a page write never waits for JavaScript.
@@ -45,7 +44,7 @@ export async function openVolume<
     await checkRoom(servers, options, slabSize)
     const context = (servers[0] as VolumeServer).session.context
     const engine = make(settingsOf(given, slabSize))
-    const parts = new VolumeParts(new VolumeState(engine, servers, context, options))
+    const parts = new VolumeParts(engine, servers, context, options)
     volume = new Kind(parts)
     options.prepare?.(engine)
     options.keep?.(servers)

@@ -3,7 +3,7 @@ import type { FencedError } from '../servers/fenced-error.js'
 import { ServerMembership } from './server-membership.js'
 import { SlabWork } from './slab-work.js'
 import { VolumeLanes } from './volume-lanes.js'
-import type { VolumeState } from './volume-state.js'
+import { VolumeState } from './volume-state.js'
 
 /** What a volume is made of. */
 export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
@@ -13,7 +13,13 @@ export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
   readonly members: ServerMembership
   #quiescing = false
 
-  constructor(state: VolumeState<Engine>) {
+  constructor(
+    engine: Engine,
+    servers: VolumeState['servers'],
+    context: VolumeState['context'],
+    options: VolumeState['options'],
+  ) {
+    const state = new VolumeState(engine, servers, context, options)
     this.state = state
     this.lanes = new VolumeLanes(state.engine, state.context)
     this.slabs = new SlabWork(state, () => this.members.waitsForMemory())

@@ -1,0 +1,35 @@
+import { UsageError } from '@rdmakit/verbs'
+import { presenceOf } from '../kernel/device-identity.js'
+import { isSwap } from '../kernel/swap.js'
+import { say } from '../report/log.js'
+import type { Predecessor } from '../upgrade/predecessor.js'
+import { StateFolder } from '../upgrade/state-folder.js'
+import type { AttachOptions } from './attach-options.js'
+import { checkSame } from './same-device.js'
+import { takeOverDevice } from './take-over-device.js'
+
+/** Goes on with a device that another process hands over, or, when that one dies of it, takes it over. */
+export async function inheritDevice(
+  options: AttachOptions,
+  state: string,
+  predecessor: Predecessor,
+): Promise<number> {
+  const kept = StateFolder.look(state)
+  if (kept?.device === undefined) throw new UsageError(`${state} is of no device that could be handed over`)
+  // Whatever is wrong with the command line must show now, while the device is served.
+  const path = checkSame(options, state, kept, kept.device)
+  if (options.swap && !isSwap(path))
+    throw new UsageError(`${path} is no swap; attach it anew for that, with nothing on it`)
+  const inheritance = await predecessor.inheritance(options.signal)
+  const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : StateFolder.open(state)
+  try {
+    if (inheritance !== undefined)
+      return await takeOverDevice(options, folder, kept.device, { predecessor, inheritance })
+    if (folder.read() === undefined || presenceOf(kept.device) !== 'there')
+      throw new Error(`${path} ended before it was handed over`)
+    say(`taking over ${path}: its process ended before it had handed it over`)
+    return await takeOverDevice(options, folder, kept.device)
+  } finally {
+    folder.close()
+  }
+}

@@ -1,0 +1,49 @@
+import { existsSync } from 'node:fs'
+import { type DeviceIdentity, presenceOf } from '../kernel/device-identity.js'
+import { devicePath } from '../kernel/device-name.js'
+import { describeUses, MOMENT_MS } from '../kernel/device-uses.js'
+import type { RunningClient } from '../report/control.js'
+import { say } from '../report/log.js'
+import { FORCED_MS, sayWhoHasIt, until } from './gone.js'
+import { swappedTo, usesBesidesSwap } from './uses-besides-swap.js'
+
+/** Has the process that serves a device end it. `timeout`: seconds @throws Error: it has not, and why */
+export async function askOwner(
+  device: DeviceIdentity,
+  owner: RunningClient,
+  { timeout, force }: { readonly timeout: number; readonly force: boolean },
+): Promise<void> {
+  const { pid } = owner
+  const path = devicePath(device)
+  // The program of a process that has ended is gone, also while nobody has waited for it.
+  const ended = () => !existsSync(`/proc/${pid}/exe`)
+  const deadline = performance.now() + timeout * 1000
+  const rest = () => deadline - performance.now()
+  await owner.stop()
+  // Who else uses it is looked for when its swap is off, for which all of the time may be needed.
+  await until(() => ended() || (force && swappedTo(device) === undefined), rest())
+  if (force && !ended() && (await usesBesidesSwap(device, [pid], MOMENT_MS)).length === 0)
+    await until(ended, rest())
+  if (!ended()) {
+    if (!force)
+      throw new Error(`${path} is not detached after ${timeout} s: ${await reasonOf(device, owner)}`)
+    say(`ending ${path}, whoever uses it`)
+    await owner.stop(true)
+    if (!(await until(ended, FORCED_MS)))
+      throw new Error(`${path} has not ended in ${FORCED_MS / 1000} s: ${await reasonOf(device, owner)}`)
+  }
+  await sayWhoHasIt(device)
+}
+
+/** Of a device that is there though it was to end. */
+async function reasonOf(device: DeviceIdentity, { pid, answers }: RunningClient): Promise<string> {
+  if (presenceOf(device) !== 'there') return `it has ended, and process ${pid} is giving its memory back`
+  if (!(await answers())) return `process ${pid} does not answer any more`
+  const swapped = swappedTo(device)
+  if (swapped !== undefined)
+    return `${swapped} KiB are still swapped out to it; process ${pid} goes on bringing them back, see its messages`
+  const uses = await usesBesidesSwap(device, [pid])
+  return uses.length > 0
+    ? `${describeUses(uses)}; process ${pid} detaches it when that has ended`
+    : `process ${pid} is ending it, see its messages`
+}

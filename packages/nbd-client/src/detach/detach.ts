@@ -1,0 +1,43 @@
+import { EXIT, ExitError } from '@rdmakit/operator-kit'
+import { isOurMake } from '../kernel/device-identity.js'
+import { devicePath, parseDevice } from '../kernel/device-name.js'
+import { MOMENT_MS } from '../kernel/device-uses.js'
+import { askOwner } from './ask-owner.js'
+import { planDetach } from './detach-plan.js'
+import { endHere } from './end-here.js'
+import { inKernel, processesOf } from './owner.js'
+import { swappedTo, usesBesidesSwap } from './uses-besides-swap.js'
+
+export interface DetachOptions {
+  /** seconds in which it ends in good order */
+  readonly timeout: number
+  /** ends it whoever uses it, whatever is lost, and whoever made it */
+  readonly force: boolean
+}
+
+/**
+ * Detaches a device: its process ends in good order; a device without a process is ended here.
+ * @throws ExitError: it is not, and why: see {@link planDetach}
+ */
+export async function detach(text: string, options: DetachOptions): Promise<void> {
+  const name = parseDevice(text)
+  const path = devicePath(name)
+  if (process.geteuid?.() !== 0) throw new ExitError('detach must be run as root', EXIT.forbidden)
+  const { identifier, left } = inKernel(name)
+  // From here on nothing is done to another device that gets the number.
+  const device = { ...name, identifier: identifier ?? '' }
+  const isThere = identifier !== undefined && !left
+  const { owner, hung } = isThere ? await processesOf(device, options) : { owner: undefined, hung: [] }
+  const plan = planDetach({
+    path,
+    device: identifier === undefined ? 'gone' : left ? 'left' : 'there',
+    ours: owner !== undefined || isOurMake(device.identifier),
+    owner: owner?.pid,
+    silent: hung,
+    uses: isThere ? await usesBesidesSwap(device, [...hung, owner?.pid ?? 0], MOMENT_MS) : [],
+    swapped: swappedTo(device),
+    force: options.force,
+  })
+  if (plan === 'ask' && owner !== undefined) return await askOwner(device, owner, options)
+  await endHere(plan, device, options.timeout * 1000)
+}

@@ -1,0 +1,26 @@
+import { setTimeout as delay } from 'node:timers/promises'
+import { type DeviceIdentity, presenceOf } from '../kernel/device-identity.js'
+import { blockName, devicePath } from '../kernel/device-name.js'
+import { describeUses, MOMENT_MS, usesOf } from '../kernel/device-uses.js'
+import { say } from '../report/log.js'
+
+const POLL_MS = 50
+/** What is left to do of a device whose users lose it. */
+export const FORCED_MS = 90_000
+
+/** The kernel keeps the number of a device that somebody still has, though it does nothing any more. */
+export async function sayWhoHasIt(device: DeviceIdentity): Promise<void> {
+  if (await until(() => presenceOf(device) !== 'there', MOMENT_MS)) return
+  const { uses } = usesOf(blockName(device), [process.pid])
+  say(`${devicePath(device)} has ended, and is gone when nobody has it any more: ${describeUses(uses)}`)
+}
+
+/** The kernel has no event for "the device is gone" that a script could await. @returns false: not in time */
+export async function until(over: () => boolean, milliseconds: number): Promise<boolean> {
+  const deadline = performance.now() + milliseconds
+  while (!over()) {
+    if (performance.now() > deadline) return false
+    await delay(POLL_MS)
+  }
+  return true
+}

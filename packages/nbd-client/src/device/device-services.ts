@@ -1,0 +1,100 @@
+import type { ControlSocket, MetricsEndpoint } from '@rdmakit/operator-kit'
+import { statusOf } from '../report/client-status.js'
+import { type ClientStatus, openControlSocket, type Upgraded } from '../report/control.js'
+import { say } from '../report/log.js'
+import { serveMetrics } from '../report/metrics.js'
+import type { Attachment } from './attachment.js'
+import { isUsed } from './use-device.js'
+
+/** The answer to whoever asked for the upgrade is on its way. */
+const FAREWELL_MS = 2_000
+
+/** What a process has open beside its device: metrics and a control socket. */
+export class DeviceServices {
+  readonly #attachment: Attachment
+  #control: ControlSocket | undefined
+  #metrics: MetricsEndpoint | undefined
+  #lastStatus: ClientStatus | undefined
+
+  constructor(attachment: Attachment) {
+    this.#attachment = attachment
+  }
+
+  /** @param used somebody uses the device */
+  async openMetrics(used = false): Promise<void> {
+    const { volume, options } = this.#attachment
+    this.#metrics = await this.unlessUsed(serveMetrics(volume, options.metrics), used)
+  }
+
+  async openControl(
+    stop: (force: boolean) => void,
+    upgrade: (command: readonly string[] | undefined) => Promise<Upgraded>,
+  ): Promise<void> {
+    this.#control = await this.unlessUsed(
+      openControlSocket(
+        // Between two processes there is nothing newer to tell.
+        () => this.#lastStatus ?? this.#status(),
+        stop,
+        { 'POST /upgrade': (body) => upgrade(commandOf(body)) },
+      ),
+    )
+  }
+
+  /** What is not needed to serve pages may fail at the start, but must not end a device that holds some already. */
+  async unlessUsed<Service>(opened: Promise<Service>, used = false): Promise<Service | undefined> {
+    try {
+      return await opened
+    } catch (failure) {
+      const { taken, path } = this.#attachment
+      if (!used && !taken && !isUsed(this.#attachment)) throw failure
+      say(`warning: ${(failure as Error).message}; ${path} goes on without it`)
+      return undefined
+    }
+  }
+
+  /** The status stays as it is while `work` is done. */
+  async withLastStatus<Result>(work: () => Promise<Result>): Promise<Result> {
+    this.#lastStatus = this.#status()
+    try {
+      return await work()
+    } finally {
+      this.#lastStatus = undefined
+    }
+  }
+
+  /** Another process goes on with the device, which wants the same port. */
+  closeMetrics(): void {
+    this.#metrics?.close()
+  }
+
+  /** Answers who has asked for something. */
+  async finish(): Promise<void> {
+    await this.#control?.finish(FAREWELL_MS)
+  }
+
+  close(): void {
+    this.#control?.close()
+    this.#metrics?.close()
+  }
+
+  #status(): ClientStatus {
+    const { volume, path, device, options, succession } = this.#attachment
+    const state = succession && { state: succession.folder.path }
+    return statusOf(volume, {
+      mode: 'attach',
+      target: path,
+      identifier: device.identifier,
+      swap: options.swap,
+      ...state,
+    })
+  }
+}
+
+/** @throws Error: it is no command line */
+function commandOf(body: unknown): readonly string[] | undefined {
+  const { command } = (body ?? {}) as { command?: unknown }
+  if (command === undefined) return undefined
+  if (Array.isArray(command) && command.length > 0 && command.every((word) => typeof word === 'string'))
+    return command
+  throw new Error('the command is not a list of words')
+}

@@ -1,0 +1,26 @@
+import type { AttachOptions } from '../attach/attach-options.js'
+import type { Volume } from '../engine/block-volume.js'
+import { protectProcess } from '../kernel/kernel.js'
+import { ControlGroup } from '../kernel/swap-free-group.js'
+import { say } from '../report/log.js'
+import { reportFailures, reportWrongPages } from '../report/volume-messages.js'
+
+/** What is told of it, and its memory locked: not before the lanes exist, for what is locked is what is there. */
+export function prepareVolume(volume: Volume, options: AttachOptions): void {
+  reportFailures(volume)
+  reportWrongPages(volume)
+  if (options.swap) {
+    for (const { name, granted, reason } of [
+      ...protectProcess(),
+      options.swapFree ?? new ControlGroup().swapFree(),
+    ])
+      if (!granted) say(`warning: swap safety: ${name} was not granted: ${reason}`)
+  }
+  for (const warning of new Set(volume.lanes.flatMap(({ warnings }) => warnings))) say(`warning: ${warning}`)
+}
+
+/** The queues of a ublk device are made after the process's memory was locked, and are part of the page path. */
+export function lockQueues({ swap }: Pick<AttachOptions, 'swap'>): void {
+  // What is not granted was said then.
+  if (swap) protectProcess()
+}
