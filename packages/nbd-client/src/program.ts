@@ -39,18 +39,22 @@ export function commands(typed: string): ProgramCommand {
   })
 }
 
-const EXIT_STATUSES = `Exit status: ${EXIT.ok} after an orderly end, ${EXIT.usage} the command line is wrong, ${EXIT.unavailable} a server cannot be reached or has too little, ${EXIT.system} the kernel has not what is needed, ${EXIT.taken} an address, a device or a path is taken, ${EXIT.forbidden} something is not permitted, ${EXIT.configuration} a file is wrong, ${EXIT.fenced} another process has the volume, ${EXIT.failed} anything else.`
+const EXIT_STATUSES = `Exit status: ${EXIT.ok} after an orderly end, ${EXIT.usage} the command line is wrong, ${EXIT.unavailable} a server cannot be reached or has too little memory, ${EXIT.system} the kernel lacks what is needed, ${EXIT.taken} an address, a device or a path is in use, ${EXIT.forbidden} permission denied, ${EXIT.configuration} a file is invalid, ${EXIT.fenced} another process has taken the volume over, ${EXIT.failed} any other failure.`
 
 function addDetach(program: ProgramCommand, typed: string): void {
   program
     .command('detach')
     .argument('<device>', 'e.g. /dev/nbd0')
-    .description('Detach a device: swapoff if it is swap, then the end of its nbd-client.')
-    .option('--timeout <seconds>', 'how long that may take', integerInRange(1, DAY), 300)
-    .option('--force', 'end it also when it is in use, holds pages that are lost then, or is not ours', false)
+    .description('Detach a device: run swapoff if it is swap, then end its nbd-client.')
+    .option('--timeout <seconds>', 'how long detaching may take', integerInRange(1, DAY), 300)
+    .option(
+      '--force',
+      'detach even if the device is in use, holds pages that would be lost, or was made by another program',
+      false,
+    )
     .withNotes({
       notes: [
-        'A device that is in use is not detached, and what uses it is named: mounts, devices of dm, md, zram or loop on it or on its partitions, processes that have it open. Neither is one whose pages only the next "attach --state" can bring back, nor one that another program has made. With --force, swapoff may take --timeout; then the device ends, whoever uses it gets I/O errors, and programs that touch a page that is lost are killed.',
+        'A device in use is not detached; the error names what uses it: mounts, dm, md, zram or loop devices on it or on its partitions, processes that have it open. A device whose pages only the next "attach --state" can bring back is not detached either, nor one made by another program. With --force, swapoff may take up to --timeout; then the device ends, its users get I/O errors, and programs that touch a lost page are killed.',
       ],
       examples: [`${typed} detach /dev/nbd0`],
     })
@@ -63,14 +67,14 @@ function addDetach(program: ProgramCommand, typed: string): void {
 function addUpgrade(program: ProgramCommand, typed: string): void {
   program
     .command('upgrade')
-    .argument('[device]', 'e.g. /dev/nbd0; default the one that is attached')
-    .argument('[command...]', `after --: the new command line, ${typed} attach …; default the old one`)
-    .option('--pid <pid>', 'instead of a device: the process that has it', integerInRange(1, 2 ** 22))
+    .argument('[device]', 'e.g. /dev/nbd0; default: the only attached device')
+    .argument('[command...]', `after --: the new command line, ${typed} attach …; default: the old one`)
+    .option('--pid <pid>', 'instead of a device: the process that serves it', integerInRange(1, 2 ** 22))
     .description(
-      'Let a new process, of a new version say, go on with a device: its requests wait for a moment.',
+      'Replace the process that serves a device, by one of a new version for example. Requests wait for a moment.',
     )
     .withNotes({
-      notes: [`If the new process fails, the old one goes on, and the exit status is ${EXIT.failed}.`],
+      notes: [`If the new process fails, the old one continues, and the exit status is ${EXIT.failed}.`],
       examples: [
         `${typed} upgrade`,
         `${typed} upgrade /dev/nbd0 -- /opt/rdmakit-2/bin/${typed} attach --server rdma://10.0.0.1:7471 --size 4G --device /dev/nbd0 --swap`,
@@ -90,11 +94,11 @@ function addStatus(program: ProgramCommand, typed: string): void {
   program
     .command('status')
     .description('Show the running nbd-clients of this machine.')
-    .option('--json', 'as a JSON array; with --watch one each line', false)
-    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', parseWatchInterval)
+    .option('--json', 'print a JSON array; with --watch, one per line', false)
+    .option('--watch [seconds]', 'refresh every N seconds (default 1)', parseWatchInterval)
     .withNotes({
       notes: [
-        `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} no nbd-client is running, or one does not answer, ${EXIT.degraded} one works in part only: a server is gone, slabs lack a replica, pages are lost, the backup or its control code has failed, or its device is not its own any more.`,
+        `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} no nbd-client is running, or one does not answer, ${EXIT.degraded} one is degraded: a server is gone, slabs lack a replica, pages are lost, the backup or its control code has failed, or it no longer owns its device.`,
       ],
       examples: [`${typed} status`, `${typed} status --watch 5`, `${typed} status --json`],
     })

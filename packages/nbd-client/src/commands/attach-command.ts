@@ -32,31 +32,36 @@ export function addAttach(program: ProgramCommand, typed: string): void {
       .optionsGroup('The device:')
       .option(
         '--swap',
-        'make it swap: locks memory, runs mkswap and swapon, keeps state; SIGTERM runs swapoff first',
+        'use the device as swap: locks memory, runs mkswap and swapon, keeps state; SIGTERM runs swapoff first',
         false,
       )
-      .option('--swap-priority <n>', 'priority of the swap, higher is used first', integerInRange(0, 32767))
+      .option('--swap-priority <n>', 'swap priority; the highest is used first', integerInRange(0, 32767))
       .addOption(
         new Option(
           '--front <driver>',
-          "the kernel's driver that makes the device: ublk takes less of the processor for a page, nbd is on every system",
+          'kernel driver of the device: ublk uses less CPU per page, nbd is available on every system',
         )
           .choices(['nbd', 'ublk'])
           .default('nbd'),
       )
-      .option('--device <device>', 'which device; default the first free one')
-      .option('--connections <n>', 'sockets between kernel and client, or queues', integerInRange(1, 64), 2)
+      .option('--device <device>', 'device to use; default: the first free one')
+      .option(
+        '--connections <n>',
+        'sockets between the kernel and this process, or ublk queues',
+        integerInRange(1, 64),
+        2,
+      )
       .option(
         '--no-pin',
-        'let the threads that serve the kernel run on any processor, not only where it sends them requests',
+        'let the serving threads run on any processor, not only on those that send them requests',
       ),
   )
     .optionsGroup('When something fails:')
-    .option('--no-state', 'with --swap: keep none; the swap is lost with the process')
+    .option('--no-state', 'with --swap: keep no state; the swap is lost with the process')
     .optionsGroup('Options:')
     .withNotes({
       notes: [
-        'With --swap or --state the device and its pages outlive a process that is killed or fails: the same command takes them over. Without --state the folder is one in the run directory, which goes with the device.',
+        'With --swap or --state, the device and its pages outlive a process that is killed or fails: the same command takes them over. Without --state, the state is kept in a folder of the run directory until the device is detached.',
         'Needs root and the nbd kernel module, or with --front ublk, ublk_drv.',
       ],
       examples: [

@@ -46,33 +46,33 @@ export function addServe(program: ProgramCommand, typed: string): void {
       .option('--connections <n>', 'NBD connections served at once', integerInRange(1, 64), 8)
       .option(
         '--export <name[,offset=size][,size=size][,read-only][,description=text]>',
-        'a part of the volume under a name; repeat it for more; the first is the default one',
+        'export a part of the volume under a name; repeat the option for more; the first is the default export',
         (text: string, exports: string[]) => [...exports, text],
         [] as string[],
       )
-      .option(
-        '--export-name <name>',
-        'name of the one export of the whole volume; the empty name always works',
-      )
-      .option('--read-only', 'refuse writes to it', false)
+      .option('--export-name <name>', 'name of the export of the whole volume; the empty name always works')
+      .option('--read-only', 'refuse writes', false)
       .option(
         '--minimum-block <bytes>',
-        'refuse requests that are no multiple of it; a power of two, at most 4096',
+        'refuse requests that are not a multiple of this size; a power of two, at most 4096',
         integerInRange(1, 4096),
         1,
       )
       .optionsGroup('TLS:')
       .addOption(
-        new Option('--tls <when>', 'offer TLS to clients, or serve nobody without it')
+        new Option('--tls <when>', 'offer TLS to clients, or require it')
           .choices(['off', 'on', 'require'])
           .default('off'),
       )
       .option(
         '--tls-certificates <folder>',
-        'server-cert.pem, server-key.pem and, to verify clients, ca-cert.pem',
+        'folder with server-cert.pem, server-key.pem and, to verify clients, ca-cert.pem',
       )
-      .option('--tls-psk <file>', 'instead of certificates: shared keys as psktool writes them, name:hex')
-      .option('--tls-verify-peer', 'serve only clients with a certificate signed by ca-cert.pem', false),
+      .option(
+        '--tls-psk <file>',
+        'instead of certificates: file of shared keys as psktool writes them (name:hex)',
+      )
+      .option('--tls-verify-peer', 'accept only clients with a certificate signed by ca-cert.pem', false),
   )
     .optionsGroup('Options:')
     .withNotes({

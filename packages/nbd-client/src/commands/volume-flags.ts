@@ -55,88 +55,91 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     .optionsGroup('The volume:')
     .requiredOption(
       '--server <uri[,uri…]>',
-      'a swap-server: rdma://host:port, iwarp://host:port or shm:///path; several addresses of one server with commas; repeat it for more servers',
+      'address of a swap-server: rdma://host:port, iwarp://host:port or shm:///path; separate several addresses of one server by commas; repeat the option for more servers',
       (text: string, servers: string[][] = []) => [...servers, serverOf(text)],
     )
     .requiredOption('--size <size>', 'size of the volume, a multiple of 4096, e.g. 512M')
     .option(
       '--replicas <n>',
-      'copies of each page, on different servers, so that n - 1 of them may fail',
+      'copies of each page, on different servers: n - 1 servers may fail',
       integerInRange(1, 3),
       1,
     )
     .option(
       '--thin',
-      'take memory of the servers when it is first written and give it back when it is discarded; when they have none left, writes fail',
+      'allocate memory on the servers when it is first written, and free it when it is discarded; writes fail when the servers have none left',
       false,
     )
     .option('--tenant <name>', 'tenant to allocate memory as, of servers with tenants; default "default"')
     .option(
       '--key-file <file>',
-      'file that holds the tenant key, a line id:secret; a server without the key is refused',
+      'file holding the tenant key (id:secret); servers that do not have the key are refused',
     )
     .optionsGroup('When something fails:')
     .option(
       '--state <folder>',
-      'keep there (on tmpfs) what the next nbd-client needs to go on with the volume when this one ends',
+      'folder (on tmpfs) that keeps what the next nbd-client needs to continue with the volume when this one ends',
     )
     .option(
       '--linger <seconds>',
-      'with state: how long the servers keep the memory without an nbd-client',
+      'with state: how long the servers keep the memory when no nbd-client runs',
       integerInRange(1, DAY),
       300,
     )
     .option(
       '--reconnect <seconds>',
-      'how long requests wait for a server that is gone and alone has their pages, before they fail; 0: not at all',
+      'how long requests wait for a lost server that has the only copy of their pages, before they fail; 0: do not wait',
       integerInRange(0, 3_600),
       60,
     )
     .option(
       '--backup <file>',
-      'keep a copy in a file or on a block device here, and go on from it when no server has a page any more',
+      'keep a copy in a local file or block device, and read it when no server has a page any more',
     )
     .option(
       '--backup-queue <size>',
-      'pages that may wait for the backup; those that find no room are copied to it later; default 16M',
+      'written pages that may wait for the backup; pages beyond that are copied to it later; default 16M',
     )
-    .option('--backup-sparse', 'reserve no room for the backup; a full disk ends it', false)
+    .option('--backup-sparse', 'reserve no disk space for the backup; a full disk ends it', false)
     .optionsGroup('How pages move:')
     .option(
       '--timeout <seconds>',
-      'a remote operation slower than this fails its server',
+      'a remote operation that takes longer fails its server',
       integerInRange(1, 600),
       4,
     )
     .addOption(
       new Option(
         '--ack <when>',
-        'answer a write when all replicas have it, or one (which may lose it with that one), or all and the backup',
+        'answer a write when all replicas have it; when one has it (the write is lost if that server fails); or when all and the backup have it',
       )
         .choices(['all', 'one', 'backup'])
         .default('all'),
     )
     .option(
       '--refill-rate <size>',
-      'per second, at most, when a replica is filled after a failure; 0: no limit',
+      'bytes per second at most when a replica is refilled after a failure; 0: no limit',
       '64M',
     )
     .option(
       '--read-ahead <size>',
-      'fetch so much ahead of a client that reads in order, a multiple of 64K up to 1M; 0: nothing',
+      'bytes to read ahead of a client that reads sequentially, a multiple of 64K up to 1M; 0: none',
       '256K',
     )
-    .option('--no-checksum', 'keep no checksum of each page, and believe what the servers send')
+    .option('--no-checksum', 'do not keep and verify a checksum of each page')
     .addOption(
       new Option(
         '--compress <how>',
-        'compress pages on the wire (lz4: where it pays; lz4-always: in any case); requests must be of whole pages',
+        'compress pages on the wire (lz4: where it pays; lz4-always: always); requests must be whole pages',
       )
         .choices(['none', 'lz4', 'lz4-always'])
         .default('none'),
     )
     .optionsGroup('What it tells:')
-    .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
+    .option(
+      '--metrics <host:port>',
+      'address that serves Prometheus metrics; a port alone listens on loopback',
+    )
 }
 
 /** Checks what can be checked before anything is opened. */
