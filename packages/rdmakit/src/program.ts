@@ -50,11 +50,7 @@ function addStatus(program: Command): void {
     .command('status')
     .description('Show the running swap-servers and nbd-clients of this machine.')
     .option('--json', 'as a JSON object of two arrays; with --watch one each line', false)
-    .option(
-      '--watch [seconds]',
-      'refresh every so many seconds, 1 if it is not said',
-      client.parseWatchInterval,
-    )
+    .option('--watch [seconds]', 'refresh every N seconds (default 1)', client.parseWatchInterval)
     .withNotes({
       notes: [
         `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} neither a swap-server nor an nbd-client is running, or one does not answer, ${EXIT.degraded} one works in part only: see "rdmakit swap-server help status" and "nbd-client help status".`,

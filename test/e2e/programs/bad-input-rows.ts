@@ -51,7 +51,7 @@ export const SWAP_SERVER_ROWS: readonly Row[] = [
   [`${LEND}x`, USAGE, /"64Mx" is not a size; write bytes or a number with K, M, G or T/, '--memory'],
   [`${LEND} --memory 1M`, USAGE, /does not hold one slab/, '--memory'],
   [`${LEND} --memory 0`, USAGE, /must be above 0/, '--memory'],
-  [`${LEND} --memory 100T`, USAGE, /more than the .* that this machine.* add --overcommit/, '--memory'],
+  [`${LEND} --memory 100T`, USAGE, /exceeds the .* of this machine.* add --overcommit/, '--memory'],
   [`${LEND} --memory 9999999T`, USAGE, /below 8 PiB/, '--memory'],
   [`${LEND} --slab-size 3M`, USAGE, /power of two/, '--slab-size'],
   [`${LEND} --slab-size 8T`, USAGE, /from 1M to 4G/, '--slab-size'],

@@ -193,7 +193,7 @@ describe('what needs more than a command line', () => {
     server.kill()
     expect(await ended).toEqual([0, null])
     expect(told.msg).toMatch(
-      /^no control socket, so "status", "stop" and "reclaim" do not find this server: /,
+      /^cannot open the control socket, so "status", "stop" and "reclaim" do not find this server: /,
     )
     expect(told).not.toHaveProperty('err')
   })

@@ -115,7 +115,7 @@ it('swap-server lends with a log that nobody reads, and says what of it was lost
   let text = ''
   const lost = () => {
     text += pipe.read()
-    return /"lost":\d+,"msg":"\d+ lines of the log were lost: nobody read it"}\n$/.test(text)
+    return /"lost":\d+,"msg":"\d+ lines of the log were lost: they were not read in time"}\n$/.test(text)
   }
   await expect.poll(lost, PATIENT).toBe(true)
   for (const line of text.trimEnd().split('\n'))

@@ -99,7 +99,7 @@ it('keys and tokens are told nobody while sessions come, go on, are refused and 
   // A mistake where a key is; the server says where, and goes on.
   writeFileSync(file, JSON.stringify({ tenants }).replace(`"${KEY}"`, KEY))
   server.process.kill('SIGHUP')
-  await server.says(/the tenants stay as they were/)
+  await server.says(/cannot reload the tenants; they stay as they were/)
   // The session lingers, and is taken up.
   await client.program.stop('SIGKILL')
   await server.says(/session lingers/)

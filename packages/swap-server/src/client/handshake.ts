@@ -69,7 +69,7 @@ async function introduce(
   let response = responseOf(await connection.request(request, { timeout: REQUEST_TIMEOUT_MS }))
   if (response.challenge) {
     const proof = proving?.answer(response.challenge, request, identity?.session ?? 0)
-    if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a challenge that is none')
+    if (proof === undefined) throw new SwapServerError('EPROTO', 'the server sent a malformed challenge')
     response = await ask(connection, { proof }, REQUEST_TIMEOUT_MS)
   }
   const { hello: unproven, provenHello } = response

@@ -99,7 +99,7 @@ export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
             : undefined
   if (wrong !== undefined) throw new SwapServerError('EPROTO', `${wrong} is not one that this client knows`)
   if (session === undefined || totalSlabs === undefined || freeSlabs === undefined)
-    throw new SwapServerError('EPROTO', 'the server says numbers that are none')
+    throw new SwapServerError('EPROTO', 'the hello reply contains an invalid number')
   const limits = limitsOf(hello.limits)
   const [sessionTimeout, linger] = [hello.sessionTimeoutMs ?? 0, hello.lingerMs ?? 0]
   const fences = hello.takeOver != null
@@ -119,6 +119,6 @@ export function slabOf(slab: control.Slab.$Properties, slabSize: number): Remote
   const [id, address] = [slab.id, slab.address].map(countOf)
   const { rkey, length } = slab
   if (Number(length) !== slabSize || rkey == null || !id || !address)
-    throw new SwapServerError('EPROTO', `the server described slab ${slab.id} wrongly`)
+    throw new SwapServerError('EPROTO', `the server sent an invalid description of slab ${slab.id}`)
   return { id, address: BigInt(address), remoteKey: rkey, length: slabSize }
 }

@@ -80,7 +80,7 @@ export class OperatorInterface {
     const routes = { 'GET /status': status, 'POST /reclaim': reclaim }
     const control = await ControlSocket.open('swap-server', routes).catch((failure: Error) => {
       log.warn(
-        `no control socket, so "status", "stop" and "reclaim" do not find this server: ${oneLineMessage(failure)}`,
+        `cannot open the control socket, so "status", "stop" and "reclaim" do not find this server: ${oneLineMessage(failure)}`,
       )
       return undefined
     })
@@ -90,7 +90,7 @@ export class OperatorInterface {
         server.reloadTenants()
         log.info('tenants reloaded')
       } catch (failure) {
-        log.error({ err: failure }, 'the tenants stay as they were')
+        log.error({ err: failure }, 'cannot reload the tenants; they stay as they were')
       }
     }
     return new OperatorInterface(hangup, control, endpoint)

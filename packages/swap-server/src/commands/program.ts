@@ -33,7 +33,7 @@ export function commands(typed: string): ProgramCommand {
   addHelp(program)
   return program.withNotes({
     notes: [
-      `Without a command it serves: see "${typed} help serve" for the options.`,
+      `Without a command it runs "serve": see "${typed} help serve" for the options.`,
       ...(notes.notes ?? []),
     ],
     examples: [...notes.examples, `${typed} status --watch`, `${typed} stop`],
@@ -52,14 +52,17 @@ function addStatus(program: ProgramCommand, typed: string): void {
   program
     .command('status')
     .description('Show the running swap-servers of this machine, or those at <uri>.')
-    .argument('[uri...]', 'of remote servers', (uri: string, uris: string[] = []) => [...uris, uriOf(uri)])
-    .option('--tenant <name>', 'who asks; an operator is told of all tenants')
-    .option('--key-file <file>', 'its key, a line id:secret')
-    .option('--json', 'as a JSON array; with --watch one each line', false)
-    .option('--watch [seconds]', 'refresh every so many seconds, 1 if it is not said', parseWatchInterval)
+    .argument('[uri...]', 'addresses of remote servers', (uri: string, uris: string[] = []) => [
+      ...uris,
+      uriOf(uri),
+    ])
+    .option('--tenant <name>', 'tenant to ask as; an operator sees all tenants')
+    .option('--key-file <file>', 'file holding the tenant key (id:secret)')
+    .option('--json', 'print a JSON array; with --watch, one per line', false)
+    .option('--watch [seconds]', 'refresh every N seconds (default 1)', parseWatchInterval)
     .withNotes({
       notes: [
-        `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} no server is running, or one does not answer, ${EXIT.degraded} one has failed in part: it is impaired, and opens no new sessions.`,
+        `Exit status: ${EXIT.ok} all servers are healthy, ${EXIT.unavailable} no server is running or one does not answer, ${EXIT.degraded} a server is impaired: part of it failed, and it opens no new sessions.`,
       ],
       examples: [
         `${typed} status`,
@@ -88,16 +91,16 @@ function addReclaim(program: ProgramCommand, typed: string): void {
   program
     .command('reclaim')
     .description(
-      "Get memory back from clients now: the server lends so much less, and its slabs' owners move them.",
+      'Take memory back now: the server lends that much less, and asks clients to move slabs to other servers.',
     )
-    .argument('<size>', 'e.g. 2G; 0: lend again what there is')
-    .option('--pid <pid>', 'of the swap-server, when several run here', PID)
-    .option('--hold <seconds>', 'for which it lends no more than that', integerInRange(0, DAY), 60)
-    .option('--wait <seconds>', 'for the memory to come back', integerInRange(0, DAY), 60)
-    .option('--json', 'as JSON', false)
+    .argument('<size>', 'amount to take back, e.g. 2G; 0: lend everything again')
+    .option('--pid <pid>', 'process ID of the swap-server, if several run here', PID)
+    .option('--hold <seconds>', 'how long to lend that much less', integerInRange(0, DAY), 60)
+    .option('--wait <seconds>', 'how long to wait for the memory', integerInRange(0, DAY), 60)
+    .option('--json', 'print JSON', false)
     .withNotes({
       notes: [
-        `Exit status: ${EXIT.ok} all of it is back, ${EXIT.failed} a part is still out, ${EXIT.unavailable} no such server is running, or more was asked for than it has lent: then nothing is done.`,
+        `Exit status: ${EXIT.ok} all of it is back, ${EXIT.failed} part of it is still lent, ${EXIT.unavailable} no such server is running, or the request exceeds what it has lent (nothing is done then).`,
       ],
       examples: [`${typed} reclaim 2G --wait 300`, `${typed} reclaim 0`],
     })
@@ -117,11 +120,16 @@ function addStop(program: ProgramCommand, typed: string): void {
   program
     .command('stop')
     .description(
-      'End a running server of this machine: clients move what they have there first, for its --drain at most.',
+      'Stop a running server of this machine, after clients had up to its --drain time to move their pages.',
     )
-    .option('--pid <pid>', 'of the swap-server, when several run here', PID)
-    .option('--now', 'without that: what only this server has is lost', false)
-    .option('--wait <seconds>', 'for its end, longer than its --drain', integerInRange(0, DAY), 300)
+    .option('--pid <pid>', 'process ID of the swap-server, if several run here', PID)
+    .option('--now', 'stop at once: pages that only this server has are lost', false)
+    .option(
+      '--wait <seconds>',
+      'how long to wait for its end; longer than its --drain',
+      integerInRange(0, DAY),
+      300,
+    )
     .withNotes({ examples: [`${typed} stop`, `${typed} stop --pid 4711 --wait 600`] })
     .action(async ({ pid, now, wait }: { pid?: number; now: boolean; wait: number }) => {
       await stopServer({ pid, now, wait })

@@ -9,60 +9,65 @@ const LOG_LEVELS = ['trace', 'debug', 'info', 'warn', 'error', 'silent']
 export function addServe(program: ProgramCommand, typed: string): ProgramCommand {
   return program
     .command('serve')
-    .description('Lend memory until SIGTERM; also without the word "serve".')
-    .optionsGroup('What it lends:')
+    .description('Lend memory until SIGTERM. "serve" is the default command and may be left out.')
+    .optionsGroup('Memory:')
     .requiredOption(
       '--listen <uri>',
-      'where to listen, any number of times: rdma://host:port, iwarp://host:port, shm:///path; port 0 takes a free one',
+      'address to listen at, repeatable: rdma://host:port, iwarp://host:port or shm:///path; port 0 takes a free one',
       (uri: string, uris: string[] = []) => [...uris, uriOf(uri)],
     )
-    .requiredOption('--memory <size>', 'memory to lend at most, e.g. 4G')
+    .requiredOption('--memory <size>', 'maximum memory to lend, e.g. 4G')
     .option(
       '--overcommit',
-      'lend more than this machine has, as far as it can spare it when it is asked for',
+      'allow more --memory than this machine has; it lends only what it can spare at the time',
       false,
     )
-    .option('--slab-size <size>', 'unit in which it is lent, a power of two', '64M')
+    .option('--slab-size <size>', 'unit of allocation, a power of two', '64M')
     .option(
       '--headroom <size>',
-      "what the host keeps of its memory: a size or a percentage; below it owners are asked for slabs back; 0: don't look",
+      'memory that the host keeps for itself, a size or a percentage; with less, clients are asked to return slabs; 0: no check',
       '5%',
     )
-    .optionsGroup('To whom, and for how long:')
-    .option('--tenants <file>', 'JSON: who may have memory, with which key, how much; default: everybody')
+    .optionsGroup('Clients:')
+    .option(
+      '--tenants <file>',
+      'JSON file with the tenants, their keys and limits; default: anyone may connect',
+    )
     .option(
       '--bandwidth <size>',
-      'of the link, per second: what is divided among tenants; 0: unknown, only their own limits hold',
+      'bandwidth of the link per second, divided among tenants; 0: unknown, only the limits in --tenants apply',
       '0',
     )
     .option(
       '--session-timeout <seconds>',
-      'a client silent for longer is dead and its memory freed',
+      'time without a message after which a client counts as dead and its memory is freed',
       secondsInRange(1, DAY),
       15,
     )
     .option(
       '--max-linger <seconds>',
-      'how long a client that asks for it may be gone and find its memory again; 0: not at all',
+      'longest time to keep the memory of a disconnected client that asked for it; 0: never',
       secondsInRange(0, DAY),
       600,
     )
     .option(
       '--drain <seconds>',
-      'how long clients may take to move what they have here to other servers when this one is stopped; 0: not at all',
+      'time for clients to move their pages to other servers when this one stops; 0: none',
       integerInRange(0, DAY),
       60,
     )
-    .optionsGroup('What it tells:')
-    .option('--metrics <host:port>', 'serve metrics to Prometheus; a port alone is on loopback')
+    .optionsGroup('Output:')
+    .option('--metrics <host:port>', 'serve Prometheus metrics here; a port alone means loopback')
     .option('--audit-log <file>', 'append a JSON line for each session, allocation and refusal')
-    .addOption(new Option('--log-level <level>', 'of the log on stderr').choices(LOG_LEVELS).default('warn'))
+    .addOption(
+      new Option('--log-level <level>', 'level of the log on stderr').choices(LOG_LEVELS).default('warn'),
+    )
     .option('--json', 'print events as JSON lines', false)
     .optionsGroup('Options:')
     .withNotes({
       notes: [
-        'Prints "listening <uri>" for each listener once it is ready. SIGTERM or SIGINT ends it: clients are asked to move what they have here, for --drain at most, then sessions are closed and their memory is freed; a second signal ends it at once. SIGHUP reads --tenants and opens --audit-log again. Logs go to stderr as JSON lines.',
-        'Security: without --tenants anyone who can connect may take memory. Nothing is encrypted: listen on loopback or on a network that you trust.',
+        'Prints "listening <uri>" for each listener once it is ready. SIGTERM or SIGINT stops the server: it asks clients to move their pages to other servers, for --drain at most, then closes the sessions and frees their memory. A second signal stops it at once. SIGHUP rereads --tenants and reopens --audit-log. Logs go to stderr as JSON lines.',
+        'Security: without --tenants, anyone who can connect may allocate memory. Nothing is encrypted: listen on loopback or on a trusted network.',
         EXIT_STATUSES,
       ],
       examples: [
@@ -74,4 +79,4 @@ export function addServe(program: ProgramCommand, typed: string): ProgramCommand
     .action(serve)
 }
 
-const EXIT_STATUSES = `Exit status: ${EXIT.ok} after a signal to end, ${EXIT.usage} the command line is wrong, ${EXIT.system} the kernel has not what is needed, ${EXIT.taken} an address or a path is taken, ${EXIT.forbidden} something is not permitted, ${EXIT.configuration} a file is wrong, ${EXIT.failed} anything else.`
+const EXIT_STATUSES = `Exit status: ${EXIT.ok} after a signal to stop, ${EXIT.usage} invalid command line, ${EXIT.system} the kernel lacks or refuses something needed, ${EXIT.taken} an address or a path is in use, ${EXIT.forbidden} permission denied, ${EXIT.configuration} an invalid file, ${EXIT.failed} anything else.`

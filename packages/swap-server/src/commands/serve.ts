@@ -47,7 +47,7 @@ export interface ServeOptions {
 function logTo(level: string): Logger {
   const about = { pid: process.pid, name: 'swap-server' }
   const lost = (count: number) => {
-    const msg = `${count} lines of the log were lost: nobody read it`
+    const msg = `${count} lines of the log were lost: they were not read in time`
     return `${JSON.stringify({ level: pino.levels.values.warn, time: Date.now(), ...about, lost: count, msg })}\n`
   }
   return pino({ name: about.name, level }, new LossyLines(() => process.stderr, lost))
@@ -66,8 +66,7 @@ export async function serve(options: ServeOptions): Promise<void> {
   const log = logTo(options.logLevel)
   redirectWarnings((warning) => log.warn({ err: warning }, warning.message))
   const lastResort = new LastResort((failure, told) => {
-    if (told)
-      log.error({ err: failure }, 'control code has failed: sessions go on, and no new ones are opened')
+    if (told) log.error({ err: failure }, 'control code failed: sessions go on, and no new ones are opened')
     if (lastResort.impairment?.failures === 1)
       void notifyStatus(`impaired, opens no new sessions: ${failure.message}`, (reason) => log.error(reason))
   })
@@ -141,7 +140,7 @@ function memoryOf({ memory, overcommit }: ServeOptions): number {
   const { total } = new HostMemorySource()
   if (bytes > total && !overcommit)
     throw new UsageError(
-      `--memory ${memory} is more than the ${formatSize(total)} that this machine, or its control group, has; choose less, or add --overcommit to lend as much of it as can be spared`,
+      `--memory ${memory} exceeds the ${formatSize(total)} of this machine, or of its control group; choose less, or add --overcommit to lend as much as can be spared`,
     )
   return bytes
 }

@@ -102,7 +102,7 @@ export class AuditLog {
   }
 
   #fail(failure: Error): void {
-    if (!this.#failing) this.#log.error({ err: failure }, 'the audit log cannot be written')
+    if (!this.#failing) this.#log.error({ err: failure }, 'cannot write the audit log')
     this.#failing = true
   }
 

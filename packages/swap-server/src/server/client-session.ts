@@ -238,10 +238,7 @@ export class ClientSession implements SlabOwner {
     const lingerMs = this.#linger.grant(hello.lingerMs ?? 0, maxLingerMs)
     this.#host.record(this.actor, { event })
     if (keyId !== undefined && hello.version === UNBOUND_VERSION)
-      this.#host.log.warn(
-        { client: this.#client },
-        'a client of an older version, whose proof a relay could pass on',
-      )
+      this.#host.log.warn({ client: this.#client }, 'an older client: a relay could pass its proof on')
     return {
       version: hello.version ?? UNBOUND_VERSION,
       epoch,

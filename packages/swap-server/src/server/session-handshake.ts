@@ -123,7 +123,7 @@ export class SessionHandshake {
     const { resume } = step.hello
     this.#leave()
     const takeOver = takeOverOf(step.hello.takeOver)
-    if (takeOver === undefined) throw new Refusal('EPROTO', 'the number of the take-over is none')
+    if (takeOver === undefined) throw new Refusal('EPROTO', 'the take-over number is invalid')
     if (resume == null) {
       this.#host.requirePlace(step.tenant)
       const session = new ClientSession(this.#host, this.#connection, step, takeOver)

@@ -248,7 +248,7 @@ export class Lending {
       this.#headroom.update(this.#host)
     } catch (failure) {
       // What was known stays true for now.
-      this.#options.log.error({ err: failure }, "the host's memory cannot be read")
+      this.#options.log.error({ err: failure }, "cannot read the host's memory")
     }
   }
 }

@@ -129,7 +129,7 @@ export class Reclaim {
       this.#resting.set(id, now + STALLED_REST_MS)
       slabs++
     }
-    this.#options.log.warn({ client: owner.client, slabs }, 'an owner moves nothing; others are asked')
+    this.#options.log.warn({ client: owner.client, slabs }, 'a client moves none of its slabs; asking others')
   }
 
   #start(): void {
@@ -207,7 +207,7 @@ export class Reclaim {
     try {
       accepted = await owner.reclaim(ids)
     } catch (failure) {
-      this.#options.log.warn({ client: owner.client, err: failure }, 'an owner cannot be asked for its slabs')
+      this.#options.log.warn({ client: owner.client, err: failure }, 'cannot ask a client for its slabs')
     }
     const refused = ids.filter((id) => this.#moving.has(id) && !accepted.includes(id))
     for (const id of refused) this.#moving.delete(id)
