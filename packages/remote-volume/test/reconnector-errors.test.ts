@@ -4,10 +4,10 @@ import { EXIT, ExitError, InvalidInputError } from '@rdmakit/operator-kit'
 import { ConfigurationError, SwapServerError, SwapServerSession } from '@rdmakit/swap-server'
 import { ConnectionRejectedError, UsageError, VerbsError } from '@rdmakit/verbs'
 import { afterEach, beforeEach, expect, it, vi } from 'vitest'
-import { FencedError } from '../src/fenced.js'
-import { Recall } from '../src/recall.js'
-import { VolumeServer } from '../src/volume-server.js'
-import { MIB } from './fixture.js'
+import { FencedError } from '../src/servers/fenced-error.js'
+import { ServerReconnector } from '../src/servers/server-reconnector.js'
+import { VolumeServer } from '../src/servers/volume-server.js'
+import { MIB } from './helpers/swap-servers.js'
 
 const URI = 'iwarp://192.0.2.1:7471'
 
@@ -24,7 +24,7 @@ async function calledFor(milliseconds: number, failure: Error) {
   const session = { close: async () => {} } as unknown as SwapServerSession
   vi.spyOn(SwapServerSession, 'open').mockResolvedValue(session)
   const [join, fenced, progress] = [vi.fn(async () => Promise.reject(failure)), vi.fn(), vi.fn()]
-  const recall = new Recall({
+  const reconnector = new ServerReconnector({
     session: {},
     slabSize: MIB,
     reconnect: 10_000,
@@ -35,10 +35,10 @@ async function calledFor(milliseconds: number, failure: Error) {
     lose: () => {},
     progress,
   })
-  recall.start()
-  recall.call(VolumeServer.gone(0, [URI], 'it failed', undefined))
+  reconnector.start()
+  reconnector.call(VolumeServer.gone(0, [URI], 'it failed', undefined))
   await vi.advanceTimersByTimeAsync(milliseconds)
-  await recall.close()
+  await reconnector.close()
   return { times: join.mock.calls.length, said: progress.mock.calls.flat(), fenced: fenced.mock.calls.length }
 }
 
