@@ -82,7 +82,7 @@ const PREFIX = 'rdmakit_ring_'
 export function collectRingMetrics(registry: Registry, sources: RingMetricsSources): () => void {
   const { connections, server, client, pollers } = sources
   if (!(connections ?? server ?? client ?? pollers))
-    throw new UsageError('metrics of what? Name connections, a server, a client or pollers')
+    throw new UsageError('nothing to report on: name connections, a server, a client or pollers')
   const scrape = new Scrape(sources)
   const names: string[] = []
   const metric = (name: string, help: string) => {

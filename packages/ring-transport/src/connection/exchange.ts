@@ -189,7 +189,7 @@ export class Exchange<Connection> {
   }
 
   #flooded(): VerbsError {
-    const detail = 'the peer asks without end and takes no answers'
+    const detail = 'the peer sends requests without end and takes no answers'
     return new VerbsError('ENOBUFS', 'request', this.link.id.description, detail)
   }
 }

@@ -48,7 +48,7 @@ export function livenessSettings(options: LivenessOptions): LivenessSettings {
   milliseconds('heartbeat', heartbeat, HOUR_MS)
   milliseconds('idleTimeout', idleTimeout, DAY_MS)
   if (heartbeat === 0 && options.deadAfter !== undefined)
-    throw new UsageError('deadAfter needs a heartbeat: who is never asked may be silent and well')
+    throw new UsageError('deadAfter needs a heartbeat: a peer that is never pinged may be silent and alive')
   if (heartbeat > 0 && !(deadAfter > heartbeat && deadAfter <= DAY_MS))
     throw new UsageError(`deadAfter must be more than heartbeat, ${heartbeat} ms, not ${deadAfter}`)
   if (closeWhenIdle && idleTimeout === 0) throw new UsageError('closeWhenIdle needs an idleTimeout')

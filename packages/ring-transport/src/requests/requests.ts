@@ -109,7 +109,7 @@ export class Requests<Connection> {
       else request.reject(decodeError(message))
     }
     message.release()
-    return request === undefined ? 'the peer answered what nobody asked' : undefined
+    return request === undefined ? 'the peer answered a request that this end has not sent' : undefined
   }
 
   /** Resolves when all are answered, and every response is on its way. */

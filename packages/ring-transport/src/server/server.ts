@@ -110,7 +110,7 @@ export class RingServer {
     const uris = typeof uri === 'string' ? [uri] : uri
     if (uris.length === 0) throw new UsageError('listen needs an address')
     if (typeof options.onConnection !== 'function')
-      throw new UsageError('onConnection must be a function: it gets each connection, which nobody else sees')
+      throw new UsageError('onConnection must be a function: it is the only one that gets connections')
     const server = new RingServer(options, maxConnections)
     const listening = { backlog: integerInRange('backlog', backlog, 1, 65_535), ...(signal && { signal }) }
     signal?.throwIfAborted()
@@ -298,7 +298,8 @@ export class RingServer {
     session: Session | undefined,
     signal: AbortSignal,
   ): Promise<string | undefined> {
-    const late = () => new VerbsError('ETIMEDOUT', 'admit', 'connection request', 'it does not decide')
+    const late = () =>
+      new VerbsError('ETIMEDOUT', 'admit', 'connection request', 'it has not decided in time')
     const refusal = await within(verdict, this.#options.timeout ?? DEFAULT_TIMEOUT_MS, late, signal)
     return refusal ?? (this.#closing ? 'the server is closed' : this.#outdated(session))
   }
@@ -315,7 +316,7 @@ export class RingServer {
     if (oldest === undefined) return false
     this.#arriving.delete(oldest)
     this.#leaving.add(oldest)
-    const detail = 'it made room for a later one'
+    const detail = 'it was dropped for a later request: too many were being answered'
     oldest.giveUp.abort(new VerbsError('EUSERS', 'rdma_accept', 'connection request', detail))
     return true
   }

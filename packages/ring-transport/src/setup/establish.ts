@@ -29,7 +29,7 @@ export async function connectLink(id: ConnectionId, version: Version, chosen: Se
     const answer = await id.connect({ ...chosen.wait, privateData: request })
     const peer = decodeHandshake(answer, id.description, [version])
     if (peer.session?.id !== chosen.session?.id || peer.session?.epoch !== chosen.session?.epoch)
-      throw new VerbsError('EPROTO', 'rdma_connect', id.description, 'the peer answers another session')
+      throw new VerbsError('EPROTO', 'rdma_connect', id.description, 'the peer answered for another session')
     requireTakes('rdma_connect', id, peer, chosen)
     const link = await RingLink.establish(resources, peer)
     link.channelBinding = channelBinding(request, answer)

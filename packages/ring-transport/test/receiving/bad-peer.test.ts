@@ -165,7 +165,7 @@ describe.each(VERSIONS)('in frames of version %i', (version) => {
   it('an answer that nobody asked for', async () => {
     const bad = await badPeer(version)
     bad.publish(1, { length: 0, type: 4 })
-    await bad.thrownOut(/^EPROTO$/, /nobody asked/)
+    await bad.thrownOut(/^EPROTO$/, /has not sent/)
   })
 
   it('requests beyond what it may ask: they wait in the ring, and cost no more memory than that', async () => {
