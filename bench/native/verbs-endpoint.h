@@ -8,7 +8,12 @@
 #include <string>
 #include <vector>
 
+// Of another checkout (--against) it may be where it was.
+#if __has_include("provider/provider.h")
 #include "provider/provider.h"
+#else
+#include "provider.h"
+#endif
 
 namespace bench {
 

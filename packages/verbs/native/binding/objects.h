@@ -5,7 +5,7 @@
 
 #include "binding/memory/kept_memory.h"
 #include "binding/object.h"
-#include "binding/releaser.h"
+#include "binding/reference_releaser.h"
 #include "rdmakit/binding_call.h"
 
 namespace rdmakit::binding {
@@ -93,7 +93,7 @@ class MrObject final : public Object {
   std::shared_ptr<Mapping> mapping_;
   std::optional<MappedBuffer> buffer_;
   Napi::Reference<Napi::ArrayBuffer> borrowed_;
-  std::shared_ptr<Releaser> releaser_;  // of memory that is borrowed
+  std::shared_ptr<ReferenceReleaser> releaser_;  // of memory that is borrowed
   Ref<ibv_pd> parent_;
 };
 

@@ -13,7 +13,7 @@ MrObject::MrObject(Napi::Env env, PdObject& parent, ibv_mr* mr, Napi::ArrayBuffe
   capabilities = parent.capabilities;
   if (borrowed.IsEmpty()) return;
   borrowed_ = Napi::Persistent(borrowed);
-  releaser_ = Releaser::of(env);
+  releaser_ = ReferenceReleaser::of(env);
 }
 
 void MrObject::destroy(void* verbs_object) {

@@ -1,4 +1,4 @@
-#include "binding/releaser.h"
+#include "binding/reference_releaser.h"
 
 #include <chrono>
 
@@ -9,13 +9,13 @@ namespace {
 constexpr std::chrono::seconds kEndPatience{60};
 
 // A thread runs one environment.
-thread_local std::shared_ptr<Releaser> own;
+thread_local std::shared_ptr<ReferenceReleaser> own;
 
 }  // namespace
 
-std::shared_ptr<Releaser> Releaser::of(Napi::Env env) {
+std::shared_ptr<ReferenceReleaser> ReferenceReleaser::of(Napi::Env env) {
   if (own != nullptr) return own;
-  auto made = std::make_shared<Releaser>();
+  auto made = std::make_shared<ReferenceReleaser>();
   made->doorbell_ = Napi::ThreadSafeFunction::New(
       env, Napi::Function::New(env, [](const Napi::CallbackInfo&) {}), "memory regions", 0, 1);
   made->doorbell_.Unref(env);
@@ -25,8 +25,8 @@ std::shared_ptr<Releaser> Releaser::of(Napi::Env env) {
   return own;
 }
 
-void Releaser::end(void* releaser) {
-  auto* self = static_cast<Releaser*>(releaser);
+void ReferenceReleaser::end(void* releaser) {
+  auto* self = static_cast<ReferenceReleaser*>(releaser);
   {
     std::unique_lock lock(self->mutex_);
     self->open_ = false;
@@ -36,24 +36,24 @@ void Releaser::end(void* releaser) {
   own.reset();
 }
 
-bool Releaser::await_release() {
+bool ReferenceReleaser::await_release() {
   const std::lock_guard lock(mutex_);
   if (open_) awaited_++;
   return open_;
 }
 
 // Under mutex_.
-void Releaser::came_back() {
+void ReferenceReleaser::came_back() {
   if (awaited_ > 0 && --awaited_ == 0) none_awaited_.notify_all();
 }
 
-void Releaser::keep(Reference&& reference) {
+void ReferenceReleaser::keep(Reference&& reference) {
   reference.SuppressDestruct();
   const std::lock_guard lock(mutex_);
   came_back();
 }
 
-void Releaser::release(Reference&& reference) {
+void ReferenceReleaser::release(Reference&& reference) {
   auto* taken = new Reference(std::move(reference));
   const std::lock_guard lock(mutex_);
   const napi_status status =

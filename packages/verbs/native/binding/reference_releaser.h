@@ -11,11 +11,11 @@
 
 namespace rdmakit::binding {
 
-class Releaser {
+class ReferenceReleaser {
  public:
   using Reference = Napi::Reference<Napi::ArrayBuffer>;
   // The environment's one; on its thread.
-  static std::shared_ptr<Releaser> of(Napi::Env env);
+  static std::shared_ptr<ReferenceReleaser> of(Napi::Env env);
   // The memory of a reference is about to be torn down on another thread: release() or keep() follows. False:
   // the environment has ended, and whoever asks does it now. On any thread.
   bool await_release();
