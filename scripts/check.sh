@@ -14,7 +14,7 @@ style() {
   echo "check: each test ends in a state that it asserts"
   node scripts/checks/expectations.mjs
   echo "check: layers, circles of imports, sizes of folders and files"
-  node scripts/checks/structure.mjs
+  node --disable-warning=ExperimentalWarning scripts/checks/structure.mjs
   echo "check: mutations stand where they say"
   node scripts/mutate.mjs --check
   echo "check: the tests are there that hold what the page service promises, and SECURITY.md"
