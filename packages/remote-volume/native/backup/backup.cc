@@ -45,7 +45,7 @@ int Backup::open(uint64_t size, std::function<void()> failed, std::vector<std::s
   bell_.reset(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   if (error == 0 && !bell_) error = errno;
   if (error == 0) {
-    error = thread_.start("nbd-backup", [this] { run(); });
+    error = thread_.start("volume-backup", [this] { run(); });
     if (error != 0) return with_reason(why, error, "backup: " + why_no_thread(error));
   }
   if (error != 0) why = std::string("backup: ") + strerror(error);
