@@ -174,6 +174,23 @@ for (const [path, source] of text) {
     faults.push(`${path} has ${lines} lines: ${LINES_A_FILE} at most`)
 }
 
+// A test may run what is built: a name of it whose source is gone works only where an old build lies about.
+const isSource = (path) => ['.ts', '.cts', '.mts'].some((end) => text.has(path + end))
+for (const [path, source] of text) {
+  for (const [name, home, module] of source.matchAll(
+    /((?:\.\.?\/)+|(?:packages|test|bench|examples)\/[\w/-]*?)dist\/([\w/-]+)\.js/g,
+  )) {
+    const folder = home.startsWith('.') ? normalize(join(dirname(path), home)) : home
+    if (
+      /\/(cli|main)$/.test(`/${module}`) ||
+      isSource(join(folder, 'src', module)) ||
+      isSource(join(folder, module))
+    )
+      continue
+    faults.push(`${path} names ${name}, which nothing is compiled into`)
+  }
+}
+
 /** What the CMake lists compile: names and patterns of .cc files, each from its list's folder. */
 const lists = execFileSync('git', ['ls-files', '*CMakeLists.txt', '*.cmake'], { encoding: 'utf8' })
   .split('\n')

@@ -2,7 +2,7 @@
 // with 3. The first start notes in ROOT which descriptors it has.
 import { appendFileSync, existsSync, readdirSync, readFileSync, readlinkSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { startSwapFree } from '../../dist/device/start-swap-free.js'
+import { startSwapFree } from '../../dist/attach/start-swap-free.js'
 import { ControlGroup } from '../../dist/kernel/swap-free-group.js'
 
 const [root, path, ...words] = process.argv.slice(2)
