@@ -14,6 +14,9 @@ const BUILT = [
   'packages/swap-server/dist/cli.js',
 ] as const
 
+/** Of the top folder's package: today's, and of commits before there was the program `rdmakit`. */
+const NAMES: unknown[] = ['rdmakit-workspace', 'rdmakit']
+
 /** What is wrong with the folder that was given, and what to do about it, in one line. */
 export class CheckoutError extends Error {}
 
@@ -26,7 +29,7 @@ const PACKAGES = ['verbs', 'ring-transport', 'swap-server', 'remote-volume', 'nb
 export function builtCheckout(folder: string): string {
   // npm runs scripts in the top folder, and says here where it was called.
   const root = resolve(process.env.INIT_CWD ?? '.', folder)
-  if (nameOf(root) !== 'rdmakit') throw new CheckoutError(`--against ${folder}: not a checkout of rdmakit`)
+  if (!NAMES.includes(nameOf(root))) throw new CheckoutError(`--against ${folder}: not a checkout of rdmakit`)
   const remedy = `build it: cd ${folder} && npm ci && npm run build`
   const missing = BUILT.filter((file) => !existsSync(join(root, file)))
   if (missing.length > 0)

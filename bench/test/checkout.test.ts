@@ -16,7 +16,7 @@ const put = (path: string, text = '') => {
 }
 
 function build(): void {
-  put('package.json', '{"name":"rdmakit"}')
+  put('package.json', '{"name":"rdmakit-workspace"}')
   put('packages/verbs/dist/index.js')
   put('packages/verbs/build/Release/verbs.node')
   put('packages/ring-transport/dist/index.js')
