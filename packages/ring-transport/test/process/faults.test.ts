@@ -1,4 +1,5 @@
 // What went wrong once, or would have: each case failed before it was mended.
+import { deferred } from '@rdmakit/verbs/internal'
 import { lastValueFrom, NEVER, type Subscription, take, toArray } from 'rxjs'
 import { describe, expect, it } from 'vitest'
 import { effort } from '../../../../test/effort.js'
@@ -17,12 +18,17 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     ends.a.views.subscribe((message) => held.push(message.retain()))
     ends.b.send(pattern(8, 1))
     await expect.poll(() => held.length).toBe(1)
-    // All of them begin before the first has answered.
+    const asks = 2000
+    // All of them begin before the first has answered: behind 32 MiB of answers that wait, no more would, and the
+    // memory would be bounded without an end of the connection.
+    const { promise: allBegun, resolve: begin } = deferred<void>()
+    let begun = 0
     ends.b.handle(async () => {
-      await new Promise((later) => setTimeout(later, 1))
+      if (++begun === asks) begin()
+      await allBegun
       return new Uint8Array(100_000)
     })
-    const asked = Array.from({ length: 2000 }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
+    const asked = Array.from({ length: asks }, () => ends.a.request(new Uint8Array(8), { timeout: HANG_MS }))
     for (const one of asked) one.catch(() => {})
     expect(await ends.b.closed).toMatchObject({ code: 'ENOBUFS' })
     for (const message of held) message.release()
