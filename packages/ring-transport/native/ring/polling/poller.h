@@ -159,7 +159,7 @@ class Poller {
   void sleep();
   bool await_event(bool events, int milliseconds);
   void guard();
-  enum class Waits { nothing, event, turn };
+  enum class Waits { nothing, unknown, event, turn };
   Waits what_waits();
   void take_over(uint32_t seen);
   void acknowledge_events();
