@@ -54,7 +54,7 @@ class Device {
     completion.wr_id = id;
     completion.status = status;
     const std::lock_guard lock(mutex_);
-    completions_.push_back(completion);
+    come(completion);
   }
   // The peer has written a frame of no payload to unit `unit` of the ring, and notifies of it.
   void arrive(uint32_t unit) {
@@ -68,20 +68,32 @@ class Device {
     completion.opcode = IBV_WC_RECV_RDMA_WITH_IMM;
     completion.imm_data = htonl(1);
     receives_.pop_front();
-    completions_.push_back(completion);
+    come(completion);
   }
   // Called each time just before the queue is armed.
   std::function<void()> before_arming;
-  // What arming, and reading the channel, end with from now on.
+  // Called by whoever polls the queue, before it is looked at.
+  std::function<void()> before_polling;
+  // What arming, and reading the channel, end with from now on; 0: the queue is armed, the event taken if there is one.
   std::atomic<int> arm_error{0};
-  std::atomic<int> event_error{EAGAIN};
+  std::atomic<int> event_error{0};
   std::atomic<int> looks{0};  // at the channel
+  // An event, which may be of a completion that somebody has taken by now.
   void make_readable() {
-    const uint64_t one = 1;
-    CHECK(write(event_.get(), &one, sizeof one) == sizeof one);
+    const std::lock_guard lock(mutex_);
+    raise();
   }
 
  private:
+  void raise() {
+    armed_ = false;
+    const uint64_t one = 1;
+    CHECK(write(event_.get(), &one, sizeof one) == sizeof one);
+  }
+  void come(const ibv_wc& completion) {
+    completions_.push_back(completion);
+    if (armed_) raise();
+  }
   struct Channel : ibv_comp_channel {
     Device* device;
   };
@@ -95,6 +107,7 @@ class Device {
 
   static int poll(ibv_cq* cq, int count, ibv_wc* to) {
     Device& self = of(cq);
+    if (self.before_polling) self.before_polling();
     const std::lock_guard lock(self.mutex_);
     int done = 0;
     for (; done < count && !self.completions_.empty(); ++done) {
@@ -106,6 +119,8 @@ class Device {
   static int arm(ibv_cq* cq, int) {
     Device& self = of(cq);
     if (self.before_arming) self.before_arming();
+    const std::lock_guard lock(self.mutex_);
+    self.armed_ = self.arm_error == 0;
     return self.arm_error;
   }
   static int post_receives(ibv_qp* qp, ibv_recv_wr* request, ibv_recv_wr**) {
@@ -127,7 +142,7 @@ class Device {
       ibv_wc completion{};
       completion.wr_id = id;
       completion.status = IBV_WC_WR_FLUSH_ERR;
-      self.completions_.push_back(completion);
+      self.come(completion);
     }
     self.receives_.clear();
     return 0;
@@ -135,7 +150,9 @@ class Device {
   static int get_event(ibv_comp_channel* channel, ibv_cq**, void**) {
     Device& self = *static_cast<Channel*>(channel)->device;
     ++self.looks;
-    return self.event_error;
+    if (self.event_error != 0) return self.event_error;
+    uint64_t count;
+    return read(self.event_.get(), &count, sizeof count) == sizeof count ? 0 : EAGAIN;
   }
   static constexpr DataPathVerbs kVerbs{get_event, [](ibv_cq*, unsigned int) {}, fail};
   template <typename Object>
@@ -157,6 +174,7 @@ class Device {
   Owned<ibv_qp> qp_handle_{HandleKind::queue_pair, qp_};
   Owned<ibv_mr> region_handle_{HandleKind::memory_region, region_};
   std::mutex mutex_;
+  bool armed_ = false;
   std::deque<ibv_wc> completions_;
   std::deque<uint64_t> receives_;
   std::vector<ibv_send_wr> sent_;

@@ -189,7 +189,64 @@ void cannot_be_read() {
   CHECK(device.looks == 1);
 }
 
+double counter(Poller& poller, const char* name) {
+  double counted[std::size(ring::kPollerCounters)];
+  poller->counters(counted);
+  for (size_t at = 0; at < std::size(counted); ++at)
+    if (std::strcmp(ring::kPollerCounters[at], name) == 0) return counted[at];
+  CHECK(false, "no counter %s", name);
+}
+
+// The event ends the guardian's sleep only if it is still there when the guardian looks at the channel. The
+// application takes it at once, and computes; what completes behind it raises no other.
+void taken_before_the_guardian_looks() {
+  Device device;
+  Poller poller(device, ring::Mode::guarded);
+  poller.connect();
+  double sleeps = 0;
+  const auto fell_asleep = [&] {
+    fixture::await([&] { return counter(poller, "sleeps") > sleeps; });
+    sleeps = counter(poller, "sleeps");
+  };
+  const auto take_an_event = [&] {
+    device.make_readable();
+    poller->look_at_events();
+  };
+  for (uint32_t unit = 0; unit < 20; ++unit) {
+    fell_asleep();  // it has taken over
+    if (unit % 2 == 1) {
+      take_an_event();
+      poller->look_before_sleep();
+      fell_asleep();  // it rests
+    }
+    take_an_event();
+    device.arrive(unit);
+    fixture::await([&] { return has(poller.take(), ring::FrameType::data); });
+  }
+  poller->stop();
+}
+
+// Looks of the guardian while the application is kept in one of its own say nothing of the queue that it leaves.
+void kept_in_a_look() {
+  Device device;
+  Poller poller(device, ring::Mode::guarded);
+  poller.connect();
+  fixture::await([&] { return counter(poller, "sleeps") > 0; });
+  const std::thread::id application = std::this_thread::get_id();
+  device.before_polling = [&] {
+    // For longer than the guardian watches where nothing happens.
+    if (std::this_thread::get_id() == application) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  };
+  device.make_readable();
+  poller->look_at_events();
+  device.arrive(0);
+  fixture::await([&] { return has(poller.take(), ring::FrameType::data); });
+  poller->stop();
+}
+
 STRESS(ring_late_completions) {
+  fixture::timed("kept in a look", kept_in_a_look);
+  fixture::timed("taken before the guardian looks", taken_before_the_guardian_looks);
   fixture::timed("cannot be armed", cannot_be_armed);
   fixture::timed("cannot be read", cannot_be_read);
   fixture::timed("just before arming", just_before_arming);

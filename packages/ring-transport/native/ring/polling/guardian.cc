@@ -21,8 +21,10 @@
 // 3. The application may have looked for the last time already: it sleeps, and was slow to wake up for the
 //    event that the guardian has now taken. Then the guardian rings for what it has put on the event ring. Of
 //    what concerns only native code the application need not know; the guardian stays until it looks again.
-// 4. An event wakes both, if both sleep: the channel is readable until it is taken, by the application, or by
-//    the guardian if 2 lets it. A guardian that finds that the application has looked goes back to watching.
+// 4. An event wakes both, if both sleep, but the application may have taken it before the guardian looks at the
+//    channel: poll(2) then sleeps on. So the application, as it takes an event, wakes a guardian that sleeps
+//    without end, which has said so (`sleeping_`) before it looked at the queue for the last time, in a hold.
+//    A guardian that finds that the application has looked goes back to watching.
 #include <utility>
 
 #include "ring/polling/poller.h"
@@ -41,11 +43,15 @@ void Poller::guard() {
   uint32_t seen = passes_.load(std::memory_order_relaxed);
   bool waited = false;  // an event, at the last look, which saw the same passes
   for (int quiet = 0; !stopping_.load(std::memory_order_seq_cst);) {
-    const bool rests = quiet == kQuietLooks;
-    await_event(rests, rests ? -1 : kLookMs);
+    if (quiet >= kQuietLooks) {
+      rest();
+      seen = passes_.load(std::memory_order_relaxed);
+      quiet = 0;
+    }
+    await_event(false, kLookMs);
     const uint32_t before = std::exchange(seen, passes_.load(std::memory_order_relaxed));
     const bool was_waiting = std::exchange(waited, false);
-    if (rests || seen != before) {
+    if (seen != before) {
       quiet = 0;
     } else if (const Waits waits = what_waits(); waits == Waits::nothing) {
       ++quiet;
@@ -55,6 +61,15 @@ void Poller::guard() {
       if (!waited && waits != Waits::unknown) take_over(seen);
     }
   }
+}
+
+void Poller::rest() {
+  sleeping_.store(true, std::memory_order_seq_cst);
+  if (what_waits() == Waits::nothing) {
+    counters_.sleeps.add(1);
+    await_event(true, -1);
+  }
+  sleeping_.store(false, std::memory_order_relaxed);
 }
 
 Poller::Waits Poller::what_waits() {

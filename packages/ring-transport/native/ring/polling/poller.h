@@ -159,6 +159,7 @@ class Poller {
   void sleep();
   bool await_event(bool events, int milliseconds);
   void guard();
+  void rest();
   enum class Waits { nothing, unknown, event, turn };
   Waits what_waits();
   void take_over(uint32_t seen);

@@ -95,6 +95,7 @@ void Poller::take_events() {
   if (error == 0) {
     ++events_;
     armed_ = false;
+    if (options_.mode == Mode::guarded && !turned_by_guardian_) wake_thread();  // guardian.cc, 4
   } else if (error != EAGAIN && error != EINTR) [[unlikely]] {
     lose_channel();
   }
