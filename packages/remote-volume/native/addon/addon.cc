@@ -1,4 +1,5 @@
-// The addon of this package: a volume with the front in process.
+// The addon of this package: a volume with the front in process. For the tests of a checkout, and not
+// published: request() believes what it is told of memory.
 #include <napi.h>
 
 #include <memory>

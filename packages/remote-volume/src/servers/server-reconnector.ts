@@ -47,7 +47,7 @@ export interface ReconnectorOptions {
 export class ServerReconnector {
   readonly #options: ReconnectorOptions
   readonly #ending = new AbortController()
-  readonly #calls = new Set<Promise<void>>()
+  readonly #calls = new Map<VolumeServer, Promise<void>>()
   #open = false
 
   constructor(options: ReconnectorOptions) {
@@ -59,16 +59,22 @@ export class ServerReconnector {
     this.#open = true
   }
 
-  /** Begins to call a server; it joins with what it had, if it is away, or with empty memory. */
+  /**
+   * Begins to call a server; it joins with what it had, if it is away, or with empty memory. Nothing for one that is called
+   * already: two calls would take it in twice.
+   */
   call(server: VolumeServer): void {
-    const call = this.#callBack(server).finally(() => this.#calls.delete(call))
-    this.#calls.add(call)
+    if (this.#calls.has(server)) return
+    this.#calls.set(
+      server,
+      this.#callBack(server).finally(() => this.#calls.delete(server)),
+    )
   }
 
   /** Ends all calls. Resolves when nobody joins any more. */
   async close(): Promise<void> {
     this.#ending.abort(new Error('the volume was closed'))
-    await Promise.all(this.#calls)
+    await Promise.all(this.#calls.values())
   }
 
   async #callBack(gone: VolumeServer): Promise<void> {
