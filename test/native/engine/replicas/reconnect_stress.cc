@@ -229,6 +229,7 @@ void index_in_use() {
   }
   CHECK(engine.release_server(0, why) == EBUSY);  // lanes are connected
   CHECK(engine.disconnect_server(0, why) == 0);
+  CHECK(engine.release_server(0, why) == EBUSY);     // no lane has said that its queue pair is gone
   CHECK(engine.disconnect_server(1, why) == EBUSY);  // one at a time
   volume.release(0);
   CHECK(!engine.volume().failed(0) && engine.volume().failed_in_order() == std::vector<uint32_t>{1});
