@@ -31,6 +31,7 @@ Napi::Object initialize(Napi::Object exports) {
   add("attachDevice", attach_device);
   add("lockFile", lock_file);
   add("protectProcess", protect_process);
+  add("becomeIoFlusher", become_io_flusher);
   add("descriptorChannel", descriptor_channel);
   add("sendDescriptors", send_descriptors);
   add("receiveDescriptors", receive_descriptors);

@@ -64,6 +64,10 @@ Napi::Value protect_process(const Napi::CallbackInfo& info) {
   return result;
 }
 
+Napi::Value become_io_flusher(const Napi::CallbackInfo& info) {
+  return Napi::Boolean::New(info.Env(), volume::become_io_flusher());
+}
+
 Napi::Value lock_file(const Napi::CallbackInfo& info) {
   int descriptor = -1;
   check(info.Env(), nbd::lock_file(to_string(info[0], "path"), descriptor), "lockFile", "");

@@ -6,6 +6,7 @@
 namespace rdmakit::nbd::binding {
 
 Napi::Value protect_process(const Napi::CallbackInfo& info);
+Napi::Value become_io_flusher(const Napi::CallbackInfo& info);
 Napi::Value lock_file(const Napi::CallbackInfo& info);
 Napi::Value descriptor_channel(const Napi::CallbackInfo& info);
 void send_descriptors(const Napi::CallbackInfo& info);

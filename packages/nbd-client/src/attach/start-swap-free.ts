@@ -1,40 +1,49 @@
 import { execFile } from 'node:child_process'
 import { promisify } from 'node:util'
-import { replaceProcess, type Safety } from '../kernel/kernel.js'
+import { becomeIoFlusher, replaceProcess, type Safety } from '../kernel/kernel.js'
 import { ControlGroup } from '../kernel/swap-free-group.js'
 import { givenDescriptors } from '../upgrade/hand-over-channel.js'
 import { ownCommand } from '../upgrade/successor.js'
 
-/** In the environment of a process that was started again: its own number, so that no child takes it for its own. */
+/**
+ * In the environment of a process that was started again: its own number, so that no child takes it for its own, and
+ * what its first life has found out.
+ */
 const STARTED_AGAIN = 'RDMAKIT_STARTED_AGAIN'
 const SCOPE = ['--scope', '--quiet', '--collect', '--property=MemorySwapMax=0', '--']
 const SYSTEMD_TIMEOUT_MS = 10_000
 
 /**
  * Keeps this process out of swap as a whole, which takes a start inside of a control group without swap: what a
- * process has before it moves into one stays where it was. Outside of one, the process moves and executes its program
- * again, so call it before anything is opened: number, standard input and output, and what a predecessor gave stay.
- * Where that cannot be, it says why, and the process goes on.
+ * process has before it moves into one stays where it was. Outside of one, the process moves:
  *
  *   in a group without swap, as a service is             stays there
  *   in the root group                                    a group of its own, which goes when it ends
  *   in a scope, as a session's shell is, under systemd   a scope of its own
  *   in any other                                         stays: whoever made that group counts on it
+ *
+ * It also marks all threads as part of the I/O path, V8's and those of libuv, which are there before the first line of
+ * a program: one that needs memory, and writes to the device to get it, waits for itself where the volume has to reach
+ * a server again. That, too, takes a start.
+ *
+ * So the process executes its program again, once. Call this before anything is opened: number, standard input and
+ * output, and what a predecessor gave stay. Where that cannot be, it says why, and the process goes on.
  */
 export async function startSwapFree(group = new ControlGroup()): Promise<Safety> {
-  const again = process.env[STARTED_AGAIN] === String(process.pid)
+  const [starter, ...found] = process.env[STARTED_AGAIN]?.split(' ') ?? []
   delete process.env[STARTED_AGAIN]
   const safe = group.swapFree()
-  if (safe.granted || again) return safe
+  if (starter === String(process.pid)) return found.length > 0 ? { ...safe, reason: found.join(' ') } : safe
+  const marked = becomeIoFlusher()
   const [program, ...words] = ownCommand() as [string, ...string[]]
-  if (group.path.endsWith('.scope')) {
+  if (!safe.granted && group.path.endsWith('.scope')) {
     const why = await refusalOfSystemd()
-    return why === undefined
-      ? execute('systemd-run', ...SCOPE, program, ...words)
-      : { ...safe, reason: `${safe.reason} (systemd-run: ${why})` }
+    if (why === undefined) return execute('', 'systemd-run', ...SCOPE, program, ...words)
+    const reason = `${safe.reason} (systemd-run: ${why})`
+    return marked ? execute(reason, program, ...words) : { ...safe, reason }
   }
-  const entered = group.enter()
-  return entered.granted ? execute(program, ...words) : entered
+  const entered = safe.granted ? safe : group.enter()
+  return marked || (entered.granted && !safe.granted) ? execute(entered.reason, program, ...words) : entered
 }
 
 /** Asked by another process: what it says to this one comes too late. */
@@ -48,9 +57,9 @@ async function refusalOfSystemd(): Promise<string | undefined> {
   }
 }
 
-/** Returns only when it failed. */
-function execute(program: string, ...words: string[]): Safety {
-  process.env[STARTED_AGAIN] = String(process.pid)
+/** Returns only when it failed. @param found why the program is not swap-free in its next life, either; else empty */
+function execute(found: string, program: string, ...words: string[]): Safety {
+  process.env[STARTED_AGAIN] = `${process.pid} ${found}`.trim()
   try {
     replaceProcess(program, words, givenDescriptors())
   } catch (failure) {
@@ -58,7 +67,7 @@ function execute(program: string, ...words: string[]): Safety {
     return {
       ...new ControlGroup().swapFree(),
       granted: false,
-      reason: `what it had at its start can be swapped: ${program}: ${(failure as Error).message}`,
+      reason: `it could not start again: ${program}: ${(failure as Error).message}`,
     }
   }
   throw new Error('execve returned')

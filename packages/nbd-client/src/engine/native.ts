@@ -100,6 +100,7 @@ export interface NativeBinding extends VolumeAddon {
   yieldLane(engine: NativeEngine, lane: number): void
   resumeLane(engine: NativeEngine, lane: number): void
   protectProcess(): NativeSafety[]
+  becomeIoFlusher(): boolean
   lockFile(path: string): number
   descriptorChannel(): [number, number]
   sendDescriptors(channel: number, descriptors: number[]): void

@@ -12,6 +12,15 @@ export function protectProcess(): readonly Safety[] {
 }
 
 /**
+ * Marks this thread, those that it starts, and what {@link replaceProcess} executes as part of the I/O path
+ * (PR_SET_IO_FLUSHER of prctl(2)): to get memory they never write to a device.
+ * @returns true when it is only now: threads that were there before are not marked. False, too, where it is not permitted
+ */
+export function becomeIoFlusher(): boolean {
+  return native.becomeIoFlusher()
+}
+
+/**
  * Locks a file, made if it is missing, until the descriptor is closed or the process ends.
  * @throws EBUSY: another process has it
  */

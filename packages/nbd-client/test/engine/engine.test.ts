@@ -320,7 +320,7 @@ describe('listening', () => {
 describe('the process and the kernel', () => {
   it('says of each protection whether it was granted', () => {
     const protections = protectProcess()
-    expect(protections.map(({ name }) => name)).toEqual(['mlock', 'oom_score_adj -1000'])
+    expect(protections.map(({ name }) => name)).toEqual(['mlock', 'oom_score_adj -1000', 'PR_SET_IO_FLUSHER'])
     for (const { granted, reason } of protections) expect(reason === '').toBe(granted)
   })
 

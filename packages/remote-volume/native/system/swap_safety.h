@@ -26,9 +26,12 @@ Safety lock_range(void* memory, size_t bytes);
 // oom_score_adj of proc(5): killed last.
 Safety spare_from_oom_killer();
 // PR_SET_IO_FLUSHER of prctl(2) for the calling thread: its allocations never start I/O, hence never
-// wait for the device that it serves. Needs CAP_SYS_RESOURCE.
+// wait for the device that it serves. Threads that it starts inherit this, and so does a program that it
+// executes. Needs CAP_SYS_RESOURCE.
 Safety mark_io_flusher();
-// All of the process-wide ones.
+// True when the calling thread becomes one by this: those that it has started before are none.
+bool become_io_flusher();
+// All of the process-wide ones, and of those of a thread the calling one's.
 std::vector<Safety> protect_process();
 
 // Touches the part of the calling thread's stack that it will use, so that no fault comes later.

@@ -67,6 +67,17 @@ describe('an nbd-client that is started from a shell in the root control group',
     expect(outside).toBeLessThan(4 * 1024)
   })
 
+  test('has no thread that would write to the device to get memory', async () => {
+    // proc_pid_stat(5): flags are the seventh field behind the name; PF_MEMALLOC_NOIO is what PR_SET_IO_FLUSHER sets.
+    const waits = (stat: string) =>
+      (Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[6]) & 0x0008_0000) === 0
+    const tasks = `/proc/${await pid()}/task`
+    const threads = readdirSync(tasks).map((thread) => readFileSync(`${tasks}/${thread}/stat`, 'utf8'))
+    // JavaScript's, V8's, the provider's and the lanes'.
+    expect(threads.length).toBeGreaterThan(6)
+    expect(threads.filter(waits)).toEqual([])
+  })
+
   test('leaves the group to its successor, and the one after a crash clears it away', async () => {
     const first = await pid()
     const command = commandOf(first)
