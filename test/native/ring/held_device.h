@@ -74,7 +74,8 @@ class Device {
   std::function<void()> before_arming;
   // Called by whoever polls the queue, before it is looked at.
   std::function<void()> before_polling;
-  // What arming, and reading the channel, end with from now on; 0: the queue is armed, the event taken if there is one.
+  // What arming, and reading the channel, end with from now on; 0: the queue is armed, the event taken if
+  // there is one.
   std::atomic<int> arm_error{0};
   std::atomic<int> event_error{0};
   std::atomic<int> looks{0};  // at the channel

@@ -226,7 +226,8 @@ void taken_before_the_guardian_looks() {
   poller->stop();
 }
 
-// Looks of the guardian while the application is kept in one of its own say nothing of the queue that it leaves.
+// Looks of the guardian while the application is kept in one of its own say nothing of the queue that it
+// leaves.
 void kept_in_a_look() {
   Device device;
   Poller poller(device, ring::Mode::guarded);
@@ -235,7 +236,8 @@ void kept_in_a_look() {
   const std::thread::id application = std::this_thread::get_id();
   device.before_polling = [&] {
     // For longer than the guardian watches where nothing happens.
-    if (std::this_thread::get_id() == application) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    if (std::this_thread::get_id() == application)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
   };
   device.make_readable();
   poller->look_at_events();

@@ -21,7 +21,8 @@
 // 3. The application may have looked for the last time already: it sleeps, and was slow to wake up for the
 //    event that the guardian has now taken. Then the guardian rings for what it has put on the event ring. Of
 //    what concerns only native code the application need not know; the guardian stays until it looks again.
-// 4. An event wakes both, if both sleep, but the application may have taken it before the guardian looks at the
+// 4. An event wakes both, if both sleep, but the application may have taken it before the guardian looks at
+// the
 //    channel: poll(2) then sleeps on. So the application, as it takes an event, wakes a guardian that sleeps
 //    without end, which has said so (`sleeping_`) before it looked at the queue for the last time, in a hold.
 //    A guardian that finds that the application has looked goes back to watching.
