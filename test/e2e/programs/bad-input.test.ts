@@ -4,6 +4,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { chmodSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
+import { createServer as createWebServer } from 'node:http'
 import { type AddressInfo, createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { afterAll, beforeAll, describe, expect, it } from 'vitest'
@@ -11,6 +12,7 @@ import {
   endWithProcess,
   NBD_CLIENT,
   Program,
+  RDMAKIT,
   run,
   SWAP_SERVER,
   startServer,
@@ -22,6 +24,7 @@ import {
   FORBIDDEN,
   LEND,
   NBD_CLIENT_ROWS,
+  RDMAKIT_ROWS,
   type Row,
   SWAP_SERVER_ROWS,
   SYSTEM,
@@ -40,6 +43,14 @@ let made: readonly string[] = []
 /** A service that is not ours. @returns its port */
 async function strangeService(greeting: string): Promise<string> {
   const server: Server = createServer((socket) => socket.on('error', () => {}).end(greeting))
+  ends.push(() => server.close())
+  await once(server.listen(0, '127.0.0.1'), 'listening')
+  return String((server.address() as AddressInfo).port)
+}
+
+/** @returns its port */
+async function webServer(): Promise<string> {
+  const server = createWebServer((_, response) => response.end())
   ends.push(() => server.close())
   await once(server.listen(0, '127.0.0.1'), 'listening')
   return String((server.address() as AddressInfo).port)
@@ -71,6 +82,7 @@ beforeAll(async () => {
     open: open.uri,
     closed: closed.uri,
     ssh: `iwarp://127.0.0.1:${await strangeService('SSH-2.0-OpenSSH_9.2\r\n')}`,
+    http: `iwarp://127.0.0.1:${await webServer()}`,
     port: await strangeService(''),
     folder: folder.path,
     sock: join(folder.path, 'nbd.sock'),
@@ -128,6 +140,10 @@ describe.concurrent('swap-server', () => {
 
 describe.concurrent('nbd-client', () => {
   it.each(titled(NBD_CLIENT_ROWS))('%s', (_, row) => refused(NBD_CLIENT, row))
+})
+
+describe.concurrent('rdmakit', () => {
+  it.each(titled(RDMAKIT_ROWS))('%s', (_, row) => refused(RDMAKIT, row))
 })
 
 describe('all of these', () => {

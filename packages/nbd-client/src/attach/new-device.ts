@@ -10,7 +10,10 @@ import { openNewVolume } from './new-volume.js'
 /** Makes a device, with an empty volume. @param folder keeps it for the next process; undefined: it ends with this one */
 export async function attachNew(options: AttachOptions, folder: StateFolder | undefined): Promise<number> {
   const { front = 'nbd' } = options
-  const chosen = await checkStart(options)
+  const chosen = await checkStart(options).catch((failure: unknown) => {
+    folder?.abandon()
+    throw failure
+  })
   const { volume, connecting, made } = await openNewVolume(options, folder)
   const identifier = drawIdentifier(front)
   let attached: AttachedDevice
@@ -24,7 +27,7 @@ export async function attachNew(options: AttachOptions, folder: StateFolder | un
     await volume.close()
     // Before the folder forgets its name.
     await endUnannounced(identifier)
-    folder?.forget()
+    folder?.abandon()
     throw failure
   }
   return await attached.hold()

@@ -26,12 +26,13 @@ export async function openNewVolume(
   const { engine, ...keeping } = keeper?.options(linger, options.backup, options.compress) ?? {
     engine: undefined,
   }
-  const volume = await Volume.open({ ...volumeOptions(options, swapSettings(options), engine), ...keeping })
+  let volume: Volume | undefined
   try {
+    volume = await Volume.open({ ...volumeOptions(options, swapSettings(options), engine), ...keeping })
     prepareVolume(volume, options)
   } catch (failure) {
-    await volume.close()
-    folder?.forget()
+    await volume?.close()
+    folder?.abandon()
     throw failure
   }
   return {

@@ -20,7 +20,7 @@ export async function openKept(options: Serving, folder: StateFolder, boot: stri
     return volume
   } catch (failure) {
     await volume?.close()
-    folder.clear()
+    folder.abandon()
     throw failure
   }
 }

@@ -1,5 +1,6 @@
 import {
   closeSync,
+  existsSync,
   fstatSync,
   fsyncSync,
   openSync,
@@ -26,10 +27,13 @@ const VOLUME = 'volume.json'
 export class StateFolder {
   readonly path: string
   readonly #lock: number
+  /** by this process */
+  readonly #isNew: boolean
 
-  private constructor(path: string, lock: number) {
+  private constructor(path: string, lock: number, isNew = false) {
     this.path = path
     this.#lock = lock
+    this.#isNew = isNew
   }
 
   /**
@@ -47,6 +51,7 @@ export class StateFolder {
   }
 
   static #open(path: string): StateFolder {
+    const isNew = !existsSync(path)
     makeFolder(path, '--state')
     const { mode, uid } = statSync(path)
     if ((mode & 0o077) !== 0 || uid !== process.geteuid?.())
@@ -54,7 +59,7 @@ export class StateFolder {
         `--state ${path} holds what opens the volume, and must be yours with mode 0700; run chmod 700 ${path}`,
       )
     try {
-      return new StateFolder(path, lockFile(join(path, LOCK)))
+      return new StateFolder(path, lockFile(join(path, LOCK)), isNew)
     } catch (failure) {
       if ((failure as NodeJS.ErrnoException).code !== 'EBUSY') throw failure
       throw new ExitError(
@@ -152,7 +157,16 @@ export class StateFolder {
   /** The device is gone: nothing is kept any more, and a folder that nobody named goes with it. It is still to be closed. */
   forget(): void {
     this.clear()
-    if (!isOwnState(this.path)) return
+    if (isOwnState(this.path)) this.#remove()
+  }
+
+  /** Nothing came to be that could be kept: a folder that was made for it goes as well. It is still to be closed. */
+  abandon(): void {
+    this.clear()
+    if (this.#isNew || isOwnState(this.path)) this.#remove()
+  }
+
+  #remove(): void {
     rmSync(join(this.path, LOCK), { force: true })
     try {
       rmdirSync(this.path)

@@ -1,6 +1,8 @@
 import { spawnSync } from 'node:child_process'
 import {
   chmodSync,
+  existsSync,
+  mkdirSync,
   mkdtempSync,
   readdirSync,
   readFileSync,
@@ -52,6 +54,17 @@ describe('a state folder', () => {
   it('is made for its owner alone, and holds nothing at first', () => {
     expect(statSync(path).mode & 0o777).toBe(0o700)
     expect(folder.read()).toBeUndefined()
+  })
+
+  it('goes, when nothing came to be, if this process made it', () => {
+    folder.abandon()
+    expect(existsSync(path)).toBe(false)
+    folder.close()
+    mkdirSync(path, { mode: 0o700 })
+    folder = StateFolder.open(path)
+    folder.write(VOLUME)
+    folder.abandon()
+    expect(readdirSync(path)).toEqual(['lock'])
   })
 
   it('gives back what was written, and forgets it when it is cleared', () => {

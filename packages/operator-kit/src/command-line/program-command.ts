@@ -27,7 +27,7 @@ export class ProgramCommand extends Command {
   override error(message: string, options?: ErrorOptions): never {
     const line = oneLine(message)
     super.error(
-      / is invalid\.|did you mean/.test(line) ? line : `${line}; see "${this.typed} --help"`,
+      / is invalid[. ]|did you mean/.test(line) ? line : `${line}; see "${this.typed} --help"`,
       options,
     )
   }

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -70,7 +71,10 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
                          std::to_string(kPage) + " bytes); what others write to it is not noticed");
     return 0;
   }
-  return open_regular(path, static_cast<uint64_t>(status.st_size), sparse, warnings, why);
+  const int error = open_regular(path, static_cast<uint64_t>(status.st_size), sparse, warnings, why);
+  // What this call has made: on a full disk all of what was free.
+  if (error != 0 && !exists) unlink(path.c_str());
+  return error;
 }
 
 // Who writes to it changes the pages of a volume that has lost its servers, who reads it has them.

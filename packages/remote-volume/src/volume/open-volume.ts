@@ -1,3 +1,4 @@
+import { existsSync, rmSync } from 'node:fs'
 import { formatSize } from '@rdmakit/operator-kit'
 import type { VolumeEngine } from '../engine/volume-engine.js'
 import { VolumeServer } from '../servers/volume-server.js'
@@ -33,6 +34,7 @@ export async function openVolume<
   const progress = options.progress ?? (() => {})
   const servers: VolumeServer[] = []
   let volume: Made | undefined
+  let newBackup: string | undefined
   try {
     for (const uris of options.servers) {
       progress(`connecting to ${uris.join(' or ')}`)
@@ -43,7 +45,9 @@ export async function openVolume<
     const slabSize = commonSlabSize(servers.map(({ session }) => session))
     await checkRoom(servers, options, slabSize)
     const context = (servers[0] as VolumeServer).session.context
+    const absent = absentBackup(given)
     const engine = make(settingsOf(given, slabSize))
+    newBackup = absent
     const parts = new VolumeParts(engine, servers, context, options)
     volume = new Kind(parts)
     options.prepare?.(engine)
@@ -53,10 +57,17 @@ export async function openVolume<
     parts.start()
     return volume
   } catch (failure) {
+    // While the engine still has it, and no other process can.
+    if (newBackup !== undefined) rmSync(newBackup, { force: true })
     if (volume !== undefined) await volume.close()
     else await Promise.all(servers.map(({ session }) => session.close()))
     throw failure
   }
+}
+
+/** @returns the backup's file, where the engine is to make it */
+function absentBackup({ backup }: VolumeOptions<VolumeEngine, object>): string | undefined {
+  return backup === undefined || existsSync(backup.file) ? undefined : backup.file
 }
 
 /** Spreads the slabs by the power of two choices. */
