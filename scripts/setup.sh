@@ -23,7 +23,7 @@ install_system_packages() {
 declare -A packages=(
   [build]="g++ make ninja-build cmake libibverbs-dev librdmacm-dev libgnutls28-dev liburing-dev"
   [test]="nbdkit libnbd-bin python3-libnbd fio qemu-utils clang-format clang libclang-rt-14-dev tshark openssl
-          e2fsprogs systemd liblz4-1"
+          e2fsprogs systemd liblz4-1 fish"
   [lab]="qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers ibverbs-utils
          rdmacm-utils perftest qperf nbdkit nbd-client libnbd-bin fio util-linux mount libelf1 e2fsprogs"
   [bench]="ucx-utils util-linux"

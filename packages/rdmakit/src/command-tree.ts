@@ -37,3 +37,14 @@ export function* everyCommand(node: CommandNode): Generator<CommandNode> {
   yield node
   for (const child of node.children) yield* everyCommand(child)
 }
+
+/** Its options, and those of the command that it is without a word. */
+export function optionsOf({ command, children }: CommandNode) {
+  const usual = children.find(({ words }) => words.slice(1).join(' ') === 'swap-server serve')
+  return [command, ...(usual === undefined ? [] : [usual.command])].flatMap((each) =>
+    each.createHelp().visibleOptions(each),
+  )
+}
+
+/** Whether its placeholder is that of a file here: `--key-file <file>`. */
+export const takesFile = ({ flags }: { readonly flags: string }) => /<(file|folder|path|device)>/.test(flags)

@@ -1,11 +1,14 @@
+import { bashCompletion } from './bash-completion.js'
 import { commandTree } from './command-tree.js'
-import { bashCompletion } from './completion.js'
+import { fishCompletion } from './fish-completion.js'
 import { load } from './programs.js'
 
 const client = await load('nbd-client')
 const server = await load('swap-server')
 const { EXIT, oneLineMessage, exitStatusOf, ignoreBrokenPipe, programCommand, runCommandLine } = client
 type Command = ReturnType<typeof programCommand>
+
+const COMPLETIONS = { bash: bashCompletion, fish: fishCompletion }
 
 /** Another program's command, under its name: for the help. What it does is done before this one is loaded. */
 function addCommand(program: Command, command: Command, name = command.name()): void {
@@ -28,9 +31,16 @@ export function commands(): Command {
   program
     .command('completion')
     .description('Print what completes these words in a shell.')
-    .addArgument(program.createArgument('<shell>', 'bash; for zsh after "bashcompinit"').choices(['bash']))
-    .withNotes({ examples: ['source <(rdmakit completion bash)'] })
-    .action(async () => void process.stdout.write(bashCompletion(await commandTree(program))))
+    .addArgument(
+      program
+        .createArgument('<shell>', 'bash (for zsh, after "bashcompinit") or fish')
+        .choices(Object.keys(COMPLETIONS)),
+    )
+    .withNotes({ examples: ['source <(rdmakit completion bash)', 'rdmakit completion fish | source'] })
+    .action(
+      async (shell: keyof typeof COMPLETIONS) =>
+        void process.stdout.write(COMPLETIONS[shell](await commandTree(program))),
+    )
   client.addHelp(program)
   return program.withNotes({
     notes: [

@@ -1,7 +1,7 @@
 // What the three programs print of themselves: version, help and status, and that each is found under its name. Each starts
 // real programs, 0.1 s of processor each, about a hundred: 10 s in all on two cores.
 import { spawnSync } from 'node:child_process'
-import { readFileSync } from 'node:fs'
+import { cpSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { describe, expect, it } from 'vitest'
 import { top } from '../../lab/base/paths.js'
@@ -108,6 +108,19 @@ describe('rdmakit', () => {
       const { status, stdout } = run(link, ['--version'])
       expect(status).toBe(0)
       expect(stdout).toContain(`${name} `)
+    }
+  })
+
+  it('says, as the others, in a clone that is not built yet, what to run', () => {
+    using clone = temporaryFolder()
+    writeFileSync(join(clone.path, 'package.json'), '{ "type": "module" }')
+    for (const name of names) {
+      cpSync(join(top, 'packages', name, 'bin'), join(clone.path, name, 'bin'), { recursive: true })
+      expect(run(join(clone.path, name, 'bin', `${name}.js`), ['--help'])).toMatchObject({
+        status: 71,
+        stdout: '',
+        stderr: `${name}: this clone is not built yet; run npm run setup\n`,
+      })
     }
   })
 

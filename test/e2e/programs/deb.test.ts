@@ -32,7 +32,7 @@ describe('the .deb', () => {
     ])
     for (const path of listed)
       expect(path).toMatch(
-        /^\/(usr\/((bin|lib|share)\/)?)?$|\/(rdmakit|systemd|sysusers\.d|man|bash-completion|doc)/,
+        /^\/(usr\/((bin|lib|share)\/)?)?$|\/(rdmakit|systemd|sysusers\.d|man|bash-completion|fish|doc)/,
       )
     expect(under('/etc')).toEqual([])
   })
@@ -92,24 +92,35 @@ describe('manual pages', () => {
 })
 
 describe('completion', () => {
-  /** What bash would offer for the last of these words. */
-  function offered(...words: string[]): string[] {
-    const script = `
-      source ${inside('usr/share/bash-completion/completions/rdmakit')}
+  const SCRIPTS = {
+    bash: 'usr/share/bash-completion/completions/rdmakit',
+    fish: 'usr/share/fish/vendor_completions.d/rdmakit.fish',
+  }
+  const OFFERED = {
+    bash: `
+      source ${inside(SCRIPTS.bash)}
       COMP_WORDS=(rdmakit "$@") COMP_CWORD=$#
       _rdmakit
-      printf '%s\\n' "\${COMPREPLY[@]}"`
-    return must('bash', ['-c', script, 'bash', ...words])
-      .split('\n')
-      .filter((word) => word !== '')
+      printf '%s\\n' "\${COMPREPLY[@]}"`,
+    fish: `
+      source ${inside(SCRIPTS.fish)}
+      complete -C "rdmakit $argv"`,
   }
+  const shells = Object.keys(SCRIPTS) as (keyof typeof SCRIPTS)[]
 
-  it('is what the program prints', () => {
-    const completion = readFileSync(inside('usr/share/bash-completion/completions/rdmakit'), 'utf8')
-    expect(must(process.execPath, [RDMAKIT, 'completion', 'bash'])).toBe(completion)
+  it.each(shells)('for %s is what the program prints', (shell) => {
+    expect(must(process.execPath, [RDMAKIT, 'completion', shell])).toBe(
+      readFileSync(inside(SCRIPTS[shell]), 'utf8'),
+    )
   })
 
-  it('offers commands, options, and the words and files that options take', () => {
+  it.each(shells)('in %s offers commands, options, and the words and files that options take', (shell) => {
+    /** What the shell would offer for the last of these words, without what it says of each. */
+    const offered = (...words: string[]) =>
+      must(shell, shell === 'bash' ? ['-c', OFFERED.bash, 'bash', ...words] : ['-Nc', OFFERED.fish, ...words])
+        .split('\n')
+        .map((line) => line.replace(/\t.*/, ''))
+        .filter((word) => word !== '')
     expect(offered('a')).toEqual(['attach'])
     expect(offered('swap-server', 're')).toEqual(['reclaim'])
     expect(offered('attach', '--sw')).toEqual(['--swap', '--swap-priority'])
@@ -119,5 +130,10 @@ describe('completion', () => {
     expect(offered('swap-server', '--log-level', 'w')).toEqual(['warn'])
     expect(offered('serve', '--size', '')).toEqual([])
     expect(offered('attach', '--key-file', join(top, 'LIC'))).toEqual([join(top, 'LICENSE')])
+  })
+
+  it('in fish says what each is', () => {
+    const script = OFFERED.fish.replace('$argv', 'swap-server --memo')
+    expect(must('fish', ['-Nc', script])).toMatch(/^--memory\t\w+ .*\n$/)
   })
 })

@@ -1,7 +1,4 @@
-import { type CommandNode, everyCommand } from './command-tree.js'
-
-/** Placeholders of what is a file here: `--key-file <file>`. */
-const FILES = /<(file|folder|path|device)>/
+import { type CommandNode, everyCommand, optionsOf, takesFile } from './command-tree.js'
 
 const quoted = (words: readonly string[]) => `'${words.join(' ')}'`
 
@@ -19,11 +16,12 @@ export function bashCompletion(root: CommandNode): string {
   const values = nodes.flatMap((node) =>
     optionsOf(node)
       .filter(({ required, optional }) => required || optional)
-      .map(({ long, flags, argChoices }) => {
+      .map((option) => {
+        const { long, argChoices } = option
         const complete =
           argChoices !== undefined
             ? `COMPREPLY=($(compgen -W '${argChoices.join(' ')}' -- "$word"))`
-            : FILES.test(flags)
+            : takesFile(option)
               ? 'COMPREPLY=($(compgen -f -- "$word")); compopt -o filenames 2>/dev/null'
               : 'COMPREPLY=()'
         return `    ${quoted([...node.words, long as string])}) ${complete}; return ;;`
@@ -48,14 +46,6 @@ ${offers.join('\n')}
 }
 complete -F _rdmakit rdmakit
 `
-}
-
-/** Its options, and those of the command that it is without a word. */
-function optionsOf({ command, children }: CommandNode) {
-  const usual = children.find(({ words }) => words.slice(1).join(' ') === 'swap-server serve')
-  return [command, ...(usual === undefined ? [] : [usual.command])].flatMap((each) =>
-    each.createHelp().visibleOptions(each),
-  )
 }
 
 function offersOf(node: CommandNode): string[] {
