@@ -104,7 +104,7 @@ class World {
   connect(): Connection {
     const connection = new Connection()
     this.#connections.push(connection)
-    this.#server.admit(connection)
+    this.#server.listeners.admit(connection)
     return connection
   }
 

@@ -61,8 +61,8 @@ export const mutations = [
   {
     name: 'token-in-the-log',
     file: source('server/client-session'),
-    find: 'this.#host.log.info({ client: this.#client, lingerMs',
-    replace: 'this.#host.log.info({ client: this.#client, token: this.token, lingerMs',
+    find: 'this.#host.log.info({ client: this.client, lingerMs',
+    replace: 'this.#host.log.info({ client: this.client, token: this.token, lingerMs',
     why: 'Who can read the log can take a session up, and with it the pages of a client.',
     tests: ['unit test/e2e/programs/secrets.test.ts'],
   },
@@ -133,7 +133,7 @@ export const mutations = [
   },
   {
     name: 'lingering-is-first-come',
-    file: source('server/server'),
+    file: source('server/sessions'),
     find: `lingering, () => 1) === undefined`,
     replace: `lingering, () => 0) === undefined`,
     why: "A tenant whose sessions are left one after another has all places to linger, and another one's session ends with its link.",
@@ -142,7 +142,7 @@ export const mutations = [
   {
     name: 'data-places-are-first-come',
     file: source('server/client-session'),
-    find: '(connections >= this.#data.places && !this.#host.mayConnect(this))',
+    find: '(connections >= this.#data.places && !this.#places.mayConnect(this))',
     replace: 'false',
     why: 'A tenant opens data connections until there are no descriptors left.',
     tests: [unit('admission/small-tenant')],
@@ -183,8 +183,8 @@ export const mutations = [
     name: 'slab-freed-twice',
     file: source('server/session-slabs'),
     find: `    for (const id of ids) this.#slabs.delete(id)
-    this.#release([...slabs])`,
-    replace: '    this.#release([...slabs])',
+    this.#host.lending.takeBack(this.#tenant, [...slabs])`,
+    replace: '    this.#host.lending.takeBack(this.#tenant, [...slabs])',
     why: 'A slab that was given back stays in the session, which can give it back again.',
     tests: [unit('session/session')],
   },
@@ -206,9 +206,9 @@ export const mutations = [
   },
   {
     name: 'late-request-of-old-connection',
-    file: source('server/client-session'),
-    find: 'if (this.#control !== connection)\n      throw',
-    replace: 'if (this.#control !== connection && this.#control === undefined)\n      throw',
+    file: source('server/session-control'),
+    find: 'if (this.#connection !== connection)\n      throw',
+    replace: 'if (this.#connection !== connection && this.#connection === undefined)\n      throw',
     why: 'What a connection asked for is done although its session has gone on with another one.',
     tests: [unit('session/lingering')],
   },
@@ -288,7 +288,7 @@ export const mutations = [
     name: 'linger-goes-on-after-resume',
     file: source('server/client-session'),
     find: `control.HelloReply.$Properties {
-    this.#linger.stop()
+    this.#stopLingering()
 `,
     replace: `control.HelloReply.$Properties {
 `,
@@ -297,15 +297,15 @@ export const mutations = [
   },
   {
     name: 'linger-as-asked',
-    file: source('server/linger-timer'),
-    find: 'this.#granted = Math.min(asked, most)',
-    replace: 'this.#granted = most === 0 ? 0 : asked',
+    file: source('server/client-session'),
+    find: 'this.#lingerMs = Math.min(this.#hello.lingerMs ?? 0, maxLingerMs)',
+    replace: 'this.#lingerMs = maxLingerMs === 0 ? 0 : (this.#hello.lingerMs ?? 0)',
     why: 'A client decides for how long the server keeps its memory.',
     tests: [unit('session/lingering')],
   },
   {
     name: 'token-not-compared',
-    file: source('server/session-identity'),
+    file: source('server/sessions'),
     find: 'if (session.id === id && timingSafeEqual(session.token, token)) return session',
     replace: 'if (session.id === id || timingSafeEqual(session.token, token)) return session',
     why: 'The id alone, which is no secret, opens a session.',

@@ -62,7 +62,7 @@ export const mutations = [
   },
   {
     name: 'impaired-server-opens-sessions',
-    file: source('server/server'),
+    file: source('server/sessions'),
     find: '    if (impairment !== undefined)\n',
     replace: '    if (impairment === null)\n',
     why: 'A server whose control code has failed takes the memory of ever more clients.',

@@ -286,9 +286,9 @@ describe('a take-over number', () => {
 })
 
 /** A server that was made before there were take-over numbers: it does not read them, and says none. */
-function beforeNumbers(server: SwapServer): void {
-  const admit = server.admit.bind(server)
-  server.admit = (connection, arrival) => {
+function beforeNumbers({ listeners }: SwapServer): void {
+  const admit = listeners.admit.bind(listeners)
+  listeners.admit = (connection, arrival) => {
     const old: typeof connection = {
       context: connection.context,
       peerUri: connection.peerUri,

@@ -1,7 +1,9 @@
 // How a client begins a session: what it says, and what it wants to see before it trusts the server.
+import { type ConnectOptions, RingConnection } from '@rdmakit/ring-transport'
 import type { ControlConnection } from '../protocol/control-connection.js'
 import { control, UNBOUND_VERSION } from '../protocol/messages.js'
 import { meaningOfRefusal } from '../protocol/refusal.js'
+import { ticketOf } from '../protocol/resume-ticket.js'
 import { NO_TAKE_OVER } from '../protocol/take-over-number.js'
 import { ClientAuthentication } from './authentication.js'
 import { helloReplyOf, responseOf, SwapServerError } from './server-replies.js'
@@ -9,6 +11,28 @@ import type { SessionIdentity, SessionOptions } from './session-options.js'
 
 /** milliseconds that a server has for an answer */
 export const REQUEST_TIMEOUT_MS = 5_000
+
+/** A server asks little of a client, and gets 64 KiB to answer in. */
+const CONTROL_CONNECTION = {
+  capacity: 2 ** 16,
+  receiveDepth: 16,
+  sendDepth: 16,
+  maxTransferMemory: 0,
+} as const satisfies ConnectOptions
+
+/** @param identity of the session that is taken up, which the server knows before it gives the connection any memory */
+export function connectControl(
+  uri: string,
+  identity: SessionIdentity | undefined,
+  { largeAnswers, signal }: SessionOptions,
+): Promise<RingConnection> {
+  return RingConnection.connect(uri, {
+    ...CONTROL_CONNECTION,
+    ...(largeAnswers && { capacity: 2 ** 20 }),
+    ...(identity && { applicationData: ticketOf({ id: identity.session, token: identity.token }) }),
+    ...(signal && { signal }),
+  })
+}
 
 /**
  * Hello, and with a key Challenge and Proof.

@@ -1,4 +1,3 @@
-import { type ConnectOptions, RingConnection } from '@rdmakit/ring-transport'
 import {
   ConnectionId,
   type Context,
@@ -14,10 +13,9 @@ import {
   MAX_LISTED_SLABS,
   MAX_SLABS_PER_REQUEST,
 } from '../protocol/messages.js'
-import { ticketOf } from '../protocol/resume-ticket.js'
 import { answerServer, MOVES_NOTHING, type ServerRequestHandler } from '../protocol/server-requests.js'
 import { NO_TAKE_OVER, type TakeOver } from '../protocol/take-over-number.js'
-import { ask, greet, REQUEST_TIMEOUT_MS } from './handshake.js'
+import { ask, connectControl, greet, REQUEST_TIMEOUT_MS } from './handshake.js'
 import { Heartbeat, heartbeatInterval } from './heartbeat.js'
 import {
   countOf,
@@ -30,14 +28,6 @@ import {
   welcomeOf,
 } from './server-replies.js'
 import type { SessionIdentity, SessionOptions, SessionUse } from './session-options.js'
-
-/** A server asks little of a client, and gets 64 KiB to answer in. */
-const CONTROL_CONNECTION = {
-  capacity: 2 ** 16,
-  receiveDepth: 16,
-  sendDepth: 16,
-  maxTransferMemory: 0,
-} as const satisfies ConnectOptions
 
 /** Pinning a slab takes the server about 10 ms of a fast machine and a second of an emulated one. */
 const ALLOCATE_TIMEOUT_MS = 60_000
@@ -155,14 +145,7 @@ export class SwapServerSession {
     identity: SessionIdentity | undefined,
     options: SessionOptions,
   ): Promise<SwapServerSession> {
-    const connection = await RingConnection.connect(uri, {
-      ...CONTROL_CONNECTION,
-      ...(options.largeAnswers === true ? { capacity: 2 ** 20 } : {}),
-      ...(identity === undefined
-        ? {}
-        : { applicationData: ticketOf({ id: identity.session, token: identity.token }) }),
-      ...(options.signal === undefined ? {} : { signal: options.signal }),
-    })
+    const connection = await connectControl(uri, identity, options)
     return SwapServerSession.over(uri, connection, identity, options)
   }
 

@@ -1,17 +1,11 @@
-import type { Logger } from 'pino'
 import { control } from '../protocol/messages.js'
 import { Refusal } from '../protocol/refusal.js'
-import type { Actor, AuditEvent } from './audit-log.js'
+import type { Actor } from './audit-log.js'
 import { OutOfSlabsError } from './memory/slab-store.js'
+import type { SessionHost } from './session-host.js'
 
-interface Host {
-  readonly log: Logger
-  record(who: Actor, event: AuditEvent): void
-  /** A request was answered. */
-  answered(request: string, seconds: number): void
-}
-
-interface Asking {
+/** Who asks. */
+export interface Asking {
   /** how the log names it */
   readonly client: string
   readonly actor: Actor
@@ -23,26 +17,17 @@ interface Asking {
 
 /** Has a request of a control connection answered: what `dispatch` throws is recorded, and told to the client. */
 export async function answerRequest(
-  host: Host,
+  host: SessionHost,
   asking: Asking,
   bytes: Uint8Array,
   dispatch: (request: control.Request) => Promise<control.Response.$Properties>,
 ): Promise<Uint8Array> {
-  return control.Response.encode(await respond(host, asking, bytes, dispatch)).finish()
-}
-
-async function respond(
-  host: Host,
-  asking: Asking,
-  bytes: Uint8Array,
-  dispatch: (request: control.Request) => Promise<control.Response.$Properties>,
-): Promise<control.Response.$Properties> {
   let kind = 'unknown'
   const started = performance.now()
   try {
     const request = decode(bytes)
     kind = request.body ?? kind
-    return await dispatch(request)
+    return control.Response.encode(await dispatch(request)).finish()
   } catch (failure) {
     const { code: given, message } = failure as { code?: unknown; message: string }
     const code = typeof given === 'string' ? given : 'EIO'
@@ -57,7 +42,7 @@ async function respond(
     else host.log.error({ err: failure, client: asking.client }, 'control request failed')
     asking.failed?.(message)
     const mac = failure instanceof Refusal ? failure.mac : undefined
-    return { failure: { code, message, ...(mac === undefined ? {} : { mac }) } }
+    return control.Response.encode({ failure: { code, message, ...(mac && { mac }) } }).finish()
   } finally {
     host.answered(kind, (performance.now() - started) / 1000)
   }

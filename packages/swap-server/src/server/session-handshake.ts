@@ -2,22 +2,10 @@ import { printable } from '@rdmakit/operator-kit'
 import type { ControlConnection } from '../protocol/control-connection.js'
 import type { control } from '../protocol/messages.js'
 import { Refusal } from '../protocol/refusal.js'
-import { takeOverOf } from '../protocol/take-over-number.js'
 import { type ProvenClient, ServerAuthentication } from './admission/authentication.js'
-import type { Actor } from './audit-log.js'
-import { ClientSession, type SessionHost } from './client-session.js'
-import { answerRequest } from './control-request.js'
-import type { Tenant } from './tenants/tenants.js'
-
-/** What a handshake needs of its server. */
-export interface HandshakeHost extends SessionHost {
-  /** A new session of `tenant` may be opened. @throws Refusal when there is no place for it */
-  requirePlace(tenant: Tenant): void
-  /** It is open, and has its place. */
-  opened(session: ClientSession): void
-  /** The session that Resume names, if its token is right. */
-  named(id: number, token: Uint8Array): ClientSession | undefined
-}
+import { type Asking, answerRequest } from './control-request.js'
+import type { SessionHost } from './session-host.js'
+import type { Sessions } from './sessions.js'
 
 type Answer = control.Response.$Properties | Promise<control.Response.$Properties>
 
@@ -28,24 +16,24 @@ type Answer = control.Response.$Properties | Promise<control.Response.$Propertie
  */
 export class SessionHandshake {
   readonly client = 'a client that has not said who it is'
-  readonly #host: HandshakeHost
+  readonly #sessions: Sessions
   readonly #connection: ControlConnection
   readonly #leave: () => void
   readonly #authentication: ServerAuthentication
   readonly #peer: string
   /** whom it says to be */
-  #claims: Actor | undefined
+  #claims: Asking['claims']
   /** A session has the connection. */
   #handedOver = false
   #over = false
 
   /** @param leave called when it is no crowd's any more: it has shown who it is, or its connection is gone */
-  constructor(host: HandshakeHost, connection: ControlConnection, leave: () => void) {
-    this.#host = host
+  constructor(host: SessionHost, sessions: Sessions, connection: ControlConnection, leave: () => void) {
+    this.#sessions = sessions
     this.#connection = connection
     this.#leave = leave
     this.#peer = connection.peerUri
-    this.#authentication = new ServerAuthentication(host.tenants, connection.channelBinding)
+    this.#authentication = new ServerAuthentication(host.tenants, connection)
     connection.handle(({ data }) =>
       answerRequest(host, this, data, (request) => this.#dispatch(request, data)),
     )
@@ -54,11 +42,11 @@ export class SessionHandshake {
     })
   }
 
-  get actor(): Actor {
+  get actor(): Asking['actor'] {
     return { tenant: undefined, keyId: undefined, client: this.client, peer: this.#peer }
   }
 
-  get claims(): Actor | undefined {
+  get claims(): Asking['claims'] {
     return this.#claims
   }
 
@@ -122,16 +110,13 @@ export class SessionHandshake {
   #enter(step: ProvenClient): Answer {
     const { resume } = step.hello
     this.#leave()
-    const takeOver = takeOverOf(step.hello.takeOver)
-    if (takeOver === undefined) throw new Refusal('EPROTO', 'the take-over number is invalid')
+    const takeOver = step.takeOver()
     if (resume == null) {
-      this.#host.requirePlace(step.tenant)
-      const session = new ClientSession(this.#host, this.#connection, step, takeOver)
+      const session = this.#sessions.open(step)
       this.#handOver()
-      this.#host.opened(session)
       return step.answer(session.welcome('session-opened'))
     }
-    const named = this.#host.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
+    const named = this.#sessions.named(Number(resume.session ?? 0), resume.token ?? new Uint8Array())
     const gone = () =>
       new Refusal('ENOENT', 'there is no such session: it ended, or the server was restarted')
     if (named === undefined || named.closed) throw gone()
@@ -150,7 +135,7 @@ export class SessionHandshake {
       if (named.closed) throw gone()
       claim()
       this.#handOver()
-      return step.answer(named.resume(this.#connection, step))
+      return step.answer(named.resume(step))
     }
     return named.endData()?.then(goOn) ?? goOn()
   }

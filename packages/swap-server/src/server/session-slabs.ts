@@ -1,24 +1,17 @@
 import type { ProtectionDomain } from '@rdmakit/verbs'
 import { type control, MAX_LISTED_SLABS, MAX_SLABS_PER_REQUEST } from '../protocol/messages.js'
 import { Refusal } from '../protocol/refusal.js'
-import type { Lending } from './memory/lending.js'
-import type { Slab, SlabStore } from './memory/slab-store.js'
-import type { Tenants } from './tenants/tenants.js'
-
-interface Host {
-  readonly store: SlabStore
-  readonly lending: Lending
-  readonly tenants: Tenants
-}
+import type { Slab } from './memory/slab-store.js'
+import type { SessionHost } from './session-host.js'
 
 /** The slabs of one session, in its protection domain. */
 export class SessionSlabs {
-  readonly #host: Host
+  readonly #host: SessionHost
   readonly #tenant: string
   readonly #protectionDomain: ProtectionDomain
   readonly #slabs = new Map<number, Slab>()
 
-  constructor(host: Host, tenant: string, protectionDomain: ProtectionDomain) {
+  constructor(host: SessionHost, tenant: string, protectionDomain: ProtectionDomain) {
     this.#host = host
     this.#tenant = tenant
     this.#protectionDomain = protectionDomain
@@ -55,10 +48,10 @@ export class SessionSlabs {
   ): Promise<control.Slab.$Properties[]> {
     if (count < 1 || count > MAX_SLABS_PER_REQUEST)
       throw new Refusal('EINVAL', `allocate takes 1 to ${MAX_SLABS_PER_REQUEST} slabs, not ${count}`)
-    const { lending, store } = this.#host
+    const { lending } = this.#host
     let slabs: Slab[]
     try {
-      slabs = await lending.lend(this.#borrower, count, () => store.allocate(this.#protectionDomain, count))
+      slabs = await lending.lend(this.#borrower, count, this.#protectionDomain)
     } catch (failure) {
       // Its protection domain is closed then, which is no failure of the server's.
       throw asking.isOver() ? new Refusal('ECANCELED', 'the session has ended') : failure
@@ -67,7 +60,7 @@ export class SessionSlabs {
       asking.require()
     } catch (refusal) {
       // The client left while its memory was being pinned: nobody hears which slabs these are.
-      this.#release(slabs)
+      lending.takeBack(this.#tenant, slabs)
       throw refusal
     }
     for (const slab of slabs) this.#slabs.set(slab.id, slab)
@@ -84,7 +77,7 @@ export class SessionSlabs {
       }),
     )
     for (const id of ids) this.#slabs.delete(id)
-    this.#release([...slabs])
+    this.#host.lending.takeBack(this.#tenant, [...slabs])
     return slabs.size
   }
 
@@ -92,16 +85,8 @@ export class SessionSlabs {
   releaseAll(): number {
     const slabs = [...this.#slabs.values()]
     this.#slabs.clear()
-    this.#release(slabs)
+    this.#host.lending.takeBack(this.#tenant, slabs)
     return slabs.length
-  }
-
-  #release(slabs: readonly Slab[]): void {
-    this.#host.store.release(slabs)
-    this.#host.lending.takeBack(
-      this.#tenant,
-      slabs.map(({ id }) => id),
-    )
   }
 
   /** Its tenant as the file says now; one that is not in it any more gets nothing more. */

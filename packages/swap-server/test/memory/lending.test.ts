@@ -1,6 +1,7 @@
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import type { ProtectionDomain } from '@rdmakit/verbs'
 import { pino } from 'pino'
 import { afterEach, beforeEach, describe, expect, it, onTestFinished, vi } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
@@ -8,7 +9,6 @@ import { parseHolding } from '../../src/commands/reclaim.js'
 import { type RemoteSlab, SwapServer, SwapServerSession, Tenants } from '../../src/index.js'
 import { HostMemorySource } from '../../src/server/memory/host-memory.js'
 import { Lending, type LendingOptions } from '../../src/server/memory/lending.js'
-import { SlabStore } from '../../src/server/memory/slab-store.js'
 import { ownClock } from '../fixture.js'
 
 const MIB = 2 ** 20
@@ -67,7 +67,7 @@ class Host {
 
 async function serve(
   slabs: number,
-  lending: Omit<LendingOptions, 'store' | 'owners' | 'log'>,
+  lending: Omit<LendingOptions, 'memory' | 'slabSize' | 'owners' | 'log'>,
   tenants?: Tenants,
 ) {
   const server = new SwapServer({
@@ -152,7 +152,7 @@ function allowPins(host: Host, limit: number, pinned = 0): void {
 describe('a server that pins what it lends', () => {
   const lend = (host: Host, pins: boolean, headroom = 0) => {
     const lending = new Lending({
-      ...{ store: new SlabStore(16 * MIB, MIB), owners: () => [], log: pino({ level: 'silent' }) },
+      ...{ memory: 16 * MIB, slabSize: MIB, owners: () => [], log: pino({ level: 'silent' }) },
       ...{ headroom, pins: () => pins, files: host.files },
     })
     ends.push(async () => lending.close())
@@ -168,7 +168,9 @@ describe('a server that pins what it lends', () => {
     expect(lending.shortfall).toMatch(
       /^5 MiB of 16 MiB can be lent: RLIMIT_MEMLOCK .*5 MiB more; .*LimitMEMLOCK/,
     )
-    await expect(lending.lend(tenant, 6, async () => [])).rejects.toThrow(/5 can be lent: RLIMIT_MEMLOCK/)
+    await expect(lending.lend(tenant, 6, {} as ProtectionDomain)).rejects.toThrow(
+      /5 can be lent: RLIMIT_MEMLOCK/,
+    )
   })
 
   it('asks for nothing back when it may pin no more: the host has memory', () => {
@@ -255,8 +257,8 @@ describe('a server whose host needs memory', () => {
     // The host has the memory of a slab in the moment in which it is free: before it is looked at again.
     const { lending } = server
     const takeBack = lending.takeBack.bind(lending)
-    vi.spyOn(lending, 'takeBack').mockImplementation((tenant, ids) => {
-      takeBack(tenant, ids)
+    vi.spyOn(lending, 'takeBack').mockImplementation((tenant, slabs) => {
+      takeBack(tenant, slabs)
       host.set((7 + lending.reclaim.reclaimed) * MIB)
     })
     const looks = vi.spyOn(HostMemorySource.prototype, 'read')

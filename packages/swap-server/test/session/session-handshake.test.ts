@@ -50,7 +50,7 @@ class Connection implements ControlConnection {
     this.closed = new Promise((resolve) => {
       this.#end = resolve
     })
-    server.admit(this)
+    server.listeners.admit(this)
   }
 
   handle(answer: Parameters<ControlConnection['handle']>[0]): void {

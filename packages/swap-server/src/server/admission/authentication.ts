@@ -1,8 +1,10 @@
 // The server's end of the HMAC challenge: docs/page-service/trust.md.
 import { randomBytes, timingSafeEqual } from 'node:crypto'
+import type { ControlConnection } from '../../protocol/control-connection.js'
 import { control, PROTOCOL_VERSION, UNBOUND_VERSION } from '../../protocol/messages.js'
 import { boundTo, MAC_BYTES, macOf, NONCE_BYTES, sessionIdOf, type Transcript } from '../../protocol/proof.js'
 import { Refusal } from '../../protocol/refusal.js'
+import { type TakeOver, takeOverOf } from '../../protocol/take-over-number.js'
 import type { Tenant, Tenants } from '../tenants/tenants.js'
 
 /** Not exported: what is a {@link ProvenClient} was made here. */
@@ -11,10 +13,14 @@ const PROVEN = Symbol('proven')
 /** Who a client is, once it has shown it: without one there is no session. */
 export interface ProvenClient {
   readonly [PROVEN]: true
+  /** over which it has */
+  readonly connection: ControlConnection
   readonly hello: control.Hello.$Properties
   readonly tenant: Tenant
   /** the key that it proved to have; undefined: the tenant needs none */
   readonly keyId: string | undefined
+  /** @throws Refusal EPROTO */
+  takeOver(): TakeOver
   /** The answer that gives it `reply`, with a proof that this server has the key if there is one. */
   answer(reply: control.HelloReply.$Properties): control.Response.$Properties
   /** `mac` of the Failure with `code` in its place */
@@ -36,13 +42,13 @@ interface Challenged {
  */
 export class ServerAuthentication {
   readonly #tenants: Tenants
-  readonly #channelBinding: Uint8Array
+  readonly #connection: ControlConnection
   #challenged: Challenged | undefined
   #over = false
 
-  constructor(tenants: Tenants, channelBinding: Uint8Array) {
+  constructor(tenants: Tenants, connection: ControlConnection) {
     this.#tenants = tenants
-    this.#channelBinding = channelBinding
+    this.#connection = connection
   }
 
   /**
@@ -70,9 +76,7 @@ export class ServerAuthentication {
       if (found === undefined) throw this.#refuse('EACCES', 'this server has no such tenant')
       this.#over = true
       return {
-        [PROVEN]: true,
-        hello,
-        tenant: found,
+        ...this.#introduced(hello, found),
         keyId: undefined,
         answer: (reply) => ({ hello: reply }),
         proveRefusal: () => undefined,
@@ -82,7 +86,7 @@ export class ServerAuthentication {
     if (hello.nonce?.length !== NONCE_BYTES)
       throw this.#refuse('EPROTO', `the client's nonce has not ${NONCE_BYTES} bytes`)
     // What an older client proves no newer one proves or believes, so nobody in between can bring two newer ones down to it.
-    const bound = version === UNBOUND_VERSION ? undefined : boundTo(this.#channelBinding, request)
+    const bound = version === UNBOUND_VERSION ? undefined : boundTo(this.#connection.channelBinding, request)
     const nonce = randomBytes(NONCE_BYTES)
     this.#challenged = {
       hello,
@@ -107,13 +111,20 @@ export class ServerAuthentication {
     if (!right || key === undefined || found === undefined)
       throw new Refusal('EACCES', 'the tenant, its key or the proof is wrong')
     return {
-      [PROVEN]: true,
-      hello,
-      tenant: found,
+      ...this.#introduced(hello, found),
       keyId,
       answer: (reply) => proven(reply, key.secret, transcript),
       proveRefusal: (code) => macOf(key.secret, `server refuses ${code}`, transcript, session),
     }
+  }
+
+  #introduced(hello: control.Hello.$Properties, tenant: Tenant) {
+    const takeOver = () => {
+      const said = takeOverOf(hello.takeOver)
+      if (said === undefined) throw new Refusal('EPROTO', 'the take-over number is invalid')
+      return said
+    }
+    return { [PROVEN]: true, connection: this.#connection, hello, tenant, takeOver } as const
   }
 
   #refuse(code: string, message: string): Refusal {

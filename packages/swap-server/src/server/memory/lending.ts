@@ -1,10 +1,11 @@
 import { formatSize } from '@rdmakit/operator-kit'
+import type { ProtectionDomain } from '@rdmakit/verbs'
 import type { Logger } from 'pino'
 import type { control } from '../../protocol/messages.js'
 import { HostHeadroom } from './host-headroom.js'
 import { type HostFiles, type HostMemory, HostMemorySource } from './host-memory.js'
 import { Reclaim, type SlabOwner } from './reclaim.js'
-import { OutOfSlabsError, type Slab, type SlabStore } from './slab-store.js'
+import { OutOfSlabsError, type Slab, SlabStore } from './slab-store.js'
 
 /** Whom slabs are lent to, as far as how many goes. */
 export interface Borrower {
@@ -14,7 +15,9 @@ export interface Borrower {
 }
 
 export interface LendingOptions {
-  readonly store: SlabStore
+  /** bytes to lend at most, and of a slab: see {@link SlabStore} */
+  readonly memory: number
+  readonly slabSize: number
   readonly owners: () => Iterable<SlabOwner>
   readonly log: Logger
   /** bytes that the host keeps; default 0: the host is not looked at */
@@ -54,6 +57,7 @@ const HOLD_POLL_MS = 20
 
 /** How many slabs may be lent: what the host can spare, what each tenant may have, what the operator holds back. */
 export class Lending {
+  readonly store: SlabStore
   readonly reclaim: Reclaim
   readonly #options: LendingOptions
   readonly #headroom: HostHeadroom
@@ -71,6 +75,7 @@ export class Lending {
 
   constructor(options: LendingOptions) {
     this.#options = options
+    this.store = new SlabStore(options.memory, options.slabSize)
     this.#headroom = new HostHeadroom(options.headroom ?? 0)
     this.reclaim = new Reclaim({
       owners: options.owners,
@@ -85,7 +90,7 @@ export class Lending {
   /** slabs that can be lent now, to whoever has the quota */
   get free(): number {
     const bytes = Math.min(this.#headroom.spare, this.#pinnable)
-    const spare = Math.floor(bytes / this.#options.store.slabSize) - this.#coming
+    const spare = Math.floor(bytes / this.store.slabSize) - this.#coming
     return Math.max(0, Math.min(this.#most - this.#all, spare))
   }
 
@@ -100,16 +105,16 @@ export class Lending {
   }
 
   /**
-   * Lends slabs to a tenant.
-   * @throws OutOfSlabsError that says what is in the way; what `allocate` throws
+   * Lends slabs to a tenant, in the protection domain of one of its sessions.
+   * @throws OutOfSlabsError that says what is in the way; see {@link SlabStore.allocate}
    */
-  async lend(tenant: Borrower, count: number, allocate: () => Promise<Slab[]>): Promise<Slab[]> {
+  async lend(tenant: Borrower, count: number, protectionDomain: ProtectionDomain): Promise<Slab[]> {
     this.#admit(tenant, count)
     this.#all += count
     this.#taken.set(tenant.name, this.taken(tenant.name) + count)
     this.#coming += count
     try {
-      return await allocate()
+      return await this.store.allocate(protectionDomain, count)
     } catch (failure) {
       this.#return(tenant.name, count)
       throw failure
@@ -119,7 +124,7 @@ export class Lending {
   }
 
   #admit(tenant: Borrower, count: number): void {
-    const { store } = this.#options
+    const { store } = this
     const refuse = (why: string) => {
       throw new OutOfSlabsError(`${count} slabs of ${store.slabSize} bytes were asked for and ${why}`)
     }
@@ -139,10 +144,11 @@ export class Lending {
       )
   }
 
-  /** Slabs of a tenant are free again. */
-  takeBack(tenant: string, ids: readonly number[]): void {
-    this.#return(tenant, ids.length)
-    this.reclaim.freed(ids)
+  /** Frees slabs of a tenant. */
+  takeBack(tenant: string, slabs: readonly Slab[]): void {
+    this.store.release(slabs)
+    this.#return(tenant, slabs.length)
+    this.reclaim.freed(slabs.map(({ id }) => id))
   }
 
   #return(tenant: string, count: number): void {
@@ -155,7 +161,7 @@ export class Lending {
   /** Lends less, and asks owners for what is lent beyond. A later call takes the place of an earlier one. */
   async hold({ bytes, duration, patience }: Holding): Promise<HoldOutcome> {
     const now = performance.now()
-    const asked = Math.min(this.#all, Math.ceil(bytes / this.#options.store.slabSize))
+    const asked = Math.min(this.#all, Math.ceil(bytes / this.store.slabSize))
     const held = asked === 0 ? undefined : { slabs: this.#all - asked, until: now + duration }
     this.#hold = held
     this.#look()
@@ -164,12 +170,12 @@ export class Lending {
       await new Promise((resolve) => setTimeout(resolve, HOLD_POLL_MS))
     }
     const freed = held === undefined ? 0 : asked - Math.max(0, this.#all - held.slabs)
-    return { asked, freed, moving: this.reclaim.moving, slabSize: this.#options.store.slabSize }
+    return { asked, freed, moving: this.reclaim.moving, slabSize: this.store.slabSize }
   }
 
   /** bytes that are lent */
   get lent(): number {
-    return this.#all * this.#options.store.slabSize
+    return this.#all * this.store.slabSize
   }
 
   /**
@@ -186,7 +192,7 @@ export class Lending {
   /** What of the server's memory cannot be lent now, for people; undefined: all of it can. */
   get shortfall(): string | undefined {
     this.#read()
-    const { slabSize, total } = this.#options.store
+    const { slabSize, total } = this.store
     if (this.free >= total - this.#all) return undefined
     return `${formatSize(this.free * slabSize)} of ${formatSize((total - this.#all) * slabSize)} can be lent: ${this.#obstacle}`
   }
@@ -211,7 +217,7 @@ export class Lending {
   /** slabs that may be lent in all */
   get #most(): number {
     if (this.#hold !== undefined && this.#hold.until <= performance.now()) this.#hold = undefined
-    return Math.min(this.#options.store.total, this.#hold?.slabs ?? Number.POSITIVE_INFINITY)
+    return Math.min(this.store.total, this.#hold?.slabs ?? Number.POSITIVE_INFINITY)
   }
 
   /** bytes that may still be pinned, where slabs are */
@@ -231,11 +237,11 @@ export class Lending {
   }
 
   #quota({ quota }: Borrower): number {
-    return quota === undefined ? Number.POSITIVE_INFINITY : Math.floor(quota / this.#options.store.slabSize)
+    return quota === undefined ? Number.POSITIVE_INFINITY : Math.floor(quota / this.store.slabSize)
   }
 
   #look(): void {
-    const { slabSize } = this.#options.store
+    const { slabSize } = this.store
     this.#read()
     const missing = Math.ceil(this.#headroom.missing / slabSize)
     this.reclaim.want(Math.min(this.#all, Math.max(missing, this.#all - this.#most)))

@@ -1,0 +1,159 @@
+import type { ControlConnection } from '../protocol/control-connection.js'
+import type { control } from '../protocol/messages.js'
+import { Refusal } from '../protocol/refusal.js'
+import { askActivity, askReclaim, tellEnding } from '../protocol/server-requests.js'
+import { type Asking, answerRequest } from './control-request.js'
+import type { SlabOwner } from './memory/reclaim.js'
+import type { SessionHost } from './session-host.js'
+import type { SessionSlabs } from './session-slabs.js'
+
+/** A client that does not answer its server for so long is asked again later. */
+const CLIENT_TIMEOUT_MS = 5_000
+
+/** So long a session that ends waits for its client to hear of it. */
+const ENDING_TIMEOUT_MS = 1_000
+
+/** A session, as far as its control connection concerns it. */
+interface Served extends Asking {
+  readonly tenant: string
+  /** Gives everything back but the control connection. */
+  end(reason: string): void
+  /** The control connection is lost. */
+  loseControl(reason: string): void
+}
+
+/** What the client of a session asks of its server, and is asked by it, over the control connection that it has now. */
+export class SessionControl implements SlabOwner {
+  readonly #host: SessionHost
+  readonly #session: Served
+  readonly #slabs: SessionSlabs
+  #connection: ControlConnection | undefined
+  #over = false
+  #lastHeard = performance.now()
+
+  constructor(host: SessionHost, session: Served, slabs: SessionSlabs) {
+    this.#host = host
+    this.#session = session
+    this.#slabs = slabs
+  }
+
+  get client(): string {
+    return this.#session.client
+  }
+
+  get opportunistic(): boolean {
+    return this.#host.tenants.find(this.#session.tenant)?.class === 'opportunistic'
+  }
+
+  get slabIds(): Iterable<number> {
+    return this.#slabs.ids
+  }
+
+  get present(): boolean {
+    return !this.#over && this.#connection !== undefined
+  }
+
+  /** milliseconds since the client's last request */
+  get silence(): number {
+    return performance.now() - this.#lastHeard
+  }
+
+  /** For `milliseconds` this process did not run: no silence of the client's. */
+  excuse(milliseconds: number): void {
+    this.#lastHeard = Math.min(performance.now(), this.#lastHeard + milliseconds)
+  }
+
+  /** Answers what comes from `connection` from now on, and closes the one before. */
+  serve(connection: ControlConnection): void {
+    const before = this.#connection
+    this.#connection = connection
+    this.#lastHeard = performance.now()
+    connection.handle(({ data }) => {
+      if (this.#connection === connection) this.#lastHeard = performance.now()
+      return answerRequest(this.#host, this.#session, data, (request) => this.#dispatch(connection, request))
+    })
+    void connection.closed.then((reason) => {
+      if (this.#connection === connection) this.#session.loseControl(reason?.message ?? 'the client left')
+    })
+    void before?.close()
+  }
+
+  /** The session is over, and no request is granted any more; the connection stays until {@link close}. */
+  end(): void {
+    this.#over = true
+  }
+
+  close(): void {
+    const connection = this.#connection
+    this.#connection = undefined
+    void connection?.close()
+  }
+
+  activity(ids: readonly number[]): Promise<readonly number[]> {
+    return askActivity((bytes) => this.#ask(bytes), ids)
+  }
+
+  reclaim(ids: readonly number[]): Promise<readonly number[]> {
+    return askReclaim((bytes) => this.#ask(bytes), ids)
+  }
+
+  /** Tells the client, if there is one; whether it hears is not waited for long. */
+  async tellEnding(reason: string): Promise<void> {
+    if (this.present) await tellEnding((bytes) => this.#ask(bytes, ENDING_TIMEOUT_MS), reason).catch(() => {})
+  }
+
+  async #ask(bytes: Uint8Array, timeout = CLIENT_TIMEOUT_MS): Promise<Uint8Array> {
+    if (this.#connection === undefined) throw new Refusal('ENOTCONN', 'the client is gone')
+    return this.#connection.request(bytes, { timeout })
+  }
+
+  async #dispatch(
+    connection: ControlConnection,
+    request: control.Request,
+  ): Promise<control.Response.$Properties> {
+    this.#require(connection)
+    if (request.hello) throw new Refusal('EPROTO', 'a connection says hello once')
+    if (request.proof) throw new Refusal('EPROTO', 'there is no challenge to answer')
+    if (request.allocate) return { allocate: await this.#allocate(connection, request.allocate.count ?? 0) }
+    if (request.free) return { free: this.#free((request.free.ids ?? []).map(Number)) }
+    if (request.query) return { query: this.#host.query(this.#host.tenants.find(this.#session.tenant)) }
+    if (request.heartbeat) return { heartbeat: this.#beat(request.heartbeat) }
+    if (request.list) return { list: this.#slabs.list(Number(request.list.after ?? 0)) }
+    if (request.goodbye) {
+      this.#session.end('the client said goodbye')
+      return { goodbye: {} }
+    }
+    throw new Refusal('EPROTO', 'unknown request')
+  }
+
+  /**
+   * What a connection asked for that the session has lost, or left behind when it was resumed, may come late: whoever
+   * has the session now may use the slab that it gives back. @throws Refusal ECANCELED
+   */
+  #require(connection: ControlConnection): void {
+    if (this.#over) throw new Refusal('ECANCELED', 'the session has ended')
+    if (this.#connection !== connection)
+      throw new Refusal('ECANCELED', 'this is not the connection of the session any more')
+  }
+
+  #beat({ bytes, operations }: control.Heartbeat.$Properties): control.HeartbeatReply.$Properties {
+    const moved = { bytes: Number(bytes ?? 0), operations: Number(operations ?? 0) }
+    const limits = this.#host.bandwidth.report(this.#session, moved)
+    return { epoch: this.#host.epoch, freeSlabs: this.#slabs.free, limits }
+  }
+
+  async #allocate(connection: ControlConnection, count: number): Promise<control.AllocateReply.$Properties> {
+    const slabs = await this.#slabs.allocate(count, {
+      isOver: () => this.#over,
+      require: () => this.#require(connection),
+    })
+    this.#host.record(this.#session.actor, { event: 'slabs-allocated', slabs: count, held: this.#slabs.size })
+    return { slabs }
+  }
+
+  #free(ids: number[]): control.FreeReply.$Properties {
+    const freed = this.#slabs.release(ids)
+    this.#host.record(this.#session.actor, { event: 'slabs-freed', slabs: freed, held: this.#slabs.size })
+    return { freed }
+  }
+}
