@@ -1,14 +1,25 @@
 export type {
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   Adopted,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   BackupOptions,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   KeptServer,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   Lane,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   LaneRequirements,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   LaneResources,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   ServerFailure,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   SlabMapping,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   SlabState,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   VolumeServer,
+  /** @deprecated import it from `@rdmakit/remote-volume` */
   WaitMode,
 } from '@rdmakit/remote-volume'
 export { attach } from './attach/attach.js'

@@ -1,14 +1,6 @@
+import { integerOf } from '@rdmakit/operator-kit'
 import type { KeptVolume as RemoteKeptVolume } from '@rdmakit/remote-volume'
-import {
-  flag,
-  formatKept,
-  integer,
-  KEPT_FIELDS,
-  only,
-  parseKept,
-  record,
-  word,
-} from '@rdmakit/remote-volume/internal'
+import { flag, formatKept, KEPT_FIELDS, only, parseKept, record, word } from '@rdmakit/remote-volume/internal'
 import type { DeviceName } from '../kernel/device-name.js'
 import { BOOT_ID } from './boot.js'
 
@@ -74,9 +66,9 @@ export function parseVolume(text: string): KeptVolume {
     ...volume,
     device: {
       front: device.front ?? 'nbd',
-      index: integer(device.index, 'device.index', 0, 9999),
+      index: integerOf(device.index, 'device.index', 0, 9999),
       identifier: word(device.identifier, 'device.identifier'),
-      connections: integer(device.connections, 'device.connections', 1, 64),
+      connections: integerOf(device.connections, 'device.connections', 1, 64),
     },
   }
 }

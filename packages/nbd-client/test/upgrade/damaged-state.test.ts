@@ -376,7 +376,7 @@ function refusedOrSame(text: string): void {
   try {
     volume = parseVolume(text)
   } catch (failure) {
-    expect((failure as Error).constructor.name).toMatch(/^(Error|UsageError)$/)
+    expect((failure as Error).constructor.name).toMatch(/^(Error|UsageError|InvalidInputError)$/)
     expect((failure as Error).message).toMatch(/^.{1,300}$/)
     return
   }

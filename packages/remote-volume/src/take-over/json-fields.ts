@@ -40,9 +40,3 @@ export function powerOfTwo(value: number, what: string): number {
   if (!Number.isInteger(Math.log2(value))) throw new Error(`${what} is not a power of two`)
   return value
 }
-
-export function integer(value: unknown, what: string, least: number, most = Number.MAX_SAFE_INTEGER): number {
-  if (!Number.isSafeInteger(value) || (value as number) < least || (value as number) > most)
-    throw new Error(`${what} is not a whole number from ${least} to ${most}`)
-  return value as number
-}

@@ -1,6 +1,7 @@
+import { integerOf } from '@rdmakit/operator-kit'
 import { INSTANCE_BYTES, type SessionIdentity, type TakeOver } from '@rdmakit/swap-server'
 import { type ProviderName, parseUri } from '@rdmakit/verbs'
-import { flag, integer, list, multiple, only, powerOfTwo, record, word } from './json-fields.js'
+import { flag, list, multiple, only, powerOfTwo, record, word } from './json-fields.js'
 
 const PAGE = 4096
 const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp', 'shm']
@@ -70,9 +71,9 @@ export function parseKept(from: Readonly<Record<string, unknown>>): KeptVolume {
   if (new Set(servers.map(({ index }) => index)).size < servers.length)
     throw new Error('two servers have the same index')
   return {
-    size: multiple(integer(from.size, 'size', PAGE), PAGE, 'size'),
-    slabSize: powerOfTwo(integer(from.slabSize, 'slabSize', 2 ** 20, 2 ** 32), 'slabSize'),
-    replicas: integer(from.replicas, 'replicas', 1, 3),
+    size: multiple(integerOf(from.size, 'size', PAGE), PAGE, 'size'),
+    slabSize: powerOfTwo(integerOf(from.slabSize, 'slabSize', 2 ** 20, 2 ** 32), 'slabSize'),
+    replicas: integerOf(from.replicas, 'replicas', 1, 3),
     servers,
     ...(flag(from.thin, 'thin') ? { thin: true } : {}),
     ...(flag(from.compressed, 'compressed') ? { compressed: true } : {}),
@@ -89,14 +90,14 @@ function parseServer(value: unknown): KeptServer {
   const token = word(identity.token, 'token')
   if (!/^[0-9a-f]{32}$/.test(token)) throw new Error('token is not 16 bytes in hex')
   return {
-    index: integer(from.index, 'index', 0, 1023),
+    index: integerOf(from.index, 'index', 0, 1023),
     uris: list(from.uris, 'uris').map(address),
     identity: {
       epoch: word(identity.epoch, 'epoch'),
-      session: integer(identity.session, 'session', 1),
+      session: integerOf(identity.session, 'session', 1),
       token: Uint8Array.from(Buffer.from(token, 'hex')),
     },
-    linger: integer(from.linger, 'linger', 0),
+    linger: integerOf(from.linger, 'linger', 0),
     ...(flag(from.away, 'away') ? { away: true } : {}),
   }
 }
@@ -108,7 +109,7 @@ function parseTakeOver(value: unknown): TakeOver {
   if (!/^[0-9a-f]*$/.test(instance) || instance.length !== 2 * INSTANCE_BYTES)
     throw new Error(`takeOver.instance is not ${INSTANCE_BYTES} bytes in hex`)
   return {
-    number: integer(from.number, 'takeOver.number', 1),
+    number: integerOf(from.number, 'takeOver.number', 1),
     instance: Uint8Array.from(Buffer.from(instance, 'hex')),
   }
 }

@@ -9,7 +9,7 @@ import type { VolumeParts } from './volume-parts.js'
 
 /** A subclass of {@link Volume}, which a package may have for its own front. */
 export type VolumeClass<Engine extends VolumeEngine, Made extends Volume<Engine>> = new (
-  parts: VolumeParts<Engine>,
+  parts: object,
 ) => Made
 
 /**
@@ -25,10 +25,10 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
   #quiescing: Promise<void> | undefined
   #closing: Promise<void> | undefined
 
-  /** @internal */
-  constructor(parts: VolumeParts<Engine>) {
-    const { state } = parts
-    this.#parts = parts
+  /** @internal of what {@link openVolume} and {@link takeOverVolume} have made */
+  constructor(parts: object) {
+    this.#parts = parts as VolumeParts<Engine>
+    const { state } = this.#parts
     this.#state = state
     this.engine = state.engine
     this.size = state.options.size
@@ -41,12 +41,12 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     this.#parts.members.callBack()
   }
 
-  get migration(): VolumeParts['slabs']['migration'] {
+  get migration() {
     return this.#parts.slabs.migration
   }
 
   /** undefined: not thin */
-  get thin(): VolumeParts['slabs']['thin'] {
+  get thin() {
     return this.#parts.slabs.thin
   }
 

@@ -2,6 +2,7 @@ import {
   EXIT,
   ExitError,
   formatSize,
+  integerOf,
   parseSize,
   type RunningProgram,
   runningPrograms,
@@ -11,18 +12,13 @@ import type { Holding, HoldOutcome } from '../server/memory/lending.js'
 
 const MAX_SECONDS = 86_400
 
-/** What `POST /reclaim` takes. @throws UsageError */
+/** What `POST /reclaim` takes. @throws InvalidInputError */
 export function parseHolding(body: unknown): Holding {
   const { bytes, duration, patience } = (body ?? {}) as Partial<Record<keyof Holding, unknown>>
-  const whole = (value: unknown, what: string, maximum: number): number => {
-    if (typeof value !== 'number' || !Number.isSafeInteger(value) || value < 0 || value > maximum)
-      throw new UsageError(`"${what}" is not a whole number from 0 to ${maximum}`)
-    return value
-  }
   return {
-    bytes: whole(bytes, 'bytes', Number.MAX_SAFE_INTEGER),
-    duration: whole(duration, 'duration', MAX_SECONDS * 1000),
-    patience: whole(patience, 'patience', MAX_SECONDS * 1000),
+    bytes: integerOf(bytes, '"bytes"', 0),
+    duration: integerOf(duration, '"duration"', 0, MAX_SECONDS * 1000),
+    patience: integerOf(patience, '"patience"', 0, MAX_SECONDS * 1000),
   }
 }
 

@@ -46,7 +46,7 @@ export class Bandwidth {
   enter(user: BandwidthUser): TenantLimits {
     const sessions = 1 + [...this.#meters.keys()].filter(({ tenant }) => tenant === user.tenant).length
     const { bytesPerSecond, operationsPerSecond } = this.#tenant(user)?.limits ?? NO_LIMITS
-    const limits = whole(bytesPerSecond / sessions, operationsPerSecond / sessions)
+    const limits = inWholeNumbers(bytesPerSecond / sessions, operationsPerSecond / sessions)
     this.#meters.set(user, { moved: IDLE, at: performance.now(), use: IDLE, limits })
     return limits
   }
@@ -125,7 +125,8 @@ export class Bandwidth {
         tenant.limits.operationsPerSecond,
         meters.map(({ use }) => use.operations),
       )
-      for (const [at, meter] of meters.entries()) meter.limits = whole(bytes[at] ?? 0, operations[at] ?? 0)
+      for (const [at, meter] of meters.entries())
+        meter.limits = inWholeNumbers(bytes[at] ?? 0, operations[at] ?? 0)
     }
   }
 
@@ -140,7 +141,7 @@ export class Bandwidth {
 
 const NO_LIMITS: TenantLimits = { bytesPerSecond: 0, operationsPerSecond: 0 }
 
-/** In whole numbers; a limit stays one. */
-function whole(bytes: number, operations: number): TenantLimits {
+/** Rounded up: a limit stays one. */
+function inWholeNumbers(bytes: number, operations: number): TenantLimits {
   return { bytesPerSecond: Math.ceil(bytes), operationsPerSecond: Math.ceil(operations) }
 }

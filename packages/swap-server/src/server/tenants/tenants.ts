@@ -1,4 +1,4 @@
-import { parseSize } from '@rdmakit/operator-kit'
+import { integerOf, parseSize } from '@rdmakit/operator-kit'
 import { ConfigurationError, readConfigurationFile } from '../../protocol/configuration-error.js'
 import { checkName, type Key, parseSecret } from '../../protocol/key-file.js'
 
@@ -191,20 +191,20 @@ function parseTenant(value: unknown, where: string): Tenant {
     keys: parseKeys(given.keys, of('keys')),
     quota: given.quota === undefined ? undefined : size(given.quota, of('quota')),
     class: given.class ?? DEFAULTS.class,
-    weight: given.weight === undefined ? DEFAULTS.weight : whole(given.weight, of('weight'), 10_000),
+    weight: given.weight === undefined ? DEFAULTS.weight : integerOf(given.weight, of('weight'), 1, 10_000),
     limits: {
       bytesPerSecond:
         given.bytesPerSecond === undefined ? 0 : size(given.bytesPerSecond, of('bytesPerSecond')),
       operationsPerSecond:
         given.operationsPerSecond === undefined
           ? 0
-          : whole(given.operationsPerSecond, of('operationsPerSecond'), 2 ** 32),
+          : integerOf(given.operationsPerSecond, of('operationsPerSecond'), 1, 2 ** 32),
     },
-    sessions: given.sessions === undefined ? undefined : whole(given.sessions, of('sessions'), 65_536),
+    sessions: given.sessions === undefined ? undefined : integerOf(given.sessions, of('sessions'), 1, 65_536),
     dataConnections:
       given.dataConnections === undefined
         ? undefined
-        : whole(given.dataConnections, of('dataConnections'), 65_536),
+        : integerOf(given.dataConnections, of('dataConnections'), 1, 65_536),
     operator: given.operator ?? DEFAULTS.operator,
   }
 }
@@ -253,10 +253,4 @@ function size(value: unknown, where: string): number {
   if ((typeof value !== 'string' && typeof value !== 'number') || String(value).length > 20)
     throw new Error(`${where} is not a size such as "8G"`)
   return parseSize(String(value), where)
-}
-
-function whole(value: unknown, where: string, maximum: number): number {
-  if (typeof value !== 'number' || !Number.isInteger(value) || value < 1 || value > maximum)
-    throw new Error(`${where} is not a whole number from 1 to ${maximum}`)
-  return value
 }
