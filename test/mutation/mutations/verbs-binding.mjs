@@ -45,8 +45,8 @@ export const mutations = [
   {
     name: 'handle-of-another-kind',
     file: binding('object'),
-    find: 'if (handle->abi != kHandleAbi || handle->kind != kind)',
-    replace: 'if (handle->abi != kHandleAbi || (kind == HandleKind::context && handle->kind != kind))',
+    find: 'handle->abi != kHandleAbi || handle->kind != kind)',
+    replace: 'handle->abi != kHandleAbi || (kind == HandleKind::context && handle->kind != kind))',
     why: 'The handle of one kind of object is taken for one of another, and memory for what it is not.',
     tests: ['unit packages/verbs/test/handles.test.ts'],
   },

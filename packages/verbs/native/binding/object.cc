@@ -8,6 +8,17 @@ namespace {
 
 constexpr napi_type_tag kTag{kHandleTagLower, kHandleTagUpper};
 
+// A handle of any kind, also a closed one; nullptr for any other value.
+Handle* handle_in(const Napi::Value& value) {
+  bool tagged = false;
+  if (value.IsExternal()) napi_check_object_type_tag(value.Env(), value, &kTag, &tagged);
+  void* data = nullptr;
+  if (tagged) napi_get_value_external(value.Env(), value, &data);
+  return static_cast<Handle*>(data);
+}
+
+Object* object_in(const Napi::Value& value) { return static_cast<Object*>(handle_in(value)); }
+
 }  // namespace
 
 Object::Object(HandleKind kind, Provider& owner, void* verbs_object)
@@ -112,14 +123,24 @@ Napi::Value Object::wrap(Napi::Env env, Object* object) {
   return {env, external};
 }
 
+void close_handle(const Napi::CallbackInfo& info) {
+  if (Object* const object = object_in(info[0]); object != nullptr) object->close();
+}
+
+Napi::Value close_handle_async(const Napi::CallbackInfo& info) {
+  Object* const object = object_in(info[0]);
+  return object == nullptr ? info.Env().Undefined() : object->close_async(info.Env());
+}
+
+bool handle_destroyed(const Napi::CallbackInfo& info) {
+  Object* const object = object_in(info[0]);
+  if (object == nullptr) throw Napi::TypeError::New(info.Env(), "expected a handle");
+  return object->destroyed();
+}
+
 Handle* unwrap(const Napi::Value& value, HandleKind kind, const char* expected) {
-  bool tagged = false;
-  if (value.IsExternal()) napi_check_object_type_tag(value.Env(), value, &kTag, &tagged);
-  if (!tagged) throw Napi::TypeError::New(value.Env(), std::string("expected the handle of a ") + expected);
-  void* data = nullptr;
-  napi_get_value_external(value.Env(), value, &data);
-  auto* handle = static_cast<Handle*>(data);
-  if (handle->abi != kHandleAbi || handle->kind != kind)
+  Handle* const handle = handle_in(value);
+  if (handle == nullptr || handle->abi != kHandleAbi || handle->kind != kind)
     throw Napi::TypeError::New(value.Env(), std::string("expected the handle of a ") + expected);
   if (handle->object == nullptr) throw failure(value.Env(), EINVAL, expected, "it is closed");
   return handle;

@@ -57,6 +57,11 @@ class Object : public Handle {
   Provider& provider;
 };
 
+// close(handle), closeAsync(handle) → Promise, destroyed(handle) → boolean: also of a handle that is closed.
+void close_handle(const Napi::CallbackInfo& info);
+Napi::Value close_handle_async(const Napi::CallbackInfo& info);
+bool handle_destroyed(const Napi::CallbackInfo& info);
+
 // The object of an argument, or a JavaScript TypeError.
 Handle* unwrap(const Napi::Value& value, HandleKind kind, const char* expected);
 

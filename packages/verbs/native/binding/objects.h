@@ -1,4 +1,5 @@
-// The verbs objects, each holding what it was made from.
+// The verbs objects, each holding what it was made from, with what JavaScript calls on them: functions that
+// take a Napi::CallbackInfo, whose first argument is the object's own handle. addon.cc has their names.
 #pragma once
 
 #include <optional>
@@ -39,9 +40,16 @@ class ContextObject final : public Object {
   // `owned`: opened by us; contexts of connection ids belong to librdmacm.
   ContextObject(Provider& provider, ibv_context* context, bool owned);
   ibv_context* context() const { return static_cast<ibv_context*>(object); }
-  // Calls `sink` with every asynchronous event of the device from then on, until unwatch or close.
-  void watch(Napi::Env env, Napi::Function sink);
+  Napi::Value describe(const Napi::CallbackInfo& info);
+  Napi::Value query(const Napi::CallbackInfo& info);
+  Napi::Value query_port(const Napi::CallbackInfo& info);
+  Napi::Value query_gids(const Napi::CallbackInfo& info);
+  // Calls a function with every asynchronous event of the device from then on, until unwatch or close.
+  void watch(const Napi::CallbackInfo& info);
   void unwatch();
+  Napi::Value alloc_pd(const Napi::CallbackInfo& info);
+  Napi::Value create_channel(const Napi::CallbackInfo& info);
+  Napi::Value create_cq(const Napi::CallbackInfo& info);
 
  private:
   void destroy(void* verbs_object) override;
@@ -60,6 +68,13 @@ class PdObject final : public Object {
     capabilities = parent.capabilities;
   }
   ibv_pd* pd() const { return static_cast<ibv_pd*>(object); }
+  Napi::Value alloc_mr(const Napi::CallbackInfo& info);
+  Napi::Value reg_mr(const Napi::CallbackInfo& info);
+  Napi::Value reg_mr_async(const Napi::CallbackInfo& info);
+  Napi::Value reg_dmabuf_mr(const Napi::CallbackInfo& info);
+  Napi::Value alloc_mw(const Napi::CallbackInfo& info);
+  Napi::Value create_srq(const Napi::CallbackInfo& info);
+  Napi::Value create_ah(const Napi::CallbackInfo& info);
 
  private:
   void destroy(void* verbs_object) override;
@@ -79,10 +94,11 @@ class MrObject final : public Object {
   ibv_mr* mr() const { return static_cast<ibv_mr*>(object); }
   // Memory of this process, which a DMA buffer is not.
   bool mapped() const { return mapping_ != nullptr || releaser_ != nullptr; }
+  Napi::Value describe(const Napi::CallbackInfo& info);
   // The one ArrayBuffer over the region. `given`: to the program, which may hand it to I/O.
-  Napi::Value buffer(Napi::Env env, bool given);
-  // ibv_rereg_mr(3) with new rights and, unless null, another domain.
-  int reregister(PdObject* pd, int access);
+  Napi::Value buffer(const Napi::CallbackInfo& info);
+  // ibv_rereg_mr(3) with new rights and, unless undefined, another domain.
+  void reregister(const Napi::CallbackInfo& info);
 
  private:
   void destroy(void* verbs_object) override;
@@ -104,11 +120,11 @@ class ChannelObject final : public Object {
   ChannelObject(ContextObject& parent, ibv_comp_channel* channel)
       : Object(kKind, parent.provider, channel), parent_(&parent) {}
   ibv_comp_channel* channel() const { return static_cast<ibv_comp_channel*>(object); }
-  // Calls `wake` with a completion queue at each event, from then on, and when the channel cannot be read any
-  // more with undefined and an error. Once for a channel.
-  void watch(Napi::Env env, Napi::Function wake);
+  // Calls a function with a completion queue at each event, from then on, and when the channel cannot be read
+  // any more with undefined and an error. Once for a channel.
+  void watch(const Napi::CallbackInfo& info);
   // Whether the watch keeps the event loop alive; at first it does not.
-  void set_ref(Napi::Env env, bool on);
+  void set_ref(const Napi::CallbackInfo& info);
 
  private:
   void destroy(void* verbs_object) override;
@@ -135,6 +151,12 @@ class CqObject final : public Object {
   }
   ibv_cq* cq() const { return static_cast<ibv_cq*>(object); }
   Timestamps timestamps() const { return timestamps_; }
+  void resize(const Napi::CallbackInfo& info);
+  int entries() { return cq()->cqe; }
+  Napi::Value identity(const Napi::CallbackInfo& info);
+  Napi::Value poll(const Napi::CallbackInfo& info);
+  void request_notification(const Napi::CallbackInfo& info);
+  Napi::Value create_array(const Napi::CallbackInfo& info);
 
  private:
   void destroy(void* verbs_object) override;
@@ -151,6 +173,8 @@ class SrqObject final : public Object {
     capabilities = parent.capabilities;
   }
   ibv_srq* srq() const { return static_cast<ibv_srq*>(object); }
+  Napi::Value describe(const Napi::CallbackInfo& info);
+  void set_limit(const Napi::CallbackInfo& info);
 
  private:
   void destroy(void* verbs_object) override;
@@ -163,6 +187,7 @@ class MwObject final : public Object {
   static constexpr const char* kName = "memory window";
   MwObject(PdObject& parent, ibv_mw* mw) : Object(kKind, parent.provider, mw), parent_(&parent) {}
   ibv_mw* mw() const { return static_cast<ibv_mw*>(object); }
+  uint32_t key() { return mw()->rkey; }
   // A bind was posted: the region stays for as long as the window, or until it is bound to another.
   void bound_to(MrObject& region) { region_ = Ref<ibv_mr>(&region); }
 
@@ -194,9 +219,19 @@ class IdObject final : public Object {
   const std::shared_ptr<ConnectionId>& shared() const { return id_; }
   bool destroyed() override { return Object::destroyed() && (id_ == nullptr || id_->settled()); }
   bool destroys_here() override { return id_->closes_at_once(); }
-  void set_sink(Napi::Env env, Napi::Function sink);
+  void set_sink(const Napi::CallbackInfo& info);
   // Whether the sink keeps the event loop alive; at first it does not.
-  void set_ref(Napi::Env env, bool on);
+  void set_ref(const Napi::CallbackInfo& info);
+  void listen(const Napi::CallbackInfo& info);
+  void add_alternative(const Napi::CallbackInfo& info);
+  void resolve(const Napi::CallbackInfo& info);
+  Napi::Value device(const Napi::CallbackInfo& info);
+  void connect(const Napi::CallbackInfo& info);
+  void accept(const Napi::CallbackInfo& info);
+  void reject(const Napi::CallbackInfo& info);
+  void disconnect(const Napi::CallbackInfo& info);
+  Napi::Value local_address(const Napi::CallbackInfo& info);
+  Napi::Value peer_address(const Napi::CallbackInfo& info);
 
  private:
   void destroy(void* verbs_object) override;
@@ -227,6 +262,14 @@ class QpObject final : public Object {
   }
   ibv_qp* qp() const { return static_cast<ibv_qp*>(object); }
   const ibv_qp_cap& caps() const { return caps_; }
+  Napi::Value describe(const Napi::CallbackInfo& info);
+  void to_error(const Napi::CallbackInfo& info);
+  void modify(const Napi::CallbackInfo& info);
+  Napi::Value query(const Napi::CallbackInfo& info);
+  void attach_multicast(const Napi::CallbackInfo& info);
+  void detach_multicast(const Napi::CallbackInfo& info);
+  void post_send(const Napi::CallbackInfo& info);
+  Napi::Value create_send_slots(const Napi::CallbackInfo& info);
   bool destroyed() override {
     return Object::destroyed() && (connection_ == nullptr || connection_->settled());
   }
@@ -248,20 +291,15 @@ Provider& provider_named(const Napi::Value& value);
 // An external of a native context; src/context.ts keeps one Context for each.
 Napi::Value wrap_context(Napi::Env env, Provider& provider, ibv_context* context, bool owned);
 
-// Registration of each file's functions.
-void export_devices(Napi::Object exports);
-void export_memory(Napi::Object exports);
-void export_completions(Napi::Object exports);
-void export_queue_pairs(Napi::Object exports);
-void export_queue_pair_states(Napi::Object exports);
-void export_shared_receive_queues(Napi::Object exports);
-void export_memory_windows(Napi::Object exports);
-void export_datagrams(Napi::Object exports);
-void export_posting(Napi::Object exports);
-void export_prepared_requests(Napi::Object exports);
-void export_completion_arrays(Napi::Object exports);
-void export_async_events(Napi::Object exports);
-void export_connections(Napi::Object exports);
-void export_service_manager(Napi::Object exports);
+// What JavaScript calls without an object, or on one of either of two kinds.
+Napi::Value provider_available(const Napi::CallbackInfo& info);
+Napi::Value list_devices(const Napi::CallbackInfo& info);
+Napi::Value open_device(const Napi::CallbackInfo& info);
+Napi::Value kept_memory(const Napi::CallbackInfo& info);
+Napi::Value create_id(const Napi::CallbackInfo& info);
+Napi::Value create_qp(const Napi::CallbackInfo& info);
+void post_receive(const Napi::CallbackInfo& info);
+Napi::Value create_receive_slots(const Napi::CallbackInfo& info);
+int notify_service_manager(const Napi::CallbackInfo& info);
 
 }  // namespace rdmakit::binding

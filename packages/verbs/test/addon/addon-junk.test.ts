@@ -1,5 +1,7 @@
 // The addon itself, without the checks of TypeScript before it: whatever it is given is an error, never the end of the
 // process, nor memory by the gigabyte.
+import { once } from 'node:events'
+import { type AddressInfo, connect, createServer } from 'node:net'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { type Handle, native } from '../../src/native.js'
 
@@ -44,6 +46,21 @@ describe('the raw addon refuses', () => {
     const closed = native.createCq(context, 16, undefined, false, 0)
     native.close(closed)
     expect(() => native.createCompletionArray(closed, 16)).toThrow(/closed/)
+  })
+
+  it('an external of somebody else, also where a closed handle is none', async () => {
+    const server = createServer().listen(0, '127.0.0.1')
+    await once(server, 'listening')
+    const socket = connect((server.address() as AddressInfo).port, '127.0.0.1')
+    await once(socket, 'connect')
+    const { _externalStream: foreign } = (socket as unknown as { _handle: { _externalStream: Handle } })
+      ._handle
+    expect(() => native.createCompletionArray(foreign, 16)).toThrow(/handle of a completion queue/)
+    expect(() => native.destroyed(foreign)).toThrow('expected a handle')
+    expect(native.close(foreign)).toBeUndefined()
+    expect(native.closeAsync(foreign)).toBeUndefined()
+    socket.destroy()
+    server.close()
   })
 
   it.each([undefined, null, 1, 'x', {}])('%s as the regions of slots', (junk) => {

@@ -9,9 +9,10 @@
 
 namespace rdmakit::binding {
 
-void ChannelObject::watch(Napi::Env env, Napi::Function wake) {
+void ChannelObject::watch(const Napi::CallbackInfo& info) {
   if (watch_ != 0) return;
-  doorbell_ = Napi::ThreadSafeFunction::New(env, wake, "completion channel", 0, 1);
+  const Napi::Env env = info.Env();
+  doorbell_ = Napi::ThreadSafeFunction::New(env, info[1].As<Napi::Function>(), "completion channel", 0, 1);
   doorbell_.Unref(env);
   watch_ = watch_channel(channel(), verbs, [doorbell = doorbell_](ibv_cq* cq, int error) {
     doorbell.NonBlockingCall([cq, error](Napi::Env environment, Napi::Function function) {
@@ -33,9 +34,9 @@ void ChannelObject::watch(Napi::Env env, Napi::Function wake) {
       env, [](void* channel) { static_cast<ChannelObject*>(channel)->end_in_javascript(); }, this);
 }
 
-void ChannelObject::set_ref(Napi::Env env, bool on) {
+void ChannelObject::set_ref(const Napi::CallbackInfo& info) {
   if (watch_ == 0) return;
-  on ? doorbell_.Ref(env) : doorbell_.Unref(env);
+  info[1].As<Napi::Boolean>() ? doorbell_.Ref(info.Env()) : doorbell_.Unref(info.Env());
 }
 
 void ChannelObject::end_in_javascript() {
@@ -57,22 +58,13 @@ void CqObject::destroy(void* verbs_object) {
   parent_ = {};
 }
 
-namespace {
-
-Napi::Value create_channel(const Napi::CallbackInfo& info) {
-  auto& context = object_of<ContextObject>(info[0]);
-  ibv_comp_channel* channel = context.provider.create_comp_channel(context.context());
+Napi::Value ContextObject::create_channel(const Napi::CallbackInfo& info) {
+  ibv_comp_channel* channel = provider.create_comp_channel(context());
   if (channel == nullptr) throw failure(info.Env(), errno, "ibv_create_comp_channel");
-  return Object::wrap(info.Env(), new ChannelObject(context, channel));
+  return Object::wrap(info.Env(), new ChannelObject(*this, channel));
 }
 
-void watch_completions(const Napi::CallbackInfo& info) {
-  object_of<ChannelObject>(info[0]).watch(info.Env(), info[1].As<Napi::Function>());
-}
-
-void set_channel_ref(const Napi::CallbackInfo& info) {
-  object_of<ChannelObject>(info[0]).set_ref(info.Env(), info[1].As<Napi::Boolean>());
-}
+namespace {
 
 // The standard fields and a timestamp.
 ibv_cq* create_stamped_cq(ContextObject& context, int entries, ibv_comp_channel* channel, Progress progress,
@@ -87,45 +79,40 @@ ibv_cq* create_stamped_cq(ContextObject& context, int entries, ibv_comp_channel*
   return cq == nullptr ? nullptr : ibv_cq_ex_to_cq(cq);
 }
 
+}  // namespace
+
 // createCq(context, entries, channel | undefined, manual, timestamps: 0 none, 1 device, 2 wallclock)
-Napi::Value create_cq(const Napi::CallbackInfo& info) {
-  auto& context = object_of<ContextObject>(info[0]);
+Napi::Value ContextObject::create_cq(const Napi::CallbackInfo& info) {
   const int entries = info[1].As<Napi::Number>().Int32Value();
   Ref<ibv_comp_channel> channel;
   if (!info[2].IsUndefined()) channel = Ref<ibv_comp_channel>(&object_of<ChannelObject>(info[2]));
   const auto progress = info[3].As<Napi::Boolean>() ? Progress::manual : Progress::automatic;
   const auto timestamps = static_cast<Timestamps>(info[4].As<Napi::Number>().Int32Value());
   ibv_cq* cq = timestamps == Timestamps::none
-                   ? context.provider.create_cq(context.context(), entries, nullptr, channel.get(), progress)
-                   : create_stamped_cq(context, entries, channel.get(), progress, timestamps);
+                   ? provider.create_cq(context(), entries, nullptr, channel.get(), progress)
+                   : create_stamped_cq(*this, entries, channel.get(), progress, timestamps);
   if (cq == nullptr) {
     const int error = errno;
     throw failure(info.Env(), error, timestamps == Timestamps::none ? "ibv_create_cq" : "ibv_create_cq_ex",
                   error == EOPNOTSUPP ? "the device has no completion timestamps" : reason(error));
   }
-  return Object::wrap(info.Env(), new CqObject(context, std::move(channel), cq, timestamps));
+  return Object::wrap(info.Env(), new CqObject(*this, std::move(channel), cq, timestamps));
 }
 
-void resize_cq(const Napi::CallbackInfo& info) {
-  auto& object = object_of<CqObject>(info[0]);
-  const int error = object.provider.resize_cq(object.cq(), info[1].As<Napi::Number>().Int32Value());
+void CqObject::resize(const Napi::CallbackInfo& info) {
+  const int error = provider.resize_cq(cq(), info[1].As<Napi::Number>().Int32Value());
   if (error != 0)
     throw failure(info.Env(), error, "ibv_resize_cq",
                   error == EOPNOTSUPP ? "the device cannot resize completion queues" : reason(error));
 }
 
-Napi::Value cq_entries(const Napi::CallbackInfo& info) {
-  return Napi::Number::New(info.Env(), object_of<CqObject>(info[0]).cq()->cqe);
+Napi::Value CqObject::identity(const Napi::CallbackInfo& info) {
+  return Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(object));
 }
 
-Napi::Value cq_identity(const Napi::CallbackInfo& info) {
-  return Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(object_of<CqObject>(info[0]).object));
-}
-
-Napi::Value poll_cq(const Napi::CallbackInfo& info) {
-  auto& queue = object_of<CqObject>(info[0]);
+Napi::Value CqObject::poll(const Napi::CallbackInfo& info) {
   CompletionEntry completions[kMaxPoll];
-  const int count = poll_into(queue, info[1].As<Napi::Number>().Int32Value(), completions);
+  const int count = poll_into(*this, info[1].As<Napi::Number>().Int32Value(), completions);
   if (count < 0) throw failure(info.Env(), EIO, "ibv_poll_cq", "the queue is broken, most likely overrun");
   Napi::Array out = Napi::Array::New(info.Env(), static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
@@ -145,7 +132,7 @@ Napi::Value poll_cq(const Napi::CallbackInfo& info) {
     one.Set("sourceQueuePairNumber", from.source);
     one.Set("queuePairNumber", from.queue_pair);
     one.Set("vendorError", from.vendor_error);
-    one.Set("timestamp", queue.timestamps() == Timestamps::none
+    one.Set("timestamp", timestamps() == Timestamps::none
                              ? info.Env().Undefined()
                              : Napi::BigInt::New(info.Env(), from.timestamp).As<Napi::Value>());
     out.Set(static_cast<uint32_t>(i), one);
@@ -153,23 +140,8 @@ Napi::Value poll_cq(const Napi::CallbackInfo& info) {
   return out;
 }
 
-void request_notification(const Napi::CallbackInfo& info) {
-  ibv_cq* cq = object_of<CqObject>(info[0]).cq();
-  check(info.Env(), ibv_req_notify_cq(cq, info[1].As<Napi::Boolean>() ? 1 : 0), "ibv_req_notify_cq");
-}
-
-}  // namespace
-
-void export_completions(Napi::Object exports) {
-  define(exports, "createChannel", create_channel);
-  define(exports, "watchChannel", watch_completions);
-  define(exports, "setChannelRef", set_channel_ref);
-  define(exports, "createCq", create_cq);
-  define(exports, "resizeCq", resize_cq);
-  define(exports, "cqEntries", cq_entries);
-  define(exports, "cqIdentity", cq_identity);
-  define(exports, "pollCq", poll_cq);
-  define(exports, "requestNotification", request_notification);
+void CqObject::request_notification(const Napi::CallbackInfo& info) {
+  check(info.Env(), ibv_req_notify_cq(cq(), info[1].As<Napi::Boolean>() ? 1 : 0), "ibv_req_notify_cq");
 }
 
 }  // namespace rdmakit::binding

@@ -34,10 +34,11 @@ class CompletionArray final : public Object {
   SharedRecords<CompletionEntry> entries_;
 };
 
+}  // namespace
+
 // createCompletionArray(cq, count) → { handle, buffer, poll }
-Napi::Value create(const Napi::CallbackInfo& info) {
-  auto* array = new CompletionArray(object_of<CqObject>(info[0]),
-                                    count_of(info[1], "the size of a completion array", kMaxPoll));
+Napi::Value CqObject::create_array(const Napi::CallbackInfo& info) {
+  auto* array = new CompletionArray(*this, count_of(info[1], "the size of a completion array", kMaxPoll));
   const Napi::Value handle = Object::wrap(info.Env(), array);
   Napi::Object out = Napi::Object::New(info.Env());
   out.Set("handle", handle);
@@ -45,9 +46,5 @@ Napi::Value create(const Napi::CallbackInfo& info) {
   out.Set("poll", bind_function(info.Env(), "poll", CompletionArray::poll, array, handle));
   return out;
 }
-
-}  // namespace
-
-void export_completion_arrays(Napi::Object exports) { define(exports, "createCompletionArray", create); }
 
 }  // namespace rdmakit::binding

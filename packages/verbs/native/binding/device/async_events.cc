@@ -6,9 +6,11 @@
 
 namespace rdmakit::binding {
 
-void ContextObject::watch(Napi::Env env, Napi::Function sink) {
+void ContextObject::watch(const Napi::CallbackInfo& info) {
   if (watch_ != 0) return;
-  auto doorbell = Napi::ThreadSafeFunction::New(env, sink, "asynchronous events", 0, 1);
+  const Napi::Env env = info.Env();
+  auto doorbell =
+      Napi::ThreadSafeFunction::New(env, info[1].As<Napi::Function>(), "asynchronous events", 0, 1);
   // Listening alone is no reason for a program to stay.
   doorbell.Unref(env);
   watch_ = provider.watch_async_events(context(), [doorbell](const AsyncEvent& event) {
@@ -39,21 +41,6 @@ void ContextObject::unwatch() {
   provider.unwatch_async_events(context(), watch_);
   watch_ = 0;
   sink_.Release();
-}
-
-namespace {
-
-void watch_async_events(const Napi::CallbackInfo& info) {
-  object_of<ContextObject>(info[0]).watch(info.Env(), info[1].As<Napi::Function>());
-}
-
-void unwatch(const Napi::CallbackInfo& info) { object_of<ContextObject>(info[0]).unwatch(); }
-
-}  // namespace
-
-void export_async_events(Napi::Object exports) {
-  define(exports, "watchAsyncEvents", watch_async_events);
-  define(exports, "unwatchAsyncEvents", unwatch);
 }
 
 }  // namespace rdmakit::binding

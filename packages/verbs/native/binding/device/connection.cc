@@ -51,45 +51,6 @@ void call_sink(Napi::Env env, Napi::Function sink, Provider& provider, std::uniq
   sink.Call({out});
 }
 
-}  // namespace
-
-void IdObject::set_sink(Napi::Env env, Napi::Function sink) {
-  if (has_sink_) return;
-  sink_ = Napi::ThreadSafeFunction::New(env, sink, "connection events", 0, 1);
-  sink_.Unref(env);
-  has_sink_ = true;
-  id_->set_sink([doorbell = sink_, &owner = provider](CmEvent&& event) {
-    auto* carried = new CmEvent(std::move(event));
-    const napi_status status =
-        doorbell.NonBlockingCall(carried, [&owner](Napi::Env to, Napi::Function call, CmEvent* taken) {
-          call_sink(to, call, owner, std::unique_ptr<CmEvent>(taken));
-        });
-    if (status != napi_ok) delete carried;
-  });
-  hook_.set(
-      env, [](void* id) { static_cast<IdObject*>(id)->end_in_javascript(); }, this);
-}
-
-void IdObject::set_ref(Napi::Env env, bool on) {
-  if (!has_sink_) return;
-  on ? sink_.Ref(env) : sink_.Unref(env);
-}
-
-void IdObject::end_in_javascript() {
-  if (!has_sink_) return;
-  has_sink_ = false;
-  hook_.clear();
-  id_->set_sink([](CmEvent&&) {});
-  sink_.Release();
-}
-
-void IdObject::destroy(void*) {
-  id_->close();
-  if (id_->settled()) id_.reset();
-}
-
-namespace {
-
 struct Address {
   sockaddr_storage storage{};
   socklen_t length = 0;
@@ -165,6 +126,59 @@ Napi::Value address_object(Napi::Env env, const sockaddr_storage& address) {
   return out;
 }
 
+ConnectParameters parameters_of(const Napi::CallbackInfo& info) {
+  ConnectParameters out;
+  out.qp = object_of<QpObject>(info[1]).qp();
+  auto bytes = info[2].As<Napi::Uint8Array>();
+  out.private_data.assign(bytes.Data(), bytes.Data() + bytes.ByteLength());
+  out.responder_resources = static_cast<uint8_t>(info[3].As<Napi::Number>().Uint32Value());
+  out.initiator_depth = static_cast<uint8_t>(info[4].As<Napi::Number>().Uint32Value());
+  return out;
+}
+
+const char* explain_connect(int error) {
+  return error == EINVAL ? "the private data is too long, or the connection is in another state"
+                         : strerror(error);
+}
+
+}  // namespace
+
+void IdObject::set_sink(const Napi::CallbackInfo& info) {
+  if (has_sink_) return;
+  const Napi::Env env = info.Env();
+  sink_ = Napi::ThreadSafeFunction::New(env, info[1].As<Napi::Function>(), "connection events", 0, 1);
+  sink_.Unref(env);
+  has_sink_ = true;
+  id_->set_sink([doorbell = sink_, &owner = provider](CmEvent&& event) {
+    auto* carried = new CmEvent(std::move(event));
+    const napi_status status =
+        doorbell.NonBlockingCall(carried, [&owner](Napi::Env to, Napi::Function call, CmEvent* taken) {
+          call_sink(to, call, owner, std::unique_ptr<CmEvent>(taken));
+        });
+    if (status != napi_ok) delete carried;
+  });
+  hook_.set(
+      env, [](void* id) { static_cast<IdObject*>(id)->end_in_javascript(); }, this);
+}
+
+void IdObject::set_ref(const Napi::CallbackInfo& info) {
+  if (!has_sink_) return;
+  info[1].As<Napi::Boolean>() ? sink_.Ref(info.Env()) : sink_.Unref(info.Env());
+}
+
+void IdObject::end_in_javascript() {
+  if (!has_sink_) return;
+  has_sink_ = false;
+  hook_.clear();
+  id_->set_sink([](CmEvent&&) {});
+  sink_.Release();
+}
+
+void IdObject::destroy(void*) {
+  id_->close();
+  if (id_->settled()) id_.reset();
+}
+
 Napi::Value create_id(const Napi::CallbackInfo& info) {
   Provider& provider = provider_named(info[0]);
   std::string why;
@@ -181,103 +195,58 @@ Napi::Value create_id(const Napi::CallbackInfo& info) {
   return Object::wrap(info.Env(), new IdObject(provider, std::move(id)));
 }
 
-void set_id_sink(const Napi::CallbackInfo& info) {
-  object_of<IdObject>(info[0]).set_sink(info.Env(), info[1].As<Napi::Function>());
-}
-
-void set_id_ref(const Napi::CallbackInfo& info) {
-  object_of<IdObject>(info[0]).set_ref(info.Env(), info[1].As<Napi::Boolean>());
-}
-
-void id_listen(const Napi::CallbackInfo& info) {
+void IdObject::listen(const Napi::CallbackInfo& info) {
   const Address address = address_of(info[1], info[2]);
   check(info.Env(),
-        object_of<IdObject>(info[0]).id().listen(reinterpret_cast<const sockaddr*>(&address.storage),
-                                                 address.length, info[3].As<Napi::Number>().Int32Value()),
+        id_->listen(reinterpret_cast<const sockaddr*>(&address.storage), address.length,
+                    info[3].As<Napi::Number>().Int32Value()),
         "rdma_listen");
 }
 
-void id_add_alternative(const Napi::CallbackInfo& info) {
+void IdObject::add_alternative(const Napi::CallbackInfo& info) {
   const Address address = address_of(info[1], info[2]);
-  object_of<IdObject>(info[0]).id().add_alternative(reinterpret_cast<const sockaddr*>(&address.storage),
-                                                    address.length);
+  id_->add_alternative(reinterpret_cast<const sockaddr*>(&address.storage), address.length);
 }
 
-void id_resolve(const Napi::CallbackInfo& info) {
+void IdObject::resolve(const Napi::CallbackInfo& info) {
   const Address address = address_of(info[1], info[2]);
   check(info.Env(),
-        object_of<IdObject>(info[0]).id().resolve(reinterpret_cast<const sockaddr*>(&address.storage),
-                                                  address.length, info[3].As<Napi::Number>().Int32Value()),
+        id_->resolve(reinterpret_cast<const sockaddr*>(&address.storage), address.length,
+                     info[3].As<Napi::Number>().Int32Value()),
         "rdma_resolve_addr");
 }
 
-Napi::Value id_context(const Napi::CallbackInfo& info) {
-  auto& object = object_of<IdObject>(info[0]);
-  ibv_context* context = object.id().context();
+Napi::Value IdObject::device(const Napi::CallbackInfo& info) {
+  ibv_context* context = id_->context();
   if (context == nullptr) throw failure(info.Env(), ENODEV, "rdma_resolve_addr");
-  return wrap_context(info.Env(), object.provider, context, false);
+  return wrap_context(info.Env(), provider, context, false);
 }
 
-ConnectParameters parameters_of(const Napi::CallbackInfo& info) {
-  ConnectParameters out;
-  out.qp = object_of<QpObject>(info[1]).qp();
-  auto bytes = info[2].As<Napi::Uint8Array>();
-  out.private_data.assign(bytes.Data(), bytes.Data() + bytes.ByteLength());
-  out.responder_resources = static_cast<uint8_t>(info[3].As<Napi::Number>().Uint32Value());
-  out.initiator_depth = static_cast<uint8_t>(info[4].As<Napi::Number>().Uint32Value());
-  return out;
-}
-
-const char* explain_connect(int error) {
-  return error == EINVAL ? "the private data is too long, or the connection is in another state"
-                         : strerror(error);
-}
-
-void id_connect(const Napi::CallbackInfo& info) {
-  const int error = object_of<IdObject>(info[0]).id().connect(parameters_of(info));
+void IdObject::connect(const Napi::CallbackInfo& info) {
+  const int error = id_->connect(parameters_of(info));
   if (error != 0) throw failure(info.Env(), error, "rdma_connect", explain_connect(error));
 }
 
-void id_accept(const Napi::CallbackInfo& info) {
-  const int error = object_of<IdObject>(info[0]).id().accept(parameters_of(info));
+void IdObject::accept(const Napi::CallbackInfo& info) {
+  const int error = id_->accept(parameters_of(info));
   if (error != 0) throw failure(info.Env(), error, "rdma_accept", explain_connect(error));
 }
 
-void id_reject(const Napi::CallbackInfo& info) {
+void IdObject::reject(const Napi::CallbackInfo& info) {
   auto bytes = info[1].As<Napi::Uint8Array>();
-  check(info.Env(),
-        object_of<IdObject>(info[0]).id().reject({bytes.Data(), bytes.Data() + bytes.ByteLength()}),
-        "rdma_reject");
+  check(info.Env(), id_->reject({bytes.Data(), bytes.Data() + bytes.ByteLength()}), "rdma_reject");
 }
 
-void id_disconnect(const Napi::CallbackInfo& info) {
-  check(info.Env(), object_of<IdObject>(info[0]).id().disconnect(), "rdma_disconnect");
+void IdObject::disconnect(const Napi::CallbackInfo& info) {
+  check(info.Env(), id_->disconnect(), "rdma_disconnect");
 }
 
-Napi::Value id_local(const Napi::CallbackInfo& info) {
-  return address_object(info.Env(), object_of<IdObject>(info[0]).id().local_address());
+Napi::Value IdObject::local_address(const Napi::CallbackInfo& info) {
+  return address_object(info.Env(), id_->local_address());
 }
 
-Napi::Value id_peer(const Napi::CallbackInfo& info) {
-  return address_object(info.Env(), object_of<IdObject>(info[0]).id().peer_address());
-}
-
-}  // namespace
-
-void export_connections(Napi::Object exports) {
-  define(exports, "createId", create_id);
-  define(exports, "setIdSink", set_id_sink);
-  define(exports, "setIdRef", set_id_ref);
-  define(exports, "idListen", id_listen);
-  define(exports, "idAddAlternative", id_add_alternative);
-  define(exports, "idResolve", id_resolve);
-  define(exports, "idContext", id_context);
-  define(exports, "idConnect", id_connect);
-  define(exports, "idAccept", id_accept);
-  define(exports, "idReject", id_reject);
-  define(exports, "idDisconnect", id_disconnect);
-  define(exports, "idLocalAddress", id_local);
-  define(exports, "idPeerAddress", id_peer);
+Napi::Value IdObject::peer_address(const Napi::CallbackInfo& info) {
+  return address_object(info.Env(), id_->peer_address());
 }
 
 }  // namespace rdmakit::binding

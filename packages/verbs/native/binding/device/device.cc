@@ -32,8 +32,6 @@ Napi::Value wrap_context(Napi::Env env, Provider& provider, ibv_context* context
   return Object::wrap(env, new ContextObject(provider, context, owned));
 }
 
-namespace {
-
 Napi::Value provider_available(const Napi::CallbackInfo& info) {
   std::string why;
   if (provider_named(info[0]).available(why) == 0) return info.Env().Undefined();
@@ -70,20 +68,18 @@ Napi::Value open_device(const Napi::CallbackInfo& info) {
   return wrap_context(info.Env(), provider, context, true);
 }
 
-Napi::Value context_info(const Napi::CallbackInfo& info) {
-  auto& context = object_of<ContextObject>(info[0]);
+Napi::Value ContextObject::describe(const Napi::CallbackInfo& info) {
   Napi::Object out = Napi::Object::New(info.Env());
-  out.Set("provider", context.provider.name());
-  out.Set("name", context.context()->device->name);
-  out.Set("capabilities", context.capabilities);
-  out.Set("identity", Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(context.object)));
+  out.Set("provider", provider.name());
+  out.Set("name", context()->device->name);
+  out.Set("capabilities", capabilities);
+  out.Set("identity", Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(object)));
   return out;
 }
 
-Napi::Value query_device(const Napi::CallbackInfo& info) {
-  auto& context = object_of<ContextObject>(info[0]);
+Napi::Value ContextObject::query(const Napi::CallbackInfo& info) {
   ibv_device_attr a{};
-  check(info.Env(), context.provider.query_device(context.context(), &a), "ibv_query_device");
+  check(info.Env(), provider.query_device(context(), &a), "ibv_query_device");
   Napi::Object out = Napi::Object::New(info.Env());
   out.Set("fw_ver", a.fw_ver);
   out.Set("max_mr_size", Napi::BigInt::New(info.Env(), a.max_mr_size));
@@ -108,11 +104,10 @@ Napi::Value query_device(const Napi::CallbackInfo& info) {
   return out;
 }
 
-Napi::Value query_port(const Napi::CallbackInfo& info) {
-  auto& context = object_of<ContextObject>(info[0]);
+Napi::Value ContextObject::query_port(const Napi::CallbackInfo& info) {
   ibv_port_attr a{};
   const auto port = static_cast<uint8_t>(info[1].As<Napi::Number>().Uint32Value());
-  check(info.Env(), context.provider.query_port(context.context(), port, &a), "ibv_query_port");
+  check(info.Env(), provider.query_port(context(), port, &a), "ibv_query_port");
   Napi::Object out = Napi::Object::New(info.Env());
   out.Set("state", static_cast<int>(a.state));
   out.Set("max_mtu", static_cast<int>(a.max_mtu));
@@ -126,49 +121,10 @@ Napi::Value query_port(const Napi::CallbackInfo& info) {
   return out;
 }
 
-Napi::Value alloc_pd(const Napi::CallbackInfo& info) {
-  auto& context = object_of<ContextObject>(info[0]);
-  ibv_pd* pd = context.provider.alloc_pd(context.context());
+Napi::Value ContextObject::alloc_pd(const Napi::CallbackInfo& info) {
+  ibv_pd* pd = provider.alloc_pd(context());
   if (pd == nullptr) throw failure(info.Env(), errno, "ibv_alloc_pd");
-  return Object::wrap(info.Env(), new PdObject(context, pd));
-}
-
-// JavaScript lets go.
-void close_handle(const Napi::CallbackInfo& info) {
-  void* data = nullptr;
-  if (!info[0].IsExternal() || napi_get_value_external(info.Env(), info[0], &data) != napi_ok) return;
-  static_cast<Object*>(static_cast<Handle*>(data))->close();
-}
-
-// closeAsync(handle) → Promise
-Napi::Value close_async(const Napi::CallbackInfo& info) {
-  void* data = nullptr;
-  if (!info[0].IsExternal() || napi_get_value_external(info.Env(), info[0], &data) != napi_ok)
-    return info.Env().Undefined();
-  return static_cast<Object*>(static_cast<Handle*>(data))->close_async(info.Env());
-}
-
-// destroyed(handle) → boolean, also of a handle that is closed.
-Napi::Value destroyed(const Napi::CallbackInfo& info) {
-  void* data = nullptr;
-  if (!info[0].IsExternal() || napi_get_value_external(info.Env(), info[0], &data) != napi_ok)
-    throw Napi::TypeError::New(info.Env(), "expected a handle");
-  return Napi::Boolean::New(info.Env(), static_cast<Object*>(static_cast<Handle*>(data))->destroyed());
-}
-
-}  // namespace
-
-void export_devices(Napi::Object exports) {
-  define(exports, "providerAvailable", provider_available);
-  define(exports, "listDevices", list_devices);
-  define(exports, "openDevice", open_device);
-  define(exports, "contextInfo", context_info);
-  define(exports, "queryDevice", query_device);
-  define(exports, "queryPort", query_port);
-  define(exports, "allocPd", alloc_pd);
-  define(exports, "close", close_handle);
-  define(exports, "closeAsync", close_async);
-  define(exports, "destroyed", destroyed);
+  return Object::wrap(info.Env(), new PdObject(*this, pd));
 }
 
 }  // namespace rdmakit::binding

@@ -37,18 +37,13 @@ void MrObject::destroy(void* verbs_object) {
   parent_ = {};
 }
 
-int MrObject::reregister(PdObject* pd, int access) {
-  const int flags = IBV_REREG_MR_CHANGE_ACCESS | (pd == nullptr ? 0 : IBV_REREG_MR_CHANGE_PD);
-  const int error = provider.rereg_mr(mr(), flags, pd == nullptr ? nullptr : pd->pd(), nullptr, 0, access);
-  if (error == 0 && pd != nullptr) parent_ = Ref<ibv_pd>(pd);
-  return error;
-}
-
-Napi::Value MrObject::buffer(Napi::Env env, bool given) {
+// mrBuffer(mr, given)
+Napi::Value MrObject::buffer(const Napi::CallbackInfo& info) {
   if (!borrowed_.IsEmpty()) return borrowed_.Value();
-  if (mapping_ == nullptr) throw failure(env, EINVAL, "mmap", "a DMA buffer is not memory of this process");
-  if (!buffer_) buffer_.emplace(env, mapping_);
-  if (given) buffer_->give();
+  if (mapping_ == nullptr)
+    throw failure(info.Env(), EINVAL, "mmap", "a DMA buffer is not memory of this process");
+  if (!buffer_) buffer_.emplace(info.Env(), mapping_);
+  if (info[1].ToBoolean()) buffer_->give();
   return buffer_->value();
 }
 
@@ -181,15 +176,16 @@ MemoryOptions options_of(const Napi::Object& from) {
   return options;
 }
 
+}  // namespace
+
 // allocMr(pd, length, access, options)
-Napi::Value alloc_mr(const Napi::CallbackInfo& info) {
-  auto& pd = object_of<PdObject>(info[0]);
+Napi::Value PdObject::alloc_mr(const Napi::CallbackInfo& info) {
   const int access = info[2].As<Napi::Number>().Int32Value();
   MemoryOptions options = options_of(info[3].As<Napi::Object>());
   constexpr int kRemote =
       IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
-  if (pd.provider.peers_map_memory() && (access & kRemote) != 0) options.populated = true;
-  auto* work = new Allocation(info.Env(), pd, static_cast<size_t>(info[1].As<Napi::Number>().Int64Value()),
+  if (provider.peers_map_memory() && (access & kRemote) != 0) options.populated = true;
+  auto* work = new Allocation(info.Env(), *this, static_cast<size_t>(info[1].As<Napi::Number>().Int64Value()),
                               access, options);
   Napi::Promise promise = work->promise();
   work->Queue();
@@ -197,65 +193,58 @@ Napi::Value alloc_mr(const Napi::CallbackInfo& info) {
 }
 
 // regMr(pd, arrayBuffer, offset, length, access)
-Napi::Value reg_mr(const Napi::CallbackInfo& info) {
-  auto& pd = object_of<PdObject>(info[0]);
+Napi::Value PdObject::reg_mr(const Napi::CallbackInfo& info) {
   const Borrowed memory = borrowed(info, 1);
-  ibv_mr* mr =
-      pd.provider.reg_mr(pd.pd(), memory.address, memory.length, info[4].As<Napi::Number>().Int32Value());
+  ibv_mr* mr = provider.reg_mr(pd(), memory.address, memory.length, info[4].As<Napi::Number>().Int32Value());
   if (mr == nullptr) throw refusal(info.Env(), errno, "ibv_reg_mr");
-  return Object::wrap(info.Env(), new MrObject(info.Env(), pd, mr, memory.buffer));
+  return Object::wrap(info.Env(), new MrObject(info.Env(), *this, mr, memory.buffer));
 }
 
 // regMrAsync(pd, arrayBuffer, offset, length, access)
-Napi::Value reg_mr_async(const Napi::CallbackInfo& info) {
-  auto& pd = object_of<PdObject>(info[0]);
+Napi::Value PdObject::reg_mr_async(const Napi::CallbackInfo& info) {
   auto* work =
-      new BorrowedRegistration(info.Env(), pd, borrowed(info, 1), info[4].As<Napi::Number>().Int32Value());
+      new BorrowedRegistration(info.Env(), *this, borrowed(info, 1), info[4].As<Napi::Number>().Int32Value());
   Napi::Promise promise = work->promise();
   work->Queue();
   return promise;
 }
 
 // regDmabufMr(pd, fd, offset, length, access)
-Napi::Value reg_dmabuf_mr(const Napi::CallbackInfo& info) {
-  auto& pd = object_of<PdObject>(info[0]);
+Napi::Value PdObject::reg_dmabuf_mr(const Napi::CallbackInfo& info) {
   const auto offset = static_cast<uint64_t>(info[2].As<Napi::Number>().Int64Value());
   const auto length = static_cast<size_t>(info[3].As<Napi::Number>().Int64Value());
   // Its addresses are offsets into the DMA buffer, as ibv_mr.addr has them.
-  ibv_mr* mr =
-      pd.provider.reg_dmabuf_mr(pd.pd(), offset, length, offset, info[1].As<Napi::Number>().Int32Value(),
-                                info[4].As<Napi::Number>().Int32Value());
+  ibv_mr* mr = provider.reg_dmabuf_mr(pd(), offset, length, offset, info[1].As<Napi::Number>().Int32Value(),
+                                      info[4].As<Napi::Number>().Int32Value());
   if (mr == nullptr) {
     const int error = errno;
     throw failure(info.Env(), error, "ibv_reg_dmabuf_mr",
                   error == EOPNOTSUPP ? "the device cannot register DMA buffers" : reason(error));
   }
-  return Object::wrap(info.Env(), new MrObject(info.Env(), pd, mr, {}));
+  return Object::wrap(info.Env(), new MrObject(info.Env(), *this, mr, {}));
 }
 
 // reregMr(mr, pd | undefined, access)
-void rereg_mr(const Napi::CallbackInfo& info) {
+void MrObject::reregister(const Napi::CallbackInfo& info) {
   PdObject* pd = info[1].IsUndefined() ? nullptr : &object_of<PdObject>(info[1]);
-  const int error = object_of<MrObject>(info[0]).reregister(pd, info[2].As<Napi::Number>().Int32Value());
+  const int flags = IBV_REREG_MR_CHANGE_ACCESS | (pd == nullptr ? 0 : IBV_REREG_MR_CHANGE_PD);
+  const int error = provider.rereg_mr(mr(), flags, pd == nullptr ? nullptr : pd->pd(), nullptr, 0,
+                                      info[2].As<Napi::Number>().Int32Value());
   if (error != 0)
     throw failure(info.Env(), error, "ibv_rereg_mr",
                   error == EOPNOTSUPP ? "the device cannot re-register memory" : reason(error));
+  if (pd != nullptr) parent_ = Ref<ibv_pd>(pd);
 }
 
-Napi::Value mr_info(const Napi::CallbackInfo& info) {
-  const ibv_mr* mr = object_of<MrObject>(info[0]).mr();
+Napi::Value MrObject::describe(const Napi::CallbackInfo& info) {
+  const ibv_mr* region = mr();
   Napi::Object out = Napi::Object::New(info.Env());
-  out.Set("address", Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(mr->addr)));
-  out.Set("length", static_cast<double>(mr->length));
-  out.Set("localKey", mr->lkey);
-  out.Set("remoteKey", mr->rkey);
-  out.Set("mapped", object_of<MrObject>(info[0]).mapped());
+  out.Set("address", Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(region->addr)));
+  out.Set("length", static_cast<double>(region->length));
+  out.Set("localKey", region->lkey);
+  out.Set("remoteKey", region->rkey);
+  out.Set("mapped", mapped());
   return out;
-}
-
-// mrBuffer(mr, given)
-Napi::Value mr_buffer(const Napi::CallbackInfo& info) {
-  return object_of<MrObject>(info[0]).buffer(info.Env(), info[1].ToBoolean());
 }
 
 Napi::Value kept_memory(const Napi::CallbackInfo& info) {
@@ -264,19 +253,6 @@ Napi::Value kept_memory(const Napi::CallbackInfo& info) {
   out.Set("regions", static_cast<double>(kept.regions));
   out.Set("bytes", static_cast<double>(kept.bytes));
   return out;
-}
-
-}  // namespace
-
-void export_memory(Napi::Object exports) {
-  define(exports, "allocMr", alloc_mr);
-  define(exports, "regMr", reg_mr);
-  define(exports, "regMrAsync", reg_mr_async);
-  define(exports, "regDmabufMr", reg_dmabuf_mr);
-  define(exports, "reregMr", rereg_mr);
-  define(exports, "mrInfo", mr_info);
-  define(exports, "mrBuffer", mr_buffer);
-  define(exports, "keptMemory", kept_memory);
 }
 
 }  // namespace rdmakit::binding

@@ -14,22 +14,20 @@ void AhObject::destroy(void* verbs_object) {
   parent_ = {};
 }
 
-namespace {
-
-Napi::Value create_ah(const Napi::CallbackInfo& info) {
-  auto& pd = object_of<PdObject>(info[0]);
+Napi::Value PdObject::create_ah(const Napi::CallbackInfo& info) {
   ibv_ah_attr attributes = address_vector_of(info[1].As<Napi::Object>());
-  ibv_ah* ah = pd.provider.create_ah(pd.pd(), &attributes);
+  ibv_ah* ah = provider.create_ah(pd(), &attributes);
   if (ah == nullptr) {
     const int error = errno;
     throw failure(info.Env(), error, "ibv_create_ah",
                   error == EOPNOTSUPP ? "the device has no datagrams" : reason(error));
   }
-  return Object::wrap(info.Env(), new AhObject(pd, ah));
+  return Object::wrap(info.Env(), new AhObject(*this, ah));
 }
 
-void change_multicast(const Napi::CallbackInfo& info, bool join) {
-  auto& qp = object_of<QpObject>(info[0]);
+namespace {
+
+void change_multicast(QpObject& qp, const Napi::CallbackInfo& info, bool join) {
   const ibv_gid gid = gid_of(info[1]);
   const auto lid = static_cast<uint16_t>(number(info[2]));
   check(info.Env(),
@@ -37,14 +35,15 @@ void change_multicast(const Napi::CallbackInfo& info, bool join) {
         join ? "ibv_attach_mcast" : "ibv_detach_mcast");
 }
 
-void attach_multicast(const Napi::CallbackInfo& info) { change_multicast(info, true); }
-void detach_multicast(const Napi::CallbackInfo& info) { change_multicast(info, false); }
+}  // namespace
 
-Napi::Value query_gids(const Napi::CallbackInfo& info) {
-  auto& context = object_of<ContextObject>(info[0]);
+void QpObject::attach_multicast(const Napi::CallbackInfo& info) { change_multicast(*this, info, true); }
+void QpObject::detach_multicast(const Napi::CallbackInfo& info) { change_multicast(*this, info, false); }
+
+Napi::Value ContextObject::query_gids(const Napi::CallbackInfo& info) {
   std::vector<GidEntry> entries;
   const auto port = static_cast<uint8_t>(number(info[1]));
-  check(info.Env(), context.provider.query_gids(context.context(), port, entries), "ibv_query_gid");
+  check(info.Env(), provider.query_gids(context(), port, entries), "ibv_query_gid");
   Napi::Array list = Napi::Array::New(info.Env(), entries.size());
   for (uint32_t i = 0; i < entries.size(); ++i) {
     Napi::Object entry = Napi::Object::New(info.Env());
@@ -55,15 +54,6 @@ Napi::Value query_gids(const Napi::CallbackInfo& info) {
     list.Set(i, entry);
   }
   return list;
-}
-
-}  // namespace
-
-void export_datagrams(Napi::Object exports) {
-  define(exports, "createAh", create_ah);
-  define(exports, "attachMulticast", attach_multicast);
-  define(exports, "detachMulticast", detach_multicast);
-  define(exports, "queryGids", query_gids);
 }
 
 }  // namespace rdmakit::binding

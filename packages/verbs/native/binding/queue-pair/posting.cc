@@ -95,9 +95,10 @@ ibv_send_wr send_request(const Napi::Object& from, ibv_qp_type type) {
   return request;
 }
 
+}  // namespace
+
 // The requests as one chain, so that the doorbell rings once.
-void post_send(const Napi::CallbackInfo& info) {
-  auto& object = object_of<QpObject>(info[0]);
+void QpObject::post_send(const Napi::CallbackInfo& info) {
   Napi::Array list = info[1].As<Napi::Array>();
   const uint32_t count = list.Length();
   if (count == 0) return;
@@ -106,13 +107,13 @@ void post_send(const Napi::CallbackInfo& info) {
   for (uint32_t i = 0; i < count; ++i) {
     Napi::Object one = list.Get(i).As<Napi::Object>();
     sges[i] = sges_of(one.Get("sges"));
-    requests[i] = send_request(one, object.qp()->qp_type);
+    requests[i] = send_request(one, qp()->qp_type);
     requests[i].next = i + 1 < count ? &requests[i + 1] : nullptr;
     requests[i].sg_list = sges[i].data();
     requests[i].num_sge = static_cast<int>(sges[i].size());
   }
   ibv_send_wr* refused = nullptr;
-  const int error = ibv_post_send(object.qp(), requests.data(), &refused);
+  const int error = ibv_post_send(qp(), requests.data(), &refused);
   // libibverbs leaves it to the application to note a window's new key, and drivers look at it next time.
   // A driver that fails without naming the request has taken them all.
   for (uint32_t i = 0; i < count && &requests[i] != refused; ++i) {
@@ -146,13 +147,6 @@ void post_receive(const Napi::CallbackInfo& info) {
                            : ibv_post_recv(object_of<QpObject>(info[0]).qp(), requests.data(), &refused);
   if (error != 0)
     throw failure(info.Env(), error, shared ? "ibv_post_srq_recv" : "ibv_post_recv", explain_post(error));
-}
-
-}  // namespace
-
-void export_posting(Napi::Object exports) {
-  define(exports, "postSend", post_send);
-  define(exports, "postReceive", post_receive);
 }
 
 }  // namespace rdmakit::binding

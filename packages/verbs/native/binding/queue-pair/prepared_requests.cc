@@ -261,13 +261,14 @@ Napi::Value result(Napi::Env env, Slots* slots) {
   return out;
 }
 
+}  // namespace
+
 // createSendSlots(qp, regions, count) → { handle, buffer, post }
-Napi::Value create_send_slots(const Napi::CallbackInfo& info) {
-  auto& qp = object_of<QpObject>(info[0]);
+Napi::Value QpObject::create_send_slots(const Napi::CallbackInfo& info) {
   // A datagram's request carries a pointer, which is nothing that JavaScript may write.
-  if (qp.qp()->qp_type == IBV_QPT_UD)
+  if (qp()->qp_type == IBV_QPT_UD)
     throw failure(info.Env(), EINVAL, "ibv_post_send", "send slots are for connected queue pairs");
-  return result(info.Env(), new SendSlots(qp, regions_of(info[1]), slots_of(info[2])));
+  return result(info.Env(), new SendSlots(*this, regions_of(info[1]), slots_of(info[2])));
 }
 
 // createReceiveSlots(qp | srq, regions, count, shared) → { handle, buffer, post }
@@ -276,13 +277,6 @@ Napi::Value create_receive_slots(const Napi::CallbackInfo& info) {
   QpObject* qp = shared ? nullptr : &object_of<QpObject>(info[0]);
   SrqObject* srq = shared ? &object_of<SrqObject>(info[0]) : nullptr;
   return result(info.Env(), new ReceiveSlots(qp, srq, regions_of(info[1]), slots_of(info[2])));
-}
-
-}  // namespace
-
-void export_prepared_requests(Napi::Object exports) {
-  define(exports, "createSendSlots", create_send_slots);
-  define(exports, "createReceiveSlots", create_receive_slots);
 }
 
 }  // namespace rdmakit::binding

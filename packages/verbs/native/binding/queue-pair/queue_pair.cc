@@ -17,8 +17,6 @@ void QpObject::destroy(void* verbs_object) {
   id_ = {};
 }
 
-namespace {
-
 // createQp(id | undefined, pd, sendCq, receiveCq, srq | undefined, attributes)
 Napi::Value create_qp(const Napi::CallbackInfo& info) {
   IdObject* id = info[0].IsUndefined() ? nullptr : &object_of<IdObject>(info[0]);
@@ -61,32 +59,22 @@ Napi::Value create_qp(const Napi::CallbackInfo& info) {
   return Object::wrap(info.Env(), new QpObject(id, pd, send, receive, srq, qp, attributes.cap));
 }
 
-Napi::Value qp_info(const Napi::CallbackInfo& info) {
-  auto& object = object_of<QpObject>(info[0]);
+Napi::Value QpObject::describe(const Napi::CallbackInfo& info) {
   ibv_qp_attr attributes{};
   ibv_qp_init_attr init{};
-  check(info.Env(), object.provider.query_qp(object.qp(), &attributes, IBV_QP_STATE, &init), "ibv_query_qp");
+  check(info.Env(), provider.query_qp(qp(), &attributes, IBV_QP_STATE, &init), "ibv_query_qp");
   Napi::Object out = Napi::Object::New(info.Env());
-  out.Set("number", object.qp()->qp_num);
-  out.Set("identity", Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(object.object)));
+  out.Set("number", qp()->qp_num);
+  out.Set("identity", Napi::BigInt::New(info.Env(), reinterpret_cast<uint64_t>(object)));
   out.Set("state", static_cast<int>(attributes.qp_state));
-  out.Set("maxInline", object.caps().max_inline_data);
-  out.Set("maxSend", object.caps().max_send_wr);
-  out.Set("maxReceive", object.caps().max_recv_wr);
+  out.Set("maxInline", caps().max_inline_data);
+  out.Set("maxSend", caps().max_send_wr);
+  out.Set("maxReceive", caps().max_recv_wr);
   return out;
 }
 
-void qp_to_error(const Napi::CallbackInfo& info) {
-  auto& object = object_of<QpObject>(info[0]);
-  check(info.Env(), object.verbs->move_to_error(object.qp()), "ibv_modify_qp");
-}
-
-}  // namespace
-
-void export_queue_pairs(Napi::Object exports) {
-  define(exports, "createQp", create_qp);
-  define(exports, "qpInfo", qp_info);
-  define(exports, "qpToError", qp_to_error);
+void QpObject::to_error(const Napi::CallbackInfo& info) {
+  check(info.Env(), verbs->move_to_error(qp()), "ibv_modify_qp");
 }
 
 }  // namespace rdmakit::binding

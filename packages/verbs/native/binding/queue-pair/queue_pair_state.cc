@@ -46,8 +46,9 @@ constexpr Field kFields[] = {
     field<&ibv_qp_attr::dest_qp_num>("destinationQueuePairNumber", IBV_QP_DEST_QPN),
 };
 
-void modify_qp(const Napi::CallbackInfo& info) {
-  auto& object = object_of<QpObject>(info[0]);
+}  // namespace
+
+void QpObject::modify(const Napi::CallbackInfo& info) {
   Napi::Object wished = info[1].As<Napi::Object>();
   ibv_qp_attr attributes{};
   int mask = 0;
@@ -62,30 +63,22 @@ void modify_qp(const Napi::CallbackInfo& info) {
     attributes.ah_attr = address_vector_of(vector.As<Napi::Object>());
     mask |= IBV_QP_AV;
   }
-  const int error = object.provider.modify_qp(object.qp(), &attributes, mask);
+  const int error = provider.modify_qp(qp(), &attributes, mask);
   if (error != 0)
     throw failure(info.Env(), error, "ibv_modify_qp",
                   error == EOPNOTSUPP ? "queue pairs of this device are connected through a connection id"
                                       : reason(error));
 }
 
-Napi::Value query_qp(const Napi::CallbackInfo& info) {
-  auto& object = object_of<QpObject>(info[0]);
+Napi::Value QpObject::query(const Napi::CallbackInfo& info) {
   ibv_qp_attr attributes{};
   ibv_qp_init_attr init{};
   int mask = IBV_QP_CAP;
   for (const Field& field : kFields) mask |= field.mask;
-  check(info.Env(), object.provider.query_qp(object.qp(), &attributes, mask, &init), "ibv_query_qp");
+  check(info.Env(), provider.query_qp(qp(), &attributes, mask, &init), "ibv_query_qp");
   Napi::Object out = Napi::Object::New(info.Env());
   for (const Field& field : kFields) out.Set(field.name, field.get(attributes));
   return out;
-}
-
-}  // namespace
-
-void export_queue_pair_states(Napi::Object exports) {
-  define(exports, "modifyQp", modify_qp);
-  define(exports, "queryQp", query_qp);
 }
 
 }  // namespace rdmakit::binding
