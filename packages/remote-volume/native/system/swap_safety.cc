@@ -68,13 +68,9 @@ Safety mark_io_flusher() {
   return outcome("PR_SET_IO_FLUSHER", error, "needs CAP_SYS_RESOURCE and Linux 5.6");
 }
 
-bool become_io_flusher() {
-  return prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) == 0 && mark_io_flusher().granted;
-}
+bool become_io_flusher() { return prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) == 0 && mark_io_flusher().granted; }
 
-std::vector<Safety> protect_process() {
-  return {lock_memory(), spare_from_oom_killer(), mark_io_flusher()};
-}
+std::vector<Safety> protect_process() { return {lock_memory(), spare_from_oom_killer(), mark_io_flusher()}; }
 
 void touch_stack() {
   constexpr size_t kBytes = 128 << 10;
