@@ -53,7 +53,7 @@ export function importsAndDependencies(folder) {
       problems.push(`${manifest.name}: package.json names ${path}, which is not packed`)
   for (const path of ['LICENSE', 'README.md'])
     if (!existsSync(join(folder, path))) problems.push(`${manifest.name}: there is no ${path}`)
-  for (const field of ['engines', 'os', 'license', 'description'])
+  for (const field of ['engines', 'os', 'license', 'description', 'keywords'])
     if (manifest[field] === undefined) problems.push(`${manifest.name}: package.json has no ${field}`)
   return problems
 }
