@@ -3,7 +3,7 @@
 // source in them, for platforms without a package of prebuilt addons. Says what the machine lacks. What it makes comes
 // before a prebuilt addon.
 import { spawnSync } from 'node:child_process'
-import { existsSync, mkdtempSync, rmSync } from 'node:fs'
+import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import { basename, dirname, join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -52,6 +52,11 @@ function run(program, words, options) {
   process.exit(1)
 }
 
+if (['--version', '-V'].includes(process.argv[2])) {
+  const { version } = JSON.parse(readFileSync(new URL('package.json', import.meta.url), 'utf8'))
+  console.log(`rdmakit-build-addons ${version}`)
+  process.exit()
+}
 if (process.argv.length > 2) {
   const asked = process.argv[2] === '--help' || process.argv[2] === '-h'
   console[asked ? 'log' : 'error'](usage)

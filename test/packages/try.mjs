@@ -158,8 +158,9 @@ function testPrograms() {
     .filter((path) => existsSync(path))
     .map((path) => JSON.parse(readFileSync(path, 'utf8')))
   for (const name of manifests.flatMap(({ bin = {} }) => Object.keys(bin)))
-    test(`${name} --help`, async () => {
+    test(`${name} --help, --version`, async () => {
       assert.match(await program(name, '--help').succeeds(), new RegExp(`^usage: ${name}\\b`, 'i'))
+      assert.match(await program(name, '--version').succeeds(), new RegExp(`^${name} \\d+\\.\\d+\\.\\d+\\b`))
     })
   if (manifests.some(({ name }) => name === 'rdmakit'))
     test('a volume over iwarp, by rdmakit', () =>

@@ -3,7 +3,10 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
+
 #include "backed_up.h"
+#include "backup/backup_file.h"
 
 using namespace fixture;
 
@@ -175,11 +178,29 @@ void refused() {
   opens(EINVAL);
 }
 
+// A file that it makes, and cannot make as long as the volume, goes again.
+void too_long() {
+  const Path path("too-long");
+  rlimit limit;
+  CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
+  const rlimit low{4096, limit.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  CHECK(setrlimit(RLIMIT_FSIZE, &low) == 0);
+  BackupFile file;
+  std::vector<std::string> warnings;
+  std::string why;
+  CHECK(file.open(path.name(), 1 << 20, false, warnings, why) == EFBIG);
+  CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  signal(SIGXFSZ, handler);
+  CHECK(why.starts_with(path.name()) && access(path.name().c_str(), F_OK) != 0);
+}
+
 }  // namespace
 
 int main() {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   timed("files that it does not take", refused);
+  timed("a file that it cannot make", too_long);
   timed("a file that is not as it was left", not_as_it_was_left);
   timed("a file of an older version", older_version);
   timed("killed while it stamps", killed_while_it_stamps);
