@@ -24,8 +24,10 @@ constexpr uint64_t kNever = uint64_t{3'600} * 1'000'000'000;
 // Two replicas of each slab, one lane, and as many buffers as requests may be under way.
 class InProcess {
  public:
-  InProcess() {
+  explicit InProcess(Acknowledge acknowledge = Acknowledge::all) {
     VolumeEngineOptions options;
+    options.acknowledge = acknowledge;
+    options.operation_timeout_ns = kNever;
     options.volume.size = kSlabs * kSlabSize;
     options.volume.slab_size = kSlabSize;
     int error = 0;
@@ -47,7 +49,7 @@ class InProcess {
         mmap(nullptr, kMemory, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     LaneResources resources;
     resources.channel = device_.channel();
-    resources.cq = device_.queue(resources.channel);
+    resources.cq = cq_ = device_.queue(resources.channel);
     for (auto& server : servers)
       resources.queue_pairs.push_back(
           device_.queue_pair(resources.cq, *server, {.delay_ns = 2'000, .jitter_ns = 20'000}));
@@ -70,6 +72,10 @@ class InProcess {
     });
     return queue;
   }
+  void set_mode(uint32_t server, Server::Mode mode) {
+    servers[server]->set_mode(mode);
+    static_cast<memory_device::CompletionQueue*>(cq_.get())->look();
+  }
   uint8_t* buffer(uint64_t tag) const { return memory_ + Arena::kBytes + tag * kBuffer; }
   // One request, answered.
   int call(InProcessQueue& queue, RequestKind kind, uint64_t offset, uint32_t length) {
@@ -85,6 +91,7 @@ class InProcess {
  private:
   static constexpr size_t kMemory = Arena::kBytes + size_t{InProcessQueue::kDepth} * kBuffer;
   memory_device::Device device_{false};
+  CqRef cq_;
   uint8_t* memory_ = nullptr;
 };
 
@@ -188,11 +195,39 @@ void callers() {
   CHECK(!queue->await(answer) || answer.error != 0);
 }
 
+// A WRITE is answered when one replica has it (--ack one), and the other is written from the same memory
+// later: who used it anew before would leave two replicas that differ.
+void memory_in_use() {
+  InProcess with(Acknowledge::one);
+  const auto queue = with.attach();
+  with.set_mode(1, Server::Mode::hung);
+  std::memset(with.buffer(0), 0x22, kPage);
+  CHECK(queue->submit({RequestKind::write, 0, kPage, with.buffer(0)}, 5));
+  InProcessQueue::Answer answer;
+  CHECK(queue->await(answer) && answer.tag == 5 && answer.error == 0);
+  if (!answer.memory_in_use) std::memset(with.buffer(0), 0x33, kPage);
+  CHECK(answer.memory_in_use && queue->under_way() == 1);
+  // Other requests go on meanwhile.
+  std::memset(with.buffer(1), 0x44, kPage);
+  CHECK(queue->submit({RequestKind::read, kSlabSize, kPage, with.buffer(1)}, 6));
+  CHECK(queue->await(answer) && answer.tag == 6 && !answer.memory_in_use);
+  CHECK(is_filled(with.buffer(1), kPage, 0));
+
+  with.set_mode(1, Server::Mode::healthy);
+  CHECK(queue->await(answer) && answer.tag == 5 && !answer.memory_in_use && queue->under_way() == 0);
+  std::memset(with.buffer(0), 0x33, kPage);
+  for (auto& server : with.servers) {
+    server->copy(server->address(), with.buffer(1), kPage, false);
+    CHECK(is_filled(with.buffer(1), kPage, 0x22));
+  }
+}
+
 STRESS(engine_in_process) {
   timed("random I/O", [] { random_io(false); });
   timed("random I/O while a server dies", [] { random_io(true); });
   timed("errors", errors);
   timed("callers", callers);
+  timed("memory that a replica is still written from", memory_in_use);
   std::printf("ok\n");
   return 0;
 }

@@ -74,7 +74,13 @@ class RequestWorker final : public PromiseWorker {
   void Execute() override {
     const std::lock_guard lock(caller_->asking);
     InProcessQueue::Answer answer;
-    error_ = caller_->queue->submit(request_, 0) && caller_->queue->await(answer) ? answer.error : ESHUTDOWN;
+    if (!caller_->queue->submit(request_, 0) || !caller_->queue->await(answer)) {
+      error_ = ESHUTDOWN;
+      return;
+    }
+    error_ = answer.error;
+    while (answer.memory_in_use && caller_->queue->await(answer)) {
+    }
   }
   void OnOK() override {
     try {

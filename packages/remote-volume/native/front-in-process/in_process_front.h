@@ -9,6 +9,8 @@
 
 #include "front-in-process/in_process_queue.h"
 #include "lane/working_lane.h"
+#include "rdma/index_stack.h"
+#include "request/buffer_pins.h"
 
 namespace rdmakit::volume {
 
@@ -18,12 +20,16 @@ class InProcessFront {
   static constexpr uint64_t kBlockTime = UINT64_MAX;  // it never blocks
 
   InProcessFront(RequestExecutor& requests, const Arena&, const Volume& volume)
-      : requests_(requests), volume_(volume) {}
+      : requests_(requests), volume_(volume) {
+    static_assert(InProcessQueue::kDepth <= BufferPins::kBuffers);
+  }
 
   void open(Client&& queue) {
     queue_ = std::move(queue);
     requests_.open(0, true);
-    refusing_ = yielding_ = leaving_ = false;
+    buffers_.reset(0);
+    in_use_.clear();
+    refusing_ = yielding_ = false;
     reason_ = "";
   }
   void drop(const char* reason) {
@@ -54,10 +60,7 @@ class InProcessFront {
   bool take(uint64_t) {
     bool moved = false;
     InProcessQueue::Submitted submitted;
-    for (; !yielding_ && !leaving_ && requests_.has_room() && queue_->take(submitted); moved = true) {
-      leaving_ = submitted.leaves;
-      if (!leaving_) begin(submitted.request, submitted.tag);
-    }
+    for (; !yielding_ && requests_.has_room() && queue_->take(submitted); moved = true) begin(submitted);
     return moved;
   }
   uint16_t sending() const { return kNone; }
@@ -68,17 +71,36 @@ class InProcessFront {
     for (IndexQueue<kRequests>& answered = requests_.answered(); !answered.empty(); moved = true) {
       const uint16_t index = answered.front();
       answered.pop();
-      const int error = requests_.slot(index).error;
+      const RequestSlot& slot = requests_.slot(index);
+      const uint16_t buffer = slot.request.buffer;
+      const int error = slot.error;
       requests_.sent(index);
-      queue_->answer(tags_[index], error);
+      const bool in_use = requests_.pins().count(buffer) > 0;
+      queue_->answer({tags_[buffer], error, in_use});
+      if (in_use) {
+        in_use_.push(buffer);
+      } else {
+        buffers_.push(buffer);
+      }
     }
-    if (!leaving_ || !requests_.quiet()) return moved;
+    for (size_t left = in_use_.size(); left > 0; left--) {
+      const uint16_t buffer = in_use_.front();
+      in_use_.pop();
+      if (requests_.pins().count(buffer) > 0) {
+        in_use_.push(buffer);
+        continue;
+      }
+      queue_->answer({tags_[buffer], 0, false});
+      buffers_.push(buffer);
+      moved = true;
+    }
+    if (!queue_->left()) return moved;
     drop("its caller left");
     return true;
   }
-  bool more_input() const { return !yielding_ && !leaving_ && !queue_->empty(); }
+  bool more_input() const { return !yielding_ && !queue_->empty(); }
   bool input_full() const { return false; }
-  bool wants_input() const { return !yielding_ && !leaving_; }
+  bool wants_input() const { return !yielding_; }
   bool wants_output() const { return false; }
   bool may_block() const { return false; }
   bool block() { return false; }
@@ -86,12 +108,16 @@ class InProcessFront {
   void deadlines(Consider) const {}
 
  private:
-  void begin(const Request& request, uint64_t tag) {
+  void begin(const InProcessQueue::Submitted& submitted) {
+    Request request = submitted.request;
+    request.buffer = buffers_.pop();
+    tags_[request.buffer] = submitted.tag;
     const uint16_t index = requests_.begin(request, refusing_ ? ESHUTDOWN : check(request));
-    tags_[index] = tag;
     if (request.kind != RequestKind::write) return;
-    if (requests_.slot(index).error == 0)
+    if (requests_.slot(index).error == 0) {
+      requests_.pins().pin(request.buffer);
       requests_.write(index, request.offset, request.memory, request.length, request.buffer);
+    }
     requests_.end_payload(index);
   }
   int check(const Request& request) const {
@@ -111,10 +137,12 @@ class InProcessFront {
   RequestExecutor& requests_;
   const Volume& volume_;
   Client queue_;
-  std::array<uint64_t, kRequests> tags_{};
+  // What one request brings is a buffer, for as long as anything reads or writes it.
+  IndexStack<InProcessQueue::kDepth> buffers_;
+  IndexQueue<InProcessQueue::kDepth> in_use_;  // whose request is answered
+  std::array<uint64_t, InProcessQueue::kDepth> tags_{};
   bool refusing_ = false;
   bool yielding_ = false;
-  bool leaving_ = false;
   const char* reason_ = "";
 };
 

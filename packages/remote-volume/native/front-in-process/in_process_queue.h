@@ -1,4 +1,4 @@
-// Requests of one thread of this process to a lane, and their answers.
+// Requests of this process to a lane, and their answers.
 //
 //   caller   submit ──> requests ──> InProcessFront
 //            await  <── answers  <──
@@ -23,36 +23,42 @@ class InProcessQueue {
   struct Answer {
     uint64_t tag = 0;
     int error = 0;  // errno value
+    // A replica is still written to from there, or a server that hangs may still write there. A second answer
+    // follows when that is over.
+    bool memory_in_use = false;
   };
 
   InProcessQueue() : arrived_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
 
-  // ---- the caller: one thread at a time ----
+  // ---- the caller: one thread at a time submits, and one awaits ----
   // A READ needs memory, and so does a WRITE, of at most kMaxWrite bytes: inside of the lane's memory
-  // regions, and untouched until it is answered. False: kDepth are under way.
+  // regions, and untouched until an answer says that it is not in use. The lane may change that of a WRITE.
+  // False: kDepth are under way.
   bool submit(const Request& request, uint64_t tag) {
-    if (under_way_ == kDepth) return false;
-    requests_.push({request, tag, false});
-    under_way_++;
+    if (under_way() == kDepth) return false;
+    under_way_.fetch_add(1, std::memory_order_relaxed);
+    requests_.push({request, tag});
     ring();
     return true;
   }
-  // Blocks. False: the lane has ended, and what is under way is never answered.
+  // Blocks. False: the lane has ended, and what is under way is never answered. Its memory is in use until
+  // the engine is closed.
   bool await(Answer& answer) {
     for (;;) {
       const uint32_t seen = answered_.load(std::memory_order_acquire);
       if (answers_.pop(answer)) {
-        under_way_--;
+        if (!answer.memory_in_use) under_way_.fetch_sub(1, std::memory_order_relaxed);
         return true;
       }
       if (closed_.load(std::memory_order_acquire)) return false;
       answered_.wait(seen);
     }
   }
-  uint32_t under_way() const { return under_way_; }
-  // After the last answer: the lane is free for another.
+  uint32_t under_way() const { return under_way_.load(std::memory_order_relaxed); }
+  // The lane is for another. What is under way is never answered, and its memory in use until the engine is
+  // closed. Any thread.
   void leave() {
-    requests_.push({{}, 0, true});
+    left_.store(true, std::memory_order_release);
     ring();
   }
 
@@ -60,7 +66,6 @@ class InProcessQueue {
   struct Submitted {
     Request request;
     uint64_t tag;
-    bool leaves;
   };
   int descriptor() const { return arrived_.get(); }
   void clear_bell() {
@@ -69,8 +74,9 @@ class InProcessQueue {
   }
   bool empty() const { return requests_.empty(); }
   bool take(Submitted& submitted) { return requests_.pop(submitted); }
-  void answer(uint64_t tag, int error) {
-    answers_.push({tag, error});
+  bool left() const { return left_.load(std::memory_order_acquire); }
+  void answer(const Answer& answer) {
+    answers_.push(answer);
     tell();
   }
   void close() {
@@ -89,10 +95,11 @@ class InProcessQueue {
   }
 
   const UniqueFd arrived_;
-  uint32_t under_way_ = 0;
-  SpscRing<Submitted, 2 * kDepth> requests_;
-  SpscRing<Answer, kDepth> answers_;
+  std::atomic<uint32_t> under_way_{0};
+  SpscRing<Submitted, kDepth> requests_;
+  SpscRing<Answer, 2 * kDepth> answers_;
   std::atomic<uint32_t> answered_{0};
+  std::atomic<bool> left_{false};
   std::atomic<bool> closed_{false};
 };
 
