@@ -8,7 +8,7 @@
 #include <atomic>
 #include <random>
 
-#include "../engine/fixture/fixture.h"
+#include "../engine/fixture/nbd_fixture.h"
 #include "kernel/ublk.h"
 
 using namespace fixture;
@@ -43,7 +43,7 @@ class Aligned {
 // A disk of that volume, with a lane for each queue.
 class Disk {
  public:
-  explicit Disk(TestVolume& volume) {
+  explicit Disk(NbdVolume& volume) {
     UblkDevice wanted;
     wanted.size = volume.shape.size;
     wanted.queues = static_cast<uint16_t>(volume.shape.lanes);
@@ -136,8 +136,8 @@ void churn_all(const Disk& disk, uint64_t size, uint32_t steps, const std::funct
   for (std::thread& thread : threads) thread.join();
 }
 
-Shape shape_of(uint32_t replicas) {
-  Shape shape;
+NbdShape shape_of(uint32_t replicas) {
+  NbdShape shape;
   shape.size = 24 << 20;
   shape.servers = 3;
   shape.replicas = replicas;
@@ -148,8 +148,8 @@ Shape shape_of(uint32_t replicas) {
   return shape;
 }
 
-void run(const char* name, const Shape& shape, const std::function<void(TestVolume&)>& disturb = {}) {
-  TestVolume volume(shape);
+void run(const char* name, const NbdShape& shape, const std::function<void(NbdVolume&)>& disturb = {}) {
+  NbdVolume volume(shape);
   {
     const Disk disk(volume);
     churn_all(disk, shape.size, 1'500, [&] {
@@ -162,7 +162,7 @@ void run(const char* name, const Shape& shape, const std::function<void(TestVolu
 // Answers overtake operations here: what is answered goes on with a spare buffer while the copies are under
 // way, and waits where there is none.
 void run_early_answers() {
-  Shape shape = shape_of(2);
+  NbdShape shape = shape_of(2);
   shape.options.acknowledge = Acknowledge::one;
   shape.behaviour.jitter_ns = 3'000'000;
   run("early-answers", shape);
@@ -170,8 +170,8 @@ void run_early_answers() {
 
 // Nobody else has the pages: the requests of those slabs fail, in time, and the others go on.
 void run_failure(Server::Mode mode, const char* name) {
-  const Shape shape = shape_of(1);
-  TestVolume volume(shape);
+  const NbdShape shape = shape_of(1);
+  NbdVolume volume(shape);
   const Disk disk(volume);
   const int fd = disk.open();
   const Aligned buffer;
@@ -199,9 +199,9 @@ void run_failure(Server::Mode mode, const char* name) {
 // The lane serves a client of NBD first, as when a process takes a volume over, then disks, one after
 // another.
 void run_after_a_socket() {
-  TestVolume volume(shape_of(1));
+  NbdVolume volume(shape_of(1));
   {
-    Client client(volume.attach(0));
+    SocketClient client(volume.attach(0));
     std::vector<uint8_t> data(1 << 20, 0x5a);
     CHECK(client.write(0, data.data(), 1 << 20) == kOk);
     CHECK(client.read(0, data.data(), 1 << 20) == kOk && data[4'711] == 0x5a);
@@ -221,8 +221,8 @@ void run_after_a_socket() {
 // meanwhile waits.
 void run_rest() {
   constexpr uint32_t kTurns = 100;
-  const Shape shape = shape_of(2);
-  TestVolume volume(shape);
+  const NbdShape shape = shape_of(2);
+  NbdVolume volume(shape);
   const Disk disk(volume);
   std::atomic<uint32_t> turns{0};
   const auto rest = [&] {
@@ -259,14 +259,14 @@ void run_rest() {
 int main() {
   setvbuf(stdout, nullptr, _IOLBF, 0);
   run("one-replica", shape_of(1));
-  Shape iwarp = shape_of(2);
+  NbdShape iwarp = shape_of(2);
   iwarp.behaviour.iwarp = true;
   run("iwarp", iwarp);
-  Shape compressed = shape_of(2);
+  NbdShape compressed = shape_of(2);
   compressed.options.volume.compression = Compression::always;
   run("compressed", compressed);
-  run("death", shape_of(2), [](TestVolume& volume) { volume.servers[1]->set_mode(Server::Mode::dead); });
-  run("hang", shape_of(2), [](TestVolume& volume) { volume.servers[1]->set_mode(Server::Mode::hung); });
+  run("death", shape_of(2), [](NbdVolume& volume) { volume.servers[1]->set_mode(Server::Mode::dead); });
+  run("hang", shape_of(2), [](NbdVolume& volume) { volume.servers[1]->set_mode(Server::Mode::hung); });
   run_early_answers();
   run_failure(Server::Mode::dead, "failure");
   run_failure(Server::Mode::hung, "hung-failure");

@@ -3,7 +3,7 @@
 #include <random>
 
 #include "fixture/damage.h"
-#include "fixture/workers.h"
+#include "fixture/nbd_fixture.h"
 
 namespace engine_read_ahead_stress {
 
@@ -13,8 +13,8 @@ constexpr uint32_t kStep = 32 << 10;
 constexpr uint64_t kNear = 20'000;    // ns
 constexpr uint64_t kFar = 2'000'000;  // what is read ahead is under way when the client asks for it
 
-Shape shape_of(uint32_t replicas, uint64_t delay) {
-  Shape shape;
+NbdShape shape_of(uint32_t replicas, uint64_t delay) {
+  NbdShape shape;
   shape.size = 4 << 20;
   shape.servers = 2;
   shape.replicas = replicas;
@@ -29,13 +29,13 @@ std::vector<uint8_t> pattern(uint64_t bytes) {
   return data;
 }
 
-void fill(Client& client, const std::vector<uint8_t>& data) {
+void fill(SocketClient& client, const std::vector<uint8_t>& data) {
   for (size_t at = 0; at < data.size(); at += 1 << 20)
     CHECK(client.write(at, data.data() + at, 1 << 20) == kOk);
 }
 
 // Reads `data` in order; the number of READs that failed.
-int walk(Client& client, const std::vector<uint8_t>& data, uint32_t step = kStep, uint64_t from = 0) {
+int walk(SocketClient& client, const std::vector<uint8_t>& data, uint32_t step = kStep, uint64_t from = 0) {
   std::vector<uint8_t> got(step);
   int failed = 0;
   for (uint64_t at = from; at < data.size(); at += step) {
@@ -51,8 +51,8 @@ int walk(Client& client, const std::vector<uint8_t>& data, uint32_t step = kStep
 
 // 1. Nearly all of what is read in order is there before it is asked for, in fewer RDMA READs.
 void in_order(uint64_t delay, uint32_t step) {
-  TestVolume volume(shape_of(1, delay));
-  Client client(volume.attach(0));
+  NbdVolume volume(shape_of(1, delay));
+  SocketClient client(volume.attach(0));
   const auto data = pattern(volume.shape.size);
   fill(client, data);
   CHECK(walk(client, data, step) == 0);
@@ -68,10 +68,10 @@ void in_order(uint64_t delay, uint32_t step) {
 
 // 2. Nothing is read ahead of a client that jumps, nor with 0 bytes of it.
 void at_random() {
-  Shape shape = shape_of(1, 0);
+  NbdShape shape = shape_of(1, 0);
   shape.size = 32 << 20;
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   fill(client, pattern(shape.size));
   std::mt19937_64 random(1);
   std::vector<uint8_t> page(4096);
@@ -85,8 +85,8 @@ void at_random() {
   CHECK(ahead < reads / 3);
   shape.size = 1 << 20;
   shape.options.read_ahead = 0;
-  TestVolume off(shape);
-  Client other(off.attach(0));
+  NbdVolume off(shape);
+  SocketClient other(off.attach(0));
   const auto data = pattern(shape.size);
   fill(other, data);
   CHECK(walk(other, data) == 0 && sum(off, &LaneStatistics::pages_read_ahead) == 0);
@@ -96,9 +96,9 @@ void at_random() {
 // all lanes, while others read in order: whoever reads while nothing is written reads what was written last.
 class Race {
  public:
-  explicit Race(const Shape& shape) : volume_(shape), units_(kUnits) {
+  explicit Race(const NbdShape& shape) : volume_(shape), units_(kUnits) {
     for (uint32_t i = 0; i < shape.lanes; i++)
-      clients_.push_back(std::make_unique<Client>(volume_.attach(i)));
+      clients_.push_back(std::make_unique<SocketClient>(volume_.attach(i)));
   }
 
   void run() {
@@ -146,7 +146,7 @@ class Race {
       if (first / 32 % kWriters != writer || (first + count - 1) / 32 != first / 32) continue;
       const uint64_t value = kind == 1 ? 0 : n << 8 | writer;
       for (uint64_t i = first; i < first + count; i++) units_[i].begun++;
-      Client& client = *clients_[random() % clients_.size()];
+      SocketClient& client = *clients_[random() % clients_.size()];
       const auto bytes = static_cast<uint32_t>(count * kUnit);
       if (kind == 1) {
         CHECK(client.call(random() % 2 == 0 ? kCmdTrim : kCmdWriteZeroes, first * kUnit, bytes) == kOk);
@@ -163,7 +163,7 @@ class Race {
   }
 
   void read(uint32_t reader) {
-    Client& client = *clients_[reader % clients_.size()];
+    SocketClient& client = *clients_[reader % clients_.size()];
     std::vector<uint64_t> words(kStep / 8);
     std::vector<uint64_t> before(kStep / kUnit);
     for (uint64_t at = reader * 7 * kPage; !over_; at += kStep) {
@@ -188,15 +188,15 @@ class Race {
     }
   }
 
-  TestVolume volume_;
-  std::vector<std::unique_ptr<Client>> clients_;
+  NbdVolume volume_;
+  std::vector<std::unique_ptr<SocketClient>> clients_;
   std::vector<Unit> units_;
   std::atomic<bool> over_{false};
   std::atomic<uint64_t> checked_{0};
 };
 
 void race(uint64_t delay, bool iwarp, bool checksums, bool packs = false) {
-  Shape shape = shape_of(1, delay);
+  NbdShape shape = shape_of(1, delay);
   if (packs) shape.options.volume.compression = Compression::always;
   if (packs) shape.options.minimum_block = 4096;
   shape.lanes = 3;
@@ -207,8 +207,8 @@ void race(uint64_t delay, bool iwarp, bool checksums, bool packs = false) {
 
 // 4. A server dies, or hangs, while READs wait for what it was asked ahead: another one has it, or nobody.
 void server_fails(Server::Mode mode, uint32_t replicas) {
-  TestVolume volume(shape_of(replicas, kFar));
-  Client client(volume.attach(0));
+  NbdVolume volume(shape_of(replicas, kFar));
+  SocketClient client(volume.attach(0));
   const auto data = pattern(volume.shape.size);
   fill(client, data);
   std::vector<uint8_t> got(kStep);
@@ -223,8 +223,8 @@ void server_fails(Server::Mode mode, uint32_t replicas) {
 
 // 5. Nobody waits for it, and yet it has its deadline.
 void unawaited() {
-  TestVolume volume(shape_of(1, kNear));
-  Client client(volume.attach(0));
+  NbdVolume volume(shape_of(1, kNear));
+  SocketClient client(volume.attach(0));
   fill(client, pattern(volume.shape.size));
   std::vector<uint8_t> got(kStep);
   CHECK(client.read(0, got.data(), kStep) == kOk);
@@ -237,8 +237,8 @@ void unawaited() {
 
 // 6. An epoch does not wait for a client to ask for what is under way.
 void epoch() {
-  TestVolume volume(shape_of(1, kFar));
-  Client client(volume.attach(0));
+  NbdVolume volume(shape_of(1, kFar));
+  SocketClient client(volume.attach(0));
   fill(client, pattern(volume.shape.size));
   std::vector<uint8_t> got(kStep);
   for (uint64_t at = 0; at < 40 * kStep; at += kStep) {
@@ -250,28 +250,28 @@ void epoch() {
 
 // 7. Clients that go, and one that goes on elsewhere, while pages are under way: no chunk stays behind.
 void goodbye() {
-  Shape shape = shape_of(1, kFar / 4);
+  NbdShape shape = shape_of(1, kFar / 4);
   shape.size = 8 << 20;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   const auto data = pattern(shape.size);
   {
-    Client client(volume.attach(0));
+    SocketClient client(volume.attach(0));
     fill(client, data);
   }
   std::vector<uint8_t> got(kStep);
   for (int i = 0; i < 60; i++) {
-    Client client(volume.attach(0));
+    SocketClient client(volume.attach(0));
     for (uint64_t n = 0; n < 4; n++) CHECK(client.read((i + n) % 64 * kStep, got.data(), kStep) == kOk);
   }
   {
-    Client client(volume.attach(0));
+    SocketClient client(volume.attach(0));
     for (uint64_t at = 0; at < 6 * kStep; at += kStep) CHECK(client.read(at, got.data(), kStep) == kOk);
     CHECK(volume.engine->yield_lane(0) == 0);
     const Event yielded = volume.wait_for(Event::Type::lane_yielded);
     CHECK(yielded.descriptor >= 0);
     close(yielded.descriptor);
   }
-  Client client(volume.attach(0));
+  SocketClient client(volume.attach(0));
   // Each READ of 1 MiB needs 16 chunks, so eight of them need all there are.
   std::vector<std::thread> readers;
   for (uint64_t i = 0; i < 8; i++)
@@ -287,9 +287,9 @@ void goodbye() {
 
 // 8. Bytes that are wrong at a server are not passed on for having been read ahead.
 void wrong_bytes() {
-  Shape shape = shape_of(2, kNear);
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdShape shape = shape_of(2, kNear);
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   const auto data = pattern(shape.size);
   fill(client, data);
   for (uint64_t page = 20; page < 200; page += 30) corrupt(volume, page * kPage + 9, 0);
@@ -299,10 +299,10 @@ void wrong_bytes() {
 
 // 9. Several clients of one lane's connection read in order at once, and one jumps about.
 void streams() {
-  Shape shape = shape_of(1, kNear);
+  NbdShape shape = shape_of(1, kNear);
   shape.size = 16 << 20;
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   const auto data = pattern(shape.size);
   fill(client, data);
   std::vector<std::thread> readers;

@@ -37,15 +37,15 @@ void server_failure(Server::Mode how, bool keeps_flushes) {
     // Slabs of the others go on.
     Client client(volume.attach(0));
     std::vector<uint8_t> page(4096, 1);
-    CHECK(client.write(0, page.data(), 4096) == kOk && client.read(0, page.data(), 4096) == kOk);
-    CHECK(client.write(shape.slab_size, page.data(), 4096) == kEio);
+    CHECK(client.write(0, page.data(), 4096) == 0 && client.read(0, page.data(), 4096) == 0);
+    CHECK(client.write(shape.slab_size, page.data(), 4096) == EIO);
   }
   CHECK(volume.count(Event::Type::server_failed) == 1);
   CHECK(volume.engine->volume().failed(1) && !volume.engine->volume().failed(0));
   const int error = volume.engine->close(keeps_flushes ? 100'000'000 : kCloseTime);
   CHECK(error == (keeps_flushes ? ETIMEDOUT : 0));
   // Its lanes must stay; somebody must know them, or the leak checker speaks up.
-  static Engine* stuck;
+  static TestVolume::Engine* stuck;
   if (keeps_flushes) stuck = volume.engine.release();
   CHECK(!keeps_flushes || stuck != nullptr);
 }
@@ -58,22 +58,22 @@ void declared_failure() {
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> page(4096, 7);
-  CHECK(client.write(0, page.data(), 4096) == kOk);
+  CHECK(client.write(0, page.data(), 4096) == 0);
   volume.servers[0]->set_mode(Server::Mode::hung);
   std::atomic<bool> answered{false};
   std::thread reader([&] {
-    CHECK(client.read(0, page.data(), 4096) == kEio);
+    CHECK(client.read(0, page.data(), 4096) == EIO);
     answered = true;
   });
   await([&] { return volume.engine->lane(0).statistics().outstanding_operations.get() == 1; });
   CHECK(volume.engine->fail_server(0, "heartbeat lost") == 0);
   await([&] { return answered.load(); });
   reader.join();
-  CHECK(client.read(8192, page.data(), 4096) == kOk);  // never written: zeros without network
+  CHECK(client.read(8192, page.data(), 4096) == 0);  // never written: zeros without network
   CHECK(page[0] == 0);
-  CHECK(client.write(8192, page.data(), 4096) == kOk);  // zeros need no server
+  CHECK(client.write(8192, page.data(), 4096) == 0);  // zeros need no server
   std::fill(page.begin(), page.end(), 7);
-  CHECK(client.write(8192, page.data(), 4096) == kEio);
+  CHECK(client.write(8192, page.data(), 4096) == EIO);
   CHECK(volume.wait_for(Event::Type::server_failed).lane == kMaxLanes);
 }
 
@@ -88,15 +88,15 @@ void hung_operations_hold_up_no_request(WaitMode mode) {
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> pages(16 * 4096, 7);
-  CHECK(client.write(0, pages.data(), 16 * 4096) == kOk);
+  CHECK(client.write(0, pages.data(), 16 * 4096) == 0);
   volume.servers[0]->set_mode(Server::Mode::hung);
   std::vector<std::thread> readers;
   for (uint32_t i = 0; i < 16; i++)
-    readers.emplace_back([&, i] { CHECK(client.read(i * 4096, &pages[i * 4096], 4096) == kEio); });
+    readers.emplace_back([&, i] { CHECK(client.read(i * 4096, &pages[i * 4096], 4096) == EIO); });
   await([&] { return volume.engine->lane(0).statistics().outstanding_operations.get() == 16; });
   std::atomic<bool> answered{false};
   std::thread asker([&] {
-    for (int i = 0; i < 100; i++) CHECK(client.call(kCmdFlush, 0, 0) == kOk);
+    for (int i = 0; i < 100; i++) CHECK(client.flush() == 0);
     answered = true;
   });
   await([&] { return answered.load(); });
@@ -119,7 +119,7 @@ bool lane_stands_still(uint64_t timeout_ns) {
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> pages(kReads * 4096, 3);
-  CHECK(client.write(0, pages.data(), kReads * 4096) == kOk);
+  CHECK(client.write(0, pages.data(), kReads * 4096) == 0);
   struct sigaction stand {};
   stand.sa_handler = [](int) {
     stands = true;
@@ -132,7 +132,7 @@ bool lane_stands_still(uint64_t timeout_ns) {
   std::atomic<uint32_t> failed{0};
   std::vector<std::thread> readers;
   for (uint32_t i = 0; i < kReads; i++)
-    readers.emplace_back([&, i] { failed += client.read(i * 4096, &pages[i * 4096], 4096) != kOk; });
+    readers.emplace_back([&, i] { failed += client.read(i * 4096, &pages[i * 4096], 4096) != 0; });
   const auto late = [&] { return volume.count(Event::Type::server_failed) > 0; };
   const auto& outstanding = volume.engine->lane(0).statistics().outstanding_operations;
   await([&] { return outstanding.get() == kReads || late(); });

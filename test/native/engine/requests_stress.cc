@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include "fixture/damage.h"
+#include "fixture/nbd_fixture.h"
 #include "fixture/workers.h"
 
 namespace engine_requests_stress {
@@ -14,15 +15,15 @@ const int kOperationsOfAWorker = effort(150);
 
 // 1. Verified random I/O over several lanes, until some of it has met at pages that lanes share.
 void random_io(WaitMode mode, Behaviour behaviour, int operations) {
-  Shape shape;
+  NbdShape shape;
   shape.size = 24 << 20;
   shape.lanes = 3;
   shape.servers = 3;
   shape.behaviour = behaviour;
   shape.options.wait_mode = mode;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   {
-    Workers workers(volume, 6);
+    WorkersOf<SocketClient> workers(volume, 6);
     do workers.run(operations, false, 3 << 20);
     while (sum(volume, &LaneStatistics::pages_waited_for) == 0);
   }
@@ -33,9 +34,9 @@ void random_io(WaitMode mode, Behaviour behaviour, int operations) {
 
 // 4. Partial writes to untouched pages show no stale bytes (the memory device holds 0xdb).
 void page_states() {
-  Shape shape;
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdShape shape;
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   std::vector<uint8_t> data(3 << 20, 0x55);
   std::vector<uint8_t> got(3 << 20);
   CHECK(client.read(0, got.data(), 3 << 20) == kOk && is_filled(got.data(), got.size(), 0));
@@ -61,9 +62,9 @@ void page_states() {
 
 // 5. Every error of validate_request, and that the connection survives it.
 void request_errors() {
-  Shape shape;
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdShape shape;
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   std::vector<uint8_t> data(1 << 20);
   const uint64_t size = shape.size;
   CHECK(client.read(size, data.data(), 1) == kEinval);
@@ -96,12 +97,12 @@ void request_errors() {
   std::vector<uint8_t> large(kMaxPayload + 4096);
   CHECK(client.write(0, large.data(), kMaxPayload + 4096) == kEinval);
   CHECK(client.read(0, data.data(), 4096) == kOk);
-  CHECK(client.call(kCmdWrite, 0, kMaxDrainedPayload + 1) == kGone);
+  CHECK(client.call(kCmdWrite, 0, kMaxDrainedPayload + 1) == SocketClient::kGone);
 
-  Shape read_only;
+  NbdShape read_only;
   read_only.options.volume.read_only = true;
-  TestVolume sealed(read_only);
-  Client reader(sealed.attach(0));
+  NbdVolume sealed(read_only);
+  SocketClient reader(sealed.attach(0));
   CHECK(reader.write(0, data.data(), 4096) == kEperm);
   CHECK(reader.call(kCmdTrim, 0, 4096) == kEperm);
   CHECK(reader.call(kCmdWriteZeroes, 0, 4096) == kEperm);
@@ -111,11 +112,11 @@ void request_errors() {
 // 6. 32 MiB in one READ and one WRITE, and several READs at once that each need more than all chunks of their
 // lane, which hold 8 MiB.
 void large_requests() {
-  Shape shape;
+  NbdShape shape;
   shape.size = 36 << 20;
   shape.behaviour.delay_ns = 5'000;
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   std::vector<uint8_t> data(kMaxPayload);
   fill_noise(data.data(), data.size(), 1);
   CHECK(client.write(777, data.data(), kMaxPayload) == kOk);
@@ -132,14 +133,14 @@ void large_requests() {
   // A failure after the reply began can only end the connection.
   volume.servers[1]->set_mode(Server::Mode::dead);
   const uint32_t error = client.read(777, data.data(), kMaxPayload);
-  CHECK(error == kEio || error == kGone);
+  CHECK(error == kEio || error == SocketClient::kGone);
 }
 
 // 7. A client goes away with requests in flight; the lane serves the next one with its data right.
 void client_leaves() {
-  Shape shape;
+  NbdShape shape;
   shape.behaviour.delay_ns = 2'000'000;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   std::vector<uint8_t> page(4096);
   for (int round = 0; round < 20; round++) {
     const int fd = volume.attach(0);
@@ -155,7 +156,7 @@ void client_leaves() {
     if (round % 2 == 0) CHECK(write_all(fd, &half, sizeof half) && write_all(fd, page.data(), 1000));
     usleep(static_cast<useconds_t>(round * 200));
     close(fd);
-    Client next(volume.attach(0));
+    SocketClient next(volume.attach(0));
     CHECK(next.write(1 << 20, page.data(), 4096) == kOk);
     std::vector<uint8_t> got(4096);
     CHECK(next.read(1 << 20, got.data(), 4096) == kOk && got == page);
@@ -164,9 +165,9 @@ void client_leaves() {
 
 // 8. DISC and a half-closed socket still get every answer.
 void goodbyes() {
-  Shape shape;
+  NbdShape shape;
   shape.behaviour.delay_ns = 1'000'000;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   for (const bool disc : {true, false}) {
     const int fd = volume.attach(0);
     std::vector<uint8_t> page(4096, 3);
@@ -193,11 +194,11 @@ void goodbyes() {
 
 // 9. A client that sends and never reads costs its own lane only, and memory stays bounded.
 void client_that_never_reads() {
-  Shape shape;
+  NbdShape shape;
   shape.lanes = 2;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   const int fd = volume.attach(0);
-  Client good(volume.attach(1));
+  SocketClient good(volume.attach(1));
   std::vector<uint8_t> page(4096, 9);
   CHECK(good.write(0, page.data(), 4096) == kOk);
   const auto read = header(kCmdRead, 1, 0, 1 << 20);
@@ -208,17 +209,17 @@ void client_that_never_reads() {
   }
   CHECK(good.read(0, page.data(), 4096) == kOk && page[0] == 9);
   close(fd);
-  Client again(volume.attach(0));
+  SocketClient again(volume.attach(0));
   CHECK(again.read(0, page.data(), 4096) == kOk && page[0] == 9);
 }
 
 // 10. close() while everything is busy: answers, ESHUTDOWN or the end, and never a hang.
 void close_under_load(Server::Mode mode) {
-  Shape shape;
+  NbdShape shape;
   shape.lanes = 2;
   shape.behaviour.delay_ns = 100'000;
-  TestVolume volume(shape);
-  Workers workers(volume, 4);
+  NbdVolume volume(shape);
+  WorkersOf<SocketClient> workers(volume, 4);
   std::thread closer([&] {
     await([&] { return workers.done >= 100; });
     volume.servers[0]->set_mode(mode);
@@ -230,10 +231,10 @@ void close_under_load(Server::Mode mode) {
 
 // 11. A slab moves to another server: kept or lost.
 void replaced_slabs() {
-  Shape shape;
+  NbdShape shape;
   shape.servers = 2;
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   std::vector<uint8_t> page(8192, 4);
   CHECK(client.write(0, page.data(), 8192) == kOk);
   volume.servers[0]->set_mode(Server::Mode::dead);
@@ -259,11 +260,11 @@ void replaced_slabs() {
 void page_map_file() {
   const std::string file = "/tmp/nbd_page_map." + std::to_string(getpid());
   const auto none = [](uint64_t) { CHECK(false); };
-  Shape shape;
+  NbdShape shape;
   shape.options.volume.page_map_file = file;
   {
-    TestVolume volume(shape);
-    Client client(volume.attach(0));
+    NbdVolume volume(shape);
+    SocketClient client(volume.attach(0));
     std::vector<uint8_t> page(4096, 4);
     CHECK(client.write(4096, page.data(), 4096) == kOk);
     PageMap second;

@@ -89,7 +89,7 @@ void read_chunks(int fd, std::vector<uint8_t>& data) {
 
 // A bit of each page of slab 1 flips where it is read from; a refill of slab 0 from the start; and then the
 // death of the server that it took the slab from.
-void disturb(TestVolume& volume, uint64_t request) {
+void disturb(NbdVolume& volume, uint64_t request) {
   Volume& slabs = volume.engine->volume();
   const bool replicated = volume.shape.replicas > 1;
   if (replicated && request == kRequests / 8) {
@@ -112,7 +112,7 @@ void disturb(TestVolume& volume, uint64_t request) {
 
 void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool backup = false,
          bool thin = false, bool compress = false) {
-  Shape shape;
+  NbdShape shape;
   shape.size = 8 << 20;  // so small that most READs are of what was written
   shape.fenced = fenced;
   shape.replicas = replicas;
@@ -125,7 +125,7 @@ void run(const char* name, bool fenced, bool structured, uint32_t replicas, bool
   }
   shape.thin = thin;
   if (compress) shape.options.volume.compression = Compression::always;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   for (uint32_t id = 0; thin && id < volume.engine->volume().slabs(); id++) {
     const Replica place = volume.replica(id, id % shape.servers);
     CHECK(volume.engine->add_spare(id, {&place, 1}) == 0);

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <csignal>
 
-#include "../engine/fixture/fixture.h"
+#include "../engine/fixture/nbd_fixture.h"
 
 namespace {
 std::atomic<uint64_t> ppolls{0};
@@ -27,15 +27,15 @@ namespace {
 
 const uint64_t kRequests = effort(2'000);
 
-Shape sleepy() {
-  Shape shape;
+NbdShape sleepy() {
+  NbdShape shape;
   shape.options.wait_mode = WaitMode::event;  // no spin takes a request before the lane would wait for it
   return shape;
 }
 
 void after_each_other() {
-  TestVolume volume(sleepy());
-  Client client(volume.attach(0));
+  NbdVolume volume(sleepy());
+  SocketClient client(volume.attach(0));
   std::vector<uint8_t> page(kPage);
   CHECK(client.read(0, page.data(), kPage) == kOk);
   const uint64_t before = ppolls;
@@ -70,8 +70,8 @@ void then_silence(Request request) {
 
 // Each after a silence: a request, the client's end, control.
 void after_a_silence() {
-  TestVolume volume(sleepy());
-  auto client = std::make_unique<Client>(volume.attach(0));
+  NbdVolume volume(sleepy());
+  auto client = std::make_unique<SocketClient>(volume.attach(0));
   std::vector<uint8_t> page(kPage, 0x5a), back(kPage), zeroes(kPage);
   for (uint64_t i = 0; i < 20; i++) {
     CHECK(client->write(i * kPage, page.data(), kPage) == kOk);
@@ -95,8 +95,8 @@ void after_a_silence() {
 void control_at_once() {
   std::vector<uint8_t> page(kPage);
   for (int i = 0; i < 20; i++) {
-    TestVolume volume(sleepy());
-    Client client(volume.attach(0));
+    NbdVolume volume(sleepy());
+    SocketClient client(volume.attach(0));
     CHECK(client.read(0, page.data(), kPage) == kOk);
     CHECK(volume.engine->yield_lane(0) == 0);
     const Event yielded = volume.wait_for(Event::Type::lane_yielded);

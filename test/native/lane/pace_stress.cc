@@ -1,5 +1,6 @@
 // Limits of servers, which all lanes of an engine share without a lock, and when slabs were used last.
 #include "../engine/fixture/damage.h"
+#include "../engine/fixture/nbd_fixture.h"
 #include "../engine/fixture/workers.h"
 #include "volume/rate_limiter.h"
 
@@ -63,16 +64,16 @@ void edges() {
 
 // 3. Verified load on lanes whose servers' limits change all the time: nothing fails, and no byte is wrong.
 void limits_change_under_load(Behaviour behaviour) {
-  Shape shape;
+  NbdShape shape;
   shape.size = 12 * kMiB;
   shape.servers = 3;
   shape.lanes = 2;
   shape.replicas = 2;
   shape.refill_lane = true;
   shape.behaviour = behaviour;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   {
-    Workers workers(volume, 4);
+    WorkersOf<SocketClient> workers(volume, 4);
     std::atomic<bool> done{false};
     std::thread control([&] {
       std::mt19937_64 random(7);
@@ -103,10 +104,10 @@ void limits_change_under_load(Behaviour behaviour) {
 void lifted_and_closed() {
   constexpr uint64_t kLimit = 16;  // operations a second: the lowest
   constexpr uint64_t kWrites = kLimit * 2 * kHang.count();
-  Shape shape;
+  NbdShape shape;
   shape.servers = 1;
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   const std::vector<uint8_t> page(4096, 5);
   const auto waits = [&] { return sum(volume, &LaneStatistics::turns_waited_for); };
   CHECK(volume.engine->set_limits(0, 0, kLimit) == 0);
@@ -124,7 +125,7 @@ void lifted_and_closed() {
   std::thread late([&] {
     uint32_t error = kOk;
     while (error == kOk) error = client.write(0, page.data(), 4096);
-    CHECK(error == kEio || error == kEshutdown || error == kGone);
+    CHECK(error == kEio || error == kEshutdown || error == SocketClient::kGone);
   });
   await([&] { return waits() > before; });
   CHECK(volume.engine->close(200'000'000) == 0);
@@ -133,11 +134,11 @@ void lifted_and_closed() {
 
 // 5. When a slab was used last: by READs and WRITEs of pages that are at a server, and nothing else.
 void idle_times() {
-  Shape shape;
+  NbdShape shape;
   shape.size = 4 * kMiB;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   Volume& slabs = volume.engine->volume();
-  Client client(volume.attach(0));
+  SocketClient client(volume.attach(0));
   std::vector<uint8_t> page(4096, 5);
   const auto idle = [&](uint32_t slab) {
     uint64_t nanoseconds = 0;

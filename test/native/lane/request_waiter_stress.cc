@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "../engine/fixture/fixture.h"
+#include "../engine/fixture/nbd_fixture.h"
 #include "lane/request_waiter.h"
 
 namespace lane_request_waiter_stress {
@@ -139,16 +139,16 @@ void modes() {
 
 // What a lane goes by: how many connections are open, however they end.
 void connections() {
-  Shape shape;
+  NbdShape shape;
   shape.lanes = 3;
-  TestVolume volume(shape);
+  NbdVolume volume(shape);
   const Volume& counted = volume.engine->volume();
   const auto opened = [&](size_t count) {
     volume.wait_until([&](const Event&) { return counted.connections() == count; });
   };
   CHECK(counted.connections() == 0);
-  auto first = std::make_unique<Client>(volume.attach(0));
-  Client second(volume.attach(1));
+  auto first = std::make_unique<SocketClient>(volume.attach(0));
+  SocketClient second(volume.attach(1));
   const int third = volume.attach(2);
   opened(3);
   first.reset();
@@ -168,10 +168,10 @@ void connections() {
 // A lane that polls sleeps for no request. One that was preempted finds the next request there when it is
 // back, and has spun for none.
 void polls() {
-  Shape shape;
+  NbdShape shape;
   shape.options.wait_mode = WaitMode::poll;
-  TestVolume volume(shape);
-  Client client(volume.attach(0));
+  NbdVolume volume(shape);
+  SocketClient client(volume.attach(0));
   std::vector<uint8_t> page(kPage);
   const LaneStatistics& statistics = volume.engine->lane(0).statistics();
   CHECK(client.read(0, page.data(), kPage) == kOk);

@@ -69,7 +69,7 @@ void await_end(int fd) {
 // An acceptor on a Unix socket and on a TCP port, for one lane.
 struct Served {
   const std::string path = fresh_path("/tmp/nbd_acceptor");
-  TestVolume volume;
+  NbdVolume volume;
   uint16_t port = 0;
 
   explicit Served(uint64_t handshake_timeout, uint64_t lane_wait, uint64_t idle = kNever)
@@ -92,8 +92,8 @@ struct Served {
   }
 
  private:
-  static Shape shape_of(uint64_t handshake_timeout, uint64_t lane_wait, uint64_t idle) {
-    Shape shape;
+  static NbdShape shape_of(uint64_t handshake_timeout, uint64_t lane_wait, uint64_t idle) {
+    NbdShape shape;
     shape.options.acceptor.handshake_timeout_ns = handshake_timeout;
     shape.options.acceptor.lane_wait_ns = lane_wait;
     shape.options.acceptor.max_handshakes = 20;
@@ -116,7 +116,7 @@ void silent_peers() {
   half.insert(half.end(), header.begin(), header.begin() + 9);
   CHECK(write_all(silent[0], half.data(), half.size()));
   {
-    Client client(served.good());
+    SocketClient client(served.good());
     Bytes page(4096, 5);
     CHECK(client.write(0, page.data(), 4096) == kOk);
   }
@@ -310,7 +310,7 @@ void socket_file() {
   std::memcpy(address.sun_path, path.data(), path.size());
   CHECK(bind(stale, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   close(stale);
-  TestVolume next(Shape{});
+  NbdVolume next(NbdShape{});
   CHECK(next.engine->listen_unix(path, why) == 0);
   const int again = dial_unix(path);
   CHECK(go(again) == kRepAck);

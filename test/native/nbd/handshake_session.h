@@ -5,7 +5,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "../engine/fixture/fixture.h"
+#include "../engine/fixture/nbd_fixture.h"
 #include "protocol/handshake.h"
 
 namespace fixture {

@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "../engine/fixture/fixture.h"
+#include "../engine/fixture/nbd_fixture.h"
 
 namespace nbd_interop_stress {
 
@@ -36,8 +36,8 @@ void must_fail(const std::string& command) {
   CHECK(std::system((command + " >/dev/null 2>&1").c_str()) != 0);
 }
 
-Shape shape_of(uint32_t lanes, WaitMode mode) {
-  Shape shape;
+NbdShape shape_of(uint32_t lanes, WaitMode mode) {
+  NbdShape shape;
   shape.size = 128 << 20;
   shape.slab_size = 32 << 20;
   shape.lanes = lanes;
@@ -47,9 +47,9 @@ Shape shape_of(uint32_t lanes, WaitMode mode) {
 }
 
 int serve(const std::string& path, uint32_t lanes, const std::string& mode) {
-  TestVolume volume(shape_of(lanes, mode == "poll"    ? WaitMode::poll
-                                    : mode == "event" ? WaitMode::event
-                                                      : WaitMode::adaptive));
+  NbdVolume volume(shape_of(lanes, mode == "poll"    ? WaitMode::poll
+                                   : mode == "event" ? WaitMode::event
+                                                     : WaitMode::adaptive));
   std::string why;
   if (volume.engine->listen_unix(path, why) != 0) {
     std::fprintf(stderr, "%s\n", why.c_str());
@@ -76,7 +76,7 @@ STRESS(nbd_interop) {
 
   const std::string base = "/tmp/nbd_interop." + std::to_string(getpid());
   const std::string uri = "'nbd+unix:///volume?socket=" + base + "'";
-  TestVolume volume(shape_of(4, WaitMode::adaptive));
+  NbdVolume volume(shape_of(4, WaitMode::adaptive));
   std::string why;
   CHECK(volume.engine->listen_unix(base, why) == 0);
   {

@@ -11,9 +11,9 @@ using namespace fixture;
 // A volume whose only lane is served on a Unix socket.
 struct Served {
   const std::string path = fresh_path("/tmp/nbd_leaving");
-  TestVolume volume;
+  NbdVolume volume;
 
-  explicit Served(const Shape& shape) : volume(shape) {
+  explicit Served(const NbdShape& shape) : volume(shape) {
     std::string why;
     CHECK(volume.engine->listen_unix(path, why) == 0);
   }
@@ -21,7 +21,7 @@ struct Served {
 
 // Clients that ask for the lane and are gone when they could have it: the lane is given back each time.
 void gone_before_the_lane() {
-  Shape shape;
+  NbdShape shape;
   shape.options.acceptor.lane_wait_ns = kNever;
   shape.options.acceptor.handshake_timeout_ns = kNever;
   Served served(shape);
@@ -42,7 +42,7 @@ void gone_before_the_lane() {
 
 // A simple reply has said that its data follow. When they cannot, only the end of the connection tells.
 void fails_after_its_reply() {
-  Shape shape;
+  NbdShape shape;
   shape.servers = 1;
   Served served(shape);
   const auto length = static_cast<uint32_t>(shape.size);

@@ -10,19 +10,19 @@ using namespace fixture;
 
 class Served {
  public:
-  explicit Served(Shape shape) : volume(shape) {
+  explicit Served(NbdShape shape) : volume(shape) {
     std::string why;
     CHECK(volume.engine->listen_unix(path, why) == 0);
   }
   const std::string path = fresh_path("/tmp/nbd_structured");
-  TestVolume volume;
+  NbdVolume volume;
 };
 
 std::vector<uint8_t> filled(size_t length, uint8_t byte) { return std::vector<uint8_t>(length, byte); }
 
 // Pages that were never written are told as holes, in the middle of data and with ragged ends.
 void holes() {
-  Served served(Shape{});
+  Served served(NbdShape{});
   NegotiatedClient client(served.path, true);
   CHECK((client.flags() & kFlagSendDf) != 0 && (client.flags() & kFlagSendCache) != 0 &&
         (client.flags() & kFlagSendFastZero) != 0);
@@ -53,7 +53,7 @@ void holes() {
 void statuses() {
   using Extents = std::vector<std::pair<uint32_t, uint32_t>>;
   constexpr uint32_t kHole = kStateHole | kStateZero;
-  Shape shape;
+  NbdShape shape;
   shape.lanes = 2;
   Served served(shape);
   NegotiatedClient client(served.path, true);
@@ -99,7 +99,7 @@ void statuses() {
 
 // Everything random, pipelined, and read in odd pieces, against a copy in memory.
 void random_reads() {
-  Shape shape;
+  NbdShape shape;
   shape.size = 16 << 20;
   shape.lanes = 2;
   shape.behaviour.delay_ns = 2'000;
@@ -146,7 +146,7 @@ void random_reads() {
 
 // A server that dies is told where, also in the middle of a long answer, and the connection goes on.
 void failures() {
-  Shape shape;
+  NbdShape shape;
   shape.size = 40 << 20;
   shape.behaviour.delay_ns = 200'000;
   Served served(shape);
@@ -179,7 +179,7 @@ void failures() {
 
 // Parts of one volume under names of their own.
 void exports() {
-  Shape shape;
+  NbdShape shape;
   shape.options.exports = {{.name = "all", .description = "everything"},
                            {.name = "tail", .offset = 31 << 20, .size = 0},
                            {.name = "sealed", .offset = 4096, .size = 8192, .read_only = true}};
@@ -226,7 +226,7 @@ void exports() {
 
 // Below the minimum block size nothing is done; it is told.
 void block_sizes() {
-  Shape shape;
+  NbdShape shape;
   shape.options.minimum_block = 512;
   Served served(shape);
   NegotiatedClient client(served.path, true);
@@ -242,7 +242,7 @@ void block_sizes() {
 // requests keeps it.
 void stalling_clients() {
   constexpr uint64_t kStall = 250'000'000;
-  Shape shape;
+  NbdShape shape;
   shape.lanes = 1;
   shape.options.acceptor.stall_timeout_ns = kStall;
   shape.options.acceptor.lane_wait_ns = kNever;
@@ -275,7 +275,7 @@ void stalling_clients() {
 
 // Slowly is not the same: a byte a time, but within the limit.
 void slow_client() {
-  Shape shape;
+  NbdShape shape;
   shape.options.acceptor.stall_timeout_ns = kNever;
   Served served(shape);
   NegotiatedClient slow(served.path, true);
@@ -299,7 +299,7 @@ void slow_client() {
 // Late requests hear ESHUTDOWN before the connection ends; those under way are answered. False: this client
 // was not run for so long that it came too late for that.
 bool shut_down_in_good_order() {
-  Shape shape;
+  NbdShape shape;
   shape.behaviour.delay_ns = 200'000'000;
   Served served(shape);
   NegotiatedClient client(served.path, true);

@@ -86,14 +86,14 @@ class TlsClient {
       if (reply.type != kRepInfo) return reply.type;
     }
   }
-  // One request; the error code, kGone at the end.
+  // One request; the error code, SocketClient::kGone at the end.
   uint32_t call(uint16_t command, uint64_t offset, uint32_t length, uint8_t* in, const uint8_t* out) {
     const RequestHeader request = header(command, ++cookies_, offset, length);
-    if (!send(&request, sizeof request) || (out != nullptr && !send(out, length))) return kGone;
+    if (!send(&request, sizeof request) || (out != nullptr && !send(out, length))) return SocketClient::kGone;
     SimpleReply reply;
-    if (!receive(&reply, sizeof reply)) return kGone;
+    if (!receive(&reply, sizeof reply)) return SocketClient::kGone;
     CHECK(reply.magic == kSimpleReplyMagic && reply.cookie == cookies_);
-    if (reply.error == kOk && in != nullptr && !receive(in, length)) return kGone;
+    if (reply.error == kOk && in != nullptr && !receive(in, length)) return SocketClient::kGone;
     return reply.error;
   }
 

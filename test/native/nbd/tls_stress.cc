@@ -21,11 +21,11 @@ class Served {
     CHECK(volume.engine->listen_unix(path, why) == 0);
   }
   const std::string path = kBase + ".sock";
-  TestVolume volume;
+  NbdVolume volume;
 
  private:
-  static Shape shape_of(TlsMode mode, uint32_t lanes, const AcceptorOptions& acceptor) {
-    Shape shape;
+  static NbdShape shape_of(TlsMode mode, uint32_t lanes, const AcceptorOptions& acceptor) {
+    NbdShape shape;
     shape.lanes = lanes;
     shape.options.tls = {.mode = mode, .shared_keys = kKeys};
     shape.options.acceptor = acceptor;
@@ -203,7 +203,7 @@ void close_under_load() {
         error = client.call(kCmdRead, id * (8 << 20), 100'000, data.data(), nullptr);
         busy++;
       }
-      CHECK(error == kEshutdown || error == kGone);
+      CHECK(error == kEshutdown || error == SocketClient::kGone);
     });
   }
   // One in the middle of its handshake.

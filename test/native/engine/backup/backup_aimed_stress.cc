@@ -15,7 +15,7 @@ void all_die(TestVolume& volume) {
   for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);
 }
 
-uint32_t write(Client& client, uint64_t page, uint8_t byte) {
+int write(Client& client, uint64_t page, uint8_t byte) {
   const std::vector<uint8_t> bytes(4096, byte);
   return client.write(page * 4096, bytes.data(), 4096);
 }
@@ -39,13 +39,13 @@ void fails_under_a_write() {
   const Path file("under");
   TestVolume volume(backed_up(file, Acknowledge::all, kPlain));
   Client client(volume.attach(0));
-  CHECK(write(client, 0, 0x11) == kOk);
+  CHECK(write(client, 0, 0x11) == 0);
   caught_up(volume, 1);
   all_die(volume);
-  CHECK(write(client, 0, 0x22) == kOk);
+  CHECK(write(client, 0, 0x22) == 0);
   {
     const FullFile full;
-    CHECK(write(client, 0, 0x33) == kEio);
+    CHECK(write(client, 0, 0x33) == EIO);
   }
   volume.wait_for(Event::Type::backup_failed);
   CHECK(volume.engine->close(kCloseTime) == 0);
@@ -60,17 +60,17 @@ void stops_short() {
   fill_noise(data.data(), data.size(), 1);
   {
     const StandingFile standing;
-    CHECK(write(client, 2000, 0x11) == kOk);
+    CHECK(write(client, 2000, 0x11) == 0);
     // It stands there with one page, and what comes now is written together.
     await([&] { return volume.engine->backup()->statistics().writes.get() == 1; });
-    CHECK(client.write(0, data.data(), static_cast<uint32_t>(data.size())) == kOk);
+    CHECK(client.write(0, data.data(), static_cast<uint32_t>(data.size())) == 0);
     file_takes = 3 * 4096;
   }
   caught_up(volume, 64);
   CHECK(file_takes == 0);
   all_die(volume);
   std::vector<uint8_t> got(data.size());
-  CHECK(client.read(0, got.data(), static_cast<uint32_t>(got.size())) == kOk && got == data);
+  CHECK(client.read(0, got.data(), static_cast<uint32_t>(got.size())) == 0 && got == data);
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
@@ -89,16 +89,16 @@ void another_file() {
     CHECK(volume.engine->close(kCloseTime) == 0);
   };
   shape.options.backup.path = other.name();
-  run([](TestVolume&, Client& client) { CHECK(write(client, 0, 0x11) == kOk); });
+  run([](TestVolume&, Client& client) { CHECK(write(client, 0, 0x11) == 0); });
   shape.options.backup.path = one.name();
   shape.options.backup.map_file = map.name();
   shape.options.volume.page_map_file = pages.name();
-  run([](TestVolume&, Client& client) { CHECK(write(client, 0, 0x22) == kOk); });
+  run([](TestVolume&, Client& client) { CHECK(write(client, 0, 0x22) == 0); });
   shape.options.backup.path = other.name();
   run([](TestVolume& volume, Client& client) {
     all_die(volume);
     std::vector<uint8_t> got(4096);
-    CHECK(client.read(0, got.data(), 4096) == kEio);
+    CHECK(client.read(0, got.data(), 4096) == EIO);
   });
 }
 

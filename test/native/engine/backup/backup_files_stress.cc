@@ -27,7 +27,7 @@ struct Kept {
     if (stamps) stamped(volume);
     Client client(volume.attach(0));
     const std::vector<uint8_t> page(4096, byte);
-    CHECK(client.write(0, page.data(), 4096) == kOk);
+    CHECK(client.write(0, page.data(), 4096) == 0);
     CHECK(volume.engine->close(kCloseTime) == 0);
   }
   // Another one has nothing but the file. What it reads in the first page; -1: EIO.
@@ -38,9 +38,9 @@ struct Kept {
     if (stamps) stamped(volume);
     Client client(volume.attach(0));
     std::vector<uint8_t> page(4096);
-    const uint32_t error = client.read(0, page.data(), 4096);
+    const int error = client.read(0, page.data(), 4096);
     CHECK(volume.engine->close(kCloseTime) == 0);
-    return error == kOk ? page[4095] : -1;
+    return error == 0 ? page[4095] : -1;
   }
   static void stamped(TestVolume& volume) {
     volume.engine->stamp_backup();
@@ -154,7 +154,7 @@ void refused() {
   const auto opens = [&](int expected) {
     int error = 0;
     std::string why;
-    CHECK(Engine::open(
+    CHECK(TestVolume::Engine::open(
               shape.options, [](const Event&) {}, error, why) == nullptr);
     CHECK(error == expected && !why.empty());
   };

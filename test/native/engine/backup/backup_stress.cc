@@ -126,20 +126,19 @@ void catches_up() {
   {
     const StandingFile standing;
     for (uint64_t at = 0; at < shape.size; at += 2 << 20)
-      CHECK(client.write(at, data.data() + at, 2 << 20) == kOk);
+      CHECK(client.write(at, data.data() + at, 2 << 20) == 0);
     // Again before the file has it, and a part of a page.
-    for (int i = 0; i < 50; i++) CHECK(client.write(4096, data.data() + 4096, 4096) == kOk);
-    CHECK(client.write(5000, data.data() + 5000, 100) == kOk);
+    for (int i = 0; i < 50; i++) CHECK(client.write(4096, data.data() + 4096, 4096) == 0);
+    CHECK(client.write(5000, data.data() + 5000, 100) == 0);
     CHECK(volume.engine->backup()->missed() > 0);
   }
   caught_up(volume, shape.size / 4096);
   CHECK(volume.engine->refill_lane()->work().catch_up()->pages().get() > 0);
   for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);
   std::vector<uint8_t> got(shape.size);
-  for (uint64_t at = 0; at < shape.size; at += 2 << 20)
-    CHECK(client.read(at, got.data() + at, 2 << 20) == kOk);
+  for (uint64_t at = 0; at < shape.size; at += 2 << 20) CHECK(client.read(at, got.data() + at, 2 << 20) == 0);
   CHECK(got == data);
-  CHECK(client.read(100, got.data(), 5000) == kOk && std::memcmp(got.data(), data.data() + 100, 5000) == 0);
+  CHECK(client.read(100, got.data(), 5000) == 0 && std::memcmp(got.data(), data.data() + 100, 5000) == 0);
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
@@ -164,23 +163,23 @@ void file_fails(Acknowledge acknowledge) {
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> page(4096, 7);
-  CHECK(client.write(0, page.data(), 4096) == kOk);
+  CHECK(client.write(0, page.data(), 4096) == 0);
   caught_up(volume, 1);
   rlimit limit{};
   CHECK(getrlimit(RLIMIT_FSIZE, &limit) == 0);
   const rlimit small{1 << 20, limit.rlim_max};
   CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
-  for (uint64_t at = 0; at < shape.size; at += 1 << 20) CHECK(client.write(at, page.data(), 4096) == kOk);
+  for (uint64_t at = 0; at < shape.size; at += 1 << 20) CHECK(client.write(at, page.data(), 4096) == 0);
   CHECK(volume.wait_for(Event::Type::backup_failed).reason[0] != '\0');
   CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
   for (uint64_t at = 0; at < shape.size; at += 1 << 20) {
-    CHECK(client.write(at + 100, page.data(), 100) == kOk);
-    CHECK(client.read(at, page.data(), 4096) == kOk && page[0] == 7);
+    CHECK(client.write(at + 100, page.data(), 100) == 0);
+    CHECK(client.read(at, page.data(), 4096) == 0 && page[0] == 7);
   }
   CHECK(volume.count(Event::Type::backup_failed) == 1);
   volume.servers[0]->set_mode(Server::Mode::dead);
-  CHECK(client.read(0, page.data(), 4096) == kEio);
-  CHECK(client.write(0, page.data(), 4096) == kEio);
+  CHECK(client.read(0, page.data(), 4096) == EIO);
+  CHECK(client.write(0, page.data(), 4096) == EIO);
   CHECK(volume.engine->volume().add_replica(0, volume.replica(0, 1)) != 0);
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
@@ -197,10 +196,10 @@ void next_process() {
   {
     TestVolume volume(shape);
     Client client(volume.attach(0));
-    for (uint64_t at = 0; at < shape.size; at += 1 << 20) CHECK(client.write(at, page.data(), 4096) == kOk);
+    for (uint64_t at = 0; at < shape.size; at += 1 << 20) CHECK(client.write(at, page.data(), 4096) == 0);
     int error = 0;
     std::string why;
-    CHECK(Engine::open(
+    CHECK(TestVolume::Engine::open(
               volume.shape.options, [](const Event&) {}, error, why) == nullptr &&
           error == EBUSY);
   }
@@ -210,7 +209,7 @@ void next_process() {
     Client client(volume.attach(0));
     for (uint64_t at = 0; at < shape.size; at += 1 << 20) {
       page.assign(4096, 0);
-      CHECK(client.read(at, page.data(), 4096) == kOk && page[4095] == 9);
+      CHECK(client.read(at, page.data(), 4096) == 0 && page[4095] == 9);
     }
   }
   CHECK(unlink(file.name().c_str()) == 0);
@@ -219,8 +218,8 @@ void next_process() {
     TestVolume volume(shape);
     for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);
     Client client(volume.attach(0));
-    CHECK(client.read(0, page.data(), 4096) == kEio);
-    CHECK(client.write(0, page.data(), 4096) == kOk && client.read(0, page.data(), 4096) == kOk);
+    CHECK(client.read(0, page.data(), 4096) == EIO);
+    CHECK(client.write(0, page.data(), 4096) == 0 && client.read(0, page.data(), 4096) == 0);
   }
 }
 
@@ -233,31 +232,31 @@ void checked() {
   std::vector<uint8_t> data(16 * 4096, 0x21);
   std::vector<uint8_t> got(data.size());
   const auto length = static_cast<uint32_t>(data.size());
-  CHECK(client.write(0, data.data(), length) == kOk);
+  CHECK(client.write(0, data.data(), length) == 0);
   corrupt(volume, 3 * 4096, 0);
-  CHECK(client.read(0, got.data(), length) == kOk && got == data);
+  CHECK(client.read(0, got.data(), length) == 0 && got == data);
   CHECK(volume.wait_for(Event::Type::page_repaired).page == 3);
   volume.servers[0]->set_mode(Server::Mode::dead);
   const int other = open(file.name().c_str(), O_RDWR | O_CLOEXEC);
   CHECK(pwrite(other, "\x20", 1, 5 * 4096 + 17) == 1);
   close(other);
-  CHECK(client.read(0, got.data(), length) == kEio);
-  CHECK(client.read(5 * 4096, got.data(), 4096) == kEio);
-  CHECK(client.read(6 * 4096, got.data(), 4096) == kOk && got[0] == 0x21);
+  CHECK(client.read(0, got.data(), length) == EIO);
+  CHECK(client.read(5 * 4096, got.data(), 4096) == EIO);
+  CHECK(client.read(6 * 4096, got.data(), 4096) == 0 && got[0] == 0x21);
   const Event event = volume.wait_for(Event::Type::page_lost);
   CHECK(event.page == 5 && event.server == kBackupServer && volume.count(Event::Type::page_lost) == 1);
   // The slab gets a new place, filled with what is right.
   restore(volume, 0, 1);
-  CHECK(client.write(5 * 4096, data.data(), 4096) == kOk);
-  CHECK(client.read(0, got.data(), length) == kOk && got == data);
+  CHECK(client.write(5 * 4096, data.data(), 4096) == 0);
+  CHECK(client.read(0, got.data(), length) == 0 && got == data);
   // Zeros take no room in the file, and nothing old comes from there.
   volume.servers[1]->set_mode(Server::Mode::dead);
   std::memset(data.data() + 4096, 0, 4096);
-  CHECK(client.write(4096, data.data() + 4096, 4096) == kOk);
-  CHECK(client.read(0, got.data(), length) == kOk && got == data);
-  CHECK(client.write(4096 + 100, data.data(), 10) == kOk);
+  CHECK(client.write(4096, data.data() + 4096, 4096) == 0);
+  CHECK(client.read(0, got.data(), length) == 0 && got == data);
+  CHECK(client.write(4096 + 100, data.data(), 10) == 0);
   std::memcpy(data.data() + 4096 + 100, data.data(), 10);
-  CHECK(client.read(0, got.data(), length) == kOk && got == data);
+  CHECK(client.read(0, got.data(), length) == 0 && got == data);
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
@@ -273,7 +272,7 @@ void catches_up_right() {
   uint64_t page = 1023;
   {
     const StandingFile standing;
-    CHECK(client.write(0, data.data(), 4 << 20) == kOk);
+    CHECK(client.write(0, data.data(), 4 << 20) == 0);
     while (page > 0 && volume.engine->backup()->map().get(page) != BackupState::stale) page--;
     CHECK(page > 0);
     const auto first = static_cast<uint32_t>(page * 4096 / shape.slab_size % shape.servers);
@@ -283,7 +282,7 @@ void catches_up_right() {
   CHECK(volume.wait_for(Event::Type::page_repaired).page == page);
   for (const auto& server : volume.servers) server->set_mode(Server::Mode::dead);
   std::vector<uint8_t> got(data.size());
-  CHECK(client.read(0, got.data(), 4 << 20) == kOk && got == data);
+  CHECK(client.read(0, got.data(), 4 << 20) == 0 && got == data);
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 

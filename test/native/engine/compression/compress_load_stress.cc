@@ -73,9 +73,9 @@ void under_load(Behaviour behaviour, Meanwhile what) {
           const auto bytes = static_cast<uint32_t>(count * 4096);
           if (random() % 2 == 0) {
             for (uint64_t k = 0; k < count; k++) fill_page(data.data() + k * 4096, 1 + random() % 1'000'000);
-            CHECK(client.write(first * 4096, data.data(), bytes) == kOk);
+            CHECK(client.write(first * 4096, data.data(), bytes) == 0);
           } else {
-            CHECK(client.read(first * 4096, data.data(), bytes) == kOk);
+            CHECK(client.read(first * 4096, data.data(), bytes) == 0);
             for (uint64_t k = 0; k < count; k++) {
               const uint8_t* page = data.data() + k * 4096;
               CHECK(is_page(page) || is_filled(page, 4096, 0));
@@ -100,7 +100,7 @@ void under_load(Behaviour behaviour, Meanwhile what) {
       CHECK(volume.engine->fail_server(1, "test") == 0);
       std::vector<uint8_t> page(4096);
       for (uint64_t offset = 0; offset < shape.size; offset += 4096) {
-        CHECK(clients[0]->read(offset, page.data(), 4096) == kOk);
+        CHECK(clients[0]->read(offset, page.data(), 4096) == 0);
         CHECK(is_page(page.data()) || is_filled(page.data(), 4096, 0));
       }
     }
@@ -122,7 +122,7 @@ void backed_up(Acknowledge acknowledge, bool dies_under_load) {
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
   auto data = pages_of(256, mixed);
-  CHECK(client.write(0, data.data(), 1 << 20) == kOk);
+  CHECK(client.write(0, data.data(), 1 << 20) == 0);
   await([&] { return volume.engine->backup()->map().run(0, 256, BackupState::held) == 256; });
   for (uint64_t page = 0; page < 256; page += 17) corrupt(volume, page * 4096 + 9, 0);
   all_right(client, data);
@@ -136,7 +136,7 @@ void backed_up(Acknowledge acknowledge, bool dies_under_load) {
     });
     for (; rounds < effort(30) || !slabs.failed(0); rounds++) {
       data = pages_of(256, [&](uint64_t i) { return mixed(i) + static_cast<uint64_t>(rounds) * 10'000; });
-      CHECK(client.write(0, data.data(), 1 << 20) == kOk);
+      CHECK(client.write(0, data.data(), 1 << 20) == 0);
     }
     killer.join();
   } else {
@@ -147,12 +147,12 @@ void backed_up(Acknowledge acknowledge, bool dies_under_load) {
   Volume::Dropped dropped;
   CHECK(volume.drop(0, 0, dropped) == 0 && slabs.add_replica(0, volume.replica(0, 1)) == 0);
   // Written while it is being filled: packed, and only there and in the file.
-  CHECK(client.write(0, data.data(), 64 * 4096) == kOk);
+  CHECK(client.write(0, data.data(), 64 * 4096) == 0);
   std::string why;
   CHECK(volume.engine->refill(0, 1, why) == 0);
   volume.wait_for(Event::Type::slab_refilled);
   all_right(client, data);
-  CHECK(client.write(0, data.data(), 1 << 20) == kOk);
+  CHECK(client.write(0, data.data(), 1 << 20) == 0);
   all_right(client, data);
   CHECK(volume.count(Event::Type::page_lost) == 0 && volume.count(Event::Type::backup_failed) == 0);
 }

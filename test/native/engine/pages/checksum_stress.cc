@@ -29,12 +29,12 @@ void repaired() {
   Client client(volume.attach(0));
   std::vector<uint8_t> data(1 << 20);
   fill_noise(data.data(), data.size(), 1);
-  CHECK(client.write(0, data.data(), 1 << 20) == kOk);
+  CHECK(client.write(0, data.data(), 1 << 20) == 0);
   std::vector<uint8_t> got(1 << 20);
   for (const uint64_t wrong : {uint64_t{17}, uint64_t{123 * 4096 + 4095}}) {
     corrupt(volume, wrong, 0);  // the first replica of slab 0 is the one that is read
     CHECK(byte_at(volume, wrong, 0) != data[wrong]);
-    CHECK(client.read(0, got.data(), 1 << 20) == kOk && got == data);
+    CHECK(client.read(0, got.data(), 1 << 20) == 0 && got == data);
     CHECK(byte_at(volume, wrong, 0) == data[wrong]);
   }
   const Event event = volume.wait_until(
@@ -43,12 +43,12 @@ void repaired() {
   CHECK(volume.count(Event::Type::page_repaired) == 2 && volume.count(Event::Type::page_lost) == 0);
   CHECK(sum(volume, &LaneStatistics::pages_wrong) == 2 && sum(volume, &LaneStatistics::pages_repaired) == 2);
   // A page that was written in part is not known any more, until it is written as a whole.
-  CHECK(client.write(100, data.data(), 100) == kOk);
+  CHECK(client.write(100, data.data(), 100) == 0);
   corrupt(volume, 17, 0);
-  CHECK(client.read(0, got.data(), 4096) == kOk && got[17] != data[17]);
-  CHECK(client.write(0, data.data(), 4096) == kOk);
+  CHECK(client.read(0, got.data(), 4096) == 0 && got[17] != data[17]);
+  CHECK(client.write(0, data.data(), 4096) == 0);
   corrupt(volume, 17, 0);
-  CHECK(client.read(0, got.data(), 4096) == kOk && got[17] == data[17]);
+  CHECK(client.read(0, got.data(), 4096) == 0 && got[17] == data[17]);
 }
 
 // 2. Wrong everywhere: EIO, said once, until it is written anew. Its neighbours are not concerned.
@@ -59,17 +59,17 @@ void lost(uint32_t replicas) {
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> data(1 << 20, 0x5b);
-  CHECK(client.write(0, data.data(), 1 << 20) == kOk);
+  CHECK(client.write(0, data.data(), 1 << 20) == 0);
   for (uint32_t server = 0; server < replicas; server++) corrupt(volume, 8192 + 5, server);
   std::vector<uint8_t> got(1 << 20);
-  CHECK(client.read(0, got.data(), 1 << 20) == kEio);
-  CHECK(client.read(8192, got.data(), 4096) == kEio);
-  CHECK(client.read(12288, got.data(), 4096) == kOk && got[0] == 0x5b);
+  CHECK(client.read(0, got.data(), 1 << 20) == EIO);
+  CHECK(client.read(8192, got.data(), 4096) == EIO);
+  CHECK(client.read(12288, got.data(), 4096) == 0 && got[0] == 0x5b);
   CHECK(volume.wait_for(Event::Type::page_lost).page == 2);
   CHECK(volume.count(Event::Type::page_lost) == 1);
   CHECK(volume.engine->volume().pages().get(2) == PageState::lost);
-  CHECK(client.write(8192, data.data(), 4096) == kOk);
-  CHECK(client.read(0, got.data(), 1 << 20) == kOk && got == data);
+  CHECK(client.write(8192, data.data(), 4096) == 0);
+  CHECK(client.read(0, got.data(), 1 << 20) == 0 && got == data);
 }
 
 // 3. Switched off, nobody looks.
@@ -79,9 +79,9 @@ void off() {
   TestVolume volume(shape);
   Client client(volume.attach(0));
   std::vector<uint8_t> page(4096, 1);
-  CHECK(client.write(0, page.data(), 4096) == kOk);
+  CHECK(client.write(0, page.data(), 4096) == 0);
   corrupt(volume, 0, 0);
-  CHECK(client.read(0, page.data(), 4096) == kOk && page[0] != 1);
+  CHECK(client.read(0, page.data(), 4096) == 0 && page[0] != 1);
 }
 
 // 4. A refill does not spread what is wrong.
@@ -90,7 +90,7 @@ void refill() {
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
   std::vector<uint8_t> data(1 << 20, 0x3c);
-  CHECK(client.write(0, data.data(), 1 << 20) == kOk);
+  CHECK(client.write(0, data.data(), 1 << 20) == 0);
   corrupt(volume, 4096, 0);
   corrupt(volume, 50 * 4096, 0);
   corrupt(volume, 50 * 4096, 1);
@@ -103,8 +103,8 @@ void refill() {
   CHECK(volume.wait_for(Event::Type::page_repaired).page == 1);
   CHECK(volume.wait_for(Event::Type::page_lost).page == 50);
   std::vector<uint8_t> got(4096);
-  CHECK(client.read(50 * 4096, got.data(), 4096) == kEio);
-  CHECK(client.read(51 * 4096, got.data(), 4096) == kOk && got[0] == 0x3c);
+  CHECK(client.read(50 * 4096, got.data(), 4096) == EIO);
+  CHECK(client.read(51 * 4096, got.data(), 4096) == 0 && got[0] == 0x3c);
 }
 
 // 5. Bits flip at one server all the time, under verified load, and once that server dies.
@@ -142,9 +142,9 @@ void under_load(Behaviour behaviour, bool dies) {
           if (random() % 2 == 0) {
             value[at] = static_cast<uint8_t>(1 + random() % 255);
             std::fill(page.begin(), page.end(), value[at]);
-            CHECK(client.write(offset, page.data(), 4096) == kOk);
+            CHECK(client.write(offset, page.data(), 4096) == 0);
           } else {
-            CHECK(client.read(offset, page.data(), 4096) == kOk);
+            CHECK(client.read(offset, page.data(), 4096) == 0);
             CHECK(is_filled(page.data(), page.size(), value[at]));
           }
         }

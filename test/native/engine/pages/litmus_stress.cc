@@ -77,7 +77,7 @@ void placed() {
     const auto data = pages_of(kPages, [=](uint64_t i) { return 2 * (round * kPages + i) + 1; });
     std::atomic<bool> over{false};
     std::thread writer([&] {
-      CHECK(client.write(0, data.data(), kPages * 4096) == kOk);
+      CHECK(client.write(0, data.data(), kPages * 4096) == 0);
       over = true;
     });
     while (!over) {
@@ -97,7 +97,7 @@ void placed() {
       }
     }
     writer.join();
-    CHECK(client.call(kCmdTrim, 0, kPages * 4096) == kOk);
+    CHECK(client.trim(0, kPages * 4096) == 0);
   }
   std::printf("  %llu pages were written behind a look, in %llu rounds\n",
               static_cast<unsigned long long>(seen), static_cast<unsigned long long>(round));

@@ -58,7 +58,7 @@ Outcome map(const std::string& path) {
 Outcome lock(const std::string& path) {
   UniqueFd file;
   int fd = -1;
-  const int error = lock_file(path, fd);
+  const int error = nbd::lock_file(path, fd);
   file.reset(fd);
   return {error, ""};
 }

@@ -2,6 +2,7 @@
 // others write, trim and read, on more than one lane.
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <random>
 
 #include "../fixture/fixture.h"
@@ -28,7 +29,7 @@ int spare(TestVolume& volume, uint32_t id) {
   return volume.engine->add_spare(id, {&place, 1});
 }
 
-uint32_t write(Client& client, uint64_t offset, uint8_t value, uint32_t length = 4096) {
+int write(Client& client, uint64_t offset, uint8_t value, uint32_t length = 4096) {
   const std::vector<uint8_t> data(length, value);
   return client.write(offset, data.data(), length);
 }
@@ -36,7 +37,7 @@ uint32_t write(Client& client, uint64_t offset, uint8_t value, uint32_t length =
 // What each byte of the range is; -1: they differ, or an error.
 int value_at(Client& client, uint64_t offset, uint32_t length = 4096) {
   std::vector<uint8_t> data(length, 0xaa);
-  if (client.read(offset, data.data(), length) != kOk) return -1;
+  if (client.read(offset, data.data(), length) != 0) return -1;
   return is_filled(data.data(), length, data[0]) ? data[0] : -1;
 }
 
@@ -45,13 +46,13 @@ void by_and_by() {
   TestVolume volume(thin());
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
-  CHECK(value_at(client, 0, 2 << 20) == 0 && client.call(kCmdTrim, 0, 4 << 20) == kOk);
-  CHECK(write(client, 3 * kSlab, 0, 2 << 20) == kOk);  // zeros
-  CHECK(client.call(kCmdWriteZeroes, 100, 50) == kOk);
+  CHECK(value_at(client, 0, 2 << 20) == 0 && client.trim(0, 4 << 20) == 0);
+  CHECK(write(client, 3 * kSlab, 0, 2 << 20) == 0);  // zeros
+  CHECK(client.write_zeroes(100, 50) == 0);
   CHECK(slabs.mapped() == 0 && volume.count(Event::Type::slabs_changed) == 0);
 
   for (uint32_t id = 0; id < 3; id++) CHECK(spare(volume, id) == 0);
-  CHECK(write(client, 2 * kSlab - 4096, 7, 8192) == kOk);  // two slabs
+  CHECK(write(client, 2 * kSlab - 4096, 7, 8192) == 0);  // two slabs
   CHECK(slabs.mapped() == 2 && slabs.spares() == 1);
   volume.wait_for(Event::Type::slabs_changed);
   std::vector<PlacePool::Used> used;
@@ -61,19 +62,19 @@ void by_and_by() {
   CHECK(slabs.count_pages(PageState::written) == 2);
 
   CHECK(slabs.vacate(1) == EBUSY && slabs.vacate(0) == ENOENT && slabs.vacate(8) == EINVAL);
-  CHECK(client.call(kCmdTrim, kSlab, 2 * kSlab) == kOk);
+  CHECK(client.trim(kSlab, 2 * kSlab) == 0);
   std::vector<uint32_t> cleared;
   slabs.take_cleared(cleared);
   CHECK((cleared == std::vector<uint32_t>{1, 2}));
   CHECK(slabs.vacate(1) == 0 && slabs.vacate(1) == ENOENT && slabs.mapped() == 1);
   CHECK(value_at(client, 2 * kSlab - 4096, 8192) == 0);
   cleared.clear();
-  CHECK(client.call(kCmdTrim, kSlab, kSlab) == kOk);
+  CHECK(client.trim(kSlab, kSlab) == 0);
   slabs.take_cleared(cleared);
   CHECK(cleared.empty());  // it has nothing to give
 
   // A part of a page: the rest of it is zeros, whatever the place held.
-  CHECK(write(client, kSlab + 100, 9, 50) == kOk && slabs.mapped() == 2 && slabs.spares() == 0);
+  CHECK(write(client, kSlab + 100, 9, 50) == 0 && slabs.mapped() == 2 && slabs.spares() == 0);
   CHECK(value_at(client, kSlab, 100) == 0 && value_at(client, kSlab + 100, 50) == 9);
   CHECK(value_at(client, kSlab + 150, 4096 - 150) == 0);
 }
@@ -85,7 +86,7 @@ void nobody_cares() {
   TestVolume volume(shape);
   Client client(volume.attach(0));
   const auto start = Clock::now();
-  CHECK(write(client, kSlab, 2) == kEio);
+  CHECK(write(client, kSlab, 2) == EIO);
   // Not all of it: a lane goes by the time at which its present turn began.
   CHECK(seconds_since(start) > 0.15);
 }
@@ -95,33 +96,33 @@ void none_left() {
   TestVolume volume(thin());
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
-  uint32_t error = kGone;
+  int error = Client::kGone;
   std::thread writer([&] { error = write(client, 0, 1); });
   volume.wait_for(Event::Type::slabs_changed);
   CHECK(value_at(client, 0) == 0);  // a READ does not wait with it
   CHECK(spare(volume, 0) == 0);
   writer.join();
-  CHECK(error == kOk && value_at(client, 0) == 1);
+  CHECK(error == 0 && value_at(client, 0) == 1);
 
   volume.engine->set_exhausted();
-  CHECK(write(client, kSlab, 2) == kEnospc && write(client, kSlab + 5, 2, 6) == kEnospc);
-  CHECK(write(client, 4096, 3) == kOk);  // has a place
+  CHECK(write(client, kSlab, 2) == ENOSPC && write(client, kSlab + 5, 2, 6) == ENOSPC);
+  CHECK(write(client, 4096, 3) == 0);  // has a place
   CHECK(value_at(client, kSlab) == 0);
   // Control looks at what was discarded before a WRITE fails.
-  CHECK(client.call(kCmdTrim, 4096, 4096) == kOk && !slabs.exhausted());
+  CHECK(client.trim(4096, 4096) == 0 && !slabs.exhausted());
   volume.engine->set_exhausted();
   CHECK(!slabs.exhausted());
   std::vector<uint32_t> cleared;
   slabs.take_cleared(cleared);
   CHECK(cleared == std::vector<uint32_t>{0});
   volume.engine->set_exhausted();
-  CHECK(slabs.exhausted() && write(client, kSlab, 2) == kEnospc);
-  CHECK(spare(volume, 1) == 0 && write(client, kSlab, 2) == kOk);
+  CHECK(slabs.exhausted() && write(client, kSlab, 2) == ENOSPC);
+  CHECK(spare(volume, 1) == 0 && write(client, kSlab, 2) == 0);
 
   // A place at a server that has failed is nobody's.
   CHECK(spare(volume, 2) == 0 && spare(volume, 2 + 1) == 0);
   CHECK(volume.engine->fail_server(0, "test") == 0);
-  CHECK(write(client, 5 * kSlab, 4) == kOk && value_at(client, 5 * kSlab) == 4 && slabs.spares() == 1);
+  CHECK(write(client, 5 * kSlab, 4) == 0 && value_at(client, 5 * kSlab) == 4 && slabs.spares() == 1);
   CHECK(slabs.remove_spare(2) && !slabs.remove_spare(2) && !slabs.remove_spare(3) && slabs.spares() == 0);
 }
 
@@ -131,21 +132,19 @@ void in_vain() {
   Volume& slabs = volume.engine->volume();
   Client client(volume.attach(0));
   Client other(volume.attach(1));
-  CHECK(spare(volume, 0) == 0 && write(other, 0, 1) == kOk && write(other, 4096, 1) == kOk);
-  const auto discard = [&] {
-    return write(other, 4096, 1) == kOk && other.call(kCmdTrim, 4096, 4096) == kOk;
-  };
+  CHECK(spare(volume, 0) == 0 && write(other, 0, 1) == 0 && write(other, 4096, 1) == 0);
+  const auto discard = [&] { return write(other, 4096, 1) == 0 && other.trim(4096, 4096) == 0; };
   CHECK(discard());
-  std::atomic<uint32_t> error = kGone;
+  std::atomic<int> error = Client::kGone;
   std::thread writer([&] { error = write(client, kSlab, 2); });
-  for (const auto deadline = Clock::now() + kHang; error == kGone;) {
+  for (const auto deadline = Clock::now() + kHang; error == Client::kGone;) {
     CHECK(Clock::now() < deadline);
     CHECK(discard());
     volume.engine->set_exhausted();
     CHECK(!slabs.exhausted());
   }
   writer.join();
-  CHECK(error == kEnospc);
+  CHECK(error == ENOSPC);
   // Somebody has looked, and now it is quiet.
   std::vector<uint32_t> cleared;
   slabs.take_cleared(cleared);
@@ -267,17 +266,17 @@ void under_load(uint32_t replicas, uint32_t places, uint32_t spares, Behaviour b
           case 1: {
             const auto value = static_cast<uint8_t>(1 + random() % 0xd0);
             const bool whole = random() % 4 != 0 || known[page] != 0;
-            const uint32_t error =
+            const int error =
                 whole ? write(client, page * 4096, value) : write(client, page * 4096, value, 4000);
-            if (error != kOk) {
-              CHECK(scarce && error == kEnospc && known[page] == 0);
+            if (error != 0) {
+              CHECK(scarce && error == ENOSPC && known[page] == 0);
               errors++;
             } else if (whole) {
               known[page] = value;
             } else {
               CHECK(value_at(client, page * 4096, 4000) == value &&
                     value_at(client, page * 4096 + 4000, 96) == 0);
-              CHECK(write(client, page * 4096 + 4000, value, 96) == kOk);
+              CHECK(write(client, page * 4096 + 4000, value, 96) == 0);
               known[page] = value;
             }
             break;
@@ -285,7 +284,8 @@ void under_load(uint32_t replicas, uint32_t places, uint32_t spares, Behaviour b
           case 2:
             for (uint64_t i = 0; i < kPagesEach; i++) {
               const uint64_t trimmed = page_of(slab, i);
-              CHECK(client.call(random() % 2 == 0 ? kCmdTrim : kCmdWriteZeroes, trimmed * 4096, 4096) == kOk);
+              CHECK((random() % 2 == 0 ? client.trim(trimmed * 4096, 4096)
+                                       : client.write_zeroes(trimmed * 4096, 4096)) == 0);
               known[trimmed] = 0;
             }
             break;

@@ -16,13 +16,13 @@ void whole() {
   Client client(volume.attach(0));
   std::vector<uint8_t> data(256 << 10);
   std::vector<uint8_t> got(256 << 10, 1);
-  CHECK(client.write(0, data.data(), 256 << 10) == kOk);
+  CHECK(client.write(0, data.data(), 256 << 10) == 0);
   CHECK(sent(volume) == 0 && zeroes(volume) == 64);
   const std::vector<uint8_t> noise(256 << 10, 0x6d);
-  CHECK(client.write(0, noise.data(), 256 << 10) == kOk);
+  CHECK(client.write(0, noise.data(), 256 << 10) == 0);
   CHECK(sent(volume) > 0 && zeroes(volume) == 64);
-  CHECK(client.write(0, data.data(), 256 << 10) == kOk && zeroes(volume) == 128);
-  CHECK(client.read(0, got.data(), 256 << 10) == kOk && got == data);
+  CHECK(client.write(0, data.data(), 256 << 10) == 0 && zeroes(volume) == 128);
+  CHECK(client.read(0, got.data(), 256 << 10) == 0 && got == data);
   CHECK(volume.engine->volume().pages().count(PageState::written) == 0);
   std::printf("whole requests of zeros\n");
 }
@@ -44,10 +44,10 @@ void among_data() {
       if (random() % 2 == 0) std::fill(begin, end, static_cast<uint8_t>(1 + random() % 255));
       if (random() % 3 == 0) *(begin + static_cast<long>(random() % static_cast<uint64_t>(end - begin))) = 1;
     }
-    CHECK(client.write(offset, data.data(), length) == kOk);
+    CHECK(client.write(offset, data.data(), length) == 0);
     std::copy(data.begin(), data.end(), known.begin() + static_cast<long>(offset));
   }
-  CHECK(client.read(0, got.data(), 4 * kSlab) == kOk && got == known);
+  CHECK(client.read(0, got.data(), 4 * kSlab) == 0 && got == known);
   CHECK(zeroes(volume) > 0);
   std::printf("zeros among data: %llu pages\n", static_cast<unsigned long long>(zeroes(volume)));
 }
@@ -57,13 +57,13 @@ void out_of_reach() {
   TestVolume volume(Shape{});
   Client client(volume.attach(0));
   std::vector<uint8_t> page(4096, 3);
-  CHECK(client.write(0, page.data(), 4096) == kOk);
+  CHECK(client.write(0, page.data(), 4096) == 0);
   volume.engine->fail_server(0, "test");
-  CHECK(client.read(0, page.data(), 4096) == kEio);
+  CHECK(client.read(0, page.data(), 4096) == EIO);
   std::fill(page.begin(), page.end(), 0);
-  CHECK(client.write(0, page.data(), 4096) == kOk);
+  CHECK(client.write(0, page.data(), 4096) == 0);
   page[0] = 9;
-  CHECK(client.read(0, page.data(), 4096) == kOk && page[0] == 0);
+  CHECK(client.read(0, page.data(), 4096) == 0 && page[0] == 0);
   std::printf("out of reach\n");
 }
 

@@ -14,7 +14,7 @@ void answered_when_placed() {
   shape.behaviour = {.delay_ns = 20'000'000, .iwarp = true};
   OneSlab with(shape);
   for (uint8_t round = 0x20; round < 0x24; round++) {
-    CHECK(with.write(round) == kOk);
+    CHECK(with.write(round) == 0);
     uint8_t there = 0;
     with.volume.servers[0]->copy(with.volume.replica(0, 0).address, &there, 1, false);
     CHECK(there == round);
@@ -30,14 +30,14 @@ void read_waits_for_a_claim() {
   with.begin(0x22, 2);
   with.reads(0x22);
   CHECK(with.slabs.failed(1));  // before that the WRITE was not over
-  CHECK(with.end() == kOk);
+  CHECK(with.end() == 0);
 }
 
 // A page whose first WRITE failed is zeros, as it was.
 void first_write_fails() {
   OneSlab with;
   with.die(0);
-  CHECK(with.write(0x22, 3) == kEio);
+  CHECK(with.write(0x22, 3) == EIO);
   with.reads(0, 3);
 }
 
@@ -47,7 +47,7 @@ void second_write_fails() {
   OneSlab with;
   with.die(0);
   const std::vector<uint8_t> page(4096, 0x22);
-  CHECK(with.client.write(0, page.data(), 4096) == kEio);
+  CHECK(with.client.write(0, page.data(), 4096) == EIO);
   CHECK(with.come_back(0, 5) == 0);
   with.reads(0x11);
 }
@@ -60,22 +60,22 @@ void acknowledged_and_lost() {
   OneSlab with(shape);
   with.slabs.set_waits();
   with.hang(1);
-  CHECK(with.write(0x22) == kOk);
+  CHECK(with.write(0x22) == 0);
   CHECK(with.slabs.fail(0));
   with.die(1);
   with.wait_for_failure_of(1);
   CHECK(with.drop(0) == 0);
   CHECK(with.come_back(1, 5) == 0);
   uint8_t byte;
-  CHECK(with.read(byte) == kEio);
-  CHECK(with.write(0x33) == kEio);  // a part of it: the rest is lost
+  CHECK(with.read(byte) == EIO);
+  CHECK(with.write(0x33) == EIO);  // a part of it: the rest is lost
 }
 
 // A refill waits for a page that is being written.
 void refill_waits_for_a_claim() {
   OneSlab with;
-  CHECK(with.write(0x44, 8) == kOk);
-  CHECK(with.client.call(kCmdTrim, 0, 8 * 4096) == kOk);
+  CHECK(with.write(0x44, 8) == 0);
+  CHECK(with.client.trim(0, 8 * 4096) == 0);
   with.hang(0);
   with.begin(0x22, 1, 8);
   with.add(1);
@@ -83,7 +83,7 @@ void refill_waits_for_a_claim() {
   const RefillStatistics& refill = with.volume.engine->refill_lane()->work().refill().statistics();
   await([&] { return refill.pages_done.get() >= 8; });
   with.set(0, Server::Mode::healthy);
-  CHECK(with.end() == kOk);
+  CHECK(with.end() == 0);
   with.filled(1);
   with.die(0);
   with.reads(0x22, 8);

@@ -23,7 +23,7 @@ void cannot_be_armed() {
   OneSlab with(sleepy());
   with.volume.queue(0).arm_error = ENODEV;
   with.hang(0);
-  CHECK(with.write(0x22) == kEio);
+  CHECK(with.write(0x22) == EIO);
   told(with, "ibv_req_notify_cq");
 }
 
@@ -40,10 +40,10 @@ void cannot_be_read() {
     CHECK(timerfd_settime(channel.fd, 0, &now, nullptr) == 0);
     return channel.looks > before;
   });
-  CHECK(with.end() == kEio);
+  CHECK(with.end() == EIO);
   told(with, "ibv_get_cq_event");
   // Readable it stays; nobody looks.
-  CHECK(with.write(0x33) == kEio);
+  CHECK(with.write(0x33) == EIO);
   CHECK(channel.looks == before + 1);
 }
 

@@ -3,6 +3,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 
 #include <deque>
@@ -197,13 +198,13 @@ class ProcessVolume {
       : name_(name), provider_(provider_of(name)) {
     context_ = provider_.open_device(name == "shm" ? "shm0" : "iwarp0");
     pd_ = provider_.alloc_pd(context_);
-    EngineOptions options;
+    VolumeEngineOptions options;
     options.volume.size = kSlabs * kSlab;
     options.volume.slab_size = kSlab;
     options.acknowledge = acknowledge;
     int error = 0;
     std::string why;
-    engine_ = Engine::open(
+    engine_ = InProcessEngine::open(
         options, [this](const Event& event) { record(event); }, error, why);
     CHECK(engine_ != nullptr);
     for (uint32_t i = 0; i <= kLanes; i++) add_lane(i == kLanes);
@@ -216,7 +217,7 @@ class ProcessVolume {
   ~ProcessVolume() {
     engine_.reset();
     lanes_.clear();
-    for (auto& [arena, mr] : arenas_) munmap(arena, Arena::kBytes);
+    for (auto& [arena, mr] : arenas_) munmap(arena, kArena);
     CHECK(provider_.dealloc_pd(pd_) == 0);
   }
 
@@ -264,14 +265,19 @@ class ProcessVolume {
       });
     }
   }
-  std::vector<int> attach() {
-    std::vector<int> sockets(kLanes);
-    for (uint32_t i = 0; i < kLanes; i++) CHECK(engine_->attach_socketpair(i, sockets[i]) == 0);
-    return sockets;
+  std::vector<InProcess::Attachment> attach() {
+    std::vector<InProcess::Attachment> attachments(kLanes);
+    for (uint32_t i = 0; i < kLanes; i++) {
+      uint8_t* const memory = static_cast<uint8_t*>(arenas_[i].first) + Arena::kBytes;
+      CHECK(InProcess::attach(*engine_, i, memory, attachments[i]) == 0);
+    }
+    return attachments;
   }
-  Engine& engine() { return *engine_; }
+  InProcessEngine& engine() { return *engine_; }
 
  private:
+  static constexpr size_t kArena = Arena::kBytes + InProcess::kClientBytes;
+
   struct LaneObjects {
     CqRef cq;
     ChannelRef channel;
@@ -290,8 +296,8 @@ class ProcessVolume {
 
   void add_lane(bool refills) {
     const DataPathVerbs* verbs = provider_.data_path_verbs();
-    void* arena = mmap(nullptr, Arena::kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ibv_mr* mr = provider_.reg_mr(pd_, arena, Arena::kBytes, IBV_ACCESS_LOCAL_WRITE);
+    void* arena = mmap(nullptr, kArena, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    ibv_mr* mr = provider_.reg_mr(pd_, arena, kArena, IBV_ACCESS_LOCAL_WRITE);
     CHECK(mr != nullptr);
     arenas_.push_back({arena, mr});
     ibv_comp_channel* channel = provider_.create_comp_channel(context_);
@@ -354,7 +360,7 @@ class ProcessVolume {
   std::condition_variable arrived_;
   std::vector<Event> events_;
   std::vector<LaneObjects> lanes_;
-  Engine::Owner engine_;
+  InProcessEngine::Owner engine_;
 };
 
 }  // namespace fixture

@@ -202,11 +202,11 @@ void more_returns_than_indexes() {
   for (uint32_t i = 0; i < kMaxServers + 100; i++) {
     const auto byte = static_cast<uint8_t>(i % 251 + 1);
     std::fill(page.begin(), page.end(), byte);
-    CHECK(client.write(i % 16 * 4096, page.data(), 4096) == kOk);
+    CHECK(client.write(i % 16 * 4096, page.data(), 4096) == 0);
     const uint32_t index = volume.engine->volume().place(0).replicas[0].server;
     CHECK(volume.engine->fail_server(index, "cut") == 0);
     control.settle();
-    CHECK(client.read(i % 16 * 4096, page.data(), 4096) == kOk && page[0] == byte && page[4095] == byte);
+    CHECK(client.read(i % 16 * 4096, page.data(), 4096) == 0 && page[0] == byte && page[4095] == byte);
   }
   CHECK(control.came_back() == kMaxServers + 100);
   CHECK(volume.engine->close(kCloseTime) == 0);
@@ -215,7 +215,7 @@ void more_returns_than_indexes() {
 // An index stays its server's as long as anything may name it.
 void index_in_use() {
   TestVolume volume(of(2, 1, kPlain));
-  Engine& engine = *volume.engine;
+  VolumeEngine& engine = *volume.engine;
   std::string why;
   CHECK(engine.disconnect_server(kMaxServers, why) == EINVAL);
   CHECK(engine.disconnect_server(0, why) == ENOENT);
@@ -245,11 +245,11 @@ void index_under_way() {
   Shape shape = of(1, 1, kPlain);
   shape.options.operation_timeout_ns = kNever;
   TestVolume volume(shape);
-  Engine& engine = *volume.engine;
+  VolumeEngine& engine = *volume.engine;
   Client client(volume.attach(0));
   std::vector<uint8_t> page(4096, 5);
   volume.servers[0]->set_mode(Server::Mode::hung);
-  std::thread writer([&] { CHECK(client.write(0, page.data(), 4096) == kEio); });
+  std::thread writer([&] { CHECK(client.write(0, page.data(), 4096) == EIO); });
   await([&] { return engine.lane(0).statistics().outstanding_operations.get() == 1; });
   CHECK(engine.fail_server(0, "cut") == 0);
   volume.wait_for(Event::Type::server_failed);
@@ -271,41 +271,41 @@ void others_go_on() {
   Volume& slabs = volume.engine->volume();
   std::vector<uint8_t> page(4096, 5);
   for (uint64_t slab = 0; slab < 2; slab++)
-    CHECK(client.write(slab * slabs.slab_size(), page.data(), 4096) == kOk);
+    CHECK(client.write(slab * slabs.slab_size(), page.data(), 4096) == 0);
   volume.servers[0]->set_mode(Server::Mode::dead);
   std::atomic<int> answered{0};
   std::vector<uint8_t> mine(4096, 7), got(4096), large(64 << 10);
   std::vector<std::thread> waiting;
   waiting.emplace_back([&] {
-    CHECK(client.read(0, got.data(), 4096) == kOk && got[0] == 5);
+    CHECK(client.read(0, got.data(), 4096) == 0 && got[0] == 5);
     answered++;
   });
   waiting.emplace_back([&] {
-    CHECK(client.write(8192, mine.data(), 4096) == kOk);
+    CHECK(client.write(8192, mine.data(), 4096) == 0);
     answered++;
   });
   waiting.emplace_back([&] {
-    CHECK(client.write(4096 + 100, mine.data(), 100) == kOk);
+    CHECK(client.write(4096 + 100, mine.data(), 100) == 0);
     answered++;
   });
   waiting.emplace_back([&] {
     // Both slabs: half of it has no place to come from.
-    CHECK(client.read(slabs.slab_size() - (32 << 10), large.data(), 64 << 10) == kOk && large[32 << 10] == 5);
+    CHECK(client.read(slabs.slab_size() - (32 << 10), large.data(), 64 << 10) == 0 && large[32 << 10] == 5);
     answered++;
   });
   volume.wait_for(Event::Type::server_failed);
   for (int i = 0; i < 50; i++) {
-    CHECK(client.read(slabs.slab_size(), page.data(), 4096) == kOk && page[0] == 5);
-    CHECK(client.write(slabs.slab_size() + 4096, page.data(), 4096) == kOk);
-    CHECK(client.call(kCmdWriteZeroes, slabs.slab_size() + 8192, 4096, nullptr, nullptr, 0) == kOk);
+    CHECK(client.read(slabs.slab_size(), page.data(), 4096) == 0 && page[0] == 5);
+    CHECK(client.write(slabs.slab_size() + 4096, page.data(), 4096) == 0);
+    CHECK(client.write_zeroes(slabs.slab_size() + 8192, 4096) == 0);
   }
   // The READ of both slabs knows no data in the first: zeros, unless it came after a WRITE.
   CHECK(answered <= 1);
   control.settle();
   for (auto& thread : waiting) thread.join();
   CHECK(answered == 4);
-  CHECK(client.read(8192, page.data(), 4096) == kOk && page == mine);
-  CHECK(client.read(4096, page.data(), 4096) == kOk && page[99] == 0 && page[100] == 7 && page[200] == 0);
+  CHECK(client.read(8192, page.data(), 4096) == 0 && page == mine);
+  CHECK(client.read(4096, page.data(), 4096) == 0 && page[99] == 0 && page[100] == 7 && page[200] == 0);
   CHECK(volume.engine->close(kCloseTime) == 0);
 }
 
@@ -316,23 +316,23 @@ void given_up() {
   slabs.set_waits();
   Client client(volume.attach(0));
   std::vector<uint8_t> page(4096, 5);
-  CHECK(client.write(0, page.data(), 4096) == kOk);
+  CHECK(client.write(0, page.data(), 4096) == 0);
   volume.servers[0]->set_mode(Server::Mode::dead);
   std::atomic<int> answered{0};
   std::thread reader([&] {
     std::vector<uint8_t> got(4096);
-    CHECK(client.read(0, got.data(), 4096) == kEio);
+    CHECK(client.read(0, got.data(), 4096) == EIO);
     answered++;
   });
   std::thread writer([&] {
-    CHECK(client.write(4096, page.data(), 4096) == kEio);
+    CHECK(client.write(4096, page.data(), 4096) == EIO);
     answered++;
   });
   volume.wait_for(Event::Type::server_failed);
   await([&] { return volume.engine->lane(0).statistics().in_flight.get() == 2; });
   // Both wait while the lane answers others, which know no data.
   std::vector<uint8_t> zeros(4096);
-  for (int i = 0; i < 100; i++) CHECK(client.read(8192, zeros.data(), 4096) == kOk);
+  for (int i = 0; i < 100; i++) CHECK(client.read(8192, zeros.data(), 4096) == 0);
   CHECK(answered == 0);
   for (uint32_t slab = 0; slab < slabs.slabs(); slab++) {
     Volume::Dropped dropped;
@@ -340,7 +340,7 @@ void given_up() {
   }
   reader.join();
   writer.join();
-  CHECK(client.read(8192, page.data(), 4096) == kOk);  // never written
+  CHECK(client.read(8192, page.data(), 4096) == 0);  // never written
 }
 
 // A client that leaves, and an engine that closes, do not wait for a server.
@@ -350,17 +350,17 @@ void left() {
   std::vector<uint8_t> page(4096, 5);
   for (int round = 0; round < 2; round++) {
     Client client(volume.attach(0));
-    if (round == 0) CHECK(client.write(0, page.data(), 4096) == kOk);
+    if (round == 0) CHECK(client.write(0, page.data(), 4096) == 0);
     volume.servers[0]->set_mode(Server::Mode::dead);
     std::thread reader([&] {
       std::vector<uint8_t> got(4096);
-      CHECK(client.read(0, got.data(), 4096) == kGone);
+      CHECK(client.read(0, got.data(), 4096) == Client::kGone);
     });
-    std::thread writer([&] { CHECK(client.write(4096, page.data(), 4096) == kGone); });
+    std::thread writer([&] { CHECK(client.write(4096, page.data(), 4096) == Client::kGone); });
     volume.wait_for(Event::Type::server_failed);
     await([&] { return volume.engine->lane(0).statistics().in_flight.get() == 2; });
     if (round == 0) {
-      shutdown(client.fd(), SHUT_RDWR);
+      client.leave();
     } else {
       CHECK(volume.engine->close(200'000'000) == 0);
     }
