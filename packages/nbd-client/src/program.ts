@@ -46,7 +46,7 @@ function addDetach(program: ProgramCommand, typed: string): void {
     .command('detach')
     .argument('<device>', 'e.g. /dev/nbd0')
     .description('Detach a device: run swapoff if it is swap, then end its nbd-client.')
-    .option('--timeout <seconds>', 'how long detaching may take', integerInRange(1, DAY), 300)
+    .option('--timeout <seconds>', 'maximum time to detach', integerInRange(1, DAY), 300)
     .option(
       '--force',
       'detach even if the device is in use, holds pages that would be lost, or was made by another program',
@@ -71,7 +71,7 @@ function addUpgrade(program: ProgramCommand, typed: string): void {
     .argument('[command...]', `after --: the new command line, ${typed} attach …; default: the old one`)
     .option('--pid <pid>', 'instead of a device: the process that serves it', integerInRange(1, 2 ** 22))
     .description(
-      'Replace the process that serves a device, by one of a new version for example. Requests wait for a moment.',
+      'Replace the process that serves a device, for example by a new version. Requests wait for a moment.',
     )
     .withNotes({
       notes: [`If the new process fails, the old one continues, and the exit status is ${EXIT.failed}.`],
@@ -85,7 +85,7 @@ function addUpgrade(program: ProgramCommand, typed: string): void {
       const which = { ...(device === undefined ? {} : { device }), ...(pid === undefined ? {} : { pid }) }
       const done = await upgrade(which, command.length === 0 ? undefined : command)
       process.stdout.write(
-        `upgraded ${done.device}: process ${done.pid} goes on, requests waited ${done.pause} ms\n`,
+        `upgraded ${done.device}: process ${done.pid} has taken over, requests waited ${done.pause} ms\n`,
       )
     })
 }

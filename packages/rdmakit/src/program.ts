@@ -24,13 +24,13 @@ export function commands(): Command {
   program.commandsGroup('Use the memory of other machines (nbd-client):')
   for (const command of client.commands('rdmakit').commands)
     if (!['status', 'help'].includes(command.name())) addCommand(program, command as Command)
-  program.commandsGroup('Lend memory to them:')
+  program.commandsGroup('Lend memory to other machines (swap-server):')
   addCommand(program, server.commands('rdmakit swap-server'), 'swap-server')
-  program.commandsGroup('See:')
+  program.commandsGroup('Other commands:')
   addStatus(program)
   program
     .command('completion')
-    .description('Print what completes these words in a shell.')
+    .description('Print a shell completion script.')
     .addArgument(
       program
         .createArgument('<shell>', 'bash (for zsh, after "bashcompinit") or fish')
@@ -44,7 +44,7 @@ export function commands(): Command {
   client.addHelp(program)
   return program.withNotes({
     notes: [
-      'Where their own packages are installed "swap-server" is "rdmakit swap-server", and "nbd-client attach" is "rdmakit attach".',
+      'If their own packages are installed, "swap-server" is the same as "rdmakit swap-server", and "nbd-client attach" the same as "rdmakit attach".',
     ],
     examples: [
       'rdmakit swap-server --listen rdma://10.0.0.1:7471 --memory 8G',
@@ -59,11 +59,11 @@ function addStatus(program: Command): void {
   program
     .command('status')
     .description('Show the running swap-servers and nbd-clients of this machine.')
-    .option('--json', 'as a JSON object of two arrays; with --watch one each line', false)
+    .option('--json', 'print a JSON object of two arrays; with --watch, one per line', false)
     .option('--watch [seconds]', 'refresh every N seconds (default 1)', client.parseWatchInterval)
     .withNotes({
       notes: [
-        `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} neither a swap-server nor an nbd-client is running, or one does not answer, ${EXIT.degraded} one works in part only: see "rdmakit swap-server help status" and "nbd-client help status".`,
+        `Exit status: ${EXIT.ok} all is well, ${EXIT.unavailable} neither a swap-server nor an nbd-client is running, or one does not answer, ${EXIT.degraded} one is degraded: see "rdmakit swap-server help status" and "nbd-client help status".`,
       ],
       examples: ['rdmakit status', 'rdmakit status --watch 5', 'rdmakit status --json'],
     })

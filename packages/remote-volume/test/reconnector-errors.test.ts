@@ -44,7 +44,7 @@ async function calledFor(milliseconds: number, failure: Error) {
 
 it('wrong usage keeps it out for good, and is said', async () => {
   const { times, said } = await calledFor(9_000, new UsageError('it has another slab size'))
-  expect([times, said]).toEqual([1, [`${URI}: it has another slab size; it stays out`]])
+  expect([times, said]).toEqual([1, [`${URI}: it has another slab size; it is not called again`]])
 })
 
 it.each<[string, Error]>([

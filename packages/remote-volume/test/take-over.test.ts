@@ -182,7 +182,7 @@ describe('a server that refuses a session for what waiting does not mend', () =>
     const { told, outcome } = await takes(engine, [kept(0, { linger: 300_000 }), kept(1)])
     expect(outcome).toMatchObject({ name: 'Error', status })
     expect((outcome as Error).message).toMatch(
-      new RegExp(`\\(${code}\\): it says ${code}\\. Nobody else has them.*within 300 s of the end`),
+      new RegExp(`\\(${code}\\): it says ${code}\\. No other server has them.*within 300 s of the end`),
     )
     expect(told).toEqual([])
     // The other one's lingers, for the next process.
@@ -208,7 +208,7 @@ describe('a server that refuses a session for what waiting does not mend', () =>
     await using engine = makeEngine({ size: MIB, slabSize: MIB })
     engine.mapSlab(0, place(0))
     const { told, outcome } = await takes(engine, [kept(0, { linger })])
-    expect(told).toEqual(['waiting for iwarp://127.0.0.1:1 (it says EUSERS): nobody else has its slabs'])
+    expect(told).toEqual(['waiting for iwarp://127.0.0.1:1 (it says EUSERS): no other server has its slabs'])
     expect(outcome).toMatchObject({ gone: [{ reason: 'it says EUSERS' }] })
   })
 })

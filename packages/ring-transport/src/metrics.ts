@@ -41,7 +41,7 @@ const COUNTERS: readonly Counted[] = [
   ['received_pings_total', 'Pings received', 'pingsReceived'],
   ['doorbells_total', 'Posts to the device, of one or more work requests', 'doorbells'],
   ['work_requests_total', 'Work requests posted for sending', 'workRequests'],
-  ['inline_work_requests_total', 'Work requests whose bytes went with them', 'inlineRequests'],
+  ['inline_work_requests_total', 'Work requests sent inline', 'inlineRequests'],
   ['signaled_work_requests_total', 'Work requests that ask for a completion', 'signaledRequests'],
   ['reads_total', 'RDMA READs of large messages', 'reads'],
   ['stalls_total', 'Times that sending found no room, credit or place in the send queue', 'stalls'],
@@ -51,20 +51,20 @@ const GAUGES: readonly Counted[] = [
   ['requests_in_flight', 'Requests that wait for their response', 'requestsInFlight'],
   ['requests_running', 'Requests of peers that are being answered', 'requestsRunning'],
   ['request_memory_bytes', 'Memory for requests of peers that are being answered', 'requestMemory'],
-  ['messages_waiting', 'Messages that wait for somebody to take them', 'messagesWaiting'],
+  ['messages_waiting', 'Messages that are not consumed yet', 'messagesWaiting'],
   ['transfers_in_flight', 'Large messages under way, both ways', 'transfersInFlight'],
   ['transfer_memory_bytes', 'Memory for large messages of peers', 'transferMemory'],
 ]
 
 const POLLER_COUNTERS: readonly (readonly [string, string, keyof PollerStatistics])[] = [
-  ['poller_turns_total', 'Looks at the completion queue', 'turns'],
-  ['poller_empty_turns_total', 'Looks that found nothing: spins', 'emptyTurns'],
+  ['poller_turns_total', 'Polls of the completion queue', 'turns'],
+  ['poller_empty_turns_total', 'Polls that found nothing: spins', 'emptyTurns'],
   ['poller_sleeps_total', 'Times that the polling thread slept', 'sleeps'],
-  ['poller_wakes_total', 'Sleeps that this process ended, not a completion', 'wakes'],
+  ['poller_wakes_total', 'Sleeps ended by this process, not by a completion', 'wakes'],
   ['poller_completions_total', 'Completions taken', 'completions'],
   ['poller_doorbells_total', 'Times that JavaScript was woken', 'doorbells'],
-  ['poller_board_full_total', 'Looks that found no place for a message', 'boardFull'],
-  ['poller_take_overs_total', 'Times that the guardian took over from JavaScript that computed', 'takeOvers'],
+  ['poller_board_full_total', 'Polls that found no place for a message', 'boardFull'],
+  ['poller_take_overs_total', 'Times that the guardian took over while JavaScript computed', 'takeOvers'],
 ]
 
 const QUANTILES = [0.5, 0.9, 0.99, 0.999]
@@ -113,7 +113,7 @@ export function collectRingMetrics(registry: Registry, sources: RingMetricsSourc
   if (server !== undefined) {
     counter('server_accepted_total', 'Connections taken', () => server.counts.accepted)
     counter('server_refused_total', 'Connection requests refused or failed', () => server.counts.refused)
-    counter('server_stale_total', 'Of those, for an epoch that was over', () => server.counts.stale)
+    counter('server_stale_total', 'Connection requests refused for an old epoch', () => server.counts.stale)
   }
   if (pollers !== undefined)
     for (const [name, help, statistic] of POLLER_COUNTERS)

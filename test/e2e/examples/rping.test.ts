@@ -68,7 +68,7 @@ describe.each(['iwarp', 'shm'])('rping over %s', (scheme) => {
     const uri = listenAt(folder.path).replace(/:0$/, ':1')
     const { status, stderr } = client(uri, '-C', '1')
     expect(status).toBe(1)
-    expect(stderr).toMatch(/^rping: .*nobody listens.*\n$/)
+    expect(stderr).toMatch(/^rping: .*nothing listens.*\n$/)
   })
 })
 

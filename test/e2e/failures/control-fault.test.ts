@@ -52,7 +52,7 @@ describe.concurrent.each<[ControlFault, string]>([
     const first = await startClient(server.uri, folder.path, fault, true)
     await write(first.uri, 0x5a)
     expect(await first.program.stop('SIGUSR2')).toEqual({ status: 70, signal: null })
-    expect(first.program.stderr).toMatch(/the process ends, and the next one goes on from its state/)
+    expect(first.program.stderr).toMatch(/the process ends, and the next one takes over from its state/)
     expect(first.program.stderr).toMatch(new RegExp(`Error: ${reason}.*\\n +at `))
     const second = await startClient(server.uri, folder.path, fault, true)
     await using _second = second.program

@@ -117,7 +117,7 @@ describe.concurrent('swap-server that is stopped', () => {
     const stop = ['env', `RDMAKIT_RUN=${folder.path}`, process.execPath, SWAP_SERVER, 'stop', '--wait', '1']
     const stopped = complete(stop[0] as string, stop.slice(1))
     await client.asked
-    await expect(stopped).rejects.toThrow(/ended with 1\n.*has not ended within 1 s; it may be moving/s)
+    await expect(stopped).rejects.toThrow(/ended with 1\n.*has not ended within 1 s; it may still be moving/s)
     expect(server.process.exitCode).toBeNull()
   })
 

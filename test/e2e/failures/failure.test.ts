@@ -60,7 +60,7 @@ describe.concurrent('a server that is killed', () => {
     expect((await client.ends()).status).toBe(1)
     // It said so itself: a connection that ends, or is refused, would be waited for.
     expect(client.stderr).toMatch(
-      /lost iwarp:\/\/\S+: the server has given its memory up: the server ends; 16 MiB of the volume now answer/,
+      /lost iwarp:\/\/\S+: the server has given up its memory: the server ends; 16 MiB of the volume now answer/,
     )
   }, 120_000)
 })

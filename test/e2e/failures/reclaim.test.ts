@@ -84,7 +84,7 @@ describe('swap-server reclaim', () => {
     const { program: client } = await startServe(server.uri, '16M', folder.path, ['--connections', '2'])
     await using _client = client
     const { status, stdout } = await reclaim(folder.path, '8M', '--wait', '1')
-    expect(stdout).toBe('0 bytes of 8 MiB are back; 8 MiB are still out, of which 0 bytes are being moved\n')
+    expect(stdout).toBe('0 bytes of 8 MiB are back; 8 MiB are still lent, of which 0 bytes are being moved\n')
     expect(status).toBe(1)
     expect((await reclaim(folder.path, '0')).stdout).toBe('all memory is lent again\n')
   })

@@ -68,7 +68,7 @@ describe.concurrent.each(Object.entries(addresses))('over %s, without a replica'
     const { program: client, uri: nbd } = await startServe(uri, '16M', folder.path, CLIENT)
     await using _client = client
     await runQemuIo(nbd, 'write -P 0x5a 0 15M')
-    const missed = () => counts(client, /16 MiB of the volume are nowhere else/g)
+    const missed = () => counts(client, /16 MiB of the volume have no other copy/g)
     // Twice: what came back is gone again.
     for (let round = 1; round <= 2; round++) {
       const before = missed()
@@ -89,7 +89,7 @@ describe.concurrent.each(Object.entries(addresses))('over %s, without a replica'
       expect(await writing.ended).toMatch(/^(?!.*(fail|error)).*status 0$/is)
       // As often as it was missed: on a machine that stands still itself that may be once more.
       await until(
-        () => missed() - counts(client, /is back with what it had: 16 MiB/g),
+        () => missed() - counts(client, /is back with its memory: 16 MiB/g),
         (still) => still === 0,
       )
       await runQemuIo(nbd, `read -P ${round} 8M 1M`, 'read -P 0x5a 0 8M')
@@ -122,7 +122,7 @@ describe.concurrent.each(Object.entries(addresses))('over %s, without a replica'
     await server.says(/session lingers/)
     client.process.kill('SIGCONT')
     await runQemuIo(nbd, 'read -P 0x5a 0 8M')
-    await client.says(/is back with what it had: 8 MiB/)
+    await client.says(/is back with its memory: 8 MiB/)
     await runQemuIo(nbd, 'read -P 0x5a 0 8M', 'write -P 0x11 0 8M', 'read -P 0x11 0 8M')
     const { slabs } = await until(
       () => statusIn<Status>(folder.path),
@@ -145,7 +145,7 @@ describe.concurrent.each(Object.entries(addresses))('over %s, without a replica'
     const reading = start(nbd, 'read -P 0x5a 0 1M')
     expect((await client.ends()).status).toBe(1)
     if (waits) expect(await reading.ended).toMatch(/read failed|Input\/output error|status 1/)
-    expect(client.stderr).toMatch(/8 MiB of the volume are nowhere else and wait for it/)
+    expect(client.stderr).toMatch(/8 MiB of the volume have no other copy and wait for it/)
     expect(client.stderr).toMatch(
       /did not come back within 1 s.*8 MiB of the volume now answer with I\/O errors/,
     )
@@ -166,12 +166,12 @@ describe.concurrent('of two replicas', () => {
     await stopProcess(first.process)
     // Written when the first is gone: what it has is old from here on.
     await runQemuIo(nbd, 'write -P 0x66 0 4M')
-    await client.says(/have a replica less/)
+    await client.says(/have one replica less/)
     await stopProcess(last.process)
     const reading = start(nbd, 'read -P 0x66 0 4M')
-    await client.says(/16 MiB of the volume are nowhere else and wait for it/)
+    await client.says(/16 MiB of the volume have no other copy and wait for it/)
     first.process.kill('SIGCONT')
-    await client.says(/takes part again, with empty memory/)
+    await client.says(/joins again, with empty memory/)
     expect(reading.over).toBe(false)
     last.process.kill('SIGCONT')
     expect(await reading.ended).toMatch(/^(?!.*(fail|error)).*status 0$/is)

@@ -62,7 +62,7 @@ it('shows whether pages are compressed, and what that spared', async () => {
   try {
     expect((await status(folder.path)).stdout).toMatch(/ on +8 mapped$/m)
     copy(folder.path, client.uri, 8 * MIB)
-    expect((await status(folder.path)).stdout).toMatch(/ on, 7\.\d MiB spared +8 mapped$/m)
+    expect((await status(folder.path)).stdout).toMatch(/ on, 7\.\d MiB saved +8 mapped$/m)
     expect(must('nbdinfo', [client.uri])).toMatch(/block_size_minimum: 4096/)
     const back = join(folder.path, 'back')
     must('nbdcopy', [client.uri, back])

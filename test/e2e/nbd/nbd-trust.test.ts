@@ -54,7 +54,7 @@ it.concurrent('serves with the key of its tenant, and not without', async () => 
 
   expect(await refused(folder.path, uri)).toMatchObject({
     status: 77,
-    stderr: expect.stringMatching(/this server wants a key: --tenant and --key-file$/m),
+    stderr: expect.stringMatching(/this server requires a key: --tenant and --key-file$/m),
   })
   writeKey(folder.path, '1', SECOND)
   expect(await refused(folder.path, uri, '--tenant', 'prod', '--key-file', key)).toMatchObject({
@@ -70,7 +70,7 @@ it.concurrent('with a key takes no memory of a server without', async () => {
   const key = writeKey(folder.path, '1', FIRST)
   expect(await refused(folder.path, uri, '--key-file', key)).toMatchObject({
     status: 77,
-    stderr: expect.stringMatching(/the server does not prove to have the key/),
+    stderr: expect.stringMatching(/the server does not prove on this connection that it has the key/),
   })
 })
 
@@ -110,7 +110,7 @@ it.concurrent('takes a server back with the key that its file has by then', asyn
   writeFileSync(key, 'half a ke')
   await nbd.says(/is not one line "id:secret"; it is called again$/m)
   writeKey(folder.path, '2', SECOND)
-  await nbd.says(/server\.sock takes part again, with empty memory$/m)
+  await nbd.says(/server\.sock joins again, with empty memory$/m)
   expect(nbd.stderr.match(/the proof is wrong/g)).toHaveLength(1)
   expect(await nbd.stop()).toMatchObject({ status: 0 })
 })

@@ -187,7 +187,7 @@ describe('what needs more than a command line', () => {
     ] as const) {
       await using running = new Program(program, words.split(' ').map(fill), { RDMAKIT_RUN: '/proc/nope' })
       expect(await running.ends()).toEqual({ status: USAGE, signal: null })
-      expect(running.stderr).toMatch(/^[a-z-]+: .*RDMAKIT_RUN.* cannot be made: .*\n$/)
+      expect(running.stderr).toMatch(/^[a-z-]+: .*RDMAKIT_RUN.* cannot be created: .*\n$/)
     }
   })
 

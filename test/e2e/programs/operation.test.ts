@@ -70,7 +70,7 @@ it('SIGHUP reads the tenants anew, and opens the audit log anew', async () => {
   await (await open('2', SECOND)).close()
   writeTenants(folder.path, { name: 'prod' })
   server.process.kill('SIGHUP')
-  await server.says(/has no keys any more, and without keys the server is open to all/)
+  await server.says(/no longer has keys, and without keys the server is open to all/)
   await expect(SwapServerSession.open([uri], { tenant: 'prod' })).rejects.toMatchObject({ code: 'EACCES' })
   await (await open('2', SECOND)).close()
   await next.close()
@@ -128,7 +128,7 @@ it('status asks a remote server, with a key where it has keys', async () => {
   ])
   expect(await command(folder.path, 'status', uri)).toMatchObject({
     status: 77,
-    stderr: `swap-server: ${uri}: this server wants a key: --tenant and --key-file\n`,
+    stderr: `swap-server: ${uri}: this server requires a key: --tenant and --key-file\n`,
   })
   writeFileSync(keyFile, `1:${SECOND}\n`)
   expect(await command(folder.path, 'status', uri, '--tenant', 'prod', '--key-file', keyFile)).toMatchObject({

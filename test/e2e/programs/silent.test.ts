@@ -25,7 +25,7 @@ it.each(['swap-server', 'nbd-client'])('%s status names a process that does not 
   await stopProcess(hung.process)
   const { status: code, stdout, stderr } = status()
   expect(JSON.parse(stdout)).toEqual([])
-  expect(stderr).toContain(`${name}: process ${hung.process.pid} does not answer and is left out: `)
+  expect(stderr).toContain(`${name}: process ${hung.process.pid} does not answer and is not shown: `)
   expect(code).toBe(UNAVAILABLE)
   hung.process.kill('SIGCONT')
   expect(status().status).toBe(0)

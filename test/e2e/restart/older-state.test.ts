@@ -80,7 +80,7 @@ it('one that it served before the machine was started again is refused, and stay
   utimesSync(join(folder.path, 'state/volume.json'), 1_000_000_000, 1_000_000_000)
   await using refused = serving(folder.path)
   expect((await refused.ends()).status).toBe(78)
-  expect(refused.stderr).toMatch(/from before this machine was started again/)
+  expect(refused.stderr).toMatch(/from before this machine was rebooted/)
   expect(JSON.stringify(volumeOf(folder.path))).toBe(before)
   expect(statSync(join(folder.path, 'backup')).size).toBe(SIZE)
 })

@@ -117,7 +117,7 @@ it.concurrent.each([
     await using refused = new Program(NBD_CLIENT, other, { RDMAKIT_RUN: folder.path })
     expect((await refused.ends()).status).toBe(64)
     expect(refused.stderr).toContain(
-      `is of a volume with ${option} ${value}; put the old value back, or remove`,
+      `belongs to a volume with ${option} ${value}; restore the old value, or remove`,
     )
   } finally {
     await server.stop()
@@ -161,9 +161,7 @@ it.concurrent.each([
         RDMAKIT_RUN: folder.path,
       })
       expect((await refused.ends()).status).toBe(78)
-      expect(refused.stderr).toMatch(
-        /from before this machine was started again.*; remove the folder's files/,
-      )
+      expect(refused.stderr).toMatch(/from before this machine was rebooted.*; remove the folder's files/)
       expect(snapshot(state)).toEqual(before)
     } finally {
       await server.program.stop()
@@ -203,7 +201,9 @@ it.concurrent('a wrong key, or that of another tenant, is said at once, and lose
         RDMAKIT_RUN: folder.path,
       })
       expect((await refused.ends()).status).toBe(77)
-      expect(refused.stderr).toContain(`(EACCES): ${reason}. Nobody else has them, so nothing was given up`)
+      expect(refused.stderr).toContain(
+        `(EACCES): ${reason}. No other server has them, so nothing was given up`,
+      )
     }
     const { program: next, uri: again } = await startServing(folder.path, uris, right())
     await holds(again, 7, 0)

@@ -141,8 +141,7 @@ export class ReplicatedSwap {
     const waits = servers.map((server) => {
       const uri = this.#uri(server)
       const lost = () => this.#count(`lost ${uri}:`)
-      const back = () =>
-        this.#count(`${uri} takes part again`) + this.#count(`${uri} is back with what it had`)
+      const back = () => this.#count(`${uri} joins again`) + this.#count(`${uri} is back with its memory`)
       const [before, later] = [lost(), back()]
       return async () => {
         await until(`nbd-client loses ${uri}`, 60_000, () => lost() > before)

@@ -20,7 +20,7 @@ export async function attach(options: AttachOptions): Promise<number> {
     say('warning: swap on a thin volume: a page that is swapped out is lost when no server has memory left')
   const predecessor = Predecessor.find()
   if (!keepsState(options)) {
-    if (predecessor !== undefined) throw new UsageError('a device is handed over with --state only')
+    if (predecessor !== undefined) throw new UsageError('only a device with --state can be handed over')
     return await attachNew(options, undefined)
   }
   if (predecessor !== undefined)

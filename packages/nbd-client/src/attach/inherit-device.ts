@@ -15,11 +15,11 @@ export async function inheritDevice(
   predecessor: Predecessor,
 ): Promise<number> {
   const kept = StateFolder.look(state)
-  if (kept?.device === undefined) throw new UsageError(`${state} is of no device that could be handed over`)
+  if (kept?.device === undefined) throw new UsageError(`${state} holds no device that could be handed over`)
   // Whatever is wrong with the command line must show now, while the device is served.
   const path = checkSame(options, state, kept, kept.device)
   if (options.swap && !isSwap(path))
-    throw new UsageError(`${path} is no swap; attach it anew for that, with nothing on it`)
+    throw new UsageError(`${path} is not swap; detach it and attach it again, empty, to make it swap`)
   const inheritance = await predecessor.inheritance(options.signal)
   const folder = inheritance ? StateFolder.inherit(state, inheritance.lock) : StateFolder.open(state)
   try {
@@ -27,7 +27,7 @@ export async function inheritDevice(
       return await takeOverDevice(options, folder, kept.device, { predecessor, inheritance })
     if (folder.read() === undefined || presenceOf(kept.device) !== 'there')
       throw new Error(`${path} ended before it was handed over`)
-    say(`taking over ${path}: its process ended before it had handed it over`)
+    say(`taking over ${path}: its process ended before the hand-over`)
     return await takeOverDevice(options, folder, kept.device)
   } finally {
     folder.close()

@@ -19,10 +19,10 @@ export async function attachKept(options: AttachOptions, folder: StateFolder): P
       return await takeOverDevice(options, folder, kept.device)
     }
     if (kept?.served === true)
-      throw new UsageError(`${folder.path} is of an export of serve; give the device its own --state`)
+      throw new UsageError(`${folder.path} belongs to an export of serve; give the device its own --state`)
     if (kept !== undefined) {
       await endLeftOvers(kept)
-      say(`${folder.path} is of a volume whose device is gone: starting anew`)
+      say(`${folder.path} belongs to a volume whose device is gone: starting with a new one`)
       await endKept(kept, { ...options.access, signal: options.signal }, say)
     }
     folder.clear()

@@ -8,7 +8,7 @@ import type { KeptVolume } from '../upgrade/volume-json.js'
 
 /** Ends a device that nobody was told of: its process failed, or died, before it was on record. */
 export async function endUnannounced(identifier: string): Promise<void> {
-  const never = (path: string) => say(`${path} was made and never served: ending it`)
+  const never = (path: string) => say(`${path} was created and never served: ending it`)
   if (identifier.startsWith('rdmakit-ublk-')) {
     const ublk = ublkDevice.find(identifier)
     if (ublk === undefined) return

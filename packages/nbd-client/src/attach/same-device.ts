@@ -13,12 +13,12 @@ export function checkSame(
   const path = devicePath(device)
   const differs = (what: string, there: unknown) =>
     new UsageError(
-      `${folder} is of ${path}, which is attached, with ${what} ${there}; put the old value back, or detach ${path} and attach it anew with the other one`,
+      `${folder} is of ${path}, which is attached, with ${what} ${there}; restore the old value, or detach ${path} and attach it again with the new one`,
     )
   if (kept.size !== options.size) throw differs('--size', kept.size)
   if (kept.replicas !== options.replicas) throw differs('--replicas', kept.replicas)
   if ((kept.thin ?? false) !== options.thin)
-    throw differs('memory', kept.thin ? 'taken as it is written (--thin)' : 'taken at the start')
+    throw differs('memory', kept.thin ? 'allocated when written (--thin)' : 'allocated at the start')
   if (kept.compressed === true && !options.checksums)
     throw new UsageError(
       `${folder} has compressed pages, which need their checksums: leave out --no-checksum`,

@@ -21,7 +21,7 @@ export function successionOf(options: AttachOptions, folder: StateFolder, device
     device,
     async takeUp(signal = new AbortController().signal, handedOver = false): Promise<Volume> {
       const kept = folder.read()
-      if (kept === undefined) throw new Error(`${folder.path} keeps no volume any more`)
+      if (kept === undefined) throw new Error(`${folder.path} no longer holds a volume`)
       if (!options.checksums) folder.forgetChecksums()
       const keeper = new VolumeKeeper(folder, kept, kept)
       const linger = (options.linger ?? 0) * 1000

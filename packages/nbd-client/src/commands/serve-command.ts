@@ -40,7 +40,7 @@ export function addServe(program: ProgramCommand, typed: string): void {
     program
       .command('serve')
       .description('Serve the volume to any NBD client. Prints "ready <nbd uri>". SIGTERM ends it.')
-      .optionsGroup('Where, and what of it:')
+      .optionsGroup('Listeners and exports:')
       .option('--unix <path>', 'listen on a Unix socket (mode 0600)')
       .option('--tcp <host:port>', 'listen on TCP; anyone who can connect can read and write')
       .option('--connections <n>', 'NBD connections served at once', integerInRange(1, 64), 8)

@@ -138,7 +138,7 @@ function formatClients(
 
 function warning({ target, impaired }: ClientStatus): string {
   if (impaired === undefined) return ''
-  return `${target}: ${describeImpairment(impaired)}; it serves pages still: bring them home (detach), and attach again\n`
+  return `${target}: ${describeImpairment(impaired)}; it still serves pages: detach the device, which brings them back, and attach it again\n`
 }
 
 const NOT_ITS = { there: '', gone: ' (gone)', another: " (another's)" } as const
@@ -162,13 +162,13 @@ function volumeRow(client: ShownStatus): string[] {
   ]
 }
 
-/** `-`, `off`, `on, 512 MiB spared`, `1 of 2 lanes, 512 MiB spared`. */
+/** `-`, `off`, `on, 512 MiB saved`, `1 of 2 lanes, 512 MiB saved`. */
 function describeCompression(statistics: EngineStatistics): string {
   if (statistics.compress === 'none') return '-'
   const { compressing, writing, bytesSpared } = totals(statistics)
   const now =
     compressing === writing ? 'on' : compressing === 0 ? 'off' : `${compressing} of ${writing} lanes`
-  return bytesSpared === 0 ? now : `${now}, ${formatSize(bytesSpared)} spared`
+  return bytesSpared === 0 ? now : `${now}, ${formatSize(bytesSpared)} saved`
 }
 
 /** `16 mapped`, `13 mapped, 2 degraded, 1 refilling (43%)`, and what servers want back. */
@@ -178,7 +178,7 @@ function slabsOf({ slabs, thin, migration, statistics: { refill } }: ClientStatu
     .filter(([, count]) => count > 0)
     .map(([state, count]) => `${count} ${state}`)
   const progress = refill?.active ? ` (${Math.floor((100 * refill.pagesDone) / refill.pages)}%)` : ''
-  const moving = migration.waiting > 0 ? `; ${migration.waiting} asked back` : ''
+  const moving = migration.waiting > 0 ? `; ${migration.waiting} being reclaimed` : ''
   return parts.join(', ') + progress + moving
 }
 

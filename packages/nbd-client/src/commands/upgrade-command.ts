@@ -27,7 +27,7 @@ async function clientOf({ device, pid }: { device?: string; pid?: number }): Pro
     const client = ownerAmong(attached, path, identifierOf(name) ?? '')
     if (client !== undefined) return client
     throw new Error(
-      `no running nbd-client has ${path}; if its process died, the command that attached it takes it over`,
+      `no running nbd-client serves ${path}; if its process died, repeat the command that attached it`,
     )
   }
   if (pid !== undefined) {
@@ -39,7 +39,7 @@ async function clientOf({ device, pid }: { device?: string; pid?: number }): Pro
   if (client === undefined) throw new Error('no device is attached')
   if (others.length > 0)
     throw new UsageError(
-      `name the device: ${attached.map(({ status }) => status.target).join(', ')} are attached`,
+      `several devices are attached, name one: ${attached.map(({ status }) => status.target).join(', ')}`,
     )
   return client
 }

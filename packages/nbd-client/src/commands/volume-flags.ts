@@ -70,7 +70,7 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
       'allocate memory on the servers when it is first written, and free it when it is discarded; writes fail when the servers have none left',
       false,
     )
-    .option('--tenant <name>', 'tenant to allocate memory as, of servers with tenants; default "default"')
+    .option('--tenant <name>', 'tenant to allocate memory as, on servers with tenants; default "default"')
     .option(
       '--key-file <file>',
       'file holding the tenant key (id:secret); servers that do not have the key are refused',
@@ -82,13 +82,13 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     )
     .option(
       '--linger <seconds>',
-      'with state: how long the servers keep the memory when no nbd-client runs',
+      'with state: time for which the servers keep the memory while no nbd-client runs',
       integerInRange(1, DAY),
       300,
     )
     .option(
       '--reconnect <seconds>',
-      'how long requests wait for a lost server that has the only copy of their pages, before they fail; 0: do not wait',
+      'time for which requests wait for a lost server that has the only copy of their pages; 0: fail at once',
       integerInRange(0, 3_600),
       60,
     )
@@ -98,10 +98,10 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     )
     .option(
       '--backup-queue <size>',
-      'written pages that may wait for the backup; pages beyond that are copied to it later; default 16M',
+      'written pages that may wait for the backup; further pages are copied to it later; default 16M',
     )
     .option('--backup-sparse', 'reserve no disk space for the backup; a full disk ends it', false)
-    .optionsGroup('How pages move:')
+    .optionsGroup('Transfers:')
     .option(
       '--timeout <seconds>',
       'a remote operation that takes longer fails its server',
@@ -118,7 +118,7 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
     )
     .option(
       '--refill-rate <size>',
-      'bytes per second at most when a replica is refilled after a failure; 0: no limit',
+      'maximum bytes per second when a replica is refilled after a failure; 0: no limit',
       '64M',
     )
     .option(
@@ -135,11 +135,8 @@ export function withVolume(command: ProgramCommand): ProgramCommand {
         .choices(['none', 'lz4', 'lz4-always'])
         .default('none'),
     )
-    .optionsGroup('What it tells:')
-    .option(
-      '--metrics <host:port>',
-      'address that serves Prometheus metrics; a port alone listens on loopback',
-    )
+    .optionsGroup('Monitoring:')
+    .option('--metrics <host:port>', 'serve Prometheus metrics here; a port alone means loopback')
 }
 
 /** Checks what can be checked before anything is opened. */

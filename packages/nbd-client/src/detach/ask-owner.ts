@@ -27,7 +27,7 @@ export async function askOwner(
   if (!ended()) {
     if (!force)
       throw new Error(`${path} is not detached after ${timeout} s: ${await reasonOf(device, owner)}`)
-    say(`ending ${path}, whoever uses it`)
+    say(`ending ${path} even if it is in use`)
     await owner.stop(true)
     if (!(await until(ended, FORCED_MS)))
       throw new Error(`${path} has not ended in ${FORCED_MS / 1000} s: ${await reasonOf(device, owner)}`)
@@ -37,13 +37,13 @@ export async function askOwner(
 
 /** Of a device that is there though it was to end. */
 async function reasonOf(device: DeviceIdentity, { pid, answers }: RunningClient): Promise<string> {
-  if (presenceOf(device) !== 'there') return `it has ended, and process ${pid} is giving its memory back`
-  if (!(await answers())) return `process ${pid} does not answer any more`
+  if (presenceOf(device) !== 'there') return `it has ended, and process ${pid} is freeing its memory`
+  if (!(await answers())) return `process ${pid} no longer answers`
   const swapped = swappedTo(device)
   if (swapped !== undefined)
-    return `${swapped} KiB are still swapped out to it; process ${pid} goes on bringing them back, see its messages`
+    return `${swapped} KiB are still swapped out to it; process ${pid} continues to bring them back, see its messages`
   const uses = await usesBesidesSwap(device, [pid])
   return uses.length > 0
-    ? `${describeUses(uses)}; process ${pid} detaches it when that has ended`
+    ? `${describeUses(uses)}; process ${pid} detaches it when it is no longer in use`
     : `process ${pid} is ending it, see its messages`
 }

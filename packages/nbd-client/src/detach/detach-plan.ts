@@ -35,19 +35,18 @@ export function planDetach(facts: DetachFacts): DetachPlan {
   }
   if (device === 'gone')
     throw new ExitError(`${path} is not attached; "nbd-client status" lists what is`, EXIT.failed)
-  if (!facts.ours)
-    refuse(`is a device of another program, which is the one to end it; ${force_} ends it all the same`)
+  if (!facts.ours) refuse(`belongs to another program, which should end it; ${force_} ends it anyway`)
   if (device === 'left') return 'remove'
   if (uses.length > 0) refuse(`is in use: ${describeUses(uses)}; end that first, or ${force_}`)
   if (owner !== undefined) return 'ask'
   if (silent.length > 0)
     refuse(
-      `is not detached: ${listed(silent)} not answer, and may have it; when it is hung for good, ${force_}`,
+      `is not detached: ${listed(silent)} not answer, and may hold it; if it hangs for good, ${force_}`,
       EXIT.unavailable,
     )
   if ((swapped ?? 0) > 0)
     refuse(
-      `has pages that only the next nbd-client of it can bring back; run the command again that attached it, and detach it then; if they are lost, ${force_} gives them up`,
+      `has pages that only its next nbd-client can bring back; repeat the command that attached it, then detach it; if the pages are lost, ${force_} gives them up`,
     )
   return uses.length > 0 || silent.length > 0 || (swapped ?? 0) > 0 ? 'pull' : 'end'
 }

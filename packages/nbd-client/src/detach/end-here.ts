@@ -10,13 +10,13 @@ import { endUsed } from './end-used.js'
 export async function endHere(plan: DetachPlan, device: DeviceIdentity, timeout: number): Promise<void> {
   const path = devicePath(device)
   if (plan === 'remove') {
-    say(`${path} has no disk any more; removing what is left of it`)
+    say(`${path} has no disk any more; removing the rest of it`)
     return await (await disconnect(device))()
   }
   if (plan === 'end') {
     say(`no running nbd-client holds ${path}; ending the device itself`)
     return await endUnused(device, timeout)
   }
-  say(`ending ${path}, whoever uses it`)
+  say(`ending ${path} even if it is in use`)
   await endUsed(device)
 }

@@ -12,7 +12,7 @@ export const FORCED_MS = 90_000
 export async function sayWhoHasIt(device: DeviceIdentity): Promise<void> {
   if (await until(() => presenceOf(device) !== 'there', MOMENT_MS)) return
   const { uses } = usesOf(blockName(device), [process.pid])
-  say(`${devicePath(device)} has ended, and is gone when nobody has it any more: ${describeUses(uses)}`)
+  say(`${devicePath(device)} has ended, and is gone when it is no longer in use: ${describeUses(uses)}`)
 }
 
 /** The kernel has no event for "the device is gone" that a script could await. @returns false: not in time */

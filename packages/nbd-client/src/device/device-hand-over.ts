@@ -101,7 +101,7 @@ export class DeviceHandOver {
       // Before this one ends, or the service would be taken for ended.
       await notifyMainProcess(successor.pid, say)
       this.#successor = successor
-      say(`process ${successor.pid} goes on with ${path}; its requests waited ${pause} ms`)
+      say(`process ${successor.pid} has taken over ${path}; its requests waited ${pause} ms`)
       this.#holder.over()
       return { pid: successor.pid, pause }
     }
@@ -113,7 +113,7 @@ export class DeviceHandOver {
     }
     await this.#services.openMetrics(true)
     throw new Error(
-      `the successor failed: ${outcome.reason}; process ${process.pid} goes on with ${path}, whose requests waited ${pause} ms`,
+      `the successor failed: ${outcome.reason}; process ${process.pid} keeps ${path}, whose requests waited ${pause} ms`,
     )
   }
 

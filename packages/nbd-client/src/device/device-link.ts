@@ -28,5 +28,5 @@ export interface DeviceLink {
 
 /** For people. */
 export function describeGone(device: DeviceIdentity, presence: Exclude<Presence, 'there'>): string {
-  return `${devicePath(device)} was detached by somebody else${presence === 'another' ? ', and is another device now' : ''}`
+  return `${devicePath(device)} was detached by another program${presence === 'another' ? ', and is another device now' : ''}`
 }

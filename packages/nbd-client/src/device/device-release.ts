@@ -69,7 +69,7 @@ export async function release(
 
 /** What cannot be looked at is no reason to let go of a device. */
 function unknown(failure: Error): Obstacle {
-  return { what: failure.message, remedy: 'it is looked at again', again: LOOK_MS }
+  return { what: failure.message, remedy: 'this is checked again', again: LOOK_MS }
 }
 
 async function obstacleTo(
@@ -87,17 +87,17 @@ async function obstacleTo(
     if (failure !== undefined)
       return {
         what: failure.message,
-        remedy: `free memory: it is tried again in ${SWAPOFF_AGAIN_MS / 1000} s, and at SIGTERM`,
+        remedy: `free memory: swapoff is tried again in ${SWAPOFF_AGAIN_MS / 1000} s, and at SIGTERM`,
         again: SWAPOFF_AGAIN_MS,
       }
   }
   if (!holder.isOurs()) return 'gone'
   const { uses, unseen } = await lastingUses(name, [process.pid], first ? MOMENT_MS : 0, folders)
   if (uses.length === 0) {
-    if (unseen > 0) say(`warning: what ${unseen} processes have open cannot be seen (CAP_SYS_PTRACE)`)
+    if (unseen > 0) say(`warning: cannot see what ${unseen} processes have open (CAP_SYS_PTRACE)`)
     return undefined
   }
-  return { what: describeUses(uses), remedy: 'it is detached when that has ended', again: LOOK_MS }
+  return { what: describeUses(uses), remedy: 'it is detached when it is no longer in use', again: LOOK_MS }
 }
 
 async function failureOf(work: Promise<void>): Promise<Error | undefined> {

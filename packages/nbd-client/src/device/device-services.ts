@@ -47,7 +47,7 @@ export class DeviceServices {
     } catch (failure) {
       const { taken, path } = this.#attachment
       if (!used && !taken && !isUsed(this.#attachment)) throw failure
-      say(`warning: ${(failure as Error).message}; ${path} goes on without it`)
+      say(`warning: ${(failure as Error).message}; ${path} continues without it`)
       return undefined
     }
   }

@@ -54,7 +54,7 @@ async function request(
   header.writeUInt32BE(PAGE, 24)
   socket.write(payload === undefined ? header : Buffer.concat([header, payload]))
   const reply = await take(socket, REPLY_BYTES)
-  if (reply.readUInt32BE(0) !== REPLY_MAGIC) throw new Error('the engine answered with something else')
+  if (reply.readUInt32BE(0) !== REPLY_MAGIC) throw new Error('the engine sent an unexpected answer')
   if (reply.readUInt32BE(4) !== 0) return undefined
   return command === READ ? await take(socket, PAGE) : Buffer.alloc(0)
 }

@@ -15,7 +15,7 @@ export async function serveKept(options: Serving, folder: StateFolder): Promise<
   const kept = folder.read()
   if (kept?.device !== undefined || kept?.connecting !== undefined) {
     const device = kept.device === undefined ? 'a device' : devicePath(kept.device)
-    throw new UsageError(`${folder.path} is of ${device}; give the export its own --state`)
+    throw new UsageError(`${folder.path} belongs to ${device}; give the export its own --state`)
   }
   const boot = currentBoot()
   if (kept?.served === true) checkBoot(folder, kept.boot, boot)
@@ -41,6 +41,6 @@ export async function serveKept(options: Serving, folder: StateFolder): Promise<
 function checkBoot(folder: StateFolder, boot: string | undefined, now: Boot): void {
   if (isOfBoot(boot, folder.written, now, Date.now())) return
   throw new ConfigurationError(
-    `${folder.path} is of an export from before this machine was started again: what clients wrote and flushed may be missing in it, and would read as zeros; remove the folder's files to start with an empty volume`,
+    `${folder.path} belongs to an export from before this machine was rebooted: data that clients wrote and flushed may be missing in it, and would read as zeros; remove the folder's files to start with an empty volume`,
   )
 }

@@ -35,13 +35,13 @@ export async function takeUp(
   for (const what of ['size', 'replicas'] as const)
     if (kept[what] !== options[what])
       throw new UsageError(
-        `${folder.path} is of a volume with --${what} ${kept[what]}; put the old value back, or remove the folder's files to begin an empty volume`,
+        `${folder.path} belongs to a volume with --${what} ${kept[what]}; restore the old value, or remove the folder's files to start with an empty volume`,
       )
   if ((kept.thin ?? false) !== options.thin)
     throw new UsageError(
-      `${folder.path} is of a volume ${kept.thin ? 'with' : 'without'} --thin; put the old option back, or remove the folder's files to begin an empty volume`,
+      `${folder.path} belongs to a volume ${kept.thin ? 'with' : 'without'} --thin; restore the old option, or remove the folder's files to start with an empty volume`,
     )
-  say(`going on with the volume of ${folder.path}`)
+  say(`continuing with the volume in ${folder.path}`)
   const keeper = new VolumeKeeper(folder, kept, kept)
   const { engine, ...keeping } = keeper.options((options.linger ?? 0) * 1000, options.backup)
   let taken: Awaited<ReturnType<typeof Volume.takeOver>>

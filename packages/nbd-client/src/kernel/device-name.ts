@@ -26,6 +26,6 @@ export function devicePath(device: DeviceName): string {
 export function parseDevice(device: string): DeviceName {
   const [, name, index] = /^(?:\/dev\/)?(nbd|ublkb)(\d{1,4})$/.exec(device) ?? []
   if (index === undefined)
-    throw new UsageError(`"${device}" is no device of ours; write /dev/nbd0, or /dev/ublkb0`)
+    throw new UsageError(`"${device}" is not a device name; write /dev/nbd0, or /dev/ublkb0`)
   return { front: name === 'nbd' ? 'nbd' : 'ublk', index: Number(index) }
 }

@@ -29,7 +29,7 @@ export async function runTool(command: string, args: string[], timeout: number):
     timer = setTimeout(() => {
       child.kill('SIGKILL')
       child.unref()
-      reject(new LateError(`${words} is not done after ${timeout / 1000} s`))
+      reject(new LateError(`${words} has not finished after ${timeout / 1000} s`))
     }, timeout)
   })
   await ended.finally(() => clearTimeout(timer))
@@ -51,9 +51,9 @@ export function reasonOf(
 ): string {
   const said = stderr.trim().split('\n').at(-1)
   if (said) return said
-  if (signal === 'SIGKILL') return 'ended by SIGKILL, as the kernel does when memory is out'
+  if (signal === 'SIGKILL') return 'ended by SIGKILL, as the kernel does when memory runs out'
   if (signal) return `ended by ${signal}`
-  return typeof code === 'number' ? `status ${code}, without a word` : message
+  return typeof code === 'number' ? `status ${code}, without a message` : message
 }
 
 /**

@@ -31,7 +31,7 @@ interface Nudge {
 /** What the driver keeps of {@link drawIdentifier}'s name: its 8 bytes. */
 function numberOf(identifier: string): bigint {
   const hex = /([0-9a-f]{16})$/.exec(identifier)?.[1]
-  if (hex === undefined) throw new Error(`${identifier} is no name of a device of ublk`)
+  if (hex === undefined) throw new Error(`${identifier} is not the name of a ublk device`)
   return BigInt(`0x${hex}`)
 }
 
@@ -127,7 +127,7 @@ export const ublkDevice = {
       while (!isGone(index) && native.ublkUse(index)) {
         if (performance.now() > deadline) {
           const path = devicePath({ front: 'ublk', index })
-          say(`${path} is in use: "nbd-client detach ${path}" removes what is left of it when it is not`)
+          say(`${path} is in use: when it no longer is, "nbd-client detach ${path}" removes the rest of it`)
           return
         }
         await setTimeout(LET_GO_LOOK_MS)

@@ -18,8 +18,8 @@ const lastResort = new LastResort((failure, told) => {
 
 function consequence(of: Holder): string {
   if (of === 'nobody') return 'the process ends'
-  if (of === 'state') return 'the process ends, and the next one goes on from its state'
-  return 'there is no state for another process to go on from, so this one serves the pages that it has'
+  if (of === 'state') return 'the process ends, and the next one takes over from its state'
+  return 'without state no other process could take over, so this one goes on serving its pages'
 }
 
 /** From now on a failure that nothing has caught is told, and ends the process only where that loses nothing. */

@@ -20,22 +20,22 @@ export function collectVolumeMetrics(volume: Volume, registry = new Registry()):
   )
   if (volume.thin !== undefined) {
     const { thin } = volume
-    gauge('unmapped_slabs', 'Slabs that have no memory, for nothing was written to them', [], () => [
+    gauge('unmapped_slabs', 'Slabs without memory, because nothing was written to them', [], () => [
       [{}, volume.unmapped],
     ])
-    gauge('spare_places', 'Places ready for slabs that are first written', [], () => [[{}, thin.spares]])
+    gauge('spare_places', 'Places allocated in advance for first writes', [], () => [[{}, thin.spares]])
     counter('given_back_slabs_total', 'Slabs whose memory was given back after a discard', [], () => [
       [{}, thin.given],
     ])
   }
-  counter('control_failures_total', 'Failures of control code that nothing had caught', [], () => [
+  counter('control_failures_total', 'Uncaught failures of control code', [], () => [
     [{}, impairment()?.failures ?? 0],
   ])
-  gauge('server_up', '1 while a server takes part', ['server'], () =>
+  gauge('server_up', '1 while the server is in use', ['server'], () =>
     lastIncarnations(volume).map(({ uri, failure }) => [{ server: uri }, failure === undefined ? 1 : 0]),
   )
-  gauge('written_pages', 'Pages that hold something', [], () => [[{}, statistics().writtenPages]])
-  gauge('lost_pages', 'Pages of which no copy is left', [], () => [[{}, statistics().lostPages]])
+  gauge('written_pages', 'Pages with data', [], () => [[{}, statistics().writtenPages]])
+  gauge('lost_pages', 'Pages that have no copy left', [], () => [[{}, statistics().lostPages]])
   gauge('requests_in_flight', 'NBD requests now', [], () => [[{}, lanes().inFlight]])
   counter('requests_total', 'NBD requests answered with success', ['kind'], () => [
     [{ kind: 'read' }, lanes().reads],
@@ -46,30 +46,28 @@ export function collectVolumeMetrics(volume: Volume, registry = new Registry()):
     [{ kind: 'write' }, lanes().bytesWritten],
   ])
   counter('errors_total', 'NBD requests answered with an error', [], () => [[{}, lanes().errors]])
-  counter('read_ahead_bytes_total', 'Bytes fetched ahead of clients that read in order', [], () => [
+  counter('read_ahead_bytes_total', 'Bytes read ahead of clients that read sequentially', [], () => [
     [{}, lanes().pagesReadAhead * 4096],
   ])
-  counter('read_ahead_used_bytes_total', 'Of them, what the clients then read', [], () => [
+  counter('read_ahead_used_bytes_total', 'Bytes read ahead that clients then read', [], () => [
     [{}, lanes().bytesFromReadAhead],
   ])
   counter('wrong_pages_total', 'Copies of pages that did not match their checksum', [], () => [
     [{}, lanes().pagesWrong],
   ])
-  counter('repaired_pages_total', 'Of them, written anew from another replica', [], () => [
+  counter('repaired_pages_total', 'Wrong copies rewritten from another replica', [], () => [
     [{}, lanes().pagesRepaired],
   ])
   if (statistics().compress !== 'none') {
-    gauge('compressing_lanes', 'Of the lanes that write, those that compress now', [], () => [
-      [{}, lanes().compressing],
-    ])
+    gauge('compressing_lanes', 'Writing lanes that compress now', [], () => [[{}, lanes().compressing]])
     counter('compressed_pages_total', 'Pages that were written compressed', [], () => [
       [{}, lanes().pagesCompressed],
     ])
-    counter('spared_bytes_total', 'Bytes that compression kept off the wire, both ways', [], () => [
+    counter('spared_bytes_total', 'Bytes saved on the wire by compression, both ways', [], () => [
       [{}, lanes().bytesSpared],
     ])
   }
-  gauge('moving_slabs', 'Slabs that servers want back and that are still there', [], () => [
+  gauge('moving_slabs', 'Slabs that servers reclaim and that have not moved yet', [], () => [
     [{}, volume.migration.waiting],
   ])
   counter('refilled_bytes_total', 'Bytes copied to new replicas', [], () => [
@@ -81,10 +79,10 @@ export function collectVolumeMetrics(volume: Volume, registry = new Registry()):
     gauge('backup_pages_behind', 'Written pages that the backup does not have yet', [], () => [
       [{}, (backup()?.stalePages ?? 0) + (backup()?.queuedPages ?? 0)],
     ])
-    counter('backup_missed_pages_total', 'Pages that found no room in its queue when written', [], () => [
+    counter('backup_missed_pages_total', 'Written pages for which its queue had no room', [], () => [
       [{}, backup()?.missedPages ?? 0],
     ])
-    counter('backup_bytes_total', 'Bytes that went to the backup and came from it', ['kind'], () => [
+    counter('backup_bytes_total', 'Bytes written to the backup and read from it', ['kind'], () => [
       [{ kind: 'read' }, backup()?.bytesRead ?? 0],
       [{ kind: 'write' }, backup()?.bytesWritten ?? 0],
     ])

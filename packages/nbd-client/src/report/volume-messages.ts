@@ -9,7 +9,7 @@ const PAGE = 4096
 export function reportFailures(volume: Volume): void {
   volume.onServerFailure(({ server, reason, degraded, backedUp, away, lost }) => {
     const consequences = [
-      ...(away > 0 ? [`${formatSize(away)} of the volume are nowhere else and wait for it`] : []),
+      ...(away > 0 ? [`${formatSize(away)} of the volume have no other copy and wait for it`] : []),
       ...(backedUp > 0 ? [`${formatSize(backedUp)} of the volume are read from the backup`] : []),
       ...(lost > 0
         ? [`${formatSize(lost)} of the volume now answer with I/O errors`]
@@ -17,7 +17,7 @@ export function reportFailures(volume: Volume): void {
           ? []
           : ['nothing of the volume is lost']),
       ...(degraded > 0
-        ? [`${formatSize(degraded)} have a replica less until they are refilled elsewhere`]
+        ? [`${formatSize(degraded)} have one replica less until they are refilled elsewhere`]
         : []),
     ]
     say(`lost ${server.uri}: ${reason}; ${consequences.join('; ')}`)
@@ -25,8 +25,8 @@ export function reportFailures(volume: Volume): void {
   volume.onBackupFailure((reason) => {
     const lost = volume.slabs.lost * volume.engine.slabSize
     const consequence =
-      lost === 0 ? '' : `; ${formatSize(lost)} of it were nowhere else and answer with I/O errors`
-    say(`the backup failed: ${reason}; the volume goes on without it${consequence}`)
+      lost === 0 ? '' : `; ${formatSize(lost)} of it had no other copy and answer with I/O errors`
+    say(`the backup failed: ${reason}; the volume continues without it${consequence}`)
   })
 }
 
@@ -34,9 +34,9 @@ export function reportFailures(volume: Volume): void {
 export function sayAdopted({ backedUp, missing, lost, degraded }: Adopted, slabSize: number): void {
   if (backedUp > 0) say(`${formatSize(backedUp * slabSize)} of the volume are read from the backup`)
   if (missing > 0)
-    say(`${formatSize(missing * PAGE)} of it are not there: I/O errors until they are written anew`)
+    say(`${formatSize(missing * PAGE)} of it are missing: I/O errors until they are written again`)
   if (lost > 0) say(`${formatSize(lost * slabSize)} of the volume are lost and answer with I/O errors`)
-  if (degraded > 0) say(`${formatSize(degraded * slabSize)} have a replica less until they are refilled`)
+  if (degraded > 0) say(`${formatSize(degraded * slabSize)} have one replica less until they are refilled`)
 }
 
 /** Lines about wrong pages at most; the status counts all of them. */
@@ -53,6 +53,6 @@ export function reportWrongPages(volume: Volume): void {
   }
   volume.engine.on('pageRepaired', ({ server, page }) => tell(server, page, 'repaired from another replica'))
   volume.engine.on('pageLost', ({ server, page }) =>
-    tell(server, page, 'nobody has the right bytes, so it answers with I/O errors until it is written anew'),
+    tell(server, page, 'no correct copy is left, so it answers with I/O errors until it is written again'),
   )
 }

@@ -55,7 +55,7 @@ export class Predecessor {
       const { lanes } = await this.#channel.hear('go', GO_MS, signal)
       const [lock, ...sockets] = receiveDescriptors(PASSING_DESCRIPTOR)
       if (lock === undefined || sockets.length !== lanes.length)
-        throw new Error('the running nbd-client gave other sockets than it named')
+        throw new Error('the running nbd-client passed other sockets than it announced')
       return { lock, sockets: new Map(lanes.map((lane, at) => [lane, sockets[at] as number])) }
     } catch (failure) {
       if (failure instanceof ChannelClosedError) return undefined

@@ -47,7 +47,7 @@ export class StateFolder {
       // Whoever had it removed it, and its lock with it, before this process had that.
       folder.close()
     }
-    throw new ExitError(`${path} is made and removed again by others all the time`, EXIT.taken)
+    throw new ExitError(`${path} is created and removed by other processes again and again`, EXIT.taken)
   }
 
   static #open(path: string): StateFolder {
@@ -56,7 +56,7 @@ export class StateFolder {
     const { mode, uid } = statSync(path)
     if ((mode & 0o077) !== 0 || uid !== process.geteuid?.())
       throw new ConfigurationError(
-        `--state ${path} holds what opens the volume, and must be yours with mode 0700; run chmod 700 ${path}`,
+        `--state ${path} holds the secrets of the volume, and must be yours with mode 0700; run chmod 700 ${path}`,
       )
     try {
       return new StateFolder(path, lockFile(join(path, LOCK)), isNew)
@@ -214,7 +214,7 @@ function readVolume(file: string): KeptVolume | undefined {
     return parseVolume(text)
   } catch (failure) {
     throw new ConfigurationError(
-      `${file} cannot be used: ${(failure as Error).message}; if no device rests on it, remove the folder's files`,
+      `${file} cannot be used: ${(failure as Error).message}; if no device depends on it, remove the folder's files`,
     )
   }
 }

@@ -41,7 +41,7 @@ export function parseVolume(text: string): KeptVolume {
   try {
     value = JSON.parse(text)
   } catch {
-    throw new Error('it is truncated or no JSON')
+    throw new Error('it is truncated or not JSON')
   }
   const from = record(value, 'it')
   if (from.version !== VERSION && from.version !== COMPRESSED_VERSION)
@@ -53,15 +53,14 @@ export function parseVolume(text: string): KeptVolume {
   const served = flag(from.served, 'served')
   const uses = [served, from.device !== undefined, from.connecting !== undefined]
   if (uses.filter(Boolean).length > 1)
-    throw new Error('it is of more than one of an export, a device and one that is being made')
-  if (!served && from.boot !== undefined) throw new Error('it has the boot of an export, and is of none')
+    throw new Error('it belongs to more than one of an export, a device and a device being created')
+  if (!served && from.boot !== undefined) throw new Error('it has the boot ID of an export, but no export')
   if (served) return { ...volume, served, ...(from.boot === undefined ? {} : { boot: boot(from.boot) }) }
   if (from.connecting !== undefined) return { ...volume, connecting: word(from.connecting, 'connecting') }
   if (from.device === undefined) return volume
   const device = record(from.device, 'device')
   only(device, 'device', ['front', 'index', 'identifier', 'connections'])
-  if (device.front !== undefined && device.front !== 'ublk')
-    throw new Error('device.front is none that there is')
+  if (device.front !== undefined && device.front !== 'ublk') throw new Error('device.front is unknown')
   return {
     ...volume,
     device: {
@@ -75,6 +74,6 @@ export function parseVolume(text: string): KeptVolume {
 
 function boot(value: unknown): string {
   const id = word(value, 'boot')
-  if (!BOOT_ID.test(id)) throw new Error('boot is not the name of one')
+  if (!BOOT_ID.test(id)) throw new Error('boot is not a boot ID')
   return id
 }

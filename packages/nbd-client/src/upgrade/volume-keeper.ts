@@ -129,7 +129,7 @@ export class VolumeKeeper {
     const file = this.#folder.pageLengths
     if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) return
     throw new ConfigurationError(
-      `${file} is missing or empty: nobody knows which of the volume's pages are compressed; detach its device, if it has one, and remove the folder's files`,
+      `${file} is missing or empty: without it the compressed pages of the volume are unknown; detach its device, if it has one, and remove the folder's files`,
     )
   }
 

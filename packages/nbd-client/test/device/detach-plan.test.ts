@@ -56,7 +56,7 @@ describe('a device is detached', () => {
 
   it.each(['there', 'left'] as const)('not, when another program has made it: %s', (device) => {
     expect(refusal({ ours: false, device })).toMatchObject({
-      message: expect.stringContaining('of another program'),
+      message: expect.stringContaining('another program'),
       status: EXIT.taken,
     })
     expect(plan({ ours: false, device, force: true })).toBe(device === 'there' ? 'end' : 'remove')
@@ -72,17 +72,17 @@ describe('a device is detached', () => {
 
   it('not, while a process that does not answer may have it', () => {
     expect(refusal({ silent: [7] })).toMatchObject({
-      message: expect.stringContaining('process 7 does not answer, and may have it'),
+      message: expect.stringContaining('process 7 does not answer, and may hold it'),
     })
     expect(refusal({ silent: [7, 8] })).toMatchObject({
-      message: expect.stringContaining('processes 7 and 8 do not answer, and may have it'),
+      message: expect.stringContaining('processes 7 and 8 do not answer, and may hold it'),
       status: EXIT.unavailable,
     })
   })
 
   it('not, while only its next process can bring its pages back', () => {
     expect(refusal({ swapped: 4 })).toMatchObject({
-      message: expect.stringContaining('only the next nbd-client of it can bring back'),
+      message: expect.stringContaining('only its next nbd-client can bring back'),
       status: EXIT.taken,
     })
   })

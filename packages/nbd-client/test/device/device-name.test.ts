@@ -16,7 +16,7 @@ describe('the name of a device', () => {
 
   it.each(['/dev/sda', '/dev/nbd', '/dev/ublkc0', 'nbd-1', '/dev/nbd0p1', '/tmp/nbd0', ''])(
     '"%s" is refused',
-    (text) => expect(() => parseDevice(text)).toThrow(/is no device of ours; write \/dev\/nbd0/),
+    (text) => expect(() => parseDevice(text)).toThrow(/is not a device name; write \/dev\/nbd0/),
   )
 
   it('must be of the driver that was chosen', () => {

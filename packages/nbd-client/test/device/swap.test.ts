@@ -45,7 +45,9 @@ describe('a tool of the system', () => {
   it('that does not end is not waited for beyond its time, as when the kernel holds it', async () => {
     // What has its output open outlives it, so that its end does not show.
     const folder = swapoffIs('sleep 600 & echo $! >"$(dirname "$0")/pid"; wait')
-    await expect(swapoff(500)).rejects.toThrow(new LateError('swapoff /dev/nbd1 is not done after 0.5 s'))
+    await expect(swapoff(500)).rejects.toThrow(
+      new LateError('swapoff /dev/nbd1 has not finished after 0.5 s'),
+    )
     process.kill(Number(readFileSync(join(folder, 'pid'), 'utf8')), 'SIGKILL')
   })
 
@@ -58,7 +60,7 @@ describe('a tool of the system', () => {
     swapoffIs('kill -KILL $$')
     await expect(swapoff()).rejects.toThrow(/failed: ended by SIGKILL/)
     swapoffIs('exit 7')
-    await expect(swapoff()).rejects.toThrow(/failed: status 7, without a word$/)
+    await expect(swapoff()).rejects.toThrow(/failed: status 7, without a message$/)
     expect(reasonOf({ message: 'spawn EAGAIN', code: 'EAGAIN' }, '')).toBe('spawn EAGAIN')
   })
 

@@ -221,12 +221,12 @@ describe('volume.json', () => {
     [
       'with the boot of no export',
       formatVolume({ ...VOLUME, boot: 'd9131f2e-51ff-49f8-9810-e1f1d5710393' }),
-      /the boot of an export, and is of none/,
+      /the boot ID of an export, but no export/,
     ],
     [
       'with a boot that is none',
       formatVolume({ ...UNUSED, served: true, boot: 'yesterday' }),
-      /boot is not the name of one/,
+      /boot is not a boot ID/,
     ],
     [
       'of an export and of a device',
@@ -236,7 +236,7 @@ describe('volume.json', () => {
     [
       'of a device and of one that is being made',
       change((volume) => (volume.connecting = 'rdmakit-0011223344556677')),
-      /a device and one that is being made/,
+      /a device and a device being created/,
     ],
     [
       'with a bad name of what is being made',

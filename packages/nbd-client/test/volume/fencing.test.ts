@@ -207,7 +207,7 @@ it('a folder whose device is gone does not give back what a process with a copy 
   const said: string[] = []
   await endKept(second.kept as KeptVolume, {}, (step) => said.push(step))
   expect(said).toHaveLength(2)
-  for (const line of said) expect(line).toMatch(/ keeps what it had: a client has the session/)
+  for (const line of said) expect(line).toMatch(/ keeps the volume's memory: a client has the session/)
   await holds(volume, 7)
   await volume.leave()
   await eventually(() => servers.every(({ server }) => server.lingeringSessions === 1))
@@ -322,7 +322,7 @@ it('a server without numbers is named, and works as before', async () => {
   const volume = await owner.open()
   for (const { uri } of servers)
     expect(
-      owner.said.filter((line) => line.startsWith(`warning: ${uri} compares no take-over`)),
+      owner.said.filter((line) => line.startsWith(`warning: ${uri} does not compare take-over`)),
     ).toHaveLength(2)
   await holds(volume, 7)
   volume.engine.failServer(0, 'the test said so')

@@ -9,7 +9,7 @@ const WORDS: Readonly<Record<string, string>> = {
   ENOENT: 'there is no such file or folder',
   ENOTDIR: 'a part of its path is not a folder',
   EISDIR: 'it is a folder',
-  EEXIST: 'it is there already, and is not a folder',
+  EEXIST: 'it already exists and is not a folder',
   EACCES: 'permission denied',
   EPERM: 'not permitted',
   EROFS: 'the file system is read-only',
@@ -52,7 +52,7 @@ function checkFolderOf(path: string, what: string): void {
     const { code } = failure as NodeJS.ErrnoException
     const why =
       code === 'ENOENT'
-        ? `the folder ${folder} does not exist; make it, or name another place`
+        ? `the folder ${folder} does not exist; create it, or name another place`
         : `its folder ${folder}: ${describeFileError(failure)}`
     throw cannotBeMade(what, path, why, code)
   }
@@ -64,7 +64,7 @@ function checkFolderOf(path: string, what: string): void {
     throw cannotBeMade(
       what,
       path,
-      `nothing can be made in ${folder}: ${describeFileError(failure)}; name another place`,
+      `nothing can be created in ${folder}: ${describeFileError(failure)}; name another place`,
       code,
     )
   }
@@ -81,7 +81,7 @@ export function checkSocketPath(path: string, what: string): void {
   checkFolderOf(path, what)
   const there = statSync(path, { throwIfNoEntry: false })
   if (there !== undefined && !there.isSocket())
-    throw cannotBeMade(what, path, 'what is there is not a socket; name another path', 'EEXIST')
+    throw cannotBeMade(what, path, 'it exists and is not a socket; name another path', 'EEXIST')
 }
 
 /**
@@ -99,7 +99,7 @@ export function makeFolder(path: string, what: string): void {
       path,
       code === 'EEXIST' || code === 'ENOTDIR'
         ? 'it must be a folder, and a file is there; name another'
-        : `the folder cannot be made: ${describeFileError(failure)}; name another`,
+        : `the folder cannot be created: ${describeFileError(failure)}; name another`,
       code === 'ENOTDIR' ? 'EEXIST' : code,
     )
   }

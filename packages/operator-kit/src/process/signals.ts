@@ -36,6 +36,6 @@ export function handleSignals({ end, hangup, say }: SignalOptions): void {
     if (signal === 'SIGHUP' && hangup === 'kept') process.on(signal, () => {})
     else process.on(signal, () => end(signal))
   for (const signal of MEANINGLESS)
-    process.on(signal, () => say(`${signal} means nothing here; SIGTERM ends this process in good order`))
+    process.on(signal, () => say(`${signal} is ignored; SIGTERM ends this process`))
   closeStrayDebugger(say)
 }

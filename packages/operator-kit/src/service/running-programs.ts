@@ -24,7 +24,7 @@ export interface SilentProgram {
 
 /** Says so on stderr. */
 export function reportSilent({ program, pid, reason }: SilentProgram): void {
-  process.stderr.write(`${program}: process ${pid} does not answer and is left out: ${reason}\n`)
+  process.stderr.write(`${program}: process ${pid} does not answer and is not shown: ${reason}\n`)
 }
 
 /** Says so, and lets a command that lists what is running end with the status of what is unavailable. */

@@ -6,7 +6,7 @@ export class FencedError extends ExitError {
   override readonly name = 'FencedError'
 
   constructor(uri: string, reason: string) {
-    super(`${uri}: ${reason}; this process stops, and leaves the volume to that one`, EXIT.fenced)
+    super(`${uri}: ${reason}; this process stops, and leaves the volume to the other one`, EXIT.fenced)
   }
 }
 

@@ -53,7 +53,7 @@ export async function resumeSession(
       session = await SwapServerSession.resume([uri], identity, options)
       if (session.slabSize !== slabSize)
         throw new ConfigurationError(
-          `${session.uri} has slabs of ${formatSize(session.slabSize)}, and the volume ${formatSize(slabSize)}`,
+          `${session.uri} has slabs of ${formatSize(session.slabSize)}, the volume has ${formatSize(slabSize)}`,
         )
       return { session, slabs: await session.list() }
     } catch (failure) {

@@ -99,7 +99,7 @@ export class ServerReconnector {
         if (failure instanceof FencedError) return fenced(failure)
         const { message } = failure as Error
         if (failure instanceof UsageError && !(failure instanceof ConfigurationError))
-          return progress(`${gone.uris.join(' or ')}: ${message}; it stays out`)
+          return progress(`${gone.uris.join(' or ')}: ${message}; it is not called again`)
         // Nobody answers, as is to be expected.
         if (failure instanceof VerbsError || message === told) continue
         // What may be mended while this runs: a key, a file system that is full. Said once.
@@ -149,7 +149,7 @@ export class ServerReconnector {
       ended,
       refused: false,
     })
-    if (identity === undefined) return failed(new Error('it never took part'), true)
+    if (identity === undefined) return failed(new Error('it never joined'), true)
     const { session, slabSize, rejoin } = this.#options
     try {
       const signal = AbortSignal.any([this.#ending.signal, AbortSignal.timeout(limit)])

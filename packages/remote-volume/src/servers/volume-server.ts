@@ -43,7 +43,7 @@ export class VolumeServer {
 
   /** Nobody has this index. */
   static vacant(index: number): VolumeServer {
-    return VolumeServer.gone(index, [], 'it never took part', undefined)
+    return VolumeServer.gone(index, [], 'it never joined', undefined)
   }
 
   /** One that an earlier process had and this one never reached. */
@@ -97,7 +97,7 @@ export class VolumeServer {
   /** A slab of zeros, a spare one if there is one. @throws SwapServerError ENOSPC */
   async take(): Promise<RemoteSlab> {
     const slab = this.#spares.pop() ?? (await this.session.allocate(1))[0]
-    if (slab === undefined) throw new Error('the server gave no slab')
+    if (slab === undefined) throw new Error('the server allocated no slab')
     this.slabs++
     return slab
   }
@@ -134,5 +134,5 @@ export class VolumeServer {
 /** The lowest index that is not `used`. @throws UsageError: there is none */
 export function freeIndex(used: (index: number) => boolean): number {
   for (let index = 0; index < MAX_SERVERS; index++) if (!used(index)) return index
-  throw new UsageError(`${MAX_SERVERS} servers of one volume have failed, and something still names each`)
+  throw new UsageError(`${MAX_SERVERS} servers of one volume have failed, and each is still referenced`)
 }

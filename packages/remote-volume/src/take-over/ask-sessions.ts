@@ -64,7 +64,7 @@ export async function askAll(
 export function refusedBy({ kept: { uris, linger }, forbidden }: ForbiddingServer): ExitError {
   const status = exitStatusOf(forbidden)
   return new ExitError(
-    `${uris.join(' or ')} refuses to give the volume's slabs back (${forbidden.code}): ${forbidden.message}. Nobody else has them, so nothing was given up, and requests wait: mend that and start again, within ${linger / 1000} s of the end of the last process that had them`,
+    `${uris.join(' or ')} refuses to return the volume's slabs (${forbidden.code}): ${forbidden.message}. No other server has them, so nothing was given up, and requests wait: fix that and start again, within ${linger / 1000} s of the end of the last process that had them`,
     status === EXIT.failed ? EXIT.unavailable : status,
   )
 }

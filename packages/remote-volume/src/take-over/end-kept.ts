@@ -21,7 +21,7 @@ export async function endKept(
         // Else it has ended, or ends when it has lingered.
         const another =
           failure instanceof FencedError || (failure instanceof SwapServerError && failure.code === 'EBUSY')
-        if (another) progress(`${uris.join(' or ')} keeps what it had: ${failure.message}`)
+        if (another) progress(`${uris.join(' or ')} keeps the volume's memory: ${failure.message}`)
       }
     }),
   )

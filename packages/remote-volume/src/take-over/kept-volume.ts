@@ -117,7 +117,7 @@ function parseTakeOver(value: unknown): TakeOver {
 function parseContext(value: unknown): KeptContext {
   const from = record(value, 'context')
   const provider = PROVIDERS.find((each) => each === from.provider)
-  if (provider === undefined) throw new Error('context.provider is none that there is')
+  if (provider === undefined) throw new Error('context.provider is unknown')
   only(from, 'context', ['provider', 'name'])
   return { provider, name: word(from.name, 'context.name') }
 }

@@ -94,7 +94,7 @@ function onMaps<Engine>(maps: VolumeOptions['engine'], make: () => Engine): Engi
     if (file === undefined) continue
     if ((statSync(file, { throwIfNoEntry: false })?.size ?? 0) > 0) continue
     throw new ConfigurationError(
-      `${file} is missing or empty: nobody knows what the volume's pages are; detach its device, if it has one, and remove the folder's files`,
+      `${file} is missing or empty: without it the state of the volume's pages is unknown; detach its device, if it has one, and remove the folder's files`,
     )
   }
   try {
@@ -108,7 +108,7 @@ function onMaps<Engine>(maps: VolumeOptions['engine'], make: () => Engine): Engi
 /** The device of a volume of which only the backup is left: servers that come back are reached through it. */
 function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context {
   if (backup === undefined || context === undefined)
-    throw new NothingLeftError('no server gave the session back: nothing of the volume is left')
+    throw new NothingLeftError('no server has the session any more: nothing of the volume is left')
   return openDevice(context.name, context.provider)
 }
 

@@ -51,7 +51,7 @@ export async function takeSessions(
       gone.push(...asked.forbidden, ...asked.silent.filter((each) => !silent.includes(each)))
       if (silent.length === 0) return { resumed, gone }
       waiting = silent.map((each) => each.kept)
-      const line = `waiting for ${silent.map(({ kept, reason }) => `${kept.uris.join(' or ')} (${reason})`).join(', ')}: nobody else has its slabs`
+      const line = `waiting for ${silent.map(({ kept, reason }) => `${kept.uris.join(' or ')} (${reason})`).join(', ')}: no other server has its slabs`
       if (line !== told) progress(line)
       told = line
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS))

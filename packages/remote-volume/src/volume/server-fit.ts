@@ -66,7 +66,7 @@ export async function checkRoom(
   if (quotas.length > 0)
     throw new SwapServerError(
       'ENOSPC',
-      `quota: ${quotas.join('; ')}; the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, end what uses it, or have who runs the server raise "quota" in its --tenants file`,
+      `quota: ${quotas.join('; ')}; the volume needs ${formatSize(needed * slabSize)}${copies}; choose a smaller --size, free what is in use, or ask the server's operator to raise "quota" in its --tenants file`,
     )
   throw new SwapServerError(
     'ENOSPC',

@@ -62,7 +62,7 @@ export class ServerIndexes {
       } catch (failure) {
         const { code, message } = failure as NodeJS.ErrnoException
         if (!this.#closed && code !== 'EBUSY')
-          this.#options.failed(`an index of a server that is gone stays taken: ${message}`)
+          this.#options.failed(`the index of a lost server stays in use: ${message}`)
       }
     })
   }

@@ -157,7 +157,7 @@ export class ServerMembership {
       this.#options.away?.(server)
     } catch (failure) {
       this.#state.progress(
-        `warning: ${(failure as Error).message}; ${server.uri} is waited for by this process only`,
+        `warning: ${(failure as Error).message}; only this process waits for ${server.uri}`,
       )
     }
   }
@@ -165,7 +165,7 @@ export class ServerMembership {
   /** A server that failed comes back with empty memory. @throws as ServerReconnector's join */
   async #join(uris: readonly string[], session: SwapServerSession): Promise<void> {
     await this.#takeIn(uris, session)
-    this.#state.progress(`${session.uri} takes part again, with empty memory`)
+    this.#state.progress(`${session.uri} joins again, with empty memory`)
     this.#indexes.release()
     this.#slabs.wake()
   }
@@ -181,7 +181,7 @@ export class ServerMembership {
       if (this.#slabs.thin !== undefined) server.keep(rest)
     })
     this.#state.progress(
-      `${session.uri} is back with what it had: ${formatSize(moved.length * this.#engine.slabSize)} of the volume go on`,
+      `${session.uri} is back with its memory: ${formatSize(moved.length * this.#engine.slabSize)} of the volume continue`,
     )
     // What it did not have after all.
     if (this.#slabs.table.heldBy(gone).size > 0) this.#lose(gone, 'it came back without some of its slabs')

@@ -37,7 +37,7 @@ export class SlabWork {
                 ? `the servers have no memory left: first writes to the other ${size(this.table.unmapped)} of the volume fail with ENOSPC`
                 : 'the servers have memory again',
             ),
-          failed: (reason) => progress(`memory ahead of use: ${reason}`),
+          failed: (reason) => progress(`allocating memory in advance: ${reason}`),
         })
       : undefined
     this.migration = new Migration({

@@ -129,6 +129,6 @@ export function sayUnfenced(servers: readonly VolumeServer[], { takeOver, progre
   for (const { failure, session } of servers.filter(({ reached }) => reached))
     if (failure === undefined && !session.fences)
       progress?.(
-        `warning: ${session.uri} compares no take-over numbers: a second process with a copy of the state folder would get this volume's memory; upgrade swap-server there`,
+        `warning: ${session.uri} does not compare take-over numbers: a second process with a copy of the state folder would get this volume's memory; upgrade swap-server there`,
       )
 }

@@ -110,7 +110,7 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     return this.#state.fenced
   }
 
-  /** Calls `listener` when the backup has failed; the volume goes on without it. */
+  /** Calls `listener` when the backup has failed; the volume continues without it. */
   onBackupFailure(listener: (reason: string) => void): void {
     this.#state.onBackupFailure.add(listener)
   }

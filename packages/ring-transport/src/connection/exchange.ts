@@ -189,7 +189,7 @@ export class Exchange<Connection> {
   }
 
   #flooded(): VerbsError {
-    const detail = 'the peer sends requests without end and takes no answers'
+    const detail = 'the peer keeps sending requests and does not receive the answers'
     return new VerbsError('ENOBUFS', 'request', this.link.id.description, detail)
   }
 }

@@ -108,11 +108,11 @@ export class Lifecycle {
   }
 
   /**
-   * Breaks the connection because a later one of its session has come. When this resolves, nothing
+   * Breaks the connection because a later one of its session has connected. When this resolves, nothing
    * of it is delivered any more, not even what had arrived.
    */
   async abandon(epoch: number): Promise<void> {
-    const detail = `epoch ${epoch} of its session has come`
+    const detail = `epoch ${epoch} of its session has connected`
     this.#activity.discard('all')
     this.lost(new VerbsError('ESTALE', 'connection', this.#link.id.description, detail))
     await this.closed
@@ -121,7 +121,7 @@ export class Lifecycle {
 
   /** The queue pair takes no more. @returns what it ends with */
   failed(): VerbsError {
-    const reason = this.#reset('the queue pair takes no more')
+    const reason = this.#reset('the queue pair accepts no more work requests')
     this.lost(reason)
     return reason
   }
@@ -207,7 +207,7 @@ export class Lifecycle {
   }
 
   #silent(milliseconds: number): VerbsError {
-    const detail = `nothing was heard of the peer for ${Math.round(milliseconds)} ms`
+    const detail = `the peer was silent for ${Math.round(milliseconds)} ms`
     return new VerbsError('ETIMEDOUT', 'heartbeat', this.#link.id.description, detail)
   }
 

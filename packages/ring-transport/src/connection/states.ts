@@ -20,7 +20,7 @@ export type ConnectionState =
   | { readonly state: 'closed'; readonly epoch: number }
   /**
    * It broke; {@link RingConnection.closed} resolves with the same `reason`: ECONNRESET when the peer or
-   * the queue pair broke it, ETIMEDOUT when nothing was heard of the peer for `deadAfter`, EPROTO when the
+   * the queue pair broke it, ETIMEDOUT when the peer was silent for `deadAfter`, EPROTO when the
    * peer broke the protocol, ESTALE when a later epoch of its session came.
    */
   | { readonly state: 'lost'; readonly epoch: number; readonly reason: VerbsError }

@@ -93,7 +93,7 @@ export function pollerFor(choice: PollerChoice | undefined, context: Context): P
   const chosen = typeof choice === 'function' ? choice(context) : choice
   if (chosen.context !== context)
     throw new UsageError(
-      `the poller is of ${chosen.context.description}, the connection on ${context.description}`,
+      `the poller belongs to ${chosen.context.description}, the connection to ${context.description}`,
     )
   return chosen instanceof PollerGroup ? chosen.leastLoaded() : chosen
 }

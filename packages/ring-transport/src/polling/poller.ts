@@ -140,7 +140,7 @@ export class Poller {
    * @throws UsageError when it is called from what it called
    */
   drain(limit = DRAIN_BATCH): number {
-    if (this.#draining) throw new UsageError('drain was called by what it had called')
+    if (this.#draining) throw new UsageError('drain was called from its own callback')
     if (this.#closed) return 0
     return this.#take(
       this.#callers ? this.#native.turn() : Atomics.load(this.#words, this.#layout.head),
@@ -192,7 +192,7 @@ export class Poller {
         'ENOSPC',
         'ibv_create_qp',
         this.queue.description,
-        `${this.#entriesUsed} of ${this.#entries} entries are taken; raise completionQueueEntries`,
+        `${this.#entriesUsed} of ${this.#entries} entries are in use; raise completionQueueEntries`,
       )
     const doubled = Math.min(Math.max(entries, 2 * this.#entries), this.#mostEntries)
     this.queue.resize(doubled)

@@ -67,7 +67,7 @@ export class Assembly {
     if (typeof coming === 'string') return coming
     if (type !== coming.type || length !== coming.length) return 'a part of another message'
     if (frame.length === 0 || coming.arrived + frame.length >= length)
-      return 'a part with none of its message, or with all the rest'
+      return 'a part that is empty or has all the rest'
     coming.add(frame)
     return undefined
   }
@@ -86,7 +86,7 @@ export class Assembly {
 
   #last(frame: RingMessage): string | undefined {
     const coming = this.#coming
-    if (coming === undefined) return 'the end of a message in parts, and nothing of it before'
+    if (coming === undefined) return 'the end of a message in parts without its beginning'
     this.#coming = undefined
     if (frame.length === 0) {
       frame.release()

@@ -342,6 +342,6 @@ function isPlace(entry: Entry): entry is Place {
 
 function taken(): UsageError {
   return new UsageError(
-    'the messages of this connection are taken already: use one of messages, batches, consume, their views and drain',
+    'the messages of this connection are already being consumed: use one of messages, batches, consume, their views and drain',
   )
 }

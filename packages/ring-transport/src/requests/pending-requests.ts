@@ -229,6 +229,6 @@ export class PendingRequests {
 
   #late({ sent }: PendingRequest): string {
     if (sent || this.#allowance.waiting === 0) return 'the peer does not answer'
-    return `the peer has ${this.#allowance.used} bytes of requests that it has not answered, and takes no more`
+    return `the peer has ${this.#allowance.used} bytes of unanswered requests, and accepts no more`
   }
 }

@@ -52,7 +52,7 @@ export class Outbox {
   /** times that a frame found no room */
   refused = 0
 
-  /** @param failed called when the queue pair takes no more; what it returns is thrown */
+  /** @param failed called when the queue pair accepts no more work requests; what it returns is thrown */
   constructor(link: SendingLink, failed: () => VerbsError) {
     this.#link = link
     this.#writer = link.stagingWriter
@@ -98,8 +98,8 @@ export class Outbox {
   /** Room for a message of `length` bytes: its offset in the staging region, −1 when there is none. */
   claim(length: number): number {
     if (length !== length >>> 0 && !(length > 0xffff_ffff))
-      throw new UsageError(`a message is of a whole number of bytes from 0, not ${length}`)
-    if (this.claimed >= 0) throw new UsageError('there is a claim already; commit() or abort() it first')
+      throw new UsageError(`the length of a message must be a whole number of bytes from 0, not ${length}`)
+    if (this.claimed >= 0) throw new UsageError('a claim is open; commit() or abort() it first')
     if (!this.#place(TYPE.data, length)) return -1
     this.claimed = length
     return this.#at
@@ -110,7 +110,7 @@ export class Outbox {
     const claimed = this.claimed
     if (claimed < 0) throw new UsageError('nothing is claimed')
     if (length > claimed || length < 0 || length !== length >>> 0)
-      throw new UsageError(`${claimed} bytes are claimed, ${length} cannot be sent of them`)
+      throw new UsageError(`${claimed} bytes are claimed, fewer than the ${length} to send`)
     this.claimed = -1
     if (length < claimed) this.#writer.shorten(TYPE.data, length)
     this.#commit(TYPE.data, length, 0, immediate)
@@ -302,7 +302,7 @@ export class Outbox {
 
   #tooLong(length: number): VerbsError {
     if (this.#longest === this.#most) return this.#refusal(SEND.tooLong, length)
-    const detail = `${length} bytes are more than ${this.#longest}, which the end that gets them takes: raise its option maxMessageSize`
+    const detail = `${length} bytes are more than ${this.#longest}, the receiver's limit: raise its option maxMessageSize`
     return new VerbsError('EMSGSIZE', 'send', this.#link.id.description, detail)
   }
 
@@ -312,7 +312,7 @@ export class Outbox {
         'EMSGSIZE',
         'send',
         this.#link.id.description,
-        `${length} bytes are more than ${this.#most}, half the ring of the end that gets them less ${HEADER}: ` +
+        `${length} bytes are more than ${this.#most}, half the receiver's ring less ${HEADER}: ` +
           `raise its option capacity, now ${2 * (this.#most + HEADER)}, or use transmit()`,
       )
     return this.#failed()

@@ -193,5 +193,5 @@ export class WaitingFrames {
 }
 
 function takenAway(): UsageError {
-  return new UsageError('the bytes of a message were taken away before all of them were sent')
+  return new UsageError('the buffer of a message was detached before all of it was sent')
 }

@@ -110,7 +110,7 @@ export class RingServer {
     const uris = typeof uri === 'string' ? [uri] : uri
     if (uris.length === 0) throw new UsageError('listen needs an address')
     if (typeof options.onConnection !== 'function')
-      throw new UsageError('onConnection must be a function: it is the only one that gets connections')
+      throw new UsageError('onConnection must be a function: nothing else receives connections')
     const server = new RingServer(options, maxConnections)
     const listening = { backlog: integerInRange('backlog', backlog, 1, 65_535), ...(signal && { signal }) }
     signal?.throwIfAborted()
@@ -298,8 +298,7 @@ export class RingServer {
     session: Session | undefined,
     signal: AbortSignal,
   ): Promise<string | undefined> {
-    const late = () =>
-      new VerbsError('ETIMEDOUT', 'admit', 'connection request', 'it has not decided in time')
+    const late = () => new VerbsError('ETIMEDOUT', 'admit', 'connection request', 'it did not decide in time')
     const refusal = await within(verdict, this.#options.timeout ?? DEFAULT_TIMEOUT_MS, late, signal)
     return refusal ?? (this.#closing ? 'the server is closed' : this.#outdated(session))
   }

@@ -121,7 +121,7 @@ export interface Settings {
 export function settings(options: ConnectOptions): Settings {
   if ('copy' in options)
     throw new UsageError(
-      'there is no option copy any more: messages are copies, and views of the ring are called views (CHANGELOG.md)',
+      'the option copy was removed: messages are copies, and views of the ring are called views (CHANGELOG.md)',
     )
   const { capacity = 2 ** 20, applicationData = new Uint8Array(), notification = 'immediate' } = options
   const log2Capacity = Math.log2(capacity)

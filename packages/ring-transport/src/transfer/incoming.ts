@@ -56,7 +56,7 @@ export class Incoming {
       known?.end(new VerbsError('ECANCELED', 'accept', this.#host.object, 'the sender withdrew it'))
       return undefined
     }
-    if (known !== undefined) return 'an offer of a number that is not settled'
+    if (known !== undefined) return 'an offer with the number of an unsettled one'
     if (this.#outstanding.size === MAX_OFFERS) return `more than ${MAX_OFFERS} offers at a time`
     const sink: OfferSink = {
       progress: (offer, transferred) => this.#progress(offer, transferred),

@@ -143,7 +143,9 @@ export class RingOffer {
    * when it has none) and message.
    * @throws UsageError when it is taken already
    */
-  reject(reason: Error = new VerbsError('ECANCELED', 'transmit', 'the peer', 'it does not want it')): void {
+  reject(
+    reason: Error = new VerbsError('ECANCELED', 'transmit', 'the peer', 'the receiver refused it'),
+  ): void {
     this.#take()
     this.#settle(reason)
   }
@@ -159,7 +161,12 @@ export class RingOffer {
     options: ChunkOptions,
     left: AbortSignal,
   ): AsyncGenerator<Uint8Array, void, void> {
-    let failure: unknown = new VerbsError('ECANCELED', 'transmit', 'the peer', 'it does not want the rest')
+    let failure: unknown = new VerbsError(
+      'ECANCELED',
+      'transmit',
+      'the peer',
+      'the receiver refused the rest',
+    )
     let lease: Awaited<ReturnType<TransferMemory['acquire']>> | undefined
     let pull: Pull | undefined
     try {
@@ -234,7 +241,7 @@ export class RingOffer {
   #check(into: MemoryRegion, offset: number): void {
     if (into.closed) throw new UsageError(`${into.description} is closed`)
     if (into.protectionDomain !== this.#host.protectionDomain)
-      throw new UsageError('the region is not of this connection: make it with its allocate()')
+      throw new UsageError('the region does not belong to this connection: use its allocate()')
     if (!Number.isSafeInteger(offset) || offset < 0 || offset + this.length > into.length)
       throw new UsageError(`${this.length} bytes do not fit into ${into.length} from ${offset} on`)
     memoryOf(into)

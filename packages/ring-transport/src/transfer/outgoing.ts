@@ -111,7 +111,7 @@ export class Outgoing {
     if (immediate === PROGRESS) {
       const transferred = decodeProgress(message.copy())
       if (transferred === undefined || transferred > transfer.length || transferred < transfer.transferred)
-        return 'a progress that cannot be'
+        return 'an impossible progress'
       transfer.transferred = transferred
       // All of it is told of with the end.
       if (!transfer.over && transferred < transfer.length)
@@ -227,7 +227,12 @@ export class Outgoing {
   /** Waits for `promise`, but not beyond the time and the signal of `options`. */
   async #bounded(promise: Promise<void>, { signal, timeout }: Bounded): Promise<void> {
     const late = () =>
-      new VerbsError('ETIMEDOUT', 'transmit', this.#host.object, `the peer has not taken it in ${timeout} ms`)
+      new VerbsError(
+        'ETIMEDOUT',
+        'transmit',
+        this.#host.object,
+        `the peer did not take it within ${timeout} ms`,
+      )
     await within(promise, timeout, late, signal)
   }
 

@@ -149,7 +149,9 @@ export class Reads {
       return
     }
     const reason = this.#broken(
-      result === SEND.tooLong ? 'the memory to read into is closed' : 'the queue pair takes no more',
+      result === SEND.tooLong
+        ? 'the memory to read into is closed'
+        : 'the queue pair accepts no more work requests',
     )
     this.#stop(job, reason)
     if (result !== SEND.tooLong) this.#host.fail(reason)

@@ -52,7 +52,7 @@ export function sourceOf(what: Sent, protectionDomain: ProtectionDomain): Source
   if (types.isUint8Array(what)) return registered(protectionDomain, what as Uint8Array<ArrayBuffer>)
   const { region, offset, length } = slice(what)
   if (region.protectionDomain !== protectionDomain)
-    throw new UsageError('the region is not of this connection: make it with its allocate()')
+    throw new UsageError('the region does not belong to this connection: use its allocate()')
   return {
     length,
     offer: (progressEvery) => offerOf(region, offset, length, progressEvery),

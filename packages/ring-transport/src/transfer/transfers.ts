@@ -48,7 +48,7 @@ export class Transfers {
 
   async allocate(length: number): Promise<MemoryRegion> {
     if (!Number.isSafeInteger(length) || length < 1)
-      throw new UsageError(`a region is of a whole number of bytes from 1, not ${length}`)
+      throw new UsageError(`the length of a region must be a whole number of bytes from 1, not ${length}`)
     return await this.#host.protectionDomain.allocateMemoryRegion(length, ['local-write', 'remote-read'])
   }
 

@@ -66,7 +66,7 @@ describe.concurrent.each(PROVIDERS)('over %s', (provider) => {
       await stopProcess(peer.process)
       const { reason } = await until(connection.states, 'lost')
       expect(reason).toMatchObject({ code: 'ETIMEDOUT' })
-      const [, silence] = /nothing was heard of the peer for (\d+) ms/.exec(reason.message) ?? []
+      const [, silence] = /the peer was silent for (\d+) ms/.exec(reason.message) ?? []
       // It looks each 50 ms, a look counts for two at most, and one look that is late does not decide.
       expect(Number(silence)).toBeGreaterThanOrEqual(DEAD_AFTER_MS)
       expect(Number(silence)).toBeLessThan(DEAD_AFTER_MS + 200)

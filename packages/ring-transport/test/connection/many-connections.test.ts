@@ -59,7 +59,7 @@ describe.each(PROVIDERS)('over %s', (provider) => {
     for (let i = 0; i < 2; i++) await connect(server, { poller })
     await expect(connect(server, { poller })).rejects.toMatchObject({
       code: 'ENOSPC',
-      message: /544 of 600 entries are taken; raise completionQueueEntries/,
+      message: /544 of 600 entries are in use; raise completionQueueEntries/,
     })
   })
 })

@@ -101,7 +101,7 @@ describe('a server that listens at several providers', () => {
     await (await connect(iwarp)).request(new Uint8Array(1))
     await expect(connect(shm)).rejects.toMatchObject({ code: 'ECONNREFUSED' })
     expect(failures).toEqual([
-      expect.objectContaining({ message: expect.stringMatching(/poller is of .*iwarp/) }),
+      expect.objectContaining({ message: expect.stringMatching(/poller belongs to .*iwarp/) }),
     ])
   })
 })

@@ -118,7 +118,7 @@ describe('what the peer has memory for', () => {
     const late = ask(requests, 1)
     await expect(late.response).rejects.toMatchObject({
       code: 'ETIMEDOUT',
-      message: /1536 bytes of requests/,
+      message: /1536 bytes of unanswered requests/,
     })
   })
 })

@@ -28,7 +28,7 @@ function outbox() {
   })
   const link = { stagingWriter, maxMessageLength: 2032, longestMessage: 2032, poller: { scheduleFlush() {} } }
   const made = new Outbox({ id: { description: 'link' }, drained: () => true, ...link }, () => {
-    throw new Error('the queue pair takes no more')
+    throw new Error('the queue pair accepts no more work requests')
   })
   const fields = new DataView(stagingWriter.bytes.buffer)
   return {

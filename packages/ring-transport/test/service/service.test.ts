@@ -71,7 +71,7 @@ describe('definition', () => {
     )
   })
   it('what is no service is refused', () => {
-    expect(() => methodsOf(class {} as never)).toThrow(/no service class/)
+    expect(() => methodsOf(class {} as never)).toThrow(/not a service class/)
     expect(() => methodsOf({} as never)).toThrow(/a service is/)
   })
   it('generated classes work as before', async () => {

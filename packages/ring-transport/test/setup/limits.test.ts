@@ -12,7 +12,7 @@ it('a request and an answer above half a ring, where nothing is taken in parts',
   b.handle(({ length }) => new Uint8Array(length))
   const long = a.request(new Uint8Array(2033))
   await expect(long).rejects.toMatchObject({ name: 'VerbsError', code: 'EMSGSIZE' })
-  await expect(long).rejects.toThrow(/2033 bytes are more than 2032, half the ring of the end that gets them/)
+  await expect(long).rejects.toThrow(/2033 bytes are more than 2032, half the receiver's ring/)
   await expect(long).rejects.toThrow(/option capacity, now 4096, or use transmit/)
   b.handle(() => new Uint8Array(5000))
   const answer = a.request(new Uint8Array(1))

@@ -76,7 +76,7 @@ it('an end has settled the places when it says so: what had been read is there, 
   expect(offers.memory.used).toBe(0)
 })
 
-it('a progress that cannot be told does not lose what was read', async () => {
+it('an impossible progress told does not lose what was read', async () => {
   let tried = 0
   const {
     incoming: offers,
@@ -86,7 +86,7 @@ it('a progress that cannot be told does not lose what was read', async () => {
   } = incoming({
     send: () => {
       tried++
-      throw new Error('the queue pair takes no more')
+      throw new Error('the queue pair accepts no more work requests')
     },
   })
   offer(1, 2 * MIB)
@@ -112,7 +112,7 @@ it('the number of an offer is free as soon as its end is laid out, or cannot be'
   // In the same turn, before any promise is looked at.
   offer(1, 100)
   expect(offers.count).toBe(2)
-  waiting[1]?.reject(new Error('the queue pair takes no more'))
+  waiting[1]?.reject(new Error('the queue pair accepts no more work requests'))
   await expect.poll(() => offers.count).toBe(1)
   await offers.end(new Error('enough'))
 })

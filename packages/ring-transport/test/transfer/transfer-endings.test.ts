@@ -147,7 +147,9 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     const { a, b } = await connected()
     const shared = new Uint8Array(new SharedArrayBuffer(LARGE))
     await expect(a.transmit(shared)).rejects.toThrow(UsageError)
-    await expect(a.transmit({ region: await b.allocate(LARGE) })).rejects.toThrow(/not of this connection/)
+    await expect(a.transmit({ region: await b.allocate(LARGE) })).rejects.toThrow(
+      /does not belong to this connection/,
+    )
     const region = await a.allocate(LARGE)
     await expect(a.transmit({ region, offset: 5, length: region.length })).rejects.toThrow(UsageError)
     await expect(a.transmit(new Uint8Array(1), { immediate: -1 })).rejects.toThrow(UsageError)

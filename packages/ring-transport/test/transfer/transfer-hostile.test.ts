@@ -85,11 +85,11 @@ const part = (of: number, type: number = TYPE.data) => [TYPE.part, of, new Uint8
 type Said = readonly [type: number, correlation: number, bytes: Uint8Array, immediate?: number]
 
 it.each<[string, readonly Said[], RegExp]>([
-  ['the end of a message alone', [[TYPE.last, 0, new Uint8Array(9)]], /nothing of it before/],
-  ['a message given up alone', [[TYPE.last, 0, new Uint8Array()]], /nothing of it before/],
-  ['a part without bytes', [[TYPE.part, 100, new Uint8Array(), TYPE.data]], /a part with none/],
-  ['a part that is all', [part(100)], /with all the rest/],
-  ['parts that are more than all', [part(250), part(250), part(250)], /with all the rest/],
+  ['the end of a message alone', [[TYPE.last, 0, new Uint8Array(9)]], /without its beginning/],
+  ['a message given up alone', [[TYPE.last, 0, new Uint8Array()]], /without its beginning/],
+  ['a part without bytes', [[TYPE.part, 100, new Uint8Array(), TYPE.data]], /a part that is empty/],
+  ['a part that is all', [part(100)], /has all the rest/],
+  ['parts that are more than all', [part(250), part(250), part(250)], /has all the rest/],
   ['a part of a message of another length', [part(1000), part(1001)], /a part of another message/],
   [
     'a part of a message of another type',
@@ -135,7 +135,7 @@ it('requests in parts beyond what it may ask', async () => {
       else say(TYPE.part, LIMIT, new Uint8Array(2 ** 18), TYPE.request)
     }
   }
-  await thrownOut(/requests without end/, /^ENOBUFS$/)
+  await thrownOut(/keeps sending requests/, /^ENOBUFS$/)
 })
 
 it('messages in parts that nobody takes stay in its ring, beyond the memory that there is for them', async () => {
@@ -172,12 +172,12 @@ it.each<[string, Uint8Array, RegExp]>([
   await thrownOut(saying)
 })
 
-it('an offer of a number that is not settled', async () => {
+it('an offer with the number of an unsettled one', async () => {
   const { say, thrownOut } = await hostile((victim) => victim.offers.subscribe())
   say(TYPE.offer, 7, offer())
   say(TYPE.offer, 8, offer())
   say(TYPE.offer, 7, offer())
-  await thrownOut(/a number that is not settled/)
+  await thrownOut(/the number of an unsettled one/)
 })
 
 it('more than 64 offers at a time', async () => {
@@ -251,7 +251,7 @@ it.each<[string, Uint8Array, number]>([
   const refused = expect(sent).rejects.toMatchObject({ code: 'EPROTO' })
   const { correlation } = await heard(TYPE.offer)
   say(TYPE.settled, correlation, bytes, immediate)
-  await thrownOut(/progress that cannot be|unknown kind/)
+  await thrownOut(/impossible progress|unknown kind/)
   await refused
 })
 

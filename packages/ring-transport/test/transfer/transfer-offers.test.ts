@@ -18,7 +18,9 @@ describe.each(PROVIDERS)('over %s', (_, uri) => {
     expect([offer.length, offer.immediate]).toEqual([LARGE, 77])
     const into = await b.allocate(MIB)
     await expect(offer.accept({ into, offset: MIB - LARGE + 1 })).rejects.toThrow(UsageError)
-    await expect(offer.accept({ into: await a.allocate(MIB) })).rejects.toThrow(/not of this connection/)
+    await expect(offer.accept({ into: await a.allocate(MIB) })).rejects.toThrow(
+      /does not belong to this connection/,
+    )
     const part = into.protectionDomain.registerMemoryRegion(new Uint8Array(MIB).subarray(100))
     await expect(offer.accept({ into: part })).rejects.toThrow(/not a whole ArrayBuffer/)
     part.close()

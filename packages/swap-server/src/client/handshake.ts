@@ -70,7 +70,7 @@ function believed(
   if (!isVerdict || proving.acceptsRefusal(code, mac, identity.session)) return failure
   return new SwapServerError(
     'EBADMSG',
-    `${message}; but who says so does not prove to have the key: it is another server, or an older one`,
+    `${message}; but the sender does not prove that it has the key: it is another server, or an older one`,
   )
 }
 
@@ -104,7 +104,7 @@ async function introduce(
   if (!provenHello || !proving.accepts(provenHello))
     throw new SwapServerError(
       'EACCES',
-      'the server does not prove to have the key of --key-file on this connection: it is another server, or has no --tenants with keys',
+      'the server does not prove on this connection that it has the key of --key-file: it is another server, or has no --tenants with keys',
     )
   return helloReplyOf(provenHello.reply)
 }

@@ -97,7 +97,7 @@ export function welcomeOf(hello: control.HelloReply.$Properties): Welcome {
           : slabSize < 2 ** 20 || slabSize > 2 ** 32 || !Number.isInteger(Math.log2(slabSize))
             ? 'the size of its slabs'
             : undefined
-  if (wrong !== undefined) throw new SwapServerError('EPROTO', `${wrong} is not one that this client knows`)
+  if (wrong !== undefined) throw new SwapServerError('EPROTO', `${wrong} is unknown to this client`)
   if (session === undefined || totalSlabs === undefined || freeSlabs === undefined)
     throw new SwapServerError('EPROTO', 'the hello reply contains an invalid number')
   const limits = limitsOf(hello.limits)

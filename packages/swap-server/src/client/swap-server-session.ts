@@ -248,7 +248,7 @@ export class SwapServerSession {
       },
       ending: (reason) => {
         this.#gone = true
-        this.#lose(`the server has given its memory up: ${reason}`)
+        this.#lose(`the server has given up its memory: ${reason}`)
       },
     }
     this.#control.handle((request) => answerServer(request.data, marking))

@@ -3,9 +3,9 @@ import { VerbsError } from '@rdmakit/verbs'
 
 /** What may be meant by a connection that was not made, of those of which the failure itself does not say it. */
 const LIKELY: Readonly<Record<string, string>> = {
-  EPROTO: 'what listens there is not a swap-server of this scheme, but most likely another service',
-  ETIMEDOUT: 'a firewall, or another service, may be what is there',
-  ECONNRESET: 'another service, or a server that just ended, may be what is there',
+  EPROTO: 'the listener there is not a swap-server of this scheme, but most likely another service',
+  ETIMEDOUT: 'a firewall or another service may be there',
+  ECONNRESET: 'another service may be there, or a server that has just ended',
 }
 
 /**

@@ -65,7 +65,7 @@ export async function reclaimMemory({ size, pid, hold, wait }: ReclaimCommand) {
   const rest =
     missing === 0
       ? ''
-      : `; ${formatSize(missing * slabSize)} are still out, of which ${formatSize(moving * slabSize)} are being moved`
+      : `; ${formatSize(missing * slabSize)} are still lent, of which ${formatSize(moving * slabSize)} are being moved`
   return {
     text: `${formatSize(freed * slabSize)} of ${formatSize(asked * slabSize)} are back${rest}`,
     complete: missing === 0,

@@ -10,7 +10,7 @@ export function collectServerMetrics(server: SwapServer): Registry {
   const status = () => server.query('operator')
   const { store } = server
   gauge('slab_bytes', 'Bytes of a slab', [], () => [[{}, store.slabSize]])
-  gauge('slabs', 'Slabs that are lent, and that are left', ['state'], () => [
+  gauge('slabs', 'Slabs that are lent or free', ['state'], () => [
     [{ state: 'lent' }, store.total - store.free],
     [{ state: 'free' }, store.free],
   ])
@@ -25,7 +25,7 @@ export function collectServerMetrics(server: SwapServer): Registry {
   gauge('info', 'Always 1; its epoch changes with each start', ['epoch'], () => [
     [{ epoch: server.epoch }, 1],
   ])
-  counter('control_failures_total', 'Failures of control code that nothing had caught', [], () => [
+  counter('control_failures_total', 'Uncaught failures of control code', [], () => [
     [{}, server.impairment()?.failures ?? 0],
   ])
   const pressure = (name: string, help: string, read: (of: Pressure) => number | null | undefined) =>
@@ -34,16 +34,16 @@ export function collectServerMetrics(server: SwapServer): Registry {
       return of ? [[{}, Number(read(of) ?? 0)]] : []
     })
   pressure('host_available_bytes', 'MemAvailable of the host', (of) => of.availableBytes)
-  pressure('headroom_bytes', 'That the host should keep', (of) => of.headroomBytes)
+  pressure('headroom_bytes', 'Memory that the host keeps for itself', (of) => of.headroomBytes)
   pressure('memory_pressure_percent', 'some avg10 of /proc/pressure/memory', (of) => of.someAvg10)
-  pressure('reclaiming_slabs', 'Slabs asked back and not yet freed', (of) => of.reclaimingSlabs)
+  pressure('reclaiming_slabs', 'Slabs being reclaimed', (of) => of.reclaimingSlabs)
   pressure('reclaimed_slabs', 'Slabs given back since the start', (of) => of.reclaimedSlabs)
   const tenant = (name: string, help: string, read: (of: TenantStatus) => number | null | undefined) =>
     gauge(`tenant_${name}`, help, ['tenant'], () =>
       (status().tenants ?? []).map((of) => [{ tenant: of.name ?? '' }, Number(read(of) ?? 0)]),
     )
   tenant('slabs', 'Slabs that a tenant holds', (of) => of.slabs)
-  tenant('quota_slabs', 'That it may hold', (of) => of.quotaSlabs)
+  tenant('quota_slabs', 'Slabs that a tenant may hold', (of) => of.quotaSlabs)
   tenant('sessions', 'Its sessions', (of) => of.sessions)
   tenant('bytes_per_second', 'As its clients report', (of) => of.usage?.bytesPerSecond)
   tenant('operations_per_second', 'As its clients report', (of) => of.usage?.operationsPerSecond)

@@ -185,6 +185,6 @@ function pressureOf({ pressure }: ServerStatus): string {
     `${size(availableBytes)} available`,
     ...(headroomBytes ? [`${size(headroomBytes)} headroom`] : []),
     ...(someAvg10 ? [`pressure ${someAvg10.toFixed(1)}%`] : []),
-    ...(reclaimingSlabs ? [`${reclaimingSlabs} slabs asked back`] : []),
+    ...(reclaimingSlabs ? [`${reclaimingSlabs} slabs being reclaimed`] : []),
   ].join(', ')
 }

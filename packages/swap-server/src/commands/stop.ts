@@ -26,7 +26,7 @@ export async function stopServer({
   while (existsSync(`/proc/${pid}/exe`)) {
     if (performance.now() > deadline)
       throw new Error(
-        `swap-server ${pid} has not ended within ${wait} s; it may be moving what clients have there (--wait), or hang: "kill -9 ${pid}" ends it, with all that only it has`,
+        `swap-server ${pid} has not ended within ${wait} s; it may still be moving its clients' pages (--wait), or hang: "kill -9 ${pid}" ends it and loses the pages that only it has`,
       )
     await new Promise((resolve) => setTimeout(resolve, POLL_MS))
   }

@@ -146,7 +146,7 @@ export class ClientSession {
     // Nobody is there to use it.
     this.#host.bandwidth.leave(this)
     this.#host.log.info({ client: this.client, lingerMs: this.#lingerMs, reason }, 'session lingers')
-    this.#lingering = setTimeout(() => this.close(`${reason}; nobody resumed it`), this.#lingerMs).unref()
+    this.#lingering = setTimeout(() => this.close(`${reason}; it was not resumed`), this.#lingerMs).unref()
   }
 
   /** See {@link DataConnections.end}. @throws Refusal ETIMEDOUT */
@@ -190,7 +190,7 @@ export class ClientSession {
     this.#lingerMs = Math.min(this.#hello.lingerMs ?? 0, maxLingerMs)
     this.#host.record(this.actor, { event })
     if (this.#keyId !== undefined && this.#hello.version === UNBOUND_VERSION)
-      this.#host.log.warn({ client: this.client }, 'an older client: a relay could pass its proof on')
+      this.#host.log.warn({ client: this.client }, 'an older client: a relay could forward its proof')
     return {
       version: this.#hello.version ?? UNBOUND_VERSION,
       epoch,

@@ -133,7 +133,7 @@ export class SessionControl implements SlabOwner {
   #require(connection: ControlConnection): void {
     if (this.#over) throw new Refusal('ECANCELED', 'the session has ended')
     if (this.#connection !== connection)
-      throw new Refusal('ECANCELED', 'this is not the connection of the session any more')
+      throw new Refusal('ECANCELED', 'this connection no longer belongs to the session')
   }
 
   #beat({ bytes, operations }: control.Heartbeat.$Properties): control.HeartbeatReply.$Properties {

@@ -15,7 +15,7 @@ type Answer = control.Response.$Properties | Promise<control.Response.$Propertie
  * memory but the connection's own.
  */
 export class SessionHandshake {
-  readonly client = 'a client that has not said who it is'
+  readonly client = 'a client that has not identified itself'
   readonly #sessions: Sessions
   readonly #connection: ControlConnection
   readonly #leave: () => void

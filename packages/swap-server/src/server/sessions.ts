@@ -63,11 +63,11 @@ export class Sessions implements SessionPlaces {
       case 'own limit':
         throw new Refusal('EUSERS', `tenant "${tenant.name}" has all of its ${tenant.sessions} sessions`)
       case 'none left':
-        throw new Refusal('EUSERS', `the server refuses more sessions than ${sessions}`)
+        throw new Refusal('EUSERS', `the server allows at most ${sessions} sessions`)
       case 'kept for others':
         throw new Refusal(
           'EUSERS',
-          `what is left of the server's ${sessions} sessions is kept for other tenants`,
+          `the remaining sessions of the server's ${sessions} are reserved for other tenants`,
         )
     }
   }

@@ -234,7 +234,7 @@ describe('a client with a key', () => {
       ])
         await expect(resume(await pretend(answer))).rejects.toMatchObject({
           code: 'EBADMSG',
-          message: expect.stringMatching(/^there is no such session; but who says so does not prove/),
+          message: expect.stringMatching(/^there is no such session; but the sender does not prove/),
         })
     },
   )

@@ -55,7 +55,7 @@ describe('pending sessions', () => {
     const [silent, proved] = [visitor(), visitor()]
     pending.leave(proved)
     await pass(DEADLINE)
-    expect(silent.ended).toContain('has not said who it is')
+    expect(silent.ended).toContain('did not identify itself')
     expect(proved.ended).toBe('')
   })
 

@@ -69,10 +69,10 @@ describe('a small tenant that takes what it can', () => {
     expect(count).toBe(MAX_SESSIONS - KEPT)
     expect(failure).toMatchObject({
       code: 'EUSERS',
-      message: expect.stringContaining('kept for other tenants'),
+      message: expect.stringContaining('reserved for other tenants'),
     })
     for (let i = 0; i < KEPT; i++) await session('prod')
-    await expect(session('prod')).rejects.toThrow(/more sessions than 16/)
+    await expect(session('prod')).rejects.toThrow(/at most 16 sessions/)
   })
 
   it('leaves a place to linger to one whose link breaks', async () => {

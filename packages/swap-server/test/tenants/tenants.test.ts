@@ -97,12 +97,12 @@ describe('a mistake in a tenants file is said in a sentence', () => {
     [{ tenants: {} }, '"tenants" is not a list of 1 to 4096 tenants'],
     [{ tenant: [] }, 'the file has a field "tenant" that is not one of tenants'],
     [{ tenants: ['a'] }, 'tenants[0] is not an object'],
-    [{ tenants: [{}] }, 'tenants[0].name is not there or no text'],
+    [{ tenants: [{}] }, 'tenants[0].name is missing or not a string'],
     [
       { tenants: [{ name: 'a b' }] },
       'tenants[0].name is not 1 to 64 letters, digits, ".", "_", "-" that begin with a letter or digit',
     ],
-    [{ tenants: [{ name: 'a' }, { name: 'a' }] }, 'tenant "a" is there twice'],
+    [{ tenants: [{ name: 'a' }, { name: 'a' }] }, 'tenant "a" appears twice'],
     [
       one({ qouta: '8G' }),
       'tenants[0] has a field "qouta" that is not one of name, keys, quota, class, weight, operator, sessions, dataConnections, bytesPerSecond, operationsPerSecond',
@@ -120,8 +120,8 @@ describe('a mistake in a tenants file is said in a sentence', () => {
     [one({ keys: {} }), 'tenant "a": keys is not a list of at most 16 keys'],
     [one({ keys: Array(17).fill(keys[0]) }), 'tenant "a": keys is not a list of at most 16 keys'],
     [oneKey('k'), 'tenant "a": keys[0] is not an object'],
-    [oneKey({ secret: SECRET }), 'tenant "a": keys[0].id is not there or no text'],
-    [oneKey({ id: '1' }), 'tenant "a": keys[0].secret is not there or no text'],
+    [oneKey({ secret: SECRET }), 'tenant "a": keys[0].id is missing or not a string'],
+    [oneKey({ id: '1' }), 'tenant "a": keys[0].secret is missing or not a string'],
     [oneKey({ id: '1', key: SECRET }), 'tenant "a": keys[0] has a field "key" that is not one of id, secret'],
     [
       oneKey({ id: 'a:b', secret: SECRET }),
@@ -132,7 +132,7 @@ describe('a mistake in a tenants file is said in a sentence', () => {
       oneKey({ id: '1', secret: 'abcd' }),
       'tenant "a": keys[0]: the secret has 3 bytes instead of 16 to 1024; "openssl rand -hex 32" makes one',
     ],
-    [one({ keys: [...keys, ...keys] }), 'tenant "a": keys: id "k1" is there twice'],
+    [one({ keys: [...keys, ...keys] }), 'tenant "a": keys: id "k1" appears twice'],
     [
       { tenants: [{ name: 'a', keys }, { name: 'b' }] },
       'tenant "b" has no keys and "a" has; give all of them keys, or none',
@@ -170,7 +170,7 @@ describe('a reload', () => {
     for (const content of [one({}), { tenants: [{ name: 'default' }, { name: 'b' }] }, one({ keys: [] })]) {
       file.write(content)
       expect(() => tenants.reload()).toThrow(ConfigurationError)
-      expect(() => tenants.reload()).toThrow(/has no keys any more.* open to all; give its tenants keys/)
+      expect(() => tenants.reload()).toThrow(/no longer has keys.* open to all; give its tenants keys/)
       expect(tenants.needKeys).toBe(true)
       expect(tenants.findKey('a', 'k1')?.secret.toString('hex')).toBe(SECRET)
       expect(tenants.all.map(({ name }) => name)).toEqual(['a'])

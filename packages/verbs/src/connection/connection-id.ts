@@ -145,7 +145,7 @@ export class ConnectionId extends HoldingResource {
     if (this.#queuePair !== undefined) throw new UsageError(`${this.description} has a queue pair already`)
     if (protectionDomain.context !== this.context)
       throw new UsageError(
-        `the protection domain is of ${protectionDomain.context.description}, the connection on ${this.context.description}`,
+        `the protection domain belongs to ${protectionDomain.context.description}, the connection to ${this.context.description}`,
       )
     this.#queuePair = new QueuePair(this, protectionDomain, options)
     return this.#queuePair
@@ -255,16 +255,16 @@ export class ConnectionId extends HoldingResource {
 }
 
 const EXPLANATIONS: Readonly<Record<string, string>> = {
-  ENODEV: 'no RDMA device leads to this address; list devices with "rdma link", or use iwarp://',
-  ECONNREFUSED: 'nobody listens there',
+  ENODEV: 'no RDMA device reaches this address; list devices with "rdma link", or use iwarp://',
+  ECONNREFUSED: 'nothing listens there',
   ETIMEDOUT: 'the peer does not answer',
   EHOSTUNREACH: 'there is no route to the host',
   ENETUNREACH: 'there is no route to the network',
   ECONNRESET: 'the peer broke the connection',
   EADDRNOTAVAIL: 'no device of this machine has this address',
   EPROTO: 'the peer does not speak the protocol',
-  EACCES: 'the other end is of another user: over shm both are of one, or one is root',
+  EACCES: 'the other end runs as another user: over shm both must be the same user, or one of them root',
   EPERM:
-    'one end has registered memory that is not shared, which the other may not reach: take memory of allocateMemoryRegion ' +
+    'one end has registered memory that is not shared, which the other may not access: use memory of allocateMemoryRegion ' +
     'or allocate, or run both as one user in one PID namespace (process_vm_readv(2), ptrace_scope)',
 }

@@ -99,7 +99,7 @@ abstract class Slots extends Resource {
   /** The index of a region, as `setLocal` takes it. @throws UsageError for one that the slots were not made with */
   regionIndex(region: MemoryRegion): number {
     const index = this.#regions.indexOf(region)
-    if (index < 0) throw new UsageError(`${this.description} were not made with ${region.description}`)
+    if (index < 0) throw new UsageError(`${this.description} were not created with ${region.description}`)
     return index
   }
 }

@@ -109,7 +109,7 @@ describe.each([{ front: 'nbd', name: 'nbd1' }, ...ofUblk])(
       const running = await start(attach)
       await endByNumber()
       const { status, stderr } = await running.ended(60_000)
-      expect(stderr).toContain(`${device} was detached by somebody else`)
+      expect(stderr).toContain(`${device} was detached by another program`)
       expect(status).toBe(1)
       await shell.exec([...client, 'detach', device])
       await isGone()
@@ -123,7 +123,7 @@ describe.each([{ front: 'nbd', name: 'nbd1' }, ...ofUblk])(
         await each.exited
       }
       const refused = await detach('--timeout', '10')
-      expect(refused.stderr).toContain('only the next nbd-client of it can bring back')
+      expect(refused.stderr).toContain('only its next nbd-client can bring back')
       expect(refused.status).toBe(73)
       expect(await detach('--force', '--timeout', '10')).toMatchObject({ status: 0 })
       expect(await shell.run('cat /proc/swaps')).not.toContain(name)
@@ -139,7 +139,7 @@ describe.each([{ front: 'nbd', name: 'nbd1' }, ...ofUblk])(
       const running = await start(keep)
       running.signal('SIGSTOP')
       const refused = await detach()
-      expect(refused.stderr).toMatch(/process \d+ does not answer, and may have it/)
+      expect(refused.stderr).toMatch(/process \d+ does not answer, and may hold it/)
       expect(refused.status).toBe(69)
       expect(await detach('--force', '--timeout', '1')).toMatchObject({ status: 0 })
       running.signal('SIGCONT')
@@ -157,7 +157,7 @@ describe.each([{ front: 'nbd', name: 'nbd1' }, ...ofUblk])(
       const pulled = await detach('--force')
       expect(pulled.status).toBe(0)
       if (front === 'nbd')
-        expect(pulled.stderr).toMatch(/is gone when nobody has it any more: process \d+ \(sleep\)/)
+        expect(pulled.stderr).toMatch(/is gone when it is no longer in use: process \d+ \(sleep\)/)
       expect(await running.ended(60_000)).toMatchObject({ status: 0 })
       opener.signal('SIGKILL')
       await opener.exited

@@ -101,7 +101,7 @@ describe('nbd-client attach --front ublk', () => {
       const upgrade = await shell.exec([...client, 'upgrade', device, '--', 'env', ...environment, ...keep], {
         deadlineMs: 60_000,
       })
-      expect(upgrade.stderr).toMatch(/^nbd-client: the successor failed: .*process \d+ goes on with/m)
+      expect(upgrade.stderr).toMatch(/^nbd-client: the successor failed: .*process \d+ keeps/m)
       expect(upgrade.status).toBe(1)
       expect(await sum()).toBe(written)
     }
@@ -123,7 +123,7 @@ describe('nbd-client attach --front ublk', () => {
     expect(Number(await shell.run(`awk '/ublkb4/ { print $4 }' /proc/swaps`))).toBeGreaterThan(1024)
     await kill(running)
     const { status, stderr } = await shell.exec([...client, 'detach', device])
-    expect(stderr).toContain('run the command again that attached it')
+    expect(stderr).toContain('repeat the command that attached it')
     expect(status).toBe(73)
     expect(await (await start([...keep, '--swap'])).stop(60_000)).toMatchObject({ status: 0 })
     await kill(program)
@@ -142,7 +142,9 @@ describe('nbd-client attach --front ublk', () => {
     await shell.run([...client, 'detach', '--force', device], { deadlineMs: 60_000 })
     const { status, stderr } = await running.ended(60_000)
     expect(status).toBe(0)
-    expect(stderr).toContain(`${device} is in use: "nbd-client detach ${device}" removes what is left of it`)
+    expect(stderr).toContain(
+      `${device} is in use: when it no longer is, "nbd-client detach ${device}" removes the rest of it`,
+    )
     // Nobody waits for it meanwhile.
     const other = await shell.exec([...client, 'detach', device])
     expect(other.stderr).toContain(`${device} is in use`)

@@ -67,7 +67,7 @@ describe.each(['nbd', 'ublk'])(
 
       const next = shell.start(attach)
       const [, device] = await next.waitForLine(/^attached (\/dev\/(?:nbd|ublkb)\d+)$/, 60_000)
-      expect(next.stderr).toMatch(/\/dev\/(?:nbd|ublkb)\d+ was made and never served: ending it/)
+      expect(next.stderr).toMatch(/\/dev\/(?:nbd|ublkb)\d+ was created and never served: ending it/)
       const now = identifiers(front)
       expect(now).toHaveLength(before.length + 1)
       expect(now).not.toContain(connecting)

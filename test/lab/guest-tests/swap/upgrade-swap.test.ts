@@ -47,7 +47,9 @@ describe.each(['/dev/nbd0', '/dev/ublkb0'])('remote swap on %s whose client is u
       for (let upgrade = 1; upgrade <= UPGRADES; upgrade++) {
         await untilPagesOut(before + upgrade * 2_500)
         const said = await shell.run([...program, 'upgrade', device], { deadlineMs: 120_000 })
-        pauses.push(Number(/^upgraded \S+: process \d+ goes on, requests waited (\d+) ms$/m.exec(said)?.[1]))
+        pauses.push(
+          Number(/^upgraded \S+: process \d+ has taken over, requests waited (\d+) ms$/m.exec(said)?.[1]),
+        )
       }
     }
     const [walk] = await Promise.all([

@@ -39,7 +39,7 @@ const GRACE_MS = 250
 const REFUSALS = {
   EPROTO: 'its request is malformed',
   EMSGSIZE: 'its ring is too large for a control connection',
-  EUSERS: 'too many connections that have not said who they are',
+  EUSERS: 'too many connections that have not identified themselves',
 } as const
 
 export interface ConnectionAdmissionOptions {

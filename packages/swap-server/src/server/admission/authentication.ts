@@ -82,9 +82,9 @@ export class ServerAuthentication {
         proveRefusal: () => undefined,
       }
     }
-    if (keyId === '') throw this.#refuse('EACCES', 'this server wants a key: --tenant and --key-file')
+    if (keyId === '') throw this.#refuse('EACCES', 'this server requires a key: --tenant and --key-file')
     if (hello.nonce?.length !== NONCE_BYTES)
-      throw this.#refuse('EPROTO', `the client's nonce has not ${NONCE_BYTES} bytes`)
+      throw this.#refuse('EPROTO', `the client's nonce does not have ${NONCE_BYTES} bytes`)
     // What an older client proves no newer one proves or believes, so nobody in between can bring two newer ones down to it.
     const bound = version === UNBOUND_VERSION ? undefined : boundTo(this.#connection.channelBinding, request)
     const nonce = randomBytes(NONCE_BYTES)

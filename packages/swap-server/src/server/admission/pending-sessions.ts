@@ -87,11 +87,11 @@ export class PendingSessions {
    * @param name of the session that it has shown to belong to
    */
   enter(visitor: PendingPeer, name?: string): void {
-    if (name !== undefined) this.#end(this.#named.get(name), 'another connection of its session has come')
+    if (name !== undefined) this.#end(this.#named.get(name), 'another connection of its session has arrived')
     else if (this.#unknown >= this.#options.places())
-      this.#end(this.#oldest()?.[0], 'too many connections that have not said who they are')
+      this.#end(this.#oldest()?.[0], 'too many connections that have not identified themselves')
     const { deadline } = this.#options
-    const late = () => this.#end(visitor, `it has not said who it is within ${deadline} ms`)
+    const late = () => this.#end(visitor, `it did not identify itself within ${deadline} ms`)
     const timer = setTimeout(late, deadline)
     timer.unref()
     this.#visitors.set(visitor, { timer, since: performance.now(), name })

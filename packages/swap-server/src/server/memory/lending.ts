@@ -126,7 +126,7 @@ export class Lending {
   #admit(tenant: Borrower, count: number): void {
     const { store } = this
     const refuse = (why: string) => {
-      throw new OutOfSlabsError(`${count} slabs of ${store.slabSize} bytes were asked for and ${why}`)
+      throw new OutOfSlabsError(`${count} slabs of ${store.slabSize} bytes were requested, but ${why}`)
     }
     const left = Math.max(0, this.#quota(tenant) - this.taken(tenant.name))
     if (count > left)

@@ -186,10 +186,7 @@ export class Reclaim {
           for (const [at, id] of ids.entries()) idle.set(id, answer[at] ?? 0)
         } catch (failure) {
           this.#rest(ids)
-          this.#options.log.warn(
-            { client: owner.client, err: failure },
-            'an owner does not tell of its slabs',
-          )
+          this.#options.log.warn({ client: owner.client, err: failure }, 'a client does not report its slabs')
         }
       }),
     )

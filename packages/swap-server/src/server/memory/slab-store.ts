@@ -41,7 +41,7 @@ export class SlabStore {
   async allocate(protectionDomain: ProtectionDomain, count: number): Promise<Slab[]> {
     if (count > this.free)
       throw new OutOfSlabsError(
-        `${count} slabs of ${this.slabSize} bytes were asked for and ${this.free} are free`,
+        `${count} slabs of ${this.slabSize} bytes were requested, but ${this.free} are free`,
       )
     this.#taken += count
     const slabs: Slab[] = []

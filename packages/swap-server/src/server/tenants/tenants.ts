@@ -84,7 +84,7 @@ export class Tenants {
       const read = readTenants(this.#path)
       if (this.needKeys && !needKeys(read))
         throw new ConfigurationError(
-          `tenants file ${this.#path}: it has no keys any more, and without keys the server is open to all; give its tenants keys, or start the server again if that is what you want`,
+          `tenants file ${this.#path}: it no longer has keys, and without keys the server is open to all; give its tenants keys, or restart the server if you want that`,
         )
       this.#tenants = read
     }
@@ -153,7 +153,7 @@ function parseTenants(document: unknown): Map<string, Tenant> {
   const found = new Map<string, Tenant>()
   for (const [at, each] of tenants.entries()) {
     const tenant = parseTenant(each, `tenants[${at}]`)
-    if (found.has(tenant.name)) throw new Error(`tenant "${tenant.name}" is there twice`)
+    if (found.has(tenant.name)) throw new Error(`tenant "${tenant.name}" appears twice`)
     found.set(tenant.name, tenant)
   }
   const [withKeys, without] = [true, false].map((has) =>
@@ -179,7 +179,7 @@ function parseTenant(value: unknown, where: string): Tenant {
     'bytesPerSecond',
     'operationsPerSecond',
   ])
-  if (typeof given.name !== 'string') throw new Error(`${where}.name is not there or no text`)
+  if (typeof given.name !== 'string') throw new Error(`${where}.name is missing or not a string`)
   const name = checkName(given.name, `${where}.name`)
   const of = (field: string) => `tenant "${name}": ${field}`
   if (given.class !== undefined && given.class !== 'production' && given.class !== 'opportunistic')
@@ -216,10 +216,10 @@ function parseKeys(value: unknown, where: string): ReadonlyMap<string, Key> {
   const keys = new Map<string, Key>()
   for (const [at, each] of value.entries()) {
     const { id, secret } = fields(each, `${where}[${at}]`, ['id', 'secret'])
-    if (typeof id !== 'string') throw new Error(`${where}[${at}].id is not there or no text`)
-    if (typeof secret !== 'string') throw new Error(`${where}[${at}].secret is not there or no text`)
+    if (typeof id !== 'string') throw new Error(`${where}[${at}].id is missing or not a string`)
+    if (typeof secret !== 'string') throw new Error(`${where}[${at}].secret is missing or not a string`)
     checkName(id, `${where}[${at}].id`)
-    if (keys.has(id)) throw new Error(`${where}: id "${id}" is there twice`)
+    if (keys.has(id)) throw new Error(`${where}: id "${id}" appears twice`)
     try {
       keys.set(id, { id, secret: parseSecret(secret) })
     } catch (failure) {
