@@ -5,15 +5,15 @@ const MAX_PAGES = 4096
 
 /** A copy of the volume on this machine, read when no server has a page any more (docs/page-service/backup.md). */
 export interface BackupOptions {
-  /** a regular file, made when it is missing, or a block device; used by nobody else */
+  /** a regular file, created if it is missing, or a block device; for this volume only */
   readonly file: string
   /** bytes of written pages that may wait for the file, shared out evenly to the lanes; default 16 MiB */
   readonly queue?: number
-  /** reserve no room in the file: it grows as pages come, and a full disk ends the backup; default false */
+  /** reserve no disk space: the file grows as pages are written, and a full disk ends the backup; default false */
   readonly sparse?: boolean
   /**
-   * File that keeps what the backup has, so that a successor of this process knows it. Default: nothing of an
-   * existing backup counts.
+   * File that records what the backup has, for a successor of this process. Default: the contents of an existing backup do
+   * not count.
    */
   readonly map?: string
 }

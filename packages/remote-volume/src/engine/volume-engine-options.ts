@@ -3,9 +3,9 @@ import type { BackupOptions } from './backup-options.js'
 import type { Compress, NativeEngineOptions } from './volume-addon.js'
 
 /**
- * How a lane awaits completions, and requests. `poll` spins for ever (a core of its own), `event` sleeps at once,
- * `adaptive` spins for about as long as completions have been taking and then sleeps; for requests, up to 50 µs where
- * there are two processors for each connection and it has been worth it.
+ * How a lane waits for completions and requests. `poll` spins for ever (a full core), `event` sleeps at once, `adaptive`
+ * spins for about the recent completion time and then sleeps; for requests it spins up to 50 µs, if there are two
+ * processors per connection and spinning has paid.
  */
 export type WaitMode = 'poll' | 'event' | 'adaptive'
 
@@ -21,17 +21,17 @@ export interface VolumeEngineOptions {
   /** default `adaptive` */
   readonly waitMode?: WaitMode
   /**
-   * Microseconds that `adaptive` may spin at most for completions; it does not spin at all when they have been
-   * taking longer. Default 50, and 10 below 4 processors: there the core that spins is missed by whoever
-   * does the work (4 KiB reads over iwarp:// at depth 1 on 2 busy cores: 28,000/s with 50, 41,000/s
-   * asleep), unless the device answers within a few microseconds.
+   * Maximum microseconds for which `adaptive` spins for completions; it does not spin at all when they have been taking
+   * longer. Default 50, and 10 below 4 processors: there a spinning lane takes the core from the threads that do the work
+   * (4 KiB reads over iwarp:// at depth 1 on 2 busy cores: 28,000/s with 50, 41,000/s asleep), unless the device answers
+   * within a few microseconds.
    */
   readonly maxSpin?: number
   /** touch the whole page map at start (2 bits per 4 KiB of volume); default false */
   readonly prefault?: boolean
   /**
-   * For swap: the lanes are marked as part of the I/O path (PR_SET_IO_FLUSHER) and their arenas locked.
-   * What is not granted is a warning of {@link VolumeEngine.addLane}. Default false.
+   * For swap: marks the lanes as part of the I/O path (PR_SET_IO_FLUSHER) and locks their arenas. If either is not granted,
+   * {@link VolumeEngine.addLane} warns. Default false.
    */
   readonly ioFlusher?: boolean
   /**
@@ -43,27 +43,26 @@ export interface VolumeEngineOptions {
   /** a copy on this machine, not of a thin engine; `pages` of the queue are each lane's, 128 … 4096, default 1024; default: none */
   readonly backup?: Omit<BackupOptions, 'queue'> & { readonly pages?: number }
   /**
-   * Bytes, in units of 65536, at most 1 MiB, that are read ahead of a client that reads in order; default 256 KiB,
-   * 0: none.
+   * Bytes to read ahead of a client that reads sequentially, in units of 65536, at most 1 MiB; default 256 KiB, 0: none.
    */
   readonly readAhead?: number
-  /** bytes per second that {@link VolumeEngine.refill} copies at most; default 0, no limit */
+  /** maximum bytes per second that {@link VolumeEngine.refill} copies; default 0, no limit */
   readonly refillRate?: number
   /**
    * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
    * which pages were written. Created when missing, refused with EINVAL when it is of another size. Writes
-   * that were never answered when the process died must be repeated by whoever sent them, as the kernel does.
+   * that were never answered when the process died must be repeated by their sender, as the kernel does.
    * Default: memory of this process; a successor would then read zeros.
    */
   readonly pageMap?: string
   /**
-   * Keep the CRC32C of each page that was written as a whole, and check it when it is read: a wrong page is
-   * repaired from another replica, or EIO. 4 bytes of memory a page, as far as pages are written. Default true.
+   * Keep the CRC32C of each page that is written as a whole, and verify it when the page is read: a wrong page is repaired
+   * from another replica, or answers EIO. Costs 4 bytes of memory per written page. Default true.
    */
   readonly checksums?: boolean
   /**
-   * Slabs that are not mapped take one of the places that {@link VolumeEngine.addSpare} gave when they are first
-   * written; without one the request waits, up to the operation timeout. Default false: such requests are EIO.
+   * An unmapped slab takes one of the places of {@link VolumeEngine.addSpare} when it is first written; without one the
+   * request waits, up to the operation timeout. Default false: such requests answer EIO.
    */
   readonly thin?: boolean
   /** as {@link VolumeEngineOptions.pageMap}, for the checksums; used with `checksums` only */

@@ -13,47 +13,47 @@ export interface VolumeOptions<Engine extends VolumeEngine = VolumeEngine, Front
   readonly servers: readonly (readonly string[])[]
   /** bytes, a multiple of 4096 */
   readonly size: number
-  /** requests' ways into the engine: connections that can be served at once, 1 … 64 */
+  /** maximum number of connections that the engine serves at once, 1 … 64 */
   readonly lanes: number
   /** copies of each slab, on different servers: 1 (default) to 3 */
   readonly replicas?: number
   /** slabs allocated ahead on each server for the repair of others; default 1 with replicas, else 0 */
   readonly spares?: number
   /**
-   * Take memory of the servers when a slab is first written, and give it back when all of it was discarded. A first
-   * write fails when no server has memory left then. Default false: all of it at the start, for as long as it lives.
+   * Allocate a slab when it is first written, and free it when all of it has been discarded. A first write fails when no
+   * server has memory left. Default false: allocate all slabs at the start, for the life of the volume.
    */
   readonly thin?: boolean
   /** a copy on this machine, not of a thin volume; default: none */
   readonly backup?: BackupOptions
   readonly engine?: Omit<VolumeEngineOptions, 'size' | 'slabSize' | 'thin' | 'backup'> & Front
-  /** whose memory it takes, and what proves it; asked for each session, also of a server that comes back */
+  /** tenant and key; read again for each session, including those with servers that come back */
   readonly access?: Pick<SessionOptions, 'tenant' | 'key'>
   /** milliseconds that sessions outlive this process, for {@link takeOverVolume} by the next; default 0 */
   readonly linger?: number
   /**
-   * milliseconds that requests wait for a server that is gone and has the only copy of their pages, before they fail;
-   * so long at least its session lingers; default 0. With a backup nothing waits, also when that has failed: what a
-   * server has missed may have been there.
+   * milliseconds for which requests wait for a lost server with the only copy of their pages; its session lingers at
+   * least as long; default 0: fail at once. With a backup nothing waits, even after the backup has failed, because
+   * writes that a server missed may have been there.
    */
   readonly reconnect?: number
   /**
-   * The number by which servers tell this process from others that have its state folder, or a copy. Called once, when
-   * all else is in order and before a server hears of it, and kept by then (docs/page-service/fencing.md).
-   * Default: none, for nobody else can have the volume.
+   * Returns the number by which servers distinguish this process from others with its state folder or a copy. Called
+   * once, when everything else is in order; it must record the number before it returns, so before any server learns it
+   * (docs/page-service/fencing.md). Default: no number, because no other process can have the volume.
    */
   readonly raise?: () => TakeOver
   /**
-   * told when a server takes part, before anything is placed there, and when one is gone for good, before its index is
-   * another's: the indexes and sessions of these must be kept now, and of no other
+   * called when a server joins, before anything is placed there, and when one is gone for good, before its index is
+   * reused: record the indexes and sessions of exactly these servers
    */
   readonly keep?: (servers: readonly VolumeServer[]) => void
-  /** told when a server is waited for: its records are in order, and the next process may believe it too */
+  /** called when the volume waits for a server: its records are in order, so the next process may trust it too */
   readonly away?: (server: VolumeServer) => void
-  /** called when the engine is there and nothing is allocated yet: to take what it needs, and may not get */
+  /** called when the engine exists and nothing is allocated yet: to acquire resources, which may fail */
   prepare?(engine: Engine): void
   readonly signal?: AbortSignal
-  /** told of each step on the way, for people */
+  /** called with a text for people at each step */
   readonly progress?: (step: string) => void
 }
 
@@ -66,13 +66,13 @@ export class NothingLeftError extends Error {
 export interface ServerFailure {
   readonly server: VolumeServer
   readonly reason: string
-  /** bytes that have a replica less and can still be read */
+  /** bytes that have lost a replica and can still be read */
   readonly degraded: number
-  /** bytes that no server has any more, and that are read from the backup */
+  /** bytes that no server has any more and that are read from the backup */
   readonly backedUp: number
-  /** bytes of which it has the only copy, and that wait for it: it is told again when they need not wait any more */
+  /** bytes with their only copy there, which wait for the server; a second failure reports the end of the wait */
   readonly away: number
-  /** bytes of which no copy is left */
+  /** bytes that have no copy left */
   readonly lost: number
 }
 

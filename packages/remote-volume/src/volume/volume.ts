@@ -13,8 +13,8 @@ export type VolumeClass<Engine extends VolumeEngine, Made extends Volume<Engine>
 ) => Made
 
 /**
- * Remote memory as a row of bytes: sessions with swap-servers, slabs placed on them, and the engine that moves pages
- * there. Everything that it opened, {@link close} closes. {@link openVolume} and {@link takeOverVolume} make it.
+ * Remote memory as an array of bytes: sessions with swap-servers, slabs placed on them, and the engine that moves pages
+ * there. {@link openVolume} and {@link takeOverVolume} create it; {@link close} closes everything that it opened.
  */
 export class Volume<Engine extends VolumeEngine = VolumeEngine> {
   readonly engine: Engine
@@ -50,7 +50,7 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     return this.#parts.slabs.thin
   }
 
-  /** Every incarnation of every server that something may name, by index; {@link VolumeServer.vacant} others. */
+  /** Every incarnation of every server that is still referenced, by index; {@link VolumeServer.vacant} others. */
   get servers(): readonly VolumeServer[] {
     return this.#state.servers
   }
@@ -65,7 +65,7 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     return this.#parts.slabs.table.count()
   }
 
-  /** slabs that have no place, for nothing was written to them */
+  /** slabs without a place, because nothing was written to them */
   get unmapped(): number {
     return this.#parts.slabs.table.unmapped
   }
@@ -78,12 +78,12 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     )
   }
 
-  /** Calls `listener` for each server that is lost, and for one that was waited for once more when it is given up. */
+  /** Calls `listener` for each lost server, and a second time when the wait for one is given up. */
   onServerFailure(listener: (failure: ServerFailure) => void): void {
     this.#state.onFailure.add(listener)
   }
 
-  /** Another process has taken the volume over, and this one must stop; undefined as far as it knows not. */
+  /** Set when another process has taken the volume over, so that this one must stop; undefined as long as that is unknown. */
   get fenced(): FencedError | undefined {
     return this.#state.fenced
   }
@@ -97,7 +97,7 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     if (this.#state.fenced !== undefined) listener(this.#state.fenced)
   }
 
-  /** Asks the servers that have failed whether another process has the volume: before anything of it is ended. */
+  /** Asks the failed servers whether another process has the volume; call it before ending any part of the volume. */
   async askFenced(): Promise<FencedError | undefined> {
     if (this.#state.fenced === undefined) {
       const { servers, options } = this.#state
@@ -132,8 +132,8 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
   }
 
   /**
-   * The first part of {@link close}: nothing moves any more, and another engine may have the maps. The sessions
-   * are still there, for whoever resumes them. Idempotent.
+   * The first part of {@link close}: no pages move any more, and another engine may open the maps. The sessions stay, to be
+   * resumed. Idempotent.
    */
   quiesce(timeout = 5_000): Promise<void> {
     this.#quiescing ??= this.#parts.quiesce(timeout)

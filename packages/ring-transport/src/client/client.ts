@@ -26,9 +26,9 @@ import { CurrentConnection } from './current-connection.js'
 import { type ClientState, Reconnection } from './reconnection.js'
 
 export interface RingClientOptions extends Omit<ConnectOptions, 'session' | 'closeWhenIdle'> {
-  /** how often it tries, and how long it waits in between */
+  /** number of attempts, and the waits between them */
   readonly reconnect?: ReconnectOptions | undefined
-  /** closes the client in good order when it aborts */
+  /** closes the client gracefully when it aborts */
   readonly signal?: AbortSignal | undefined
   /** milliseconds that one attempt at one address may take, default 5000 */
   readonly timeout?: number | undefined
@@ -36,35 +36,34 @@ export interface RingClientOptions extends Omit<ConnectOptions, 'session' | 'clo
 
 export interface ClientRequestOptions extends RequestOptions {
   /**
-   * Whether the peer may get the request twice: it is then sent again when the connection is lost before
-   * the response has come. Default false. Its bytes must not change until the response is there.
+   * Whether the peer may get the request twice: if so, it is sent again when the connection is lost before the response
+   * arrives. Default false. Its bytes must not change until the response has arrived.
    */
   readonly idempotent?: boolean | undefined
 }
 
 /**
- * Keeps a connection to a {@link RingServer}: connects, and when the connection ends, however it ends,
- * connects again, until it is closed. All its connections are of one session, each of a higher epoch than
- * the one before, so that the server never serves two of them. It keeps the event loop alive until it is
- * closed, unless {@link unref} says that it is no reason to stay.
+ * Keeps a connection to a {@link RingServer}: connects, and reconnects whenever the connection ends, until the client is
+ * closed. All its connections belong to one session, each with a higher epoch than the one before, so the server never
+ * serves two of them. It keeps the event loop alive until it is closed, unless {@link unref} was called.
  *
- * A message is delivered at most once: what was sent and had not arrived when a connection was lost is gone.
+ * A message is delivered at most once: messages that had not arrived when a connection was lost are gone.
  */
 export class RingClient {
-  /** What it is doing, from the current state on. Completes after `closed`. */
+  /** Its states, beginning with the current one. Completes after `closed`. */
   readonly states: Observable<ClientState>
   /**
-   * Messages of the peer, connection after connection; each as {@link RingConnection.messages} has it.
+   * Messages of the peer, across connections; see {@link RingConnection.messages}.
    * Completes when the client closes.
    */
   readonly messages: Observable<RingMessage>
   /** {@link messages} without the copy: see {@link RingConnection.views} */
   readonly views: Observable<RingMessage>
-  /** Large messages of the peer, connection after connection: see {@link RingConnection.offers} */
+  /** Large messages of the peer, across connections: see {@link RingConnection.offers} */
   readonly offers: Observable<RingOffer>
   /**
    * Settles once, when the client has closed and its resources are free: with undefined after
-   * {@link close}, with the signal's reason, or with why it gave up. Never rejects.
+   * {@link close}, with the signal's reason, or with the reason why it gave up. Never rejects.
    */
   readonly closed: Promise<unknown>
   /** @internal */
@@ -79,7 +78,7 @@ export class RingClient {
   /** of `#handler`: it takes views */
   #takesViews = false
   /**
-   * Begins to connect, to the first of the addresses that answers.
+   * Starts connecting to the first address that answers.
    * @throws UsageError for a bad option; a bad address closes the client
    */
   constructor(uri: string | readonly string[], options: RingClientOptions = {}) {
@@ -118,12 +117,12 @@ export class RingClient {
     this.closed = this.#reconnection.run()
   }
 
-  /** The 16 hexadecimal digits that the server knows this client's connections by. */
+  /** The 16 hexadecimal digits by which the server recognizes this client's connections. */
   get sessionId(): string {
     return this.#reconnection.sessionId
   }
 
-  /** The connection now, open or draining; undefined while there is none. */
+  /** The current connection, open or draining; undefined while there is none. */
   get connection(): RingConnection | undefined {
     return this.#current.connection
   }
@@ -133,25 +132,25 @@ export class RingClient {
     return this.#current.connection?.isOpen === true
   }
 
-  /** Keeps the event loop alive until it is closed, which is so unless {@link unref} was called. */
+  /** Keeps the event loop alive until the client is closed (the default): undoes {@link unref}. */
   ref(): this {
     this.#reconnection.referenced = true
     return this
   }
 
-  /** Neither its connections nor the waits between them are a reason for the program to stay; an attempt to connect is. */
+  /** Its connections and the waits between them no longer keep the program alive; an attempt to connect still does. */
   unref(): this {
     this.#reconnection.referenced = false
     return this
   }
 
-  /** Of all its connections together, those that have ended too. */
+  /** The sum over all its connections, including ended ones. */
   statistics(): RingStatistics {
     return this.totals.statistics()
   }
 
   /**
-   * Resolves with the connection when there is one that is open.
+   * Resolves with the connection when one is open.
    * @param options timeout in milliseconds, default 5000
    * @throws VerbsError ETIMEDOUT, ESHUTDOWN when the client closes first; UsageError for a bad timeout; the
    *   signal's reason
@@ -161,8 +160,8 @@ export class RingClient {
   }
 
   /**
-   * Sends one message, as {@link RingConnection.send} does, with 32 bits that come with it.
-   * @returns false when it was not taken, because the peer's ring is full or there is no open connection:
+   * Sends one message, as {@link RingConnection.send} does, with 32 bits of the application.
+   * @returns false when it was not accepted, because the peer's ring is full or there is no open connection:
    *   wait for {@link writable}
    * @throws VerbsError EMSGSIZE, ESHUTDOWN when the client is closed
    */
@@ -179,13 +178,13 @@ export class RingClient {
     }
   }
 
-  /** Posts what was sent in this turn now. */
+  /** Posts the messages of this turn now. */
   flush(): void {
     if (this.isOpen) this.#current.connection?.flush()
   }
 
   /**
-   * Resolves when there is an open connection that is likely to take a message.
+   * Resolves when there is an open connection that is likely to accept a message.
    * @throws VerbsError ESHUTDOWN when the client closes; the signal's reason
    */
   async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
@@ -201,8 +200,8 @@ export class RingClient {
   }
 
   /**
-   * Sends a request, when there is an open connection, and waits for the response.
-   * @param options timeout in milliseconds for all of it, default 5000
+   * Sends a request, as soon as there is an open connection, and waits for the response.
+   * @param options timeout in milliseconds for the whole call, default 5000
    * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, EMSGSIZE, ECONNRESET when the
    *   connection is lost before the response has come (it may have been handled), unless it is
    *   `idempotent`, ESHUTDOWN when the client is closed; UsageError for a bad timeout; the signal's reason
@@ -215,9 +214,9 @@ export class RingClient {
   }
 
   /**
-   * Sends a message of any length, when there is an open connection, and waits until the peer has it: see
+   * Sends a message of any length, as soon as there is an open connection, and waits until the peer has it: see
    * {@link RingConnection.transmit}.
-   * @param options timeout in milliseconds for all of it, default 60000
+   * @param options timeout in milliseconds for the whole call, default 60000
    * @throws as {@link request}; ECONNRESET when the connection is lost meanwhile: the peer may have the message or not
    */
   async transmit(bytes: Uint8Array, options: TransmitOptions = {}): Promise<void> {
@@ -238,7 +237,7 @@ export class RingClient {
   }
 
   /**
-   * Messages of the peer in batches, connection after connection: see {@link RingConnection.batches}. It ends when the
+   * Messages of the peer in batches, across connections: see {@link RingConnection.batches}. It ends when the
    * client closes.
    */
   batches(options: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
@@ -251,8 +250,8 @@ export class RingClient {
   }
 
   /**
-   * Runs `project` on each message of the peer, connection after connection: see {@link RingConnection.consume}. What is
-   * in the works when a connection is lost is finished before those of the next begin. It completes when the client
+   * Runs `project` on each message of the peer, across connections: see {@link RingConnection.consume}. Calls that are
+   * running when a connection is lost finish before those of the next connection begin. It completes when the client
    * closes.
    */
   consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
@@ -265,8 +264,8 @@ export class RingClient {
   }
 
   /**
-   * Closes the connection, in good order unless `drain` is false, and connects no more. Idempotent; resolves
-   * when its resources are free.
+   * Closes the connection, gracefully unless `drain` is false, and does not reconnect. Idempotent; resolves when its
+   * resources are free.
    * @throws UsageError for a bad timeout, nothing else
    */
   async close(options: CloseOptions = {}): Promise<void> {

@@ -11,20 +11,20 @@ import type { CurrentConnection } from './current-connection.js'
 
 /** What a {@link RingClient} is doing. `epoch` is the connection's number in the client's session. */
 export type ClientState =
-  /** it connects to `uri`; `attempt` counts from 1 since it was last open */
+  /** connecting to `uri`; `attempt` counts from 1 since the client was last open */
   | { readonly state: 'connecting'; readonly attempt: number; readonly epoch: number; readonly uri: string }
   /** as the connection's own: see {@link ConnectionState} */
   | { readonly state: 'open' | 'idle' | 'draining'; readonly epoch: number }
-  /** the connection has ended; `reason` is undefined when the peer closed it in good order */
+  /** the connection has ended; `reason` is undefined after an orderly close by the peer */
   | { readonly state: 'lost'; readonly epoch: number; readonly reason: CloseReason }
-  /** for so long, before the next attempt; `reason` is why the one before failed, or the loss */
+  /** waiting for `milliseconds` before the next attempt; `reason`: why the last one failed, or the loss */
   | {
       readonly state: 'waiting'
       readonly attempt: number
       readonly milliseconds: number
       readonly reason: unknown
     }
-  /** the last; `reason` as {@link RingClient.closed} has it */
+  /** the final state; `reason` as of {@link RingClient.closed} */
   | { readonly state: 'closed'; readonly reason: unknown }
 
 /** Who is told of what becomes of a client's connections. */

@@ -16,57 +16,56 @@ import type { CloseOptions, CloseReason } from './lifecycle.js'
 import type { ConnectionState } from './states.js'
 import type { RingStatistics } from './statistics.js'
 
-/** What a handler is told beside the request. */
+/** What a handler gets in addition to the request. */
 export interface RequestContext {
-  /** the connection that the request came by; what is to go to the peer that asked goes there */
+  /** the connection of the request: use it to send something to the requester */
   readonly connection: RingConnection
   /**
-   * aborts, with the reason, when the connection ends before the request is answered: nobody waits for the answer.
-   * That the caller gave up a request is not told: it may have been handled, and its answer is dropped.
+   * aborts, with the reason, when the connection ends before the request is answered. It does not abort when the caller
+   * gives up: the answer is then dropped on arrival.
    */
   readonly signal: AbortSignal
 }
 
-/** Answers requests: with bytes, or a promise of them, which are copied when the answer leaves. */
+/** Answers requests with bytes, or a promise of them. They are copied when the answer is sent. */
 export type RequestHandler = (
   request: RingMessage,
   context: RequestContext,
 ) => Uint8Array | Promise<Uint8Array>
 
 /**
- * A connection that carries messages both ways through rings of registered memory, in order, each
- * once. It keeps the event loop alive until it has ended, unless {@link unref} says that it is no reason to stay.
+ * A connection that carries messages in both directions through rings of registered memory, in order, each exactly once.
+ * It keeps the event loop alive until it has ended, unless {@link unref} was called.
  *
  * Its callbacks (subscribers of its observables, the handler, `project` of {@link consume}) run in the context
- * (AsyncLocalStorage) in which it was made: where `connect` was called, or `listen` of its server. What is told of one
- * call, {@link drain} and `onProgress`, is told in the context of that call.
+ * (AsyncLocalStorage) in which it was created: by `connect`, or by `listen` of its server. The callback of {@link drain}
+ * and `onProgress` run in the context of their call.
  */
 export class RingConnection {
   /**
-   * Messages of the peer, each in memory of its own: it is good for as long as anybody has it. While nobody subscribes
-   * they wait in the ring, and a full ring stalls the peer. Completes when the connection ends, however it ends:
-   * {@link closed} says why.
+   * Messages of the peer, each a copy that stays valid. Without a subscriber they wait in the ring, and a full ring stalls
+   * the peer. Completes when the connection ends, for any reason; {@link closed} has the reason.
    */
   readonly messages: Observable<RingMessage>
   /**
    * {@link messages} without the copy: each is a view of the ring, readable until the subscriber's callback returns,
-   * unless it is retained (see {@link RingMessage}). So what keeps it or comes to it later (`firstValueFrom`, `toArray`,
-   * `delay`, an async callback) finds it released.
+   * unless it is retained (see {@link RingMessage}). So code that reads it later (`firstValueFrom`, `toArray`, `delay`,
+   * an async callback) finds it released.
    */
   readonly views: Observable<RingMessage>
   /**
-   * Large messages of the peer (see {@link transmit}), for an application that decides where they go, and
-   * whether: while somebody subscribes, each is offered here and not read otherwise, and does not keep its
-   * place among {@link messages}. Completes when the connection ends.
+   * Large messages of the peer (see {@link transmit}), for an application that decides whether to read them, and where to.
+   * While there is a subscriber, each is offered only here and is not read by itself, and it has no place among
+   * {@link messages}. Completes when the connection ends.
    *
-   * Taking an offer rejects when the sender gives up or the connection breaks, and nobody looks at the promise
-   * that an `async` subscriber returns: its rejection would end the process. Handle it, for instance
+   * Accepting an offer rejects when the sender gives up or the connection breaks. The promise of an `async` subscriber
+   * is ignored, so its rejection would end the process. Handle it, for instance
    * `offers.pipe(concatMap((offer) => take(offer).catch(log))).subscribe()`.
    */
   readonly offers: Observable<RingOffer>
   /** Settles once, when the connection has ended and its resources are free. Never rejects. */
   readonly closed: Promise<CloseReason>
-  /** What the connection is doing, from the current state on. Completes after `closed` or `lost`. */
+  /** The connection's states, beginning with the current one. Completes after `closed` or `lost`. */
   readonly states: Observable<ConnectionState>
   readonly #exchange: Exchange<RingConnection>
 
@@ -82,9 +81,9 @@ export class RingConnection {
   }
 
   /**
-   * Connects to a {@link RingServer}. Of several addresses the first that answers is taken.
-   * @throws UsageError for a bad address or option; VerbsError ECONNREFUSED when nobody listens or the
-   *   peer refuses, EPROTO when it is not a ring transport, ETIMEDOUT; the signal's reason
+   * Connects to a {@link RingServer}, at the first of several addresses that answers.
+   * @throws UsageError for a bad address or option; VerbsError ECONNREFUSED when nothing listens or the
+   * peer refuses, EPROTO when it is not a ring transport, ETIMEDOUT; the signal's reason
    */
   static async connect(
     uri: string | readonly string[],
@@ -111,16 +110,16 @@ export class RingConnection {
     return this.#exchange.link.peer.applicationData
   }
 
-  /** The session and epoch that the connecting end named, the same at both ends; often none. */
+  /** The session and epoch that the connecting end chose, the same at both ends; undefined if it chose none. */
   get session(): Session | undefined {
     return this.#exchange.link.peer.session
   }
 
   /**
-   * 32 bytes that are the same at both ends of this connection and of no other: SHA-256 of the two handshakes, which
-   * have the addresses and keys of both rings. A proof of who an end is that covers them is worth nothing on another
-   * connection, so that nobody in between, with a connection to each end, can pass it on. They are no secret. Who
-   * forwards every packet unchanged is no end of a connection, and is not noticed by them.
+   * 32 bytes that both ends of this connection have, and no other connection: the SHA-256 of the two handshakes, which
+   * contain the addresses and keys of both rings. An authentication proof that covers them is invalid on another
+   * connection, so a man in the middle with a connection to each end cannot relay it. They are not secret. They do not
+   * detect a machine that forwards every packet unchanged, because it is not an end of a connection.
    */
   get channelBinding(): Uint8Array {
     return this.#exchange.link.channelBinding
@@ -131,7 +130,7 @@ export class RingConnection {
     return this.#exchange.link.maxMessageLength
   }
 
-  /** How messages are notified, both ways: what both devices can do. */
+  /** How messages are notified, in both directions: what both devices support. */
   get notification(): 'immediate' | 'send' {
     return this.#exchange.link.usesImmediate ? 'immediate' : 'send'
   }
@@ -142,13 +141,13 @@ export class RingConnection {
   }
 
   /**
-   * Sends one message. It is copied, and leaves with all others of this turn of the event loop, at
+   * Sends one message. It is copied, and sent with all others of this turn of the event loop, at
    * {@link flush}, or when a batch is full (`batchFrames`, `batchBytes`).
-   * @param immediate 32 bits of the application's that come with it, without a sign, default 0
-   * @returns false when it was not taken because the peer's ring is full, or while something is claimed:
+   * @param immediate 32 bits of the application, unsigned, default 0
+   * @returns false when it was not accepted because the peer's ring is full, or while a claim is open:
    *   wait for {@link writable}
    * @throws VerbsError EMSGSIZE above {@link maxMessageLength}, ESHUTDOWN when the connection is closing; UsageError when
-   *   `immediate` is no whole number from 0 to 2^32 − 1
+   *   `immediate` is not a whole number from 0 to 2^32 − 1
    */
   send(bytes: Uint8Array, immediate = 0): boolean {
     if (!this.#exchange.isOpen) throw this.#exchange.shut()
@@ -158,8 +157,8 @@ export class RingConnection {
 
   /**
    * Sends as many of `messages` as there is room for, in order, and posts them at once.
-   * @returns how many were taken
-   * @throws as {@link send}; those before the one at fault are sent
+   * @returns how many were accepted
+   * @throws as {@link send}; messages before the failing one are sent
    */
   sendBatch(messages: readonly Uint8Array[]): number {
     if (!this.#exchange.isOpen) throw this.#exchange.shut()
@@ -176,11 +175,11 @@ export class RingConnection {
   }
 
   /**
-   * Room for a message of `length` bytes where it will be sent from: write it there, then {@link commit}.
-   * Nothing is copied on the way to the device. One claim at a time; what others send meanwhile waits.
-   * The memory holds what it held before, not zeros.
+   * Room for a message of `length` bytes in the memory that it is sent from: write it there, then {@link commit}. Nothing
+   * is copied on the way to the device. Only one claim may be open; messages sent meanwhile wait. The memory is not
+   * zeroed.
    * @returns undefined when there is no room: wait for {@link writable}
-   * @throws as {@link send}; UsageError when something is claimed already
+   * @throws as {@link send}; UsageError when a claim is open
    */
   claim(length: number): Uint8Array | undefined {
     const at = this.place(length)
@@ -188,7 +187,7 @@ export class RingConnection {
   }
 
   /**
-   * {@link claim} for a program that allocates nothing: the offset of the room in {@link outgoing}.
+   * {@link claim} without an allocation: returns the offset of the room in {@link outgoing}.
    * @returns −1 when there is no room
    */
   place(length: number): number {
@@ -196,13 +195,13 @@ export class RingConnection {
     return this.#exchange.outbox.claim(length)
   }
 
-  /** The memory that messages are sent from. Only what is claimed may be written. */
+  /** The memory that messages are sent from. Write only to the claimed part. */
   get outgoing(): Uint8Array {
     return this.#exchange.link.outgoing
   }
 
   /**
-   * Sends what was claimed, or its first `length` bytes.
+   * Sends the claimed bytes, or the first `length` of them.
    * @param immediate as for {@link send}
    * @throws UsageError when nothing is claimed or less than `length`, or for an `immediate` as {@link send}, and what is
    *   claimed stays so; VerbsError ESHUTDOWN
@@ -213,16 +212,16 @@ export class RingConnection {
     this.#exchange.outbox.commit(length, immediate)
   }
 
-  /** Gives up what was claimed. @throws UsageError when nothing is */
+  /** Discards the claim. @throws UsageError when there is none */
   abort(): void {
     this.#exchange.outbox.abort()
   }
 
   /**
-   * Takes what has come, for a program that polls: `callback` gets each message as a view that is used
-   * again for the next, and nothing is allocated. In mode `caller` it takes completions too; what comes
-   * for other connections of the poller goes to them.
-   * @param limit messages and events to take at most, default 256
+   * Receives messages in a program that polls: `callback` gets each message as a view that is reused for the next, and
+   * nothing is allocated. In mode `caller` it also polls for completions, and delivers those of the poller's other
+   * connections to them.
+   * @param limit maximum number of messages and events, default 256
    * @returns how many messages `callback` got
    * @throws UsageError when messages are taken in another way already, or from within a callback
    */
@@ -233,32 +232,32 @@ export class RingConnection {
   }
 
   /**
-   * Messages in batches: all that have arrived, when the next batch is asked for, each in memory of its own. A consumer
-   * that takes its time stalls the sender: what it has not asked for stays in the ring. It ends when the connection does.
+   * Messages in batches: all that have arrived when the next batch is requested, each a copy. A slow consumer stalls the
+   * sender, because messages stay in the ring until they are requested. It ends when the connection ends.
    * @throws UsageError when messages are taken in another way already; the signal's reason
    */
   batches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
     return this.#exchange.inbox.batches('copies', integerInRange('limit', limit, 1, 65_536), signal)
   }
 
-  /** {@link batches} without the copies: messages are views of the ring, readable until the next batch is asked for. */
+  /** {@link batches} without the copies: messages are views of the ring, readable until the next batch is requested. */
   viewBatches({ limit = 256, signal }: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
     return this.#exchange.inbox.batches('views', integerInRange('limit', limit, 1, 65_536), signal)
   }
 
   /**
    * Runs `project` on each message, on at most `concurrency` (default 1, at most 65536) at a time, and
-   * gives what comes of it. Each is in memory of its own. The next is taken when what `project` returned, a promise or
-   * an observable, has completed, so a slow consumer stops the sender and what waits takes no memory but the ring's. It
-   * completes when the connection ends and errors when `project` fails.
+   * emits the results. Each message is a copy. The next one is taken when the promise or observable that `project`
+   * returned has completed, so a slow consumer stalls the sender, and waiting messages use no memory besides the ring.
+   * It completes when the connection ends and errors when `project` fails.
    */
   consume<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
     return this.#exchange.consume('copies', project, concurrency)
   }
 
   /**
-   * {@link consume} without the copies: a message is a view of the ring, readable until what `project` returned has
-   * completed; only then is its part of the ring given back.
+   * {@link consume} without the copies: a message is a view of the ring, readable until the promise or observable of
+   * `project` has completed; only then is its part of the ring freed.
    */
   consumeViews<T>(project: (message: RingMessage) => ObservableInput<T>, concurrency = 1): Observable<T> {
     return this.#exchange.consume('views', project, concurrency)
@@ -270,7 +269,7 @@ export class RingConnection {
   }
 
   /**
-   * Resolves when a message is likely to be taken again; at once when none was refused.
+   * Resolves when a message is likely to be accepted again; at once if none was refused.
    * @throws VerbsError ESHUTDOWN or what ended the connection; the signal's reason
    */
   async writable({ signal }: { signal?: AbortSignal } = {}): Promise<void> {
@@ -281,20 +280,19 @@ export class RingConnection {
 
   /**
    * Sends a message of any length, and waits until the peer has it. Up to `rendezvousThreshold` it goes
-   * through the ring as with {@link send}, in parts where it is longer than a frame, and has been taken when this
-   * resolves. Above, the peer reads it
-   * from where it is by RDMA READ: without being asked, to its {@link messages} and in its place among them,
-   * or when it takes it from its {@link offers}. At most 64 are offered at a time; more wait.
+   * through the ring as with {@link send}, in parts if it is longer than a frame, and has been consumed when this
+   * resolves. A longer message is read by the peer from its place by RDMA READ: either by itself, into its
+   * {@link messages} and in order, or when its application accepts it from {@link offers}. At most 64 are offered at a
+   * time; further ones wait.
    *
-   * The bytes must stay as they are until this settles. They are registered for the time of the transfer: above
-   * 4 MiB on another thread, while what is sent behind them waits ({@link send} finds no room). A slice of a region of
-   * {@link allocate} needs none of that. Nothing is kept registered for the next time without being asked, for the
-   * peer can read it as long.
+   * The bytes must not change until this settles. They are registered for the duration of the transfer: above 4 MiB on
+   * another thread, while later messages wait ({@link send} finds no room). A slice of a region of {@link allocate}
+   * needs no registration. Registrations are not cached, because the peer can read the memory as long as they last.
    * @throws VerbsError ETIMEDOUT, ECONNRESET when the connection breaks, ECANCELED when it is closed,
    *   ESHUTDOWN when it is closing, ENOMEM when the bytes cannot be registered; RemoteError when the peer
-   *   does not want it, EMSGSIZE when it is more than it takes; UsageError for bytes that cannot be
-   *   registered or a region that is not of this connection; the signal's reason. When it rejects, the peer
-   *   may still read the memory until it has noticed, but keeps nothing of it.
+   * refuses it, EMSGSIZE when it exceeds the peer's limit; UsageError for bytes that cannot be registered or a
+   * region that does not belong to this connection; the signal's reason. After a rejection the peer may still read
+   * the memory until it learns of it, but keeps nothing of it.
    */
   async transmit(message: Uint8Array | ScatterGatherElement, options: TransmitOptions = {}): Promise<void> {
     this.#exchange.requireOpen()
@@ -303,9 +301,9 @@ export class RingConnection {
   }
 
   /**
-   * Registered memory of this connection, to {@link transmit} from and to take {@link offers} into: what is
-   * sent again and again needs no registration each time. The peer can read all of it from the first
-   * transmit until the region is closed, as it is with the connection.
+   * Registered memory of this connection, to {@link transmit} from and to accept {@link offers} into, without registering
+   * it each time. The peer can read all of it from the first transmit until the region is closed, at the latest with
+   * the connection.
    * @param length bytes, rounded up to whole pages
    * @throws VerbsError ENOMEM, ESHUTDOWN when the connection is closing
    */
@@ -315,10 +313,9 @@ export class RingConnection {
   }
 
   /**
-   * Sends a request and waits for the response, which is in memory of its own. Either is at most as long as the
-   * `maxMessageSize` of the end that gets it. `bytes` are free when this returns.
-   * While the peer has as many requests to answer as it takes (see {@link handle}), this one waits here, in the order
-   * of the calls, and messages that are sent meanwhile go before it.
+   * Sends a request and waits for the response, a copy. Both may be as long as the `maxMessageSize` of their receiver. You
+   * may reuse `bytes` when this returns. While unanswered requests fill the peer's memory for them (see {@link handle}),
+   * further ones wait here, in the order of the calls, and messages sent meanwhile overtake them.
    * @param options timeout in milliseconds, default 5000
    * @throws RemoteError when the peer's handler fails; VerbsError ETIMEDOUT, ECONNRESET when the
    *   connection breaks, EMSGSIZE, ESHUTDOWN; the signal's reason
@@ -328,20 +325,20 @@ export class RingConnection {
   }
 
   /**
-   * Answers the peer's requests with `handler`, in place of an earlier one. What it throws goes to the
-   * peer as a {@link RemoteError} with its `code` and message. Without a handler requests fail with ENOSYS.
+   * Answers the peer's requests with `handler`, which replaces an earlier one. The peer gets an error that the handler
+   * throws as a {@link RemoteError} with its `code` and message. Without a handler requests fail with ENOSYS.
    *
-   * The handler gets each request in memory of its own, so that it may take its time: nothing that comes behind waits
-   * for it. Requests that are not answered take at most 64 times this end's `capacity`, 64 MiB at most, where each
-   * counts for its bytes and 1536; beyond that the peer keeps its requests to itself until others are answered.
+   * The handler gets a copy of each request and may take its time: later messages do not wait for it. Unanswered
+   * requests take at most 64 times this end's `capacity`, and at most 64 MiB, where each counts for its bytes plus 1536;
+   * the peer holds back further requests until others are answered.
    */
   handle(handler: RequestHandler | undefined): void {
     this.#exchange.requests.responder.handle(handler, false)
   }
 
   /**
-   * {@link handle} without the copy: a request is a view of the ring, see {@link RingMessage.data}, and is readable
-   * until the handler returns, not until its promise settles. One that is retained longer stops the ring behind it.
+   * {@link handle} without the copy: a request is a view of the ring (see {@link RingMessage.data}), readable until the
+   * handler returns, not until its promise settles. A request that is retained longer stops the ring behind it.
    */
   handleViews(handler: RequestHandler | undefined): void {
     this.#exchange.requests.responder.handle(handler, true)
@@ -352,15 +349,14 @@ export class RingConnection {
     this.#exchange.requests.responder.expect(owner)
   }
 
-  /** What the connection has done and is doing; after its end, what it had done. */
+  /** The connection's counters and current state; after its end, the final counters. */
   statistics(): RingStatistics {
     return this.#exchange.statistics()
   }
 
   /**
    * Nanoseconds from each request of this end to its response, 1 to an hour, within 1 %; `percentile(50)`,
-   * `percentile(99.9)`, `max` and so on. Measured from the first time that it is looked at: before that it
-   * costs nothing.
+   * `percentile(99.9)`, `max` and so on. Recorded from the first access on; before that it costs nothing.
    */
   get requestLatency(): Histogram {
     return this.measure()
@@ -371,13 +367,13 @@ export class RingConnection {
     return this.#exchange.requests.measure()
   }
 
-  /** Keeps the event loop alive until the connection has ended, which is so unless {@link unref} was called. */
+  /** Keeps the event loop alive until the connection has ended (the default): undoes {@link unref}. */
   ref(): this {
     this.#exchange.link.referenced = true
     return this
   }
 
-  /** The connection is no reason for the program to stay: it exits when nothing else is, without closing it. */
+  /** The connection no longer keeps the program alive: if nothing else does, the program exits without closing it. */
   unref(): this {
     this.#exchange.link.referenced = false
     return this

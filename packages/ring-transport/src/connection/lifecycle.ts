@@ -7,16 +7,16 @@ import { SEND } from '../native.js'
 import { Liveness } from './liveness.js'
 import type { ConnectionState } from './states.js'
 
-/** Why a connection ended: `undefined` when one of the ends closed it in good order. */
+/** Why a connection ended: `undefined` after an orderly close. */
 export type CloseReason = VerbsError | undefined
 
 export interface CloseOptions {
   /**
-   * Let what is under way finish (default): requests, handlers, messages on their way, and the peer's
-   * too. False breaks the connection at once.
+   * Let requests, handlers and messages in flight finish, also the peer's (default). False breaks the connection at
+   * once.
    */
   readonly drain?: boolean | undefined
-  /** how long draining may take, milliseconds, default 5000; then the connection is broken */
+  /** maximum time for draining, milliseconds, default 5000; then the connection is broken */
   readonly timeout?: number | undefined
 }
 

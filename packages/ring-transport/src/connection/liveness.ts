@@ -1,30 +1,29 @@
 import { UsageError } from '@rdmakit/verbs'
 import { clearTimeout, performance, setTimeout } from '../base/clock.js'
 
-/** When a silent peer is asked for a sign of life and when it counts as dead, and what counts as idle. */
+/** When a silent peer is pinged, when it counts as dead, and when a connection counts as idle. */
 export interface LivenessOptions {
   /**
-   * Milliseconds after which a peer that is silent is pinged, 10 … 3600000, default 1250; 0 turns
-   * heartbeats off. The peer's poller answers, not its JavaScript. The default costs an idle connection a ping
-   * and its answer in 1.3 to 1.9 s.
+   * Milliseconds of silence after which the peer is pinged, 10 … 3600000, default 1250; 0 turns heartbeats off. The
+   * peer's poller answers, not its JavaScript. With the default, an idle connection exchanges a ping and its answer
+   * every 1.3 to 1.9 s.
    */
   readonly heartbeat?: number | undefined
   /**
-   * Milliseconds without a sign of the peer after which the connection is lost with ETIMEDOUT; more than
-   * `heartbeat`, at most 86400000, default 3.5 times that. It is noticed up to half a `heartbeat` later, so that
-   * a dead peer is found within the 5 s that everything else of a connection may take.
-   * Time in which this process itself did not run does not count.
+   * Milliseconds of silence after which the connection is lost with ETIMEDOUT; more than `heartbeat`, at most 86400000,
+   * default 3.5 times `heartbeat`. The check runs up to half a `heartbeat` later, so a dead peer is detected within
+   * the 5 s of other time-outs. Time during which this process itself did not run does not count.
    */
   readonly deadAfter?: number | undefined
   /**
-   * Milliseconds without a message, request or response either way, and with none under way, after which
-   * the connection's state is `idle`, 10 … 86400000; default 0, never. It is noticed, as is the message
-   * that ends it, up to a quarter of that later.
+   * Milliseconds without a message, request or response in either direction, and with none in flight, after which the
+   * state is `idle`, 10 … 86400000; default 0, never. The beginning and the end of idleness are detected up to a
+   * quarter of that later.
    */
   readonly idleTimeout?: number | undefined
   /**
-   * Whether this end closes a connection that is idle, in good order; default false; needs `idleTimeout`. A
-   * {@link RingClient} at the other end connects again.
+   * Whether this end gracefully closes an idle connection; default false; needs `idleTimeout`. A {@link RingClient} at
+   * the other end reconnects.
    */
   readonly closeWhenIdle?: boolean | undefined
 }

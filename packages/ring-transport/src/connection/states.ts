@@ -14,13 +14,13 @@ import type { VerbsError } from '@rdmakit/verbs'
 export type ConnectionState =
   | { readonly state: 'open'; readonly epoch: number }
   | { readonly state: 'idle'; readonly epoch: number }
-  /** one of the ends closes it in good order: what is under way finishes, nothing new begins */
+  /** one end closes it gracefully: requests in flight finish, no new ones begin */
   | { readonly state: 'draining'; readonly epoch: number }
   /** one of the ends has closed it; {@link RingConnection.closed} resolves with `undefined` */
   | { readonly state: 'closed'; readonly epoch: number }
   /**
    * It broke; {@link RingConnection.closed} resolves with the same `reason`: ECONNRESET when the peer or
    * the queue pair broke it, ETIMEDOUT when the peer was silent for `deadAfter`, EPROTO when the
-   * peer broke the protocol, ESTALE when a later epoch of its session came.
+   * peer broke the protocol, ESTALE when a later epoch of its session connected.
    */
   | { readonly state: 'lost'; readonly epoch: number; readonly reason: VerbsError }

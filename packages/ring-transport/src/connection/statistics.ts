@@ -9,7 +9,7 @@ export interface RingStatistics {
   readonly framesReceived: number
   /** bytes of their payloads */
   readonly bytesReceived: number
-  /** frames of this end, also those that wait for the end of the turn */
+  /** frames of this end, including those that wait for the end of the turn */
   readonly framesSent: number
   /** bytes of their payloads */
   readonly bytesSent: number
@@ -27,9 +27,9 @@ export interface RingStatistics {
   readonly doorbells: number
   /** work requests posted for sending and reading */
   readonly workRequests: number
-  /** of those, whose bytes went with the request */
+  /** work requests that were sent inline */
   readonly inlineRequests: number
-  /** of those, that ask for a completion */
+  /** work requests that are signaled */
   readonly signaledRequests: number
   /** RDMA READs of large messages */
   readonly reads: number
@@ -43,9 +43,9 @@ export interface RingStatistics {
   readonly requestsRunning: number
   /** bytes that they count for: their own, and 1536 each */
   readonly requestMemory: number
-  /** messages that wait for somebody to take them */
+  /** messages that are not consumed yet */
   readonly messagesWaiting: number
-  /** large messages under way, both ways */
+  /** large messages in flight, in both directions */
   readonly transfersInFlight: number
   /** bytes of memory for large messages of the peer */
   readonly transferMemory: number
@@ -84,21 +84,21 @@ const NONE: RingStatistics = {
 
 /** What a poller has done since it began. */
 export interface PollerStatistics {
-  /** looks at the completion queue and what else there is to do */
+  /** turns: polls of the completion queue and of other work */
   readonly turns: number
-  /** of those, that found nothing: spins */
+  /** turns that found nothing: spins */
   readonly emptyTurns: number
   /** times that the thread slept */
   readonly sleeps: number
-  /** of those, that this process ended, not a completion */
+  /** sleeps that this process ended, not a completion */
   readonly wakes: number
   /** work completions taken from the queue */
   readonly completions: number
   /** times that JavaScript was woken */
   readonly doorbells: number
-  /** turns that found no place for a message, as JavaScript was slow to take them */
+  /** turns that found no place for a message, because JavaScript was slow to consume messages */
   readonly boardFull: number
-  /** times that the guardian's thread took over, as JavaScript computed (mode `guarded`) */
+  /** times that the guardian's thread took over while JavaScript computed (mode `guarded`) */
   readonly takeOvers: number
   /** connections that it serves now */
   readonly connections: number

@@ -3,11 +3,11 @@ import { type Context, UsageError } from '@rdmakit/verbs'
 import { Poller } from './poller.js'
 import type { PollerMode, PollerOptions } from './poller-options.js'
 
-/** What a {@link PollerGroup} is made of: its pollers are alike but for their CPU. */
+/** Options of a {@link PollerGroup}: its pollers differ only in their CPU. */
 export interface PollerGroupOptions extends Omit<PollerOptions, 'cpu' | 'mode'> {
-  /** default `adaptive`: those that the event loop turns would take turns on its one thread */
+  /** default `adaptive`, because pollers without a thread would all share the one event loop */
   readonly mode?: PollerMode | undefined
-  /** pollers, 1 … 64; default as many as `cpus` has, else as many as the process may use CPUs */
+  /** number of pollers, 1 … 64; default: the number of `cpus`, else of the CPUs that the process may use */
   readonly pollers?: number | undefined
   /** CPUs to pin the threads to, one each, the first again when there are more threads; default none */
   readonly cpus?: readonly number[] | undefined
@@ -16,9 +16,8 @@ export interface PollerGroupOptions extends Omit<PollerOptions, 'cpu' | 'mode'> 
 const MAX_POLLERS = 64
 
 /**
- * Several pollers of one device, each with its own completion queue (and thread), among which connections
- * are spread: completions of different connections are then taken in parallel. A connection stays with the
- * poller that it began with.
+ * Several pollers of one device, each with its own completion queue (and thread). Connections are spread over them, so
+ * completions of different connections are processed in parallel. A connection stays with its first poller.
  */
 export class PollerGroup {
   /** the device */
@@ -79,8 +78,8 @@ export class PollerGroup {
 }
 
 /**
- * Who serves a connection: the poller of a mode that a device's connections share, a poller, a group, or a function
- * that names one of the connection's device, for a server that listens on devices of several kinds.
+ * The poller of a connection: a mode, whose poller the device's connections share; a poller; a group; or a function that
+ * returns one for the connection's device, for a server that listens on several devices.
  */
 export type PollerChoice = PollerMode | Poller | PollerGroup | ((context: Context) => Poller | PollerGroup)
 

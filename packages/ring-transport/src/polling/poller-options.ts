@@ -3,11 +3,11 @@ import { type Context, UsageError } from '@rdmakit/verbs'
 import { integerInRange } from '../base/integer-in-range.js'
 
 /**
- * Who takes completions, and how they are waited for. `caller`: {@link Poller.drain} on the thread that calls it, and
- * while nobody does, the event loop, which watches the completion channel; there is no thread. `guarded`: the same, and
- * a thread takes over 5 to 10 ms after JavaScript began to compute, until it is back. In the others a thread always
- * does. `poll`: it spins, a core is its own. `event`: it sleeps on a completion channel. `adaptive`: it spins as long as
- * completions have lately taken to come, if that is short, then sleeps.
+ * Which thread polls for completions, and how it waits for them. `caller`: {@link Poller.drain} on the calling thread, and
+ * otherwise the event loop, which watches the completion channel; there is no other thread. `guarded`: the same, but a
+ * thread takes over 5 to 10 ms after JavaScript began to compute, until JavaScript is back. In the other modes a thread
+ * always polls. `poll`: it spins and uses a full core. `event`: it sleeps on a completion channel. `adaptive`: it spins
+ * for about the recent completion time, if that is short, then sleeps.
  */
 export type PollerMode = (typeof POLLER_MODES)[number]
 /** @internal In the order of `Mode` in native/ring/polling/waiting.h. */
@@ -20,12 +20,12 @@ export interface PollerOptions {
   readonly cpu?: number | undefined
   /** longest spin of `adaptive` before it sleeps, microseconds, 0 … 10000, default 50 */
   readonly spinMicroseconds?: number | undefined
-  /** connections at a time, 1 … 16384, default 4096 */
+  /** maximum number of connections, 1 … 16384, default 4096 */
   readonly maxConnections?: number | undefined
   /**
-   * Entries of the completion queue. The depths of all connections must fit; a connection of the default depths takes
-   * 272. By default 69632, for 256 of them, and more as they are needed, where the device can resize the queue
-   * (ibv_resize_cq(3)): as many as it allows.
+   * Entries of the completion queue. The depths of all connections must fit; a connection with default depths needs 272.
+   * Default: 69632, for 256 connections, growing as needed up to the device's limit if the device can resize the queue
+   * (ibv_resize_cq(3)).
    */
   readonly completionQueueEntries?: number | undefined
   /** messages that wait for JavaScript, a power of two from 64 to 65536, default 4096; more wait in their rings */

@@ -106,7 +106,7 @@ export class Poller {
     return this.#closed
   }
 
-  /** What it has done since it began; after {@link close}, what it had done. */
+  /** Its counters; after {@link close}, the final counters. */
   statistics(): PollerStatistics {
     const counters = new Float64Array(native.pollerCounters.length)
     this.#native.pollerCounters(counters)
@@ -115,7 +115,7 @@ export class Poller {
   }
 
   /**
-   * Ends the thread. Close its connections first: theirs would never hear of anything again.
+   * Ends the thread. Close its connections first: they would not receive anything any more.
    * @throws UsageError when connections are left
    */
   close(): void {
@@ -133,11 +133,11 @@ export class Poller {
   }
 
   /**
-   * Takes what has come now, for a program that polls: completions too in modes `caller` and `guarded`, else what
-   * the thread has brought. Everything is dispatched before it returns, and what was sent is posted.
-   * @param limit messages and events to take at most, default 256
+   * Receives messages in a program that polls: in modes `caller` and `guarded` it also polls for completions; otherwise it
+   * takes what the thread has delivered. Everything is dispatched before it returns, and sent messages are posted.
+   * @param limit maximum number of messages and events, default 256
    * @returns how many it took
-   * @throws UsageError when it is called from what it called
+   * @throws UsageError when it is called from one of its own callbacks
    */
   drain(limit = DRAIN_BATCH): number {
     if (this.#draining) throw new UsageError('drain was called from its own callback')

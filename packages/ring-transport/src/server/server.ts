@@ -14,38 +14,38 @@ import { Sessions } from './sessions.js'
 
 export interface RingServerOptions extends Omit<AcceptOptions, 'signal'> {
   /**
-   * Called with each new connection; subscribe before it returns, or messages wait in the ring until somebody does. It may
-   * be async: requests wait until there is a handler, or its promise settles. One that throws or rejects breaks the
-   * connection, and {@link onError} hears of it.
+   * Called with each new connection. Subscribe before it returns, or messages wait in the ring. It may be async: requests
+   * wait until there is a handler, or until its promise settles. If it throws or rejects, the connection is broken, and
+   * {@link onError} gets the error.
    */
   readonly onConnection: (connection: RingConnection) => unknown
-  /** called with what went wrong with a connection before it was one; default: nothing is done */
+  /** called with the error of a connection that could not be established; default: errors are ignored */
   readonly onError?: ((failure: unknown) => void) | undefined
   /**
-   * Whether to take a connection; the peer's connect fails with the text if a string is returned. It may be async: the
-   * request counts as one that is on its way meanwhile. One that throws or rejects refuses.
+   * Whether to accept a connection; if it returns a string, the peer's connect fails with it. It may be async: meanwhile
+   * the request counts as arriving. If it throws or rejects, the connection is refused.
    */
   readonly admit?:
     | ((applicationData: Uint8Array, peerUri: string) => true | string | Promise<true | string>)
     | undefined
   /**
-   * connections at a time, default 256; more are refused. While one of them is on its way, the oldest of those
-   * makes room: nobody keeps others out by coming and saying nothing
+   * maximum number of connections, default 256; further ones are refused. If some are still being established, the
+   * oldest of these is dropped instead, so silent peers cannot exclude others
    */
   readonly maxConnections?: number | undefined
   /** connections that the kernel keeps at an address while the server is busy, default 1024 (listen(2)) */
   readonly backlog?: number | undefined
-  /** closes the server in good order when it aborts, as {@link RingServer.close} does */
+  /** closes the server gracefully when it aborts, as {@link RingServer.close} does */
   readonly signal?: AbortSignal | undefined
 }
 
-/** What became of a server's connection requests so far. */
+/** Counts of a server's connection requests. */
 export interface RingServerCounts {
   /** connections that are open or draining */
   readonly connections: number
   /** requests that are being answered */
   readonly arriving: number
-  /** connections that were taken */
+  /** connections that were accepted */
   readonly accepted: number
   /** requests that were refused or failed */
   readonly refused: number
@@ -60,16 +60,14 @@ interface Arrival {
 }
 
 /**
- * Listens for ring connections. It keeps the event loop alive until it is closed, unless {@link unref} says that it is
- * no reason to stay.
+ * Listens for ring connections. It keeps the event loop alive until it is closed, unless {@link unref} was called.
  *
- * Of the connections of one session (see {@link RingClient}) it serves the one of the highest epoch: an
- * older one is broken with ESTALE, and delivers nothing any more, before `onConnection` is called with the
- * new one; one whose epoch is not higher is refused. It remembers the epochs of 4096 sessions that have no
- * connection.
+ * Of the connections of one session (see {@link RingClient}) it serves only the one with the highest epoch: an older one
+ * is broken with ESTALE, and delivers nothing more, before `onConnection` is called with the new one. A connection whose
+ * epoch is not higher is refused. The server remembers the epochs of 4096 sessions without a connection.
  */
 export class RingServer {
-  /** Settles when the server has closed and none of its connections is left. Never rejects. */
+  /** Settles when the server and all of its connections have closed. Never rejects. */
   readonly closed: Promise<void>
   readonly #closed = deferred<void>()
   readonly #options: RingServerOptions
@@ -97,8 +95,8 @@ export class RingServer {
   }
 
   /**
-   * Listens at one address or several, of any provider, each `iwarp://host:port`, `rdma://host:port` or
-   * `shm:///path`; port 0 takes any free one.
+   * Listens at one or several addresses of any provider: `iwarp://host:port`, `rdma://host:port` or `shm:///path`; port 0
+   * takes any free one.
    * @throws UsageError for a bad address or option; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENODEV; the
    *   signal's reason
    */
@@ -137,34 +135,34 @@ export class RingServer {
     return this.#listeners.map((listener) => listener.uri)
   }
 
-  /** Those that are open or draining. */
+  /** Its open and draining connections. */
   get connections(): ReadonlySet<RingConnection> {
     return this.#connections
   }
 
-  /** Of all its connections together, those that have ended too. */
+  /** The sum over all its connections, including ended ones. */
   statistics(): RingStatistics {
     return this.totals.statistics()
   }
 
-  /** Keeps the event loop alive until it is closed, which is so unless {@link unref} was called. */
+  /** Keeps the event loop alive until the server is closed (the default): undoes {@link unref}. */
   ref(): this {
     for (const listener of this.#listeners) listener.ref()
     return this
   }
 
-  /** Listening is no reason for the program to stay; its connections are, each until it has ended or is unref'ed. */
+  /** Listening no longer keeps the program alive; each connection still does, until it has ended or is unref'ed. */
   unref(): this {
     for (const listener of this.#listeners) listener.unref()
     return this
   }
 
-  /** True until it is closing. */
+  /** True until the server is closing. */
   get isListening(): boolean {
     return !this.#closing
   }
 
-  /** What became of its connection requests so far. */
+  /** Counts of its connection requests. */
   get counts(): RingServerCounts {
     return {
       connections: this.#connections.size,
@@ -176,10 +174,10 @@ export class RingServer {
   }
 
   /**
-   * Stops listening, then closes its connections: with `drain` (default) their requests, both ways, are
-   * answered and what was accepted for sending is delivered first. Idempotent; a later call with
-   * `drain: false` breaks what an earlier one drains. Resolves when all connections have ended, after
-   * `timeout` and the time to take them down at the latest.
+   * Stops listening, then closes its connections: with `drain` (default), requests in both directions are answered and
+   * accepted messages are delivered first. Idempotent; a later call with `drain: false` breaks connections that an
+   * earlier call drains. Resolves when all connections have ended: at the latest after `timeout` plus the time to tear
+   * them down.
    * @throws UsageError for a bad timeout, nothing else
    */
   async close(options: CloseOptions = {}): Promise<void> {

@@ -5,10 +5,10 @@ import { encodeRefusal, isRingRequest, VERSIONS, type Version } from './handshak
 import { type AcceptOptions, settings } from './options.js'
 
 /**
- * Accepts a connection request of a ring transport. For a program that has its own Listener and sorts
- * the requests itself with {@link isRingRequest}; {@link RingServer} does it for the others. Unlike that, it
- * takes connections of any epoch of a session: {@link RingConnection.session} says which.
- * @throws VerbsError EPROTO when it is no ring request or a malformed one, EMSGSIZE when its ring is
+ * Accepts a connection request of a ring transport, in a program that has its own Listener and sorts requests with
+ * {@link isRingRequest}; other programs use {@link RingServer}. Unlike that, it accepts any epoch of a session:
+ * {@link RingConnection.session} has it.
+ * @throws VerbsError EPROTO when it is not a ring request or malformed, EMSGSIZE when its ring is
  *   larger than `maxPeerCapacity`; the request has been refused with the reason then. What fails later, once
  *   there is a queue pair, ends the request without one: VerbsError ENOMEM, ETIMEDOUT; the signal's reason
  */

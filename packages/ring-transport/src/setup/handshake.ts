@@ -2,8 +2,8 @@ import { createHash } from 'node:crypto'
 import { VerbsError } from '@rdmakit/verbs'
 
 /**
- * What joins the connections that one client makes after another. The server breaks an older connection of
- * a session when one of a higher epoch comes, and refuses an epoch that is not higher.
+ * Links the successive connections of one client. The server breaks an older connection of a session when one with a
+ * higher epoch arrives, and refuses an epoch that is not higher.
  */
 export interface Session {
   /** 16 hexadecimal digits, not all zero; a client chooses it at random */
@@ -89,9 +89,9 @@ export function applicationData(privateData: Uint8Array): Uint8Array {
   return decodeHandshake(privateData, 'connection request').applicationData
 }
 
-/** What a ring connection request shows before it is answered. */
+/** What a ring connection request contains, before it is answered. */
 export interface RingRequest {
-  /** bytes of the ring that the peer receives in; who accepts keeps as much for what it sends */
+  /** bytes of the peer's ring; the accepting end keeps a staging region of the same size */
   readonly capacity: number
   readonly applicationData: Uint8Array
 }

@@ -16,11 +16,11 @@ import {
   type Version,
 } from './handshake.js'
 
-/** What both ends of a ring connection can choose for their side. */
+/** Options that each end of a ring connection chooses for its side. */
 export interface RingOptions extends LivenessOptions {
   /**
-   * Who serves the connection: the mode of a poller that connections of a device share, default `guarded`; or a
-   * poller, a group, or a function that names either for a device.
+   * The poller of the connection: the mode of a poller that the device's connections share (default `guarded`), a poller,
+   * a group, or a function that returns any of these for a device.
    */
   readonly poller?: PollerChoice | undefined
   /**
@@ -28,59 +28,57 @@ export interface RingOptions extends LivenessOptions {
    * largest message that the peer can send is half of it less 16 bytes.
    */
   readonly capacity?: number | undefined
-  /** Notifications that the peer may send ahead, 8 … 512, default 128. One tells of up to a batch of messages. */
+  /** Notifications that the peer may send ahead, 8 … 512, default 128. Each announces up to a batch of messages. */
   readonly receiveDepth?: number | undefined
   /** work requests that this end keeps outstanding, 16 … 4096, default 128 */
   readonly sendDepth?: number | undefined
-  /** messages that leave with one doorbell at most, 1 … 1024, default 128 */
+  /** maximum number of messages per doorbell, 1 … 1024, default 128 */
   readonly batchFrames?: number | undefined
   /**
-   * Bytes after which a batch leaves, so that the device works while more is laid out, 64 … 64 MiB,
+   * Bytes after which a batch is posted, so that the device works while more is laid out, 64 … 64 MiB,
    * default 32 KiB
    */
   readonly batchBytes?: number | undefined
   /**
-   * Work requests of which one is signaled, 1 … a quarter of `sendDepth`, which is the default. Fewer completions
-   * cost less; the memory of what is not signaled cannot be used again until one that is completes.
+   * One of this many work requests is signaled, 1 … a quarter of `sendDepth`, which is the default. Fewer completions cost
+   * less, but the memory of unsignaled requests is reusable only after a later signaled one completes.
    */
   readonly signalEvery?: number | undefined
-  /** bytes wished for inline sends, default 256; the device may grant less */
+  /** bytes requested for inline sends, default 256; the device may grant fewer */
   readonly maxInlineData?: number | undefined
   /**
-   * How the peer learns of a message: `immediate` (default) by RDMA WRITE WITH IMMEDIATE where both
-   * devices have it, else as `send`: by a small SEND behind the WRITE, which every device has.
+   * How messages are announced to the peer: `immediate` (default), by RDMA WRITE WITH IMMEDIATE if both devices have it,
+   * else as with `send`: by a small SEND behind the WRITE, which every device has.
    */
   readonly notification?: 'immediate' | 'send' | undefined
   /** at most 20 bytes for the peer's application, which sees them as {@link RingConnection.applicationData} */
   readonly applicationData?: Uint8Array | undefined
   /**
-   * Largest ring of the peer's to accept, bytes, default 16 MiB. This end keeps a staging region of
-   * that size for what it sends.
+   * Largest ring of a peer to accept, bytes, default 16 MiB. This end keeps a staging region as large as the peer's ring.
    */
   readonly maxPeerCapacity?: number | undefined
   /**
    * Bytes of the largest message that {@link RingConnection.transmit} sends through the ring, 0 … 64 MiB, at
-   * most the peer's `maxMessageSize`; what is larger the peer reads from where it is. Default 1 MiB; of a slice of a
-   * region, which needs no registration, 256 KiB or a quarter of the peer's ring, whichever is less. Up to there the
-   * ring was faster over iwarp and shm, in time and in throughput. A device that reads by itself wins sooner; measure.
+   * most the peer's `maxMessageSize`; the peer reads larger ones from their place. Default 1 MiB; for a slice of a region,
+   * which needs no registration, 256 KiB or a quarter of the peer's ring, whichever is less. Up to that size the ring
+   * was faster over iwarp and shm, in time and in throughput. A device that reads in hardware pays earlier; measure.
    */
   readonly rendezvousThreshold?: number | undefined
   /**
-   * Bytes of memory for messages that are read from the peer, of those that the application holds too, or that
-   * come in parts, until they are taken; 64 KiB … 2^40, default 64 MiB. When it is used up, what the peer offers
-   * waits, and parts stay in the ring. 0: nothing is read nor taken in parts, and what is offered is refused with
-   * EMSGSIZE.
+   * Bytes of memory for messages that are read from the peer, including those that the application holds, and for
+   * messages in parts until they are consumed; 64 KiB … 2^40, default 64 MiB. When it is used up, the peer's offers
+   * wait, and parts stay in the ring. 0: nothing is read or received in parts, and offers are refused with EMSGSIZE.
    */
   readonly maxTransferMemory?: number | undefined
   /**
-   * Bytes of the largest message that is read from the peer while nobody subscribes to
-   * {@link RingConnection.offers}, or that comes in parts, in whole units of 64 KiB and 64 MiB at most; at most and by
-   * default `maxTransferMemory`. Larger ones are refused with EMSGSIZE.
+   * Bytes of the largest message that is read from the peer while {@link RingConnection.offers} has no subscriber, or
+   * that arrives in parts (in whole units of 64 KiB, and 64 MiB at most); at most and by default `maxTransferMemory`.
+   * Larger ones are refused with EMSGSIZE.
    */
   readonly maxMessageSize?: number | undefined
   /**
-   * Find uses of messages after their release: `data` is then a copy whose buffer is taken away at the
-   * release. Slow; default false, or true when RDMAKIT_RING_DEBUG is 1 in the environment.
+   * Detect uses of messages after their release: `data` is then a copy whose buffer is detached at the release. Slow;
+   * default false, or true if RDMAKIT_RING_DEBUG is 1 in the environment.
    */
   readonly debug?: boolean | undefined
   /** @internal versions of the frames that this end speaks, the one that it offers first; for tests of older peers */
@@ -89,8 +87,7 @@ export interface RingOptions extends LivenessOptions {
 
 export interface ConnectOptions extends RingOptions, WaitOptions {
   /**
-   * The session that the connection belongs to, and its epoch there, higher than any before; default none.
-   * {@link RingClient} chooses both by itself.
+   * The connection's session, and its epoch there, higher than any before; default none. {@link RingClient} chooses both.
    */
   readonly session?: Session | undefined
 }

@@ -33,7 +33,7 @@ import type { SessionIdentity, SessionOptions, SessionUse } from './session-opti
 const ALLOCATE_TIMEOUT_MS = 60_000
 const GOODBYE_TIMEOUT_MS = 2_000
 
-/** A client's session with a swap-server: allocate slabs, open data connections, hear of its loss. */
+/** A client's session with a swap-server: allocates slabs, opens data connections, reports its loss. */
 export class SwapServerSession {
   readonly uri: string
   readonly epoch: string
@@ -42,11 +42,11 @@ export class SwapServerSession {
   readonly totalSlabs: number
   /** milliseconds that the session outlives the connection, as the server granted */
   readonly linger: number
-  /** the server refuses its sessions to processes that others have taken a volume over from */
+  /** the server refuses its sessions to processes whose volume another process has taken over */
   readonly fences: boolean
   /** settles once with the reason why the session ended; never rejects */
   readonly lost: Promise<string>
-  /** The server has said that it ends the session with its memory: there is nothing to come back to. */
+  /** The server has announced that it ends the session and frees its memory: there is nothing to resume. */
   get gone(): boolean {
     return this.#gone
   }
@@ -106,9 +106,8 @@ export class SwapServerSession {
   }
 
   /**
-   * Takes up a session that lingers, or that another process still has: it has the same slabs, with the same
-   * keys. The old process's data connections are gone when this resolves, and what it had posted has landed
-   * or never will.
+   * Resumes a session that lingers, or that another process still has, with the same slabs and keys. When this resolves,
+   * the old process's data connections are gone, and each request that it had posted has landed or never will.
    * @throws SwapServerError ENOENT: the session has ended, or the server was restarted (its memory is empty then);
    *   ESTALE: another process has taken the volume over (`takeOver`); EBUSY: a client has it (`unattended`); VerbsError
    *   when no address answers
@@ -225,8 +224,8 @@ export class SwapServerSession {
   }
 
   /**
-   * The server does not see one-sided traffic: it is told with each heartbeat how much there was, and says how much
-   * there may be.
+   * Reports traffic and obeys limits: the server does not see one-sided traffic, so each heartbeat reports it, and the
+   * answer carries the limits.
    * @param obey called at once, and whenever the limits change
    */
   meter(use: () => SessionUse, obey: (limits: SessionLimits) => void): void {
@@ -299,8 +298,7 @@ export class SwapServerSession {
   }
 
   /**
-   * Ends the session; the server frees its slabs, at once if it can be told, else when it has lingered.
-   * Idempotent.
+   * Ends the session; the server frees its slabs, at once if it can be reached, else after the linger time. Idempotent.
    */
   async close(): Promise<void> {
     if (this.#closed) return

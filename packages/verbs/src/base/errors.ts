@@ -1,15 +1,15 @@
 /**
- * A verb failed. `code` is the errno name (`ENOMEM`, `ECONNREFUSED` …), `verb` the libibverbs or
- * librdmacm name of what was called, `object` what it was called on.
+ * A verb failed. `code` is the errno name (`ENOMEM`, `ECONNREFUSED` …), `verb` the libibverbs or librdmacm function that
+ * was called, `object` the object that it was called on.
  */
 export class VerbsError extends Error {
   /** `VerbsError`, as a log prints it */
   override readonly name = 'VerbsError'
   /** an errno name */
   readonly code: string
-  /** what failed, under the name of its manual page */
+  /** the function that failed, by the name of its manual page */
   readonly verb: string
-  /** what it failed on */
+  /** the object that it failed on */
   readonly object: string
 
   constructor(code: string, verb: string, object: string, detail: string) {
@@ -28,7 +28,7 @@ export class UsageError extends Error {
   readonly code: string = 'EINVAL'
 }
 
-/** The peer answered a connect with a reject. `privateData` is what it gave as reason. */
+/** The peer rejected a connection. `privateData` is its reason. */
 export class ConnectionRejectedError extends VerbsError {
   /** the peer's reason */
   readonly privateData: Uint8Array

@@ -2,8 +2,8 @@ import { type Handle, native } from '../native.js'
 import { UsageError } from './errors.js'
 
 /**
- * A verbs object with an owner. Closing it closes what was made from it first, children before
- * parents, as pyverbs does; closing twice is fine.
+ * A verbs object with an owner. Closing it first closes the objects created from it, children before parents, as pyverbs
+ * does; closing twice is fine.
  */
 export abstract class Resource {
   readonly #children = new Set<Resource>()
@@ -20,7 +20,7 @@ export abstract class Resource {
   /** @internal how asynchronous events name this object, if they do */
   readonly identity: bigint | undefined
 
-  /** What errors call this object, e.g. `queue pair 17`. */
+  /** The name of this object in errors, e.g. `queue pair 17`. */
   abstract readonly description: string
 
   /**
@@ -32,23 +32,23 @@ export abstract class Resource {
     return this.#handle
   }
 
-  /** Whether {@link close} was called, here or on what this was made from. */
+  /** Whether {@link close} was called on this object or on a parent. */
   get closed(): boolean {
     return this.#closed
   }
 
   /**
-   * Whether it is gone: {@link close} was called, native users have let go, and the device has destroyed it.
-   * {@link close} waits for the device, as a rule; but a queue pair whose packets the network does not take may keep
-   * Soft-RoCE for 50 s, and then `close` returns after 0.1 s, and this is false until the device is done. Over shm that
-   * is a peer that is stopped in the middle of a copy, until it has let go or is dead. As long as this is false, what
-   * the peer of a queue pair, or of its connection id, has posted may still land here.
+   * Whether the object is gone: {@link close} was called, native users have released it, and the device has destroyed it.
+   * {@link close} usually waits for the device. But a queue pair whose packets the network does not accept may keep
+   * Soft-RoCE busy for 50 s; then `close` returns after 0.1 s, and this is false until the device is done. Over shm the
+   * same happens while a peer is stopped in the middle of a copy, until it has finished or is dead. As long as this is
+   * false, requests that the peer of a queue pair, or of its connection id, has posted may still land here.
    */
   get destroyed(): boolean {
     return native.destroyed(this.#handle)
   }
 
-  /** Releases the object and all that was made from it. Native users keep what they hold until they let go. */
+  /** Releases the object and all objects created from it. Native users keep theirs until they release them. */
   close(): void {
     if (this.#leave()) native.close(this.#handle)
   }

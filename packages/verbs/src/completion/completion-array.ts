@@ -17,7 +17,7 @@ const HIGH = 2 ** 32
 export class CompletionArray extends Resource {
   /** bytes of an entry */
   static readonly BYTES = 64
-  /** completions that one poll takes at most, 1…256 */
+  /** maximum number of completions per poll, 1…256 */
   readonly capacity: number
   /** the entries themselves, little-endian records of native memory */
   readonly buffer: ArrayBuffer
@@ -43,7 +43,7 @@ export class CompletionArray extends Resource {
   }
 
   /**
-   * Takes up to `max` completions.
+   * Polls up to `max` completions.
    * @returns how many; they are entries 0 … n - 1 until the next poll
    * @throws VerbsError EIO: the queue is broken, most likely overrun
    */
@@ -55,12 +55,12 @@ export class CompletionArray extends Resource {
     return count
   }
 
-  /** What the request was posted with, exact up to 2^53. */
+  /** The request's `workRequestId`, exact up to 2^53. */
   workRequestId(i: number): number {
     return this.#word(i, 0) + this.#word(i, 1) * HIGH
   }
 
-  /** Whether the request did what it was to do. */
+  /** Whether the request succeeded. */
   succeeded(i: number): boolean {
     return this.#word(i, 2) === 0
   }

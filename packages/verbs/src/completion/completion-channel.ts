@@ -8,8 +8,8 @@ import type { CompletionQueue } from './completion-queue.js'
 type Waiter = (failure?: unknown) => void
 
 /**
- * Wakes a waiter when an armed completion queue gets a completion (ibv_comp_channel). It keeps the event loop alive
- * while somebody waits.
+ * Wakes a waiter when an armed completion queue gets a completion (ibv_comp_channel). It keeps the event loop alive while
+ * there is a waiter.
  */
 export class CompletionChannel extends HoldingResource {
   /** the device */

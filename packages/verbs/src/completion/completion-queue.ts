@@ -19,11 +19,11 @@ import {
 export interface CompletionQueueOptions {
   /** how many completions it can hold; at least the sum of the depths of the queues that feed it */
   readonly entries: number
-  /** where armed notifications go; needed for {@link CompletionQueue.wait} */
+  /** channel that receives armed notifications; needed for {@link CompletionQueue.wait} */
   readonly channel?: CompletionChannel
   /**
-   * Software providers only. `automatic` (default): a provider thread moves data. `manual`: whoever
-   * polls this queue, or waits on its channel, does, which is faster; the caller promises to do so.
+   * Software providers only. `automatic` (default): a provider thread moves data. `manual`: the thread that polls this
+   * queue, or waits on its channel, moves data, which is faster; the caller must do so.
    */
   readonly progress?: 'automatic' | 'manual'
   /**
@@ -76,8 +76,8 @@ export class CompletionQueue extends Resource {
   }
 
   /**
-   * Makes it larger or smaller (ibv_resize_cq(3)); what it holds stays.
-   * @throws VerbsError EINVAL: it holds more than that, or the device's limit; EOPNOTSUPP: the device cannot
+   * Resizes the queue (ibv_resize_cq(3)); its completions stay.
+   * @throws VerbsError EINVAL: it holds more completions, or the size exceeds the device's limit; EOPNOTSUPP: the device cannot
    *   (`capabilities.resize`)
    */
   resize(entries: number): void {
@@ -90,7 +90,7 @@ export class CompletionQueue extends Resource {
     return new CompletionArray(this, capacity)
   }
 
-  /** Takes up to `max` completions, at most 256 (ibv_poll_cq(3)); an empty array when there is none. */
+  /** Polls up to `max` completions, at most 256 (ibv_poll_cq(3)); returns an empty array if there are none. */
   poll(max = 16): WorkCompletion[] {
     return calling(this.description, () => native.pollCq(this.handle, max)).map((completion) => ({
       ...completion,
@@ -105,9 +105,9 @@ export class CompletionQueue extends Resource {
   }
 
   /**
-   * Takes up to `max` completions, waiting for the first. One wait at a time.
-   * @throws UsageError without a channel; the signal's reason when aborted; VerbsError when nothing will come any
-   *   more, ENODEV: the device is gone
+   * Waits for the first completion and returns up to `max`. Only one wait at a time.
+   * @throws UsageError without a channel; the signal's reason when aborted; VerbsError when no more completions can
+   * arrive, ENODEV: the device is gone
    */
   async wait(max = 16, { signal }: { signal?: AbortSignal } = {}): Promise<WorkCompletion[]> {
     const channel = this.channel

@@ -27,13 +27,13 @@ export interface WaitOptions {
 export interface ConnectOptions extends WaitOptions {
   /** at most 56 bytes on InfiniBand and RoCE, 512 on iWARP (rdma_connect(3)) */
   readonly privateData?: Uint8Array
-  /** RDMA READs of the peer that this side serves at once, default and at most what the device allows */
+  /** RDMA READs of the peer that this side serves at once; default and maximum: the device's limit */
   readonly responderResources?: number
-  /** RDMA READs that this side keeps outstanding, default and at most what the device allows */
+  /** RDMA READs that this side keeps outstanding; default and maximum: the device's limit */
   readonly initiatorDepth?: number
 }
 
-/** Why a connection ended: `undefined` when the peer (or this side) closed it in good order. */
+/** Why a connection ended: `undefined` after an orderly close by the peer or this side. */
 export type DisconnectReason = VerbsError | undefined
 
 /**
@@ -63,10 +63,10 @@ export class ConnectionId extends HoldingResource {
   }
 
   /**
-   * Resolves address and route of `uri` and so finds the device that leads there
-   * (rdma_resolve_addr(3), rdma_resolve_route(3)). Of a name with several addresses the first to which a device leads
-   * is taken; over `iwarp` {@link connect} tries them one after the other, as Node's net does.
-   * @throws UsageError for a bad URI; VerbsError ENODEV when no RDMA device leads there, ETIMEDOUT,
+   * Resolves address and route of `uri`, and so finds the device with a route to it (rdma_resolve_addr(3),
+   * rdma_resolve_route(3)). Of a name with several addresses, the first one that a device reaches is used; over `iwarp`
+   * {@link connect} tries all of them in order, as Node's net does.
+   * @throws UsageError for a bad URI; VerbsError ENODEV when no RDMA device reaches it, ETIMEDOUT,
    *   ENOTFOUND for an unknown host name; the signal's reason
    */
   static async resolve(
@@ -140,7 +140,7 @@ export class ConnectionId extends HoldingResource {
     return formatUri({ provider: this.provider, ...native.idPeerAddress(this.handle) })
   }
 
-  /** Makes the connection's queue pair (rdma_create_qp(3)). One for each id. */
+  /** Creates the connection's queue pair (rdma_create_qp(3)). Each id has one. */
   createQueuePair(protectionDomain: ProtectionDomain, options: QueuePairOptions): QueuePair {
     if (this.#queuePair !== undefined) throw new UsageError(`${this.description} has a queue pair already`)
     if (protectionDomain.context !== this.context)
@@ -154,8 +154,8 @@ export class ConnectionId extends HoldingResource {
   /**
    * Connects (rdma_connect(3)).
    * @returns the acceptor's private data
-   * @throws ConnectionRejectedError when the peer says no; VerbsError ECONNREFUSED when nobody listens,
-   *   ETIMEDOUT when nobody answers
+   * @throws ConnectionRejectedError when the peer rejects; VerbsError ECONNREFUSED when nothing listens, ETIMEDOUT without
+   * an answer
    */
   async connect(options: ConnectOptions = {}): Promise<Uint8Array> {
     const { responderResources = 0, initiatorDepth = 0 } = options

@@ -8,9 +8,9 @@ import { ConnectionId, type WaitOptions } from './connection-id.js'
 import { formatUri, parseUri } from './uri.js'
 
 /**
- * A peer that asks for a connection. Either go on with `id` (`createQueuePair`, `accept`) or {@link reject} it;
- * one that is left alone is closed by its peer's timeout. Whoever asks may be anybody: a request that is rejected for
- * its private data should cost no more than that, so the id is made when it is asked for.
+ * A peer's connection request. Either continue with `id` (`createQueuePair`, `accept`) or {@link reject} it; a request
+ * that is left alone ends by its peer's timeout. Anyone may send requests, and rejecting one for its private data should
+ * cost nothing more, so the id is created only when it is accessed.
  */
 export class ConnectionRequest {
   /** what the peer passed to connect, a copy; padded with zeros to 56 bytes by InfiniBand and RoCE */
@@ -35,13 +35,13 @@ export class ConnectionRequest {
     return this.#id
   }
 
-  /** The other end: provider, address, port. Also of a request that is over. */
+  /** The other end: provider, address, port. Available even after the request has ended. */
   get peerUri(): string {
     return formatUri({ provider: this.#provider, ...this.#peer })
   }
 
   /**
-   * Refuses the request (rdma_reject(3)) and closes its id. One that is over already is only closed.
+   * Refuses the request (rdma_reject(3)) and closes its id. If the request has already ended, its id is only closed.
    * @param privateData for the peer, at most 148 bytes on InfiniBand and RoCE
    */
   reject(privateData: Uint8Array = new Uint8Array()): void {
@@ -73,14 +73,14 @@ export interface ListenOptions extends WaitOptions {
   /** connections that the kernel keeps for a listener that is busy, default 1024 (listen(2)) */
   readonly backlog?: number
   /**
-   * Hears what `onRequest` has thrown, when the connection has been closed for it. Without it a {@link VerbsError} is
-   * passed over, for peers come and go while they are answered, and anything else is thrown where nobody catches it
-   * (`uncaughtException`): it is a fault of the program.
+   * Called with the error that `onRequest` has thrown, after the connection was closed for it. Without it a
+   * {@link VerbsError} is ignored, because peers may disappear while they are answered, and anything else becomes an
+   * `uncaughtException`, because it is a fault of the program.
    */
   readonly onError?: (failure: unknown) => void
 }
 
-/** Takes connection requests at an address (rdma_listen(3)). It keeps the event loop alive until it is closed. */
+/** Receives connection requests at an address (rdma_listen(3)). It keeps the event loop alive until it is closed. */
 export class Listener extends HoldingResource {
   /** where it listens, with the port resolved */
   readonly uri: string
@@ -98,9 +98,9 @@ export class Listener extends HoldingResource {
   }
 
   /**
-   * Listens at `uri`, of a name at its first address; port 0 takes any free one.
-   * @param onRequest called for each request, in the context (AsyncLocalStorage) in which the listener was made; what it
-   *   throws closes that connection, and goes to `onError`
+   * Listens at `uri`, for a name at its first address; port 0 takes any free one.
+   * @param onRequest called for each request, in the context (AsyncLocalStorage) in which the listener was created; if
+   * it throws, that connection is closed and `onError` gets the error
    * @throws UsageError for a bad URI; VerbsError EADDRINUSE, EADDRNOTAVAIL, ENOTFOUND and ETIMEDOUT of a name, or
    *   ENODEV when this machine has no RDMA device for `rdma://`; the signal's reason
    */

@@ -73,9 +73,9 @@ export class Context extends Resource {
   /** what the device can do beyond the basics */
   readonly capabilities: Capabilities
   /**
-   * What happens to the device outside of work requests (ibv_get_async_event(3)): overrun completion queues,
-   * limits of shared receive queues, port changes. Hot: events without a subscriber are gone. A subscriber is called
-   * in the context (AsyncLocalStorage) in which it has subscribed.
+   * Events of the device outside of work requests (ibv_get_async_event(3)): overrun completion queues, limits of shared
+   * receive queues, port changes. Hot: events without a subscriber are lost. A subscriber is called in the context
+   * (AsyncLocalStorage) in which it has subscribed.
    */
   readonly asyncEvents: Observable<AsyncEvent>
   readonly #identity: bigint

@@ -8,7 +8,7 @@ export type DeviceInfo = Readonly<NativeDeviceInfo>
 const PROVIDERS: readonly ProviderName[] = ['ibverbs', 'iwarp', 'shm']
 
 /**
- * Why a provider cannot be used here, in one line with what to do, or undefined when it can.
+ * Why a provider cannot be used here, in one line with the remedy, or undefined if it can.
  * `iwarp` and `shm` always can; `ibverbs` needs `libibverbs.so.1` and `librdmacm.so.1`.
  */
 export function providerProblem(provider: ProviderName): string | undefined {
@@ -23,8 +23,8 @@ export function listDevices(): DeviceInfo[] {
 }
 
 /**
- * Opens a device by name (ibv_open_device(3)). It is the context that connections on this device have, so what is made
- * of it serves them; on InfiniBand, where librdmacm knows the device (rdma_get_devices(3)).
+ * Opens a device by name (ibv_open_device(3)). Connections on this device have the same context, so objects created from it
+ * serve them; on InfiniBand, if librdmacm knows the device (rdma_get_devices(3)).
  * @throws VerbsError ENODEV when there is none of that name
  */
 export function openDevice(name: string, provider: ProviderName = 'ibverbs'): Context {

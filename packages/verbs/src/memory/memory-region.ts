@@ -46,9 +46,9 @@ export interface MemoryOptions {
   /** back it by a memfd, which another mapping can share; over `shm` it always is */
   readonly memfd?: boolean
   /**
-   * true (default): all pages are there from the start, so that nothing waits for one later, and ENOMEM is told here.
-   * false: each from when it is first used. Devices that pin memory have all of it all the same, and over `shm` what
-   * peers may reach is there from the start: they map it, and must be sure of it
+   * true (default): all pages are resident from the start, so nothing waits for one later, and a lack of memory is ENOMEM
+   * here. false: each page becomes resident on first use. Devices that pin memory populate all of it anyway, and over
+   * `shm` memory that peers may access is resident from the start, because they map it and must not miss a page
    */
   readonly populated?: boolean
 }
@@ -117,22 +117,21 @@ export class MemoryRegion extends Resource {
     return this.#localKey
   }
 
-  /** Names the region to peers (rkey); whoever has it can do what the region's access says. */
+  /** Names the region to peers (rkey); any peer that has it can do what the region's access allows. */
   get remoteKey(): number {
     return this.#remoteKey
   }
 
   /**
-   * The memory itself; always the same ArrayBuffer. Of a caller's own view it is the whole ArrayBuffer beneath; offsets in
-   * work requests count from the view's first byte.
+   * The memory itself; always the same ArrayBuffer. For a caller's own view it is the whole underlying ArrayBuffer; offsets
+   * in work requests count from the view's first byte.
    *
-   * It keeps its bytes after {@link close}: views may wait in a stream, and `fs.read` or `socket.write` may be at work on
-   * one. The memory is unmapped, and may become somebody else's, when nothing can reach the ArrayBuffer any more
-   * ({@link keptMemory}).
+   * It keeps its bytes after {@link close}, because views may wait in a stream, and `fs.read` or `socket.write` may be
+   * working on one. The memory is unmapped, and may be reused, when the ArrayBuffer is unreachable ({@link keptMemory}).
    *
-   * Where a peer may write (`remote-write`, a receive that is posted) it may do so while you read. Decode, parse, check
-   * and compare a copy: TextDecoder and Buffer.toString measure first and write then, and overrun when bytes change in
-   * between, which ends the process or worse.
+   * A peer that may write there (`remote-write`, a posted receive) may do so while you read. Decode, parse, check and
+   * compare a copy: TextDecoder and Buffer.toString first measure and then write, and overrun their buffer if bytes
+   * change in between, which crashes the process or worse.
    */
   get buffer(): ArrayBuffer {
     this.give()
@@ -154,8 +153,8 @@ export class MemoryRegion extends Resource {
   }
 
   /**
-   * {@link close}, off the JavaScript thread: to take a gigabyte back from a device takes a while.
-   * @returns resolves when the device has let go; as with {@link destroyed} it may be late
+   * {@link close}, off the JavaScript thread: deregistering a gigabyte takes a while.
+   * @returns resolves when the device has released the memory, which may be late, as with {@link destroyed}
    */
   async closeAsync(): Promise<void> {
     await this.closeElsewhere()
@@ -195,8 +194,8 @@ export interface KeptMemory {
 }
 
 /**
- * What this thread's closed regions keep of memory, because JavaScript may still reach their ArrayBuffers or has not
- * collected them. At 256 MiB, and whenever it is twice what a collection left of it, V8 is made to collect.
+ * Memory that this thread's closed regions keep, because their ArrayBuffers are still reachable or not yet collected. At
+ * 256 MiB, and whenever it reaches twice what a collection left, V8 is made to collect.
  * @returns how many regions, and their bytes
  */
 export function keptMemory(): KeptMemory {

@@ -6,9 +6,9 @@ import type { QueuePair } from '../queue-pair/queue-pair.js'
 import type { MemoryRegion } from './memory-region.js'
 
 /**
- * A memory window of type 2 (ibv_mw): remote access to a part of a region, given and taken away by work
- * requests, without the cost of a registration. `bind-memory-window` on a queue pair gives it;
- * `local-invalidate`, or the peer's `send-with-invalidate`, takes it away. A window is closed with the region
+ * A memory window of type 2 (ibv_mw): remote access to a part of a region, granted and revoked by work requests, without
+ * the cost of a registration. `bind-memory-window` on a queue pair grants it; `local-invalidate`, or the peer's
+ * `send-with-invalidate`, revokes it. A window is closed with the region
  * and with the queue pair that it was last bound to.
  */
 export class MemoryWindow extends Resource {

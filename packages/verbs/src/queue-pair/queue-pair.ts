@@ -37,7 +37,7 @@ export interface QueuePairOptions {
   readonly maxSendElements?: number
   /** scatter/gather elements of one receive, default 1 */
   readonly maxReceiveElements?: number
-  /** bytes wished for inline sends, default 64; read {@link QueuePair.maxInlineData} for what was granted */
+  /** bytes requested for inline sends, default 64; {@link QueuePair.maxInlineData} has the granted number */
   readonly maxInlineData?: number
   /** complete every send, whatever its `signaled` says */
   readonly signalAll?: boolean
@@ -50,9 +50,9 @@ export interface UnconnectedQueuePairOptions extends QueuePairOptions {
 }
 
 /**
- * A queue pair (ibv_qp). The usual one is reliable and made by {@link ConnectionId.createQueuePair}, which
- * also connects it; {@link ProtectionDomain.createQueuePair} makes one whose states the program changes
- * itself with {@link modify}.
+ * A queue pair (ibv_qp). Usually it is reliable and created by {@link ConnectionId.createQueuePair}, and its connection id
+ * connects it. {@link ProtectionDomain.createQueuePair} creates one whose states the program changes itself with
+ * {@link modify}.
  */
 export class QueuePair extends Resource {
   /** @internal */

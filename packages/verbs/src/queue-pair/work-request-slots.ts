@@ -12,8 +12,8 @@ const HIGH = 2 ** 32
 /** What both kinds of slots have in common. */
 abstract class Slots extends Resource {
   /**
-   * The slots themselves, little-endian records of native memory. A slot may be edited when the request
-   * that was last posted from it has been taken by the device, that is as soon as `post` has returned.
+   * The slots themselves, little-endian records of native memory. A slot may be edited as soon as the `post` of its last
+   * request has returned, because the device has then taken the request.
    */
   readonly buffer: ArrayBuffer
   /** how many slots there are */
@@ -76,9 +76,8 @@ abstract class Slots extends Resource {
   }
 
   /**
-   * Unchecked, like the other setters but `set`: numbers that do not fit are cut, and what then lies outside
-   * of a region is refused by `post`. The slot's memory: `length` bytes from `offset` on in the
-   * region of this index.
+   * Sets the slot's memory: `length` bytes from `offset` on in the region of this index. Unchecked, like all setters but
+   * `set`: numbers that do not fit are truncated, and `post` refuses bytes outside of the region.
    */
   setLocal(slot: number, offset: number, length: number, region = 0): void {
     const at = this.at(slot)

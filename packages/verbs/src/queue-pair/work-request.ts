@@ -97,7 +97,7 @@ export interface SendWithImmediateRequest extends SendRequestCommon {
   readonly destination?: DatagramDestination
 }
 
-/** A message that takes a memory window of the peer away before it is received. */
+/** A message that revokes a memory window of the peer before it is received. */
 export interface SendWithInvalidateRequest extends SendRequestCommon {
   /** which operation */
   readonly opcode: 'send-with-invalidate'
@@ -105,13 +105,13 @@ export interface SendWithInvalidateRequest extends SendRequestCommon {
   readonly invalidateKey: number
 }
 
-/** Bytes put into the peer's memory, which takes no notice. */
+/** Bytes written into the peer's memory, without a completion there. */
 export interface WriteRequest extends SendRequestCommon, RemoteMemory {
   /** which operation */
   readonly opcode: 'rdma-write'
 }
 
-/** Bytes put into the peer's memory, and a receive taken that tells of it. */
+/** Bytes written into the peer's memory, with a completion of one of the peer's receives. */
 export interface WriteWithImmediateRequest extends SendRequestCommon, RemoteMemory {
   /** which operation */
   readonly opcode: 'rdma-write-with-immediate'
@@ -119,23 +119,23 @@ export interface WriteWithImmediateRequest extends SendRequestCommon, RemoteMemo
   readonly immediate: number
 }
 
-/** Bytes fetched from the peer's memory. */
+/** Bytes read from the peer's memory. */
 export interface ReadRequest extends SendRequestCommon, RemoteMemory {
   /** which operation */
   readonly opcode: 'rdma-read'
 }
 
-/** 8 bytes of the peer, aligned to 8, replaced if they are what was expected; `data` gets what they were. */
+/** Replaces 8 bytes of the peer, aligned to 8, if they equal `compare`; `data` gets the old value. */
 export interface CompareAndSwapRequest extends SendRequestCommon, RemoteMemory {
   /** which operation */
   readonly opcode: 'compare-and-swap'
-  /** what they must be */
+  /** the expected value */
   readonly compare: bigint
-  /** what they become then */
+  /** the new value */
   readonly swap: bigint
 }
 
-/** 8 bytes of the peer, aligned to 8, added to modulo 2^64; `data` gets what they were. */
+/** Adds to 8 bytes of the peer, aligned to 8, modulo 2^64; `data` gets the old value. */
 export interface FetchAndAddRequest extends SendRequestCommon, RemoteMemory {
   /** which operation */
   readonly opcode: 'fetch-and-add'
@@ -144,10 +144,10 @@ export interface FetchAndAddRequest extends SendRequestCommon, RemoteMemory {
 }
 
 /**
- * Takes a memory window of this side away: when it completes with success, no byte arrives through the window any
- * more. Over shm a peer that is stopped (SIGSTOP) in the middle of a copy makes it fail after 5 seconds, with the
- * status `local-queue-pair-operation-error`: the peer may go on with that one copy, so close the region then and
- * use other memory.
+ * Revokes a memory window of this side: after it has completed successfully, no byte arrives through the window. Over shm a
+ * peer that is stopped (SIGSTOP) in the middle of a copy makes it fail after 5 seconds, with the status
+ * `local-queue-pair-operation-error`: the peer may continue that one copy, so close the region then and use other
+ * memory.
  */
 export interface LocalInvalidateRequest extends SendRequestCommon {
   /** which operation */
