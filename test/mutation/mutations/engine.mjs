@@ -2,8 +2,8 @@ export const mutations = [
   {
     name: 'write-answered-before-its-fence',
     file: 'packages/remote-volume/native/rdma/completions.cc',
-    find: '} else if (operation.fence != kNone) {\n    operation.completed = true;',
-    replace: '} else if (operation.fence != kNone && !succeeded) {\n    operation.completed = true;',
+    find: '} else if (work.fence != kNone) {\n    work.completed = true;',
+    replace: '} else if (work.fence != kNone && !succeeded) {\n    work.completed = true;',
     why: 'On iWARP a WRITE is answered when it has left, and not when it is in the memory of the server.',
     tests: ['native asan engine_aimed', 'native asan engine_requests', 'native asan engine_replica'],
   },
@@ -90,8 +90,8 @@ export const mutations = [
   {
     name: 'excused-again-and-again',
     file: 'packages/remote-volume/native/rdma/completions.cc',
-    find: 'if (excused || now - operations_[oldest_].deadline < kLate) return false;',
-    replace: 'if (excused && now - operations_[oldest_].deadline < kLate) return false;',
+    find: 'if (excused || now - work_requests_[oldest_].deadline < kLate) return false;',
+    replace: 'if (excused && now - work_requests_[oldest_].deadline < kLate) return false;',
     why: 'A lane that looks late gives a server that hangs another 50 ms each time, for ever.',
     tests: ['native asan engine_requests_failures', 'native asan engine_replica'],
   },

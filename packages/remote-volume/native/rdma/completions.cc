@@ -1,5 +1,5 @@
-// What completions, flushes and deadlines mean for the operations of a lane: the parts of each, fences, and
-// who has failed.
+// What completions, flushes and deadlines mean for the work requests of a lane and their operations, fences,
+// and who has failed.
 #include <cstdio>
 
 #include "rdma/rdma_queue.h"
@@ -21,89 +21,86 @@ int RdmaQueue::poll() {
   const int count = ibv_poll_cq(cq_.get(), kPollBatch, completions);
   for (int i = 0; i < count; i++) {
     const ibv_wc& wc = completions[i];
-    if (wc.wr_id >= operations_.size()) continue;
-    Operation& operation = operations_[wc.wr_id];
-    if (operation.stage != Operation::Stage::posted || operation.completed) continue;
-    const uint16_t server = operation.server;
+    if (wc.wr_id >= work_requests_.size()) continue;
+    WorkRequest& work = work_requests_[wc.wr_id];
+    if (!work.posted || work.completed) continue;
+    const uint16_t server = work.server;
     Link& link = links_[server];
     RDMAKIT_INVARIANT(outstanding_ > 0 && link.outstanding > 0 && link.outstanding <= outstanding_,
-                      "operation %u: %u of server %u, %u of all", operation.index, link.outstanding, server,
+                      "work request %u: %u of server %u, %u of all", work.index, link.outstanding, server,
                       outstanding_);
     outstanding_--;
     link.outstanding--;
-    untime(operation);
+    untime(work);
     if (wc.status != IBV_WC_SUCCESS && link.usable) {
       // Over for this one already: fail() must not look at it again.
-      operation.completed = true;
-      operation.succeeded = false;
+      work.completed = true;
+      work.succeeded = false;
       char reason[64];
       snprintf(reason, sizeof reason, "work completion status %d, vendor error %u", wc.status, wc.vendor_err);
       fail(server, reason);
     }
     // Once a server has failed nothing of it counts as done.
-    completed(operation, wc.status == IBV_WC_SUCCESS && usable(server));
+    completed(work, wc.status == IBV_WC_SUCCESS && usable(server));
     server_statistics_[server].outstanding.set(link.outstanding);
   }
   if (count > 0) statistics_.outstanding_operations.set(outstanding_);
   return count;
 }
 
-void RdmaQueue::completed(Operation& operation, bool succeeded) {
-  if (operation.kind == Operation::Kind::fence) {
-    finish_fenced(operation, succeeded);
-  } else if (operation.fence != kNone) {
-    operation.completed = true;
-    operation.succeeded = succeeded;
+void RdmaQueue::completed(WorkRequest& work, bool succeeded) {
+  if (work.kind == WorkRequest::Kind::fence) {
+    finish_fenced(work, succeeded);
+  } else if (work.fence != kNone) {
+    work.completed = true;
+    work.succeeded = succeeded;
   } else {
-    finish(operation, succeeded);
+    finish(work, succeeded);
   }
 }
 
-void RdmaQueue::finish_fenced(Operation& fence, bool succeeded) {
+void RdmaQueue::finish_fenced(WorkRequest& fence, bool succeeded) {
   for (uint16_t i = fence.next_fenced; i != kNone;) {
-    Operation& operation = operations_[i];
-    i = operation.next_fenced;
-    operation.fence = operation.next_fenced = kNone;
+    WorkRequest& write = work_requests_[i];
+    i = write.next_fenced;
+    write.fence = write.next_fenced = kNone;
     // Completions of a queue pair are in order, so a write is over before its fence; should one not
     // be, it ends with its own completion.
-    if (operation.completed) finish(operation, succeeded && operation.succeeded);
+    if (write.completed) finish(write, succeeded && write.succeeded);
   }
-  fence.stage = Operation::Stage::free;
+  fence.posted = false;
   fence.next_fenced = kNone;
   free_fences_.push(static_cast<uint16_t>(fence.index - kFirstFence));
 }
 
 // A part is over.
-void RdmaQueue::finish(Operation& part, bool succeeded) {
-  Operation& operation = operations_[part.primary];
+void RdmaQueue::finish(WorkRequest& part, bool succeeded) {
+  Operation& operation = operations_[part.operation];
   RDMAKIT_INVARIANT(in_flight_[part.epoch] > 0 && operation.parts > 0 && operation.awaited <= operation.parts,
-                    "operation %u of %u: %u in flight, %u parts, %u awaited", part.index, operation.index,
-                    in_flight_[part.epoch], operation.parts, operation.awaited);
-  part.stage = Operation::Stage::over;
+                    "work request %u of operation %u: %u in flight, %u parts, %u awaited", part.index,
+                    operation.index, in_flight_[part.epoch], operation.parts, operation.awaited);
+  part.posted = false;
   in_flight_[part.epoch]--;
   if (!part.abandoned) decide(part, succeeded);
-  if (&part != &operation) {
-    part.stage = Operation::Stage::free;
-    free_copies_.push(static_cast<uint16_t>(part.index - kFirstCopy));
-  }
+  if (part.index >= kFirstCopy) free_copies_.push(static_cast<uint16_t>(part.index - kFirstCopy));
   if (--operation.parts == 0) listener_.operation_over(operation);
 }
 
 // The server of a part has failed; what its completion will say does not count.
-void RdmaQueue::abandon_part(Operation& part) {
+void RdmaQueue::abandon_part(WorkRequest& part) {
   if (part.abandoned) return;
-  part.abandoned = true;
+  part.abandoned = operations_[part.operation].abandoned = true;
   decide(part, false);
 }
 
-void RdmaQueue::decide(Operation& part, bool succeeded) {
-  Operation& operation = operations_[part.primary];
+void RdmaQueue::decide(WorkRequest& part, bool succeeded) {
+  Operation& operation = operations_[part.operation];
   RDMAKIT_INVARIANT(operation.awaited > 0 && operation.keepers < kMaxReplicas,
-                    "operation %u of %u: %u awaited, %u have it", part.index, operation.index,
+                    "work request %u of operation %u: %u awaited, %u have it", part.index, operation.index,
                     operation.awaited, operation.keepers);
   operation.awaited--;
   if (succeeded) {
-    const uint64_t slab = part.wr.wr.rdma.remote_addr - volume_.within_slab(part.offset);
+    const uint64_t slab = part.wr.wr.rdma.remote_addr - volume_.within_slab(operation.offset);
     operation.keeper[operation.keepers++] = {slab, part.server, part.live};
   } else {
     // In its place among those that failed, before anything that it missed is answered.
@@ -132,32 +129,32 @@ bool RdmaQueue::still_kept(const Operation& operation) const {
   return false;
 }
 
-void RdmaQueue::time(Operation& operation) {
-  operation.timed = true;
-  operation.newer = kNone;
-  operation.older = newest_;
-  (newest_ == kNone ? oldest_ : operations_[newest_].newer) = operation.index;
-  newest_ = operation.index;
+void RdmaQueue::time(WorkRequest& work) {
+  work.timed = true;
+  work.newer = kNone;
+  work.older = newest_;
+  (newest_ == kNone ? oldest_ : work_requests_[newest_].newer) = work.index;
+  newest_ = work.index;
 }
 
-void RdmaQueue::untime(Operation& operation) {
-  if (!operation.timed) return;
-  operation.timed = false;
-  (operation.older == kNone ? oldest_ : operations_[operation.older].newer) = operation.newer;
-  (operation.newer == kNone ? newest_ : operations_[operation.newer].older) = operation.older;
+void RdmaQueue::untime(WorkRequest& work) {
+  if (!work.timed) return;
+  work.timed = false;
+  (work.older == kNone ? oldest_ : work_requests_[work.older].newer) = work.newer;
+  (work.newer == kNone ? newest_ : work_requests_[work.newer].older) = work.older;
 }
 
 void RdmaQueue::check_deadlines(uint64_t now) {
   now_ = now;
   if (overdue(now) && stood_still(now)) return;
   while (overdue(now)) {
-    Operation& operation = operations_[oldest_];
-    if (operation.flushing) {
+    WorkRequest& work = work_requests_[oldest_];
+    if (work.flushing) {
       // Not even its flush came: the device is broken, and the request has waited for long enough.
-      untime(operation);
-      abandon_part(operation);
+      untime(work);
+      abandon_part(work);
     } else {
-      fail(operation.server, "no completion within the operation timeout");
+      fail(work.server, "no completion within the operation timeout");
     }
   }
 }
@@ -167,30 +164,30 @@ void RdmaQueue::check_deadlines(uint64_t now) {
 bool RdmaQueue::stood_still(uint64_t now) {
   if (now < excused_until_) return true;
   const bool excused = now - excused_until_ < timeout_;  // once, and not again for each look after it
-  if (excused || now - operations_[oldest_].deadline < kLate) return false;
+  if (excused || now - work_requests_[oldest_].deadline < kLate) return false;
   excused_until_ = now + kLate;
   return true;
 }
 
 // ---- hot path ends ----
 
-// Ends operations that never reached the device, from `first` along the chain.
+// Ends work requests that never reached the device, from `first` along the chain.
 void RdmaQueue::fail_chain(uint16_t first) {
   for (uint16_t index = first; index != kNone;) {
-    Operation& operation = operations_[index];
-    index = operation.wr.next == nullptr ? kNone : static_cast<uint16_t>(operation.wr.next->wr_id);
-    operation.stage = Operation::Stage::posted;
-    if (operation.kind == Operation::Kind::fence) {
-      finish_fenced(operation, false);
+    WorkRequest& work = work_requests_[index];
+    index = work.wr.next == nullptr ? kNone : static_cast<uint16_t>(work.wr.next->wr_id);
+    work.posted = true;
+    if (work.kind == WorkRequest::Kind::fence) {
+      finish_fenced(work, false);
     } else {
       // Not under a fence any more: a fence of the same chain comes after it and is refused too, or
       // was not made yet. It still is in that fence's list, so it is marked as over and ends there.
-      if (operation.fence != kNone) {
-        operation.completed = true;
-        operation.succeeded = false;
+      if (work.fence != kNone) {
+        work.completed = true;
+        work.succeeded = false;
       } else {
-        operation.next_fenced = kNone;
-        finish(operation, false);
+        work.next_fenced = kNone;
+        finish(work, false);
       }
     }
   }

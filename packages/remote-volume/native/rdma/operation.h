@@ -1,10 +1,7 @@
-// One RDMA work request of a lane, with what must be known when it completes.
-//
-// A WRITE to several replicas is one operation, the primary, which belongs to the request and holds the
-// claim and the memory, and a copy for each further replica. Primary and copies are the parts of it.
+// One piece of a request: a run of bytes that is read, written or cleared in one go, with the claim of its
+// pages and its memory. What the device is asked for it are its parts (WorkRequest): one, or for a WRITE to
+// several replicas one for each.
 #pragma once
-
-#include <infiniband/verbs.h>
 
 #include <array>
 #include <cstdint>
@@ -42,13 +39,10 @@ struct Operation {
     repair_write,  // its right bytes -> a replica that has others
     zero_pages,    // whole pages become unset ; no work request, but it may wait for claims
     ahead,         // slab -> a window of ReadAhead; belongs to no request
-    fence,         // confirms the writes before it (see RdmaQueue)
   };
-  enum class Stage : uint8_t { free, waiting, chained, posted, over };
 
-  uint16_t index = 0;  // wr_id; constant
+  uint16_t index = 0;  // constant; its own work request has the same
   Kind kind = Kind::read;
-  Stage stage = Stage::free;
   uint16_t request = kNone;  // slot
   uint16_t part = 0;         // of a READ: place in its window; of Kind::ahead: which window it is for
   uint16_t chunk = kNone;    // input chunk that it holds
@@ -66,43 +60,23 @@ struct Operation {
   uint32_t place_refusals = 0;  // when it began to
   bool again = false;           // nobody has this WRITE; it starts anew when its memory is free
 
-  // Of a part.
-  uint16_t primary = kNone;  // the operation that it is a part of; of a primary: itself
-  uint16_t server = 0;
-  bool live = false;       // its replica was when the part was chained
-  bool abandoned = false;  // given up: what counts is decided, its memory is not free yet
-  bool flushing = false;   // a READ whose server failed: it moves to another one when its flush arrives
-  uint8_t epoch = 0;       // parity of the volume's epoch
-  uint64_t deadline = 0;
-  uint16_t older = kNone;  // neighbours in the order of deadlines, while posted and not given up
-  uint16_t newer = kNone;
-  bool timed = false;
-
-  // Of a primary.
-  uint8_t parts = 0;    // not over
-  uint8_t awaited = 0;  // neither over nor abandoned
-  bool aimed = false;   // at one replica, whatever it is for others
-  bool kept = false;    // a replica that counts has it, or the backup
-  bool backed = false;  // the backup has it
-  uint8_t keepers =
-      0;  // replicas that have it; which of them count, the slab's record says when it is decided:
+  // What became of its parts.
+  uint8_t parts = 0;       // not over
+  uint8_t awaited = 0;     // neither over nor abandoned
+  bool abandoned = false;  // one of them was: of a READ the only one
+  bool aimed = false;      // at one replica, whatever it is for others
+  bool kept = false;       // a replica that counts has it, or the backup
+  bool backed = false;     // the backup has it
+  // Replicas that have it; which of them count, the slab's record says when it is decided.
+  uint8_t keepers = 0;
   std::array<Keeper, kMaxReplicas> keeper{};
   bool acknowledged = false;  // the listener was told so before all was decided
-
-  // A write completes for its request when its fence does.
-  uint16_t fence = kNone;
-  uint16_t next_fenced = kNone;  // of a fence: the first; of a write: the next under the same fence
-  bool completed = false;
-  bool succeeded = false;
 
   uint32_t wire_length() const { return packed != 0 ? packed : length; }
   bool reads() const { return kind == Kind::read || kind == Kind::inspect || kind == Kind::ahead; }
   // Pages that the claim covers.
   uint64_t first_page() const { return offset / kPage; }
   uint64_t page_count() const { return (offset % kPage + length + kPage - 1) / kPage; }
-
-  ibv_send_wr wr{};
-  ibv_sge sge{};
 };
 
 }  // namespace rdmakit::volume

@@ -23,18 +23,20 @@ RdmaQueue::RdmaQueue(Volume& volume, LaneStatistics& statistics, OperationListen
       backup_(backup),
       codec_(volume, statistics),
       links_(kMaxServers),
-      operations_(kFirstFence + kFences),
+      operations_(kOperations),
+      work_requests_(kFirstFence + kFences),
       server_statistics_(kMaxServers) {
   known_.reserve(kMaxServers);
   dirty_.reserve(kMaxServers);
   stranded_.reserve(kOperations);
-  for (size_t i = 0; i < operations_.size(); i++) {
-    Operation& operation = operations_[i];
-    operation.index = static_cast<uint16_t>(i);
-    operation.wr.wr_id = i;
-    operation.wr.sg_list = &operation.sge;
-    operation.wr.num_sge = 1;
-    operation.wr.send_flags = IBV_SEND_SIGNALED;
+  for (size_t i = 0; i < operations_.size(); i++) operations_[i].index = static_cast<uint16_t>(i);
+  for (size_t i = 0; i < work_requests_.size(); i++) {
+    WorkRequest& work = work_requests_[i];
+    work.index = static_cast<uint16_t>(i);
+    work.wr.wr_id = i;
+    work.wr.sg_list = &work.sge;
+    work.wr.num_sge = 1;
+    work.wr.send_flags = IBV_SEND_SIGNALED;
   }
 }
 
@@ -60,24 +62,23 @@ void RdmaQueue::fail(uint32_t server, const char* reason) {
   // Known to all lanes before anything is answered that this server missed.
   listener_.server_failed(server, reason);
   for (uint16_t i = oldest_; i != kNone;) {
-    Operation& operation = operations_[i];
-    i = operation.newer;
-    if (operation.server != server || operation.flushing) continue;
-    untime(operation);
-    if (operation.kind == Operation::Kind::fence) continue;
-    if (operation.reads() && listener_.may_move(operation)) {
-      operation.flushing = true;
-      operation.deadline = now_ + timeout_;
-      time(operation);
+    WorkRequest& work = work_requests_[i];
+    i = work.newer;
+    if (work.server != server || work.flushing) continue;
+    untime(work);
+    if (work.kind == WorkRequest::Kind::fence) continue;
+    if (work.kind == WorkRequest::Kind::read && listener_.may_move(operations_[work.operation])) {
+      work.flushing = true;
+      work.deadline = now_ + timeout_;
+      time(work);
     } else {
-      abandon_part(operation);
+      abandon_part(work);
     }
   }
   // Writes that completed and wait for their fence left the order of deadlines before.
-  for (Operation& operation : operations_) {
-    if (operation.server == server && operation.stage == Operation::Stage::posted && operation.completed &&
-        operation.kind != Operation::Kind::fence && !operation.reads())
-      abandon_part(operation);
+  for (WorkRequest& work : work_requests_) {
+    if (work.server == server && work.posted && work.completed && work.kind == WorkRequest::Kind::write)
+      abandon_part(work);
   }
   const uint16_t chain = link.chain_head;
   link.chain_head = link.chain_tail = link.last_write = link.first_fenced = kNone;
@@ -96,7 +97,7 @@ bool RdmaQueue::let_go(QpRef& qp, MrRef& mr) {
   for (const uint16_t server : known_) {
     Link& link = links_[server];
     if (!link.leaving || link.usable || link.outstanding > 0) continue;
-    RDMAKIT_INVARIANT(link.chain_head == kNone, "server %u failed with operation %u in its chain", server,
+    RDMAKIT_INVARIANT(link.chain_head == kNone, "server %u failed with work request %u in its chain", server,
                       link.chain_head);
     qp = std::move(link.qp);
     mr = std::move(link.mr);
@@ -146,23 +147,18 @@ void RdmaQueue::drop_resources() {
 Operation& RdmaQueue::take(Operation::Kind kind) {
   Operation& operation = operations_[free_.pop()];
   operation.kind = kind;
-  operation.stage = Operation::Stage::waiting;
   operation.request = operation.chunk = kNone;
   operation.packed = kRaw;
-  operation.flushing = false;
   operation.place_deadline = 0;
   operation.again = false;
   return operation;
 }
 
-void RdmaQueue::give_back(Operation& operation) {
-  operation.stage = Operation::Stage::free;
-  free_.push(operation.index);
-}
+void RdmaQueue::give_back(Operation& operation) { free_.push(operation.index); }
 
 void RdmaQueue::begin(Operation& operation) {
   operation.parts = operation.awaited = 0;
-  operation.aimed = operation.kept = operation.backed = operation.acknowledged = false;
+  operation.abandoned = operation.aimed = operation.kept = operation.backed = operation.acknowledged = false;
   operation.keepers = 0;
   if (backup_ != nullptr) backup_->begin(operation);
 }
@@ -170,19 +166,18 @@ void RdmaQueue::begin(Operation& operation) {
 void RdmaQueue::chain_read(Operation& operation, const Replica& replica, uint64_t now) {
   begin(operation);
   operation.aimed = true;
-  chain_part(operation, operation, replica, now);
+  chain_part(work_requests_[operation.index], operation, replica, now);
 }
 
 void RdmaQueue::chain_write(Operation& operation, const Replica& replica, uint64_t now) {
   begin(operation);
   operation.aimed = true;
-  chain_part(operation, operation, replica, now);
+  chain_part(work_requests_[operation.index], operation, replica, now);
 }
 
 void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64_t now) {
   begin(operation);
   operation.generation = place.generation;
-  operation.primary = operation.index;
   bool live = false;
   for (uint32_t i = 0; i < place.count; i++) {
     const Replica& replica = place.replicas[i];
@@ -192,38 +187,31 @@ void RdmaQueue::chain_write(Operation& operation, const SlabPlace& place, uint64
       listener_.server_failed(replica.server, "a lane has no connection to it");
       continue;
     }
-    Operation* part = &operation;
-    if (operation.parts > 0) {
-      part = &operations_[kFirstCopy + free_copies_.pop()];
-      part->kind = operation.kind;
-      part->offset = operation.offset;
-      part->length = operation.length;
-      part->memory = operation.memory;
-      part->packed = operation.packed;
-    }
-    chain_part(*part, operation, replica, now);
+    const size_t part = operation.parts == 0 ? operation.index : size_t{kFirstCopy} + free_copies_.pop();
+    chain_part(work_requests_[part], operation, replica, now);
     live |= replica.live;
   }
   if (backup_ != nullptr) back_up(operation, live);
   if (operation.parts == 0) stranded_.push_back(operation.index);
 }
 
-void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica& replica, uint64_t now) {
+void RdmaQueue::chain_part(WorkRequest& part, Operation& operation, const Replica& replica, uint64_t now) {
   Link& link = links_[replica.server];
-  const bool reads = part.reads();
+  const bool reads = operation.reads();
   operation.parts++;
   operation.awaited++;
-  part.primary = operation.index;
+  part.kind = reads ? WorkRequest::Kind::read : WorkRequest::Kind::write;
+  part.operation = operation.index;
   part.server = replica.server;
   part.live = replica.live;
   part.abandoned = part.flushing = part.completed = false;
   part.fence = part.next_fenced = kNone;
   part.epoch = static_cast<uint8_t>(epoch_);
   in_flight_[epoch_]++;
-  const uint32_t length = part.wire_length();
-  part.sge = {reinterpret_cast<uint64_t>(part.memory), length, link.mr->lkey};
+  const uint32_t length = operation.wire_length();
+  part.sge = {reinterpret_cast<uint64_t>(operation.memory), length, link.mr->lkey};
   part.wr.opcode = reads ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
-  part.wr.wr.rdma.remote_addr = replica.address + volume_.within_slab(part.offset);
+  part.wr.wr.rdma.remote_addr = replica.address + volume_.within_slab(operation.offset);
   part.wr.wr.rdma.rkey = replica.remote_key;
   if (!link.dirty) {
     link.dirty = true;
@@ -231,7 +219,7 @@ void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica&
   }
   append(link, part, now);
   volume_.limiter(replica.server).charge(length, now);
-  if (length < part.length) statistics_.bytes_spared.add(part.length - length);
+  if (length < operation.length) statistics_.bytes_spared.add(operation.length - length);
   ServerStatistics& server = server_statistics_[replica.server];
   if (reads) {
     statistics_.rdma_reads.add();
@@ -249,32 +237,31 @@ void RdmaQueue::chain_part(Operation& part, Operation& operation, const Replica&
   }
 }
 
-void RdmaQueue::append(Link& link, Operation& operation, uint64_t now) {
-  operation.stage = Operation::Stage::chained;
-  operation.deadline = now + timeout_;
-  operation.wr.next = nullptr;
+void RdmaQueue::append(Link& link, WorkRequest& work, uint64_t now) {
+  work.deadline = now + timeout_;
+  work.wr.next = nullptr;
   if (link.chain_head == kNone) {
-    link.chain_head = operation.index;
+    link.chain_head = work.index;
   } else {
-    operations_[link.chain_tail].wr.next = &operation.wr;
+    work_requests_[link.chain_tail].wr.next = &work.wr;
   }
-  link.chain_tail = operation.index;
+  link.chain_tail = work.index;
 }
 
 void RdmaQueue::add_fence(Link& link, uint64_t now) {
-  const Operation& last = operations_[link.last_write];
-  Operation& fence = operations_[kFirstFence + free_fences_.pop()];
-  fence.kind = Operation::Kind::fence;
+  const WorkRequest& last = work_requests_[link.last_write];
+  WorkRequest& fence = work_requests_[kFirstFence + free_fences_.pop()];
+  fence.kind = WorkRequest::Kind::fence;
   fence.server = last.server;
   fence.completed = false;
   fence.next_fenced = link.first_fenced;
   // The last bytes written: at least as long as a page edge, and readable where they were writable.
-  const uint32_t length = last.wire_length() < kFenceBytes ? last.wire_length() : kFenceBytes;
+  const uint32_t length = last.sge.length < kFenceBytes ? last.sge.length : kFenceBytes;
   fence.sge = {reinterpret_cast<uint64_t>(scratch_), length, link.mr->lkey};
   fence.wr.opcode = IBV_WR_RDMA_READ;
   fence.wr.wr.rdma = last.wr.wr.rdma;
-  for (uint16_t i = link.first_fenced; i != kNone; i = operations_[i].next_fenced)
-    operations_[i].fence = fence.index;
+  for (uint16_t i = link.first_fenced; i != kNone; i = work_requests_[i].next_fenced)
+    work_requests_[i].fence = fence.index;
   link.first_fenced = kNone;
   append(link, fence, now);
   statistics_.rdma_fences.add();
@@ -296,15 +283,15 @@ void RdmaQueue::flush(uint64_t now) {
     const uint16_t head = link.chain_head;
     link.chain_head = link.chain_tail = link.last_write = kNone;
     ibv_send_wr* refused = nullptr;
-    const int error = ibv_post_send(link.qp.get(), &operations_[head].wr, &refused);
+    const int error = ibv_post_send(link.qp.get(), &work_requests_[head].wr, &refused);
     const uint16_t stop = error == 0 ? kNone : static_cast<uint16_t>(refused->wr_id);
     for (uint16_t index = head; index != stop;) {
-      Operation& operation = operations_[index];
-      operation.stage = Operation::Stage::posted;
+      WorkRequest& work = work_requests_[index];
+      work.posted = true;
       outstanding_++;
       link.outstanding++;
-      time(operation);
-      index = operation.wr.next == nullptr ? kNone : static_cast<uint16_t>(operation.wr.next->wr_id);
+      time(work);
+      index = work.wr.next == nullptr ? kNone : static_cast<uint16_t>(work.wr.next->wr_id);
     }
     server_statistics_[server].outstanding.set(link.outstanding);
     if (error != 0) {

@@ -1,4 +1,5 @@
-// The RDMA side of a lane: one completion queue, one queue pair per server, a fixed set of operations.
+// The RDMA side of a lane: one completion queue, one queue pair per server, a fixed set of operations
+// and of work requests, which are the parts of operations.
 //
 // rdma_queue.cc         connecting, failing, chaining, posting
 // completions.cc        what comes back, deadlines, outcomes
@@ -43,6 +44,7 @@
 #include "rdma/index_stack.h"
 #include "rdma/operation.h"
 #include "rdma/statistics.h"
+#include "rdma/work_request.h"
 #include "rdmakit/handle.h"
 #include "volume/volume.h"
 
@@ -135,7 +137,7 @@ class RdmaQueue final : private BackupListener {
   void check_deadlines(uint64_t now);
   // 0: nothing is outstanding.
   uint64_t next_deadline() const {
-    return oldest_ == kNone ? 0 : std::max(operations_[oldest_].deadline, excused_until_);
+    return oldest_ == kNone ? 0 : std::max(work_requests_[oldest_].deadline, excused_until_);
   }
   uint32_t outstanding() const { return outstanding_; }
   bool lets_go() const { return leaving_ > 0; }
@@ -178,7 +180,7 @@ class RdmaQueue final : private BackupListener {
     uint16_t first_fenced = kNone;
   };
 
-  // Of operations_: first those of requests, then copies, then fences.
+  // Of work_requests_: first an own one for each operation, then copies, then fences.
   static constexpr uint16_t kFirstCopy = kOperations;
   static constexpr uint16_t kFirstFence = kOperations + kCopies;
 
@@ -188,18 +190,18 @@ class RdmaQueue final : private BackupListener {
   void end_stranded();
   void backup_over(uint16_t index, bool succeeded) override;
   void backup_abandoned(uint16_t index) override;
-  void chain_part(Operation& part, Operation& operation, const Replica& replica, uint64_t now);
-  void append(Link& link, Operation& operation, uint64_t now);
+  void chain_part(WorkRequest& part, Operation& operation, const Replica& replica, uint64_t now);
+  void append(Link& link, WorkRequest& work, uint64_t now);
   void add_fence(Link& link, uint64_t now);
-  void time(Operation& operation);
-  void untime(Operation& operation);
-  bool overdue(uint64_t now) const { return oldest_ != kNone && operations_[oldest_].deadline <= now; }
+  void time(WorkRequest& work);
+  void untime(WorkRequest& work);
+  bool overdue(uint64_t now) const { return oldest_ != kNone && work_requests_[oldest_].deadline <= now; }
   bool stood_still(uint64_t now);
-  void completed(Operation& operation, bool succeeded);
-  void finish_fenced(Operation& fence, bool succeeded);
-  void finish(Operation& part, bool succeeded);
-  void abandon_part(Operation& part);
-  void decide(Operation& part, bool succeeded);
+  void completed(WorkRequest& work, bool succeeded);
+  void finish_fenced(WorkRequest& fence, bool succeeded);
+  void finish(WorkRequest& part, bool succeeded);
+  void abandon_part(WorkRequest& part);
+  void decide(WorkRequest& part, bool succeeded);
   bool still_kept(const Operation& operation) const;
   void fail_chain(uint16_t first);
 
@@ -216,8 +218,9 @@ class RdmaQueue final : private BackupListener {
   std::vector<Link> links_;
   std::vector<uint16_t> known_;  // servers connected, for the slow paths; reserved up front
   uint32_t failures_seen_ = 0;
-  uint32_t leaving_ = 0;               // links that are to be let go of
-  std::vector<Operation> operations_;  // kOperations, then kCopies, then kFences
+  uint32_t leaving_ = 0;                    // links that are to be let go of
+  std::vector<Operation> operations_;       // kOperations
+  std::vector<WorkRequest> work_requests_;  // as many, then kCopies, then kFences
   IndexStack<kOperations> free_;
   IndexStack<kCopies> free_copies_;
   IndexStack<kFences> free_fences_;

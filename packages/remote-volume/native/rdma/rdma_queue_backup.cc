@@ -25,9 +25,6 @@ void RdmaQueue::back_up(Operation& operation, bool live) {
     operation.awaited++;
   } else if (operation.parts == 0) {
     // Else the replicas that are being filled have it first, and then decide() asks.
-    operation.primary = operation.index;
-    operation.server = kNone;
-    operation.abandoned = operation.flushing = operation.completed = false;
     operation.packed = kRaw;  // nor will it be
     keep(operation);
   }
@@ -68,9 +65,6 @@ void RdmaQueue::read_backup(Operation& operation) {
   begin(operation);
   operation.packed = kRaw;  // the file has pages as they are
   operation.parts = operation.awaited = 1;
-  operation.primary = operation.index;
-  operation.server = kNone;
-  operation.abandoned = operation.flushing = operation.completed = false;
   backup_->read(operation);
 }
 

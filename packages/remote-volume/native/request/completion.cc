@@ -103,7 +103,6 @@ void RequestExecutor::start_anew(Operation& operation) {
   // A device that still reads this memory sends it to a server that has failed.
   if (operation.packed != kRaw) rdma_.codec().unpack(operation.memory, operation.packed);
   operation.packed = kRaw;
-  operation.stage = Operation::Stage::waiting;
   operation.place_deadline = 0;
   waiting_.push_back(&operation);
 }
