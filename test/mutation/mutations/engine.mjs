@@ -262,9 +262,9 @@ export const mutations = [
   },
   {
     name: 'map-of-another-size',
-    file: 'packages/remote-volume/native/pages/page_map.cc',
-    find: 'return header->magic == kPageMapMagic && header->pages == pages_ ? 0 : EINVAL;',
-    replace: 'return header->magic == kPageMapMagic ? 0 : EINVAL;',
+    file: 'packages/remote-volume/native/pages/table_memory.cc',
+    find: 'if (there->magic != header.magic || there->pages != header.pages) return EINVAL;',
+    replace: 'if (there->magic != header.magic) return EINVAL;',
     why: 'The page map of a volume of another size is taken.',
     tests: [
       'unit packages/nbd-client/test/engine/engine.test.ts',

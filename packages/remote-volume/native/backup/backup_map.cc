@@ -1,15 +1,10 @@
 #include "backup/backup_map.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 
-#include "base/mapped_memory.h"
 #include "pages/page_map.h"
-#include "system/lazy_array.h"
 
 namespace rdmakit::volume {
 
@@ -19,8 +14,7 @@ constexpr uint64_t kBackupMapMagic = 0x7061'6d70'756b'6362;  // "bckupmap"
 
 // First page of the file.
 struct BackupMapHeader {
-  uint64_t magic;
-  uint64_t pages;  // of the volume
+  TableMemory::Header table;
   BackupIdentity about;
   // Zeros of a version that knew none.
   BackupStamp current;  // that the file has
@@ -29,27 +23,16 @@ struct BackupMapHeader {
 
 }  // namespace
 
-BackupMap::~BackupMap() {
-  if (mapping_ != nullptr) munmap(mapping_, mapped_);
-}
-
 int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentity& about,
                     const BackupStamp& stamp, bool empty, bool prefault) {
   pages_ = pages;
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
-  const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
-  if (file.empty()) {
-    mapping_ = map_lazily(bytes, prefault);
-    if (mapping_ == nullptr) return errno;
-    mapped_ = bytes;
-    words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
-    return 0;
-  }
-  if (const int error = open_file(file, bytes, about, stamp, empty); error != 0) return error;
-  uint8_t* const words_there = static_cast<uint8_t*>(file_.memory()) + kPage;
-  if (prefault)
-    if (const int error = populate(words_there, bytes); error != 0) return error;
-  words_ = reinterpret_cast<std::atomic<uint64_t>*>(words_there);
+  const size_t bytes = words * sizeof(uint64_t);
+  const int error = memory_.open(file, {kBackupMapMagic, pages}, bytes, false, prefault);
+  if (error != 0) return error;
+  words_ = static_cast<std::atomic<uint64_t>*>(memory_.entries());
+  if (file.empty()) return 0;
+  open_file(about, stamp, empty, bytes);
   for (uint64_t i = 0; i < words; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);
     const uint64_t queued = word >> 1 & kLow;
@@ -58,24 +41,19 @@ int BackupMap::open(uint64_t pages, const std::string& file, const BackupIdentit
   return 0;
 }
 
-int BackupMap::open_file(const std::string& file, size_t bytes, const BackupIdentity& about,
-                         const BackupStamp& stamp, bool empty) {
-  bool fresh = false;
-  if (const int error = file_.open(file, kPage + bytes, false, fresh); error != 0) return error;
-  auto* header = static_cast<BackupMapHeader*>(file_.memory());
-  if (!fresh && (header->magic != kBackupMapMagic || header->pages != pages_)) return EINVAL;
-  const bool same = !fresh && !empty && header->about == about;
+void BackupMap::open_file(const BackupIdentity& about, const BackupStamp& stamp, bool empty, size_t bytes) {
+  auto* header = static_cast<BackupMapHeader*>(memory_.header());
+  const bool same = !memory_.fresh() && !empty && header->about == about;
   const bool left = stamp == header->current || (header->next.file != 0 && stamp == header->next);
   outdated_ = same && !left;
   if (!same || !left) {
-    std::memset(static_cast<uint8_t*>(file_.memory()) + kPage, 0, bytes);
-    *header = {kBackupMapMagic, pages_, about, {}, {}};
+    std::memset(memory_.entries(), 0, bytes);
+    *header = {header->table, about, {}, {}};
   } else if (stamp != header->current) {
     header->current = stamp;
   }
   current_ = &header->current;
   next_ = &header->next;
-  return 0;
 }
 
 // ---- hot path begins: no system call, no lock, no allocation ----

@@ -19,7 +19,7 @@
 #include <string>
 
 #include "backup/backup_header.h"
-#include "system/mapped_file.h"
+#include "pages/table_memory.h"
 
 namespace rdmakit::volume {
 
@@ -44,7 +44,6 @@ class BackupMap {
   BackupMap() = default;
   BackupMap(const BackupMap&) = delete;
   BackupMap& operator=(const BackupMap&) = delete;
-  ~BackupMap();
 
   // 0 or an errno value. `file` empty: private memory, all stale. Else a file that outlives the process (see
   // MappedFile), EINVAL also when it is not of a volume of this size; one about another backup file starts
@@ -65,7 +64,7 @@ class BackupMap {
     return error;
   }
 
-  void unlock() { file_.unlock(); }
+  void unlock() { memory_.unlock(); }
 
   BackupState get(uint64_t page) const { return in_word(words_[page / kPerWord].load(), page); }
   // How many pages from `first` on, at most `limit`, are in `state`.
@@ -90,8 +89,7 @@ class BackupMap {
   static BackupState in_word(uint64_t word, uint64_t page) {
     return static_cast<BackupState>(word >> (2 * (page % kPerWord)) & 3);
   }
-  int open_file(const std::string& file, size_t bytes, const BackupIdentity& about, const BackupStamp& stamp,
-                bool empty);
+  void open_file(const BackupIdentity& about, const BackupStamp& stamp, bool empty, size_t bytes);
   // In the map's file, when there is one.
   BackupStamp& current() { return *current_; }
   BackupStamp& next() { return *next_; }
@@ -100,9 +98,7 @@ class BackupMap {
 
   std::atomic<uint64_t>* words_ = nullptr;
   uint64_t pages_ = 0;
-  void* mapping_ = nullptr;  // without a file
-  size_t mapped_ = 0;
-  MappedFile file_;
+  TableMemory memory_;
   BackupStamp private_current_;
   BackupStamp private_next_;
   BackupStamp* current_ = &private_current_;

@@ -1,26 +1,9 @@
 #include "pages/page_bits.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-
-#include "system/lazy_array.h"
 
 namespace rdmakit::volume {
-
-PageBits::~PageBits() {
-  if (mapping_ != nullptr) munmap(mapping_, mapped_);
-}
-
-int PageBits::open(uint64_t pages, bool prefault) {
-  mapped_ = (pages + 63) / 64 * sizeof(uint64_t);
-  mapping_ = map_lazily(mapped_, prefault);
-  if (mapping_ == nullptr) return errno;
-  words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
-  return 0;
-}
 
 // ---- hot path begins: no system call, no lock, no allocation ----
 

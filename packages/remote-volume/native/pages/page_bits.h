@@ -4,17 +4,14 @@
 #include <atomic>
 #include <cstdint>
 
+#include "system/lazy_array.h"
+
 namespace rdmakit::volume {
 
 class PageBits {
  public:
-  PageBits() = default;
-  PageBits(const PageBits&) = delete;
-  PageBits& operator=(const PageBits&) = delete;
-  ~PageBits();
-
   // All clear. 0 or an errno value. `prefault` touches the memory now instead of on first use.
-  int open(uint64_t pages, bool prefault);
+  int open(uint64_t pages, bool prefault) { return words_.open((pages + 63) / 64, prefault); }
   void set(uint64_t first, uint64_t count, bool value);
   bool get(uint64_t page) const {
     return (words_[page / 64].load(std::memory_order_relaxed) >> page % 64 & 1) != 0;
@@ -23,9 +20,7 @@ class PageBits {
   uint64_t run(uint64_t first, uint64_t limit, bool value) const;
 
  private:
-  std::atomic<uint64_t>* words_ = nullptr;
-  void* mapping_ = nullptr;
-  size_t mapped_ = 0;
+  LazyArray<std::atomic<uint64_t>> words_;
 };
 
 }  // namespace rdmakit::volume

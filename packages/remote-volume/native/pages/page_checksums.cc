@@ -1,6 +1,7 @@
 #include "pages/page_checksums.h"
 
 #include "base/crc32c.h"
+#include "volume/limits.h"
 
 namespace rdmakit::volume {
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "pages/page_table.h"
+#include "volume/limits.h"
 
 namespace rdmakit::volume {
 

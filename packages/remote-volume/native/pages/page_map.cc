@@ -1,27 +1,16 @@
 #include "pages/page_map.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 
-#include "base/mapped_memory.h"
 #include "rdmakit/invariant.h"
-#include "system/lazy_array.h"
 
 namespace rdmakit::volume {
 
 namespace {
 
 constexpr uint64_t kPageMapMagic = 0x70616d6567617072;  // "rpagemap"
-
-// First page of the file.
-struct PageMapHeader {
-  uint64_t magic;
-  uint64_t pages;  // of the volume
-};
 
 // Low bit of each page whose 2 bits equal `state`.
 uint64_t equal(uint64_t word, PageState state, uint64_t low) {
@@ -44,26 +33,15 @@ uint64_t mask_of(uint64_t position, uint64_t count) {
 
 }  // namespace
 
-PageMap::~PageMap() {
-  if (mapping_ != nullptr) munmap(mapping_, mapped_);
-}
-
 int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
                   const std::function<void(uint64_t page)>& left_claimed) {
   pages_ = pages;
   const uint64_t words = (pages + kPerWord - 1) / kPerWord;
-  const size_t bytes = (words * sizeof(uint64_t) + kPage - 1) / kPage * kPage;
-  if (file.empty()) {
-    mapping_ = map_lazily(bytes, prefault);
-    if (mapping_ == nullptr) return errno;
-    mapped_ = bytes;
-    words_ = static_cast<std::atomic<uint64_t>*>(mapping_);
-    return 0;
-  }
-  if (const int error = open_file(file, bytes); error != 0) return error;
-  if (prefault)
-    if (const int error = populate(file_.memory(), file_.bytes()); error != 0) return error;
-  words_ = reinterpret_cast<std::atomic<uint64_t>*>(static_cast<uint8_t*>(file_.memory()) + kPage);
+  const size_t bytes = words * sizeof(uint64_t);
+  const int error = memory_.open(file, {kPageMapMagic, pages}, bytes, false, prefault);
+  if (error != 0) return error;
+  words_ = static_cast<std::atomic<uint64_t>*>(memory_.entries());
+  if (file.empty()) return 0;
   // Only a damaged file has pages beyond the end, and nobody expects any.
   if (pages % kPerWord != 0) words_[words - 1].fetch_and(mask_of(0, pages % kPerWord));
   for (uint64_t i = 0; i < words; i++) {
@@ -75,14 +53,6 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
       left_claimed(i * kPerWord + static_cast<uint64_t>(std::countr_zero(left)) / 2);
   }
   return 0;
-}
-
-int PageMap::open_file(const std::string& file, size_t bytes) {
-  bool fresh = false;
-  if (const int error = file_.open(file, kPage + bytes, false, fresh); error != 0) return error;
-  auto* header = static_cast<PageMapHeader*>(file_.memory());
-  if (fresh) *header = {kPageMapMagic, pages_};
-  return header->magic == kPageMapMagic && header->pages == pages_ ? 0 : EINVAL;
 }
 
 template <typename Change>

@@ -33,7 +33,7 @@
 #include <functional>
 #include <string>
 
-#include "system/mapped_file.h"
+#include "pages/table_memory.h"
 #include "volume/limits.h"
 
 namespace rdmakit::volume {
@@ -42,11 +42,6 @@ enum class PageState : uint64_t { unset = 0, written = 1, claimed = 2, lost = 3 
 
 class PageMap {
  public:
-  PageMap() = default;
-  PageMap(const PageMap&) = delete;
-  PageMap& operator=(const PageMap&) = delete;
-  ~PageMap();
-
   // 0 or an errno value. `file` empty: private memory. Else a file, best on tmpfs, that outlives the
   // process (see MappedFile), EINVAL also when it is not the map of a volume of this size. Pages that its
   // last user left `claimed` become `written`: either a WRITE was open, which was never answered and whose
@@ -84,13 +79,12 @@ class PageMap {
   uint64_t count(PageState state) const { return count(0, pages_, state); }
   // Also those that a lane claims just before it looks at what the caller has changed (see Volume::vacate).
   bool all_unset(uint64_t first, uint64_t count) const;
-  void unlock() { file_.unlock(); }
+  void unlock() { memory_.unlock(); }
 
  private:
   static constexpr uint64_t kPerWord = 32;
   static constexpr uint64_t kLow = 0x5555'5555'5555'5555;  // the low bit of each page
 
-  int open_file(const std::string& file, size_t bytes);
   template <typename Chosen>
   uint64_t run_while(uint64_t first, uint64_t limit, Chosen chosen) const;
   template <typename Change>
@@ -98,9 +92,7 @@ class PageMap {
 
   std::atomic<uint64_t>* words_ = nullptr;
   uint64_t pages_ = 0;
-  void* mapping_ = nullptr;  // without a file
-  size_t mapped_ = 0;
-  MappedFile file_;
+  TableMemory memory_;
 };
 
 }  // namespace rdmakit::volume
