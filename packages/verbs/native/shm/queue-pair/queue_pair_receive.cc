@@ -32,20 +32,11 @@ int QueuePair::post_receive(ibv_recv_wr* request, ibv_recv_wr** bad) {
         break;
       }
       const uint32_t index = tail & receive_mask_;
-      // Ours to rely on, and a copy for the peer, who could write to it.
       ReceiveWork& work = receive_works_[index];
       ibv_sge* own = &receive_sges_[size_t{index} * cap_.max_recv_sge];
       auto& entry = *reinterpret_cast<ReceiveEntry*>(area_->data() + shape_.entries_at() +
                                                      index * shape_.entry_stride());
-      work.wr_id = request->wr_id;
-      work.length = 0;
-      work.sge_count = static_cast<uint32_t>(request->num_sge);
-      entry.sge_count = work.sge_count;
-      for (uint32_t i = 0; i < work.sge_count; i++) {
-        const ibv_sge& sge = own[i] = request->sg_list[i];
-        entry.sges[i] = {sge.addr, sge.length, sge.lkey};
-        work.length += sge.length;
-      }
+      work.post(*request, own, entry);
       if (work.length < floor_) [[unlikely]] {
         floor_ = work.length;
         header_->floor.store(static_cast<uint32_t>(floor_), std::memory_order_relaxed);

@@ -85,15 +85,7 @@ int SharedReceiveQueue::post(ibv_recv_wr* request, ibv_recv_wr** bad) {
       ibv_sge* own = &sges_[size_t{index} * shape_.sges];
       auto& entry = *reinterpret_cast<ReceiveEntry*>(board_mapping_->data() + shape_.entries_at() +
                                                      index * shape_.entry_stride());
-      work.wr_id = request->wr_id;
-      work.length = 0;
-      work.sge_count = static_cast<uint32_t>(request->num_sge);
-      entry.sge_count = work.sge_count;
-      for (uint32_t i = 0; i < work.sge_count; i++) {
-        const ibv_sge& sge = own[i] = request->sg_list[i];
-        entry.sges[i] = {sge.addr, sge.length, sge.lkey};
-        work.length += sge.length;
-      }
+      work.post(*request, own, entry);
       outstanding_[index].store(true, std::memory_order_release);
       publish(index);
     }

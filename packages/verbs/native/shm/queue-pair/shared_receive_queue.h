@@ -26,6 +26,18 @@ struct ReceiveWork {
   uint64_t wr_id;
   uint64_t length;
   uint32_t sge_count;
+
+  // Hot path. `own` and this are ours to rely on; the entry is a copy for the peer, who could write to it.
+  void post(const ibv_recv_wr& request, ibv_sge* own, ReceiveEntry& entry) {
+    wr_id = request.wr_id;
+    length = 0;
+    entry.sge_count = sge_count = static_cast<uint32_t>(request.num_sge);
+    for (uint32_t i = 0; i < sge_count; i++) {
+      const ibv_sge& sge = own[i] = request.sg_list[i];
+      entry.sges[i] = {sge.addr, sge.length, sge.lkey};
+      length += sge.length;
+    }
+  }
 };
 
 class SharedReceiveQueue final : public ibv_srq {
