@@ -8,6 +8,7 @@ import { basename, dirname, join, matchesGlob, normalize } from 'node:path'
 
 const FILES_A_FOLDER = 20
 const LINES_A_FILE = 400
+const SIBLINGS_A_MODULE = 8
 
 /** Each package and those below it that it may import. A test or an example may import all. */
 const PACKAGES = {
@@ -54,6 +55,18 @@ const CIRCLES = [
     ],
   },
 ]
+
+/** Modules that take from more of their siblings, and may not from more than this. */
+const FACES = 'a public class that passes calls on: it names the types of what its parts take and give'
+const FAMILY = 'a verbs object makes its children, and is told its parents: the circle above'
+const MANY_SIBLINGS = {
+  'packages/ring-transport/src/connection/connection.ts': [12, FACES],
+  'packages/ring-transport/src/server/server.ts': [10, FACES],
+  'packages/verbs/src/completion/completion-queue.ts': [10, FAMILY],
+  'packages/verbs/src/connection/connection-id.ts': [11, FAMILY],
+  'packages/verbs/src/device/protection-domain.ts': [11, FAMILY],
+  'packages/verbs/src/queue-pair/queue-pair.ts': [13, FAMILY],
+}
 
 const tracked = execFileSync('git', ['ls-files', '-z', 'packages', 'test', 'bench', 'examples'], {
   encoding: 'utf8',
@@ -217,12 +230,17 @@ for (const path of text.keys()) {
       faults.push(`${path} belongs to no target of a CMake list`)
 }
 
-if (process.argv.includes('--siblings')) {
-  const most = [...imports]
-    .filter(([path]) => packageOf(path))
-    .map(([path, taken]) => [[...taken].filter((file) => packageOf(file) === packageOf(path)).length, path])
-    .sort(([a], [b]) => b - a)
-  for (const [count, path] of most.slice(0, 20)) console.log(`${String(count).padStart(4)}  ${path}`)
+const siblings = [...imports]
+  .filter(([path]) => packageOf(path) && basename(path) !== 'index.ts')
+  .map(([path, taken]) => [[...taken].filter((file) => packageOf(file) === packageOf(path)).length, path])
+  .sort(([a], [b]) => b - a)
+for (const [count, path] of siblings) {
+  const [most] = MANY_SIBLINGS[path] ?? [SIBLINGS_A_MODULE]
+  if (count > most) faults.push(`${path} takes from ${count} of its siblings: ${most} at most`)
+  if (MANY_SIBLINGS[path] && count < most)
+    faults.push(`${path} takes from ${count} of its siblings: so many may it take from, no more ${most}`)
 }
+if (process.argv.includes('--siblings'))
+  for (const [count, path] of siblings.slice(0, 20)) console.log(`${String(count).padStart(4)}  ${path}`)
 for (const fault of faults) console.error(`structure: ${fault}`)
 if (faults.length) process.exit(1)

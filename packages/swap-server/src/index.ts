@@ -15,4 +15,5 @@ export {
 export { type Actor, type AuditEvent, AuditLog } from './server/audit-log.js'
 export type { Holding, HoldOutcome, LendingOptions } from './server/memory/lending.js'
 export { SwapServer, type SwapServerOptions } from './server/server.js'
+export type { ListeningOptions } from './server/server-listeners.js'
 export { type Tenant, type TenantLimits, Tenants, type TenantsChange } from './server/tenants/tenants.js'

@@ -10,28 +10,18 @@ import {
   ReplaySubject,
   switchMap,
 } from 'rxjs'
-import { performance } from '../base/clock.js'
-import { interruptible } from '../base/interruptible.js'
-import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
+import { milliseconds, TRANSMIT_TIMEOUT_MS } from '../base/timeout.js'
+import type { CloseOptions, RequestOptions } from '../connection/call-options.js'
 import type { RequestHandler, RingConnection } from '../connection/connection.js'
-import type { CloseOptions } from '../connection/lifecycle.js'
 import { type RingStatistics, Totals } from '../connection/statistics.js'
 import type { BatchOptions, RingBatch, RingMessage } from '../receiving/index.js'
-import type { RequestOptions } from '../requests/requests.js'
-import { type ConnectOptions, settings } from '../setup/options.js'
-import type { RingOffer } from '../transfer/index.js'
-import { TRANSMIT_TIMEOUT_MS, type TransmitOptions } from '../transfer/outgoing.js'
-import type { ReconnectOptions } from './backoff.js'
+import type { RingOffer, TransmitOptions } from '../transfer/index.js'
 import { CurrentConnection } from './current-connection.js'
-import { type ClientState, Reconnection } from './reconnection.js'
+import { type ClientState, Reconnection, type ReconnectionOptions } from './reconnection.js'
 
-export interface RingClientOptions extends Omit<ConnectOptions, 'session' | 'closeWhenIdle'> {
-  /** number of attempts, and the waits between them */
-  readonly reconnect?: ReconnectOptions | undefined
+export interface RingClientOptions extends ReconnectionOptions {
   /** closes the client gracefully when it aborts */
   readonly signal?: AbortSignal | undefined
-  /** milliseconds that one attempt at one address may take, default 5000 */
-  readonly timeout?: number | undefined
 }
 
 export interface ClientRequestOptions extends RequestOptions {
@@ -82,13 +72,12 @@ export class RingClient {
    * @throws UsageError for a bad option; a bad address closes the client
    */
   constructor(uri: string | readonly string[], options: RingClientOptions = {}) {
-    const { reconnect, signal, ...rest } = options
-    settings(rest)
+    const { signal, ...rest } = options
     const uris = typeof uri === 'string' ? [uri] : [...uri]
     if (uris.length === 0) throw new UsageError('a client needs an address')
     const current = new CurrentConnection(`client of ${uris.join(', ')}`)
     this.#current = current
-    this.#reconnection = new Reconnection(uris, rest, reconnect, current, {
+    this.#reconnection = new Reconnection(uris, rest, current, {
       state: (state) => this.#states.next(state),
       opened: (connection) => {
         this.totals.add(connection)
@@ -155,8 +144,8 @@ export class RingClient {
    * @throws VerbsError ETIMEDOUT, ESHUTDOWN when the client closes first; UsageError for a bad timeout; the
    *   signal's reason
    */
-  async opened({ signal, timeout = DEFAULT_TIMEOUT_MS }: WaitOptions = {}): Promise<RingConnection> {
-    return await this.#current.whenOpen(performance.now() + milliseconds('timeout', timeout), signal)
+  async opened(options: WaitOptions = {}): Promise<RingConnection> {
+    return await this.#current.opened(options)
   }
 
   /**
@@ -207,9 +196,9 @@ export class RingClient {
    *   `idempotent`, ESHUTDOWN when the client is closed; UsageError for a bad timeout; the signal's reason
    */
   async request(bytes: Uint8Array, options: ClientRequestOptions = {}): Promise<Uint8Array> {
-    const { timeout = DEFAULT_TIMEOUT_MS, idempotent = false, ...rest } = options
-    return await this.#current.whileOpen('request', timeout, rest.signal, idempotent, (connection, left) =>
-      connection.request(bytes, { ...rest, timeout: left }),
+    const { idempotent = false, ...rest } = options
+    return await this.#current.whileOpen('request', rest, idempotent, (connection, timeout) =>
+      connection.request(bytes, { ...rest, timeout }),
     )
   }
 
@@ -220,9 +209,9 @@ export class RingClient {
    * @throws as {@link request}; ECONNRESET when the connection is lost meanwhile: the peer may have the message or not
    */
   async transmit(bytes: Uint8Array, options: TransmitOptions = {}): Promise<void> {
-    const { timeout = TRANSMIT_TIMEOUT_MS, signal } = options
-    await this.#current.whileOpen('transmit', timeout, signal, false, (connection, left) =>
-      connection.transmit(bytes, { ...options, timeout: left }),
+    const { timeout = TRANSMIT_TIMEOUT_MS, ...rest } = options
+    await this.#current.whileOpen('transmit', { ...rest, timeout }, false, (connection, left) =>
+      connection.transmit(bytes, { ...rest, timeout: left }),
     )
   }
 
@@ -241,12 +230,12 @@ export class RingClient {
    * client closes.
    */
   batches(options: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
-    return interruptible((left) => this.#batches('batches', options, left))
+    return this.#current.batches('batches', options)
   }
 
   /** {@link batches} without the copies: see {@link RingConnection.viewBatches}. */
   viewBatches(options: BatchOptions = {}): AsyncGenerator<RingBatch, void, void> {
-    return interruptible((left) => this.#batches('viewBatches', options, left))
+    return this.#current.batches('viewBatches', options)
   }
 
   /**
@@ -291,21 +280,6 @@ export class RingClient {
   #handOn(connection: RingConnection): void {
     if (this.#takesViews) connection.handleViews(this.#handler)
     else connection.handle(this.#handler)
-  }
-
-  async *#batches(
-    way: 'batches' | 'viewBatches',
-    { limit, signal }: BatchOptions,
-    left: AbortSignal,
-  ): AsyncGenerator<RingBatch, void, void> {
-    const stop = signal === undefined ? left : AbortSignal.any([signal, left])
-    let last: RingConnection | undefined
-    for (;;) {
-      const connection = await this.#current.another(last, stop)
-      if (connection === undefined) return
-      yield* connection[way]({ limit, signal: stop })
-      last = connection
-    }
   }
 
   #ended(): void {

@@ -1,8 +1,10 @@
-import { VerbsError } from '@rdmakit/verbs'
+import { VerbsError, type WaitOptions } from '@rdmakit/verbs'
 import { deferred, within } from '@rdmakit/verbs/internal'
 import { performance } from '../base/clock.js'
-import { left, milliseconds } from '../base/timeout.js'
+import { interruptible } from '../base/interruptible.js'
+import { deadlineAfter, left } from '../base/timeout.js'
 import type { RingConnection } from '../connection/connection.js'
+import type { BatchOptions, RingBatch } from '../receiving/index.js'
 
 /** The connection that a client has at the moment, and those who wait for one. */
 export class CurrentConnection {
@@ -41,8 +43,37 @@ export class CurrentConnection {
     }
   }
 
+  /** @see RingClient.opened */
+  opened({ signal, timeout }: WaitOptions): Promise<RingConnection> {
+    return this.whenOpen(deadlineAfter('timeout', timeout), signal)
+  }
+
+  /** @see RingClient.batches */
+  batches(
+    way: 'batches' | 'viewBatches',
+    { limit, signal }: BatchOptions,
+  ): AsyncGenerator<RingBatch, void, void> {
+    return interruptible((left) =>
+      this.#batches(way, limit, signal === undefined ? left : AbortSignal.any([signal, left])),
+    )
+  }
+
+  async *#batches(
+    way: 'batches' | 'viewBatches',
+    limit: BatchOptions['limit'],
+    signal: AbortSignal,
+  ): AsyncGenerator<RingBatch, void, void> {
+    let last: RingConnection | undefined
+    for (;;) {
+      const connection = await this.#another(last, signal)
+      if (connection === undefined) return
+      yield* connection[way]({ limit, signal })
+      last = connection
+    }
+  }
+
   /** The next connection after `last`; undefined when the client closes. @throws the signal's reason */
-  async another(last: RingConnection | undefined, signal: AbortSignal): Promise<RingConnection | undefined> {
+  async #another(last: RingConnection | undefined, signal: AbortSignal): Promise<RingConnection | undefined> {
     for (;;) {
       signal.throwIfAborted()
       const { connection } = this
@@ -55,12 +86,11 @@ export class CurrentConnection {
   /** Works on an open connection; on the next one when the one before was lost meanwhile and `again` says so. */
   async whileOpen<T>(
     verb: string,
-    timeout: number,
-    signal: AbortSignal | undefined,
+    { signal, timeout }: WaitOptions,
     again: boolean,
     work: (connection: RingConnection, left: number) => Promise<T>,
   ): Promise<T> {
-    const deadline = performance.now() + milliseconds('timeout', timeout)
+    const deadline = deadlineAfter('timeout', timeout)
     for (;;) {
       const connection = await this.whenOpen(deadline, signal)
       try {

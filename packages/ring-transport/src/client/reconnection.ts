@@ -3,9 +3,9 @@ import { UsageError, VerbsError } from '@rdmakit/verbs'
 import { deferred, onAbort } from '@rdmakit/verbs/internal'
 import { clearTimeout, performance, setTimeout } from '../base/clock.js'
 import { RingConnection } from '../connection/connection.js'
-import type { CloseReason } from '../connection/lifecycle.js'
+import type { CloseReason } from '../connection/states.js'
 import { MAX_EPOCH, type Session } from '../setup/handshake.js'
-import type { ConnectOptions } from '../setup/options.js'
+import { type ConnectOptions, settings } from '../setup/options.js'
 import { Backoff, type ReconnectOptions } from './backoff.js'
 import type { CurrentConnection } from './current-connection.js'
 
@@ -26,6 +26,14 @@ export type ClientState =
     }
   /** the final state; `reason` as of {@link RingClient.closed} */
   | { readonly state: 'closed'; readonly reason: unknown }
+
+/** How a client connects, once and again. */
+export interface ReconnectionOptions extends Omit<ConnectOptions, 'session' | 'closeWhenIdle' | 'signal'> {
+  /** number of attempts, and the waits between them */
+  readonly reconnect?: ReconnectOptions | undefined
+  /** milliseconds that one attempt at one address may take, default 5000 */
+  readonly timeout?: number | undefined
+}
 
 /** Who is told of what becomes of a client's connections. */
 export interface ReconnectionSink {
@@ -51,13 +59,14 @@ export class Reconnection {
   /** until the next attempt */
   #timer: NodeJS.Timeout | undefined
 
+  /** @throws UsageError for a bad option */
   constructor(
     uris: readonly string[],
-    options: ConnectOptions,
-    reconnect: ReconnectOptions | undefined,
+    { reconnect, ...options }: ReconnectionOptions,
     current: CurrentConnection,
     sink: ReconnectionSink,
   ) {
+    settings(options)
     this.#uris = uris
     this.#options = options
     this.#backoff = new Backoff(reconnect)

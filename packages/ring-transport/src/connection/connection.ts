@@ -5,15 +5,13 @@ import { integerInRange } from '../base/integer-in-range.js'
 import type { RingLink } from '../link/ring-link.js'
 import { TYPE } from '../native.js'
 import type { BatchOptions, RingBatch, RingMessage, RingView } from '../receiving/index.js'
-import type { RequestOptions } from '../requests/requests.js'
 import { connectFirst } from '../setup/connect.js'
 import type { Session } from '../setup/handshake.js'
 import type { ConnectOptions } from '../setup/options.js'
 import type { RingOffer, TransmitOptions } from '../transfer/index.js'
-import { inCallersContext } from '../transfer/progress.js'
+import type { CloseOptions, RequestOptions } from './call-options.js'
 import { Exchange } from './exchange.js'
-import type { CloseOptions, CloseReason } from './lifecycle.js'
-import type { ConnectionState } from './states.js'
+import type { CloseReason, ConnectionState } from './states.js'
 import type { RingStatistics } from './statistics.js'
 
 /** What a handler gets in addition to the request. */
@@ -297,7 +295,7 @@ export class RingConnection {
   async transmit(message: Uint8Array | ScatterGatherElement, options: TransmitOptions = {}): Promise<void> {
     this.#exchange.requireOpen()
     integerInRange('immediate', options.immediate ?? 0, 0, 0xffff_ffff)
-    await this.#exchange.transfers.transmit(message, inCallersContext(options))
+    await this.#exchange.transfers.transmit(message, options)
   }
 
   /**
@@ -321,7 +319,7 @@ export class RingConnection {
    *   connection breaks, EMSGSIZE, ESHUTDOWN; the signal's reason
    */
   request(bytes: Uint8Array, options: RequestOptions = {}): Promise<Uint8Array> {
-    return this.#exchange.request(bytes, options)
+    return this.#exchange.requests.request(bytes, options, this.#exchange)
   }
 
   /**
@@ -364,7 +362,7 @@ export class RingConnection {
 
   /** @internal {@link requestLatency} to add to others */
   measure(): RecordableHistogram {
-    return this.#exchange.requests.measure()
+    return this.#exchange.requests.pending.measure()
   }
 
   /** Keeps the event loop alive until the connection has ended (the default): undoes {@link unref}. */

@@ -1,16 +1,13 @@
 import { VerbsError } from '@rdmakit/verbs'
 import type { Observable, ObservableInput } from 'rxjs'
-import { integerInRange } from '../base/integer-in-range.js'
 import type { RingLink } from '../link/ring-link.js'
 import { TYPE } from '../native.js'
-import type { LinkSink } from '../receiving/frame-receiver.js'
 import { type Form, Inbox } from '../receiving/inbox.js'
 import type { RingMessage } from '../receiving/message.js'
-import { type RequestOptions, Requests, several } from '../requests/requests.js'
+import { Requests, several } from '../requests/requests.js'
 import { Outbox } from '../sending/outbox.js'
 import { Transfers } from '../transfer/transfers.js'
 import { Lifecycle } from './lifecycle.js'
-import { type NativeCounter, type RingStatistics, share } from './statistics.js'
 
 const EMPTY = new Uint8Array()
 
@@ -39,13 +36,12 @@ export class Exchange<Connection> {
     })
     this.transfers = this.#makeTransfers()
     this.lifecycle = this.#makeLifecycle()
-    const sink: LinkSink = {
+    this.begin = link.startSoon({
       message: (type, message) => this.#receive(type, message),
       writable: (room) => this.outbox.onWritable(room),
       read: (tag, status) => this.transfers.onRead(tag, status),
       broken: (reason) => this.lifecycle.lost(reason),
-    }
-    this.begin = link.startSoon(sink)
+    })
   }
 
   get isOpen(): boolean {
@@ -62,11 +58,6 @@ export class Exchange<Connection> {
     return new VerbsError('ESHUTDOWN', 'send', this.link.id.description, 'the connection is closed')
   }
 
-  /** @see RingConnection.request */
-  request(bytes: Uint8Array, options: RequestOptions): Promise<Uint8Array> {
-    return this.requests.request(bytes, options, this)
-  }
-
   /** @see RingConnection.consume */
   consume<T>(
     form: Form,
@@ -74,19 +65,16 @@ export class Exchange<Connection> {
     concurrency: number,
   ): Observable<T> {
     const { inbox, link } = this
-    const most = integerInRange('concurrency', concurrency, 1, 65_536)
-    return link.scope.observe(inbox.consume(form, link.scope.wrap(project), most))
+    return link.scope.observe(inbox.consume(form, link.scope.wrap(project), concurrency))
   }
 
   /** @see RingConnection.statistics */
-  statistics(): RingStatistics {
+  statistics() {
     const { inbox, outbox, requests, transfers } = this
-    const counters = this.link.counters() as Record<NativeCounter, number>
     return {
-      ...counters,
+      ...this.link.counters(),
       framesSent: outbox.frames,
       bytesSent: outbox.bytes,
-      inlineShare: share(counters.inlineRequests, counters.workRequests),
       requestsInFlight: requests.pending.count,
       requestsRunning: requests.responder.running,
       requestMemory: requests.responder.memory,

@@ -4,21 +4,9 @@ import { type Observable, ReplaySubject } from 'rxjs'
 import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
 import type { RingLink } from '../link/ring-link.js'
 import { SEND } from '../native.js'
+import type { CloseOptions } from './call-options.js'
 import { Liveness } from './liveness.js'
-import type { ConnectionState } from './states.js'
-
-/** Why a connection ended: `undefined` after an orderly close. */
-export type CloseReason = VerbsError | undefined
-
-export interface CloseOptions {
-  /**
-   * Let requests, handlers and messages in flight finish, also the peer's (default). False breaks the connection at
-   * once.
-   */
-  readonly drain?: boolean | undefined
-  /** maximum time for draining, milliseconds, default 5000; then the connection is broken */
-  readonly timeout?: number | undefined
-}
+import type { CloseReason, ConnectionState } from './states.js'
 
 /** What goes on over the connection, for whoever ends it. */
 export interface Activity {

@@ -1,5 +1,8 @@
 import type { VerbsError } from '@rdmakit/verbs'
 
+/** Why a connection ended: `undefined` after an orderly close. */
+export type CloseReason = VerbsError | undefined
+
 /**
  * What a connection is doing. It begins `open` and ends either `closed` or `lost`:
  *

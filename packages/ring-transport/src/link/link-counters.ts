@@ -1,4 +1,4 @@
-import { named } from '../connection/statistics.js'
+import { type NativeCounter, named, share } from '../connection/statistics.js'
 import { type NativePoller, native } from '../native.js'
 
 /** a connection's counters, one after another */
@@ -30,9 +30,10 @@ export class LinkCounters {
   }
 
   /** All counters by their names; after {@link keep} as they were then. */
-  all(): Record<string, number> {
+  all(): Record<NativeCounter | 'inlineShare', number> {
     if (this.#last === undefined) this.#native.counters(this.#connection, COUNTS)
-    return named(native.connectionCounters, this.#last ?? COUNTS)
+    const all = named(native.connectionCounters, this.#last ?? COUNTS) as Record<NativeCounter, number>
+    return { ...all, inlineShare: share(all.inlineRequests, all.workRequests) }
   }
 
   /** The connection is about to be released: what it counted stays as it is. */

@@ -160,7 +160,7 @@ export class RingLink {
   }
 
   /** All counters by their names; after the end as they were then. */
-  counters(): Record<string, number> {
+  counters() {
     return this.#resources.counters.all()
   }
 

@@ -1,6 +1,7 @@
 import { UsageError } from '@rdmakit/verbs'
 import { onAbort } from '@rdmakit/verbs/internal'
 import { from, Observable, type ObservableInput, Subject, type Subscription } from 'rxjs'
+import { integerInRange } from '../base/integer-in-range.js'
 import { interruptible } from '../base/interruptible.js'
 import { isPromise } from '../base/is-promise.js'
 import { RingBatch } from './batch.js'
@@ -176,6 +177,7 @@ export class Inbox {
     project: (message: RingMessage) => ObservableInput<T>,
     concurrency: number,
   ): Observable<T> {
+    integerInRange('concurrency', concurrency, 1, 65_536)
     return new Observable<T>((subscriber) => {
       const active = new Set<RingMessage>()
       const done = (message: RingMessage) => active.delete(message) && message.release()

@@ -2,6 +2,9 @@ import type { RecordableHistogram } from 'node:perf_hooks'
 import { VerbsError } from '@rdmakit/verbs'
 import { type Deferred, deferred } from '@rdmakit/verbs/internal'
 import { clearTimeout, performance, setImmediate, setTimeout } from '../base/clock.js'
+import { integerInRange } from '../base/integer-in-range.js'
+import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
+import { latencyHistogram } from '../connection/statistics.js'
 import { Allowance, requestCost, Turn } from './allowance.js'
 
 /** A request that waits for its response. */
@@ -20,12 +23,12 @@ export class PendingRequest extends Turn {
   reject!: (reason: unknown) => void
 
   /** @internal */
-  constructor(correlation: number, bytes: Uint8Array, options: NewRequest, send: SendRequest) {
+  constructor(correlation: number, bytes: Uint8Array, timeout: number, immediate: number, send: SendRequest) {
     super(requestCost(bytes.length))
     this.correlation = correlation
-    this.immediate = options.immediate
+    this.immediate = immediate
     this.begun = performance.now()
-    this.deadline = this.begun + options.timeout
+    this.deadline = this.begun + timeout
     this.#bytes = bytes
     this.#send = send
     this.response = new Promise((resolve, reject) => {
@@ -45,12 +48,6 @@ export class PendingRequest extends Turn {
     this.#bytes = undefined
     this.#send(this, bytes)
   }
-}
-
-export interface NewRequest {
-  /** milliseconds */
-  readonly timeout: number
-  readonly immediate: number
 }
 
 /** Sends the request; it is called at most once, and not when it has been given up meanwhile. */
@@ -77,8 +74,7 @@ export class PendingRequests {
   readonly #allowance: Allowance
   readonly #object: string
   readonly #send: SendRequest
-  /** nanoseconds from request to response, of those that are answered from when it is set */
-  latency: RecordableHistogram | undefined
+  #latency: RecordableHistogram | undefined
   /** the number given out last: 1 … 2^32 − 1, then from 1 again */
   last = 0
   #timer: NodeJS.Timeout | undefined
@@ -102,9 +98,13 @@ export class PendingRequests {
   /**
    * A new request, which is sent when the peer has memory for it: until then it waits here, in order.
    * @param bytes are copied when they have to wait, so that they may change once this returns
+   * @param timeout milliseconds
+   * @throws UsageError for a bad timeout or immediate
    */
-  ask(bytes: Uint8Array, options: NewRequest): PendingRequest {
-    const request = new PendingRequest(this.#number(), bytes, options, this.#send)
+  ask(bytes: Uint8Array, timeout = DEFAULT_TIMEOUT_MS, immediate = 0): PendingRequest {
+    integerInRange('immediate', immediate, 0, 0xffff_ffff)
+    const limit = milliseconds('timeout', timeout)
+    const request = new PendingRequest(this.#number(), bytes, limit, immediate, this.#send)
     this.#places[request.correlation & (this.#places.length - 1)] = request
     this.#count++
     if (request.deadline < this.#wakeAt) this.#arm(request.deadline)
@@ -127,7 +127,7 @@ export class PendingRequests {
     if (pending === undefined) this.#abandoned.delete(correlation)
     else {
       this.#remove(pending)
-      this.latency?.record(Math.max(1, Math.round((performance.now() - pending.begun) * 1e6)))
+      this.#latency?.record(Math.max(1, Math.round((performance.now() - pending.begun) * 1e6)))
     }
     this.#allowance.leave(request)
     return pending ?? 'given up'
@@ -141,6 +141,12 @@ export class PendingRequests {
     // The peer has its memory again when it has answered; of what was not sent it knows nothing.
     if (request.sent) this.#abandoned.set(request.correlation, request)
     else this.#allowance.leave(request)
+  }
+
+  /** Nanoseconds from request to response, of those that are answered from the first call on. */
+  measure(): RecordableHistogram {
+    this.#latency ??= latencyHistogram()
+    return this.#latency
   }
 
   /** Whether somebody waits for its response. */

@@ -1,9 +1,6 @@
-import type { RecordableHistogram } from 'node:perf_hooks'
-import { VerbsError, type WaitOptions } from '@rdmakit/verbs'
+import { VerbsError } from '@rdmakit/verbs'
 import { onAbort } from '@rdmakit/verbs/internal'
-import { integerInRange } from '../base/integer-in-range.js'
-import { DEFAULT_TIMEOUT_MS, milliseconds } from '../base/timeout.js'
-import { latencyHistogram } from '../connection/statistics.js'
+import type { RequestOptions } from '../connection/call-options.js'
 import { TYPE } from '../native.js'
 import type { RingMessage } from '../receiving/message.js'
 import type { Outbox } from '../sending/outbox.js'
@@ -11,12 +8,6 @@ import { requestAllowance } from './allowance.js'
 import { PendingRequest, PendingRequests } from './pending-requests.js'
 import { decodeError, RemoteError } from './remote-error.js'
 import { type Handler, Responder, type ResponderHost } from './responder.js'
-
-/** How a request is made. */
-export interface RequestOptions extends WaitOptions {
-  /** 32 bits for the peer's handler, which sees them as {@link RingMessage.immediate}; default 0 */
-  readonly immediate?: number | undefined
-}
 
 /** What requests need of their connection. */
 export interface RequestsHost<Connection> extends Omit<ResponderHost<Connection>, 'post'> {
@@ -55,21 +46,19 @@ export class Requests<Connection> {
   /** @see RingConnection.request @param connection throws when it is not open */
   request(
     bytes: Uint8Array,
-    { signal, timeout = DEFAULT_TIMEOUT_MS, immediate = 0 }: RequestOptions,
+    { signal, timeout, immediate }: RequestOptions,
     connection: { requireOpen(): void },
   ): Promise<Uint8Array> {
     const { pending } = this
-    let limit: number
+    let request: PendingRequest
     try {
       signal?.throwIfAborted()
       connection.requireOpen()
-      integerInRange('immediate', immediate, 0, 0xffff_ffff)
-      limit = milliseconds('timeout', timeout)
       this.#outbox.requireFits(bytes)
+      request = pending.ask(bytes, timeout, immediate)
     } catch (failure) {
       return Promise.reject(failure)
     }
-    const request = pending.ask(bytes, { timeout: limit, immediate })
     const response = request.response.then(undefined, byCaller)
     if (signal === undefined) return response
     return response.finally(onAbort(signal, () => pending.giveUp(request, signal.reason)))
@@ -78,12 +67,6 @@ export class Requests<Connection> {
   /** requests, both ways, that are under way */
   get count(): number {
     return this.pending.count + this.responder.running
-  }
-
-  /** The latency of this end's requests, measured from the first call on. */
-  measure(): RecordableHistogram {
-    this.pending.latency ??= latencyHistogram()
-    return this.pending.latency
   }
 
   /**

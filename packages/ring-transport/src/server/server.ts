@@ -1,11 +1,10 @@
 import { type ConnectionRequest, Listener, UsageError, VerbsError } from '@rdmakit/verbs'
 import { deferred, onAbort, within } from '@rdmakit/verbs/internal'
-import { performance } from '../base/clock.js'
 import { integerInRange } from '../base/integer-in-range.js'
 import { isPromise } from '../base/is-promise.js'
-import { DEFAULT_TIMEOUT_MS, left, milliseconds } from '../base/timeout.js'
+import { DEFAULT_TIMEOUT_MS, deadlineAfter, left } from '../base/timeout.js'
+import type { CloseOptions } from '../connection/call-options.js'
 import type { RingConnection } from '../connection/connection.js'
-import type { CloseOptions } from '../connection/lifecycle.js'
 import { type RingStatistics, Totals } from '../connection/statistics.js'
 import { acceptRing, refuse } from '../setup/accept.js'
 import { decodeHandshake, type Handshake, isRingRequest, type Session } from '../setup/handshake.js'
@@ -182,14 +181,13 @@ export class RingServer {
    */
   async close(options: CloseOptions = {}): Promise<void> {
     const { drain = true } = options
-    const timeout = milliseconds('timeout', options.timeout ?? DEFAULT_TIMEOUT_MS)
-    const deadline = performance.now() + timeout
+    const deadline = deadlineAfter('timeout', options.timeout)
     this.#closing = true
     this.#forget()
     for (const listener of this.#listeners) listener.close()
     const arriving = [...this.#arriving, ...this.#leaving]
     const arrived = Promise.allSettled(arriving.map(({ settled }) => settled))
-    if (drain && arriving.length > 0) await within(arrived, timeout, () => undefined).catch(() => {})
+    if (drain && arriving.length > 0) await within(arrived, left(deadline), () => undefined).catch(() => {})
     // Whoever has not come by now gets no answer, and his connect fails.
     for (const { giveUp } of arriving) giveUp.abort()
     await arrived

@@ -2,7 +2,6 @@ import { VerbsError } from '@rdmakit/verbs'
 import { type Observable, Subject } from 'rxjs'
 import { TYPE } from '../native.js'
 import type { RingMessage } from '../receiving/message.js'
-import type { Place } from '../receiving/place.js'
 import { encodeError } from '../requests/remote-error.js'
 import { decodeOffer, encodeProgress, MAX_OFFERS, PROGRESS } from './format.js'
 import type { TransferHost } from './host.js'
@@ -85,12 +84,13 @@ export class Incoming {
 
   /** Nobody looks at offers: it becomes a message like any other, in its place. */
   #hold(offer: RingOffer): void {
-    const received = this.#receive(offer, this.#host.hold())
+    const received = this.#receive(offer)
     this.#receiving.add(received)
     void received.then(() => this.#receiving.delete(received))
   }
 
-  async #receive(offer: RingOffer, place: Place): Promise<void> {
+  async #receive(offer: RingOffer): Promise<void> {
+    const place = this.#host.hold()
     let message: RingMessage | null = null
     try {
       message = await offer.accept()

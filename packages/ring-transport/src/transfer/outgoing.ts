@@ -1,13 +1,13 @@
 import { types } from 'node:util'
 import { type ScatterGatherElement, VerbsError } from '@rdmakit/verbs'
 import { type Deferred, deferred, within } from '@rdmakit/verbs/internal'
-import { milliseconds } from '../base/timeout.js'
+import { milliseconds, TRANSMIT_TIMEOUT_MS } from '../base/timeout.js'
 import { TYPE } from '../native.js'
 import type { RingMessage } from '../receiving/message.js'
 import { decodeError } from '../requests/remote-error.js'
 import { decodeProgress, MAX_OFFERS, PROGRESS, WITHDRAWAL } from './format.js'
 import type { TransferHost } from './host.js'
-import { type OnProgress, tell } from './progress.js'
+import { inCallersContext, type OnProgress, tell } from './progress.js'
 import { bytesOf, lengthOf, type Source, sourceOf } from './source.js'
 
 /** How a message is transmitted. */
@@ -39,8 +39,6 @@ interface Transfer extends Deferred<void> {
   readonly source: Source
 }
 
-/** @internal */
-export const TRANSMIT_TIMEOUT_MS = 60_000
 /** The peer tells how far it is a hundred times, but not for less than this many bytes. */
 const LEAST_PROGRESS = 2 ** 20
 const PROGRESS_TIMES = 100
@@ -72,9 +70,9 @@ export class Outgoing {
   }
 
   /** @see RingConnection.transmit */
-  async transmit(what: Uint8Array | ScatterGatherElement, options: TransmitOptions): Promise<void> {
-    const { signal } = options
-    signal?.throwIfAborted()
+  async transmit(what: Uint8Array | ScatterGatherElement, given: TransmitOptions): Promise<void> {
+    const options = inCallersContext(given)
+    options.signal?.throwIfAborted()
     const timeout = milliseconds('timeout', options.timeout ?? TRANSMIT_TIMEOUT_MS)
     if (this.#ended !== undefined) throw this.#ended
     this.#running++

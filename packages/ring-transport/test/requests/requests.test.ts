@@ -9,7 +9,7 @@ const send = (request: PendingRequest) => {
 }
 
 /** A request that goes to the peer as soon as that has memory for it. */
-const ask = (requests: PendingRequests, timeout = 60_000) => requests.ask(EMPTY, { timeout, immediate: 0 })
+const ask = (requests: PendingRequests, timeout = 60_000) => requests.ask(EMPTY, timeout)
 
 /** Its response comes. */
 function answer(requests: PendingRequests, correlation: number): boolean {
@@ -106,7 +106,7 @@ describe('what the peer has memory for', () => {
       sent.push(bytes)
     })
     const bytes = new Uint8Array([7])
-    for (let i = 0; i < 2; i++) requests.ask(bytes, { timeout: 60_000, immediate: 0 })
+    for (let i = 0; i < 2; i++) requests.ask(bytes, 60_000)
     bytes[0] = 8
     requests.take(1)
     expect(sent.map(([byte]) => byte)).toEqual([8, 7])

@@ -1,4 +1,8 @@
+import { Observable, share } from 'rxjs'
+import { inSubscribersContext } from '../base/callback-scope.js'
+import { calling } from '../base/errors.js'
 import type { Resource } from '../base/resource.js'
+import { native } from '../native.js'
 
 /** `enum ibv_event_type`, in its order. */
 const TYPES = [
@@ -37,6 +41,8 @@ export interface AsyncEvent {
   readonly port: number | undefined
 }
 
+type Find = (identity: bigint) => Resource | undefined
+
 const PORT_EVENTS: readonly AsyncEventType[] = [
   'port-active',
   'port-error',
@@ -47,12 +53,23 @@ const PORT_EVENTS: readonly AsyncEventType[] = [
   'gid-change',
 ]
 
-/** @internal */
-export function asyncEvent(
-  type: number,
-  element: bigint,
-  find: (identity: bigint) => Resource | undefined,
-): AsyncEvent {
+/** @internal of `device`, until it has ended @param find what it has made, by its identity */
+export function asyncEventsOf(device: Resource, find: Find, ended: Promise<void>): Observable<AsyncEvent> {
+  const shared = new Observable<AsyncEvent>((subscriber) => {
+    calling(device.description, () =>
+      native.watchAsyncEvents(device.handle, (type, element) =>
+        subscriber.next(asyncEvent(type, element, find)),
+      ),
+    )
+    ended.then(() => subscriber.complete())
+    return () => {
+      if (!device.closed) native.unwatchAsyncEvents(device.handle)
+    }
+  }).pipe(share())
+  return inSubscribersContext(shared)
+}
+
+function asyncEvent(type: number, element: bigint, find: Find): AsyncEvent {
   const name = TYPES[type] ?? 'device-fatal'
   return PORT_EVENTS.includes(name)
     ? { type: name, object: undefined, port: Number(element) }

@@ -1,12 +1,11 @@
-import { Observable, share } from 'rxjs'
-import { inSubscribersContext } from '../base/callback-scope.js'
+import type { Observable } from 'rxjs'
 import { deferred } from '../base/deferred.js'
 import { calling } from '../base/errors.js'
 import { Resource } from '../base/resource.js'
 import { CompletionChannel } from '../completion/completion-channel.js'
 import { CompletionQueue, type CompletionQueueOptions } from '../completion/completion-queue.js'
 import { type Handle, native, type ProviderName } from '../native.js'
-import { type AsyncEvent, asyncEvent } from './async-event.js'
+import { type AsyncEvent, asyncEventsOf } from './async-event.js'
 import { ProtectionDomain } from './protection-domain.js'
 
 /** The bits of `kCapability…` in `rdmakit/handle.h`. */
@@ -90,7 +89,7 @@ export class Context extends Resource {
     this.capabilities = Object.fromEntries(
       Object.entries(CAPABILITIES).map(([name, bit]) => [name, (info.capabilities & bit) !== 0]),
     ) as Record<keyof Capabilities, boolean>
-    this.asyncEvents = this.#watchAsyncEvents()
+    this.asyncEvents = asyncEventsOf(this, (identity) => this.descendant(identity), this.#end.promise)
   }
 
   /** The one Context of a native context handle. */
@@ -119,21 +118,6 @@ export class Context extends Resource {
   /** The valid entries of the port's GID table (ibv_query_gid_table(3)). @param port from 1 */
   queryGids(port = 1): Gid[] {
     return calling(`${this.description} port ${port}`, () => native.queryGids(this.handle, port))
-  }
-
-  #watchAsyncEvents(): Observable<AsyncEvent> {
-    const shared = new Observable<AsyncEvent>((subscriber) => {
-      calling(this.description, () =>
-        native.watchAsyncEvents(this.handle, (type, element) =>
-          subscriber.next(asyncEvent(type, element, (identity) => this.descendant(identity))),
-        ),
-      )
-      this.#end.promise.then(() => subscriber.complete())
-      return () => {
-        if (!this.closed) native.unwatchAsyncEvents(this.handle)
-      }
-    }).pipe(share())
-    return inSubscribersContext(shared)
   }
 
   /** ibv_alloc_pd(3) */

@@ -1,0 +1,18 @@
+// What the calls of a connection take, and those of a client or a server, which pass them on.
+import type { WaitOptions } from '@rdmakit/verbs'
+
+/** How a request is made. */
+export interface RequestOptions extends WaitOptions {
+  /** 32 bits for the peer's handler, which sees them as {@link RingMessage.immediate}; default 0 */
+  readonly immediate?: number | undefined
+}
+
+export interface CloseOptions {
+  /**
+   * Let requests, handlers and messages in flight finish, also the peer's (default). False breaks the connection at
+   * once.
+   */
+  readonly drain?: boolean | undefined
+  /** maximum time for draining, milliseconds, default 5000; then the connection is broken */
+  readonly timeout?: number | undefined
+}
