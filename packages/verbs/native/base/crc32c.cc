@@ -7,6 +7,9 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#elif defined(__aarch64__) && !defined(__AARCH64EB__)
+#include <arm_acle.h>
+#include <sys/auxv.h>
 #endif
 
 namespace rdmakit {
@@ -47,8 +50,36 @@ uint32_t crc32c_extend_portable(uint32_t state, const void* data, size_t length)
   return state;
 }
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) || (defined(__aarch64__) && !defined(__AARCH64EB__))
 namespace {
+
+#if defined(__x86_64__)
+#define RDMAKIT_WITH_INSTRUCTION __attribute__((target("sse4.2")))
+constexpr char kInstruction[] = "sse4.2";
+using Register = uint64_t;
+RDMAKIT_WITH_INSTRUCTION inline Register after_word(Register state, uint64_t word) {
+  return _mm_crc32_u64(state, word);
+}
+RDMAKIT_WITH_INSTRUCTION inline uint32_t after_byte(uint32_t state, uint8_t byte) {
+  return _mm_crc32_u8(state, byte);
+}
+bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
+#else
+// Of Armv8.0 it is an extension, of Armv8.1 a part.
+#define RDMAKIT_WITH_INSTRUCTION __attribute__((target("+crc")))
+constexpr char kInstruction[] = "armv8-crc";
+using Register = uint32_t;
+RDMAKIT_WITH_INSTRUCTION inline Register after_word(Register state, uint64_t word) {
+  return __crc32cd(state, word);
+}
+RDMAKIT_WITH_INSTRUCTION inline uint32_t after_byte(uint32_t state, uint8_t byte) {
+  return __crc32cb(state, byte);
+}
+bool has_instruction() {
+  constexpr unsigned long kCrc32 = 1 << 7;  // HWCAP_CRC32 of <asm/hwcap.h>
+  return (getauxval(AT_HWCAP) & kCrc32) != 0;
+}
+#endif
 
 // The crc32 instruction takes three cycles and one can start each cycle: three independent streams
 // keep it busy. Streams are joined by "what this register becomes after N zero bytes", which is
@@ -87,19 +118,18 @@ inline uint64_t load64(const uint8_t* from) {
 }
 
 template <size_t kStream>
-__attribute__((target("sse4.2"))) uint32_t three_streams(const Shift& shift, uint32_t state,
-                                                         const uint8_t* at) {
-  uint64_t first = state, second = 0, third = 0;
+RDMAKIT_WITH_INSTRUCTION uint32_t three_streams(const Shift& shift, uint32_t state, const uint8_t* at) {
+  Register first = state, second = 0, third = 0;
   for (const uint8_t* end = at + kStream; at < end; at += 8) {
-    first = _mm_crc32_u64(first, load64(at));
-    second = _mm_crc32_u64(second, load64(at + kStream));
-    third = _mm_crc32_u64(third, load64(at + 2 * kStream));
+    first = after_word(first, load64(at));
+    second = after_word(second, load64(at + kStream));
+    third = after_word(third, load64(at + 2 * kStream));
   }
   const uint32_t joined = apply(shift, static_cast<uint32_t>(first)) ^ static_cast<uint32_t>(second);
   return apply(shift, joined) ^ static_cast<uint32_t>(third);
 }
 
-__attribute__((target("sse4.2"))) uint32_t extend_sse42(uint32_t state, const void* data, size_t length) {
+RDMAKIT_WITH_INSTRUCTION uint32_t extend_by_instruction(uint32_t state, const void* data, size_t length) {
   static const Shift long_shift = make_shift(kLongStream);
   static const Shift short_shift = make_shift(kShortStream);
   const uint8_t* at = static_cast<const uint8_t*>(data);
@@ -113,10 +143,10 @@ __attribute__((target("sse4.2"))) uint32_t extend_sse42(uint32_t state, const vo
     at += 3 * kShortStream;
     length -= 3 * kShortStream;
   }
-  uint64_t wide = state;
-  for (; length >= 8; at += 8, length -= 8) wide = _mm_crc32_u64(wide, load64(at));
+  Register wide = state;
+  for (; length >= 8; at += 8, length -= 8) wide = after_word(wide, load64(at));
   state = static_cast<uint32_t>(wide);
-  for (; length > 0; at++, length--) state = _mm_crc32_u8(state, *at);
+  for (; length > 0; at++, length--) state = after_byte(state, *at);
   return state;
 }
 
@@ -158,11 +188,9 @@ uint32_t crc32c_extend(uint32_t state, const void* data, size_t length) {
 std::span<const Crc32cImplementation> crc32c_implementations() {
   static constexpr Crc32cImplementation all[] = {{"table", crc32c_extend_portable},
                                                  {"sparse", crc32c_extend_sparse},
-                                                 {"sse4.2", extend_sse42},
+                                                 {kInstruction, extend_by_instruction},
                                                  {"folding", crc32c_extend_folding}};
-  return {all, crc32c_folding_supported()         ? size_t{4}
-               : __builtin_cpu_supports("sse4.2") ? size_t{3}
-                                                  : size_t{2}};
+  return {all, crc32c_folding_supported() ? size_t{4} : has_instruction() ? size_t{3} : size_t{2}};
 }
 #else
 uint32_t crc32c_extend(uint32_t state, const void* data, size_t length) {

@@ -30,10 +30,8 @@ std::span<const Crc32cImplementation> crc32c_implementations();
 uint32_t crc32c_extend_portable(uint32_t state, const void* data, size_t length);
 // crc32c_sparse.cc: for any processor, and at least twice as fast for long pieces.
 uint32_t crc32c_extend_sparse(uint32_t state, const void* data, size_t length);
-#if defined(__x86_64__)
 // crc32c_folding.cc: for long pieces, and only where it is supported.
 bool crc32c_folding_supported();
 uint32_t crc32c_extend_folding(uint32_t state, const void* data, size_t length);
-#endif
 
 }  // namespace rdmakit

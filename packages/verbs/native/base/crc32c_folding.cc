@@ -127,4 +127,11 @@ RDMAKIT_FOLDING uint32_t crc32c_extend_folding(uint32_t state, const void* data,
 // End of hot path.
 
 }  // namespace rdmakit
+#else
+namespace rdmakit {
+bool crc32c_folding_supported() { return false; }
+uint32_t crc32c_extend_folding(uint32_t state, const void* data, size_t length) {
+  return crc32c_extend_portable(state, data, length);
+}
+}  // namespace rdmakit
 #endif
