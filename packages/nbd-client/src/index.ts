@@ -27,15 +27,18 @@ export type { AttachOptions } from './attach/attach-options.js'
 export {
   BlockEngine,
   type EngineEvent,
+  type EngineEvents,
   type EngineStatistics,
 } from './engine/block-engine.js'
 export { Volume, type VolumeOptions } from './engine/block-volume.js'
 export type { ExportOptions, TlsOptions } from './engine/export-options.js'
-export type { BlockEngineOptions } from './engine/front-options.js'
+export type { BlockEngineOptions, FrontOptions } from './engine/front-options.js'
+export type { NativeFrontEvent, NativeFrontStatistics, NativeSafety } from './engine/native.js'
 export { serve } from './export/serve.js'
 export type { ServeOptions } from './export/serve-options.js'
-export { kernelDevice } from './kernel/kernel.js'
-export { type ClientStatus, type RunningClient, runningClients } from './report/control.js'
+export type { Front } from './kernel/device-name.js'
+export { type KernelDeviceOptions, kernelDevice } from './kernel/kernel.js'
+export { type ClientStatus, type RunningClient, runningClients, type Upgraded } from './report/control.js'
 export { StateFolder } from './upgrade/state-folder.js'
 export type { KeptDevice, KeptVolume } from './upgrade/volume-json.js'
-export { VolumeKeeper } from './upgrade/volume-keeper.js'
+export { type KeptFiles, VolumeKeeper } from './upgrade/volume-keeper.js'

@@ -1,6 +1,6 @@
 export type { BackupOptions } from './engine/backup-options.js'
-export type { Lane, LaneRequirements, LaneResources } from './engine/lane.js'
-export type { Compress, NativeEngineOptions, VolumeAddon } from './engine/volume-addon.js'
+export type { Lane, LaneRequirements, LaneResources, VerbsResource } from './engine/lane.js'
+export type * from './engine/volume-addon.js'
 export {
   type SlabMapping,
   VolumeEngine,

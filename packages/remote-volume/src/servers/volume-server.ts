@@ -69,7 +69,7 @@ export class VolumeServer {
     return this.#session !== undefined
   }
 
-  /** {@link vacant}, rather than one that is gone */
+  /** nobody has its index, rather than one that is gone */
   get isVacant(): boolean {
     return this.uris.length === 0
   }

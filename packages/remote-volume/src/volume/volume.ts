@@ -50,7 +50,7 @@ export class Volume<Engine extends VolumeEngine = VolumeEngine> {
     return this.#parts.slabs.thin
   }
 
-  /** Every incarnation of every server that is still referenced, by index; {@link VolumeServer.vacant} others. */
+  /** Every incarnation of every server that is still referenced, by index; `isVacant` for the others. */
   get servers(): readonly VolumeServer[] {
     return this.#state.servers
   }

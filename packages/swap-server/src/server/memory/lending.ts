@@ -26,7 +26,7 @@ export interface LendingOptions {
   readonly pins?: () => boolean
   /** milliseconds between two looks at the host, default 500 */
   readonly interval?: number
-  /** milliseconds, see {@link Reclaim} */
+  /** milliseconds, see `Reclaim` */
   readonly patience?: number
   /** for tests: where the kernel tells of memory */
   readonly files?: Partial<HostFiles>
@@ -42,7 +42,7 @@ export interface Holding {
   readonly patience: number
 }
 
-/** What came of a {@link Lending.hold}. */
+/** What came of `Lending.hold`. */
 export interface HoldOutcome {
   /** slabs that were to come back */
   readonly asked: number
