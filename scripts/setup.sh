@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Brings a fresh machine to where the project builds and runs: system packages, npm packages, build.
-# Usage: scripts/setup.sh [build] [test] [lab] [bench] [tidy] [packages]   (groups of system packages; default: build)
+# Usage: scripts/setup.sh [build] [test] [lab] [bench] [packages]   (groups of system packages; default: build)
 # Quick when there is nothing to do. Says what it does.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,12 +22,11 @@ install_system_packages() {
 
 declare -A packages=(
   [build]="g++ make ninja-build cmake libibverbs-dev librdmacm-dev libgnutls28-dev liburing-dev"
-  [test]="nbdkit libnbd-bin python3-libnbd fio qemu-utils clang-format clang libclang-rt-14-dev tshark openssl
+  [test]="nbdkit libnbd-bin python3-libnbd fio qemu-utils clang-format clang clang-tidy libclang-rt-14-dev tshark openssl
           e2fsprogs systemd liblz4-1 fish"
   [lab]="qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers ibverbs-utils
          rdmacm-utils perftest qperf nbdkit nbd-client libnbd-bin fio util-linux mount libelf1 e2fsprogs"
   [bench]="ucx-utils util-linux"
-  [tidy]="clang-tidy"
   [packages]="debootstrap g++-aarch64-linux-gnu qemu-user-static"
 )
 

@@ -47,6 +47,12 @@ const drivers = {
 const checks = [
   { name: 'style, types, docs', command: ['bash', 'scripts/check.sh', 'style'], budget: 30 },
   {
+    name: 'clang-tidy of what has changed',
+    // All of it is a part of a soak.
+    command: ['bash', 'scripts/tidy.sh', '--within', '15'],
+    budget: 25,
+  },
+  {
     name: 'native, plain',
     // What sanitizers cannot show: they stand where the counting allocators do, and take memory themselves.
     command: ['bash', 'scripts/native.sh', 'plain', 'allocation', 'shm_many'],

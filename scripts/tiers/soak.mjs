@@ -203,7 +203,7 @@ if (list) {
   process.exit(0)
 }
 
-const groups = ['build', 'test', 'lab', 'tidy', 'packages']
+const groups = ['build', 'test', 'lab', 'packages']
 const setUp = spawnSync('bash', ['scripts/setup.sh', ...groups], { cwd: top, stdio: 'inherit' })
 if (setUp.status !== 0) process.exit(1)
 const soak = soakToDo({ seed, minutes, fresh })

@@ -57,5 +57,5 @@ HIDDEN int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mu
 // Of gcc 11, whose header declares it visible.
 asm(".hidden _ZSt28__throw_bad_array_new_lengthv");
 namespace std {
-[[noreturn]] void __throw_bad_array_new_length() { throw bad_array_new_length(); }
+__attribute__((noreturn)) void __throw_bad_array_new_length() { throw bad_array_new_length(); }
 }  // namespace std
