@@ -320,7 +320,7 @@ void streams() {
   for (auto& reader : readers) reader.join();
   std::printf("six streams, of which four are followed: %llu KiB of %llu KiB served\n",
               static_cast<unsigned long long>(sum(volume, &LaneStatistics::bytes_from_read_ahead) >> 10),
-              static_cast<unsigned long long>(uint64_t{5} * 128 * 8));
+              5ull * 128 * 8);
 }
 
 STRESS(engine_read_ahead) {
