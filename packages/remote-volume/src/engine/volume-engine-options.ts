@@ -31,7 +31,7 @@ export interface VolumeEngineOptions {
   readonly prefault?: boolean
   /**
    * For swap: marks the lanes as part of the I/O path (PR_SET_IO_FLUSHER) and locks their arenas. If either is not granted,
-   * {@link VolumeEngine.addLane} warns. Default false.
+   * `VolumeEngine.addLane` warns. Default false.
    */
   readonly ioFlusher?: boolean
   /**
@@ -46,7 +46,7 @@ export interface VolumeEngineOptions {
    * Bytes to read ahead of a client that reads sequentially, in units of 65536, at most 1 MiB; default 256 KiB, 0: none.
    */
   readonly readAhead?: number
-  /** maximum bytes per second that {@link VolumeEngine.refill} copies; default 0, no limit */
+  /** maximum bytes per second that `VolumeEngine.refill` copies; default 0, no limit */
   readonly refillRate?: number
   /**
    * File (on tmpfs, such as /run) that keeps the page map, so that a successor of this process knows
@@ -61,7 +61,7 @@ export interface VolumeEngineOptions {
    */
   readonly checksums?: boolean
   /**
-   * An unmapped slab takes one of the places of {@link VolumeEngine.addSpare} when it is first written; without one the
+   * An unmapped slab takes one of the places of `VolumeEngine.addSpare` when it is first written; without one the
    * request waits, up to the operation timeout. Default false: such requests answer EIO.
    */
   readonly thin?: boolean

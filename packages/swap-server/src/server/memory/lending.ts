@@ -15,7 +15,7 @@ export interface Borrower {
 }
 
 export interface LendingOptions {
-  /** bytes to lend at most, and of a slab: see {@link SlabStore} */
+  /** bytes to lend at most, and of a slab: see `SlabStore` */
   readonly memory: number
   readonly slabSize: number
   readonly owners: () => Iterable<SlabOwner>
