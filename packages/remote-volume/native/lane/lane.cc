@@ -185,7 +185,8 @@ void Lane::prepare_thread() {
   spinners_ = processors_ / 2;
   touch_stack();
   if (options_.swap_safe) {
-    for (const Safety& safety : {mark_io_flusher(), lock_range(options_.arena, Arena::kBytes)}) {
+    for (const Safety& safety :
+         {mark_io_flusher(), admit_to_reserve(), lock_range(options_.arena, Arena::kBytes)}) {
       if (!safety.granted) warnings_.push_back(safety.name + ": " + safety.reason);
     }
   }

@@ -1,6 +1,7 @@
 #include "system/swap_safety.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
@@ -66,6 +67,13 @@ Safety lock_range(void* memory, size_t bytes) {
 Safety mark_io_flusher() {
   const int error = prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0 ? 0 : errno;
   return outcome("PR_SET_IO_FLUSHER", error, "needs CAP_SYS_RESOURCE and Linux 5.6");
+}
+
+Safety admit_to_reserve() {
+  sched_param parameter{};
+  parameter.sched_priority = sched_get_priority_min(SCHED_RR);
+  const int error = sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &parameter) == 0 ? 0 : errno;
+  return outcome("SCHED_RR", error, "needs CAP_SYS_NICE");
 }
 
 bool become_io_flusher() { return prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) == 0 && mark_io_flusher().granted; }

@@ -69,13 +69,17 @@ describe('an nbd-client that is started from a shell in the root control group',
 
   test('has no thread that would write to the device to get memory', async () => {
     // proc_pid_stat(5): flags are the seventh field behind the name; PF_MEMALLOC_NOIO is what PR_SET_IO_FLUSHER sets.
-    const waits = (stat: string) =>
-      (Number(stat.slice(stat.lastIndexOf(')') + 2).split(' ')[6]) & 0x0008_0000) === 0
+    const behindName = (stat: string) => stat.slice(stat.lastIndexOf(')') + 2).split(' ')
+    const waits = (stat: string) => (Number(behindName(stat)[6]) & 0x0008_0000) === 0
     const tasks = `/proc/${await pid()}/task`
     const threads = readdirSync(tasks).map((thread) => readFileSync(`${tasks}/${thread}/stat`, 'utf8'))
     // JavaScript's, V8's, the provider's and the lanes'.
     expect(threads.length).toBeGreaterThan(6)
     expect(threads.filter(waits)).toEqual([])
+    // And those that move pages may have memory of the kernel's reserve: the policy is the 39th field, SCHED_RR is 2.
+    const lanes = threads.filter((stat) => stat.includes('(nbd-lane-'))
+    expect(lanes.map((stat) => behindName(stat)[38])).toEqual(lanes.map(() => '2'))
+    expect(lanes.length).toBeGreaterThan(0)
   })
 
   test('leaves the group to its successor, and the one after a crash clears it away', async () => {

@@ -212,18 +212,17 @@ void QueuePair::fail(const Failure& failure) {
   fail_locked(failure);
 }
 
+// Of the progress thread alone, and without a lock: who posts may hold it for as long as the kernel looks for
+// memory.
 bool QueuePair::look_at_host() {
-  {
-    const std::lock_guard lock(send_mutex_);
-    if (state_.load() != State::connected) return false;
-    const auto now = std::chrono::steady_clock::now();
-    tcp_info info{};
-    socklen_t length = sizeof info;
-    if (getsockopt(socket_fd_, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return true;
-    const auto passed = std::chrono::duration_cast<HostWatch::Milliseconds>(now - looked_);
-    looked_ = now;
-    if (!host_watch_.gone(info, passed)) return true;
-  }
+  if (state_.load() != State::connected) return false;
+  const auto now = std::chrono::steady_clock::now();
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  if (getsockopt(socket_fd_, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return true;
+  const auto passed = std::chrono::duration_cast<HostWatch::Milliseconds>(now - looked_);
+  looked_ = now;
+  if (!host_watch_.gone(info, passed)) return true;
   fail(Failure::lost(ETIMEDOUT));
   return false;
 }
