@@ -43,6 +43,22 @@ export const mutations = [
     tests: ['lab kernel'],
   },
   {
+    name: 'threads-write-to-their-own-device',
+    file: source('attach/start-swap-free'),
+    find: '  const marked = becomeIoFlusher()',
+    replace: '  const marked = false',
+    why: "V8's threads, and those of libuv, wait for the device that they serve where memory is short.",
+    tests: ['lab kernel'],
+  },
+  {
+    name: 'lanes-have-no-reserve',
+    file: 'packages/remote-volume/native/system/swap_safety.cc',
+    find: 'sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &parameter) == 0',
+    replace: 'parameter.sched_priority > 0',
+    why: 'A lane that sends over TCP looks for a page without end where all that is free is in reserve.',
+    tests: ['lab kernel'],
+  },
+  {
     name: 'stop-waits-for-nobody',
     file: 'examples/two-hosts/systemd/rdmakit-nbd@.service',
     find: '[ $$? -eq 75 ]',
