@@ -22,10 +22,9 @@
 //    event that the guardian has now taken. Then the guardian rings for what it has put on the event ring. Of
 //    what concerns only native code the application need not know; the guardian stays until it looks again.
 // 4. An event wakes both, if both sleep, but the application may have taken it before the guardian looks at
-// the
-//    channel: poll(2) then sleeps on. So the application, as it takes an event, wakes a guardian that sleeps
-//    without end, which has said so (`sleeping_`) before it looked at the queue for the last time, in a hold.
-//    A guardian that finds that the application has looked goes back to watching.
+//    the channel: poll(2) then sleeps on. So the application, as it takes an event, wakes a guardian that
+//    sleeps without end, which has said so (`sleeping_`) before it looked at the queue for the last time, in
+//    a hold. A guardian that finds that the application has looked goes back to watching.
 #include <utility>
 
 #include "ring/polling/poller.h"
