@@ -214,14 +214,14 @@ export const mutations = [
   {
     name: 'shm-lock-wakes-nobody',
     file: source('mapping/sleep_lock.h'),
-    find: 'while (state_.exchange(kAwaited, std::memory_order_acquire) != kFree)',
-    replace: 'while (state_.exchange(kHeld, std::memory_order_acquire) != kFree)',
+    find: 'if (sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]]',
+    replace: 'if (sleepers.load(std::memory_order_relaxed) > 1) [[unlikely]]',
     why: 'Who waits for a long copy is not woken when it is over.',
     tests: ['native asan shm_lock'],
   },
   {
     name: 'shm-lock-spins-for-ever',
-    file: source('mapping/sleep_lock.h'),
+    file: source('mapping/sleep_lock.cc'),
     find: 'for (int i = 0; i < kSpins; i++) {',
     replace: 'for (int i = 0; i < kSpins; i %= kSpins) {',
     why: 'A thread of real-time priority that waits for a copy keeps the processor from whoever makes it.',

@@ -1,10 +1,12 @@
 // A lock for sections of some ten nanoseconds, which also bears to be held for the copy of a gigabyte: who
 // waits spins as long as a short section takes, and then sleeps. A thread of real-time priority that went on
 // spinning could keep the processor from the holder; JavaScript's would burn it. Uncontended it makes no
-// system call.
+// system call, and one locked instruction: unlock() is a plain store, and a load of whether anybody sleeps.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 namespace rdmakit::shm {
@@ -15,37 +17,42 @@ class SleepLock {
   SleepLock(const SleepLock&) = delete;
 
   void lock() {
-    uint32_t state = kFree;
-    if (!state_.compare_exchange_strong(state, kHeld, std::memory_order_acquire)) [[unlikely]]
+    if (!try_lock()) [[unlikely]]
       wait();
   }
-  // Another thread may have the lock, and this object be gone, before this returns.
+  // Another thread may have the lock, and this object be gone, as soon as it is free: nothing of it is read
+  // after that, and sleepers are counted elsewhere.
   void unlock() {
-    if (state_.exchange(kFree, std::memory_order_release) == kAwaited) [[unlikely]]
-      state_.notify_one();
+    const std::atomic<uint32_t>& sleepers = sleepers_of(this).count;
+    state_.store(kFree, std::memory_order_release);
+    // Free it, then look who sleeps; who is about to sleep says so, then looks whether it is free (wait()).
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if (sleepers.load(std::memory_order_relaxed) != 0) [[unlikely]]
+      wake(&state_);
   }
 
  private:
-  // Some microseconds.
-  static constexpr int kSpins = 200;
   static constexpr uint32_t kFree = 0;
   static constexpr uint32_t kHeld = 1;
-  static constexpr uint32_t kAwaited = 2;  // held, and somebody may sleep
 
-  [[gnu::noinline]] void wait() {
-    for (int i = 0; i < kSpins; i++) {
-      uint32_t state = kFree;
-      if (state_.load(std::memory_order_relaxed) == kFree &&
-          state_.compare_exchange_strong(state, kHeld, std::memory_order_acquire)) {
-        return;
-      }
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
-    }
-    // Whoever has slept takes it as awaited: there may be others.
-    while (state_.exchange(kAwaited, std::memory_order_acquire) != kFree) state_.wait(kAwaited);
+  // Who sleeps, for all locks whose address falls into the same group: one that nobody waits for may make a
+  // needless call of the kernel for as long as another of its group is slept for.
+  struct alignas(64) Sleepers {
+    std::atomic<uint32_t> count{0};
+  };
+  static Sleepers& sleepers_of(const SleepLock* lock) {
+    return all_sleepers_[reinterpret_cast<uintptr_t>(lock) / sizeof(Sleepers) % all_sleepers_.size()];
   }
+
+  bool try_lock() {
+    uint32_t state = kFree;
+    return state_.compare_exchange_strong(state, kHeld, std::memory_order_acquire);
+  }
+  void wait();
+  // The lock may be gone: its address is all that counts.
+  static void wake(std::atomic<uint32_t>* state);
+
+  static std::array<Sleepers, 64> all_sleepers_;
 
   std::atomic<uint32_t> state_{kFree};
 };
