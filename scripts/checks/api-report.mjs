@@ -19,6 +19,7 @@ function report(folder, name, types) {
   const config = ExtractorConfig.prepare({
     configObject: {
       projectFolder: folder,
+      newlineKind: 'lf',
       mainEntryPointFilePath: join(folder, types),
       apiReport: {
         enabled: true,

@@ -175,8 +175,8 @@ export const mutations = [
   {
     name: 'run-of-frames-crosses-connections',
     file: source('polling/poller'),
-    find: 'this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) === sink)',
-    replace: 'this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) !== undefined)',
+    find: 'this.#tail !== this.#end && this.#sinkAt(at) === sink)',
+    replace: 'this.#tail !== this.#end && this.#sinkAt(at) !== undefined)',
     why: 'Frames of one connection are told to another that had some just before.',
     tests: [unit('process/contexts')],
   },

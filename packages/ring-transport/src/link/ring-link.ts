@@ -160,7 +160,7 @@ export class RingLink {
   }
 
   /** All counters by their names; after the end as they were then. */
-  counters() {
+  counters(): ReturnType<LinkResources['counters']['all']> {
     return this.#resources.counters.all()
   }
 

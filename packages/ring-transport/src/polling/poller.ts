@@ -47,6 +47,8 @@ export class Poller {
   #lastConnection = -1
   #lastSink: FrameSink | undefined
   #tail = 0
+  /** the head of the event ring, when {@link look} looked last */
+  #seen = 0
   /** where the descriptors end that are dispatched now */
   #end = 0
   #draining = false
@@ -140,12 +142,25 @@ export class Poller {
    * @throws UsageError when it is called from one of its own callbacks
    */
   drain(limit = DRAIN_BATCH): number {
+    return this.look() ? this.#take(this.#seen, limit) : 0
+  }
+
+  /**
+   * @internal whether something has come, for {@link takeSeen}; if nothing has, what was sent is posted
+   * @throws UsageError when it is called from a callback of {@link drain}
+   */
+  look(): boolean {
     if (this.#draining) throw new UsageError('drain was called from its own callback')
-    if (this.#closed) return 0
-    return this.#take(
-      this.#callers ? this.#native.turn() : Atomics.load(this.#words, this.#layout.head),
-      limit,
-    )
+    if (this.#closed) return false
+    this.#seen = this.#callers ? this.#native.turn() : Atomics.load(this.#words, this.#layout.head)
+    if (this.#seen !== this.#tail) return true
+    this.#flush()
+    return false
+  }
+
+  /** @internal {@link drain} of what {@link look} has seen */
+  takeSeen(limit: number): number {
+    return this.#take(this.#seen, limit)
   }
 
   /** @internal the words in which native code tells a connection where it may lay out frames */
@@ -302,8 +317,9 @@ export class Poller {
     try {
       while (this.#tail !== this.#end) {
         // A connection that is forgotten has no sink; what is left of it means nothing.
-        const sink = this.#sinkAt(this.#descriptor())
-        if (sink === undefined || sink.isDrained) this.#dispatch(sink)
+        const at = this.#descriptor()
+        const sink = this.#sinkAt(at)
+        if (sink === undefined || sink.isDrained) this.#dispatch(sink, at)
         else sink.scope.runInAsyncScope(this.#dispatchRun)
       }
     } finally {
@@ -333,13 +349,15 @@ export class Poller {
   /** Dispatches those of one connection, up to the next of another: its scope is entered once for all of them. */
   readonly #dispatchRun = (): void => {
     const sink = this.#lastSink
-    do this.#dispatch(sink)
-    while (this.#tail !== this.#end && this.#sinkAt(this.#descriptor()) === sink)
+    let at = this.#descriptor()
+    do {
+      this.#dispatch(sink, at)
+      at = this.#descriptor()
+    } while (this.#tail !== this.#end && this.#sinkAt(at) === sink)
   }
 
-  #dispatch(sink: FrameSink | undefined): void {
+  #dispatch(sink: FrameSink | undefined, at: number): void {
     const words = this.#words
-    const at = this.#descriptor()
     this.#tail = (this.#tail + 1) | 0
     sink?.frame(
       words[at + 3] as number,

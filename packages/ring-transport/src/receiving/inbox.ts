@@ -24,7 +24,7 @@ export interface BatchOptions {
 export interface DrainedLink {
   /** gets data that comes while the poller is drained */
   drainer: ((view: RingView) => void) | undefined
-  readonly poller: { drain(limit: number): number }
+  readonly poller: { drain(limit: number): number; look(): boolean; takeSeen(limit: number): number }
 }
 
 /** Who takes messages. One kind at a time: two that take turns would each see half of them. */
@@ -240,7 +240,12 @@ export class Inbox {
 
   /** @see RingConnection.drain */
   drain(callback: (view: RingView) => void, limit: number, link: DrainedLink): number {
-    this.#claimTurn(NOBODY)
+    this.#mayTake()
+    const { poller } = link
+    // Nearly every call of a program that polls finds nothing.
+    const looked = this.#queue.length === 0
+    if (looked && !poller.look()) return 0
+    this.#taker = NOBODY
     this.#drained = 0
     this.#callback = callback
     try {
@@ -260,7 +265,8 @@ export class Inbox {
       this.#draining = link
       if (this.#queue.length === 0) link.drainer = this.#count
       // With nothing more to take, what was sent meanwhile is posted all the same.
-      link.poller.drain(limit - this.#drained)
+      if (looked) poller.takeSeen(limit)
+      else poller.drain(limit - this.#drained)
     } finally {
       link.drainer = undefined
       this.#draining = undefined
@@ -326,8 +332,12 @@ export class Inbox {
   }
 
   #claimTurn(taker: Taker): void {
-    if (this.#taker !== undefined || this.#observed) throw taken()
+    this.#mayTake()
     this.#taker = taker
+  }
+
+  #mayTake(): void {
+    if (this.#taker !== undefined || this.#observed) throw taken()
   }
 }
 
