@@ -63,7 +63,7 @@ const MANY_SIBLINGS = {
   'packages/ring-transport/src/connection/connection.ts': [12, FACES],
   'packages/ring-transport/src/server/server.ts': [10, FACES],
   'packages/verbs/src/completion/completion-queue.ts': [10, FAMILY],
-  'packages/verbs/src/connection/connection-id.ts': [11, FAMILY],
+  'packages/verbs/src/connection/connection-id.ts': [10, FAMILY],
   'packages/verbs/src/device/protection-domain.ts': [11, FAMILY],
   'packages/verbs/src/queue-pair/queue-pair.ts': [13, FAMILY],
 }

@@ -106,6 +106,7 @@ export interface NativeCmEvent {
     | 'route_resolved'
     | 'resolve_failed'
     | 'connect_request'
+    | 'accept_stalled'
     | 'established'
     | 'rejected'
     | 'connect_failed'

@@ -3,8 +3,9 @@
 import { execFile, execFileSync, fork } from 'node:child_process'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
+import { SwapServerSession } from '@rdmakit/swap-server'
 import { describe, expect, it, onTestFinished } from 'vitest'
-import { temporaryFolder } from '../helpers/processes.js'
+import { startServer, temporaryFolder, until } from '../helpers/processes.js'
 
 interface Told {
   /** how many threads its user may have */
@@ -79,4 +80,33 @@ describe('at a limit', () => {
       'more memory than any process may have': none,
     })
   })
+
+  it.each(['iwarp', 'shm'])(
+    'a server that has no descriptor left says so, and goes on, over %s',
+    async (over) => {
+      using folder = temporaryFolder()
+      const path = join(folder.path, 'server.sock')
+      const { program, uri } = await startServer(
+        ['--memory', '16M', '--slab-size', '1M'],
+        over === 'shm' ? `shm://${path}` : 'iwarp://127.0.0.1:0',
+        { RDMAKIT_RUN: folder.path },
+      )
+      await using _server = program
+      const descriptors = (soft: string) =>
+        execFileSync('prlimit', ['--pid', `${program.process.pid}`, `--nofile=${soft}`])
+      // What is open stays open.
+      descriptors('3:')
+      const early = SwapServerSession.open([uri]).catch(() => undefined)
+      const said = await until(
+        () => program.stderr.split('\n').find((line) => line.includes('connections wait')),
+        (line) => line !== undefined,
+      )
+      expect(said).toMatch(/no descriptor is left.*ulimit -n.*LimitNOFILE=.*EMFILE/)
+      descriptors('1024:')
+      // On a slow machine the first may have given up before there was a descriptor for it.
+      const session = (await early) ?? (await SwapServerSession.open([uri]))
+      expect(await session.query()).toMatchObject({ sessions: 1 })
+      await session.close()
+    },
+  )
 })

@@ -8,6 +8,9 @@ import { SessionHandshake } from './session-handshake.js'
 import type { SessionHost } from './session-host.js'
 import type { Sessions } from './sessions.js'
 
+/** milliseconds between two lines of the log about connections that must wait */
+const STALLED_EVERY_MS = 10_000
+
 /** How a server takes connections of those who have not shown who they are. */
 export interface ListeningOptions {
   /** what the process may have open; default: what it may now */
@@ -33,6 +36,8 @@ export class ServerListeners implements Admits {
   readonly #descriptors: Descriptors
   readonly #listeners: Listener[] = []
   #budget: Budget
+  /** when the log said so last, of performance.now() */
+  #saidStalled = Number.NEGATIVE_INFINITY
   #closed = false
 
   /** @param providers filled with what it listens by */
@@ -59,7 +64,8 @@ export class ServerListeners implements Admits {
 
   /** Listens at `uri` too. @returns the URI with its port resolved */
   async listen(uri: string): Promise<string> {
-    const listener = await Listener.listen(uri, (request) => this.#onRequest(request))
+    const onStalled = (err: unknown) => this.#sayStalled(err)
+    const listener = await Listener.listen(uri, (request) => this.#onRequest(request), { onStalled })
     this.#listeners.push(listener)
     this.#providers.add(parseUri(listener.uri).provider)
     this.#budget = this.#divide()
@@ -78,6 +84,13 @@ export class ServerListeners implements Admits {
     return sessions >= maxSessions
       ? undefined
       : `RLIMIT_NOFILE ${this.#descriptors.limit} leaves places for ${sessions} sessions of ${maxSessions} and for ${dataConnections} data connections; raise "ulimit -n", or LimitNOFILE= of its unit`
+  }
+
+  #sayStalled(err: unknown): void {
+    const now = performance.now()
+    if (now - this.#saidStalled < STALLED_EVERY_MS) return
+    this.#saidStalled = now
+    this.#host.log.error({ err }, 'connections wait')
   }
 
   #divide(): Budget {

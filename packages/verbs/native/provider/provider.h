@@ -65,6 +65,8 @@ struct CmEvent {
     route_resolved,   // answer to resolve(): context() is known now
     resolve_failed,   // answer to resolve(); status = errno value
     connect_request,  // on a listener: `request` is the new id
+    accept_stalled,   // on a listener: connections wait, for accept(2) failed for want of what status, an
+                      // errno, says
     established,      // answer to connect() and accept(); private_data = the acceptor's, on the connector
     rejected,         // answer to connect(): the peer said no; private_data = its reason
     connect_failed,   // answer to connect() or accept(); status = errno value

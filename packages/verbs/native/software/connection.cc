@@ -207,7 +207,9 @@ void ConnectionBase::on_ready() {
     switch (state_) {
       case State::listening:
         lock.unlock();
-        accept_sockets();
+        if (const int error = accept_sockets(); error != 0)
+          events.push_back({CmEvent::Type::accept_stalled, error, {}, nullptr});
+        emit(std::move(events));
         return;
       case State::await_reply:
         read_reply(events);

@@ -92,7 +92,8 @@ class ConnectionBase : public ConnectionId, public ProgressThread::Client {
   virtual void read_request() = 0;
   // What came with the request.
   virtual std::vector<uint8_t> take_private_data() = 0;
-  virtual void accept_sockets() = 0;
+  // 0, or the errno value for which connections must wait.
+  virtual int accept_sockets() = 0;
   virtual void resume_accepting() = 0;
   // In any other state.
   virtual void socket_ready(Events& events) = 0;

@@ -1,3 +1,5 @@
+import { errnoName } from './errno.js'
+
 /**
  * A verb failed. `code` is the errno name (`ENOMEM`, `ECONNREFUSED` …), `verb` the libibverbs or librdmacm function that
  * was called, `object` the object that it was called on.
@@ -50,6 +52,17 @@ function isNativeFailure(value: unknown): value is NativeFailure {
   return (
     typeof value === 'object' && value !== null && 'verb' in value && 'code' in value && 'detail' in value
   )
+}
+
+/** The error for an errno value that an event brought. @param explain what its name means there */
+export function errorOfStatus(
+  status: number,
+  verb: string,
+  object: string,
+  explain: (code: string) => string,
+): VerbsError {
+  const code = errnoName(status)
+  return new VerbsError(code, verb, object, explain(code))
 }
 
 /** Turns a failure of the addon into a {@link VerbsError} that names `object`; other errors pass as they are. */

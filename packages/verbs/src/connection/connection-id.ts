@@ -1,8 +1,7 @@
 import { getDefaultAutoSelectFamilyAttemptTimeout } from 'node:net'
 import { copyOfBytes } from '../base/bytes.js'
 import { type Deferred, deferred, within } from '../base/deferred.js'
-import { errnoName } from '../base/errno.js'
-import { ConnectionRejectedError, calling, UsageError, VerbsError } from '../base/errors.js'
+import { ConnectionRejectedError, calling, errorOfStatus, UsageError, VerbsError } from '../base/errors.js'
 import { HoldingResource } from '../base/loop-hold.js'
 import { Context } from '../device/context.js'
 import type { ProtectionDomain } from '../device/protection-domain.js'
@@ -249,8 +248,7 @@ export class ConnectionId extends HoldingResource {
   }
 
   #failure(verb: string, status: number): VerbsError {
-    const code = errnoName(status)
-    return new VerbsError(code, verb, this.description, EXPLANATIONS[code] ?? 'it failed')
+    return errorOfStatus(status, verb, this.description, (code) => EXPLANATIONS[code] ?? 'it failed')
   }
 }
 

@@ -1,6 +1,6 @@
 import { copyOfBytes } from '../base/bytes.js'
 import { CallbackScope } from '../base/callback-scope.js'
-import { calling, VerbsError } from '../base/errors.js'
+import { calling, errorOfStatus, VerbsError } from '../base/errors.js'
 import { HoldingResource } from '../base/loop-hold.js'
 import { type Handle, type NativeAddress, native, type ProviderName } from '../native.js'
 import { addressesOf } from './addresses.js'
@@ -78,6 +78,12 @@ export interface ListenOptions extends WaitOptions {
    * `uncaughtException`, because it is a fault of the program.
    */
   readonly onError?: (failure: unknown) => void
+  /**
+   * Called when a connection must wait, because the process or the machine lacks a descriptor or memory for it: EMFILE,
+   * ENFILE, ENOBUFS or ENOMEM (accept(2)). The listener tries again every 100 ms, and calls each time that it fails. Not on
+   * `rdma://`, where a request takes no descriptor.
+   */
+  readonly onStalled?: (failure: VerbsError) => void
 }
 
 /** Receives connection requests at an address (rdma_listen(3)). It keeps the event loop alive until it is closed. */
@@ -107,7 +113,7 @@ export class Listener extends HoldingResource {
   static async listen(
     uri: string,
     onRequest: (request: ConnectionRequest) => void | Promise<void>,
-    { backlog = 1024, onError = passOver, signal, timeout = 5_000 }: ListenOptions = {},
+    { backlog = 1024, onError = passOver, onStalled, signal, timeout = 5_000 }: ListenOptions = {},
   ): Promise<Listener> {
     const endpoint = parseUri(uri)
     const { provider } = endpoint
@@ -121,6 +127,8 @@ export class Listener extends HoldingResource {
         scope.wrap((event) => {
           if (event.type === 'connect_request' && event.request !== undefined)
             void receive(event.request, provider, event.privateData, onRequest, onError)
+          else if (event.type === 'accept_stalled')
+            onStalled?.(errorOfStatus(event.status, 'accept4', description, stalled))
         }),
       )
       calling(description, () => native.idListen(handle, host, endpoint.port, backlog))
@@ -155,6 +163,12 @@ async function receive(
     // What it throws itself has nobody else to go to.
     queueMicrotask(() => onError(failure))
   }
+}
+
+function stalled(code: string): string {
+  if (code === 'EMFILE')
+    return 'connections wait, because no descriptor is left for them; raise "ulimit -n", or LimitNOFILE= of its unit'
+  return `connections wait, because the machine has no ${code === 'ENFILE' ? 'descriptor' : 'memory'} left for them`
 }
 
 function passOver(failure: unknown): void {

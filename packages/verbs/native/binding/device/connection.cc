@@ -22,6 +22,8 @@ const char* type_name(CmEvent::Type type) {
       return "resolve_failed";
     case CmEvent::Type::connect_request:
       return "connect_request";
+    case CmEvent::Type::accept_stalled:
+      return "accept_stalled";
     case CmEvent::Type::established:
       return "established";
     case CmEvent::Type::rejected:

@@ -70,7 +70,7 @@ class Connection final : public software::ConnectionBase {
   void send_rejection(const std::vector<uint8_t>& private_data) override;
 
   // listener.cc
-  void accept_sockets() override;
+  int accept_sockets() override;
   void resume_accepting() override;
 
   // Addresses that were not tried yet, and until when one of all must have answered.

@@ -32,7 +32,7 @@ int Connection::listen(const sockaddr* address, socklen_t length, int backlog) {
   return 0;
 }
 
-void Connection::accept_sockets() {
+int Connection::accept_sockets() {
   const std::lock_guard lock(mutex_);
   for (int i = 0; i < kAcceptedAtOnce && state_ == State::listening; i++) {
     sockaddr_storage peer{};
@@ -40,14 +40,16 @@ void Connection::accept_sockets() {
     UniqueFd accepted(
         ::accept4(socket_.get(), reinterpret_cast<sockaddr*>(&peer), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!accepted) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      const int error = errno;
+      if (error == EINTR || error == ECONNABORTED) continue;
+      if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
         if (arrivals_.make_room()) continue;
         // The connection stays readable: without a pause this would spin.
         ProgressThread::instance().change(number_, socket_.get(), 0);
         pause_accepting();
+        return error;
       }
-      return;
+      return 0;
     }
     prepare_socket(accepted.get());
     const std::shared_ptr<Connection> id = Connection::create();
@@ -59,6 +61,7 @@ void Connection::accept_sockets() {
     if (ProgressThread::instance().watch(id->number_, id->socket_.get(), EPOLLIN) != 0) continue;
     await_request_of(id, std::chrono::milliseconds(kHandshakeTimeoutMs));
   }
+  return 0;
 }
 
 void Connection::resume_accepting() { ProgressThread::instance().change(number_, socket_.get(), EPOLLIN); }

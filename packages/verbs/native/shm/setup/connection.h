@@ -64,7 +64,7 @@ class Connection final : public software::ConnectionBase {
   void lost(const Failure& failure, Events& events);
 
   // listener.cc
-  void accept_sockets() override;
+  int accept_sockets() override;
   void resume_accepting() override;
   void unlink_file();
 

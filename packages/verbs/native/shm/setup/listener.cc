@@ -96,19 +96,21 @@ void Connection::unlink_file() {
   }
 }
 
-void Connection::accept_sockets() {
+int Connection::accept_sockets() {
   const std::lock_guard lock(mutex_);
   for (int i = 0; i < kAcceptedAtOnce && state_ == State::listening && !paused_; i++) {
     UniqueFd accepted(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!accepted) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno != EAGAIN) {
+      const int error = errno;
+      if (error == EINTR || error == ECONNABORTED) continue;
+      if (error != EAGAIN) {
         if (arrivals_.make_room()) continue;
         // The socket stays readable: without a pause this would spin.
         stop_watching();
         pause_accepting();
+        return error;
       }
-      return;
+      return 0;
     }
     const std::shared_ptr<Connection> id = Connection::create();
     const std::lock_guard id_lock(id->mutex_);
@@ -119,6 +121,7 @@ void Connection::accept_sockets() {
     if (ProgressThread::instance().watch(id->number_, id->socket_.get()) != 0) continue;
     await_request_of(id, kRequestTimeout);
   }
+  return 0;
 }
 
 void Connection::resume_accepting() { ProgressThread::instance().watch(number_, socket_.get()); }
