@@ -12,6 +12,7 @@ import type { Report } from './core/report.js'
 import { textOf } from './core/text.js'
 import { failed } from './core/verdict.js'
 import { lab } from './lab.js'
+import { micro } from './micro.js'
 import { nbd } from './nbd.js'
 import { HELP, type Options, parseCommandLine, type SuiteName } from './options.js'
 import { parameterServer } from './parameter-server.js'
@@ -22,6 +23,7 @@ import type { Place, Run, Suite } from './suite.js'
 import { verbs } from './verbs.js'
 
 const MAKE: Readonly<Record<Exclude<SuiteName, 'lab'>, (place: Place) => Suite>> = {
+  micro,
   verbs,
   ring,
   'ring-default': ringDefault,

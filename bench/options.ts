@@ -2,7 +2,7 @@
 import { parseArgs } from 'node:util'
 import { LEAST_ROUNDS } from './core/statistics.js'
 
-export const SUITES = ['verbs', 'ring', 'ring-default', 'parameter-server', 'nbd', 'lab'] as const
+export const SUITES = ['micro', 'verbs', 'ring', 'ring-default', 'parameter-server', 'nbd', 'lab'] as const
 export type SuiteName = (typeof SUITES)[number]
 
 export interface Options {
@@ -26,6 +26,7 @@ Measures rdmakit beside its peers, round by round and in turn, and prints median
 must do nothing else meanwhile.
 
 Suites, all by default, one after the other:
+  micro             single operations of the ring, both ends in one process: what a change costs
   verbs             C++ over shm and iwarp beside UCX; memory and idleness of queue pairs
   ring              JavaScript to JavaScript over the ring, beside Node net, Unix sockets and zeromq
   ring-default      the same with no option set, pinned to one core and to a core each, beside Node net
