@@ -4,6 +4,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type Builds, buildPrograms, oneBuild, top, twoBuilds } from './against/build.js'
 import { CheckoutError, commitOf } from './against/checkout.js'
+import { connections } from './connections.js'
 import { estimate } from './core/cells.js'
 import { documentOf } from './core/document.js'
 import { machine } from './core/machine.js'
@@ -27,6 +28,7 @@ const MAKE: Readonly<Record<Exclude<SuiteName, 'lab'>, (place: Place) => Suite>>
   verbs,
   ring,
   'ring-default': ringDefault,
+  connections,
   'parameter-server': parameterServer,
   nbd,
 }

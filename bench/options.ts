@@ -2,7 +2,16 @@
 import { parseArgs } from 'node:util'
 import { LEAST_ROUNDS } from './core/statistics.js'
 
-export const SUITES = ['micro', 'verbs', 'ring', 'ring-default', 'parameter-server', 'nbd', 'lab'] as const
+export const SUITES = [
+  'micro',
+  'verbs',
+  'ring',
+  'ring-default',
+  'connections',
+  'parameter-server',
+  'nbd',
+  'lab',
+] as const
 export type SuiteName = (typeof SUITES)[number]
 
 export interface Options {
@@ -30,6 +39,7 @@ Suites, all by default, one after the other:
   verbs             C++ over shm and iwarp beside UCX; memory and idleness of queue pairs
   ring              JavaScript to JavaScript over the ring, beside Node net, Unix sockets and zeromq
   ring-default      the same with no option set, pinned to one core and to a core each, beside Node net
+  connections       requests over 1 to 1,000 connections, beside Node net, and the memory of each
   parameter-server  examples/parameter-server over the ring, zeromq and sockets
   nbd               fio over NBD: ours over shm and iwarp, beside nbdkit and qemu-nbd
   lab               in guests with real kernel drivers: verbs, the ring and swap beside perftest, net, iSER, …

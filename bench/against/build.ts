@@ -13,6 +13,7 @@ export const top = fileURLToPath(new URL('../../..', import.meta.url)).replace(/
 /** Scripts that import the packages, from the top of a checkout. `slots` speaks to a native program. */
 export const SCRIPTS = {
   ringPeer: 'bench/dist/ring/peer.js',
+  connections: 'bench/dist/connections/peer.js',
   micro: 'bench/dist/micro/run.js',
   slots: 'bench/dist/verbs-slots.js',
   server: 'examples/dist/parameter-server/server.js',

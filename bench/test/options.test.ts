@@ -49,7 +49,10 @@ test('help wins over suites', () => {
 })
 
 test.each([
-  ['rign', 'unknown suite "rign"; known: micro, verbs, ring, ring-default, parameter-server, nbd, lab'],
+  [
+    'rign',
+    'unknown suite "rign"; known: micro, verbs, ring, ring-default, connections, parameter-server, nbd, lab',
+  ],
   ['--qiuck', "Unknown option '--qiuck'"],
   ['--rounds 0', '--rounds is a whole number from 1 on, not "0"'],
   ['--rounds 1.5', '--rounds is a whole number from 1 on, not "1.5"'],

@@ -1,0 +1,101 @@
+// Requests over 1 to 1,000 connections between two processes, and the memory that each connection takes: the ring with
+// no option set, beside Node's sockets.
+import { execFile } from 'node:child_process'
+import { rmSync } from 'node:fs'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import type { Build } from './against/build.js'
+import { Child } from './core/child.js'
+import type { Report, Value } from './core/report.js'
+import type { Figures, Samples } from './core/rounds.js'
+import { ratios } from './core/statistics.js'
+import type { Place, Suite } from './suite.js'
+
+const run = promisify(execFile)
+
+const COUNTS = [1, 10, 100, 1000]
+const MILLISECONDS = 500
+const QUICK_MILLISECONDS = 100
+const DEADLINE_MS = 120_000
+
+interface Transport {
+  readonly name: string
+  readonly transport: 'ring' | 'net'
+  readonly at: (folder: string) => string
+  readonly peer?: boolean
+}
+
+const SOCKET = 'connections.sock'
+const NET = 'net'
+const TRANSPORTS: readonly Transport[] = [
+  { name: 'ring shm', transport: 'ring', at: (folder) => `shm://${join(folder, SOCKET)}` },
+  { name: 'ring iwarp', transport: 'ring', at: () => 'iwarp://127.0.0.1:0' },
+  { name: NET, transport: 'net', at: () => 'tcp://127.0.0.1', peer: true },
+  { name: 'unix', transport: 'net', at: (folder) => `unix://${join(folder, SOCKET)}`, peer: true },
+]
+
+const groupOf = (count: number) => (count === 1 ? '1 connection' : `${count} connections`)
+
+export function connections({ folder, quick }: Place): Suite {
+  const milliseconds = quick ? QUICK_MILLISECONDS : MILLISECONDS
+  return {
+    name: 'connections',
+    about: `two processes, started for each sample; requests of 64 B, one outstanding each, for ${milliseconds} ms`,
+    figures: [
+      { key: 'requestsPerSecond', name: 'requests', unit: '1/s', better: 'higher' },
+      { key: 'p99', name: 'round trip, p99', unit: 'µs', better: 'lower' },
+      { key: 'kibibytesEach', name: 'memory of each', unit: 'KiB', better: 'lower' },
+    ],
+    groups: (build) =>
+      COUNTS.map((count) => ({
+        name: groupOf(count),
+        seconds: 1 + milliseconds / 1000 + count / 400,
+        candidates: TRANSPORTS.map((one) => ({
+          name: one.name,
+          peer: one.peer === true,
+          measure: () => sample(build, one, count, folder, milliseconds),
+        })),
+      })),
+    report,
+  }
+}
+
+function report(samples: Samples): Pick<Report, 'tables' | 'limits'> {
+  const rows = COUNTS.flatMap((count) => {
+    const of = (name: string, figure: string) => samples.of(groupOf(count), name, figure)
+    return TRANSPORTS.map(({ name, peer }): Value[] => [
+      `${groupOf(count)}, ${name}`,
+      of(name, 'requestsPerSecond').map((rate) => rate / 1000),
+      of(name, 'p50'),
+      of(name, 'p99'),
+      of(name, 'kibibytesEach'),
+      peer === true ? '' : ratios(of(name, 'requestsPerSecond'), of(NET, 'requestsPerSecond')),
+    ])
+  })
+  const columns = ['connections, transport', '1000/s', 'p50, µs', 'p99, µs', 'KiB each', `rate of ${NET}`]
+  const note =
+    'KiB each: of the connecting process, before the first request; shared memory by its part (Pss)'
+  return { tables: [{ title: 'requests of 64 B', columns, rows, note }], limits: [] }
+}
+
+async function sample(
+  build: Build,
+  { transport, at }: Transport,
+  count: number,
+  folder: string,
+  milliseconds: number,
+): Promise<Figures> {
+  rmSync(join(folder, SOCKET), { force: true })
+  const peer = build.script('connections')
+  await using listening = new Child(process.execPath, [
+    ...peer,
+    'listen',
+    transport,
+    at(folder),
+    String(count),
+  ])
+  const [, uri] = await listening.prints(/^listening (\S+)$/m)
+  const words = [...peer, 'connect', transport, uri as string, String(count), String(milliseconds)]
+  const { stdout } = await run(process.execPath, words, { timeout: DEADLINE_MS, killSignal: 'SIGKILL' })
+  return JSON.parse(stdout) as Figures
+}
