@@ -19,6 +19,7 @@ import { HELP, type Options, parseCommandLine, type SuiteName } from './options.
 import { parameterServer } from './parameter-server.js'
 import { ring } from './ring.js'
 import { ringDefault } from './ring-default.js'
+import { rpc } from './rpc.js'
 import { plan, runSuite } from './run.js'
 import type { Place, Run, Suite } from './suite.js'
 import { verbs } from './verbs.js'
@@ -28,6 +29,7 @@ const MAKE: Readonly<Record<Exclude<SuiteName, 'lab'>, (place: Place) => Suite>>
   verbs,
   ring,
   'ring-default': ringDefault,
+  rpc,
   connections,
   'parameter-server': parameterServer,
   nbd,

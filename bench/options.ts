@@ -7,6 +7,7 @@ export const SUITES = [
   'verbs',
   'ring',
   'ring-default',
+  'rpc',
   'connections',
   'parameter-server',
   'nbd',
@@ -39,6 +40,7 @@ Suites, all by default, one after the other:
   verbs             C++ over shm and iwarp beside UCX; memory and idleness of queue pairs
   ring              JavaScript to JavaScript over the ring, beside Node net, Unix sockets and zeromq
   ring-default      the same with no option set, pinned to one core and to a core each, beside Node net
+  rpc               requests and answers over the ring, beside grpc-js
   connections       requests over 1 to 1,000 connections, beside Node net, and the memory of each
   parameter-server  examples/parameter-server over the ring, zeromq and sockets
   nbd               fio over NBD: ours over shm and iwarp, beside nbdkit and qemu-nbd

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# npm run bench -- [suite…] [option…]: verbs, ring, ring-default, parameter-server, nbd, lab. Without a suite: all.
+# npm run bench -- [suite…] [option…]: micro, verbs, ring, … Without a suite: all (--help names them).
 # Figures are ratios of one run; the machine must do nothing else meanwhile. npm run bench -- --help, and bench/README.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -28,6 +28,7 @@ const TRANSPORTS: Readonly<Record<string, () => Promise<Transport>>> = {
 }
 const REQUESTS: Readonly<Record<string, () => Promise<RequestTransport>>> = {
   'default-requests': async () => (await import('./default-ring.js')).defaultRequests,
+  grpc: async () => (await import('./grpc.js')).grpc,
   'net-requests': async () => (await import('./net.js')).netRequests,
 }
 
