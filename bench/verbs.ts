@@ -21,6 +21,7 @@ export function verbs(place: Place): Suite {
     about: 'two processes, each on a core of its own, connected anew for each sample',
     figures: [
       { key: 'p50Us', name: 'latency', unit: 'µs', better: 'lower' },
+      { key: 'averageUs', name: 'latency, mean', unit: 'µs', better: 'lower' },
       { key: 'mebibytesPerSecond', name: 'bandwidth', unit: 'MiB/s', better: 'higher' },
       { key: 'millionPerSecond', name: 'rate', unit: 'M/s', better: 'higher' },
       { key: 'nanosecondsEach', name: 'time', unit: 'ns', better: 'lower' },
@@ -41,7 +42,11 @@ export function verbs(place: Place): Suite {
 function comparisonGroup({ name, figure, seconds, ours, peer }: Comparison, build: Build): Group {
   const candidates = [
     { name: OURS, measure: async () => ({ [figure]: (await ours(build))[figure] }) },
-    { name: peer.name, peer: true, measure: async () => ({ [figure]: (await peer.measure(build))[figure] }) },
+    {
+      name: peer.name,
+      peer: true,
+      measure: async () => ({ [figure]: (await peer.measure(build))[figure] ?? Number.NaN }),
+    },
   ]
   return { name, seconds, candidates }
 }

@@ -26,7 +26,7 @@ declare -A packages=(
           e2fsprogs systemd liblz4-1 fish"
   [lab]="qemu-system-x86 busybox-static cpio kmod iproute2 rdma-core ibverbs-providers ibverbs-utils
          rdmacm-utils perftest qperf nbdkit nbd-client libnbd-bin fio util-linux mount libelf1 e2fsprogs"
-  [bench]="ucx-utils util-linux"
+  [bench]="ucx-utils libfabric-bin util-linux"
   [packages]="debootstrap g++-aarch64-linux-gnu qemu-user-static"
 )
 

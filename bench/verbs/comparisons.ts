@@ -2,6 +2,7 @@
 import { join } from 'node:path'
 import type { Build } from '../against/build.js'
 import type { Place } from '../suite.js'
+import { libfabric } from './libfabric.js'
 import { memcpy, pingpong, slots, type VerbsFigures } from './programs.js'
 import { ucx } from './ucx.js'
 
@@ -12,7 +13,7 @@ export interface Comparison {
   /** How long one sample takes, about. */
   readonly seconds: number
   readonly ours: (build: Build) => Promise<VerbsFigures>
-  readonly peer: { readonly name: string; readonly measure: (build: Build) => Promise<VerbsFigures> }
+  readonly peer: { readonly name: string; readonly measure: (build: Build) => Promise<Partial<VerbsFigures>> }
   /** Of our figure, of its ratio to the peer's, or of its distance from it; a figure is better below '≤'. */
   readonly limit: {
     readonly of: 'figure' | 'ratio' | 'difference'
@@ -30,6 +31,7 @@ export function comparisons({ folder, quick }: Place): readonly Comparison[] {
   const iwarp = 'iwarp://127.0.0.1:0'
   const of = (iterations: number) => Math.ceil(iterations * (quick ? QUICK : 1))
   const latency = { unit: 'µs', figure: 'p50Us', seconds: 1 } as const
+  const mean = { unit: 'µs', figure: 'averageUs', seconds: 1 } as const
   const bandwidth = { unit: 'MiB/s', figure: 'mebibytesPerSecond', seconds: 1.5 } as const
   const rate = { unit: 'M/s', figure: 'millionPerSecond', seconds: 1.5 } as const
   const atMost = (value: number) => ({ of: 'ratio', bound: '≤', value }) as const
@@ -103,6 +105,19 @@ export function comparisons({ folder, quick }: Place): readonly Comparison[] {
       peer: { name: 'UCX tcp tag_lat', measure: () => ucx('tcp', 'tag_lat', 64, of(50_000)) },
       limit: atMost(1.1),
     },
+    ...(['shm', 'iwarp'] as const).map(
+      (provider): Comparison => ({
+        ...mean,
+        name: `${provider} SEND 64 B, one way, mean`,
+        ours: (build) =>
+          pingpong(build, provider === 'shm' ? shm : iwarp, 'send-lat', { iterations: of(50_000) }),
+        peer: {
+          name: `libfabric ${provider === 'shm' ? 'shm' : 'tcp'} fi_pingpong`,
+          measure: () => libfabric(provider === 'shm' ? 'shm' : 'tcp', 64, of(50_000)),
+        },
+        limit: atMost(1),
+      }),
+    ),
     {
       ...bandwidth,
       name: 'iwarp WRITE 1 MiB',
