@@ -32,7 +32,7 @@ export const mutations = [
     find: 'if (options.signal.aborted) await this.#handOver.successor?.stop()',
     replace: 'if (options.signal.aborted) void this.#handOver.successor?.stop()',
     why: 'A service that is stopped during an upgrade ends with the old process, and the new one is killed under live swap.',
-    tests: ['lab kernel'],
+    tests: ['lab test upgrade-swap'],
   },
   {
     name: 'stop-ends-a-take-over',
@@ -40,7 +40,7 @@ export const mutations = [
     find: 'from === undefined ? new AbortController().signal : options.signal',
     replace: 'options.signal',
     why: 'A process that is stopped while it takes a device over leaves swap that nobody serves.',
-    tests: ['lab kernel'],
+    tests: ['lab test restart-swap'],
   },
   {
     name: 'threads-write-to-their-own-device',
@@ -48,7 +48,7 @@ export const mutations = [
     find: '  const marked = becomeIoFlusher()',
     replace: '  const marked = false',
     why: "V8's threads, and those of libuv, wait for the device that they serve where memory is short.",
-    tests: ['lab kernel'],
+    tests: ['lab test swap-free'],
   },
   {
     name: 'lanes-have-no-reserve',
@@ -56,7 +56,7 @@ export const mutations = [
     find: 'sched_setscheduler(0, SCHED_RR | SCHED_RESET_ON_FORK, &parameter) == 0',
     replace: 'parameter.sched_priority > 0',
     why: 'A lane that sends over TCP looks for a page without end where all that is free is in reserve.',
-    tests: ['lab kernel'],
+    tests: ['lab test swap-free'],
   },
   {
     name: 'stop-waits-for-nobody',
