@@ -128,7 +128,7 @@ export const mutations = [
     file: 'packages/remote-volume/native/backup/backup_file.cc',
     find: 'O_CREAT | O_NOFOLLOW',
     replace: 'O_CREAT',
-    why: 'Who puts a link in the place of a backup has what it leads to overwritten.',
+    why: 'A link in place of a backup has the file that it leads to overwritten.',
     tests: ['native asan engine_private'],
   },
   {
@@ -152,7 +152,7 @@ export const mutations = [
     file: 'packages/nbd-client/native/kernel/lock_file.cc',
     find: 'if (const int error = check_private(file.get(), path, why); error != 0) return error;\n',
     replace: '',
-    why: 'Who can read the lock of a state folder can take it, and keep its process out.',
+    why: 'A user who can read the lock of a state folder can take it, and keep its process out.',
     tests: ['native asan engine_private'],
   },
   {

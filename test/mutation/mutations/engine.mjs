@@ -355,7 +355,7 @@ export const mutations = [
     file: 'packages/remote-volume/native/volume/volume.cc',
     find: '  if (none == 0)\n    rank.compare_exchange',
     replace: '  if (none < UINT64_MAX)\n    rank.compare_exchange',
-    why: 'Who hears late that a server failed makes it one that failed later, and so one that has everything.',
+    why: 'A late report of a failure makes it a later failure, and so the server counts as one that has everything.',
     tests: ['native asan engine_reconnect'],
   },
   {
@@ -371,7 +371,7 @@ export const mutations = [
     file: 'packages/remote-volume/native/volume/rate_limiter.h',
     find: 'std::max(seen, now) + cost',
     replace: 'std::max(seen, now / 2) + cost',
-    why: 'Who has used nothing for a while may use as much at once later, whatever the limit.',
+    why: 'A sender that was idle for a while may later send that much at once, whatever the limit.',
     tests: ['native asan lane_pace', 'native tsan lane_pace'],
   },
 ]

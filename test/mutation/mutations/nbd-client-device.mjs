@@ -55,7 +55,7 @@ export const mutations = [
     file: source('kernel/device-uses'),
     find: 'if (!members.includes(by)) members.push(by)',
     replace: 'if (members.includes(by)) members.push(by)',
-    why: 'Who wants to detach a device under dm is not told what is mounted there.',
+    why: 'A user who detaches a device under dm is not told what is mounted there.',
     tests: [unit('device/device-uses')],
   },
   {
@@ -95,7 +95,7 @@ export const mutations = [
     file: source('detach/detach-plan'),
     find: 'if ((swapped ?? 0) > 0)\n',
     replace: 'if ((swapped ?? 0) > 4)\n',
-    why: 'detach of a device without a process hangs in swapoff, for pages that nobody brings.',
+    why: 'detach of a device without a process hangs in swapoff, for pages that no process brings.',
     tests: [unit('device/detach-plan')],
   },
   {
@@ -119,7 +119,7 @@ export const mutations = [
     file: 'packages/operator-kit/src/process/signals.ts',
     find: "if (signal === 'SIGHUP' && hangup === 'kept') process.on(signal, () => {})",
     replace: "if (signal === 'SIGHUP' && hangup !== undefined) continue",
-    why: 'Who closes the terminal of an nbd-client loses what is swapped out to it.',
+    why: 'Closing the terminal of an nbd-client loses what is swapped out to it.',
     tests: ['unit test/e2e/programs/signals.test.ts'],
   },
   {

@@ -39,7 +39,7 @@ export const mutations = [
     file: source('attach/take-over-device'),
     find: 'from === undefined ? new AbortController().signal : options.signal',
     replace: 'options.signal',
-    why: 'A process that is stopped while it takes a device over leaves swap that nobody serves.',
+    why: 'A process that is stopped while it takes a device over leaves swap that no process serves.',
     tests: ['lab test restart-swap'],
   },
   {
@@ -153,7 +153,7 @@ export const mutations = [
     file: source('upgrade/default-state'),
     find: 'device !== undefined && exists(device)',
     replace: 'device !== undefined && !exists(device)',
-    why: 'The same command after a crash makes one more device, and nobody serves the one that has the pages.',
+    why: 'The same command after a crash makes a second device, and no process serves the one that has the pages.',
     tests: [unit('upgrade/default-state')],
   },
   {

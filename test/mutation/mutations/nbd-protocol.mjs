@@ -62,7 +62,7 @@ export const mutations = [
     file: protocol('handshake_options.cc'),
     find: '  structured_ = false;\n  base_allocation_of_ = chosen_ = nullptr;',
     replace: '  base_allocation_of_ = chosen_ = nullptr;',
-    why: 'What somebody in between has negotiated in plaintext counts after STARTTLS (CVE-2021-3716).',
+    why: 'What a man in the middle has negotiated in plaintext counts after STARTTLS (CVE-2021-3716).',
     tests: ['native asan nbd_tls', 'native asan nbd_handshake_limits'],
   },
   {
@@ -145,7 +145,7 @@ export const mutations = [
     file: tls('pump.cc'),
     find: 'tls_blocked_ = bytes < 0;',
     replace: 'tls_blocked_ = bytes == 0;',
-    why: 'Nobody goes on sending when the socket of a TLS client has room again: a lost wake-up.',
+    why: 'Sending does not continue when the socket of a TLS client has room again: a lost wake-up.',
     tests: ['native asan nbd_tls', e2e('nbd-tls')],
   },
   {
@@ -153,7 +153,7 @@ export const mutations = [
     file: 'packages/nbd-client/native/tls/shared_keys.cc',
     find: 'if (const int error = check_private(file.get(), path, why); error != 0) return error;\n',
     replace: '',
-    why: 'Keys that everybody on the machine can read let clients in.',
+    why: 'Keys that every user of the machine can read let clients in.',
     tests: ['native asan nbd_tls'],
   },
   {
@@ -161,7 +161,7 @@ export const mutations = [
     file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: 'if (!session->handshake.has_negotiated()) return session.get();',
     replace: 'return session.get();',
-    why: 'Who only connects, often enough, ends the negotiation of others.',
+    why: 'A client that only connects, often enough, ends the negotiation of others.',
     tests: ['native asan nbd_acceptor'],
   },
   {
@@ -177,7 +177,7 @@ export const mutations = [
     file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: 'now - session->heard < options_.idle_ns',
     replace: 'now - session->heard < options_.handshake_timeout_ns',
-    why: 'Who negotiates often enough and then says nothing keeps everybody else out.',
+    why: 'A client that negotiates often enough and then says nothing keeps all others out.',
     tests: ['native asan nbd_acceptor'],
   },
   {
@@ -185,7 +185,7 @@ export const mutations = [
     file: 'packages/nbd-client/native/accept/acceptor.cc',
     find: 'session->encrypted && credentials_->prove_clients()',
     replace: 'session->encrypted && !credentials_->prove_clients()',
-    why: 'Who has proved to have a key loses its place to somebody who only connects.',
+    why: 'A client that has proved to have a key loses its place to one that only connects.',
     tests: ['native asan nbd_tls'],
   },
   {

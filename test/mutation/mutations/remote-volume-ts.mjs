@@ -232,7 +232,7 @@ export const mutations = [
     file: source('take-over/resync-replicas'),
     find: 'if (found !== undefined) await client.write(page, found)',
     replace: 'if (found !== undefined && pages.length > 1024) await client.write(page, found)',
-    why: 'Pages of a WRITE that nobody answered stay different on their replicas.',
+    why: 'Pages of a WRITE that was never answered stay different on their replicas.',
     tests: [client('volume/resync-replicas')],
   },
   {
@@ -248,7 +248,7 @@ export const mutations = [
     file: source('volume/server-membership'),
     find: 'if (this.#servers.some(({ away }) => away)) return true',
     replace: 'if (this.#servers.some(({ away }) => away)) return false',
-    why: 'A first WRITE is told that there is no memory while those who could say so are waited for.',
+    why: 'A first WRITE fails for lack of memory although a server that is away may have some.',
     tests: ['unit packages/nbd-client/test/volume/reconnect.test.ts'],
   },
   {
@@ -270,7 +270,7 @@ export const mutations = [
     file: source('volume/server-fit'),
     find: 'if (quotas.length > 0)',
     replace: 'if (quotas.length > servers.length)',
-    why: 'Who is over the quota of his tenant is told that the server needs more memory.',
+    why: 'A client over the quota of its tenant is told that the server needs more memory.',
     tests: ['unit test/e2e/programs/bad-input.test.ts'],
   },
 ]

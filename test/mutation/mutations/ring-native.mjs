@@ -18,7 +18,7 @@ export const mutations = [
     find: '    awaited_other_.store(true, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
     replace:
       '    awaited_other_.store(false, std::memory_order_seq_cst);\n    if (!can_post(kMostRequests)) {',
-    why: 'Who waits for a place in the send queue is not told when there is one.',
+    why: 'A sender that waits for a place in the send queue is not told when there is one.',
     tests: ['native asan ring_traffic', unit('connection/connection')],
   },
   {
@@ -74,7 +74,7 @@ export const mutations = [
     file: source('polling/guardian.cc'),
     find: '  return await_event(true, 0) ? Waits::event : Waits::nothing;',
     replace: '  return Waits::nothing;',
-    why: 'Who computes with an armed queue answers no ping.',
+    why: 'A program that computes with an armed queue answers no ping.',
     tests: ['native asan ring_guardian'],
   },
   {
@@ -82,7 +82,7 @@ export const mutations = [
     file: source('polling/poller_thread.cc'),
     find: '    if (options_.mode == Mode::guarded && !turned_by_guardian_) wake_thread();  // guardian.cc, 4\n',
     replace: '',
-    why: 'Who takes an event at once and computes with it answers no ping and gives no credit.',
+    why: 'A program that takes an event at once and computes with it answers no ping and gives no credit.',
     tests: ['native asan ring_late_completions'],
   },
   {
@@ -138,7 +138,7 @@ export const mutations = [
     file: source('polling/poller_thread.cc'),
     find: 'if (poll_completions() || (channel_lost_ && wants_turn()) ||',
     replace: 'if ((channel_lost_ && wants_turn()) ||',
-    why: 'What completes just before the queue is armed wakes nobody.',
+    why: 'A completion that arrives just before the queue is armed wakes no thread.',
     tests: ['native asan ring_late_completions'],
   },
   {
@@ -146,7 +146,7 @@ export const mutations = [
     file: source('receiving/receiver.cc'),
     find: 'reported_ <= released_ && released_ <= parsed_',
     replace: 'reported_ <= released_',
-    why: 'A consumer that is wrong about itself has the peer write over what nobody has read.',
+    why: 'A consumer that reports a wrong position has the peer overwrite unread frames.',
     tests: ['native asan ring_invariant'],
   },
   {

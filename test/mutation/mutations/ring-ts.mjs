@@ -79,7 +79,7 @@ export const mutations = [
     file: source('receiving/unreleased-frames'),
     find: 'if (!frame.isReleased) break',
     replace: 'if (!frame.isReleased && this.#first === from) break',
-    why: 'Ring memory is given back to the peer behind a frame that somebody still reads.',
+    why: 'Ring memory is given back to the peer behind a frame that is still being read.',
     tests: [unit('receiving/unreleased-frames'), unit('receiving/receiving')],
   },
   {
@@ -137,7 +137,7 @@ export const mutations = [
     file: 'packages/ring-transport/src/transfer/reads.ts',
     find: 'if (job.underWay > 0 || !(job.failed || job.read === job.from.length)) return',
     replace: 'if (!(job.failed || job.read === job.from.length)) return',
-    why: 'Who gives a transfer up gets its memory back while READs still fill it.',
+    why: 'An abandoned transfer gives its memory back while READs still fill it.',
     tests: [unit('transfer/reads')],
   },
   {
@@ -169,7 +169,7 @@ export const mutations = [
     file: source('polling/poller'),
     find: 'else sink.scope.runInAsyncScope(this.#dispatchRun)',
     replace: 'else this.#dispatchRun()',
-    why: 'Callbacks of a connection run in the context of whoever used the device first.',
+    why: 'Callbacks of a connection run in the context of the first user of the device.',
     tests: [unit('process/contexts')],
   },
   {
@@ -185,7 +185,7 @@ export const mutations = [
     file: source('connection/lifecycle'),
     find: 'this.#link.scope.run(() => this.#shutdown(limit, this.#peerClosed.promise))',
     replace: 'this.#shutdown(limit, this.#peerClosed.promise)',
-    why: 'States of a connection are told in the context of whoever closes it.',
+    why: 'A connection reports its states in the context of the code that closes it.',
     tests: [unit('process/contexts')],
   },
   {
@@ -226,7 +226,7 @@ export const mutations = [
     file: source('requests/pending-requests'),
     find: 'if (request.sent) this.#abandoned',
     replace: 'if (request.sent && this.#allowance.leave(request) === undefined) this.#abandoned',
-    why: 'Who gives requests up sends more than its peer has memory for, and they fill the ring.',
+    why: 'An end that abandons requests sends more than its peer has memory for, and they fill the ring.',
     tests: [unit('requests/requests')],
   },
   {
@@ -258,7 +258,7 @@ export const mutations = [
     file: source('receiving/inbox'),
     find: 'if (this.#copies.observed) this.#copies.next(message.moved())',
     replace: 'if (this.#copies.observed) this.#copies.next(message)',
-    why: 'Who keeps a message reads what the next one wrote.',
+    why: 'A program that keeps a message reads what the next one wrote.',
     tests: [unit('receiving/receiving')],
   },
   {
@@ -266,7 +266,7 @@ export const mutations = [
     file: source('receiving/inbox'),
     find: "return form === 'copies' ? message.moved() : message",
     replace: "return form === 'copies' && message.isReleased ? message.moved() : message",
-    why: 'Messages of batches and consume are taken back while somebody has them.',
+    why: 'Messages of batches and consume are taken back while they are in use.',
     tests: [unit('receiving/receiving')],
   },
   {
@@ -275,7 +275,7 @@ export const mutations = [
     find: `      leave.abort()
       return await inner.return()`,
     replace: '      return await inner.return()',
-    why: 'Who leaves batches or chunks waits for a message that may never come.',
+    why: 'Leaving the loop over batches or chunks waits for a message that may never come.',
     tests: [unit('receiving/receiving'), unit('transfer/transfer-offers')],
   },
   {
@@ -291,7 +291,7 @@ export const mutations = [
     file: source('server/server'),
     find: 'void owner.then(undefined, failed)',
     replace: 'void owner.then(undefined, () => {})',
-    why: 'A connection whose onConnection has failed stays, and nobody serves it.',
+    why: 'A connection whose onConnection has failed stays open, without being served.',
     tests: [unit('server/server-callbacks')],
   },
   {

@@ -16,7 +16,7 @@ export const mutations = [
     file: source('receiving/assembly'),
     find: 'return this.#coming === undefined ||',
     replace: 'return true ||',
-    why: 'A peer sends something within a message in parts, and nobody minds.',
+    why: 'A peer sends something within a message in parts, and it is accepted.',
     tests: [unit('transfer/transfer-hostile')],
   },
   {
@@ -32,7 +32,7 @@ export const mutations = [
     file: source('receiving/assembly'),
     find: 'this.#giveBack = this.#host.reserve(this.length, () => this.begin())',
     replace: 'this.begin()',
-    why: 'Messages in parts that nobody takes fill the memory of the process.',
+    why: 'Messages in parts that are never received fill the memory of the process.',
     tests: [unit('transfer/transfer-hostile')],
   },
   {

@@ -15,7 +15,7 @@ export const mutations = [
     file: source('protocol/proof'),
     find: 'return Buffer.concat([channelBinding, sha256(hello)])',
     replace: 'return Buffer.concat([channelBinding.subarray(0, 0), sha256(hello)])',
-    why: 'Who stands between a client and a server passes their proofs on, and has a session with the pages of the client.',
+    why: 'A man in the middle relays the proofs of client and server, and has a session with the pages of the client.',
     tests: [unit('protocol/relay')],
   },
   {
@@ -63,7 +63,7 @@ export const mutations = [
     file: source('server/client-session'),
     find: 'this.#host.log.info({ client: this.client, lingerMs',
     replace: 'this.#host.log.info({ client: this.client, token: this.token, lingerMs',
-    why: 'Who can read the log can take a session up, and with it the pages of a client.',
+    why: 'A user who can read the log can resume a session, and gets the pages of a client.',
     tests: ['unit test/e2e/programs/secrets.test.ts'],
   },
   {
@@ -96,7 +96,7 @@ export const mutations = [
     file: source('server/admission/pending-sessions'),
     find: 'else if (this.#unknown >= this.#options.places())',
     replace: 'else if (this.#unknown > this.#options.places())',
-    why: 'One more connection than the limit says may wait without saying who it is.',
+    why: 'One connection more than the limit may wait without identifying itself.',
     tests: [unit('admission/silent-connections')],
   },
   {
@@ -112,7 +112,7 @@ export const mutations = [
     file: source('server/admission/pending-sessions'),
     find: 'if (visit[1].name === undefined) return visit',
     replace: 'return visit',
-    why: 'Who has shown to belong to a session makes room for strangers.',
+    why: 'A client that has shown to belong to a session makes room for strangers.',
     tests: [unit('admission/pending-sessions')],
   },
   {
@@ -120,7 +120,7 @@ export const mutations = [
     file: source('protocol/resume-ticket'),
     find: 'timingSafeEqual(shown.subarray(ID_BYTES), macOf(name, session.token))',
     replace: 'timingSafeEqual(macOf(name, session.token), macOf(name, session.token))',
-    why: 'Who has seen the id of a session has a place that no crowd takes.',
+    why: 'A client that has only seen the id of a session has a place that no crowd takes.',
     tests: [unit('admission/resume-ticket')],
   },
   {
@@ -225,7 +225,7 @@ export const mutations = [
     file: source('client/handshake'),
     find: 'if (!isVerdict || proving.acceptsRefusal(code, mac, identity.session)) return failure',
     replace: 'if (!isVerdict || mac === undefined || mac.length >= 0) return failure',
-    why: 'A client with a key gives its memory up because somebody without it says that the session is over.',
+    why: 'A client with a key gives its memory up because a peer without the key says that the session is over.',
     tests: [unit('admission/authentication')],
   },
   {
@@ -292,7 +292,7 @@ export const mutations = [
 `,
     replace: `control.HelloReply.$Properties {
 `,
-    why: 'The clock that ends a session nobody has runs on when somebody has taken it up.',
+    why: 'The clock that ends an abandoned session runs on after the session is resumed.',
     tests: [unit('session/lingering')],
   },
   {

@@ -89,7 +89,7 @@ export const mutations = [
     file: source('commands/serve'),
     find: 'if (ending !== undefined) now.abort()',
     replace: 'if (ending === undefined) now.abort()',
-    why: 'Who stops a server a second time waits for its clients all the same, and the first time they are not asked.',
+    why: 'A second request to stop a server still waits for its clients, and the first one does not ask them.',
     tests: ['unit test/e2e/failures/ending.test.ts'],
   },
   {
@@ -129,7 +129,7 @@ export const mutations = [
     file: source('server/tenants/tenants'),
     find: 'if (this.needKeys && !needKeys(read))',
     replace: 'if (!this.needKeys && !needKeys(read))',
-    why: 'A tenants file that has lost its keys opens the server to whoever can connect, at the next SIGHUP.',
+    why: 'A tenants file that has lost its keys opens the server to all who can connect, at the next SIGHUP.',
     tests: [unit('tenants/tenants')],
   },
   {
@@ -145,7 +145,7 @@ export const mutations = [
     file: kit('files/operator-file'),
     find: 'if (uid !== me && uid !== 0)',
     replace: 'if (uid !== me && uid !== 0 && (mode & 0o777) === 0)',
-    why: 'Another user says who has memory of the server.',
+    why: 'Another user decides who may have memory of the server.',
     tests: [unit('tenants/tenants')],
   },
   {
@@ -193,7 +193,7 @@ export const mutations = [
     file: 'packages/operator-kit/src/output/stdio.ts',
     find: 'if (terminal !== undefined) Object.defineProperty',
     replace: 'if (terminal !== undefined && name.length === 0) Object.defineProperty',
-    why: 'Who stops the terminal of a page server stops the server, and all its clients with it.',
+    why: 'Stopping the terminal of a page server stops the server, and all its clients with it.',
     tests: ['unit test/e2e/programs/readers-asleep.test.ts'],
   },
   {
@@ -201,7 +201,7 @@ export const mutations = [
     file: 'packages/swap-server/proto/protobuf.js',
     find: 'const numberOf =',
     replace: 'protobuf.util.Long = undefined\nprotobuf.configure()\nconst numberOf =',
-    why: 'Whoever decodes 64-bit fields in the process of a client loses their upper bits.',
+    why: 'Other code that decodes 64-bit fields in the process of a client loses their upper bits.',
     tests: ['unit packages/swap-server/test/protocol/own-protobuf.test.ts'],
   },
   {

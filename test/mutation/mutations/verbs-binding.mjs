@@ -7,7 +7,7 @@ export const mutations = [
     file: software('async_events.cc'),
     find: '  returned_.wait(lock, [&] { return running_ != token; });\n',
     replace: '',
-    why: 'Who has stopped watching events may still be told of one, with what it has given back.',
+    why: 'A program that has stopped watching events may still be told of one, with an object that it has given back.',
     tests: ['native tsan software_async_events', 'native asan software_async_events'],
   },
   {
@@ -15,7 +15,7 @@ export const mutations = [
     file: 'packages/verbs/native/provider/channel_watcher.cc',
     find: '    if (error == EAGAIN || error == EINTR) return;\n',
     replace: '    if (error != 0) return;\n',
-    why: 'A channel whose device is gone keeps a processor busy, and nobody who waits on it is told.',
+    why: 'A channel whose device is gone keeps a processor busy, and its waiters are not told.',
     tests: ['native asan software_channel_watcher'],
   },
   {
@@ -23,7 +23,7 @@ export const mutations = [
     file: 'packages/verbs/src/completion/completion-channel.ts',
     find: '    for (const wake of this.#waiters.values()) wake(this.#lost)\n',
     replace: '',
-    why: 'Who waits for completions of a device that is gone waits for ever.',
+    why: 'A program that waits for completions of a device that is gone waits for ever.',
     tests: ['unit packages/verbs/test/lost-channel.test.ts'],
   },
   {
@@ -127,7 +127,7 @@ export const mutations = [
     file: 'packages/verbs/src/connection/addresses.ts',
     find: 'return inTurn(await within(found, timeout, late, signal))',
     replace: 'return inTurn(await within(found, timeout * 1_000, late, signal))',
-    why: 'Who connects by name waits for whoever keeps the pool of libuv busy.',
+    why: 'Connecting by name waits for other work that keeps the thread pool of libuv busy.',
     tests: ['unit packages/verbs/test/names.test.ts'],
   },
   {
@@ -151,7 +151,7 @@ export const mutations = [
     file: 'packages/verbs/native/iwarp/setup/handshake_initiator.cc',
     find: 'if (alternatives_.empty() || answer_by_ <= ProgressThread::Clock::now()) return fail(status, events);',
     replace: 'return fail(status, events);',
-    why: 'Nobody reaches a server on IPv4 by a name whose first address is of IPv6.',
+    why: 'A server on IPv4 cannot be reached by a name whose first address is of IPv6.',
     tests: ['unit packages/verbs/test/names.test.ts'],
   },
   {
@@ -175,7 +175,7 @@ export const mutations = [
     file: 'packages/verbs/native/provider/channel_watcher.cc',
     find: '    if (errno != 0) return 0;\n',
     replace: '',
-    why: 'Who waits on a completion channel that no thread looks at waits for ever.',
+    why: 'A program that waits on a completion channel that no thread watches waits for ever.',
     tests: ['unit test/e2e/load/limits.test.ts'],
   },
   {
@@ -199,7 +199,7 @@ export const mutations = [
     file: 'packages/verbs/native/provider/service_manager.cc',
     find: '"BARRIER=1", write.get()',
     replace: '"BARRIER=1", -1',
-    why: 'A process that ends at once leaves systemd with a message of nobody.',
+    why: 'A process that exits at once leaves systemd with a message whose sender is gone.',
     tests: ['unit test/e2e/programs/two-hosts.test.ts'],
   },
   {
@@ -207,7 +207,7 @@ export const mutations = [
     file: 'packages/verbs/src/connection/listener.ts',
     find: '    queueMicrotask(() => onError(failure))\n',
     replace: '    if (failure === undefined) queueMicrotask(() => onError(failure))\n',
-    why: 'A server whose handler has a fault refuses every peer, and nobody is told why.',
+    why: 'A server whose handler has a fault refuses every peer, without a report of why.',
     tests: ['unit packages/verbs/test/listener.test.ts'],
   },
   {

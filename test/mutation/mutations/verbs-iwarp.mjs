@@ -74,7 +74,7 @@ export const mutations = [
     file: source('memory/memory_window.cc'),
     find: 'if ((binding.access & kRemoteChange) && !(region.access & IBV_ACCESS_LOCAL_WRITE)) return false;',
     replace: 'if ((binding.access & kRemoteChange) && region.access == 0) return false;',
-    why: 'A window gives the right to write to a region that nobody may write to.',
+    why: 'A window gives the right to write to a region that no peer may write to.',
     tests: ['native asan iwarp_window'],
   },
   {
@@ -156,7 +156,7 @@ export const mutations = [
     file: source('queue-pair/queue_pair_transmit.cc'),
     find: 'backlog ? EPOLLIN | EPOLLOUT : EPOLLIN);',
     replace: 'EPOLLIN);',
-    why: 'Nobody goes on sending when a full socket has room again: a lost wake-up.',
+    why: 'Sending does not continue when a full socket has room again: a lost wake-up.',
     tests: ['native asan iwarp_many', 'native asan iwarp_operations'],
   },
   {
@@ -188,7 +188,7 @@ export const mutations = [
     file: source('completion/completion_queue.cc'),
     find: '} else if (armed_ == Armed::no) {\n    armed_ = Armed::solicited;',
     replace: '} else {\n    armed_ = Armed::solicited;',
-    why: 'Who asks for solicited events takes back what asked for all: a sleeper is not woken.',
+    why: 'Arming for solicited events cancels an arming for all: a sleeper is not woken.',
     tests: ['native asan iwarp_operations', 'iwarp packages/verbs/test/conformance/completion-queue.test.ts'],
   },
   {
@@ -212,7 +212,7 @@ export const mutations = [
     file: 'packages/verbs/native/software/connection.cc',
     find: '  id->set_deadline(timeout);\n',
     replace: '',
-    why: 'Whoever connects and says nothing keeps its place for ever.',
+    why: 'A peer that connects and says nothing keeps its place for ever.',
     tests: ['native asan iwarp_handshake', 'native asan iwarp_hostile'],
   },
   {
@@ -236,7 +236,7 @@ export const mutations = [
     file: 'packages/verbs/native/software/arrivals.h',
     find: 'return there != nullptr && there->arriving();',
     replace: 'return there != nullptr;',
-    why: 'Requests that were answered long ago have places, so that those who arrive are thrown out for them.',
+    why: 'Requests answered long ago keep places, so that new arrivals are thrown out for them.',
     tests: ['native plain software_arrivals'],
   },
   {
