@@ -1,4 +1,4 @@
-// What nbd-client shares with it and nobody else.
+// Exports for nbd-client only.
 export { addHistograms, countOf, histogramSince, percentile } from './engine/histogram.js'
 export type { NativeEngine, NativeHistogram, NativeStatistics } from './engine/volume-addon.js'
 export { VolumeServer } from './servers/volume-server.js'

@@ -1,5 +1,5 @@
-// The addon of this package: a volume with the front in process. For the tests of a checkout, and not
-// published: request() believes what it is told of memory.
+// The addon of this package: a volume with the in-process front. It is for the tests of a checkout and is not
+// published: request() trusts the memory addresses that it gets.
 #include <napi.h>
 
 #include <memory>

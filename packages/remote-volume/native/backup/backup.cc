@@ -185,7 +185,8 @@ bool Backup::nothing_to_do() const {
 }
 
 void Backup::sleep() {
-  // Told first, then looked once more: whoever puts something into a ring after the look sees that we sleep.
+  // Announces the sleep first, then checks once more: a lane that adds to a ring after the check sees that
+  // this thread sleeps.
   asleep_.exchange(true);
   if (nothing_to_do()) {
     pollfd bell{bell_.get(), POLLIN, 0};

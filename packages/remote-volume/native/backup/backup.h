@@ -86,7 +86,7 @@ class Backup {
   void fail(const char* reason);
 
  private:
-  // Of one pwritev; small, for READs wait for it.
+  // Pages per pwritev: few, because READs wait for it.
   static constexpr uint32_t kBatch = 128;
   static constexpr size_t kBounce = kOutputChunk + 2 * kPage;
 

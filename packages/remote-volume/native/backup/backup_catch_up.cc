@@ -119,7 +119,7 @@ bool BackupCatchUp::start_chunk(uint64_t page, uint64_t now) {
   return true;
 }
 
-// What is wrong on the replica that was asked must not get into the file too.
+// A wrong page on the replica that was read must not get into the file.
 bool BackupCatchUp::repair_chunks(uint64_t now) {
   bool moved = false;
   for (;;) {

@@ -36,8 +36,9 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
   const bool exists = stat(path.c_str(), &status) == 0;
   if (exists && !S_ISREG(status.st_mode) && !S_ISBLK(status.st_mode))
     return with_reason(why, EINVAL, path + " is neither a regular file nor a block device");
-  // Of a block device O_EXCL means: nobody has mounted it or swaps on it. Its name may be a link, as those in
-  // /dev/disk are; where a file would be, a link is somebody else's choice of what is overwritten.
+  // For a block device O_EXCL means that it is neither mounted nor used for swap. Its path may be a link,
+  // like those in /dev/disk; at the path of a file, a link would let another user choose which file is
+  // overwritten.
   const bool device = exists && S_ISBLK(status.st_mode);
   const int flags = O_RDWR | O_CLOEXEC | (device ? O_EXCL : O_CREAT | O_NOFOLLOW);
   fd_.reset(::open(path.c_str(), flags | O_DIRECT, 0600));
@@ -72,12 +73,13 @@ int BackupFile::open(const std::string& path, uint64_t size, bool sparse, std::v
     return 0;
   }
   const int error = open_regular(path, static_cast<uint64_t>(status.st_size), sparse, warnings, why);
-  // What this call has made: on a full disk all of what was free.
+  // Removes the file that this call has made: on a full disk it has all space that was free.
   if (error != 0 && !exists) unlink(path.c_str());
   return error;
 }
 
-// Who writes to it changes the pages of a volume that has lost its servers, who reads it has them.
+// A user who can write to it can change the pages of a volume that has lost its servers; one who can read it
+// has them.
 int BackupFile::check_safe(const std::string& path, std::string& why) const {
   int error = check_private(fd_.get(), path, why);
   if (error == 0 && !device_) error = check_folder(path, why);
@@ -124,7 +126,7 @@ int BackupFile::open_regular(const std::string& path, uint64_t present, bool spa
 
 int BackupFile::put_stamp(const BackupStamp& stamp) {
   if (!has_room_) {
-    // Of a disk that is full the volume's pages are on it already.
+    // If the disk is full, the volume's pages are on it already.
     if (device_ || fallocate(fd_.get(), 0, static_cast<off_t>(size_), kPage) != 0) return ENOSPC;
     has_room_ = true;
   }

@@ -15,10 +15,10 @@ namespace rdmakit::volume {
 
 class BackupFile {
  public:
-  // Makes a regular file (mode 0600) of `size` bytes and a header when there is none, and locks it. `sparse`:
-  // reserve no room. 0 or an errno value with `why`. EBUSY: somebody uses it; EINVAL: a file of another size,
-  // a device that is too small, or something else; EPERM: it is a symbolic link to no device, or others have
-  // access to it (private_file.h); ENOSPC.
+  // Makes a regular file (mode 0600) of `size` bytes and a header if there is none, and locks it. `sparse`:
+  // reserves no space. Returns 0 or an errno value with `why`. EBUSY: in use; EINVAL: a file of another size,
+  // a device that is too small, or something else; EPERM: a symbolic link that does not lead to a device, or
+  // others have access to it (private_file.h); ENOSPC.
   int open(const std::string& path, uint64_t size, bool sparse, std::vector<std::string>& warnings,
            std::string& why);
   // Another process may have it now. Nothing may be written any more.
@@ -26,7 +26,7 @@ class BackupFile {
   BackupIdentity identity() const { return identity_; }
   // It held nothing before.
   bool empty() const { return empty_; }
-  // As it was found; none: it has no header, or a damaged one.
+  // The stamp found in the file; none if it has no header, or a damaged one.
   const BackupStamp& stamp() const { return stamp_; }
 
   // Multiples of a page in offset, length and address. All of it: 0, or an errno value.

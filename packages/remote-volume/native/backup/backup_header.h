@@ -1,6 +1,6 @@
-// What a backup's file says of itself, in one page behind the volume's: which file it is, and how many
-// processes have begun to write to it. The map has the same; a file that is not as the map knows it, for
-// another volume has used it, or an older copy was put in its place, holds nothing that can be believed.
+// The header of a backup file, in one page behind the volume's pages: which file it is, and how many
+// processes have begun to write to it. The map has the same values. If they differ, because another volume
+// has used the file or an older copy has replaced it, the contents of the file do not count.
 //
 //   offset  bytes  field
 //        0      8  "backupf1"
@@ -10,7 +10,7 @@
 //       32      4  CRC32C of the bytes before
 //       36         zeros
 //
-// Files of versions that knew no header end with the volume's last page.
+// Files of versions without a header end with the volume's last page.
 #pragma once
 
 #include <cstdint>

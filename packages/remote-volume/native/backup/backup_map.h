@@ -1,4 +1,4 @@
-// What a backup file has of each page of a volume: 2 bits, beside the page map.
+// The state of each page of a volume in a backup file: 2 bits, in addition to the page map.
 //
 //   stale         it does not have the page
 //   held          it has the page
@@ -9,9 +9,9 @@
 //     held ------------- mark ------> stale
 //     queued ----------- mark ------> queued_stale - finish -----> stale
 //
-// Only whoever has claimed the page (PageMap) calls queue() and mark(), and does so before the page is
-// written anywhere. Only the backup's thread calls finish(). So a page is queued at most once, and never
-// counts as held while something newer exists.
+// Only the holder of the page's claim (PageMap) calls queue() and mark(), before the page is written
+// anywhere. Only the backup's thread calls finish(). So a page is queued at most once, and never counts as
+// held while something newer exists.
 #pragma once
 
 #include <atomic>
@@ -28,8 +28,8 @@ enum class PageState : uint64_t;
 
 enum class BackupState : uint64_t { stale = 0, held = 1, queued = 2, queued_stale = 3 };
 
-// Of the file that a map is about. An inode's number is given to a new file when the old one is removed, its
-// time of birth is not (0 where the file system keeps none).
+// Identifies the file that a map is about. A new file may get the inode number of a removed one, but not its
+// birth time (0 if the file system keeps none).
 struct BackupIdentity {
   uint64_t device = 0;
   uint64_t inode = 0;
@@ -46,9 +46,9 @@ class BackupMap {
   BackupMap& operator=(const BackupMap&) = delete;
 
   // 0 or an errno value. `file` empty: private memory, all stale. Else a file that outlives the process (see
-  // MappedFile), EINVAL also when it is not of a volume of this size; one about another backup file starts
-  // anew, as does one about an `empty` file or one that is not as it was left (`stamp`, of the file). What
-  // was queued when its last user ended is stale.
+  // MappedFile), EINVAL also if it belongs to a volume of another size. A map about another backup file is
+  // cleared, and so is one about an `empty` file or a file that has changed since (`stamp`, of the file).
+  // Pages that were queued when its last user ended are stale.
   int open(uint64_t pages, const std::string& file, const BackupIdentity& about, const BackupStamp& stamp,
            bool empty, bool prefault);
   // The file was there and is not as it was left.
@@ -76,8 +76,8 @@ class BackupMap {
   // The backup thread's: what was queued is in the file, or could not be brought there.
   void finish(uint64_t page, bool kept);
 
-  // Of the pages of a word (32 from word * 32 on): the low bit of each two that are `written` in the page map
-  // and stale, and of each that is in `state` there and that the file neither has nor gets.
+  // For the pages of a word (32 from word * 32 on): the low bit of each pair that is `written` in the page
+  // map and stale, and of each that is in `state` there and that the file neither has nor will get.
   uint64_t stale(uint64_t word, const PageMap& pages) const;
   uint64_t missing(uint64_t word, const PageMap& pages, PageState state) const;
   // Pages that are written and neither held nor queued.

@@ -171,7 +171,7 @@ int BackupPort::put_waiting(BackupListener& listener, const Operation* operation
       continue;
     }
     moved++;
-    // What was queued of it before counts no more.
+    // Earlier queued versions of it no longer count.
     Ticket& ticket = tickets_[operation.index];
     ticket.serial++;
     ticket.left = 0;

@@ -2,11 +2,11 @@
 // wait for it. Neither side ever waits for the other.
 //
 //   offer   marks the pages of a WRITE under its claim, and queues what can be queued
-//   keep    the outcome of a WRITE is to hang on the file: nobody else has it, or --ack backup
+//   keep    makes the outcome of a WRITE depend on the file: it is the only copy, or --ack backup
 //   read    from the file into the lane's memory
 //
-// A WRITE that is kept has each of its pages in the queue, or waits until it has: for a buffer, or for an
-// older version of a page to leave the queue.
+// A kept WRITE has each of its pages in the queue, or waits for that: for a buffer, or until an older version
+// of a page has left the queue.
 #pragma once
 
 #include <atomic>
@@ -46,7 +46,7 @@ struct BackupRead {
   uint16_t operation;
 };
 
-// Who keeps operations waiting for the backup; called on the lane's thread.
+// The owner of operations that wait for the backup; called on the lane's thread.
 class BackupListener {
  public:
   // A WRITE that was kept, or a READ, has its outcome, and its memory is free.
@@ -83,13 +83,13 @@ class BackupPort {
   // Buffers for `pages` pages. Once it was false it stays so until next_round(): first come, first served.
   bool room(uint64_t pages);
   void next_round() { crowded_ = false; }
-  // An operation starts anew; before any of the following.
+  // An operation restarts; called before any of the following.
   void begin(const Operation& operation);
   // Before the WRITE is posted anywhere.
   void offer(const Operation& operation);
   // After offer(): the outcome hangs on what was queued of it. False: nothing was.
   bool keep_offered(const Operation& operation);
-  // Nobody else has the WRITE. `now`: the file has it already. `no`: the file cannot have it.
+  // No other copy has the WRITE. `now`: the file has it already. `no`: the file cannot have it.
   Kept keep(const Operation& operation);
   void read(const Operation& operation);
   // READs, and WRITEs that are kept.
@@ -100,7 +100,7 @@ class BackupPort {
   void flush();
   // Before the lane sleeps: from now on it is woken. Poll once more after it.
   void arm();
-  // Must be looked at again soon: a page that it waits for wakes nobody.
+  // The lane must check again soon: a page for which an operation waits causes no wake-up.
   bool waits() const { return !waiting_.empty(); }
   const BackupPortStatistics& statistics() const { return statistics_; }
 
@@ -121,7 +121,7 @@ class BackupPort {
   }
 
  private:
-  // What an operation has with the backup.
+  // An operation's state in the backup.
   struct Ticket {
     uint32_t serial = 0;
     uint16_t left = 0;      // pages in the queue

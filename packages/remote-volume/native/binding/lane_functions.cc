@@ -97,7 +97,7 @@ Napi::Value synchronize(const Napi::CallbackInfo& info) {
 }
 
 void pin_lane(const Napi::CallbackInfo& info) {
-  // As many as the kernel is made for at most (CONFIG_NR_CPUS of x86).
+  // The maximum for which the kernel is built (CONFIG_NR_CPUS of x86).
   constexpr uint32_t kProcessors = 8192;
   if (!info[2].IsArray()) throw Napi::TypeError::New(info.Env(), "processors must be an array");
   const auto list = info[2].As<Napi::Array>();

@@ -1,4 +1,4 @@
-// What JavaScript says of a volume and its lanes.
+// Options of a volume and its lanes from JavaScript.
 #include <algorithm>
 
 #include "base/clock.h"

@@ -156,7 +156,7 @@ Napi::Value describe_backup(Napi::Env env, VolumeEngine& engine) {
 
 }  // namespace
 
-// Of the written pages of a slab, those that the backup neither has nor is about to have.
+// Counts the written pages of a slab that the backup neither has nor will get.
 Napi::Value missing_in_backup(const Napi::CallbackInfo& info) {
   VolumeEngine& engine = to_engine(info[0]);
   const uint32_t slab = to_uint32(info[1], "slab");

@@ -19,8 +19,8 @@ struct EngineObject {
   EngineOwner engine;
 
   ~EngineObject();
-  // Before JavaScript's environment (a worker, the process) ends: none of our threads may call into it
-  // any more, and an engine without its control path serves nobody.
+  // Runs before JavaScript's environment (a worker, the process) ends: after that none of our threads may
+  // call into it, and an engine without its control path is useless.
   static void end(void* object);
   void release_events();
 
@@ -31,13 +31,13 @@ struct EngineObject {
 // ---- what an addon brings ----
 // Of its engines: another addon's are none of its own.
 extern const napi_type_tag kEngineTag;
-// What its front adds to statistics().
+// Adds the front's part to statistics().
 void describe_front(Napi::Object& statistics, VolumeEngine& engine);
 
 // The engine that `open` makes, with its events going to `listener`. nullptr with `error` and `why`.
 using Open = std::function<EngineOwner(VolumeEngine::Sink sink, int& error, std::string& why)>;
 Napi::Value make_engine(const Napi::CallbackInfo& info, const Napi::Function& listener, const Open& open);
-// What JavaScript says of the volume and its lanes.
+// Converts JavaScript's options of the volume and its lanes.
 void to_volume_options(const Napi::Object& from, VolumeEngineOptions& options);
 
 VolumeEngine& to_engine(const Napi::Value& value);

@@ -29,7 +29,7 @@ class CompressionMeter {
   explicit CompressionMeter(Compression mode) : mode_(mode), compresses_(mode != Compression::off) {}
 
   bool compresses() const { return compresses_; }
-  // So many pages were written, and so many bytes of them are not sent.
+  // `pages` were written, of which `spared` bytes are not sent.
   void wrote(uint32_t pages, uint32_t spared);
   // In each turn of the lane's loop, with the time (ns) at its beginning.
   void turn(uint64_t now, bool under_way) {

@@ -46,9 +46,9 @@ void PageCodec::note(Operation& write, uint16_t packed) {
   volume_.lengths().set(write.first_page(), write.page_count(), packed);
 }
 
-// Of pages that are stored as they are the old bytes are as good as the new ones, which may have come. What a
-// slot with a packed page holds only its length and checksum tell together: those of the old one, for the new
-// one was promised to nobody.
+// For pages that are stored raw, the old bytes are as good as the new ones, which may have arrived. The
+// contents of a slot with a packed page depend on its length and checksum: restore those of the old page,
+// because the new one was never acknowledged.
 void PageCodec::forget(const Operation& write) {
   if (lz4_ == nullptr) return volume_.checksums().forget(write.first_page(), write.page_count());
   for (uint64_t i = 0; i < write.page_count(); i++) {

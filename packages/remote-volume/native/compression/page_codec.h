@@ -57,7 +57,7 @@ class PageCodec {
   void posted() { meter_.posted(); }
 
  private:
-  // Of a page before a WRITE.
+  // A page before a WRITE.
   struct Before {
     uint16_t length;
     uint32_t checksum;

@@ -1,4 +1,4 @@
-// The index of a server that has failed is given to another one.
+// Gives the index of a server that has failed to another one.
 //
 //   control                                        lanes
 //   nothing names the server:

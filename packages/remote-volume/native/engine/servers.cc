@@ -98,7 +98,7 @@ void VolumeEngine::raise_epoch() {
   raise_again_ = false;
   volume_.raise_epoch();
   wake_lanes();
-  wake();  // without lanes nobody else would
+  wake();  // no lane does so if there are none
 }
 
 }  // namespace rdmakit::volume

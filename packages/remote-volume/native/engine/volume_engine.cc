@@ -222,13 +222,13 @@ void VolumeEngine::handle_events() {
   for (const Event& event : events) sink_(event);
 }
 
-// Servers that have failed are state of the volume, which is looked at whenever anybody wakes control: no
-// failure is missed, whatever else happens. In the order in which they failed.
+// Servers that have failed are state of the volume, which is checked whenever control wakes up: so no failure
+// is missed, whatever else happens. They are reported in the order in which they failed.
 bool VolumeEngine::tell_failures(std::vector<Event>& events) {
   if (volume_.failures() == told_failure_count_) return false;
   for (const uint32_t server : volume_.failed_in_order()) {
     Volume::Failure failure;
-    // Who has found it and has not said so yet wakes control when it has.
+    // A lane that has found a failure and not published it yet will wake control when it has.
     if (told_failures_[server] || !volume_.failure(server, failure)) continue;
     told_failures_[server] = true;
     told_failure_count_++;

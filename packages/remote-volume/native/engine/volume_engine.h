@@ -79,7 +79,7 @@ class VolumeEngine {
   // failed; EBUSY: a slab or a spare place names it, or it is being refilled, or control has not heard of its
   // failure, or another server is between the two; EAGAIN: call again.
   int disconnect_server(uint32_t server, std::string& why);
-  // As disconnect_server(), and EBUSY: some lane still has a queue pair of it.
+  // Like disconnect_server(), and EBUSY: a lane still has a queue pair of it.
   int release_server(uint32_t server, std::string& why);
   // How fast all lanes together may use a server, per second; 0: no limit. See RateLimiter.
   int set_limits(uint32_t server, uint64_t bytes, uint64_t operations);
@@ -113,7 +113,7 @@ class VolumeEngine {
   const Backup* backup() const { return backup_.get(); }
   // See Backup::stamp(). Nothing without a backup.
   void stamp_backup();
-  // What is to be said of the backup since it was opened, each a sentence.
+  // The backup's warnings since it was opened, each a sentence.
   const std::vector<std::string>& backup_warnings() const { return backup_warnings_; }
 
  protected:
@@ -127,7 +127,7 @@ class VolumeEngine {
   virtual void wake() = 0;
   virtual std::unique_ptr<Lane> make_serving_lane(uint32_t index, LaneOptions&& options,
                                                   std::function<void()> wake_control) = 0;
-  // A lane may have become free for somebody who waits.
+  // A lane may have become free for a waiting client.
   virtual void lane_added() = 0;
   // close(): no client comes any more. Then the lanes end, and then the thread of events, after the last one.
   virtual void stop_clients() = 0;
@@ -178,7 +178,7 @@ class VolumeEngine {
   uint32_t released_server_ = kMaxServers;  // between disconnect_server() and release_server()
   uint64_t released_epoch_ = 0;
   uint64_t told_epoch_ = 0;   // of the last event `synchronized`
-  bool raise_again_ = false;  // somebody waits for the epoch after the present one
+  bool raise_again_ = false;  // a caller waits for the epoch after the current one
   std::vector<bool> told_failures_ = std::vector<bool>(kMaxServers);
   uint32_t told_failure_count_ = 0;
   bool stuck_ = false;  // a lane did not end

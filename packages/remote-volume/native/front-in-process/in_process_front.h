@@ -137,7 +137,7 @@ class InProcessFront {
   RequestExecutor& requests_;
   const Volume& volume_;
   Client queue_;
-  // What one request brings is a buffer, for as long as anything reads or writes it.
+  // Each request has one buffer, until nothing reads or writes it any more.
   IndexStack<InProcessQueue::kDepth> buffers_;
   IndexQueue<InProcessQueue::kDepth> in_use_;  // whose request is answered
   std::array<uint64_t, InProcessQueue::kDepth> tags_{};

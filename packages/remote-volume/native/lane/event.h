@@ -1,4 +1,4 @@
-// What lanes and the acceptor tell the control path. Never one per request.
+// Events from lanes and the acceptor to the control path. There is never one per request.
 #pragma once
 
 #include <array>

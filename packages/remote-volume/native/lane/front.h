@@ -25,11 +25,11 @@ concept Front = requires(F front, const F constant, typename F::Client client, u
   front.drop(reason);
   { constant.is_open() } -> std::same_as<bool>;
   { constant.reason() } -> std::convertible_to<const char*>;
-  // What a lane that sleeps watches, also after drop(), until close(); -1: there is no client.
+  // The descriptor that a sleeping lane polls, also after drop(), until close(); -1: there is no client.
   { constant.descriptor() } -> std::same_as<int>;
   front.close();
 
-  // From now on every new request is answered ESHUTDOWN, or is for whoever serves the client next.
+  // From now on every new request is answered ESHUTDOWN, or is left to the client's next server process.
   front.refuse_new();
   // A client beyond our control, which should hear why its requests fail before its lane ends.
   { constant.outlasts_lane() } -> std::same_as<bool>;
@@ -57,7 +57,7 @@ concept Front = requires(F front, const F constant, typename F::Client client, u
   { constant.more_input() } -> std::same_as<bool>;
   // There was no room to receive into.
   { constant.input_full() } -> std::same_as<bool>;
-  // What a lane that sleeps must watch.
+  // The events that a sleeping lane must poll for.
   { constant.wants_input() } -> std::same_as<bool>;
   { constant.wants_output() } -> std::same_as<bool>;
   // block() waits for what comes next and receives it, for up to kBlockTime (ns) in which nothing else is

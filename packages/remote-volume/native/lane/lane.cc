@@ -293,8 +293,8 @@ void Lane::take_event() {
     lose_device("ibv_get_cq_event", error);
 }
 
-// A queue that cannot be armed, or whose channel cannot be read, would let the lane spin, or sleep for ever.
-// All that it has under way is decided without the device.
+// If a queue cannot be armed, or its channel cannot be read, the lane would spin, or sleep for ever. All its
+// outstanding operations are decided without the device.
 void Lane::lose_device(const char* call, int error) {
   device_lost_ = true;
   char reason[64];

@@ -2,9 +2,9 @@
 // is its work (working_lane.h): it serves clients, or fills replicas.
 //
 // Control talks to it through atomics, a mailbox and an eventfd; it talks back through a ring of events.
-// No lock is shared, so a lane never waits for whoever sets it up.
+// No lock is shared, so a lane never waits for control.
 //
-// lane.cc          control's side, and life of the thread
+// lane.cc          control's side, and the life of the thread
 // working_lane.h   its loop
 // lane_sleep.h     how it sleeps, and what wakes it
 #pragma once
@@ -75,7 +75,7 @@ class Lane : protected OperationListener {
   // The lane lets go of the queue pair to a server that has failed, before it acknowledges the next epoch.
   // Then take_back() follows. EAGAIN: the mailbox is full.
   int disconnect(uint32_t server);
-  // What the lane has let go of may end here: not on the lane's thread.
+  // Objects that the lane has released are destroyed here, not on the lane's thread.
   void take_back();
   // The refill lane's only. EAGAIN: the mailbox is full.
   int refill(uint32_t slab, uint32_t server);
@@ -100,9 +100,9 @@ class Lane : protected OperationListener {
   const ServerStatistics& statistics(uint32_t server) const { return rdma_.statistics(server); }
   // Nothing that started before the volume's epoch was this one is left, and the commands of then are done.
   uint64_t acknowledged_epoch() const { return acknowledged_epoch_.load(std::memory_order_acquire); }
-  // What has happened since the last call. The outcome of a refill, and that of yield(), are state that
-  // stands until then: there is one of each at a time. Of what became of connections, and of wrong pages, the
-  // oldest are told where there are too many; the statistics have all.
+  // Returns the events since the last call. The outcome of a refill, and that of yield(), are state that
+  // stays until then: there is one of each at a time. If there are too many ends of connections or wrong
+  // pages, the oldest are returned; the statistics count all.
   void take_events(std::vector<Event>& events);
   uint32_t index() const { return index_; }
 

@@ -12,7 +12,7 @@ uint64_t ticks() { return __builtin_ia32_rdtsc(); }
 uint64_t ticks() { return 0; }
 #endif
 
-// Of 10 ms; an error of 1% only makes LaneClock anchor itself anew every few seconds.
+// Measures for 10 ms; an error of 1% only makes LaneClock set its anchor again every few seconds.
 double measure_tick() {
   const uint64_t first_time = now_ns();
   const uint64_t first = ticks();

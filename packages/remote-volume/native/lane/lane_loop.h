@@ -101,7 +101,8 @@ bool WorkingLane<Work>::spins_for_request() {
   return request_waiter_.spin(now_, apart ? kRequestSpin : kRequestSpinBeside);
 }
 
-// What has come to its end: a client, serving -> draining; its last operations, draining -> idle.
+// Finishes what has ended: a client goes from serving to draining; after its last operations, from draining
+// to idle.
 template <typename Work>
 inline void WorkingLane<Work>::end_clients() {
   if constexpr (Work::kServes) {

@@ -82,7 +82,7 @@ bool WorkingLane<Work>::wait(bool requests, uint64_t timeout) {
     if (descriptors[2].revents == 0) return true;
     look_ = true;
     if ((descriptors[2].revents & (POLLERR | POLLHUP)) != 0 && !work_.front().wants_input())
-      // Both directions are gone, and with them whoever would take the answers.
+      // Both directions are gone, so the answers have no receiver.
       work_.front().drop("connection reset");
   }
   return true;

@@ -1,14 +1,14 @@
-// How long a lane that has nothing under way spins for the next request before it sleeps.
+// How long a lane with nothing outstanding spins for the next request before it sleeps.
 //
-// Only the client has to run meanwhile, so the core is missed by nobody when it is not the client's own; and
-// a client that need not wake the lane is spared an interrupt to another core, which on a virtual machine
-// costs both of them some 10 µs. It is not worth it
-//  - where the lane sleeps for its completions: they take much longer than what is spared, or are made by
-//    threads of this machine, which want the core;
-//  - where a lane that sleeps is back soon, for then its client shares its core, and to spin would part them;
-//    unless it is back at once, because the client has many under way;
-//  - where no request comes in time. That is told by trying: a spin that a request has ended is worth
-//    another, a few that none has ended are worth none but one in 64 waits.
+// Only the client has to run meanwhile, so a spin wastes nothing when the core is not the client's own. It
+// saves the client the wake-up of the lane, an interrupt to another core, which on a virtual machine costs
+// both of them some 10 µs. A spin does not pay
+//  - if the lane sleeps for its completions: they take much longer than a spin saves, or are made by threads
+//    of this machine, which need the core;
+//  - if a lane that sleeps is back soon, because then its client shares its core, and a spin would separate
+//    them; unless it is back at once, because the client has many requests outstanding;
+//  - if no request comes in time, which is found by trying: after a spin that a request has ended the lane
+//    spins again; after a few that none has ended it tries only in one of 64 waits.
 #pragma once
 
 #include <algorithm>

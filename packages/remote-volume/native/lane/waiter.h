@@ -41,7 +41,7 @@ class Waiter {
   bool slept() const { return slept_; }
   uint64_t limit() const {
     if (mode_ == WaitMode::event) return 0;
-    // A wait that sleeps looks longer than it need be, so try anew now and then.
+    // A wait that includes a sleep looks longer than necessary, so try a full spin now and then.
     return waits_ % kProbe == 0 ? spin_.bound() : spin_.budget();
   }
 

@@ -23,7 +23,7 @@ class WorkingLane final : public Lane {
         work_(volume_, arena_, rdma_, statistics_, *this, options_) {}
   ~WorkingLane() override { join_thread(); }
 
-  // Of a lane that was reserved: what its front is given to serve.
+  // The client that a front gets, for a reserved lane.
   template <typename Client>
   void attach(std::unique_ptr<Client> client) {
     static_assert(std::is_same_v<Client, typename Work::Client>);
@@ -32,22 +32,23 @@ class WorkingLane final : public Lane {
   const Work& work() const { return work_; }
 
  private:
-  // With so many operations under way the next requests are taken together with the next completions, or when
-  // they have waited for so long (ns). Else a client that asks again for each answer wakes the lane, and the
-  // lane the server, once for each page: 4 KiB READs over iWARP, depth 32, cost 5.2 µs of processor at both
-  // ends then, and 2.8 so.
+  // With this many operations outstanding, the lane takes the next requests together with the next
+  // completions, or when they have waited this long (ns). Otherwise a client that sends a request for each
+  // answer wakes the lane, and the lane the server, once per page: 4 KiB READs over iWARP at depth 32 then
+  // cost 5.2 µs of processor time at both ends, and 2.8 µs this way.
   static constexpr uint32_t kBusy = 4;
   static constexpr uint64_t kHoldOff = 50'000;
   // While it spins for a completion it looks for requests so often.
   static constexpr uint64_t kLookInterval = 2'000;
-  // So long a lane spins for the next request where it and its client have a core each, as have those of
-  // every other connection. Else for a client with many under way only, whose next request follows at once:
-  // any other must be scheduled first.
+  // Spin this long for the next request if every connection has a core for its lane and one for its client.
+  // Otherwise spin briefly, which pays only for clients with many requests in flight, whose next request
+  // follows at once: any other client must be scheduled first.
   static constexpr uint64_t kRequestSpin = 50'000;
   static constexpr uint64_t kRequestSpinBeside = 4'000;
   // After the queue pairs were moved to error, flushes have this long to arrive.
   static constexpr uint64_t kFlushTime = kSecond;
-  // So long may a remote client still ask, and be answered ESHUTDOWN, before it is cut off.
+  // A remote client may still send requests for this long, which are answered ESHUTDOWN, before the lane
+  // disconnects it.
   static constexpr uint64_t kFarewell = 250 * kMillisecond;
   static constexpr uint64_t kPageRetry = kMillisecond;
   static constexpr uint64_t kForever = UINT64_MAX;
@@ -66,7 +67,7 @@ class WorkingLane final : public Lane {
   bool announce_stop();
   bool may_exit(uint64_t now);
   bool spins_for_request();
-  // Operations under way that somebody waits for: a request, whoever ends the connection, or an epoch.
+  // Outstanding operations that are waited for: by a request, by the end of the connection, or by an epoch.
   uint32_t awaited() const {
     if constexpr (Work::kServes) {
       const bool all =
@@ -99,7 +100,7 @@ class WorkingLane final : public Lane {
   uint64_t looked_at_ = 0;
   bool held_off_ = false;  // requests may be waiting for the next completion
   bool announced_stop_ = false;
-  uint64_t farewell_ = 0;  // until then a remote client is told that this is the end
+  uint64_t farewell_ = 0;  // until then requests of a remote client are answered ESHUTDOWN
   bool abandoned_ = false;
 };
 

@@ -1,5 +1,5 @@
-// What each page of a volume must read as: its CRC32C, 4 bytes a page, changed by whoever holds the claim of
-// the page. A page whose sum is not known (its last WRITE was of a part of it) is not checked.
+// The checksum of each page of a volume: its CRC32C, 4 bytes a page, changed by the holder of the page's
+// claim. A page whose checksum is not known (its last WRITE covered only a part) is not checked.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class PageChecksums {
   // Before a WRITE is posted: whole pages get their sum, parts of pages become unknown.
   void note(uint64_t offset, uint32_t length, const uint8_t* memory);
   void forget(uint64_t first, uint64_t count);
-  // What note() would change of a page, and that again.
+  // Returns the value that note() would change, and restores it.
   uint32_t noted(uint64_t page) const { return kept() ? table_.get(page) : kUnknown; }
   void restore(uint64_t page, uint32_t noted) {
     if (kept()) table_.set(page, noted);
@@ -32,7 +32,7 @@ class PageChecksums {
     const uint32_t entry = table_.get(page);
     return entry == kUnknown || entry == entry_of(bytes);
   }
-  // Of all whole pages in the range.
+  // Checks all whole pages in the range.
   bool right(uint64_t offset, uint32_t length, const uint8_t* memory) const;
 
  private:

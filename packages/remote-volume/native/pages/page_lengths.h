@@ -1,5 +1,5 @@
-// How many bytes of its slot each page of a volume fills at the replicas: all of them, as it is, or those of
-// its LZ4 form. 2 bytes a page, changed by whoever holds the claim of the page, before the bytes themselves.
+// The number of bytes that each page of a volume fills of its slot at the replicas: all for a raw page, fewer
+// for its LZ4 form. 2 bytes a page, changed by the holder of the page's claim, before the bytes themselves.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ inline constexpr uint16_t kMaxPacked = kPage / 8 * 7;
 
 class PageLengths {
  public:
-  // As PageChecksums::open(). Without it every page is raw.
+  // Like PageChecksums::open(). Without it every page is raw.
   int open(uint64_t pages, const std::string& file, bool sparse, bool prefault) {
     return table_.open(pages, file, kMagic, sparse, prefault);
   }

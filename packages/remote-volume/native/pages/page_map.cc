@@ -42,7 +42,7 @@ int PageMap::open(uint64_t pages, const std::string& file, bool prefault,
   if (error != 0) return error;
   words_ = static_cast<std::atomic<uint64_t>*>(memory_.entries());
   if (file.empty()) return 0;
-  // Only a damaged file has pages beyond the end, and nobody expects any.
+  // Only a damaged file has pages beyond the end, which other code does not expect.
   if (pages % kPerWord != 0) words_[words - 1].fetch_and(mask_of(0, pages % kPerWord));
   for (uint64_t i = 0; i < words; i++) {
     const uint64_t word = words_[i].load(std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// What is known of each 4 KiB page of a volume: 2 bits, changed by any lane with atomic operations.
+// The state of each 4 KiB page of a volume: 2 bits, changed by any lane with atomic operations.
 //
 //   unset    never written, or trimmed: reads as zeros, whatever the slab holds
 //   written  the slab holds it
@@ -12,20 +12,20 @@
 //
 //     written --- lose ---> lost         written, lost --- clear_until_claimed ---> unset
 //
-// Why it is safe with several lanes. Call a request open from its arrival until its answer. A block device
-// gives no order to open requests that overlap, so every interleaving of theirs is right as long as each page
-// ends as some order of them would leave it, and what is answered stays.
+// Why this is safe with several lanes. A request is open from its arrival until its answer. A block device
+// does not order open requests that overlap, so every interleaving is right if each page ends as some order
+// of them would leave it, and answered requests keep their effect.
 //  1. A page is `written` only when its whole 4 KiB are in the slab: the write under its first claim covers
 //     all of it, and settle() comes after that write's completion (and fence, see RdmaQueue). So no reader
 //     ever sees stale remote bytes.
 //  2. Every WRITE claims its pages, so that all replicas get overlapping WRITEs in one order, a replica can
 //     be filled while WRITEs go on, and what is known of a page (its checksum) belongs to one WRITE.
-//  3. Only the claimant leaves `claimed`. Whoever else meets it waits: a second writer, full page or not, for
-//     its bytes could otherwise be buried on one replica and not on the other; WRITE_ZEROES and TRIM, for the
-//     claimant may be the refill, which knows nothing of them; a reader, for half of the bytes may be new.
+//  3. Only the claimant leaves `claimed`. All others wait: a second writer, of a full page or not, because
+//     its bytes could be overwritten on one replica and not on the other; WRITE_ZEROES and TRIM, because the
+//     claimant may be the refill, which does not see them; a reader, because half of the bytes may be new.
 //  4. Each RDMA WRITE claims ascending pages and posts at once; nothing is held while waiting, so waiters
 //     cannot form a circle. A claim ends within the operation timeout.
-//  5. A failed claim goes back to what it was: nobody was told that the page changed.
+//  5. A failed claim restores the previous state: the change was never acknowledged.
 #pragma once
 
 #include <atomic>
@@ -60,7 +60,7 @@ class PageMap {
   uint64_t run(uint64_t first, uint64_t limit, PageState state) const;
   // How many from `first` on, at most `limit`, are in any other.
   uint64_t run_of_others(uint64_t first, uint64_t limit, PageState state) const;
-  // Of the 32 pages from word * 32 on: the low bit of each two that is in `state`. Pages beyond the end of
+  // For the 32 pages from word * 32 on: the low bit of each pair that is in `state`. Pages beyond the end of
   // the volume are unset.
   uint64_t in_state(uint64_t word, PageState state) const {
     const uint64_t different =

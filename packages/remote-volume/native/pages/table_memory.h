@@ -12,7 +12,7 @@ namespace rdmakit::volume {
 
 class TableMemory {
  public:
-  // What the first page of the file begins with.
+  // The beginning of the first page of the file.
   struct Header {
     uint64_t magic;
     uint64_t pages;  // of the volume
@@ -24,7 +24,7 @@ class TableMemory {
   void unlock() { file_.unlock(); }
 
   void* entries() const { return entries_; }
-  // Of a file.
+  // The file's header.
   void* header() const { return file_.memory(); }
   bool fresh() const { return fresh_; }
 

@@ -1,13 +1,14 @@
-// How many WRITEs have begun in each 64 KiB of a volume, so that whoever keeps a copy of its pages can tell
-// that the copy is old. Spans far from each other share a counter, which at worst spoils a good copy.
+// Counts the WRITEs that have begun in each 64 KiB of a volume, so that the keeper of a copy of its pages can
+// tell that the copy is old. Spans far from each other share a counter, which at worst invalidates a good
+// copy.
 //
 //   writer   claims pages, add(), posts the WRITE, settles, answers
 //   keeper   mark = of(), finds the pages `written`, reads them
 //            later: finds the pages `written`, and of() == mark: no WRITE was answered since
 //
-// A WRITE that the keeper's first look at the pages missed claims them after it, so it counts after `mark`.
-// One that was answered before somebody asks for the copy has counted by then. What is not a WRITE (TRIM,
-// zeros, a lost server) leaves pages that are not `written`, until a WRITE comes.
+// A WRITE that the keeper's first look at the pages missed claims them after that look, so it counts after
+// `mark`. A WRITE that was answered before the copy is used has counted by then. Other changes (TRIM, zeros,
+// a lost server) leave pages that are not `written`, until the next WRITE.
 #pragma once
 
 #include <array>

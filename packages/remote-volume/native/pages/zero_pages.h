@@ -18,8 +18,8 @@ inline bool is_zero_page(const uint8_t* page) {
   return first == 0 && std::memcmp(page, page + sizeof first, kPage - sizeof first) == 0;
 }
 
-// Of a payload whose first byte is byte `head` of its page: how many bytes come before its first whole page
-// of zeros, `length` if it has none.
+// For a payload whose first byte is byte `head` of its page: the number of bytes before its first whole page
+// of zeros; `length` if it has none.
 inline uint64_t bytes_before_zeroes(const uint8_t* payload, uint64_t head, uint64_t length) {
   uint64_t at = head == 0 ? 0 : kPage - head;
   for (; at + kPage <= length; at += kPage) {

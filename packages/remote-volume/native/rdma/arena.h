@@ -36,7 +36,7 @@ class Arena {
   uint8_t* request_page(size_t slot) const { return base_ + kFrontMemory + kOutput + slot * kPage; }
   // Zeros, never written to.
   uint8_t* zeroes() const { return base_ + kFrontMemory + kOutput + kPages; }
-  // Where fences read to; nobody looks at it.
+  // The target of fences; never read.
   uint8_t* scratch() const { return zeroes() + kZeroes; }
 
  private:

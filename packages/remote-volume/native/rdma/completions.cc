@@ -1,5 +1,5 @@
-// What completions, flushes and deadlines mean for the work requests of a lane and their operations, fences,
-// and who has failed.
+// Applies completions, flushes and deadlines to the work requests of a lane and their operations and fences,
+// and decides which servers have failed.
 #include <cstdio>
 
 #include "rdma/rdma_queue.h"
@@ -9,7 +9,7 @@ namespace rdmakit::volume {
 
 namespace {
 constexpr int kPollBatch = 32;
-// After a deadline, a look is late; and so long late completions are waited for.
+// A check this long after a deadline is late; then late completions are awaited for as long.
 constexpr uint64_t kLate = 50'000'000;
 }  // namespace
 
@@ -116,8 +116,8 @@ void RdmaQueue::decide(WorkRequest& part, bool succeeded) {
   }
 }
 
-// Who had it first may have failed since, and be trusted less then than those that failed later; or the
-// record does not name it any more.
+// The server that had it first may have failed since, and then be less trusted than servers that failed
+// later; or the record may no longer name it.
 bool RdmaQueue::still_kept(const Operation& operation) const {
   if (operation.backed) return true;
   if (operation.keepers == 0) return false;
@@ -159,8 +159,8 @@ void RdmaQueue::check_deadlines(uint64_t now) {
   }
 }
 
-// Whoever looks long after a deadline stood still (a process that was stopped, a machine without a processor
-// to spare): completions lie there that came in time, in the queue or on their way to it.
+// A lane that looks long after a deadline was not running (a stopped process, a machine without a free
+// processor): completions that arrived in time may be in the queue or on their way to it.
 bool RdmaQueue::stood_still(uint64_t now) {
   if (now < excused_until_) return true;
   const bool excused = now - excused_until_ < timeout_;  // once, and not again for each look after it

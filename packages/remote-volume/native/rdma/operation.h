@@ -14,11 +14,11 @@ namespace rdmakit::volume {
 // In the place of a server's index: the local backup.
 inline constexpr uint32_t kBackupServer = UINT32_MAX;
 
-// What was found out about a page that did not match its checksum.
+// The findings about a page that did not match its checksum.
 struct WrongPage {
   uint64_t page;
   uint32_t server;  // had other bytes
-  bool repaired;    // else nobody has the right ones
+  bool repaired;    // else no copy is right
 };
 
 // A replica that has a WRITE.
@@ -50,7 +50,7 @@ struct Operation {
   uint64_t offset = 0;  // in the volume
   uint32_t length = 0;
   uint8_t* memory = nullptr;
-  // What is sent of the one page that it is for, in bytes; 0: all of it, as it is (see PageCodec).
+  // The bytes sent of the only page of the work request; 0: all of it, raw (see PageCodec).
   uint16_t packed = 0;
 
   // A WRITE holds a claim over the pages that offset and length touch.
@@ -58,9 +58,9 @@ struct Operation {
   uint32_t generation = 0;      // of the slab's place
   uint64_t place_deadline = 0;  // of a WRITE that waits for its slab to get a place; 0: it does not
   uint32_t place_refusals = 0;  // when it began to
-  bool again = false;           // nobody has this WRITE; it starts anew when its memory is free
+  bool again = false;           // no replica has this WRITE; it restarts when its memory is free
 
-  // What became of its parts.
+  // The state of its parts.
   uint8_t parts = 0;       // not over
   uint8_t awaited = 0;     // neither over nor abandoned
   bool abandoned = false;  // one of them was: of a READ the only one

@@ -18,20 +18,21 @@
 // Deadlines: all operations have the same timeout, so the oldest one posted is the next to expire.
 //
 // A failed server: its queue pair is moved to error once; every operation of it ends with failure when
-// its completion (or flush) arrives, never before: until then the device may touch the memory. What counts
-// for the request is decided at once by the other replicas (operation_decided), and the memory is free later
-// (operation_over). A READ that another replica can serve waits for its flush and moves there. When there is
-// none, what was not answered may start anew at a server that comes back: docs/page-service/reconnect.md.
+// its completion (or flush) arrives, never before: until then the device may touch the memory. The other
+// replicas decide the outcome of the request at once (operation_decided); the memory is free later
+// (operation_over). A READ that another replica can serve waits for its flush and moves there. If there is no
+// other replica, an unanswered operation may restart at a server that comes back:
+// docs/page-service/reconnect.md.
 //
-// Replicas: a WRITE goes to all of a place, those that are being filled or are leaving too. It succeeded when
-// one that counts has it and each of the others has it or has failed, for a replica that missed a WRITE is
-// never read again. Which of them count is asked of the slab's record when that is decided, not when the
-// WRITE was chained: see Volume::counts.
+// Replicas: a WRITE goes to all replicas of a place, also to those that are being filled or are leaving. It
+// succeeded when one that counts has it and each of the others has it or has failed, because a replica that
+// missed a WRITE is never read again. Which of them count follows from the slab's record at the time of that
+// decision, not when the WRITE was chained: see Volume::counts.
 //
 // Epochs: each part counts for the parity of the epoch that the lane saw when it was chained. When none of
-// the last epoch is left, the lane acknowledges the new one: nothing of it uses a place any more that was
-// replaced before the epoch was raised. An epoch is raised only after all lanes acknowledged the last one,
-// hence two counters do.
+// the last epoch is left, the lane acknowledges the new one: then none of its operations uses a place that
+// was replaced before the epoch was raised. An epoch is raised only after all lanes acknowledged the last
+// one, hence two counters do.
 #pragma once
 
 #include <algorithm>
@@ -50,7 +51,7 @@
 
 namespace rdmakit::volume {
 
-// Who uses the queue. Called on the lane's thread, from poll(), flush() and fail(). It must not chain
+// The user of the queue. Called on the lane's thread, from poll(), flush() and fail(). It must not chain
 // operations from inside a call.
 class OperationListener {
  public:
@@ -88,7 +89,8 @@ class RdmaQueue final : private BackupListener {
   // The server has failed, and its index is to be another's: the lane lets go of its queue pair when nothing
   // of it is outstanding any more. Until then no epoch is acknowledged.
   void disconnect(uint32_t server);
-  // What the lane has let go of: true for each. Who destroys it is not the lane.
+  // Returns the objects of a server that the lane has released: true for each. The lane's thread must not
+  // destroy them.
   bool let_go(QpRef& qp, MrRef& mr);
   // The device is gone: nothing that is under way will be heard of.
   void fail_all(const char* reason);
@@ -118,7 +120,7 @@ class RdmaQueue final : private BackupListener {
     }
     return nullptr;
   }
-  // Nobody can serve a request for that place now, and somebody may soon.
+  // No server can serve a request for that place now, and one may soon.
   bool waits(const SlabPlace& place) const { return !backed_up() && volume_.waits_for(place); }
   size_t available() const { return free_.size(); }
   uint64_t timeout() const { return timeout_; }
@@ -180,7 +182,7 @@ class RdmaQueue final : private BackupListener {
     uint16_t first_fenced = kNone;
   };
 
-  // Of work_requests_: first an own one for each operation, then copies, then fences.
+  // Layout of work_requests_: first one per operation, then copies, then fences.
   static constexpr uint16_t kFirstCopy = kOperations;
   static constexpr uint16_t kFirstFence = kOperations + kCopies;
 

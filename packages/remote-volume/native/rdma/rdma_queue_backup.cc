@@ -1,5 +1,5 @@
-// What the local backup has to do with the operations of a lane: it is one more part of a WRITE when the
-// outcome hangs on it, and the only part of a READ that no replica can serve.
+// The local backup's part in the operations of a lane: it is one more part of a WRITE whose outcome depends
+// on it, and the only part of a READ that no replica can serve.
 #include "rdma/rdma_queue.h"
 
 namespace rdmakit::volume {
@@ -51,7 +51,7 @@ bool RdmaQueue::keep(Operation& operation) {
   return false;
 }
 
-// Nobody was there to take them, and no completion will tell.
+// No server was there to take them, so no completion will come.
 void RdmaQueue::end_stranded() {
   for (const uint16_t index : stranded_) {
     Operation& operation = operations_[index];

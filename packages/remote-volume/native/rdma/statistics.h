@@ -1,4 +1,4 @@
-// Counters of one lane: written by its thread alone, read by anyone at any time.
+// Counters of one lane: written by its thread only, readable by any thread at any time.
 #pragma once
 
 #include <array>
@@ -36,7 +36,7 @@ class Histogram {
   Counter sum_;
 };
 
-// What one lane did with one server.
+// The operations of one lane at one server.
 struct ServerStatistics {
   Counter reads, writes;  // posted
   Counter bytes_read, bytes_written;
@@ -64,7 +64,7 @@ struct alignas(64) LaneStatistics {
   Counter bytes_spared;                   // that were neither sent nor fetched because of that
   Counter compressing;                    // 1: pages that are written now are
   Counter pages_wrong;                    // copies at a server that did not match their checksum
-  Counter pages_repaired;                 // of them, written anew from another replica
+  Counter pages_repaired;                 // of them, rewritten from another replica
   Counter pages_waited_for;               // met while another WRITE was filling them
   Counter turns_waited_for;               // operations that a server's limits held back
   Counter spins, sleeps;                  // waits that ended while spinning, and that slept

@@ -139,7 +139,7 @@ bool PageRepair::inspect_backup() {
   return true;
 }
 
-// What was inspected. Pages come from the backup as they are, and so they go to the replicas then.
+// True if the inspected pages are right. Pages come from the backup raw, and then go to the replicas raw.
 bool PageRepair::right() {
   if (!from_backup_) return rdma_.codec().right_slot(page_, memory_of(page_));
   if (!volume_.checksums().right(page_, memory_of(page_))) return false;

@@ -26,18 +26,19 @@ class PageRepair {
 
   bool busy() const { return operation_ != nullptr; }
   bool owns(const Operation& operation) const { return operation_ == &operation; }
-  // Takes over a READ that is over. `claimed`: whoever gives it holds the claim of its pages, and ends it,
-  // and its memory holds slots (see PageCodec) before and after. Only when not busy.
+  // Takes over a READ that is over. `claimed`: the caller holds the claim of its pages, and ends it, and its
+  // memory holds slots (see PageCodec) before and after. Only when not busy.
   void begin(Operation& read, bool claimed);
-  // Nobody wants the data any more: it ends when nothing of it is under way, and chains nothing.
+  // The data are not wanted any more: the repair ends when none of its operations is outstanding, and chains
+  // no more.
   void cancel() { cancelled_ = true; }
-  // Of the READ that ended last: operation_decided() gave it up.
+  // The READ that ended last was given up by operation_decided().
   bool given_up() const { return given_up_; }
   // True: something moved.
   bool step(uint64_t now);
   // The READ, once, when it is at its end.
   Operation* ended();
-  // Of the READ that ended last: it was cancelled, or a page of it is lost.
+  // The READ that ended last was cancelled, or a page of it is lost.
   bool failed() const { return failed_; }
   // Bit i: its i-th page is lost. Of a READ of at most 32 pages.
   uint32_t lost() const { return lost_; }

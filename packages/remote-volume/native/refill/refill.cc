@@ -91,7 +91,7 @@ bool Refill::start_chunk(uint64_t now) {
   if (source == nullptr) {
     claimed = held_by_backup(claimed, place.generation);
     if (claimed == 0) return !waits_for_page_;
-    // As the file has them; no replica has them any more.
+    // As in the file; no replica has the pages any more.
     volume_.lengths().set(cursor_, claimed, kRaw);
   }
   const uint16_t chunk = free_chunks_.pop();
@@ -112,8 +112,8 @@ bool Refill::start_chunk(uint64_t now) {
   return true;
 }
 
-// Of the claimed pages from the cursor on, how many the backup has; the claims of the others end. What is on
-// its way there is waited for, what is not is lost.
+// Returns how many of the claimed pages from the cursor on the backup has; the claims of the others end.
+// Pages on their way to the backup are waited for, others are lost.
 uint64_t Refill::held_by_backup(uint64_t claimed, uint32_t generation) {
   const BackupMap& map = rdma_.backup()->map();
   const uint64_t held = map.run(cursor_, claimed, BackupState::held);
@@ -155,7 +155,7 @@ void Refill::end_claim(Operation& operation) {
                    (operation.part >> i & 1) != 0 ? PageState::lost : PageState::written);
 }
 
-// What is copied is checked first, or one wrong copy would become two.
+// Copies are checked first, or one wrong copy would become two.
 bool Refill::repair_chunks(uint64_t now) {
   bool moved = false;
   for (;;) {

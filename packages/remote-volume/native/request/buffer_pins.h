@@ -1,5 +1,5 @@
-// Who still reads or writes the buffers of a front: its request, and each operation on their memory. A buffer
-// is not used again before nobody does.
+// Counts the users of each buffer of a front: its request, and each operation on its memory. A buffer is
+// reused only when it has no user.
 #pragma once
 
 #include <algorithm>

@@ -2,9 +2,9 @@
 //
 //   WRITE   acknowledged (--ack one)  the request has its answer, the pages stay claimed
 //           decided                   the claim ends, the request has its answer
-//           over                      the memory is free; or, if nobody has it and somebody may come back, it
-//                                     starts anew
-//   READ    decided                   nobody can serve it: the request has its answer
+//           over                      the memory is free; or, if no server has it and one may come back, it
+//                                     restarts
+//   READ    decided                   no server can serve it: the request has its answer
 //           over                      the data are there; or, if its server failed, it moves to another one;
 //                                     or they are not what was written (PageRepair)
 #include "rdmakit/invariant.h"
@@ -38,7 +38,7 @@ void RequestExecutor::operation_decided(Operation& operation, bool succeeded, ui
     answer_if_ready(operation.request);
     return;
   }
-  // What was acknowledged and is nowhere now is lost; what was not is as it was before.
+  // An acknowledged WRITE that has no copy is lost; an unacknowledged one leaves the pages as they were.
   const PageState to = succeeded                ? PageState::written
                        : operation.acknowledged ? PageState::lost
                                                 : operation.claimed_from;
@@ -91,7 +91,7 @@ bool RequestExecutor::may_move(const Operation& operation) const {
          (rdma_.readable(place) != nullptr || rdma_.backed_up() || rdma_.waits(place));
 }
 
-// A WRITE that nobody has, and that its client has heard nothing of.
+// A WRITE that no server has, and that is not answered yet.
 bool RequestExecutor::may_start_anew(const Operation& operation) const {
   return open_ && operation.request != kNone && slots_[operation.request].error == 0 &&
          rdma_.waits(volume_.place(operation.offset));

@@ -92,7 +92,7 @@ inline RequestExecutor::Progress RequestExecutor::look_at_pages(const RequestSlo
   step.run = pages == 1 ? 1 : volume_.pages().run(step.page, pages, step.state);
   if (step.run == 0) return Progress::again;
   if (volume_.generation(step.offset) != step.place.generation) {
-    // So has the place, or it is just about to: the state may be of what is written at the next one.
+    // The place has changed too, or is about to: the state may belong to the contents at the next place.
     read_waits_ = true;
     return Progress::waits;
   }
@@ -117,7 +117,7 @@ inline void RequestExecutor::read_zeroes(RequestSlot& slot, uint8_t* memory, con
   statistics_.pages_read_without_network.add(step.run);
 }
 
-// `over`: nobody has them, and the request has failed.
+// `over`: no copy has them, and the request has failed.
 inline RequestExecutor::Progress RequestExecutor::read_pages(uint16_t index, uint8_t* memory,
                                                              ReadStep& step) {
   if (rdma_.available() <= kReservedOperations) return Progress::waits;
@@ -178,7 +178,7 @@ inline RequestExecutor::Progress RequestExecutor::read_pages(uint16_t index, uin
 
 void RequestExecutor::read_from(Operation& operation, const Replica* source) {
   if (source != nullptr) {
-    // Of a page that a WRITE has packed since, this is the beginning of a slot, which its checksum tells.
+    // If a WRITE has packed the page since, this is the beginning of a slot, which its checksum shows.
     operation.packed = operation.length == kPage ? volume_.lengths().get(operation.offset / kPage) : kRaw;
     rdma_.chain_read(operation, *source, now_);
   } else {
@@ -186,8 +186,8 @@ void RequestExecutor::read_from(Operation& operation, const Replica* source) {
   }
 }
 
-// What the backup has of written pages of which no replica is left. `run`: how many it has of those from
-// `page` on, at most what it was; 0: they are on their way there.
+// Looks up written pages without a replica in the backup. `run`: how many of those from `page` on it has, at
+// most the value passed; 0: they are on their way there.
 RequestExecutor::Backed RequestExecutor::look_at_backup(const SlabPlace& place, uint64_t page,
                                                         uint64_t& run) {
   const BackupMap& map = rdma_.backup()->map();
@@ -204,7 +204,7 @@ RequestExecutor::Backed RequestExecutor::look_at_backup(const SlabPlace& place, 
 }
 
 void RequestExecutor::update_parts(RequestSlot& slot) {
-  // What was ready when a READ failed is the last that is told.
+  // After a READ has failed, only the data that were ready are sent.
   if (!slot.streams() || slot.error != 0) return;
   const uint32_t parts = slot.parts();
   while (slot.parts_ready < parts) {

@@ -9,7 +9,7 @@ namespace rdmakit::volume {
 // ---- hot path begins: no allocation, no log, no lock, no system call ----
 
 void ReadAhead::saw(uint64_t offset, uint32_t length) {
-  // What is longer than a window pays for its own way.
+  // A READ longer than a window needs no read-ahead.
   if (depth_ == 0 || length > kOutputChunk) return;
   tick_++;
   Stream* oldest = streams_.data();
@@ -57,7 +57,7 @@ bool ReadAhead::fetch(Stream& stream, uint64_t now) {
   if (run > 0) {
     const Replica* const source = rdma_.readable(place);
     if (source == nullptr || volume_.turn(source->server, now) != 0) return false;
-    // READs that somebody waits for have the first call on everything.
+    // Requested READs have priority for every resource.
     if (rdma_.available() <= kOperations / 2 || chunks_.size() <= left_) return false;
     Window* const window = free_window();
     if (window == nullptr) return false;

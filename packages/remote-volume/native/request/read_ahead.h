@@ -1,5 +1,5 @@
-// Reads ahead of clients that read one page after the other, as swap does when a program walks through its
-// memory: while the client is busy with what it got, the next pages travel.
+// Reads ahead for clients that read pages in sequence, as swap does when a program walks through its memory:
+// while the client processes its pages, the next ones are read.
 //
 //   READ, READ …  ->  Stream       where the next one is expected, how far was read ahead of it
 //                       |
@@ -9,9 +9,9 @@
 //                       v
 //   the next READ  <-  copied from the window when it is filled; until then the READ waits for it
 //
-// A window is what was read once, not a cache that is kept up to date: any WRITE to its 64 KiB makes it
-// worthless (WriteCounters). Bytes are checked against their sums, and what fails in any way is dropped: the
-// READ then goes the ordinary way, which knows about repairs, replicas and backups.
+// A window is a snapshot, not a cache that is kept up to date: any WRITE to its 64 KiB invalidates it
+// (WriteCounters). Bytes are checked against their checksums, and a window that fails in any way is dropped:
+// the READ then takes the ordinary path, which handles repairs, replicas and backups.
 // docs/page-service/read-ahead.md
 #pragma once
 
@@ -54,7 +54,7 @@ class ReadAhead {
   Held take(uint64_t offset, uint32_t& bytes, uint8_t* memory);
   // A READ, with its offset, length and memory, is served when its window is filled.
   void wait(Operation& read);
-  // Of Kind::ahead. See OperationListener; then end_waits().
+  // For operations of Kind::ahead. See OperationListener; then end_waits().
   void operation_decided(const Operation& operation, bool succeeded);
   void operation_over(Operation& operation);
   // Calls ended(read, served) for each READ that needs not wait any longer.
@@ -89,7 +89,7 @@ class ReadAhead {
   }
   // READs take output chunks of their own, of which read-ahead leaves them half.
   void share_chunks(bool shared) { left_ = shared ? kOutputChunks / 2 : 0; }
-  // Operations under way that nobody waits for.
+  // Outstanding operations for which no request waits.
   uint32_t unawaited() const { return waits_ == 0 ? under_way_ : 0; }
 
  private:

@@ -1,4 +1,4 @@
-// What a front asks of a volume, checked by the front: it lies within the volume, and may be asked.
+// A front's request to a volume. The front has checked that it is within the volume and permitted.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +21,13 @@ struct Request {
   RequestKind kind = RequestKind::flush;
   uint64_t offset = 0;  // in the volume
   uint32_t length = 0;
-  // Of a READ: where its data go, inside the lane's memory regions; nullptr: to chunks of the lane, see
+  // The destination of a READ's data, inside the lane's memory regions; nullptr: chunks of the lane, see
   // RequestSlot. A WRITE brings its payload by RequestExecutor::write().
   uint8_t* memory = nullptr;
   // The front's buffer that `memory` lies in, pinned until the answer is out (see BufferPins).
   uint16_t buffer = kNone;
-  bool fragments = false;    // of a READ: it is told in runs of data and of holes, and nobody fills the holes
+  bool fragments = false;    // of a READ: it is answered in runs of data and of holes, and the memory of
+                             // holes is not filled
   bool keeps_place = false;  // of WRITE_ZEROES: the pages are to be no holes
 };
 

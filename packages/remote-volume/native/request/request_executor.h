@@ -39,7 +39,7 @@ class RequestExecutor {
   // A front opens. Only when idle(). Of the output chunks it takes the first `taken` for buffers of its own.
   // Where it `brings_memory`, READs go there, and all that is left is for reading ahead.
   void open(uint16_t taken, bool brings_memory);
-  // Nobody waits for an answer any more; operations run out by themselves.
+  // The answers are not wanted any more; operations end by themselves.
   void drop();
   // The front goes on elsewhere. Only when quiet().
   void part();
@@ -98,7 +98,7 @@ class RequestExecutor {
   void operation_over(Operation& operation);
   bool may_move(const Operation& operation) const;
 
-  // Something waits for a page that another lane may be filling, which wakes nobody.
+  // A request waits for a page that another lane may be filling, which causes no wake-up.
   bool waits_for_page() const {
     return waiting_.size() > paced_ || !moving_.empty() || read_waits_ || repair_.waits_for_page();
   }
@@ -116,7 +116,7 @@ class RequestExecutor {
   void fail_request(uint16_t index, int error, uint64_t offset);
   void release_if_done(uint16_t index);
 
-  // What came of a step.
+  // The outcome of a step.
   enum class Progress : uint8_t {
     proceed,
     again,  // something changed between two looks

@@ -21,7 +21,7 @@ struct RequestSlot {
   bool received = false;     // all of it is here, its payload too
   bool issued = false;       // nothing more will be started for it
   bool answered = false;     // the front was given its answer, and sends it
-  bool released = false;     // its answer is out, or nobody waits for it any more
+  bool released = false;     // its answer is sent, or no longer wanted
   bool failed_late = false;  // after it was answered
 
   // READ. Its data are parts of kOutputChunk bytes; part p lies in chunk[p % window].
@@ -34,8 +34,8 @@ struct RequestSlot {
   bool queued = false;       // in the queue of READs that have more to issue
   std::array<uint16_t, kWindow> chunk{};
   std::array<uint16_t, kWindow> pending{};  // operations on the part in that place
-  // Of a READ that fragments: bit i of a part is set when the i-th page that it touches is a hole. Nobody
-  // fills the memory of a hole.
+  // For a READ that fragments: bit i of a part is set if the i-th page that it touches is a hole. The memory
+  // of a hole is not filled.
   std::array<uint32_t, kWindow> holes{};
 
   uint64_t failed_at = kNowhere;      // in the volume

@@ -110,7 +110,7 @@ inline RequestExecutor::Progress RequestExecutor::find_place(Operation& operatio
   return Progress::proceed;
 }
 
-// Of the rest of the operation what one claim covers; `over` when that is all of it.
+// Claims and posts as much of the rest of the operation as one claim covers; `over` when that is all of it.
 inline RequestExecutor::Progress RequestExecutor::claim_and_post(Operation& operation,
                                                                  const WriteStep& step) {
   PageMap& pages = volume_.pages();
@@ -169,7 +169,7 @@ bool RequestExecutor::give_up_placing(Operation& operation) {
     operation.place_deadline = now_ + rdma_.timeout();
     operation.place_refusals = volume_.refusals();
   }
-  // Who goes on discarding pages, but no slab, must not put it off for ever.
+  // A client that keeps discarding pages, but no whole slab, must not delay the failure for ever.
   const uint32_t refusals = volume_.refusals() - operation.place_refusals;
   const bool full = volume_.exhausted() || refusals >= 2;
   if (!full && now_ < operation.place_deadline) return false;

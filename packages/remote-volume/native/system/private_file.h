@@ -1,5 +1,5 @@
-// Files that decide what a volume's pages are, or who may have them: nobody else may read or write one, nor
-// put another in its place. All look at what has been opened, not at what its path may name a moment later.
+// Files that decide the contents of a volume's pages, or who may use it: no other user may read, write or
+// replace one. All checks are of the opened file, because its path may name another one a moment later.
 #pragma once
 
 #include <string>

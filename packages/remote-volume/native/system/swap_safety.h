@@ -1,6 +1,6 @@
-// What a process that serves swap asks of the kernel, so that it never waits for the memory that only
-// it can provide. Each function says whether it was granted and, if not, why: the caller prints that
-// and goes on.
+// Kernel settings of a process that serves swap, so that it never waits for the memory that only it can
+// provide. Each function returns whether the setting was granted and, if not, why: the caller prints that and
+// continues.
 #pragma once
 
 #include <string>

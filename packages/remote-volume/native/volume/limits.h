@@ -6,7 +6,7 @@
 
 namespace rdmakit::volume {
 
-// What a volume keeps track of, and what of it is zeroed without the network.
+// The unit in which a volume tracks state and zeroes without the network.
 inline constexpr uint32_t kPage = 4096;
 
 // In the place of an index: none.
@@ -14,7 +14,7 @@ inline constexpr uint16_t kNone = 0xffff;
 
 // The longest piece of a WRITE's payload that is one operation: 64 pages.
 inline constexpr uint32_t kMaxWrite = 256 << 10;
-// Of a lane's registered memory, what its front uses as it likes.
+// The front's part of a lane's registered memory.
 inline constexpr uint32_t kFrontMemory = 4 << 20;
 
 // A READ above a page borrows output chunks. 64 KiB is where the cost of one more RDMA READ no longer
@@ -34,7 +34,7 @@ inline constexpr uint32_t kOperations = 256;
 // Kept back for operations that others wait for (see RequestExecutor::advance), so that a lane full of
 // waiting operations still moves.
 inline constexpr uint32_t kReservedOperations = 16;
-// Of a slab. Two survive one failure; three survive another one while the first is repaired.
+// Replicas per slab. Two survive one failure; three survive another one while the first is repaired.
 inline constexpr uint32_t kMaxReplicas = 3;
 // A WRITE is one operation for each replica: its own, and copies.
 inline constexpr uint32_t kCopies = kOperations * (kMaxReplicas - 1);

@@ -1,8 +1,8 @@
-// Places for slabs of a thin volume, made ahead by control, so that a first WRITE need not wait for it.
+// Places for slabs of a thin volume, prepared by control, so that a first WRITE need not wait for it.
 //
 //   control: add ──> full ── hold, use (a lane) ──> used ── collect (control) ──> empty
 //
-// Each slot belongs to whoever moved it out of its last state, so there is no lock.
+// Each slot belongs to the thread that moved it out of its last state, so no lock is needed.
 #pragma once
 
 #include <algorithm>
@@ -93,7 +93,7 @@ class PlacePool {
       return (state == State::full || state == State::held) && slot.place_.find(server) != nullptr;
     });
   }
-  // What was used since the last call.
+  // The slots used since the last call.
   void collect(std::vector<Used>& used) {
     for (Slot& slot : slots_) {
       if (slot.state_.load(std::memory_order_acquire) != State::used) continue;

@@ -18,7 +18,7 @@ struct SlabMapHeader {
   std::atomic<uint64_t> failed[kFailedWords];
 };
 
-// What lies in a file must mean the same in the next process.
+// The contents of a file must mean the same in the next process.
 static_assert(std::is_standard_layout_v<SlabRecord> && std::is_trivially_destructible_v<SlabRecord>);
 static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(SlabMapHeader) <= kPage);
 

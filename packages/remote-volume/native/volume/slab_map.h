@@ -30,7 +30,7 @@ class SlabMap {
     failed_[server / 64].fetch_or(uint64_t{1} << server % 64, std::memory_order_release);
   }
 
-  // The index is nobody's any more.
+  // The index is free.
   void forget_failure(uint32_t server) {
     failed_[server / 64].fetch_and(~(uint64_t{1} << server % 64), std::memory_order_release);
   }

@@ -44,14 +44,14 @@ struct SlabPlace {
   Replica* find(uint32_t server) { return const_cast<Replica*>(std::as_const(*this).find(server)); }
 };
 
-// Whether a slab has a place at all, and who may publish its next record.
+// Whether a slab has a place, and which thread may publish its next record.
 //
 //     vacant ── begin ──> mapping ── mapped ──> mapped ── close ──> closing ── vacate ──> mapping ──> vacant
 //                (a lane or control)              ^                    |
 //                                                 +------ reopen ------+
 //
-// `mapping` belongs to who began it, `mapped` to control. In `closing` control looks whether the slab is
-// empty, and a lane that comes to write takes it out of there: whoever changes it first wins, and nobody
+// `mapping` belongs to the thread that began it, `mapped` to control. In `closing` control checks whether the
+// slab is empty, and a lane that wants to write ends that state: the first to change it wins, and neither
 // waits.
 enum class SlabPhase : uint32_t { vacant = 0, mapping, mapped, closing };
 
@@ -64,7 +64,7 @@ class SlabRecord {
   // Sequentially consistent, as all its changes: see Volume::hold.
   SlabPhase phase() const { return phase_.load(); }
   bool begin_mapping() { return move(SlabPhase::vacant, SlabPhase::mapping); }
-  // Who began it: there is a place now, or there is none after all.
+  // Called by the thread that began it: there is a place now, or there is none after all.
   void end_mapping(bool mapped) { phase_.store(mapped ? SlabPhase::mapped : SlabPhase::vacant); }
   bool reopen() { return move(SlabPhase::closing, SlabPhase::mapped); }
 
@@ -95,15 +95,15 @@ class SlabRecord {
   void close() { phase_.store(SlabPhase::closing); }
   // False: a lane has reopened it. Else end_mapping() follows.
   bool vacate() { return move(SlabPhase::closing, SlabPhase::mapping); }
-  // What a process that died has left in a file is brought to an end: it may have died in publish(), before
-  // the record counted, and lanes wait for a generation that is just about to be published.
+  // Completes the record that a dead process has left in a file: it may have died in publish(), before the
+  // record counted, and lanes wait for a generation that is about to be published.
   void settle() {
     const SlabPlace place = read();
     generation_.store(place.generation);
     phase_.store(place.count > 0 || phase() > SlabPhase::mapping ? SlabPhase::mapped : SlabPhase::vacant);
   }
 
-  // Whoever may, see SlabPhase.
+  // Which thread may call it: see SlabPhase.
   void publish(const SlabPlace& place) {
     RDMAKIT_INVARIANT(place.count <= kMaxReplicas, "%u replicas", place.count);
     for (uint32_t i = 0; i < place.count; i++) {

@@ -80,9 +80,8 @@ bool Volume::settle(uint64_t page, uint64_t count, uint32_t generation, PageStat
   return false;
 }
 
-// What was written to an old generation is decided by settle(). A replica that has been retired counts for
-// the WRITEs that began before: drop_replica() comes after all of them, sees who failed under them, and keeps
-// it then.
+// settle() decides WRITEs to an old generation. A retired replica counts for the WRITEs that began before:
+// drop_replica() comes after all of them, sees which servers failed under them, and then keeps it.
 bool Volume::counts(const SlabPlace& now, uint32_t generation, const Keeper& keeper) const {
   if (failed(keeper.server)) return false;
   if (now.generation != generation) return keeper.live;
@@ -246,8 +245,8 @@ int Volume::drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& d
   return 0;
 }
 
-// What failed before `server` missed what was answered because `server` had it. Without `server` in the
-// record nothing would say so any more.
+// A server that failed before `server` missed WRITEs that were answered because `server` had them. Without
+// `server` the record would no longer show that.
 void Volume::forget_outlived(SlabPlace& place, uint32_t server) const {
   const auto rank = [this](uint32_t of) { return failure_ranks_[of].load(std::memory_order_acquire); };
   for (uint32_t i = 0; i < place.count; i++) {
@@ -328,9 +327,9 @@ bool Volume::failure(uint32_t server, Failure& failure) const {
   return true;
 }
 
-// The first number that anybody puts there stays. It was drawn after the flag was set; and who answers a
-// WRITE that this server missed has seen the number before it looks at the flag of the one that has the
-// WRITE. So that one, if it fails, draws a later number (docs/page-service/reconnect.md).
+// The first number stored stays. It was drawn after the flag was set; and a lane that answers a WRITE that
+// this server missed has seen the number before it checks the flag of the server that has the WRITE. So if
+// that server fails, it draws a later number (docs/page-service/reconnect.md).
 void Volume::order(uint32_t server) {
   std::atomic<uint64_t>& rank = failure_ranks_[server];
   uint64_t none = rank.load(std::memory_order_acquire);

@@ -31,10 +31,10 @@ namespace rdmakit::volume {
 
 class Backup;
 
-// What a page holds for who asks before reading it.
+// The contents of a page, for a caller that asks before reading it.
 enum class Allocation : uint8_t {
   data,
-  zeroes,  // whoever cleared it wanted it to keep its place
+  zeroes,  // cleared by a request that wanted the page to keep its place
   hole,    // zeros, and no place of its own
 };
 
@@ -59,7 +59,7 @@ class Volume {
 
   uint64_t size() const { return size_; }
   bool read_only() const { return read_only_; }
-  // What offset and length of a request must be multiples of: whole pages where they are compressed.
+  // Offset and length of a request must be multiples of this: whole pages if they are compressed.
   uint32_t minimum_block() const { return lz4_ == nullptr ? 1 : kPage; }
   uint64_t slab_size() const { return uint64_t{1} << slab_shift_; }
   uint32_t slabs() const { return slab_count_; }
@@ -79,11 +79,11 @@ class Volume {
   // there (WRITE_ZEROES with NO_HOLE).
   uint64_t clear_until_claimed(uint64_t page, uint64_t limit, bool provisioned);
   uint64_t clear_until_claimed(uint64_t page, uint64_t limit);
-  // What the pages from `page` on hold, and how many of them, at least 1 and at most `limit`.
+  // The contents of the pages from `page` on, and the length of the run, at least 1 and at most `limit`.
   Allocation allocation(uint64_t page, uint64_t limit, uint64_t& run) const;
-  // A WRITE that claims its pages looks at the place after the claim. Whoever fills a replica looks at
-  // the pages after the record that names it was published. All four are sequentially consistent, so one of
-  // the two sees the other's change.
+  // A WRITE that claims its pages reads the place after the claim. A refill looks at the pages after it has
+  // published the record that names its replica. All four are sequentially consistent, so one of the two sees
+  // the other's change.
   SlabPlace place(uint64_t offset) const { return slabs_[offset >> slab_shift_].read(); }
   uint32_t generation(uint64_t offset) const { return slabs_[offset >> slab_shift_].generation(); }
   SlabPhase phase(uint64_t offset) const { return slabs_[offset >> slab_shift_].phase(); }
@@ -100,8 +100,8 @@ class Volume {
   // for it just now.
   bool place_spare(uint64_t offset);
   bool exhausted() const { return room_.load(std::memory_order_acquire) == Room::none; }
-  // How often control has looked for memory in vain. It has looked all over again since somebody began to
-  // wait when this has grown by two: the first look may have begun before.
+  // Completed scans by control that found no free memory. A waiter may fail after two: the first may have
+  // begun before it waited.
   uint32_t refusals() const { return refusals_.load(std::memory_order_acquire); }
   // After a claim in a slab of a thin volume: it keeps its place as long as the claim stands. False: it has
   // none, end the claim.
@@ -165,7 +165,7 @@ class Volume {
   // To be filled. EINVAL; EEXIST: the server holds one; ENOSPC; EHOSTDOWN; ENODATA: neither a live one nor a
   // backup to fill it from.
   int add_replica(uint32_t slab, const Replica& replica);
-  // What drop_replica() found.
+  // The result of drop_replica().
   struct Dropped {
     bool was_live = false;
     uint32_t live_left = 0;  // on servers that have failed, too, but for those that missed what this one had
@@ -178,9 +178,10 @@ class Volume {
   // filled, or that was retired and an epoch ago. EINVAL, ENOENT; EBUSY: it was not retired, or it is the
   // last usable one, and live again.
   int drop_replica(uint32_t slab, uint32_t server, bool absent, Dropped& dropped);
-  // A replica's server has come back under another index, with all that it had. Not asked is whether the new
-  // one has failed by now: whoever hears of that finds the record. EINVAL; ENOENT: `from` has no live
-  // replica; EEXIST; ESTALE: another one is usable, or failed later, and has what this one missed.
+  // A replica's server has come back under another index, with all its contents. Whether the new one has
+  // failed by now is not checked: the handler of that failure will find the record. EINVAL; ENOENT: `from`
+  // has no live replica; EEXIST; ESTALE: another one is usable, or failed later, and has what this one
+  // missed.
   int move_replica(uint32_t slab, uint32_t from, const Replica& to);
   // Makes a filled replica live. EINVAL, ENOENT; EHOSTDOWN: it missed a write.
   int promote_replica(uint32_t slab, uint32_t server);
@@ -214,7 +215,8 @@ class Volume {
   // True for the first caller, who rings for control then. On record, and in its place in the order, before
   // anything is answered without that server. Any thread, no lock.
   bool fail(uint32_t server, uint32_t lane = kMaxLanes, const char* reason = "");
-  // Of a server that failed in this process. False: it has not, or who found it is just saying so.
+  // For a server that failed in this process. False: it has not, or the thread that found the failure is
+  // still recording it.
   bool failure(uint32_t server, Failure& failure) const;
   // By the order in which they failed, see docs/page-service/reconnect.md; those that an earlier process had
   // lost come first.
@@ -230,7 +232,7 @@ class Volume {
   void set_waits() { waits_.store(true, std::memory_order_release); }
   // Pages that the last user of the page map's file left in the middle of a WRITE. Constant once open.
   const std::vector<uint64_t>& left_claimed() const { return left_claimed_; }
-  // Nobody uses the volume any more: another process may have its files.
+  // This process has stopped using the volume: another process may have its files.
   void unlock_files() {
     slabs_.unlock();
     pages_.unlock();

@@ -43,8 +43,8 @@ uint64_t Volume::clear_until_claimed(uint64_t page, uint64_t limit) {
   return cleared;
 }
 
-// Most often it is noted already. Whoever discards and then writes elsewhere is not told that there is no
-// memory before control has looked at what was discarded.
+// Usually it is noted already. A client that discards and then writes elsewhere gets no ENOSPC before control
+// has checked the discarded slabs.
 void Volume::note_cleared(uint64_t slab) {
   bool news = cleared_[slab].load() == 0;
   if (news) {
@@ -83,7 +83,8 @@ void Volume::collect_spares(std::vector<PlacePool::Used>& used) {
 
 void Volume::take_cleared(std::vector<uint32_t>& slabs) {
   const std::lock_guard lock(control_);
-  // What becomes unset before the caller looks at the pages it sees; after that, it is noted again.
+  // Notes of pages that become unset before the caller checks are covered by that check; later ones are noted
+  // again.
   for (uint32_t slab = 0; slab < slab_count_; slab++) {
     if (cleared_[slab].load() != 0 && cleared_[slab].exchange(0) != 0) slabs.push_back(slab);
   }
@@ -110,10 +111,11 @@ int Volume::vacate(uint32_t slab) {
   }
   const uint64_t first = first_page(slab);
   const uint64_t count = pages_of(slab);
-  // A look at what is most often not empty, without disturbing anybody.
+  // A cheap check first, because the slab is usually not empty; it disturbs no lane.
   if (!pages_.all_unset(first, count)) return EBUSY;
   record.close();
-  // Whoever has claimed a page before it could see `closing` is seen here; who claims one later sees it.
+  // A claim of a page from before its lane could see `closing` is seen here; a lane that claims later sees
+  // `closing`.
   if (!pages_.all_unset(first, count)) {
     record.reopen();
     return EBUSY;

@@ -3,7 +3,7 @@ interface AnyEvent {
   readonly type: string
 }
 
-/** Who listens to an engine, and what waits for something that it says. */
+/** The listeners of an engine, and the promises that wait for its events. */
 export class EngineEvents {
   readonly #listeners = new Map<string, Set<(event: AnyEvent) => void>>()
   /** what still waits for an event of the engine */
@@ -50,7 +50,7 @@ export class EngineEvents {
     })
   }
 
-  /** Whoever waits from now on waits in vain. */
+  /** Later calls that wait never settle. */
   close(): void {
     this.#closed = true
   }

@@ -5,10 +5,10 @@ export interface VerbsResource {
   readonly handle: VerbsHandle
 }
 
-/** What JavaScript must allocate for one lane. */
+/** The memory and queue entries that JavaScript must allocate for one lane. */
 export type LaneRequirements = NativeLaneRequirements
 
-/** The verbs objects of one lane. They must not be used by anyone else while the engine lives. */
+/** The verbs objects of one lane. Nothing else may use them while the engine lives. */
 export interface LaneResources {
   /** made with `manual` progress or automatic, ≥ {@link LaneRequirements.completionQueueEntries} */
   readonly completionQueue: VerbsResource
@@ -30,7 +30,7 @@ export interface Lane {
   readonly warnings: readonly string[]
 }
 
-/** What of them the addon takes. */
+/** The handles that the addon takes. */
 export function laneHandles({ completionQueue, channel, queuePairs, memoryRegions }: LaneResources) {
   return [
     completionQueue.handle,

@@ -1,5 +1,5 @@
-// What @rdmakit/remote-volume calls of an addon. Each package with a front of its own has an addon that compiles the volume's
-// native sources in, for no addon links another, and gives it as an argument.
+// The part of an addon that @rdmakit/remote-volume calls. Each package with a front has its own addon, which
+// compiles in the native sources of the volume, because no addon links another, and passes it as an argument.
 
 /** A type-tagged `napi_external` that carries a verbs object from `@rdmakit/verbs`. */
 export type VerbsHandle = object

@@ -30,7 +30,7 @@ export interface NotResumed {
   readonly refused: boolean
 }
 
-/** What an end of a session of a process that has just died waits for the server to hear of that. */
+/** How long the end of a session of a process that has just died waits for the server to notice that. */
 const ATTENDED_MS = 2_000
 const ATTENDED_RETRY_MS = 100
 
@@ -63,7 +63,7 @@ export async function resumeSession(
       // Nothing is given up for a key that cannot be read, or is not the right one yet.
       if (failure instanceof ConfigurationError) throw failure
       const meaning = failure instanceof SwapServerError ? meaningOfRefusal(failure.code) : undefined
-      // What another address has said of the session says more than that this one does not answer.
+      // A verdict on the session from another address counts for more than this one's silence.
       if (forbidden === undefined || meaning !== undefined) reason = (failure as Error).message
       if (failure instanceof SwapServerError && meaning === 'forbidden') forbidden = failure
       ended ||= meaning === 'ended'

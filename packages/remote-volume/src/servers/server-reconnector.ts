@@ -16,9 +16,9 @@ const RECALL_MS = 2_000
 const URGENT_RECALL_MS = 500
 /** How long one such call may take: as long as there is time, */
 const CALL_MS = 5_000
-/** and the last one so long. */
+/** and the last call, for this long. */
 const LAST_CALL_MS = 2_000
-/** Nobody on this host listens there for so long: whoever had the memory has ended. */
+/** How long no process listens there on this host, until its memory counts as lost. */
 const REFUSED_MS = 1_000
 
 export interface ReconnectorOptions {
@@ -38,7 +38,7 @@ export interface ReconnectorOptions {
   readonly shared: (gone: VolumeServer) => boolean
   /** Another process has the volume. No server is called any more. */
   readonly fenced: (failure: FencedError) => void
-  /** What only that server had is lost. */
+  /** Data that only that server had are lost. */
   readonly lose: (gone: VolumeServer, reason: string) => void
   readonly progress: (step: string) => void
 }
@@ -54,7 +54,7 @@ export class ServerReconnector {
     this.#options = options
   }
 
-  /** Nobody joins before this. */
+  /** No server joins before this call. */
   start(): void {
     this.#open = true
   }
@@ -71,7 +71,7 @@ export class ServerReconnector {
     )
   }
 
-  /** Ends all calls. Resolves when nobody joins any more. */
+  /** Ends all calls. Resolves when no further server can join. */
   async close(): Promise<void> {
     this.#ending.abort(new Error('the volume was closed'))
     await Promise.all(this.#calls.values())
@@ -100,21 +100,21 @@ export class ServerReconnector {
         const { message } = failure as Error
         if (failure instanceof UsageError && !(failure instanceof ConfigurationError))
           return progress(`${gone.uris.join(' or ')}: ${message}; it is not called again`)
-        // Nobody answers, as is to be expected.
+        // No server answers, as expected.
         if (failure instanceof VerbsError || message === told) continue
-        // What may be mended while this runs: a key, a file system that is full. Said once.
+        // A reason that may be repaired while this runs, such as a key or a full file system, is logged once.
         told = message
         progress(`${gone.uris.join(' or ')}: ${message}; it is called again`)
       }
     }
   }
 
-  /** @returns whether it is back, or nobody waits for it any more; else what it had is lost */
+  /** @returns whether it is back or no longer needed; otherwise its data are lost */
   async #resume(gone: VolumeServer): Promise<boolean> {
     const { reconnect, lose, progress } = this.#options
     const { signal } = this.#ending
     const deadline = performance.now() + reconnect
-    // Its connections are in nobody's way; the session stays.
+    // Its connections do no harm; the session stays.
     if (gone.reached) void gone.session.leave().catch(() => {})
     let refusedSince: number | undefined
     let told: string | undefined
@@ -124,7 +124,7 @@ export class ServerReconnector {
       const left = deadline - performance.now()
       const outcome = await this.#resumeOnce(gone, Math.max(LAST_CALL_MS, Math.min(CALL_MS, left)))
       if (outcome === undefined || signal.aborted) return true
-      // Somebody may mend it while there is time.
+      // An operator may repair it while there is time.
       if (outcome.forbidden !== undefined && outcome.reason !== told)
         progress(`${gone.uris.join(' or ')}: ${outcome.reason}; it is called again`)
       told = outcome.reason
@@ -172,7 +172,7 @@ export class ServerReconnector {
   }
 }
 
-/** What a server that failed still keeps for us is worth nothing, and in the way of the refill. */
+/** Ends a failed server's session: the memory that it keeps for us is useless, and the refill needs room. */
 async function endLingering({ uris, identity }: VolumeServer, options: SessionOptions): Promise<void> {
   if (identity === undefined) return
   try {

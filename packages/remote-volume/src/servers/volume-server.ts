@@ -41,7 +41,7 @@ export class VolumeServer {
     this.identity = identity
   }
 
-  /** Nobody has this index. */
+  /** A free index. */
   static vacant(index: number): VolumeServer {
     return VolumeServer.gone(index, [], 'it never joined', undefined)
   }
@@ -69,7 +69,7 @@ export class VolumeServer {
     return this.#session !== undefined
   }
 
-  /** nobody has its index, rather than one that is gone */
+  /** the index is free, and not that of a server that is gone */
   get isVacant(): boolean {
     return this.uris.length === 0
   }
@@ -112,7 +112,7 @@ export class VolumeServer {
     return this.#spares.some((slab) => slab.id === id)
   }
 
-  /** Gives spare slabs back that nobody has taken since. */
+  /** Gives spare slabs back that have not been taken since. */
   async giveSparesBack(ids: readonly number[]): Promise<void> {
     const going = this.#spares.filter(({ id }) => ids.includes(id))
     for (const slab of going) this.#spares.splice(this.#spares.indexOf(slab), 1)

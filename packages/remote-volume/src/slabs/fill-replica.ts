@@ -25,7 +25,7 @@ export async function fillReplica(
   } catch (failure) {
     if (replica !== undefined) table.drop(slab, replica)
     if (server.failure === undefined && (failure as NodeJS.ErrnoException).code !== 'ECANCELED') {
-      // Nothing may land there any more when it goes to somebody else.
+      // No write may arrive there after it goes to another client.
       await engine.synchronize()
       await server.giveBack(remote)
     }

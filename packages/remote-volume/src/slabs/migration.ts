@@ -11,7 +11,7 @@ import type { ThinSlabs } from './thin-slabs.js'
 const RETRY_MS = 1_000
 /** and no longer than this; then the server asks again. */
 const REQUEST_STANDS_MS = 60_000
-/** What a slab that holds nothing yet says when it was used last: the first to go. */
+/** The idle time of an empty slab: the first to go. */
 const NEVER_MS = 2 ** 40
 
 export interface MigrationOptions {

@@ -12,7 +12,7 @@ export interface SlabReplica {
   leaving?: boolean
 }
 
-/** Of one slab, in the engine's record. */
+/** Per slab, in the engine's record. */
 export const MAX_REPLICAS = 3
 
 /**
@@ -82,7 +82,7 @@ export class SlabTable {
     return new Set(this.#of(slab).map(({ server }) => server.index))
   }
 
-  /** What a server holds, by the slab's id there. */
+  /** The slabs held by a server, by their id there. */
   heldBy(server: VolumeServer): Map<number, { slab: number; replica: SlabReplica }> {
     const held = new Map<number, { slab: number; replica: SlabReplica }>()
     for (const [slab, replicas] of this.#slabs)
@@ -100,7 +100,9 @@ export class SlabTable {
     )
   }
 
-  /** What the engine has on record already: an earlier process left it, or a lane took a spare place. */
+  /**
+   * Adopts records that the engine has already: an earlier process left them, or a lane took a spare place.
+   */
   adopt(slab: number, replicas: readonly SlabReplica[]): void {
     this.#slabs.set(slab, [...replicas])
   }
@@ -190,7 +192,7 @@ export class SlabTable {
         kept.push(slab)
         continue
       }
-      // What is lost the engine knows: it makes a replica live before its event arrives here.
+      // The engine knows the loss already: it makes a replica live before its event arrives here.
       const dropped = this.drop(slab, replica)
       if (dropped === undefined || dropped.liveLeft > 0) degraded.push(slab)
       else if (dropped.wasLive) lost.push(slab)
@@ -258,7 +260,7 @@ export class SlabTable {
   }
 }
 
-/** What a slab is at its server, whoever asks. */
+/** Identifies a slab at its server, for any client. */
 export function placeOf({ remoteKey, address }: Pick<RemoteSlab, 'remoteKey' | 'address'>): string {
   return `${remoteKey}:${address}`
 }

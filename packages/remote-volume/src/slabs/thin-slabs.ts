@@ -9,7 +9,10 @@ import type { SlabTable } from './slab-table.js'
 const SPARE_PLACES = 8
 /** Memory comes back to servers without a word. */
 const RETRY_MS = 1_000
-/** Who discards goes on discarding, so empty slabs are looked for some time after the first page became unset. */
+/**
+ * A client that discards usually continues, so empty slabs are searched for some time after the first page
+ * became unset.
+ */
 const LOOK_MS = 200
 /** How long a WRITE waits for slabs that were discarded: a refill may have the turn, and a server may be slow. */
 const PATIENCE_MS = 500
@@ -19,7 +22,7 @@ export interface ThinSlabsOptions {
   readonly table: SlabTable
   readonly servers: readonly VolumeServer[]
   readonly queue: SerialQueue
-  /** servers that are gone may come back with memory: nobody has said that there is none */
+  /** servers that are gone may come back with memory, so a lack of it is not certain */
   readonly waits: () => boolean
   /** a slab may have less replicas than it should */
   readonly degraded: () => void
@@ -208,10 +211,10 @@ export class ThinSlabs {
   }
 
   /**
-   * What was discarded comes back before a WRITE is told that there is no memory.
+   * Discarded memory is recovered before a WRITE fails for lack of memory.
    *
-   * @param until when nobody waits any longer, of performance.now()
-   * @returns whether some of it came back, or is about to
+   * @param until end of the last wait, of performance.now()
+   * @returns whether some was recovered, or is about to be
    */
   async #hasDiscarded(until: number): Promise<boolean> {
     for (const slab of this.#options.engine.takeCleared()) this.#cleared.add(slab)

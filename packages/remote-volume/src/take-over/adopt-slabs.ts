@@ -41,7 +41,7 @@ export function moveToIncarnations(engine: VolumeEngine, { resumed, gone }: Take
     }
 }
 
-/** What became of the slabs: numbers of slabs. */
+/** The outcome per slab: numbers of slabs. */
 export interface Adopted {
   readonly degraded: number
   /** of which only the backup has a copy */

@@ -25,7 +25,7 @@ export interface TakenSessions {
 /** A server that does not let this process have its session, and would not later either. */
 type ForbiddingServer = GoneServer & { readonly forbidden: SwapServerError }
 
-/** What servers that are asked for their sessions, all at once, have said. */
+/** The answers of servers that are asked for their sessions, all at once. */
 interface Asked {
   readonly resumed: readonly ResumedServer[]
   readonly ended: readonly GoneServer[]
@@ -60,7 +60,7 @@ export async function askAll(
   }
 }
 
-/** What it has is there, and would be lost if this process went on without it. */
+/** Its data are still there, and would be lost if this process continued without it. */
 export function refusedBy({ kept: { uris, linger }, forbidden }: ForbiddingServer): ExitError {
   const status = exitStatusOf(forbidden)
   return new ExitError(

@@ -4,8 +4,8 @@ import { endSession } from '../servers/resume-session.js'
 import type { KeptVolume } from './kept-volume.js'
 
 /**
- * Gives back what a volume that nobody can use any more still has at its servers. What a client has there is not given
- * back: it is another process's, which goes on with it from a copy of the folder.
+ * Gives back the memory that an unusable volume still has at its servers. Memory that a client is using is
+ * not given back: it belongs to another process, which uses it with a copy of the folder.
  */
 export async function endKept(
   { servers, takeOver = NO_TAKE_OVER }: KeptVolume,

@@ -1,4 +1,4 @@
-// What a file of JSON must hold, field by field. Each throws an Error that says what is wrong with it.
+// Checks the fields of a JSON file. Each function throws an Error that says what is wrong with its field.
 
 export function record(value: unknown, what: string): Record<string, unknown> {
   if (typeof value !== 'object' || value === null || Array.isArray(value))
@@ -9,7 +9,7 @@ export function record(value: unknown, what: string): Record<string, unknown> {
 /** A name with a typing error in it is worth showing; in a damaged file anything else may be a token. */
 const SHOWN_FIELD = /^[A-Za-z]{1,20}$/
 
-/** One field less is a volume that nobody has used, say: none may hide behind a name that is not known. */
+/** A missing field could mean an unused volume, for example, so no field may hide behind an unknown name. */
 export function only(value: Record<string, unknown>, what: string, names: readonly string[]): void {
   const other = Object.keys(value).find((name) => !names.includes(name))
   if (other !== undefined)

@@ -23,7 +23,7 @@ export interface KeptContext {
   readonly name: string
 }
 
-/** What the next process must know to go on with a volume, besides the maps of its engine. */
+/** The state that the next process needs to continue a volume, besides the maps of its engine. */
 export interface KeptVolume {
   /** bytes */
   readonly size: number
@@ -52,7 +52,7 @@ export const KEPT_FIELDS = [
   'context',
 ] as const
 
-/** What of it JSON can hold; fields that it has beside stay as they are. */
+/** The part that JSON can hold; additional fields stay as they are. */
 export function formatKept<Kept extends KeptVolume>(volume: Kept) {
   const servers = volume.servers.map(({ identity, ...rest }) => ({
     ...rest,

@@ -21,7 +21,7 @@ export async function resyncReplicas(
   await use(async (client) => {
     for (const page of pages) {
       const found = await client.read(page)
-      // None is left: that is what its reader is told, too.
+      // No copy is left, which a reader is told too.
       if (found !== undefined) await client.write(page, found)
     }
   })

@@ -55,7 +55,7 @@ export async function takeOverVolume<
     const up = new Set(taken.resumed.flatMap(({ kept: { uris } }) => uris))
     for (const { kept: server, reason } of taken.gone) {
       engine.failServer(server.index, reason)
-      // An earlier incarnation of one that is back is nothing that anybody misses.
+      // An earlier incarnation of a server that is back is not missed.
       if (!server.uris.some((uri) => up.has(uri))) progress(`lost ${server.uris.join(' or ')}: ${reason}`)
     }
     const context = taken.resumed[0]?.session.context ?? contextOf(options, kept)
@@ -115,7 +115,7 @@ function contextOf({ backup }: VolumeOptions, { context }: KeptVolume): Context 
 /** Whether a slab can do without its servers: what was answered is in the file. */
 function backedUp({ backup, engine: given }: VolumeOptions, engine: VolumeEngine): (slab: number) => boolean {
   if (backup === undefined) return () => false
-  // What is missing then are WRITEs that were never answered, and that the kernel repeats.
+  // Only WRITEs that were never answered are missing then, and the kernel repeats them.
   if (given?.acknowledge === 'backup') return () => true
   return (slab) => engine.missingInBackup(slab) === 0
 }

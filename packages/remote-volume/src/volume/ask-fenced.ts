@@ -3,7 +3,7 @@ import { askFenced } from '../servers/resume-session.js'
 import type { VolumeServer } from '../servers/volume-server.js'
 import { type RaisedOptions, sessionOptions } from './volume-options.js'
 
-/** A server that has failed is asked so long whether another process has the volume. */
+/** How long a failed server is asked whether another process has the volume. */
 const ASK_FENCED_MS = 5_000
 
 /** Asks each of these for its session, which it is left with. */

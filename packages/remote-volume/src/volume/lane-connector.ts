@@ -54,7 +54,7 @@ export class LaneConnector {
     })
   }
 
-  /** What the engine takes. `queuePairs`: by server index */
+  /** The resources of the engine. `queuePairs`: by server index */
   resources(queuePairs: readonly (QueuePair | null)[]): LaneResources {
     return {
       completionQueue: this.#completionQueue,

@@ -74,7 +74,10 @@ export async function checkRoom(
   )
 }
 
-/** What a server lets the tenant have, where that is less than what is free there; undefined: all of that. */
+/**
+ * A sentence about the tenant's quota at the server, if less of it is left than is free there; undefined: the
+ * quota is no limit.
+ */
 async function quotaOf({ session }: VolumeServer, tenant: string): Promise<string | undefined> {
   const { tenants, freeSlabs } = await session.query()
   const own = tenants?.find(({ name }) => name === tenant)

@@ -66,7 +66,7 @@ export class ServerMembership {
     this.#engine.stampBackup()
     for (const server of this.#servers) if (server.failure === undefined) this.#watch(server)
     this.#engine.on('serverFailed', ({ server, reason }) => this.#fail(this.#servers[server], reason))
-    // What failed between the lanes' start and this line.
+    // Servers that failed between the lanes' start and this line.
     for (const index of this.#engine.failedServers())
       this.#fail(this.#servers[index], 'it failed at the start')
     this.#reconnector.start()
@@ -118,7 +118,7 @@ export class ServerMembership {
     this.#reconnector.call(server)
   }
 
-  /** Somebody waited for it. */
+  /** Ends the wait for a server: its data are lost. */
   #lose(server: VolumeServer, reason: string): void {
     if (this.#state.over) return
     server.away = false
@@ -151,7 +151,7 @@ export class ServerMembership {
     return (this.#options.reconnect ?? 0) > 0 && this.#options.backup === undefined
   }
 
-  /** What cannot be kept costs the next process the server, not this one. */
+  /** If this cannot be saved, the next process loses the server, not this one. */
   #keepAway(server: VolumeServer): void {
     try {
       this.#options.away?.(server)
@@ -174,7 +174,8 @@ export class ServerMembership {
   async #rejoin(gone: VolumeServer, session: SwapServerSession, slabs: readonly RemoteSlab[]): Promise<void> {
     let moved: number[] = []
     let rest: RemoteSlab[] = []
-    // Before anything is heard of its failure: who fails without slabs is nobody's, and its session ends.
+    // This must happen before a failure is reported: a server that fails without slabs is dropped, and its
+    // session ends.
     await this.#takeIn(gone.uris, session, (server) => {
       this.#slabs.thin?.collect()
       ;({ moved, rest } = this.#slabs.table.moveServer(gone, server, slabs))
@@ -183,7 +184,7 @@ export class ServerMembership {
     this.#state.progress(
       `${session.uri} is back with its memory: ${formatSize(moved.length * this.#engine.slabSize)} of the volume continue`,
     )
-    // What it did not have after all.
+    // Replicas that it did not have after all.
     if (this.#slabs.table.heldBy(gone).size > 0) this.#lose(gone, 'it came back without some of its slabs')
     gone.away = false
     this.#indexes.release()
@@ -206,7 +207,7 @@ export class ServerMembership {
       throw new UsageError('it came back with another slab size or device')
     const connections = await this.#lanes.connect(session)
     if (this.#state.fenced !== undefined) throw this.#state.fenced
-    // Before anything is awaited; without a slab it is nobody's replica.
+    // This must happen before any await; without a slab it has no replica.
     const server = this.#indexes.take(uris, session)
     const { index } = server
     try {

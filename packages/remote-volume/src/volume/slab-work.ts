@@ -6,7 +6,10 @@ import { SlabTable } from '../slabs/slab-table.js'
 import { ThinSlabs } from '../slabs/thin-slabs.js'
 import type { VolumeState } from './volume-state.js'
 
-/** What control code does to the slabs of a volume while lanes serve it: repairs, moves, takes and gives memory. */
+/**
+ * Operations of control on the slabs of a volume while lanes serve it: repairs, moves, takes and gives
+ * memory.
+ */
 export class SlabWork {
   readonly table: SlabTable
   readonly repair: Repair

@@ -119,7 +119,7 @@ export function settingsOf<Front extends object>(
     slabSize,
     thin,
   }
-  // What its front is told is in `engine`.
+  // The front's options are in `engine`.
   return settings as VolumeEngineOptions & Front
 }
 

@@ -5,7 +5,7 @@ import { SlabWork } from './slab-work.js'
 import { VolumeLanes } from './volume-lanes.js'
 import { VolumeState } from './volume-state.js'
 
-/** What a volume is made of. */
+/** The parts of a volume. */
 export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
   readonly state: VolumeState<Engine>
   readonly lanes: VolumeLanes
@@ -40,7 +40,7 @@ export class VolumeParts<Engine extends VolumeEngine = VolumeEngine> {
     this.slabs.wake()
   }
 
-  /** What the maps say from now on is what the other process has in its own. */
+  /** Stops control: from now on the other process's maps are the valid ones. */
   fence(failure: FencedError): void {
     const { state } = this
     if (state.over) return

@@ -4,7 +4,7 @@ import type { FencedError } from '../servers/fenced-error.js'
 import type { VolumeServer } from '../servers/volume-server.js'
 import type { RaisedOptions, ServerFailure } from './volume-options.js'
 
-/** What the parts of a volume share, and who is told of it. */
+/** The state shared by the parts of a volume, and its listeners. */
 export class VolumeState<Engine extends VolumeEngine = VolumeEngine> {
   readonly engine: Engine
   /** by index; only ServerIndexes changes it once the volume is open */
