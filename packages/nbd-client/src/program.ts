@@ -124,7 +124,7 @@ export async function main(words: readonly string[], typed = 'nbd-client'): Prom
     process.stderr.write(`nbd-client: ${oneLineMessage(failure)}\n`)
     process.exit(exitStatusOf(failure))
   }
-  // What the commands opened is closed by now; nothing else may keep the process.
+  // Everything that the commands opened is closed by now; nothing else may keep the process running.
   process.exit()
 }
 

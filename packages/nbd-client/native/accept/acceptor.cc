@@ -169,7 +169,7 @@ void Acceptor::accept_from(const Listener& listener, uint64_t now) {
     const int fd = accept4(listener.fd(), reinterpret_cast<sockaddr*>(&address), &length, SOCK_CLOEXEC);
     if (fd < 0) {
       if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) return;
-      // Out of descriptors or memory: the connection stays in the backlog until somebody has gone, or for a
+      // Out of descriptors or memory: the connection stays in the backlog until a client has gone, or for a
       // while.
       if (evict(now)) return;
       paused_until_ = now + kAcceptPause;
@@ -204,9 +204,9 @@ void Acceptor::watch_listeners(uint32_t events) {
   }
 }
 
-// Whose place a new client gets: of those that have negotiated nothing the oldest, else the one that has been
-// silent for longest. Who has just said something does not go for one who may never; nor who has proved
-// itself over TLS, or waits for a lane. nullptr: nobody's.
+// The session whose place a new client gets: the oldest of those that have negotiated nothing, else the one
+// that has been silent for longest. A client that has just sent something does not make room for one that may
+// never do so; nor does one that has authenticated over TLS, or waits for a lane. nullptr: none.
 Acceptor::Session* Acceptor::dispensable(uint64_t now) const {
   Session* silent = nullptr;
   for (const auto& session : sessions_) {

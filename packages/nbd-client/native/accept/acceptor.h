@@ -1,13 +1,13 @@
-// Accepts clients and negotiates with many of them at once on one thread, so that only those who have
-// finished the handshake ever occupy a lane. Also the thread on which the engine's events come out.
+// Accepts clients and negotiates with many of them at once on one thread, so that only clients that have
+// finished the handshake occupy a lane. The engine's events are also delivered on this thread.
 //
 // A client that asks for transmission (GO, EXPORT_NAME) while no lane is free waits for at most
 // `lane_wait`; then GO is answered NBD_REP_ERR_POLICY with a text, which every client shows to its user
 // (closing the connection would look like a crash), and EXPORT_NAME, which has no error reply, is
-// closed. The lane is reserved before the client is told "go", so nobody goes and then finds none.
+// closed. The lane is reserved before GO is answered, so every client that enters transmission has one.
 //
-// Of clients that are in their handshake there are at most `max_handshakes`; see dispensable() for whose
-// place a new one gets, or that it is refused.
+// At most `max_handshakes` clients are in their handshake; dispensable() decides whose place a new one gets,
+// or that it is refused.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,7 @@ struct AcceptorOptions {
 
 class Acceptor {
  public:
-  // What it needs of the engine; all called on its thread.
+  // The acceptor's view of the engine; all called on its thread.
   class Host {
    public:
     virtual NbdLane* reserve_lane() = 0;

@@ -48,7 +48,7 @@ int Listener::open_unix(const std::string& path, std::string& why) {
     const UniqueFd probe(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!probe) return with_reason(why, errno, "socket");
     const int answer = connect(probe.get(), reinterpret_cast<sockaddr*>(&address), sizeof address);
-    // EAGAIN: its backlog is full, so somebody is there.
+    // EAGAIN: the backlog is full, so a server is there.
     if (answer == 0 || errno != ECONNREFUSED)
       return with_reason(why, EADDRINUSE, "a server is listening on " + path);
     unlink(path.c_str());

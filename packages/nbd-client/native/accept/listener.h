@@ -19,8 +19,8 @@ class Listener {
   ~Listener();
 
   // Both: 0 or an errno value with `why`.
-  // Mode 0600. Replaces the socket file of a server that is gone (nobody accepts on it); EADDRINUSE
-  // when one does, EEXIST when the path is something else.
+  // Mode 0600. Replaces the socket file of a server that is gone (no process accepts on it); EADDRINUSE if
+  // one does, EEXIST if the path is something else.
   int open_unix(const std::string& path, std::string& why);
   // A name or a numeric address; port 0 takes a free one: see port().
   int open_tcp(const std::string& host, uint16_t port, std::string& why);

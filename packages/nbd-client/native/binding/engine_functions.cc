@@ -1,4 +1,4 @@
-// What JavaScript asks of an engine about its clients.
+// JavaScript's calls about an engine's clients.
 #include "binding/engine_functions.h"
 
 #include "base/clock.h"

@@ -14,7 +14,7 @@ using namespace volume::binding;
 
 namespace {
 
-// One command of the driver, off the JavaScript thread: it waits for lanes, which need nobody of JavaScript.
+// One command of the driver, off the JavaScript thread: it waits for lanes, which do not need JavaScript.
 class CommandWorker final : public PromiseWorker {
  public:
   using Command = int (*)(uint32_t index, std::string& why);

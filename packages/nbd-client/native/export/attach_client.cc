@@ -1,5 +1,5 @@
-// What a lane is given to serve: the end of a socket pair whose other end is the kernel's, a socket that
-// another process has left, the queues of a ublk device.
+// Gives a lane a client to serve: the end of a socket pair whose other end is the kernel's, a socket that
+// another process has left, or the queues of a ublk device.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -14,12 +14,12 @@ namespace rdmakit::nbd {
 
 namespace {
 
-// What a lane's answers may take in its end of the socket: a large READ in one go. The kernel doubles either
-// number (socket(7), SO_SNDBUF).
+// Buffer for a lane's answers in its end of the socket: a large READ at once. The kernel doubles both numbers
+// (socket(7), SO_SNDBUF).
 constexpr int kAnswerRoom = 4 << 20;
-// What the kernel's requests may take in the other end: some WRITEs of its size. With more room it sends
-// pages as fast as it evicts them, in more and smaller requests, as those that wait in its queue are what it
-// merges.
+// Buffer for the kernel's requests in the other end: a few WRITEs of its size. With more room it sends pages
+// as fast as it evicts them, in more and smaller requests, because it merges only requests that wait in its
+// queue.
 constexpr int kRequestRoom = 208 << 10;
 
 // Root may pass the system's limit; others get what it allows.

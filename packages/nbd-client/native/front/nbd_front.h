@@ -11,7 +11,7 @@
 
 namespace rdmakit::nbd {
 
-// What a lane is given to serve: either of the two, and what was agreed on.
+// A client for a lane: either of the two, with the negotiated terms.
 struct NbdClient {
   UniqueFd socket;  // in transmission phase
   std::unique_ptr<DeviceQueue> device;
@@ -48,11 +48,11 @@ class NbdFront {
     socket_.close();
     queue_.close();
   }
-  // Of a device: what is readable when a request has come.
+  // For a device: readable when a request has arrived.
   int descriptor() const { return of_device() ? queue_.descriptor() : socket_.descriptor(); }
   const char* reason() const { return reason_; }
-  // Requests that come to a device are for whoever serves the queue next, or the driver's own, who fails them
-  // when there is nobody.
+  // Requests that arrive at a device are left to the next process that serves the queue, or to the driver,
+  // which fails them if there is none.
   void refuse_new() {
     if (of_device()) {
       queue_.stop_taking();

@@ -1,4 +1,4 @@
-// What a request of the protocol, which was checked, asks of the volume.
+// The volume's operation for a request of the protocol, which was validated.
 #pragma once
 
 #include <cerrno>

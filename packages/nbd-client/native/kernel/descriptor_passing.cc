@@ -30,7 +30,7 @@ struct Message {
 }  // namespace
 
 int descriptor_channel(int (&ends)[2]) {
-  // Of packets, so that a message is received whole or not at all.
+  // A packet socket, so that a message is received whole or not at all.
   return socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0 ? 0 : errno;
 }
 

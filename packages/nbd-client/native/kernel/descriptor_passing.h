@@ -6,7 +6,7 @@
 
 namespace rdmakit::nbd {
 
-// As many as one message takes (SCM_MAX_FD).
+// The maximum of one message (SCM_MAX_FD).
 constexpr size_t kMaxPassedDescriptors = 253;
 
 // Both ends of such a socket. 0 or an errno value.

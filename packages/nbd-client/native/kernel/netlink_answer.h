@@ -1,4 +1,4 @@
-// What came back over generic netlink, taken apart (netlink(7)).
+// Parses answers over generic netlink (netlink(7)).
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct NetlinkAnswer {
 // Takes a datagram to the answer. True: the acknowledgement was in it, and the answer is whole.
 bool read_datagram(std::span<const uint8_t> bytes, NetlinkAnswer& answer);
 
-// Of NBD_CMD_STATUS. What is malformed is left out.
+// Parses NBD_CMD_STATUS. Malformed parts are left out.
 std::vector<KernelDeviceStatus> devices_of(std::span<const uint8_t> payload);
 
 }  // namespace rdmakit::nbd

@@ -92,7 +92,7 @@ int ublk_add(const UblkDevice& device, uint32_t& index, uint16_t& queues, std::s
   information.max_io_buf_bytes = kDeviceRequest;
   information.dev_id = static_cast<uint32_t>(device.index);
   information.ublksrv_pid = getpid();
-  // What a server that dies has not answered is asked again of its successor.
+  // Requests that a dying server has not answered are sent again to its successor.
   if (device.kept) information.flags = UBLK_F_USER_RECOVERY | UBLK_F_USER_RECOVERY_REISSUE;
   information.ublksrv_flags = device.identifier;
   int error = command(UBLK_CMD_ADD_DEV,
@@ -130,9 +130,9 @@ int ublk_recover(uint32_t index, std::string& why) {
   return command(UBLK_CMD_START_USER_RECOVERY, about(index), why);
 }
 
-// In read(2) the caller could not even be killed before somebody serves the disk, so it is an entry of
-// io_uring, and one that no worker waits with. Until the answer comes the kernel has the page pinned, whoever
-// unmaps it.
+// With read(2) the caller could not even be killed before a process serves the disk, so this uses io_uring,
+// with an entry for which no worker waits. Until the answer comes the kernel has the page pinned, even if it
+// is unmapped.
 int ublk_nudge(int disk, uint64_t offset, std::string& why) {
   Ring ring;
   if (const int error = ring.open(1, 0); error != 0)
@@ -155,7 +155,7 @@ int ublk_stop(uint32_t index, std::string& why) { return command(UBLK_CMD_STOP_D
 
 int ublk_delete(uint32_t index, std::string& why) { return command(UBLK_CMD_DEL_DEV, about(index), why); }
 
-// The driver lets nobody change what a disk is while there is one, or somebody who has not let go of it.
+// The driver refuses changes to a disk that exists or is still open.
 int ublk_use(uint32_t index, bool& used, std::string& why) {
   ublk_params parameters{};
   parameters.len = sizeof parameters;

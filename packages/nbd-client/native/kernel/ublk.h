@@ -49,10 +49,10 @@ int ublk_nudge(int disk, uint64_t offset, std::string& why);
 int ublk_resume(uint32_t index, std::string& why);
 // Takes the disk away; blocks until its requests are answered. The queues end.
 int ublk_stop(uint32_t index, std::string& why);
-// Removes the device. Blocks until nobody has the disk open, and until then all others who make or remove
-// devices of this driver: not while it is in use.
+// Removes the device. Blocks until no process has the disk open, and until then blocks all others that make
+// or remove devices of this driver: do not call it while the disk is in use.
 int ublk_delete(uint32_t index, std::string& why);
-// Whether somebody uses the disk, also one that was stopped.
+// Whether a process uses the disk, even one that was stopped.
 int ublk_use(uint32_t index, bool& used, std::string& why);
 int ublk_status(uint32_t index, UblkStatus& status, std::string& why);
 

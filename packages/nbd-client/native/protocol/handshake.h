@@ -41,11 +41,11 @@ struct ExportDescription {
 
 enum class TlsMode { off, on, required };
 
-// What a server has to offer. The empty name means the export that has it, or else the first.
+// The exports of a server. The empty name means the export that has it, or else the first.
 struct Offer {
   std::vector<ExportDescription> exports;  // at least one
   TlsMode tls = TlsMode::off;
-  uint16_t withheld_flags = 0;  // transmission flags that do not hold just now; each answer looks anew
+  uint16_t withheld_flags = 0;  // transmission flags that are off for now; each answer checks again
 };
 
 class Handshake {
@@ -127,7 +127,7 @@ class Handshake {
   Step after_discard_ = nullptr;
   size_t expected_ = 0;    // bytes that step_ waits for
   size_t have_ = 0;        // of them
-  size_t discarding_ = 0;  // payload bytes that nobody will look at
+  size_t discarding_ = 0;  // payload bytes to skip
   uint32_t options_ = 0;
   uint32_t option_ = 0;
   uint32_t option_length_ = 0;
@@ -138,7 +138,7 @@ class Handshake {
   bool no_zeroes_ = false;
   bool encrypted_ = false;
   bool negotiated_ = false;
-  // What STARTTLS forgets.
+  // State that STARTTLS resets.
   bool structured_ = false;
   const ExportDescription* base_allocation_of_ = nullptr;  // the export that the context was selected for
   const ExportDescription* chosen_ = nullptr;

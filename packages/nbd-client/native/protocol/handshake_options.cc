@@ -118,7 +118,7 @@ void Handshake::on_info_or_go() {
     return refuse_option(kRepErrInvalid, "malformed option");
   infos_ = 1u << kInfoExport;
   for (uint16_t type; payload.read(type);) {
-    // What we do not know we may leave out; what is asked twice we tell once.
+    // Unknown information requests may be ignored; repeated ones are answered once.
     if (type <= kInfoBlockSize) infos_ |= 1u << type;
   }
   chosen_ = find(name);

@@ -1,4 +1,4 @@
-// What a client may ask in the transmission phase, decided before any work is done.
+// Validates a client's request in the transmission phase, before any work is done.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct NbdRequest {
   uint32_t length;
 };
 
-// What the volume keeps track of, and what of it is zeroed without the network.
+// The unit in which the volume tracks state and zeroes without the network.
 inline constexpr uint32_t kGranularity = 4096;
 
 // A named part of the volume as a client sees it.
@@ -34,16 +34,15 @@ struct Export {
   bool read_only() const { return (flags & kFlagReadOnly) != 0; }
 };
 
-// What the handshake agreed on, and so the rules of the transmission phase.
+// The result of the handshake: the rules of the transmission phase.
 struct Terms {
   Export exported;
   bool structured = false;       // READ is answered in chunks, errors with a text
   bool base_allocation = false;  // BLOCK_STATUS may be asked
   // A client out there, which may be slow or gone; else the kernel at the other end of a socketpair.
   bool remote = false;
-  // A remote client has this long (ns) for the rest of a request that it has begun, and a second more for
-  // each 256 KiB of payload; and for taking the next byte of its answers. Idle it may be for ever. 0: no
-  // limit.
+  // A remote client has this long (ns) for the rest of a request that it has begun, plus a second for each
+  // 256 KiB of payload; and for receiving the next byte of its answers. It may be idle for ever. 0: no limit.
   uint64_t stall = 0;
 };
 
@@ -56,7 +55,7 @@ bool decode_request(const uint8_t* bytes, NbdRequest& request);
 // kOk, or the error to answer with. Pure: looks at nothing but its arguments.
 ErrorCode validate_request(const NbdRequest& request, const Terms& terms);
 
-// What to tell people about an error of a request.
+// The message for people about an error of a request.
 std::string_view describe(ErrorCode error);
 
 // The one map from errno values to what the protocol may carry.

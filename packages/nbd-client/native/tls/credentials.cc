@@ -26,7 +26,7 @@ bool readable(const std::string& file, std::string& why) {
   return false;
 }
 
-// Of a file that is a secret: and by nobody else.
+// A secret file must also be inaccessible to all other users.
 bool kept_secret(const std::string& file, std::string& why) {
   const UniqueFd opened(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!opened) {

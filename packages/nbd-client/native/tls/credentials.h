@@ -1,4 +1,4 @@
-// What a server proves itself with, and what it wants of its clients: X.509 certificates or shared keys.
+// The server's credentials and its demands on clients: X.509 certificates or shared keys.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ struct TlsOptions {
   TlsMode mode = TlsMode::off;
   // One of the two. A folder with server-cert.pem, server-key.pem and ca-cert.pem (the names that nbdkit
   // and qemu use), or a file with a line "name:hex key" for each client, as psktool writes it
-  // (shared_keys.h). Nobody else may have access to server-key.pem, or to the file (private_file.h).
+  // (shared_keys.h). No other user may have access to server-key.pem, or to the file (private_file.h).
   std::string certificates = {};
   std::string shared_keys = {};
   // With certificates: a client must have one that ca-cert.pem has signed.
@@ -30,7 +30,7 @@ class TlsCredentials {
   ~TlsCredentials();
 
   const GnuTls& library() const { return library_; }
-  // Who has shaken hands is somebody whom the operator knows.
+  // Whether a completed handshake proves that the operator knows the client.
   bool prove_clients() const { return shared_keys_ != nullptr || verify_peer_; }
   const std::string& shared_keys_file() const { return shared_keys_file_; }
   // Sets a fresh server session up. 0 or a GnuTLS error.

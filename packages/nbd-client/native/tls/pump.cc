@@ -111,7 +111,8 @@ TlsPump::Move TlsPump::move_outwards() {
   return Move::over;
 }
 
-// Whoever has nothing to tell us is left out of the set: a hang-up would wake us again and again.
+// A socket for which no event is awaited is left out of the set: its hang-up would cause wake-ups without
+// end.
 void TlsPump::wait() {
   const bool reads = inwards_.empty() && !inwards_.ended;
   const auto outer = static_cast<short>((reads ? POLLIN : 0) | (tls_blocked_ ? POLLOUT : 0));

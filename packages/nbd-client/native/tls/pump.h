@@ -40,7 +40,7 @@ class TlsPump {
     size_t begin = 0;
     size_t end = 0;
     bool ended = false;   // nothing more comes in
-    bool passed = false;  // and whoever takes it out knows
+    bool passed = false;  // true: the receiver of the descriptor knows of it
     bool empty() const { return begin == end; }
     uint8_t* data() { return buffer.data() + begin; }
     size_t size() const { return end - begin; }

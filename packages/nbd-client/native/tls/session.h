@@ -23,13 +23,13 @@ class TlsSession {
 
   // Repeat while `again`, when the socket is ready for what wants_output() says.
   Step shake_hands();
-  // As send(2) and recv(2), with errno: EAGAIN, or EPROTO and reason(). After EAGAIN, send() must be
-  // repeated with the same bytes.
+  // Like send(2) and recv(2), with errno: EAGAIN, or EPROTO and reason(). After EAGAIN, repeat send() with
+  // the same bytes.
   ssize_t send(const void* bytes, size_t length);
   ssize_t receive(void* bytes, size_t length);
   // Tells the peer that no more comes; best effort.
   void say_goodbye();
-  // What the last `again` waits for: room to send, else bytes to receive.
+  // What the last `again` waits for: true: room to send, false: bytes to receive.
   bool wants_output() const { return library_.record_get_direction(session_) == 1; }
   const char* reason() const { return library_.strerror(error_); }
 

@@ -1,5 +1,5 @@
-// The file of shared keys: a line "name:hex key" for each client, as psktool(1) writes it. It is read anew in
-// each handshake, so that keys come and go without a start; whether it is safe is looked at each time, too.
+// The file of shared keys: a line "name:hex key" for each client, as psktool(1) writes it. Each handshake
+// rereads it, so that keys can be added and removed without a restart, and checks each time that it is safe.
 #pragma once
 
 #include <cstdint>

@@ -3,7 +3,7 @@ import type { VolumeSettings } from '../engine/volume-settings.js'
 import { devicePath, type Front, parseDevice } from '../kernel/device-name.js'
 import type { Safety } from '../kernel/kernel.js'
 
-/** What attach is told. */
+/** The options of attach. */
 export interface AttachOptions extends VolumeSettings {
   /** the kernel's driver that serves the device; default `nbd` */
   readonly front?: Front

@@ -6,7 +6,7 @@ import { ublkDevice } from '../kernel/ublk-device.js'
 import { say } from '../report/log.js'
 import type { KeptVolume } from '../upgrade/volume-json.js'
 
-/** Ends a device that nobody was told of: its process failed, or died, before it was on record. */
+/** Ends a device that was never announced: its process failed, or died, before it was on record. */
 export async function endUnannounced(identifier: string): Promise<void> {
   const never = (path: string) => say(`${path} was created and never served: ending it`)
   if (identifier.startsWith('rdmakit-ublk-')) {

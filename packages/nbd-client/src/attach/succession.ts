@@ -7,7 +7,7 @@ import type { KeptDevice } from '../upgrade/volume-json.js'
 import { VolumeKeeper } from '../upgrade/volume-keeper.js'
 import { type AttachOptions, swapSettings } from './attach-options.js'
 
-/** What lets a device outlive its process. */
+/** Lets a device outlive its process. */
 export interface Succession {
   readonly folder: StateFolder
   readonly device: KeptDevice

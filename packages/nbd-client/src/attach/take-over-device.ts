@@ -14,7 +14,7 @@ export async function takeOverDevice(
   from?: { predecessor: Predecessor; inheritance: Inheritance },
 ): Promise<number> {
   const succession = successionOf(options, folder, device)
-  // Who stops a process that is to take a device over wants the device to end, and for that it must be served.
+  // Stopping a process that is to take a device over means ending the device, for which it must be served.
   const signal = from === undefined ? new AbortController().signal : options.signal
   const volume = await succession.takeUp(signal, from !== undefined)
   const link = newLink(volume, device, options, true)

@@ -77,7 +77,7 @@ export function addAttach(program: ProgramCommand, typed: string): void {
       const { attach } = await import('../attach/attach.js')
       chosenDevice(options)
       const { startSwapFree } = await import('../attach/start-swap-free.js')
-      // Without --swap, too: somebody may make the device swap.
+      // Also without --swap: the operator may make the device swap.
       const swapFree = await startSwapFree()
       disableIdleGc()
       const { front, device, pin, swap, swapPriority } = options

@@ -15,12 +15,12 @@ export async function askOwner(
 ): Promise<void> {
   const { pid } = owner
   const path = devicePath(device)
-  // The program of a process that has ended is gone, also while nobody has waited for it.
+  // The exe link of a process that has ended is gone, even before the process is reaped.
   const ended = () => !existsSync(`/proc/${pid}/exe`)
   const deadline = performance.now() + timeout * 1000
   const rest = () => deadline - performance.now()
   await owner.stop()
-  // Who else uses it is looked for when its swap is off, for which all of the time may be needed.
+  // Its users are examined once its swap is off, which may take all of the time.
   await until(() => ended() || (force && swappedTo(device) === undefined), rest())
   if (force && !ended() && (await usesBesidesSwap(device, [pid], MOMENT_MS)).length === 0)
     await until(ended, rest())
@@ -35,7 +35,7 @@ export async function askOwner(
   await sayWhoHasIt(device)
 }
 
-/** Of a device that is there though it was to end. */
+/** The reason why a device still exists that should have ended. */
 async function reasonOf(device: DeviceIdentity, { pid, answers }: RunningClient): Promise<string> {
   if (presenceOf(device) !== 'there') return `it has ended, and process ${pid} is freeing its memory`
   if (!(await answers())) return `process ${pid} no longer answers`

@@ -4,7 +4,9 @@ import { describeUses, type Use } from '../kernel/device-uses.js'
 /** All that it hangs on how a device is detached. */
 export interface DetachFacts {
   readonly path: string
-  /** `gone`: the kernel has no such device; `left`: of ublk, one without a disk that nobody serves */
+  /**
+   * `gone`: the kernel has no such device; `left`: of ublk, one without a disk and without a process that serves it
+   */
   readonly device: 'there' | 'left' | 'gone'
   /** some nbd-client has made it */
   readonly ours: boolean
@@ -21,8 +23,8 @@ export interface DetachFacts {
 }
 
 /**
- * `ask`: its process ends it; `end`: nobody uses it, so it is ended here; `pull`: somebody does, and loses it;
- * `remove`: nothing but a remainder is there.
+ * `ask`: its process ends it; `end`: it is unused, so it is ended here; `pull`: it is in use, and its users
+ * lose it; `remove`: only a remainder is there.
  */
 export type DetachPlan = 'ask' | 'end' | 'pull' | 'remove'
 

@@ -11,7 +11,7 @@ import { swappedTo, usesBesidesSwap } from './uses-besides-swap.js'
 export interface DetachOptions {
   /** seconds in which it ends in good order */
   readonly timeout: number
-  /** ends it whoever uses it, whatever is lost, and whoever made it */
+  /** ends the device whoever uses it, whatever is lost, and whoever made it */
   readonly force: boolean
 }
 

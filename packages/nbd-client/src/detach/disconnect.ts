@@ -6,13 +6,13 @@ import { restoreRequests } from '../kernel/largest-request.js'
 import { beginSwapOff, swapOff } from '../kernel/swap.js'
 import { ublkDevice } from '../kernel/ublk-device.js'
 
-/** So long swapoff may take of a device whose requests fail. */
+/** The time limit for swapoff of a device whose requests fail. */
 const PULL_MS = 60_000
 
 /**
- * Takes a device away from the kernel, and what was changed about it back. One that is gone, or another that has its number
- * now, is left alone.
- * @returns what is left to do when nobody of this process serves it any more
+ * Disconnects a device from the kernel, and reverts the changes to its settings. Does nothing if the device
+ * is gone or another has its number now.
+ * @returns the rest of the work, to be done once this process no longer serves it
  */
 export async function disconnect(device: DeviceIdentity): Promise<() => Promise<void>> {
   const { front, index, identifier } = device
@@ -30,8 +30,9 @@ export async function disconnect(device: DeviceIdentity): Promise<() => Promise<
 }
 
 /**
- * Takes a device from whoever uses it, too: their requests fail. Of swap on it the pages that nobody has brought back are
- * lost, and programs that touch them are killed. Of ublk no process may serve it any more.
+ * Takes a device away even if it is in use: the users' requests fail. If it is swap, the pages that are not
+ * back in memory are lost, and programs that touch them are killed. A ublk device must not be served by any
+ * process any more.
  * @throws Error: it is still swap, and why
  */
 export async function pull(device: DeviceIdentity): Promise<void> {
@@ -42,7 +43,7 @@ export async function pull(device: DeviceIdentity): Promise<void> {
     for (const swap of swaps) await swapOff(swap, PULL_MS)
     return
   }
-  // Without its disk nobody finds the swap any more, so swapoff comes first. It ends as the requests do.
+  // Without its disk the swap cannot be found any more, so swapoff comes first. It ends when the requests end.
   const begun = await Promise.all(swaps.map((swap) => beginSwapOff(swap, PULL_MS)))
   const removeRest = await disconnect(device)
   await Promise.all(begun.map(({ over }) => over))

@@ -5,10 +5,10 @@ import { describeUses, MOMENT_MS, usesOf } from '../kernel/device-uses.js'
 import { say } from '../report/log.js'
 
 const POLL_MS = 50
-/** What is left to do of a device whose users lose it. */
+/** The time for the rest of the work on a device that its users lose. */
 export const FORCED_MS = 90_000
 
-/** The kernel keeps the number of a device that somebody still has, though it does nothing any more. */
+/** The kernel keeps the number of a device that is still open, though the device does nothing any more. */
 export async function sayWhoHasIt(device: DeviceIdentity): Promise<void> {
   if (await until(() => presenceOf(device) !== 'there', MOMENT_MS)) return
   const { uses } = usesOf(blockName(device), [process.pid])

@@ -14,7 +14,10 @@ import { ownerAmong, type RunningClient, runningClients } from '../report/contro
 /** From one look at who answers to the next. */
 const LOOK_MS = 50
 
-/** Who has it; `hung`: or may have it, and does not answer. Whom that may cost his pages is asked for as long as there is time. */
+/**
+ * The processes that have it; `hung`: that may have it, and do not answer. If that may lose pages, they are asked for
+ * the whole remaining time.
+ */
 export async function processesOf(
   device: DeviceIdentity,
   { timeout, force }: { readonly timeout: number; readonly force: boolean },
@@ -30,7 +33,7 @@ export async function processesOf(
   }
 }
 
-/** What the kernel has by this name. `left`: of ublk, what has no disk and no server */
+/** The kernel's device of this name. `left`: a ublk device without a disk and without a server */
 export function inKernel(name: DeviceName): { identifier: string | undefined; left: boolean } {
   const identifier = identifierOf(name)
   if (identifier !== undefined || name.front === 'nbd' || !ublkDevice.isLeftOver(name.index))

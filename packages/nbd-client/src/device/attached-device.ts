@@ -18,8 +18,8 @@ interface End {
 }
 
 /**
- * A device that the kernel has, from its start to its orderly end, or until another process goes on with it, or somebody
- * else ends it. Nothing is done to what has its number by then.
+ * A device of the kernel, from its start to its orderly end, or until another process takes it over or ends it. A
+ * later device with the same number is never touched.
  */
 export class AttachedDevice {
   readonly #attachment: Attachment
@@ -82,14 +82,14 @@ export class AttachedDevice {
       const end = await ended
       left = end.left || (await this.#isFenced())
       if (!left) {
-        // What swapoff reads may wait for a server that another process has.
+        // swapoff may wait for a server that another process has.
         released = (await Promise.race([this.#release(), this.#fenced.promise])) ?? 'free'
         left = await this.#isFenced()
       }
       if (left) {
         await services.finish()
-        // Who wanted this process to stop meant the device, and may know no other process to wait for: the manager of
-        // a service that is stopped kills what is left when this one has ended.
+        // A request to stop this process means the device, and the requester may know no other process to wait for:
+        // the manager of a service that is stopped kills the other processes when this one has ended.
         if (options.signal.aborted) await this.#handOver.successor?.stop()
       } else if (released === 'free') await settleDevice()
       return this.#attachment.volume.fenced?.status ?? end.status
@@ -168,7 +168,7 @@ export class AttachedDevice {
     check()
   }
 
-  /** Ends this process, but not the device: it has nobody here, and the next process serves it. */
+  /** Ends this process, but not the device: no part of it is here any more, and the next process serves it. */
   #leave(failure: Error): void {
     const { path, succession } = this.#attachment
     const waiting = `its requests ${succession === undefined ? 'fail' : 'wait until the same command is run again'}`

@@ -44,7 +44,7 @@ export class Attachment {
     this.link = newLink(volume, this.device, this.options, true)
   }
 
-  /** Somebody else may have ended it, and another have its number since; or another process serve it. */
+  /** Another process may have ended it, and another device have its number since; or another process may serve it. */
   isOurs(): boolean {
     if (presenceOf(this.device) !== 'there') return false
     return this.device.front === 'nbd' || !ublkDevice.isServedByAnother(this.device.index)

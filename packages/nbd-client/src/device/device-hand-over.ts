@@ -16,9 +16,9 @@ const UBLK_SERVE_MS = 35_000
 
 type Retaken = Extract<HandOverOutcome, { over: false }>
 
-/** What becomes of this process by it. */
+/** The effect on this process. */
 interface Holder {
-  /** It ends, and not the device: nobody here has it any more. */
+  /** This process ends, and the device does not: no part of it is here any more. */
   leave(failure: Error): void
   /** The successor has it. */
   over(): void

@@ -2,7 +2,7 @@ import type { DeviceIdentity, Presence } from '../kernel/device-identity.js'
 import { devicePath } from '../kernel/device-name.js'
 import type { Parting } from '../upgrade/hand-over.js'
 
-/** What the kernel's device and the lanes are connected by. */
+/** Connects the kernel's device with the lanes. */
 export interface DeviceLink {
   /** Gives the device of a process that is gone its lanes. @throws EINVAL: it is not this device */
   reconnect(signal: AbortSignal): Promise<void>
@@ -14,15 +14,17 @@ export interface DeviceLink {
   /** A hand-over begins. */
   part(): Promise<Parting>
   /**
-   * Goes on after a hand-over that failed. `lost`: lanes whose sockets are; `anew`: with lanes that have nothing yet
-   * but sockets that are not lost. @throws as {@link reconnect}
+   * Continues after a failed hand-over. `lost`: lanes whose sockets are lost; `anew`: with new lanes, which
+   * have only the sockets that are not lost. @throws as {@link reconnect}
    */
   retake(lost: readonly number[], anew: boolean, signal: AbortSignal): Promise<void>
   /** The device is about to go: it is left alone. */
   end(): void
-  /** Called when the device is there, and this process cannot serve it any more. Set by whoever ends then. */
+  /** Called when the device exists, but this process cannot serve it any more. Set by the owner, which then ends. */
   set failed(listener: (failure: Error) => void)
-  /** Called when there is no such device any more: somebody else has ended it. Set by whoever ends then. */
+  /**
+   * Called when the device no longer exists, because another process has ended it. Set by the owner, which then ends.
+   */
   set gone(listener: (what: string) => void)
 }
 

@@ -18,16 +18,16 @@ const LOOK_MS = 2_000
 /** From a swapoff that failed to the next one: memory may be free by then. */
 const SWAPOFF_AGAIN_MS = 30_000
 
-/** `free`: nobody uses it; `gone`: it is not this process's any more; `pull`: somebody uses it, who is to lose it. */
+/** `free`: unused; `gone`: no longer this process's device; `pull`: in use, and its users shall lose it. */
 export type Release = 'free' | 'gone' | 'pull'
 
-/** What the process that has the device knows. */
+/** State of the process that has the device. */
 export interface Holder {
   /** the kernel has the device, and this process serves it */
   isOurs(): boolean
   /** nothing is kept by staying: no page can be had any more */
   isLost(): boolean
-  /** aborts when it is to end whoever uses it */
+  /** aborts when the device shall end even if it is in use */
   readonly forced: AbortSignal
   /** resolves when something happened that may change what this waits for */
   stirred(): Promise<void>
@@ -41,8 +41,8 @@ interface Obstacle {
 }
 
 /**
- * Waits until a device may go: turns its swap off, and stays for as long as somebody uses it or the kernel cannot take the
- * pages back, for they would be lost.
+ * Waits until a device may go: turns its swap off, and keeps the device while it is in use or the kernel cannot take
+ * the pages back, because they would be lost.
  */
 export async function release(
   device: DeviceIdentity,
@@ -67,7 +67,7 @@ export async function release(
   }
 }
 
-/** What cannot be looked at is no reason to let go of a device. */
+/** If the use of a device cannot be examined, it is kept. */
 function unknown(failure: Error): Obstacle {
   return { what: failure.message, remedy: 'this is checked again', again: LOOK_MS }
 }

@@ -6,10 +6,10 @@ import { serveMetrics } from '../report/metrics.js'
 import type { Attachment } from './attachment.js'
 import { isUsed } from './use-device.js'
 
-/** The answer to whoever asked for the upgrade is on its way. */
+/** Time for the answer to the request for the upgrade to be sent. */
 const FAREWELL_MS = 2_000
 
-/** What a process has open beside its device: metrics and a control socket. */
+/** A process's services besides its device: metrics and a control socket. */
 export class DeviceServices {
   readonly #attachment: Attachment
   #control: ControlSocket | undefined
@@ -20,7 +20,7 @@ export class DeviceServices {
     this.#attachment = attachment
   }
 
-  /** @param used somebody uses the device */
+  /** @param used the device is in use */
   async openMetrics(used = false): Promise<void> {
     const { volume, options } = this.#attachment
     this.#metrics = await this.unlessUsed(serveMetrics(volume, options.metrics), used)
@@ -40,7 +40,10 @@ export class DeviceServices {
     )
   }
 
-  /** What is not needed to serve pages may fail at the start, but must not end a device that holds some already. */
+  /**
+   * A service that is not needed to serve pages may fail at the start, but must not end a device that has pages
+   * already.
+   */
   async unlessUsed<Service>(opened: Promise<Service>, used = false): Promise<Service | undefined> {
     try {
       return await opened

@@ -1,6 +1,6 @@
 import type { AttachOptions } from '../attach/attach-options.js'
 
-/** So long the kernel keeps the requests of a device that has no process. */
+/** How long the kernel keeps the requests of a device that has no process. */
 const DEAD_CONNECTION_SECONDS = 3600
 
 /** Seconds, see {@link KernelDeviceOptions}. */
@@ -43,7 +43,7 @@ export function deviceTimeouts(
       6 +
       (options.reconnect ? options.reconnect + LAST_CALL_S : 0) +
       (options.backup === undefined ? 0 : BACKUP_TIMEOUT_S),
-    // Nobody takes this device over: what a dead client left in flight fails instead of waiting.
+    // No process takes this device over: requests that a dead client left in flight fail instead of waiting.
     deadConnectionTimeout: 0,
   }
 }

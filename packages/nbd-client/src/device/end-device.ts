@@ -2,10 +2,13 @@ import { disconnect, pull } from '../detach/disconnect.js'
 import { settleUdev } from '../kernel/settle-udev.js'
 import type { Attachment } from './attachment.js'
 
-/** Until nobody looks at a device that has just lost its swap. */
+/** Waits until no process examines a device that has just lost its swap. */
 export const settleDevice = settleUdev
 
-/** The volume gives its memory back, whatever becomes of the device. @param pulled somebody uses it, who loses it */
+/**
+ * The volume gives its memory back, even if the end of the device fails. @param pulled the device is in use, and its
+ * users lose it
+ */
 export async function endDevice({ device, volume, succession }: Attachment, pulled: boolean): Promise<void> {
   let removeRest = async (): Promise<void> => {}
   try {

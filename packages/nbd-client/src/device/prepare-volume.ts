@@ -5,7 +5,7 @@ import { ControlGroup } from '../kernel/swap-free-group.js'
 import { say } from '../report/log.js'
 import { reportFailures, reportWrongPages } from '../report/volume-messages.js'
 
-/** What is told of it, and its memory locked: not before the lanes exist, for what is locked is what is there. */
+/** Reports on the volume, and locks memory: only when the lanes exist, because only existing memory is locked. */
 export function prepareVolume(volume: Volume, options: AttachOptions): void {
   reportFailures(volume)
   reportWrongPages(volume)
@@ -21,6 +21,6 @@ export function prepareVolume(volume: Volume, options: AttachOptions): void {
 
 /** The queues of a ublk device are made after the process's memory was locked, and are part of the page path. */
 export function lockQueues({ swap }: Pick<AttachOptions, 'swap'>): void {
-  // What is not granted was said then.
+  // Missing permissions were reported then.
   if (swap) protectProcess()
 }

@@ -10,7 +10,9 @@ export function placeLanes({ options, volume, device }: Attachment): void {
   if (options.pin) keepLanesNear(volume, blockName(device))
 }
 
-/** Before anybody uses it: a device that was taken over has it, and its requests may be waiting. */
+/**
+ * Call it before the device is used: a device that was taken over keeps its setting, and its requests may be waiting.
+ */
 export function enlargeRequests({ taken, device }: Attachment): void {
   if (!taken && device.front === 'nbd') allowLargeRequests(device.index)
 }
@@ -19,7 +21,7 @@ export function enlargeRequests({ taken, device }: Attachment): void {
 export async function makeSwap(attachment: Attachment): Promise<void> {
   const { options, path } = attachment
   if (!options.swap || isSwap(path)) return
-  // A device that was taken over is swap already, or somebody may use it in another way.
+  // A device that was taken over is swap already, or may be in use in another way.
   const name = blockName(attachment.device)
   if (attachment.taken) {
     const others = [describeUses(usesOf(name, [process.pid]).uses), ...partitionsOf(name)].filter(Boolean)
@@ -28,7 +30,7 @@ export async function makeSwap(attachment: Attachment): Promise<void> {
   await swapOn(path, options.swapPriority)
 }
 
-/** Who only has it open may be udev, which looks at every device that is new. */
+/** If the device is only open, that may be udev, which examines every new device. */
 export function isUsed({ device }: Attachment): boolean {
   return usesOf(blockName(device), [process.pid]).uses.some(({ kind }) => kind !== 'open')
 }

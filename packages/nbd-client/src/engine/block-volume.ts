@@ -39,7 +39,7 @@ function makeEngine(settings: BlockEngineOptions): BlockEngine {
   try {
     return new BlockEngine(settings)
   } catch (failure) {
-    // What the engine names: a file, or a library that it needs.
+    // The file or library that the engine's error names.
     const named = {
       '--backup': settings.backup?.file,
       '--tls-certificates': settings.tls?.certificates,
@@ -50,7 +50,7 @@ function makeEngine(settings: BlockEngineOptions): BlockEngine {
     const { code, message } = failure as NodeJS.ErrnoException
     for (const [option, name] of Object.entries(named)) {
       if (name === undefined || !message.includes(name)) continue
-      // Of its folder that was looked at before: this is a place where nothing can be made.
+      // The folder was checked before, so nothing can be created at this path.
       if (code === 'ENOENT') throw new ExitError(`${option}: ${message}`, EXIT.usage)
       throw nameOption(option, failure)
     }

@@ -24,7 +24,7 @@ export async function serveKept(options: Serving, folder: StateFolder): Promise<
   if (kept?.served === true) {
     volume = await takeUp(options, folder, kept, boot.id)
   } else {
-    // One that ended before anybody could write to it.
+    // One that ended before any client could write to it.
     if (kept !== undefined) await endKept(kept, { ...options.access, signal: options.signal }, say)
     folder.clear()
     volume = await openKept(options, folder, boot.id)
@@ -37,7 +37,7 @@ export async function serveKept(options: Serving, folder: StateFolder): Promise<
   }
 }
 
-/** @throws ConfigurationError: the machine was started again since, and nobody knows what was on its disk by then */
+/** @throws ConfigurationError: the machine was restarted since, and the state of its disk at that time is unknown */
 function checkBoot(folder: StateFolder, boot: string | undefined, now: Boot): void {
   if (isOfBoot(boot, folder.written, now, Date.now())) return
   throw new ConfigurationError(

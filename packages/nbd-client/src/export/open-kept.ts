@@ -56,7 +56,8 @@ export async function takeUp(
   try {
     if (volume.replicas > 1 || options.backup !== undefined)
       await resyncReplicas(volume.engine, (work) => withPageSocket(volume.engine, 0, work))
-    // Of an older version's folder. Not before all else has gone well, for that version cannot read it any more.
+    // The folder is of an older version. Only after everything else has succeeded, because that version cannot read
+    // it any more.
     if (kept.boot === undefined) keeper.served(boot)
   } catch (failure) {
     await volume.leave()

@@ -2,7 +2,7 @@ import type { VolumeOptions } from '../engine/block-volume.js'
 import { volumeOptions as optionsOf, type VolumeSettings } from '../engine/volume-settings.js'
 import type { ExportPlace, ExportPlaceOptions } from './export-place.js'
 
-/** What serve is told. */
+/** The options of serve. */
 export interface ServeOptions extends ExportPlaceOptions, VolumeSettings {
   /** bytes */
   readonly minimumBlockSize: number

@@ -10,7 +10,7 @@ export interface DeviceIdentity extends DeviceName {
   readonly identifier: string
 }
 
-/** What is there under a device's number: that device, none, or another one. */
+/** What has a device's number: that device, none, or another one. */
 export type Presence = 'there' | 'gone' | 'another'
 
 /** How the numbers begin that ublk_drv keeps for us, of 8 bytes: other programs have flags there, or 0. */

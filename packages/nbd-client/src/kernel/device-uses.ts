@@ -3,7 +3,7 @@ import { basename, join } from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { swapNames } from './swap.js'
 
-/** What has a device: it would lose its data, or get errors, if the device went. */
+/** A user of a device: it would lose its data, or get errors, if the device went. */
 export interface Use {
   /** `holder`: a device on top of it, of dm, md, zram or loop say */
   readonly kind: 'swap' | 'mount' | 'holder' | 'open'
@@ -48,7 +48,7 @@ export function usesOf(device: string, except: readonly number[] = [], folders =
   return { uses, unseen }
 }
 
-/** For so long udev and its like may look at a device that has changed. */
+/** How long udev and similar programs may examine a device that has changed. */
 export const MOMENT_MS = 3_000
 const MOMENT_LOOK_MS = 100
 
@@ -152,7 +152,7 @@ function mountsOf(members: readonly string[], { sys, proc }: KernelFolders): Use
   return [...found.values()]
 }
 
-/** Of a process that this one may not look at, who is counted among the unseen: nothing. */
+/** For a process that this one may not examine, which counts as unseen: nothing. */
 function mountinfoOf(process: string): string {
   try {
     return textOf(join(process, 'mountinfo')) ?? ''

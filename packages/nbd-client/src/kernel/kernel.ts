@@ -33,12 +33,14 @@ export function descriptorChannel(): readonly [number, number] {
   return native.descriptorChannel()
 }
 
-/** Gives them to whoever receives at the other end, 1 to 253; they stay the caller's, too. */
+/** Sends 1 to 253 descriptors to the receiver at the other end; they also stay the caller's. */
 export function sendDescriptors(channel: number, descriptors: readonly number[]): void {
   native.sendDescriptors(channel, [...descriptors])
 }
 
-/** What one call of {@link sendDescriptors} has sent, now the caller's. @throws EAGAIN: there is nothing */
+/**
+ * Receives the descriptors of one call of {@link sendDescriptors}, now the caller's. @throws EAGAIN: there is nothing
+ */
 export function receiveDescriptors(channel: number): readonly number[] {
   return native.receiveDescriptors(channel)
 }

@@ -9,9 +9,9 @@ const DRIVERS = 128
 const OURS = 512
 
 /**
- * Lets the kernel merge what it sends to the device into requests of 512 KiB (queue/max_sectors_kb, sysfs-block(5)):
- * what swap evicts lies side by side, and a request costs as much as several pages. A size that somebody else has
- * chosen stays. Only while nothing is under way: newer kernels wait for the device's requests here.
+ * Lets the kernel merge its requests to the device up to 512 KiB (queue/max_sectors_kb, sysfs-block(5)): swap
+ * evicts adjacent pages, and a request costs as much as several pages. A size that another program has chosen
+ * stays. Call it only while no request is outstanding: newer kernels wait for the device's requests here.
  */
 export function allowLargeRequests(index: number, devices = BLOCK_DEVICES): void {
   try {
@@ -21,7 +21,7 @@ export function allowLargeRequests(index: number, devices = BLOCK_DEVICES): void
   }
 }
 
-/** The device as the driver made it, for whoever has it next. Only when it is disconnected, see above. */
+/** Restores the driver's setting for the next user of the device. Only when it is disconnected, see above. */
 export function restoreRequests(index: number, devices = BLOCK_DEVICES): void {
   try {
     change(index, OURS, DRIVERS, devices)

@@ -4,9 +4,9 @@ import { promisify } from 'node:util'
 const SETTLE_S = 5
 
 /**
- * Waits until udev has looked at what has changed, a few seconds at most. It reads a device whenever somebody who could
- * write closes it, as swapoff does, and what it reads while the device goes would be I/O errors in the kernel's log.
- * Where there is no udev, nobody does that.
+ * Waits until udev has processed the change, a few seconds at most. udev reads a device whenever a writer
+ * closes it, as swapoff does, and reads while the device goes would be I/O errors in the kernel's log.
+ * Without udev there is nothing to wait for.
  */
 export async function settleUdev(): Promise<void> {
   try {

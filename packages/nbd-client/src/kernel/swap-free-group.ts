@@ -39,8 +39,8 @@ export class ControlGroup {
   }
 
   /**
-   * Moves this process from the root group into one of its own without swap. What it has already stays charged to
-   * the root group. Any other group belongs to somebody, and is left alone.
+   * Moves this process from the root group into one of its own without swap. Its existing memory stays
+   * charged to the root group. Any other group has an owner, and is left alone.
    */
   enter(): Safety {
     const root = this.#root
@@ -100,7 +100,7 @@ function remove(group: string): void {
   try {
     rmdirSync(group)
   } catch {
-    // Somebody is in it, or it is not there.
+    // The group is not empty, or it does not exist.
   }
 }
 

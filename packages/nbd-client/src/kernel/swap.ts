@@ -5,15 +5,16 @@ import { setTimeout as setTimer } from 'node:timers/promises'
 import { EXIT, ExitError } from '@rdmakit/operator-kit'
 
 const SWAPS = '/proc/swaps'
-/** after the path of a node that was made anew */
+/** after the path of a node that was replaced */
 const REMOVED = /\\040\(deleted\)$/
 
-// These are processes of their own and no system calls of this one, although each is a fork. The kernel's OOM killer ends
-// whoever is in swapoff(2) first, whatever its oom_score_adj (set_current_oom_origin): that must not be who serves the pages.
-// And a process that is killed while a thread of it waits in either call for pages that it serves itself keeps its lock
-// on the state folder until they come, which is for the successor to bring, which waits for that lock.
+// These are separate processes and not system calls of this one, although each is a fork. The kernel's OOM
+// killer first kills the process that is in swapoff(2), whatever its oom_score_adj (set_current_oom_origin):
+// that must not be the one that serves the pages. And a process that is killed while a thread of it waits in
+// either call for pages that it serves itself keeps its lock on the state folder until they come, which is
+// for the successor to bring, which waits for that lock.
 
-/** A tool that does not end in time, perhaps because the kernel waits: it is told to end, and not waited for. */
+/** A tool that does not end in time, perhaps because the kernel waits: it is asked to end, and not waited for. */
 export class LateError extends Error {}
 
 /** @throws Error with what it said, or how it ended; LateError */
@@ -98,8 +99,8 @@ const SWAPOFF_LOOK_MS = 100
 const isUnderWay = (failure: Error) => failure.message.endsWith('Invalid argument')
 
 /**
- * Brings all pages back into memory. Takes as long as the pages do, whoever brings them back: systemd does it, too, when
- * the machine is switched off.
+ * Brings all pages back into memory. Also waits if another process brings them back: systemd does so when the
+ * machine is switched off.
  * @param timeout milliseconds @param swaps where the kernel lists what is swap
  * @throws Error when the kernel cannot, most often for lack of memory; the device is then still swap. LateError: it may go on
  */
@@ -117,9 +118,10 @@ export async function swapOff(device: string, timeout = SWAPOFF_MS, swaps = SWAP
 }
 
 /**
- * Lets the kernel begin to bring the pages back, of a device whose node is about to go: nobody could ask for it then. Two ask
- * at once; when one hears that there is no such swap the other one is at it.
- * @returns when it is at it; `over`: it is done, or did not come to that within `timeout` milliseconds
+ * Starts swapoff of a device whose node is about to go, after which swapoff could not be requested. Two
+ * processes request it at once; when one gets the error that there is no such swap, the other one has
+ * started.
+ * @returns when it has started; `over`: it is done, or was not done within `timeout` milliseconds
  * @throws Error as {@link swapOff}: it did not begin
  */
 export async function beginSwapOff(device: string, timeout: number): Promise<{ over: Promise<void> }> {

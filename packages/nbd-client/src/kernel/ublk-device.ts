@@ -12,10 +12,13 @@ const PAGE = 4096
 const DEVICES = '/dev'
 /** Where the kernel lists them. */
 const CLASS = '/sys/class/ublk-char'
-/** So long somebody may look at a disk that goes, udev say; and from one look at him to the next. */
+/** How long a process such as udev may use a disk that goes; and the interval between two checks of that. */
 const LET_GO_MS = 5_000
 const LET_GO_LOOK_MS = 100
-/** From one look at whether the kernel has noticed that a process is gone to the next: it tells nobody. */
+/**
+ * The interval between two checks of whether the kernel has noticed the end of a process: it notifies no process of
+ * that.
+ */
 const RECOVER_RETRY_MS = 20
 /** It looks when the next request comes, or every 5 s; and then lets go of what the process had open. */
 const RECOVER_MS = 30_000
@@ -28,7 +31,7 @@ interface Nudge {
   close(): Promise<void>
 }
 
-/** What the driver keeps of {@link drawIdentifier}'s name: its 8 bytes. */
+/** The driver's form of {@link drawIdentifier}'s name: its 8 bytes. */
 function numberOf(identifier: string): bigint {
   const hex = /([0-9a-f]{16})$/.exec(identifier)?.[1]
   if (hex === undefined) throw new Error(`${identifier} is not the name of a ublk device`)
@@ -118,8 +121,8 @@ export const ublkDevice = {
   },
 
   /**
-   * Removes what {@link stop} has left, unless somebody goes on using the disk, who has errors of it: the kernel would wait
-   * for him, and let all others wait who make and remove devices.
+   * Removes what {@link stop} has left, unless the disk is still in use, with errors: the kernel would wait
+   * for the user, and all others that make and remove devices would wait too.
    */
   async remove(index: number): Promise<void> {
     const deadline = performance.now() + LET_GO_MS
@@ -148,7 +151,10 @@ export const ublkDevice = {
     return isGone(index) ? undefined : native.ublkStatus(index)
   },
 
-  /** True when there is no disk any more, nor a process that is about to make one: that died, and nobody removed it. */
+  /**
+   * True when there is no disk any more, nor a process that is about to make one: that process died, and the device
+   * was never removed.
+   */
   isLeftOver(index: number): boolean {
     return ublkDevice.status(index)?.state === 'dead' && !isServed(index)
   },
@@ -218,9 +224,9 @@ function unlessGone(failure: unknown): void {
 }
 
 /**
- * Until the kernel has noticed that the process is gone: EBUSY. It goes on being busy when that one had fetched for a
- * device that it was about to recover, for then nobody looks whether it lives: the recovery is ended in its place, and the
- * kernel looks. EINVAL: that one had not fetched.
+ * Retries until the kernel has noticed that the process is gone: EBUSY. The device stays busy if that process
+ * had fetched for a device that it was about to recover, because then the kernel does not check whether it
+ * lives: this ends the recovery in its place, and the kernel checks. EINVAL: that process had not fetched.
  */
 async function beginRecovery(index: number, signal: AbortSignal): Promise<void> {
   const started = performance.now()

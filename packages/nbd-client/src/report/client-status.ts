@@ -58,7 +58,7 @@ export function totals({ lanes }: EngineStatistics) {
     bytesFromReadAhead: sum((lane) => lane.bytesFromReadAhead),
     pagesCompressed: sum((lane) => lane.pagesCompressed),
     bytesSpared: sum((lane) => lane.bytesSpared),
-    // Of those that have something to compress.
+    // Counts lanes that have something to compress.
     compressing: sum((lane) => Number(lane.compressing && lane.writes > 0)),
     writing: sum((lane) => Number(lane.writes > 0)),
     pagesWrong: sum((lane) => lane.pagesWrong),

@@ -67,7 +67,7 @@ export function openControlSocket(
   })
 }
 
-/** What an upgrade came to. */
+/** The outcome of an upgrade. */
 export interface Upgraded {
   /** of the process that goes on */
   readonly pid: number

@@ -1,13 +1,14 @@
 import { EXIT, type Impairment, LastResort } from '@rdmakit/operator-kit'
 
-/** Who has the pages of this process's volume when it ends now: nobody yet, the state folder, or the process alone. */
+/** Who has the pages of this process's volume if it ends now: nobody yet, the state folder, or the process alone. */
 type Holder = 'nobody' | 'state' | 'process'
 
 let holder: Holder = 'nobody'
 
 /**
- * For the whole process. With state, the end is the mend: the next process takes everything over, and what failed
- * begins anew. Without, the end would lose the pages, and the lanes serve them without JavaScript's help.
+ * For the whole process. With state, ending the process repairs the failure: the next process takes
+ * everything over, and the failed part restarts. Without state, the end would lose the pages, and the lanes
+ * serve them without JavaScript's help.
  */
 const lastResort = new LastResort((failure, told) => {
   const ends = holder !== 'process'
@@ -22,7 +23,7 @@ function consequence(of: Holder): string {
   return 'without state no other process could take over, so this one goes on serving its pages'
 }
 
-/** From now on a failure that nothing has caught is told, and ends the process only where that loses nothing. */
+/** From now on an uncaught failure is reported, and ends the process only if that loses nothing. */
 export function installLastResort(): void {
   lastResort.install()
 }

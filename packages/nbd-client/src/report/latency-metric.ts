@@ -29,7 +29,7 @@ export class LatencyMetric extends PrometheusHistogram<'kind'> {
     this.#read = read
   }
 
-  /** What a registry asks a histogram for; also its own `get` does. */
+  /** A registry calls this on a histogram; so does its own `get`. */
   async getForPromString() {
     const values = Object.entries(this.#read()).flatMap(([kind, histogram]) => {
       const bucket = (le: number | string, value: number) => ({

@@ -4,7 +4,10 @@ import { runtimeDirectory } from '@rdmakit/operator-kit'
 import type { VolumeSettings } from '../engine/volume-settings.js'
 import { type Front, parseDevice } from '../kernel/device-name.js'
 
-/** What of a command line says which volume it is: what a later process may not change, and where it is. */
+/**
+ * The part of a command line that identifies the volume: settings that a later process may not change, and the
+ * volume's place.
+ */
 export type VolumeIdentity = Pick<VolumeSettings, 'servers' | 'size' | 'replicas' | 'thin' | 'access'> & {
   readonly front?: Front
   readonly device: string | undefined
@@ -24,12 +27,12 @@ export function ownStateName(identity: VolumeIdentity): string {
   return `${front}-${createHash('sha256').update(text).digest('hex').slice(0, 16)}`
 }
 
-/** The state folders that nobody named are here. */
+/** The folder of the state folders that no command line named. */
 export function ownStateDirectory(): string {
   return join(runtimeDirectory(), 'state')
 }
 
-/** It is one that nobody named, and goes with its device. */
+/** It is a folder that no command line named, and is removed with its device. */
 export function isOwnState(path: string): boolean {
   return dirname(path) === ownStateDirectory()
 }

@@ -66,7 +66,7 @@ function numbersOf(directory: string, name: string): number[] {
     .sort((a, b) => a - b)
 }
 
-/** It keeps a volume whose device has nobody who serves it: the lock is ours. */
+/** It keeps a volume whose device no process serves: we have the lock. */
 function isLeftBehind(folder: StateFolder, exists: typeof isThere): boolean {
   try {
     const device = folder.read()?.device

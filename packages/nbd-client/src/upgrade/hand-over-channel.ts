@@ -21,11 +21,11 @@ export const HAND_OVER_VERSION = 1
 export const HAND_OVER_VARIABLE = 'RDMAKIT_HAND_OVER'
 /** Beside it: the state folder of the predecessor. */
 export const STATE_VARIABLE = 'RDMAKIT_HAND_OVER_STATE'
-/** What a successor finds open: the messages, and the socket over which descriptors come. */
+/** The open descriptors of a successor: the messages, and the socket over which descriptors come. */
 export const MESSAGE_DESCRIPTOR = 3
 export const PASSING_DESCRIPTOR = 4
 
-/** What of these this process was given, when it is a successor. */
+/** Those of these that this process was given, if it is a successor. */
 export const givenDescriptors = (): number[] =>
   process.env[HAND_OVER_VARIABLE] === undefined ? [] : [MESSAGE_DESCRIPTOR, PASSING_DESCRIPTOR]
 

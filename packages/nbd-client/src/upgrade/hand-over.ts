@@ -4,7 +4,7 @@ import { closeDescriptor } from '../kernel/kernel.js'
 import type { StateFolder } from './state-folder.js'
 import type { Successor } from './successor.js'
 
-/** What connects the device and the lanes, as far as it wants to know how far a hand-over is. */
+/** The connection of device and lanes, as far as it affects the progress of a hand-over. */
 export interface Parting {
   /** Every lane has answered what it had, and does nothing. */
   rested?(): void
@@ -28,11 +28,12 @@ export interface HandOverOptions {
 }
 
 export type HandOverOutcome =
-  /** the successor serves; `pause`: milliseconds in which nobody did */
+  /** the successor serves; `pause`: milliseconds in which no process served */
   | { readonly over: true; readonly pause: number }
   /**
    * This process serves, with `volume`. `lost`: lanes that need another socket, for theirs was lost with the successor;
-   * when it is empty, nobody noticed more than a pause. Queues of a device, when `volume` is another one, have nobody yet.
+   * if it is empty, users noticed only a pause. If `volume` is another one, the queues of a device are not
+   * served yet.
    */
   | {
       readonly over: false
@@ -72,7 +73,7 @@ export async function handOver(options: HandOverOptions): Promise<HandOverOutcom
     await successor.kill()
     const { message: reason } = failure as Error
     const again = await retake()
-    // What the successor read from a socket and did not answer is lost with it.
+    // Requests that the successor read from a socket and did not answer are lost with it.
     const lost = committed ? [...sockets.keys()] : goOn(again.engine, sockets)
     return { over: false, pause: pause(), volume: again, lost, reason }
   } finally {

@@ -37,7 +37,7 @@ export class Predecessor {
   static find(): Predecessor | undefined {
     const version = process.env[HAND_OVER_VARIABLE]
     const state = process.env[STATE_VARIABLE]
-    // It is nobody's business whom this process starts.
+    // Programs that this process starts must not see this.
     delete process.env[HAND_OVER_VARIABLE]
     delete process.env[STATE_VARIABLE]
     if (version === undefined) return undefined

@@ -18,7 +18,7 @@ import { closeDescriptor, lockFile } from '../kernel/kernel.js'
 import { isOwnState } from './default-state-names.js'
 import { formatVolume, type KeptVolume, parseVolume } from './volume-json.js'
 
-/** Of a folder that others remove meanwhile; each of them does so once. */
+/** Attempts if others remove the folder meanwhile; each of them does so once. */
 const OPENINGS = 100
 const LOCK = 'lock'
 const VOLUME = 'volume.json'
@@ -44,7 +44,7 @@ export class StateFolder {
     for (let time = 0; time < OPENINGS; time++) {
       const folder = StateFolder.#open(path)
       if (folder.#isInPlace()) return folder
-      // Whoever had it removed it, and its lock with it, before this process had that.
+      // The previous owner removed the folder, and its lock with it, before this process had the lock.
       folder.close()
     }
     throw new ExitError(`${path} is created and removed by other processes again and again`, EXIT.taken)
@@ -80,12 +80,12 @@ export class StateFolder {
     return new StateFolder(path, lock)
   }
 
-  /** What a folder that another process has locked holds now. @throws as {@link read} */
+  /** The current contents of a folder that another process has locked. @throws as {@link read} */
   static look(path: string): KeptVolume | undefined {
     return readVolume(join(path, VOLUME))
   }
 
-  /** Of the lock: whoever has it open has the folder. */
+  /** The descriptor of the lock: a process that has it open has the folder. */
   get lock(): number {
     return this.#lock
   }
@@ -121,7 +121,7 @@ export class StateFolder {
   }
 
   /**
-   * Replaces volume.json in one step: whoever reads it finds the old one or the new one.
+   * Replaces volume.json atomically: a reader finds the old one or the new one.
    * @throws Error of the file system: it is the old one still
    */
   write(volume: KeptVolume): void {
@@ -154,7 +154,10 @@ export class StateFolder {
     for (const file of [this.#volume, `${this.#volume}.new`, ...maps]) rmSync(file, { force: true })
   }
 
-  /** The device is gone: nothing is kept any more, and a folder that nobody named goes with it. It is still to be closed. */
+  /**
+   * The device is gone: no state is kept any more, and a folder that no command line named is removed with it. It
+   * must still be closed.
+   */
   forget(): void {
     this.clear()
     if (isOwnState(this.path)) this.#remove()
@@ -171,7 +174,7 @@ export class StateFolder {
     try {
       rmdirSync(this.path)
     } catch {
-      // Somebody has put something into it that is no state.
+      // The folder has contents that are no state.
     }
   }
 
@@ -190,7 +193,7 @@ export class StateFolder {
     closeDescriptor(this.#lock)
   }
 
-  /** The file that is locked is the one that whoever comes next will lock. */
+  /** The locked file is the one that the next process will lock. */
   #isInPlace(): boolean {
     const there = statSync(join(this.path, LOCK), { throwIfNoEntry: false })
     const { dev, ino } = fstatSync(this.#lock)

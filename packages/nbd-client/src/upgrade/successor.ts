@@ -110,8 +110,9 @@ export class Successor {
   }
 
   /**
-   * Resolves when nothing of the program runs in it any more. One that waits within the kernel, for a page of the very
-   * device maybe, ends only when that is over, and keeps its files until then: nobody waits for that.
+   * Resolves when nothing of the program runs in it any more. A process that waits within the kernel, perhaps
+   * for a page of this very device, ends only when that wait is over, and keeps its files until then: this
+   * call does not wait for that.
    */
   async kill(): Promise<void> {
     // Before the channel: a successor that finds its predecessor gone goes on by itself.

@@ -4,7 +4,10 @@ import { flag, formatKept, KEPT_FIELDS, only, parseKept, record, word } from '@r
 import type { DeviceName } from '../kernel/device-name.js'
 import { BOOT_ID } from './boot.js'
 
-/** Of what is written. What knows only the first one would take compressed pages for wrong ones. */
+/**
+ * The format version that is written. A reader that knows only the first one would take compressed pages for wrong
+ * ones.
+ */
 const VERSION = 1
 const COMPRESSED_VERSION = 2
 
@@ -17,7 +20,7 @@ export interface KeptDevice extends DeviceName {
 
 /** What volume.json holds. */
 export interface KeptVolume extends RemoteKeptVolume {
-  /** of attach: identifier of the device that the kernel is being asked for; nobody was told of one yet */
+  /** of attach: identifier of the device that the kernel is being asked for; not announced yet */
   readonly connecting?: string
   /** of attach; undefined until the kernel has the device */
   readonly device?: KeptDevice

@@ -11,7 +11,7 @@ import type { VolumeOptions } from '../engine/block-volume.js'
 import type { StateFolder } from './state-folder.js'
 import type { KeptDevice, KeptVolume } from './volume-json.js'
 
-/** What the engine keeps in the state folder. */
+/** The engine's files in the state folder. */
 export type KeptFiles = Required<Pick<VolumeEngineOptions, 'pageMap' | 'pageChecksums' | 'slabMap'>> &
   Pick<VolumeEngineOptions, 'pageLengths'>
 
@@ -28,9 +28,9 @@ export class VolumeKeeper {
   }
 
   /**
-   * What makes a volume one that can be taken over, and its backup too. Pages that are compressed once stay so for
-   * the next process, whatever that says of `compress`.
-   * @throws ConfigurationError: nobody knows which they are
+   * The options that let a volume and its backup be taken over. Once pages are compressed, they stay so for
+   * the next process, whatever its `compress` says.
+   * @throws ConfigurationError: it is unknown which they are
    */
   options(
     linger: number,
@@ -74,12 +74,15 @@ export class VolumeKeeper {
     return takeOver
   }
 
-  /** Pages may be compressed from now on. The engine has its file, and nobody writes yet. */
+  /** Pages may be compressed from now on. The engine has its file, and no client writes yet. */
   compresses(): void {
     if (this.#kept.compressed !== true) this.#write({ compressed: true })
   }
 
-  /** The kernel is about to be asked for a device. Whoever finds this, and no {@link device}, ends what came of it. */
+  /**
+   * The kernel is about to be asked for a device. A process that finds this, and no {@link device}, ends the
+   * resulting device.
+   */
   connecting(identifier: string): void {
     this.#write({ connecting: identifier })
   }
@@ -137,7 +140,7 @@ export class VolumeKeeper {
     this.#replace({ ...this.#kept, ...change })
   }
 
-  /** What cannot be written is not kept: whoever tries again begins where it was. */
+  /** If the file cannot be written, the state stays the old one: a retry starts from there. */
   #replace(kept: KeptVolume): void {
     this.#folder.write(kept)
     this.#kept = kept

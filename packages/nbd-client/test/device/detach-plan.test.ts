@@ -2,7 +2,7 @@ import { EXIT } from '@rdmakit/operator-kit'
 import { describe, expect, it } from 'vitest'
 import { type DetachFacts, planDetach } from '../../src/detach/detach-plan.js'
 
-/** Of a device that nobody uses and no process has. */
+/** Facts of a device that is unused and has no process. */
 const plan = (facts: Partial<DetachFacts>) =>
   planDetach({
     path: '/dev/nbd1',

@@ -5,7 +5,7 @@ import { describeUses, swapsOn, usesOf } from '../../src/kernel/device-uses.js'
 import { temporaryFolder } from '../helpers/temporary-folder.js'
 
 const SWAPS = 'Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n'
-/** Of a process that uses nothing of ours. */
+/** The files of a process that uses nothing of ours. */
 const OTHERS = {
   'proc/1/mountinfo': '22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n',
   'proc/1/comm': 'init\n',
@@ -115,7 +115,7 @@ describe('a block device is in use', () => {
 
   it('and a process that may not be looked at is counted', () => {
     const folders = kernelWith({ 'proc/7/comm': 'dd\n' })
-    // Nobody, root neither, reads a link that leads to itself as a folder: ELOOP.
+    // A link that leads to itself cannot be read as a folder, not even by root: ELOOP.
     symlinkSync('fd', join(folders.proc, '7', 'fd'))
     expect(usesOf('nbd1', [], folders)).toEqual({ uses: [], unseen: 1 })
   })

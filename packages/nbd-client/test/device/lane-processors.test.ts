@@ -14,7 +14,7 @@ beforeEach(() => {
 
 afterEach(() => rmSync(devices, { recursive: true }))
 
-/** What the kernel writes into cpu_list of a device's connection. */
+/** Writes what the kernel writes into cpu_list of a device's connection. */
 function sends(connection: number, list: string): void {
   const folder = join(devices, 'nbd3', 'mq', String(connection))
   mkdirSync(folder, { recursive: true })
@@ -84,7 +84,7 @@ describe('a lane', () => {
     const before = allowed('nbd-lane-0')
     sends(0, '8191')
     expect(keep(made.engine, new Set([8191]))).toContain('lane 0 of /dev/nbd3 runs on any processor')
-    // Of a machine that may get that one: nothing is amiss.
+    // On a machine that may get that one, nothing is wrong.
     expect(keep(made.engine)).toBe('')
     expect(before).toHaveLength(1)
     expect(allowed('nbd-lane-0')).toEqual(before)

@@ -19,7 +19,7 @@ test.each([
   { there: 128, while: 512, after: 128 },
   // a process before this one was killed
   { there: 512, while: 512, after: 128 },
-  // somebody's own choice
+  // chosen by another program
   { there: 64, while: 64, after: 64 },
   { there: 1280, while: 1280, after: 1280 },
 ])('a device of $there KiB a request has $while while it is attached, then $after', (sizes) => {

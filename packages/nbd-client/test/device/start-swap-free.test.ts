@@ -33,7 +33,7 @@ interface Life {
 /** Runs it to its end. `starts`: how often its program began. */
 async function run(path: string, environment: NodeJS.ProcessEnv = {}) {
   child = spawn(process.execPath, ['--no-warnings', program, root, path, 'a b', 'ä'], {
-    // Of a successor: the conversation, and a descriptor of another kind.
+    // For a successor: the conversation, and a descriptor of another kind.
     stdio: ['ignore', 'pipe', 'inherit', 'pipe', 'pipe'],
     env: { ...process.env, ...environment },
   })
@@ -79,7 +79,7 @@ describe('a process that is not to be swapped', () => {
   )
 
   it('starts again no third time', async () => {
-    // What it writes has no effect: the group is not where it looks next.
+    // Its write has no effect: the group is not where it looks next.
     expect(await run('/', { STAYS_IN: '/' })).toMatchObject({ starts: 2, granted: false })
   })
 

@@ -43,7 +43,7 @@ describe('a tool of the system', () => {
   const swapoff = (timeout = 50_000) => runTool('swapoff', ['/dev/nbd1'], timeout)
 
   it('that does not end is not waited for beyond its time, as when the kernel holds it', async () => {
-    // What has its output open outlives it, so that its end does not show.
+    // A process that has its output open outlives it, so its end is not visible.
     const folder = swapoffIs('sleep 600 & echo $! >"$(dirname "$0")/pid"; wait')
     await expect(swapoff(500)).rejects.toThrow(
       new LateError('swapoff /dev/nbd1 has not finished after 0.5 s'),

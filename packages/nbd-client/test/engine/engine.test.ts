@@ -361,7 +361,7 @@ it('does not wait for ever for operations that are under way', async () => {
   await using engine = new BlockEngine({ size: MIB, slabSize: MIB, operationTimeout: 1_000 })
   vi.useFakeTimers({ toFake: ['setTimeout', 'clearTimeout'] })
   onTestFinished(() => void vi.useRealTimers())
-  // What the engine answers comes with a later turn of this process.
+  // The engine's answer arrives in a later turn of this process.
   const waiting = engine.synchronize()
   vi.advanceTimersByTime(32_000)
   await expect(waiting).rejects.toMatchObject({ code: 'ETIMEDOUT' })

@@ -22,7 +22,7 @@ function parsed(text: string): ExportOptions | undefined {
   }
 }
 
-/** What is left is the engine's to refuse, with a reason. */
+/** The rest must be refused by the engine, with a reason. */
 function isTaken(exports: readonly ExportOptions[]): boolean {
   try {
     const engine = new BlockEngine({ size: SIZE, exports: checkExports(exports, SIZE) })

@@ -70,7 +70,7 @@ export class VolumeProcess {
     return this.output
   }
 
-  /** What it or a successor of it says from the position `from` on, whoever of them ends. */
+  /** Output of it or of a successor from the position `from` on, whichever of them ends. */
   async heard(line: RegExp, from: number): Promise<RegExpExecArray> {
     await this.#until(() => line.test(this.output.slice(from)), line)
     return line.exec(this.output.slice(from)) as RegExpExecArray
@@ -193,7 +193,7 @@ export class Workload {
     this.#stopping = true
   }
 
-  /** As the kernel: what was never answered goes out again. */
+  /** Like the kernel: sends unanswered requests again. */
   async repeat(volume: VolumeProcess): Promise<void> {
     for (const page of this.#open) await this.#send(volume, page)
     this.#open.clear()

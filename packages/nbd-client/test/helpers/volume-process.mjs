@@ -135,7 +135,7 @@ process.on('SIGTERM', async () => {
   folder.clear()
   process.exit(0)
 })
-// A volume alone does not keep Node alive; nobody but the test ends this process.
+// A volume alone does not keep Node running; only the test ends this process.
 setInterval(() => {}, 60_000)
-// Who hears it may send signals.
+// After this line the test may send signals.
 say(predecessor ? `successor ${process.pid}` : 'ready')

@@ -28,9 +28,9 @@ const PAGE = 4096
 const SLABS = 4
 const PAGES = 32
 const SIZE = SLABS * MIB
-/** So long a server keeps what a process has left: longer than these tests take. */
+/** How long a server keeps the memory of a dead process: longer than these tests take. */
 const LINGER_MS = 3_600_000
-/** Of the backup, as small as may be: it is memory that each volume takes anew. */
+/** The backup's queue, as small as possible: each volume allocates it. */
 const QUEUE = 512 * 1024
 /** Bytes of a record of the slab map (packages/remote-volume/native/volume/slab_record.h). */
 const RECORD = 128
@@ -80,7 +80,7 @@ class Left {
 
   private constructor(private readonly shape: Shape) {}
 
-  /** One that was made anew, or that nobody could take over since. */
+  /** A new folder, or one that no process has taken over since. */
   static async get({ backup = true, compress = 'none' }: Partial<Shape> = {}): Promise<Left> {
     const shape = { backup, compress }
     const key = JSON.stringify(shape)
@@ -127,7 +127,7 @@ class Left {
     return { ...rest, engine: { ...engine, compress } }
   }
 
-  /** What the next process finds: the error with which it refuses, or what became of each page. */
+  /** The next process's view: the error with which it refuses, or the state of each page. */
   async takeOver(): Promise<Error | Read[]> {
     const folder = StateFolder.open(this.state)
     let volume: Volume | undefined
@@ -183,10 +183,13 @@ const MAPS: [string, Partial<Shape>][] = [
   ['backup.map', {}],
   ['pages.lz4', { compress: 'lz4-always' }],
   ['pages.lz4', { compress: 'lz4-always', backup: false }],
-  // Of a packed page nothing else says that it is not what it was.
+  // For a packed page only this shows that it has changed.
   ['pages.crc', { compress: 'lz4-always', backup: false }],
 ]
-/** Without it nobody knows what is written; the others only make reads safer, or are another way to the pages. */
+/**
+ * Without these files it is unknown what is written; the others only make reads safer, or are another way to the
+ * pages.
+ */
 const NEEDED = ['pages.map', 'slabs.map', 'pages.lz4']
 
 const REFUSAL = (name: string) => new RegExp(`${name} is of another volume, or damaged`)
@@ -267,7 +270,7 @@ it('volumes that were refused are whole once their files are', async () => {
   }
 })
 
-/** What damage does must not be a READ that is never answered. */
+/** Damage must not cause a READ that is never answered. */
 async function within<Value>(value: Promise<Value>, milliseconds = 50_000): Promise<Value> {
   let timer: NodeJS.Timeout | undefined
   const late = new Promise<never>((_, reject) => {

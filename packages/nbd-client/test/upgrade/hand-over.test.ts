@@ -74,7 +74,7 @@ describe('a lane that yields', () => {
     client.send(content.subarray(1000))
     expect((await written)?.error).toBe(0)
     expect((await client.request(READ, 0, 4096))?.data.equals(content)).toBe(true)
-    // What was asked for first does not get what this one gives away.
+    // The earlier request does not get the socket that this one gives away.
     const socket = await engine.yieldLane(lane)
     expect(socket).toBeGreaterThan(2)
     closeDescriptor(socket as number)

@@ -5,7 +5,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from 'vitest'
 import { StateFolder } from '../../src/upgrade/state-folder.js'
 import { MIB } from '../helpers/fixture.js'
 
-/** What was asked of the file system, in order: a power cut keeps what was synced, and not what was only written. */
+/** The calls to the file system, in order: a power cut keeps synced data, and loses data that were only written. */
 const calls: string[] = []
 /** makes the next call of that name fail */
 let failing: string | undefined

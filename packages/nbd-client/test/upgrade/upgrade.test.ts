@@ -15,7 +15,7 @@ import {
   Workload,
 } from '../helpers/volume-client.js'
 
-/** What the kernel gives a request at the least: --timeout + 2 s (requestTimeout). */
+/** The minimum that the kernel gives a request: --timeout + 2 s (requestTimeout). */
 const REQUEST_MS = 6_000
 /** Writes before a hand-over, and after it. */
 const SOME = 100
@@ -86,7 +86,7 @@ describe.each(Object.entries(ADDRESSES))('an upgrade in the middle of writes, ov
       const workload = new Workload()
       let pid = volume.process.pid as number
       const pauses: number[] = []
-      // Of two volumes the successor hands over too, as its predecessor did.
+      // For two volumes the successor hands over too, as its predecessor did.
       const rounds = effort(shape.backup === true || shape.thin === true ? 2 : 1)
       for (let round = 1; round <= rounds; round++) {
         await prepare(volume, pid)
@@ -203,7 +203,7 @@ describe('a successor that fails', () => {
       const running = workload.run(volume)
       await handOver(volume, workload, volume.process.pid as number, /^kept dead /m)
       await running
-      // What the clients repeat then, on other connections, finds everything.
+      // The requests that the clients repeat then, on other connections, find everything.
       await volume.end('SIGKILL')
       const next = await start({ replicas: 2 })
       expect(next.output).toMatch(/^degraded 0 lost 0$/m)

@@ -1,5 +1,5 @@
-// A link that breaks again and again, for longer than a volume has indexes for servers. Takes a minute, most of which it
-// waits; npm run soak breaks it more often.
+// A link that breaks repeatedly, for longer than a volume has indexes for servers. It takes a minute, mostly waiting;
+// npm run soak breaks the link more often.
 import { readdirSync, readFileSync } from 'node:fs'
 import { expect, it, onTestFinished } from 'vitest'
 import { effort } from '../../../../test/effort.js'

@@ -131,7 +131,7 @@ describe.each(SHAPES)('of two that have a state folder, with %s,', (_, shape) =>
       message: expect.stringMatching(/another process has taken the volume over: .*this process stops/),
     })
     expect(old.fenced).toBe(await told)
-    // Who asks later hears of it, too.
+    // A later listener is called too.
     expect(await new Promise((resolve) => old.onFenced(resolve))).toBe(await told)
     const json = first.json
     const calls = [vi.spyOn(SwapServerSession, 'resume'), vi.spyOn(SwapServerSession, 'open')]
@@ -161,7 +161,7 @@ describe.each(SHAPES)('of two that have a state folder, with %s,', (_, shape) =>
     let winner: Volume | undefined
     const { open } = LaneConnector
     vi.spyOn(LaneConnector, 'open').mockImplementationOnce(async (...given) => {
-      // Of equal numbers either may win, and then its next one is higher.
+      // With equal numbers either may win, and then its next one is higher.
       winner = await second.open().catch(() => second.open())
       return await open.call(LaneConnector, ...given)
     })

@@ -1,5 +1,5 @@
-// Memory of a server that a volume has given up: operations that began before may still write to it, so nobody else may
-// have it until all lanes have come past that point.
+// Memory of a server that a volume has given up: operations that began before may still write to it, so no other
+// client may have it until all lanes have passed that point.
 
 import { VolumeServer } from '@rdmakit/remote-volume/internal'
 import { deferred } from '@rdmakit/verbs/internal'

@@ -165,7 +165,7 @@ describe('a server that is away', () => {
       const [{ server } = { server: undefined }] = made
       const client = new Client(volume.engine.attachSocketpair(0))
       await client.request(WRITE, 0, MIB, Buffer.alloc(MIB, 1))
-      // Of a thin volume one written slab and places for the other three; else all four and two spare ones.
+      // A thin volume has one written slab and places for the other three; otherwise all four and two spare ones.
       const free = thin ? 4 : 2
       await eventually(() => server?.store.free === free)
       volume.engine.failServer(0, 'the test said so')
@@ -231,7 +231,7 @@ describe('a link that breaks again while its server is taken back', () => {
       const called = wire.next()
       wire.break()
       const control = await called
-      // Lanes are being connected: its session is there and nobody watches it yet.
+      // Lanes are being connected: the session exists and is not watched yet.
       await wire.next()
       control.destroy()
       await eventually(() => joins(volume) > before + 1 && up(volume) === 1)

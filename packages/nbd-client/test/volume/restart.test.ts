@@ -48,7 +48,7 @@ describe.each(Object.entries(ADDRESSES))(
       await volume.ready()
       for (const file of ['volume.json', 'slabs.map', 'pages.map', 'lock'])
         expect(statSync(join(state, file)).mode & 0o777).toBe(0o600)
-      // Of one volume the process that has taken it over is killed too.
+      // For one volume the process that has taken it over is killed too.
       const rounds = effort(replicas === 2 && thin ? 2 : 1)
       for (let round = 1; round <= rounds; round++) {
         const { written } = workload
@@ -195,7 +195,7 @@ describe('a successor', () => {
       expect(await volume.ready()).toMatch(/^degraded 0 lost 0$/m)
       await workload.repeat(volume)
       expect(await workload.verify(volume)).toBe(0)
-      // Index 0, as which it failed, is nobody's any more.
+      // Index 0, the failed server's, is free.
       await eventually(() => {
         const { servers: kept } = JSON.parse(readFileSync(join(state, 'volume.json'), 'utf8'))
         return `${kept.map(({ index }: { index: number }) => index)}` === '1,2'
@@ -247,7 +247,7 @@ describe('a successor', () => {
     await volume.ready()
     const expected = 16 - 4 - 1
     await eventually(() => servers.every(({ server }) => server.store.free === expected))
-    // What slabs use is still there.
+    // The slabs in use are still there.
     expect(await volume.request(READ, 0)).toMatchObject({ error: 0 })
     expect(servers.map(({ server }) => server.store.free)).toEqual(servers.map(() => expected))
   })

@@ -134,7 +134,7 @@ describe('pages whose WRITE was open when the process died', () => {
         expect(volume.engine.missingInBackup(slab)).toBe(0)
       await volume.leave()
     }
-    // What the server had is what the file has: whoever read it reads it again.
+    // The server's contents are those of the file: the reader reads again.
     await servers[0]?.server.close()
     await using volume = await takeOver(shape)
     const client = new Client(volume.engine.attachSocketpair(0))
@@ -163,7 +163,7 @@ describe('pages whose WRITE was open when the process died', () => {
     const shape = { replicas: 1, backup: false }
     await leftInTheMiddle(shape)
     const volume = await takeOver(shape)
-    // So slow that it cannot be over before the engine is.
+    // So slow that it cannot end before the engine does.
     volume.engine.setLimits(0, { bytes: 0, operations: 2 })
     const settled = resync(volume)
     const outcome = expect(settled).rejects.toThrow(/the engine/)

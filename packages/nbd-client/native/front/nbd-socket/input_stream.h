@@ -1,11 +1,11 @@
-// What a client sends, received into registered chunks from which payloads are posted without a copy.
+// Receives a client's bytes into registered chunks, from which payloads are posted without a copy.
 //
 //   chunk:  |.. consumed ..| unread ........ | room ............ |
 //                          begin             end
 //
-// A chunk is pinned by the operations that post from it and is not received into again before the last
-// of them is over. When the room of a chunk runs low, the stream moves on to a free one and takes the
-// unread bytes along; the reader leaves less than a page unread then, so that copy is small.
+// The operations that post from a chunk pin it, and it is not reused before the last of them is over. When
+// the room of a chunk runs low, the stream moves to a free one and copies the unread bytes; the reader then
+// leaves less than a page unread, so that copy is small.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a request is answered, and BLOCK_STATUS, which is nothing but an answer.
+// The answers to requests, and BLOCK_STATUS, which consists of an answer only.
 #include <algorithm>
 #include <cstring>
 
@@ -56,7 +56,7 @@ void NbdSocket::report_status(uint16_t index) {
   heads_[index].data_length = count * static_cast<uint32_t>(sizeof(StatusDescriptor));
 }
 
-// What the volume has answered gets a head, and its turn.
+// Gives each answer of the volume a head, and queues it.
 void NbdSocket::queue_answers() {
   IndexQueue<kRequests>& answered = requests_.answered();
   for (; !answered.empty(); answered.pop()) {

@@ -1,4 +1,4 @@
-// What of a request is the protocol's own, and the head of its reply.
+// The protocol's own part of a request, and the head of its reply.
 #pragma once
 
 #include <array>

@@ -34,7 +34,7 @@ const uint8_t* ReplyQueue::part_memory(uint16_t index, uint32_t part) const {
   return slot.window == 0 ? arena_.request_page(index) : arena_.output_chunk(slot.chunk[part % slot.window]);
 }
 
-// Of the bytes of a plain reply, how many from the start may be sent.
+// Returns how many bytes of a plain reply, from its start, may be sent.
 uint64_t ReplyQueue::plain_ready(uint16_t index) const {
   const RequestSlot& slot = slots_[index];
   uint64_t data = heads_of_[index].data_length;
@@ -108,7 +108,7 @@ bool ReplyQueue::gather_part(uint16_t index, Position position) {
   return true;
 }
 
-// Of a READ that fragments: parts that are sent as such.
+// For a READ that fragments: the number of parts that are sent whole.
 uint32_t ReplyQueue::whole_parts(const RequestSlot& slot) const {
   return slot.error == 0 ? slot.parts() : slot.parts_before_failure;
 }

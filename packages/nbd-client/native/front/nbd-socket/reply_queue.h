@@ -30,7 +30,7 @@ class ReplyQueue {
   ReplyQueue(const Arena& arena, std::vector<RequestSlot>& slots, const std::vector<ReplyHead>& heads)
       : arena_(arena), slots_(slots), heads_of_(heads) {}
 
-  // Offsets are told as those of an export that begins there in the volume.
+  // Offsets in replies are relative to an export that begins there in the volume.
   void reset(uint64_t export_offset);
   bool empty() const { return queue_.empty(); }
   // The slot whose reply is being sent or comes next.

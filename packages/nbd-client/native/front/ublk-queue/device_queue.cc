@@ -15,7 +15,8 @@ namespace {
 // In pages of the system, not of the volume (ublk_drv: ublk_queue_cmd_buf_size).
 size_t table_bytes(uint32_t depth) { return round_up_to_page(depth * sizeof(ublksrv_io_desc)); }
 
-// Where a queue's requests are told (UBLKSRV_CMD_BUF_OFFSET): each has room for the deepest there is.
+// Where the driver publishes a queue's requests (UBLKSRV_CMD_BUF_OFFSET): each queue has room for the maximum
+// depth.
 off_t table_offset(uint16_t queue) {
   return static_cast<off_t>(UBLKSRV_CMD_BUF_OFFSET + queue * table_bytes(UBLK_MAX_QUEUE_DEPTH));
 }
@@ -25,7 +26,8 @@ off_t table_offset(uint16_t queue) {
 std::unique_ptr<DeviceQueue> DeviceQueue::open(UniqueFd device, uint16_t queue, int& error,
                                                std::string& why) {
   std::unique_ptr<DeviceQueue> self(new DeviceQueue(std::move(device), queue));
-  // A command of ublk has 80 bytes. Nobody interrupts the lane: it enters the kernel often enough.
+  // A command of ublk has 80 bytes. The completions need not interrupt the lane: it enters the kernel often
+  // enough.
   error = self->ring_.open(kDeviceDepth, IORING_SETUP_SQE128 | IORING_SETUP_COOP_TASKRUN);
   if (error != 0) {
     why = "io_uring_setup(2) failed; the kernel allows no io_uring with entries of 128 bytes";
@@ -66,7 +68,7 @@ bool DeviceQueue::enter(uint64_t wait) {
     io_uring_cqe* first;
     entered = io_uring_submit_and_wait_timeout(ring_.get(), &first, 1, &limit, nullptr);
   }
-  // What was not handed over is with the next call.
+  // Entries that were not submitted are submitted by the next call.
   return entered >= 0 || entered == -ETIME || entered == -EINTR || entered == -EAGAIN || entered == -EBUSY;
 }
 

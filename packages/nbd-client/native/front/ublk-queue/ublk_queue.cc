@@ -61,7 +61,7 @@ bool UblkQueue::take() {
 }
 
 bool UblkQueue::begin() {
-  // What has come to one that yields is for whoever serves the queue next.
+  // Requests that arrive while it yields are left to the next process that serves the queue.
   if (yielding_ || arrived_.empty() || !requests_.has_room()) return false;
   const uint16_t tag = arrived_.front();
   arrived_.pop();

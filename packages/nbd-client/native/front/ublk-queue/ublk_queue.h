@@ -1,5 +1,5 @@
-// The front of a queue of a ublk device: requests come without headers to parse and with their payload in
-// place, and answers are a number.
+// The front of a queue of a ublk device: requests have no headers to parse and their payload is in place, and
+// an answer is a number.
 //
 //   buffer   the tag's  ->  pinned by its request, and by each operation that reads it
 //                       ->  commit: the tag's again, or, where somebody is not done with it
@@ -27,7 +27,7 @@ class UblkQueue {
   // By the thread that serves it.
   void open(std::unique_ptr<DeviceQueue> device, const Terms& terms);
   void close() { device_.reset(); }
-  // Of a queue that is closed too, until another front opens.
+  // Also true of a closed queue, until another front opens.
   bool attached() const { return device_ != nullptr; }
   int descriptor() const { return device_->descriptor(); }
   void stop_taking() { yielding_ = true; }
@@ -65,7 +65,7 @@ class UblkQueue {
   IndexQueue<kDeviceDepth> arrived_;  // tags
   std::array<uint16_t, kDeviceDepth> tag_buffer_{};
   std::array<uint16_t, kRequests> slot_tag_{};
-  std::array<bool, kBuffers> retired_{};  // spare when nobody has it pinned
+  std::array<bool, kBuffers> retired_{};  // becomes spare when nothing pins it
   IndexStack<kBuffers> spare_buffers_;
   uint16_t ended_tags_ = 0;
   bool more_input_ = false;
