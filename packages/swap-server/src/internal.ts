@@ -1,5 +1,5 @@
 /**
- * What nbd-client needs of a page server and nobody else may rely on: it changes without notice.
+ * Exports of the page server for nbd-client only: they change without notice.
  *
  * @internal
  */

@@ -30,7 +30,7 @@ describe('the exit status of a failure', () => {
 describe('wrong usage', () => {
   it('is of one class, and a wrong file is of it too', () => {
     expect(new ConfigurationError('a bad file')).toBeInstanceOf(UsageError)
-    // What a program reads from its command line is no misuse of an API: nobody stays out for it.
+    // Invalid input on a command line is no misuse of an API: it excludes no server for good.
     for (const other of [new InvalidInputError(''), new ExitError('', EXIT.usage), new Refusal('EINVAL', '')])
       expect(other).not.toBeInstanceOf(UsageError)
   })

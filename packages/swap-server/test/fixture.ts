@@ -46,7 +46,7 @@ export async function isKeptFrom(
   expect(bytes.every((byte) => byte === 0xab)).toBe(true)
 }
 
-/** Until the test is over performance.now() stands still, but for the milliseconds that `pass` is told. */
+/** Until the end of the test performance.now() stands still, except for the milliseconds given to `pass`. */
 export function ownClock(): (milliseconds: number) => void {
   let now = performance.now()
   const clock = vi.spyOn(performance, 'now').mockImplementation(() => now)

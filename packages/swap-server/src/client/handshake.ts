@@ -58,7 +58,10 @@ export async function greet(
   }
 }
 
-/** What nobody is believed who has not the key: by this a client gives its memory up, or its volume. */
+/**
+ * The messages that are not believed from a peer without the key: they make a client give up its memory, or its
+ * volume.
+ */
 function believed(
   failure: unknown,
   proving: ClientAuthentication,
@@ -100,7 +103,7 @@ async function introduce(
   if (proving === undefined && unproven) return unproven
   if (proving === undefined || (!unproven && !provenHello))
     throw new SwapServerError('EPROTO', 'the server did not answer hello')
-  // Also one that proves it as version 1 did: somebody may have passed that on.
+  // Also one that proves it as version 1 did: a man in the middle may have relayed that.
   if (!provenHello || !proving.accepts(provenHello))
     throw new SwapServerError(
       'EACCES',

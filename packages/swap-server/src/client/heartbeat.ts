@@ -13,14 +13,14 @@ export interface HeartbeatOptions {
 
 const HEARTBEAT_MS = 1_000
 
-/** How often a standstill is looked for in an interval. */
+/** How many times per interval a stall is checked for. */
 const LOOKS = 2
 /** The question outlives the silence that counts, so that an answer behind a standstill is still one. */
 const PATIENCE = 20
 
 /**
- * Asks a peer for a sign of life, again and again, by a {@link StallAwareClock}: under the pressure that makes a machine
- * swap its event loop may stand still for seconds, and the answer then lies there unread.
+ * Regularly asks a peer for a sign of life, by a {@link StallAwareClock}: under the memory pressure that makes a
+ * machine swap, its event loop may stall for seconds, with the answer unread.
  */
 export class Heartbeat {
   readonly #options: HeartbeatOptions

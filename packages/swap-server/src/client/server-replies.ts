@@ -1,4 +1,4 @@
-// What a server says, checked by the client before it is used: a server may be broken, or hostile.
+// Validation of a server's messages by the client before it uses them: a server may be broken, or hostile.
 import { printable } from '@rdmakit/operator-kit'
 import { control, PROTOCOL_VERSION, TOKEN_BYTES, UNBOUND_VERSION } from '../protocol/messages.js'
 

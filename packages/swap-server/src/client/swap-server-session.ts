@@ -234,7 +234,7 @@ export class SwapServerSession {
     obey(this.#limits)
   }
 
-  /** Who answers what the server asks; before the first call nothing can be moved. */
+  /** Sets the handler of the server's requests; until the first call nothing can be moved. */
   onServerRequest(handler: ServerRequestHandler): void {
     const marking: ServerRequestHandler = {
       activity: (ids) => handler.activity(ids),
@@ -332,7 +332,7 @@ export class SwapServerSession {
     return ask(this.#control, request, timeout)
   }
 
-  /** What is counted here when it is answered, and by no heartbeat before. */
+  /** A request whose effect is counted here when it is answered, and not by an earlier heartbeat. */
   async #change(request: control.Request.$Properties, timeout?: number): Promise<control.Response> {
     this.#changing++
     try {

@@ -1,7 +1,7 @@
 import { nameOption } from '@rdmakit/operator-kit'
 import { VerbsError } from '@rdmakit/verbs'
 
-/** What may be meant by a connection that was not made, of those of which the failure itself does not say it. */
+/** Likely reasons for a failed connection, for failures that do not name the reason themselves. */
 const LIKELY: Readonly<Record<string, string>> = {
   EPROTO: 'the listener there is not a swap-server of this scheme, but most likely another service',
   ETIMEDOUT: 'a firewall or another service may be there',

@@ -36,7 +36,7 @@ export function auditLog(log: Logger, path: string | undefined): AuditLog {
   }
 }
 
-/** Nobody can give back what nobody has. @throws Refusal */
+/** More than is lent cannot be given back. @throws Refusal */
 function withinLent({ lending, store }: SwapServer, holding: Holding): Holding {
   if (Math.ceil(holding.bytes / store.slabSize) * store.slabSize > lending.lent && holding.bytes > 0)
     throw new Refusal(
@@ -46,7 +46,7 @@ function withinLent({ lending, store }: SwapServer, holding: Holding): Holding {
   return holding
 }
 
-/** What an operator has of a running server: its control socket, its metrics, SIGHUP. */
+/** An operator's access to a running server: its control socket, its metrics, SIGHUP. */
 export class OperatorInterface {
   readonly metricsUri: string | undefined
   readonly #ends: readonly ({ close(): void } | undefined)[]

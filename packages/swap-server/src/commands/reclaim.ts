@@ -12,7 +12,7 @@ import type { Holding, HoldOutcome } from '../server/memory/lending.js'
 
 const MAX_SECONDS = 86_400
 
-/** What `POST /reclaim` takes. @throws InvalidInputError */
+/** Parses the body of `POST /reclaim`. @throws InvalidInputError */
 export function parseHolding(body: unknown): Holding {
   const { bytes, duration, patience } = (body ?? {}) as Partial<Record<keyof Holding, unknown>>
   return {

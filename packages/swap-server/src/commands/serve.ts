@@ -43,7 +43,7 @@ export interface ServeOptions {
   json: boolean
 }
 
-/** Of this program's log, which nobody may wait for: heartbeats and sessions would. */
+/** Writes this program's log, for which heartbeats and sessions must not wait. */
 function logTo(level: string): Logger {
   const about = { pid: process.pid, name: 'swap-server' }
   const lost = (count: number) => {
@@ -100,7 +100,7 @@ export async function serve(options: ServeOptions): Promise<void> {
   }
   let ending: Promise<void> | undefined
   const stop = (signal: NodeJS.Signals) => {
-    // Whoever asks a second time has no more patience.
+    // A second request means: end at once.
     if (ending !== undefined) now.abort()
     ending ??= end(signal)
   }
@@ -134,7 +134,7 @@ export async function serve(options: ServeOptions): Promise<void> {
   await notifyReady(`lends ${lent} at ${listeners.join(', ')}`, (reason) => log.error(reason))
 }
 
-/** @throws UsageError: the machine never has as much, and nobody has said that this is meant */
+/** @throws UsageError: the machine never has as much, and no option says that this is intended */
 function memoryOf({ memory, overcommit }: ServeOptions): number {
   const bytes = parseSize(memory, '--memory')
   const { total } = new HostMemorySource()

@@ -1,7 +1,7 @@
 import { formatSize } from '@rdmakit/operator-kit'
 import type { SwapServer } from '../server/server.js'
 
-/** Something that is told of a server's end, as JSON or as text. */
+/** Reports an event of a server's end, as JSON or as text. */
 export type Say = (event: string, fields: Record<string, unknown>, text: string) => void
 
 /**

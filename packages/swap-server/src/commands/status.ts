@@ -169,7 +169,7 @@ function warning({ pid, impaired }: ServerStatus): string {
   return `process ${pid}: ${describeImpairment(impaired)}; it opens no new sessions: end it when its clients have moved (swap-server stop)\n`
 }
 
-/** Of one core, since the last look, or since the start. */
+/** The share of one core since the last look, or since the start. */
 function cpuOf(now: ServerStatus, before: ServerStatus | undefined, seconds: number): string {
   const busy = (status: ServerStatus | undefined) =>
     Number(status?.userCpuUs ?? 0) + Number(status?.systemCpuUs ?? 0)

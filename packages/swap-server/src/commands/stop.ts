@@ -18,10 +18,11 @@ export async function stopServer({
   wait: number
 }): Promise<void> {
   const { pid } = await serverOf(given)
-  // The second one ends what the first one began, and they are told apart by their order: one is both if they merge.
+  // The second signal ends what the first one began. They differ only in their order: if they merge, one counts as
+  // both.
   process.kill(pid, 'SIGTERM')
   if (now) process.kill(pid, 'SIGINT')
-  // What a process was is gone with it, also while nobody has waited for it.
+  // The process's identity is gone with it, even before it is reaped.
   const deadline = performance.now() + 1000 * wait
   while (existsSync(`/proc/${pid}/exe`)) {
     if (performance.now() > deadline)

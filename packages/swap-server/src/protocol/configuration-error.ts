@@ -11,7 +11,7 @@ export class ConfigurationError extends UsageError {
   }
 }
 
-/** As {@link readOperatorFile}. @throws ConfigurationError */
+/** Like {@link readOperatorFile}. @throws ConfigurationError */
 export function readConfigurationFile(path: string, what: string): ReadFile {
   try {
     return readOperatorFile(path, what)

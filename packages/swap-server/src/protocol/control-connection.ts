@@ -1,6 +1,6 @@
 import type { Context } from '@rdmakit/verbs'
 
-/** What carries the control messages, as far as both ends of a session use it. A RingConnection does. */
+/** The connection for control messages, as both ends of a session use it. A RingConnection is one. */
 export interface ControlConnection {
   /** the device that it runs on */
   readonly context: Context
@@ -9,7 +9,7 @@ export interface ControlConnection {
   readonly channelBinding: Uint8Array
   /** settles when it has ended, with the reason if there is one; never rejects */
   readonly closed: Promise<Error | undefined>
-  /** Who answers the peer's requests. */
+  /** Sets the handler of the peer's requests. */
   handle(answer: (request: { readonly data: Uint8Array }) => Uint8Array | Promise<Uint8Array>): void
   /** Asks the peer. @param options.timeout in milliseconds */
   request(bytes: Uint8Array, options: { readonly timeout: number }): Promise<Uint8Array>

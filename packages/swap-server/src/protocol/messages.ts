@@ -38,7 +38,7 @@ export function dataConnectionData(token: Uint8Array, takeOver: TakeOver = NO_TA
   return Buffer.concat([start(DATA_VERSION_TAKE_OVER), token, number, takeOver.instance])
 }
 
-/** What the private data of a data connection says; undefined when it is something else. */
+/** Parses the private data of a data connection; undefined when it is something else. */
 export function parseDataConnection(
   privateData: Uint8Array,
 ): { readonly token: Buffer; readonly takeOver: TakeOver } | undefined {

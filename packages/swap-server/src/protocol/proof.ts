@@ -1,11 +1,11 @@
-// What proves that an end of a connection has a key, an HMAC of what both have said: docs/page-service/trust.md.
+// The proof that an end of a connection has a key, an HMAC of the messages of both: docs/page-service/trust.md.
 import { createHash, createHmac } from 'node:crypto'
 import { PROTOCOL_VERSION, UNBOUND_VERSION } from './messages.js'
 
 export const NONCE_BYTES = 32
 export const MAC_BYTES = 32
 
-/** What both ends know after Hello and Challenge, and what neither can choose alone. */
+/** Values that both ends know after Hello and Challenge, and that neither can choose alone. */
 export interface Transcript {
   readonly serverNonce: Uint8Array
   readonly clientNonce: Uint8Array
@@ -26,7 +26,7 @@ export function boundTo(channelBinding: Uint8Array, hello: Uint8Array): Uint8Arr
   return Buffer.concat([channelBinding, sha256(hello)])
 }
 
-/** Who proves to have the key; a server also that it is the one that refuses to let a session be taken up, and how. */
+/** The end that proves to have the key; for a server also that it refuses to resume a session, and how. */
 export type Side = 'client' | 'server' | `server refuses ${string}`
 
 /**

@@ -10,7 +10,7 @@ export class Refusal extends Error {
   }
 }
 
-/** What it means for a session that a server refuses to let a client take it up. */
+/** The meaning for a session of a server's refusal to resume it. */
 export type RefusedResume =
   /** it is gone, with its memory */
   | 'ended'

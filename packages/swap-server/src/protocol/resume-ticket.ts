@@ -1,6 +1,7 @@
-// What a client shows with its request to connect when it comes back to a session: the application's data of the
-// ring handshake. The server knows it before it gives the connection any memory, so that it can tell it from a crowd.
-// It proves nothing else: Resume behind it is decided as ever.
+// The ticket that a client sends with its request to connect when it comes back to a session, as the
+// application's data of the ring handshake. The server checks it before it gives the connection any memory,
+// so that it can distinguish the client from a crowd. The ticket proves nothing else: the following Resume is
+// decided as always.
 import { createHmac, timingSafeEqual } from 'node:crypto'
 
 const ID_BYTES = 6

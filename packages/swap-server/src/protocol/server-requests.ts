@@ -12,7 +12,7 @@ export interface ServerRequestHandler {
   activity(ids: readonly number[]): readonly number[]
   /** The server's host needs this memory. @returns the slabs that will be moved elsewhere and freed */
   reclaim(ids: readonly number[]): readonly number[]
-  /** It ends the session with its memory. Nobody needs to wait for it. */
+  /** It ends the session with its memory. The caller does not wait for it. */
   ending?(reason: string): void
 }
 

@@ -9,8 +9,8 @@ export interface ClockReading {
 }
 
 /**
- * Time as somebody who listens for others goes by it. That in which this process did not run (SIGSTOP, a machine
- * without a processor or memory to spare) is no silence of anybody else.
+ * Time as a listener for peers measures it: without the time in which this process did not run (SIGSTOP, a machine
+ * without a free processor or free memory), because that is no silence of a peer.
  */
 export class StallAwareClock {
   readonly #every: number

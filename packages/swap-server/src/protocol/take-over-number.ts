@@ -30,8 +30,8 @@ export function compareTakeOvers(one: TakeOver, other: TakeOver): number {
 }
 
 /**
- * What a peer says; missing is {@link NO_TAKE_OVER}.
- * @returns undefined: it is none
+ * Parses a peer's number; a missing one is {@link NO_TAKE_OVER}.
+ * @returns undefined: it is invalid
  */
 export function takeOverOf(
   message: rdmakit.swap.v1.TakeOver.$Properties | null | undefined,
@@ -45,16 +45,16 @@ export function takeOverOf(
   return instance.length === INSTANCE_BYTES ? { number, instance: Uint8Array.from(instance) } : undefined
 }
 
-/** What becomes of a process that names a session. */
+/** The verdict on a process that names a session. */
 export type Claim =
   /** it has it already, or is the next one: it gets the session, whose number is its own from now on */
   | 'granted'
-  /** somebody has it, and it asked only for one that nobody has */
+  /** a process has it, and the request was only for one that no process has */
   | 'attended'
   /** another process took the volume over behind it */
   | 'fenced'
 
-/** @param unattended it wants the session only if nobody has it */
+/** @param unattended it wants the session only if no process has it */
 export function judgeClaim(
   session: { readonly takeOver: TakeOver; readonly lingering: boolean },
   offered: TakeOver,

@@ -2,7 +2,7 @@ import { lstatSync, statSync } from 'node:fs'
 import { exposureOfFile } from '@rdmakit/operator-kit'
 import { type Logger, pino } from 'pino'
 
-/** Who did it, as far as it is known by then. */
+/** The author of an action, as far as known at that time. */
 export interface Actor {
   readonly tenant?: string | undefined
   readonly keyId?: string | undefined
@@ -31,7 +31,7 @@ export type AuditEvent =
       readonly removed: readonly string[]
     }
 
-/** Refusals in a second that are written: whoever may only connect must not fill the disk. */
+/** Refusals per second that are written: a peer that can only connect must not fill the disk. */
 const REFUSALS_PER_SECOND = 20
 
 /** Bytes that wait for a file that cannot be written; what comes on top is lost. */
@@ -87,7 +87,7 @@ export class AuditLog {
     this.#log.info(line, event.event)
   }
 
-  /** Opens the file anew, after somebody moved it away. */
+  /** Reopens the file after it has been renamed. */
   reopen(): void {
     try {
       if (this.#path !== undefined) refuseUnfit(this.#path)
@@ -122,7 +122,7 @@ export class AuditLog {
   }
 }
 
-/** Nobody reads a file, so nobody is waited for; and nobody else writes to the record. @throws Error */
+/** Refuses a pipe, whose reader could stop the server, and a file that others can write to. @throws Error */
 function refuseUnfit(path: string): void {
   const there = statSync(path, { throwIfNoEntry: false })
   if (there?.isFIFO() === true)

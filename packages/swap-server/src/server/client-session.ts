@@ -21,19 +21,19 @@ export interface SessionPlaces {
 }
 
 /**
- * One client that has shown who it is: its control connection, its protection domain, its slabs and its data connections.
- * Nobody else has a protection domain here: what comes before is a SessionHandshake.
- * When the control connection ends, everything of the client ends with it, unless it was granted to linger:
- * then another control connection may resume the session until its time is up.
+ * One authenticated client: its control connection, its protection domain, its slabs and its data
+ * connections. Only such clients have a protection domain here: before, a client is a SessionHandshake. When
+ * the control connection ends, everything of the client ends with it, unless it was granted to linger: then
+ * another control connection may resume the session until its time is up.
  */
 export class ClientSession {
   /** 48 random bits, exact as a number and never 0, so that one of another epoch names nothing */
   readonly id = randomBytes(6).readUIntBE(0, 6) || 1
   readonly token = randomBytes(TOKEN_BYTES)
   readonly context: Context
-  /** Whose memory it takes. */
+  /** The tenant as which it allocates memory. */
   readonly tenant: string
-  /** What its client asks, and is asked. */
+  /** The requests from and to its client. */
   readonly control: SessionControl
   readonly #host: SessionHost
   readonly #places: SessionPlaces
@@ -72,12 +72,12 @@ export class ClientSession {
     this.control.serve(connection)
   }
 
-  /** As it calls itself. */
+  /** The client's name for itself. */
   get client(): string {
     return printable(this.#hello.client ?? '').slice(0, 256) || 'unnamed client'
   }
 
-  /** Who it is, for the record. */
+  /** The client's identity, for the audit log. */
   get actor() {
     return { tenant: this.tenant, keyId: this.#keyId, client: this.client, peer: this.#peer }
   }
@@ -99,7 +99,7 @@ export class ClientSession {
     return this.#closed
   }
 
-  /** milliseconds since the client's last request; 0 when nobody has the session */
+  /** milliseconds since the client's last request; 0 if no client has the session */
   get silence(): number {
     return this.lingering ? 0 : this.control.silence
   }
@@ -143,7 +143,7 @@ export class ClientSession {
       this.close(reason)
       return
     }
-    // Nobody is there to use it.
+    // No client uses it.
     this.#host.bandwidth.leave(this)
     this.#host.log.info({ client: this.client, lingerMs: this.#lingerMs, reason }, 'session lingers')
     this.#lingering = setTimeout(() => this.close(`${reason}; it was not resumed`), this.#lingerMs).unref()
@@ -154,7 +154,10 @@ export class ClientSession {
     return this.#data.end()
   }
 
-  /** Another process, or the same one again, wants it. @throws Refusal ESTALE, EBUSY; and whoever has the session keeps it */
+  /**
+   * Another process, or the same one again, wants it. @throws Refusal ESTALE, EBUSY; the current client then keeps
+   * the session
+   */
   claim(takeOver: TakeOver, hello: control.Hello.$Properties): void {
     const { lingering } = this
     const claim = judgeClaim(
@@ -165,7 +168,7 @@ export class ClientSession {
     if (claim === 'attended') throw new Refusal('EBUSY', `a client has the session: ${this.client}`)
     if (claim === 'fenced')
       throw new Refusal(
-        // What knows no numbers takes ESTALE for the end of the session, and its memory for lost.
+        // A client that knows no numbers takes ESTALE for the end of the session, and its memory for lost.
         hello.takeOver == null ? 'EACCES' : 'ESTALE',
         `another process has taken the volume over: ${this.client}, take-over ${this.#takeOver.number}, and this is take-over ${takeOver.number}`,
       )
@@ -184,7 +187,7 @@ export class ClientSession {
     this.#lingering = undefined
   }
 
-  /** What it begins with, or goes on with. */
+  /** The reply with which it begins or continues. */
   welcome(event: 'session-opened' | 'session-resumed'): control.HelloReply.$Properties {
     const { lending, epoch, sessionTimeoutMs, maxLingerMs } = this.#host
     this.#lingerMs = Math.min(this.#hello.lingerMs ?? 0, maxLingerMs)
@@ -207,8 +210,8 @@ export class ClientSession {
   }
 
   /**
-   * As {@link close}, but its client is told first: else it would call a server for a while that has its memory no more.
-   * A client that does not hear is not waited for long.
+   * Like {@link close}, but its client is notified first: otherwise it would call a server for a while that
+   * no longer has its memory. A client that does not answer is not waited for long.
    */
   async endFor(reason: string): Promise<void> {
     await this.control.tellEnding(reason)

@@ -4,7 +4,7 @@ import type { Actor } from './audit-log.js'
 import { OutOfSlabsError } from './memory/slab-store.js'
 import type { SessionHost } from './session-host.js'
 
-/** Who asks. */
+/** The sender of a request. */
 export interface Asking {
   /** how the log names it */
   readonly client: string

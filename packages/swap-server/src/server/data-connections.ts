@@ -2,7 +2,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import type { CompletionQueue, ConnectionId, ProtectionDomain } from '@rdmakit/verbs'
 import { Refusal } from '../protocol/refusal.js'
 
-/** So long a session's resumption waits for the device to destroy its queue pairs, and so often it looks. */
+/** How long a session's resumption waits for the device to destroy its queue pairs, and the interval of checks. */
 const END_MS = 2_000
 const LOOK_MS = 20
 
@@ -67,9 +67,9 @@ export class DataConnections {
           'ETIMEDOUT',
           `the device has not destroyed all queue pairs of the session yet, ${this.#leaving.size} are left; try again`,
         )
-      // The device tells nobody.
+      // The device gives no notification.
       await delay(LOOK_MS)
-      // Whoever had the session may have made another one meanwhile.
+      // The previous owner of the session may have made another one meanwhile.
       this.#close(this.#open)
     }
   }

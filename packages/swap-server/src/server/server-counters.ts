@@ -1,12 +1,12 @@
 import { Counter, Histogram, Registry } from 'prom-client'
 
-/** Of each metric of a swap-server. */
+/** The prefix of each metric of a swap-server. */
 export const METRICS_PREFIX = 'rdmakit_swap_server_'
 
 /** Seconds that a control request takes: pinning slabs is what takes long. */
 const REQUEST_BUCKETS = [0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30]
 
-/** What happens in a server and cannot be read from it later. */
+/** Counts events in a server that cannot be read from its state later. */
 export class ServerCounters {
   readonly registry = new Registry()
   readonly #sessions: Counter<'end'>

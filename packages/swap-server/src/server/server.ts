@@ -121,7 +121,7 @@ export class SwapServer {
     return this.#listeners.listen(uri)
   }
 
-  /** What it has places for where it listens now. */
+  /** Its places at the current addresses. */
   get budget() {
     return this.#listeners.budget
   }
@@ -131,7 +131,7 @@ export class SwapServer {
     return this.#listeners.shortage
   }
 
-  /** What `asking` may know: an operator everything, others only their own sessions. */
+  /** Returns the state that `asking` may see: an operator sees everything, others only their own sessions. */
   query(asking: Tenant | 'operator' | undefined): control.QueryReply.$Properties {
     const cpu = process.cpuUsage()
     const mayKnow = ({ tenant }: { readonly tenant: string }) =>

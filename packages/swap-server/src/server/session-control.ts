@@ -7,10 +7,10 @@ import type { SlabOwner } from './memory/reclaim.js'
 import type { SessionHost } from './session-host.js'
 import type { SessionSlabs } from './session-slabs.js'
 
-/** A client that does not answer its server for so long is asked again later. */
+/** A client that does not answer its server for this long is asked again later. */
 const CLIENT_TIMEOUT_MS = 5_000
 
-/** So long a session that ends waits for its client to hear of it. */
+/** How long a session that ends waits for its client's answer. */
 const ENDING_TIMEOUT_MS = 1_000
 
 /** A session, as far as its control connection concerns it. */
@@ -22,7 +22,7 @@ interface Served extends Asking {
   loseControl(reason: string): void
 }
 
-/** What the client of a session asks of its server, and is asked by it, over the control connection that it has now. */
+/** Handles the requests between the client of a session and its server, over its current control connection. */
 export class SessionControl implements SlabOwner {
   readonly #host: SessionHost
   readonly #session: Served
@@ -127,8 +127,8 @@ export class SessionControl implements SlabOwner {
   }
 
   /**
-   * What a connection asked for that the session has lost, or left behind when it was resumed, may come late: whoever
-   * has the session now may use the slab that it gives back. @throws Refusal ECANCELED
+   * A request may arrive late from a connection that the session has lost, or left when it was resumed: the
+   * session's current client may be using the slab that the request gives back. @throws Refusal ECANCELED
    */
   #require(connection: ControlConnection): void {
     if (this.#over) throw new Refusal('ECANCELED', 'the session has ended')

@@ -93,7 +93,7 @@ export class SessionHandshake {
   /** At once where that is possible: what the client asks for behind it is answered behind it. */
   #greet(step: ReturnType<ServerAuthentication['hello']>): Answer {
     if ('challenge' in step) return { challenge: step.challenge }
-    // What waits for nothing is done now, and a refusal behind that is as one at once.
+    // Work that waits for nothing runs now, and a refusal by it is treated like an immediate one.
     const refuse = (failure: unknown) => {
       throw failure instanceof Refusal && step.hello.resume != null
         ? new Refusal(failure.code, failure.message, step.proveRefusal(failure.code))

@@ -6,7 +6,7 @@ import type { Lending } from './memory/lending.js'
 import type { Bandwidth } from './tenants/bandwidth.js'
 import type { Tenant, Tenants } from './tenants/tenants.js'
 
-/** What all sessions of a server share. */
+/** The state shared by all sessions of a server. */
 export interface SessionHost {
   readonly epoch: string
   readonly lending: Lending
@@ -21,7 +21,7 @@ export interface SessionHost {
   readonly maxLingerMs: number
   /** Why no new sessions are opened; undefined: they are. */
   impairment(): Impairment | undefined
-  /** What `asking` may know; undefined: a tenant that is not there any more. */
+  /** Returns the state that `asking` may see; undefined: a tenant that no longer exists. */
   query(asking: Tenant | undefined): control.QueryReply.$Properties
   record(who: Actor, event: AuditEvent): void
   /** A request was answered. */

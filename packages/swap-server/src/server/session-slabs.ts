@@ -39,8 +39,8 @@ export class SessionSlabs {
   }
 
   /**
-   * @param asking `require` throws a Refusal when nobody hears any more which slabs these are
-   * @throws Refusal, OutOfSlabsError, and what the device says
+   * @param asking `require` throws a Refusal when the client can no longer learn which slabs these are
+   * @throws Refusal, OutOfSlabsError, and the device's errors
    */
   async allocate(
     count: number,
@@ -59,7 +59,7 @@ export class SessionSlabs {
     try {
       asking.require()
     } catch (refusal) {
-      // The client left while its memory was being pinned: nobody hears which slabs these are.
+      // The client left while its memory was being pinned: it cannot learn which slabs these are.
       lending.takeBack(this.#tenant, slabs)
       throw refusal
     }

@@ -1,4 +1,4 @@
-// Who gets a session of a server with keys, and what an attacker gets instead: docs/page-service/trust.md.
+// Which clients get a session of a server with keys, and what an attacker gets instead: docs/page-service/trust.md.
 import { randomBytes } from 'node:crypto'
 import { describe, expect, it } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'

@@ -1,5 +1,5 @@
-// What a peer may send on a data connection, before it is one and after: it reaches its own session's slabs or
-// nothing, nobody else notices, and nothing of it stays.
+// Input from a peer on a data connection, before and after it is established: the peer reaches its own session's
+// slabs or nothing, no other session is affected, and nothing of it stays.
 import { randomBytes } from 'node:crypto'
 import { ConnectionId } from '@rdmakit/verbs'
 import fc from 'fast-check'
@@ -13,7 +13,7 @@ import { ADDRESSES, MIB } from '../fixture.js'
 
 const MAX_DATA_CONNECTIONS = 4
 
-/** What the server did not expect of itself. */
+/** Errors that the server reported about itself. */
 let errors: string[]
 let server: SwapServer
 let uri: string
@@ -126,7 +126,7 @@ describe.each(Object.entries(ADDRESSES))('over %s', (_, address) => {
           for (const { opcode, target: at, remoteKey = at.of.remoteKey, length } of requests) {
             const data = [{ region, length }]
             if (opcode === 'send') {
-              // Nobody takes it; over shm it waits for that.
+              // No receive is posted for it; over shm it waits for one.
               queuePair.postSend({ opcode, data })
               break
             }

@@ -21,7 +21,7 @@ export let server: SwapServer
 export let uri: string
 export const ends: (() => unknown)[] = []
 
-/** What is called when the case is over, the last first. */
+/** Registers calls for the end of the case, the last first. */
 export type Finished = (end: () => Promise<void> | void) => unknown
 export const finished: Finished = (end) => ends.push(end)
 

@@ -1,4 +1,4 @@
-// What a tenant with next to nothing takes from another: no place that is the other's.
+// A tenant with almost no quota takes no place of another tenant.
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import { eventually } from '../../../../test/eventually.js'
 import { Wire } from '../../../../test/wire.js'
@@ -52,7 +52,7 @@ async function session(name: string, options: SessionOptions = {}, at = uri): Pr
   return made
 }
 
-/** What `take` gives until it is refused. @returns how often it was not, and how it was */
+/** Repeats `take` until it is refused. @returns how often it succeeded, and the refusal */
 async function untilRefused(take: () => Promise<unknown>): Promise<{ count: number; failure: unknown }> {
   for (let count = 0; count < 1_000; count++)
     try {

@@ -1,4 +1,4 @@
-// What the host keeps of its memory, and how much it lacks.
+// The memory that the host keeps, and how much it lacks.
 import { describe, expect, it } from 'vitest'
 import { HostHeadroom, parseHeadroom } from '../../src/server/memory/host-headroom.js'
 

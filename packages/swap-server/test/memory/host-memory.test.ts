@@ -161,7 +161,7 @@ function realGroup(): { folder: string; limit: string; procs: string } | undefin
 }
 
 const kernels = realGroup()
-// What the lab shows on cgroup v2 anyway: test/lab/guest-tests/swap/memory-limits.test.ts.
+// The lab tests this on cgroup v2 anyway: test/lab/guest-tests/swap/memory-limits.test.ts.
 it.skipIf(kernels === undefined && process.env.CI === undefined)(
   'a real group of this machine limits what its processes see',
   () => {

@@ -24,7 +24,7 @@ afterEach(async () => {
   rmSync(folder, { recursive: true })
 })
 
-/** A host that says what it is told to. */
+/** A host with the given memory texts. */
 class Host {
   readonly files = {
     meminfo: join(folder, 'meminfo'),

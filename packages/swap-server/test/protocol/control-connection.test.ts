@@ -1,4 +1,4 @@
-// What a server gives a control connection, whoever is at its other end.
+// The server's limits for a control connection, for any peer.
 import { RingConnection } from '@rdmakit/ring-transport'
 import { expect, it, onTestFinished } from 'vitest'
 import { SwapServer } from '../../src/index.js'

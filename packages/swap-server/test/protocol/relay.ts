@@ -2,7 +2,7 @@ import { acceptRing, RingConnection } from '@rdmakit/ring-transport'
 import { Listener } from '@rdmakit/verbs'
 import { control } from '../../src/protocol/messages.js'
 
-/** Who stands between clients and a server: what it has seen, and where it listens. */
+/** A man in the middle between clients and a server: the messages it has seen, and its address. */
 export interface Relay {
   readonly uri: string
   /** of the server, in their order */

@@ -1,4 +1,4 @@
-// What a client takes from a server, and what it refuses. Each was found by the fuzz target control_client.
+// Server messages that a client accepts, and those that it refuses. The fuzz target control_client found each.
 import { randomBytes } from 'node:crypto'
 import { afterEach, describe, expect, it } from 'vitest'
 import { SwapServer, SwapServerError, SwapServerSession } from '../../src/index.js'
@@ -115,7 +115,7 @@ describe('a refusal to take a session up', () => {
     ['EDQUOT', 'forbidden'],
     ['EPROTO', 'forbidden'],
     ['EINVAL', 'forbidden'],
-    // Of these, and of what a later version may say, nothing is given up.
+    // For these, and for codes of later versions, nothing is given up.
     ['ETIMEDOUT', 'later'],
     ['EUSERS', 'later'],
     ['EXDEV', 'later'],

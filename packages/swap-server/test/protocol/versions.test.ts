@@ -81,7 +81,7 @@ it('a client of a version to come is told which ones the server speaks', async (
   })
 })
 
-/** As servers before version 2: they take no other one than theirs. */
+/** A server before version 2: it accepts only its own version. */
 async function older(): Promise<string> {
   const server = await impostor(ADDRESSES.iwarp(), ({ hello }) => {
     const version = hello?.version

@@ -27,7 +27,7 @@ const anyTakeOver = fc
 
 describe('what a server decides', () => {
   it.each<[string, TakeOver, TakeOver, boolean, boolean, string]>([
-    // the session has, the client offers, it lingers, only if nobody has it
+    // the session's number, the client's, it lingers, only if no process has it
     ['the same process, behind a broken link', of(2, 5), of(2, 5), false, false, 'granted'],
     ['the same process, in time', of(2, 5), of(2, 5), true, false, 'granted'],
     ['the next process', of(2, 5), of(3, 1), false, false, 'granted'],
@@ -108,7 +108,7 @@ describe('a take-over on the wire', () => {
     const whole = dataConnectionData(token, of(3, 4))
     for (let length = 0; length < whole.length; length++)
       expect(parseDataConnection(whole.subarray(0, length))).toBeUndefined()
-    // What clients without a number say, and servers before there were numbers know.
+    // Messages of clients without a number, as servers before numbers know them.
     expect(Buffer.from(dataConnectionData(token)).toString('hex')).toBe(
       `${Buffer.from('RKPG').toString('hex')}01000000${'ab'.repeat(TOKEN_BYTES)}`,
     )
@@ -138,7 +138,7 @@ async function resume(uri: string, { identity }: SwapServerSession, options: Ses
   return session
 }
 
-/** What a program says that was made before there were numbers. */
+/** A program made before there were numbers. */
 async function old(uri: string, hello: control.Hello.$Properties) {
   const connection = await RingConnection.connect(uri)
   ends.push(() => connection.close())
@@ -233,7 +233,7 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, address) => {
     ends.push(() => owner.close())
     expect(owner.fences).toBe(true)
     await owner.allocate(1)
-    // Of ESTALE it would take its memory for lost; of EACCES it tries again for a while.
+    // After ESTALE it would take its memory for lost; after EACCES it tries again for a while.
     expect((await old(uri, { resume: named })).failure?.code).toBe('EACCES')
     expect(await owner.list()).toHaveLength(1)
   })

@@ -89,7 +89,7 @@ describe.each(Object.entries(ADDRESSES))('a session that lingers, over %s', (_, 
     await old.lost
   })
 
-  // What its client has posted may still land (stuck-link.test.ts has a device that takes so long).
+  // The client's posted requests may still arrive (stuck-link.test.ts has a device that takes so long).
   it('is resumed when the device has destroyed its data connections, and not before', async () => {
     const first = await session()
     const slabs = await first.allocate(2)
@@ -271,7 +271,7 @@ describe('a session that lingers, of a tenant with a key,', () => {
     expect(server.lingeringSessions).toBe(0)
   })
 
-  // Of ENOENT a client would take what it has there for lost, and it has only the wrong key file.
+  // After ENOENT a client would take its memory there for lost, though it only has the wrong key file.
   it('is not for another tenant, and stays for its own', async () => {
     await expect(resume(left, { ...LINGER, ...test })).rejects.toMatchObject({ code: 'EACCES' })
     expect(server.lingeringSessions).toBe(1)

@@ -1,4 +1,4 @@
-// What a client gets before it has shown who it is: an answer, and nothing of the device.
+// An unauthenticated client gets an answer, and no resource of the device.
 import { randomBytes } from 'node:crypto'
 import type { Context } from '@rdmakit/verbs'
 import { afterEach, beforeEach, expect, it } from 'vitest'

@@ -217,7 +217,7 @@ describe.each(Object.entries(ADDRESSES))('a session over %s', (_, address) => {
   it('outlives a standstill of the server, whose clients were not silent', () =>
     withImpatient(address(), 600, {}, async ({ server, beats, lost }) => {
       for (let i = 0; i < 2; i++) {
-        // Of both ends, which share this thread.
+        // Both ends stand still: they share this thread.
         standStill(800)
         // A third of the server's patience is between two, and a quarter between its looks.
         await beats(2)

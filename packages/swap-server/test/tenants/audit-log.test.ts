@@ -192,7 +192,7 @@ it('takes no file that others can write to, replace, or have chosen', () => {
     chmodSync(file.path, mode)
     expect(() => open()).toThrow(/can be written by others; "chmod go-w \/\S+"$/)
   }
-  // Whoever may read it may.
+  // Read access for others is permitted.
   chmodSync(file.path, 0o640)
   open()
   chmodSync(file.folder, 0o777)

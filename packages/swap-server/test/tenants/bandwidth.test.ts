@@ -21,7 +21,7 @@ async function serve(finished: Finished, bandwidth: number, ...tenants: object[]
   return { server, connect: (tenant: string) => Meter.open(finished, uri, tenant) }
 }
 
-/** A client that moves as much as it is told to. */
+/** A client that moves a given amount. */
 class Meter {
   limits: SessionLimits = { bytes: -1, operations: -1 }
   /** bytes per second */

@@ -12,7 +12,7 @@ function load(content: unknown, mode?: number): Tenants {
   return Tenants.load(file.path)
 }
 
-/** What is wrong with a tenants file, without the file's name. */
+/** The mistake in a tenants file, without the file's name. */
 function mistake(content: unknown, mode?: number): string {
   try {
     load(content, mode)
@@ -199,7 +199,7 @@ describe('what others can put in the place of a file', () => {
       chmodSync(file.folder, mode)
       expect(() => read(file.path)).toThrow(/can be replaced by others: .*; "chmod go-w \/\S+"$/)
     }
-    // As /tmp is: there each may replace his own only.
+    // Like /tmp: there each user can replace only their own files.
     for (const mode of [0o1777, 0o755]) {
       chmodSync(file.folder, mode)
       expect(() => read(file.path)).not.toThrow()

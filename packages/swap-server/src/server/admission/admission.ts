@@ -1,4 +1,4 @@
-// Connection requests for a control connection, up to the moment that somebody is greeted: docs/page-service/admission.md.
+// Connection requests for a control connection, until a client is greeted: docs/page-service/admission.md.
 import {
   type AcceptOptions,
   acceptRing,
@@ -33,7 +33,7 @@ const CONTROL_CONNECTION = {
 const SMALL_RING = 2 ** 16
 const SMALL_PER_LARGE = 8
 
-/** So long a client has at least, once it is being greeted, however many others come. */
+/** The minimum time for a client once it is being greeted, however many others come. */
 const GRACE_MS = 250
 
 const REFUSALS = {
@@ -54,7 +54,7 @@ export interface ConnectionAdmissionOptions {
   readonly record: (who: Actor, event: AuditEvent) => void
 }
 
-/** Who comes to a server and has not shown yet who it is. */
+/** Admits clients that have connected and not authenticated yet. */
 export class ConnectionAdmission {
   readonly #options: ConnectionAdmissionOptions
   readonly #small: PendingSessions
@@ -89,9 +89,9 @@ export class ConnectionAdmission {
   }
 
   /**
-   * A request for a control connection: whoever it is waits before it is given anything, unless it shows to belong to a
-   * session.
-   * @param greet gets the connection, and what it is while its client has not shown who it is
+   * A request for a control connection: the client waits before it is given anything, unless it shows that it
+   * belongs to a session.
+   * @param greet gets the connection, and its pending state until its client has authenticated
    */
   async admit(
     request: ConnectionRequest,
@@ -113,14 +113,14 @@ export class ConnectionAdmission {
       greet(await acceptRing(request, { ...CONTROL_CONNECTION, signal: pending.signal }), pending)
     } catch (failure) {
       pendingSessions.leave(pending)
-      // Whoever may only connect must not fill the log.
+      // A peer that can only connect must not fill the log.
       this.#options.log.debug({ err: failure }, 'a session could not be opened')
       this.#count(request, (failure as { code?: string }).code ?? 'EIO', 'no session could be opened')
       throw failure
     }
   }
 
-  /** Refuses a request when its turn comes, as everybody's of whom nothing is known. */
+  /** Refuses a request when its turn comes, like that of every unknown client. */
   async turnAway(request: ConnectionRequest, code: string, reason: string, what?: string): Promise<void> {
     await this.#small.turn(false)
     this.#refuse(request, code, reason, what)

@@ -10,7 +10,7 @@ import type { Tenant, Tenants } from '../tenants/tenants.js'
 /** Not exported: what is a {@link ProvenClient} was made here. */
 const PROVEN = Symbol('proven')
 
-/** Who a client is, once it has shown it: without one there is no session. */
+/** A client that has authenticated: without one there is no session. */
 export interface ProvenClient {
   readonly [PROVEN]: true
   /** over which it has */
@@ -27,7 +27,7 @@ export interface ProvenClient {
   proveRefusal(code: string): Uint8Array | undefined
 }
 
-/** Nobody has it: what an unknown tenant's or key's proof is compared with. */
+/** A secret that no client has: the proof for an unknown tenant or key is compared with one made from it. */
 const NOBODY = randomBytes(32)
 
 interface Challenged {
@@ -37,8 +37,8 @@ interface Challenged {
 }
 
 /**
- * The server's end of one connection: Hello, and with keys Challenge and Proof. Each is taken once, whatever
- * comes of it. Whoever calls it ends the connection after a refusal.
+ * The server's end of one connection: Hello, and with keys Challenge and Proof. Each is accepted once,
+ * whatever its result. The caller ends the connection after a refusal.
  */
 export class ServerAuthentication {
   readonly #tenants: Tenants
@@ -85,7 +85,8 @@ export class ServerAuthentication {
     if (keyId === '') throw this.#refuse('EACCES', 'this server requires a key: --tenant and --key-file')
     if (hello.nonce?.length !== NONCE_BYTES)
       throw this.#refuse('EPROTO', `the client's nonce does not have ${NONCE_BYTES} bytes`)
-    // What an older client proves no newer one proves or believes, so nobody in between can bring two newer ones down to it.
+    // A newer client neither sends nor believes the proof of an older version, so a man in the middle cannot
+    // downgrade two newer ends.
     const bound = version === UNBOUND_VERSION ? undefined : boundTo(this.#connection.channelBinding, request)
     const nonce = randomBytes(NONCE_BYTES)
     this.#challenged = {

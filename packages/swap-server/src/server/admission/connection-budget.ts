@@ -1,7 +1,7 @@
 // How a server's places (sessions, sessions that linger, data connections) are divided among tenants, and how many
 // there are. Decided from their inputs alone.
 
-/** What the places are taken by. */
+/** The users of places. */
 export interface PlacesTaken {
   /** places in all */
   readonly total: number
@@ -36,7 +36,7 @@ export function refusalOfPlace(
     if (tenant !== name) owed += Math.max(0, kept - count)
   }
   if (used >= places.total) return 'none left'
-  // What is kept for it is its own, also while others have more than their part, which a reload can bring.
+  // The places kept for a tenant are its own, even if others have more than their part, which a reload can cause.
   return mine < kept || used + owed < places.total ? undefined : 'kept for others'
 }
 
@@ -46,7 +46,7 @@ export interface Descriptors {
   readonly open: number
 }
 
-/** What a server has places for. */
+/** The places of a server. */
 export interface Budget {
   /** that have not shown who they are, and have some memory to do so */
   readonly greetings: number

@@ -5,7 +5,7 @@ import type { Descriptors } from './connection-budget.js'
 /** Descriptors of one connection at most, by what carries it: shm passes those of its memory too. */
 export const DESCRIPTORS_EACH: Readonly<Record<ProviderName, number>> = { iwarp: 1, ibverbs: 2, shm: 8 }
 
-/** Of this process (RLIMIT_NOFILE, which Node raises to the hard limit at its start). */
+/** The descriptors of this process (RLIMIT_NOFILE, which Node raises to the hard limit at its start). */
 export function ownDescriptors(): Descriptors {
   const [, limit] = /^Max open files\s+(\d+|unlimited)/m.exec(readFileSync('/proc/self/limits', 'utf8')) ?? []
   return {

@@ -1,6 +1,6 @@
 import type { PendingPeer } from './pending-sessions.js'
 
-/** What a request to connect becomes. */
+/** The result of a request to connect. */
 interface Handshake {
   abort(): void
 }

@@ -1,4 +1,4 @@
-/** What {@link PendingSessions} ends. */
+/** A peer that {@link PendingSessions} may end. */
 export interface PendingPeer {
   close(reason: string): void
 }
@@ -32,12 +32,13 @@ interface Waiting {
 const STEP_MS = 4
 
 /**
- * Those who have not shown yet who they are, from the moment that their request to connect comes. First they wait in
- * line, which costs the server a socket; with a place they are given memory and have a few seconds. Of
- * more than there are places for the oldest makes room, wherever it comes from, and of more than there is a line for
- * too: a client that speaks the protocol is done within a few round trips, which it is given, so no number of others
- * keeps it out, and they take none of the places of sessions. Who has shown at the door to belong to a session
- * (ticket.ts) waits for nobody and has a place that no crowd takes; of those of one session the oldest makes room.
+ * Clients that have not authenticated yet, from the moment that their request to connect arrives. First they
+ * wait in line, which costs the server a socket; with a place they get memory and have a few seconds. When
+ * the places or the line are full, the oldest makes room, wherever it comes from: a client that speaks the
+ * protocol is done within a few round trips, for which it has time, so no number of others keeps it out, and
+ * they take none of the places of sessions. A client whose ticket shows that it belongs to a session
+ * (resume-ticket.ts) does not wait, and has a place that no crowd takes; among those of one session the
+ * oldest makes room.
  */
 export class PendingSessions {
   readonly #options: PendingSessionsOptions

@@ -8,7 +8,7 @@ export interface MemoryGroup {
 /** The files of such a group that tell of its limit and its use; '' for one that is not there. */
 export interface MemoryGroupTexts {
   readonly max: string
-  /** of version 2: above it a process is held back so much that it serves nobody any more */
+  /** of version 2: above it a process is throttled so much that it cannot serve any more */
   readonly high: string
   readonly current: string
   readonly stat: string
@@ -50,7 +50,7 @@ export function limitOf({ max, high }: MemoryGroupTexts): number {
 /** Bytes that the group may still grow by: what it could drop counts as free, as it does in MemAvailable. */
 export function leftIn(texts: MemoryGroupTexts): number {
   const { current, stat } = texts
-  // Of version 1 what a group has itself comes first, and with those below it as total_.
+  // In version 1 a group's own value comes first, and the one with its descendants has the prefix total_.
   const inactive = /^total_inactive_file (\d+)$/m.exec(stat) ?? /^inactive_file (\d+)$/m.exec(stat)
   return Math.max(0, limitOf(texts) - Number(current.trim()) + Number(inactive?.[1] ?? 0))
 }
@@ -65,7 +65,7 @@ function pathIn(own: string, version: 1 | 2): string | undefined {
   return undefined
 }
 
-/** What of `path` is below the folder of the hierarchy that is mounted: nothing where that one is below or beside it. */
+/** The part of `path` below the folder of the mounted hierarchy: empty if that folder is below or beside it. */
 function below(root: string, path: string): string {
   if (root === '/') return path
   return path.startsWith(`${root}/`) ? path.slice(root.length) : '/'
@@ -81,6 +81,6 @@ function limit(text: string): number {
   return Number.isNaN(bytes) || bytes >= NO_LIMIT ? Number.POSITIVE_INFINITY : bytes // "max", or no such file
 }
 
-/** Of spaces and the like proc_pid_mountinfo(5) has the octal number. */
+/** proc_pid_mountinfo(5) has the octal codes of spaces and similar characters. */
 const unescaped = (text: string) =>
   text.replace(/\\([0-7]{3})/g, (_, octal: string) => String.fromCharCode(Number.parseInt(octal, 8)))

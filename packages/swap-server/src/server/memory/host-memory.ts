@@ -13,15 +13,15 @@ import {
 export interface HostMemory {
   /** bytes that can be had without swapping: the least of what the machine and each control group leave */
   readonly available: number
-  /** what leaves no more than that, for people */
+  /** the limit that leaves no more than that, for people */
   readonly limit: string
   /** bytes that this process may still pin; Infinity: as many as it can have */
   readonly pinnable: number
-  /** `some avg10` of PSI: percent of the last 10 s in which somebody waited for memory; 0 where unknown */
+  /** `some avg10` of PSI: percent of the last 10 s in which a task waited for memory; 0 if unknown */
   readonly stalled: number
 }
 
-/** What the kernel tells of it; '' for what it does not tell. */
+/** The kernel's texts about it; '' for those it does not have. */
 export interface HostTexts {
   readonly meminfo: string
   readonly pressure: string

@@ -7,7 +7,7 @@ import { type HostFiles, type HostMemory, HostMemorySource } from './host-memory
 import { Reclaim, type SlabOwner } from './reclaim.js'
 import { OutOfSlabsError, type Slab, SlabStore } from './slab-store.js'
 
-/** Whom slabs are lent to, as far as how many goes. */
+/** A borrower of slabs, as far as their number matters. */
 export interface Borrower {
   readonly name: string
   /** bytes that its sessions may hold together; undefined: as much as there is */
@@ -32,7 +32,7 @@ export interface LendingOptions {
   readonly files?: Partial<HostFiles>
 }
 
-/** What an operator holds back. */
+/** Memory that an operator holds back. */
 export interface Holding {
   /** bytes to lend less than now; 0: lend again what there is */
   readonly bytes: number
@@ -42,7 +42,7 @@ export interface Holding {
   readonly patience: number
 }
 
-/** What came of `Lending.hold`. */
+/** The result of `Lending.hold`. */
 export interface HoldOutcome {
   /** slabs that were to come back */
   readonly asked: number
@@ -87,7 +87,7 @@ export class Lending {
     this.#look()
   }
 
-  /** slabs that can be lent now, to whoever has the quota */
+  /** slabs that can be lent now, to any tenant with quota */
   get free(): number {
     const bytes = Math.min(this.#headroom.spare, this.#pinnable)
     const spare = Math.floor(bytes / this.store.slabSize) - this.#coming
@@ -179,8 +179,8 @@ export class Lending {
   }
 
   /**
-   * Lends nothing any more, and asks owners for all that is lent. Resolves when it is back, when nobody can give more
-   * of it, or when `signal` aborts. A session that lingers is not waited for.
+   * Lends nothing any more, and asks owners for all that is lent. Resolves when it is back, when no owner can
+   * give more of it, or when `signal` aborts. A session that lingers is not waited for.
    */
   async drain(signal: AbortSignal): Promise<void> {
     this.#hold = { slabs: 0, until: Number.POSITIVE_INFINITY }
@@ -189,7 +189,7 @@ export class Lending {
       await new Promise((resolve) => setTimeout(resolve, HOLD_POLL_MS))
   }
 
-  /** What of the server's memory cannot be lent now, for people; undefined: all of it can. */
+  /** The part of the server's memory that cannot be lent now, for people; undefined: all of it can. */
   get shortfall(): string | undefined {
     this.#read()
     const { slabSize, total } = this.store
@@ -253,7 +253,7 @@ export class Lending {
       this.#host = this.#source.read()
       this.#headroom.update(this.#host)
     } catch (failure) {
-      // What was known stays true for now.
+      // The last known state is used for now.
       this.#options.log.error({ err: failure }, "cannot read the host's memory")
     }
   }

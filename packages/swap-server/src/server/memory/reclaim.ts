@@ -72,23 +72,23 @@ export class Reclaim {
     return this.#reclaimed
   }
 
-  /** slabs that are wanted and that nobody moves (yet) */
+  /** slabs that are wanted and that no owner moves (yet) */
   get missing(): number {
     return Math.max(0, this.#wanted - this.#moving.size)
   }
 
-  /** Nobody moves anything, and nobody is there who could be asked now: what is out stays out. */
+  /** No owner moves slabs, and none can be asked now: lent slabs stay lent. */
   get exhausted(): boolean {
     return this.#round === undefined && this.#moving.size === 0 && this.#draw(1).size === 0
   }
 
-  /** So many slabs should come back, with those that are being moved; in place of what was wanted before. */
+  /** The number of slabs that should come back, including those being moved; replaces the previous number. */
   want(slabs: number): void {
     this.#wanted = slabs
     if (this.missing > 0) this.#start()
   }
 
-  /** These slabs are free, whoever's wish that was. */
+  /** These slabs are free, whoever asked for them. */
   freed(ids: Iterable<number>): void {
     const now = performance.now()
     for (const id of ids) {

@@ -63,8 +63,9 @@ export class SlabStore {
   }
 
   /**
-   * Takes slabs back. Their keys are dead and their memory goes to the system: when this returns, as a rule, or when
-   * the device is done with them ({@link MemoryRegion.destroyed}). Nobody else gets that memory before.
+   * Takes slabs back. Their keys are dead and their memory goes to the system: usually when this returns,
+   * else when the device has finished with them ({@link MemoryRegion.destroyed}). No other client gets that
+   * memory before.
    */
   release(slabs: Iterable<Slab>): void {
     for (const { region } of slabs) {

@@ -6,7 +6,7 @@ export interface BandwidthUser {
   readonly tenant: string | undefined
 }
 
-/** What a client says that it has moved; it never falls. */
+/** The amounts that a client reports as moved; they never fall. */
 export interface Moved {
   readonly bytes: number
   readonly operations: number
@@ -22,7 +22,7 @@ interface Meter {
 }
 
 const INTERVAL_MS = 1_000
-/** Who has not reported for so long uses nothing. */
+/** A client that has not reported for this long counts as idle. */
 const STALE_MS = 5_000
 const IDLE: Moved = { bytes: 0, operations: 0 }
 
@@ -73,7 +73,7 @@ export class Bandwidth {
     this.#meters.delete(user)
   }
 
-  /** What a tenant's sessions use together, per second. */
+  /** The use of a tenant's sessions together, per second. */
   useOf(tenant: string): Moved {
     const meters = this.#metersOf(tenant)
     return {
@@ -82,7 +82,7 @@ export class Bandwidth {
     }
   }
 
-  /** What they may use together; 0: no limit. */
+  /** The limits of a tenant's sessions together; 0: no limit. */
   limitsOf(tenant: string): TenantLimits {
     const meters = this.#metersOf(tenant)
     if (meters.length === 0) return this.#tenants.find(tenant)?.limits ?? NO_LIMITS

@@ -20,9 +20,9 @@ export interface Shares {
 const CROWDED = 0.9
 /** The link is as good as full. */
 const FULL = 0.95
-/** Of the link; an opportunistic tenant's swap must move, however slowly. */
+/** Fraction of the link; an opportunistic tenant's swap must move, however slowly. */
 const LEAST = 0.01
-/** Of the link and a second. */
+/** Fraction of the link per second. */
 const INCREASE = 0.05
 const DECREASE = 0.5
 /** A tenant that takes less than its share may grow by so much until the next step. */
@@ -56,8 +56,8 @@ function nextAllowance(capacity: number, production: number, all: number, before
 }
 
 /**
- * Weighted max-min fairness: who wants less than its share leaves the rest to the others. What it wants is not
- * known when it is limited; what it uses, and a bit more, stands for that. Nobody gets less than its weight's share.
+ * Weighted max-min fairness: a tenant that wants less than its share leaves the rest to the others. The demand of a
+ * limited tenant is unknown; its use plus a margin stands for it. Every tenant gets at least its weight's share.
  */
 function waterfill(capacity: number, tenants: readonly ShareOf[]): Map<string, number> {
   const weight = tenants.reduce((total, each) => total + each.weight, 0)

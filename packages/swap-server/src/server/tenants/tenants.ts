@@ -63,7 +63,7 @@ export class Tenants {
 
   /** One tenant `default`, without key or quota: a server without a tenants file. */
   static open(): Tenants {
-    // The operator is whoever can connect, as nobody is told apart.
+    // Every client that can connect belongs to the operator, because tenants are not distinguished.
     const name = 'default'
     return new Tenants(undefined, new Map([[name, { ...DEFAULTS, name, operator: true }]]))
   }
@@ -74,8 +74,8 @@ export class Tenants {
   }
 
   /**
-   * Reads the file again. When it has a mistake, or no keys any more, what was true stays true: whoever can connect has
-   * memory of a server without keys, so it takes a start to make one.
+   * Rereads the file. If it has a mistake, or no keys any more, the old contents stay in force: a server
+   * without keys lends to all who can connect, so only a restart can make it one.
    * @throws ConfigurationError
    */
   reload(): TenantsChange {
@@ -232,7 +232,7 @@ function parseKeys(value: unknown, where: string): ReadonlyMap<string, Key> {
 /** A name with a typing error in it is worth showing; anything else may be a secret in the wrong place. */
 const SHOWN_FIELD = /^[A-Za-z_]{1,20}$/
 
-/** An object with these fields at most. A field with a typing error would otherwise be a limit that is none. */
+/** An object with only these fields. A misspelt field would otherwise be a limit without effect. */
 function fields<Name extends string>(
   value: unknown,
   where: string,
@@ -249,7 +249,7 @@ function fields<Name extends string>(
 }
 
 function size(value: unknown, where: string): number {
-  // What is longer is not repeated either: it may be a secret.
+  // A long value is not quoted either: it may be a secret.
   if ((typeof value !== 'string' && typeof value !== 'number') || String(value).length > 20)
     throw new Error(`${where} is not a size such as "8G"`)
   return parseSize(String(value), where)
